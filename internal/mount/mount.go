@@ -1,0 +1,106 @@
+// Package mount has the mount operations that Wherry needs, each idempotent: doing
+// one twice, or again after a crash, is no error. The kernel's mountinfo is the
+// only truth; nothing is remembered here.
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// Mounted tells whether path is a mount point.
+func Mounted(path string) (bool, error) {
+	ok, err := mountinfo.Mounted(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return ok, err
+}
+
+// Tmpfs mounts a tmpfs at dir (made when missing) unless a mount is there already.
+// sizeBytes 0 is the kernel's default, half of the memory.
+func Tmpfs(dir string, mode os.FileMode, sizeBytes int64) error {
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return err
+	}
+	if ok, err := Mounted(dir); err != nil || ok {
+		return err
+	}
+	data := fmt.Sprintf("mode=%o", mode.Perm())
+	if sizeBytes > 0 {
+		data += fmt.Sprintf(",size=%d", sizeBytes)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, data); err != nil {
+		return fmt.Errorf("mount tmpfs at %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Bind makes src visible at dst, recursively and read-only where asked. dst must exist.
+func Bind(src, dst string, readOnly bool) error {
+	if ok, err := Mounted(dst); err != nil || ok {
+		return err
+	}
+	if err := unix.Mount(src, dst, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s at %s: %w", src, dst, err)
+	}
+	if !readOnly {
+		return nil
+	}
+	if err := unix.Mount("", dst, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		_ = unix.Unmount(dst, unix.MNT_DETACH)
+		return fmt.Errorf("make %s read-only: %w", dst, err)
+	}
+	return nil
+}
+
+// Unmount takes the topmost mount at path away, lazily so that a busy file cannot
+// hold it. A path that is no mount point, or is not there, is no error.
+func Unmount(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err == nil || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return fmt.Errorf("unmount %s: %w", path, err)
+}
+
+// Under lists the mount points at and below dir, deepest first; stacked mounts
+// appear as often as they are stacked.
+func Under(dir string) ([]string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return nil, err
+	}
+	points := make([]string, 0, len(infos))
+	for _, i := range infos {
+		points = append(points, i.Mountpoint)
+	}
+	sort.Slice(points, func(a, b int) bool {
+		return strings.Count(points[a], "/") > strings.Count(points[b], "/")
+	})
+	return points, nil
+}
+
+// UnmountUnder takes every mount at and below dir away.
+func UnmountUnder(dir string) error {
+	points, err := Under(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range points {
+		errs = append(errs, Unmount(p))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,190 @@
+// Package pki makes and keeps the certificates of an instance: ECDSA P-256 keys in
+// PEM files of mode 0600, made once and reissued before they run out.
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"wherry.dev/internal/record"
+)
+
+const (
+	caValidity   = 10 * 365 * 24 * time.Hour
+	leafValidity = 365 * 24 * time.Hour
+	// renewBefore is how long before its end a leaf is reissued at a start.
+	renewBefore = 60 * 24 * time.Hour
+	// backdate forgives a client whose clock is a little behind.
+	backdate = 5 * time.Minute
+)
+
+// CA is a certificate authority whose certificate and key lie in one folder.
+type CA struct {
+	CertFile string
+	KeyFile  string
+	cert     *x509.Certificate
+	key      crypto.Signer
+}
+
+// Leaf says what an issued certificate is for.
+type Leaf struct {
+	CommonName    string
+	Organizations []string
+	DNSNames      []string
+	IPs           []net.IP
+	Server        bool
+	Client        bool
+}
+
+// LoadOrCreateCA returns the CA kept as dir/name.crt and dir/name.key.
+func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	ca := &CA{CertFile: filepath.Join(dir, name+".crt"), KeyFile: filepath.Join(dir, name+".key")}
+	key, err := LoadOrCreateKey(ca.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	ca.key = key
+	cert, err := readCert(ca.CertFile)
+	if err == nil {
+		ca.cert = cert
+		return ca, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	tmpl := template(commonName, nil, now, caValidity)
+	tmpl.IsCA, tmpl.BasicConstraintsValid = true, true
+	tmpl.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageCRLSign
+	ca.cert, err = sign(ca.CertFile, tmpl, tmpl, key.Public(), key)
+	return ca, err
+}
+
+// Cert returns the CA's certificate in PEM.
+func (ca *CA) Cert() ([]byte, error) { return os.ReadFile(ca.CertFile) }
+
+// Issue returns dir/name.crt and dir/name.key, made anew when missing, signed by
+// another CA, near the end of their time, or not fitting the leaf any more.
+func (ca *CA) Issue(dir, name string, leaf Leaf, now time.Time) (certFile, keyFile string, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", "", err
+	}
+	certFile, keyFile = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
+	key, err := LoadOrCreateKey(keyFile)
+	if err != nil {
+		return "", "", err
+	}
+	if cert, err := readCert(certFile); err == nil && ca.fits(cert, key, leaf, now) {
+		return certFile, keyFile, nil
+	}
+	tmpl := template(leaf.CommonName, leaf.Organizations, now, leafValidity)
+	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
+	tmpl.DNSNames, tmpl.IPAddresses = leaf.DNSNames, leaf.IPs
+	if leaf.Server {
+		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	if leaf.Client {
+		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
+	}
+	_, err = sign(certFile, tmpl, ca.cert, key.Public(), ca.key)
+	return certFile, keyFile, err
+}
+
+func (ca *CA) fits(cert *x509.Certificate, key crypto.Signer, leaf Leaf, now time.Time) bool {
+	pub, ok := cert.PublicKey.(*ecdsa.PublicKey)
+	return ok && pub.Equal(key.Public()) &&
+		cert.CheckSignatureFrom(ca.cert) == nil &&
+		now.Before(cert.NotAfter.Add(-renewBefore)) &&
+		cert.Subject.CommonName == leaf.CommonName &&
+		slices.Equal(cert.Subject.Organization, leaf.Organizations) &&
+		slices.Equal(cert.DNSNames, leaf.DNSNames) &&
+		slices.EqualFunc(cert.IPAddresses, leaf.IPs, net.IP.Equal)
+}
+
+// LoadOrCreateKey returns the private key at path (PKCS #8 in PEM, mode 0600).
+func LoadOrCreateKey(path string) (crypto.Signer, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return createKey(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("private key %s: no PEM block; restore it, or remove it to have a new one made", path)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("private key %s: %w", path, err)
+	}
+	signer, ok := key.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("private key %s: not an ECDSA key", path)
+	}
+	return signer, nil
+}
+
+func createKey(path string) (crypto.Signer, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, record.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
+}
+
+func readCert(path string) (*x509.Certificate, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("certificate %s: no PEM block; remove it to have a new one made", path)
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+func template(cn string, orgs []string, now time.Time, validity time.Duration) *x509.Certificate {
+	return &x509.Certificate{
+		Subject:   pkix.Name{CommonName: cn, Organization: orgs},
+		NotBefore: now.Add(-backdate),
+		NotAfter:  now.Add(validity),
+	}
+}
+
+func sign(path string, tmpl, parent *x509.Certificate, pub crypto.PublicKey, signer crypto.Signer) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, err
+	}
+	tmpl.SerialNumber = serial
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, pub, signer)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s: %w", path, err)
+	}
+	if err := record.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}

@@ -1,0 +1,143 @@
+// Package record keeps small durable records: one JSON document a file, replaced
+// atomically, so that after a crash at any moment a reader finds the old or the
+// new version whole, never a mixture.
+//
+// A record belongs to one writer; callers serialise their own updates.
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// tmpMark is part of the name of every unfinished write; List and Sweep know it.
+const tmpMark = ".tmp-"
+
+// envelope versions every record, so that a later release can tell what it reads.
+type envelope struct {
+	Version int             `json:"version"`
+	Data    json.RawMessage `json:"data"`
+}
+
+// CorruptError names a record that cannot be read; the remedy is the caller's.
+type CorruptError struct {
+	Path string
+	Err  error
+}
+
+func (e *CorruptError) Error() string { return fmt.Sprintf("record %s is corrupt: %v", e.Path, e.Err) }
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// Write replaces the record at path (mode 0600) and returns once it is durable.
+func Write(path string, version int, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode record %s: %w", path, err)
+	}
+	doc, err := json.Marshal(envelope{Version: version, Data: data})
+	if err != nil {
+		return fmt.Errorf("encode record %s: %w", path, err)
+	}
+	return WriteFile(path, doc, 0o600)
+}
+
+// Read decodes the record at path into v and returns its version. A missing
+// record is fs.ErrNotExist; anything that does not decode is a *CorruptError.
+func Read(path string, v any) (version int, err error) {
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	var e envelope
+	if err := json.Unmarshal(doc, &e); err != nil {
+		return 0, &CorruptError{path, err}
+	}
+	if e.Version == 0 || len(e.Data) == 0 {
+		return 0, &CorruptError{path, errors.New("no version or no data")}
+	}
+	if err := json.Unmarshal(e.Data, v); err != nil {
+		return e.Version, &CorruptError{path, err}
+	}
+	return e.Version, nil
+}
+
+// WriteFile replaces path by data: temporary file, fsync, rename, fsync of the folder.
+func WriteFile(path string, data []byte, mode fs.FileMode) (err error) {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, tmpMark+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := writeSync(f, data, mode); err != nil {
+		_ = f.Close()
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return SyncDir(dir)
+}
+
+func writeSync(f *os.File, data []byte, mode fs.FileMode) error {
+	if err := f.Chmod(mode); err != nil {
+		return err
+	}
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// Remove deletes the record; one that is not there is no error.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// Sweep removes what interrupted writes left in dir. Only the owner of dir may
+// call it, before it writes.
+func Sweep(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tmpMark) {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// SyncDir makes renames and removals in dir durable.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	return d.Sync()
+}

@@ -1,0 +1,62 @@
+// Package trace records the steps of a pod's way as OpenTelemetry spans and keeps
+// the newest in memory, a ring per pod, so that `wherry trace` can draw the
+// waterfall of a start that is already over.
+//
+// Every span that belongs to a pod carries its UID. A step that runs under a
+// context made by WithPod gets it by inheritance; one that learns the UID only
+// afterwards (the API server on a create) reports itself by Record.
+package trace
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// PodUID is the attribute that ties a span to its pod (OpenTelemetry's own name).
+const PodUID = attribute.Key("k8s.pod.uid")
+
+const scope = "wherry.dev"
+
+type podKey struct{}
+
+// WithPod returns a context whose spans belong to the pod.
+func WithPod(ctx context.Context, uid string) context.Context {
+	return context.WithValue(ctx, podKey{}, uid)
+}
+
+// PodFrom returns the UID that WithPod put into the context, or "".
+func PodFrom(ctx context.Context) string {
+	uid, _ := ctx.Value(podKey{}).(string)
+	return uid
+}
+
+// Start opens a span called "component: step" ("cri: create container"). The
+// caller ends it by End, once.
+func Start(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	if uid := PodFrom(ctx); uid != "" {
+		attrs = append(attrs, PodUID.String(uid))
+	}
+	return otel.Tracer(scope).Start(ctx, name, trace.WithAttributes(attrs...))
+}
+
+// End closes the span and marks it failed when err is not nil. It returns err, so
+// that a function can end with `return trace.End(span, err)`.
+func End(span trace.Span, err error) error {
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+	return err
+}
+
+// Record reports a step that is over.
+func Record(ctx context.Context, uid, name string, start, end time.Time, attrs ...attribute.KeyValue) {
+	attrs = append(attrs, PodUID.String(uid))
+	_, span := otel.Tracer(scope).Start(ctx, name, trace.WithTimestamp(start), trace.WithAttributes(attrs...))
+	span.End(trace.WithTimestamp(end))
+}
