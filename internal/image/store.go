@@ -1,0 +1,399 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/record"
+)
+
+const recordVersion = 1
+
+var (
+	// ErrNotFound means that no image has the reference or ID.
+	ErrNotFound = errors.New("image not found")
+	// ErrInUse means that a container holds the image.
+	ErrInUse = errors.New("image is in use")
+)
+
+// Image is one image of the store, as it was when it was asked for.
+type Image struct {
+	ID      string              // sha256:<config digest>
+	Tags    []string            // docker.io/library/busybox:1.36
+	Digests []string            // docker.io/library/busybox@sha256:…
+	Size    int64               // bytes of its layers as they were transported, plus its config
+	Pinned  bool                // never garbage-collected
+	Config  ocispec.ImageConfig // what a container of it runs by default
+	Created time.Time           // when the image was built
+}
+
+// imageRecord is what images/<hex>.json holds.
+type imageRecord struct {
+	ID       string              `json:"id"`
+	Size     int64               `json:"size"`
+	Config   ocispec.ImageConfig `json:"config"`
+	Created  time.Time           `json:"created"`
+	Platform string              `json:"platform"`
+	Chain    []string            `json:"chain"` // chain IDs, base layer first
+}
+
+// Store is an open image store. It is safe for concurrent use.
+type Store struct {
+	dir     string
+	lock    *os.File
+	flights flights
+
+	mu     sync.RWMutex
+	images map[string]imageRecord         // by ID
+	refs   map[string]string              // reference → ID
+	layers map[string]layerMeta           // by chain ID
+	holds  map[string]map[string]struct{} // image ID → owners
+	// unpacking counts the layers that a pull has checked or unpacked and whose
+	// image record is not written yet: the sweep leaves them alone.
+	unpacking map[string]int
+}
+
+// Open opens the store in dir, made when missing, and sweeps what a crash left.
+// Only one process has a store open at a time.
+func Open(dir string) (*Store, error) {
+	for _, d := range []string{"images", "layers", "ingest"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		dir: dir, lock: lock,
+		images: map[string]imageRecord{}, refs: map[string]string{}, layers: map[string]layerMeta{},
+		holds: map[string]map[string]struct{}{}, unpacking: map[string]int{},
+	}
+	if err := s.load(); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("image store %s is open in another process; talk to that one, or stop it: %w", dir, err)
+	}
+	return f, nil
+}
+
+// Close gives the store up to the next process.
+func (s *Store) Close() error { return s.lock.Close() }
+
+// Dir returns the store's folder.
+func (s *Store) Dir() string { return s.dir }
+
+func (s *Store) load() error {
+	if err := emptyDir(filepath.Join(s.dir, "ingest")); err != nil {
+		return err
+	}
+	for _, d := range []string{s.dir, filepath.Join(s.dir, "images")} {
+		if err := record.Sweep(d); err != nil {
+			return err
+		}
+	}
+	if err := s.loadLayers(); err != nil {
+		return err
+	}
+	if err := s.loadImages(); err != nil {
+		return err
+	}
+	if _, err := record.Read(s.refsPath(), &s.refs); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	maps.DeleteFunc(s.refs, func(_, id string) bool { _, ok := s.images[id]; return !ok })
+	return s.sweepLayers()
+}
+
+func (s *Store) loadImages() error {
+	paths, err := filepath.Glob(filepath.Join(s.dir, "images", "*.json"))
+	if err != nil {
+		return err
+	}
+	for _, p := range paths {
+		var r imageRecord
+		if _, err := record.Read(p, &r); err != nil {
+			return fmt.Errorf("%w; remove it to have the image pulled or imported anew", err)
+		}
+		if s.complete(r) {
+			s.images[r.ID] = r
+		} else if err := record.Remove(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// complete tells whether every layer of the image is in the store.
+func (s *Store) complete(r imageRecord) bool {
+	return !slices.ContainsFunc(r.Chain, func(c string) bool { _, ok := s.layers[c]; return !ok })
+}
+
+func (s *Store) refsPath() string { return filepath.Join(s.dir, "refs.json") }
+
+func (s *Store) imagePath(id string) string {
+	return filepath.Join(s.dir, "images", strings.TrimPrefix(id, "sha256:")+".json")
+}
+
+// Lookup finds an image by reference (normalised: busybox means
+// docker.io/library/busybox:latest), by ID, or by an unambiguous prefix of one.
+func (s *Store) Lookup(refOrID string) (Image, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	id, ok := s.resolveLocked(refOrID)
+	if !ok {
+		return Image{}, false
+	}
+	return s.viewLocked(id), true
+}
+
+func (s *Store) resolveLocked(refOrID string) (string, bool) {
+	if id, ok := s.refs[refOrID]; ok {
+		return id, true
+	}
+	if ref, err := Normalize(refOrID); err == nil {
+		if id, ok := s.refs[ref]; ok {
+			return id, true
+		}
+	}
+	prefix := "sha256:" + strings.TrimPrefix(refOrID, "sha256:")
+	if _, ok := s.images[prefix]; ok {
+		return prefix, true
+	}
+	found := ""
+	for id := range s.images {
+		if len(prefix) >= len("sha256:")+4 && strings.HasPrefix(id, prefix) {
+			if found != "" {
+				return "", false
+			}
+			found = id
+		}
+	}
+	return found, found != ""
+}
+
+func (s *Store) viewLocked(id string) Image {
+	r := s.images[id]
+	img := Image{ID: r.ID, Size: r.Size, Config: r.Config, Created: r.Created}
+	for ref, to := range s.refs {
+		switch {
+		case to != id:
+		case strings.Contains(ref, "@"):
+			img.Digests = append(img.Digests, ref)
+		default:
+			img.Tags = append(img.Tags, ref)
+		}
+	}
+	slices.Sort(img.Tags)
+	slices.Sort(img.Digests)
+	return img
+}
+
+// List returns all images, ordered by their first tag, then by ID.
+func (s *Store) List() []Image {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	list := make([]Image, 0, len(s.images))
+	for id := range s.images {
+		list = append(list, s.viewLocked(id))
+	}
+	key := func(i Image) string { return strings.Join(i.Tags, ",") + i.ID }
+	slices.SortFunc(list, func(a, b Image) int { return strings.Compare(key(a), key(b)) })
+	return list
+}
+
+// Layers returns the unpacked layers of an image as overlayfs wants its lowerdir:
+// the topmost first.
+func (s *Store) Layers(imageID string) ([]string, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r, ok := s.images[imageID]
+	if !ok {
+		return nil, fmt.Errorf("image %s: %w", imageID, ErrNotFound)
+	}
+	dirs := make([]string, 0, len(r.Chain))
+	for _, c := range slices.Backward(r.Chain) {
+		dirs = append(dirs, filepath.Join(s.layerDir(c), "fs"))
+	}
+	return dirs, nil
+}
+
+// Hold keeps an image from being removed until the owner, a container ID,
+// releases it. Holds are not durable: the runtime renews them when it starts.
+func (s *Store) Hold(imageID, owner string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.images[imageID]; !ok {
+		return fmt.Errorf("image %s: %w", imageID, ErrNotFound)
+	}
+	if s.holds[imageID] == nil {
+		s.holds[imageID] = map[string]struct{}{}
+	}
+	s.holds[imageID][owner] = struct{}{}
+	return nil
+}
+
+// Release ends every hold of the owner.
+func (s *Store) Release(owner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, owners := range s.holds {
+		delete(owners, owner)
+		if len(owners) == 0 {
+			delete(s.holds, id)
+		}
+	}
+}
+
+// Remove takes a reference away, or the whole image when it is the last one or an
+// ID is given. An image that a container holds stays: ErrInUse.
+func (s *Store) Remove(_ context.Context, refOrID string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, ok := s.resolveLocked(refOrID)
+	if !ok {
+		return fmt.Errorf("image %s: %w", refOrID, ErrNotFound)
+	}
+	if ref, last := s.singleRefLocked(refOrID, id); !last {
+		return s.dropRefsLocked(func(r, _ string) bool { return r == ref })
+	}
+	return s.removeImageLocked(id)
+}
+
+// singleRefLocked says which reference of the image is meant, and whether the
+// image has no other tag.
+func (s *Store) singleRefLocked(refOrID, id string) (ref string, last bool) {
+	ref, err := Normalize(refOrID)
+	if err != nil || s.refs[ref] != id || strings.Contains(ref, "@") {
+		return "", true
+	}
+	return ref, len(s.viewLocked(id).Tags) <= 1
+}
+
+func (s *Store) removeImageLocked(id string) error {
+	if owners := s.holds[id]; len(owners) > 0 {
+		owner := slices.Min(slices.Collect(maps.Keys(owners)))
+		return fmt.Errorf("image %s: %w by container %s", id, ErrInUse, owner)
+	}
+	if err := s.dropRefsLocked(func(_, to string) bool { return to == id }); err != nil {
+		return err
+	}
+	if err := record.Remove(s.imagePath(id)); err != nil {
+		return err
+	}
+	delete(s.images, id)
+	return s.sweepLayersLocked()
+}
+
+func (s *Store) dropRefsLocked(drop func(ref, id string) bool) error {
+	next := maps.Clone(s.refs)
+	maps.DeleteFunc(next, drop)
+	return s.writeRefsLocked(next)
+}
+
+func (s *Store) writeRefsLocked(next map[string]string) error {
+	if maps.Equal(next, s.refs) {
+		return nil
+	}
+	if err := record.Write(s.refsPath(), recordVersion, next); err != nil {
+		return err
+	}
+	s.refs = next
+	return nil
+}
+
+// Prune removes every image that no container holds and returns them.
+func (s *Store) Prune(ctx context.Context) ([]Image, error) {
+	var gone []Image
+	for _, img := range s.List() {
+		if err := ctx.Err(); err != nil {
+			return gone, err
+		}
+		s.mu.Lock()
+		err := s.removeImageLocked(img.ID)
+		s.mu.Unlock()
+		if errors.Is(err, ErrInUse) {
+			continue
+		}
+		if err != nil {
+			return gone, err
+		}
+		gone = append(gone, img)
+	}
+	return gone, nil
+}
+
+// commit makes an image whose layers are all unpacked visible under the references.
+func (s *Store) commit(r imageRecord, refs []string) (Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := record.Write(s.imagePath(r.ID), recordVersion, r); err != nil {
+		return Image{}, err
+	}
+	s.images[r.ID] = r
+	next := maps.Clone(s.refs)
+	for _, ref := range refs {
+		next[ref] = r.ID
+	}
+	if err := s.writeRefsLocked(next); err != nil {
+		return Image{}, err
+	}
+	return s.viewLocked(r.ID), nil
+}
+
+// Usage returns what the unpacked layers take on disk: bytes and inodes.
+func (s *Store) Usage() (bytes, inodes uint64, err error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, l := range s.layers {
+		bytes += uint64(max(0, l.Bytes))
+		inodes += uint64(max(0, l.Inodes))
+	}
+	return bytes, inodes, nil
+}
+
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func parseConfig(raw []byte) (ocispec.Image, error) {
+	var c ocispec.Image
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return c, fmt.Errorf("image config: %w", err)
+	}
+	return c, nil
+}

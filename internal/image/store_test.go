@@ -1,0 +1,292 @@
+package image_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/image"
+	"wherry.dev/test/images"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"))
+}
+
+func open(t *testing.T, dir string) *image.Store {
+	t.Helper()
+	s, err := image.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func twoLayers(t *testing.T) v1.Image {
+	t.Helper()
+	img, err := images.New(v1.Config{Cmd: []string{"/a"}},
+		images.Root{"dir/keep": {Data: []byte("1"), Mode: 0o644}, "dir/gone": {Data: []byte("2"), Mode: 0o600}, "opaque/below": {Data: []byte("3"), Mode: 0o644}},
+		images.Root{"dir/.wh.gone": {}, "opaque/.wh..wh..opq": {}, "opaque/above": {Data: []byte("4"), Mode: 0o644}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// overlay shows the image as a container would see it.
+func overlay(t *testing.T, s *image.Store, id string) string {
+	t.Helper()
+	layers, err := s.Layers(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("overlay", dir, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(layers, ":")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			rel, _ := filepath.Rel(dir, p)
+			out = append(out, rel)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func push(t *testing.T, img v1.Image) (ref string) {
+	t.Helper()
+	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(srv.Close)
+	ref = strings.TrimPrefix(srv.URL, "http://") + "/demo:1"
+	tag, err := name.NewTag(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(tag, img); err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+func TestPullMakesWhiteoutsAndOpaqueFoldersWork(t *testing.T) {
+	s := open(t, t.TempDir())
+	ref := push(t, twoLayers(t))
+	img, err := s.Pull(t.Context(), ref, image.PullOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"dir/keep", "opaque/above"}, tree(t, overlay(t, s, img.ID))); diff != "" {
+		t.Error(diff)
+	}
+	if len(img.Digests) != 1 || len(img.Tags) != 1 || img.Tags[0] != ref {
+		t.Errorf("references: %v %v", img.Tags, img.Digests)
+	}
+}
+
+func TestConcurrentPullsAreOne(t *testing.T) {
+	s := open(t, t.TempDir())
+	ref := push(t, twoLayers(t))
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = s.Pull(t.Context(), ref, image.PullOptions{}) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.List()); n != 1 {
+		t.Errorf("%d images", n)
+	}
+}
+
+func TestCancelledPullLeavesNothing(t *testing.T) {
+	s := open(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Pull(ctx, push(t, twoLayers(t)), image.PullOptions{}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	left, err := os.ReadDir(filepath.Join(s.Dir(), "ingest"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("ingest holds %v, %v", left, err)
+	}
+}
+
+func TestPullOfAMissingImageSaysSo(t *testing.T) {
+	s := open(t, t.TempDir())
+	ref := push(t, twoLayers(t))
+	_, err := s.Pull(t.Context(), strings.Replace(ref, "demo", "absent", 1), image.PullOptions{})
+	if err == nil || !strings.Contains(err.Error(), "absent") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestImportSurvivesReopen(t *testing.T) {
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "i.tar")
+	if err := images.Save(file, twoLayers(t), "demo:1", "demo:2"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := image.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	imgs, err := s.Import(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := image.Open(dir); err == nil {
+		t.Error("a second process could open the store")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir)
+	got, ok := s.Lookup("demo:2")
+	if !ok || got.ID != imgs[0].ID {
+		t.Errorf("after reopening: %v %v", got, ok)
+	}
+	if diff := cmp.Diff([]string{"docker.io/library/demo:1", "docker.io/library/demo:2"}, got.Tags); diff != "" {
+		t.Error(diff)
+	}
+	tree(t, overlay(t, s, got.ID))
+}
+
+func TestRemove(t *testing.T) {
+	s := open(t, t.TempDir())
+	file := filepath.Join(t.TempDir(), "i.tar")
+	if err := images.Save(file, twoLayers(t), "demo:1", "demo:2"); err != nil {
+		t.Fatal(err)
+	}
+	imgs, err := s.Import(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := imgs[0].ID
+	if err := s.Hold(id, "c1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(t.Context(), "demo:1"); err != nil {
+		t.Errorf("a tag of several: %v", err)
+	}
+	if err := s.Remove(t.Context(), "demo:2"); !errors.Is(err, image.ErrInUse) {
+		t.Errorf("the last tag of a held image: %v", err)
+	}
+	if gone, err := s.Prune(t.Context()); err != nil || len(gone) != 0 {
+		t.Errorf("prune: %v %v", gone, err)
+	}
+	s.Release("c1")
+	if err := s.Remove(t.Context(), id[len("sha256:"):][:12]); err != nil {
+		t.Errorf("by a short ID: %v", err)
+	}
+	left, err := os.ReadDir(filepath.Join(s.Dir(), "layers"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("layers left: %v %v", left, err)
+	}
+}
+
+func TestCorruptLayerIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "i.tar")
+	marker := strings.Repeat("wherry", 200)
+	img, err := images.New(v1.Config{}, images.Root{"a": {Data: []byte(marker), Mode: 0o644}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := images.Save(file, img, "demo:1"); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, _ := img.Layers()
+	d, _ := layers[0].Digest()
+	at := strings.Index(string(data), d.Hex+".tar.gz")
+	data[at+512+30] ^= 0xff
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, t.TempDir())
+	if _, err := s.Import(t.Context(), file); err == nil {
+		t.Error("a corrupt layer was taken")
+	}
+	if n := len(s.List()); n != 0 {
+		t.Errorf("%d images", n)
+	}
+}
+
+func TestNormalize(t *testing.T) {
+	for in, want := range map[string]string{
+		"busybox":                               "docker.io/library/busybox:latest",
+		"busybox:1.36":                          "docker.io/library/busybox:1.36",
+		"a/b":                                   "docker.io/a/b:latest",
+		"localhost:5000/x:1":                    "localhost:5000/x:1",
+		"Busy":                                  "",
+		"x:1@sha256:" + strings.Repeat("0", 64): "docker.io/library/x@sha256:" + strings.Repeat("0", 64),
+	} {
+		got, err := image.Normalize(in)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("Normalize(%q) = %q, %v", in, got, err)
+		}
+	}
+}
+
+func FuzzImport(f *testing.F) {
+	file := filepath.Join(f.TempDir(), "i.tar")
+	img, err := images.New(v1.Config{}, images.Root{"a": {Data: []byte("x"), Mode: 0o644}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := images.Save(file, img, "demo:1"); err != nil {
+		f.Fatal(err)
+	}
+	seed, err := os.ReadFile(file)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Add([]byte("not a tar"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := open(t, t.TempDir())
+		p := filepath.Join(t.TempDir(), "f.tar")
+		if err := os.WriteFile(p, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		imgs, err := s.Import(t.Context(), p)
+		for _, i := range imgs {
+			if _, lerr := s.Layers(i.ID); lerr != nil && err == nil {
+				t.Error(fmt.Errorf("imported image without layers: %w", lerr))
+			}
+		}
+	})
+}
