@@ -1,0 +1,155 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	clientset "k8s.io/client-go/kubernetes"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	"sigs.k8s.io/yaml"
+
+	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/plugins"
+)
+
+// Config is KubeSchedulerConfiguration as far as this scheduler has it.
+type Config struct {
+	Profiles       []ProfileConfig
+	InitialBackoff time.Duration
+	MaxBackoff     time.Duration
+}
+
+// ProfileConfig is what one schedulerName does.
+type ProfileConfig struct {
+	SchedulerName string
+	Disabled      []string         // plugins that are left out; "*" means all
+	Enabled       []string         // plugins that come back, in this order
+	Weights       map[string]int64 // of scores, by plugin
+}
+
+// DefaultConfig is one profile, default-scheduler, with the default plugins.
+func DefaultConfig() Config {
+	return Config{Profiles: []ProfileConfig{{SchedulerName: v1.DefaultSchedulerName}}}
+}
+
+// LoadConfig reads a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
+// It returns warnings for what is accepted and has no effect here.
+func LoadConfig(path string) (Config, []string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("scheduler configuration: %w", err)
+	}
+	var in configv1.KubeSchedulerConfiguration
+	if err := yaml.UnmarshalStrict(data, &in); err != nil {
+		return Config{}, nil, fmt.Errorf("scheduler configuration %s: %w", path, err)
+	}
+	if in.Kind != "KubeSchedulerConfiguration" || in.APIVersion != configv1.SchemeGroupVersion.String() {
+		return Config{}, nil, fmt.Errorf("scheduler configuration %s: is %s %s, want %s KubeSchedulerConfiguration", path, in.APIVersion, in.Kind, configv1.SchemeGroupVersion)
+	}
+	return convert(path, &in)
+}
+
+func convert(path string, in *configv1.KubeSchedulerConfiguration) (Config, []string, error) {
+	var warnings []string
+	warn := func(set bool, field string) {
+		if set {
+			warnings = append(warnings, fmt.Sprintf("scheduler configuration %s: %s has no effect", path, field))
+		}
+	}
+	warn(len(in.Extenders) > 0, "extenders")
+	warn(in.PercentageOfNodesToScore != nil, "percentageOfNodesToScore")
+	warn(in.Parallelism != nil, "parallelism")
+	c := Config{}
+	if s := in.PodInitialBackoffSeconds; s != nil {
+		c.InitialBackoff = time.Duration(*s) * time.Second
+	}
+	if s := in.PodMaxBackoffSeconds; s != nil {
+		c.MaxBackoff = time.Duration(*s) * time.Second
+	}
+	if c.MaxBackoff > 0 && c.MaxBackoff < c.InitialBackoff {
+		return c, nil, fmt.Errorf("scheduler configuration %s: podMaxBackoffSeconds must not be less than podInitialBackoffSeconds", path)
+	}
+	for i := range in.Profiles {
+		p := &in.Profiles[i]
+		warn(len(p.PluginConfig) > 0, fmt.Sprintf("profiles[%d].pluginConfig", i))
+		c.Profiles = append(c.Profiles, convertProfile(p))
+	}
+	if len(c.Profiles) == 0 {
+		c.Profiles = DefaultConfig().Profiles
+	}
+	return c, warnings, nil
+}
+
+func convertProfile(p *configv1.KubeSchedulerProfile) ProfileConfig {
+	out := ProfileConfig{SchedulerName: v1.DefaultSchedulerName, Weights: map[string]int64{}}
+	if p.SchedulerName != nil {
+		out.SchedulerName = *p.SchedulerName
+	}
+	if p.Plugins == nil {
+		return out
+	}
+	for _, set := range []configv1.PluginSet{p.Plugins.MultiPoint, p.Plugins.Filter, p.Plugins.Score} {
+		for _, d := range set.Disabled {
+			out.Disabled = append(out.Disabled, d.Name)
+		}
+		for _, e := range set.Enabled {
+			out.Enabled = append(out.Enabled, e.Name)
+			if e.Weight != nil {
+				out.Weights[e.Name] = int64(*e.Weight)
+			}
+		}
+	}
+	return out
+}
+
+// profiles builds the plugins of every configured scheduler name.
+func (c Config) profiles(client clientset.Interface) (map[string]*framework.Profile, error) {
+	out := map[string]*framework.Profile{}
+	for _, pc := range c.Profiles {
+		if _, ok := out[pc.SchedulerName]; ok {
+			return nil, fmt.Errorf("scheduler profile %s is there twice", pc.SchedulerName)
+		}
+		chosen, err := choose(plugins.Default(client), pc)
+		if err != nil {
+			return nil, err
+		}
+		if out[pc.SchedulerName], err = framework.NewProfile(pc.SchedulerName, chosen); err != nil {
+			return nil, err
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("the scheduler has no profile")
+	}
+	return out, nil
+}
+
+func choose(all []framework.WeightedPlugin, pc ProfileConfig) ([]framework.WeightedPlugin, error) {
+	byName := map[string]framework.WeightedPlugin{}
+	for _, w := range all {
+		byName[w.Plugin.Name()] = w
+	}
+	for _, name := range slices.Concat(pc.Enabled, pc.Disabled) {
+		if _, ok := byName[name]; !ok && name != "*" {
+			return nil, fmt.Errorf("scheduler profile %s: there is no plugin %q", pc.SchedulerName, name)
+		}
+	}
+	// the queue has one order and a binding one writer, whatever else is turned off
+	needed := []string{plugins.PrioritySort{}.Name(), plugins.DefaultBinder{}.Name()}
+	var out []framework.WeightedPlugin
+	for _, w := range all {
+		name := w.Plugin.Name()
+		off := slices.Contains(pc.Disabled, "*") || slices.Contains(pc.Disabled, name)
+		if off && !slices.Contains(pc.Enabled, name) && !slices.Contains(needed, name) {
+			continue
+		}
+		if weight, ok := pc.Weights[name]; ok {
+			w.Weight = weight
+		}
+		out = append(out, w)
+	}
+	return out, nil
+}

@@ -1,0 +1,222 @@
+package framework
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// generation numbers changes of NodeInfos, so that a snapshot copies only what
+// changed since the last one.
+var generation atomic.Int64
+
+// NodeInfo is a node with the pods that are on it, or are assumed to be.
+type NodeInfo struct {
+	node             *v1.Node
+	pods             []fwk.PodInfo
+	ports            fwk.HostPortInfo
+	requested        *Resource
+	nonZeroRequested *Resource
+	allocatable      *Resource
+	images           map[string]*fwk.ImageStateSummary
+	pvcs             map[string]int
+	generation       int64
+}
+
+var _ fwk.NodeInfo = (*NodeInfo)(nil)
+
+// NewNodeInfo returns a node without pods; node may be nil until it is known.
+func NewNodeInfo(node *v1.Node) *NodeInfo {
+	n := &NodeInfo{
+		ports: fwk.HostPortInfo{}, requested: &Resource{}, nonZeroRequested: &Resource{}, allocatable: &Resource{},
+		images: map[string]*fwk.ImageStateSummary{}, pvcs: map[string]int{}, generation: generation.Add(1),
+	}
+	if node != nil {
+		n.SetNode(node)
+	}
+	return n
+}
+
+// Node returns the API object, nil for a node that is only known from its pods.
+func (n *NodeInfo) Node() *v1.Node { return n.node }
+
+// GetPods returns all pods of the node.
+func (n *NodeInfo) GetPods() []fwk.PodInfo { return n.pods }
+
+// GetPodsWithAffinity returns the pods with any affinity or anti-affinity to pods.
+func (n *NodeInfo) GetPodsWithAffinity() []fwk.PodInfo {
+	return n.podsWhere(func(p fwk.PodInfo) bool {
+		return len(p.GetRequiredAffinityTerms())+len(p.GetRequiredAntiAffinityTerms())+
+			len(p.GetPreferredAffinityTerms())+len(p.GetPreferredAntiAffinityTerms()) > 0
+	})
+}
+
+// GetPodsWithRequiredAntiAffinity returns the pods that keep others away.
+func (n *NodeInfo) GetPodsWithRequiredAntiAffinity() []fwk.PodInfo {
+	return n.podsWhere(func(p fwk.PodInfo) bool { return len(p.GetRequiredAntiAffinityTerms()) > 0 })
+}
+
+// GetPodsWithRequiredNonHostScopedAntiAffinity returns the pods that keep others
+// away from more than their own host.
+func (n *NodeInfo) GetPodsWithRequiredNonHostScopedAntiAffinity() []fwk.PodInfo {
+	return n.podsWhere(func(p fwk.PodInfo) bool {
+		return slices.ContainsFunc(p.GetRequiredAntiAffinityTerms(), func(t fwk.AffinityTerm) bool {
+			return t.TopologyKey != v1.LabelHostname
+		})
+	})
+}
+
+func (n *NodeInfo) podsWhere(keep func(fwk.PodInfo) bool) []fwk.PodInfo {
+	var out []fwk.PodInfo
+	for _, p := range n.pods {
+		if keep(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// GetUsedPorts returns the host ports that are taken.
+func (n *NodeInfo) GetUsedPorts() fwk.HostPortInfo { return n.ports }
+
+// GetRequested returns the sum of the pods' requests.
+func (n *NodeInfo) GetRequested() fwk.Resource { return n.requested }
+
+// GetNonZeroRequested is GetRequested with a default for containers without requests.
+func (n *NodeInfo) GetNonZeroRequested() fwk.Resource { return n.nonZeroRequested }
+
+// GetAllocatable returns what the node has for pods.
+func (n *NodeInfo) GetAllocatable() fwk.Resource { return n.allocatable }
+
+// GetImageStates returns the images that the node has.
+func (n *NodeInfo) GetImageStates() map[string]*fwk.ImageStateSummary { return n.images }
+
+// GetPVCRefCounts returns how many pods use a claim, by namespace/name.
+func (n *NodeInfo) GetPVCRefCounts() map[string]int { return n.pvcs }
+
+// GetGeneration grows with every change of this node.
+func (n *NodeInfo) GetGeneration() int64 { return n.generation }
+
+// GetNodeDeclaredFeatures returns no feature: no plugin here asks for any.
+func (n *NodeInfo) GetNodeDeclaredFeatures() ndf.FeatureSet { return ndf.FeatureSet{} }
+
+// Snapshot copies the node, so that the original can change.
+func (n *NodeInfo) Snapshot() fwk.NodeInfo { return n.Clone() }
+
+// Clone is Snapshot with the concrete type.
+func (n *NodeInfo) Clone() *NodeInfo {
+	c := *n
+	c.pods = slices.Clone(n.pods)
+	c.requested, c.nonZeroRequested, c.allocatable = n.requested.clone(), n.nonZeroRequested.clone(), n.allocatable.clone()
+	c.ports = fwk.HostPortInfo{}
+	for ip, ports := range n.ports {
+		for p := range ports {
+			c.ports.Add(ip, p.Protocol, p.Port)
+		}
+	}
+	c.pvcs = make(map[string]int, len(n.pvcs))
+	for k, v := range n.pvcs {
+		c.pvcs[k] = v
+	}
+	return &c
+}
+
+func (n *NodeInfo) String() string {
+	name := "<unknown>"
+	if n.node != nil {
+		name = n.node.Name
+	}
+	return fmt.Sprintf("%s: %d pods, requested %d mCPU %d bytes", name, len(n.pods), n.requested.MilliCPU, n.requested.Memory)
+}
+
+// SetNode replaces the API object.
+func (n *NodeInfo) SetNode(node *v1.Node) {
+	n.node = node
+	n.allocatable = NewResource(node.Status.Allocatable)
+	n.images = map[string]*fwk.ImageStateSummary{}
+	for _, img := range node.Status.Images {
+		for _, name := range img.Names {
+			n.images[name] = &fwk.ImageStateSummary{Size: img.SizeBytes, NumNodes: 1}
+		}
+	}
+	n.generation = generation.Add(1)
+}
+
+// RemoveNode forgets the API object; the pods stay until they are gone themselves.
+func (n *NodeInfo) RemoveNode() {
+	n.node = nil
+	n.allocatable = &Resource{}
+	n.generation = generation.Add(1)
+}
+
+// AddPodInfo puts a pod on the node.
+func (n *NodeInfo) AddPodInfo(p fwk.PodInfo) {
+	n.pods = append(n.pods, p)
+	n.account(p, 1)
+}
+
+// RemovePod takes the pod with the same UID off the node.
+func (n *NodeInfo) RemovePod(_ klog.Logger, pod *v1.Pod) error {
+	i := slices.IndexFunc(n.pods, func(p fwk.PodInfo) bool { return p.GetPod().UID == pod.UID })
+	if i < 0 {
+		return fmt.Errorf("pod %s/%s is not on node %s", pod.Namespace, pod.Name, pod.Spec.NodeName)
+	}
+	p := n.pods[i]
+	n.pods = slices.Delete(n.pods, i, i+1)
+	n.account(p, -1)
+	return nil
+}
+
+func (n *NodeInfo) account(p fwk.PodInfo, sign int64) {
+	res := p.CalculateResource()
+	if r, ok := res.Resource.(*Resource); ok {
+		n.requested.add(r, sign)
+	}
+	n.nonZeroRequested.add(&Resource{MilliCPU: res.Non0CPU, Memory: res.Non0Mem}, sign)
+	for _, port := range HostPorts(p.GetPod()) {
+		if sign > 0 {
+			n.ports.Add(port.HostIP, string(port.Protocol), port.HostPort)
+		} else {
+			n.ports.Remove(port.HostIP, string(port.Protocol), port.HostPort)
+		}
+	}
+	for _, v := range p.GetPod().Spec.Volumes {
+		if v.PersistentVolumeClaim == nil {
+			continue
+		}
+		key := types.NamespacedName{Namespace: p.GetPod().Namespace, Name: v.PersistentVolumeClaim.ClaimName}.String()
+		if n.pvcs[key] += int(sign); n.pvcs[key] <= 0 {
+			delete(n.pvcs, key)
+		}
+	}
+	n.generation = generation.Add(1)
+}
+
+// HostPorts returns the ports of all containers, sidecars among them, that take a
+// port of the node.
+func HostPorts(pod *v1.Pod) []v1.ContainerPort {
+	var ports []v1.ContainerPort
+	add := func(c *v1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort > 0 {
+				ports = append(ports, p)
+			}
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			add(c)
+		}
+	}
+	return ports
+}

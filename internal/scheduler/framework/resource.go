@@ -1,0 +1,117 @@
+package framework
+
+import (
+	"maps"
+
+	v1 "k8s.io/api/core/v1"
+	v1helper "k8s.io/component-helpers/resource"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// What a container without requests counts for when nodes are scored, so that
+// pods that ask for nothing still spread.
+const (
+	defaultMilliCPURequest = 100               // 0.1 core
+	defaultMemoryRequest   = 200 * 1024 * 1024 // 200 MiB
+)
+
+// Resource is an amount of everything a node has. CPU is in thousandths of a
+// core, memory and storage in bytes.
+type Resource struct {
+	MilliCPU         int64
+	Memory           int64
+	EphemeralStorage int64
+	AllowedPodNumber int
+	ScalarResources  map[v1.ResourceName]int64
+}
+
+var _ fwk.Resource = (*Resource)(nil)
+
+// NewResource converts a resource list.
+func NewResource(rl v1.ResourceList) *Resource {
+	r := &Resource{}
+	for name, q := range rl {
+		switch name {
+		case v1.ResourceCPU:
+			r.MilliCPU = q.MilliValue()
+		case v1.ResourceMemory:
+			r.Memory = q.Value()
+		case v1.ResourcePods:
+			r.AllowedPodNumber = int(q.Value())
+		case v1.ResourceEphemeralStorage:
+			r.EphemeralStorage = q.Value()
+		default:
+			if r.ScalarResources == nil {
+				r.ScalarResources = map[v1.ResourceName]int64{}
+			}
+			r.ScalarResources[name] = q.Value()
+		}
+	}
+	return r
+}
+
+// GetMilliCPU returns CPU in thousandths of a core.
+func (r *Resource) GetMilliCPU() int64 { return r.MilliCPU }
+
+// GetMemory returns bytes of memory.
+func (r *Resource) GetMemory() int64 { return r.Memory }
+
+// GetEphemeralStorage returns bytes of local storage.
+func (r *Resource) GetEphemeralStorage() int64 { return r.EphemeralStorage }
+
+// GetAllowedPodNumber returns how many pods a node takes.
+func (r *Resource) GetAllowedPodNumber() int { return r.AllowedPodNumber }
+
+// GetScalarResources returns everything else by name: extended resources, huge pages.
+func (r *Resource) GetScalarResources() map[v1.ResourceName]int64 { return r.ScalarResources }
+
+// SetMaxResource raises each amount to the one in the list where that is larger.
+func (r *Resource) SetMaxResource(rl v1.ResourceList) {
+	o := NewResource(rl)
+	r.MilliCPU = max(r.MilliCPU, o.MilliCPU)
+	r.Memory = max(r.Memory, o.Memory)
+	r.EphemeralStorage = max(r.EphemeralStorage, o.EphemeralStorage)
+	r.AllowedPodNumber = max(r.AllowedPodNumber, o.AllowedPodNumber)
+	for name, v := range o.ScalarResources {
+		if r.ScalarResources == nil {
+			r.ScalarResources = map[v1.ResourceName]int64{}
+		}
+		r.ScalarResources[name] = max(r.ScalarResources[name], v)
+	}
+}
+
+// add adds o sign times (1 or -1); the number of pods is not counted here.
+func (r *Resource) add(o *Resource, sign int64) {
+	r.MilliCPU += sign * o.MilliCPU
+	r.Memory += sign * o.Memory
+	r.EphemeralStorage += sign * o.EphemeralStorage
+	for name, v := range o.ScalarResources {
+		if r.ScalarResources == nil {
+			r.ScalarResources = map[v1.ResourceName]int64{}
+		}
+		r.ScalarResources[name] += sign * v
+	}
+}
+
+func (r *Resource) clone() *Resource {
+	c := *r
+	c.ScalarResources = maps.Clone(r.ScalarResources)
+	return &c
+}
+
+// podResource sums up what a pod requests: the larger of its containers together
+// and of each init container, plus sidecars and overhead (KEP-753).
+func podResource(pod *v1.Pod) fwk.PodResource {
+	opts := v1helper.PodResourcesOptions{UseStatusResources: true}
+	reqs := v1helper.PodRequests(pod, opts)
+	opts.NonMissingContainerRequests = v1.ResourceList{
+		v1.ResourceCPU:    *newMilli(defaultMilliCPURequest),
+		v1.ResourceMemory: *newBytes(defaultMemoryRequest),
+	}
+	nonZero := v1helper.PodRequests(pod, opts)
+	return fwk.PodResource{
+		Resource: NewResource(reqs),
+		Non0CPU:  nonZero.Cpu().MilliValue(),
+		Non0Mem:  nonZero.Memory().Value(),
+	}
+}

@@ -1,0 +1,114 @@
+package plugins
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/scheduler/framework"
+)
+
+// NodeResourcesFit keeps nodes from being asked for more than they have, and
+// spreads pods to where the most is left (LeastAllocated).
+type NodeResourcesFit struct{}
+
+const fitKey fwk.StateKey = "NodeResourcesFit"
+
+// fitState is the pod's requests, computed once for all nodes.
+type fitState struct{ fwk.PodResource }
+
+// Clone returns the state itself, because it does not change.
+func (s fitState) Clone() fwk.StateData { return s }
+
+// Name is upstream's.
+func (NodeResourcesFit) Name() string { return "NodeResourcesFit" }
+
+// PreFilter computes the pod's requests.
+func (NodeResourcesFit) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	info, err := framework.NewPodInfo(pod)
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	state.Write(fitKey, fitState{info.CalculateResource()})
+	return nil, nil
+}
+
+// PreFilterExtensions is nil: Filter looks at the node itself.
+func (NodeResourcesFit) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+func podRequests(state fwk.CycleState) (fitState, *fwk.Status) {
+	data, err := state.Read(fitKey)
+	if err != nil {
+		return fitState{}, fwk.AsStatus(err)
+	}
+	s, ok := data.(fitState)
+	if !ok {
+		return fitState{}, fwk.NewStatus(fwk.Error, "NodeResourcesFit: foreign state")
+	}
+	return s, nil
+}
+
+// Filter names every resource that is short. What the node could never give is
+// unresolvable: no other pod's end would help.
+func (NodeResourcesFit) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) *fwk.Status {
+	want, st := podRequests(state)
+	if !st.IsSuccess() {
+		return st
+	}
+	var reasons []string
+	never := false
+	check := func(name v1.ResourceName, ask, used, has int64) {
+		if ask > 0 && ask > has-used {
+			reasons = append(reasons, "Insufficient "+string(name))
+			never = never || ask > has
+		}
+	}
+	has, used := n.GetAllocatable(), n.GetRequested()
+	if len(n.GetPods())+1 > has.GetAllowedPodNumber() {
+		reasons = append(reasons, "Too many pods")
+	}
+	check(v1.ResourceCPU, want.Resource.GetMilliCPU(), used.GetMilliCPU(), has.GetMilliCPU())
+	check(v1.ResourceMemory, want.Resource.GetMemory(), used.GetMemory(), has.GetMemory())
+	check(v1.ResourceEphemeralStorage, want.Resource.GetEphemeralStorage(), used.GetEphemeralStorage(), has.GetEphemeralStorage())
+	for name, ask := range want.Resource.GetScalarResources() {
+		check(name, ask, used.GetScalarResources()[name], has.GetScalarResources()[name])
+	}
+	switch {
+	case len(reasons) == 0:
+		return nil
+	case never:
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasons...)
+	}
+	return fwk.NewStatus(fwk.Unschedulable, reasons...)
+}
+
+// EventsToRegister names what frees or adds resources.
+func (NodeResourcesFit) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return register(
+		fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown},
+		fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable},
+	), nil
+}
+
+// Score is the mean share of CPU and memory that would be left, in percent.
+func (NodeResourcesFit) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
+	want, st := podRequests(state)
+	if !st.IsSuccess() {
+		return 0, st
+	}
+	has, used := n.GetAllocatable(), n.GetNonZeroRequested()
+	cpu := share(has.GetMilliCPU(), used.GetMilliCPU()+want.Non0CPU)
+	memory := share(has.GetMemory(), used.GetMemory()+want.Non0Mem)
+	return (cpu + memory) / 2, nil
+}
+
+func share(has, asked int64) int64 {
+	if has == 0 || asked > has {
+		return 0
+	}
+	return (has - asked) * fwk.MaxNodeScore / has
+}
+
+// ScoreExtensions is nil: the score is on the scale already.
+func (NodeResourcesFit) ScoreExtensions() fwk.ScoreExtensions { return nil }

@@ -1,0 +1,375 @@
+// Package queue orders the pods that wait for a node.
+//
+//	           Add                 Pop
+//	watch ───────────▶ active ──────────────▶ scheduling cycle
+//	   │                 ▲  ▲                     │ Requeue
+//	   │ gated           │  │ back-off over       ├──────────▶ backoff    (error, or an event came meanwhile)
+//	   ▼                 │  └─────────────────────│──────────────┘
+//	unschedulable ───────┘ an event helps (Move)  └──────────▶ unschedulable
+//
+// A pod is in exactly one place. What keeps time is one timer, armed for the
+// earliest back-off, and one for the pods that nothing has moved for five minutes.
+package queue
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/scheduler/framework"
+)
+
+// Defaults of KubeSchedulerConfiguration, and upstream's limit for a pod that no
+// event has moved.
+const (
+	DefaultInitialBackoff = time.Second
+	DefaultMaxBackoff     = 10 * time.Second
+	maxUnschedulable      = 5 * time.Minute
+)
+
+// Hints decides, for a pod that the plugins rejected, whether an event may help.
+type Hints func(pod *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) bool
+
+// Config is what the queue asks the profiles.
+type Config struct {
+	Less           fwk.LessFunc
+	PreEnqueue     func(context.Context, *v1.Pod) *fwk.Status
+	Hints          Hints
+	InitialBackoff time.Duration
+	MaxBackoff     time.Duration
+}
+
+// place says where a pod is.
+type place int
+
+const (
+	inActive place = iota
+	inBackoff
+	inUnschedulable
+	inFlight
+)
+
+type item struct {
+	info  *framework.QueuedPodInfo
+	place place
+	index int // in its heap
+	// moved says that an event for this pod came while it was in flight
+	moved bool
+	// since is when it became unschedulable
+	since time.Time
+}
+
+// Queue is safe for concurrent use; Pop has one caller.
+type Queue struct {
+	cfg Config
+
+	mu            sync.Mutex
+	items         map[types.UID]*item
+	active        podHeap
+	backoff       podHeap
+	unschedulable map[types.UID]*item
+	wake          chan struct{} // capacity 1: something may be ready
+}
+
+// New returns an empty queue.
+func New(cfg Config) *Queue {
+	if cfg.InitialBackoff <= 0 {
+		cfg.InitialBackoff = DefaultInitialBackoff
+	}
+	if cfg.MaxBackoff <= 0 {
+		cfg.MaxBackoff = DefaultMaxBackoff
+	}
+	q := &Queue{cfg: cfg, items: map[types.UID]*item{}, unschedulable: map[types.UID]*item{}, wake: make(chan struct{}, 1)}
+	q.active.less = func(a, b *item) bool { return cfg.Less(a.info, b.info) }
+	q.backoff.less = func(a, b *item) bool { return a.info.BackoffExpiration.Before(b.info.BackoffExpiration) }
+	return q
+}
+
+func (q *Queue) signal() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Add puts a pod that has no node into the queue, or takes over its new version.
+// A change of its spec or labels gives an unschedulable pod another chance.
+func (q *Queue) Add(ctx context.Context, pod *v1.Pod) error {
+	info, err := framework.NewPodInfo(pod)
+	if err != nil {
+		return err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	it, ok := q.items[pod.UID]
+	if !ok {
+		it = &item{info: &framework.QueuedPodInfo{PodInfo: info, Timestamp: time.Now()}, index: -1}
+		q.items[pod.UID] = it
+		q.enterLocked(ctx, it)
+		return nil
+	}
+	old := it.info.GetPod()
+	it.info.PodInfo = info
+	if old.Generation == pod.Generation && sameLabels(old.Labels, pod.Labels) {
+		return nil // only its status changed, by us most likely
+	}
+	switch it.place {
+	case inUnschedulable:
+		q.takeLocked(it)
+		q.enterLocked(ctx, it)
+	case inFlight:
+		it.moved = true
+	}
+	return nil
+}
+
+func sameLabels(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if b[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// enterLocked puts a pod that is nowhere into active, backoff or, gated, unschedulable.
+func (q *Queue) enterLocked(ctx context.Context, it *item) {
+	if st := q.cfg.PreEnqueue(ctx, it.info.GetPod()); !st.IsSuccess() {
+		it.info.GatingPlugin = st.Plugin()
+		it.info.UnschedulablePlugins = sets.New(st.Plugin())
+		it.place, it.since = inUnschedulable, time.Now()
+		q.unschedulable[it.info.GetPod().UID] = it
+		return
+	}
+	it.info.GatingPlugin = ""
+	if it.info.BackoffExpiration.After(time.Now()) {
+		it.place = inBackoff
+		heap.Push(&q.backoff, it)
+	} else {
+		it.place = inActive
+		heap.Push(&q.active, it)
+	}
+	q.signal()
+}
+
+func (q *Queue) takeLocked(it *item) {
+	switch it.place {
+	case inActive:
+		heap.Remove(&q.active, it.index)
+	case inBackoff:
+		heap.Remove(&q.backoff, it.index)
+	case inUnschedulable:
+		delete(q.unschedulable, it.info.GetPod().UID)
+	}
+	it.index = -1
+}
+
+// Remove forgets a pod that was bound or deleted.
+func (q *Queue) Remove(uid types.UID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if it, ok := q.items[uid]; ok {
+		q.takeLocked(it)
+		delete(q.items, uid)
+	}
+}
+
+// Pop waits for the next pod. It returns ctx's error when ctx ends.
+func (q *Queue) Pop(ctx context.Context) (*framework.QueuedPodInfo, error) {
+	for {
+		info, next := q.tryPop(ctx)
+		if info != nil {
+			return info, nil
+		}
+		if err := q.wait(ctx, next); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// tryPop returns the next pod, or when there may be one; zero means that only a
+// new pod or an event can bring one.
+func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	for q.backoff.Len() > 0 && !q.backoff.items[0].info.BackoffExpiration.After(now) {
+		it := q.backoff.items[0]
+		q.takeLocked(it)
+		it.place = inActive
+		heap.Push(&q.active, it)
+	}
+	next := q.retryOldLocked(ctx, now)
+	if q.active.Len() == 0 {
+		if q.backoff.Len() > 0 {
+			next = earliest(next, q.backoff.items[0].info.BackoffExpiration)
+		}
+		return nil, next
+	}
+	it := q.active.items[0]
+	q.takeLocked(it)
+	it.place, it.moved = inFlight, false
+	it.info.Attempts++
+	if it.info.InitialAttemptTimestamp == nil {
+		it.info.InitialAttemptTimestamp = &now
+	}
+	return it.info, time.Time{}
+}
+
+// retryOldLocked gives pods another chance that nothing has moved for long, in
+// case that a hint was wrong, and returns when the next is due.
+func (q *Queue) retryOldLocked(ctx context.Context, now time.Time) (next time.Time) {
+	for _, it := range q.unschedulable {
+		due := it.since.Add(maxUnschedulable)
+		switch {
+		case it.info.GatingPlugin != "":
+		case due.After(now):
+			next = earliest(next, due)
+		default:
+			q.takeLocked(it)
+			q.enterLocked(ctx, it)
+		}
+	}
+	return next
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (q *Queue) wait(ctx context.Context, next time.Time) error {
+	var due <-chan time.Time
+	if !next.IsZero() {
+		t := time.NewTimer(time.Until(next))
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-q.wake:
+	case <-due:
+	}
+	return nil
+}
+
+// Requeue puts a popped pod back. rejectedBy are the plugins that found no node
+// for it; none means that the attempt ended in an error.
+func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo, rejectedBy sets.Set[string]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	it, ok := q.items[info.GetPod().UID]
+	if !ok || it.place != inFlight {
+		return // deleted or bound meanwhile
+	}
+	now := time.Now()
+	it.info.UnschedulablePlugins = rejectedBy
+	it.info.Timestamp = now
+	if len(rejectedBy) == 0 {
+		it.info.ConsecutiveErrors++
+	} else {
+		it.info.UnschedulableCount++
+		it.info.ConsecutiveErrors = 0
+	}
+	it.info.BackoffExpiration = now.Add(q.backoffFor(it.info))
+	if len(rejectedBy) == 0 || it.moved {
+		q.enterLocked(ctx, it)
+		return
+	}
+	it.place, it.since = inUnschedulable, now
+	q.unschedulable[info.GetPod().UID] = it
+	q.signal() // the timer must know
+}
+
+// backoffFor doubles with every failed attempt.
+func (q *Queue) backoffFor(info *framework.QueuedPodInfo) time.Duration {
+	d := q.cfg.InitialBackoff
+	for range info.UnschedulableCount + info.ConsecutiveErrors - 1 {
+		if d *= 2; d >= q.cfg.MaxBackoff {
+			return q.cfg.MaxBackoff
+		}
+	}
+	return d
+}
+
+// Move gives those unschedulable pods another chance that the event may help.
+func (q *Queue) Move(ctx context.Context, event fwk.ClusterEvent, oldObj, newObj any) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, it := range q.items {
+		switch it.place {
+		case inFlight:
+			// its attempt may have looked before the event
+			it.moved = true
+		case inUnschedulable:
+			if it.info.GatingPlugin == "" && q.cfg.Hints(it.info, event, oldObj, newObj) {
+				q.takeLocked(it)
+				q.enterLocked(ctx, it)
+			}
+		}
+	}
+}
+
+// Lengths returns how many pods are in each place, by upstream's names for the
+// metric scheduler_pending_pods.
+func (q *Queue) Lengths() (active, backoff, unschedulable, gated int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, it := range q.unschedulable {
+		if it.info.GatingPlugin != "" {
+			gated++
+		}
+	}
+	return q.active.Len(), q.backoff.Len(), len(q.unschedulable) - gated, gated
+}
+
+// Log writes the queue's state, for a human who debugs it.
+func (q *Queue) Log(log klog.Logger) {
+	a, b, u, g := q.Lengths()
+	log.Info("Scheduling queue", "active", a, "backoff", b, "unschedulable", u, "gated", g)
+}
+
+// podHeap is a container/heap of items that know their index.
+type podHeap struct {
+	items []*item
+	less  func(a, b *item) bool
+}
+
+func (h *podHeap) Len() int           { return len(h.items) }
+func (h *podHeap) Less(i, j int) bool { return h.less(h.items[i], h.items[j]) }
+func (h *podHeap) Swap(i, j int) {
+	h.items[i], h.items[j] = h.items[j], h.items[i]
+	h.items[i].index, h.items[j].index = i, j
+}
+
+// Push is for container/heap.
+func (h *podHeap) Push(x any) {
+	it, ok := x.(*item)
+	if !ok {
+		return
+	}
+	it.index = len(h.items)
+	h.items = append(h.items, it)
+}
+
+// Pop is for container/heap.
+func (h *podHeap) Pop() any {
+	last := len(h.items) - 1
+	it := h.items[last]
+	h.items[last] = nil
+	h.items = h.items[:last]
+	return it
+}
