@@ -1,0 +1,320 @@
+package cni
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"wherry.dev/internal/netns"
+)
+
+// newConfig makes a bridge network that no other test uses, and removes it at the end.
+func newConfig(t *testing.T) BridgeConfig {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	n := time.Now().UnixNano() ^ int64(os.Getpid())<<20
+	cfg := BridgeConfig{
+		Name:   fmt.Sprintf("wt%x", n&0xffffff),
+		Table:  fmt.Sprintf("wherry-test-%x", n&0xffffff),
+		Subnet: netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.0/24", 128+n>>8&63, n&255)),
+		Dir:    t.TempDir(),
+	}
+	t.Cleanup(func() {
+		if err := cfg.Remove(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+		if gone, err := linkGone(cfg.Name); err != nil || !gone {
+			t.Errorf("bridge %s is still there: %v", cfg.Name, err)
+		}
+		if out, err := exec.Command("nft", "list", "table", "ip", cfg.Table).CombinedOutput(); err == nil {
+			t.Errorf("table is still there: %s", out)
+		}
+	})
+	return cfg
+}
+
+func openTestBridge(t *testing.T, cfg BridgeConfig, live map[string]Pod) *Bridge {
+	t.Helper()
+	b, err := OpenBridge(t.Context(), cfg, live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+var podCount int
+
+func newPod(t *testing.T, ports ...PortMapping) Pod {
+	t.Helper()
+	podCount++
+	id := fmt.Sprintf("%08x%x%03d", os.Getpid(), time.Now().UnixNano()&0xff, podCount)
+	dir := filepath.Join(t.TempDir(), "ns")
+	if err := netns.Create(dir, []netns.Kind{netns.Net}, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return Pod{ID: id, Name: "p", Namespace: "ns", UID: "u", NetNS: netns.Path(dir, netns.Net), Ports: ports}
+}
+
+// serve answers every connection with the text, inside the pod ("" is the host).
+func serve(t *testing.T, ns, addr, text string) netip.AddrPort {
+	t.Helper()
+	var l net.Listener
+	listen := func() (err error) { l, err = net.Listen("tcp4", addr); return err }
+	if err := inside(ns, listen); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = fmt.Fprintf(c, "%s %s\n", text, c.RemoteAddr())
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+func inside(ns string, fn func() error) error {
+	if ns == "" {
+		return fn()
+	}
+	return netns.Do(fn, ns)
+}
+
+// call connects from inside the pod and returns what the server says.
+func call(t *testing.T, ns, addr string) (string, error) {
+	t.Helper()
+	var line string
+	err := inside(ns, func() error {
+		c, err := net.DialTimeout("tcp4", addr, 2*time.Second)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		line, err = bufio.NewReader(c).ReadString('\n')
+		return err
+	})
+	return line, err
+}
+
+func expect(t *testing.T, ns, addr, prefix string) string {
+	t.Helper()
+	got, err := call(t, ns, addr)
+	if err != nil || !strings.HasPrefix(got, prefix) {
+		t.Errorf("call to %s: %q, %v; want %q", addr, got, err, prefix)
+	}
+	return got
+}
+
+func setup(t *testing.T, b *Bridge, p Pod) Attachment {
+	t.Helper()
+	at, err := b.Setup(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func TestPodsReachEachOtherAndTheHost(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	p1, p2 := newPod(t), newPod(t)
+	a1, a2 := setup(t, b, p1), setup(t, b, p2)
+	serve(t, p2.NetNS, ":8080", "pod2")
+	host := serve(t, "", b.Gateway().String()+":0", "host")
+	if got := expect(t, p1.NetNS, a2.IPs[0].String()+":8080", "pod2 "); !strings.Contains(got, a1.IPs[0].String()) {
+		t.Errorf("pods see each other under a foreign address: %s", got)
+	}
+	expect(t, p1.NetNS, host.String(), "host ")
+	expect(t, "", a2.IPs[0].String()+":8080", "pod2 ")
+	expect(t, p2.NetNS, "127.0.0.1:8080", "pod2 ")
+}
+
+func TestHostPorts(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	free := serve(t, "", "127.0.0.1:0", "host") // a port that nobody else has
+	port := free.Port() ^ 1
+	m := PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: port}
+	p1, p2 := newPod(t, m), newPod(t)
+	setup(t, b, p1)
+	setup(t, b, p2)
+	serve(t, p1.NetNS, ":8080", "pod1")
+	local := fmt.Sprintf("127.0.0.1:%d", port)
+	gw := fmt.Sprintf("%s:%d", b.Gateway(), port)
+	expect(t, "", local, "pod1 ")
+	expect(t, "", gw, "pod1 ")
+	expect(t, p2.NetNS, gw, "pod1 ")
+	expect(t, p1.NetNS, gw, "pod1 ") // itself, through the host
+
+	if _, err := b.Setup(t.Context(), newPod(t, m)); err == nil || !strings.Contains(err.Error(), "in use by sandbox") {
+		t.Errorf("the same host port twice: %v", err)
+	}
+	b = openTestBridge(t, b.cfg, map[string]Pod{p1.ID: p1, p2.ID: p2}) // as after kill -9
+	expect(t, "", local, "pod1 ")
+	if err := b.Teardown(t.Context(), p1); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := call(t, "", local); err == nil {
+		t.Errorf("the host port is still open: %q", got)
+	}
+}
+
+func TestServiceAddressOfTwoInstances(t *testing.T) {
+	vip := Service{VIP: netip.MustParseAddr("10.96.0.1"), Port: 443}
+	type instance struct {
+		b   *Bridge
+		pod Pod
+	}
+	var in [2]instance
+	for i := range in {
+		b := openTestBridge(t, newConfig(t), nil)
+		p := newPod(t)
+		setup(t, b, p)
+		s := vip
+		s.Backends = []netip.AddrPort{serve(t, "", "127.0.0.1:0", fmt.Sprintf("api%d", i))}
+		for range 2 {
+			if err := b.SetService(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in[i] = instance{b, p}
+	}
+	expect(t, in[0].pod.NetNS, "10.96.0.1:443", "api0 ")
+	expect(t, in[1].pod.NetNS, "10.96.0.1:443", "api1 ")
+	b := openTestBridge(t, in[0].b.cfg, map[string]Pod{in[0].pod.ID: in[0].pod})
+	expect(t, in[0].pod.NetNS, "10.96.0.1:443", "api0 ")
+	two := vip
+	two.Backends = []netip.AddrPort{
+		serve(t, "", b.Gateway().String()+":0", "many"), serve(t, "", b.Gateway().String()+":0", "many"),
+	}
+	if err := b.SetService(t.Context(), two); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, in[0].pod.NetNS, "10.96.0.1:443", "many ")
+	if err := b.SetService(t.Context(), vip); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, in[1].pod.NetNS, "10.96.0.1:443", "api1 ")
+}
+
+// TestPodsCannotReachTheHostsLoopback is CVE-2020-8558: the bridge routes 127.0.0.0/8.
+func TestPodsCannotReachTheHostsLoopback(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	p := newPod(t)
+	setup(t, b, p)
+	host := serve(t, "", "127.0.0.1:0", "secret")
+	script := fmt.Sprintf("ip addr del 127.0.0.1/8 dev lo; ip route add 127.0.0.1 via %s dev eth0 onlink; sysctl -qw net.ipv4.conf.eth0.route_localnet=1", b.Gateway())
+	if out, err := exec.Command("nsenter", "--net="+p.NetNS, "sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got, err := call(t, p.NetNS, host.String()); err == nil {
+		t.Errorf("a pod reached the host's loopback: %s", got)
+	}
+}
+
+func TestSetupAfterAKill(t *testing.T) {
+	cfg := newConfig(t)
+	b := openTestBridge(t, cfg, nil)
+	p := newPod(t)
+	first := setup(t, b, p)
+	// The process dies before it has recorded the attachment; the pod is retried.
+	b = openTestBridge(t, cfg, map[string]Pod{p.ID: p})
+	if again := setup(t, b, p); again.IPs[0] != first.IPs[0] {
+		t.Errorf("address %v, then %v", first.IPs, again.IPs)
+	}
+	serve(t, p.NetNS, ":8080", "pod")
+	expect(t, "", first.IPs[0].String()+":8080", "pod ")
+}
+
+func TestAddressIsFreeOnlyWhenTheVethIsGone(t *testing.T) {
+	cfg := newConfig(t)
+	cfg.Subnet = netip.PrefixFrom(cfg.Subnet.Addr(), 29) // five pods
+	b := openTestBridge(t, cfg, nil)
+	var pods []Pod
+	for range 5 {
+		p := newPod(t)
+		setup(t, b, p)
+		pods = append(pods, p)
+	}
+	if _, err := b.Setup(t.Context(), newPod(t)); err == nil || !strings.Contains(err.Error(), "no free address") {
+		t.Errorf("a sixth pod: %v", err)
+	}
+	if err := b.Teardown(t.Context(), pods[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Setup(t.Context(), newPod(t)); err == nil {
+		t.Error("an address was given away while its veth was there")
+	}
+	if err := netns.Remove(filepath.Dir(pods[0].NetNS)); err != nil {
+		t.Fatal(err)
+	}
+	waitReclaimed(t, b)
+	setup(t, b, newPod(t))
+}
+
+func waitReclaimed(t *testing.T, b *Bridge) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		n, err := b.leases.reclaim(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d addresses are still draining", n)
+		}
+	}
+}
+
+func BenchmarkSetup(b *testing.B) {
+	cfg := BridgeConfig{Name: fmt.Sprintf("wb%x", os.Getpid()), Table: fmt.Sprintf("wherry-bench-%d", os.Getpid()),
+		Subnet: netip.MustParsePrefix("10.201.0.0/16"), Dir: b.TempDir()}
+	br, err := OpenBridge(b.Context(), cfg, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = br.Close(); _ = cfg.Remove(context.WithoutCancel(b.Context())) }()
+	dir := b.TempDir()
+	for i := 0; b.Loop(); i++ {
+		d := filepath.Join(dir, fmt.Sprint(i))
+		if err := netns.Create(d, []netns.Kind{netns.Net, netns.IPC, netns.UTS}, nil); err != nil {
+			b.Fatal(err)
+		}
+		p := Pod{ID: fmt.Sprintf("%06x%d", i, os.Getpid()), NetNS: netns.Path(d, netns.Net)}
+		if _, err := br.Setup(b.Context(), p); err != nil {
+			b.Fatal(err)
+		}
+		if err := br.Teardown(b.Context(), p); err != nil {
+			b.Fatal(err)
+		}
+		if err := netns.Remove(d); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

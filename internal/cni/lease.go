@@ -1,0 +1,247 @@
+package cni
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// lease ties an address to a sandbox. It is free again only when the veth that
+// carried the address is gone: the kernel removes it some time after the namespace.
+//
+//	free ── acquire ──▶ held ── release ──▶ draining ── veth gone ──▶ free
+type lease struct {
+	Addr     netip.Addr `json:"addr"`
+	Owner    string     `json:"owner"` // sandbox ID
+	Link     string     `json:"link"`  // host side of its veth
+	Draining bool       `json:"draining,omitempty"`
+}
+
+// leases hands out the addresses of a subnet, each at most once. One file for each
+// lease is the truth; it is written before the address is used.
+type leases struct {
+	dir      string
+	subnet   netip.Prefix
+	linkGone func(name string) (bool, error)
+
+	mu      sync.Mutex
+	byAddr  map[netip.Addr]lease
+	byOwner map[string]netip.Addr
+	cursor  netip.Addr // last address handed out: the next search starts behind it
+}
+
+// openLeases reads the leases in dir. A file that does not decode (a crash of the
+// machine) cannot have a live owner and is dropped.
+func openLeases(dir string, subnet netip.Prefix, linkGone func(string) (bool, error)) (*leases, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	l := &leases{
+		dir: dir, subnet: subnet.Masked(), linkGone: linkGone,
+		byAddr: map[netip.Addr]lease{}, byOwner: map[string]netip.Addr{},
+	}
+	l.cursor = l.gateway()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if err := l.load(e.Name()); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func (l *leases) load(name string) error {
+	path := filepath.Join(l.dir, name)
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var x lease
+	if err := json.Unmarshal(doc, &x); err != nil || x.Addr.String() != name {
+		return os.Remove(path)
+	}
+	l.byAddr[x.Addr] = x
+	if !x.Draining {
+		l.byOwner[x.Owner] = x.Addr
+	}
+	return nil
+}
+
+// gateway is the first address of the subnet: the bridge's own.
+func (l *leases) gateway() netip.Addr { return l.subnet.Addr().Next() }
+
+// acquire leases an address to the owner; asking again gives the same one.
+func (l *leases) acquire(owner, link string) (netip.Addr, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a, ok := l.byOwner[owner]; ok {
+		return a, nil
+	}
+	a, err := l.freeLocked()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	x := lease{Addr: a, Owner: owner, Link: link}
+	if err := l.storeLocked(x); err != nil {
+		return netip.Addr{}, fmt.Errorf("lease %s: %w", a, err)
+	}
+	l.byOwner[owner] = a
+	l.cursor = a
+	return a, nil
+}
+
+// freeLocked searches round robin, so that a released address rests as long as possible.
+func (l *leases) freeLocked() (netip.Addr, error) {
+	last := lastAddr(l.subnet)
+	for a := l.cursor.Next(); ; a = a.Next() {
+		if !l.subnet.Contains(a) || a == last { // the last one is the broadcast address
+			a = l.gateway()
+		} else if a != l.gateway() {
+			free, err := l.isFreeLocked(a)
+			if err != nil {
+				return netip.Addr{}, err
+			}
+			if free {
+				return a, nil
+			}
+		}
+		if a == l.cursor {
+			return netip.Addr{}, fmt.Errorf("no free address in %s: %d in use; remove pods or give a larger pod network",
+				l.subnet, len(l.byAddr))
+		}
+	}
+}
+
+func (l *leases) isFreeLocked(a netip.Addr) (bool, error) {
+	x, taken := l.byAddr[a]
+	if !taken {
+		return true, nil
+	}
+	if !x.Draining {
+		return false, nil
+	}
+	return l.drainLocked(x)
+}
+
+// drainLocked frees a draining lease if its veth is gone.
+func (l *leases) drainLocked(x lease) (bool, error) {
+	gone, err := l.linkGone(x.Link)
+	if err != nil || !gone {
+		return false, err
+	}
+	if err := os.Remove(filepath.Join(l.dir, x.Addr.String())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	delete(l.byAddr, x.Addr)
+	return true, nil
+}
+
+// release gives the owner's address back once its veth is gone. An owner without
+// a lease is no error.
+func (l *leases) release(owner string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a, ok := l.byOwner[owner]; ok {
+		x := l.byAddr[a]
+		x.Draining = true
+		if err := l.storeLocked(x); err != nil {
+			return fmt.Errorf("release %s: %w", a, err)
+		}
+		delete(l.byOwner, owner)
+	}
+	return nil
+}
+
+// reclaim frees draining leases whose veth is gone and tells how many still drain.
+// At most limit are looked at; 0 is all.
+func (l *leases) reclaim(limit int) (draining int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	looked := 0
+	for _, x := range l.byAddr {
+		if !x.Draining {
+			continue
+		}
+		if limit > 0 && looked >= limit {
+			draining++
+			continue
+		}
+		looked++
+		free, err := l.drainLocked(x)
+		if err != nil {
+			return draining, err
+		}
+		if !free {
+			draining++
+		}
+	}
+	return draining, nil
+}
+
+// owners lists who holds an address.
+func (l *leases) owners() map[string]netip.Addr {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := make(map[string]netip.Addr, len(l.byOwner))
+	for o, a := range l.byOwner {
+		m[o] = a
+	}
+	return m
+}
+
+// links lists the veths of draining leases.
+func (l *leases) links() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var names []string
+	for _, x := range l.byAddr {
+		if x.Draining {
+			names = append(names, x.Link)
+		}
+	}
+	return names
+}
+
+// storeLocked replaces the lease's file atomically. It does not wait for the disk:
+// a lease only has to outlive the process, for after a crash of the machine no
+// namespace is left that could use the address.
+func (l *leases) storeLocked(x lease) error {
+	doc, err := json.Marshal(x)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(l.dir, x.Addr.String())
+	tmp := filepath.Join(l.dir, "new")
+	if err := os.WriteFile(tmp, doc, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	l.byAddr[x.Addr] = x
+	return nil
+}
+
+// lastAddr is the highest address of the prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	if p.Addr().Is4() {
+		b := p.Addr().As4()
+		n := binary.BigEndian.Uint32(b[:]) | ^uint32(0)>>p.Bits()
+		binary.BigEndian.PutUint32(b[:], n)
+		return netip.AddrFrom4(b)
+	}
+	b := p.Addr().As16()
+	for i := p.Bits(); i < 128; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	return netip.AddrFrom16(b)
+}
