@@ -1,0 +1,290 @@
+// Package config has the one Config of `wherry up`: its defaults, how it is read
+// from a file, drop-ins, the environment and flags, and what is wrong with it.
+//
+// Precedence, lowest first: defaults, config file, drop-ins in the order of their
+// names, WHERRY_DATA_DIR and WHERRY_RUN_DIR, flags.
+package config
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+)
+
+// Places that the default instance uses; another --data-dir keeps everything
+// below itself, so that instances do not meet.
+const (
+	DefaultDataDir     = "/var/lib/wherry"
+	DefaultRunDir      = "/run/wherry"
+	DefaultConfigFile  = "/etc/wherry/config.yaml"
+	DefaultManifestDir = "/etc/wherry/manifests"
+
+	EnvDataDir = "WHERRY_DATA_DIR"
+	EnvRunDir  = "WHERRY_RUN_DIR"
+)
+
+// Config is what one instance, a whole node, is started with. The names in a
+// config file are those of the flags.
+type Config struct {
+	DataDir string `json:"data-dir,omitempty"`
+	RunDir  string `json:"run-dir,omitempty"`
+
+	NodeName    string   `json:"node-name,omitempty"`
+	NodeIP      string   `json:"node-ip,omitempty"`
+	NodeLabels  []string `json:"node-labels,omitempty"`
+	BindAddress string   `json:"bind-address,omitempty"`
+	SecurePort  int      `json:"secure-port,omitempty"`
+	KubeletPort int      `json:"kubelet-port,omitempty"`
+
+	PodCIDR       string   `json:"pod-cidr,omitempty"`
+	ServiceCIDR   string   `json:"service-cidr,omitempty"`
+	ClusterDomain string   `json:"cluster-domain,omitempty"`
+	ClusterDNS    []string `json:"cluster-dns,omitempty"`
+
+	EtcdServers []string `json:"etcd-servers,omitempty"`
+
+	ManifestDir string   `json:"pod-manifest-path,omitempty"`
+	PodLogsDir  string   `json:"pod-logs-dir,omitempty"`
+	CNIConfDir  string   `json:"cni-conf-dir,omitempty"`
+	CNIBinDirs  []string `json:"cni-bin-dir,omitempty"`
+	Runtime     string   `json:"runtime,omitempty"`
+	MaxPods     int      `json:"max-pods,omitempty"`
+
+	SchedulerConfig string `json:"scheduler-config,omitempty"`
+	Verbosity       int    `json:"v,omitempty"`
+}
+
+// Default returns the defaults that depend on nothing else.
+func Default() Config {
+	return Config{
+		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
+		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
+		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local",
+		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110,
+	}
+}
+
+// Dirs returns data and run dir as flags and environment say, for commands that
+// need no more than to find the instance they talk to.
+func Dirs(dataFlag, runFlag string) (data, run string, err error) {
+	c := Default()
+	c.fromEnv()
+	if dataFlag != "" {
+		c.DataDir = dataFlag
+	}
+	if runFlag != "" {
+		c.RunDir = runFlag
+	}
+	return c.DataDir, c.RunDir, c.absolute()
+}
+
+func (c *Config) fromEnv() {
+	if d := os.Getenv(EnvDataDir); d != "" {
+		c.DataDir = d
+	}
+	if d := os.Getenv(EnvRunDir); d != "" {
+		c.RunDir = d
+	}
+}
+
+func (c *Config) absolute() error {
+	for _, p := range []*string{&c.DataDir, &c.RunDir} {
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return err
+		}
+		*p = abs
+	}
+	return nil
+}
+
+// AddFlags binds every field; the values in c are the defaults that --help shows.
+func (c *Config) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the node (default: the host name)")
+	f.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of the node (default: the address on the default route)")
+	f.StringSliceVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels for the node, key=value")
+	f.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "address on which the API server and the kubelet listen")
+	f.IntVar(&c.SecurePort, "secure-port", c.SecurePort, "port of the API server")
+	f.IntVar(&c.KubeletPort, "kubelet-port", c.KubeletPort, "port of the kubelet")
+	f.StringVar(&c.PodCIDR, "pod-cidr", c.PodCIDR, "network that pods get their addresses from")
+	f.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "network that services get their addresses from")
+	f.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
+	f.StringSliceVar(&c.ClusterDNS, "cluster-dns", c.ClusterDNS, "addresses of the cluster's DNS servers")
+	f.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an external etcd (default: etcd inside of this process)")
+	f.StringVar(&c.ManifestDir, "pod-manifest-path", c.ManifestDir, "folder of static pods (default: "+DefaultManifestDir+", or DATA-DIR/manifests for another --data-dir)")
+	f.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "folder of the containers' logs (default: /var/log/pods, or DATA-DIR/log/pods for another --data-dir)")
+	f.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "folder of CNI networks; without one there Wherry's own bridge is used (default: DATA-DIR/cni/net.d)")
+	f.StringSliceVar(&c.CNIBinDirs, "cni-bin-dir", c.CNIBinDirs, "folders of CNI plugins")
+	f.StringVar(&c.Runtime, "runtime", c.Runtime, "OCI runtime: crun or runc (default: the first of them that is installed)")
+	f.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "how many pods the node takes")
+	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
+	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
+}
+
+// Load reads the config file and its drop-ins over c. A file that was not asked
+// for by name may be missing.
+func (c *Config) Load(file string) error {
+	asked := file != ""
+	if !asked {
+		file = DefaultConfigFile
+	}
+	if err := c.merge(file); err != nil && (asked || !errors.Is(err, fs.ErrNotExist)) {
+		return err
+	}
+	dropIns, err := filepath.Glob(filepath.Join(filepath.Dir(file), "config.d", "*.yaml"))
+	if err != nil {
+		return err
+	}
+	slices.Sort(dropIns)
+	for _, d := range dropIns {
+		if err := c.merge(d); err != nil {
+			return err
+		}
+	}
+	c.fromEnv()
+	return nil
+}
+
+func (c *Config) merge(file string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("config file: %w", err)
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil
+	}
+	if err := yaml.UnmarshalStrict(data, c); err != nil {
+		return fmt.Errorf("config file %s: %w", file, err)
+	}
+	return nil
+}
+
+// Complete fills in the defaults that depend on other fields and on the machine,
+// and returns everything that is wrong at once.
+func (c *Config) Complete() error {
+	if err := c.absolute(); err != nil {
+		return err
+	}
+	if c.NodeName == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("no host name to call the node by; set --node-name: %w", err)
+		}
+		c.NodeName = strings.ToLower(host)
+	}
+	orDefault(&c.ManifestDir, DefaultManifestDir, c.below("manifests"))
+	orDefault(&c.PodLogsDir, "/var/log/pods", c.below("log", "pods"))
+	orDefault(&c.CNIConfDir, c.path("cni", "net.d"), "")
+	if c.NodeIP == "" {
+		ip, err := defaultIP()
+		if err != nil {
+			return err
+		}
+		c.NodeIP = ip.String()
+	}
+	return c.validate()
+}
+
+func (c *Config) path(elem ...string) string {
+	return filepath.Join(append([]string{c.DataDir}, elem...)...)
+}
+
+// below is a path in the data dir for an instance other than the default one.
+func (c *Config) below(elem ...string) string {
+	if c.DataDir == DefaultDataDir {
+		return ""
+	}
+	return c.path(elem...)
+}
+
+func orDefault(field *string, usual, instead string) {
+	switch {
+	case *field != "":
+	case instead != "":
+		*field = instead
+	default:
+		*field = usual
+	}
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, msg := range validation.IsDNS1123Subdomain(c.NodeName) {
+		bad("--node-name %q: %s", c.NodeName, msg)
+	}
+	if net.ParseIP(c.NodeIP) == nil {
+		bad("--node-ip %q is not an IP address", c.NodeIP)
+	}
+	if net.ParseIP(c.BindAddress) == nil {
+		bad("--bind-address %q is not an IP address", c.BindAddress)
+	}
+	for flag, port := range map[string]int{"secure-port": c.SecurePort, "kubelet-port": c.KubeletPort} {
+		if port < 1 || port > 65535 {
+			bad("--%s %d must be between 1 and 65535", flag, port)
+		}
+	}
+	if c.SecurePort == c.KubeletPort {
+		bad("--secure-port and --kubelet-port are both %d; give them different ports", c.SecurePort)
+	}
+	pods := parseCIDR(c.PodCIDR, "pod-cidr", bad)
+	services := parseCIDR(c.ServiceCIDR, "service-cidr", bad)
+	if pods != nil && services != nil && (pods.Contains(services.IP) || services.Contains(pods.IP)) {
+		bad("--pod-cidr %s and --service-cidr %s overlap; choose networks that do not", c.PodCIDR, c.ServiceCIDR)
+	}
+	for _, dns := range c.ClusterDNS {
+		if net.ParseIP(dns) == nil {
+			bad("--cluster-dns %q is not an IP address", dns)
+		}
+	}
+	if c.MaxPods < 1 {
+		bad("--max-pods %d must be at least 1", c.MaxPods)
+	}
+	if c.DataDir == c.RunDir {
+		bad("--data-dir and --run-dir are both %s; give them different folders", c.DataDir)
+	}
+	return errors.Join(errs...)
+}
+
+func parseCIDR(s, flag string, bad func(string, ...any)) *net.IPNet {
+	_, n, err := net.ParseCIDR(s)
+	if err != nil {
+		bad("--%s %q is not a network such as 10.244.0.0/24", flag, s)
+		return nil
+	}
+	if ones, bits := n.Mask.Size(); bits-ones < 3 {
+		bad("--%s %s is too small: it must have at least 8 addresses", flag, s)
+	}
+	return n
+}
+
+// InstanceID is short, the same for the same data dir, and part of every name that
+// the machine knows only once: bridge, nftables table, cgroup.
+func (c *Config) InstanceID() string {
+	sum := sha256.Sum256([]byte(c.DataDir))
+	return hex.EncodeToString(sum[:4])
+}
+
+// Kubeconfig is the administrator's; `wherry kubectl` uses it.
+func (c *Config) Kubeconfig() string { return c.path("kubeconfig") }
+
+// ImagesDir holds archives that are imported at start.
+func (c *Config) ImagesDir() string { return c.path("images") }
+
+// CRISocket is where crictl and other kubelets reach the runtime.
+func (c *Config) CRISocket() string { return filepath.Join(c.RunDir, "cri.sock") }
+
+// CgroupRoot is the parent of every cgroup of this instance.
+func (c *Config) CgroupRoot() string { return "/wherry-" + c.InstanceID() }

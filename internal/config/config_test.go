@@ -1,0 +1,90 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.yaml")
+	write(t, file, "node-name: from-file\nsecure-port: 7000\ndata-dir: /from/file\nmax-pods: 5\n")
+	write(t, filepath.Join(dir, "config.d", "10.yaml"), "secure-port: 7001\nkubelet-port: 7100\n")
+	write(t, filepath.Join(dir, "config.d", "20.yaml"), "secure-port: 7002\n")
+	t.Setenv(EnvDataDir, "/from/env")
+	c := Default()
+	if err := c.Load(file); err != nil {
+		t.Fatal(err)
+	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	c.AddFlags(flags)
+	if err := flags.Parse([]string{"--max-pods=7"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	if c.NodeName != "from-file" || c.SecurePort != 7002 || c.KubeletPort != 7100 || c.DataDir != "/from/env" || c.MaxPods != 7 {
+		t.Errorf("got %+v", c)
+	}
+	if c.ManifestDir != "/from/env/manifests" {
+		t.Errorf("the manifests of another instance are at %s", c.ManifestDir)
+	}
+}
+
+func TestWhatIsWrongIsNamed(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		`--node-name "A_B"`:                       func(c *Config) { c.NodeName = "A_B" },
+		"--secure-port 0 must be":                 func(c *Config) { c.SecurePort = 0 },
+		"--secure-port and --kubelet-port":        func(c *Config) { c.KubeletPort = c.SecurePort },
+		`--pod-cidr "x" is not a network`:         func(c *Config) { c.PodCIDR = "x" },
+		"--pod-cidr 10.0.0.0/30 is too small":     func(c *Config) { c.PodCIDR = "10.0.0.0/30" },
+		"--service-cidr 10.244.0.0/16 overlap":    func(c *Config) { c.ServiceCIDR = "10.244.0.0/16" },
+		"--data-dir and --run-dir are both /same": func(c *Config) { c.DataDir, c.RunDir = "/same", "/same" },
+		"--max-pods -1":                           func(c *Config) { c.MaxPods = -1 },
+	} {
+		c := Default()
+		change(&c)
+		if err := c.Complete(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %s, got %v", want, err)
+		}
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "c.yaml")
+	c := Default()
+	if err := c.Load(file); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a missing file: %v", err)
+	}
+	write(t, file, "secure-prot: 1\n")
+	if err := c.Load(file); err == nil || !strings.Contains(err.Error(), "secure-prot") {
+		t.Errorf("a misspelt field: %v", err)
+	}
+	write(t, file, "secure-port: much\n")
+	if err := c.Load(file); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a wrong type: %v", err)
+	}
+}
+
+func TestInstancesDiffer(t *testing.T) {
+	a, b := Config{DataDir: "/a"}, Config{DataDir: "/b"}
+	if a.InstanceID() == b.InstanceID() || len(a.InstanceID()) != 8 {
+		t.Errorf("%s %s", a.InstanceID(), b.InstanceID())
+	}
+}
