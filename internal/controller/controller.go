@@ -1,0 +1,105 @@
+// Package controller has the loop that every controller runs: keys come in from
+// watches, one reconciliation a key runs at a time, failures are tried again with
+// back-off. Its sub-packages are the controllers, one each.
+//
+// A controller reads from informers, compares with what should be, and writes the
+// difference. Nothing that an event says is taken as true; it only names a key.
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// Controller is what the composition root runs.
+type Controller interface {
+	Run(ctx context.Context) error
+}
+
+// Loop reconciles keys. Make one by NewLoop.
+type Loop struct {
+	name      string
+	reconcile func(ctx context.Context, key string) error
+	queue     workqueue.TypedRateLimitingInterface[string]
+	synced    []cache.DoneChecker
+}
+
+// NewLoop returns a loop that calls reconcile for every added key. An error is
+// logged and the key tried again after a back-off.
+func NewLoop(name string, reconcile func(ctx context.Context, key string) error) *Loop {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](20*time.Millisecond, 30*time.Second)
+	return &Loop{
+		name: name, reconcile: reconcile,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{Name: name}),
+	}
+}
+
+// Add asks for a reconciliation of the key.
+func (l *Loop) Add(key string) { l.queue.Add(key) }
+
+// AddAfter asks for one later.
+func (l *Loop) AddAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
+
+// Watch calls handle with the old and the new state of every object that changes;
+// old is nil for a new object, new for one that is gone.
+func (l *Loop) Watch(informer cache.SharedIndexInformer, handle func(old, obj any)) error {
+	reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { handle(nil, obj) },
+		UpdateFunc: handle,
+		DeleteFunc: func(obj any) {
+			if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = t.Obj
+			}
+			handle(obj, nil)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("controller %s: %w", l.name, err)
+	}
+	l.synced = append(l.synced, reg.HasSyncedChecker())
+	return nil
+}
+
+// Run reconciles until ctx ends, and returns when the last reconciliation is done.
+func (l *Loop) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(l.name))
+	if !cache.WaitFor(ctx, "", l.synced...) {
+		l.queue.ShutDown()
+		return nil
+	}
+	stop := context.AfterFunc(ctx, l.queue.ShutDown)
+	defer stop()
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Go(func() {
+			for l.next(ctx) {
+			}
+		})
+	}
+	workers.Wait()
+	return nil
+}
+
+func (l *Loop) next(ctx context.Context) bool {
+	key, quit := l.queue.Get()
+	if quit {
+		return false
+	}
+	defer l.queue.Done(key)
+	err := l.reconcile(ctx, key)
+	switch {
+	case err == nil:
+		l.queue.Forget(key)
+	case ctx.Err() != nil:
+	default:
+		klog.FromContext(ctx).Error(err, "Will try again", "key", key)
+		l.queue.AddRateLimited(key)
+	}
+	return true
+}

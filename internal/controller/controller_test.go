@@ -1,0 +1,176 @@
+package controller_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/nodelifecycle"
+	"wherry.dev/internal/controller/podgc"
+	"wherry.dev/internal/controller/rootca"
+	"wherry.dev/internal/controller/serviceaccount"
+)
+
+// run starts one controller over a fake API server and returns what stops it.
+func run(t *testing.T, build func(*fake.Clientset, informers.SharedInformerFactory) (controller.Controller, error), objs ...runtime.Object) (*fake.Clientset, func()) {
+	t.Helper()
+	client := fake.NewClientset(objs...)
+	f := informers.NewSharedInformerFactory(client, 0)
+	c, err := build(client, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	f.Start(ctx.Done())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	synctest.Wait()
+	return client, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		f.Shutdown()
+	}
+}
+
+func namespace(name string) *v1.Namespace {
+	return &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func TestEveryNamespaceHasADefaultServiceAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return serviceaccount.New(c, f)
+		}, namespace("a"))
+		defer stop()
+		accounts := client.CoreV1().ServiceAccounts("a")
+		if _, err := accounts.Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := accounts.Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if _, err := accounts.Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+			t.Errorf("it did not come back: %v", err)
+		}
+	})
+}
+
+func TestRootCAIsRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return rootca.New(c, f, []byte("PEM"))
+		}, namespace("a"))
+		defer stop()
+		maps := client.CoreV1().ConfigMaps("a")
+		cm, err := maps.Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
+		if err != nil || cm.Data["ca.crt"] != "PEM" {
+			t.Fatalf("%v %v", cm, err)
+		}
+		cm = cm.DeepCopy()
+		cm.Data["ca.crt"] = "forged"
+		if _, err := maps.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if cm, err = maps.Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{}); err != nil || cm.Data["ca.crt"] != "PEM" {
+			t.Errorf("%v %v", cm, err)
+		}
+	})
+}
+
+func TestPodsOfAGoneNodeAreRemovedAfterTheQuarantine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := func(name, node string) *v1.Pod {
+			return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: v1.PodSpec{NodeName: node}}
+		}
+		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}}
+		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return podgc.New(c, f)
+		}, pod("orphan", "gone"), pod("kept", "here"), pod("pending", ""), node)
+		defer stop()
+		names := func() (out []string) {
+			list, err := client.CoreV1().Pods("a").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range list.Items {
+				out = append(out, p.Name)
+			}
+			return out
+		}
+		time.Sleep(podgc.Quarantine - time.Second)
+		synctest.Wait()
+		if got := names(); len(got) != 3 {
+			t.Errorf("too early: %v", got)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := names(); !slices.Equal(got, []string{"kept", "pending"}) {
+			t.Errorf("left: %v", got)
+		}
+	})
+}
+
+func TestSilentNodeIsTaintedUntilItSpeaksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &v1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n"},
+			Spec:       v1.NodeSpec{Taints: []v1.Taint{{Key: "mine", Effect: v1.TaintEffectNoSchedule}, {Key: v1.TaintNodeNotReady, Effect: v1.TaintEffectNoSchedule}}},
+			Status:     v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}},
+		}
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceNodeLease, Name: "n"}}
+		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return nodelifecycle.New(c, f)
+		}, node, lease)
+		defer stop()
+		want := func(status v1.ConditionStatus, keys ...string) {
+			t.Helper()
+			synctest.Wait()
+			n, err := client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, taint := range n.Spec.Taints {
+				got = append(got, taint.Key+":"+string(taint.Effect))
+			}
+			if !slices.Equal(got, keys) || n.Status.Conditions[0].Status != status {
+				t.Errorf("Ready is %s, taints %v; want %s %v", n.Status.Conditions[0].Status, got, status, keys)
+			}
+		}
+		want(v1.ConditionTrue, "mine:NoSchedule")
+		for range 3 { // renewals keep it alive
+			time.Sleep(nodelifecycle.GracePeriod - time.Second)
+			if _, err := client.CoordinationV1().Leases(v1.NamespaceNodeLease).Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want(v1.ConditionTrue, "mine:NoSchedule")
+		time.Sleep(nodelifecycle.GracePeriod + time.Second)
+		want(v1.ConditionUnknown, "mine:NoSchedule", "node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute")
+
+		n, err := client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = n.DeepCopy()
+		n.Status.Conditions[0].Status, n.Status.Conditions[0].LastHeartbeatTime = v1.ConditionTrue, metav1.Now()
+		if _, err := client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		want(v1.ConditionTrue, "mine:NoSchedule")
+	})
+}

@@ -1,0 +1,241 @@
+// Package nodelifecycle notices when a node's kubelet has gone silent and keeps the
+// taints that follow from a node's conditions.
+//
+// A kubelet renews its node's lease. What counts is when a renewal was seen here,
+// not the time written into it, so that clocks may differ; after GracePeriod
+// without one the node's conditions become Unknown. There is no ticker: one timer
+// a node stands for its next deadline.
+package nodelifecycle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"wherry.dev/internal/controller"
+)
+
+// GracePeriod is upstream's --node-monitor-grace-period.
+const GracePeriod = 50 * time.Second
+
+// Controller watches over nodes.
+type Controller struct {
+	client clientset.Interface
+	nodes  corelisters.NodeLister
+	loop   *controller.Loop
+	events record.EventRecorder
+	grace  time.Duration
+
+	mu   sync.Mutex
+	seen map[string]time.Time // node → when a sign of life was last seen
+}
+
+// New makes the controller on the informers of f.
+func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
+	nodes := f.Core().V1().Nodes()
+	c := &Controller{client: client, nodes: nodes.Lister(), grace: GracePeriod, seen: map[string]time.Time{}}
+	c.loop = controller.NewLoop("nodelifecycle", c.reconcile)
+	if err := c.loop.Watch(nodes.Informer(), c.nodeChanged); err != nil {
+		return nil, err
+	}
+	return c, c.loop.Watch(f.Coordination().V1().Leases().Informer(), func(_, obj any) {
+		if l, ok := obj.(*coordinationv1.Lease); ok && l.Namespace == v1.NamespaceNodeLease {
+			c.alive(l.Name)
+		}
+	})
+}
+
+// Run works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
+	defer events.Shutdown()
+	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: "node-controller"})
+	return c.loop.Run(ctx)
+}
+
+func (c *Controller) nodeChanged(old, obj any) {
+	node, ok := obj.(*v1.Node)
+	if !ok {
+		if gone, ok := old.(*v1.Node); ok {
+			c.mu.Lock()
+			delete(c.seen, gone.Name)
+			c.mu.Unlock()
+		}
+		return
+	}
+	was, _ := old.(*v1.Node)
+	if was == nil || !heartbeatsEqual(was, node) && !unknown(node) {
+		c.alive(node.Name)
+	}
+	c.loop.Add(node.Name)
+}
+
+// heartbeatsEqual tells whether the kubelet has not written since.
+func heartbeatsEqual(a, b *v1.Node) bool {
+	before, after := ready(a).LastHeartbeatTime, ready(b).LastHeartbeatTime
+	return before.Equal(&after)
+}
+
+func ready(n *v1.Node) v1.NodeCondition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			return c
+		}
+	}
+	return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionUnknown}
+}
+
+func unknown(n *v1.Node) bool { return ready(n).Status == v1.ConditionUnknown }
+
+// alive notes a sign of life.
+func (c *Controller) alive(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen[node] = time.Now()
+}
+
+// patience is how much longer a node may stay silent; zero or less is too long.
+func (c *Controller) patience(node string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since, ok := c.seen[node]
+	if !ok {
+		return c.grace
+	}
+	return c.grace - time.Since(since)
+}
+
+func (c *Controller) reconcile(ctx context.Context, name string) error {
+	node, err := c.nodes.Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !unknown(node) {
+		if left := c.patience(name); left > 0 {
+			c.loop.AddAfter(name, left)
+		} else if node, err = c.markUnknown(ctx, node); err != nil {
+			return err
+		}
+	}
+	return c.setTaints(ctx, node)
+}
+
+// markUnknown says of every condition that nobody knows any more.
+func (c *Controller) markUnknown(ctx context.Context, node *v1.Node) (*v1.Node, error) {
+	next := node.DeepCopy()
+	now := metav1.Now()
+	for _, t := range []v1.NodeConditionType{v1.NodeReady, v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure} {
+		i := slices.IndexFunc(next.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == t })
+		if i < 0 {
+			next.Status.Conditions = append(next.Status.Conditions, v1.NodeCondition{
+				Type: t, Status: v1.ConditionUnknown, Reason: "NodeStatusNeverUpdated",
+				Message: "Kubelet never posted node status.", LastHeartbeatTime: node.CreationTimestamp, LastTransitionTime: now,
+			})
+			continue
+		}
+		if cond := &next.Status.Conditions[i]; cond.Status != v1.ConditionUnknown {
+			cond.Status, cond.Reason = v1.ConditionUnknown, "NodeStatusUnknown"
+			cond.Message, cond.LastTransitionTime = "Kubelet stopped posting node status.", now
+		}
+	}
+	next, err := c.client.CoreV1().Nodes().UpdateStatus(ctx, next, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("mark node %s as unknown: %w", node.Name, err)
+	}
+	c.events.Eventf(&v1.ObjectReference{Kind: "Node", Name: node.Name, UID: node.UID}, v1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", node.Name)
+	return next, nil
+}
+
+// conditionTaint is the taint that a node gets for a condition.
+type conditionTaint struct {
+	cond   v1.NodeConditionType
+	status v1.ConditionStatus
+	key    string
+}
+
+var conditionTaints = []conditionTaint{
+	{v1.NodeReady, v1.ConditionFalse, v1.TaintNodeNotReady},
+	{v1.NodeReady, v1.ConditionUnknown, v1.TaintNodeUnreachable},
+	{v1.NodeMemoryPressure, v1.ConditionTrue, v1.TaintNodeMemoryPressure},
+	{v1.NodeDiskPressure, v1.ConditionTrue, v1.TaintNodeDiskPressure},
+	{v1.NodePIDPressure, v1.ConditionTrue, v1.TaintNodePIDPressure},
+	{v1.NodeNetworkUnavailable, v1.ConditionTrue, v1.TaintNodeNetworkUnavailable},
+}
+
+// setTaints makes the node's taints follow from its conditions and its cordon;
+// taints of others stay.
+func (c *Controller) setTaints(ctx context.Context, node *v1.Node) error {
+	want := wanted(node)
+	next := node.DeepCopy()
+	next.Spec.Taints = slices.DeleteFunc(next.Spec.Taints, func(t v1.Taint) bool {
+		return owned(t) && !slices.ContainsFunc(want, func(w v1.Taint) bool { return w.MatchTaint(&t) })
+	})
+	now := metav1.Now()
+	for _, w := range want {
+		if !slices.ContainsFunc(next.Spec.Taints, func(t v1.Taint) bool { return t.MatchTaint(&w) }) {
+			w.TimeAdded = &now
+			next.Spec.Taints = append(next.Spec.Taints, w)
+		}
+	}
+	if equality.Semantic.DeepEqual(node.Spec.Taints, next.Spec.Taints) {
+		return nil
+	}
+	if _, err := c.client.CoreV1().Nodes().Update(ctx, next, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("set the taints of node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// owned tells whether this controller alone decides about the taint.
+func owned(t v1.Taint) bool {
+	switch t.Effect {
+	case v1.TaintEffectNoExecute:
+		return t.Key == v1.TaintNodeNotReady || t.Key == v1.TaintNodeUnreachable
+	case v1.TaintEffectNoSchedule:
+		return t.Key == v1.TaintNodeUnschedulable ||
+			slices.ContainsFunc(conditionTaints, func(ct conditionTaint) bool { return ct.key == t.Key })
+	}
+	return false
+}
+
+func wanted(node *v1.Node) []v1.Taint {
+	var want []v1.Taint
+	add := func(key string, effect v1.TaintEffect) { want = append(want, v1.Taint{Key: key, Effect: effect}) }
+	for _, ct := range conditionTaints {
+		status := v1.ConditionStatus("")
+		for _, c := range node.Status.Conditions {
+			if c.Type == ct.cond {
+				status = c.Status
+			}
+		}
+		if status != ct.status {
+			continue
+		}
+		add(ct.key, v1.TaintEffectNoSchedule)
+		if ct.cond == v1.NodeReady {
+			add(ct.key, v1.TaintEffectNoExecute)
+		}
+	}
+	if node.Spec.Unschedulable {
+		add(v1.TaintNodeUnschedulable, v1.TaintEffectNoSchedule)
+	}
+	return want
+}

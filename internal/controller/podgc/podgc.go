@@ -1,0 +1,186 @@
+// Package podgc removes pods that nobody else will: those bound to a node that is
+// gone, those deleted before they were ever scheduled, and the oldest finished ones
+// when there are too many.
+package podgc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+
+	"wherry.dev/internal/controller"
+)
+
+const (
+	// Quarantine is how long a node must be missing before its pods go (upstream's).
+	Quarantine = 40 * time.Second
+	// TerminatedThreshold is how many finished pods are kept (upstream's
+	// --terminated-pod-gc-threshold).
+	TerminatedThreshold = 12500
+
+	// key is the only one: every reconciliation looks at all pods.
+	key = "pods"
+)
+
+// Controller removes pods.
+type Controller struct {
+	client    clientset.Interface
+	pods      corelisters.PodLister
+	nodes     corelisters.NodeLister
+	loop      *controller.Loop
+	threshold int
+
+	mu      sync.Mutex
+	missing map[string]time.Time // node → since when it is missed
+}
+
+// New makes the controller on the informers of f.
+func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
+	pods, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
+	c := &Controller{client: client, pods: pods.Lister(), nodes: nodes.Lister(), threshold: TerminatedThreshold, missing: map[string]time.Time{}}
+	c.loop = controller.NewLoop("podgc", c.reconcile)
+	if err := c.loop.Watch(nodes.Informer(), func(old, obj any) {
+		if old == nil || obj == nil {
+			c.loop.Add(key)
+		}
+	}); err != nil {
+		return nil, err
+	}
+	return c, c.loop.Watch(pods.Informer(), func(old, obj any) {
+		pod, ok := obj.(*v1.Pod)
+		was, _ := old.(*v1.Pod)
+		if ok && (was == nil || finished(pod) && !finished(was) || pod.DeletionTimestamp != nil && pod.Spec.NodeName == "") {
+			c.loop.Add(key)
+		}
+	})
+}
+
+// Run works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
+
+func finished(p *v1.Pod) bool {
+	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
+}
+
+func (c *Controller) reconcile(ctx context.Context, _ string) error {
+	pods, err := c.pods.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	gone, wait := c.goneNodes(pods, time.Now())
+	if wait > 0 {
+		c.loop.AddAfter(key, wait)
+	}
+	var done []*v1.Pod
+	for _, p := range pods {
+		switch {
+		case p.Spec.NodeName == "" && p.DeletionTimestamp != nil:
+			err = c.remove(ctx, p, "")
+		case gone[p.Spec.NodeName]:
+			err = c.removeOrphan(ctx, p)
+		case finished(p):
+			done = append(done, p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return c.trim(ctx, done)
+}
+
+// goneNodes returns the nodes that pods are bound to and that have been missing
+// for long enough, and after how long to look again for the others.
+func (c *Controller) goneNodes(pods []*v1.Pod, now time.Time) (gone map[string]bool, wait time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gone, seen := map[string]bool{}, map[string]bool{}
+	for _, p := range pods {
+		node := p.Spec.NodeName
+		if node == "" || seen[node] {
+			continue
+		}
+		seen[node] = true
+		if _, err := c.nodes.Get(node); !apierrors.IsNotFound(err) {
+			delete(c.missing, node)
+			continue
+		}
+		since, ok := c.missing[node]
+		if !ok {
+			since = now
+			c.missing[node] = now
+		}
+		if left := Quarantine - now.Sub(since); left > 0 {
+			wait = max(wait, left)
+		} else {
+			gone[node] = true
+		}
+	}
+	for node := range c.missing {
+		if !seen[node] {
+			delete(c.missing, node)
+		}
+	}
+	return gone, wait
+}
+
+// removeOrphan asks the API server itself before it takes the pods of a node away.
+func (c *Controller) removeOrphan(ctx context.Context, p *v1.Pod) error {
+	_, err := c.client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	return c.remove(ctx, p, "PodGC: node no longer exists")
+}
+
+// remove fails an unfinished pod first, so that whoever owns it learns why.
+func (c *Controller) remove(ctx context.Context, p *v1.Pod, why string) error {
+	if why != "" && !finished(p) {
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"uid": p.UID},
+			"status": map[string]any{"phase": v1.PodFailed, "conditions": []v1.PodCondition{{
+				Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: "DeletionByPodGC", Message: why,
+				ObservedGeneration: p.Generation, LastTransitionTime: metav1.Now(),
+			}}},
+		})
+		if err != nil {
+			return err
+		}
+		_, err = c.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("fail pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+	}
+	err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &p.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return nil
+}
+
+// trim removes the oldest finished pods above the threshold.
+func (c *Controller) trim(ctx context.Context, done []*v1.Pod) error {
+	if len(done) <= c.threshold {
+		return nil
+	}
+	slices.SortFunc(done, func(a, b *v1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	for _, p := range done[:len(done)-c.threshold] {
+		if err := c.remove(ctx, p, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
