@@ -1,0 +1,258 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+const (
+	// AutoUpdate is the annotation by which an administrator keeps a bootstrap
+	// object as it is: set it to "false".
+	AutoUpdate    = rbacv1.AutoUpdateAnnotationKey
+	bootstrapping = "kubernetes.io/bootstrapping"
+	aggregateTo   = "rbac.authorization.k8s.io/aggregate-to-"
+	controller    = "system:controller:"
+)
+
+// controllers are the roles of controllers, by the name of their service account in
+// kube-system.
+var controllers = map[string][]rbacv1.PolicyRule{
+	"namespace-controller": {
+		rule("get list watch delete", core, "namespaces"),
+		rule("update", core, "namespaces/finalize namespaces/status"),
+		rule("get list watch delete deletecollection", "*", "*"),
+	},
+	"node-controller": {
+		rule("get list watch update delete patch", core, "nodes"),
+		rule("patch update", core, "nodes/status"),
+		rule("patch update", core, "pods/status"),
+		rule("list watch get delete", core, "pods"),
+		events(),
+	},
+	"pod-garbage-collector": {
+		rule("list watch delete", core, "pods"),
+		rule(read, core, "nodes"),
+		rule("patch", core, "pods/status"),
+	},
+	"service-account-controller": {
+		rule("create", core, "serviceaccounts"),
+		events(),
+	},
+	"root-ca-cert-publisher": {
+		rule("create update", core, "configmaps"),
+		events(),
+	},
+	"endpoint-controller": {
+		rule(read, core, "services pods"),
+		rule("get list create update delete", core, "endpoints"),
+		rule("create", core, "endpoints/restricted"),
+		events(),
+	},
+	"endpointslice-controller": {
+		rule(read, core, "services pods nodes"),
+		rule("update", core, "services/finalizers"),
+		rule("get list watch create update delete", "discovery.k8s.io", "endpointslices"),
+		rule("create", "discovery.k8s.io", "endpointslices/restricted"),
+		events(),
+	},
+	"resourcequota-controller": {
+		rule("list watch", "*", "*"),
+		rule("update", core, "resourcequotas/status"),
+		events(),
+	},
+	"generic-garbage-collector": {
+		rule("get list watch patch update delete", "*", "*"),
+		events(),
+	},
+}
+
+// ClusterRoles returns the cluster roles to start with.
+func ClusterRoles() []rbacv1.ClusterRole {
+	roles := []rbacv1.ClusterRole{
+		role("cluster-admin", rule("*", "*", "*"), urls("*", "*")),
+		role("system:discovery", urls("get",
+			"/livez", "/readyz", "/healthz", "/version", "/version/", "/openapi", "/openapi/*", "/api", "/api/*", "/apis", "/apis/*")),
+		role("system:monitoring", urls("get",
+			"/metrics", "/metrics/slis", "/livez", "/readyz", "/healthz", "/livez/*", "/readyz/*", "/healthz/*"),
+			rule("get", core, "nodes/metrics")),
+		role("system:basic-user",
+			rule("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews"),
+			rule("create", "authentication.k8s.io", "selfsubjectreviews")),
+		role("system:public-info-viewer", urls("get", "/livez", "/readyz", "/healthz", "/version", "/version/")),
+		aggregate("admin", ""), aggregate("edit", "admin"), aggregate("view", "edit"),
+		label(role("system:aggregate-to-admin",
+			rule("create", "authorization.k8s.io", "localsubjectaccessreviews"),
+			rule(readWrite, rbacv1.GroupName, "roles rolebindings")), aggregateTo+"admin"),
+		label(role("system:aggregate-to-edit", editRules()...), aggregateTo+"edit"),
+		label(role("system:aggregate-to-view", viewRules()...), aggregateTo+"view"),
+		role("system:node", NodeRules()...),
+		role("system:node-problem-detector", rule("get", core, "nodes"), rule("patch", core, "nodes/status"), events()),
+		role("system:node-bootstrapper", rule("create get list watch", "certificates.k8s.io", "certificatesigningrequests")),
+		role("system:auth-delegator",
+			rule("create", "authentication.k8s.io", "tokenreviews"),
+			rule("create", "authorization.k8s.io", "subjectaccessreviews")),
+		role("system:kube-controller-manager", controllerManagerRules()...),
+		role("system:kube-dns", rule("list watch", core, "endpoints services")),
+		role("system:kube-scheduler", schedulerRules()...),
+		role("system:volume-scheduler",
+			rule(change, core, "persistentvolumes"),
+			rule(read, "storage.k8s.io", "storageclasses"),
+			rule(change, core, "persistentvolumeclaims")),
+		role("system:node-proxier",
+			rule("list watch", core, "services endpoints"),
+			rule(read, core, "nodes"), events(),
+			rule("list watch", "networking.k8s.io", "servicecidrs"),
+			rule("list watch", "discovery.k8s.io", "endpointslices")),
+		role("system:persistent-volume-provisioner",
+			rule("get list watch create delete", core, "persistentvolumes"),
+			rule("get list watch update", core, "persistentvolumeclaims"),
+			rule(read, "storage.k8s.io", "storageclasses"),
+			rule("watch", core, "events"), events()),
+		role("system:service-account-issuer-discovery", urls("get",
+			"/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/")),
+		role("system:kubelet-api-admin",
+			rule(read, core, "nodes"), rule("proxy", core, "nodes"),
+			rule("*", core, "nodes/proxy nodes/metrics nodes/stats nodes/log"),
+			rule("*", core, "nodes/pods nodes/healthz nodes/configz")),
+	}
+	for _, name := range slices.Sorted(maps.Keys(controllers)) {
+		roles = append(roles, role(controller+name, controllers[name]...))
+	}
+	fillAggregated(roles)
+	return roles
+}
+
+// fillAggregated copies the rules that aggregation yields into the roles themselves,
+// in place of upstream's controller, so that `kubectl describe` shows them.
+func fillAggregated(roles []rbacv1.ClusterRole) {
+	rules := map[string][]rbacv1.PolicyRule{}
+	for _, r := range roles {
+		rules[r.Name] = r.Rules
+	}
+	for i := range roles {
+		switch roles[i].Name {
+		case "view":
+			roles[i].Rules = rules["system:aggregate-to-view"]
+		case "edit":
+			roles[i].Rules = slices.Concat(rules["system:aggregate-to-edit"], rules["system:aggregate-to-view"])
+		case "admin":
+			roles[i].Rules = slices.Concat(rules["system:aggregate-to-admin"], rules["system:aggregate-to-edit"], rules["system:aggregate-to-view"])
+		}
+	}
+}
+
+// ClusterRoleBindings returns the cluster role bindings to start with.
+func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
+	bindings := []rbacv1.ClusterRoleBinding{
+		bind("cluster-admin", group(user.SystemPrivilegedGroup)),
+		bind("system:monitoring", group(user.MonitoringGroup)),
+		bind("system:discovery", group(user.AllAuthenticated)),
+		bind("system:basic-user", group(user.AllAuthenticated)),
+		bind("system:public-info-viewer", group(user.AllAuthenticated), group(user.AllUnauthenticated)),
+		bind("system:node-proxier", person(user.KubeProxy)),
+		bind("system:kube-controller-manager", person(user.KubeControllerManager)),
+		bind("system:kube-dns", account("kube-dns")),
+		bind("system:kube-scheduler", person(user.KubeScheduler)),
+		bind("system:volume-scheduler", person(user.KubeScheduler)),
+		bind("system:node"), // nodes are authorized by the Node authorizer
+		bind("system:service-account-issuer-discovery", group(serviceaccount.AllServiceAccountsGroup)),
+	}
+	for _, name := range slices.Sorted(maps.Keys(controllers)) {
+		bindings = append(bindings, bind(controller+name, account(name)))
+	}
+	return bindings
+}
+
+// Roles returns the namespaced roles to start with.
+func Roles() []rbacv1.Role {
+	leader := rule("get watch list create update", "coordination.k8s.io", "leases leasecandidates")
+	return []rbacv1.Role{
+		namespaced("extension-apiserver-authentication-reader", named(rule(read, core, "configmaps"), "extension-apiserver-authentication")),
+		namespaced("system::leader-locking-kube-controller-manager", leader),
+		namespaced("system::leader-locking-kube-scheduler", leader),
+	}
+}
+
+// RoleBindings returns the namespaced role bindings to start with.
+func RoleBindings() []rbacv1.RoleBinding {
+	return []rbacv1.RoleBinding{
+		bindIn("system::extension-apiserver-authentication-reader", "extension-apiserver-authentication-reader",
+			person(user.KubeControllerManager), person(user.KubeScheduler)),
+		bindIn("system::leader-locking-kube-controller-manager", "system::leader-locking-kube-controller-manager",
+			person(user.KubeControllerManager), account("kube-controller-manager"), account("leader-election-controller")),
+		bindIn("system::leader-locking-kube-scheduler", "system::leader-locking-kube-scheduler",
+			person(user.KubeScheduler), account("kube-scheduler")),
+	}
+}
+
+func meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name:        name,
+		Labels:      map[string]string{bootstrapping: "rbac-defaults"},
+		Annotations: map[string]string{AutoUpdate: "true"},
+	}
+}
+
+func role(name string, rules ...rbacv1.PolicyRule) rbacv1.ClusterRole {
+	return rbacv1.ClusterRole{ObjectMeta: meta(name), Rules: rules}
+}
+
+func label(r rbacv1.ClusterRole, key string) rbacv1.ClusterRole {
+	r.Labels[key] = "true"
+	return r
+}
+
+// aggregate is a role made of all roles labelled for it; into, when set, labels it
+// to be part of another in turn.
+func aggregate(name, into string) rbacv1.ClusterRole {
+	r := role(name)
+	if into != "" {
+		r = label(r, aggregateTo+into)
+	}
+	r.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{
+		{MatchLabels: map[string]string{aggregateTo + name: "true"}},
+	}}
+	return r
+}
+
+func namespaced(name string, rules ...rbacv1.PolicyRule) rbacv1.Role {
+	r := rbacv1.Role{ObjectMeta: meta(name), Rules: rules}
+	r.Namespace = metav1.NamespaceSystem
+	return r
+}
+
+func bind(name string, subjects ...rbacv1.Subject) rbacv1.ClusterRoleBinding {
+	return rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta(name),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   subjects,
+	}
+}
+
+func bindIn(name, roleName string, subjects ...rbacv1.Subject) rbacv1.RoleBinding {
+	b := rbacv1.RoleBinding{
+		ObjectMeta: meta(name),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: roleName},
+		Subjects:   subjects,
+	}
+	b.Namespace = metav1.NamespaceSystem
+	return b
+}
+
+func group(name string) rbacv1.Subject {
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: name}
+}
+
+func person(name string) rbacv1.Subject {
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}
+}
+
+func account(name string) rbacv1.Subject {
+	return rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: strings.TrimPrefix(name, controller)}
+}

@@ -1,0 +1,252 @@
+// Package rbac authorizes by the cluster's roles and bindings. It keeps them in an
+// index by subject that follows storage, so that a decision looks only at bindings
+// of the user and the user's groups.
+package rbac
+
+import (
+	"slices"
+	"sync"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// binding is a RoleBinding or ClusterRoleBinding; its key has no namespace then.
+type binding struct {
+	key      types.NamespacedName
+	ref      rbacv1.RoleRef
+	subjects []rbacv1.Subject
+}
+
+// subject is a user or a group; service accounts are users.
+type subject struct {
+	group bool
+	name  string
+}
+
+// scoped is a subject within the namespace of a binding ("" for the whole cluster).
+type scoped struct {
+	namespace string
+	subject   subject
+}
+
+// Index is what the authorizer knows. Followers of storage write it.
+type Index struct {
+	mu           sync.RWMutex
+	roles        map[types.NamespacedName][]rbacv1.PolicyRule
+	clusterRoles map[string]*rbacv1.ClusterRole
+	bindings     map[types.NamespacedName]*binding
+	bySubject    map[scoped][]*binding
+}
+
+// NewIndex returns an empty index.
+func NewIndex() *Index {
+	return &Index{
+		roles:        map[types.NamespacedName][]rbacv1.PolicyRule{},
+		clusterRoles: map[string]*rbacv1.ClusterRole{},
+		bindings:     map[types.NamespacedName]*binding{},
+		bySubject:    map[scoped][]*binding{},
+	}
+}
+
+// SetRole records a role.
+func (x *Index) SetRole(r *rbacv1.Role) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.roles[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = r.Rules
+}
+
+// DeleteRole forgets a role.
+func (x *Index) DeleteRole(key types.NamespacedName) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.roles, key)
+}
+
+// SetClusterRole records a cluster role.
+func (x *Index) SetClusterRole(r *rbacv1.ClusterRole) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.clusterRoles[r.Name] = &rbacv1.ClusterRole{
+		ObjectMeta:      metav1.ObjectMeta{Name: r.Name, Labels: r.Labels},
+		Rules:           r.Rules,
+		AggregationRule: r.AggregationRule,
+	}
+}
+
+// DeleteClusterRole forgets a cluster role.
+func (x *Index) DeleteClusterRole(key types.NamespacedName) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.clusterRoles, key.Name)
+}
+
+// SetRoleBinding records a role binding.
+func (x *Index) SetRoleBinding(b *rbacv1.RoleBinding) {
+	x.set(&binding{types.NamespacedName{Namespace: b.Namespace, Name: b.Name}, b.RoleRef, b.Subjects})
+}
+
+// SetClusterRoleBinding records a cluster role binding.
+func (x *Index) SetClusterRoleBinding(b *rbacv1.ClusterRoleBinding) {
+	x.set(&binding{types.NamespacedName{Name: b.Name}, b.RoleRef, b.Subjects})
+}
+
+// DeleteBinding forgets a binding of either kind.
+func (x *Index) DeleteBinding(key types.NamespacedName) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.removeLocked(key)
+}
+
+func (x *Index) set(b *binding) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.removeLocked(b.key)
+	x.bindings[b.key] = b
+	for _, s := range b.scopes() {
+		x.bySubject[s] = append(x.bySubject[s], b)
+	}
+}
+
+func (x *Index) removeLocked(key types.NamespacedName) {
+	old := x.bindings[key]
+	if old == nil {
+		return
+	}
+	delete(x.bindings, key)
+	for _, s := range old.scopes() {
+		// A copy: readers may hold the old slice.
+		left := slices.DeleteFunc(slices.Clone(x.bySubject[s]), func(b *binding) bool { return b == old })
+		if len(left) == 0 {
+			delete(x.bySubject, s)
+			continue
+		}
+		x.bySubject[s] = left
+	}
+}
+
+// scopes are the keys under which the binding is found, each once.
+func (b *binding) scopes() []scoped {
+	var out []scoped
+	for _, s := range b.subjects {
+		key := scoped{namespace: b.key.Namespace, subject: subjectOf(s, b.key.Namespace)}
+		if !slices.Contains(out, key) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+func subjectOf(s rbacv1.Subject, namespace string) subject {
+	switch s.Kind {
+	case rbacv1.GroupKind:
+		return subject{group: true, name: s.Name}
+	case rbacv1.ServiceAccountKind:
+		if s.Namespace != "" {
+			namespace = s.Namespace
+		}
+		return subject{name: serviceaccount.MakeUsername(namespace, s.Name)}
+	default:
+		return subject{name: s.Name}
+	}
+}
+
+// grant is a rule that somebody has, and where from.
+type grant struct {
+	binding *binding
+	subject subject
+	rule    *rbacv1.PolicyRule
+}
+
+// visit calls f with the rules u has in the cluster and in the namespace, until f
+// returns false.
+func (x *Index) visit(u user.Info, namespace string, f func(grant) bool) {
+	subjects := make([]subject, 0, 1+len(u.GetGroups()))
+	subjects = append(subjects, subject{name: u.GetName()})
+	for _, g := range u.GetGroups() {
+		subjects = append(subjects, subject{group: true, name: g})
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	scopes := []string{""}
+	if namespace != "" {
+		scopes = append(scopes, namespace)
+	}
+	for _, ns := range scopes {
+		for _, s := range subjects {
+			for _, b := range x.bySubject[scoped{ns, s}] {
+				if !x.visitRoleLocked(b, func(r *rbacv1.PolicyRule) bool { return f(grant{b, s, r}) }) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (x *Index) visitRoleLocked(b *binding, f func(*rbacv1.PolicyRule) bool) bool {
+	if b.ref.Kind == "Role" {
+		return each(x.roles[types.NamespacedName{Namespace: b.key.Namespace, Name: b.ref.Name}], f)
+	}
+	role := x.clusterRoles[b.ref.Name]
+	if role == nil {
+		return true
+	}
+	return each(role.Rules, f) && x.visitAggregatedLocked(role, map[string]bool{role.Name: true}, f)
+}
+
+// visitAggregatedLocked follows a role's aggregation rule at once, without waiting
+// for a controller to copy the rules.
+func (x *Index) visitAggregatedLocked(role *rbacv1.ClusterRole, visited map[string]bool, f func(*rbacv1.PolicyRule) bool) bool {
+	if role.AggregationRule == nil {
+		return true
+	}
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+		if err != nil {
+			continue // validation does not let it in
+		}
+		for name, other := range x.clusterRoles {
+			if visited[name] || !selector.Matches(labels.Set(other.Labels)) {
+				continue
+			}
+			visited[name] = true
+			if !each(other.Rules, f) || !x.visitAggregatedLocked(other, visited, f) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func each(rules []rbacv1.PolicyRule, f func(*rbacv1.PolicyRule) bool) bool {
+	for i := range rules {
+		if !f(&rules[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Role returns the rules that a role reference stands for; false if there is no such
+// role.
+func (x *Index) Role(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if ref.Kind == "Role" {
+		rules, ok := x.roles[types.NamespacedName{Namespace: namespace, Name: ref.Name}]
+		return rules, ok
+	}
+	if x.clusterRoles[ref.Name] == nil {
+		return nil, false
+	}
+	var rules []rbacv1.PolicyRule
+	x.visitRoleLocked(&binding{ref: ref}, func(r *rbacv1.PolicyRule) bool {
+		rules = append(rules, *r)
+		return true
+	})
+	return rules, true
+}

@@ -1,0 +1,132 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+
+	"wherry.dev/internal/apiserver/auth/policy"
+	"wherry.dev/internal/apiserver/registry"
+)
+
+// shutdownTimeout is how long open watches and streams have to end at the stop.
+const shutdownTimeout = 2 * time.Second
+
+// follower is a running index over a store.
+type follower struct {
+	name   string
+	run    func(ctx context.Context) error
+	synced <-chan struct{}
+}
+
+func follow[T registry.Object](s *Server, group, resource string, f *registry.Follower[T]) follower {
+	store := s.store(group, resource)
+	return follower{resource, func(ctx context.Context) error { return f.Run(ctx, store) }, f.Synced()}
+}
+
+// followers are the indexes that authorization reads.
+func (s *Server) followers() []follower {
+	const group = rbacv1.GroupName
+	return []follower{
+		follow(s, group, "roles", registry.NewFollower(s.rbac.SetRole, s.rbac.DeleteRole)),
+		follow(s, group, "clusterroles", registry.NewFollower(s.rbac.SetClusterRole, s.rbac.DeleteClusterRole)),
+		follow(s, group, "rolebindings", registry.NewFollower(s.rbac.SetRoleBinding, s.rbac.DeleteBinding)),
+		follow(s, group, "clusterrolebindings", registry.NewFollower(s.rbac.SetClusterRoleBinding, s.rbac.DeleteBinding)),
+	}
+}
+
+// bootstrap makes the objects that every cluster starts with, and says ready.
+func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
+	for _, f := range followers {
+		select {
+		case <-f.synced:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	client, err := kubernetes.NewForConfig(s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup))
+	if err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context, kubernetes.Interface) error{s.ensureNamespaces, s.ensurePolicy} {
+		if err := step(ctx, client); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("bootstrap: %w", err)
+		}
+	}
+	close(s.ready)
+	return nil
+}
+
+// systemNamespaces exist in every cluster; upstream's controllers make kube-node-lease
+// and kube-public too.
+var systemNamespaces = []string{
+	metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease,
+}
+
+func (s *Server) ensureNamespaces(ctx context.Context, client kubernetes.Interface) error {
+	for _, name := range systemNamespaces {
+		if _, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"}); err == nil {
+			continue
+		} else if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("namespace %s: %w", name, err)
+		}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("namespace %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// ensurePolicy makes the RBAC objects that are missing.
+func (s *Server) ensurePolicy(ctx context.Context, client kubernetes.Interface) error {
+	api := client.RbacV1()
+	for _, o := range policy.ClusterRoles() {
+		if err := ensure(ctx, &o, api.ClusterRoles()); err != nil {
+			return err
+		}
+	}
+	for _, o := range policy.ClusterRoleBindings() {
+		if err := ensure(ctx, &o, api.ClusterRoleBindings()); err != nil {
+			return err
+		}
+	}
+	for _, o := range policy.Roles() {
+		if err := ensure(ctx, &o, api.Roles(o.Namespace)); err != nil {
+			return err
+		}
+	}
+	for _, o := range policy.RoleBindings() {
+		if err := ensure(ctx, &o, api.RoleBindings(o.Namespace)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// getCreator is the part of a typed client that ensure needs.
+type getCreator[T any] interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
+	Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error)
+}
+
+func ensure[T metav1.Object](ctx context.Context, obj T, client getCreator[T]) error {
+	_, err := client.Get(ctx, obj.GetName(), metav1.GetOptions{ResourceVersion: "0"})
+	if apierrors.IsNotFound(err) {
+		_, err = client.Create(ctx, obj, metav1.CreateOptions{})
+	}
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("%T %s: %w", obj, obj.GetName(), err)
+	}
+	return nil
+}

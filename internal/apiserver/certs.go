@@ -1,0 +1,144 @@
+package apiserver
+
+import (
+	"crypto"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"wherry.dev/internal/pki"
+)
+
+// credentials are the certificates and keys the server works with.
+type credentials struct {
+	ca                                   *pki.CA
+	caPEM, clientCA                      []byte
+	servingCert, servingKey              []byte
+	serviceAccountKey                    crypto.Signer
+	kubeletCert, kubeletKey, kubeletRoot string
+}
+
+// loadCredentials reads the files of cfg, and makes those that it does not name and
+// that do not exist yet.
+func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
+	ca, err := pki.LoadOrCreateCA(cfg.CertDir, "ca", "kubernetes", now)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	c := &credentials{ca: ca}
+	if c.caPEM, err = ca.Cert(); err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	clientCA := ca.CertFile
+	if cfg.ClientCAFile != "" {
+		clientCA = cfg.ClientCAFile
+	}
+	if c.clientCA, err = os.ReadFile(clientCA); err != nil {
+		return nil, fmt.Errorf("client CA (--client-ca-file): %w", err)
+	}
+	if err := c.loadServing(cfg, now); err != nil {
+		return nil, err
+	}
+	if err := c.loadKubelet(cfg, now); err != nil {
+		return nil, err
+	}
+	key := filepath.Join(cfg.CertDir, "sa.key")
+	if cfg.ServiceAccountSigningKeyFile != "" {
+		key = cfg.ServiceAccountSigningKeyFile
+	}
+	c.serviceAccountKey, err = pki.LoadOrCreateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("service account signing key: %w", err)
+	}
+	return c, nil
+}
+
+func (c *credentials) loadServing(cfg *Config, now time.Time) error {
+	cert, key := cfg.TLSCertFile, cfg.TLSKeyFile
+	if cert == "" {
+		leaf, err := servingLeaf(cfg)
+		if err != nil {
+			return err
+		}
+		if cert, key, err = c.ca.Issue(cfg.CertDir, "apiserver", leaf, now); err != nil {
+			return fmt.Errorf("serving certificate: %w", err)
+		}
+	}
+	var err error
+	if c.servingCert, err = os.ReadFile(cert); err != nil {
+		return fmt.Errorf("serving certificate (--tls-cert-file): %w", err)
+	}
+	if c.servingKey, err = os.ReadFile(key); err != nil {
+		return fmt.Errorf("serving key (--tls-private-key-file): %w", err)
+	}
+	return nil
+}
+
+func (c *credentials) loadKubelet(cfg *Config, now time.Time) error {
+	c.kubeletCert, c.kubeletKey, c.kubeletRoot = cfg.KubeletClientCert, cfg.KubeletClientKey, cfg.KubeletCAFile
+	if c.kubeletRoot == "" {
+		c.kubeletRoot = c.ca.CertFile
+	}
+	if c.kubeletCert != "" {
+		return nil
+	}
+	leaf := pki.Leaf{CommonName: kubeletClientUser, Organizations: []string{"system:masters"}, Client: true}
+	var err error
+	c.kubeletCert, c.kubeletKey, err = c.ca.Issue(cfg.CertDir, "apiserver-kubelet-client", leaf, now)
+	if err != nil {
+		return fmt.Errorf("client certificate for kubelets: %w", err)
+	}
+	return nil
+}
+
+// kubeletClientUser is who the API server is to a kubelet.
+const kubeletClientUser = "kube-apiserver-kubelet-client"
+
+// servingLeaf lists the names under which clients in and around the cluster reach us.
+func servingLeaf(cfg *Config) (pki.Leaf, error) {
+	service, err := firstServiceIP(cfg.ServiceCIDR)
+	if err != nil {
+		return pki.Leaf{}, err
+	}
+	leaf := pki.Leaf{
+		CommonName: "kube-apiserver",
+		Server:     true,
+		DNSNames: []string{
+			"kubernetes", "kubernetes.default", "kubernetes.default.svc",
+			"kubernetes.default.svc." + cfg.ClusterDomain, "localhost",
+		},
+		IPs: []net.IP{service, net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+	addIP := func(ip net.IP) {
+		for _, have := range leaf.IPs {
+			if have.Equal(ip) {
+				return
+			}
+		}
+		leaf.IPs = append(leaf.IPs, ip)
+	}
+	addIP(cfg.AdvertiseAddress)
+	if !cfg.BindAddress.IsUnspecified() {
+		addIP(cfg.BindAddress)
+	}
+	for _, name := range cfg.ServingNames {
+		if ip := net.ParseIP(name); ip != nil {
+			addIP(ip)
+			continue
+		}
+		leaf.DNSNames = append(leaf.DNSNames, name)
+	}
+	return leaf, nil
+}
+
+// firstServiceIP is the cluster IP of default/kubernetes.
+func firstServiceIP(cidr *net.IPNet) (net.IP, error) {
+	ip := append(net.IP(nil), cidr.IP.Mask(cidr.Mask)...)
+	ip[len(ip)-1]++
+	if !cidr.Contains(ip) {
+		return nil, fmt.Errorf("--service-cluster-ip-range %s has no first address", cidr)
+	}
+	return ip, nil
+}

@@ -1,0 +1,142 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config is what an API server is started with. DefaultConfig fills in what most
+// leave alone; AddFlags binds the fields to kube-apiserver's flags.
+type Config struct {
+	// DataDir holds the embedded etcd's data, in its subfolder etcd.
+	DataDir string
+	// CertDir holds the certificates and keys; what is missing is made at start.
+	CertDir string
+
+	// BindAddress and SecurePort are where HTTPS is served. Port 0 takes a free one.
+	BindAddress net.IP
+	SecurePort  int
+	// AdvertiseAddress is where others reach this server: the endpoint of the
+	// service default/kubernetes. Nil: the bind address, or the host's own one.
+	AdvertiseAddress net.IP
+	// ServiceCIDR is where services get their cluster IPs from.
+	ServiceCIDR *net.IPNet
+	// ClusterDomain is the DNS domain in the serving certificate.
+	ClusterDomain string
+	// ServingNames are further names and addresses for the serving certificate.
+	ServingNames []string
+
+	// EtcdServers are the URLs of an external etcd; empty embeds one.
+	EtcdServers                           []string
+	EtcdCertFile, EtcdKeyFile, EtcdCAFile string
+	// EtcdCompactionInterval is how often old revisions are dropped; 0 is never.
+	EtcdCompactionInterval time.Duration
+	// EventTTL is how long events are kept.
+	EventTTL time.Duration
+
+	// Files that take the place of generated ones.
+	ClientCAFile                 string
+	TLSCertFile, TLSKeyFile      string
+	ServiceAccountKeyFiles       []string
+	ServiceAccountSigningKeyFile string
+	ServiceAccountIssuer         string
+	APIAudiences                 []string
+	// ServiceAccountMaxExpiration bounds what tokens may ask for; 0 does not.
+	ServiceAccountMaxExpiration time.Duration
+
+	// How the kubelets of nodes are reached; generated and issued when empty.
+	KubeletClientCert, KubeletClientKey, KubeletCAFile string
+	KubeletTimeout                                     time.Duration
+
+	// AnonymousAuth lets requests without credentials in, as system:anonymous.
+	AnonymousAuth bool
+	// RequestTimeout bounds requests that are not watches, logs or connections.
+	RequestTimeout time.Duration
+	// MaxRequestsInFlight and MaxMutatingRequestsInFlight bound concurrency.
+	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
+	// Profiling serves /debug/pprof to those who are allowed to see it.
+	Profiling bool
+	// DisableAdmission names admission plugins to leave out.
+	DisableAdmission []string
+
+	// ignored collects accepted flags that do nothing here, to warn about.
+	ignored *pflag.FlagSet
+}
+
+// DefaultConfig returns upstream's defaults.
+func DefaultConfig() Config {
+	_, cidr, err := net.ParseCIDR("10.96.0.0/12")
+	if err != nil {
+		panic(err) // a constant
+	}
+	return Config{
+		DataDir:                     "/var/lib/wherry",
+		BindAddress:                 net.IPv4zero,
+		SecurePort:                  6443,
+		ServiceCIDR:                 cidr,
+		ClusterDomain:               "cluster.local",
+		EtcdCompactionInterval:      5 * time.Minute,
+		EventTTL:                    time.Hour,
+		ServiceAccountIssuer:        "https://kubernetes.default.svc.cluster.local",
+		KubeletTimeout:              5 * time.Second,
+		AnonymousAuth:               true,
+		RequestTimeout:              time.Minute,
+		MaxRequestsInFlight:         400,
+		MaxMutatingRequestsInFlight: 200,
+		Profiling:                   true,
+	}
+}
+
+// Validate returns everything that is wrong, each with the flag to correct.
+func (c *Config) Validate() []error {
+	var errs []error
+	bad := func(cond bool, msg string, args ...any) {
+		if cond {
+			errs = append(errs, fmt.Errorf(msg, args...))
+		}
+	}
+	bad(c.DataDir == "" && len(c.EtcdServers) == 0, "--data-dir is required without --etcd-servers")
+	bad(c.CertDir == "" && c.DataDir == "", "--cert-dir is required")
+	bad(c.SecurePort < 0 || c.SecurePort > 65535, "--secure-port %d must be between 0 and 65535", c.SecurePort)
+	bad(c.BindAddress == nil, "--bind-address is required")
+	bad(c.AdvertiseAddress != nil && c.AdvertiseAddress.IsUnspecified(), "--advertise-address %s must be an address that others can reach", c.AdvertiseAddress)
+	bad(c.ServiceCIDR == nil, "--service-cluster-ip-range is required")
+	if c.ServiceCIDR != nil {
+		ones, bits := c.ServiceCIDR.Mask.Size()
+		bad(bits-ones < 3, "--service-cluster-ip-range %s is too small: it must have at least 8 addresses", c.ServiceCIDR)
+	}
+	bad((c.TLSCertFile == "") != (c.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file go together")
+	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile go together")
+	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key go together")
+	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
+	bad(c.EventTTL <= 0, "--event-ttl must be positive")
+	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")
+	bad(c.MaxRequestsInFlight < 0 || c.MaxMutatingRequestsInFlight < 0, "--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
+	return errs
+}
+
+// complete derives what was left open; the listener's port is known by then.
+func (c *Config) complete() error {
+	if errs := c.Validate(); len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	if c.CertDir == "" {
+		c.CertDir = filepath.Join(c.DataDir, "pki")
+	}
+	if c.AdvertiseAddress == nil {
+		ip, err := advertiseAddress(c.BindAddress)
+		if err != nil {
+			return err
+		}
+		c.AdvertiseAddress = ip
+	}
+	if len(c.APIAudiences) == 0 {
+		c.APIAudiences = []string{c.ServiceAccountIssuer}
+	}
+	return nil
+}

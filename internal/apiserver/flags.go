@@ -1,0 +1,149 @@
+package apiserver
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+)
+
+// AddFlags binds the configuration to flags; c's values are the defaults. Names are
+// kube-apiserver's, and those of its flags that change nothing here are accepted.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.DataDir, "data-dir", c.DataDir, "Folder of the embedded etcd's data and of generated certificates.")
+	fs.StringVar(&c.CertDir, "cert-dir", c.CertDir, "Folder of certificates and keys; missing ones are made (default: pki in --data-dir).")
+	fs.IPVar(&c.BindAddress, "bind-address", c.BindAddress, "The address to serve HTTPS on.")
+	fs.IntVar(&c.SecurePort, "secure-port", c.SecurePort, "The port to serve HTTPS on; 0 takes a free one.")
+	fs.IPVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress, "The address where the rest of the cluster reaches this server.")
+	fs.Var(cidrFlag{&c.ServiceCIDR}, "service-cluster-ip-range", "The range that services get their cluster IPs from.")
+	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "The DNS domain named in the generated serving certificate.")
+	fs.StringSliceVar(&c.ServingNames, "tls-san", c.ServingNames, "Further names or addresses for the generated serving certificate.")
+
+	fs.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an external etcd; empty embeds one.")
+	fs.StringVar(&c.EtcdCertFile, "etcd-certfile", c.EtcdCertFile, "Client certificate for etcd.")
+	fs.StringVar(&c.EtcdKeyFile, "etcd-keyfile", c.EtcdKeyFile, "Key of the client certificate for etcd.")
+	fs.StringVar(&c.EtcdCAFile, "etcd-cafile", c.EtcdCAFile, "Certificate authority of etcd.")
+	fs.DurationVar(&c.EtcdCompactionInterval, "etcd-compaction-interval", c.EtcdCompactionInterval, "How often old revisions are dropped; 0 is never.")
+	fs.DurationVar(&c.EventTTL, "event-ttl", c.EventTTL, "How long events are kept.")
+
+	fs.StringVar(&c.ClientCAFile, "client-ca-file", c.ClientCAFile, "Certificate authority of clients (default: our own).")
+	fs.StringVar(&c.TLSCertFile, "tls-cert-file", c.TLSCertFile, "Serving certificate (default: issued by our own CA).")
+	fs.StringVar(&c.TLSKeyFile, "tls-private-key-file", c.TLSKeyFile, "Key of the serving certificate.")
+	fs.StringSliceVar(&c.ServiceAccountKeyFiles, "service-account-key-file", c.ServiceAccountKeyFiles, "Further keys, in PEM, that service account tokens may be signed by.")
+	fs.StringVar(&c.ServiceAccountSigningKeyFile, "service-account-signing-key-file", c.ServiceAccountSigningKeyFile, "Key that signs service account tokens (default: made in --cert-dir).")
+	fs.StringVar(&c.ServiceAccountIssuer, "service-account-issuer", c.ServiceAccountIssuer, "The issuer named in service account tokens.")
+	fs.StringSliceVar(&c.APIAudiences, "api-audiences", c.APIAudiences, "Audiences of tokens for this API (default: the issuer).")
+	fs.DurationVar(&c.ServiceAccountMaxExpiration, "service-account-max-token-expiration", c.ServiceAccountMaxExpiration, "The longest time that tokens may ask for; 0 does not bound it.")
+
+	fs.StringVar(&c.KubeletClientCert, "kubelet-client-certificate", c.KubeletClientCert, "Client certificate for kubelets (default: issued by our own CA).")
+	fs.StringVar(&c.KubeletClientKey, "kubelet-client-key", c.KubeletClientKey, "Key of the client certificate for kubelets.")
+	fs.StringVar(&c.KubeletCAFile, "kubelet-certificate-authority", c.KubeletCAFile, "Certificate authority of kubelets (default: our own).")
+	fs.DurationVar(&c.KubeletTimeout, "kubelet-timeout", c.KubeletTimeout, "Timeout of connecting to a kubelet.")
+
+	fs.BoolVar(&c.AnonymousAuth, "anonymous-auth", c.AnonymousAuth, "Let requests without credentials in as system:anonymous.")
+	fs.DurationVar(&c.RequestTimeout, "request-timeout", c.RequestTimeout, "Timeout of requests that are neither watches, logs nor connections.")
+	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time; 0 does not bound them.")
+	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; 0 does not bound them.")
+	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "Serve /debug/pprof.")
+	fs.StringSliceVar(&c.DisableAdmission, "disable-admission-plugins", c.DisableAdmission, "Admission plugins to leave out.")
+	c.addIgnored(fs)
+}
+
+// ignoredFlags are upstream's flags that are accepted, warned about, and have no
+// effect here, with the reason.
+var ignoredFlags = map[string]string{
+	"allow-privileged":                        "privileged pods are always allowed",
+	"authorization-mode":                      "the modes are always Node,RBAC",
+	"authorization-config":                    "the modes are always Node,RBAC",
+	"authentication-config":                   "not supported",
+	"audit-log-path":                          "auditing is not supported",
+	"audit-policy-file":                       "auditing is not supported",
+	"audit-webhook-config-file":               "auditing is not supported",
+	"egress-selector-config-file":             "not supported",
+	"enable-admission-plugins":                "the plugins are built in; see --disable-admission-plugins",
+	"enable-aggregator-routing":               "API aggregation is not supported",
+	"enable-bootstrap-token-auth":             "not supported",
+	"enable-priority-and-fairness":            "requests are bounded by --max-requests-inflight",
+	"encryption-provider-config":              "encryption at rest is not supported",
+	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
+	"etcd-prefix":                             "the prefix is always /registry",
+	"feature-gates":                           "not supported",
+	"goaway-chance":                           "not supported",
+	"kubelet-preferred-address-types":         "the order is always InternalIP, Hostname, ExternalIP",
+	"oidc-issuer-url":                         "not supported",
+	"oidc-client-id":                          "not supported",
+	"proxy-client-cert-file":                  "API aggregation is not supported",
+	"proxy-client-key-file":                   "API aggregation is not supported",
+	"requestheader-allowed-names":             "API aggregation is not supported",
+	"requestheader-client-ca-file":            "API aggregation is not supported",
+	"requestheader-extra-headers-prefix":      "API aggregation is not supported",
+	"requestheader-group-headers":             "API aggregation is not supported",
+	"requestheader-username-headers":          "API aggregation is not supported",
+	"runtime-config":                          "all APIs that exist are served",
+	"service-node-port-range":                 "node ports are 30000-32767",
+	"shutdown-delay-duration":                 "not supported",
+	"storage-backend":                         "the backend is always etcd3",
+	"storage-media-type":                      "objects are stored in protobuf",
+	"tls-cipher-suites":                       "Go's defaults are used",
+	"tls-min-version":                         "TLS 1.2 is the least",
+	"token-auth-file":                         "not supported",
+	"tracing-config-file":                     "not supported",
+	"watch-cache":                             "the watch cache is always on",
+	"watch-cache-sizes":                       "the sizes adapt by themselves",
+	"delete-collection-workers":               "the number is fixed",
+	"default-watch-cache-size":                "the sizes adapt by themselves",
+	"admission-control-config-file":           "not supported",
+	"default-not-ready-toleration-seconds":    "the time is 300 seconds",
+	"default-unreachable-toleration-seconds":  "the time is 300 seconds",
+	"external-hostname":                       "not supported",
+	"min-request-timeout":                     "watches last 30 to 60 minutes",
+	"service-account-jwks-uri":                "the default address is used",
+	"service-account-lookup":                  "tokens are always looked up",
+	"service-account-extend-token-expiration": "tokens are extended, as by default upstream",
+}
+
+func (c *Config) addIgnored(fs *pflag.FlagSet) {
+	c.ignored = fs
+	for name, why := range ignoredFlags {
+		fs.String(name, "", "Accepted without effect: "+why+".")
+		fs.Lookup(name).NoOptDefVal = "true"
+		fs.Lookup(name).Hidden = true
+	}
+}
+
+// warnIgnored names the flags that were given and do nothing.
+func (c *Config) warnIgnored(log logr.Logger) {
+	if c.ignored == nil {
+		return
+	}
+	c.ignored.Visit(func(f *pflag.Flag) {
+		if why, ok := ignoredFlags[f.Name]; ok {
+			log.Info("Flag has no effect", "flag", "--"+f.Name, "reason", why)
+		}
+	})
+}
+
+func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
+
+// cidrFlag is a pflag.Value for a network that may be nil.
+type cidrFlag struct{ to **net.IPNet }
+
+func (f cidrFlag) String() string {
+	if f.to == nil || *f.to == nil {
+		return ""
+	}
+	return (*f.to).String()
+}
+
+func (f cidrFlag) Set(s string) error {
+	_, n, err := net.ParseCIDR(s)
+	if err != nil {
+		return fmt.Errorf("%q is not a network such as 10.96.0.0/12", s)
+	}
+	*f.to = n
+	return nil
+}
+
+func (cidrFlag) Type() string { return "cidr" }

@@ -1,0 +1,188 @@
+package defaults
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// Pod fills in a pod.
+func Pod(p *corev1.Pod) {
+	spec := &p.Spec
+	for i := range spec.Containers {
+		requestsFromLimits(&spec.Containers[i].Resources)
+	}
+	for i := range spec.InitContainers {
+		requestsFromLimits(&spec.InitContainers[i].Resources)
+	}
+	podResources(p)
+	setPtr(&spec.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
+	if spec.HostNetwork {
+		hostPorts(spec.Containers)
+		hostPorts(spec.InitContainers)
+	}
+	PodSpec(spec)
+}
+
+// PodSpec fills in what a pod template gets as well.
+func PodSpec(spec *corev1.PodSpec) {
+	set(&spec.DNSPolicy, corev1.DNSClusterFirst)
+	set(&spec.RestartPolicy, corev1.RestartPolicyAlways)
+	setPtr(&spec.SecurityContext, corev1.PodSecurityContext{})
+	setPtr(&spec.TerminationGracePeriodSeconds, int64(corev1.DefaultTerminationGracePeriodSeconds))
+	set(&spec.SchedulerName, corev1.DefaultSchedulerName)
+	for i := range spec.Volumes {
+		volume(&spec.Volumes[i])
+	}
+	for i := range spec.InitContainers {
+		container(&spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		container(&spec.Containers[i])
+	}
+	for i := range spec.EphemeralContainers {
+		container((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	roundUp(spec.Overhead)
+	if spec.Resources != nil {
+		roundUp(spec.Resources.Limits)
+		roundUp(spec.Resources.Requests)
+	}
+}
+
+// requestsFromLimits requests what is limited, where nothing else is said.
+func requestsFromLimits(r *corev1.ResourceRequirements) {
+	if r.Limits != nil {
+		fill(&r.Requests, r.Limits)
+	}
+}
+
+// podResources fills in the resources of the pod as a whole from those of its
+// containers (KEP-2837).
+func podResources(p *corev1.Pod) {
+	r := p.Spec.Resources
+	if r == nil || (len(r.Limits) == 0 && len(r.Requests) == 0) {
+		return
+	}
+	opts := resourcehelper.PodResourcesOptions{}
+	for name, q := range resourcehelper.AggregateContainerLimits(p, opts) {
+		if !hugePages(name) || !resourcehelper.IsSupportedPodLevelResource(name) {
+			continue
+		}
+		if _, requested := r.Requests[name]; !requested {
+			fill(&r.Limits, corev1.ResourceList{name: q})
+		}
+	}
+	if len(r.Limits) == 0 {
+		return
+	}
+	for name, q := range resourcehelper.AggregateContainerRequests(p, opts) {
+		if resourcehelper.IsSupportedPodLevelResource(name) && !hugePages(name) {
+			fill(&r.Requests, corev1.ResourceList{name: q})
+		}
+	}
+	for name, q := range r.Limits {
+		if resourcehelper.IsSupportedPodLevelResource(name) {
+			fill(&r.Requests, corev1.ResourceList{name: q})
+		}
+	}
+}
+
+func hugePages(name corev1.ResourceName) bool {
+	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+}
+
+// hostPorts: in the host's network a container's port is the host's.
+func hostPorts(containers []corev1.Container) {
+	for i := range containers {
+		for j := range containers[i].Ports {
+			p := &containers[i].Ports[j]
+			set(&p.HostPort, p.ContainerPort)
+		}
+	}
+}
+
+func container(c *corev1.Container) {
+	set(&c.ImagePullPolicy, pullPolicy(c.Image))
+	set(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
+	set(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
+	for i := range c.Ports {
+		set(&c.Ports[i].Protocol, corev1.ProtocolTCP)
+	}
+	for i := range c.Env {
+		from := c.Env[i].ValueFrom
+		if from == nil {
+			continue
+		}
+		fieldRef(from.FieldRef)
+		if from.FileKeyRef != nil {
+			setPtr(&from.FileKeyRef.Optional, false)
+		}
+	}
+	roundUp(c.Resources.Limits)
+	roundUp(c.Resources.Requests)
+	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+		probe(p)
+	}
+	if l := c.Lifecycle; l != nil {
+		for _, h := range []*corev1.LifecycleHandler{l.PostStart, l.PreStop} {
+			if h != nil {
+				httpGet(h.HTTPGet)
+			}
+		}
+	}
+}
+
+// pullPolicy: a tag that moves is pulled every time.
+func pullPolicy(image string) corev1.PullPolicy {
+	if imageTag(image) == "latest" {
+		return corev1.PullAlways
+	}
+	return corev1.PullIfNotPresent
+}
+
+// imageTag returns a reference's tag; "latest" when it has neither tag nor digest,
+// "" when it has only a digest or is no reference.
+func imageTag(image string) string {
+	name, _, hasDigest := strings.Cut(image, "@")
+	repository, tag := name, ""
+	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
+		repository, tag = name[:i], name[i+1:]
+	}
+	if repository == "" || repository != strings.ToLower(repository) || strings.ContainsAny(image, " \t\n") {
+		return ""
+	}
+	if tag == "" && !hasDigest {
+		return "latest"
+	}
+	return tag
+}
+
+func probe(p *corev1.Probe) {
+	if p == nil {
+		return
+	}
+	set(&p.TimeoutSeconds, 1)
+	set(&p.PeriodSeconds, 10)
+	set(&p.SuccessThreshold, 1)
+	set(&p.FailureThreshold, 3)
+	httpGet(p.HTTPGet)
+	if p.GRPC != nil {
+		setPtr(&p.GRPC.Service, "")
+	}
+}
+
+func httpGet(a *corev1.HTTPGetAction) {
+	if a == nil {
+		return
+	}
+	set(&a.Path, "/")
+	set(&a.Scheme, corev1.URISchemeHTTP)
+}
+
+func fieldRef(f *corev1.ObjectFieldSelector) {
+	if f != nil {
+		set(&f.APIVersion, "v1")
+	}
+}

@@ -1,0 +1,106 @@
+// Package pod is what the API server does with pods beyond storing them: the fields
+// that each endpoint owns, graceful deletion, binding, and the connections to a
+// pod's node.
+package pod
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+)
+
+// FieldLabels are the selectable fields of a pod besides its name and namespace.
+var FieldLabels = []string{
+	"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+	"spec.hostNetwork", "status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName",
+}
+
+// Fields returns what field selectors see of a pod.
+func Fields(p *corev1.Pod) fields.Set {
+	hostNetwork := "false"
+	if p.Spec.HostNetwork {
+		hostNetwork = "true"
+	}
+	ip := p.Status.PodIP
+	if ip == "" && len(p.Status.PodIPs) > 0 {
+		ip = p.Status.PodIPs[0].IP
+	}
+	return fields.Set{
+		"spec.nodeName":            p.Spec.NodeName,
+		"spec.restartPolicy":       string(p.Spec.RestartPolicy),
+		"spec.schedulerName":       p.Spec.SchedulerName,
+		"spec.serviceAccountName":  p.Spec.ServiceAccountName,
+		"spec.hostNetwork":         hostNetwork,
+		"status.phase":             string(p.Status.Phase),
+		"status.podIP":             ip,
+		"status.podIPs":            ip,
+		"status.nominatedNodeName": p.Status.NominatedNodeName,
+	}
+}
+
+// PrepareCreate gives a new pod its first status and generation.
+func PrepareCreate(_ context.Context, p *corev1.Pod) {
+	p.Generation = 1
+	p.Status = corev1.PodStatus{
+		Phase:    corev1.PodPending,
+		QOSClass: QOSClass(&p.Spec),
+	}
+	if len(p.Spec.SchedulingGates) > 0 {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type:    corev1.PodScheduled,
+			Status:  corev1.ConditionFalse,
+			Reason:  corev1.PodReasonSchedulingGated,
+			Message: "Scheduling is blocked due to non-empty scheduling gates",
+		})
+	}
+}
+
+// PrepareUpdate keeps the status, which has its own endpoint.
+func PrepareUpdate(_ context.Context, p, old *corev1.Pod) {
+	p.Status = old.Status
+	setGeneration(p, old)
+}
+
+// PrepareStatus keeps everything but the status.
+func PrepareStatus(_ context.Context, p, old *corev1.Pod) {
+	p.Spec = old.Spec
+	p.DeletionTimestamp = nil
+	p.OwnerReferences = old.OwnerReferences
+	p.Generation = old.Generation
+	if p.Status.QOSClass == "" {
+		p.Status.QOSClass = old.Status.QOSClass
+	}
+}
+
+func setGeneration(p, old *corev1.Pod) {
+	p.Generation = old.Generation
+	if !apiequality.Semantic.DeepEqual(&p.Spec, &old.Spec) {
+		p.Generation++
+	}
+}
+
+// Graceful says how long a pod may take to end: what the request asks, else what the
+// pod asks; nothing where no node has to stop it.
+func Graceful(_ context.Context, p *corev1.Pod, opts *metav1.DeleteOptions) bool {
+	if opts == nil {
+		return false
+	}
+	var period int64
+	switch {
+	case opts.GracePeriodSeconds != nil:
+		period = *opts.GracePeriodSeconds
+	case p.Spec.TerminationGracePeriodSeconds != nil:
+		period = *p.Spec.TerminationGracePeriodSeconds
+	}
+	if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+		period = 0
+	}
+	if period < 0 {
+		period = 1
+	}
+	opts.GracePeriodSeconds = &period
+	return true
+}

@@ -1,0 +1,230 @@
+package registry
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/names"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Row defines one resource. T is its object, a pointer.
+type Row[T Object] struct {
+	Resource   schema.GroupVersionResource
+	Kind       string
+	Singular   string
+	ShortNames []string
+	Categories []string
+	Namespaced bool
+
+	New     func() T
+	NewList func() runtime.Object
+
+	// CheckName says which names are allowed; nil allows path segments.
+	CheckName validation.ValidateNameFunc
+
+	Strategy Strategy[T]
+	// Status, when set, gives the resource a /status endpoint of its own.
+	Status *Strategy[T]
+
+	// Fields returns the values of the selectable fields besides metadata.name and
+	// metadata.namespace; FieldLabels are their names.
+	Fields      func(obj T) fields.Set
+	FieldLabels []string
+	// Index is a selectable field that the watch cache keeps an index of.
+	Index string
+
+	// TTL is how long objects live, in seconds; nil is for ever.
+	TTL func(obj T) uint64
+
+	Table Table[T]
+
+	// Customize is called on the finished stores, to replace or wrap what the row
+	// alone cannot say. Status is nil where there is none.
+	Customize func(main, status *genericregistry.Store)
+	// Endpoints adds subresources, or replaces the main endpoint (key "").
+	Endpoints func(main *Store, status *StatusStore) map[string]rest.Storage
+}
+
+// Definition is a Row of any type.
+type Definition interface {
+	// GVR names the resource.
+	GVR() schema.GroupVersionResource
+	// AddToScheme registers which fields can be selected.
+	AddToScheme(s *runtime.Scheme) error
+	// Build opens the resource's storage.
+	Build(s *runtime.Scheme, opts generic.RESTOptionsGetter) (*Built, error)
+}
+
+// Built is the opened storage of a row.
+type Built struct {
+	GVR       schema.GroupVersionResource
+	Store     *Store
+	Endpoints map[string]rest.Storage // by path: "pods", "pods/status"
+}
+
+// Store serves a resource.
+type Store struct {
+	*genericregistry.Store
+	shortNames, categories []string
+}
+
+// ShortNames implements rest.ShortNamesProvider.
+func (s *Store) ShortNames() []string { return s.shortNames }
+
+// Categories implements rest.CategoriesProvider.
+func (s *Store) Categories() []string { return s.categories }
+
+var (
+	_ rest.StandardStorage    = (*Store)(nil)
+	_ rest.ShortNamesProvider = (*Store)(nil)
+	_ rest.CategoriesProvider = (*Store)(nil)
+)
+
+// GVR implements Definition.
+func (r Row[T]) GVR() schema.GroupVersionResource { return r.Resource }
+
+// AddToScheme implements Definition.
+func (r Row[T]) AddToScheme(s *runtime.Scheme) error {
+	allowed := append([]string{"metadata.name"}, r.FieldLabels...)
+	if r.Namespaced {
+		allowed = append(allowed, "metadata.namespace")
+	}
+	gvk := r.Resource.GroupVersion().WithKind(r.Kind)
+	return s.AddFieldLabelConversionFunc(gvk, func(label, value string) (string, string, error) {
+		if slices.Contains(allowed, label) {
+			return label, value, nil
+		}
+		return "", "", fmt.Errorf("field label not supported: %s", label)
+	})
+}
+
+// Build implements Definition.
+func (r Row[T]) Build(s *runtime.Scheme, opts generic.RESTOptionsGetter) (*Built, error) {
+	group := r.Resource.GroupResource()
+	attrs := r.attrs
+	store := &genericregistry.Store{
+		NewFunc:                   func() runtime.Object { return r.New() },
+		NewListFunc:               r.NewList,
+		DefaultQualifiedResource:  group,
+		SingularQualifiedResource: schema.GroupResource{Group: group.Group, Resource: r.Singular},
+		PredicateFunc: func(label labels.Selector, field fields.Selector) storage.SelectionPredicate {
+			p := storage.SelectionPredicate{Label: label, Field: field, GetAttrs: attrs}
+			if r.Index != "" {
+				p.IndexFields = []string{r.Index}
+			}
+			return p
+		},
+		TableConvertor: tableConvertor[T]{r.Table, group},
+	}
+	if r.TTL != nil {
+		store.TTLFunc = func(obj runtime.Object, _ uint64, _ bool) (uint64, error) { return r.TTL(obj.(T)), nil }
+	}
+	r.setStrategy(store, s, r.Strategy)
+	if err := store.CompleteWithOptions(r.storeOptions(opts, attrs)); err != nil {
+		return nil, fmt.Errorf("storage of %s: %w", group, err)
+	}
+	return r.endpoints(s, store), nil
+}
+
+func (r Row[T]) endpoints(s *runtime.Scheme, store *genericregistry.Store) *Built {
+	name := r.Resource.Resource
+	main := &Store{store, r.ShortNames, r.Categories}
+	built := &Built{GVR: r.Resource, Store: main, Endpoints: map[string]rest.Storage{name: main}}
+	var status *StatusStore
+	if r.Status != nil {
+		statusStore := *store
+		r.setStrategy(&statusStore, s, *r.Status)
+		statusStore.CreateStrategy, statusStore.DeleteStrategy = store.CreateStrategy, store.DeleteStrategy
+		status = &StatusStore{&statusStore}
+		built.Endpoints[name+"/status"] = status
+	}
+	if r.Customize != nil {
+		if status == nil {
+			r.Customize(store, nil)
+		} else {
+			r.Customize(store, status.store)
+		}
+	}
+	if r.Endpoints == nil {
+		return built
+	}
+	for sub, endpoint := range r.Endpoints(main, status) {
+		if sub == "" {
+			built.Endpoints[name] = endpoint
+			continue
+		}
+		built.Endpoints[name+"/"+sub] = endpoint
+	}
+	return built
+}
+
+func (r Row[T]) setStrategy(store *genericregistry.Store, s *runtime.Scheme, hooks Strategy[T]) {
+	checkName := r.CheckName
+	if checkName == nil {
+		checkName = pathSegment
+	}
+	st := strategy[T]{
+		ObjectTyper: s, NameGenerator: names.SimpleNameGenerator,
+		Strategy: hooks, namespaced: r.Namespaced, checkName: checkName,
+		apiVersion: r.Resource.GroupVersion().String(),
+	}
+	store.CreateStrategy, store.UpdateStrategy, store.ResetFieldsStrategy = st, st, st
+	store.DeleteStrategy = st
+	if hooks.Graceful != nil {
+		store.DeleteStrategy = gracefulStrategy[T]{st}
+	}
+}
+
+func (r Row[T]) storeOptions(opts generic.RESTOptionsGetter, attrs storage.AttrFunc) *generic.StoreOptions {
+	out := &generic.StoreOptions{RESTOptions: opts, AttrFunc: attrs}
+	if r.Index == "" {
+		return out
+	}
+	value := func(obj runtime.Object) string { return r.Fields(obj.(T))[r.Index] }
+	out.TriggerFunc = storage.IndexerFuncs{r.Index: value}
+	out.Indexers = &cache.Indexers{storage.FieldIndex(r.Index): func(obj any) ([]string, error) {
+		o, ok := obj.(T)
+		if !ok {
+			return nil, fmt.Errorf("index of %s: unexpected %T", r.Resource.Resource, obj)
+		}
+		return []string{value(o)}, nil
+	}}
+	return out
+}
+
+// attrs returns what selectors look at.
+func (r Row[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) {
+	o, ok := obj.(T)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s: unexpected %T", r.Resource.Resource, obj)
+	}
+	set := fields.Set{}
+	if r.Fields != nil {
+		set = r.Fields(o)
+	}
+	set["metadata.name"] = o.GetName()
+	if r.Namespaced {
+		set["metadata.namespace"] = o.GetNamespace()
+	}
+	return o.GetLabels(), set, nil
+}
+
+func pathSegment(name string, prefix bool) []string {
+	if prefix {
+		return metaPathSegmentPrefix(name)
+	}
+	return metaPathSegmentName(name)
+}
+
+var _ Definition = Row[*metav1.PartialObjectMetadata]{}

@@ -1,0 +1,138 @@
+// Package registry turns rows of a table into REST storage. A Row defines one
+// resource in one place: its names, scope, types, what happens on create and
+// update, which fields may be selected, how it is printed. The library's generic
+// store does the rest.
+package registry
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/names"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// Object is what a row is about.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// Strategy is what a resource (or its status endpoint) does of its own. A nil hook
+// does nothing. Hooks must not keep the objects.
+type Strategy[T Object] struct {
+	// Create normalises a new object, before validation.
+	Create func(ctx context.Context, obj T)
+	// Update normalises an object that replaces old, before validation.
+	Update func(ctx context.Context, obj, old T)
+	// Validate checks a new object; ValidateUpdate one that replaces old. The
+	// metadata has been checked already.
+	Validate       func(ctx context.Context, obj T) field.ErrorList
+	ValidateUpdate func(ctx context.Context, obj, old T) field.ErrorList
+	// Warn returns what the client should hear about.
+	Warn func(ctx context.Context, obj T) []string
+	// Canonicalize brings a valid object into the form that is stored.
+	Canonicalize func(obj T)
+	// Graceful decides whether a deletion is graceful, and for how long
+	// (opts.GracePeriodSeconds). Nil: never.
+	Graceful func(ctx context.Context, obj T, opts *metav1.DeleteOptions) bool
+	// Reset lists top-level fields ("status") that this endpoint leaves as they
+	// were; appliers do not become their owners here.
+	Reset []string
+	// CreateOnUpdate lets a PUT create the object.
+	CreateOnUpdate bool
+	// NoUnconditionalUpdate asks every PUT for a resourceVersion.
+	NoUnconditionalUpdate bool
+}
+
+// strategy is a Strategy with what the library wants besides.
+type strategy[T Object] struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+	Strategy[T]
+	namespaced bool
+	checkName  validation.ValidateNameFunc
+	apiVersion string
+}
+
+var (
+	_ rest.RESTCreateStrategy         = strategy[*metav1.PartialObjectMetadata]{}
+	_ rest.RESTUpdateStrategy         = strategy[*metav1.PartialObjectMetadata]{}
+	_ rest.RESTDeleteStrategy         = strategy[*metav1.PartialObjectMetadata]{}
+	_ rest.RESTGracefulDeleteStrategy = gracefulStrategy[*metav1.PartialObjectMetadata]{}
+)
+
+func (s strategy[T]) NamespaceScoped() bool                         { return s.namespaced }
+func (s strategy[T]) AllowCreateOnUpdate(context.Context) bool      { return s.CreateOnUpdate }
+func (s strategy[T]) AllowUnconditionalUpdate(context.Context) bool { return !s.NoUnconditionalUpdate }
+
+func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	if s.Create != nil {
+		s.Create(ctx, obj.(T))
+	}
+}
+
+func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	if s.Update != nil {
+		s.Update(ctx, obj.(T), old.(T))
+	}
+}
+
+func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	o := obj.(T)
+	errs := validation.ValidateObjectMetaAccessor(o, s.namespaced, s.checkName, field.NewPath("metadata"))
+	if s.Strategy.Validate != nil {
+		errs = append(errs, s.Strategy.Validate(ctx, o)...)
+	}
+	return errs
+}
+
+func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	o, was := obj.(T), old.(T)
+	errs := validation.ValidateObjectMetaAccessorUpdate(o, was, field.NewPath("metadata"))
+	if s.Strategy.ValidateUpdate != nil {
+		errs = append(errs, s.Strategy.ValidateUpdate(ctx, o, was)...)
+	}
+	return errs
+}
+
+func (s strategy[T]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	if s.Warn == nil {
+		return nil
+	}
+	return s.Warn(ctx, obj.(T))
+}
+
+func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
+	return s.WarningsOnCreate(ctx, obj)
+}
+
+func (s strategy[T]) Canonicalize(obj runtime.Object) {
+	if s.Strategy.Canonicalize != nil {
+		s.Strategy.Canonicalize(obj.(T))
+	}
+}
+
+// GetResetFields implements rest.ResetFieldsStrategy.
+func (s strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	if len(s.Reset) == 0 {
+		return nil
+	}
+	set := fieldpath.NewSet()
+	for _, name := range s.Reset {
+		set.Insert(fieldpath.MakePathOrDie(name))
+	}
+	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(s.apiVersion): set}
+}
+
+// gracefulStrategy is a type of its own, because merely having the method changes
+// how the library deletes.
+type gracefulStrategy[T Object] struct{ strategy[T] }
+
+func (s gracefulStrategy[T]) CheckGracefulDelete(ctx context.Context, obj runtime.Object, opts *metav1.DeleteOptions) bool {
+	return s.Graceful(ctx, obj.(T), opts)
+}

@@ -1,0 +1,120 @@
+// Package scheme holds the API types the server knows, and how they are encoded.
+//
+// Every v1 kind is registered a second time as its group's internal version. The
+// library converts each object between the version a client speaks, an internal
+// hub, and the version that is stored; with one Go type for all three, conversion
+// only sets the TypeMeta. What has defaults gets them on decoding, as upstream.
+package scheme
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+)
+
+// Groups are the group versions that the server knows, in the order of discovery.
+var Groups = []schema.GroupVersion{
+	corev1.SchemeGroupVersion,
+	authenticationv1.SchemeGroupVersion,
+	authorizationv1.SchemeGroupVersion,
+	coordinationv1.SchemeGroupVersion,
+	discoveryv1.SchemeGroupVersion,
+	eventsv1.SchemeGroupVersion,
+	nodev1.SchemeGroupVersion,
+	policyv1.SchemeGroupVersion,
+	rbacv1.SchemeGroupVersion,
+	schedulingv1.SchemeGroupVersion,
+}
+
+// New returns a scheme with all Groups; the caller adds defaulting functions before
+// it makes codecs.
+func New() *runtime.Scheme {
+	s := runtime.NewScheme()
+	builder := runtime.NewSchemeBuilder(
+		corev1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
+		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, nodev1.AddToScheme,
+		policyv1.AddToScheme, rbacv1.AddToScheme, schedulingv1.AddToScheme,
+	)
+	utilruntime.Must(builder.AddToScheme(s))
+	for _, gv := range Groups {
+		addHub(s, gv)
+		utilruntime.Must(s.SetVersionPriority(gv))
+	}
+	// events.k8s.io shares its storage, and therefore its hub, with core events.
+	utilruntime.Must(addOptionConversions(s))
+	return s
+}
+
+// Hub is the internal version of a group.
+func Hub(group string) schema.GroupVersion {
+	return schema.GroupVersion{Group: group, Version: runtime.APIVersionInternal}
+}
+
+// addHub registers the kinds of gv, without those that every group shares, as the
+// group's internal version.
+func addHub(s *runtime.Scheme, gv schema.GroupVersion) {
+	shared := map[string]bool{}
+	metaOnly := runtime.NewScheme()
+	metav1.AddToGroupVersion(metaOnly, gv)
+	for kind := range metaOnly.KnownTypes(gv) {
+		shared[kind] = true
+	}
+	for kind, typ := range s.KnownTypes(gv) {
+		if shared[kind] || strings.HasPrefix(typ.PkgPath(), "k8s.io/apimachinery/") {
+			continue
+		}
+		obj, err := s.New(gv.WithKind(kind))
+		utilruntime.Must(err)
+		s.AddKnownTypeWithName(Hub(gv.Group).WithKind(kind), obj)
+	}
+}
+
+// StorageCodec writes objects of gv in protobuf, and reads whatever was written.
+func StorageCodec(s *runtime.Scheme, codecs serializer.CodecFactory, gv schema.GroupVersion) (runtime.Codec, runtime.GroupVersioner, error) {
+	info, ok := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	if !ok {
+		return nil, nil, fmt.Errorf("no protobuf serializer for %s", gv)
+	}
+	return codecs.CodecForVersions(info.Serializer, codecs.UniversalDeserializer(), gv, Hub(gv.Group)), gv, nil
+}
+
+// addOptionConversions reads the options of connections and logs from a query.
+func addOptionConversions(s *runtime.Scheme) error {
+	convert := func(in any, fill func(q query)) error {
+		values, ok := in.(*url.Values)
+		if !ok {
+			return fmt.Errorf("options from %T", in)
+		}
+		q := query{values: *values, err: new(error)}
+		fill(q)
+		return *q.err
+	}
+	add := func(out runtime.Object, fill func(q query, out any)) error {
+		return s.AddConversionFunc((*url.Values)(nil), out, func(a, b any, _ conversion.Scope) error {
+			return convert(a, func(q query) { fill(q, b) })
+		})
+	}
+	for _, c := range optionConversions {
+		if err := add(c.out, c.fill); err != nil {
+			return err
+		}
+	}
+	return nil
+}

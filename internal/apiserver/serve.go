@@ -1,0 +1,43 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+// listen binds the port; one in use is an error that says what to change.
+func listen(cfg *Config) (net.Listener, error) {
+	addr := net.JoinHostPort(cfg.BindAddress.String(), strconv.Itoa(cfg.SecurePort))
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("port %d on %s is in use by another program; choose another one with --secure-port", cfg.SecurePort, cfg.BindAddress)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%s is not an address of this machine; choose another one with --bind-address", cfg.BindAddress)
+	case err != nil:
+		return nil, fmt.Errorf("listen on %s (--bind-address, --secure-port): %w", addr, err)
+	}
+	return l, nil
+}
+
+// advertiseAddress is the address of this host that others use: the bind address
+// when it is a single one, else that of the interface with the default route, else
+// loopback on a machine without a network.
+func advertiseAddress(bind net.IP) (net.IP, error) {
+	if bind != nil && !bind.IsUnspecified() {
+		return bind, nil
+	}
+	ip, err := utilnet.ResolveBindAddress(bind)
+	if err == nil {
+		return ip, nil
+	}
+	if utilnet.IsNoRoutesError(err) {
+		return net.IPv4(127, 0, 0, 1), nil
+	}
+	return nil, fmt.Errorf("find this host's address; name it with --advertise-address: %w", err)
+}

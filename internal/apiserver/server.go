@@ -1,0 +1,248 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/apiserver/auth/rbac"
+	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/defaults"
+	"wherry.dev/internal/apiserver/registry/resources"
+	"wherry.dev/internal/apiserver/scheme"
+	"wherry.dev/internal/apiserver/storage"
+	"wherry.dev/internal/pki"
+)
+
+// Server is an API server that has its data open and its port bound.
+type Server struct {
+	cfg      Config
+	listener net.Listener
+	creds    *credentials
+	scheme   *runtime.Scheme
+	codecs   serializer.CodecFactory
+	backend  *storage.Backend
+	built    map[schema.GroupResource]*registry.Built
+	rbac     *rbac.Index
+	users    *loopbackUsers
+	generic  *genericapiserver.GenericAPIServer
+
+	// handler is what in-process requests go to; set once everything is installed.
+	handler http.Handler
+	ready   chan struct{}
+}
+
+// New opens the data, makes what certificates are missing, and binds the port. The
+// caller must call Run, even to stop at once: it releases all of that.
+func New(ctx context.Context, cfg Config) (*Server, error) {
+	if errs := cfg.Validate(); len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	listener, err := listen(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	cfg.SecurePort = listener.Addr().(*net.TCPAddr).Port
+	s := &Server{cfg: cfg, listener: listener, users: newLoopbackUsers(), ready: make(chan struct{})}
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// open does the steps of New that can fail halfway; close undoes them.
+func (s *Server) open(ctx context.Context) error {
+	if err := s.cfg.complete(); err != nil {
+		return err
+	}
+	s.cfg.warnIgnored(klog.FromContext(ctx))
+	var err error
+	if s.creds, err = loadCredentials(&s.cfg, time.Now()); err != nil {
+		return err
+	}
+	if err := s.makeScheme(); err != nil {
+		return err
+	}
+	if s.backend, err = storage.Open(ctx, s.storageConfig()); err != nil {
+		return err
+	}
+	if err := s.buildStores(); err != nil {
+		return err
+	}
+	return s.install()
+}
+
+// close releases what open got hold of.
+func (s *Server) close() error {
+	var errs []error
+	if s.generic != nil {
+		s.generic.Destroy()
+	}
+	for _, b := range s.built {
+		b.Store.Destroy()
+	}
+	if s.backend != nil {
+		errs = append(errs, s.backend.Close())
+	}
+	if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Server) makeScheme() error {
+	s.scheme = scheme.New()
+	for _, row := range resources.All(resources.Deps{}) {
+		if err := row.AddToScheme(s.scheme); err != nil {
+			return fmt.Errorf("field selectors of %s: %w", row.GVR().Resource, err)
+		}
+	}
+	defaults.Register(s.scheme)
+	s.codecs = serializer.NewCodecFactory(s.scheme)
+	return nil
+}
+
+func (s *Server) storageConfig() storage.Config {
+	return storage.Config{
+		Dir:                s.cfg.etcdDir(),
+		Servers:            s.cfg.EtcdServers,
+		CertFile:           s.cfg.EtcdCertFile,
+		KeyFile:            s.cfg.EtcdKeyFile,
+		CAFile:             s.cfg.EtcdCAFile,
+		CompactionInterval: s.cfg.EtcdCompactionInterval,
+		Prefixes:           storagePrefixes,
+		CodecFor: func(r schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
+			versions := s.scheme.PrioritizedVersionsForGroup(r.Group)
+			if len(versions) == 0 {
+				return nil, nil, fmt.Errorf("no version of group %q", r.Group)
+			}
+			return scheme.StorageCodec(s.scheme, s.codecs, versions[0])
+		},
+	}
+}
+
+// storagePrefixes are the keys that are not simply the resource's name, as upstream
+// has them, so that either server can read the other's data.
+var storagePrefixes = map[schema.GroupResource]string{
+	{Resource: "endpoints"}:                            "services/endpoints",
+	{Resource: "services"}:                             "services/specs",
+	{Resource: "nodes"}:                                "minions",
+	{Group: "node.k8s.io", Resource: "runtimeclasses"}: "runtimeclasses",
+}
+
+func (s *Server) buildStores() error {
+	s.built = map[schema.GroupResource]*registry.Built{}
+	for _, row := range resources.All(resources.Deps{}) {
+		b, err := row.Build(s.scheme, s.backend)
+		if err != nil {
+			return err
+		}
+		s.built[b.GVR.GroupResource()] = b
+	}
+	return nil
+}
+
+// store returns the storage of a resource that the table has.
+func (s *Server) store(group, resource string) *registry.Store {
+	return s.built[schema.GroupResource{Group: group, Resource: resource}].Store
+}
+
+// Ready is closed once requests are served and the objects exist that every cluster
+// starts with.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// CA is the certificate authority of the instance: clients whose certificates it has
+// signed are authenticated, and it signed the serving certificate unless one was given.
+func (s *Server) CA() *pki.CA { return s.creds.ca }
+
+// Addr is where HTTPS is served.
+func (s *Server) Addr() *net.TCPAddr { return s.listener.Addr().(*net.TCPAddr) }
+
+// Run serves until ctx ends; it returns when requests are drained, etcd is closed and
+// every goroutine is gone. It can be called once.
+func (s *Server) Run(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	group, gctx := errgroup.WithContext(ctx)
+	// The index and the bootstrap outlive ctx until HTTP has drained.
+	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopInner()
+	var background sync.WaitGroup
+	followers := s.followers()
+	for _, f := range followers {
+		background.Go(func() {
+			if err := f.run(inner); err != nil {
+				log.Error(err, "Following storage failed", "resource", f.name)
+			}
+		})
+	}
+	group.Go(func() error { return s.serve(gctx) })
+	group.Go(func() error { return s.bootstrap(gctx, followers) })
+	err := group.Wait()
+	stopInner()
+	background.Wait()
+	return errors.Join(err, s.close())
+}
+
+// serve runs the library's server: it stops accepting when ctx ends, and returns
+// when all is drained.
+func (s *Server) serve(ctx context.Context) error {
+	if err := s.generic.PrepareRun().RunWithContext(ctx); err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	return nil
+}
+
+// ClientConfig returns a client configuration for a component of this process: it is
+// authenticated as user with groups (and system:authenticated), everything else is
+// decided as for anybody. Requests do not touch the network, except those that
+// upgrade the connection, which go over TLS to our own port.
+func (s *Server) ClientConfig(user string, groups ...string) *rest.Config {
+	info, token := s.users.add(user, groups)
+	return &rest.Config{
+		Host:        "https://" + s.loopbackAddr(),
+		BearerToken: token,
+		QPS:         -1,
+		Timeout:     0,
+		TLSClientConfig: rest.TLSClientConfig{
+			ServerName: "localhost",
+			CAData:     s.servingCA(),
+		},
+		ContentConfig: rest.ContentConfig{
+			ContentType:        runtime.ContentTypeProtobuf,
+			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+		},
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+			return &inProcess{handler: func() http.Handler { return s.handler }, user: info, next: next}
+		},
+	}
+}
+
+func (s *Server) loopbackAddr() string {
+	addr := s.Addr()
+	ip := addr.IP
+	if ip.IsUnspecified() {
+		ip = net.IPv4(127, 0, 0, 1)
+	}
+	return net.JoinHostPort(ip.String(), fmt.Sprint(addr.Port))
+}
+
+// servingCA is what clients verify the serving certificate by: our CA, or a given
+// certificate itself.
+func (s *Server) servingCA() []byte {
+	if s.cfg.TLSCertFile != "" {
+		return s.creds.servingCert
+	}
+	return s.creds.caPEM
+}

@@ -1,0 +1,198 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/feature"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+)
+
+// prefix is where all keys live, as upstream's --etcd-prefix has it.
+const prefix = "/registry"
+
+// Config says where the data is.
+type Config struct {
+	// Dir holds the embedded etcd's data; used when Servers is empty.
+	Dir string
+	// Servers are the client URLs of an external cluster.
+	Servers                   []string
+	CertFile, KeyFile, CAFile string
+	// CompactionInterval is how often old revisions are dropped; 0 is never.
+	CompactionInterval time.Duration
+	// CodecFor returns how objects of a group are written and read.
+	CodecFor func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error)
+	// Prefixes overrides a resource's key prefix (default: the resource's name).
+	Prefixes map[schema.GroupResource]string
+}
+
+// Backend opens storage for resources, all over one etcd client.
+type Backend struct {
+	cfg       Config
+	client    *kubernetes.Client
+	embedded  *embedded
+	compactor interface {
+		etcd3.Compactor
+		Stop()
+	}
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Open opens the data. The caller closes the Backend once nothing uses it any more.
+func Open(ctx context.Context, cfg Config) (*Backend, error) {
+	b := &Backend{cfg: cfg}
+	var err error
+	if len(cfg.Servers) == 0 {
+		b.embedded, err = openEmbedded(ctx, cfg.Dir)
+		if err != nil {
+			return nil, err
+		}
+		b.client = &kubernetes.Client{Client: b.embedded.client}
+	} else if b.client, err = dial(ctx, cfg); err != nil {
+		return nil, err
+	}
+	b.client.Kubernetes = b.client
+	b.client.KV = etcd3.NewETCDLatencyTracker(b.client.KV)
+	if b.embedded != nil {
+		// The in-process client has no endpoint that etcd3.New could ask.
+		feature.DefaultFeatureSupportChecker.CheckClient(b.client.Ctx(), embeddedProbe{b.client.Client}, storage.RequestWatchProgress)
+	}
+	b.compactor = etcd3.NewCompactor(b.client.Client, cfg.CompactionInterval, clock.RealClock{}, nil)
+	return b, nil
+}
+
+// Close stops what the Backend runs; storage opened by it must be stopped before.
+func (b *Backend) Close() error {
+	b.closeOnce.Do(func() {
+		b.compactor.Stop()
+		if b.embedded != nil {
+			b.closeErr = b.embedded.close()
+			return
+		}
+		b.closeErr = b.client.Close()
+	})
+	return b.closeErr
+}
+
+// Check reads a key, as /readyz and /livez do.
+func (b *Backend) Check(ctx context.Context) error {
+	_, err := b.client.KV.Get(ctx, prefix+"/health")
+	return err
+}
+
+// dial connects to an external cluster and waits until one member answers.
+func dial(ctx context.Context, cfg Config) (*kubernetes.Client, error) {
+	clientCfg := clientv3.Config{
+		Endpoints:            cfg.Servers,
+		DialTimeout:          20 * time.Second,
+		DialKeepAliveTime:    30 * time.Second,
+		DialKeepAliveTimeout: 10 * time.Second,
+		Logger:               etcdLogger(),
+		Context:              context.WithoutCancel(ctx),
+	}
+	if cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" {
+		info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile}
+		tls, err := info.ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("etcd client certificate (--etcd-certfile, --etcd-keyfile, --etcd-cafile): %w", err)
+		}
+		clientCfg.TLS = tls
+	}
+	client, err := kubernetes.New(clientCfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %v: %w", cfg.Servers, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, clientCfg.DialTimeout)
+	defer cancel()
+	if _, err := client.Get(ctx, prefix+"/health", kubernetes.GetOptions{}); err != nil {
+		return nil, errors.Join(fmt.Errorf("etcd at %v (--etcd-servers) does not answer: %w", cfg.Servers, err), client.Close())
+	}
+	return client, nil
+}
+
+// embeddedProbe gives the feature check an endpoint to ask for its version.
+type embeddedProbe struct{ *clientv3.Client }
+
+func (embeddedProbe) Endpoints() []string { return []string{"embedded"} }
+
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (b *Backend) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	codec, versioner, err := b.cfg.CodecFor(resource)
+	if err != nil {
+		return generic.RESTOptions{}, err
+	}
+	cfg := storagebackend.NewDefaultConfig(prefix, codec)
+	cfg.EncodeVersioner = versioner
+	opts := generic.RESTOptions{
+		StorageConfig:           cfg.ForResource(resource),
+		Decorator:               b.open,
+		EnableGarbageCollection: false,
+		DeleteCollectionWorkers: 4,
+		ResourcePrefix:          resource.Resource,
+	}
+	if p, ok := b.cfg.Prefixes[resource]; ok {
+		opts.ResourcePrefix = p
+	}
+	return opts, nil
+}
+
+// open is the generic.StorageDecorator: etcd3 storage under a watch cache, as the
+// library builds it, but over our one client.
+func (b *Backend) open(
+	cfg *storagebackend.ConfigForResource, resourcePrefix string,
+	keyFunc func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object,
+	attrs storage.AttrFunc, indexers storage.IndexerFuncs, cacheIndexers *cache.Indexers,
+) (storage.Interface, factory.DestroyFunc, error) {
+	versioner := storage.APIObjectVersioner{}
+	raw, err := etcd3.New(b.client, b.compactor, cfg.Codec, newFunc, newListFunc, cfg.Prefix, resourcePrefix,
+		cfg.GroupResource, identity.NewEncryptCheckTransformer(), cfg.LeaseManagerConfig,
+		etcd3.NewDefaultDecoder(cfg.Codec, versioner), versioner)
+	if err != nil {
+		return nil, nil, err
+	}
+	cached, err := cacher.NewCacherFromConfig(cacher.Config{
+		Storage:             raw,
+		Versioner:           versioner,
+		GroupResource:       cfg.GroupResource,
+		EventsHistoryWindow: cfg.EventsHistoryWindow,
+		ResourcePrefix:      resourcePrefix,
+		KeyFunc:             keyFunc,
+		NewFunc:             newFunc,
+		NewListFunc:         newListFunc,
+		GetAttrsFunc:        attrs,
+		IndexerFuncs:        indexers,
+		Indexers:            cacheIndexers,
+		Codec:               cfg.Codec,
+	})
+	if err != nil {
+		raw.Close()
+		return nil, nil, err
+	}
+	delegator := cacher.NewCacheDelegator(cached, raw)
+	var once sync.Once
+	return delegator, func() {
+		once.Do(func() {
+			delegator.Stop()
+			cached.Stop()
+			raw.Close()
+		})
+	}, nil
+}

@@ -1,0 +1,172 @@
+// Package storage keeps the API server's objects: an etcd inside the process, or a
+// client of an external cluster, behind one Backend that opens a watch-cached
+// storage.Interface for each resource.
+//
+// The embedded etcd has no listener at all. Its client calls the server's functions
+// directly, so nothing else on the machine can reach the data, and any number of
+// instances run side by side. Every write is in the write-ahead log, and synced,
+// before it is acknowledged.
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// heartbeat is etcd's tick. A lone member has nobody to send heartbeats to, so
+	// ticks only drive its (re-)election, which campaign makes immediate.
+	heartbeat = 1000 * time.Millisecond
+	election  = 10 * heartbeat
+	// campaignEvery is how often a starting member asks to become leader, until it is.
+	campaignEvery = 2 * time.Millisecond
+	// startDeadline bounds the wait for the first leader.
+	startDeadline = 60 * time.Second
+	// snapshotEvery and catchUpEntries bound the raft log kept in memory: there is
+	// no follower that could need older entries.
+	snapshotEvery  = 2000
+	catchUpEntries = 100
+	quotaBytes     = 8 << 30
+	defragAtMiB    = 128
+	memberName     = "wherry"
+	memberURL      = "http://embedded.invalid:2380"
+)
+
+// embedded is an etcd server in this process.
+type embedded struct {
+	etcd *embed.Etcd
+	lock *os.File
+	// done is closed before the server stops, so that a fatal end afterwards is
+	// not mistaken for a failure.
+	client *clientv3.Client
+}
+
+// openEmbedded opens (or makes) the etcd data below dir. An unreadable or corrupt
+// folder is one error that names it; a folder in use by another process likewise.
+func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("etcd data: %w", err)
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	etcd, err := startEtcd(ctx, dir)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("etcd data in %s cannot be opened: %w; restore the folder from a backup, or remove it to start empty", dir, err), lock.Close())
+	}
+	return &embedded{etcd: etcd, lock: lock, client: v3client.New(etcd.Server)}, nil
+}
+
+// close ends the server; what was acknowledged is on disk already.
+func (e *embedded) close() error {
+	err := e.client.Close()
+	if errors.Is(err, context.Canceled) {
+		err = nil // what Close of a client without connections answers
+	}
+	e.etcd.Close()
+	return errors.Join(err, e.lock.Close())
+}
+
+// lockDir takes the folder for this process. etcd itself would wait for ever.
+func lockDir(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "lock")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("etcd data: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errors.New("another process uses it; stop that one, or choose another data folder")
+		}
+		return nil, errors.Join(fmt.Errorf("etcd data in %s: %w", dir, err), file.Close())
+	}
+	return file, nil
+}
+
+// startEtcd starts the server and waits until it leads. etcd reports some damage by
+// panics and by exiting; both become errors here.
+func startEtcd(ctx context.Context, dir string) (etcd *embed.Etcd, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+	}()
+	cfg, err := etcdConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	etcd, err = embed.StartEtcd(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := lead(ctx, etcd.Server); err != nil {
+		etcd.Close()
+		return nil, err
+	}
+	return etcd, nil
+}
+
+func etcdConfig(dir string) (*embed.Config, error) {
+	member, err := url.Parse(memberURL)
+	if err != nil {
+		return nil, err
+	}
+	cfg := embed.NewConfig()
+	cfg.Name = memberName
+	cfg.Dir = filepath.Join(dir, "member-data")
+	// No listeners. The advertised addresses are names that never resolve; etcd
+	// only wants them to be there.
+	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
+	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = []url.URL{*member}, []url.URL{*member}
+	cfg.InitialCluster = cfg.InitialClusterFromName(memberName)
+	cfg.TickMs, cfg.ElectionMs = uint(heartbeat/time.Millisecond), uint(election/time.Millisecond)
+	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotEvery, catchUpEntries
+	cfg.QuotaBackendBytes = quotaBytes
+	cfg.BootstrapDefragThresholdMegabytes = defragAtMiB
+	cfg.MaxRequestBytes = 3 << 20
+	cfg.EnableGRPCGateway = false
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger())
+	return cfg, nil
+}
+
+// lead makes the member its cluster's leader at once, by the message that an old
+// leader sends when it hands over. Otherwise a restart waits for the election
+// timeout, which is long here so that an idle server does not tick.
+func lead(ctx context.Context, server *etcdserver.EtcdServer) error {
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	tick := time.NewTicker(campaignEvery)
+	defer tick.Stop()
+	self := uint64(server.MemberID())
+	kind := raftpb.MsgTimeoutNow
+	for {
+		select {
+		case <-server.ReadyNotify():
+			return nil
+		case err := <-server.StopNotify():
+			return fmt.Errorf("etcd stopped while starting: %v", err)
+		case <-ctx.Done():
+			return fmt.Errorf("etcd has not started: %w", ctx.Err())
+		case <-tick.C:
+		}
+		if server.Leader() != 0 {
+			continue
+		}
+		if err := server.Process(ctx, &raftpb.Message{Type: &kind, To: &self, From: &self}); err != nil {
+			return fmt.Errorf("etcd: become leader: %w", err)
+		}
+	}
+}
