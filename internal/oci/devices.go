@@ -1,0 +1,134 @@
+package oci
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Device is a device node and what may be done with it: any of r, w and m.
+type Device struct {
+	specs.LinuxDevice
+	Access string
+}
+
+func nodes(ds []Device) []specs.LinuxDevice {
+	var out []specs.LinuxDevice
+	for _, d := range ds {
+		out = append(out, d.LinuxDevice)
+	}
+	return out
+}
+
+// devices are the nodes made in the container beyond the runtime's standard ones.
+func (in Input) devices() []Device {
+	if in.security().GetPrivileged() {
+		return in.Host.Devices
+	}
+	return in.Devices
+}
+
+func number(n int64) *int64 { return &n }
+
+// deviceRules is the device list of the container's group: nothing, then making any
+// node (without CAP_MKNOD that is empty), the standard ones, terminals, and its own.
+func deviceRules(privileged bool, own []Device) []specs.LinuxDeviceCgroup {
+	if privileged {
+		return []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
+	}
+	rules := []specs.LinuxDeviceCgroup{
+		{Allow: false, Access: "rwm"},
+		{Allow: true, Type: "c", Access: "m"},
+		{Allow: true, Type: "b", Access: "m"},
+	}
+	for _, d := range [][2]int64{{1, 3}, {1, 5}, {1, 7}, {1, 8}, {1, 9}, {5, 0}, {5, 1}, {5, 2}} {
+		rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: number(d[0]), Minor: number(d[1]), Access: "rwm"})
+	}
+	rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: number(136), Access: "rwm"}) // /dev/pts
+	for _, d := range own {
+		rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: d.Type, Major: number(d.Major), Minor: number(d.Minor), Access: d.Access})
+	}
+	return rules
+}
+
+// LookupDevices finds the pod's devices on the host. A folder stands for all that
+// lie in it.
+func LookupDevices(devices []*runtimeapi.Device) ([]Device, error) {
+	var all []Device
+	for _, d := range devices {
+		host, err := filepath.EvalSymlinks(d.GetHostPath())
+		if err != nil {
+			return nil, fmt.Errorf("device %s: %w", d.GetHostPath(), err)
+		}
+		found, err := devicesAt(host, d.GetContainerPath())
+		if err != nil {
+			return nil, fmt.Errorf("device %s: %w", d.GetHostPath(), err)
+		}
+		if len(found) == 0 {
+			return nil, fmt.Errorf("device %s: not a device node", d.GetHostPath())
+		}
+		for _, f := range found {
+			if p := d.GetPermissions(); p != "" {
+				f.Access = p
+			}
+			all = append(all, f)
+		}
+	}
+	return all, nil
+}
+
+// HostDevices lists /dev for privileged containers, without what belongs to the
+// container itself.
+func HostDevices() ([]Device, error) { return devicesAt("/dev", "/dev") }
+
+var ownDev = map[string]bool{"/dev/pts": true, "/dev/shm": true, "/dev/mqueue": true, "/dev/fd": true, "/dev/console": true, "/dev/.udev": true, "/dev/.lxc": true}
+
+func devicesAt(host, inside string) ([]Device, error) {
+	var all []Device
+	err := filepath.WalkDir(host, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			if os.IsNotExist(err) && p != host {
+				return nil // gone while we looked
+			}
+			return err
+		}
+		if ownDev[p] && p != host {
+			if e.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if e.Type()&fs.ModeDevice == 0 {
+			return nil
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(p, &st); err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(host, p)
+		if err != nil {
+			return err
+		}
+		all = append(all, Device{device(filepath.Join(inside, rel), st), "rwm"})
+		return nil
+	})
+	return all, err
+}
+
+func device(path string, st unix.Stat_t) specs.LinuxDevice {
+	typ := "c"
+	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		typ = "b"
+	}
+	mode := fs.FileMode(st.Mode & 0o777)
+	uid, gid := st.Uid, st.Gid
+	return specs.LinuxDevice{
+		Path: path, Type: typ, Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)),
+		FileMode: &mode, UID: &uid, GID: &gid,
+	}
+}

@@ -1,0 +1,140 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Exec is a command that runs, or ran, in a container besides its first process.
+type Exec struct {
+	cmd     *exec.Cmd
+	dir     string
+	runtime *Runtime
+}
+
+// ExecOptions say what to run and where its streams lead.
+type ExecOptions struct {
+	ID      string
+	Cgroup  string
+	Dir     string // a folder for this exec's files; removed by Wait
+	Process specs.Process
+	Stdin   *os.File // nil is /dev/null
+	Stdout  *os.File // not with a terminal
+	Stderr  *os.File // not with a terminal
+	Console string   // unix socket that receives the terminal, with Process.Terminal
+}
+
+// Exec starts a command in a running container. The runtime process that it becomes
+// lives as long as the command.
+func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	e := &Exec{dir: o.Dir, runtime: r}
+	doc, err := json.Marshal(o.Process)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(e.file("process.json"), doc, 0o600); err != nil {
+		return nil, errors.Join(err, e.cleanup())
+	}
+	args := append(r.globalArgs(), "--log="+e.file("log"), "--log-format=json",
+		"exec", "--process="+e.file("process.json"), "--pid-file="+e.file("pid"))
+	if o.Console != "" {
+		args = append(args, "--console-socket="+o.Console)
+	}
+	e.cmd = exec.Command(r.Path, append(args, o.ID)...) //nolint:noctx // ended by Kill
+	e.cmd.Dir = "/"
+	e.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	if o.Stdin != nil {
+		e.cmd.Stdin = o.Stdin
+	}
+	if o.Stdout != nil {
+		e.cmd.Stdout = o.Stdout
+	}
+	if o.Stderr != nil {
+		e.cmd.Stderr = o.Stderr
+	}
+	p := placement{}
+	if r.own {
+		p = placement{tasks: o.Cgroup, clone: o.Cgroup, view: true}
+	}
+	if err := r.startIn(e.cmd, p); err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s exec: %w", r.Name, err), e.cleanup())
+	}
+	return e, nil
+}
+
+func (e *Exec) file(name string) string { return filepath.Join(e.dir, name) }
+
+// StartError says that the command could not be started at all.
+type StartError struct{ Message string }
+
+func (e *StartError) Error() string { return e.Message }
+
+// Wait returns the command's exit code; *StartError when it did not start.
+func (e *Exec) Wait() (code int, err error) {
+	werr := e.cmd.Wait()
+	defer func() { err = errors.Join(err, e.cleanup()) }()
+	code = e.cmd.ProcessState.ExitCode()
+	if ws, ok := e.cmd.ProcessState.Sys().(unix.WaitStatus); ok && ws.Signaled() {
+		code = 128 + int(ws.Signal())
+	}
+	var exit *exec.ExitError
+	if werr != nil && !errors.As(werr, &exit) {
+		return code, werr
+	}
+	if code == 0 {
+		return 0, nil
+	}
+	log, rerr := os.ReadFile(e.file("log"))
+	if rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+		return code, rerr
+	}
+	if msg := strings.TrimSpace(string(log)); msg != "" {
+		return code, &StartError{cleanMessage(msg)}
+	}
+	return code, nil
+}
+
+// Kill ends the command with SIGKILL: the process in the container, then the
+// runtime's.
+func (e *Exec) Kill() error {
+	pid, err := ReadPID(e.file("pid"))
+	if err == nil {
+		err = unix.Kill(pid, unix.SIGKILL)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	if err := e.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+func (e *Exec) cleanup() error { return os.RemoveAll(e.dir) }
+
+// Run is Exec and Wait; when ctx ends first the command is killed.
+func (r *Runtime) Run(ctx context.Context, o ExecOptions) (int, error) {
+	e, err := r.Exec(o)
+	if err != nil {
+		return 0, err
+	}
+	killed := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() { killed <- e.Kill() })
+	code, err := e.Wait()
+	if !stop() {
+		return code, errors.Join(context.Cause(ctx), <-killed)
+	}
+	return code, err
+}

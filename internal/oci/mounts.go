@@ -1,0 +1,114 @@
+package oci
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// ResolvedMount is a mount of the pod whose source exists and has its symbolic
+// links followed.
+type ResolvedMount struct {
+	*runtimeapi.Mount
+	Source string
+}
+
+// mounts lists what every container has, then the sandbox's files, then the pod's
+// mounts. A mount of the pod replaces one of ours at the same place.
+func (in Input) mounts() []specs.Mount {
+	own := map[string]bool{}
+	for _, m := range in.Mounts {
+		own[filepath.Clean(m.GetContainerPath())] = true
+	}
+	var all []specs.Mount
+	for _, m := range slices.Concat(in.systemMounts(), in.sandboxMounts()) {
+		if !own[m.Destination] {
+			all = append(all, m)
+		}
+	}
+	var pod []specs.Mount
+	for _, m := range in.Mounts {
+		pod = append(pod, podMount(m))
+	}
+	// A parent before what lies in it, whatever order the pod had.
+	slices.SortStableFunc(pod, func(a, b specs.Mount) int {
+		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
+	})
+	return append(all, pod...)
+}
+
+func (in Input) systemMounts() []specs.Mount {
+	sys, cgroup := "ro", "ro"
+	if in.security().GetPrivileged() {
+		sys, cgroup = "rw", "rw"
+	}
+	m := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", sys}},
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", cgroup}},
+	}
+	return m
+}
+
+// sandboxMounts are the files that all containers of the pod share.
+func (in Input) sandboxMounts() []specs.Mount {
+	var m []specs.Mount
+	write := "rw"
+	if in.security().GetReadonlyRootfs() {
+		write = "ro"
+	}
+	for _, dst := range []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} {
+		if src := in.Sandbox.Etc[dst]; src != "" {
+			m = append(m, specs.Mount{Destination: dst, Type: "bind", Source: src, Options: []string{"rbind", "rprivate", write}})
+		}
+	}
+	if in.Sandbox.Shm != "" {
+		m = append(m, specs.Mount{Destination: "/dev/shm", Type: "bind", Source: in.Sandbox.Shm, Options: []string{"rbind", "rprivate", "rw"}})
+	}
+	return m
+}
+
+func podMount(m ResolvedMount) specs.Mount {
+	opts := []string{"rbind", propagation(m.GetPropagation())}
+	switch {
+	case m.GetReadonly() && m.GetRecursiveReadOnly():
+		opts = append(opts, "rro")
+	case m.GetReadonly():
+		opts = append(opts, "ro")
+	default:
+		opts = append(opts, "rw")
+	}
+	return specs.Mount{Destination: filepath.Clean(m.GetContainerPath()), Type: "bind", Source: m.Source, Options: opts}
+}
+
+func propagation(p runtimeapi.MountPropagation) string {
+	switch p {
+	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+		return "rslave"
+	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+		return "rshared"
+	default:
+		return "rprivate"
+	}
+}
+
+// rootfsPropagation is that of the container's root: it must let through what its
+// mounts are to pass on.
+func rootfsPropagation(ms []ResolvedMount) string {
+	p := ""
+	for _, m := range ms {
+		switch m.GetPropagation() {
+		case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+			return "rshared"
+		case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+			p = "rslave"
+		}
+	}
+	return p
+}

@@ -1,0 +1,318 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/cgroup"
+)
+
+// Runtime is one OCI runtime, crun or runc or what is configured in their place,
+// together with conmon, which it runs under.
+type Runtime struct {
+	Name   string // "crun"
+	Path   string // of the executable
+	State  string // folder of the runtime's own state
+	Conmon string // path of conmon
+	Home   string // cgroup in which conmon runs
+
+	crun bool         // speaks crun's dialect
+	own  bool         // the groups are made and joined by us, not by the runtime
+	tree *cgroup.Tree // of the machine
+}
+
+// NewRuntime looks at the runtime and decides how cgroups are handled. crun manages
+// them itself on cgroup v2; elsewhere it refuses hybrid machines, so the groups are
+// ours and crun is started inside of them.
+func NewRuntime(r Runtime) (*Runtime, error) {
+	tree, err := cgroup.System()
+	if err != nil {
+		return nil, err
+	}
+	r.tree = tree
+	r.crun = strings.HasPrefix(filepath.Base(r.Path), "crun")
+	r.own = r.crun && tree.Mode() != cgroup.V2
+	if err := os.MkdirAll(r.State, 0o700); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// OwnsCgroups tells whether the caller has to make the container's group.
+func (r *Runtime) OwnsCgroups() bool { return r.own }
+
+// Bundle is a container that is to be created.
+type Bundle struct {
+	ID        string
+	Dir       string // holds config.json, and then conmon's and the runtime's files
+	Log       string // path of the CRI log; "" keeps none
+	ExitDir   string // where conmon writes the exit code to a file named ID
+	Cgroup    string
+	Terminal  bool
+	Stdin     bool
+	StdinOnce bool
+}
+
+// PIDFile has the container's first process.
+func (b Bundle) PIDFile() string { return filepath.Join(b.Dir, "pid") }
+
+// MonitorPIDFile has conmon's.
+func (b Bundle) MonitorPIDFile() string { return filepath.Join(b.Dir, "conmon.pid") }
+
+// AttachSocket is a SOCK_SEQPACKET: messages out begin with 2 (stdout) or 3 (stderr).
+func (b Bundle) AttachSocket() string { return filepath.Join(b.Dir, "attach") }
+
+// ControlFIFO takes "1 ROWS COLS" (resize) and "2 0 0" (reopen the log).
+func (b Bundle) ControlFIFO() string { return filepath.Join(b.Dir, "ctl") }
+
+// ExitFile has the exit code once the container is over and its log complete.
+func (b Bundle) ExitFile() string { return filepath.Join(b.ExitDir, b.ID) }
+
+// WriteSpec puts config.json into the bundle.
+func (b Bundle) WriteSpec(spec any) error {
+	doc, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(b.Dir, "config.json"), doc, 0o600)
+}
+
+// Create starts conmon, which creates the container and stays with it until its
+// end; conmon outlives this process. It returns the container's first process, which waits
+// for Start.
+func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
+	view, err := r.openView()
+	if err != nil {
+		return 0, err
+	}
+	defer view.close()
+	sync, w, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = sync.Close() }()
+	args, err := r.conmonArgs(b, view)
+	if err != nil {
+		return 0, errors.Join(err, w.Close())
+	}
+	var out bytes.Buffer
+	cmd := exec.Command(r.Conmon, args...) //nolint:noctx // outlives the call
+	cmd.Dir = b.Dir
+	cmd.Env = append(os.Environ(), "_OCI_SYNCPIPE=3", "LISTEN_FDS=", "NOTIFY_SOCKET=")
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	err = r.startIn(cmd, placement{tasks: r.Home, clone: b.Cgroup})
+	if cerr := w.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return 0, fmt.Errorf("start conmon: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = sync.Close() })
+	defer stop()
+	pid, err = readSync(sync)
+	if werr := cmd.Wait(); err == nil && werr != nil {
+		err = fmt.Errorf("conmon: %w: %s", werr, strings.TrimSpace(out.String()))
+	}
+	if cerr := ctx.Err(); cerr != nil {
+		err = cerr
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s create: %w", r.Name, err)
+	}
+	return pid, nil
+}
+
+// readSync reads what conmon reports over _OCI_SYNCPIPE (API version 1).
+func readSync(f io.Reader) (int, error) {
+	var msg struct {
+		Data    int    `json:"data"`
+		Message string `json:"message"`
+	}
+	if err := json.NewDecoder(f).Decode(&msg); err != nil {
+		return 0, fmt.Errorf("conmon gave no answer: %w", err)
+	}
+	if msg.Data <= 0 {
+		return 0, errors.New(cleanMessage(msg.Message))
+	}
+	return msg.Data, nil
+}
+
+// cleanMessage makes one line of what a runtime wrote to its log or stderr.
+func cleanMessage(s string) string {
+	var lines []string
+	for _, l := range strings.Split(s, "\n") {
+		var entry struct {
+			Msg   string `json:"msg"`
+			Level string `json:"level"`
+		}
+		if json.Unmarshal([]byte(l), &entry) == nil && entry.Msg != "" {
+			l = entry.Msg
+		}
+		if l = strings.TrimSpace(l); l != "" {
+			lines = append(lines, l)
+		}
+	}
+	if len(lines) == 0 {
+		return "the runtime failed without a message"
+	}
+	return strings.Join(lines, "; ")
+}
+
+func (r *Runtime) conmonArgs(b Bundle, v *view) ([]string, error) {
+	args := []string{
+		"--api-version", "1", "-c", b.ID, "-u", b.ID, "-n", b.ID, "-b", b.Dir,
+		"-p", b.PIDFile(), "-P", b.MonitorPIDFile(), "--exit-dir", b.ExitDir,
+		"--full-attach", "--no-sync-log", "--log-level", "error",
+	}
+	if b.Log != "" {
+		args = append(args, "-l", "k8s-file:"+b.Log)
+	} else {
+		args = append(args, "-l", "off:")
+	}
+	if b.Terminal {
+		args = append(args, "-t")
+	}
+	if b.Stdin {
+		args = append(args, "-i")
+		if !b.StdinOnce {
+			args = append(args, "--leave-stdin-open")
+		}
+	}
+	path, rest, err := r.command(b.Cgroup, v)
+	if err != nil {
+		return nil, err
+	}
+	args = append(args, "-r", path)
+	for _, a := range append(rest, r.globalArgs()...) {
+		args = append(args, "--runtime-arg", a)
+	}
+	return args, nil
+}
+
+// command is the program that conmon runs as its runtime, with leading arguments.
+// Where groups are ours, a shell joins the container's group before it becomes the
+// runtime, so that conmon itself stays outside: it must survive the group's end to
+// report it, and its memory is not the container's.
+func (r *Runtime) command(group string, v *view) (path string, args []string, err error) {
+	if !r.own {
+		return r.Path, nil, nil
+	}
+	tasks, err := r.tree.TaskFiles(group)
+	if err != nil {
+		return "", nil, err
+	}
+	var script strings.Builder
+	for _, t := range tasks {
+		fmt.Fprintf(&script, "echo 0 > '%s' || exit 1; ", t)
+	}
+	if v == nil {
+		script.WriteString(`exec "$@"`)
+	} else {
+		fmt.Fprintf(&script, `exec nsenter --mount=%s "$@"`, v.path())
+	}
+	return "/bin/sh", []string{"-c", script.String(), "sh", r.Path}, nil
+}
+
+func (r *Runtime) globalArgs() []string {
+	args := []string{"--root=" + r.State}
+	if r.own {
+		return append(args, "--cgroup-manager=disabled")
+	}
+	if r.crun {
+		return append(args, "--cgroup-manager=cgroupfs")
+	}
+	return args
+}
+
+// Start lets the created container run.
+func (r *Runtime) Start(ctx context.Context, id string) error {
+	if r.crun {
+		if err := r.releaseFIFO(id); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return r.run(ctx, "start", id)
+}
+
+// releaseFIFO does what `crun start` does for a container without hooks: the
+// container's first process waits for a byte in a FIFO, whose reading end it holds.
+// That saves the 4 ms of an exec. The FIFO is removed last, so that as long as it
+// exists the byte may not have been written.
+func (r *Runtime) releaseFIFO(id string) error {
+	path := r.fifo(id)
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENXIO) {
+		return errors.New("the container's process has ended before it was started")
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	_, err = unix.Write(fd, []byte{'1'})
+	return errors.Join(err, unix.Close(fd), os.Remove(path))
+}
+
+func (r *Runtime) fifo(id string) string { return filepath.Join(r.State, id, "exec.fifo") }
+
+// Waiting tells whether a created container has not been started yet; only crun's
+// way shows that.
+func (r *Runtime) Waiting(id string) bool {
+	_, err := os.Stat(r.fifo(id))
+	return err == nil
+}
+
+// Delete removes the runtime's state of a container whose processes are gone. One
+// that the runtime does not know is no error.
+func (r *Runtime) Delete(ctx context.Context, id string) error {
+	dir := filepath.Join(r.State, id)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if r.own {
+		// Nothing but files is left: the group is ours, the processes have ended.
+		return os.RemoveAll(dir)
+	}
+	if err := r.run(ctx, "delete", "--force", id); err != nil {
+		if rerr := os.RemoveAll(dir); rerr != nil {
+			return errors.Join(err, rerr)
+		}
+	}
+	return nil
+}
+
+// run executes a verb of the runtime.
+func (r *Runtime) run(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, r.Path, append(r.globalArgs(), args...)...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", r.Name, args[0], err, cleanMessage(out.String()))
+	}
+	return nil
+}
+
+// ReadPID reads a PID file.
+func ReadPID(path string) (int, error) {
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(doc)))
+	if err != nil || pid <= 0 {
+		return 0, fmt.Errorf("%s does not hold a process ID: %q", path, doc)
+	}
+	return pid, nil
+}
