@@ -29,7 +29,6 @@ import (
 	_ "k8s.io/client-go/informers"
 	_ "k8s.io/client-go/tools/events"
 	_ "k8s.io/code-generator"
-	_ "k8s.io/kube-openapi/cmd/openapi-gen"
 	_ "k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/logs"
 	_ "k8s.io/component-base/cli"
