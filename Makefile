@@ -1,0 +1,72 @@
+# Wherry: `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+GO       ?= go
+BIN      := bin/wherry
+TOOLS    := bin/tools
+KUBE     := v1.37.2
+VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LINT     := v2.15.0
+# Where `make up` keeps its node; a node of another place is VAR=value away.
+DATA_DIR ?= /var/lib/wherry
+RUN_DIR  ?= /run/wherry
+UP_FLAGS ?=
+
+export CGO_ENABLED = 0
+export WHERRY_DATA_DIR = $(DATA_DIR)
+export WHERRY_RUN_DIR  = $(RUN_DIR)
+
+VERSION_PKG := k8s.io/component-base/version
+LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
+  -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
+  -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
+
+.PHONY: help deps build images up down purge test lint bench sim conformance fuzz clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
+
+deps: ## install what a node needs from Debian: crun, runc, conmon, busybox, nftables, iproute2
+	@packaging/deps.sh
+
+build: ## build bin/wherry
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/wherry
+
+images: deps ## build the demo images into out/images
+	@$(GO) run ./test/images/build out/images
+
+up: deps build images ## start a node, run examples/hello.yaml, show the waterfall of its start
+	@examples/up.sh $(BIN) out/images $(UP_FLAGS)
+
+down: ## stop the node and what runs on it
+	@$(BIN) down
+
+purge: ## stop the node and remove its data
+	@$(BIN) down --purge
+
+test: deps build ## all tests, as root; .ci/run calls exactly this
+	@test/run.sh
+
+lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint
+	$< run ./...
+
+$(TOOLS)/golangci-lint-$(LINT):
+	@mkdir -p $(TOOLS)
+	GOBIN=$(CURDIR)/$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT)
+	@mv $(TOOLS)/golangci-lint $@
+
+bench: deps build images ## measure a fresh node: start, batch, restart, delete, idle
+	@test/bench/run.sh $(BIN)
+
+sim: ## lives of pods in virtual time: make sim LIVES=100000 SEED=1
+	$(GO) test ./internal/kubelet/... -run 'Sim|Fuzz|Property' -count=1
+
+conformance: ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e2e.test
+	@test/e2e/conformance.sh "$(E2E_TEST)"
+
+fuzz: ## each fuzz test for FUZZTIME (10s)
+	@test/fuzz.sh $(or $(FUZZTIME),10s)
+
+clean: ## remove what was built
+	rm -rf bin out

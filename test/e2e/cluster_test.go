@@ -1,0 +1,344 @@
+// Package e2e drives bin/wherry as a user would: real etcd, crun, namespaces,
+// overlayfs and nftables, through kubectl and client-go.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"wherry.dev/test/images"
+)
+
+// patience bounds every wait; a machine that is slow is no reason to fail.
+const patience = 90 * time.Second
+
+func wherryPath(t testing.TB) string {
+	t.Helper()
+	path, err := filepath.Abs("../../bin/wherry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v; `make build` makes it", err)
+	}
+	return path
+}
+
+// cluster is one instance of Wherry that belongs to a test.
+type cluster struct {
+	t       testing.TB
+	wherry  string
+	data    string
+	run     string
+	flags   []string
+	nodeIP  string
+	client  kubernetes.Interface
+	started bool
+}
+
+var instances atomic.Int32
+
+// newCluster chooses folders, ports and networks that no other instance has.
+func newCluster(t testing.TB) *cluster {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("these tests need root")
+	}
+	n := instances.Add(1)
+	// short, because sockets live below it
+	dir, err := os.MkdirTemp("", "wherry-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, wherry: wherryPath(t), data: filepath.Join(dir, "d"), run: filepath.Join(dir, "r")}
+	net3 := (os.Getpid() + int(n)) % 250
+	c.flags = []string{
+		"--node-name", fmt.Sprintf("n%d", n),
+		"--secure-port", strconv.Itoa(freePort(t)), "--kubelet-port", strconv.Itoa(freePort(t)),
+		"--pod-cidr", fmt.Sprintf("10.%d.%d.0/24", 200+n%40, net3), "--service-cidr", fmt.Sprintf("10.%d.%d.0/24", 100+n%40, net3),
+	}
+	t.Cleanup(func() {
+		c.purge()
+		if t.Failed() {
+			c.dumpLog()
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("the instance's folder cannot be removed: %v", err)
+		}
+	})
+	return c
+}
+
+// startCluster starts an instance with the busybox image.
+func startCluster(t testing.TB) *cluster {
+	t.Helper()
+	c := newCluster(t)
+	c.addImage("busybox.tar", images.SaveBusybox)
+	c.up()
+	return c
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("not TCP: %v", l.Addr())
+	}
+	return addr.Port
+}
+
+func (c *cluster) addImage(file string, save func(path string) error) {
+	c.t.Helper()
+	if err := save(filepath.Join(c.data, "images", file)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// command is a wherry command for this instance.
+func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, c.wherry, args...)
+	cmd.Env = append(os.Environ(), "WHERRY_DATA_DIR="+c.data, "WHERRY_RUN_DIR="+c.run, "KUBECONFIG=")
+	return cmd
+}
+
+// try runs a wherry command and returns what it printed.
+func (c *cluster) try(args ...string) (stdout string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	cmd := c.command(ctx, args...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("wherry %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errOut.String()))
+	}
+	return out.String(), nil
+}
+
+func (c *cluster) must(args ...string) string {
+	c.t.Helper()
+	out, err := c.try(args...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+func (c *cluster) kubectl(args ...string) string {
+	c.t.Helper()
+	return c.must(append([]string{"kubectl"}, args...)...)
+}
+
+// up starts the daemon and returns when the node is Ready.
+func (c *cluster) up(extra ...string) {
+	c.t.Helper()
+	c.started = true
+	c.must(append(append([]string{"up", "--detach"}, c.flags...), extra...)...)
+	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.data, "kubeconfig"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cfg.QPS = -1
+	if c.client, err = kubernetes.NewForConfig(cfg); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// pid is the daemon's.
+func (c *cluster) pid() int {
+	c.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(c.data, "lock"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return pid
+}
+
+func (c *cluster) purge() {
+	if !c.started {
+		return
+	}
+	if _, err := c.try("down", "--purge"); err != nil {
+		c.t.Errorf("down --purge: %v", err)
+	}
+}
+
+func (c *cluster) dumpLog() {
+	log, err := os.ReadFile(filepath.Join(c.data, "log", "wherry.log"))
+	if err != nil {
+		return // purged with the rest, or never written
+	}
+	c.t.Logf("the daemon's log ends with:\n%s", log[max(0, len(log)-8000):])
+}
+
+func (c *cluster) create(p *v1.Pod) *v1.Pod {
+	c.t.Helper()
+	if p.Namespace == "" {
+		p.Namespace = metav1.NamespaceDefault
+	}
+	out, err := c.client.CoreV1().Pods(p.Namespace).Create(c.t.Context(), p, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+func (c *cluster) get(name string) *v1.Pod {
+	c.t.Helper()
+	p, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).Get(c.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return p
+}
+
+// await watches a pod until it is as wanted, and returns it. A nil pod means gone.
+func (c *cluster) await(name, what string, ok func(*v1.Pod) bool) *v1.Pod {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	sel := fields.OneTermEqualSelector("metadata.name", name).String()
+	pods := c.client.CoreV1().Pods(metav1.NamespaceDefault)
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = sel
+			return pods.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = sel
+			return pods.Watch(ctx, o)
+		},
+	}
+	var last *v1.Pod
+	_, err := watchtools.UntilWithSync(ctx, lw, &v1.Pod{}, func(s cache.Store) (bool, error) {
+		return len(s.List()) == 0 && ok(nil), nil
+	}, func(e watch.Event) (bool, error) {
+		p, isPod := e.Object.(*v1.Pod)
+		if !isPod {
+			return false, apierrors.FromObject(e.Object)
+		}
+		if last = p; e.Type == watch.Deleted {
+			last = nil
+		}
+		return ok(last), nil
+	})
+	if err != nil {
+		c.t.Fatalf("pod %s is not %s: %v\n%s", name, what, err, describe(last))
+	}
+	return last
+}
+
+func describe(p *v1.Pod) string {
+	if p == nil {
+		return "(no pod)"
+	}
+	out := string(p.Status.Phase)
+	for _, s := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
+		out += fmt.Sprintf("\n%s: ready %v, restarts %d, state %+v, last %+v", s.Name, s.Ready, s.RestartCount, s.State, s.LastTerminationState)
+	}
+	for _, cond := range p.Status.Conditions {
+		out += fmt.Sprintf("\n%s=%s %s %s", cond.Type, cond.Status, cond.Reason, cond.Message)
+	}
+	return out
+}
+
+func running(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodRunning }
+
+func ready(p *v1.Pod) bool {
+	if p == nil {
+		return false
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == v1.PodReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func gone(p *v1.Pod) bool { return p == nil }
+
+func phase(want v1.PodPhase) func(*v1.Pod) bool {
+	return func(p *v1.Pod) bool { return p != nil && p.Status.Phase == want }
+}
+
+// delete asks for the end of a pod and waits for it.
+func (c *cluster) delete(name string) {
+	c.t.Helper()
+	err := c.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(c.t.Context(), name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		c.t.Fatal(err)
+	}
+	c.await(name, "gone", gone)
+}
+
+// exec runs a command in a pod.
+func (c *cluster) exec(pod string, command ...string) string {
+	c.t.Helper()
+	return c.kubectl(append([]string{"exec", pod, "--"}, command...)...)
+}
+
+const loop = `trap 'exit 0' TERM; while true; do sleep 1000 & wait $!; done`
+
+// busybox is a pod that runs until it is asked to go.
+func busybox(name string, change ...func(*v1.Pod)) *v1.Pod {
+	grace := int64(5)
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PodSpec{
+			TerminationGracePeriodSeconds: &grace,
+			Containers: []v1.Container{{Name: "main", Image: "docker.io/library/busybox:1.36", Command: []string{"sh", "-c", loop}}},
+		},
+	}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+// script replaces what the pod's container runs.
+func script(s string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.Containers[0].Command = []string{"sh", "-c", s} }
+}
+
+func policy(r v1.RestartPolicy) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.RestartPolicy = r }
+}
+
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	return -1
+}

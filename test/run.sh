@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# All tests, as root, and then the proof that they left nothing behind.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+if [ "$(id -u)" -ne 0 ]; then
+  echo "the tests make namespaces, mounts and cgroups: run them as root" >&2
+  exit 1
+fi
+
+# what of Wherry is on the machine: links, namespaces, mounts, cgroups, tables, monitors
+inventory() {
+  ip -o link show | grep -oE '\bwh[a-z]*-[0-9a-z]+' | sed 's/^/link /'
+  nft list tables 2>/dev/null | grep -i wherry
+  grep -iE 'wherry' /proc/self/mountinfo | awk '{print "mount " $5}'
+  find /sys/fs/cgroup -type d -name 'wherry*' 2>/dev/null | sed 's/^/cgroup /'
+  pgrep -a conmon | grep -i wherry | sed 's/^/process /'
+}
+
+before=$(inventory | sort)
+go test -p 2 -count=1 -timeout 20m ./...
+status=$?
+
+for _ in $(seq 20); do
+  left=$(comm -13 <(echo "$before") <(inventory | sort))
+  [ -z "$left" ] && break
+  sleep 0.5 # links of dropped namespaces go when the kernel gets to it
+done
+if [ -n "$left" ]; then
+  echo "the tests left this behind:" >&2
+  echo "$left" >&2
+  exit 1
+fi
+exit $status
