@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -51,9 +52,7 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		if err != nil {
 			return nil, err
 		}
-		for plugin, list := range ev {
-			s.hints[plugin] = list
-		}
+		maps.Copy(s.hints, ev)
 		first = p
 	}
 	s.queue = queue.New(queue.Config{

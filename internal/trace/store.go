@@ -103,7 +103,7 @@ func (s *Store) OnEnd(ro sdktrace.ReadOnlySpan) {
 			if span.Attributes == nil {
 				span.Attributes = map[string]string{}
 			}
-			span.Attributes[string(a.Key)] = a.Value.Emit()
+			span.Attributes[string(a.Key)] = a.Value.String()
 		}
 	}
 	if uid == "" {

@@ -53,7 +53,6 @@ type cluster struct {
 	data    string
 	run     string
 	flags   []string
-	nodeIP  string
 	client  kubernetes.Interface
 	started bool
 }
@@ -67,8 +66,8 @@ func newCluster(t testing.TB) *cluster {
 		t.Fatal("these tests need root")
 	}
 	n := instances.Add(1)
-	// short, because sockets live below it
-	dir, err := os.MkdirTemp("", "wherry-e2e-")
+	// not t.TempDir, whose long names leave no room for a socket's path
+	dir, err := os.MkdirTemp("", "wherry-e2e-") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +316,7 @@ func busybox(name string, change ...func(*v1.Pod)) *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PodSpec{
 			TerminationGracePeriodSeconds: &grace,
-			Containers: []v1.Container{{Name: "main", Image: "docker.io/library/busybox:1.36", Command: []string{"sh", "-c", loop}}},
+			Containers:                    []v1.Container{{Name: "main", Image: "docker.io/library/busybox:1.36", Command: []string{"sh", "-c", loop}}},
 		},
 	}
 	for _, f := range change {
@@ -336,8 +335,7 @@ func policy(r v1.RestartPolicy) func(*v1.Pod) {
 }
 
 func exitCode(err error) int {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode()
 	}
 	return -1

@@ -59,7 +59,7 @@ func Busybox() (Root, error) {
 	for _, d := range []string{"home", "proc", "sys", "dev", "run", "var", "var/www", "usr", "usr/bin"} {
 		r[d] = File{Mode: fs.ModeDir | 0o755}
 	}
-	for _, a := range strings.Fields(string(applets)) {
+	for a := range strings.FieldsSeq(string(applets)) {
 		if a != "busybox" {
 			r["bin/"+a] = File{Link: "busybox"}
 		}

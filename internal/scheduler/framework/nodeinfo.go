@@ -2,6 +2,7 @@ package framework
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -120,10 +121,7 @@ func (n *NodeInfo) Clone() *NodeInfo {
 			c.ports.Add(ip, p.Protocol, p.Port)
 		}
 	}
-	c.pvcs = make(map[string]int, len(n.pvcs))
-	for k, v := range n.pvcs {
-		c.pvcs[k] = v
-	}
+	c.pvcs = maps.Clone(n.pvcs)
 	return &c
 }
 

@@ -199,8 +199,8 @@ func (p *Profile) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 			return nil, named(st, pl)
 		}
 		for i, s := range scores {
-			if s.Score < fwk.MinNodeScore || s.Score > fwk.MaxNodeScore {
-				return nil, named(fwk.AsStatus(fmt.Errorf("score %d of node %s is not in [%d, %d]", s.Score, s.Name, fwk.MinNodeScore, fwk.MaxNodeScore)), pl)
+			if s.Score < fwk.MinScore || s.Score > fwk.MaxScore {
+				return nil, named(fwk.AsStatus(fmt.Errorf("score %d of node %s is not in [%d, %d]", s.Score, s.Name, fwk.MinScore, fwk.MaxScore)), pl)
 			}
 			total[i] += s.Score * pl.weight
 		}

@@ -107,7 +107,7 @@ func share(has, asked int64) int64 {
 	if has == 0 || asked > has {
 		return 0
 	}
-	return (has - asked) * fwk.MaxNodeScore / has
+	return (has - asked) * fwk.MaxScore / has
 }
 
 // ScoreExtensions is nil: the score is on the scale already.

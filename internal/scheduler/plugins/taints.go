@@ -66,10 +66,10 @@ func normalize(scores fwk.NodeScoreList, reverse bool) {
 	}
 	for i := range scores {
 		if top > 0 {
-			scores[i].Score = scores[i].Score * fwk.MaxNodeScore / top
+			scores[i].Score = scores[i].Score * fwk.MaxScore / top
 		}
 		if reverse {
-			scores[i].Score = fwk.MaxNodeScore - scores[i].Score
+			scores[i].Score = fwk.MaxScore - scores[i].Score
 		}
 	}
 }

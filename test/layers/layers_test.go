@@ -1,0 +1,99 @@
+// Package layers holds the architecture: which package may import which, directly
+// or through others.
+package layers
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "wherry.dev/"
+
+// forbidden lists, for the packages below a folder, what none of them may depend on.
+var forbidden = map[string][]string{
+	"internal/apiserver":       {"internal/kubelet", "internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/scheduler", "internal/controller", "internal/daemon"},
+	"internal/scheduler":       {"internal/kubelet", "internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/apiserver", "internal/controller", "internal/daemon"},
+	"internal/controller":      {"internal/kubelet", "internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/apiserver", "internal/scheduler", "internal/daemon"},
+	"internal/kubelet":         {"internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/netns", "internal/apiserver", "internal/scheduler", "internal/controller", "internal/daemon"},
+	"internal/kubelet/podplan": {"k8s.io/client-go", "internal/record", "internal/mount", "internal/cgroup", "internal/trace"},
+	"internal/cri":             {"internal/kubelet", "internal/apiserver", "internal/scheduler", "internal/controller", "internal/daemon", "k8s.io/api/core/v1"},
+	"internal/oci":             {"internal/cri", "internal/kubelet", "internal/image", "internal/cni"},
+	"internal/cni":             {"internal/cri", "internal/kubelet", "internal/image", "internal/oci"},
+	"internal/image":           {"internal/cri", "internal/kubelet", "internal/oci", "internal/cni"},
+	"internal/record":          {"internal/", "k8s.io/"},
+	"internal/mount":           {"internal/", "k8s.io/"},
+	"internal/netns":           {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
+	"internal/cgroup":          {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
+	"internal/trace":           {"internal/", "k8s.io/"},
+	"internal/config":          {"internal/kubelet", "internal/cri", "internal/apiserver", "internal/daemon"},
+	"internal":                 {"k8s.io/kubernetes"},
+	"cmd":                      {"k8s.io/kubernetes"},
+}
+
+type pkg struct {
+	ImportPath string
+	Deps       []string
+}
+
+func load(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps=false", "-json=ImportPath,Deps", "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var pkgs []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return pkgs
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+func below(path, folder string) bool {
+	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
+}
+
+func TestImportsRunDownwards(t *testing.T) {
+	pkgs := load(t)
+	for folder, denied := range forbidden {
+		found := false
+		for _, p := range pkgs {
+			if !below(p.ImportPath, module+folder) {
+				continue
+			}
+			found = true
+			for _, dep := range p.Deps {
+				if bad := broken(p.ImportPath, dep, denied); bad != "" {
+					t.Errorf("%s depends on %s; nothing in %s may depend on %s", p.ImportPath, dep, folder, bad)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("there is no package in %s: the rule holds nothing", folder)
+		}
+	}
+}
+
+// broken returns the rule that a dependency breaks; a package may use its own parts.
+func broken(path, dep string, denied []string) string {
+	for _, d := range denied {
+		full := d
+		if strings.HasPrefix(d, "internal") {
+			full = module + d
+		}
+		if below(dep, full) && !below(dep, path) && !below(path, dep) {
+			return d
+		}
+	}
+	return ""
+}
