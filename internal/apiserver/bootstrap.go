@@ -35,10 +35,10 @@ func follow[T registry.Object](s *Server, group, resource string, f *registry.Fo
 func (s *Server) followers() []follower {
 	const group = rbacv1.GroupName
 	return []follower{
-		follow(s, group, "roles", registry.NewFollower(s.rbac.SetRole, s.rbac.DeleteRole)),
-		follow(s, group, "clusterroles", registry.NewFollower(s.rbac.SetClusterRole, s.rbac.DeleteClusterRole)),
-		follow(s, group, "rolebindings", registry.NewFollower(s.rbac.SetRoleBinding, s.rbac.DeleteBinding)),
-		follow(s, group, "clusterrolebindings", registry.NewFollower(s.rbac.SetClusterRoleBinding, s.rbac.DeleteBinding)),
+		follow(s, group, "roles", registry.NewFollower(s.roles.SetRole, s.roles.DeleteRole)),
+		follow(s, group, "clusterroles", registry.NewFollower(s.roles.SetClusterRole, s.roles.DeleteClusterRole)),
+		follow(s, group, "rolebindings", registry.NewFollower(s.roles.SetRoleBinding, s.roles.DeleteBinding)),
+		follow(s, group, "clusterrolebindings", registry.NewFollower(s.roles.SetClusterRoleBinding, s.roles.DeleteBinding)),
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/client-go/util/keyutil"
+
 	"wherry.dev/internal/pki"
 )
 
@@ -17,6 +19,7 @@ type credentials struct {
 	caPEM, clientCA                      []byte
 	servingCert, servingKey              []byte
 	serviceAccountKey                    crypto.Signer
+	serviceAccountKeys                   []crypto.PublicKey // that tokens may be signed by
 	kubeletCert, kubeletKey, kubeletRoot string
 }
 
@@ -51,6 +54,16 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 	c.serviceAccountKey, err = pki.LoadOrCreateKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("service account signing key: %w", err)
+	}
+	c.serviceAccountKeys = []crypto.PublicKey{c.serviceAccountKey.Public()}
+	for _, file := range cfg.ServiceAccountKeyFiles {
+		keys, err := keyutil.PublicKeysFromFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("service account key (--service-account-key-file): %w", err)
+		}
+		for _, k := range keys {
+			c.serviceAccountKeys = append(c.serviceAccountKeys, k)
+		}
 	}
 	return c, nil
 }

@@ -1,38 +1,28 @@
 package apiserver
 
 import (
-	"crypto/x509"
 	"fmt"
 	"net/http"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/group"
-	"k8s.io/apiserver/pkg/authentication/request/anonymous"
-	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
-	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
-	"k8s.io/apiserver/pkg/authentication/request/websocket"
-	authnx509 "k8s.io/apiserver/pkg/authentication/request/x509"
-	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	authzunion "k8s.io/apiserver/pkg/authorization/union"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/healthz"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/component-base/compatibility"
 	baseversion "k8s.io/component-base/version"
 
-	"wherry.dev/internal/apiserver/auth/rbac"
+	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/openapi"
+	"wherry.dev/internal/apiserver/registry/review"
 	"wherry.dev/internal/apiserver/scheme"
 )
 
@@ -52,6 +42,13 @@ func (s *Server) install() error {
 	s.generic.ShutdownTimeout = shutdownTimeout
 	if err := s.installGroups(); err != nil {
 		return err
+	}
+	discovery, err := token.Discovery(s.cfg.ServiceAccountIssuer, s.advertised(), s.creds.serviceAccountKeys)
+	if err != nil {
+		return err
+	}
+	for path, handler := range discovery {
+		s.generic.Handler.NonGoRestfulMux.Handle(path, handler)
 	}
 	s.handler = s.generic.Handler
 	return nil
@@ -79,10 +76,9 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.OpenAPIV3Config.Info.Title = "Kubernetes"
 	check := healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Check(r.Context()) })
 	cfg.AddHealthChecks(check)
-	if err := s.secure(cfg); err != nil {
-		return nil, err
-	}
-	return cfg, s.authorization(cfg)
+	cfg.Authorization.Authorizer = s.authorizer
+	cfg.RuleResolver = s.byRole
+	return cfg, s.secure(cfg)
 }
 
 // effectiveVersion is the library's notion of our version; Info also answers /version.
@@ -99,60 +95,6 @@ func (v effectiveVersion) Info() *version.Info {
 	return &info
 }
 
-// secure sets up TLS and who clients are.
-func (s *Server) secure(cfg *genericapiserver.Config) error {
-	serving, err := dynamiccertificates.NewStaticCertKeyContent("serving-cert", s.creds.servingCert, s.creds.servingKey)
-	if err != nil {
-		return fmt.Errorf("serving certificate: %w", err)
-	}
-	clientCA, err := dynamiccertificates.NewStaticCAContent("client-ca", s.creds.clientCA)
-	if err != nil {
-		return fmt.Errorf("client CA: %w", err)
-	}
-	cfg.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: serving, ClientCA: clientCA}
-
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(s.creds.clientCA)
-	opts := authnx509.DefaultVerifyOptions()
-	opts.Roots = roots
-	token := tokenunion.New(s.tokenAuthenticators()...)
-	known := authnunion.New(
-		inProcessAuthenticator,
-		authnx509.New(opts, authnx509.CommonNameUserConversion),
-		bearertoken.New(token),
-		websocket.NewProtocolAuthenticator(token),
-	)
-	all := []authenticator.Request{group.NewAuthenticatedGroupAdder(known)}
-	if s.cfg.AnonymousAuth {
-		all = append(all, anonymous.NewAuthenticator(nil))
-	}
-	cfg.Authentication.Authenticator = authnunion.NewFailOnError(all...)
-	cfg.Authentication.APIAudiences = s.cfg.APIAudiences
-	return nil
-}
-
-func (s *Server) tokenAuthenticators() []authenticator.Token {
-	return []authenticator.Token{s.users}
-}
-
-// authorization asks, in this order: is it an administrator, do the roles allow it.
-func (s *Server) authorization(cfg *genericapiserver.Config) error {
-	s.rbac = rbac.NewIndex()
-	byRole := rbac.NewAuthorizer(s.rbac)
-	union, err := authzunion.New(
-		authzunion.NamedAuthorizer{AuthorizerName: "Masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
-		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: byRole},
-	)
-	if err != nil {
-		return err
-	}
-	cfg.Authorization.Authorizer = union
-	cfg.RuleResolver = byRole
-	return nil
-}
-
-var _ authorizer.RuleResolver = (*rbac.Authorizer)(nil)
-
 // installGroups serves every resource of the table.
 func (s *Server) installGroups() error {
 	parameters := runtime.NewParameterCodec(s.scheme)
@@ -165,6 +107,10 @@ func (s *Server) installGroups() error {
 			storages[b.GVR.Group][path] = storage
 		}
 	}
+	// Events are served by two groups, reviews are not stored.
+	storages[eventsv1.GroupName] = map[string]rest.Storage{"events": s.store("", "events")}
+	storages[authenticationv1.GroupName] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
+	storages[authorizationv1.GroupName] = review.Authorization(s.authorizer, s.byRole)
 	var groups []*genericapiserver.APIGroupInfo
 	for _, gv := range scheme.Groups {
 		if len(storages[gv.Group]) == 0 {
@@ -172,10 +118,7 @@ func (s *Server) installGroups() error {
 		}
 		info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, s.scheme, parameters, s.codecs)
 		info.VersionedResourcesStorageMap[gv.Version] = storages[gv.Group]
-		if gv.Group == metav1.GroupName {
-			continue
-		}
-		if gv.Group == "" {
+		if gv.Group == corev1.GroupName {
 			if err := s.generic.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {
 				return fmt.Errorf("install API group core: %w", err)
 			}

@@ -13,14 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver/auth/rbac"
+	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/defaults"
+	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/resources"
+	"wherry.dev/internal/apiserver/registry/serviceaccount"
 	"wherry.dev/internal/apiserver/scheme"
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/pki"
@@ -34,10 +39,17 @@ type Server struct {
 	scheme   *runtime.Scheme
 	codecs   serializer.CodecFactory
 	backend  *storage.Backend
+	lookup   *registry.Lookup
+	kubelets *node.Connector
 	built    map[schema.GroupResource]*registry.Built
-	rbac     *rbac.Index
-	users    *loopbackUsers
-	generic  *genericapiserver.GenericAPIServer
+	// What authorization decides by.
+	roles         *rbac.Index
+	byRole        *rbac.Authorizer
+	authorizer    authorizer.Authorizer
+	tokens        *token.Authenticator
+	authenticator authenticator.Request
+	users         *loopbackUsers
+	generic       *genericapiserver.GenericAPIServer
 
 	// handler is what in-process requests go to; set once everything is installed.
 	handler http.Handler
@@ -81,6 +93,9 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.buildStores(); err != nil {
 		return err
 	}
+	if err := s.makeAuth(); err != nil {
+		return err
+	}
 	return s.install()
 }
 
@@ -89,6 +104,9 @@ func (s *Server) close() error {
 	var errs []error
 	if s.generic != nil {
 		s.generic.Destroy()
+	}
+	if s.kubelets != nil {
+		s.kubelets.Close()
 	}
 	for _, b := range s.built {
 		b.Store.Destroy()
@@ -143,15 +161,47 @@ var storagePrefixes = map[schema.GroupResource]string{
 }
 
 func (s *Server) buildStores() error {
+	deps, err := s.deps()
+	if err != nil {
+		return err
+	}
 	s.built = map[schema.GroupResource]*registry.Built{}
-	for _, row := range resources.All(resources.Deps{}) {
+	for _, row := range resources.All(deps) {
 		b, err := row.Build(s.scheme, s.backend)
 		if err != nil {
 			return err
 		}
 		s.built[b.GVR.GroupResource()] = b
+		s.lookup.Add(b.GVR.GroupResource(), b.Store.Store)
 	}
 	return nil
+}
+
+// deps is what the rows of the table get from us.
+func (s *Server) deps() (resources.Deps, error) {
+	s.lookup = registry.NewLookup()
+	files := node.TLS{CertFile: s.creds.kubeletCert, KeyFile: s.creds.kubeletKey, CAFile: s.creds.kubeletRoot}
+	var err error
+	if s.kubelets, err = node.NewConnector(s.lookup, files, s.cfg.KubeletTimeout); err != nil {
+		return resources.Deps{}, err
+	}
+	issuer, err := token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey)
+	if err != nil {
+		return resources.Deps{}, err
+	}
+	return resources.Deps{
+		Lookup:   s.lookup,
+		Kubelets: s.kubelets,
+		Tokens: &serviceaccount.Token{
+			Issuer:     issuer,
+			Audiences:  s.cfg.APIAudiences,
+			MaxSeconds: int64(s.cfg.ServiceAccountMaxExpiration.Seconds()),
+			Lookup:     s.lookup,
+		},
+		Authorizer: func() authorizer.Authorizer { return s.authorizer },
+		Roles:      func() (*rbac.Authorizer, *rbac.Index) { return s.byRole, s.roles },
+		EventTTL:   s.cfg.EventTTL,
+	}, nil
 }
 
 // store returns the storage of a resource that the table has.

@@ -53,7 +53,24 @@ type Row[T Object] struct {
 	// alone cannot say. Status is nil where there is none.
 	Customize func(main, status *genericregistry.Store)
 	// Endpoints adds subresources, or replaces the main endpoint (key "").
-	Endpoints func(main *Store, status *StatusStore) map[string]rest.Storage
+	Endpoints func(*Endpoints[T]) map[string]rest.Storage
+}
+
+// Endpoints is what a row makes its further endpoints from.
+type Endpoints[T Object] struct {
+	Main   *Store
+	Status *StatusStore // nil where the row has none
+	row    Row[T]
+	scheme *runtime.Scheme
+}
+
+// Update returns an endpoint that only updates existing objects, by a strategy of
+// its own.
+func (e *Endpoints[T]) Update(hooks Strategy[T]) *StatusStore {
+	store := *e.Main.Store
+	e.row.setStrategy(&store, e.scheme, hooks)
+	store.CreateStrategy, store.DeleteStrategy = e.Main.CreateStrategy, e.Main.DeleteStrategy
+	return &StatusStore{&store}
 }
 
 // Definition is a Row of any type.
@@ -141,25 +158,18 @@ func (r Row[T]) endpoints(s *runtime.Scheme, store *genericregistry.Store) *Buil
 	name := r.Resource.Resource
 	main := &Store{store, r.ShortNames, r.Categories}
 	built := &Built{GVR: r.Resource, Store: main, Endpoints: map[string]rest.Storage{name: main}}
-	var status *StatusStore
+	points := &Endpoints[T]{Main: main, row: r, scheme: s}
 	if r.Status != nil {
-		statusStore := *store
-		r.setStrategy(&statusStore, s, *r.Status)
-		statusStore.CreateStrategy, statusStore.DeleteStrategy = store.CreateStrategy, store.DeleteStrategy
-		status = &StatusStore{&statusStore}
-		built.Endpoints[name+"/status"] = status
+		points.Status = points.Update(*r.Status)
+		built.Endpoints[name+"/status"] = points.Status
 	}
 	if r.Customize != nil {
-		if status == nil {
-			r.Customize(store, nil)
-		} else {
-			r.Customize(store, status.store)
-		}
+		r.Customize(store, points.statusStore())
 	}
 	if r.Endpoints == nil {
 		return built
 	}
-	for sub, endpoint := range r.Endpoints(main, status) {
+	for sub, endpoint := range r.Endpoints(points) {
 		if sub == "" {
 			built.Endpoints[name] = endpoint
 			continue
@@ -167,6 +177,13 @@ func (r Row[T]) endpoints(s *runtime.Scheme, store *genericregistry.Store) *Buil
 		built.Endpoints[name+"/"+sub] = endpoint
 	}
 	return built
+}
+
+func (e *Endpoints[T]) statusStore() *genericregistry.Store {
+	if e.Status == nil {
+		return nil
+	}
+	return e.Status.store
 }
 
 func (r Row[T]) setStrategy(store *genericregistry.Store, s *runtime.Scheme, hooks Strategy[T]) {

@@ -20,8 +20,8 @@ var (
 	_ rest.ResetFieldsStrategy = (*StatusStore)(nil)
 )
 
-// NewStatusStore returns an endpoint that updates by the strategy of store.
-func NewStatusStore(store *genericregistry.Store) *StatusStore { return &StatusStore{store} }
+// Store is the generic store behind the endpoint.
+func (s *StatusStore) Store() *genericregistry.Store { return s.store }
 
 // New implements rest.Storage.
 func (s *StatusStore) New() runtime.Object { return s.store.New() }

@@ -6,6 +6,7 @@ package registry
 
 import (
 	"context"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,8 +41,8 @@ type Strategy[T Object] struct {
 	// Graceful decides whether a deletion is graceful, and for how long
 	// (opts.GracePeriodSeconds). Nil: never.
 	Graceful func(ctx context.Context, obj T, opts *metav1.DeleteOptions) bool
-	// Reset lists top-level fields ("status") that this endpoint leaves as they
-	// were; appliers do not become their owners here.
+	// Reset lists fields ("status", "metadata.ownerReferences") that this endpoint
+	// leaves as they were; appliers do not become their owners here.
 	Reset []string
 	// CreateOnUpdate lets a PUT create the object.
 	CreateOnUpdate bool
@@ -124,7 +125,11 @@ func (s strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	}
 	set := fieldpath.NewSet()
 	for _, name := range s.Reset {
-		set.Insert(fieldpath.MakePathOrDie(name))
+		var parts []any
+		for part := range strings.SplitSeq(name, ".") {
+			parts = append(parts, part)
+		}
+		set.Insert(fieldpath.MakePathOrDie(parts...))
 	}
 	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(s.apiVersion): set}
 }

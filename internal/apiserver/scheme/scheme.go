@@ -54,10 +54,12 @@ func New() *runtime.Scheme {
 	)
 	utilruntime.Must(builder.AddToScheme(s))
 	for _, gv := range Groups {
-		addHub(s, gv)
+		if gv != eventsv1.SchemeGroupVersion {
+			addHub(s, gv)
+		}
 		utilruntime.Must(s.SetVersionPriority(gv))
 	}
-	// events.k8s.io shares its storage, and therefore its hub, with core events.
+	utilruntime.Must(addEvents(s))
 	utilruntime.Must(addOptionConversions(s))
 	return s
 }

@@ -82,7 +82,8 @@ func (b *Binding) assign(ctx context.Context, binding *corev1.Binding, dryRun bo
 		return err
 	}
 	resource := b.store.DefaultQualifiedResource
-	err = b.store.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions(binding),
+	bound := &corev1.Pod{}
+	err = b.store.Storage.GuaranteedUpdate(ctx, key, bound, false, preconditions(binding),
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			p, ok := obj.(*corev1.Pod)
 			if !ok {
@@ -91,6 +92,7 @@ func (b *Binding) assign(ctx context.Context, binding *corev1.Binding, dryRun bo
 			return p, bind(p, binding)
 		}), dryRun, nil)
 	if err == nil {
+		record(ctx, bound, "apiserver: bind pod")
 		return nil
 	}
 	err = storeerr.InterpretGetError(err, resource, binding.Name)

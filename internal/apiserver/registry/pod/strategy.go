@@ -5,6 +5,7 @@ package pod
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -73,6 +74,67 @@ func PrepareStatus(_ context.Context, p, old *corev1.Pod) {
 	if p.Status.QOSClass == "" {
 		p.Status.QOSClass = old.Status.QOSClass
 	}
+	keepObservedGeneration(p, old)
+}
+
+// keepObservedGeneration: a client that does not know the field does not clear it.
+// Several conditions of one type are matched in their order.
+func keepObservedGeneration(p, old *corev1.Pod) {
+	if p.Status.ObservedGeneration == 0 {
+		p.Status.ObservedGeneration = old.Status.ObservedGeneration
+	}
+	seen := map[corev1.PodConditionType][]int64{}
+	for _, c := range old.Status.Conditions {
+		seen[c.Type] = append(seen[c.Type], c.ObservedGeneration)
+	}
+	for i := range p.Status.Conditions {
+		c := &p.Status.Conditions[i]
+		was := seen[c.Type]
+		if len(was) == 0 {
+			continue
+		}
+		seen[c.Type] = was[1:]
+		if c.ObservedGeneration == 0 {
+			c.ObservedGeneration = was[0]
+		}
+	}
+}
+
+// PrepareEphemeralContainers keeps everything but the ephemeral containers.
+func PrepareEphemeralContainers(_ context.Context, p, old *corev1.Pod) {
+	containers := p.Spec.EphemeralContainers
+	p.Spec, p.Status = old.Spec, old.Status
+	metav1.ResetObjectMetaForStatus(&p.ObjectMeta, &old.ObjectMeta)
+	p.Spec.EphemeralContainers = containers
+	setGeneration(p, old)
+}
+
+// PrepareResize keeps everything but the containers' resources and resize policies. A
+// change of the list of containers is left for validation to refuse.
+func PrepareResize(_ context.Context, p, old *corev1.Pod) {
+	if len(p.Spec.Containers) == len(old.Spec.Containers) && len(p.Spec.InitContainers) == len(old.Spec.InitContainers) {
+		containers := onlyResized(p.Spec.Containers, old.Spec.Containers)
+		inits := onlyResized(p.Spec.InitContainers, old.Spec.InitContainers)
+		resources := p.Spec.Resources
+		p.Spec, p.Status = old.Spec, old.Status
+		p.Spec.Containers, p.Spec.InitContainers, p.Spec.Resources = containers, inits, resources
+		metav1.ResetObjectMetaForStatus(&p.ObjectMeta, &old.ObjectMeta)
+	}
+	setGeneration(p, old)
+}
+
+// onlyResized returns old with the resources of updated, which must name the same
+// containers in the same order; otherwise updated itself.
+func onlyResized(updated, old []corev1.Container) []corev1.Container {
+	out := slices.Clone(old)
+	for i := range out {
+		if out[i].Name != updated[i].Name {
+			return updated
+		}
+		out[i].Resources = updated[i].Resources
+		out[i].ResizePolicy = updated[i].ResizePolicy
+	}
+	return out
 }
 
 func setGeneration(p, old *corev1.Pod) {

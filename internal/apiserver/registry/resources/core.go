@@ -6,17 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/fields"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/namespace"
+	"wherry.dev/internal/apiserver/registry/node"
 )
 
-func core(deps Deps) []registry.Definition {
-	return []registry.Definition{
-		pods(deps), nodes(), namespaces(), events(), configMaps(), secrets(), serviceAccounts(), services(), endpoints(),
-	}
-}
-
-func nodes() registry.Row[*corev1.Node] {
+func nodes(deps Deps) registry.Row[*corev1.Node] {
 	return registry.Row[*corev1.Node]{
 		Resource:   gvr(corev1.SchemeGroupVersion, "nodes"),
 		Kind:       "Node",
@@ -37,6 +35,9 @@ func nodes() registry.Row[*corev1.Node] {
 			return fields.Set{"spec.unschedulable": boolString(n.Spec.Unschedulable)}
 		},
 		FieldLabels: []string{"spec.unschedulable"},
+		Endpoints: func(*registry.Endpoints[*corev1.Node]) map[string]rest.Storage {
+			return map[string]rest.Storage{"proxy": node.NewProxy(deps.Kubelets)}
+		},
 	}
 }
 
@@ -50,11 +51,10 @@ func namespaces() registry.Row[*corev1.Namespace] {
 		NewList:    list[corev1.NamespaceList](),
 		CheckName:  validation.ValidateNamespaceName,
 		Strategy: registry.Strategy[*corev1.Namespace]{
-			Create: prepareNamespace,
-			Update: func(_ context.Context, obj, old *corev1.Namespace) {
-				obj.Spec.Finalizers, obj.Status = old.Spec.Finalizers, old.Status
-			},
-			Reset: []string{"status"},
+			Create:       namespace.PrepareCreate,
+			Update:       namespace.PrepareUpdate,
+			Canonicalize: namespace.Canonicalize,
+			Reset:        []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.Namespace]{
 			Update: func(_ context.Context, obj, old *corev1.Namespace) { obj.Spec = old.Spec },
@@ -64,17 +64,20 @@ func namespaces() registry.Row[*corev1.Namespace] {
 			return fields.Set{"status.phase": string(n.Status.Phase), "name": n.Name}
 		},
 		FieldLabels: []string{"status.phase", "name"},
+		Customize: func(main, status *genericregistry.Store) {
+			main.ShouldDeleteDuringUpdate = namespace.DeleteDuringUpdate
+			status.ShouldDeleteDuringUpdate = namespace.DeleteDuringUpdate
+		},
+		Endpoints: func(row *registry.Endpoints[*corev1.Namespace]) map[string]rest.Storage {
+			return map[string]rest.Storage{
+				"": namespace.NewStore(row.Main),
+				"finalize": row.Update(registry.Strategy[*corev1.Namespace]{
+					Update: func(_ context.Context, obj, old *corev1.Namespace) { obj.Status = old.Status },
+					Reset:  []string{"status"},
+				}),
+			}
+		},
 	}
-}
-
-func prepareNamespace(_ context.Context, ns *corev1.Namespace) {
-	ns.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
-	for _, f := range ns.Spec.Finalizers {
-		if f == corev1.FinalizerKubernetes {
-			return
-		}
-	}
-	ns.Spec.Finalizers = append(ns.Spec.Finalizers, corev1.FinalizerKubernetes)
 }
 
 func configMaps() registry.Row[*corev1.ConfigMap] {
@@ -99,14 +102,19 @@ func secrets() registry.Row[*corev1.Secret] {
 		New:        func() *corev1.Secret { return &corev1.Secret{} },
 		NewList:    list[corev1.SecretList](),
 		CheckName:  validation.NameIsDNSSubdomain,
-		Fields: func(s *corev1.Secret) fields.Set {
-			return fields.Set{"type": string(s.Type)}
+		Strategy: registry.Strategy[*corev1.Secret]{
+			Update: func(_ context.Context, obj, old *corev1.Secret) {
+				if obj.Type == "" {
+					obj.Type = old.Type
+				}
+			},
 		},
+		Fields:      func(s *corev1.Secret) fields.Set { return fields.Set{"type": string(s.Type)} },
 		FieldLabels: []string{"type"},
 	}
 }
 
-func serviceAccounts() registry.Row[*corev1.ServiceAccount] {
+func serviceAccounts(deps Deps) registry.Row[*corev1.ServiceAccount] {
 	return registry.Row[*corev1.ServiceAccount]{
 		Resource:   gvr(corev1.SchemeGroupVersion, "serviceaccounts"),
 		Kind:       "ServiceAccount",
@@ -116,6 +124,9 @@ func serviceAccounts() registry.Row[*corev1.ServiceAccount] {
 		New:        func() *corev1.ServiceAccount { return &corev1.ServiceAccount{} },
 		NewList:    list[corev1.ServiceAccountList](),
 		CheckName:  validation.ValidateServiceAccountName,
+		Endpoints: func(*registry.Endpoints[*corev1.ServiceAccount]) map[string]rest.Storage {
+			return map[string]rest.Storage{"token": deps.Tokens}
+		},
 	}
 }
 
@@ -146,7 +157,7 @@ func services() registry.Row[*corev1.Service] {
 	}
 }
 
-func endpoints() registry.Row[*corev1.Endpoints] {
+func endpoints() registry.Row[*corev1.Endpoints] { //nolint:staticcheck // deprecated, but served
 	return registry.Row[*corev1.Endpoints]{
 		Resource:   gvr(corev1.SchemeGroupVersion, "endpoints"),
 		Kind:       "Endpoints",
@@ -159,47 +170,87 @@ func endpoints() registry.Row[*corev1.Endpoints] {
 	}
 }
 
-// eventTTL is how long an event is kept, in seconds (--event-ttl's default).
-const eventTTL = 3600
-
-func events() registry.Row[*corev1.Event] {
-	return registry.Row[*corev1.Event]{
-		Resource:   gvr(corev1.SchemeGroupVersion, "events"),
-		Kind:       "Event",
-		Singular:   "event",
-		ShortNames: []string{"ev"},
+func limitRanges() registry.Row[*corev1.LimitRange] {
+	return registry.Row[*corev1.LimitRange]{
+		Resource:   gvr(corev1.SchemeGroupVersion, "limitranges"),
+		Kind:       "LimitRange",
+		Singular:   "limitrange",
+		ShortNames: []string{"limits"},
 		Namespaced: true,
-		New:        func() *corev1.Event { return &corev1.Event{} },
-		NewList:    list[corev1.EventList](),
+		New:        func() *corev1.LimitRange { return &corev1.LimitRange{} },
+		NewList:    list[corev1.LimitRangeList](),
 		CheckName:  validation.NameIsDNSSubdomain,
-		Strategy:   registry.Strategy[*corev1.Event]{CreateOnUpdate: true},
-		TTL:        func(*corev1.Event) uint64 { return eventTTL },
-		Fields:     eventFields,
-		FieldLabels: []string{
-			"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-			"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
-			"reason", "reportingComponent", "source", "type",
+	}
+}
+
+func resourceQuotas() registry.Row[*corev1.ResourceQuota] {
+	return registry.Row[*corev1.ResourceQuota]{
+		Resource:   gvr(corev1.SchemeGroupVersion, "resourcequotas"),
+		Kind:       "ResourceQuota",
+		Singular:   "resourcequota",
+		ShortNames: []string{"quota"},
+		Namespaced: true,
+		New:        func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} },
+		NewList:    list[corev1.ResourceQuotaList](),
+		CheckName:  validation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*corev1.ResourceQuota]{
+			Create: func(_ context.Context, q *corev1.ResourceQuota) { q.Status = corev1.ResourceQuotaStatus{} },
+			Update: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Status = old.Status },
+			Reset:  []string{"status"},
+		},
+		Status: &registry.Strategy[*corev1.ResourceQuota]{
+			Update: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Spec = old.Spec },
+			Reset:  []string{"spec"},
 		},
 	}
 }
 
-func eventFields(e *corev1.Event) fields.Set {
-	source := e.Source.Component
-	if source == "" {
-		source = e.ReportingController
+func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
+	return registry.Row[*corev1.PersistentVolume]{
+		Resource:   gvr(corev1.SchemeGroupVersion, "persistentvolumes"),
+		Kind:       "PersistentVolume",
+		Singular:   "persistentvolume",
+		ShortNames: []string{"pv"},
+		New:        func() *corev1.PersistentVolume { return &corev1.PersistentVolume{} },
+		NewList:    list[corev1.PersistentVolumeList](),
+		CheckName:  validation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*corev1.PersistentVolume]{
+			Create: func(_ context.Context, v *corev1.PersistentVolume) {
+				v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
+			},
+			Update: func(_ context.Context, v, old *corev1.PersistentVolume) { v.Status = old.Status },
+			Reset:  []string{"status"},
+		},
+		Status: &registry.Strategy[*corev1.PersistentVolume]{
+			Update: func(_ context.Context, v, old *corev1.PersistentVolume) { v.Spec = old.Spec },
+			Reset:  []string{"spec"},
+		},
+		Fields:      func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} },
+		FieldLabels: []string{"name"},
 	}
-	return fields.Set{
-		"involvedObject.kind":            e.InvolvedObject.Kind,
-		"involvedObject.namespace":       e.InvolvedObject.Namespace,
-		"involvedObject.name":            e.InvolvedObject.Name,
-		"involvedObject.uid":             string(e.InvolvedObject.UID),
-		"involvedObject.apiVersion":      e.InvolvedObject.APIVersion,
-		"involvedObject.resourceVersion": e.InvolvedObject.ResourceVersion,
-		"involvedObject.fieldPath":       e.InvolvedObject.FieldPath,
-		"reason":                         e.Reason,
-		"reportingComponent":             e.ReportingController,
-		"source":                         source,
-		"type":                           e.Type,
+}
+
+func persistentVolumeClaims() registry.Row[*corev1.PersistentVolumeClaim] {
+	return registry.Row[*corev1.PersistentVolumeClaim]{
+		Resource:   gvr(corev1.SchemeGroupVersion, "persistentvolumeclaims"),
+		Kind:       "PersistentVolumeClaim",
+		Singular:   "persistentvolumeclaim",
+		ShortNames: []string{"pvc"},
+		Namespaced: true,
+		New:        func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} },
+		NewList:    list[corev1.PersistentVolumeClaimList](),
+		CheckName:  validation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*corev1.PersistentVolumeClaim]{
+			Create: func(_ context.Context, c *corev1.PersistentVolumeClaim) {
+				c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+			},
+			Update: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Status = old.Status },
+			Reset:  []string{"status"},
+		},
+		Status: &registry.Strategy[*corev1.PersistentVolumeClaim]{
+			Update: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Spec = old.Spec },
+			Reset:  []string{"spec"},
+		},
 	}
 }
 

@@ -5,18 +5,13 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
+	nodev1 "k8s.io/api/node/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validation"
 
 	"wherry.dev/internal/apiserver/registry"
 )
-
-func others(Deps) []registry.Definition {
-	return []registry.Definition{
-		leases(), endpointSlices(), roles(), clusterRoles(), roleBindings(), clusterRoleBindings(),
-	}
-}
 
 func leases() registry.Row[*coordinationv1.Lease] {
 	return registry.Row[*coordinationv1.Lease]{
@@ -27,7 +22,7 @@ func leases() registry.Row[*coordinationv1.Lease] {
 		New:        func() *coordinationv1.Lease { return &coordinationv1.Lease{} },
 		NewList:    list[coordinationv1.LeaseList](),
 		CheckName:  validation.NameIsDNSSubdomain,
-		Strategy:   registry.Strategy[*coordinationv1.Lease]{CreateOnUpdate: true},
+		Strategy:   registry.Strategy[*coordinationv1.Lease]{CreateOnUpdate: true, NoUnconditionalUpdate: true},
 	}
 }
 
@@ -51,48 +46,28 @@ func endpointSlices() registry.Row[*discoveryv1.EndpointSlice] {
 	}
 }
 
-func roles() registry.Row[*rbacv1.Role] {
-	return registry.Row[*rbacv1.Role]{
-		Resource:   gvr(rbacv1.SchemeGroupVersion, "roles"),
-		Kind:       "Role",
-		Singular:   "role",
-		Namespaced: true,
-		New:        func() *rbacv1.Role { return &rbacv1.Role{} },
-		NewList:    list[rbacv1.RoleList](),
-		Strategy:   registry.Strategy[*rbacv1.Role]{CreateOnUpdate: true},
+func runtimeClasses() registry.Row[*nodev1.RuntimeClass] {
+	return registry.Row[*nodev1.RuntimeClass]{
+		Resource:  gvr(nodev1.SchemeGroupVersion, "runtimeclasses"),
+		Kind:      "RuntimeClass",
+		Singular:  "runtimeclass",
+		New:       func() *nodev1.RuntimeClass { return &nodev1.RuntimeClass{} },
+		NewList:   list[nodev1.RuntimeClassList](),
+		CheckName: validation.NameIsDNSSubdomain,
 	}
 }
 
-func clusterRoles() registry.Row[*rbacv1.ClusterRole] {
-	return registry.Row[*rbacv1.ClusterRole]{
-		Resource: gvr(rbacv1.SchemeGroupVersion, "clusterroles"),
-		Kind:     "ClusterRole",
-		Singular: "clusterrole",
-		New:      func() *rbacv1.ClusterRole { return &rbacv1.ClusterRole{} },
-		NewList:  list[rbacv1.ClusterRoleList](),
-		Strategy: registry.Strategy[*rbacv1.ClusterRole]{CreateOnUpdate: true},
-	}
-}
-
-func roleBindings() registry.Row[*rbacv1.RoleBinding] {
-	return registry.Row[*rbacv1.RoleBinding]{
-		Resource:   gvr(rbacv1.SchemeGroupVersion, "rolebindings"),
-		Kind:       "RoleBinding",
-		Singular:   "rolebinding",
-		Namespaced: true,
-		New:        func() *rbacv1.RoleBinding { return &rbacv1.RoleBinding{} },
-		NewList:    list[rbacv1.RoleBindingList](),
-		Strategy:   registry.Strategy[*rbacv1.RoleBinding]{CreateOnUpdate: true},
-	}
-}
-
-func clusterRoleBindings() registry.Row[*rbacv1.ClusterRoleBinding] {
-	return registry.Row[*rbacv1.ClusterRoleBinding]{
-		Resource: gvr(rbacv1.SchemeGroupVersion, "clusterrolebindings"),
-		Kind:     "ClusterRoleBinding",
-		Singular: "clusterrolebinding",
-		New:      func() *rbacv1.ClusterRoleBinding { return &rbacv1.ClusterRoleBinding{} },
-		NewList:  list[rbacv1.ClusterRoleBindingList](),
-		Strategy: registry.Strategy[*rbacv1.ClusterRoleBinding]{CreateOnUpdate: true},
+func priorityClasses() registry.Row[*schedulingv1.PriorityClass] {
+	return registry.Row[*schedulingv1.PriorityClass]{
+		Resource:   gvr(schedulingv1.SchemeGroupVersion, "priorityclasses"),
+		Kind:       "PriorityClass",
+		Singular:   "priorityclass",
+		ShortNames: []string{"pc"},
+		New:        func() *schedulingv1.PriorityClass { return &schedulingv1.PriorityClass{} },
+		NewList:    list[schedulingv1.PriorityClassList](),
+		CheckName:  validation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*schedulingv1.PriorityClass]{
+			Create: func(_ context.Context, c *schedulingv1.PriorityClass) { c.Generation = 1 },
+		},
 	}
 }

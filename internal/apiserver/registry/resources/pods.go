@@ -1,15 +1,18 @@
 package resources
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/pod"
 )
 
-func pods(Deps) registry.Row[*corev1.Pod] {
+func pods(deps Deps) registry.Row[*corev1.Pod] {
 	return registry.Row[*corev1.Pod]{
 		Resource:   gvr(corev1.SchemeGroupVersion, "pods"),
 		Kind:       "Pod",
@@ -28,13 +31,30 @@ func pods(Deps) registry.Row[*corev1.Pod] {
 		},
 		Status: &registry.Strategy[*corev1.Pod]{
 			Update: pod.PrepareStatus,
-			Reset:  []string{"spec"},
+			Reset:  []string{"spec", "metadata.deletionTimestamp", "metadata.ownerReferences"},
 		},
 		Fields:      pod.Fields,
 		FieldLabels: pod.FieldLabels,
 		Index:       "spec.nodeName",
-		Endpoints: func(main *registry.Store, _ *registry.StatusStore) map[string]rest.Storage {
-			return map[string]rest.Storage{"binding": pod.NewBinding(main.Store)}
+		Customize: func(main, _ *genericregistry.Store) {
+			main.ReturnDeletedObject = true
+		},
+		Endpoints: func(row *registry.Endpoints[*corev1.Pod]) map[string]rest.Storage {
+			out := map[string]rest.Storage{
+				"":         &pod.Store{Store: row.Main},
+				"status":   &pod.StatusStore{StatusStore: row.Status},
+				"binding":  pod.NewBinding(row.Main.Store),
+				"log":      pod.NewLog(row.Main, deps.Kubelets),
+				"eviction": pod.NewEviction(row.Main.Store, row.Status.Store()),
+				"ephemeralcontainers": row.Update(registry.Strategy[*corev1.Pod]{
+					Update: pod.PrepareEphemeralContainers,
+				}),
+				"resize": row.Update(registry.Strategy[*corev1.Pod]{
+					Update: pod.PrepareResize,
+				}),
+			}
+			maps.Copy(out, pod.NewConnects(row.Main, deps.Kubelets, deps.Authorizer))
+			return out
 		},
 	}
 }

@@ -3,23 +3,39 @@
 package resources
 
 import (
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/node"
+	"wherry.dev/internal/apiserver/registry/serviceaccount"
 )
+
+// Deps is what rows need from the server around them. Authorizer and Roles are called
+// only while requests are served.
+type Deps struct {
+	Lookup     *registry.Lookup
+	Kubelets   *node.Connector
+	Tokens     *serviceaccount.Token
+	Authorizer func() authorizer.Authorizer
+	Roles      func() (*rbac.Authorizer, *rbac.Index)
+	EventTTL   time.Duration
+}
 
 // All returns the rows of all stored resources.
 func All(deps Deps) []registry.Definition {
-	var rows []registry.Definition
-	rows = append(rows, core(deps)...)
-	rows = append(rows, others(deps)...)
-	return rows
+	return []registry.Definition{
+		pods(deps), nodes(deps), namespaces(), events(deps), configMaps(), secrets(), serviceAccounts(deps),
+		services(), endpoints(), limitRanges(), resourceQuotas(), persistentVolumes(), persistentVolumeClaims(),
+		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
+		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
+	}
 }
-
-// Deps is what rows need from the server around them.
-type Deps struct{}
 
 // list makes the NewList function of a row.
 func list[T any, PT interface {

@@ -1,0 +1,112 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
+	authnx509 "k8s.io/apiserver/pkg/authentication/request/x509"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	authzunion "k8s.io/apiserver/pkg/authorization/union"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+
+	"wherry.dev/internal/apiserver/auth/rbac"
+	"wherry.dev/internal/apiserver/auth/token"
+	"wherry.dev/internal/apiserver/registry"
+)
+
+// makeAuth puts together who clients are and what they may do.
+func (s *Server) makeAuth() error {
+	var err error
+	s.tokens, err = token.NewAuthenticator(s.cfg.ServiceAccountIssuer, s.cfg.APIAudiences, s.creds.serviceAccountKeys, tokenObjects{s.lookup})
+	if err != nil {
+		return err
+	}
+	s.authenticator, err = s.makeAuthenticator()
+	if err != nil {
+		return err
+	}
+	s.roles = rbac.NewIndex()
+	s.byRole = rbac.NewAuthorizer(s.roles)
+	s.authorizer, err = authzunion.New(
+		authzunion.NamedAuthorizer{AuthorizerName: "Masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
+		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: s.byRole},
+	)
+	return err
+}
+
+// makeAuthenticator asks: a component of this process, a client certificate, a token,
+// in the end nobody.
+func (s *Server) makeAuthenticator() (authenticator.Request, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(s.creds.clientCA) {
+		return nil, fmt.Errorf("client CA: no certificate in it")
+	}
+	opts := authnx509.DefaultVerifyOptions()
+	opts.Roots = roots
+	tokens := tokenunion.New(s.users, s.tokens)
+	known := authnunion.New(
+		inProcessAuthenticator,
+		authnx509.New(opts, authnx509.CommonNameUserConversion),
+		bearertoken.New(tokens),
+		websocket.NewProtocolAuthenticator(tokens),
+	)
+	all := []authenticator.Request{group.NewAuthenticatedGroupAdder(known)}
+	if s.cfg.AnonymousAuth {
+		all = append(all, anonymous.NewAuthenticator(nil))
+	}
+	return authnunion.NewFailOnError(all...), nil
+}
+
+// secure sets up TLS.
+func (s *Server) secure(cfg *genericapiserver.Config) error {
+	serving, err := dynamiccertificates.NewStaticCertKeyContent("serving-cert", s.creds.servingCert, s.creds.servingKey)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	clientCA, err := dynamiccertificates.NewStaticCAContent("client-ca", s.creds.clientCA)
+	if err != nil {
+		return fmt.Errorf("client CA: %w", err)
+	}
+	cfg.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: serving, ClientCA: clientCA}
+	cfg.Authentication.Authenticator = s.authenticator
+	cfg.Authentication.APIAudiences = s.cfg.APIAudiences
+	return nil
+}
+
+// advertised is the host and port where others reach us.
+func (s *Server) advertised() string {
+	return net.JoinHostPort(s.cfg.AdvertiseAddress.String(), strconv.Itoa(s.cfg.SecurePort))
+}
+
+// tokenObjects finds what tokens are bound to.
+type tokenObjects struct{ lookup *registry.Lookup }
+
+func (o tokenObjects) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	return registry.Get[*corev1.ServiceAccount](ctx, o.lookup, schema.GroupResource{Resource: "serviceaccounts"}, namespace, name)
+}
+
+func (o tokenObjects) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	return registry.Get[*corev1.Pod](ctx, o.lookup, schema.GroupResource{Resource: "pods"}, namespace, name)
+}
+
+func (o tokenObjects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	return registry.Get[*corev1.Secret](ctx, o.lookup, schema.GroupResource{Resource: "secrets"}, namespace, name)
+}
+
+func (o tokenObjects) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	return registry.Get[*corev1.Node](ctx, o.lookup, schema.GroupResource{Resource: "nodes"}, "", name)
+}

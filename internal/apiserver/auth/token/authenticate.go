@@ -1,0 +1,186 @@
+package token
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+)
+
+// Objects looks up what tokens are bound to.
+type Objects interface {
+	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
+	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	Node(ctx context.Context, name string) (*corev1.Node, error)
+}
+
+// deletedLeeway is how long a token outlives the mark of deletion on what it is
+// bound to.
+const deletedLeeway = time.Minute
+
+// Authenticator checks tokens.
+type Authenticator struct {
+	issuer    string
+	audiences authenticator.Audiences
+	keys      map[string]crypto.PublicKey
+	objects   Objects
+	parser    *jwt.Parser
+}
+
+var _ authenticator.Token = (*Authenticator)(nil)
+
+// NewAuthenticator accepts tokens of the issuer that one of the keys has signed.
+// Tokens without an audience of their own count as meant for audiences.
+func NewAuthenticator(issuer string, audiences []string, keys []crypto.PublicKey, objects Objects) (*Authenticator, error) {
+	a := &Authenticator{
+		issuer:    issuer,
+		audiences: audiences,
+		keys:      map[string]crypto.PublicKey{},
+		objects:   objects,
+		parser:    jwt.NewParser(jwt.WithValidMethods([]string{"ES256", "ES384", "ES512", "RS256"}), jwt.WithExpirationRequired()),
+	}
+	for _, key := range keys {
+		id, err := keyID(key)
+		if err != nil {
+			return nil, err
+		}
+		a.keys[id] = key
+	}
+	return a, nil
+}
+
+// AuthenticateToken implements authenticator.Token.
+func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	if !a.ours(token) {
+		return nil, false, nil
+	}
+	c := &claims{}
+	if _, err := a.parser.ParseWithClaims(token, c, a.key); err != nil {
+		return nil, false, explain(err)
+	}
+	tokenAudiences := authenticator.Audiences(c.Audience)
+	if len(tokenAudiences) == 0 {
+		tokenAudiences = a.audiences
+	}
+	requested, ok := authenticator.AudiencesFrom(ctx)
+	if !ok {
+		requested = a.audiences
+	}
+	matching := requested.Intersect(tokenAudiences)
+	if len(matching) == 0 && len(requested) > 0 {
+		return nil, false, fmt.Errorf("token audiences %q is invalid for the target audiences %q", tokenAudiences, requested)
+	}
+	info, err := a.bound(ctx, &c.Kubernetes)
+	if err != nil {
+		return nil, false, err
+	}
+	info.CredentialID = "JTI=" + c.ID
+	return &authenticator.Response{User: info.UserInfo(), Audiences: matching}, true, nil
+}
+
+// ours reports, without trusting anything, whether the token claims our issuer.
+func (a *Authenticator) ours(token string) bool {
+	if strings.Count(token, ".") != 2 {
+		return false
+	}
+	c := &claims{}
+	if _, _, err := a.parser.ParseUnverified(token, c); err != nil {
+		return false
+	}
+	return c.Issuer == a.issuer
+}
+
+// key finds the key that a token says it is signed with; one without a name is tried
+// with all.
+func (a *Authenticator) key(t *jwt.Token) (any, error) {
+	if id, ok := t.Header["kid"].(string); ok {
+		if key, ok := a.keys[id]; ok {
+			return key, nil
+		}
+		return nil, errors.New("signed by an unknown key")
+	}
+	set := jwt.VerificationKeySet{}
+	for _, key := range a.keys {
+		if _, ok := key.(*ecdsa.PublicKey); ok {
+			set.Keys = append(set.Keys, key)
+		}
+	}
+	return set, nil
+}
+
+func explain(err error) error {
+	switch {
+	case errors.Is(err, jwt.ErrTokenExpired):
+		return errors.New("service account token has expired")
+	case errors.Is(err, jwt.ErrTokenNotValidYet):
+		return errors.New("service account token is not valid yet")
+	default:
+		return errors.New("service account token is not valid")
+	}
+}
+
+// errInvalidated is what a client hears when its token's object is gone.
+var errInvalidated = errors.New("service account token has been invalidated")
+
+// bound checks that everything the token is bound to still exists.
+func (a *Authenticator) bound(ctx context.Context, k *kubernetesClaims) (*serviceaccount.ServiceAccountInfo, error) {
+	account, err := a.objects.ServiceAccount(ctx, k.Namespace, k.ServiceAccount.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := same("service account", account, k.ServiceAccount.UID); err != nil {
+		return nil, err
+	}
+	info := &serviceaccount.ServiceAccountInfo{Namespace: k.Namespace, Name: k.ServiceAccount.Name, UID: string(k.ServiceAccount.UID)}
+	if k.Secret != nil {
+		secret, err := a.objects.Secret(ctx, k.Namespace, k.Secret.Name)
+		if err := check("secret", secret, err, k.Secret.UID); err != nil {
+			return nil, err
+		}
+	}
+	if k.Pod != nil {
+		pod, err := a.objects.Pod(ctx, k.Namespace, k.Pod.Name)
+		if err := check("pod", pod, err, k.Pod.UID); err != nil {
+			return nil, err
+		}
+		info.PodName, info.PodUID = k.Pod.Name, string(k.Pod.UID)
+	}
+	if k.Node != nil {
+		if k.Pod == nil {
+			node, err := a.objects.Node(ctx, k.Node.Name)
+			if err := check("node", node, err, k.Node.UID); err != nil {
+				return nil, err
+			}
+		}
+		info.NodeName, info.NodeUID = k.Node.Name, string(k.Node.UID)
+	}
+	return info, nil
+}
+
+func check(kind string, obj metav1.Object, err error, uid types.UID) error {
+	if err != nil {
+		return errInvalidated
+	}
+	return same(kind, obj, uid)
+}
+
+func same(kind string, obj metav1.Object, uid types.UID) error {
+	if obj.GetUID() != uid {
+		return fmt.Errorf("%s UID (%s) does not match claim (%s)", kind, obj.GetUID(), uid)
+	}
+	if d := obj.GetDeletionTimestamp(); d != nil && time.Since(d.Time) > deletedLeeway {
+		return errInvalidated
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// Lookup reads objects of other resources straight from storage: for admission,
+// authentication and the like, which must not go through the API's own front door.
+// It is filled while the server is put together and only read afterwards.
+type Lookup struct {
+	stores map[schema.GroupResource]*genericregistry.Store
+}
+
+// NewLookup returns an empty Lookup.
+func NewLookup() *Lookup { return &Lookup{stores: map[schema.GroupResource]*genericregistry.Store{}} }
+
+// Add makes a store known.
+func (l *Lookup) Add(resource schema.GroupResource, store *genericregistry.Store) {
+	l.stores[resource] = store
+}
+
+// Store returns the store of a resource, or nil.
+func (l *Lookup) Store(resource schema.GroupResource) *genericregistry.Store {
+	return l.stores[resource]
+}
+
+// Get returns an object as the watch cache has it, or, when it has none, as storage
+// has it. The object is the caller's own.
+func Get[T runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace, name string) (T, error) {
+	obj, err := get[T](ctx, l, resource, namespace, name, "0")
+	if apierrors.IsNotFound(err) {
+		return get[T](ctx, l, resource, namespace, name, "")
+	}
+	return obj, err
+}
+
+// GetLive returns an object as storage has it now.
+func GetLive[T runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace, name string) (T, error) {
+	return get[T](ctx, l, resource, namespace, name, "")
+}
+
+func get[T runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace, name, version string) (T, error) {
+	var zero T
+	store := l.stores[resource]
+	if store == nil {
+		return zero, fmt.Errorf("%s are not served", resource)
+	}
+	key, err := store.KeyFunc(genericapirequest.WithNamespace(ctx, namespace), name)
+	if err != nil {
+		return zero, err
+	}
+	obj := store.NewFunc()
+	if err := store.Storage.Get(ctx, key, storage.GetOptions{ResourceVersion: version}, obj); err != nil {
+		if storage.IsNotFound(err) {
+			return zero, apierrors.NewNotFound(resource, name)
+		}
+		return zero, err
+	}
+	out, ok := obj.(T)
+	if !ok {
+		return zero, fmt.Errorf("%s is %T", resource, obj)
+	}
+	return out, nil
+}
+
+// List returns all objects of a resource, in one namespace or ("") in all, as the
+// watch cache has them. The items are shared: the caller must not change them.
+func List[L runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace string, p storage.SelectionPredicate) (L, error) {
+	var zero L
+	store := l.stores[resource]
+	if store == nil {
+		return zero, fmt.Errorf("%s are not served", resource)
+	}
+	p.GetAttrs = store.PredicateFunc(p.Label, p.Field).GetAttrs
+	list := store.NewListFunc()
+	opts := storage.ListOptions{
+		ResourceVersion:      "0",
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+		Predicate:            p,
+		Recursive:            true,
+	}
+	key := store.KeyRootFunc(genericapirequest.WithNamespace(ctx, namespace))
+	if err := store.Storage.GetList(ctx, key, opts, list); err != nil {
+		return zero, fmt.Errorf("list %s: %w", resource, err)
+	}
+	out, ok := list.(L)
+	if !ok {
+		return zero, fmt.Errorf("list of %s is %T", resource, list)
+	}
+	return out, nil
+}

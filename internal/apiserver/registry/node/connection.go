@@ -1,0 +1,124 @@
+// Package node reaches the kubelets of nodes: for logs, exec and the like, and for
+// nodes/NAME/proxy.
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"wherry.dev/internal/apiserver/registry"
+)
+
+// kubeletPort is where a kubelet listens whose node does not say otherwise.
+const kubeletPort = 10250
+
+// addressOrder is which of a node's addresses is used.
+var addressOrder = []corev1.NodeAddressType{
+	corev1.NodeInternalIP, corev1.NodeInternalDNS, corev1.NodeHostName, corev1.NodeExternalIP, corev1.NodeExternalDNS,
+}
+
+var nodes = schema.GroupResource{Resource: "nodes"}
+
+// Connector makes connections to kubelets, with our client certificate.
+type Connector struct {
+	lookup    *registry.Lookup
+	transport http.RoundTripper
+	unchecked http.RoundTripper
+}
+
+// TLS names the files for connections to kubelets.
+type TLS struct{ CertFile, KeyFile, CAFile string }
+
+// NewConnector reads the certificates. A kubelet's own must be signed by the CA.
+func NewConnector(lookup *registry.Lookup, files TLS, timeout time.Duration) (*Connector, error) {
+	cert, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("client certificate for kubelets: %w", err)
+	}
+	ca, err := os.ReadFile(files.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority of kubelets: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("certificate authority of kubelets: no certificate in %s", files.CAFile)
+	}
+	checked := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12}
+	unchecked := checked.Clone()
+	unchecked.InsecureSkipVerify = true //nolint:gosec // asked for by PodLogOptions.insecureSkipTLSVerifyBackend
+	return &Connector{
+		lookup:    lookup,
+		transport: newTransport(checked, timeout),
+		unchecked: newTransport(unchecked, timeout),
+	}, nil
+}
+
+func newTransport(cfg *tls.Config, timeout time.Duration) http.RoundTripper {
+	dialer := &net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}
+	return utilnet.SetOldTransportDefaults(&http.Transport{
+		TLSClientConfig:     cfg,
+		DialContext:         dialer.DialContext,
+		MaxIdleConnsPerHost: 4,
+		IdleConnTimeout:     90 * time.Second,
+		TLSHandshakeTimeout: timeout,
+	})
+}
+
+// Close closes idle connections.
+func (c *Connector) Close() {
+	utilnet.CloseIdleConnectionsFor(c.transport)
+	utilnet.CloseIdleConnectionsFor(c.unchecked)
+}
+
+// Kubelet is how to reach one.
+type Kubelet struct {
+	URL       url.URL // scheme and host
+	Transport http.RoundTripper
+	// Unchecked does not verify the kubelet's certificate.
+	Unchecked http.RoundTripper
+}
+
+// Kubelet returns how to reach the kubelet of a node.
+func (c *Connector) Kubelet(ctx context.Context, name string) (Kubelet, error) {
+	n, err := registry.Get[*corev1.Node](ctx, c.lookup, nodes, "", name)
+	if err != nil {
+		return Kubelet{}, err
+	}
+	host, ok := address(n)
+	if !ok {
+		return Kubelet{}, apierrors.NewServiceUnavailable(fmt.Sprintf("node %s has not reported an address yet", name))
+	}
+	port := int(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
+	if port == 0 {
+		port = kubeletPort
+	}
+	return Kubelet{
+		URL:       url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(port))},
+		Transport: c.transport,
+		Unchecked: c.unchecked,
+	}, nil
+}
+
+func address(n *corev1.Node) (string, bool) {
+	for _, kind := range addressOrder {
+		for _, a := range n.Status.Addresses {
+			if a.Type == kind && a.Address != "" {
+				return a.Address, true
+			}
+		}
+	}
+	return "", false
+}
