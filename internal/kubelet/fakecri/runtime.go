@@ -1,0 +1,293 @@
+package fakecri
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Behaviour says how a container's process lives.
+type Behaviour struct {
+	// RunFor ends the process by itself; 0 runs until it is stopped.
+	RunFor time.Duration
+	// ExitCode when it ends by itself.
+	ExitCode int32
+	// IgnoreTerm makes it run until it is killed.
+	IgnoreTerm bool
+	// StartErr makes the start fail.
+	StartErr error
+}
+
+// Runtime is the fake. The zero value of each hook is "no delay, no error, runs
+// until stopped with exit code 0".
+type Runtime struct {
+	// Behave decides how a container lives.
+	Behave func(cfg *runtimeapi.ContainerConfig) Behaviour
+	// Delay is how long a call takes, by its name (RunPodSandbox, PullImage …).
+	Delay func(call string) time.Duration
+	// Fail makes a call fail before it has any effect; FailAfter when it has had it.
+	Fail, FailAfter func(call, what string) error
+	// DropEvent loses an event.
+	DropEvent func() bool
+	// NoEvents makes it a runtime without GetContainerEvents.
+	NoEvents bool
+	// Exec answers ExecSync.
+	Exec func(id string, cmd []string) (stdout []byte, code int, err error)
+	// NotReady is the reason why the network is not ready; empty when it is.
+	NotReady string
+
+	mu         sync.Mutex
+	next       int
+	sandboxes  map[string]*sandbox
+	containers map[string]*container
+	images     map[string]*runtimeapi.Image
+	registry   map[string]bool
+	listeners  map[chan *runtimeapi.ContainerEventResponse]bool
+	violations []string
+	calls      map[string]int
+}
+
+type sandbox struct {
+	id      string
+	cfg     *runtimeapi.PodSandboxConfig
+	ready   bool
+	created time.Time
+	ip      string
+	handler string
+}
+
+type container struct {
+	id        string
+	sandbox   *sandbox
+	cfg       *runtimeapi.ContainerConfig
+	state     runtimeapi.ContainerState
+	created   time.Time
+	started   time.Time
+	finished  time.Time
+	code      int32
+	reason    string
+	behaviour Behaviour
+	exited    chan struct{}
+	timer     *time.Timer
+}
+
+// New returns a runtime that has the given images, and a registry with them.
+func New(images ...string) *Runtime {
+	r := &Runtime{
+		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, images: map[string]*runtimeapi.Image{},
+		registry: map[string]bool{}, listeners: map[chan *runtimeapi.ContainerEventResponse]bool{}, calls: map[string]int{},
+	}
+	for _, i := range images {
+		r.AddImage(i)
+	}
+	return r
+}
+
+// Violations lists what the kubelet did wrong.
+func (r *Runtime) Violations() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.violations)
+}
+
+// Calls tells how often a call was made.
+func (r *Runtime) Calls(name string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls[name]
+}
+
+// Live returns the IDs of the live containers of that name in pods of that UID;
+// empty strings match all.
+func (r *Runtime) Live(uid, name string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for id, c := range r.containers {
+		if c.state != runtimeapi.ContainerState_CONTAINER_EXITED &&
+			(uid == "" || c.sandbox.cfg.Metadata.Uid == uid) && (name == "" || c.cfg.Metadata.Name == name) {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Sandboxes tells how many sandboxes there are, and Containers how many containers.
+func (r *Runtime) Sandboxes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.sandboxes)
+}
+
+// Containers tells how many containers there are.
+func (r *Runtime) Containers() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.containers)
+}
+
+// Config returns the configuration that a container was created with.
+func (r *Runtime) Config(id string) *runtimeapi.ContainerConfig {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.containers[id]; c != nil {
+		return c.cfg
+	}
+	return nil
+}
+
+// Kill ends a container's process from outside.
+func (r *Runtime) Kill(id string, code int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.containers[id]; c != nil {
+		r.exitLocked(c, code, "Error")
+	}
+}
+
+// KillSandbox makes a sandbox die, and all in it.
+func (r *Runtime) KillSandbox(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sandboxes[id]; s != nil {
+		r.stopSandboxLocked(s)
+	}
+}
+
+// SandboxIDs lists the sandboxes of a pod.
+func (r *Runtime) SandboxIDs(uid string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for id, s := range r.sandboxes {
+		if s.cfg.Metadata.Uid == uid {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// begin counts a call, waits as long as it takes, and fails where it is to fail.
+func (r *Runtime) begin(ctx context.Context, call, what string) error {
+	r.mu.Lock()
+	r.calls[call]++
+	r.mu.Unlock()
+	if r.Delay != nil {
+		if d := r.Delay(call); d > 0 {
+			t := time.NewTimer(d)
+			defer t.Stop()
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				return status.FromContextError(ctx.Err()).Err()
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	if r.Fail != nil {
+		return r.Fail(call, what)
+	}
+	return nil
+}
+
+// end loses the answer of a call where it is to be lost.
+func (r *Runtime) end(call, what string) error {
+	if r.FailAfter != nil {
+		return r.FailAfter(call, what)
+	}
+	return nil
+}
+
+func (r *Runtime) idLocked(kind string) string {
+	r.next++
+	return fmt.Sprintf("%s-%06d", kind, r.next)
+}
+
+func (r *Runtime) violateLocked(format string, args ...any) {
+	r.violations = append(r.violations, fmt.Sprintf(format, args...))
+}
+
+// exitLocked ends a container's process.
+func (r *Runtime) exitLocked(c *container, code int32, reason string) {
+	if c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
+		return
+	}
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if code == 0 {
+		reason = "Completed"
+	}
+	c.state, c.finished, c.code, c.reason = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now(), code, reason
+	close(c.exited)
+	r.tellLocked(c.sandbox, c.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+}
+
+func (r *Runtime) stopSandboxLocked(s *sandbox) {
+	for _, c := range r.containers {
+		if c.sandbox == s {
+			r.exitLocked(c, 137, "Error")
+		}
+	}
+	if s.ready {
+		s.ready = false
+		r.tellLocked(s, s.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	}
+}
+
+// tellLocked sends an event to whoever listens; one that cannot take it loses it.
+func (r *Runtime) tellLocked(s *sandbox, id string, kind runtimeapi.ContainerEventType) {
+	if r.DropEvent != nil && r.DropEvent() {
+		return
+	}
+	ev := &runtimeapi.ContainerEventResponse{
+		ContainerId: id, ContainerEventType: kind, CreatedAt: time.Now().UnixNano(), PodSandboxStatus: s.status(),
+	}
+	for ch := range r.listeners {
+		select {
+		case ch <- ev:
+		default:
+		}
+	}
+}
+
+func notFound(kind, id string) error {
+	return status.Errorf(codes.NotFound, "%s %q not found", kind, id)
+}
+
+func (s *sandbox) status() *runtimeapi.PodSandboxStatus {
+	st := runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	if s.ready {
+		st = runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return &runtimeapi.PodSandboxStatus{
+		Id: s.id, Metadata: s.cfg.Metadata, State: st, CreatedAt: s.created.UnixNano(),
+		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: s.ip}, Labels: s.cfg.Labels, Annotations: s.cfg.Annotations,
+		RuntimeHandler: s.handler,
+	}
+}
+
+func (c *container) status() *runtimeapi.ContainerStatus {
+	st := &runtimeapi.ContainerStatus{
+		Id: c.id, Metadata: c.cfg.Metadata, State: c.state, CreatedAt: c.created.UnixNano(), Image: c.cfg.Image,
+		ImageRef: c.cfg.Image.Image, ImageId: c.cfg.Image.Image, Labels: c.cfg.Labels, Annotations: c.cfg.Annotations, Mounts: c.cfg.Mounts,
+		LogPath: c.sandbox.cfg.LogDirectory + "/" + c.cfg.LogPath, ExitCode: c.code, Reason: c.reason,
+	}
+	if !c.started.IsZero() {
+		st.StartedAt = c.started.UnixNano()
+	}
+	if !c.finished.IsZero() {
+		st.FinishedAt = c.finished.UnixNano()
+	}
+	return st
+}

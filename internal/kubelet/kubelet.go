@@ -1,0 +1,251 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-base/version"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/kubelet/node"
+	"wherry.dev/internal/kubelet/objects"
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podops"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/status"
+	"wherry.dev/internal/kubelet/volume"
+)
+
+// Cgroups makes and removes control groups; paths are relative to the root of the
+// hierarchies. *cgroup.Tree is one.
+type Cgroups interface {
+	Ensure(path string, limits *specs.LinuxResources) error
+	Remove(path string) error
+	Kill(path string) error
+	Exists(path string) bool
+}
+
+// Deps are the parts of the world that a kubelet works with.
+type Deps struct {
+	// Client of the API server, as system:node:<name>. Nil: static pods only.
+	Client  kubernetes.Interface
+	Runtime internalapi.RuntimeService
+	Images  internalapi.ImageManagerService
+	// Cgroups, when nil, leaves pod cgroups to the runtime.
+	Cgroups Cgroups
+}
+
+// Kubelet is the node agent.
+type Kubelet struct {
+	cfg  Config
+	deps Deps
+	dirs podconfig.Dirs
+
+	table    *podworker.Table
+	records  *podworker.Records
+	objects  *objects.Cache
+	status   *status.Manager
+	node     *node.Reporter
+	ops      *podops.Ops
+	events   *events
+	services *services
+	hostIPs  []string
+	runtime  string // name, for container IDs
+
+	admitMu sync.Mutex
+	// admitting are pods whose verdict their worker has not published yet.
+	admitting map[types.UID]bool
+	ready     chan struct{}
+	// eventful: the runtime sends container events.
+	eventful atomic.Bool
+	relistCh chan struct{}
+
+	// which sources have delivered
+	syncMu   sync.Mutex
+	unsynced map[string]bool
+}
+
+// New checks the configuration and builds a kubelet. Nothing runs yet, but the
+// runtime is asked for its version by Run.
+func New(cfg Config, deps Deps) (*Kubelet, error) {
+	if deps.Runtime == nil || deps.Images == nil {
+		return nil, errors.New("kubelet: no container runtime")
+	}
+	if err := cfg.complete(); err != nil {
+		return nil, fmt.Errorf("kubelet configuration: %w", err)
+	}
+	k := &Kubelet{
+		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}),
+		events: newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
+		unsynced: map[string]bool{}, admitting: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
+	}
+	var err error
+	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {
+		return nil, fmt.Errorf("kubelet: %w", err)
+	}
+	for _, dir := range []string{cfg.RootDir, k.dirs.Pods()} {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return nil, fmt.Errorf("kubelet: %w", err)
+		}
+	}
+	for _, dir := range []string{cfg.PodLogsDir, cfg.ContainerLogsDir} {
+		if dir == "" {
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("kubelet: %w", err)
+		}
+	}
+	if k.records, err = podworker.OpenRecords(filepath.Join(cfg.RootDir, "records")); err != nil {
+		return nil, fmt.Errorf("kubelet: %w", err)
+	}
+	return k, nil
+}
+
+// Ready is closed when the node is registered and reported as ready; without an
+// API server, when the sources have synced.
+func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
+
+// build makes the parts, once the runtime has answered.
+func (k *Kubelet) build(ctx context.Context) error {
+	rt, err := k.waitRuntime(ctx)
+	if err != nil {
+		return err
+	}
+	k.runtime = rt.RuntimeName
+	memory, storage, err := node.Capacity(k.cfg.RootDir)
+	if err != nil {
+		return err
+	}
+	reserved, err := k.cfg.reserved(memory, storage)
+	if err != nil {
+		return err
+	}
+	k.node, err = node.New(node.Config{
+		Name: k.cfg.NodeName, IPs: k.hostIPs, Hostname: k.cfg.NodeName, Labels: k.cfg.NodeLabels, Taints: k.cfg.RegisterWithTaints,
+		PodCIDR: k.cfg.PodCIDR, Provider: k.cfg.ProviderID, Register: ptr.Deref(k.cfg.RegisterNode, true),
+		Unschedulable: !k.cfg.RegisterSchedulable, MaxPods: int64(k.cfg.MaxPods), Reserved: reserved, RootDir: k.cfg.RootDir,
+		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
+		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
+		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)),
+	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
+	if err != nil {
+		return err
+	}
+	k.objects = objects.New(k.deps.Client, func(uid types.UID) { k.table.ObjectChanged(uid) })
+	k.status = status.New(k.deps.Client, nil)
+	tokens := volume.NewTokenSource(k.deps.Client)
+	k.ops = podops.New(k.opsConfig(), podops.Deps{
+		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects,
+		Volumes: &volume.Mounter{
+			Dirs: k.dirs, Objects: func(ctx context.Context) volume.Objects { return k.objects.For(ctx) },
+			Tokens: tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
+		},
+		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.list,
+		Node: func() podops.Node {
+			return podops.Node{Memory: k.node.Memory(), Allocatable: k.node.Node().Status.Allocatable}
+		},
+		ImagePulled: func(time.Duration, uint64) { k.node.Trigger() },
+	})
+	k.table = podworker.NewTable(podworker.Deps{
+		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admit: k.admit,
+		Residue: k.ops.Residue, FinalMessage: k.finalMessage, Node: k.planNode, Tell: k.ops.Tell,
+	}, nil)
+	return k.ensureQOSCgroups()
+}
+
+func (k *Kubelet) opsConfig() podops.Config {
+	return podops.Config{
+		NodeName: k.cfg.NodeName, Dirs: k.dirs, PodLogs: k.cfg.PodLogsDir, ContainerLogs: k.cfg.ContainerLogsDir,
+		CgroupRoot: k.cfg.CgroupRoot, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
+		ClusterDomain: k.cfg.ClusterDomain, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
+		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), NoCPUQuota: !ptr.Deref(k.cfg.CPUCFSQuota, true),
+		DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+	}
+}
+
+// planNode are the facts of the node that plans depend on.
+func (k *Kubelet) planNode() podplan.Node {
+	n := podplan.Node{HostIPs: k.hostIPs, RuntimeName: k.runtime, CgroupsManaged: k.deps.Cgroups != nil}
+	if d := k.cfg.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil {
+		n.MaxCrashWait = d.Duration
+	}
+	return n
+}
+
+// ensureQOSCgroups makes the groups that the pods' groups lie in.
+func (k *Kubelet) ensureQOSCgroups() error {
+	if k.deps.Cgroups == nil {
+		return nil
+	}
+	shares := uint64(podconfig.Shares(0))
+	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
+		res := &specs.LinuxResources{}
+		if class == v1.PodQOSBestEffort {
+			res.CPU = &specs.LinuxCPU{Shares: &shares}
+		}
+		if err := k.deps.Cgroups.Ensure(podconfig.QOSCgroup(k.cfg.CgroupRoot, class), res); err != nil {
+			return fmt.Errorf("cgroup of QoS class %s: %w", class, err)
+		}
+	}
+	return nil
+}
+
+// Run runs the node until the context ends, and returns when all it started is
+// gone. Containers go on running; the next Run finds them.
+func (k *Kubelet) Run(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	for _, w := range k.cfg.Warnings {
+		log.Info("Warning: " + w)
+	}
+	k.events.start()
+	defer k.events.stop()
+	if err := k.build(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("kubelet: %w", err)
+	}
+	if err := k.adoptOrphans(ctx); err != nil {
+		return fmt.Errorf("kubelet: %w", err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.tellReady,
+	} {
+		g.Go(func() error { return run(ctx) })
+	}
+	k.runSources(ctx, g)
+	err := g.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// tellReady closes Ready at the right moment.
+func (k *Kubelet) tellReady(ctx context.Context) error {
+	select {
+	case <-k.node.Ready():
+		close(k.ready)
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// port is where the server listens.
+func (k *Kubelet) port() int32 { return k.cfg.Port }

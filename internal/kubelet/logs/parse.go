@@ -1,0 +1,45 @@
+// Package logs reads and rotates the logs of containers in the CRI format: a line
+// for each piece of output, with its time, its stream and whether it ends a line.
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"time"
+)
+
+// entry is one line of a CRI log.
+type entry struct {
+	time   time.Time
+	stream string // stdout or stderr
+	// text includes the newline, unless the piece is partial.
+	text []byte
+}
+
+var errFormat = errors.New("not a line of a CRI log")
+
+// parse reads "<RFC3339Nano> <stream> <tags> <text>\n". The tag F ends a line, P
+// says that it goes on in the next entry.
+func parse(line []byte) (entry, error) {
+	stamp, rest, ok := bytes.Cut(line, []byte(" "))
+	if !ok {
+		return entry{}, errFormat
+	}
+	t, err := time.Parse(time.RFC3339Nano, string(stamp))
+	if err != nil {
+		return entry{}, errFormat
+	}
+	stream, rest, ok := bytes.Cut(rest, []byte(" "))
+	if !ok || string(stream) != "stdout" && string(stream) != "stderr" {
+		return entry{}, errFormat
+	}
+	tags, text, ok := bytes.Cut(rest, []byte(" "))
+	if !ok {
+		return entry{}, errFormat
+	}
+	tag, _, _ := bytes.Cut(tags, []byte(":"))
+	if string(tag) == "P" {
+		text = bytes.TrimSuffix(text, []byte("\n"))
+	}
+	return entry{time: t, stream: string(stream), text: text}, nil
+}

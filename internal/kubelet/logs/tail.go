@@ -1,0 +1,42 @@
+package logs
+
+import (
+	"bytes"
+	"io"
+	"os"
+)
+
+// Tail returns the end of a container's log as plain text: at most so many lines
+// and bytes. A log that cannot be read is empty.
+func Tail(path string, lines int, most int64) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	// Every line carries a time and tags of under 64 bytes besides its text.
+	chunk := most + int64(lines)*64
+	if info, err := f.Stat(); err == nil && info.Size() > chunk {
+		if _, err := f.Seek(-chunk, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return ""
+	}
+	all := bytes.SplitAfter(data, []byte("\n"))
+	if len(all) > lines+1 {
+		all = all[len(all)-lines-1:]
+	}
+	var out []byte
+	for _, raw := range all {
+		if e, err := parse(raw); err == nil {
+			out = append(out, e.text...)
+		}
+	}
+	if over := int64(len(out)) - most; over > 0 {
+		out = out[over:]
+	}
+	return string(out)
+}

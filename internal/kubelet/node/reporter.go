@@ -1,0 +1,377 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/kubernetes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+)
+
+// Runtime is the part of the CRI that a node's status needs.
+type Runtime interface {
+	Status(ctx context.Context, verbose bool) (*runtimeapi.StatusResponse, error)
+}
+
+// Images lists the images on the node.
+type Images interface {
+	ListImages(ctx context.Context, filter *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error)
+}
+
+// Recorder takes events.
+type Recorder interface {
+	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
+}
+
+// Config says what the node is to be.
+type Config struct {
+	Name     string
+	IPs      []string
+	Hostname string
+	Labels   map[string]string
+	Taints   []v1.Taint
+	PodCIDR  string
+	Provider string
+	// Register: make the Node object where it is missing.
+	Register      bool
+	Unschedulable bool
+	MaxPods       int64
+	// Reserved is taken off the capacity: for the system, for Kubernetes, for eviction.
+	Reserved v1.ResourceList
+	// RootDir is on the file system that counts as ephemeral storage.
+	RootDir        string
+	RuntimeVersion string
+	KubeletVersion string
+	Port           func() int32
+	ReportEvery    time.Duration
+	LeaseSeconds   int32
+	MaxImages      int
+}
+
+// Reporter writes the Node object.
+type Reporter struct {
+	cfg     Config
+	client  kubernetes.Interface
+	runtime Runtime
+	images  Images
+	events  Recorder
+	trigger chan struct{}
+	ready   chan struct{}
+	once    sync.Once
+	lost    atomic.Bool
+	node    atomic.Pointer[v1.Node]
+	facts   facts
+	// reported is what the server has, as far as we know. Only Run's goroutine uses it.
+	reported *v1.Node
+	sentAt   time.Time
+	wasReady *bool
+}
+
+// New returns a reporter. Without a client nothing is written, but Node works.
+func New(cfg Config, client kubernetes.Interface, rt Runtime, images Images, events Recorder) (*Reporter, error) {
+	f, err := readFacts(cfg.RootDir)
+	if err != nil {
+		return nil, fmt.Errorf("node facts: %w", err)
+	}
+	r := &Reporter{
+		cfg: cfg, client: client, runtime: rt, images: images, events: events, facts: f,
+		trigger: make(chan struct{}, 1), ready: make(chan struct{}),
+	}
+	n := r.object()
+	n.Status = r.status(nil, nil, nil, time.Now())
+	r.node.Store(n)
+	return r, nil
+}
+
+// Ready is closed once the node is registered and reported as ready.
+func (r *Reporter) Ready() <-chan struct{} { return r.ready }
+
+// Node returns the node as the server has it, with the status that we last found.
+func (r *Reporter) Node() *v1.Node { return r.node.Load() }
+
+// Observe takes the node's object from a watch: labels and taints are others' too.
+func (r *Reporter) Observe(n *v1.Node) {
+	old := r.node.Load()
+	c := n.DeepCopy()
+	c.Status = old.Status
+	r.node.Store(c)
+}
+
+// Lost tells that the node's object was deleted: it is registered anew.
+func (r *Reporter) Lost() {
+	r.lost.Store(true)
+	r.Trigger()
+}
+
+// Memory is the node's memory in bytes.
+func (r *Reporter) Memory() int64 { return r.facts.memory }
+
+// Trigger makes the reporter look at once.
+func (r *Reporter) Trigger() {
+	select {
+	case r.trigger <- struct{}{}:
+	default:
+	}
+}
+
+// Ref refers to the node in events.
+func (r *Reporter) Ref() *v1.ObjectReference {
+	return &v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.cfg.Name, UID: types.UID(r.cfg.Name)}
+}
+
+// Run registers the node and reports until the context ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	r.events.Eventf(r.Ref(), v1.EventTypeNormal, "Starting", "Starting kubelet.")
+	const first, most = 50 * time.Millisecond, 10 * time.Second
+	wait := first
+	for ctx.Err() == nil {
+		err := r.report(ctx)
+		next := r.leaseInterval()
+		switch {
+		case err != nil:
+			if ctx.Err() == nil {
+				log.Error(err, "Node status not reported")
+			}
+			next = wait
+			wait = min(wait*2, most)
+		case r.wasReady == nil || !*r.wasReady:
+			// The runtime or its network comes up: nothing tells when.
+			next = min(wait, time.Second)
+			wait = min(wait*2, most)
+		default:
+			wait = first
+		}
+		t := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+		case <-r.trigger:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	return nil
+}
+
+func (r *Reporter) leaseInterval() time.Duration {
+	return time.Duration(r.cfg.LeaseSeconds) * time.Second / 4
+}
+
+// report writes the status if it changed, or if the last report is old.
+func (r *Reporter) report(ctx context.Context) error {
+	now := time.Now()
+	st, imgs, rtErr := r.look(ctx)
+	if r.client == nil {
+		n := r.node.Load().DeepCopy()
+		n.Status = r.status(st, imgs, rtErr, now)
+		r.node.Store(n)
+		r.note(n)
+		return nil
+	}
+	if r.lost.Swap(false) {
+		r.reported = nil
+	}
+	if r.reported == nil {
+		if err := r.register(ctx, r.status(st, imgs, rtErr, now)); err != nil {
+			return err
+		}
+	}
+	want := r.reported.DeepCopy()
+	want.Status = r.status(st, imgs, rtErr, now)
+	r.merge(&want.Status)
+	if r.sentAt.IsZero() || now.Sub(r.sentAt) >= r.cfg.ReportEvery || !sameStatus(&r.reported.Status, &want.Status) {
+		if err := r.patch(ctx, want); err != nil {
+			r.reported = nil // look at the server's anew
+			return err
+		}
+		r.sentAt = now
+	}
+	seen := r.node.Load().DeepCopy()
+	if seen.UID == "" {
+		seen = r.reported.DeepCopy()
+	}
+	seen.Status = want.Status
+	r.node.Store(seen)
+	r.note(seen)
+	return nil
+}
+
+func (r *Reporter) look(ctx context.Context) (*runtimeapi.StatusResponse, []*runtimeapi.Image, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	st, err := r.runtime.Status(ctx, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	imgs, err := r.images.ListImages(ctx, nil)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Images cannot be listed")
+	}
+	return st, imgs, nil
+}
+
+// register makes sure that the Node object is there and has our labels.
+func (r *Reporter) register(ctx context.Context, st v1.NodeStatus) error {
+	nodes := r.client.CoreV1().Nodes()
+	want := r.object()
+	want.Status = st
+	// Upstream's order: create first, for at a first start there is none.
+	if r.cfg.Register {
+		n, err := nodes.Create(ctx, want, metav1.CreateOptions{})
+		if err == nil {
+			r.reported = n
+			return nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("register node %s: %w", r.cfg.Name, err)
+		}
+	}
+	n, err := nodes.Get(ctx, r.cfg.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get node %s: %w", r.cfg.Name, err)
+	}
+	if boot := n.Status.NodeInfo.BootID; boot != "" && boot != r.facts.info.BootID {
+		r.events.Eventf(r.Ref(), v1.EventTypeWarning, "Rebooted", "Node %s has been rebooted, boot id: %s", r.cfg.Name, r.facts.info.BootID)
+	}
+	r.reported, err = r.reconcile(ctx, n, want)
+	return err
+}
+
+// reconcile brings our labels and annotations into an object that exists.
+func (r *Reporter) reconcile(ctx context.Context, n, want *v1.Node) (*v1.Node, error) {
+	changed := n.DeepCopy()
+	if changed.Labels == nil {
+		changed.Labels = map[string]string{}
+	}
+	if changed.Annotations == nil {
+		changed.Annotations = map[string]string{}
+	}
+	for k, v := range want.Labels {
+		changed.Labels[k] = v
+	}
+	for k, v := range want.Annotations {
+		changed.Annotations[k] = v
+	}
+	if equality.Semantic.DeepEqual(n, changed) {
+		return n, nil
+	}
+	data, err := twoWay(n, changed)
+	if err != nil {
+		return nil, err
+	}
+	got, err := r.client.CoreV1().Nodes().Patch(ctx, r.cfg.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("update labels of node %s: %w", r.cfg.Name, err)
+	}
+	return got, nil
+}
+
+func (r *Reporter) patch(ctx context.Context, want *v1.Node) error {
+	data, err := twoWay(&v1.Node{Status: r.reported.Status}, &v1.Node{Status: want.Status})
+	if err != nil {
+		return err
+	}
+	got, err := r.client.CoreV1().Nodes().Patch(ctx, r.cfg.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("patch status of node %s: %w", r.cfg.Name, err)
+	}
+	r.reported = got
+	return nil
+}
+
+func twoWay(before, after *v1.Node) ([]byte, error) {
+	a, err := json.Marshal(before)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(after)
+	if err != nil {
+		return nil, err
+	}
+	return strategicpatch.CreateTwoWayMergePatch(a, b, v1.Node{})
+}
+
+// merge keeps what others write into the status, and transition times.
+func (r *Reporter) merge(st *v1.NodeStatus) {
+	old := &r.reported.Status
+	st.VolumesAttached, st.VolumesInUse, st.Phase, st.Config = old.VolumesAttached, old.VolumesInUse, old.Phase, old.Config
+	for i := range st.Conditions {
+		for _, o := range old.Conditions {
+			if o.Type == st.Conditions[i].Type && o.Status == st.Conditions[i].Status {
+				st.Conditions[i].LastTransitionTime = o.LastTransitionTime
+			}
+		}
+	}
+	for _, o := range old.Conditions {
+		if !hasCondition(st.Conditions, o.Type) {
+			st.Conditions = append(st.Conditions, o)
+		}
+	}
+	// Extended resources belong to device plugins and operators.
+	for name, q := range old.Capacity {
+		if _, ok := st.Capacity[name]; !ok && isExtended(name) {
+			st.Capacity[name] = q
+			if a, ok := old.Allocatable[name]; ok {
+				st.Allocatable[name] = a
+			}
+		}
+	}
+}
+
+func hasCondition(list []v1.NodeCondition, t v1.NodeConditionType) bool {
+	for i := range list {
+		if list[i].Type == t {
+			return true
+		}
+	}
+	return false
+}
+
+// sameStatus compares without heartbeats.
+func sameStatus(a, b *v1.NodeStatus) bool {
+	x, y := a.DeepCopy(), b.DeepCopy()
+	for _, st := range []*v1.NodeStatus{x, y} {
+		for i := range st.Conditions {
+			st.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		}
+	}
+	return equality.Semantic.DeepEqual(x, y)
+}
+
+// note tells by events and the ready channel what the node's condition is now.
+func (r *Reporter) note(n *v1.Node) {
+	ready := false
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			ready = c.Status == v1.ConditionTrue
+		}
+	}
+	if r.wasReady == nil {
+		for _, reason := range []string{"NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"} {
+			r.events.Eventf(r.Ref(), v1.EventTypeNormal, reason, "Node %s status is now: %s", r.cfg.Name, reason)
+		}
+	}
+	if r.wasReady == nil || *r.wasReady != ready {
+		reason := "NodeNotReady"
+		if ready {
+			reason = "NodeReady"
+		}
+		r.events.Eventf(r.Ref(), v1.EventTypeNormal, reason, "Node %s status is now: %s", r.cfg.Name, reason)
+	}
+	r.wasReady = &ready
+	if ready {
+		r.once.Do(func() { close(r.ready) })
+	}
+}

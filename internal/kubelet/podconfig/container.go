@@ -1,0 +1,120 @@
+package podconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// ContainerInput is what a container's configuration depends on.
+type ContainerInput struct {
+	Pod       *v1.Pod
+	Container *v1.Container
+	Attempt   uint32
+	// ImageRef as ensured; ImageUID and ImageUser of its configuration.
+	ImageRef  string
+	ImageUID  *int64
+	ImageUser string
+	Env       []Env
+	Mounts    []*runtimeapi.Mount
+	// NodeMemory in bytes scales the OOM score.
+	NodeMemory int64
+	Dirs       Dirs
+	// SeccompDefault: RuntimeDefault where the pod says nothing.
+	SeccompDefault bool
+	NoCPUQuota     bool
+	// TargetID of an ephemeral container with a target.
+	TargetID string
+}
+
+// Container returns the configuration of one instance.
+func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
+	c := in.Container
+	if err := verifyNonRoot(in); err != nil {
+		return nil, err
+	}
+	lookup := func(name string) (string, bool) {
+		for _, e := range in.Env {
+			if e.Name == name {
+				return e.Value, true
+			}
+		}
+		return "", false
+	}
+	cfg := &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Attempt},
+		Image:    &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: c.Image},
+		Command:  expandAll(c.Command, lookup), Args: expandAll(c.Args, lookup),
+		WorkingDir: c.WorkingDir,
+		Mounts:     in.Mounts,
+		Labels: map[string]string{
+			LabelPodName: in.Pod.Name, LabelPodNamespace: in.Pod.Namespace, LabelPodUID: string(in.Pod.UID), LabelContainerName: c.Name,
+		},
+		Annotations: containerAnnotations(in),
+		LogPath:     LogPath(c.Name, in.Attempt),
+		Stdin:       c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
+		StopSignal: stopSignal(c),
+	}
+	for _, e := range in.Env {
+		cfg.Envs = append(cfg.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)})
+	}
+	sc, err := containerSecurity(in)
+	if err != nil {
+		return nil, err
+	}
+	res := resourcesOf(c.Resources)
+	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
+	if in.NoCPUQuota {
+		res.CpuQuota = 0
+	}
+	cfg.Linux = &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: sc}
+	return cfg, nil
+}
+
+func expandAll(list []string, lookup func(string) (string, bool)) []string {
+	out := make([]string, 0, len(list))
+	for _, s := range list {
+		out = append(out, Expand(s, lookup))
+	}
+	return out
+}
+
+func containerAnnotations(in ContainerInput) map[string]string {
+	c := in.Container
+	a := map[string]string{
+		AnnotationHash:          podplan.Hash(c),
+		AnnotationRestartCount:  fmt.Sprint(in.Attempt),
+		AnnotationMessagePath:   c.TerminationMessagePath,
+		AnnotationMessagePolicy: string(c.TerminationMessagePolicy),
+		AnnotationPodGrace:      fmt.Sprint(Grace(in.Pod)),
+	}
+	if g := in.Pod.DeletionGracePeriodSeconds; g != nil {
+		a[AnnotationPodDeleteGrace] = fmt.Sprint(*g)
+	}
+	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+		if data, err := json.Marshal(c.Lifecycle.PreStop); err == nil {
+			a[AnnotationPreStop] = string(data)
+		}
+	}
+	if len(c.Ports) > 0 {
+		if data, err := json.Marshal(c.Ports); err == nil {
+			a[AnnotationPorts] = string(data)
+		}
+	}
+	return a
+}
+
+func stopSignal(c *v1.Container) runtimeapi.Signal {
+	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
+		return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
+	}
+	name := string(*c.Lifecycle.StopSignal)
+	// The API writes SIGRTMIN+1, the CRI SIGRTMINPLUS1.
+	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
+	return runtimeapi.Signal(runtimeapi.Signal_value["SIGNAL_"+name])
+}

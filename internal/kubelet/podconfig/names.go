@@ -1,0 +1,108 @@
+package podconfig
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Labels and annotations that a kubelet puts on sandboxes and containers; crictl,
+// log collectors and monitors read them.
+const (
+	LabelPodName       = "io.kubernetes.pod.name"
+	LabelPodNamespace  = "io.kubernetes.pod.namespace"
+	LabelPodUID        = "io.kubernetes.pod.uid"
+	LabelContainerName = "io.kubernetes.container.name"
+
+	AnnotationHash           = "io.kubernetes.container.hash"
+	AnnotationRestartCount   = "io.kubernetes.container.restartCount"
+	AnnotationMessagePath    = "io.kubernetes.container.terminationMessagePath"
+	AnnotationMessagePolicy  = "io.kubernetes.container.terminationMessagePolicy"
+	AnnotationPorts          = "io.kubernetes.container.ports"
+	AnnotationPreStop        = "io.kubernetes.container.preStopHandler"
+	AnnotationPodGrace       = "io.kubernetes.pod.terminationGracePeriod"
+	AnnotationPodDeleteGrace = "io.kubernetes.pod.deletionGracePeriod"
+
+	// Annotations of static and mirror pods.
+	AnnotationConfigSource = "kubernetes.io/config.source"
+	AnnotationConfigHash   = "kubernetes.io/config.hash"
+	AnnotationConfigSeen   = "kubernetes.io/config.seen"
+	AnnotationConfigMirror = "kubernetes.io/config.mirror"
+)
+
+// Grace is the pod's own grace period in seconds.
+func Grace(pod *v1.Pod) int64 {
+	if g := pod.Spec.TerminationGracePeriodSeconds; g != nil {
+		return *g
+	}
+	return v1.DefaultTerminationGracePeriodSeconds
+}
+
+// IsMirror tells whether an API pod only mirrors a static pod.
+func IsMirror(pod *v1.Pod) bool {
+	_, ok := pod.Annotations[AnnotationConfigMirror]
+	return ok
+}
+
+// IsCritical tells whether a pod counts as critical for the node.
+func IsCritical(pod *v1.Pod) bool {
+	const systemCritical = 2000000000
+	return pod.Annotations[AnnotationConfigSource] != "" && pod.Annotations[AnnotationConfigSource] != "api" ||
+		pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical
+}
+
+// Format names a pod in events and messages: name_namespace(uid).
+func Format(pod *v1.Pod) string {
+	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
+}
+
+// LogDir is the folder of a pod's logs.
+func LogDir(root string, pod *v1.Pod) string {
+	return filepath.Join(root, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
+}
+
+// LogPath is a container's log relative to the pod's folder.
+func LogPath(container string, attempt uint32) string {
+	return filepath.Join(container, strconv.FormatUint(uint64(attempt), 10)+".log")
+}
+
+// LogSymlink is the name under which an instance's log appears in the folder of
+// all containers' logs.
+func LogSymlink(dir string, pod *v1.Pod, container, id string) string {
+	suffix := container + "-" + id + ".log"
+	name := pod.Name + "_" + pod.Namespace
+	const maxName = 251
+	if over := len(name) + 1 + len(suffix) - maxName; over > 0 {
+		name = name[:max(len(name)-over, 0)]
+	}
+	return filepath.Join(dir, name+"_"+suffix)
+}
+
+// Dirs are the places of the pods' files below the kubelet's root folder.
+type Dirs struct{ Root string }
+
+// Pods is the folder of all pods.
+func (d Dirs) Pods() string { return filepath.Join(d.Root, "pods") }
+
+// Pod is the folder of one pod.
+func (d Dirs) Pod(uid types.UID) string { return filepath.Join(d.Pods(), string(uid)) }
+
+// Volumes is the folder of a pod's volumes.
+func (d Dirs) Volumes(uid types.UID) string { return filepath.Join(d.Pod(uid), "volumes") }
+
+// Subpaths is the folder of the binds of a pod's subPaths.
+func (d Dirs) Subpaths(uid types.UID) string { return filepath.Join(d.Pod(uid), "volume-subpaths") }
+
+// EtcHosts is the pod's /etc/hosts.
+func (d Dirs) EtcHosts(uid types.UID) string { return filepath.Join(d.Pod(uid), "etc-hosts") }
+
+// MessageFile is the file that an instance finds at its terminationMessagePath.
+func (d Dirs) MessageFile(uid types.UID, container string, attempt uint32) string {
+	return filepath.Join(d.Pod(uid), "containers", container, strconv.FormatUint(uint64(attempt), 10))
+}
+
+// Seccomp is the folder of Localhost seccomp profiles.
+func (d Dirs) Seccomp() string { return filepath.Join(d.Root, "seccomp") }

@@ -1,0 +1,206 @@
+package podconfig
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	v1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+const (
+	minShares    = 2
+	maxShares    = 262144
+	period       = 100000 // µs
+	minQuota     = 1000   // µs, what the kernel allows
+	cpuUnlimited = -1
+)
+
+// Shares converts CPU requests in thousandths to cpu.shares.
+func Shares(milli int64) int64 {
+	if milli == 0 {
+		return minShares
+	}
+	return min(max(milli*1024/1000, minShares), maxShares)
+}
+
+// Quota converts a CPU limit in thousandths to microseconds in each period of 100 ms.
+func Quota(milli int64) int64 {
+	if milli == 0 {
+		return 0
+	}
+	return max(milli*period/1000, minQuota)
+}
+
+// resourcesOf converts what a container asks for. Without a request the limit counts as one.
+func resourcesOf(r v1.ResourceRequirements) *runtimeapi.LinuxContainerResources {
+	cpu := r.Requests.Cpu()
+	if _, ok := r.Requests[v1.ResourceCPU]; !ok {
+		cpu = r.Limits.Cpu()
+	}
+	out := &runtimeapi.LinuxContainerResources{
+		CpuShares: Shares(cpu.MilliValue()), CpuPeriod: period, CpuQuota: Quota(r.Limits.Cpu().MilliValue()),
+		MemoryLimitInBytes: r.Limits.Memory().Value(),
+	}
+	if out.CpuQuota == 0 {
+		out.CpuQuota = cpuUnlimited
+	}
+	out.HugepageLimits = hugepages(r.Limits)
+	return out
+}
+
+// hugepages returns a limit for each size that the container asks for.
+func hugepages(limits v1.ResourceList) []*runtimeapi.HugepageLimit {
+	var out []*runtimeapi.HugepageLimit
+	for name, q := range limits {
+		size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix)
+		if !ok {
+			continue
+		}
+		out = append(out, &runtimeapi.HugepageLimit{PageSize: strings.ReplaceAll(size, "i", "") + "B", Limit: uint64(q.Value())})
+	}
+	return out
+}
+
+func podResources(pod *v1.Pod) *runtimeapi.LinuxContainerResources {
+	opts := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
+	return resourcesOf(v1.ResourceRequirements{
+		Requests: resourcehelper.PodRequests(pod, opts), Limits: podLimits(pod, opts),
+	})
+}
+
+// podLimits are the pod's limits of those resources that every container limits:
+// one without a limit leaves the pod without.
+func podLimits(pod *v1.Pod, opts resourcehelper.PodResourcesOptions) v1.ResourceList {
+	limits := resourcehelper.PodLimits(pod, opts)
+	podLevel := v1.ResourceList{}
+	if pod.Spec.Resources != nil {
+		podLevel = pod.Spec.Resources.Limits
+	}
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		if _, ok := podLevel[name]; !ok && !allLimit(pod, name) {
+			delete(limits, name)
+		}
+	}
+	return limits
+}
+
+func allLimit(pod *v1.Pod, name v1.ResourceName) bool {
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if q := list[i].Resources.Limits[name]; q.IsZero() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// OOMScoreAdj is how soon the kernel takes a container when memory runs out, by
+// the pod's QoS class and the container's share of the node's memory.
+func OOMScoreAdj(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
+	const guaranteed, bestEffort = -997, 1000
+	if IsCritical(pod) {
+		return guaranteed
+	}
+	switch podplan.QOS(pod) {
+	case v1.PodQOSGuaranteed:
+		return guaranteed
+	case v1.PodQOSBestEffort:
+		return bestEffort
+	}
+	if nodeMemory <= 0 {
+		return bestEffort - 1
+	}
+	adj := 1000 - 1000*c.Resources.Requests.Memory().Value()/nodeMemory
+	return min(max(adj, 1000+guaranteed), bestEffort-1)
+}
+
+// QOSCgroup is the cgroup of a QoS class below the kubelet's root cgroup.
+func QOSCgroup(root string, class v1.PodQOSClass) string {
+	base := path.Join("/", root, "kubepods")
+	switch class {
+	case v1.PodQOSBurstable:
+		return path.Join(base, "burstable")
+	case v1.PodQOSBestEffort:
+		return path.Join(base, "besteffort")
+	default:
+		return base
+	}
+}
+
+// Cgroup is the pod's cgroup.
+func Cgroup(root string, pod *v1.Pod) string {
+	return path.Join(QOSCgroup(root, podplan.QOS(pod)), "pod"+string(pod.UID))
+}
+
+// CgroupCandidates are all places where a pod's cgroup may be, whatever its class was.
+func CgroupCandidates(root, uid string) []string {
+	var out []string
+	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
+		out = append(out, path.Join(QOSCgroup(root, class), "pod"+uid))
+	}
+	return out
+}
+
+// PodCgroupResources are the limits of the pod's cgroup.
+func PodCgroupResources(pod *v1.Pod, pidsLimit int64) *specs.LinuxResources {
+	opts := resourcehelper.PodResourcesOptions{}
+	requests, limits := resourcehelper.PodRequests(pod, opts), podLimits(pod, opts)
+	shares := uint64(Shares(requests.Cpu().MilliValue()))
+	if podplan.QOS(pod) == v1.PodQOSBestEffort {
+		shares = minShares
+	}
+	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}}
+	if quota := Quota(limits.Cpu().MilliValue()); quota > 0 {
+		p := uint64(period)
+		res.CPU.Quota, res.CPU.Period = &quota, &p
+	}
+	if m := limits.Memory().Value(); m > 0 {
+		res.Memory = &specs.LinuxMemory{Limit: &m}
+	}
+	if pidsLimit > 0 {
+		res.Pids = &specs.LinuxPids{Limit: &pidsLimit}
+	}
+	return res
+}
+
+// ResourceField resolves a resourceFieldRef for a container; limits that are not
+// set are the node's allocatable.
+func ResourceField(ref *v1.ResourceFieldSelector, c *v1.Container, allocatable v1.ResourceList) (string, error) {
+	kind, name, ok := strings.Cut(ref.Resource, ".")
+	if !ok || kind != "limits" && kind != "requests" {
+		return "", fmt.Errorf("unsupported container resource : %v", ref.Resource)
+	}
+	q := c.Resources.Requests[v1.ResourceName(name)]
+	if kind == "limits" {
+		var set bool
+		if q, set = c.Resources.Limits[v1.ResourceName(name)]; !set || q.IsZero() {
+			q = allocatable[v1.ResourceName(name)]
+		}
+	}
+	divisor := ref.Divisor
+	if name == string(v1.ResourceCPU) {
+		d := divisor.MilliValue()
+		if d == 0 {
+			d = 1000
+		}
+		return fmt.Sprint((q.MilliValue() + d - 1) / d), nil
+	}
+	d := divisor.Value()
+	if d == 0 {
+		d = 1
+	}
+	return fmt.Sprint((q.Value() + d - 1) / d), nil
+}
+
+// MemoryLimit is the pod's memory limit in bytes, 0 without one.
+func MemoryLimit(pod *v1.Pod) int64 {
+	limits := podLimits(pod, resourcehelper.PodResourcesOptions{})
+	return limits.Memory().Value()
+}

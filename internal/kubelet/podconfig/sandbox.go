@@ -1,0 +1,234 @@
+package podconfig
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// SandboxInput is what a sandbox's configuration depends on.
+type SandboxInput struct {
+	Pod     *v1.Pod
+	Attempt uint32
+	LogRoot string
+	// CgroupParent of the pod, empty when the runtime decides.
+	CgroupParent  string
+	DNS           *runtimeapi.DNSConfig
+	ClusterDomain string
+	Dirs          Dirs
+	// Overhead of the pod's RuntimeClass is in Pod.Spec.Overhead.
+}
+
+// Sandbox returns the configuration of a pod's sandbox.
+func Sandbox(in SandboxInput) (*runtimeapi.PodSandboxConfig, error) {
+	pod := in.Pod
+	labels := maps.Clone(pod.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[LabelPodName], labels[LabelPodNamespace], labels[LabelPodUID] = pod.Name, pod.Namespace, string(pod.UID)
+	annotations := maps.Clone(pod.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[AnnotationPodGrace] = fmt.Sprint(Grace(pod))
+	cfg := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: in.Attempt,
+		},
+		LogDirectory: LogDir(in.LogRoot, pod),
+		DnsConfig:    in.DNS,
+		Labels:       labels,
+		Annotations:  annotations,
+	}
+	if !pod.Spec.HostNetwork {
+		hostname, domain, err := Hostname(pod, in.ClusterDomain)
+		if err != nil {
+			return nil, err
+		}
+		if cfg.Hostname, err = shownHostname(pod, hostname, domain); err != nil {
+			return nil, err
+		}
+	}
+	cfg.PortMappings = portMappings(pod)
+	linux, err := linuxSandbox(in)
+	cfg.Linux = linux
+	return cfg, err
+}
+
+// Hostname returns a pod's hostname and, with a subdomain, its domain.
+func Hostname(pod *v1.Pod, clusterDomain string) (hostname, domain string, err error) {
+	const maxHostname = 63
+	hostname = pod.Name
+	if o := pod.Spec.HostnameOverride; o != nil {
+		return *o, "", nil
+	}
+	if pod.Spec.Hostname != "" {
+		if msgs := validation.IsDNS1123Label(pod.Spec.Hostname); len(msgs) > 0 {
+			return "", "", fmt.Errorf("pod Hostname %q is not a valid DNS label: %s", pod.Spec.Hostname, strings.Join(msgs, ";"))
+		}
+		hostname = pod.Spec.Hostname
+	}
+	if len(hostname) > maxHostname {
+		hostname = strings.TrimRight(hostname[:maxHostname], "-.")
+	}
+	if pod.Spec.Subdomain != "" {
+		if msgs := validation.IsDNS1123Label(pod.Spec.Subdomain); len(msgs) > 0 {
+			return "", "", fmt.Errorf("pod Subdomain %q is not a valid DNS label: %s", pod.Spec.Subdomain, strings.Join(msgs, ";"))
+		}
+		domain = pod.Spec.Subdomain + "." + pod.Namespace + ".svc." + clusterDomain
+	}
+	return hostname, domain, nil
+}
+
+// shownHostname is what the kernel's hostname is set to.
+func shownHostname(pod *v1.Pod, hostname, domain string) (string, error) {
+	if domain == "" || pod.Spec.SetHostnameAsFQDN == nil || !*pod.Spec.SetHostnameAsFQDN {
+		return hostname, nil
+	}
+	const maxKernel = 64
+	fqdn := hostname + "." + domain
+	if len(fqdn) > maxKernel {
+		return "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)", fqdn, maxKernel, len(fqdn))
+	}
+	return fqdn, nil
+}
+
+func portMappings(pod *v1.Pod) []*runtimeapi.PortMapping {
+	var out []*runtimeapi.PortMapping
+	add := func(list []v1.Container) {
+		for i := range list {
+			for _, p := range list[i].Ports {
+				out = append(out, &runtimeapi.PortMapping{
+					Protocol: criProtocol(p.Protocol), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
+				})
+			}
+		}
+	}
+	add(pod.Spec.InitContainers)
+	add(pod.Spec.Containers)
+	return out
+}
+
+func criProtocol(p v1.Protocol) runtimeapi.Protocol {
+	switch p {
+	case v1.ProtocolUDP:
+		return runtimeapi.Protocol_UDP
+	case v1.ProtocolSCTP:
+		return runtimeapi.Protocol_SCTP
+	default:
+		return runtimeapi.Protocol_TCP
+	}
+}
+
+func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
+	pod := in.Pod
+	namespaces, err := Namespaces(pod)
+	if err != nil {
+		return nil, err
+	}
+	sc := &runtimeapi.LinuxSandboxSecurityContext{
+		Privileged:       anyPrivileged(pod),
+		NamespaceOptions: namespaces,
+		Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+	}
+	cfg := &runtimeapi.LinuxPodSandboxConfig{
+		CgroupParent: in.CgroupParent, SecurityContext: sc,
+		Overhead:  resourcesOf(v1.ResourceRequirements{Limits: pod.Spec.Overhead, Requests: pod.Spec.Overhead}),
+		Resources: podResources(pod),
+	}
+	psc := pod.Spec.SecurityContext
+	if psc == nil {
+		return cfg, nil
+	}
+	if psc.RunAsUser != nil {
+		sc.RunAsUser = &runtimeapi.Int64Value{Value: *psc.RunAsUser}
+	}
+	if psc.RunAsGroup != nil && psc.RunAsUser != nil {
+		sc.RunAsGroup = &runtimeapi.Int64Value{Value: *psc.RunAsGroup}
+	}
+	if psc.FSGroup != nil {
+		sc.SupplementalGroups = append(sc.SupplementalGroups, *psc.FSGroup)
+	}
+	sc.SupplementalGroups = append(sc.SupplementalGroups, psc.SupplementalGroups...)
+	sc.SupplementalGroupsPolicy = groupsPolicy(psc)
+	sc.SelinuxOptions = selinux(psc.SELinuxOptions)
+	if psc.SeccompProfile != nil {
+		sc.Seccomp = seccomp(psc.SeccompProfile, in.Dirs.Seccomp())
+	}
+	if len(psc.Sysctls) > 0 {
+		cfg.Sysctls = map[string]string{}
+		for _, s := range psc.Sysctls {
+			cfg.Sysctls[strings.ReplaceAll(s.Name, "/", ".")] = s.Value
+		}
+	}
+	return cfg, nil
+}
+
+// Namespaces returns which namespaces the pod shares with the node or keeps for itself.
+func Namespaces(pod *v1.Pod) (*runtimeapi.NamespaceOption, error) {
+	n := &runtimeapi.NamespaceOption{
+		Network: runtimeapi.NamespaceMode_POD, Ipc: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER,
+	}
+	if pod.Spec.HostNetwork {
+		n.Network = runtimeapi.NamespaceMode_NODE
+	}
+	if pod.Spec.HostIPC {
+		n.Ipc = runtimeapi.NamespaceMode_NODE
+	}
+	if share := pod.Spec.ShareProcessNamespace; share != nil && *share {
+		n.Pid = runtimeapi.NamespaceMode_POD
+	}
+	if pod.Spec.HostPID {
+		n.Pid = runtimeapi.NamespaceMode_NODE
+	}
+	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
+		return nil, fmt.Errorf("pod %s asks for a user namespace (hostUsers: false), which this node does not offer", Format(pod))
+	}
+	return n, nil
+}
+
+func anyPrivileged(pod *v1.Pod) bool {
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if sc := list[i].SecurityContext; sc != nil && sc.Privileged != nil && *sc.Privileged {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func groupsPolicy(psc *v1.PodSecurityContext) runtimeapi.SupplementalGroupsPolicy {
+	if psc.SupplementalGroupsPolicy != nil && *psc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict {
+		return runtimeapi.SupplementalGroupsPolicy_Strict
+	}
+	return runtimeapi.SupplementalGroupsPolicy_Merge
+}
+
+func selinux(o *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
+	if o == nil {
+		return nil
+	}
+	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
+}
+
+func seccomp(p *v1.SeccompProfile, dir string) *runtimeapi.SecurityProfile {
+	switch p.Type {
+	case v1.SeccompProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	case v1.SeccompProfileTypeLocalhost:
+		ref := ""
+		if p.LocalhostProfile != nil {
+			ref = filepath.Join(dir, *p.LocalhostProfile)
+		}
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: ref}
+	default:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	}
+}

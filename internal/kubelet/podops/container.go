@@ -1,0 +1,219 @@
+package podops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/objects"
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/volume"
+)
+
+// notFound tells whether the runtime does not know an ID.
+func notFound(err error) bool { return status.Code(err) == codes.NotFound }
+
+// detail is an error's own words: of a gRPC status, the message without the code.
+func detail(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}
+
+// createContainer makes an instance. What the pod asks for and cannot have is
+// CreateContainerConfigError, what the runtime refuses CreateContainerError.
+func (o *Ops) createContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	spec := podplan.FindContainer(in.Pod, op.Name)
+	if spec == nil {
+		return failed(fmt.Errorf("container %q is not in the pod's spec", op.Name))
+	}
+	cfg, sandbox, err := o.containerConfig(ctx, op, in, spec)
+	if err != nil {
+		return o.createFailed(ctx, in.Pod, op, podplan.ReasonCreateConfigError, err)
+	}
+	if err := os.MkdirAll(filepath.Join(sandbox.LogDirectory, spec.Name), 0o755); err != nil {
+		return o.createFailed(ctx, in.Pod, op, podplan.ReasonCreateConfigError, err)
+	}
+	if _, err := o.Runtime.CreateContainer(ctx, op.SandboxID, cfg, sandbox); err != nil {
+		return o.createFailed(ctx, in.Pod, op, podplan.ReasonCreateContainerError, err)
+	}
+	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Created", "Container created")
+	return podworker.Result{}
+}
+
+func (o *Ops) createFailed(ctx context.Context, pod *v1.Pod, op podplan.Op, reason string, err error) podworker.Result {
+	if ctx.Err() == nil {
+		o.containerEvent(pod, op.Name, v1.EventTypeWarning, "Failed", "Error: %s", detail(err))
+	}
+	return podworker.Result{Err: err, Reason: reason, Message: detail(err)}
+}
+
+// containerConfig gathers all that an instance is made from.
+func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.Input, spec *v1.Container) (*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig, error) {
+	pod := in.Pod
+	i := slices.IndexFunc(in.Sandboxes, func(s podplan.Sandbox) bool { return s.ID == op.SandboxID })
+	if i < 0 {
+		return nil, nil, fmt.Errorf("sandbox %s is gone", op.SandboxID)
+	}
+	ips := in.Sandboxes[i].IPs
+	if pod.Spec.HostNetwork {
+		ips = in.Node.HostIPs
+	}
+	env, err := o.environment(ctx, in, spec, ips)
+	if err != nil {
+		return nil, nil, err
+	}
+	hosts, err := o.hosts(pod, ips)
+	if err != nil {
+		return nil, nil, err
+	}
+	mounts, err := o.Volumes.ContainerMounts(volume.ContainerInput{Pod: pod, Container: spec, Attempt: op.Attempt, Env: env, Hosts: hosts})
+	if err != nil {
+		return nil, nil, err
+	}
+	node := o.Node()
+	input := podconfig.ContainerInput{
+		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts,
+		NodeMemory: node.Memory, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, NoCPUQuota: o.NoCPUQuota, TargetID: o.target(in, spec.Name),
+	}
+	if err := o.imageUser(ctx, &input); err != nil {
+		return nil, nil, err
+	}
+	cfg, err := podconfig.Container(input)
+	if err != nil {
+		return nil, nil, err
+	}
+	sandbox, _, err := o.sandboxConfig(pod, in.Sandboxes[i].Attempt)
+	return cfg, sandbox, err
+}
+
+// target is the ID of the container whose processes an ephemeral container sees.
+func (o *Ops) target(in *podplan.Input, name string) string {
+	target := podconfig.TargetContainer(in.Pod, name)
+	for i := range in.Containers {
+		if c := &in.Containers[i]; target != "" && c.Name == target && c.State == podplan.Running {
+			return c.ID
+		}
+	}
+	return ""
+}
+
+// imageUser looks up whom the image runs as.
+func (o *Ops) imageUser(ctx context.Context, in *podconfig.ContainerInput) error {
+	resp, err := o.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: in.ImageRef}, false)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", in.ImageRef, err)
+	}
+	if resp.Image == nil {
+		return fmt.Errorf("image %s is not on the node any more", in.ImageRef)
+	}
+	if u := resp.Image.Uid; u != nil {
+		in.ImageUID = &u.Value
+	} else {
+		in.ImageUser = resp.Image.Username
+	}
+	return nil
+}
+
+func (o *Ops) environment(ctx context.Context, in *podplan.Input, spec *v1.Container, ips []string) ([]podconfig.Env, error) {
+	services, err := o.Services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	env, skipped, err := podconfig.Environment(podconfig.EnvInput{
+		Pod: in.Pod, Container: spec, Objects: o.Objects.For(ctx), Services: services, PodIPs: ips, HostIPs: in.Node.HostIPs,
+		NodeName: o.NodeName, Allocatable: o.Node().Allocatable, FileKey: o.fileKey(in.Pod),
+	})
+	if errors.Is(err, objects.ErrNoClient) {
+		return nil, fmt.Errorf("container %s: %w", spec.Name, err)
+	}
+	if len(skipped) > 0 {
+		o.event(in.Pod, v1.EventTypeWarning, "InvalidEnvironmentVariableNames",
+			"Keys %v were skipped since they are considered invalid environment variable names.", skipped)
+	}
+	return env, err
+}
+
+// hosts is the pod's /etc/hosts, nil while it has no address.
+func (o *Ops) hosts(pod *v1.Pod, ips []string) ([]byte, error) {
+	if len(ips) == 0 {
+		return nil, nil
+	}
+	hostname, domain, err := podconfig.Hostname(pod, o.ClusterDomain)
+	if err != nil {
+		return nil, err
+	}
+	var node []byte
+	if pod.Spec.HostNetwork {
+		if node, err = os.ReadFile("/etc/hosts"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return podconfig.Hosts(pod, ips, hostname, domain, node), nil
+}
+
+func (o *Ops) startContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	if err := o.Runtime.StartContainer(ctx, op.ID); err != nil {
+		if ctx.Err() == nil {
+			o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "Failed", "Error: %s", detail(err))
+		}
+		return podworker.Result{Err: err, Reason: podplan.ReasonRunContainerError, Message: detail(err)}
+	}
+	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Started", "Container started")
+	o.addLogLink(ctx, in.Pod, op)
+	return podworker.Result{}
+}
+
+// addLogLink shows the log in the folder that collectors of all containers' logs
+// read. A failure costs only that.
+func (o *Ops) addLogLink(ctx context.Context, pod *v1.Pod, op podplan.Op) {
+	if o.ContainerLogs == "" {
+		return
+	}
+	target := filepath.Join(podconfig.LogDir(o.PodLogs, pod), podconfig.LogPath(op.Name, op.Attempt))
+	err := os.Symlink(target, podconfig.LogSymlink(o.ContainerLogs, pod, op.Name, op.ID))
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		klog.FromContext(ctx).Error(err, "Log symlink not made", "container", op.Name)
+	}
+}
+
+func (o *Ops) removeLogLink(pod *v1.Pod, container, id string) {
+	if o.ContainerLogs != "" {
+		_ = os.Remove(podconfig.LogSymlink(o.ContainerLogs, pod, container, id))
+	}
+}
+
+// removeContainer removes a dead instance and its log.
+func (o *Ops) removeContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	if err := o.Runtime.RemoveContainer(ctx, op.ID); err != nil && !notFound(err) {
+		return failed(fmt.Errorf("remove container %s: %w", op.ID, err))
+	}
+	o.removeLogLink(in.Pod, op.Name, op.ID)
+	for i := range in.Containers {
+		c := &in.Containers[i]
+		if c.ID != op.ID {
+			continue
+		}
+		logs, err := filepath.Glob(filepath.Join(podconfig.LogDir(o.PodLogs, in.Pod), podconfig.LogPath(c.Name, c.Attempt)) + "*")
+		if err != nil {
+			return failed(err)
+		}
+		for _, l := range append(logs, o.Dirs.MessageFile(in.Pod.UID, c.Name, c.Attempt)) {
+			_ = os.Remove(l)
+		}
+	}
+	return podworker.Result{}
+}

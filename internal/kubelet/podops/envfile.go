@@ -1,0 +1,80 @@
+package podops
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// maxEnvFile is the size of an environment file that is read (KEP-3721).
+const maxEnvFile = 64 << 10
+
+// fileKey returns the reader of keys in environment files of the pod's volumes.
+func (o *Ops) fileKey(pod *v1.Pod) func(*v1.FileKeySelector) (string, bool, error) {
+	return func(sel *v1.FileKeySelector) (string, bool, error) {
+		optional := sel.Optional != nil && *sel.Optional
+		for i := range pod.Spec.Volumes {
+			v := &pod.Spec.Volumes[i]
+			if v.Name != sel.VolumeName {
+				continue
+			}
+			path := o.Volumes.Path(pod, v)
+			value, found, err := readEnvFile(path, sel.Path, sel.Key)
+			switch {
+			case os.IsNotExist(err) && optional:
+				return "", false, nil
+			case err != nil:
+				return "", false, fmt.Errorf("couldn't parse env file: %w", err)
+			case !found && !optional:
+				return "", false, fmt.Errorf("environment variable key %q not found in file %q", sel.Key, sel.Path)
+			}
+			return value, found, nil
+		}
+		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", sel.VolumeName)
+	}
+}
+
+func readEnvFile(dir, name, key string) (string, bool, error) {
+	if !filepath.IsLocal(name) {
+		return "", false, fmt.Errorf("path %q must be relative and without ..", name)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", false, err
+	}
+	defer func() { _ = root.Close() }()
+	f, err := root.Open(name)
+	if err != nil {
+		return "", false, err
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err != nil || info.Size() > maxEnvFile {
+		return "", false, fmt.Errorf("%s is larger than %d bytes or cannot be read: %w", name, maxEnvFile, err)
+	}
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		line := strings.TrimLeft(sc.Text(), " \t")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		k, v, ok := strings.Cut(line, "=")
+		if !ok {
+			return "", false, fmt.Errorf("line %q is not KEY='value'", line)
+		}
+		if strings.TrimSpace(k) == key {
+			return unquote(strings.TrimSpace(v)), true, nil
+		}
+	}
+	return "", false, sc.Err()
+}
+
+func unquote(s string) string {
+	if len(s) >= 2 && (s[0] == '\'' || s[0] == '"') && s[len(s)-1] == s[0] {
+		return s[1 : len(s)-1]
+	}
+	return s
+}

@@ -1,0 +1,55 @@
+package podops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/volume"
+)
+
+// forget removes the last traces of a pod that is to be gone, and its API object
+// last: whoever waits for that may rely on nothing being left.
+func (o *Ops) forget(ctx context.Context, in *podplan.Input) podworker.Result {
+	pod := in.Pod
+	left, err := o.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{
+		LabelSelector: map[string]string{podconfig.LabelPodUID: string(pod.UID)},
+	})
+	if err != nil {
+		return failed(fmt.Errorf("list sandboxes: %w", err))
+	}
+	if len(left) > 0 {
+		return failed(fmt.Errorf("%d sandboxes of the pod are still there", len(left)))
+	}
+	o.Objects.Use(pod.UID, nil)
+	o.Tokens.Forget(pod.UID)
+	errs := []error{volume.RemoveTree(o.Dirs.Pod(pod.UID))}
+	if pod.Name != "" {
+		errs = append(errs, os.RemoveAll(podconfig.LogDir(o.PodLogs, pod)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return failed(err)
+	}
+	if in.Absent || in.Record.Static || o.Client == nil {
+		return podworker.Result{}
+	}
+	if err := o.Status.Flush(ctx, pod.UID); err != nil {
+		return failed(err)
+	}
+	now := int64(0)
+	err = o.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &pod.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return failed(fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err))
+	}
+	return podworker.Result{}
+}

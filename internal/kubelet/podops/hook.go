@@ -1,0 +1,143 @@
+package podops
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+// runHook runs the postStart hook of an instance, once.
+func (o *Ops) runHook(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	spec := podplan.FindContainer(in.Pod, op.Name)
+	if spec == nil || spec.Lifecycle == nil || spec.Lifecycle.PostStart == nil {
+		return podworker.Result{}
+	}
+	err := o.handle(ctx, in, op, spec.Lifecycle.PostStart)
+	if err == nil {
+		return podworker.Result{}
+	}
+	if ctx.Err() != nil {
+		return failed(ctx.Err())
+	}
+	klog.FromContext(ctx).V(2).Info("PostStart hook failed", "container", op.Name, "containerID", op.ID, "err", err)
+	o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
+	return podworker.Result{HookFailed: err.Error()}
+}
+
+// handle carries out a lifecycle handler.
+func (o *Ops) handle(ctx context.Context, in *podplan.Input, op podplan.Op, h *v1.LifecycleHandler) error {
+	switch {
+	case h.Exec != nil:
+		_, stderr, err := o.Runtime.ExecSync(ctx, op.ID, h.Exec.Command, 0)
+		if err != nil {
+			return fmt.Errorf("exec lifecycle hook (%v): %w, stderr: %q", h.Exec.Command, err, stderr)
+		}
+		return nil
+	case h.HTTPGet != nil:
+		return o.handleHTTP(ctx, in, op, h.HTTPGet)
+	case h.Sleep != nil:
+		t := time.NewTimer(time.Duration(h.Sleep.Seconds) * time.Second)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			return nil
+		case <-ctx.Done():
+			return errors.New("container terminated before sleep hook finished")
+		}
+	default:
+		return errors.New("invalid handler: it has neither exec, httpGet nor sleep")
+	}
+}
+
+// hookClient takes any certificate, as probes do: it asks a container of the pod
+// by its address.
+var hookClient = &http.Client{
+	Timeout: 0,
+	Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a pod's certificate has no name that could be checked
+		DisableKeepAlives: true, Proxy: nil,
+	},
+}
+
+func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, get *v1.HTTPGetAction) error {
+	host := get.Host
+	if host == "" {
+		host = podIP(in)
+	}
+	if host == "" {
+		return errors.New("the pod has no address yet")
+	}
+	port, err := Port(get.Port, podplan.FindContainer(in.Pod, op.Name))
+	if err != nil {
+		return err
+	}
+	u := url.URL{Scheme: strings.ToLower(string(get.Scheme)), Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: get.Path}
+	if u.Scheme == "" {
+		u.Scheme = "http"
+	}
+	if parsed, err := url.Parse(get.Path); err == nil {
+		u.Path, u.RawQuery = parsed.Path, parsed.RawQuery
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	for _, h := range get.HTTPHeaders {
+		req.Header.Add(h.Name, h.Value)
+		if strings.EqualFold(h.Name, "Host") {
+			req.Host = h.Value
+		}
+	}
+	req.Header.Set("User-Agent", "kube-lifecycle/1.37")
+	resp, err := hookClient.Do(req)
+	if err != nil {
+		return err
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, 10<<10)
+	return resp.Body.Close()
+}
+
+func podIP(in *podplan.Input) string {
+	if in.Pod.Spec.HostNetwork && len(in.Node.HostIPs) > 0 {
+		return in.Node.HostIPs[0]
+	}
+	for i := range in.Sandboxes {
+		if s := &in.Sandboxes[i]; s.Ready && len(s.IPs) > 0 {
+			return s.IPs[0]
+		}
+	}
+	return ""
+}
+
+// Port resolves a port by number or by its name in the container.
+func Port(p intstr.IntOrString, c *v1.Container) (int, error) {
+	if p.Type == intstr.Int {
+		return p.IntValue(), nil
+	}
+	if c != nil {
+		for _, cp := range c.Ports {
+			if cp.Name == p.StrVal {
+				return int(cp.ContainerPort), nil
+			}
+		}
+	}
+	if n, err := strconv.Atoi(p.StrVal); err == nil {
+		return n, nil
+	}
+	return 0, fmt.Errorf("couldn't find port %q", p.StrVal)
+}

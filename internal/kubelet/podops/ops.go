@@ -1,0 +1,238 @@
+// Package podops carries out the ops that plans ask for: a verb a file. Each op is
+// idempotent, says what it does by events and spans, and returns soon after its
+// context ends. Nothing here decides whether an op is due: that is podplan's part.
+package podops
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	internalapi "k8s.io/cri-api/pkg/apis"
+
+	"wherry.dev/internal/kubelet/objects"
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/volume"
+	"wherry.dev/internal/trace"
+)
+
+// Recorder takes events; it must not block.
+type Recorder interface {
+	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
+}
+
+// Cgroups makes and removes control groups, by paths below the hierarchy's root.
+type Cgroups interface {
+	Ensure(path string, limits *specs.LinuxResources) error
+	Remove(path string) error
+	Kill(path string) error
+	Exists(path string) bool
+}
+
+// Flusher waits until a pod's newest status is written.
+type Flusher interface {
+	Flush(ctx context.Context, uid types.UID) error
+}
+
+// Config is what ops need to know of the kubelet's configuration.
+type Config struct {
+	NodeName      string
+	Dirs          podconfig.Dirs
+	PodLogs       string
+	ContainerLogs string
+	CgroupRoot    string
+	PidsLimit     int64
+	ClusterDNS    []string
+	ClusterDomain string
+	ResolvConf    string
+	// SeccompDefault: RuntimeDefault where a pod says nothing.
+	SeccompDefault bool
+	NoCPUQuota     bool
+	// DockerConfig is a file with the node's registry credentials.
+	DockerConfig string
+}
+
+// Node is what ops need to know of the node as it is now.
+type Node struct {
+	Memory      int64
+	Allocatable v1.ResourceList
+}
+
+// Deps are the parts that ops work with.
+type Deps struct {
+	Runtime internalapi.RuntimeService
+	Images  internalapi.ImageManagerService
+	Client  kubernetes.Interface // nil without API server
+	Volumes *volume.Mounter
+	Tokens  *volume.TokenSource
+	Objects *objects.Cache
+	Cgroups Cgroups // nil: the runtime makes its own
+	Events  Recorder
+	Status  Flusher
+	// Services returns all services; it waits until they are known.
+	Services func(ctx context.Context) ([]*v1.Service, error)
+	Node     func() Node
+	// ImagePulled, if not nil, is told how long a pull took.
+	ImagePulled func(time.Duration, uint64)
+}
+
+// Ops carries ops out. It is safe for concurrent use.
+type Ops struct {
+	Config
+	Deps
+	// stopHooks remembers, by container ID, whose preStop hook was begun, so that a
+	// stop that is repeated with a shorter grace period does not run it again.
+	stopHooks sync.Map
+}
+
+// New returns Ops.
+func New(cfg Config, deps Deps) *Ops { return &Ops{Config: cfg, Deps: deps} }
+
+// spanNames of the ops.
+var spanNames = map[podplan.Kind]string{
+	podplan.EnsureCgroup:    "kubelet: make cgroup",
+	podplan.RemoveCgroup:    "kubelet: remove cgroup",
+	podplan.MountVolume:     "kubelet: mount volumes",
+	podplan.ClearVolumes:    "kubelet: unmount volumes",
+	podplan.RunSandbox:      "kubelet: run sandbox",
+	podplan.StopSandbox:     "kubelet: stop sandbox",
+	podplan.RemoveSandbox:   "kubelet: remove sandbox",
+	podplan.PullImage:       "kubelet: pull image",
+	podplan.CreateContainer: "kubelet: create container",
+	podplan.StartContainer:  "kubelet: start container",
+	podplan.RunHook:         "kubelet: run postStart hook",
+	podplan.StopContainer:   "kubelet: stop container",
+	podplan.RemoveContainer: "kubelet: remove container",
+	podplan.Forget:          "kubelet: delete pod",
+}
+
+// Do carries one op out.
+func (o *Ops) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	ctx, span := trace.Start(ctx, spanNames[op.Kind])
+	res := o.do(ctx, op, in)
+	_ = trace.End(span, res.Err)
+	return res
+}
+
+func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	switch op.Kind {
+	case podplan.EnsureCgroup:
+		return o.ensureCgroup(in)
+	case podplan.RemoveCgroup:
+		return o.removeCgroup(in)
+	case podplan.MountVolume:
+		return o.mountVolume(ctx, op, in)
+	case podplan.ClearVolumes:
+		return failed(o.Volumes.Clear(in.Pod.UID))
+	case podplan.RunSandbox:
+		return o.runSandbox(ctx, op, in)
+	case podplan.StopSandbox:
+		return failed(o.Runtime.StopPodSandbox(ctx, op.ID))
+	case podplan.RemoveSandbox:
+		return o.removeSandbox(ctx, op, in)
+	case podplan.PullImage:
+		return o.pullImage(ctx, op, in)
+	case podplan.CreateContainer:
+		return o.createContainer(ctx, op, in)
+	case podplan.StartContainer:
+		return o.startContainer(ctx, op, in)
+	case podplan.RunHook:
+		return o.runHook(ctx, op, in)
+	case podplan.StopContainer:
+		return o.stopContainer(ctx, op, in)
+	case podplan.RemoveContainer:
+		return o.removeContainer(ctx, op, in)
+	case podplan.Forget:
+		return o.forget(ctx, in)
+	default:
+		return failed(fmt.Errorf("unknown op %q", op.Kind))
+	}
+}
+
+func failed(err error) podworker.Result { return podworker.Result{Err: err} }
+
+// event tells something about the pod.
+func (o *Ops) event(pod *v1.Pod, kind, reason, format string, args ...any) {
+	o.Events.Eventf(pod, kind, reason, format, args...)
+}
+
+// containerEvent tells something about one container of the pod.
+func (o *Ops) containerEvent(pod *v1.Pod, name, kind, reason, format string, args ...any) {
+	o.Events.Eventf(ContainerRef(pod, name), kind, reason, format, args...)
+}
+
+// ContainerRef refers to a container of a pod in an event.
+func ContainerRef(pod *v1.Pod, name string) *v1.ObjectReference {
+	path := "spec.containers{" + name + "}"
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == name {
+			path = "spec.initContainers{" + name + "}"
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == name {
+			path = "spec.ephemeralContainers{" + name + "}"
+		}
+	}
+	return &v1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion, FieldPath: path,
+	}
+}
+
+func (o *Ops) ensureCgroup(in *podplan.Input) podworker.Result {
+	err := o.Cgroups.Ensure(podconfig.Cgroup(o.CgroupRoot, in.Pod), podconfig.PodCgroupResources(in.Pod, o.PidsLimit))
+	if err != nil {
+		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", err)
+	}
+	return failed(err)
+}
+
+func (o *Ops) removeCgroup(in *podplan.Input) podworker.Result {
+	for _, path := range podconfig.CgroupCandidates(o.CgroupRoot, string(in.Pod.UID)) {
+		if !o.Cgroups.Exists(path) {
+			continue
+		}
+		if err := o.Cgroups.Kill(path); err != nil {
+			return failed(err)
+		}
+		if err := o.Cgroups.Remove(path); err != nil {
+			return failed(err)
+		}
+	}
+	return podworker.Result{}
+}
+
+// Residue tells what of a pod is left besides its sandboxes.
+func (o *Ops) Residue(uid types.UID) podplan.Residue {
+	r := podplan.Residue{Volumes: o.Volumes.Left(uid)}
+	if o.Cgroups != nil {
+		for _, path := range podconfig.CgroupCandidates(o.CgroupRoot, string(uid)) {
+			r.Cgroup = r.Cgroup || o.Cgroups.Exists(path)
+		}
+	}
+	return r
+}
+
+func (o *Ops) mountVolume(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	if err := os.MkdirAll(o.Dirs.Pod(in.Pod.UID), 0o750); err != nil {
+		return failed(err)
+	}
+	refresh, err := o.Volumes.Mount(ctx, in.Pod, op.Name)
+	if err != nil {
+		err = fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", op.Name, err)
+		if ctx.Err() == nil {
+			o.event(in.Pod, v1.EventTypeWarning, "FailedMount", "%v", err)
+		}
+	}
+	return podworker.Result{Err: err, RefreshAt: refresh.Round(0)}
+}

@@ -1,0 +1,99 @@
+package podops
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+// runSandbox makes the pod's sandbox.
+func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	if op.Attempt > 0 {
+		o.event(in.Pod, v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+	}
+	id, err := o.trySandbox(ctx, op, in)
+	if err != nil && ctx.Err() == nil {
+		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", err)
+	}
+	return podworker.Result{Err: err, Sandbox: id}
+}
+
+func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) (string, error) {
+	handler, err := o.runtimeHandler(ctx, in.Pod)
+	if err != nil {
+		return "", err
+	}
+	cfg, warnings, err := o.sandboxConfig(in.Pod, op.Attempt)
+	if err != nil {
+		return "", err
+	}
+	for _, w := range warnings {
+		o.event(in.Pod, v1.EventTypeWarning, "DNSConfigForming", "%s", w)
+	}
+	if err := os.MkdirAll(cfg.LogDirectory, 0o755); err != nil {
+		return "", fmt.Errorf("create pod log directory: %w", err)
+	}
+	return o.Runtime.RunPodSandbox(ctx, cfg, handler)
+}
+
+// sandboxConfig is the configuration of the pod's sandbox, with warnings for events.
+func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, []string, error) {
+	var host []byte
+	if o.ResolvConf != "" {
+		var err error
+		if host, err = os.ReadFile(o.ResolvConf); err != nil && !os.IsNotExist(err) {
+			return nil, nil, fmt.Errorf("resolvConf: %w", err)
+		}
+	}
+	dns, warnings := podconfig.DNS(podconfig.DNSInput{
+		Pod: pod, ClusterDNS: o.ClusterDNS, ClusterDomain: o.ClusterDomain, Host: host,
+	})
+	cgroup := ""
+	if o.Cgroups != nil {
+		cgroup = podconfig.Cgroup(o.CgroupRoot, pod)
+	}
+	cfg, err := podconfig.Sandbox(podconfig.SandboxInput{
+		Pod: pod, Attempt: attempt, LogRoot: o.PodLogs, CgroupParent: cgroup, DNS: dns, ClusterDomain: o.ClusterDomain, Dirs: o.Dirs,
+	})
+	return cfg, warnings, err
+}
+
+// runtimeHandler resolves the pod's RuntimeClass.
+func (o *Ops) runtimeHandler(ctx context.Context, pod *v1.Pod) (string, error) {
+	name := pod.Spec.RuntimeClassName
+	if name == nil || *name == "" {
+		return "", nil
+	}
+	if o.Client == nil {
+		return "", fmt.Errorf("failed to get sandbox runtime: RuntimeClass %q cannot be looked up without an API server", *name)
+	}
+	rc, err := o.Client.NodeV1().RuntimeClasses().Get(ctx, *name, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("failed to get sandbox runtime: %w", err)
+	}
+	return rc.Handler, nil
+}
+
+// removeSandbox stops and removes a sandbox with all its containers.
+func (o *Ops) removeSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	if err := o.Runtime.StopPodSandbox(ctx, op.ID); err != nil && !notFound(err) {
+		return failed(fmt.Errorf("stop sandbox %s: %w", op.ID, err))
+	}
+	if err := o.Runtime.RemovePodSandbox(ctx, op.ID); err != nil && !notFound(err) {
+		return failed(fmt.Errorf("remove sandbox %s: %w", op.ID, err))
+	}
+	for i := range in.Containers {
+		if c := &in.Containers[i]; c.SandboxID == op.ID {
+			o.removeLogLink(in.Pod, c.Name, c.ID)
+		}
+	}
+	return podworker.Result{}
+}

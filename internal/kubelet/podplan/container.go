@@ -1,0 +1,263 @@
+package podplan
+
+import (
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// advance plans the next step that brings a container to run, or keeps it so.
+//
+//	none ──pull──> image ──create──> Created ──start──> Running ──hook──> started
+//	  ^                                 │ start failed      │ unhealthy, changed
+//	  └──── back-off ── Exited <────────┴───── stop ────────┘
+func (p *planner) advance(c *v1.Container, sandboxReady bool) {
+	if p.keep(ContainerKey(c.Name)) {
+		return
+	}
+	live := p.live(c.Name)
+	for _, o := range live {
+		if !p.here(o) {
+			return // bringSandbox stops it
+		}
+	}
+	if len(live) > 1 {
+		for _, o := range live[1:] {
+			p.stop(o, "Duplicate", "Stopping container "+c.Name)
+		}
+		return
+	}
+	if len(live) == 1 {
+		p.tend(c, live[0])
+		return
+	}
+	p.bringUp(c, sandboxReady)
+}
+
+// tend looks after an instance that is live.
+func (p *planner) tend(c *v1.Container, o *Container) {
+	if p.stopping(o) {
+		return
+	}
+	switch o.State {
+	case Created:
+		p.startCreated(c, o)
+	case Unknown:
+		p.stop(o, "Unknown", fmt.Sprintf("Container is in %q state, try killing it before restart", "unknown"))
+	case Running:
+		p.tendRunning(c, o)
+	}
+}
+
+// stopping leaves a stop in flight alone.
+func (p *planner) stopping(o *Container) bool { return p.keep(StopKey(o.ID)) }
+
+func (p *planner) startCreated(c *v1.Container, o *Container) {
+	f, failed := p.in.Failures[ContainerKey(c.Name)]
+	if !failed || f.Attempt != o.Attempt || f.Reason != ReasonRunContainerError {
+		p.want(Op{Kind: StartContainer, Name: c.Name, ID: o.ID, Attempt: o.Attempt})
+		return
+	}
+	// What failed to start is replaced by a new instance, after a while.
+	if due := f.At.Add(retryAfter(StartContainer, f.Count)); due.After(p.now) {
+		p.recheck(due)
+		p.wait("container %s did not start: %s", c.Name, f.Message)
+		return
+	}
+	p.remove(o)
+}
+
+func (p *planner) tendRunning(c *v1.Container, o *Container) {
+	message, reason := "", ""
+	restart := restartsWhenKilled(p.in.Pod, c)
+	probe, hook := p.in.Probes[o.ID], p.in.Hooks[o.ID]
+	switch {
+	case isEphemeral(p.in.Pod, c.Name):
+		return
+	case o.Hash != "" && o.Hash != Hash(c):
+		message, restart = fmt.Sprintf("Container %s definition changed", c.Name), true
+	case hook.Failed != "":
+		p.stop(o, ReasonPostStartHook, "FailedPostStartHook")
+		return
+	case !p.hookDone(c, o):
+		p.want(Op{Kind: RunHook, Name: c.Name, ID: o.ID})
+		return
+	case probe.Failed != "":
+		message, reason = fmt.Sprintf("Container %s failed %s probe", c.Name, probe.FailedKind), probe.FailedKind
+	default:
+		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: o.ID, Name: c.Name})
+		if !p.started(c, o) {
+			p.wait("container %s has not passed its startup probe", c.Name)
+		} else if !p.ready(c, o) {
+			p.wait("container %s is not ready", c.Name)
+		}
+		return
+	}
+	if restart {
+		message += ", will be restarted"
+	}
+	p.stop(o, reason, message)
+}
+
+// stop ends one instance within its grace period, counted from when the stop began.
+func (p *planner) stop(o *Container, reason, message string) {
+	op := Op{Kind: StopContainer, Name: o.Name, ID: o.ID, Reason: reason, Message: message}
+	if p.stopping(o) {
+		return
+	}
+	g := grace(p.in.Pod)
+	if probe := p.in.Probes[o.ID]; probe.Failed != "" && probe.Grace != nil {
+		g = *probe.Grace
+	}
+	op.Deadline = p.now.Add(time.Duration(g) * time.Second)
+	p.try(op)
+}
+
+// bringUp plans a new instance: restart policy, back-off, image, create.
+func (p *planner) bringUp(c *v1.Container, sandboxReady bool) {
+	dead := p.last(c.Name)
+	attempt := uint32(0)
+	if dead != nil {
+		if p.done(c, dead) {
+			return
+		}
+		attempt = dead.Attempt + 1
+		if due := p.crashDue(c.Name, dead); due.After(p.now) {
+			p.recheck(due)
+			p.wait("container %s: back-off restarting failed container until %s", c.Name, due.UTC().Format(time.RFC3339))
+			return
+		}
+	}
+	attempt = max(attempt, p.floor(c.Name))
+	if !p.imageReady(c, attempt) {
+		return
+	}
+	if !sandboxReady || !p.mounted() || p.in.Node.CgroupsManaged && !p.in.CgroupReady {
+		p.wait("container %s waits for its sandbox, volumes and cgroup", c.Name)
+		return
+	}
+	op := Op{Kind: CreateContainer, Name: c.Name, SandboxID: p.sandbox.ID, Attempt: attempt}
+	if p.try(op) {
+		p.noteCreate(c, dead, attempt)
+	}
+}
+
+// done tells whether a dead instance was the container's last. One that died with
+// an older sandbox counts for app containers only: initialisation begins anew.
+func (p *planner) done(c *v1.Container, dead *Container) bool {
+	if dead.Live() {
+		return false
+	}
+	if isEphemeral(p.in.Pod, c.Name) {
+		return true
+	}
+	if isInit(p.in.Pod, c.Name) && !p.inNewest(dead) && !IsSidecar(c) {
+		return dead.ExitCode != 0 && !Restarts(p.in.Pod, c, dead.ExitCode)
+	}
+	return !Restarts(p.in.Pod, c, dead.ExitCode)
+}
+
+// floor keeps restart counts from falling when instances were lost.
+func (p *planner) floor(name string) uint32 {
+	n := p.in.Record.history(name).Attempt
+	if st := findStatus(&p.in.Reported, name); st != nil && st.RestartCount > 0 {
+		n = max(n, uint32(st.RestartCount))
+	}
+	return n
+}
+
+// crashDue is when a dead container may be started again.
+func (v *view) crashDue(name string, dead *Container) time.Time {
+	if dead.Finished.IsZero() || dead.ExitCode == 0 && dead.Lost {
+		return time.Time{}
+	}
+	return dead.Finished.Add(crashWait(v.in.Record.history(name), dead, v.in.Node.crashLimit()))
+}
+
+// noteCreate records, before a restart, how long the next one will wait.
+func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
+	hook := c.Lifecycle != nil && c.Lifecycle.PostStart != nil
+	h := p.plan.Record.history(c.Name)
+	known := h.Attempt == attempt && (attempt > 0 || h.Wait > 0 || h.HookPending)
+	if known && (h.HookPending || !hook) || dead == nil && !hook {
+		return
+	}
+	if dead != nil && h.Attempt < attempt {
+		h.Wait = nextWait(h, dead, p.in.Node.crashLimit())
+	}
+	h.Attempt, h.HookPending = attempt, hook
+	p.plan.Record.setHistory(c.Name, h)
+}
+
+// imageReady plans the pull of the image for an attempt, and tells whether it is there.
+func (p *planner) imageReady(c *v1.Container, attempt uint32) bool {
+	key := ImageKey(c.Name)
+	if img, ok := p.in.Images[c.Name]; ok && img.Attempt == attempt {
+		return true
+	}
+	if p.keep(key) {
+		p.wait("container %s: pulling image %q", c.Name, c.Image)
+		return false
+	}
+	op := Op{Kind: PullImage, Name: c.Name, Attempt: attempt}
+	f, failed := p.in.Failures[key]
+	if !failed || f.Objects != p.in.Objects {
+		p.want(op)
+		return false
+	}
+	p.wait("container %s: %s: %s", c.Name, f.Reason, f.Message)
+	due := f.At.Add(retryAfter(PullImage, f.Count))
+	if !due.After(p.now) {
+		p.want(op)
+		return false
+	}
+	p.recheck(due)
+	if shown := f.At.Add(errImagePullShown); shown.After(p.now) {
+		p.recheck(shown)
+		return false
+	}
+	// Backed off: only look whether the image has come by another way. The look
+	// itself counts as a failure's renewal, see Failure.LookedAt.
+	if look := f.LookedAt.Add(imageLook); look.After(p.now) {
+		p.recheck(look)
+	} else {
+		op.Backoff = true
+		p.want(op)
+	}
+	return false
+}
+
+// remove takes a dead instance away, its final state recorded first when no newer
+// instance stands for it.
+func (p *planner) remove(o *Container) {
+	if p.byName[o.Name][0] == o {
+		h := p.plan.Record.history(o.Name)
+		last := *o
+		h.Last, h.Attempt = &last, max(h.Attempt, o.Attempt)
+		if last.State != Exited {
+			last.State, last.Reason, last.ExitCode = Exited, ReasonStartError, 128
+		}
+		p.plan.Record.setHistory(o.Name, h)
+	}
+	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID})
+}
+
+// collectDead removes dead instances beyond the newest dead one of each container.
+func (p *planner) collectDead() {
+	for name, list := range p.byName {
+		if FindContainer(p.in.Pod, name) == nil {
+			continue
+		}
+		kept := false
+		for _, o := range list {
+			if o.Live() {
+				continue
+			}
+			if kept {
+				p.remove(o)
+			}
+			kept = true
+		}
+	}
+}

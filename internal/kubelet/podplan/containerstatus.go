@@ -1,0 +1,202 @@
+package podplan
+
+import (
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// container returns the status of one container; waiting is the reason to give
+// when nothing better is known.
+func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus {
+	last := r.last(c.Name)
+	old := findStatus(&r.in.Reported, c.Name)
+	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, VolumeMounts: volumeMounts(c)}
+	if old != nil {
+		st.RestartCount, st.LastTerminationState = old.RestartCount, old.LastTerminationState
+	}
+	if !isEphemeral(r.in.Pod, c.Name) {
+		st.Started = ptr.To(r.started(c, last))
+	}
+	if last == nil {
+		st.State.Waiting = r.why(c, waiting)
+		return st
+	}
+	st.RestartCount = max(st.RestartCount, int32(last.Attempt))
+	st.ContainerID = r.id(last.ID)
+	st.Image, st.ImageID = last.Image, last.ImageRef
+	if before := r.before(last); before != nil {
+		st.LastTerminationState = r.terminated(before)
+	} else if h := r.in.Record.history(c.Name); h.Last != nil && h.Last.ID != last.ID {
+		st.LastTerminationState = r.terminated(h.Last)
+	}
+	r.setState(&st, c, last, waiting)
+	r.setReady(&st, c, last)
+	r.setResources(&st, c, last)
+	return st
+}
+
+func (r *reporter) setState(st *v1.ContainerStatus, c *v1.Container, last *Container, waiting string) {
+	switch {
+	case last.State == Running && r.hookDone(c, last):
+		st.State.Running = &v1.ContainerStateRunning{StartedAt: metav1.NewTime(last.Started).Rfc3339Copy()}
+	case last.State == Running && r.rest:
+		st.State = r.terminated(last)
+	case last.Live():
+		st.State.Waiting = r.why(c, waiting)
+	case r.ending != nil || r.in.Pod.DeletionTimestamp != nil || r.in.Absent || r.doneFor(c, last):
+		st.State = r.terminated(last)
+	default:
+		r.setRestarting(st, c, last)
+	}
+}
+
+// setRestarting shows a container that has ended and will be started again: why it
+// waits, or, while nothing is known to hold it, how it ended.
+func (r *reporter) setRestarting(st *v1.ContainerStatus, c *v1.Container, last *Container) {
+	why := r.why(c, "")
+	if due := r.crashDue(c.Name, last); due.After(r.now) {
+		why = &v1.ContainerStateWaiting{Reason: ReasonCrashLoopBackOff, Message: r.crashMessage(c.Name, last)}
+	}
+	if why.Reason == "" {
+		st.State = r.terminated(last)
+		return
+	}
+	st.LastTerminationState = r.terminated(last)
+	st.State.Waiting = why
+}
+
+// crashMessage is what upstream's kubelet says of a container that is backed off.
+func (r *reporter) crashMessage(name string, last *Container) string {
+	wait := crashWait(r.in.Record.history(name), last, r.in.Node.crashLimit())
+	pod := r.in.Pod
+	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)", wait, name, pod.Name, pod.Namespace, pod.UID)
+}
+
+// doneFor is planner.done without a planner.
+func (r *reporter) doneFor(c *v1.Container, last *Container) bool {
+	p := planner{view: r.view}
+	return p.done(c, last)
+}
+
+// why tells what a container waits for: the failure that holds it, or fallback.
+func (r *reporter) why(c *v1.Container, fallback string) *v1.ContainerStateWaiting {
+	if f, ok := r.in.Failures[ContainerKey(c.Name)]; ok && f.Reason != "" {
+		return &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
+	}
+	f, ok := r.in.Failures[ImageKey(c.Name)]
+	if !ok || f.Reason == "" {
+		return &v1.ContainerStateWaiting{Reason: fallback}
+	}
+	pulled := f.Reason == ReasonErrImagePull || f.Reason == ReasonRegistryUnavailable
+	if pulled && r.backedOff(f) {
+		return &v1.ContainerStateWaiting{Reason: ReasonImagePullBackOff, Message: BackoffMessage(c.Image, f)}
+	}
+	return &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
+}
+
+// backedOff tells whether a failed pull shows as backed off by now.
+func (r *reporter) backedOff(f Failure) bool {
+	return !r.now.Before(f.At.Add(errImagePullShown))
+}
+
+// BackoffMessage is the message of ImagePullBackOff.
+func BackoffMessage(image string, f Failure) string {
+	return fmt.Sprintf("Back-off pulling image %q: %s: %s", image, f.Reason, f.Message)
+}
+
+func (r *reporter) setReady(st *v1.ContainerStatus, c *v1.Container, last *Container) {
+	if isInit(r.in.Pod, c.Name) && !IsSidecar(c) {
+		st.Ready = st.State.Terminated != nil && last.ExitCode == 0
+		return
+	}
+	if !isEphemeral(r.in.Pod, c.Name) {
+		st.Ready = st.State.Running != nil && r.ready(c, last)
+	}
+}
+
+func (r *reporter) setResources(st *v1.ContainerStatus, c *v1.Container, last *Container) {
+	st.User = last.User
+	if isEphemeral(r.in.Pod, c.Name) {
+		return
+	}
+	allocated := c.Resources
+	if v := r.in.Record.Verdict; v != nil {
+		if a, ok := v.Allocated[c.Name]; ok {
+			allocated = a
+		}
+	}
+	st.AllocatedResources = allocated.Requests.DeepCopy()
+	st.Resources = &v1.ResourceRequirements{Limits: allocated.Limits.DeepCopy(), Requests: allocated.Requests.DeepCopy()}
+	if last.State == Running && last.Resources != nil {
+		st.Resources = last.Resources.DeepCopy()
+	}
+}
+
+func (r *reporter) terminated(c *Container) v1.ContainerState {
+	reason := c.Reason
+	if reason == "" {
+		reason = ReasonError
+		if c.ExitCode == 0 {
+			reason = ReasonCompleted
+		}
+	}
+	message := c.Message
+	if message == "" {
+		message = r.reportedMessage(c)
+	}
+	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+		ExitCode: c.ExitCode, Reason: reason, Message: message,
+		StartedAt: stamp(c.Started), FinishedAt: stamp(c.Finished),
+		ContainerID: r.id(c.ID),
+	}}
+}
+
+// reportedMessage is the termination message that was reported of an instance: its
+// file may be gone by now.
+func (r *reporter) reportedMessage(c *Container) string {
+	st := findStatus(&r.in.Reported, c.Name)
+	if st == nil {
+		return ""
+	}
+	for _, t := range []*v1.ContainerStateTerminated{st.State.Terminated, st.LastTerminationState.Terminated} {
+		if t != nil && trimScheme(t.ContainerID) == c.ID {
+			return t.Message
+		}
+	}
+	return ""
+}
+
+// stamp cuts a time to the seconds that the API keeps.
+func stamp(t time.Time) metav1.Time {
+	if t.IsZero() {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(t).Rfc3339Copy()
+}
+
+func (r *reporter) id(id string) string {
+	if id == "" {
+		return ""
+	}
+	return r.in.Node.RuntimeName + "://" + id
+}
+
+func volumeMounts(c *v1.Container) []v1.VolumeMountStatus {
+	var out []v1.VolumeMountStatus
+	for _, m := range c.VolumeMounts {
+		st := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			mode := v1.RecursiveReadOnlyDisabled
+			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
+				mode = v1.RecursiveReadOnlyEnabled
+			}
+			st.RecursiveReadOnly = &mode
+		}
+		out = append(out, st)
+	}
+	return out
+}

@@ -1,0 +1,210 @@
+package podplan
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// minStop is what a container has to shut down, however short its grace period.
+const minStop = 2 * time.Second
+
+// ending decides whether the pod must end, and why.
+func (p *planner) ending() (Ending, bool) {
+	in := p.in
+	if in.Record.Ending != nil {
+		return *in.Record.Ending, true
+	}
+	switch v := in.Record.Verdict; {
+	case in.Absent, in.Pod.DeletionTimestamp != nil:
+		return Ending{Since: p.now}, true
+	case v != nil && !v.Admitted:
+		return Ending{Since: p.now, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}, true
+	case IsTerminal(in.Reported.Phase):
+		return Ending{Since: p.now, Reason: in.Reported.Reason, Message: in.Reported.Message}, true
+	}
+	if at, ok := p.deadline(); ok && !at.After(p.now) {
+		return Ending{Since: p.now, Reason: ReasonDeadlineExceeded, Message: messageDeadline}, true
+	}
+	if in.Record.Verdict != nil && p.completed() {
+		return Ending{Since: p.now}, true
+	}
+	return Ending{}, false
+}
+
+// completed tells whether no container will ever be started again: all app
+// containers have ended for good, or initialisation failed for good.
+func (p *planner) completed() bool {
+	pod := p.in.Pod
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		last := p.last(c.Name)
+		if last != nil && !last.Live() && last.ExitCode != 0 && !IsSidecar(c) && !p.busy(c.Name) &&
+			!Restarts(pod, c, last.ExitCode) && !p.initialised() {
+			return true
+		}
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		last := p.last(c.Name)
+		if last == nil || last.Live() || p.busy(c.Name) || !p.done(c, last) {
+			return false
+		}
+	}
+	return len(pod.Spec.Containers) > 0
+}
+
+// busy tells whether a new instance of the container is being made.
+func (p *planner) busy(name string) bool {
+	_, ok := p.in.InFlight[ContainerKey(name)]
+	return ok
+}
+
+// end takes a pod down.
+//
+//  1. Containers stop within the grace period; sidecars after the others, in
+//     reverse order.
+//  2. When nothing runs: sandboxes stop, volumes and cgroup go.
+//  3. A deleted pod's sandboxes and containers are removed, and last its object.
+func (p *planner) end(e Ending) {
+	p.plan.Life = PodTerminating
+	if p.plan.Record.Ending == nil {
+		p.plan.Record.Ending = &e
+	}
+	p.stopAll(e)
+	if p.anyLive() || p.building() {
+		return
+	}
+	gone := p.in.Absent || p.in.Pod.DeletionTimestamp != nil
+	left := p.endSandboxes(gone)
+	if p.in.Residue.Volumes {
+		left = true
+		p.try(Op{Kind: ClearVolumes})
+	}
+	if p.in.Residue.Cgroup && !p.in.Residue.Volumes {
+		left = true
+		p.try(Op{Kind: RemoveCgroup})
+	}
+	if left {
+		return
+	}
+	p.plan.Life = PodTerminated
+	if gone {
+		p.finish()
+	}
+}
+
+// finish takes the last step of a pod that is to be gone.
+func (p *planner) finish() {
+	if p.in.Forgotten {
+		p.plan.Done = true
+		return
+	}
+	if len(p.in.InFlight) > 0 && !p.keep("forget") {
+		p.wait("waits for what is still in flight")
+		return
+	}
+	p.try(Op{Kind: Forget})
+}
+
+// building tells whether an op that makes something has not returned yet.
+func (p *planner) building() bool {
+	for _, f := range p.in.InFlight {
+		if !f.Op.Kind.teardown() {
+			p.wait("%s was cancelled and has not returned", f.Op.Kind)
+			return true
+		}
+	}
+	return false
+}
+
+// stopAll stops what is live, sidecars last.
+func (p *planner) stopAll(e Ending) {
+	deadline := p.endDeadline(e)
+	var sidecars []*Container
+	others := false
+	for i := range p.in.Containers {
+		c := &p.in.Containers[i]
+		if !c.Live() {
+			continue
+		}
+		if spec := FindContainer(p.in.Pod, c.Name); spec != nil && isInit(p.in.Pod, c.Name) && IsSidecar(spec) {
+			sidecars = append(sidecars, c)
+			continue
+		}
+		others = true
+		p.stopBy(c, deadline)
+	}
+	order := func(c *Container) int {
+		return slices.IndexFunc(p.in.Pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
+	}
+	slices.SortFunc(sidecars, func(a, b *Container) int { return order(b) - order(a) })
+	for i, c := range sidecars {
+		// A sidecar waits for its turn, but not beyond the grace period.
+		if !others && i == 0 || !deadline.After(p.now) {
+			p.stopBy(c, deadline)
+			continue
+		}
+		p.recheck(deadline)
+		p.watchReadiness(c)
+	}
+}
+
+// stopBy stops an instance; a deadline that came nearer replaces a stop in flight.
+func (p *planner) stopBy(c *Container, deadline time.Time) {
+	p.watchReadiness(c)
+	if soonest := p.now.Add(minStop); deadline.Before(soonest) {
+		deadline = soonest
+	}
+	op := Op{Kind: StopContainer, Name: c.Name, ID: c.ID, Deadline: deadline, Message: "Stopping container " + c.Name}
+	if f, ok := p.in.InFlight[op.Key()]; ok && !f.Canceled && !deadline.Before(f.Op.Deadline) {
+		p.want(f.Op)
+		return
+	}
+	p.try(op)
+	p.wait("container %s is stopping, until %s", c.Name, deadline.UTC().Format(time.RFC3339))
+}
+
+func (p *planner) watchReadiness(c *Container) {
+	if c.State == Running {
+		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: c.ID, Name: c.Name, Ending: true})
+	}
+}
+
+// endDeadline is when what still runs is killed.
+func (p *planner) endDeadline(e Ending) time.Time {
+	g := grace(p.in.Pod)
+	if e.Grace != nil {
+		g = *e.Grace
+	}
+	return e.Since.Add(time.Duration(g) * time.Second)
+}
+
+// endSandboxes stops, or for a pod that is to be gone removes, every sandbox, and
+// tells whether anything is left.
+func (p *planner) endSandboxes(gone bool) bool {
+	left := false
+	for i := range p.in.Sandboxes {
+		s := &p.in.Sandboxes[i]
+		switch {
+		case gone:
+			left = true
+			p.try(Op{Kind: RemoveSandbox, ID: s.ID})
+		case s.Ready:
+			left = true
+			p.try(Op{Kind: StopSandbox, ID: s.ID})
+		}
+	}
+	if !gone {
+		p.collectDead()
+		return left
+	}
+	if len(p.in.Sandboxes) == 0 {
+		for i := range p.in.Containers {
+			left = true
+			p.try(Op{Kind: RemoveContainer, Name: p.in.Containers[i].Name, ID: p.in.Containers[i].ID})
+		}
+	}
+	return left
+}

@@ -1,0 +1,294 @@
+package podplan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// planner gathers one plan.
+type planner struct {
+	*view
+	now    time.Time
+	plan   Plan
+	wanted map[Key]bool
+}
+
+// Next decides what should be in flight for the pod from now on.
+//
+//  1. A pod that was not admitted yet waits; one that must end is taken down.
+//  2. Otherwise cgroup, volumes, images and sandbox are prepared side by side,
+//  3. init containers are brought forward one by one, sidecars staying,
+//  4. and then the app containers, each by itself.
+//  5. Dead instances beyond the newest of each container are removed.
+func Next(in Input, now time.Time) Plan {
+	now = now.Round(0).UTC()
+	p := &planner{view: newView(&in), now: now, wanted: map[Key]bool{}}
+	p.plan.Record = in.Record.clone()
+	p.noteStart()
+	if end, ok := p.ending(); ok {
+		p.end(end)
+	} else if in.Record.Verdict == nil {
+		p.plan.Life = PodPending
+		p.wait("waits for admission on the node")
+	} else {
+		p.run()
+	}
+	p.noteHooks()
+	return p.plan
+}
+
+func (p *planner) noteStart() {
+	r := &p.plan.Record
+	if !r.StartTime.IsZero() {
+		return
+	}
+	r.StartTime = p.now
+	if t := p.in.Reported.StartTime; t != nil {
+		r.StartTime = t.Time.UTC()
+	}
+}
+
+// noteHooks settles in the record which postStart hooks are over.
+func (p *planner) noteHooks() {
+	for name, h := range p.in.Record.Containers {
+		if !h.HookPending {
+			continue
+		}
+		last := p.last(name)
+		if last == nil || last.Attempt != h.Attempt {
+			continue
+		}
+		if hook, ok := p.in.Hooks[last.ID]; (ok && hook.Done) || !last.Live() {
+			h = p.plan.Record.history(name)
+			h.HookPending = false
+			p.plan.Record.setHistory(name, h)
+		}
+	}
+}
+
+// want puts an op into the plan.
+func (p *planner) want(op Op) {
+	if k := op.Key(); !p.wanted[k] {
+		p.wanted[k] = true
+		p.plan.Ops = append(p.plan.Ops, op)
+	}
+}
+
+// keep leaves an op in flight alone, whatever it is.
+func (p *planner) keep(k Key) bool {
+	f, ok := p.in.InFlight[k]
+	if ok && !f.Canceled {
+		p.want(f.Op)
+	}
+	return ok
+}
+
+// try wants an op unless it failed just now; then it says when to look again.
+func (p *planner) try(op Op) bool {
+	if due := p.due(op); due.After(p.now) {
+		p.recheck(due)
+		p.wait("%s: %s", op.Kind, p.in.Failures[op.Key()].Message)
+		return false
+	}
+	p.want(op)
+	return true
+}
+
+// due is when an op may be tried again; the zero time when at once.
+func (p *planner) due(op Op) time.Time {
+	f, failed := p.in.Failures[op.Key()]
+	if _, flying := p.in.InFlight[op.Key()]; !failed || flying || f.Objects != p.in.Objects {
+		return time.Time{}
+	}
+	if f.Fatal {
+		return p.now.Add(mountMax)
+	}
+	return f.At.Add(retryAfter(op.Kind, f.Count))
+}
+
+func (p *planner) recheck(at time.Time) {
+	if p.plan.RecheckAt.IsZero() || at.Before(p.plan.RecheckAt) {
+		p.plan.RecheckAt = at
+	}
+}
+
+func (p *planner) wait(format string, args ...any) {
+	p.plan.Waiting = append(p.plan.Waiting, fmt.Sprintf(format, args...))
+}
+
+// run plans a pod that is to run.
+func (p *planner) run() {
+	p.plan.Life = PodPending
+	if p.initialised() {
+		p.plan.Life = PodRunning
+	}
+	p.checkDeadline()
+	p.prepare()
+	ready := p.bringSandbox()
+	p.bringContainers(ready)
+	p.collectDead()
+}
+
+func (p *planner) checkDeadline() {
+	if at, ok := p.deadline(); ok {
+		p.recheck(at)
+	}
+}
+
+// deadline is when activeDeadlineSeconds ends the pod.
+func (p *planner) deadline() (time.Time, bool) {
+	s := p.in.Pod.Spec.ActiveDeadlineSeconds
+	if s == nil || p.plan.Record.StartTime.IsZero() {
+		return time.Time{}, false
+	}
+	return p.plan.Record.StartTime.Add(time.Duration(*s) * time.Second), true
+}
+
+// prepare wants the cgroup and every volume, and renews volumes whose objects
+// changed or whose tokens grow old.
+func (p *planner) prepare() {
+	if p.in.Node.CgroupsManaged && !p.in.CgroupReady {
+		p.try(Op{Kind: EnsureCgroup})
+	}
+	for i := range p.in.Pod.Spec.Volumes {
+		v := &p.in.Pod.Spec.Volumes[i]
+		state := p.in.Volumes[v.Name]
+		if p.keep(VolumeKey(v.Name)) {
+			continue
+		}
+		switch {
+		case !state.Mounted:
+			p.try(Op{Kind: MountVolume, Name: v.Name, Objects: p.in.Objects})
+		case usesObjects(v) && state.Objects != p.in.Objects,
+			!state.RefreshAt.IsZero() && !p.now.Before(state.RefreshAt):
+			p.try(Op{Kind: MountVolume, Name: v.Name, Objects: p.in.Objects})
+		case !state.RefreshAt.IsZero():
+			p.recheck(state.RefreshAt)
+		}
+	}
+}
+
+// mounted tells whether every volume is there.
+func (p *planner) mounted() bool {
+	for i := range p.in.Pod.Spec.Volumes {
+		if !p.in.Volumes[p.in.Pod.Spec.Volumes[i].Name].Mounted {
+			return false
+		}
+	}
+	return true
+}
+
+// bringSandbox plans the way to a sandbox that works, and tells whether there is
+// one. What is left in an older one is stopped first.
+func (p *planner) bringSandbox() bool {
+	clear := true
+	for i := range p.in.Containers {
+		if c := &p.in.Containers[i]; c.Live() && !p.here(c) {
+			clear = false
+			p.stop(c, "SandboxChanged", "Stopping container "+c.Name)
+		}
+	}
+	for i := range p.in.Sandboxes {
+		s := &p.in.Sandboxes[i]
+		if s == p.sandbox || !clear {
+			continue
+		}
+		if s.Ready {
+			clear = false
+			p.try(Op{Kind: StopSandbox, ID: s.ID})
+		} else if !p.needed(s) {
+			p.try(Op{Kind: RemoveSandbox, ID: s.ID})
+		}
+	}
+	if p.sandbox != nil {
+		return true
+	}
+	if clear && !p.keep(SandboxKey) {
+		p.try(Op{Kind: RunSandbox, Attempt: p.nextSandbox()})
+	}
+	return false
+}
+
+func (p *planner) nextSandbox() uint32 {
+	if p.newest == nil {
+		return 0
+	}
+	return p.newest.Attempt + 1
+}
+
+// needed tells whether a dead sandbox still holds containers, whose state and log
+// people ask for. The newest is the memory of how far initialisation got.
+func (p *planner) needed(s *Sandbox) bool {
+	return s == p.newest ||
+		slices.ContainsFunc(p.in.Containers, func(c Container) bool { return c.SandboxID == s.ID })
+}
+
+// bringContainers plans the containers whose turn it is.
+func (p *planner) bringContainers(ready bool) {
+	pod := p.in.Pod
+	if ready {
+		for i := range pod.Spec.EphemeralContainers {
+			c := (*v1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+			if last := p.last(c.Name); last == nil || last.Live() {
+				p.advance(c, ready)
+			}
+		}
+	}
+	if p.sandbox == nil || !p.initialised() {
+		p.bringInit(ready)
+		return
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; IsSidecar(c) {
+			p.advance(c, ready)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		p.advance(&pod.Spec.Containers[i], ready)
+	}
+}
+
+// bringInit walks the init containers in order up to the first that holds the
+// others. Without init containers it is the app containers' turn.
+func (p *planner) bringInit(ready bool) {
+	pod := p.in.Pod
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		last := p.last(c.Name)
+		if !p.here(last) && last != nil && !last.Live() {
+			// Of an older sandbox: initialisation begins anew.
+			p.advance(c, ready)
+			p.holdOthers(i + 1)
+			return
+		}
+		if IsSidecar(c) {
+			p.advance(c, ready)
+			if !p.started(c, last) || !p.here(last) {
+				p.wait("init container %s has not started", c.Name)
+				p.holdOthers(i + 1)
+				return
+			}
+			continue
+		}
+		if last != nil && last.State == Exited && last.ExitCode == 0 {
+			continue
+		}
+		p.advance(c, ready)
+		p.wait("init container %s has not completed", c.Name)
+		p.holdOthers(i + 1)
+		return
+	}
+	for i := range pod.Spec.Containers {
+		p.advance(&pod.Spec.Containers[i], ready)
+	}
+}
+
+// holdOthers lets what is in flight for later init containers go on.
+func (p *planner) holdOthers(from int) {
+	for i := from; i < len(p.in.Pod.Spec.InitContainers); i++ {
+		p.keep(ContainerKey(p.in.Pod.Spec.InitContainers[i].Name))
+	}
+}

@@ -1,0 +1,143 @@
+package podplan
+
+import "time"
+
+// Kind of an op.
+type Kind string
+
+// The ops. Each is idempotent and safe to repeat after a crash at any moment.
+const (
+	EnsureCgroup    Kind = "EnsureCgroup"
+	RemoveCgroup    Kind = "RemoveCgroup"
+	MountVolume     Kind = "MountVolume"
+	ClearVolumes    Kind = "ClearVolumes"
+	RunSandbox      Kind = "RunSandbox"
+	StopSandbox     Kind = "StopSandbox"
+	RemoveSandbox   Kind = "RemoveSandbox"
+	PullImage       Kind = "PullImage"
+	CreateContainer Kind = "CreateContainer"
+	StartContainer  Kind = "StartContainer"
+	RunHook         Kind = "RunHook"
+	StopContainer   Kind = "StopContainer"
+	RemoveContainer Kind = "RemoveContainer"
+	// Forget removes the last traces, and the API object of a deleted pod.
+	Forget Kind = "Forget"
+)
+
+// Key names what an op works on. At most one op of a key is in flight.
+type Key string
+
+// Op is one step for an executor: a small comparable value.
+type Op struct {
+	Kind Kind
+	// Name of the volume or container.
+	Name string `json:",omitempty"`
+	// ID of the sandbox or container.
+	ID string `json:",omitempty"`
+	// SandboxID that a container is created in.
+	SandboxID string `json:",omitempty"`
+	Attempt   uint32 `json:",omitempty"`
+	// Deadline by which StopContainer kills; zero kills at once.
+	Deadline time.Time `json:",omitzero"`
+	// Reason and Message tell why (for events).
+	Reason  string `json:",omitempty"`
+	Message string `json:",omitempty"`
+	// Objects makes a refresh of a volume differ from the one before.
+	Objects uint64 `json:",omitempty"`
+	// Backoff: an image must not be pulled now, only looked for.
+	Backoff bool `json:",omitempty"`
+}
+
+// Key returns what the op works on.
+func (o Op) Key() Key {
+	switch o.Kind {
+	case EnsureCgroup, RemoveCgroup:
+		return "cgroup"
+	case MountVolume:
+		return VolumeKey(o.Name)
+	case ClearVolumes:
+		return "volumes"
+	case RunSandbox:
+		return SandboxKey
+	case StopSandbox, RemoveSandbox:
+		return Key("sandbox/" + o.ID)
+	case PullImage:
+		return ImageKey(o.Name)
+	case CreateContainer, StartContainer:
+		return ContainerKey(o.Name)
+	case RunHook:
+		return Key("hook/" + o.ID)
+	case StopContainer:
+		return StopKey(o.ID)
+	case RemoveContainer:
+		return Key("remove/" + o.ID)
+	default:
+		return Key("forget")
+	}
+}
+
+// SandboxKey is the key of RunSandbox.
+const SandboxKey Key = "sandbox"
+
+// VolumeKey is the key of MountVolume.
+func VolumeKey(volume string) Key { return Key("volume/" + volume) }
+
+// ImageKey is the key of PullImage.
+func ImageKey(container string) Key { return Key("image/" + container) }
+
+// ContainerKey is the key of CreateContainer and StartContainer.
+func ContainerKey(container string) Key { return Key("container/" + container) }
+
+// StopKey is the key of StopContainer.
+func StopKey(id string) Key { return Key("stop/" + id) }
+
+// teardown tells whether the op takes things away; such an op does not hold the
+// end of a pod up.
+func (k Kind) teardown() bool {
+	switch k {
+	case RemoveCgroup, ClearVolumes, StopSandbox, RemoveSandbox, StopContainer, RemoveContainer, Forget:
+		return true
+	default:
+		return false
+	}
+}
+
+// Life is where a pod stands.
+type Life string
+
+// A pod goes down this list and never up.
+//
+//	Pending ──> Running ──> Terminating ──> Terminated
+//	   └──────────────────────┘ (refused, deleted before it ran)
+const (
+	PodPending     Life = "Pending"
+	PodRunning     Life = "Running"
+	PodTerminating Life = "Terminating"
+	PodTerminated  Life = "Terminated"
+)
+
+// Plan is what Next decides: the ops that should be in flight from now on (those
+// that are already, too), and when to look again although nothing happened.
+type Plan struct {
+	Life Life
+	// Ops that should run. An op in flight that is not among them is to be cancelled.
+	Ops []Op
+	// RecheckAt is zero when only an event can change the plan.
+	RecheckAt time.Time
+	// Record to be written before any of the ops starts.
+	Record Record
+	// Probes to be run.
+	Probes []ProbeTarget
+	// Done: nothing is left of the pod, the worker can end.
+	Done bool
+	// Waiting says in plain words what the pod waits for.
+	Waiting []string
+}
+
+// ProbeTarget is a container instance whose probes run.
+type ProbeTarget struct {
+	ID   string
+	Name string
+	// Ending: only readiness goes on.
+	Ending bool
+}

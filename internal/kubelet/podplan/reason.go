@@ -1,0 +1,33 @@
+package podplan
+
+// Reasons as Kubernetes writes them into pod statuses; dashboards and people look
+// for these words.
+const (
+	ReasonContainerCreating      = "ContainerCreating"
+	ReasonPodInitializing        = "PodInitializing"
+	ReasonCrashLoopBackOff       = "CrashLoopBackOff"
+	ReasonErrImagePull           = "ErrImagePull"
+	ReasonImagePullBackOff       = "ImagePullBackOff"
+	ReasonErrImageNeverPull      = "ErrImageNeverPull"
+	ReasonInvalidImageName       = "InvalidImageName"
+	ReasonImageInspectError      = "ImageInspectError"
+	ReasonRegistryUnavailable    = "RegistryUnavailable"
+	ReasonCreateConfigError      = "CreateContainerConfigError"
+	ReasonCreateContainerError   = "CreateContainerError"
+	ReasonRunContainerError      = "RunContainerError"
+	ReasonPostStartHook          = "PostStartHookError"
+	ReasonCompleted              = "Completed"
+	ReasonError                  = "Error"
+	ReasonStartError             = "StartError"
+	ReasonContainerStatusUnknown = "ContainerStatusUnknown"
+	ReasonDeadlineExceeded       = "DeadlineExceeded"
+
+	messageDeadline = "Pod was active on the node longer than the specified deadline"
+	messageUnknown  = "The container could not be located when the pod was terminated"
+
+	reasonPodCompleted   = "PodCompleted"
+	reasonPodFailed      = "PodFailed"
+	reasonNotReady       = "ContainersNotReady"
+	reasonNotInitialized = "ContainersNotInitialized"
+	reasonGatesNotReady  = "ReadinessGatesNotReady"
+)

@@ -1,0 +1,75 @@
+package podplan
+
+import (
+	"maps"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Record holds what cannot be observed again. The pod's worker is its only
+// writer, and writes it before the effect that it speaks of.
+type Record struct {
+	Namespace string
+	Name      string
+	Static    bool `json:",omitempty"`
+	// Verdict is nil until the pod was admitted or refused, once.
+	Verdict *Verdict `json:",omitempty"`
+	// Ending is set when the pod begins to end, and never taken back.
+	Ending *Ending `json:",omitempty"`
+	// StartTime is when the node first saw the pod.
+	StartTime time.Time
+	// Grace is the pod's own grace period, for the time when only the record is left.
+	Grace      int64
+	Containers map[string]History `json:",omitempty"`
+}
+
+// Verdict is the outcome of admission.
+type Verdict struct {
+	Admitted bool
+	Reason   string `json:",omitempty"`
+	Message  string `json:",omitempty"`
+	// Allocated has the resources that each container was admitted with.
+	Allocated map[string]v1.ResourceRequirements `json:",omitempty"`
+}
+
+// Ending says why and since when a pod ends.
+type Ending struct {
+	Since time.Time
+	// Reason and Message go into the pod's status, with phase Failed; empty for a
+	// pod that was deleted or has completed.
+	Reason  string `json:",omitempty"`
+	Message string `json:",omitempty"`
+	// Grace overrides the pod's grace period.
+	Grace *int64 `json:",omitempty"`
+	// Disruption, when set, is the reason of the condition DisruptionTarget.
+	Disruption string `json:",omitempty"`
+}
+
+// History is what the node remembers of a container whose instances may be gone.
+type History struct {
+	// Attempt of the newest instance that was planned.
+	Attempt uint32
+	// Wait is the crash back-off before the start that follows Attempt.
+	Wait time.Duration
+	// HookPending: the postStart hook of Attempt has not finished yet.
+	HookPending bool `json:",omitempty"`
+	// Last is the final state of the newest instance that was removed.
+	Last *Container `json:",omitempty"`
+}
+
+// clone copies what a plan may change.
+func (r Record) clone() Record {
+	r.Containers = maps.Clone(r.Containers)
+	return r
+}
+
+// history returns what is known of a container; the zero value when nothing is.
+func (r Record) history(name string) History { return r.Containers[name] }
+
+func (r *Record) setHistory(name string, h History) {
+	if r.Containers == nil {
+		r.Containers = map[string]History{}
+	}
+	r.Containers[name] = h
+}

@@ -1,0 +1,189 @@
+package podplan
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// reporter builds one status.
+type reporter struct {
+	*view
+	now    time.Time
+	ending *Ending
+	// rest: the pod ends and nothing of it runs any more.
+	rest bool
+}
+
+// Status returns what to report of the pod. It never takes back what was reported
+// as final, and leaves conditions that others own as they are.
+func Status(in Input, now time.Time) v1.PodStatus {
+	now = now.Round(0).UTC()
+	r := &reporter{view: newView(&in), now: now, ending: in.Record.Ending}
+	gone := in.Absent || in.Pod.DeletionTimestamp != nil
+	r.rest = (r.ending != nil || gone) && !r.anyLive() && !r.making()
+	pod := in.Pod
+	st := v1.PodStatus{
+		ObservedGeneration: max(pod.Generation, in.Reported.ObservedGeneration),
+		QOSClass:           QOS(pod),
+		Message:            in.Reported.Message,
+		Reason:             in.Reported.Reason,
+		NominatedNodeName:  in.Reported.NominatedNodeName,
+		Resize:             in.Reported.Resize,
+
+		ResourceClaimStatuses:       in.Reported.ResourceClaimStatuses,
+		ExtendedResourceClaimStatus: in.Reported.ExtendedResourceClaimStatus,
+	}
+	if start := in.Record.StartTime; !start.IsZero() {
+		t := metav1.NewTime(start).Rfc3339Copy()
+		st.StartTime = &t
+	}
+	waiting := ReasonContainerCreating
+	if len(pod.Spec.InitContainers) > 0 {
+		waiting = ReasonPodInitializing
+	}
+	for i := range pod.Spec.InitContainers {
+		st.InitContainerStatuses = append(st.InitContainerStatuses, r.container(&pod.Spec.InitContainers[i], waiting))
+	}
+	for i := range pod.Spec.Containers {
+		st.ContainerStatuses = append(st.ContainerStatuses, r.container(&pod.Spec.Containers[i], waiting))
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		c := (*v1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, r.container(c, ReasonContainerCreating))
+	}
+	r.settlePhase(&st, gone)
+	r.settleAddresses(&st)
+	st.Conditions = r.conditions(&st)
+	return st
+}
+
+// making tells whether a container may come to life by an op in flight.
+func (r *reporter) making() bool {
+	for _, f := range r.in.InFlight {
+		if f.Op.Kind == CreateContainer || f.Op.Kind == StartContainer {
+			return true
+		}
+	}
+	return false
+}
+
+// settlePhase sets phase, reason and message, holding back what is final until
+// nothing runs.
+func (r *reporter) settlePhase(st *v1.PodStatus, gone bool) {
+	phase := r.phase(st)
+	switch {
+	case r.rest && r.ending != nil && r.ending.Reason != "" && !IsTerminal(r.in.Reported.Phase):
+		phase, st.Reason, st.Message = v1.PodFailed, r.ending.Reason, r.ending.Message
+	case r.rest && gone && !IsTerminal(phase):
+		phase = v1.PodFailed
+		r.closeContainers(st)
+	case !r.rest && IsTerminal(phase):
+		phase = v1.PodRunning
+	}
+	if IsTerminal(r.in.Reported.Phase) {
+		phase = r.in.Reported.Phase
+	}
+	st.Phase = phase
+}
+
+// closeContainers reports containers that never ran, of a pod that is gone, as
+// ended with an unknown outcome: nobody may take them for successful.
+func (r *reporter) closeContainers(st *v1.PodStatus) {
+	for _, list := range [][]v1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
+		for i := range list {
+			if list[i].State.Terminated == nil {
+				list[i].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+					Reason: ReasonContainerStatusUnknown, Message: messageUnknown, ExitCode: 137,
+				}}
+			}
+		}
+	}
+}
+
+// settleAddresses sets the addresses; those of a pod that had some stay until it
+// gets others.
+func (r *reporter) settleAddresses(st *v1.PodStatus) {
+	in := r.in
+	st.HostIP, st.HostIPs = in.Reported.HostIP, in.Reported.HostIPs
+	if ips := in.Node.HostIPs; len(ips) > 0 {
+		st.HostIP, st.HostIPs = ips[0], nil
+		for _, ip := range ips {
+			st.HostIPs = append(st.HostIPs, v1.HostIP{IP: ip})
+		}
+	}
+	ips := []string(nil)
+	switch {
+	case in.Pod.Spec.HostNetwork && r.newest != nil:
+		ips = in.Node.HostIPs
+	case r.sandbox != nil:
+		ips = r.sandbox.IPs
+	}
+	if len(ips) == 0 {
+		st.PodIP, st.PodIPs = in.Reported.PodIP, in.Reported.PodIPs
+		return
+	}
+	st.PodIP = ips[0]
+	for _, ip := range ips {
+		st.PodIPs = append(st.PodIPs, v1.PodIP{IP: ip})
+	}
+}
+
+// phase follows from the containers' states.
+func (r *reporter) phase(st *v1.PodStatus) v1.PodPhase {
+	pod := r.in.Pod
+	initDone := r.initialised() || r.anyAppRan()
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		last := r.last(c.Name)
+		if IsSidecar(c) || initDone || last == nil || last.Live() || last.ExitCode == 0 {
+			continue
+		}
+		if !Restarts(pod, c, last.ExitCode) {
+			return v1.PodFailed
+		}
+	}
+	if !initDone {
+		return v1.PodPending
+	}
+	running, waiting, stopped, succeeded, final := 0, 0, 0, 0, 0
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		state := st.ContainerStatuses[i].State
+		ended := state.Terminated
+		if state.Waiting != nil {
+			ended = st.ContainerStatuses[i].LastTerminationState.Terminated
+		}
+		switch {
+		case state.Running != nil:
+			running++
+		case ended == nil:
+			waiting++
+		default:
+			stopped++
+			if ended.ExitCode == 0 {
+				succeeded++
+			}
+			if r.rest || !Restarts(pod, c, ended.ExitCode) {
+				final++
+			}
+		}
+	}
+	switch {
+	case waiting > 0:
+		return v1.PodPending
+	case running > 0 || stopped == 0 || final < stopped:
+		return v1.PodRunning
+	case succeeded == stopped:
+		return v1.PodSucceeded
+	default:
+		return v1.PodFailed
+	}
+}
+
+// anyAppRan tells whether an app container ever was, here or in the reports.
+func (r *reporter) anyAppRan() bool {
+	return slices.ContainsFunc(r.in.Pod.Spec.Containers, func(c v1.Container) bool { return r.last(c.Name) != nil })
+}

@@ -1,0 +1,226 @@
+package podplan
+
+import (
+	"cmp"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// view orders an Input's facts the way that decisions ask for them.
+type view struct {
+	in      *Input
+	byName  map[string][]*Container // newest first
+	sandbox *Sandbox                // the one in use, nil when a new one is needed
+	newest  *Sandbox                // the newest of all
+}
+
+func newView(in *Input) *view {
+	v := &view{in: in, byName: map[string][]*Container{}}
+	for i := range in.Containers {
+		c := &in.Containers[i]
+		v.byName[c.Name] = append(v.byName[c.Name], c)
+	}
+	for _, list := range v.byName {
+		slices.SortFunc(list, func(a, b *Container) int {
+			return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created), cmp.Compare(b.ID, a.ID))
+		})
+	}
+	for i := range in.Sandboxes {
+		s := &in.Sandboxes[i]
+		if v.newest == nil || s.Attempt > v.newest.Attempt || s.Attempt == v.newest.Attempt && s.Created.After(v.newest.Created) {
+			v.newest = s
+		}
+	}
+	if v.newest != nil && v.newest.Ready && (len(v.newest.IPs) > 0 || in.Pod.Spec.HostNetwork) {
+		v.sandbox = v.newest
+	}
+	return v
+}
+
+// last returns the newest instance of a container, or, when the runtime has none,
+// what the record or the reported status tell of one that ran before.
+func (v *view) last(name string) *Container {
+	if list := v.byName[name]; len(list) > 0 {
+		return list[0]
+	}
+	if h := v.in.Record.history(name); h.Last != nil {
+		lost := *h.Last
+		lost.Lost = true
+		return &lost
+	}
+	return v.lost(name)
+}
+
+// lost rebuilds an instance from the reported status. One that was running and is
+// not known to the runtime any more has ended, nobody knows how.
+func (v *view) lost(name string) *Container {
+	st := findStatus(&v.in.Reported, name)
+	if st == nil || st.ContainerID == "" {
+		return nil
+	}
+	c := Container{
+		ID: trimScheme(st.ContainerID), Name: name, State: Exited, Attempt: uint32(max(st.RestartCount, 0)),
+		Image: st.Image, ImageRef: st.ImageID, Lost: true,
+	}
+	switch {
+	case st.State.Terminated != nil:
+		setTerminated(&c, st.State.Terminated)
+	case st.State.Running != nil:
+		c.ExitCode, c.Reason = 137, "ContainerStatusUnknown"
+		c.Message = "The container could not be located when the pod was terminated"
+		c.Started = st.State.Running.StartedAt.UTC()
+	case st.LastTerminationState.Terminated != nil:
+		setTerminated(&c, st.LastTerminationState.Terminated)
+	default:
+		return nil
+	}
+	return &c
+}
+
+func setTerminated(c *Container, t *v1.ContainerStateTerminated) {
+	c.ExitCode, c.Reason, c.Message = t.ExitCode, t.Reason, t.Message
+	c.Started, c.Finished = t.StartedAt.UTC(), t.FinishedAt.UTC()
+}
+
+// before returns the newest dead instance older than c.
+func (v *view) before(c *Container) *Container {
+	for _, o := range v.byName[c.Name] {
+		if o != c && o.State == Exited {
+			return o
+		}
+	}
+	return nil
+}
+
+// live returns the live instances of a container, newest first.
+func (v *view) live(name string) []*Container {
+	var out []*Container
+	for _, c := range v.byName[name] {
+		if c.Live() {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// anyLive tells whether anything of the pod runs or may run.
+func (v *view) anyLive() bool {
+	for i := range v.in.Containers {
+		if v.in.Containers[i].Live() {
+			return true
+		}
+	}
+	return false
+}
+
+// here tells whether the instance belongs to the sandbox in use.
+func (v *view) here(c *Container) bool {
+	return c != nil && v.sandbox != nil && c.SandboxID == v.sandbox.ID
+}
+
+// inNewest tells whether the instance belongs to the newest sandbox, dead or not:
+// what counts for how far initialisation got.
+func (v *view) inNewest(c *Container) bool {
+	return c != nil && !c.Lost && v.newest != nil && c.SandboxID == v.newest.ID
+}
+
+// initialised tells whether the init containers of the newest sandbox are done: an
+// app container in it proves it, even when they are gone.
+func (v *view) initialised() bool {
+	pod := v.in.Pod
+	for i := range pod.Spec.Containers {
+		for _, c := range v.byName[pod.Spec.Containers[i].Name] {
+			if v.inNewest(c) {
+				return true
+			}
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		last := v.last(c.Name)
+		if !v.inNewest(last) {
+			return false
+		}
+		if IsSidecar(c) {
+			if !v.started(c, last) {
+				return false
+			}
+		} else if last.Live() || last.ExitCode != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// started tells whether an instance runs, past its postStart hook and startup probe.
+func (v *view) started(spec *v1.Container, c *Container) bool {
+	if c == nil || c.State != Running || !v.hookDone(spec, c) {
+		return false
+	}
+	if spec.StartupProbe == nil {
+		return true
+	}
+	if p := v.in.Probes[c.ID]; p.Started != nil {
+		return *p.Started
+	}
+	st := findStatus(&v.in.Reported, c.Name)
+	return st != nil && trimScheme(st.ContainerID) == c.ID && st.Started != nil && *st.Started
+}
+
+// ready tells whether an instance may get traffic. Until a probe has answered in
+// this life of the kubelet, what was reported stands.
+func (v *view) ready(spec *v1.Container, c *Container) bool {
+	if !v.started(spec, c) {
+		return false
+	}
+	if spec.ReadinessProbe == nil {
+		return true
+	}
+	if p := v.in.Probes[c.ID]; p.Ready != nil {
+		return *p.Ready
+	}
+	st := findStatus(&v.in.Reported, c.Name)
+	return st != nil && trimScheme(st.ContainerID) == c.ID && st.Ready
+}
+
+func (v *view) hookDone(spec *v1.Container, c *Container) bool {
+	if spec.Lifecycle == nil || spec.Lifecycle.PostStart == nil {
+		return true
+	}
+	if h, ok := v.in.Hooks[c.ID]; ok {
+		return h.Done
+	}
+	h := v.in.Record.history(c.Name)
+	return !h.HookPending || h.Attempt != c.Attempt
+}
+
+// findStatus returns the reported status of a container of any kind.
+func findStatus(st *v1.PodStatus, name string) *v1.ContainerStatus {
+	for _, list := range [][]v1.ContainerStatus{st.ContainerStatuses, st.InitContainerStatuses, st.EphemeralContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// WaitingReason returns why a container waits by a status, or nothing.
+func WaitingReason(st *v1.PodStatus, container string) string {
+	if c := findStatus(st, container); c != nil && c.State.Waiting != nil {
+		return c.State.Waiting.Reason
+	}
+	return ""
+}
+
+// trimScheme takes "containerd://" off a container ID.
+func trimScheme(id string) string {
+	for i := 0; i+2 < len(id); i++ {
+		if id[i] == ':' && id[i+1] == '/' && id[i+2] == '/' {
+			return id[i+3:]
+		}
+	}
+	return id
+}

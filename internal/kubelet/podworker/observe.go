@@ -1,0 +1,248 @@
+package podworker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// Runtime is the part of the CRI that tells what there is.
+type Runtime interface {
+	ListPodSandbox(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error)
+	PodSandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error)
+	ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error)
+	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error)
+}
+
+// observeTimeout bounds one look at one pod; a runtime that hangs holds only the
+// pods that it hangs for.
+const observeTimeout = 2 * time.Minute
+
+// observe gathers all that a plan depends on.
+func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
+	if err := w.loadRecord(); err != nil {
+		return podplan.Input{}, err
+	}
+	in := podplan.Input{Record: w.record, Node: w.deps.Node(), CgroupReady: w.cgroup, Forgotten: w.forgotten}
+	w.mu.Lock()
+	in.Pod, in.Absent, in.Objects = w.pod, w.absent, w.objects
+	static, eviction := w.static, w.eviction
+	if w.listDue {
+		w.listed, w.listDue = false, false
+	}
+	w.mu.Unlock()
+	in.Record.Static = in.Record.Static || static
+	in.Record.Name, in.Record.Namespace, in.Record.Grace = in.Pod.Name, in.Pod.Namespace, podconfig.Grace(in.Pod)
+	if eviction != nil && in.Record.Ending == nil {
+		in.Record.Ending = eviction
+	}
+	if !w.statusKnown {
+		w.status, w.statusKnown = in.Pod.Status, true
+	}
+	in.Reported = w.reported(in.Pod)
+	if err := w.observeRuntime(ctx, &in); err != nil {
+		w.listed = false
+		return in, err
+	}
+	in.Residue = w.deps.Residue(w.uid)
+	in.Volumes, in.Images, in.Hooks = maps.Clone(w.volumes), maps.Clone(w.images), maps.Clone(w.hooks)
+	in.Failures = maps.Clone(w.failures)
+	in.InFlight = make(map[podplan.Key]podplan.Flight, len(w.flights))
+	for k, f := range w.flights {
+		in.InFlight[k] = f.Flight
+	}
+	if w.deps.Prober != nil {
+		in.Probes = w.deps.Prober.Results(w.uid)
+	}
+	return in, nil
+}
+
+// reported is the newest status of ours, with the conditions of others as the
+// source has them now.
+func (w *Worker) reported(pod *v1.Pod) v1.PodStatus {
+	st := *w.status.DeepCopy()
+	if !podplan.IsTerminal(st.Phase) && podplan.IsTerminal(pod.Status.Phase) {
+		st.Phase, st.Reason, st.Message = pod.Status.Phase, pod.Status.Reason, pod.Status.Message
+	}
+	for _, c := range pod.Status.Conditions {
+		if !podplan.OwnsCondition(c.Type) {
+			i := slices.IndexFunc(st.Conditions, func(o v1.PodCondition) bool { return o.Type == c.Type })
+			if i < 0 {
+				st.Conditions = append(st.Conditions, c)
+			} else {
+				st.Conditions[i] = c
+			}
+		}
+	}
+	st.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
+	st.ExtendedResourceClaimStatus = pod.Status.ExtendedResourceClaimStatus
+	return st
+}
+
+func (w *Worker) loadRecord() error {
+	if w.recorded {
+		return nil
+	}
+	r, err := w.deps.Records.Read(w.uid)
+	if err != nil {
+		return err
+	}
+	w.record, w.recorded = r, true
+	return nil
+}
+
+// observeRuntime asks the runtime for the pod's sandboxes and containers: by ID as
+// long as the IDs are known, by label after anything that may have made others.
+func (w *Worker) observeRuntime(ctx context.Context, in *podplan.Input) error {
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	if !w.listed {
+		if err := w.list(ctx); err != nil {
+			return err
+		}
+	}
+	for _, id := range slices.Clone(w.sandboxes) {
+		resp, err := w.deps.Runtime.PodSandboxStatus(ctx, id, false)
+		if status.Code(err) == codes.NotFound {
+			w.sandboxes = slices.DeleteFunc(w.sandboxes, func(s string) bool { return s == id })
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("status of sandbox %s: %w", id, err)
+		}
+		in.Sandboxes = append(in.Sandboxes, sandboxOf(resp.Status))
+		statuses, err := w.containers(ctx, id, resp)
+		if err != nil {
+			return err
+		}
+		for _, st := range statuses {
+			in.Containers = append(in.Containers, w.containerOf(in.Pod, id, st))
+		}
+	}
+	return nil
+}
+
+func (w *Worker) list(ctx context.Context) error {
+	found, err := w.deps.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{
+		LabelSelector: map[string]string{podconfig.LabelPodUID: string(w.uid)},
+	})
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	w.sandboxes = w.sandboxes[:0]
+	for _, s := range found {
+		w.sandboxes = append(w.sandboxes, s.Id)
+	}
+	w.listed = true
+	return nil
+}
+
+// containers returns the containers of a sandbox: with its status from a runtime
+// that has events, one by one from another.
+func (w *Worker) containers(ctx context.Context, id string, resp *runtimeapi.PodSandboxStatusResponse) ([]*runtimeapi.ContainerStatus, error) {
+	if resp.Timestamp != 0 || len(resp.ContainersStatuses) > 0 {
+		return resp.ContainersStatuses, nil
+	}
+	list, err := w.deps.Runtime.ListContainers(ctx, &runtimeapi.ContainerFilter{PodSandboxId: id})
+	if err != nil {
+		return nil, fmt.Errorf("list containers of sandbox %s: %w", id, err)
+	}
+	out := make([]*runtimeapi.ContainerStatus, 0, len(list))
+	for _, c := range list {
+		st, err := w.deps.Runtime.ContainerStatus(ctx, c.Id, false)
+		if status.Code(err) == codes.NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("status of container %s: %w", c.Id, err)
+		}
+		out = append(out, st.Status)
+	}
+	return out, nil
+}
+
+func sandboxOf(st *runtimeapi.PodSandboxStatus) podplan.Sandbox {
+	s := podplan.Sandbox{
+		ID: st.Id, Attempt: st.GetMetadata().GetAttempt(), Created: unix(st.CreatedAt),
+		Ready: st.State == runtimeapi.PodSandboxState_SANDBOX_READY,
+	}
+	if ip := st.GetNetwork().GetIp(); ip != "" {
+		s.IPs = append(s.IPs, ip)
+		for _, more := range st.Network.AdditionalIps {
+			s.IPs = append(s.IPs, more.Ip)
+		}
+	}
+	return s
+}
+
+func (w *Worker) containerOf(pod *v1.Pod, sandbox string, st *runtimeapi.ContainerStatus) podplan.Container {
+	c := podplan.Container{
+		ID: st.Id, Name: st.GetMetadata().GetName(), Attempt: st.GetMetadata().GetAttempt(), SandboxID: sandbox,
+		Created: unix(st.CreatedAt), Started: unix(st.StartedAt), Finished: unix(st.FinishedAt),
+		ExitCode: st.ExitCode, Reason: st.Reason, Message: st.Message,
+		Image: st.GetImage().GetUserSpecifiedImage(), ImageRef: st.ImageRef,
+		Hash: st.Annotations[podconfig.AnnotationHash],
+	}
+	if c.Image == "" {
+		c.Image = st.GetImage().GetImage()
+	}
+	if n, err := strconv.ParseUint(st.Annotations[podconfig.AnnotationRestartCount], 10, 32); err == nil {
+		c.Attempt = max(c.Attempt, uint32(n))
+	}
+	switch st.State {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		c.State = podplan.Created
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		c.State = podplan.Running
+		c.User = userOf(st.User)
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		c.State = podplan.Exited
+		c.User = userOf(st.User)
+		c.Message = w.finalMessage(pod, &c, st.LogPath)
+	default:
+		c.State = podplan.Unknown
+	}
+	return c
+}
+
+// finalMessage reads an instance's termination message once: it cannot change.
+func (w *Worker) finalMessage(pod *v1.Pod, c *podplan.Container, logPath string) string {
+	if m, ok := w.messages[c.ID]; ok {
+		return m
+	}
+	m := c.Message
+	if w.deps.FinalMessage != nil {
+		if own := w.deps.FinalMessage(pod, c, logPath); own != "" {
+			m = own
+		}
+	}
+	w.messages[c.ID] = m
+	return m
+}
+
+func userOf(u *runtimeapi.ContainerUser) *v1.ContainerUser {
+	if u.GetLinux() == nil {
+		return nil
+	}
+	return &v1.ContainerUser{Linux: &v1.LinuxContainerUser{
+		UID: u.Linux.Uid, GID: u.Linux.Gid, SupplementalGroups: u.Linux.SupplementalGroups,
+	}}
+}
+
+func unix(nanos int64) time.Time {
+	if nanos <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanos).UTC()
+}

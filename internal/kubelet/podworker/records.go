@@ -1,0 +1,69 @@
+package podworker
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/record"
+)
+
+const recordVersion = 1
+
+// Records keeps the pods' records, a file for each UID. Only the pod's worker
+// writes a record.
+type Records struct{ dir string }
+
+// OpenRecords makes the folder and sweeps what interrupted writes left.
+func OpenRecords(dir string) (*Records, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return &Records{dir}, record.Sweep(dir)
+}
+
+func (r *Records) path(uid types.UID) string { return filepath.Join(r.dir, string(uid)+".json") }
+
+// Write replaces a pod's record and returns once it is durable.
+func (r *Records) Write(uid types.UID, rec podplan.Record) error {
+	if err := record.Write(r.path(uid), recordVersion, rec); err != nil {
+		return fmt.Errorf("record of pod %s: %w", uid, err)
+	}
+	return nil
+}
+
+// Read returns a pod's record; a pod without one has the zero record. A corrupt one
+// counts as none: what it held is observed again, or decided again.
+func (r *Records) Read(uid types.UID) (podplan.Record, error) {
+	var rec podplan.Record
+	_, err := record.Read(r.path(uid), &rec)
+	var corrupt *record.CorruptError
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &corrupt) {
+		return podplan.Record{}, nil
+	}
+	return rec, err
+}
+
+// Remove deletes a pod's record.
+func (r *Records) Remove(uid types.UID) error { return record.Remove(r.path(uid)) }
+
+// List returns the UIDs that have a record.
+func (r *Records) List() ([]types.UID, error) {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []types.UID
+	for _, e := range entries {
+		if uid, ok := strings.CutSuffix(e.Name(), ".json"); ok {
+			out = append(out, types.UID(uid))
+		}
+	}
+	return out, nil
+}

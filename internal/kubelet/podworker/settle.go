@@ -1,0 +1,91 @@
+package podworker
+
+import (
+	"time"
+
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// settle takes over what the ops that ended since the last step achieved.
+func (w *Worker) settle() {
+	w.mu.Lock()
+	outcomes := w.outcomes
+	w.outcomes = nil
+	w.mu.Unlock()
+	for _, o := range outcomes {
+		f := w.flights[o.key]
+		delete(w.flights, o.key)
+		t := Transition{What: "done", Op: &f.Op}
+		if o.res.Err != nil {
+			t.Err = o.res.Err.Error()
+		}
+		w.note(t)
+		switch {
+		case o.res.Err == nil:
+			delete(w.failures, o.key)
+			w.achieved(f, o.res)
+		case f.Canceled:
+			w.listed = false // who knows how far it got
+		default:
+			w.failed(f, o.res)
+		}
+	}
+}
+
+// achieved notes what a successful op leaves in memory. What the runtime shows by
+// itself is not noted: it is observed.
+func (w *Worker) achieved(f *flight, res Result) {
+	op := f.Op
+	switch op.Kind {
+	case podplan.EnsureCgroup:
+		w.cgroup = true
+	case podplan.RemoveCgroup:
+		w.cgroup = false
+	case podplan.MountVolume:
+		w.volumes[op.Name] = podplan.Volume{Mounted: true, Objects: op.Objects, RefreshAt: res.RefreshAt}
+	case podplan.ClearVolumes:
+		clear(w.volumes)
+	case podplan.RunSandbox:
+		w.sandboxes = append(w.sandboxes, res.Sandbox)
+	case podplan.PullImage:
+		w.images[op.Name] = podplan.Image{Attempt: op.Attempt, Ref: res.Image}
+	case podplan.CreateContainer:
+		delete(w.images, op.Name)
+	case podplan.RunHook:
+		w.hooks[op.ID] = podplan.Hook{Done: res.HookFailed == "", Failed: res.HookFailed}
+	case podplan.RemoveContainer:
+		delete(w.messages, op.ID)
+		delete(w.hooks, op.ID)
+		delete(w.failures, podplan.ContainerKey(op.Name))
+	case podplan.Forget:
+		w.forgotten = true
+	}
+}
+
+// failed notes a failure, so that the plan can back off and the status can tell.
+func (w *Worker) failed(f *flight, res Result) {
+	op := f.Op
+	key := op.Key()
+	old := w.failures[key]
+	if op.Backoff && res.Reason == podplan.ReasonImagePullBackOff {
+		old.LookedAt = time.Now().Round(0)
+		w.failures[key] = old
+		return
+	}
+	message := res.Message
+	if message == "" {
+		message = res.Err.Error()
+	}
+	count := old.Count + 1
+	if op.Attempt != old.Attempt && op.Kind != podplan.PullImage {
+		count = 1
+	}
+	w.failures[key] = podplan.Failure{
+		Count: count, At: time.Now().Round(0), Reason: res.Reason, Message: message,
+		Objects: f.objects, Attempt: op.Attempt, Fatal: res.Fatal,
+	}
+	switch op.Kind {
+	case podplan.RunSandbox, podplan.StopSandbox, podplan.RemoveSandbox, podplan.CreateContainer:
+		w.listed = false
+	}
+}

@@ -1,0 +1,263 @@
+package podworker
+
+import (
+	"context"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// Table holds the workers of all pods on the node. The sources and the kubelet
+// write desired state into it; all others read snapshots.
+type Table struct {
+	deps Deps
+
+	mu      sync.Mutex
+	workers map[types.UID]*Worker
+	// forgotten UIDs whose removal the source has not told yet.
+	forgotten map[types.UID]bool
+	// waiting static pods, by the UID of the predecessor of the same name.
+	waiting map[types.UID]types.UID
+	synced  bool
+	ctx     context.Context // set while Run runs
+	running sync.WaitGroup
+	// changed tells listeners that the set of pods is another.
+	changed func()
+}
+
+// NewTable returns an empty table. onChange is called, without locks held, after a
+// pod came or went; it must not block.
+func NewTable(deps Deps, onChange func()) *Table {
+	if onChange == nil {
+		onChange = func() {}
+	}
+	return &Table{
+		deps: deps, workers: map[types.UID]*Worker{}, forgotten: map[types.UID]bool{},
+		waiting: map[types.UID]types.UID{}, changed: onChange,
+	}
+}
+
+// Set tells what a source wants of a pod. The newest call wins.
+func (t *Table) Set(pod *v1.Pod, static bool) {
+	t.mu.Lock()
+	if t.forgotten[pod.UID] {
+		t.mu.Unlock()
+		return
+	}
+	w, known := t.workers[pod.UID]
+	if !known {
+		w = newWorker(pod.UID, t.deps)
+		t.workers[pod.UID] = w
+		if static {
+			t.holdForPredecessor(pod)
+		}
+	}
+	w.set(pod, static)
+	t.startLocked(w)
+	t.mu.Unlock()
+	t.changed()
+}
+
+// holdForPredecessor lets a static pod wait until the one of the same name, whose
+// file was replaced, is gone.
+func (t *Table) holdForPredecessor(pod *v1.Pod) {
+	for uid, o := range t.workers {
+		s := o.Snapshot()
+		if uid != pod.UID && s.Static && s.Pod != nil && s.Pod.Name == pod.Name && s.Pod.Namespace == pod.Namespace {
+			t.waiting[pod.UID] = uid
+		}
+	}
+}
+
+// Remove tells that no source has the pod any more; last, if not nil, is how it was
+// last seen, with the grace period that its deletion asked for.
+func (t *Table) Remove(uid types.UID, last *v1.Pod) {
+	t.mu.Lock()
+	delete(t.forgotten, uid)
+	if w, ok := t.workers[uid]; ok {
+		w.setAbsent(last)
+		t.startLocked(w)
+	}
+	t.mu.Unlock()
+	t.changed()
+}
+
+// Adopt makes sure that a pod which only the runtime or a record knows has a
+// worker. It begins once the sources have synced.
+func (t *Table) Adopt(orphan *v1.Pod) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.workers[orphan.UID]; ok {
+		return
+	}
+	w := newWorker(orphan.UID, t.deps)
+	w.adopt(orphan)
+	t.workers[orphan.UID] = w
+	t.startLocked(w)
+}
+
+// Synced tells that every source has delivered all it has: what no source wants is
+// absent from now on.
+func (t *Table) Synced() {
+	t.mu.Lock()
+	t.synced = true
+	for _, w := range t.workers {
+		w.sourcesSynced()
+		t.startLocked(w)
+	}
+	t.mu.Unlock()
+	t.changed()
+}
+
+// IsSynced tells whether Synced was called.
+func (t *Table) IsSynced() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.synced
+}
+
+// Wake makes the pod's worker look again; an unknown UID is no error.
+func (t *Table) Wake(uid types.UID) {
+	if w := t.get(uid); w != nil {
+		w.Wake()
+	}
+}
+
+// Relist makes the worker ask the runtime anew which sandboxes the pod has.
+func (t *Table) Relist(uid types.UID) {
+	if w := t.get(uid); w != nil {
+		w.relist()
+	}
+}
+
+// ObjectChanged tells that an object which the pod refers to changed.
+func (t *Table) ObjectChanged(uid types.UID) {
+	if w := t.get(uid); w != nil {
+		w.objectChanged()
+	}
+}
+
+// WakeAll wakes every worker.
+func (t *Table) WakeAll() {
+	for _, w := range t.all() {
+		w.Wake()
+	}
+}
+
+// Evict ends a pod for a reason of the node's.
+func (t *Table) Evict(uid types.UID, e podplan.Ending) {
+	if w := t.get(uid); w != nil {
+		w.evict(e)
+	}
+}
+
+// Get returns the snapshot of a pod.
+func (t *Table) Get(uid types.UID) (Snapshot, bool) {
+	if w := t.get(uid); w != nil {
+		return w.Snapshot(), true
+	}
+	return Snapshot{}, false
+}
+
+// ByName returns the snapshot of the pod of that name which is not gone; of two, as
+// after a forced deletion, the one that a source wants.
+func (t *Table) ByName(namespace, name string) (Snapshot, bool) {
+	var found Snapshot
+	ok := false
+	for _, w := range t.all() {
+		s := w.Snapshot()
+		if s.Pod != nil && s.Pod.Namespace == namespace && s.Pod.Name == name && (!ok || found.Absent) {
+			found, ok = s, true
+		}
+	}
+	return found, ok
+}
+
+// List returns the snapshots of all pods.
+func (t *Table) List() []Snapshot {
+	all := t.all()
+	out := make([]Snapshot, 0, len(all))
+	for _, w := range all {
+		if s := w.Snapshot(); s.Pod != nil {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Run runs the workers until the context ends, and returns when all are gone.
+// Containers go on running.
+func (t *Table) Run(ctx context.Context) error {
+	t.mu.Lock()
+	t.ctx = ctx
+	for _, w := range t.workers {
+		t.startLocked(w)
+	}
+	t.mu.Unlock()
+	<-ctx.Done()
+	t.mu.Lock()
+	t.ctx = nil
+	t.mu.Unlock()
+	t.running.Wait()
+	return nil
+}
+
+// startLocked starts a worker that is not running yet, once there is something it
+// may do: its pod is wanted, or is known to be absent.
+func (t *Table) startLocked(w *Worker) {
+	if t.ctx == nil || w.started || !w.decided() {
+		return
+	}
+	if _, waits := t.waiting[w.uid]; waits {
+		return
+	}
+	w.started = true
+	ctx := klog.NewContext(t.ctx, klog.FromContext(t.ctx).WithValues("podUID", w.uid))
+	t.running.Go(func() {
+		w.run(ctx)
+		t.ended(w)
+	})
+}
+
+// ended takes a worker out whose pod is gone, and lets a static successor begin.
+func (t *Table) ended(w *Worker) {
+	s := w.Snapshot()
+	if !s.Plan.Done {
+		return
+	}
+	t.mu.Lock()
+	delete(t.workers, w.uid)
+	if !s.Absent && !s.Static {
+		t.forgotten[w.uid] = true
+	}
+	for uid, before := range t.waiting {
+		if before == w.uid {
+			delete(t.waiting, uid)
+			if next := t.workers[uid]; next != nil {
+				t.startLocked(next)
+			}
+		}
+	}
+	t.mu.Unlock()
+	t.changed()
+}
+
+func (t *Table) get(uid types.UID) *Worker {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.workers[uid]
+}
+
+func (t *Table) all() []*Worker {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]*Worker, 0, len(t.workers))
+	for _, w := range t.workers {
+		out = append(out, w)
+	}
+	return out
+}

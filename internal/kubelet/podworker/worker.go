@@ -1,0 +1,467 @@
+package podworker
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/trace"
+)
+
+// Executor carries ops out. Do blocks until the op has ended, and returns soon
+// after its context was cancelled.
+type Executor interface {
+	Do(ctx context.Context, op podplan.Op, in *podplan.Input) Result
+}
+
+// Result of an op.
+type Result struct {
+	Err error
+	// Reason and Message are what the container's status says of a failure;
+	// Message is Err's text when empty.
+	Reason, Message string
+	// Fatal: the same op would fail again until an object changes.
+	Fatal bool
+	// Image that a pull ensured.
+	Image string
+	// Sandbox that was run.
+	Sandbox string
+	// RefreshAt is when a volume wants to be written again.
+	RefreshAt time.Time
+	// HookFailed is set when a postStart hook ran and failed.
+	HookFailed string
+}
+
+// StatusSink takes the status of pods; the newest wins.
+type StatusSink interface {
+	Put(pod *v1.Pod, status v1.PodStatus)
+	Drop(uid types.UID)
+}
+
+// Prober runs probes and keeps their newest results.
+type Prober interface {
+	Sync(ctx context.Context, pod *v1.Pod, ips []string, targets []podplan.ProbeTarget)
+	Results(uid types.UID) map[string]podplan.Probe
+	Remove(uid types.UID)
+}
+
+// Deps is what workers need; all of it is shared and safe for concurrent use.
+type Deps struct {
+	Runtime  Runtime
+	Executor Executor
+	Status   StatusSink
+	Prober   Prober
+	Records  *Records
+	// Admit decides on a pod, serialised over the table.
+	Admit func(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict
+	// Residue tells what of a pod is left on disk.
+	Residue func(uid types.UID) podplan.Residue
+	// FinalMessage returns the termination message of a dead instance.
+	FinalMessage func(pod *v1.Pod, c *podplan.Container, logPath string) string
+	// Tell, if not nil, makes an event of what the plan decided: that a container is
+	// backed off, or (container empty) why the pod ends.
+	Tell func(pod *v1.Pod, container, reason, message string)
+	// Node returns the facts of the node that plans depend on.
+	Node func() podplan.Node
+}
+
+// Snapshot is what others see of a pod. It is never changed once it is out.
+type Snapshot struct {
+	Pod    *v1.Pod
+	Static bool
+	Absent bool
+	// Status is the newest that was put.
+	Status v1.PodStatus
+	Input  podplan.Input
+	Plan   podplan.Plan
+	At     time.Time
+	// Transitions are the newest steps, oldest first.
+	Transitions []Transition
+}
+
+// Transition is one thing that a worker did or learned.
+type Transition struct {
+	At   time.Time
+	What string
+	Op   *podplan.Op `json:",omitempty"`
+	Err  string      `json:",omitempty"`
+}
+
+const keptTransitions = 50
+
+// Worker is the actor of one pod.
+//
+// Its goroutine is the only writer of all but the fields that mu guards.
+type Worker struct {
+	uid     types.UID
+	deps    Deps
+	wakeCh  chan struct{}
+	started bool // guarded by Table.mu
+	snap    atomic.Pointer[Snapshot]
+
+	mu       sync.Mutex
+	pod      *v1.Pod
+	orphan   bool // pod was rebuilt from labels or the record
+	static   bool
+	absent   bool
+	since    time.Time // when the pod was first set
+	objects  uint64
+	listDue  bool
+	eviction *podplan.Ending
+	outcomes []outcome
+
+	// what only the goroutine touches
+	record      podplan.Record
+	recorded    bool // the record on disk is known
+	status      v1.PodStatus
+	statusKnown bool
+	sandboxes   []string
+	listed      bool
+	messages    map[string]string
+	volumes     map[string]podplan.Volume
+	images      map[string]podplan.Image
+	hooks       map[string]podplan.Hook
+	failures    map[podplan.Key]podplan.Failure
+	flights     map[podplan.Key]*flight
+	cgroup      bool
+	forgotten   bool
+	transitions []Transition
+	toldEnding  string
+	troubles    int // observations that failed in a row
+	flying      sync.WaitGroup
+}
+
+type flight struct {
+	podplan.Flight
+	cancel  context.CancelFunc
+	objects uint64 // Input.Objects when it started
+}
+
+type outcome struct {
+	key podplan.Key
+	res Result
+}
+
+func newWorker(uid types.UID, deps Deps) *Worker {
+	w := &Worker{
+		uid: uid, deps: deps, wakeCh: make(chan struct{}, 1), listDue: true,
+		messages: map[string]string{}, volumes: map[string]podplan.Volume{}, images: map[string]podplan.Image{},
+		hooks: map[string]podplan.Hook{}, failures: map[podplan.Key]podplan.Failure{}, flights: map[podplan.Key]*flight{},
+	}
+	w.snap.Store(&Snapshot{})
+	return w
+}
+
+// Wake makes the worker look again.
+func (w *Worker) Wake() {
+	select {
+	case w.wakeCh <- struct{}{}:
+	default:
+	}
+}
+
+// Snapshot returns what the worker last saw and decided.
+func (w *Worker) Snapshot() Snapshot { return *w.snap.Load() }
+
+func (w *Worker) set(pod *v1.Pod, static bool) {
+	w.mu.Lock()
+	if w.pod != nil && !w.orphan && (!maps.Equal(w.pod.Labels, pod.Labels) || !maps.Equal(w.pod.Annotations, pod.Annotations)) {
+		w.objects++ // what the downward API shows
+	}
+	if w.since.IsZero() {
+		w.since = time.Now()
+	}
+	w.pod, w.static, w.orphan, w.absent = pod, static, false, false
+	w.mu.Unlock()
+	s := w.Snapshot()
+	if s.Pod == nil {
+		w.snap.CompareAndSwap(w.snap.Load(), &Snapshot{Pod: pod, Static: static, Status: pod.Status})
+	}
+	w.Wake()
+}
+
+func (w *Worker) setAbsent(last *v1.Pod) {
+	w.mu.Lock()
+	w.absent = true
+	if last != nil {
+		w.pod = last
+	}
+	w.mu.Unlock()
+	w.Wake()
+}
+
+func (w *Worker) adopt(orphan *v1.Pod) {
+	w.mu.Lock()
+	w.pod, w.orphan = orphan, true
+	w.mu.Unlock()
+	w.snap.CompareAndSwap(w.snap.Load(), &Snapshot{Pod: orphan, Absent: true})
+}
+
+func (w *Worker) sourcesSynced() {
+	w.mu.Lock()
+	w.absent = w.absent || w.orphan
+	w.mu.Unlock()
+	w.Wake()
+}
+
+// decided tells whether it is known that the pod is wanted, or that it is not.
+func (w *Worker) decided() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.orphan || w.absent
+}
+
+func (w *Worker) relist() {
+	w.mu.Lock()
+	w.listDue = true
+	w.mu.Unlock()
+	w.Wake()
+}
+
+func (w *Worker) objectChanged() {
+	w.mu.Lock()
+	w.objects++
+	w.mu.Unlock()
+	w.Wake()
+}
+
+func (w *Worker) evict(e podplan.Ending) {
+	w.mu.Lock()
+	if w.eviction == nil {
+		w.eviction = &e
+	}
+	w.mu.Unlock()
+	w.Wake()
+}
+
+// run is the actor's loop.
+func (w *Worker) run(ctx context.Context) {
+	ctx = trace.WithPod(ctx, string(w.uid))
+	defer w.flying.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	w.mu.Lock()
+	since := w.since
+	w.mu.Unlock()
+	if !since.IsZero() {
+		trace.Record(ctx, string(w.uid), "kubelet: see pod", since, time.Now())
+	}
+	for {
+		next, done := w.step(ctx)
+		if done || ctx.Err() != nil {
+			return
+		}
+		if next > 0 {
+			timer.Reset(next)
+		} else {
+			timer.Stop()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wakeCh:
+		case <-timer.C:
+		}
+	}
+}
+
+// step observes, plans and acts once. It returns how long to wait at most (0: for
+// an event only), and whether the pod is gone.
+func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
+	w.settle()
+	in, err := w.observe(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return 0, false
+		}
+		return w.trouble(ctx, err), false
+	}
+	w.troubles = 0
+	w.admit(ctx, &in)
+	now := time.Now()
+	plan := podplan.Next(in, now)
+	if !reflect.DeepEqual(plan.Record, w.record) {
+		if err := w.writeRecord(plan.Record); err != nil {
+			return w.trouble(ctx, err), false
+		}
+	}
+	in.Record = plan.Record
+	w.report(&in, now)
+	w.cancelDropped(plan)
+	if w.deps.Prober != nil {
+		w.deps.Prober.Sync(ctx, in.Pod, podIPs(&in), plan.Probes)
+	}
+	w.startNew(ctx, plan, &in)
+	w.publish(in, plan, now)
+	if plan.Done {
+		w.close(ctx)
+		return 0, true
+	}
+	if plan.RecheckAt.IsZero() {
+		return 0, false
+	}
+	return max(time.Until(plan.RecheckAt), time.Millisecond), false
+}
+
+// trouble logs what kept the worker from planning, and backs off.
+func (w *Worker) trouble(ctx context.Context, err error) time.Duration {
+	w.troubles++
+	klog.FromContext(ctx).Error(err, "Pod could not be looked at")
+	w.note(Transition{What: "observe", Err: err.Error()})
+	return min(100*time.Millisecond<<min(w.troubles, 7), 10*time.Second)
+}
+
+// admit asks once whether the pod may run here.
+func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
+	if in.Record.Verdict != nil || in.Absent || in.Pod.DeletionTimestamp != nil || podplan.IsTerminal(in.Reported.Phase) {
+		return
+	}
+	var v podplan.Verdict
+	if len(in.Sandboxes) > 0 {
+		// It ran before and only the record was lost: it was admitted then.
+		v = podplan.Verdict{Admitted: true}
+	} else {
+		_, span := trace.Start(ctx, "kubelet: admit")
+		v = w.deps.Admit(ctx, in.Pod, in.Record.Static)
+		span.End()
+	}
+	in.Record.Verdict = &v // written with what the plan adds, before any effect
+	w.note(Transition{What: "admission: " + verdictText(v)})
+}
+
+func verdictText(v podplan.Verdict) string {
+	if v.Admitted {
+		return "admitted"
+	}
+	return v.Reason + ": " + v.Message
+}
+
+func (w *Worker) writeRecord(r podplan.Record) error {
+	if err := w.deps.Records.Write(w.uid, r); err != nil {
+		return err
+	}
+	w.record = r
+	return nil
+}
+
+// report hands the status over. An orphan has nobody to report to.
+func (w *Worker) report(in *podplan.Input, now time.Time) {
+	if in.Absent || in.Forgotten {
+		return
+	}
+	w.status = podplan.Status(*in, now)
+	w.deps.Status.Put(in.Pod, w.status)
+	w.tell(in)
+}
+
+// tell says by events, after the status has gone out, what the plan decided and no
+// op will speak of.
+func (w *Worker) tell(in *podplan.Input) {
+	if w.deps.Tell == nil {
+		return
+	}
+	for _, list := range [][]v1.ContainerStatus{w.status.InitContainerStatuses, w.status.ContainerStatuses} {
+		for i := range list {
+			now := list[i].State.Waiting
+			if now == nil || now.Reason != podplan.ReasonImagePullBackOff && now.Reason != podplan.ReasonCrashLoopBackOff {
+				continue
+			}
+			if podplan.WaitingReason(&in.Reported, list[i].Name) != now.Reason {
+				w.deps.Tell(in.Pod, list[i].Name, now.Reason, now.Message)
+			}
+		}
+	}
+	if e := in.Record.Ending; e != nil && e.Reason != "" && w.toldEnding != e.Reason {
+		w.toldEnding = e.Reason
+		w.deps.Tell(in.Pod, "", e.Reason, e.Message)
+	}
+}
+
+func (w *Worker) cancelDropped(plan podplan.Plan) {
+	wanted := make(map[podplan.Key]podplan.Op, len(plan.Ops))
+	for _, op := range plan.Ops {
+		wanted[op.Key()] = op
+	}
+	for key, f := range w.flights {
+		if op, ok := wanted[key]; (!ok || op != f.Op) && !f.Canceled {
+			f.Canceled = true
+			f.cancel()
+			w.note(Transition{What: "cancel", Op: &f.Op})
+		}
+	}
+}
+
+func (w *Worker) startNew(ctx context.Context, plan podplan.Plan, in *podplan.Input) {
+	for _, op := range plan.Ops {
+		key := op.Key()
+		if _, ok := w.flights[key]; ok {
+			continue
+		}
+		octx, cancel := context.WithCancel(ctx)
+		w.flights[key] = &flight{Flight: podplan.Flight{Op: op, Since: time.Now().Round(0)}, cancel: cancel, objects: in.Objects}
+		w.note(Transition{What: "start", Op: &op})
+		w.flying.Go(func() {
+			defer cancel()
+			res := w.deps.Executor.Do(octx, op, in)
+			w.mu.Lock()
+			w.outcomes = append(w.outcomes, outcome{key, res})
+			w.mu.Unlock()
+			w.Wake()
+		})
+	}
+}
+
+// publish lets others see what this step saw and decided.
+func (w *Worker) publish(in podplan.Input, plan podplan.Plan, now time.Time) {
+	w.snap.Store(&Snapshot{
+		Pod: in.Pod, Static: in.Record.Static, Absent: in.Absent, Status: w.status, Input: in, Plan: plan, At: now,
+		Transitions: w.transitions,
+	})
+}
+
+// note remembers a transition. The slice is copied when it is cut, so that those
+// in snapshots stay as they are.
+func (w *Worker) note(t Transition) {
+	t.At = time.Now().Round(0)
+	if len(w.transitions) >= keptTransitions {
+		w.transitions = append(make([]Transition, 0, 2*keptTransitions), w.transitions[len(w.transitions)-keptTransitions+1:]...)
+	}
+	w.transitions = append(w.transitions, t)
+}
+
+// close takes the last traces of a pod that is gone out of memory and off disk.
+func (w *Worker) close(ctx context.Context) {
+	if w.deps.Prober != nil {
+		w.deps.Prober.Remove(w.uid)
+	}
+	w.deps.Status.Drop(w.uid)
+	if err := w.deps.Records.Remove(w.uid); err != nil {
+		klog.FromContext(ctx).Error(err, "Record could not be removed")
+	}
+}
+
+func podIPs(in *podplan.Input) []string {
+	if in.Pod.Spec.HostNetwork {
+		return in.Node.HostIPs
+	}
+	var newest *podplan.Sandbox
+	for i := range in.Sandboxes {
+		if s := &in.Sandboxes[i]; s.Ready && (newest == nil || s.Attempt > newest.Attempt) {
+			newest = s
+		}
+	}
+	if newest == nil {
+		return nil
+	}
+	return newest.IPs
+}

@@ -1,0 +1,249 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// waitRuntime asks the runtime for its version until it answers.
+func (k *Kubelet) waitRuntime(ctx context.Context) (*runtimeapi.VersionResponse, error) {
+	log := klog.FromContext(ctx)
+	wait := 20 * time.Millisecond
+	for {
+		v, err := k.deps.Runtime.Version(ctx, "v1")
+		if err == nil {
+			return v, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if wait > time.Second {
+			log.Error(err, "Container runtime does not answer yet")
+		}
+		sleep(ctx, wait)
+		wait = min(wait*2, 5*time.Second)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// adoptOrphans gives a worker to each pod that the runtime or a record knows.
+// Those that a source wants are taken over by it; the rest is torn down.
+func (k *Kubelet) adoptOrphans(ctx context.Context) error {
+	found, err := k.runtimePods(ctx)
+	if err != nil {
+		return err
+	}
+	for _, pod := range found {
+		k.table.Adopt(pod)
+	}
+	uids, err := k.records.List()
+	if err != nil {
+		return err
+	}
+	for _, uid := range uids {
+		rec, err := k.records.Read(uid)
+		if err != nil {
+			return err
+		}
+		k.table.Adopt(recordPod(uid, rec))
+	}
+	return nil
+}
+
+func recordPod(uid types.UID, rec podplan.Record) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: rec.Name, Namespace: rec.Namespace, UID: uid}}
+	if rec.Grace > 0 {
+		pod.Spec.TerminationGracePeriodSeconds = &rec.Grace
+	}
+	return pod
+}
+
+// runtimePods rebuilds, from labels, the pods whose sandboxes the runtime has.
+func (k *Kubelet) runtimePods(ctx context.Context) (map[types.UID]*v1.Pod, error) {
+	list, err := k.deps.Runtime.ListPodSandbox(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	out := map[types.UID]*v1.Pod{}
+	for _, s := range list {
+		uid := types.UID(s.Labels[podconfig.LabelPodUID])
+		if uid == "" {
+			continue // not ours
+		}
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: s.Labels[podconfig.LabelPodName], Namespace: s.Labels[podconfig.LabelPodNamespace], UID: uid,
+		}}
+		if g, err := strconv.ParseInt(s.Annotations[podconfig.AnnotationPodGrace], 10, 64); err == nil {
+			pod.Spec.TerminationGracePeriodSeconds = &g
+		}
+		out[uid] = pod
+	}
+	return out, nil
+}
+
+// watchRuntime turns the runtime's events into wakes. An event is a hint: only the
+// UID is taken from it.
+func (k *Kubelet) watchRuntime(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	wait := 50 * time.Millisecond
+	for ctx.Err() == nil {
+		ch := make(chan *runtimeapi.ContainerEventResponse, 1000)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for ev := range ch {
+				k.hint(ev)
+			}
+		}()
+		began := time.Now()
+		err := k.deps.Runtime.GetContainerEvents(ctx, ch, func(runtimeapi.RuntimeService_GetContainerEventsClient) {
+			k.eventful.Store(true)
+			k.relistNow()
+		})
+		close(ch)
+		<-done
+		k.eventful.Store(false)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if grpcstatus.Code(err) == codes.Unimplemented {
+			log.Info("The runtime has no container events; pods are looked at every second")
+			return nil
+		}
+		log.V(2).Info("Container events ended, will ask again", "err", err)
+		if time.Since(began) > 10*time.Second {
+			wait = 50 * time.Millisecond
+		}
+		sleep(ctx, wait)
+		wait = min(wait*2, 5*time.Second)
+	}
+	return nil
+}
+
+func (k *Kubelet) hint(ev *runtimeapi.ContainerEventResponse) {
+	if uid := ev.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
+		k.table.Wake(types.UID(uid))
+		return
+	}
+	k.relistNow()
+}
+
+func (k *Kubelet) relistNow() {
+	select {
+	case k.relistCh <- struct{}{}:
+	default:
+	}
+}
+
+// relist compares, now and then, what the runtime has with what it had, and wakes
+// the pods that differ: the safety net under lost events.
+func (k *Kubelet) relist(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	before := map[types.UID]uint64{}
+	for ctx.Err() == nil {
+		now, err := k.fingerprints(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				log.Error(err, "Relist failed")
+			}
+		} else {
+			k.wakeChanged(ctx, before, now)
+			before = now
+		}
+		every := time.Second
+		if k.eventful.Load() {
+			every = 2*time.Minute + rand.N(time.Minute)
+		}
+		t := time.NewTimer(every)
+		select {
+		case <-ctx.Done():
+		case <-k.relistCh:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	return nil
+}
+
+func (k *Kubelet) wakeChanged(ctx context.Context, before, now map[types.UID]uint64) {
+	for uid, print := range now {
+		if old, ok := before[uid]; ok && old == print {
+			continue
+		}
+		if _, known := k.table.Get(uid); known {
+			k.table.Relist(uid)
+		} else if k.table.IsSynced() {
+			k.adoptOne(ctx, uid)
+		}
+	}
+	for uid := range before {
+		if _, ok := now[uid]; !ok {
+			k.table.Relist(uid)
+		}
+	}
+}
+
+// adoptOne tears down a pod that appeared in the runtime and that nobody wants.
+func (k *Kubelet) adoptOne(ctx context.Context, uid types.UID) {
+	pods, err := k.runtimePods(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Orphans cannot be listed")
+		return
+	}
+	if pod := pods[uid]; pod != nil {
+		k.table.Adopt(pod)
+		k.table.Remove(uid, nil)
+	}
+}
+
+// fingerprints sums up, for each pod, its sandboxes and containers with their states.
+func (k *Kubelet) fingerprints(ctx context.Context) (map[types.UID]uint64, error) {
+	out := map[types.UID]uint64{}
+	mix := func(labels map[string]string, id string, state int32) {
+		uid := types.UID(labels[podconfig.LabelPodUID])
+		if uid == "" {
+			return
+		}
+		h := fnv.New64a()
+		_, _ = fmt.Fprintf(h, "%s=%d", id, state)
+		out[uid] += h.Sum64()
+	}
+	sandboxes, err := k.deps.Runtime.ListPodSandbox(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sandboxes {
+		mix(s.Labels, s.Id, int32(s.State))
+	}
+	containers, err := k.deps.Runtime.ListContainers(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range containers {
+		mix(c.Labels, c.Id, int32(c.State))
+	}
+	return out, nil
+}

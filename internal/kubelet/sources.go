@@ -1,0 +1,133 @@
+package kubelet
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/kubelet/objects"
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/source"
+)
+
+// runSources starts all that tells which pods should run.
+func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
+	client := k.deps.Client
+	if client == nil {
+		k.sourceSynced("none")
+		return
+	}
+	k.expect("api")
+	g.Go(func() error {
+		source.Pods(ctx, client, k.cfg.NodeName, source.Events{
+			Set:    func(obj runtime.Object) { k.setAPIPod(obj.(*v1.Pod)) },
+			Gone:   func(obj runtime.Object) { k.removeAPIPod(obj.(*v1.Pod)) },
+			Synced: func() { k.sourceSynced("api") },
+		})
+		return nil
+	})
+	g.Go(func() error {
+		source.Services(ctx, client, source.Events{
+			Set:    func(obj runtime.Object) { k.services.set(obj.(*v1.Service)) },
+			Gone:   func(obj runtime.Object) { k.services.remove(obj.(*v1.Service)) },
+			Synced: k.services.synced,
+		})
+		return nil
+	})
+	g.Go(func() error {
+		source.Node(ctx, client, k.cfg.NodeName, source.Events{
+			Set:  func(obj runtime.Object) { k.node.Observe(obj.(*v1.Node)) },
+			Gone: func(runtime.Object) { k.node.Lost() },
+		})
+		return nil
+	})
+}
+
+func (k *Kubelet) expect(name string) {
+	k.syncMu.Lock()
+	defer k.syncMu.Unlock()
+	k.unsynced[name] = true
+}
+
+// sourceSynced notes that a source has delivered all it has; after the last one,
+// pods that none has are absent.
+func (k *Kubelet) sourceSynced(name string) {
+	k.syncMu.Lock()
+	delete(k.unsynced, name)
+	all := len(k.unsynced) == 0
+	k.syncMu.Unlock()
+	if all {
+		k.table.Synced()
+	}
+}
+
+func (k *Kubelet) setAPIPod(pod *v1.Pod) {
+	if podconfig.IsMirror(pod) {
+		return
+	}
+	k.objects.Use(pod.UID, objects.Refs(pod))
+	k.table.Set(pod, false)
+}
+
+func (k *Kubelet) removeAPIPod(pod *v1.Pod) {
+	if podconfig.IsMirror(pod) {
+		return
+	}
+	k.table.Remove(pod.UID, pod)
+}
+
+// services are those of the cluster, for the environment of containers.
+type services struct {
+	mu    sync.Mutex
+	byUID map[types.UID]*v1.Service
+	cache []*v1.Service
+	known chan struct{}
+	once  sync.Once
+}
+
+// newServices returns the store; without an API server it is known to be empty.
+func newServices(follow bool) *services {
+	s := &services{byUID: map[types.UID]*v1.Service{}, known: make(chan struct{})}
+	if !follow {
+		s.synced()
+	}
+	return s
+}
+
+func (s *services) set(svc *v1.Service) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byUID[svc.UID] = svc
+	s.cache = nil
+}
+
+func (s *services) remove(svc *v1.Service) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byUID, svc.UID)
+	s.cache = nil
+}
+
+func (s *services) synced() { s.once.Do(func() { close(s.known) }) }
+
+// list returns all services once they are known.
+func (s *services) list(ctx context.Context) ([]*v1.Service, error) {
+	select {
+	case <-s.known:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cache == nil {
+		s.cache = make([]*v1.Service, 0, len(s.byUID))
+		for _, svc := range s.byUID {
+			s.cache = append(s.cache, svc)
+		}
+	}
+	return s.cache, nil
+}

@@ -1,0 +1,317 @@
+// Package status writes pod statuses to the API server. It has one slot for each
+// pod: a newer status replaces one that has not been sent, pods are written side
+// by side, each by one patch at a time, and nothing is sent when nothing changed.
+//
+// It is the node's only writer of pod status; the pods' workers feed it.
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/trace"
+)
+
+const (
+	retryFirst = 50 * time.Millisecond
+	retryMost  = 10 * time.Second
+)
+
+// Manager sends the statuses.
+type Manager struct {
+	client  kubernetes.Interface
+	observe func(time.Duration)
+
+	mu      sync.Mutex
+	slots   map[types.UID]*slot
+	ctx     context.Context // set while Run runs
+	senders sync.WaitGroup
+}
+
+// slot holds what one pod's status should be and what the server has.
+type slot struct {
+	namespace, name string
+	// apiUID is the UID of the object that is written: of the pod, or, for a static
+	// pod, of its mirror. Empty while there is none.
+	apiUID types.UID
+	want   v1.PodStatus
+	since  time.Time
+	// base is what the server has.
+	base    v1.PodStatus
+	dirty   bool
+	sending bool
+	idle    []chan struct{} // closed when not dirty any more
+}
+
+// New returns a manager. observe, if not nil, gets how long each status waited
+// until it was written. Without a client nothing is sent.
+func New(client kubernetes.Interface, observe func(time.Duration)) *Manager {
+	return &Manager{client: client, observe: observe, slots: map[types.UID]*slot{}}
+}
+
+// Put says what a pod's status should be from now on.
+func (m *Manager) Put(pod *v1.Pod, st v1.PodStatus) {
+	if m.client == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.slots[pod.UID]
+	if s == nil {
+		s = &slot{namespace: pod.Namespace, name: pod.Name}
+		if pod.Annotations["kubernetes.io/config.source"] == "" || pod.Annotations["kubernetes.io/config.source"] == "api" {
+			s.apiUID, s.base = pod.UID, *pod.Status.DeepCopy()
+		}
+		m.slots[pod.UID] = s
+	} else if equality.Semantic.DeepEqual(s.want, st) {
+		return
+	}
+	s.want = *st.DeepCopy()
+	m.touchLocked(pod.UID, s)
+}
+
+// SetMirror tells which object mirrors a static pod, with its status; nil when
+// there is none any more.
+func (m *Manager) SetMirror(static types.UID, mirror *v1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.slots[static]
+	if s == nil {
+		if mirror == nil {
+			return
+		}
+		s = &slot{namespace: mirror.Namespace, name: mirror.Name}
+		m.slots[static] = s
+		s.apiUID, s.base, s.want = mirror.UID, *mirror.Status.DeepCopy(), *mirror.Status.DeepCopy()
+		return
+	}
+	if mirror == nil {
+		s.apiUID, s.base = "", v1.PodStatus{}
+		return
+	}
+	if s.apiUID != mirror.UID {
+		s.apiUID, s.base = mirror.UID, *mirror.Status.DeepCopy()
+		m.touchLocked(static, s)
+	}
+}
+
+func (m *Manager) touchLocked(uid types.UID, s *slot) {
+	if s.apiUID == "" {
+		return
+	}
+	if !s.dirty {
+		s.dirty, s.since = true, time.Now()
+	}
+	m.sendLocked(uid, s)
+}
+
+func (m *Manager) sendLocked(uid types.UID, s *slot) {
+	if m.ctx == nil || s.sending || !s.dirty {
+		return
+	}
+	s.sending = true
+	ctx := trace.WithPod(m.ctx, string(uid))
+	m.senders.Go(func() { m.send(ctx, uid, s) })
+}
+
+// Drop forgets a pod.
+func (m *Manager) Drop(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.slots[uid]; s != nil {
+		s.settleLocked()
+		delete(m.slots, uid)
+	}
+}
+
+// Flush waits until the server has the newest status of the pod.
+func (m *Manager) Flush(ctx context.Context, uid types.UID) error {
+	m.mu.Lock()
+	s := m.slots[uid]
+	if s == nil || !s.dirty {
+		m.mu.Unlock()
+		return nil
+	}
+	idle := make(chan struct{})
+	s.idle = append(s.idle, idle)
+	m.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Run sends statuses until the context ends.
+func (m *Manager) Run(ctx context.Context) error {
+	m.mu.Lock()
+	m.ctx = ctx
+	for uid, s := range m.slots {
+		m.sendLocked(uid, s)
+	}
+	m.mu.Unlock()
+	<-ctx.Done()
+	m.mu.Lock()
+	m.ctx = nil
+	m.mu.Unlock()
+	m.senders.Wait()
+	return nil
+}
+
+func (s *slot) settleLocked() {
+	s.dirty = false
+	for _, c := range s.idle {
+		close(c)
+	}
+	s.idle = nil
+}
+
+// send writes a slot until it is clean.
+func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
+	wait := retryFirst
+	for {
+		m.mu.Lock()
+		if !s.dirty || s.apiUID == "" || ctx.Err() != nil {
+			s.sending = false
+			m.mu.Unlock()
+			return
+		}
+		want, base, apiUID := s.want, s.base, s.apiUID
+		m.mu.Unlock()
+		got, err := m.patch(ctx, s, apiUID, base, want)
+		if err == nil || m.gone(ctx, s, apiUID, err) {
+			m.mu.Lock()
+			m.sentLocked(s, apiUID, want, got)
+			m.mu.Unlock()
+			wait = retryFirst
+			continue
+		}
+		if ctx.Err() == nil {
+			klog.FromContext(ctx).V(2).Info("Pod status not written, will retry", "pod", s.namespace+"/"+s.name, "podUID", uid, "err", err)
+		}
+		pause(ctx, wait)
+		wait = min(wait*2, retryMost)
+	}
+}
+
+// sentLocked notes what the server has now, and whether that is the newest.
+func (m *Manager) sentLocked(s *slot, apiUID types.UID, want v1.PodStatus, got *v1.PodStatus) {
+	if s.apiUID != apiUID {
+		return
+	}
+	if got != nil {
+		s.base = *got
+	}
+	if equality.Semantic.DeepEqual(want, s.want) {
+		if m.observe != nil {
+			m.observe(time.Since(s.since))
+		}
+		s.settleLocked()
+	}
+}
+
+// gone tells whether an error means that there is nothing to write to any more.
+func (m *Manager) gone(ctx context.Context, s *slot, apiUID types.UID, err error) bool {
+	if apierrors.IsNotFound(err) {
+		return true
+	}
+	if !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
+		return false
+	}
+	pod, err := m.client.CoreV1().Pods(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
+	if err != nil {
+		return apierrors.IsNotFound(err)
+	}
+	if pod.UID != apiUID {
+		return true
+	}
+	m.mu.Lock()
+	s.base = pod.Status
+	m.mu.Unlock()
+	return false
+}
+
+// patch sends the difference, if any, and returns what the server has then.
+func (m *Manager) patch(ctx context.Context, s *slot, apiUID types.UID, base, want v1.PodStatus) (*v1.PodStatus, error) {
+	want = withForeign(want, base)
+	if equality.Semantic.DeepEqual(base, want) {
+		return nil, nil
+	}
+	data, err := diff(apiUID, base, want)
+	if err != nil {
+		return nil, fmt.Errorf("status of pod %s/%s: %w", s.namespace, s.name, err)
+	}
+	ctx, span := trace.Start(ctx, "kubelet: patch status")
+	pod, err := m.client.CoreV1().Pods(s.namespace).Patch(ctx, s.name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
+	if trace.End(span, err) != nil {
+		return nil, err
+	}
+	return &pod.Status, nil
+}
+
+// withForeign leaves conditions that others own as the server has them.
+func withForeign(want, base v1.PodStatus) v1.PodStatus {
+	var conditions []v1.PodCondition
+	for _, c := range base.Conditions {
+		if !ours(c, want) {
+			conditions = append(conditions, c)
+		}
+	}
+	for _, c := range want.Conditions {
+		if ours(c, want) {
+			conditions = append(conditions, c)
+		}
+	}
+	want.Conditions = conditions
+	return want
+}
+
+// ours tells whether the node writes a condition; DisruptionTarget only when it
+// was the node that disturbed the pod.
+func ours(c v1.PodCondition, want v1.PodStatus) bool {
+	if c.Type != v1.DisruptionTarget {
+		return podplan.OwnsCondition(c.Type)
+	}
+	for _, w := range want.Conditions {
+		if w.Type == c.Type && w.Reason == v1.PodReasonTerminationByKubelet {
+			return true
+		}
+	}
+	return false
+}
+
+// diff is a strategic merge patch that also demands the UID.
+func diff(uid types.UID, base, want v1.PodStatus) ([]byte, error) {
+	before, err := json.Marshal(v1.Pod{Status: base})
+	if err != nil {
+		return nil, err
+	}
+	after, err := json.Marshal(v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}, Status: want})
+	if err != nil {
+		return nil, err
+	}
+	return strategicpatch.CreateTwoWayMergePatch(before, after, v1.Pod{})
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

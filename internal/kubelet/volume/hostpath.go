@@ -1,0 +1,68 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// checkHostPath makes sure that a hostPath is of the type that it claims, creating
+// it where the type says so.
+func checkHostPath(src *v1.HostPathVolumeSource) error {
+	kind := v1.HostPathUnset
+	if src.Type != nil {
+		kind = *src.Type
+	}
+	switch kind {
+	case v1.HostPathUnset:
+		return nil
+	case v1.HostPathDirectoryOrCreate:
+		if err := os.MkdirAll(src.Path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return expect(src.Path, "a directory", func(m fs.FileMode) bool { return m.IsDir() })
+	case v1.HostPathDirectory:
+		return expect(src.Path, "a directory", func(m fs.FileMode) bool { return m.IsDir() })
+	case v1.HostPathFileOrCreate:
+		if err := createFile(src.Path); err != nil {
+			return err
+		}
+		return expect(src.Path, "a file", func(m fs.FileMode) bool { return m.IsRegular() })
+	case v1.HostPathFile:
+		return expect(src.Path, "a file", func(m fs.FileMode) bool { return m.IsRegular() })
+	case v1.HostPathSocket:
+		return expect(src.Path, "a socket file", func(m fs.FileMode) bool { return m&fs.ModeSocket != 0 })
+	case v1.HostPathCharDev:
+		return expect(src.Path, "a character device", func(m fs.FileMode) bool { return m&fs.ModeCharDevice != 0 })
+	case v1.HostPathBlockDev:
+		return expect(src.Path, "a block device", func(m fs.FileMode) bool {
+			return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0
+		})
+	default:
+		return fmt.Errorf("%s is an invalid volume type", kind)
+	}
+}
+
+// createFile makes an empty file; its folder must be there.
+func createFile(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func expect(path, what string, ok func(fs.FileMode) bool) error {
+	info, err := os.Stat(filepath.Clean(path))
+	if err != nil || !ok(info.Mode()) {
+		return fmt.Errorf("hostPath type check failed: %s is not %s", path, what)
+	}
+	return nil
+}

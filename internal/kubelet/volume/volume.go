@@ -1,0 +1,208 @@
+// Package volume sets pods' volumes up and takes them down. Every operation is
+// idempotent and leaves no state in memory but tokens: what is mounted is read from
+// the kernel, what is written from the disk.
+//
+// The layout below a pod's folder is the one that people know:
+// volumes/kubernetes.io~<kind>/<name>, volume-subpaths/<name>/<container>/<index>.
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/mount"
+)
+
+// Objects looks configMaps and secrets up.
+type Objects interface {
+	ConfigMap(namespace, name string) (*v1.ConfigMap, error)
+	Secret(namespace, name string) (*v1.Secret, error)
+}
+
+// Tokens issues service account tokens that are bound to a pod.
+type Tokens interface {
+	Token(ctx context.Context, pod *v1.Pod, src *v1.ServiceAccountTokenProjection) (token string, refreshAt time.Time, err error)
+}
+
+// Mounter sets up and clears volumes.
+type Mounter struct {
+	Dirs podconfig.Dirs
+	// Objects returns a view whose look-ups end with the context.
+	Objects func(ctx context.Context) Objects
+	Tokens  Tokens
+	// Node facts for the downward API.
+	NodeName    string
+	Allocatable func() v1.ResourceList
+}
+
+// kindDirs are the folders of the kinds of volumes.
+const (
+	dirEmpty     = "kubernetes.io~empty-dir"
+	dirConfigMap = "kubernetes.io~configmap"
+	dirSecret    = "kubernetes.io~secret"
+	dirDownward  = "kubernetes.io~downward-api"
+	dirProjected = "kubernetes.io~projected"
+)
+
+// Path is where a volume of a pod is on the host.
+func (m *Mounter) Path(pod *v1.Pod, v *v1.Volume) string {
+	dir := ""
+	switch {
+	case v.HostPath != nil:
+		return v.HostPath.Path
+	case v.ConfigMap != nil:
+		dir = dirConfigMap
+	case v.Secret != nil:
+		dir = dirSecret
+	case v.DownwardAPI != nil:
+		dir = dirDownward
+	case v.Projected != nil:
+		dir = dirProjected
+	default:
+		dir = dirEmpty
+	}
+	return filepath.Join(m.Dirs.Volumes(pod.UID), dir, v.Name)
+}
+
+// Mount sets a volume up, or brings its content up to date. refreshAt, unless
+// zero, is when to call it again although no object changed.
+func (m *Mounter) Mount(ctx context.Context, pod *v1.Pod, name string) (refreshAt time.Time, err error) {
+	v := find(pod, name)
+	if v == nil {
+		return time.Time{}, fmt.Errorf("volume %q is not in the pod's spec", name)
+	}
+	dir := m.Path(pod, v)
+	switch {
+	case v.HostPath != nil:
+		return time.Time{}, checkHostPath(v.HostPath)
+	case v.ConfigMap != nil, v.Secret != nil, v.DownwardAPI != nil, v.Projected != nil:
+		return m.mountContent(ctx, pod, v, dir)
+	case v.EmptyDir != nil, v.VolumeSource == v1.VolumeSource{}:
+		return time.Time{}, m.mountEmptyDir(pod, v, dir)
+	default:
+		return time.Time{}, fmt.Errorf("volumes of this kind (%s) are not supported by this node", kindOf(v))
+	}
+}
+
+func find(pod *v1.Pod, name string) *v1.Volume {
+	for i := range pod.Spec.Volumes {
+		if pod.Spec.Volumes[i].Name == name {
+			return &pod.Spec.Volumes[i]
+		}
+	}
+	return nil
+}
+
+// kindOf names the source of a volume that is refused.
+func kindOf(v *v1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return "persistentVolumeClaim"
+	case v.Ephemeral != nil:
+		return "ephemeral"
+	case v.CSI != nil:
+		return "csi"
+	case v.NFS != nil:
+		return "nfs"
+	case v.ISCSI != nil:
+		return "iscsi"
+	case v.FC != nil:
+		return "fc"
+	case v.Image != nil:
+		return "image"
+	default:
+		return "other"
+	}
+}
+
+// mountEmptyDir makes an emptyDir: a folder, or a tmpfs for medium Memory.
+func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
+	src := v.EmptyDir
+	if src == nil {
+		src = &v1.EmptyDirVolumeSource{}
+	}
+	switch src.Medium {
+	case v1.StorageMediumDefault:
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return err
+		}
+	case v1.StorageMediumMemory:
+		if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
+			return err
+		}
+		if err := mount.Tmpfs(dir, 0o777, tmpfsSize(pod, src)); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("emptyDir medium %q is not supported by this node", src.Medium)
+	}
+	// MkdirAll and mount obey the umask; an emptyDir is open to every user of the pod.
+	if err := os.Chmod(dir, 0o777); err != nil {
+		return err
+	}
+	if g := fsGroup(pod); g != nil {
+		if err := os.Lchown(dir, -1, int(*g)); err != nil {
+			return err
+		}
+		return os.Chmod(dir, 0o777|os.ModeSetgid)
+	}
+	return nil
+}
+
+// tmpfsSize is the size limit, or the pod's memory limit where that is smaller.
+func tmpfsSize(pod *v1.Pod, src *v1.EmptyDirVolumeSource) int64 {
+	size := int64(0)
+	if src.SizeLimit != nil {
+		size = src.SizeLimit.Value()
+	}
+	if limit := podconfig.MemoryLimit(pod); limit > 0 && (size == 0 || limit < size) {
+		size = limit
+	}
+	return size
+}
+
+func fsGroup(pod *v1.Pod) *int64 {
+	if pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	return pod.Spec.SecurityContext.FSGroup
+}
+
+// Left tells whether anything of the pod's volumes is on the node.
+func (m *Mounter) Left(uid types.UID) bool {
+	for _, dir := range []string{m.Dirs.Volumes(uid), m.Dirs.Subpaths(uid)} {
+		if _, err := os.Lstat(dir); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Clear unmounts and removes all volumes of a pod, and nothing of what hostPath
+// volumes point to.
+func (m *Mounter) Clear(uid types.UID) error {
+	subpaths, err := filepath.Glob(filepath.Join(m.Dirs.Subpaths(uid), "*", "*", "*"))
+	if err != nil {
+		return err
+	}
+	volumes, err := filepath.Glob(filepath.Join(m.Dirs.Volumes(uid), "*", "*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range append(subpaths, volumes...) {
+		errs = append(errs, mount.Unmount(path))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return errors.Join(RemoveTree(m.Dirs.Subpaths(uid)), RemoveTree(m.Dirs.Volumes(uid)))
+}
