@@ -57,7 +57,7 @@ $(TOOLS)/golangci-lint-$(LINT):
 	@mv $(TOOLS)/golangci-lint $@
 
 bench: deps build images ## measure a fresh node: start, batch, restart, delete, idle
-	@test/bench/run.sh $(BIN)
+	$(GO) run ./test/bench $(BENCH_FLAGS) $(BIN)
 
 sim: ## lives of pods in virtual time: make sim LIVES=100000 SEED=1
 	$(GO) test ./internal/kubelet/... -run 'Sim|Fuzz|Property' -count=1

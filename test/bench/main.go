@@ -1,0 +1,139 @@
+// Bench starts a fresh node and measures what a user waits for: pods one after
+// another, a batch, a restart after a kill, a deletion, a warm start, and what the
+// idle node costs. It prints medians; nothing here passes or fails by time.
+//
+//	go run ./test/bench [-o report.json] bin/wherry
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/cli-runtime/pkg/printers"
+
+	"wherry.dev/test/images"
+)
+
+func main() {
+	o := options{}
+	flag.StringVar(&o.report, "o", "", "write the report as JSON to this file")
+	flag.IntVar(&o.sequence, "seq", 20, "pods one after another")
+	flag.IntVar(&o.batch, "batch", 30, "pods at once")
+	flag.IntVar(&o.kills, "kills", 10, "restarts after a kill")
+	flag.DurationVar(&o.idle, "idle", 20*time.Second, "how long the idle node is watched")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: bench [flags] WHERRY")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, flag.Arg(0), o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	report                 string
+	sequence, batch, kills int
+	idle                   time.Duration
+}
+
+// row is one line of the report; values are in the unit of the name.
+type row struct {
+	Name    string
+	Target  string
+	P50     float64
+	P90     float64
+	P99     float64
+	Samples int
+}
+
+func run(ctx context.Context, wherry string, o options) (err error) {
+	dir, err := os.MkdirTemp("", "wherry-bench-")
+	if err != nil {
+		return err
+	}
+	n, err := newNode(wherry, dir)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, n.command(context.WithoutCancel(ctx), "down", "--purge"), os.RemoveAll(dir))
+	}()
+	if err := images.SaveBusybox(filepath.Join(n.data, "images", "busybox.tar")); err != nil {
+		return err
+	}
+	rows, err := n.measure(ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := printRows(rows); err != nil {
+		return err
+	}
+	if o.report == "" {
+		return nil
+	}
+	doc, err := json.MarshalIndent(rows, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(o.report, doc, 0o600)
+}
+
+func (n *node) measure(ctx context.Context, o options) ([]row, error) {
+	var rows []row
+	steps := []func(context.Context, options) ([]row, error){
+		n.coldStart, n.warmStart, n.sequence, n.batch, n.kills, n.idle,
+	}
+	for _, step := range steps {
+		r, err := step(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, r...)
+	}
+	return rows, nil
+}
+
+// of sorts samples into a row.
+func of(name, target string, samples []float64) row {
+	r := row{Name: name, Target: target, Samples: len(samples)}
+	if len(samples) == 0 {
+		return r
+	}
+	slices.Sort(samples)
+	at := func(q float64) float64 { return samples[min(len(samples)-1, int(q*float64(len(samples))))] }
+	r.P50, r.P90, r.P99 = at(.5), at(.9), at(.99)
+	return r
+}
+
+func printRows(rows []row) error {
+	t := printers.GetNewTabWriter(os.Stdout)
+	fmt.Fprintln(t, "MEASURE\tP50\tP90\tP99\tSAMPLES\tTARGET")
+	for _, r := range rows {
+		cells := []string{r.Name, figure(r.P50), figure(r.P90), figure(r.P99), fmt.Sprint(r.Samples), r.Target}
+		if r.Samples == 1 {
+			cells[2], cells[3] = "", ""
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	return t.Flush()
+}
+
+func figure(v float64) string {
+	if v >= 100 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.1f", v)
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func (n *node) coldStart(ctx context.Context, _ options) ([]row, error) {
+	took, err := n.up(ctx)
+	return []row{of("up, first start → node Ready, ms", "", []float64{took})}, err
+}
+
+func (n *node) warmStart(ctx context.Context, _ options) ([]row, error) {
+	var samples []float64
+	for range 3 {
+		n.stop()
+		pid, err := n.pid()
+		if err != nil {
+			return nil, err
+		}
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+			return nil, err
+		}
+		for syscall.Kill(pid, 0) == nil {
+			time.Sleep(5 * time.Millisecond)
+		}
+		took, err := n.up(ctx)
+		if err != nil {
+			return nil, err
+		}
+		samples = append(samples, took)
+	}
+	return []row{of("up, warm start → node Ready, ms", "≤ 2000", samples)}, nil
+}
+
+func (n *node) pid() (int, error) {
+	raw, err := os.ReadFile(filepath.Join(n.data, "lock"))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(raw)))
+}
+
+func (n *node) sequence(ctx context.Context, o options) ([]row, error) {
+	var running, ready, gone []float64
+	cpu, err := n.cpu()
+	if err != nil {
+		return nil, err
+	}
+	for i := range o.sequence {
+		name := fmt.Sprintf("seq-%d", i)
+		start := time.Now()
+		if err := n.create(ctx, name); err != nil {
+			return nil, err
+		}
+		if err := n.await(ctx, "ready", []string{name}, func(s *seen) bool { return !s.ready.IsZero() }); err != nil {
+			return nil, err
+		}
+		s := n.of(name)
+		running, ready = append(running, ms(start, s.running)), append(ready, ms(start, s.ready))
+		g, err := n.remove(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		gone = append(gone, g...)
+	}
+	after, err := n.cpu()
+	if err != nil {
+		return nil, err
+	}
+	return []row{
+		of("create → Running, ms", "≤ 100", running),
+		of("create → Ready, ms", "", ready),
+		of("delete → gone, ms", "≤ 100", gone),
+		of("wherry's CPU for each pod, start to end, ms", "", []float64{(after - cpu) / float64(o.sequence)}),
+	}, nil
+}
+
+func (n *node) batch(ctx context.Context, o options) ([]row, error) {
+	var names []string
+	start := time.Now()
+	errs := make(chan error, o.batch)
+	for i := range o.batch {
+		name := fmt.Sprintf("batch-%d", i)
+		names = append(names, name)
+		go func() { errs <- n.create(ctx, name) }()
+	}
+	for range names {
+		if err := <-errs; err != nil {
+			return nil, err
+		}
+	}
+	if err := n.await(ctx, "running", names, func(s *seen) bool { return !s.running.IsZero() }); err != nil {
+		return nil, err
+	}
+	var last time.Time
+	for _, name := range names {
+		if t := n.of(name).running; t.After(last) {
+			last = t
+		}
+	}
+	rate := float64(o.batch) / last.Sub(start).Seconds()
+	idle, err := n.cost(ctx, fmt.Sprintf("idle with %d pods", o.batch), o.idle)
+	if err != nil {
+		return nil, err
+	}
+	_, err = n.remove(ctx, names...)
+	return append([]row{of(fmt.Sprintf("%d at once, pods/s", o.batch), "≥ 25", []float64{rate})}, idle...), err
+}
+
+func (n *node) kills(ctx context.Context, o options) ([]row, error) {
+	var restarted []float64
+	for i := range o.kills {
+		name := fmt.Sprintf("kill-%d", i)
+		if err := n.create(ctx, name); err != nil {
+			return nil, err
+		}
+		if err := n.await(ctx, "ready", []string{name}, func(s *seen) bool { return !s.ready.IsZero() }); err != nil {
+			return nil, err
+		}
+		pid, err := processOf(name)
+		if err != nil {
+			return nil, err
+		}
+		n.arm(name)
+		killed := time.Now()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return nil, err
+		}
+		if err := n.await(ctx, "restarted", []string{name}, func(s *seen) bool { return !s.back.IsZero() }); err != nil {
+			return nil, err
+		}
+		restarted = append(restarted, ms(killed, n.of(name).back))
+		if _, err := n.remove(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	return []row{of("kill → running again at the API, ms", "≤ 100", restarted)}, nil
+}
+
+func (n *node) idle(ctx context.Context, o options) ([]row, error) {
+	return n.cost(ctx, "idle", o.idle)
+}
+
+// cost watches the daemon for a while: memory, and share of a core.
+func (n *node) cost(ctx context.Context, name string, d time.Duration) ([]row, error) {
+	select { // the last pod's garbage is still being collected
+	case <-time.After(5 * time.Second):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	before, err := n.cpu()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	after, err := n.cpu()
+	if err != nil {
+		return nil, err
+	}
+	rss, err := n.rss()
+	if err != nil {
+		return nil, err
+	}
+	return []row{
+		of(name+", RSS of wherry, MiB", "< 200", []float64{rss}),
+		of(name+", share of a core, %", "< 1", []float64{(after - before) / float64(d.Milliseconds()) * 100}),
+	}, nil
+}
+
+// cpu is what the daemon has used, in ms.
+func (n *node) cpu() (float64, error) {
+	pid, err := n.pid()
+	if err != nil {
+		return 0, err
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// behind the name, which may hold anything: utime and stime are fields 14 and 15
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+2:]))
+	user, err := strconv.ParseFloat(fields[11], 64)
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.ParseFloat(fields[12], 64)
+	return (user + system) * 10, err
+}
+
+func (n *node) rss() (float64, error) {
+	pid, err := n.pid()
+	if err != nil {
+		return 0, err
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		var kib float64
+		if _, err := fmt.Sscanf(line, "VmRSS: %f kB", &kib); err == nil {
+			return kib / 1024, nil
+		}
+	}
+	return 0, fmt.Errorf("process %d has no VmRSS", pid)
+}
