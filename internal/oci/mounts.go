@@ -84,6 +84,7 @@ func podMount(m ResolvedMount) specs.Mount {
 	default:
 		opts = append(opts, "rw")
 	}
+	opts = append(opts, m.GetMountOptions()...) // checked: noexec, nodev, nosuid
 	return specs.Mount{Destination: filepath.Clean(m.GetContainerPath()), Type: "bind", Source: m.Source, Options: opts}
 }
 

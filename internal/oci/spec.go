@@ -30,6 +30,8 @@ type Host struct {
 	OOMScoreMin  int      // lowest oom_score_adj that can be set
 	Devices      []Device // of /dev, for privileged containers
 	CgroupV2     bool
+	// RecursiveReadOnly says that the kernel can make whole trees of mounts read-only (5.12).
+	RecursiveReadOnly bool
 }
 
 // Sandbox is what the containers of a pod share.
@@ -52,7 +54,6 @@ type Input struct {
 	Target  string // PID namespace for NamespaceMode_TARGET
 	Mounts  []ResolvedMount
 	Devices []Device // of Config.Devices, looked up on the host
-	Seccomp *specs.LinuxSeccomp
 }
 
 // Spec generates the runtime-spec of a container.
@@ -80,7 +81,6 @@ func Spec(in Input) (*specs.Spec, error) {
 		},
 	}
 	if !sec.GetPrivileged() {
-		s.Linux.Seccomp = in.Seccomp
 		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = hiddenPaths(sec)
 	}
 	return s, nil

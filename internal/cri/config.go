@@ -1,0 +1,188 @@
+// Package cri is Wherry's container runtime: the CRI v1 RuntimeService and
+// ImageService, for the kubelet in the same process and for others over a socket.
+//
+// What it guarantees: the folder of a sandbox or container is the truth, written
+// before the effect, and everything is rebuilt from disk at start. Killing Wherry at
+// any moment loses no container, exit code or log line and leaks nothing; every
+// verb can be repeated afterwards. Containers do not notice that Wherry stops.
+//
+// It never sees a Kubernetes Pod: it knows only what CRI tells it.
+package cri
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"wherry.dev/internal/cni"
+	"wherry.dev/internal/oci"
+)
+
+// Config describes one instance of the runtime. Root, State, InstanceID and the pod
+// network differ between the instances of a machine.
+type Config struct {
+	Root       string // durable: records, writable layers
+	State      string // until the next boot: sockets, mounts, namespaces; a tmpfs is best
+	Socket     string // the CRI socket; "" serves in-process callers only
+	InstanceID string // short; makes the bridge, the nftables table and the cgroups unique
+
+	Runtimes       map[string]RuntimeConfig // by handler name; empty finds crun and runc
+	DefaultRuntime string                   // for the empty handler; "" is crun, else runc
+	Conmon         string                   // "" looks in PATH
+
+	PodCIDR    netip.Prefix // addresses for pods on our bridge; zero is 10.88.0.0/16
+	Bridge     string       // its name; "" is wh- and the instance
+	MTU        int          // of the bridge; 0 is 1500
+	CNIConfDir string       // "" uses our bridge always
+	CNIBinDirs []string
+
+	StreamAddress string // where exec, attach and port-forward are served; "" is 127.0.0.1:0
+	Version       string // of Wherry, for the Version call
+}
+
+// RuntimeConfig is an OCI runtime for one handler.
+type RuntimeConfig struct {
+	Path string // of the executable, or its name in PATH
+}
+
+// withDefaults fills in what was left open and finds the programs that are needed.
+func (c Config) withDefaults() (Config, error) {
+	if c.Root == "" || c.State == "" {
+		return c, errors.New("cri: the root and state folders must be given")
+	}
+	if c.InstanceID == "" || len(c.InstanceID) > 8 || strings.Trim(c.InstanceID, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return c, fmt.Errorf("cri: instance ID %q: up to 8 of a-z, 0-9 and - are needed", c.InstanceID)
+	}
+	c = c.withNetworkDefaults()
+	if c.StreamAddress == "" {
+		c.StreamAddress = "127.0.0.1:0"
+	}
+	if c.Version == "" {
+		c.Version = "0.0.0"
+	}
+	return c.withPrograms()
+}
+
+func (c Config) withNetworkDefaults() Config {
+	if !c.PodCIDR.IsValid() {
+		c.PodCIDR = netip.MustParsePrefix("10.88.0.0/16")
+	}
+	if c.Bridge == "" {
+		c.Bridge = "wh-" + c.InstanceID
+	}
+	if len(c.CNIBinDirs) == 0 {
+		c.CNIBinDirs = []string{"/opt/cni/bin"}
+	}
+	return c
+}
+
+// withPrograms resolves conmon and the OCI runtimes.
+func (c Config) withPrograms() (Config, error) {
+	var missing []string
+	var err error
+	if c.Conmon == "" {
+		if c.Conmon, err = exec.LookPath("conmon"); err != nil {
+			missing = append(missing, "conmon")
+		}
+	}
+	configured := c.Runtimes
+	if len(configured) == 0 {
+		configured = map[string]RuntimeConfig{"crun": {Path: "crun"}, "runc": {Path: "runc"}}
+	}
+	found := map[string]RuntimeConfig{}
+	for name, r := range configured {
+		path, err := exec.LookPath(r.Path)
+		switch {
+		case err == nil:
+			found[name] = RuntimeConfig{Path: path}
+		case len(c.Runtimes) > 0:
+			return c, fmt.Errorf("cri: runtime handler %s: %w", name, err)
+		}
+	}
+	if len(found) == 0 {
+		missing = append(missing, "crun")
+	}
+	if len(missing) > 0 {
+		return c, fmt.Errorf("cri: %s not found in PATH; install it: apt-get install %s, or dnf install %s",
+			strings.Join(missing, " and "), strings.Join(missing, " "), strings.Join(missing, " "))
+	}
+	c.Runtimes = found
+	return c.withDefaultRuntime()
+}
+
+func (c Config) withDefaultRuntime() (Config, error) {
+	if c.DefaultRuntime == "" {
+		for _, name := range append([]string{"crun", "runc"}, sortedKeys(c.Runtimes)...) {
+			if _, ok := c.Runtimes[name]; ok {
+				c.DefaultRuntime = name
+				break
+			}
+		}
+	}
+	if _, ok := c.Runtimes[c.DefaultRuntime]; !ok {
+		return c, fmt.Errorf("cri: the default runtime %s is not configured", c.DefaultRuntime)
+	}
+	return c, nil
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Where things lie.
+func (c Config) sandboxRoot() string                { return filepath.Join(c.Root, "sandboxes") }
+func (c Config) containerRoot() string              { return filepath.Join(c.Root, "containers") }
+func (c Config) sandboxState() string               { return filepath.Join(c.State, "s") }
+func (c Config) containerState() string             { return filepath.Join(c.State, "c") }
+func (c Config) exitDir() string                    { return filepath.Join(c.State, "exits") }
+func (c Config) runtimeState(handler string) string { return filepath.Join(c.State, "oci", handler) }
+
+// cgroupRoot is the parent of every group of the instance that nobody else placed.
+func (c Config) cgroupRoot() string { return "/wherry-" + c.InstanceID }
+
+// monitorCgroup is where the conmons live.
+func (c Config) monitorCgroup() string { return c.cgroupRoot() + "/monitor" }
+
+func (c Config) network() cni.Config {
+	return cni.Config{
+		Bridge: cni.BridgeConfig{
+			Name: c.Bridge, Table: "wherry-" + c.InstanceID, Subnet: c.PodCIDR, MTU: c.MTU,
+			Dir: filepath.Join(c.State, "network"),
+		},
+		Plugins: cni.PluginsConfig{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs, CacheDir: filepath.Join(c.State, "cni")},
+	}
+}
+
+// folders makes what every verb relies on.
+func (c Config) folders() error {
+	for _, d := range []string{c.sandboxRoot(), c.containerRoot(), c.sandboxState(), c.containerState(), c.exitDir()} {
+		if err := os.MkdirAll(d, 0o711); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Config) newRuntimes() (map[string]*oci.Runtime, error) {
+	all := map[string]*oci.Runtime{}
+	for name, rc := range c.Runtimes {
+		r, err := oci.NewRuntime(oci.Runtime{
+			Name: name, Path: rc.Path, State: c.runtimeState(name), Conmon: c.Conmon, Home: c.monitorCgroup(),
+		})
+		if err != nil {
+			return nil, fmt.Errorf("runtime handler %s: %w", name, err)
+		}
+		all[name] = r
+	}
+	return all, nil
+}

@@ -1,0 +1,152 @@
+package cri
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/oci"
+)
+
+// containerRecord is what a container was made from: containers/<id>/container.json.
+// It never changes.
+type containerRecord struct {
+	ID         string                                                           `json:"id"`
+	SandboxID  string                                                           `json:"sandboxID"`
+	Config     message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig] `json:"config"`
+	ImageID    string                                                           `json:"imageID"`
+	Image      ocispec.ImageConfig                                              `json:"image"`
+	CreatedAt  int64                                                            `json:"createdAt"` // ns
+	Log        string                                                           `json:"log,omitempty"`
+	Cgroup     string                                                           `json:"cgroup"`
+	StopSignal string                                                           `json:"stopSignal"`
+}
+
+// containerStatus is what has become of it: containers/<id>/status.json. It is
+// written when the container has been created, before it is started, when it has
+// been, when its resources change and when it has ended. A container without one
+// was half made.
+type containerStatus struct {
+	PID       int                                                                              `json:"pid"`
+	PIDStart  uint64                                                                           `json:"pidStart"` // in clock ticks since boot: tells a reused PID
+	Starting  bool                                                                             `json:"starting,omitempty"`
+	StartedAt int64                                                                            `json:"startedAt,omitempty"`  // ns
+	EndedAt   int64                                                                            `json:"finishedAt,omitempty"` // ns
+	ExitCode  int32                                                                            `json:"exitCode,omitempty"`
+	Reason    string                                                                           `json:"reason,omitempty"`
+	Message   string                                                                           `json:"message,omitempty"`
+	User      specs.User                                                                       `json:"user"`
+	Resources message[runtimeapi.LinuxContainerResources, *runtimeapi.LinuxContainerResources] `json:"resources"`
+}
+
+// state derives CRI's state from the facts.
+//
+//	CREATED ── StartContainer ──▶ RUNNING ──▶ EXITED
+//	   └───────── its process dies ─────────────▲
+func (st containerStatus) state() runtimeapi.ContainerState {
+	switch {
+	case st.EndedAt != 0:
+		return runtimeapi.ContainerState_CONTAINER_EXITED
+	case st.StartedAt != 0:
+		return runtimeapi.ContainerState_CONTAINER_RUNNING
+	default:
+		return runtimeapi.ContainerState_CONTAINER_CREATED
+	}
+}
+
+// container is one container of a sandbox.
+type container struct {
+	id      string
+	rec     containerRecord
+	root    string // durable folder
+	bundle  oci.Bundle
+	runtime *oci.Runtime
+
+	op      sync.Mutex    // serialises start, update and remove
+	exited  chan struct{} // closed when it has ended and its status says so
+	cleaned chan struct{} // closed when nothing of it is mounted or running any more
+
+	mu      sync.Mutex // guards status and removed
+	status  containerStatus
+	removed bool
+
+	execs sync.WaitGroup // commands running in it
+}
+
+func (s *Server) newContainer(rec containerRecord, r *oci.Runtime) *container {
+	cfg := rec.Config.m
+	return &container{
+		id: rec.ID, rec: rec, runtime: r,
+		root: filepath.Join(s.cfg.containerRoot(), rec.ID),
+		bundle: oci.Bundle{
+			ID: rec.ID, Dir: filepath.Join(s.cfg.containerState(), rec.ID), Log: rec.Log, ExitDir: s.cfg.exitDir(),
+			Cgroup: rec.Cgroup, Terminal: cfg.GetTty(), Stdin: cfg.GetStdin(), StdinOnce: cfg.GetStdinOnce(),
+		},
+		exited: make(chan struct{}), cleaned: make(chan struct{}),
+	}
+}
+
+func (c *container) recordPath() string { return filepath.Join(c.root, "container.json") }
+func (c *container) statusPath() string { return filepath.Join(c.root, "status.json") }
+func (c *container) upper() string      { return filepath.Join(c.root, "upper") }
+func (c *container) workdir() string    { return filepath.Join(c.root, "work") }
+func (c *container) rootfs() string     { return filepath.Join(c.bundle.Dir, "rootfs") }
+
+func (c *container) config() *runtimeapi.ContainerConfig { return c.rec.Config.m }
+
+// current returns a copy of the status.
+func (c *container) current() containerStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// update writes the status, on disk first.
+func (c *container) update(change func(*containerStatus)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := c.status
+	change(&next)
+	if err := saveRecord(c.statusPath(), next); err != nil {
+		return fmt.Errorf("record container %s: %w", c.id, err)
+	}
+	c.status = next
+	return nil
+}
+
+func (c *container) running() bool {
+	return c.current().state() == runtimeapi.ContainerState_CONTAINER_RUNNING
+}
+
+// findContainer looks a container up by ID or an unambiguous beginning of it.
+func (s *Server) findContainer(id string) (*container, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return lookup(s.containers, "container", id)
+}
+
+// sandboxOf returns the sandbox of a container; nil when it is gone.
+func (s *Server) sandboxOf(c *container) *sandbox {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.sandboxes[c.rec.SandboxID]
+}
+
+// uidOf is the pod's UID, for spans.
+func (s *Server) uidOf(c *container) string {
+	if b := s.sandboxOf(c); b != nil {
+		return b.uid()
+	}
+	return ""
+}
+
+func containerKey(sandboxID string, m *runtimeapi.ContainerMetadata) string {
+	return fmt.Sprintf("container %s attempt %d of sandbox %s", m.GetName(), m.GetAttempt(), sandboxID)
+}
+
+func nanos(t time.Time) int64 { return t.UnixNano() }

@@ -1,0 +1,283 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/mount"
+	"wherry.dev/internal/oci"
+	"wherry.dev/internal/trace"
+)
+
+// CreateContainer makes a container that waits to be started. A call that is
+// repeated joins the one in flight, and finds the container of one that has finished.
+func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	if req.GetConfig().GetMetadata().GetName() == "" {
+		return nil, invalid("the container has no name")
+	}
+	b, err := s.findSandbox(req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	ctx = trace.WithPod(ctx, b.uid())
+	id, err := s.join(ctx, containerKey(b.id, req.GetConfig().GetMetadata()), req, func(ctx context.Context) (string, error) {
+		return s.createContainer(ctx, b, req.GetConfig())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+// createContainer carries the steps out:
+//
+//  1. the record, so that a crash from here on is found and cleared
+//  2. the image is held, its layers and a writable one are mounted
+//  3. the spec
+//  4. the group
+//  5. conmon and the OCI runtime create it
+//  6. the status: from here on it exists
+func (s *Server) createContainer(ctx context.Context, b *sandbox, cfg *runtimeapi.ContainerConfig) (id string, err error) {
+	ctx, span := trace.Start(ctx, "cri: create container")
+	defer func() { _ = trace.End(span, err) }()
+	b.op.RLock()
+	defer b.op.RUnlock()
+	if old := s.containerByKey(b.id, cfg.GetMetadata()); old != nil {
+		if old.current().state() == runtimeapi.ContainerState_CONTAINER_CREATED && proto.Equal(old.config(), cfg) {
+			return old.id, nil
+		}
+		return "", alreadyExists("%s exists already as %s; remove it, or count the attempt up", containerKey(b.id, cfg.GetMetadata()), old.id)
+	}
+	if !b.ready() {
+		return "", precondition("sandbox %s is not ready", b.id)
+	}
+	c, err := s.planContainer(b, cfg)
+	if err != nil {
+		return "", err
+	}
+	if err := s.makeContainer(ctx, b, c); err != nil {
+		if cerr := s.clearContainer(context.WithoutCancel(ctx), c); cerr != nil {
+			err = errors.Join(err, cerr) // found again at the next start
+		}
+		return "", fmt.Errorf("create container %s: %w", cfg.GetMetadata().GetName(), err)
+	}
+	s.mu.Lock()
+	s.containers[c.id] = c
+	s.mu.Unlock()
+	s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	return c.id, s.watch(c)
+}
+
+func (s *Server) containerByKey(sandboxID string, m *runtimeapi.ContainerMetadata) *container {
+	for _, c := range s.containersOf(sandboxID) {
+		if proto.Equal(c.config().GetMetadata(), m) {
+			return c
+		}
+	}
+	return nil
+}
+
+// planContainer decides everything that needs no effect.
+func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*container, error) {
+	ref := cfg.GetImage().GetImage()
+	img, ok := s.images.Lookup(ref)
+	if !ok {
+		return nil, notFound("image %q is not present; pull it first", ref)
+	}
+	if len(cfg.GetCDIDevices()) > 0 {
+		return nil, unimplemented("a CDI device")
+	}
+	stop, err := oci.StopSignal(cfg, img.Config)
+	if err != nil {
+		return nil, invalid("%w", err)
+	}
+	r, err := s.handler(b.record().Handler)
+	if err != nil {
+		return nil, err
+	}
+	id := newID()
+	rec := containerRecord{
+		ID: id, SandboxID: b.id, ImageID: img.ID, Image: img.Config, CreatedAt: nanos(time.Now()),
+		Cgroup: filepath.Join(s.cgroupParent(b), id), StopSignal: stop,
+	}
+	rec.Config.m = proto.CloneOf(cfg)
+	if cfg.GetLogPath() != "" && b.config.GetLogDirectory() != "" {
+		rec.Log = filepath.Join(b.config.GetLogDirectory(), filepath.Clean("/"+cfg.GetLogPath()))
+	}
+	return s.newContainer(rec, r), nil
+}
+
+func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) error {
+	if err := os.MkdirAll(c.root, 0o711); err != nil {
+		return err
+	}
+	if err := saveRecord(c.recordPath(), c.rec); err != nil {
+		return err
+	}
+	failpoint("container-recorded")
+	if err := s.images.Hold(c.rec.ImageID, c.id); err != nil {
+		return err
+	}
+	if err := s.mountRootfs(ctx, c); err != nil {
+		return err
+	}
+	failpoint("container-rootfs")
+	spec, err := s.containerSpec(ctx, b, c)
+	if err != nil {
+		return err
+	}
+	if err := c.bundle.WriteSpec(spec); err != nil {
+		return err
+	}
+	if c.runtime.OwnsCgroups() {
+		if err := s.makeCgroup(ctx, c, spec.Linux.Resources); err != nil {
+			return err
+		}
+	}
+	failpoint("container-cgroup")
+	if c.rec.Log != "" {
+		if err := os.MkdirAll(filepath.Dir(c.rec.Log), 0o755); err != nil {
+			return err
+		}
+	}
+	return s.ociCreate(ctx, c, spec.Process.User)
+}
+
+func (s *Server) makeCgroup(ctx context.Context, c *container, r *specs.LinuxResources) (err error) {
+	_, span := trace.Start(ctx, "cri: cgroup")
+	defer func() { _ = trace.End(span, err) }()
+	return cgroup.Ensure(c.rec.Cgroup, r)
+}
+
+// ociCreate has conmon and the runtime make the container, and records its process.
+func (s *Server) ociCreate(ctx context.Context, c *container, user specs.User) (err error) {
+	ctx, span := trace.Start(ctx, "oci: create")
+	defer func() { _ = trace.End(span, err) }()
+	pid, err := c.runtime.Create(ctx, c.bundle)
+	if err != nil {
+		return err
+	}
+	failpoint("container-created")
+	start, err := processStart(pid)
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // it may be dead already: the watcher sees
+		return err
+	}
+	return c.update(func(st *containerStatus) {
+		st.PID, st.PIDStart, st.User = pid, start, user
+		st.Resources.m = c.config().GetLinux().GetResources()
+	})
+}
+
+// mountRootfs stacks a writable layer on the image's.
+func (s *Server) mountRootfs(ctx context.Context, c *container) (err error) {
+	_, span := trace.Start(ctx, "cri: rootfs")
+	defer func() { _ = trace.End(span, err) }()
+	layers, err := s.images.Layers(c.rec.ImageID)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(c.bundle.Dir, 0o711); err != nil {
+		return err
+	}
+	for dir, mode := range map[string]os.FileMode{c.upper(): 0o755, c.workdir(): 0o700, c.rootfs(): 0o755} {
+		if err := os.Mkdir(dir, mode); err != nil {
+			return err
+		}
+	}
+	if len(layers) == 0 { // an image without layers is legal: `FROM scratch` alone
+		empty := filepath.Join(c.root, "lower")
+		if err := os.Mkdir(empty, 0o755); err != nil {
+			return err
+		}
+		layers = []string{empty}
+	}
+	return mount.Overlay(c.rootfs(), layers, c.upper(), c.workdir())
+}
+
+// containerSpec gathers what the spec depends on, and generates it.
+func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (spec *specs.Spec, err error) {
+	_, span := trace.Start(ctx, "cri: spec")
+	defer func() { _ = trace.End(span, err) }()
+	cfg := c.config()
+	sec := cfg.GetLinux().GetSecurityContext()
+	in := oci.Input{
+		Host: s.host, Config: cfg, Image: c.rec.Image, Rootfs: c.rootfs(), Cgroup: c.rec.Cgroup,
+		Sandbox: b.shared(),
+	}
+	if in.User, err = oci.ResolveUser(sec, c.rec.Image.User, c.rootfs()); err != nil {
+		return nil, err
+	}
+	if in.Mounts, err = resolveMounts(cfg.GetMounts()); err != nil {
+		return nil, err
+	}
+	if in.Devices, err = oci.LookupDevices(cfg.GetDevices()); err != nil {
+		return nil, err
+	}
+	if sec.GetPrivileged() {
+		if in.Host.Devices, err = oci.HostDevices(); err != nil {
+			return nil, err
+		}
+	}
+	if sec.GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_TARGET {
+		if in.Target, err = s.targetPIDNamespace(b, sec.GetNamespaceOptions().GetTargetId()); err != nil {
+			return nil, err
+		}
+	}
+	profile, err := s.seccompProfile(sec)
+	if err != nil {
+		return nil, err
+	}
+	spec, err = oci.Spec(in)
+	if err != nil {
+		return nil, invalid("%w", err)
+	}
+	if !sec.GetPrivileged() {
+		s.seccomp.apply(c.runtime, spec, profile)
+	}
+	return spec, ensureDir(c.rootfs(), spec.Process.Cwd)
+}
+
+// shared is what the sandbox's containers get from it.
+func (b *sandbox) shared() oci.Sandbox {
+	o := b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	sh := oci.Sandbox{
+		Namespaces: b.namespaces(),
+		Shm:        b.shmDir(),
+		Etc:        map[string]string{},
+	}
+	if h, err := b.hostname(); err == nil {
+		sh.Hostname = h
+	}
+	if o.GetIpc() == runtimeapi.NamespaceMode_NODE {
+		sh.Shm = "/dev/shm"
+	}
+	for _, f := range []string{"hosts", "hostname", "resolv.conf"} {
+		sh.Etc["/etc/"+f] = filepath.Join(b.state, f)
+	}
+	return sh
+}
+
+// targetPIDNamespace is that of a container whose processes a debug container sees.
+func (s *Server) targetPIDNamespace(b *sandbox, id string) (string, error) {
+	c, err := s.findContainer(id)
+	if err != nil {
+		return "", fmt.Errorf("target of the PID namespace: %w", err)
+	}
+	if c.rec.SandboxID != b.id {
+		return "", invalid("target container %s is in another pod", id)
+	}
+	if !c.running() {
+		return "", precondition("target container %s does not run", id)
+	}
+	return fmt.Sprintf("/proc/%d/ns/pid", c.current().PID), nil
+}

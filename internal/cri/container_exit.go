@@ -1,0 +1,198 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/mount"
+	"wherry.dev/internal/oci"
+	"wherry.dev/internal/trace"
+)
+
+// Why a container ended, in Kubernetes' words.
+const (
+	reasonCompleted = "Completed"
+	reasonError     = "Error"
+	reasonOOM       = "OOMKilled"
+	reasonUnknown   = "ContainerStatusUnknown"
+)
+
+// unknownExit is the code of a container whose end nobody saw.
+const unknownExit = 137
+
+// watch waits for the end of a container, in the background. conmon writes the exit
+// file, when the log is complete, and then ends; its end is the event. Closing the
+// server ends the watch, not the container.
+func (s *Server) watch(c *container) error {
+	pid, err := oci.ReadPID(c.bundle.MonitorPIDFile())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var monitor *process
+	if err == nil {
+		if monitor, err = openMonitor(pid, c.id); err != nil {
+			return err
+		}
+	}
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		if monitor != nil && !s.waitFor(monitor) {
+			return // the server closes
+		}
+		ctx := trace.WithPod(s.ctx, s.uidOf(c))
+		ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("container", c.id))
+		s.finish(context.WithoutCancel(ctx), c)
+	}()
+	return nil
+}
+
+// waitFor waits until the process has ended; false when the server closes first.
+func (s *Server) waitFor(p *process) bool {
+	stop := context.AfterFunc(s.ctx, func() { _ = p.close() })
+	err := p.wait()
+	if !stop() {
+		return false
+	}
+	if cerr := p.close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		klog.ErrorS(err, "Waiting for a process")
+	}
+	return err == nil
+}
+
+// finish records the end of a container and then gives back what it held.
+func (s *Server) finish(ctx context.Context, c *container) {
+	log := klog.FromContext(ctx)
+	end, err := s.readExit(ctx, c)
+	if err != nil {
+		log.Error(err, "Finding out how the container ended")
+	}
+	if err := c.update(func(st *containerStatus) {
+		st.EndedAt, st.ExitCode, st.Reason, st.Message = nanos(end.at), end.code, end.reason, end.message
+	}); err != nil {
+		log.Error(err, "The container's end is not on disk")
+		c.mu.Lock()
+		c.status.EndedAt, c.status.ExitCode, c.status.Reason, c.status.Message = nanos(end.at), end.code, end.reason, end.message
+		c.mu.Unlock()
+	}
+	close(c.exited)
+	if b := s.sandboxOf(c); b != nil {
+		s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	}
+	c.execs.Wait()
+	if err := s.releaseContainer(ctx, c); err != nil {
+		log.Error(err, "Cleaning up after the container; its removal tries again")
+	}
+	close(c.cleaned)
+}
+
+// ending is how a container ended.
+type ending struct {
+	at      time.Time
+	code    int32
+	reason  string
+	message string
+}
+
+// readExit reads conmon's exit file. Without one conmon was killed: the container's
+// output leads nowhere and its exit code will never be known, so it is ended too.
+func (s *Server) readExit(ctx context.Context, c *container) (end ending, err error) {
+	_, span := trace.Start(ctx, "cri: container exit")
+	defer func() { _ = trace.End(span, err) }()
+	end, err = readExitFile(c.bundle.ExitFile())
+	if errors.Is(err, os.ErrNotExist) {
+		end = ending{at: time.Now(), code: unknownExit, reason: reasonUnknown,
+			message: "the container's monitor (conmon) ended before it could report; the exit code is not known"}
+		return end, s.killRest(c)
+	}
+	if err != nil {
+		return ending{at: time.Now(), code: unknownExit, reason: reasonUnknown, message: err.Error()}, errors.Join(err, s.killRest(c))
+	}
+	if end.code != 0 {
+		if st, err := cgroup.ReadStats(c.rec.Cgroup); err == nil && st.OOMKills > 0 {
+			end.reason = reasonOOM
+		}
+	}
+	return end, s.killRest(c)
+}
+
+// readExitFile reads the code; the file's age is when the container ended.
+func readExitFile(path string) (ending, error) {
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		return ending{}, err
+	}
+	code, err := strconv.ParseInt(strings.TrimSpace(string(doc)), 10, 32)
+	if err != nil {
+		return ending{}, fmt.Errorf("exit file of conmon: %w", err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return ending{}, err
+	}
+	end := ending{at: info.ModTime(), code: int32(code), reason: reasonCompleted}
+	if code != 0 {
+		end.reason = reasonError
+	}
+	return end, nil
+}
+
+// killRest ends what the container's first process left behind, which the kernel
+// does itself only where that was the first of a PID namespace.
+func (s *Server) killRest(c *container) error {
+	if err := s.killFirst(c); err != nil {
+		return err
+	}
+	if !cgroup.Exists(c.rec.Cgroup) {
+		return nil
+	}
+	pids, err := cgroup.Procs(c.rec.Cgroup)
+	if err != nil || len(pids) == 0 {
+		return err
+	}
+	return cgroup.Kill(c.rec.Cgroup)
+}
+
+// killFirst kills the container's first process and waits for its end.
+func (s *Server) killFirst(c *container) error {
+	st := c.current()
+	if st.PID == 0 {
+		return nil
+	}
+	p, err := openStarted(st.PID, st.PIDStart)
+	if err != nil || p == nil {
+		return err
+	}
+	defer func() { _ = p.close() }()
+	if err := p.signal(unix.SIGKILL); err != nil {
+		return err
+	}
+	return p.wait()
+}
+
+// releaseContainer gives back what a container without processes holds. It keeps
+// the record, the status and the writable layer. It can be repeated.
+func (s *Server) releaseContainer(ctx context.Context, c *container) (err error) {
+	ctx, span := trace.Start(ctx, "cri: release container")
+	defer func() { _ = trace.End(span, err) }()
+	if err := mount.Unmount(c.rootfs()); err != nil {
+		return err
+	}
+	if err := c.runtime.Delete(ctx, c.id); err != nil {
+		return err
+	}
+	return cgroup.Remove(c.rec.Cgroup)
+}

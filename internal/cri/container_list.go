@@ -1,0 +1,143 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// ListContainers lists containers, newest first.
+func (s *Server) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: s.listContainers(req.GetFilter())}, nil
+}
+
+func (s *Server) listContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	s.mu.RLock()
+	all := make([]*container, 0, len(s.containers))
+	for _, c := range s.containers {
+		all = append(all, c)
+	}
+	s.mu.RUnlock()
+	var out []*runtimeapi.Container
+	for _, c := range all {
+		if c.matches(f) {
+			out = append(out, c.summary())
+		}
+	}
+	slices.SortFunc(out, func(a, b *runtimeapi.Container) int {
+		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(a.Id, b.Id))
+	})
+	return out
+}
+
+func (c *container) matches(f *runtimeapi.ContainerFilter) bool {
+	if f == nil {
+		return true
+	}
+	return strings.HasPrefix(c.id, f.GetId()) &&
+		strings.HasPrefix(c.rec.SandboxID, f.GetPodSandboxId()) &&
+		(f.GetState() == nil || f.GetState().GetState() == c.current().state()) &&
+		hasLabels(c.config().GetLabels(), f.GetLabelSelector())
+}
+
+func hasLabels(have, want map[string]string) bool {
+	for k, v := range want {
+		if got, ok := have[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *container) summary() *runtimeapi.Container {
+	cfg := c.config()
+	return &runtimeapi.Container{
+		Id: c.id, PodSandboxId: c.rec.SandboxID, Metadata: cfg.GetMetadata(), Image: cfg.GetImage(),
+		ImageRef: c.rec.ImageID, ImageId: c.rec.ImageID, State: c.current().state(), CreatedAt: c.rec.CreatedAt,
+		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(),
+	}
+}
+
+// ContainerStatus tells all about a container.
+func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	c, err := s.findContainer(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	resp := &runtimeapi.ContainerStatusResponse{Status: s.containerStatus(c)}
+	if req.GetVerbose() {
+		if resp.Info, err = s.containerInfo(c); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}
+
+func (s *Server) containerStatus(c *container) *runtimeapi.ContainerStatus {
+	cfg, st := c.config(), c.current()
+	status := &runtimeapi.ContainerStatus{
+		Id: c.id, Metadata: cfg.GetMetadata(), State: st.state(), CreatedAt: c.rec.CreatedAt,
+		StartedAt: st.StartedAt, FinishedAt: st.EndedAt, ExitCode: st.ExitCode, Reason: st.Reason, Message: st.Message,
+		Image: s.imageSpec(c), ImageRef: s.imageRef(c), ImageId: c.rec.ImageID,
+		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), Mounts: cfg.GetMounts(), LogPath: c.rec.Log,
+		Resources:  &runtimeapi.ContainerResources{Linux: st.Resources.m},
+		User:       &runtimeapi.ContainerUser{Linux: user(st)},
+		StopSignal: criSignal(c.rec.StopSignal),
+	}
+	return status
+}
+
+func user(st containerStatus) *runtimeapi.LinuxContainerUser {
+	u := &runtimeapi.LinuxContainerUser{Uid: int64(st.User.UID), Gid: int64(st.User.GID)}
+	for _, g := range st.User.AdditionalGids {
+		u.SupplementalGroups = append(u.SupplementalGroups, int64(g))
+	}
+	return u
+}
+
+// criSignal finds CRI's name for a signal; real-time ones are spelt RTMINPLUS1.
+func criSignal(name string) runtimeapi.Signal {
+	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
+	return runtimeapi.Signal(runtimeapi.Signal_value["SIGNAL_"+name])
+}
+
+// imageSpec names the image by a tag where it has one, as the pod did.
+func (s *Server) imageSpec(c *container) *runtimeapi.ImageSpec {
+	asked := c.config().GetImage()
+	spec := &runtimeapi.ImageSpec{Image: asked.GetImage(), UserSpecifiedImage: asked.GetUserSpecifiedImage(), RuntimeHandler: asked.GetRuntimeHandler()}
+	if img, ok := s.images.Lookup(c.rec.ImageID); ok && len(img.Tags) > 0 {
+		spec.Image = img.Tags[0]
+	}
+	return spec
+}
+
+// imageRef is the image by digest where it came from a registry, else its ID.
+func (s *Server) imageRef(c *container) string {
+	if img, ok := s.images.Lookup(c.rec.ImageID); ok && len(img.Digests) > 0 {
+		return img.Digests[0]
+	}
+	return c.rec.ImageID
+}
+
+// containerInfo is what `crictl inspect` shows besides the status.
+func (s *Server) containerInfo(c *container) (map[string]string, error) {
+	st := c.current()
+	doc, err := json.Marshal(map[string]any{
+		"sandboxID":   c.rec.SandboxID,
+		"pid":         st.PID,
+		"removing":    false,
+		"snapshotter": "overlay",
+		"snapshotKey": c.id,
+		"runtimeType": c.runtime.Name,
+		"cgroup":      c.rec.Cgroup,
+		"bundle":      c.bundle.Dir,
+		"rootfs":      c.rootfs(),
+		"config":      c.config(),
+		"runtimeSpec": c.readSpec(),
+	})
+	return map[string]string{"info": string(doc)}, err
+}

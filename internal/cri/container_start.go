@@ -1,0 +1,71 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/trace"
+)
+
+// StartContainer lets a created container run.
+func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	c, err := s.findContainer(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	b := s.sandboxOf(c)
+	if b == nil {
+		return nil, notFound("sandbox %s of container %s not found", c.rec.SandboxID, c.id)
+	}
+	ctx = trace.WithPod(ctx, b.uid())
+	b.op.RLock()
+	defer b.op.RUnlock()
+	if !b.ready() {
+		return nil, precondition("sandbox %s is not ready", b.id)
+	}
+	if err := s.startContainer(ctx, b, c); err != nil {
+		return nil, fmt.Errorf("start container %s: %w", c.id, err)
+	}
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (err error) {
+	ctx, span := trace.Start(ctx, "cri: start container")
+	defer func() { _ = trace.End(span, err) }()
+	c.op.Lock()
+	defer c.op.Unlock()
+	if st := c.current().state(); st != runtimeapi.ContainerState_CONTAINER_CREATED {
+		return precondition("it is %s, not created", stateName(st))
+	}
+	// The intent first: a crash after the start must not leave a container that
+	// runs and is said to wait.
+	if err := c.update(func(st *containerStatus) { st.Starting = true }); err != nil {
+		return err
+	}
+	failpoint("start-intended")
+	if err := c.runtime.Start(ctx, c.id); err != nil {
+		return err
+	}
+	failpoint("start-done")
+	now := nanos(time.Now())
+	if err := c.update(func(st *containerStatus) { st.Starting, st.StartedAt = false, now }); err != nil {
+		return err
+	}
+	s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	return nil
+}
+
+func stateName(st runtimeapi.ContainerState) string {
+	switch st {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		return "created"
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return "running"
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return "exited"
+	}
+	return "in an unknown state"
+}

@@ -1,0 +1,95 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/oci"
+	"wherry.dev/internal/trace"
+)
+
+// StopContainer sends the stop signal and, when the timeout (in seconds) is over,
+// SIGKILL. It returns once the container has ended. It can be repeated, also while
+// another call waits, with a shorter timeout; a container that is not there is stopped.
+func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	c, err := s.findContainer(req.GetContainerId())
+	if isNotFound(err) {
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx = trace.WithPod(ctx, s.uidOf(c))
+	if err := s.stopContainer(ctx, c, time.Duration(req.GetTimeout())*time.Second); err != nil {
+		return nil, fmt.Errorf("stop container %s: %w", c.id, err)
+	}
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+func (s *Server) stopContainer(ctx context.Context, c *container, grace time.Duration) (err error) {
+	if c.ended() {
+		return nil
+	}
+	ctx, span := trace.Start(ctx, "cri: stop container")
+	defer func() { _ = trace.End(span, err) }()
+	if grace > 0 && c.running() {
+		sig, err := oci.ParseSignal(c.rec.StopSignal)
+		if err != nil {
+			return err
+		}
+		if err := c.signal(sig); err != nil {
+			return err
+		}
+		done, err := c.waitExited(ctx, grace)
+		if err != nil || done {
+			return err
+		}
+	}
+	if err := c.signal(unix.SIGKILL); err != nil {
+		return err
+	}
+	// A process that does not die by SIGKILL hangs in the kernel; the caller's
+	// deadline, or this one, tells it so.
+	done, err := c.waitExited(ctx, 2*time.Minute)
+	if err == nil && !done {
+		err = fmt.Errorf("process %d does not end, even by SIGKILL; it may wait for a disk or a network file system", c.current().PID)
+	}
+	return err
+}
+
+func (c *container) ended() bool {
+	select {
+	case <-c.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *container) waitExited(ctx context.Context, wait time.Duration) (bool, error) {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-c.exited:
+		return true, nil
+	case <-t.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// signal reaches the container's first process; one that has ended is no error.
+func (c *container) signal(sig unix.Signal) error {
+	st := c.current()
+	p, err := openStarted(st.PID, st.PIDStart)
+	if err != nil || p == nil {
+		return err
+	}
+	defer func() { _ = p.close() }()
+	return p.signal(sig)
+}

@@ -1,0 +1,95 @@
+package cri
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"google.golang.org/protobuf/proto"
+
+	"wherry.dev/internal/record"
+)
+
+// recordVersion is that of all records of this package.
+const recordVersion = 1
+
+// saveRecord replaces a record atomically, without waiting for the disk: it must
+// outlive this process, and does once the kernel has it. After a crash of the
+// machine nothing runs any more, so a lost record only means a folder to sweep; an
+// fsync costs more than the rest of a pod's start.
+func saveRecord(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode record %s: %w", path, err)
+	}
+	doc, err := json.Marshal(struct {
+		Version int             `json:"version"`
+		Data    json.RawMessage `json:"data"`
+	}{recordVersion, data})
+	if err != nil {
+		return fmt.Errorf("encode record %s: %w", path, err)
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, doc, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// loadRecord reads a record; ok is false when there is none that can be read.
+func loadRecord(path string, v any) (ok bool, err error) {
+	_, err = record.Read(path, v)
+	var corrupt *record.CorruptError
+	if errors.Is(err, os.ErrNotExist) || errors.As(err, &corrupt) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// message keeps a CRI message in a JSON record, in its own encoding.
+type message[T any, P interface {
+	*T
+	proto.Message
+}] struct{ m P }
+
+func (b message[T, P]) MarshalJSON() ([]byte, error) {
+	raw, err := proto.Marshal(b.m)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(raw)
+}
+
+func (b *message[T, P]) UnmarshalJSON(doc []byte) error {
+	var raw []byte
+	if err := json.Unmarshal(doc, &raw); err != nil {
+		return err
+	}
+	b.m = new(T)
+	return proto.Unmarshal(raw, b.m)
+}
+
+// subdirs lists the folders in dir.
+func subdirs(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// writeFile is os.WriteFile with the folder made when missing.
+func writeFile(path string, data []byte, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, mode)
+}

@@ -1,0 +1,89 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// codedError carries the gRPC code that the edge answers with.
+type codedError struct {
+	code codes.Code
+	err  error
+}
+
+func (e *codedError) Error() string { return e.err.Error() }
+func (e *codedError) Unwrap() error { return e.err }
+
+// GRPCStatus makes in-process callers see what callers over the socket see.
+func (e *codedError) GRPCStatus() *status.Status { return status.New(e.code, e.err.Error()) }
+
+func notFound(format string, args ...any) error {
+	return &codedError{codes.NotFound, fmt.Errorf(format, args...)}
+}
+
+func invalid(format string, args ...any) error {
+	return &codedError{codes.InvalidArgument, fmt.Errorf(format, args...)}
+}
+
+func alreadyExists(format string, args ...any) error {
+	return &codedError{codes.AlreadyExists, fmt.Errorf(format, args...)}
+}
+
+func precondition(format string, args ...any) error {
+	return &codedError{codes.FailedPrecondition, fmt.Errorf(format, args...)}
+}
+
+func unimplemented(what string) error {
+	return &codedError{codes.Unimplemented, fmt.Errorf("%s is not supported by this runtime", what)}
+}
+
+// toStatus gives every error that leaves the package a gRPC code.
+func toStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	var coded *codedError
+	if errors.As(err, &coded) {
+		return &codedError{coded.code, err}
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	code := codes.Unknown
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		code = codes.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		code = codes.Canceled
+	case errors.Is(err, errClosing):
+		code = codes.Unavailable
+	}
+	return &codedError{code, err}
+}
+
+func isNotFound(err error) bool {
+	var coded *codedError
+	return errors.As(err, &coded) && coded.code == codes.NotFound
+}
+
+// undo is what a verb takes back when it fails, newest first.
+type undo []func() error
+
+func (u *undo) push(f func() error) { *u = append(*u, f) }
+
+func (u undo) run() error {
+	var errs []error
+	for i := len(u) - 1; i >= 0; i-- {
+		errs = append(errs, u[i]())
+	}
+	return errors.Join(errs...)
+}
+
+func isTimeout(err error) bool {
+	var coded *codedError
+	return errors.As(err, &coded) && coded.code == codes.DeadlineExceeded
+}

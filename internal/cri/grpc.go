@@ -1,0 +1,152 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxMessage bounds a gRPC message in both directions, as the kubelet does.
+const maxMessage = 16 << 20
+
+// streamBatch is how many items one message of a streamed list has.
+const streamBatch = 200
+
+// runtimeServer is the RuntimeService over gRPC. The verbs are the Server's; only
+// those whose names the streaming server uses for something else are here.
+type runtimeServer struct {
+	runtimeapi.UnsafeRuntimeServiceServer
+	*Server
+}
+
+type imageServer struct {
+	runtimeapi.UnsafeImageServiceServer
+	*Server
+}
+
+func (r runtimeServer) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	return r.execURL(req)
+}
+
+func (r runtimeServer) Attach(_ context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	return r.attachURL(req)
+}
+
+func (r runtimeServer) PortForward(_ context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+	return r.portForwardURL(req)
+}
+
+// inBatches sends a list in messages that stay well below the limit.
+func inBatches[T any](items []T, send func([]T) error) error {
+	for batch := range slices.Chunk(items, streamBatch) {
+		if err := send(batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StreamPodSandboxes is ListPodSandbox without a limit of size.
+func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	return inBatches(s.listSandboxes(req.GetFilter()), func(b []*runtimeapi.PodSandbox) error {
+		return stream.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: b})
+	})
+}
+
+// StreamContainers is ListContainers without a limit of size.
+func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+	return inBatches(s.listContainers(req.GetFilter()), func(b []*runtimeapi.Container) error {
+		return stream.Send(&runtimeapi.StreamContainersResponse{Containers: b})
+	})
+}
+
+// StreamContainerStats is ListContainerStats without a limit of size.
+func (s *Server) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
+	all, err := s.listContainerStats(req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return inBatches(all, func(b []*runtimeapi.ContainerStats) error {
+		return stream.Send(&runtimeapi.StreamContainerStatsResponse{ContainerStats: b})
+	})
+}
+
+// StreamPodSandboxStats is ListPodSandboxStats without a limit of size.
+func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
+	all, err := s.listPodStats(req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return inBatches(all, func(b []*runtimeapi.PodSandboxStats) error {
+		return stream.Send(&runtimeapi.StreamPodSandboxStatsResponse{PodSandboxStats: b})
+	})
+}
+
+// StreamPodSandboxMetrics belongs to metrics by CRI, which are not supported yet.
+func (s *Server) StreamPodSandboxMetrics(*runtimeapi.StreamPodSandboxMetricsRequest, grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
+	return unimplemented("the list of pod metrics by CRI")
+}
+
+// StreamImages is ListImages without a limit of size.
+func (s *Server) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
+	return inBatches(s.listImages(req.GetFilter()), func(b []*runtimeapi.Image) error {
+		return stream.Send(&runtimeapi.StreamImagesResponse{Images: b})
+	})
+}
+
+// serveSocket serves both services until ctx ends.
+func (s *Server) serveSocket(ctx context.Context) error {
+	l, err := listenSocket(s.cfg.Socket)
+	if err != nil {
+		return fmt.Errorf("CRI socket %s: %w", s.cfg.Socket, err)
+	}
+	srv := grpc.NewServer(
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			resp, err := next(ctx, req)
+			return resp, toStatus(err)
+		}),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			return toStatus(next(srv, stream))
+		}),
+	)
+	runtimeapi.RegisterRuntimeServiceServer(srv, runtimeServer{Server: s})
+	runtimeapi.RegisterImageServiceServer(srv, imageServer{Server: s})
+	stop := context.AfterFunc(ctx, srv.Stop)
+	defer stop()
+	if err := srv.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve CRI socket %s: %w", s.cfg.Socket, err)
+	}
+	return nil
+}
+
+// listenSocket binds the socket for root alone. A socket that nobody listens on is
+// replaced; one that answers belongs to another runtime.
+func listenSocket(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
+		return nil, err
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		return nil, errors.Join(errors.New("another process serves it already"), c.Close())
+	} else if errors.Is(err, unix.ECONNREFUSED) {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}

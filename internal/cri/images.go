@@ -1,0 +1,133 @@
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/image"
+	"wherry.dev/internal/trace"
+)
+
+// ListImages lists the images, or those that the filter names.
+func (s *Server) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	return &runtimeapi.ListImagesResponse{Images: s.listImages(req.GetFilter())}, nil
+}
+
+func (s *Server) listImages(f *runtimeapi.ImageFilter) []*runtimeapi.Image {
+	if ref := f.GetImage().GetImage(); ref != "" {
+		img, ok := s.images.Lookup(ref)
+		if !ok {
+			return nil
+		}
+		return []*runtimeapi.Image{criImage(img)}
+	}
+	var out []*runtimeapi.Image
+	for _, img := range s.images.List() {
+		out = append(out, criImage(img))
+	}
+	return out
+}
+
+func criImage(img image.Image) *runtimeapi.Image {
+	out := &runtimeapi.Image{
+		Id: img.ID, RepoTags: img.Tags, RepoDigests: img.Digests, Size: uint64(img.Size), Pinned: img.Pinned,
+		Spec: &runtimeapi.ImageSpec{Image: img.ID},
+	}
+	user, _, _ := strings.Cut(img.Config.User, ":")
+	if user == "" {
+		return out
+	}
+	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
+		out.Uid = &runtimeapi.Int64Value{Value: uid}
+	} else {
+		out.Username = user
+	}
+	return out
+}
+
+// ImageStatus tells about one image; one that is not present is an empty answer.
+func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	img, ok := s.images.Lookup(req.GetImage().GetImage())
+	if !ok {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	resp := &runtimeapi.ImageStatusResponse{Image: criImage(img)}
+	if req.GetVerbose() {
+		layers, err := s.images.Layers(img.ID)
+		if err != nil {
+			return nil, err
+		}
+		doc, err := json.Marshal(map[string]any{
+			"imageSpec": map[string]any{"config": img.Config, "created": img.Created}, "layers": layers,
+		})
+		if err != nil {
+			return nil, err
+		}
+		resp.Info = map[string]string{"info": string(doc)}
+	}
+	return resp, nil
+}
+
+// PullImage fetches an image; pulls of the same image at the same time are one.
+func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	ref := req.GetImage().GetImage()
+	if ref == "" {
+		return nil, invalid("no image given")
+	}
+	if uid := req.GetSandboxConfig().GetMetadata().GetUid(); uid != "" {
+		ctx = trace.WithPod(ctx, uid)
+	}
+	img, err := s.images.Pull(ctx, ref, image.PullOptions{Auth: credentials(req.GetAuth())})
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.PullImageResponse{ImageRef: img.ID}, nil
+}
+
+func credentials(a *runtimeapi.AuthConfig) authn.AuthConfig {
+	return authn.AuthConfig{
+		Username: a.GetUsername(), Password: a.GetPassword(), Auth: a.GetAuth(),
+		IdentityToken: a.GetIdentityToken(), RegistryToken: a.GetRegistryToken(),
+	}
+}
+
+// RemoveImage removes an image; one that is not present is removed.
+func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	err := s.images.Remove(ctx, req.GetImage().GetImage())
+	if err != nil && !errors.Is(err, image.ErrNotFound) {
+		return nil, err
+	}
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+// ImageFsInfo tells how much the images and the writable layers take.
+func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	bytes, inodes, err := s.images.Usage()
+	if err != nil {
+		return nil, err
+	}
+	now := nanos(time.Now())
+	images := fsUsage(now, s.images.Dir(), bytes, inodes)
+	bytes, inodes, err = diskUsage(s.cfg.containerRoot())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ImageFsInfoResponse{
+		ImageFilesystems:     []*runtimeapi.FilesystemUsage{images},
+		ContainerFilesystems: []*runtimeapi.FilesystemUsage{fsUsage(now, s.cfg.containerRoot(), bytes, inodes)},
+	}, nil
+}
+
+func fsUsage(now int64, dir string, bytes, inodes uint64) *runtimeapi.FilesystemUsage {
+	return &runtimeapi.FilesystemUsage{
+		Timestamp: now, FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: dir},
+		UsedBytes: &runtimeapi.UInt64Value{Value: bytes}, InodesUsed: &runtimeapi.UInt64Value{Value: inodes},
+	}
+}

@@ -1,0 +1,204 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/cni"
+	"wherry.dev/internal/netns"
+)
+
+// loadSandboxes reads all sandboxes. One whose namespaces are gone (the machine was
+// restarted) is stopped; one that was half made is cleared later, by recover, when
+// there is a network to clear it from.
+func (s *Server) loadSandboxes() error {
+	ids, err := subdirs(s.cfg.sandboxRoot())
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		var rec sandboxRecord
+		ok, err := loadRecord(filepath.Join(s.cfg.sandboxRoot(), id, "sandbox.json"), &rec)
+		if err != nil {
+			return fmt.Errorf("sandbox %s: %w", id, err)
+		}
+		if !ok || rec.Config.m == nil || rec.ID != id {
+			// Nothing was done before the record was written, or the machine
+			// crashed and nothing runs any more: sweep by name.
+			rec = sandboxRecord{ID: id, Phase: phaseMaking}
+			rec.Config.m = emptySandboxConfig()
+		}
+		b := s.newSandbox(rec)
+		if rec.Phase == phaseReady {
+			alive, err := b.alive()
+			if err != nil {
+				return err
+			}
+			if !alive {
+				b.rec.Phase = phaseStopped
+			}
+		}
+		s.sandboxes[id] = b
+	}
+	return nil
+}
+
+// alive tells whether the sandbox's namespaces are still there.
+func (b *sandbox) alive() (bool, error) {
+	for _, k := range kinds(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()) {
+		if ok, err := netns.Pinned(netns.Path(b.nsDir(), k)); err != nil || !ok {
+			return false, err
+		}
+	}
+	_, err := os.Stat(b.state)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// emptySandboxConfig stands for a record that cannot be read: every namespace that a
+// sandbox can have is looked for.
+func emptySandboxConfig() *runtimeapi.PodSandboxConfig { return &runtimeapi.PodSandboxConfig{} }
+
+func emptyContainerConfig() *runtimeapi.ContainerConfig { return &runtimeapi.ContainerConfig{} }
+
+// livePods are the sandboxes that use the network.
+func (s *Server) livePods() map[string]cni.Pod {
+	live := map[string]cni.Pod{}
+	for id, b := range s.sandboxes {
+		if b.networks && b.rec.Phase == phaseReady {
+			live[id] = b.pod()
+		}
+	}
+	return live
+}
+
+// recover takes over the containers that run, finds out how others ended, and
+// clears what calls that were killed left half made.
+func (s *Server) recover(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	ids, err := subdirs(s.cfg.containerRoot())
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := s.recoverContainer(ctx, id); err != nil {
+			return fmt.Errorf("recover container %s: %w", id, err)
+		}
+	}
+	for id, b := range s.sandboxes {
+		if b.rec.Phase != phaseMaking {
+			continue
+		}
+		if err := s.clearSandbox(ctx, b); err != nil {
+			return fmt.Errorf("clear half-made sandbox %s: %w", id, err)
+		}
+		delete(s.sandboxes, id)
+		log.Info("Cleared a half-made sandbox", "sandbox", id)
+	}
+	if err := s.sweep(ctx); err != nil {
+		return err
+	}
+	log.Info("Recovered", "sandboxes", len(s.sandboxes), "containers", len(s.containers))
+	return nil
+}
+
+func (s *Server) recoverContainer(ctx context.Context, id string) error {
+	rec := containerRecord{}
+	ok, err := loadRecord(filepath.Join(s.cfg.containerRoot(), id, "container.json"), &rec)
+	if err != nil {
+		return err
+	}
+	var handler string
+	b := s.sandboxes[rec.SandboxID]
+	if b != nil {
+		handler = b.rec.Handler
+	}
+	r, err := s.handler(handler)
+	if err != nil {
+		return err
+	}
+	whole := ok && rec.ID == id && rec.Config.m != nil
+	if !whole {
+		rec = containerRecord{ID: id, Cgroup: s.cfg.cgroupRoot() + "/lost/" + id}
+		rec.Config.m = emptyContainerConfig()
+	}
+	c := s.newContainer(rec, r)
+	ok, err = loadRecord(c.statusPath(), &c.status)
+	if err != nil {
+		return err
+	}
+	if !whole || !ok || b == nil || b.rec.Phase == phaseMaking {
+		klog.FromContext(ctx).Info("Clearing a half-made container", "container", id)
+		return s.clearContainer(ctx, c)
+	}
+	return s.resume(ctx, c)
+}
+
+// resume puts a whole container back.
+func (s *Server) resume(ctx context.Context, c *container) error {
+	if err := s.images.Hold(c.rec.ImageID, c.id); err != nil {
+		klog.FromContext(ctx).Error(err, "The image of a container is gone", "container", c.id)
+	}
+	s.containers[c.id] = c
+	if c.status.EndedAt != 0 {
+		close(c.exited)
+		if err := s.releaseContainer(ctx, c); err != nil {
+			return err
+		}
+		close(c.cleaned)
+		return nil
+	}
+	if c.status.Starting && !c.runtime.Waiting(c.id) {
+		// Killed after the start and before it was written down.
+		if err := c.update(func(st *containerStatus) { st.Starting, st.StartedAt = false, c.rec.CreatedAt }); err != nil {
+			return err
+		}
+	}
+	return s.watch(c)
+}
+
+// sweep removes state folders that belong to nothing: a removal deletes the record
+// last, but a machine that crashed can have lost a record that the state outlived.
+func (s *Server) sweep(ctx context.Context) error {
+	ids, err := subdirs(s.cfg.sandboxState())
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if _, known := s.sandboxes[id]; known {
+			continue
+		}
+		rec := sandboxRecord{ID: id, Phase: phaseMaking}
+		rec.Config.m = emptySandboxConfig()
+		if err := s.clearSandbox(ctx, s.newSandbox(rec)); err != nil {
+			return fmt.Errorf("sweep sandbox %s: %w", id, err)
+		}
+	}
+	ids, err = subdirs(s.cfg.containerState())
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if _, known := s.containers[id]; known {
+			continue
+		}
+		r, err := s.handler("")
+		if err != nil {
+			return err
+		}
+		rec := containerRecord{ID: id, Cgroup: s.cfg.cgroupRoot() + "/lost/" + id}
+		rec.Config.m = emptyContainerConfig()
+		if err := s.clearContainer(ctx, s.newContainer(rec, r)); err != nil {
+			return fmt.Errorf("sweep container %s: %w", id, err)
+		}
+	}
+	return nil
+}

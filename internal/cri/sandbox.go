@@ -1,0 +1,202 @@
+package cri
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cni"
+	"wherry.dev/internal/netns"
+)
+
+// phase of a sandbox, as its record says.
+//
+//	making ── RunPodSandbox done ──▶ ready ── StopPodSandbox, or a reboot ──▶ stopped ── removed
+//	   └──────────── failed, or found after a crash ──────────────────────────────────▶ removed
+type phase string
+
+const (
+	phaseMaking  phase = "making"
+	phaseReady   phase = "ready"
+	phaseStopped phase = "stopped"
+)
+
+// sandboxRecord is the truth about a sandbox: sandboxes/<id>/sandbox.json.
+type sandboxRecord struct {
+	ID        string                                                             `json:"id"`
+	Config    message[runtimeapi.PodSandboxConfig, *runtimeapi.PodSandboxConfig] `json:"config"`
+	Handler   string                                                             `json:"handler"`
+	CreatedAt int64                                                              `json:"createdAt"` // ns
+	Phase     phase                                                              `json:"phase"`
+	Network   *cni.Attachment                                                    `json:"network,omitempty"`
+	OwnCgroup bool                                                               `json:"ownCgroup,omitempty"` // the parent group is ours to remove
+	PIDNS     bool                                                               `json:"pidns,omitempty"`     // an init holds a PID namespace
+}
+
+// sandbox is a pod's shared environment.
+type sandbox struct {
+	id       string
+	root     string // durable folder
+	state    string // folder until the next boot
+	config   *runtimeapi.PodSandboxConfig
+	networks bool // has a network namespace of its own
+
+	// op is held to write while the sandbox is made, stopped or removed, to read
+	// while a container is created or started in it.
+	op sync.RWMutex
+
+	mu  sync.Mutex // guards rec
+	rec sandboxRecord
+}
+
+func (s *Server) newSandbox(rec sandboxRecord) *sandbox {
+	ns := rec.Config.m.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	return &sandbox{
+		id: rec.ID, rec: rec, config: rec.Config.m,
+		root:     filepath.Join(s.cfg.sandboxRoot(), rec.ID),
+		state:    filepath.Join(s.cfg.sandboxState(), rec.ID),
+		networks: ns.GetNetwork() != runtimeapi.NamespaceMode_NODE,
+	}
+}
+
+func (b *sandbox) recordPath() string { return filepath.Join(b.root, "sandbox.json") }
+func (b *sandbox) nsDir() string      { return filepath.Join(b.state, "ns") }
+func (b *sandbox) shmDir() string     { return filepath.Join(b.state, "shm") }
+func (b *sandbox) netnsPath() string  { return netns.Path(b.nsDir(), netns.Net) }
+
+// record returns a copy of what is known.
+func (b *sandbox) record() sandboxRecord {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rec
+}
+
+// update writes the record, on disk first.
+func (b *sandbox) update(change func(*sandboxRecord)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := b.rec
+	change(&next)
+	if err := saveRecord(b.recordPath(), next); err != nil {
+		return fmt.Errorf("record sandbox %s: %w", b.id, err)
+	}
+	b.rec = next
+	return nil
+}
+
+func (b *sandbox) ready() bool { return b.record().Phase == phaseReady }
+
+func (b *sandbox) crState() runtimeapi.PodSandboxState {
+	if b.ready() {
+		return runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+}
+
+func (b *sandbox) uid() string { return b.config.GetMetadata().GetUid() }
+
+// key is what makes a sandbox unique for the kubelet: the attempt goes up whenever
+// it wants a new one.
+func sandboxKey(m *runtimeapi.PodSandboxMetadata) string {
+	return fmt.Sprintf("sandbox %s/%s (%s) attempt %d", m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt())
+}
+
+// pod is the sandbox as the network sees it.
+func (b *sandbox) pod() cni.Pod {
+	m := b.config.GetMetadata()
+	return cni.Pod{
+		ID: b.id, Name: m.GetName(), Namespace: m.GetNamespace(), UID: m.GetUid(),
+		NetNS: b.netnsPath(), Ports: portMappings(b.config.GetPortMappings()),
+	}
+}
+
+func portMappings(ps []*runtimeapi.PortMapping) []cni.PortMapping {
+	var out []cni.PortMapping
+	for _, p := range ps {
+		if p.GetHostPort() <= 0 || p.GetHostPort() > 65535 || p.GetContainerPort() <= 0 || p.GetContainerPort() > 65535 {
+			continue // only declared, not opened on the host
+		}
+		ip, err := netip.ParseAddr(p.GetHostIp())
+		if err != nil {
+			ip = netip.Addr{} // empty: every address; anything else was refused before
+		}
+		out = append(out, cni.PortMapping{
+			Protocol: strings.ToLower(p.GetProtocol().String()), HostIP: ip,
+			ContainerPort: uint16(p.GetContainerPort()), HostPort: uint16(p.GetHostPort()),
+		})
+	}
+	return out
+}
+
+// kinds are the namespaces that the sandbox has for itself.
+func kinds(o *runtimeapi.NamespaceOption) []netns.Kind {
+	var ks []netns.Kind
+	if o.GetNetwork() != runtimeapi.NamespaceMode_NODE {
+		ks = append(ks, netns.Net, netns.UTS) // a pod on the host's network has the host's name
+	}
+	if o.GetIpc() != runtimeapi.NamespaceMode_NODE {
+		ks = append(ks, netns.IPC)
+	}
+	return ks
+}
+
+var specTypes = map[netns.Kind]specs.LinuxNamespaceType{
+	netns.Net: specs.NetworkNamespace, netns.IPC: specs.IPCNamespace, netns.UTS: specs.UTSNamespace,
+}
+
+// namespaces are the paths that containers join.
+func (b *sandbox) namespaces() map[specs.LinuxNamespaceType]string {
+	m := map[specs.LinuxNamespaceType]string{}
+	for _, k := range kinds(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()) {
+		m[specTypes[k]] = netns.Path(b.nsDir(), k)
+	}
+	if b.record().PIDNS {
+		m[specs.PIDNamespace] = filepath.Join(b.nsDir(), "pid")
+	}
+	return m
+}
+
+// findSandbox looks a sandbox up by ID or an unambiguous beginning of it.
+func (s *Server) findSandbox(id string) (*sandbox, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return lookup(s.sandboxes, "sandbox", id)
+}
+
+func lookup[T any](m map[string]T, kind, id string) (T, error) {
+	if x, ok := m[id]; ok {
+		return x, nil
+	}
+	var found T
+	n := 0
+	if id != "" {
+		for full, x := range m {
+			if strings.HasPrefix(full, id) {
+				found = x
+				n++
+			}
+		}
+	}
+	var none T
+	switch n {
+	case 0:
+		return none, notFound("%s %q not found", kind, id)
+	case 1:
+		return found, nil
+	}
+	return none, invalid("%s ID %q is ambiguous", kind, id)
+}
+
+// newID makes the name of a sandbox or container: 256 random bits.
+func newID() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails (crypto/rand)
+	return hex.EncodeToString(b)
+}

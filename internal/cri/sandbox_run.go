@@ -1,0 +1,280 @@
+package cri
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/mount"
+	"wherry.dev/internal/netns"
+	"wherry.dev/internal/trace"
+)
+
+// shmSize is that of /dev/shm, as in every container runtime.
+const shmSize = 64 << 20
+
+// RunPodSandbox makes a sandbox and returns when it is ready. A call that is
+// repeated joins the one in flight, and finds the sandbox of one that has finished.
+func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	if err := checkSandboxConfig(req.GetConfig()); err != nil {
+		return nil, err
+	}
+	if _, err := s.handler(req.GetRuntimeHandler()); err != nil {
+		return nil, invalid("%w", err)
+	}
+	m := req.GetConfig().GetMetadata()
+	ctx = trace.WithPod(ctx, m.GetUid())
+	id, err := s.join(ctx, sandboxKey(m), req, func(ctx context.Context) (string, error) {
+		return s.runSandbox(ctx, req)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+}
+
+func checkSandboxConfig(c *runtimeapi.PodSandboxConfig) error {
+	if c.GetMetadata() == nil {
+		return invalid("the sandbox has no metadata")
+	}
+	sec := c.GetLinux().GetSecurityContext()
+	if u := sec.GetNamespaceOptions().GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD {
+		return unimplemented("a user namespace for the pod (hostUsers: false)")
+	}
+	for _, p := range c.GetPortMappings() {
+		if ip := p.GetHostIp(); ip != "" {
+			if _, err := netip.ParseAddr(ip); err != nil {
+				return invalid("host port %d: %w", p.GetHostPort(), err)
+			}
+		}
+	}
+	for name := range c.GetLinux().GetSysctls() {
+		if _, err := netns.SysctlPath(name); err != nil {
+			return invalid("%w", err)
+		}
+	}
+	return nil
+}
+
+// runSandbox carries the steps out:
+//
+//  1. the record, so that a crash from here on is found and cleared
+//  2. files and the shared memory
+//  3. the namespaces, pinned, with hostname and sysctls
+//  4. the network
+//  5. an init for the pod's PID namespace, where one is shared
+//  6. the record again: ready
+func (s *Server) runSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (id string, err error) {
+	ctx, span := trace.Start(ctx, "cri: run sandbox")
+	defer func() { _ = trace.End(span, err) }()
+	if old := s.sandboxByKey(req.GetConfig().GetMetadata()); old != nil {
+		return reuseSandbox(old, req)
+	}
+	b := s.newSandbox(sandboxRecord{ID: newID(), Handler: req.GetRuntimeHandler(), CreatedAt: time.Now().UnixNano(), Phase: phaseMaking})
+	b.rec.Config.m = proto.CloneOf(req.GetConfig())
+	b.rec.OwnCgroup = b.rec.Config.m.GetLinux().GetCgroupParent() == ""
+	b = s.newSandbox(b.rec)
+	b.op.Lock()
+	defer b.op.Unlock()
+	if err := s.makeSandbox(ctx, b); err != nil {
+		if cerr := s.clearSandbox(context.WithoutCancel(ctx), b); cerr != nil {
+			err = errors.Join(err, cerr) // found again at the next start
+		}
+		return "", fmt.Errorf("run sandbox of pod %s/%s: %w", b.config.GetMetadata().GetNamespace(), b.config.GetMetadata().GetName(), err)
+	}
+	s.mu.Lock()
+	s.sandboxes[b.id] = b
+	s.mu.Unlock()
+	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	return b.id, nil
+}
+
+func (s *Server) sandboxByKey(m *runtimeapi.PodSandboxMetadata) *sandbox {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, b := range s.sandboxes {
+		if proto.Equal(b.config.GetMetadata(), m) {
+			return b
+		}
+	}
+	return nil
+}
+
+// reuseSandbox answers a call whose first try has succeeded unnoticed.
+func reuseSandbox(b *sandbox, req *runtimeapi.RunPodSandboxRequest) (string, error) {
+	if b.ready() && proto.Equal(b.config, req.GetConfig()) && b.record().Handler == req.GetRuntimeHandler() {
+		return b.id, nil
+	}
+	return "", alreadyExists("%s exists already as %s; remove it, or count the attempt up", sandboxKey(b.config.GetMetadata()), b.id)
+}
+
+func (s *Server) makeSandbox(ctx context.Context, b *sandbox) error {
+	if err := os.MkdirAll(b.root, 0o711); err != nil {
+		return err
+	}
+	if err := b.update(func(*sandboxRecord) {}); err != nil {
+		return err
+	}
+	failpoint("sandbox-recorded")
+	if err := s.sandboxFiles(ctx, b); err != nil {
+		return err
+	}
+	if err := b.makeNamespaces(ctx); err != nil {
+		return err
+	}
+	failpoint("sandbox-namespaces")
+	if b.networks {
+		at, err := s.network.Setup(ctx, b.pod())
+		if err != nil {
+			return err
+		}
+		failpoint("sandbox-network")
+		if err := b.update(func(r *sandboxRecord) { r.Network = &at }); err != nil {
+			return err
+		}
+	}
+	if b.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_POD {
+		if err := s.startInit(ctx, b); err != nil {
+			return err
+		}
+		failpoint("sandbox-init")
+	}
+	return b.update(func(r *sandboxRecord) { r.Phase = phaseReady })
+}
+
+// sandboxFiles writes what containers get to see in /etc, and makes their /dev/shm.
+func (s *Server) sandboxFiles(ctx context.Context, b *sandbox) (err error) {
+	_, span := trace.Start(ctx, "cri: sandbox files")
+	defer func() { _ = trace.End(span, err) }()
+	if err := os.MkdirAll(b.state, 0o711); err != nil {
+		return err
+	}
+	host, err := b.hostname()
+	if err != nil {
+		return err
+	}
+	resolv, err := resolvConf(b.config.GetDnsConfig())
+	if err != nil {
+		return err
+	}
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for name, data := range map[string][]byte{"hostname": []byte(host + "\n"), "resolv.conf": resolv, "hosts": hosts} {
+		if err := os.WriteFile(filepath.Join(b.state, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	if b.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetIpc() == runtimeapi.NamespaceMode_NODE {
+		return nil
+	}
+	return mountShm(b.shmDir())
+}
+
+// mountShm is mount.Tmpfs without the look into mountinfo: the folder is new.
+func mountShm(dir string) error {
+	if err := os.Mkdir(dir, 0o1777); err != nil {
+		return err
+	}
+	data := fmt.Sprintf("mode=1777,size=%d", shmSize)
+	if err := unix.Mount("shm", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+		return fmt.Errorf("mount %s: %w", dir, err)
+	}
+	return nil
+}
+
+// hostname is the pod's, or the machine's on the host network.
+func (b *sandbox) hostname() (string, error) {
+	if b.networks && b.config.GetHostname() != "" {
+		return b.config.GetHostname(), nil
+	}
+	return os.Hostname()
+}
+
+// resolvConf writes the pod's DNS configuration, or takes the machine's.
+func resolvConf(c *runtimeapi.DNSConfig) ([]byte, error) {
+	if c == nil {
+		doc, err := os.ReadFile("/etc/resolv.conf")
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		return doc, err
+	}
+	var b bytes.Buffer
+	line := func(keyword string, values []string) {
+		if len(values) > 0 {
+			b.WriteString(keyword)
+			for _, v := range values {
+				b.WriteString(" " + v)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	line("search", c.GetSearches())
+	for _, s := range c.GetServers() {
+		line("nameserver", []string{s})
+	}
+	line("options", c.GetOptions())
+	return b.Bytes(), nil
+}
+
+// makeNamespaces pins the sandbox's namespaces and sets what belongs to them.
+func (b *sandbox) makeNamespaces(ctx context.Context) (err error) {
+	_, span := trace.Start(ctx, "cri: namespaces")
+	defer func() { _ = trace.End(span, err) }()
+	ks := kinds(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions())
+	if len(ks) == 0 {
+		return nil
+	}
+	host, err := b.hostname()
+	if err != nil {
+		return err
+	}
+	return netns.Create(b.nsDir(), ks, func() error {
+		if b.networks {
+			if err := unix.Sethostname([]byte(host)); err != nil {
+				return fmt.Errorf("set hostname %q: %w", host, err)
+			}
+			if err := defaultSysctls(b.config.GetLinux().GetSysctls()); err != nil {
+				return err
+			}
+		}
+		for _, name := range sortedKeys(b.config.GetLinux().GetSysctls()) {
+			if err := netns.SetSysctl(name, b.config.GetLinux().GetSysctls()[name]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// defaultSysctls lets programs without privileges ping, and bind ports below 1024,
+// in a pod of their own: containerd's defaults, too.
+func defaultSysctls(asked map[string]string) error {
+	for _, d := range [][2]string{
+		{"net.ipv4.ping_group_range", "0 2147483647"},
+		{"net.ipv4.ip_unprivileged_port_start", "0"},
+	} {
+		if _, ok := asked[d[0]]; ok {
+			continue
+		}
+		if err := netns.SetSysctl(d[0], d[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmountShm takes the shared memory away.
+func (b *sandbox) unmountShm() error { return mount.Unmount(b.shmDir()) }

@@ -1,0 +1,181 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/mount"
+	"wherry.dev/internal/netns"
+	"wherry.dev/internal/trace"
+)
+
+// StopPodSandbox kills the containers of a sandbox and gives its network back. It
+// can be repeated; a sandbox that is not there is stopped.
+func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	b, err := s.findSandbox(req.GetPodSandboxId())
+	if isNotFound(err) {
+		return &runtimeapi.StopPodSandboxResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx = trace.WithPod(ctx, b.uid())
+	b.op.Lock()
+	defer b.op.Unlock()
+	if err := s.stopSandbox(ctx, b); err != nil {
+		return nil, fmt.Errorf("stop sandbox %s: %w", b.id, err)
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// stopSandbox needs b.op held.
+func (s *Server) stopSandbox(ctx context.Context, b *sandbox) (err error) {
+	ctx, span := trace.Start(ctx, "cri: stop sandbox")
+	defer func() { _ = trace.End(span, err) }()
+	if err := s.killContainersOf(ctx, b); err != nil {
+		return err
+	}
+	was := b.record().Phase
+	if err := s.releaseSandbox(ctx, b); err != nil {
+		return err
+	}
+	if was == phaseStopped {
+		return nil
+	}
+	if err := b.update(func(r *sandboxRecord) { r.Phase = phaseStopped }); err != nil {
+		return err
+	}
+	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	return nil
+}
+
+// killContainersOf ends all containers at once.
+func (s *Server) killContainersOf(ctx context.Context, b *sandbox) error {
+	cs := s.containersOf(b.id)
+	errs := make(chan error, len(cs))
+	for _, c := range cs {
+		go func() { errs <- s.stopContainer(ctx, c, 0) }()
+	}
+	var all []error
+	for range cs {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}
+
+func (s *Server) containersOf(sandboxID string) []*container {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var cs []*container
+	for _, c := range s.containers {
+		if c.rec.SandboxID == sandboxID {
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}
+
+// releaseSandbox gives back what the sandbox holds of the machine. The address is
+// marked as released before the namespace goes, and free once the veth is gone.
+func (s *Server) releaseSandbox(ctx context.Context, b *sandbox) (err error) {
+	ctx, span := trace.Start(ctx, "cri: release sandbox")
+	defer func() { _ = trace.End(span, err) }()
+	if err := s.stopInit(ctx, b); err != nil {
+		return err
+	}
+	if b.networks {
+		network := ""
+		if at := b.record().Network; at != nil {
+			network = at.Network
+		}
+		if err := s.network.Teardown(ctx, b.pod(), network); err != nil {
+			return err
+		}
+		failpoint("release-network")
+	}
+	if err := netns.Remove(b.nsDir()); err != nil {
+		return err
+	}
+	failpoint("release-namespaces")
+	return b.unmountShm()
+}
+
+// clearSandbox removes every trace of a sandbox that has no containers (any more).
+func (s *Server) clearSandbox(ctx context.Context, b *sandbox) error {
+	if err := s.releaseSandbox(ctx, b); err != nil {
+		return err
+	}
+	if b.record().OwnCgroup {
+		if err := cgroup.Remove(s.cgroupParent(b)); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(b.state); err != nil {
+		// A mount that a crash left: unmount what is there, then again.
+		if err := mount.RemoveTree(b.state); err != nil {
+			return err
+		}
+	}
+	failpoint("clear-state")
+	return os.RemoveAll(b.root)
+}
+
+// RemovePodSandbox removes a sandbox and what is left of its containers. It can be
+// repeated; a sandbox that is not there is removed.
+func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	b, err := s.findSandbox(req.GetPodSandboxId())
+	if isNotFound(err) {
+		return &runtimeapi.RemovePodSandboxResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx = trace.WithPod(ctx, b.uid())
+	b.op.Lock()
+	defer b.op.Unlock()
+	if err := s.removeSandbox(ctx, b); err != nil {
+		return nil, fmt.Errorf("remove sandbox %s: %w", b.id, err)
+	}
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+// removeSandbox needs b.op held.
+func (s *Server) removeSandbox(ctx context.Context, b *sandbox) (err error) {
+	ctx, span := trace.Start(ctx, "cri: remove sandbox")
+	defer func() { _ = trace.End(span, err) }()
+	s.mu.RLock()
+	_, there := s.sandboxes[b.id]
+	s.mu.RUnlock()
+	if !there {
+		return nil // by another call, while this one waited
+	}
+	if err := s.stopSandbox(ctx, b); err != nil {
+		return err
+	}
+	for _, c := range s.containersOf(b.id) {
+		if err := s.removeContainer(ctx, c); err != nil {
+			return err
+		}
+	}
+	if err := s.clearSandbox(ctx, b); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	delete(s.sandboxes, b.id)
+	s.mu.Unlock()
+	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	return nil
+}
+
+// cgroupParent is the group in which the sandbox's containers get theirs.
+func (s *Server) cgroupParent(b *sandbox) string {
+	if p := b.config.GetLinux().GetCgroupParent(); p != "" {
+		return p
+	}
+	return s.cfg.cgroupRoot() + "/" + b.id
+}

@@ -1,0 +1,217 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/cni"
+	"wherry.dev/internal/image"
+	"wherry.dev/internal/oci"
+)
+
+// imageCatalog is what the ImageService is made of.
+type imageCatalog interface {
+	Pull(ctx context.Context, ref string, o image.PullOptions) (image.Image, error)
+	Lookup(refOrID string) (image.Image, bool)
+	List() []image.Image
+	Remove(ctx context.Context, refOrID string) error
+}
+
+// imageLayers is what containers need of the images they run.
+type imageLayers interface {
+	Layers(imageID string) ([]string, error)
+	Hold(imageID, owner string) error
+	Release(owner string)
+	Usage() (bytes, inodes uint64, err error)
+	Dir() string
+}
+
+// ImageStore is the store of images that a Server runs containers of.
+type ImageStore interface {
+	imageCatalog
+	imageLayers
+}
+
+// Server is one instance of the runtime.
+//
+// Writers: a sandbox's and a container's record is written by the verb that holds
+// its op lock; a container's exit by its watcher alone.
+type Server struct {
+	cfg      Config
+	images   ImageStore
+	network  *cni.Network
+	runtimes map[string]*oci.Runtime
+	host     oci.Host
+	seccomp  *seccompCache
+	events   *broadcaster
+	flights  flights
+	stream   *streamServer
+
+	ctx    context.Context // ends when the server closes: watchers and verbs in flight
+	cancel context.CancelFunc
+	work   sync.WaitGroup // watchers and verbs in flight
+
+	mu         sync.RWMutex // guards the maps
+	sandboxes  map[string]*sandbox
+	containers map[string]*container
+}
+
+// New opens an instance and recovers every sandbox and container from disk. Nothing
+// that runs is disturbed.
+func New(ctx context.Context, cfg Config, images ImageStore) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("cri: running containers needs root")
+	}
+	s := &Server{
+		cfg: cfg, images: images, events: newBroadcaster(), seccomp: newSeccompCache(),
+		sandboxes: map[string]*sandbox{}, containers: map[string]*container{},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := s.open(ctx); err != nil {
+		s.close()
+		return nil, fmt.Errorf("cri: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Server) open(ctx context.Context) (err error) {
+	if err := s.cfg.folders(); err != nil {
+		return err
+	}
+	if err := cgroup.Ensure(s.cfg.monitorCgroup(), nil); err != nil {
+		return err
+	}
+	if s.runtimes, err = s.cfg.newRuntimes(); err != nil {
+		return err
+	}
+	if s.host, err = readHost(); err != nil {
+		return err
+	}
+	if err := s.loadSandboxes(); err != nil {
+		return err
+	}
+	if s.network, err = cni.Open(ctx, s.cfg.network(), s.livePods()); err != nil {
+		return err
+	}
+	if err := s.recover(ctx); err != nil {
+		return err
+	}
+	s.stream, err = newStreamServer(s.cfg.StreamAddress, s)
+	return err
+}
+
+// Run serves the socket and the streams until ctx ends. Containers go on running.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.close()
+	errs := make(chan error, 2)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	servers := []func(context.Context) error{s.stream.run}
+	if s.cfg.Socket != "" {
+		servers = append(servers, s.serveSocket)
+	}
+	for _, run := range servers {
+		go func() { errs <- run(ctx) }()
+	}
+	klog.FromContext(ctx).Info("Container runtime is ready", "socket", s.cfg.Socket, "runtime", s.cfg.DefaultRuntime)
+	var first error
+	for range servers {
+		if err := <-errs; err != nil && first == nil {
+			first = err
+		}
+		cancel()
+	}
+	return first
+}
+
+// Close ends the server when Run was not called.
+func (s *Server) Close() { s.close() }
+
+// close stops the watchers and waits for verbs in flight.
+func (s *Server) close() {
+	s.cancel()
+	s.work.Wait()
+	s.events.close()
+	if s.network != nil {
+		if err := s.network.Close(); err != nil {
+			klog.ErrorS(err, "Closing the network")
+		}
+		s.network = nil
+	}
+	if s.stream != nil {
+		s.stream.close()
+	}
+}
+
+// SetService leads a virtual address to backends, for pods of this instance and the host.
+func (s *Server) SetService(ctx context.Context, svc cni.Service) error {
+	return s.network.SetService(ctx, svc)
+}
+
+// handler finds the OCI runtime of a handler.
+func (s *Server) handler(name string) (*oci.Runtime, error) {
+	if name == "" {
+		name = s.cfg.DefaultRuntime
+	}
+	r, ok := s.runtimes[name]
+	if !ok {
+		return nil, fmt.Errorf("runtime handler %q is not configured; there are %s", name, strings.Join(sortedKeys(s.runtimes), ", "))
+	}
+	return r, nil
+}
+
+// readHost finds out what containers can be given on this machine.
+func readHost() (oci.Host, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return oci.Host{}, err
+	}
+	var mask uint64
+	for line := range strings.Lines(string(status)) {
+		if v, ok := strings.CutPrefix(line, "CapBnd:"); ok {
+			if _, err := fmt.Sscanf(v, "%x", &mask); err != nil {
+				return oci.Host{}, fmt.Errorf("read capabilities: %w", err)
+			}
+		}
+	}
+	mode, err := cgroup.Version()
+	if err != nil {
+		return oci.Host{}, err
+	}
+	h := oci.Host{Capabilities: oci.CapabilityNames(mask), OOMScoreMin: -1000, CgroupV2: mode == cgroup.V2}
+	// Probed with a descriptor that is none: a kernel without the call says ENOSYS.
+	h.RecursiveReadOnly = !errors.Is(unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}), unix.ENOSYS)
+	if !slices.Contains(h.Capabilities, "CAP_SYS_RESOURCE") {
+		if h.OOMScoreMin, err = readIntFile("/proc/self/oom_score_adj"); err != nil {
+			return h, err
+		}
+		klog.InfoS("No CAP_SYS_RESOURCE: OOM scores of containers are not set below the own one", "lowest", h.OOMScoreMin)
+	}
+	return h, nil
+}
+
+func readIntFile(path string) (int, error) {
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	var n int
+	if _, err := fmt.Sscan(string(doc), &n); err != nil {
+		return 0, fmt.Errorf("%s: %w", filepath.Base(path), err)
+	}
+	return n, nil
+}

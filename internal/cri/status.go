@@ -1,0 +1,88 @@
+package cri
+
+import (
+	"context"
+	"encoding/json"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	runtimeName       = "wherry"
+	runtimeAPIVersion = "v1"
+	kubeAPIVersion    = "0.1.0" // of the kubelet's runtime API, frozen long ago
+)
+
+// Version names the runtime.
+func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{
+		Version: kubeAPIVersion, RuntimeName: runtimeName, RuntimeVersion: s.cfg.Version, RuntimeApiVersion: runtimeAPIVersion,
+	}, nil
+}
+
+// Status tells whether containers can be run and pods be connected.
+func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
+	if err := s.network.Status(ctx); err != nil {
+		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", err.Error()
+	}
+	resp := &runtimeapi.StatusResponse{
+		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+			{Type: runtimeapi.RuntimeReady, Status: true}, network,
+		}},
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
+	}
+	for _, name := range append([]string{""}, sortedKeys(s.runtimes)...) {
+		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &runtimeapi.RuntimeHandler{
+			Name: name, Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: s.host.RecursiveReadOnly},
+		})
+	}
+	if !req.GetVerbose() {
+		return resp, nil
+	}
+	doc, err := json.Marshal(map[string]any{
+		"root": s.cfg.Root, "state": s.cfg.State, "instance": s.cfg.InstanceID, "conmon": s.cfg.Conmon,
+		"runtimes": s.cfg.Runtimes, "defaultRuntime": s.cfg.DefaultRuntime, "podCIDR": s.cfg.PodCIDR, "bridge": s.cfg.Bridge,
+		"cniConfDir": s.cfg.CNIConfDir, "cniBinDirs": s.cfg.CNIBinDirs, "capabilities": s.host.Capabilities,
+	})
+	resp.Info = map[string]string{"config": string(doc)}
+	return resp, err
+}
+
+// RuntimeConfig tells the kubelet which cgroup driver to use.
+func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	return &runtimeapi.RuntimeConfigResponse{
+		Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS},
+	}, nil
+}
+
+// UpdateRuntimeConfig takes the node's pod CIDR. Our bridge has the one it was
+// started with, because addresses are in use; a CNI network has its own.
+func (s *Server) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+}
+
+// CheckpointContainer needs CRIU, which is not supported.
+func (s *Server) CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
+	return nil, unimplemented("checkpointing a container")
+}
+
+// CheckpointPod needs CRIU, which is not supported.
+func (s *Server) CheckpointPod(context.Context, *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+	return nil, unimplemented("checkpointing a pod")
+}
+
+// RestorePod needs CRIU, which is not supported.
+func (s *Server) RestorePod(context.Context, *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+	return nil, unimplemented("restoring a pod")
+}
+
+// ListMetricDescriptors belongs to metrics by CRI, which are not supported yet.
+func (s *Server) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+	return nil, unimplemented("the list of metrics by CRI")
+}
+
+// ListPodSandboxMetrics belongs to metrics by CRI, which are not supported yet.
+func (s *Server) ListPodSandboxMetrics(context.Context, *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+	return nil, unimplemented("the list of pod metrics by CRI")
+}

@@ -1,0 +1,94 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"wherry.dev/internal/trace"
+)
+
+// conmon's attach protocol: a message is a stream's number and then data, at most
+// this much of it.
+const (
+	attachStderr = 3 // 2 is stdout
+	attachBuffer = 32 << 10
+)
+
+// Attach connects the client with the streams of the container's first process
+// (the streaming server calls it). It ends with the container or the client.
+func (s *Server) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) (err error) {
+	c, err := s.findContainer(id)
+	if err != nil {
+		return err
+	}
+	ctx, span := trace.Start(trace.WithPod(ctx, s.uidOf(c)), "cri: attach")
+	defer func() { _ = trace.End(span, err) }()
+	conn, err := dialAttach(c.bundle.AttachSocket())
+	if err != nil {
+		return fmt.Errorf("attach to container %s: %w", id, err)
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if tty {
+		resized := followResize(resize, func(size remotecommand.TerminalSize) error {
+			return c.control(fmt.Sprintf("1 %d %d\n", size.Height, size.Width))
+		})
+		defer resized()
+	}
+	if in != nil {
+		go func() { // ends with the client's stream or the connection
+			_, _ = io.Copy(struct{ io.Writer }{conn}, in)
+			// The end of input is the end of this direction: with stdinOnce the
+			// container's stdin closes.
+			_ = conn.CloseWrite()
+		}()
+	}
+	return copyAttached(conn, out, errOut)
+}
+
+// dialAttach connects to a socket whose path may be too long for an address, by
+// way of an open descriptor of its folder.
+func dialAttach(path string) (*net.UnixConn, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	short := "/proc/self/fd/" + strconv.Itoa(fd)
+	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: short, Net: "unixpacket"})
+}
+
+// copyAttached hands each message to its stream until conmon closes.
+func copyAttached(conn io.Reader, out, errOut io.Writer) error {
+	buf := make([]byte, attachBuffer+1)
+	for {
+		n, err := conn.Read(buf)
+		if n > 1 {
+			w := out
+			if buf[0] == attachStderr {
+				w = errOut
+			}
+			if w != nil {
+				if _, werr := w.Write(buf[1:n]); werr != nil {
+					return werr
+				}
+			}
+		}
+		// conmon closes without a farewell: an empty message is the end, too.
+		if n == 0 || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+}

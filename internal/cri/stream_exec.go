@@ -1,0 +1,219 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+
+	"wherry.dev/internal/oci"
+	"wherry.dev/internal/trace"
+)
+
+// Exec runs a command with the client's streams (the streaming server calls it).
+func (s *Server) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) (err error) {
+	c, err := s.findContainer(id)
+	if err != nil {
+		return err
+	}
+	ctx, span := trace.Start(trace.WithPod(ctx, s.uidOf(c)), "cri: exec stream")
+	defer func() { _ = trace.End(span, err) }()
+	if err := c.beginExec(); err != nil {
+		return err
+	}
+	defer c.execs.Done()
+	process, err := c.execProcess(cmd, tty)
+	if err != nil {
+		return err
+	}
+	o := oci.ExecOptions{ID: c.id, Cgroup: c.rec.Cgroup, Dir: c.execDir(), Process: process}
+	var code int
+	if tty {
+		code, err = c.execTerminal(ctx, o, in, out, resize)
+	} else {
+		code, err = c.execPipes(ctx, o, in, out, errOut)
+	}
+	if err != nil {
+		return fmt.Errorf("exec in container %s: %w", id, err)
+	}
+	if code != 0 {
+		return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: code}
+	}
+	return nil
+}
+
+// execPipes connects three pipes.
+func (c *container) execPipes(ctx context.Context, o oci.ExecOptions, in io.Reader, out, errOut io.Writer) (int, error) {
+	var pipes pipeSet
+	defer pipes.closeAll()
+	var err error
+	if in != nil {
+		if o.Stdin, err = pipes.from(in); err != nil {
+			return 0, err
+		}
+	}
+	if out != nil {
+		if o.Stdout, err = pipes.to(out); err != nil {
+			return 0, err
+		}
+	}
+	if errOut != nil {
+		if o.Stderr, err = pipes.to(errOut); err != nil {
+			return 0, err
+		}
+	}
+	code, err := c.runtime.Run(ctx, o)
+	pipes.drain()
+	return code, err
+}
+
+// execTerminal gives the command a terminal, which the runtime makes and passes
+// over a socket.
+func (c *container) execTerminal(ctx context.Context, o oci.ExecOptions, in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) (int, error) {
+	console, err := listenConsole()
+	if err != nil {
+		return 0, err
+	}
+	defer console.close()
+	o.Console = console.path
+	e, err := c.runtime.Exec(o)
+	if err != nil {
+		return 0, err
+	}
+	// The command must be over before this returns, whatever happens to the client.
+	stop := context.AfterFunc(ctx, func() { _ = e.Kill() })
+	defer stop()
+	type result struct {
+		code int
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		code, err := e.Wait()
+		console.unblock() // it may have failed before it sent a terminal
+		done <- result{code, err}
+	}()
+	pty, err := console.accept()
+	if err != nil {
+		r := <-done
+		if r.err != nil {
+			return r.code, r.err
+		}
+		return r.code, err
+	}
+	defer func() { _ = pty.Close() }()
+	resized := followResize(resize, func(size remotecommand.TerminalSize) error { return setSize(pty, size) })
+	defer resized()
+	if in != nil {
+		go func() { _, _ = io.Copy(pty, in) }() // ends with the client's stream, at the latest
+	}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		if out != nil {
+			_, _ = io.Copy(out, pty) // EIO is a terminal's end of file
+		}
+	}()
+	r := <-done
+	if out != nil {
+		_ = pty.SetReadDeadline(deadline(drainWait))
+	}
+	<-copied
+	if err := ctx.Err(); err != nil && r.err == nil {
+		return r.code, err
+	}
+	return r.code, r.err
+}
+
+func setSize(pty *os.File, size remotecommand.TerminalSize) error {
+	raw, err := pty.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ierr error
+	err = raw.Control(func(fd uintptr) {
+		ierr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width})
+	})
+	return errors.Join(err, ierr)
+}
+
+// followResize applies the client's sizes until the returned function is called.
+func followResize(sizes <-chan remotecommand.TerminalSize, apply func(remotecommand.TerminalSize) error) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			case size, ok := <-sizes:
+				if !ok {
+					return
+				}
+				_ = apply(size) // a size that cannot be set is no reason to end the command
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+// consoleSocket receives a terminal from an OCI runtime (runtime-spec, console socket).
+type consoleSocket struct {
+	path     string
+	listener *net.UnixListener
+}
+
+func listenConsole() (*consoleSocket, error) {
+	// Socket paths are at most 107 bytes: not below the container's folder.
+	dir, err := os.MkdirTemp("", "wherry-tty-")
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &consoleSocket{path: path, listener: l}, nil
+}
+
+func (s *consoleSocket) unblock() { _ = s.listener.Close() }
+
+func (s *consoleSocket) close() {
+	_ = s.listener.Close()
+	_ = os.RemoveAll(filepath.Dir(s.path))
+}
+
+// accept waits for the runtime and takes the terminal from its message.
+func (s *consoleSocket) accept() (*os.File, error) {
+	conn, err := s.listener.AcceptUnix()
+	if err != nil {
+		return nil, fmt.Errorf("wait for the terminal: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := conn.ReadMsgUnix(buf, oob)
+	if err != nil {
+		return nil, fmt.Errorf("receive the terminal: %w", err)
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(msgs) == 0 {
+		return nil, errors.Join(errors.New("the runtime sent no terminal"), err)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) == 0 {
+		return nil, errors.Join(errors.New("the runtime sent no terminal"), err)
+	}
+	unix.CloseOnExec(fds[0])
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), "terminal"), nil
+}

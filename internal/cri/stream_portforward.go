@@ -1,0 +1,84 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/netns"
+	"wherry.dev/internal/trace"
+)
+
+// PortForward connects the client with a port of the pod (the streaming server calls
+// it). It ends when both directions have, or the client has gone.
+func (s *Server) PortForward(ctx context.Context, id string, port int32, client io.ReadWriteCloser) (err error) {
+	b, err := s.findSandbox(id)
+	if err != nil {
+		return err
+	}
+	ctx, span := trace.Start(trace.WithPod(ctx, b.uid()), "cri: port-forward")
+	defer func() { _ = trace.End(span, err) }()
+	defer func() { _ = client.Close() }()
+	if !b.ready() {
+		return precondition("sandbox %s is not ready", b.id)
+	}
+	conn, err := b.dial(ctx, port)
+	if err != nil {
+		return fmt.Errorf("forward to port %d of sandbox %s: %w", port, b.id, err)
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close(); _ = client.Close() })
+	defer stop()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(conn, client)
+		// The client has said everything; the pod may still answer.
+		sent <- errors.Join(err, conn.CloseWrite())
+	}()
+	_, rerr := io.Copy(client, conn)
+	_ = client.Close()
+	serr := <-sent
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errors.Join(ignoreClosed(rerr), ignoreClosed(serr))
+}
+
+// ignoreClosed drops the errors by which a connection ends in the middle.
+func ignoreClosed(err error) error {
+	for _, end := range []error{net.ErrClosed, io.ErrClosedPipe, unix.ECONNRESET, unix.EPIPE, unix.ENOTCONN} {
+		if errors.Is(err, end) {
+			return nil
+		}
+	}
+	return err
+}
+
+// dial connects to localhost inside the pod's network, over IPv4 and then IPv6.
+func (b *sandbox) dial(ctx context.Context, port int32) (*net.TCPConn, error) {
+	connect := func() (*net.TCPConn, error) {
+		var errs []error
+		for _, host := range []string{"127.0.0.1", "::1"} {
+			// DialContext may use another thread, in another namespace: not for a
+			// literal address, which one socket is made for, on this thread.
+			var d net.Dialer
+			c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
+			if err == nil {
+				return c.(*net.TCPConn), nil
+			}
+			errs = append(errs, err)
+		}
+		return nil, errors.Join(errs...)
+	}
+	if !b.networks {
+		return connect()
+	}
+	var c *net.TCPConn
+	err := netns.Do(func() (err error) { c, err = connect(); return err }, b.netnsPath())
+	return c, err
+}

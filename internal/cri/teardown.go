@@ -1,0 +1,50 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/mount"
+)
+
+// Teardown removes every sandbox and container of the instance and then its
+// network, groups and folders. It can be repeated. The server is of no use afterwards.
+func (s *Server) Teardown(ctx context.Context) error {
+	var errs []error
+	for _, b := range s.allSandboxes() {
+		b.op.Lock()
+		errs = append(errs, s.removeSandbox(ctx, b))
+		b.op.Unlock()
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("tear down: %w", err)
+	}
+	cfg := s.cfg
+	s.close()
+	return cfg.wipe(ctx)
+}
+
+// wipe removes what an instance without pods leaves on the machine.
+func (c Config) wipe(ctx context.Context) error {
+	if err := c.network().Remove(ctx); err != nil {
+		return fmt.Errorf("tear down the network: %w", err)
+	}
+	if err := errors.Join(cgroup.Kill(c.cgroupRoot()), cgroup.Remove(c.cgroupRoot())); err != nil {
+		return fmt.Errorf("tear down cgroups: %w", err)
+	}
+	for _, dir := range []string{c.sandboxState(), c.containerState(), c.exitDir(), c.runtimeState(""), c.network().Plugins.CacheDir,
+		c.sandboxRoot(), c.containerRoot()} {
+		if err := mount.RemoveTree(dir); err != nil {
+			return err
+		}
+	}
+	if c.Socket != "" {
+		if err := os.Remove(c.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
