@@ -71,7 +71,7 @@ func TestEveryNamespaceHasADefaultServiceAccount(t *testing.T) {
 func TestRootCAIsRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
-			return rootca.New(c, f, []byte("PEM"))
+			return rootca.New(c, c, f, []byte("PEM"))
 		}, namespace("a"))
 		defer stop()
 		maps := client.CoreV1().ConfigMaps("a")

@@ -35,12 +35,13 @@ type Controller struct {
 	loop       *controller.Loop
 }
 
-// New makes the controller; ca is a certificate bundle in PEM.
-func New(client clientset.Interface, f informers.SharedInformerFactory, ca []byte) (*Controller, error) {
+// New makes the controller; ca is a certificate bundle in PEM. The controller writes
+// as client, and watches as reader, which is whom the informers of f belong to.
+func New(client, reader clientset.Interface, f informers.SharedInformerFactory, ca []byte) (*Controller, error) {
 	namespaces := f.Core().V1().Namespaces()
 	c := &Controller{client: client, ca: string(ca), namespaces: namespaces.Lister()}
 	// only the maps of this name: a cluster's other ones are none of our business
-	c.maps = coreinformers.NewFilteredConfigMapInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+	c.maps = coreinformers.NewFilteredConfigMapInformer(reader, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", name).String()
 	})
 	c.loop = controller.NewLoop("rootca", c.reconcile)
