@@ -23,6 +23,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
+	"wherry.dev/internal/apiserver/auth/node"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/registry"
@@ -41,8 +42,12 @@ func (s *Server) makeAuth() error {
 	}
 	s.roles = rbac.NewIndex()
 	s.byRole = rbac.NewAuthorizer(s.roles)
+	s.nodePods = node.NewIndex()
+	byNode := node.NewAuthorizer(s.nodePods, nodeObjects{s.lookup})
+	s.rules = authzunion.NewRuleResolvers(byNode, s.byRole)
 	s.authorizer, err = authzunion.New(
 		authzunion.NamedAuthorizer{AuthorizerName: "Masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
+		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: byNode},
 		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: s.byRole},
 	)
 	return err
@@ -109,4 +114,15 @@ func (o tokenObjects) Secret(ctx context.Context, namespace, name string) (*core
 
 func (o tokenObjects) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return registry.Get[*corev1.Node](ctx, o.lookup, schema.GroupResource{Resource: "nodes"}, "", name)
+}
+
+// nodeObjects reads what the Node authorizer's index does not have.
+type nodeObjects struct{ lookup *registry.Lookup }
+
+func (o nodeObjects) PodsOn(ctx context.Context, name string) ([]corev1.Pod, error) {
+	return registry.PodsOn(ctx, o.lookup, name)
+}
+
+func (o nodeObjects) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	return registry.Get[*corev1.PersistentVolume](ctx, o.lookup, schema.GroupResource{Resource: "persistentvolumes"}, "", name)
 }

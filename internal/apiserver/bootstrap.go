@@ -35,6 +35,7 @@ func follow[T registry.Object](s *Server, group, resource string, f *registry.Fo
 func (s *Server) followers() []follower {
 	const group = rbacv1.GroupName
 	return []follower{
+		follow(s, "", "pods", registry.NewFollower(s.nodePods.SetPod, s.nodePods.DeletePod)),
 		follow(s, group, "roles", registry.NewFollower(s.roles.SetRole, s.roles.DeleteRole)),
 		follow(s, group, "clusterroles", registry.NewFollower(s.roles.SetClusterRole, s.roles.DeleteClusterRole)),
 		follow(s, group, "rolebindings", registry.NewFollower(s.roles.SetRoleBinding, s.roles.DeleteBinding)),

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/component-base/compatibility"
 	baseversion "k8s.io/component-base/version"
 
+	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/openapi"
 	"wherry.dev/internal/apiserver/registry/review"
@@ -77,7 +79,11 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	check := healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Check(r.Context()) })
 	cfg.AddHealthChecks(check)
 	cfg.Authorization.Authorizer = s.authorizer
-	cfg.RuleResolver = s.byRole
+	cfg.RuleResolver = s.rules
+	var err error
+	if cfg.AdmissionControl, err = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.authorizer }, s.cfg.DisableAdmission); err != nil {
+		return nil, err
+	}
 	return cfg, s.secure(cfg)
 }
 
@@ -110,7 +116,7 @@ func (s *Server) installGroups() error {
 	// Events are served by two groups, reviews are not stored.
 	storages[eventsv1.GroupName] = map[string]rest.Storage{"events": s.store("", "events")}
 	storages[authenticationv1.GroupName] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
-	storages[authorizationv1.GroupName] = review.Authorization(s.authorizer, s.byRole)
+	storages[authorizationv1.GroupName] = review.Authorization(s.authorizer, s.rules)
 	var groups []*genericapiserver.APIGroupInfo
 	for _, gv := range scheme.Groups {
 		if len(storages[gv.Group]) == 0 {

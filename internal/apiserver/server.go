@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	authnode "wherry.dev/internal/apiserver/auth/node"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/registry"
@@ -45,6 +46,8 @@ type Server struct {
 	// What authorization decides by.
 	roles         *rbac.Index
 	byRole        *rbac.Authorizer
+	nodePods      *authnode.Index
+	rules         authorizer.RuleResolver
 	authorizer    authorizer.Authorizer
 	tokens        *token.Authenticator
 	authenticator authenticator.Request

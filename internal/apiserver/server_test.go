@@ -19,7 +19,17 @@ import (
 // start runs a server on a free port and a folder of its own until the test ends.
 func start(t *testing.T, change ...func(*Config)) *Server {
 	t.Helper()
-	return startIn(t, t.TempDir(), change...)
+	s := startIn(t, t.TempDir(), change...)
+	makeAccount(t, s, "default", "default") // there is no controller here that would
+	return s
+}
+
+func makeAccount(t *testing.T, s *Server, namespace, name string) {
+	t.Helper()
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
+	if _, err := admin(t, s).CoreV1().ServiceAccounts(namespace).Create(t.Context(), sa, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func startIn(t *testing.T, dir string, change ...func(*Config)) *Server {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -75,6 +78,26 @@ func get[T runtime.Object](ctx context.Context, l *Lookup, resource schema.Group
 // List returns all objects of a resource, in one namespace or ("") in all, as the
 // watch cache has them. The items are shared: the caller must not change them.
 func List[L runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace string, p storage.SelectionPredicate) (L, error) {
+	return listAt[L](ctx, l, resource, namespace, p, "0")
+}
+
+// PodsOn returns the pods bound to a node, as storage has them now. They are shared:
+// the caller must not change them.
+func PodsOn(ctx context.Context, l *Lookup, node string) ([]corev1.Pod, error) {
+	const nodeName = "spec.nodeName"
+	pods := schema.GroupResource{Resource: "pods"}
+	list, err := listAt[*corev1.PodList](ctx, l, pods, "", storage.SelectionPredicate{
+		Label:       labels.Everything(),
+		Field:       fields.OneTermEqualSelector(nodeName, node),
+		IndexFields: []string{nodeName},
+	}, "")
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+func listAt[L runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace string, p storage.SelectionPredicate, version string) (L, error) {
 	var zero L
 	store := l.stores[resource]
 	if store == nil {
@@ -82,11 +105,9 @@ func List[L runtime.Object](ctx context.Context, l *Lookup, resource schema.Grou
 	}
 	p.GetAttrs = store.PredicateFunc(p.Label, p.Field).GetAttrs
 	list := store.NewListFunc()
-	opts := storage.ListOptions{
-		ResourceVersion:      "0",
-		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
-		Predicate:            p,
-		Recursive:            true,
+	opts := storage.ListOptions{ResourceVersion: version, Predicate: p, Recursive: true}
+	if version != "" {
+		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
 	key := store.KeyRootFunc(genericapirequest.WithNamespace(ctx, namespace))
 	if err := store.Storage.GetList(ctx, key, opts, list); err != nil {

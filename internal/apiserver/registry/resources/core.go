@@ -183,28 +183,6 @@ func limitRanges() registry.Row[*corev1.LimitRange] {
 	}
 }
 
-func resourceQuotas() registry.Row[*corev1.ResourceQuota] {
-	return registry.Row[*corev1.ResourceQuota]{
-		Resource:   gvr(corev1.SchemeGroupVersion, "resourcequotas"),
-		Kind:       "ResourceQuota",
-		Singular:   "resourcequota",
-		ShortNames: []string{"quota"},
-		Namespaced: true,
-		New:        func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} },
-		NewList:    list[corev1.ResourceQuotaList](),
-		CheckName:  validation.NameIsDNSSubdomain,
-		Strategy: registry.Strategy[*corev1.ResourceQuota]{
-			Create: func(_ context.Context, q *corev1.ResourceQuota) { q.Status = corev1.ResourceQuotaStatus{} },
-			Update: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Status = old.Status },
-			Reset:  []string{"status"},
-		},
-		Status: &registry.Strategy[*corev1.ResourceQuota]{
-			Update: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Spec = old.Spec },
-			Reset:  []string{"spec"},
-		},
-	}
-}
-
 func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
 	return registry.Row[*corev1.PersistentVolume]{
 		Resource:   gvr(corev1.SchemeGroupVersion, "persistentvolumes"),

@@ -31,7 +31,7 @@ type Deps struct {
 func All(deps Deps) []registry.Definition {
 	return []registry.Definition{
 		pods(deps), nodes(deps), namespaces(), events(deps), configMaps(), secrets(), serviceAccounts(deps),
-		services(), endpoints(), limitRanges(), resourceQuotas(), persistentVolumes(), persistentVolumeClaims(),
+		services(), endpoints(), limitRanges(), resourceQuotas(deps), persistentVolumes(), persistentVolumeClaims(),
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
 	}

@@ -1,0 +1,90 @@
+// Package admission holds the admission plugins that every cluster runs: they complete
+// and check what authorized users write. Each is a file, named as upstream names it.
+//
+// Plugins read other objects straight from storage (registry.Lookup), mostly as the
+// watch cache has them.
+package admission
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"wherry.dev/internal/apiserver/registry"
+)
+
+// groupResource is short for what lookups are keyed by.
+type groupResource = schema.GroupResource
+
+var (
+	podsResource      = schema.GroupResource{Resource: "pods"}
+	nodesResource     = schema.GroupResource{Resource: "nodes"}
+	namespaceResource = schema.GroupResource{Resource: "namespaces"}
+	accountsResource  = schema.GroupResource{Resource: "serviceaccounts"}
+	limitsResource    = schema.GroupResource{Resource: "limitranges"}
+	quotasResource    = schema.GroupResource{Resource: "resourcequotas"}
+	claimsResource    = schema.GroupResource{Resource: "persistentvolumeclaims"}
+	priorityResource  = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
+	runtimeResource   = schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}
+	leasesResource    = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+)
+
+// Names of the plugins, in the order in which they run.
+var Names = []string{
+	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "Priority",
+	"DefaultTolerationSeconds", "RuntimeClass", "ResourceQuota",
+}
+
+// Chain returns all plugins but the disabled ones.
+func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, disabled []string) (admission.Interface, error) {
+	for _, name := range disabled {
+		if !slices.Contains(Names, name) {
+			return nil, fmt.Errorf("--disable-admission-plugins %q: there is no such plugin; the plugins are %v", name, Names)
+		}
+	}
+	all := map[string]admission.Interface{
+		"NamespaceLifecycle":       newNamespaceLifecycle(lookup),
+		"LimitRanger":              &limitRanger{lookup},
+		"ServiceAccount":           &serviceAccount{lookup},
+		"NodeRestriction":          &nodeRestriction{lookup, may},
+		"Priority":                 &priority{lookup},
+		"DefaultTolerationSeconds": defaultTolerationSeconds{},
+		"RuntimeClass":             &runtimeClass{lookup},
+		"ResourceQuota":            newResourceQuota(lookup),
+	}
+	var chain []admission.Interface
+	for _, name := range Names {
+		if !slices.Contains(disabled, name) {
+			chain = append(chain, all[name])
+		}
+	}
+	return admission.NewChainHandler(chain...), nil
+}
+
+// podOf returns the pod of a request to pods itself, for one of the operations.
+func podOf(a admission.Attributes, ops ...admission.Operation) (*corev1.Pod, bool) {
+	if a.GetResource().GroupResource() != podsResource || a.GetSubresource() != "" || !slices.Contains(ops, a.GetOperation()) {
+		return nil, false
+	}
+	pod, ok := a.GetObject().(*corev1.Pod)
+	return pod, ok
+}
+
+func forbid(a admission.Attributes, format string, args ...any) error {
+	return admission.NewForbidden(a, fmt.Errorf(format, args...))
+}
+
+// deleting reports whether the object that a request is about is already on its way out.
+func deleting(a admission.Attributes) bool {
+	old := a.GetOldObject()
+	if old == nil {
+		return false
+	}
+	m, err := meta.Accessor(old)
+	return err == nil && m.GetDeletionTimestamp() != nil
+}
