@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -110,7 +111,7 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	var out bytes.Buffer
 	cmd := exec.Command(r.Conmon, args...) //nolint:noctx // outlives the call
 	cmd.Dir = b.Dir
-	cmd.Env = append(os.Environ(), "_OCI_SYNCPIPE=3", "LISTEN_FDS=", "NOTIFY_SOCKET=")
+	cmd.Env = append(monitorEnv(os.Environ()), "_OCI_SYNCPIPE=3")
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
@@ -134,6 +135,15 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 		return 0, fmt.Errorf("%s create: %w", r.Name, err)
 	}
 	return pid, nil
+}
+
+// monitorEnv is our environment without what systemd told us alone. The variables
+// must not be there at all: an empty NOTIFY_SOCKET makes crun mount a socket over
+// the container's root.
+func monitorEnv(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		return strings.HasPrefix(v, "LISTEN_FDS=") || strings.HasPrefix(v, "LISTEN_PID=") || strings.HasPrefix(v, "NOTIFY_SOCKET=")
+	})
 }
 
 // readSync reads what conmon reports over _OCI_SYNCPIPE (API version 1).
