@@ -66,5 +66,5 @@ func record(ctx context.Context, obj runtime.Object, step string) {
 	if !ok {
 		return // not a request: nobody waits for it
 	}
-	trace.Record(ctx, string(p.UID), step, start, time.Now())
+	trace.Record(ctx, string(p.UID), step, start, time.Now(), trace.Namespace.String(p.Namespace), trace.PodName.String(p.Name))
 }
