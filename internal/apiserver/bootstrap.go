@@ -7,9 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes"
 
 	"wherry.dev/internal/apiserver/auth/policy"
@@ -18,6 +22,9 @@ import (
 
 // shutdownTimeout is how long open watches and streams have to end at the stop.
 const shutdownTimeout = 2 * time.Second
+
+// everything selects all objects of a list.
+var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
 
 // follower is a running index over a store.
 type follower struct {
@@ -56,7 +63,7 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	if err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context, kubernetes.Interface) error{s.ensureNamespaces, s.ensurePolicy} {
+	for _, step := range []func(context.Context, kubernetes.Interface) error{s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.ensureService} {
 		if err := step(ctx, client); err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -109,6 +116,27 @@ func (s *Server) ensurePolicy(ctx context.Context, client kubernetes.Interface) 
 	}
 	for _, o := range policy.RoleBindings() {
 		if err := ensure(ctx, &o, api.RoleBindings(o.Namespace)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ensurePriorityClasses makes the classes of what a cluster cannot do without.
+func (s *Server) ensurePriorityClasses(ctx context.Context, client kubernetes.Interface) error {
+	for _, c := range []*schedulingv1.PriorityClass{
+		{
+			ObjectMeta:  metav1.ObjectMeta{Name: "system-node-critical"},
+			Value:       2000001000,
+			Description: "Used for system critical pods that must not be moved from their current node.",
+		},
+		{
+			ObjectMeta:  metav1.ObjectMeta{Name: "system-cluster-critical"},
+			Value:       2000000000,
+			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+		},
+	} {
+		if err := ensure(ctx, c, client.SchedulingV1().PriorityClasses()); err != nil {
 			return err
 		}
 	}

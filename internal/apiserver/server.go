@@ -26,6 +26,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/defaults"
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/resources"
+	"wherry.dev/internal/apiserver/registry/service"
 	"wherry.dev/internal/apiserver/registry/serviceaccount"
 	"wherry.dev/internal/apiserver/scheme"
 	"wherry.dev/internal/apiserver/storage"
@@ -42,6 +43,7 @@ type Server struct {
 	backend  *storage.Backend
 	lookup   *registry.Lookup
 	kubelets *node.Connector
+	services *service.Allocator
 	built    map[schema.GroupResource]*registry.Built
 	// What authorization decides by.
 	roles         *rbac.Index
@@ -192,8 +194,10 @@ func (s *Server) deps() (resources.Deps, error) {
 	if err != nil {
 		return resources.Deps{}, err
 	}
+	s.services = service.NewAllocator(s.cfg.ServiceCIDR, s.backend)
 	return resources.Deps{
 		Lookup:   s.lookup,
+		Services: s.services,
 		Kubelets: s.kubelets,
 		Tokens: &serviceaccount.Token{
 			Issuer:     issuer,

@@ -130,7 +130,7 @@ func serviceAccounts(deps Deps) registry.Row[*corev1.ServiceAccount] {
 	}
 }
 
-func services() registry.Row[*corev1.Service] {
+func services(deps Deps) registry.Row[*corev1.Service] {
 	return registry.Row[*corev1.Service]{
 		Resource:   gvr(corev1.SchemeGroupVersion, "services"),
 		Kind:       "Service",
@@ -154,6 +154,7 @@ func services() registry.Row[*corev1.Service] {
 			return fields.Set{"spec.clusterIP": s.Spec.ClusterIP, "spec.type": string(s.Spec.Type)}
 		},
 		FieldLabels: []string{"spec.clusterIP", "spec.type"},
+		Customize:   func(main, _ *genericregistry.Store) { deps.Services.Customize(main) },
 	}
 }
 

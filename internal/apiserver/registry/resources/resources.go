@@ -13,6 +13,7 @@ import (
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/node"
+	"wherry.dev/internal/apiserver/registry/service"
 	"wherry.dev/internal/apiserver/registry/serviceaccount"
 )
 
@@ -21,6 +22,7 @@ import (
 type Deps struct {
 	Lookup     *registry.Lookup
 	Kubelets   *node.Connector
+	Services   *service.Allocator
 	Tokens     *serviceaccount.Token
 	Authorizer func() authorizer.Authorizer
 	Roles      func() (*rbac.Authorizer, *rbac.Index)
@@ -31,7 +33,7 @@ type Deps struct {
 func All(deps Deps) []registry.Definition {
 	return []registry.Definition{
 		pods(deps), nodes(deps), namespaces(), events(deps), configMaps(), secrets(), serviceAccounts(deps),
-		services(), endpoints(), limitRanges(), resourceQuotas(deps), persistentVolumes(), persistentVolumeClaims(),
+		services(deps), endpoints(), limitRanges(), resourceQuotas(deps), persistentVolumes(), persistentVolumeClaims(),
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
 	}

@@ -1,0 +1,181 @@
+// Package service is what the API server does with services beyond storing them: each
+// gets an address of the service range, and node ports, that no other service has.
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"net"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	utilnet "k8s.io/utils/net"
+)
+
+const (
+	ipFolder   = "serviceips/"
+	portFolder = "nodeports/"
+
+	firstNodePort, lastNodePort = 30000, 32767
+
+	// tries is how many random picks are made before all are tried in order.
+	tries = 16
+)
+
+// Claims keeps what is taken, durably: see storage.Backend.
+type Claims interface {
+	Claim(ctx context.Context, key, owner string) (fresh bool, holder string, err error)
+	Release(ctx context.Context, key, owner string) error
+	Claims(ctx context.Context, folder string) (map[string]string, error)
+}
+
+// Allocator hands out addresses and node ports.
+type Allocator struct {
+	cidr   *net.IPNet
+	claims Claims
+	size   int64
+}
+
+// NewAllocator returns an allocator for the range.
+func NewAllocator(cidr *net.IPNet, claims Claims) *Allocator {
+	return &Allocator{cidr: cidr, claims: claims, size: utilnet.RangeSize(cidr)}
+}
+
+// Family is the address family of the range.
+func (a *Allocator) Family() corev1.IPFamily {
+	if utilnet.IsIPv6CIDR(a.cidr) {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
+}
+
+// usable is the range of offsets that can be given out: neither the network's own
+// address nor, for IPv4, its broadcast address.
+func (a *Allocator) usable() (first, last int64) {
+	first, last = 1, a.size-1
+	if a.Family() == corev1.IPv4Protocol && a.size > 2 {
+		last--
+	}
+	return first, last
+}
+
+func (a *Allocator) at(offset int64) net.IP {
+	return utilnet.AddIPOffset(utilnet.BigForIP(a.cidr.IP), int(offset))
+}
+
+// dynamicFrom leaves the low part of the range to addresses that people choose
+// (KEP-3070): a sixteenth of it, at least 16 and at most 256.
+func (a *Allocator) dynamicFrom() int64 {
+	band := min(max(a.size/16, 16), 256)
+	if band >= a.size-2 {
+		return 1
+	}
+	return band + 1
+}
+
+// claim is one key that was taken, to be given back should the service not come about.
+type claim struct{ key, owner string }
+
+// ip takes the wanted address, or any free one for "".
+func (a *Allocator) ip(ctx context.Context, owner, wanted string) (string, claim, error) {
+	if wanted != "" {
+		ip := utilnet.ParseIPSloppy(wanted)
+		first, last := a.usable()
+		offset := int64(-1)
+		if ip != nil && a.cidr.Contains(ip) {
+			offset = new(big.Int).Sub(utilnet.BigForIP(ip), utilnet.BigForIP(a.cidr.IP)).Int64()
+		}
+		if offset < first || offset > last {
+			return "", claim{}, fmt.Errorf("the provided IP (%s) is not in the valid range. The range of valid IPs is %s", wanted, a.cidr)
+		}
+		c, err := a.exactly(ctx, claim{ipFolder + ip.String(), owner}, "provided IP is already allocated")
+		return wanted, c, err
+	}
+	first, last := a.usable()
+	offset, c, err := a.take(ctx, owner, pick{dynamic: a.dynamicFrom(), first: first, last: last, folder: ipFolder, key: func(n int64) string { return a.at(n).String() }})
+	if err != nil {
+		return "", claim{}, err
+	}
+	if offset < 0 {
+		return "", claim{}, fmt.Errorf("range is full")
+	}
+	return a.at(offset).String(), c, nil
+}
+
+// port takes the wanted node port, or any free one for 0.
+func (a *Allocator) port(ctx context.Context, owner string, wanted int32) (int32, claim, error) {
+	if wanted != 0 {
+		if wanted < firstNodePort || wanted > lastNodePort {
+			return 0, claim{}, fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", firstNodePort, lastNodePort)
+		}
+		c, err := a.exactly(ctx, claim{portFolder + strconv.Itoa(int(wanted)), owner}, "provided port is already allocated")
+		return wanted, c, err
+	}
+	const staticPorts = 86 // of the range's beginning, for those who choose (KEP-3668)
+	n, c, err := a.take(ctx, owner, pick{
+		dynamic: firstNodePort + staticPorts, first: firstNodePort, last: lastNodePort,
+		folder: portFolder, key: func(n int64) string { return strconv.FormatInt(n, 10) },
+	})
+	if err == nil && n < 0 {
+		err = fmt.Errorf("range is full")
+	}
+	return int32(n), c, err
+}
+
+// exactly takes one key. What the owner has already it may have again (a port for both
+// TCP and UDP); that is not to be given back, so the claim is then empty.
+func (a *Allocator) exactly(ctx context.Context, c claim, taken string) (claim, error) {
+	fresh, holder, err := a.claims.Claim(ctx, c.key, c.owner)
+	switch {
+	case err != nil:
+		return claim{}, err
+	case fresh:
+		return c, nil
+	case holder == c.owner:
+		return claim{}, nil
+	}
+	return claim{}, errors.New(taken)
+}
+
+// pick says what take takes from.
+type pick struct {
+	dynamic, first, last int64 // random picks start at dynamic
+	folder               string
+	key                  func(int64) string
+}
+
+// take claims a free number: a random one of the dynamic part, else the first free one
+// of that part, else of the rest. It returns -1 when all are taken.
+func (a *Allocator) take(ctx context.Context, owner string, p pick) (int64, claim, error) {
+	try := func(n int64) (claim, bool, error) {
+		c := claim{p.folder + p.key(n), owner}
+		fresh, _, err := a.claims.Claim(ctx, c.key, owner)
+		return c, fresh, err
+	}
+	if p.dynamic <= p.last {
+		for range tries {
+			n := p.dynamic + rand.Int64N(p.last-p.dynamic+1)
+			if c, ok, err := try(n); ok || err != nil {
+				return n, c, err
+			}
+		}
+	}
+	taken, err := a.claims.Claims(ctx, p.folder)
+	if err != nil {
+		return -1, claim{}, err
+	}
+	for _, part := range [][2]int64{{p.dynamic, p.last}, {p.first, min(p.dynamic-1, p.last)}} {
+		for n := part[0]; n <= part[1]; n++ {
+			if _, ok := taken[p.folder+p.key(n)]; ok {
+				continue
+			}
+			if c, ok, err := try(n); ok || err != nil {
+				return n, c, err
+			}
+		}
+	}
+	return -1, claim{}, nil
+}

@@ -1,0 +1,326 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/util/dryrun"
+	"k8s.io/klog/v2"
+	utilnet "k8s.io/utils/net"
+)
+
+// Customize makes a store of services allocate.
+func (a *Allocator) Customize(store *genericregistry.Store) {
+	store.BeginCreate = a.beginCreate
+	store.BeginUpdate = a.beginUpdate
+	store.AfterDelete = a.afterDelete
+	store.ReturnDeletedObject = true
+}
+
+// ownerOf names a service for good.
+func ownerOf(s *corev1.Service) string {
+	return s.Namespace + "/" + s.Name + "/" + string(s.UID)
+}
+
+func (a *Allocator) beginCreate(ctx context.Context, obj runtime.Object, opts *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+	s := obj.(*corev1.Service)
+	return a.allocate(ctx, s, nil, dryrun.IsDryRun(opts.DryRun))
+}
+
+func (a *Allocator) beginUpdate(ctx context.Context, obj, oldObj runtime.Object, opts *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+	s, old := obj.(*corev1.Service), oldObj.(*corev1.Service)
+	s.UID, s.Namespace = old.UID, old.Namespace
+	Carry(s, old)
+	dry := dryrun.IsDryRun(opts.DryRun)
+	finish, err := a.allocate(ctx, s, old, dry)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, success bool) {
+		finish(ctx, success)
+		if success && !dry {
+			a.release(ctx, leftOver(s, old))
+		}
+	}, nil
+}
+
+func (a *Allocator) afterDelete(obj runtime.Object, opts *metav1.DeleteOptions) {
+	if dryrun.IsDryRun(opts.DryRun) {
+		return
+	}
+	s := obj.(*corev1.Service)
+	// The hook has no context; the request that deleted the service is over for its
+	// client by now, and the claim must go whatever became of it.
+	a.release(context.TODO(), claimsOf(s))
+}
+
+func (a *Allocator) release(ctx context.Context, claims []claim) {
+	for _, c := range claims {
+		if c.key == "" {
+			continue
+		}
+		if err := a.claims.Release(context.WithoutCancel(ctx), c.key, c.owner); err != nil {
+			klog.FromContext(ctx).Error(err, "Releasing what a service held failed; the next start of the server will")
+		}
+	}
+}
+
+// claimsOf lists everything a service holds.
+func claimsOf(s *corev1.Service) []claim {
+	owner := ownerOf(s)
+	var out []claim
+	for _, ip := range s.Spec.ClusterIPs {
+		if parsed := utilnet.ParseIPSloppy(ip); parsed != nil {
+			out = append(out, claim{ipFolder + parsed.String(), owner})
+		}
+	}
+	for _, p := range s.Spec.Ports {
+		if p.NodePort != 0 {
+			out = append(out, claim{portFolder + strconv.Itoa(int(p.NodePort)), owner})
+		}
+	}
+	if n := s.Spec.HealthCheckNodePort; n != 0 {
+		out = append(out, claim{portFolder + strconv.Itoa(int(n)), owner})
+	}
+	return out
+}
+
+// leftOver lists what old held and s does not.
+func leftOver(s, old *corev1.Service) []claim {
+	have := claimsOf(s)
+	return slices.DeleteFunc(claimsOf(old), func(c claim) bool { return slices.Contains(have, c) })
+}
+
+func needsIP(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
+
+func needsNodePort(s *corev1.Service) bool {
+	switch s.Spec.Type {
+	case corev1.ServiceTypeNodePort:
+		return true
+	case corev1.ServiceTypeLoadBalancer:
+		return s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts
+	}
+	return false
+}
+
+// allocate fills in what the service leaves open. Nothing is kept unless finish hears
+// of success. A dry run takes and gives back at once.
+func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
+	var taken []claim
+	undo := func(ctx context.Context, success bool) {
+		if !success || dry {
+			a.release(ctx, taken)
+		}
+	}
+	steps := []func(context.Context, *corev1.Service, *[]claim) *field.Error{a.families, a.allocateIP}
+	if old == nil || !sameNodePorts(s, old) {
+		steps = append(steps, a.allocatePorts)
+	}
+	for _, step := range steps {
+		if err := step(ctx, s, &taken); err != nil {
+			undo(ctx, false)
+			gk := corev1.SchemeGroupVersion.WithKind("Service").GroupKind()
+			return nil, apierrors.NewInvalid(gk, s.Name, field.ErrorList{err})
+		}
+	}
+	return undo, nil
+}
+
+func sameNodePorts(s, old *corev1.Service) bool {
+	return needsNodePort(s) == needsNodePort(old) && slices.Equal(s.Spec.Ports, old.Spec.Ports) &&
+		s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort && s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy
+}
+
+// families sets the address family, of which this cluster has one.
+func (a *Allocator) families(_ context.Context, s *corev1.Service, _ *[]claim) *field.Error {
+	spec := field.NewPath("spec")
+	if !needsIP(s) {
+		s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil
+		return nil
+	}
+	for i, f := range s.Spec.IPFamilies {
+		if f != a.Family() {
+			return field.Invalid(spec.Child("ipFamilies").Index(i), f, "not configured on this cluster")
+		}
+	}
+	if p := s.Spec.IPFamilyPolicy; p != nil && *p == corev1.IPFamilyPolicyRequireDualStack {
+		return field.Invalid(spec.Child("ipFamilyPolicy"), *p, "this cluster is not configured for dual-stack services")
+	}
+	if s.Spec.IPFamilyPolicy == nil {
+		s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack)
+	}
+	if len(s.Spec.IPFamilies) == 0 {
+		s.Spec.IPFamilies = []corev1.IPFamily{a.Family()}
+	}
+	return nil
+}
+
+func (a *Allocator) allocateIP(ctx context.Context, s *corev1.Service, taken *[]claim) *field.Error {
+	if !needsIP(s) {
+		return nil
+	}
+	path := field.NewPath("spec", "clusterIPs")
+	if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) > 0 {
+		s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
+	}
+	switch {
+	case s.Spec.ClusterIP == corev1.ClusterIPNone:
+		s.Spec.ClusterIPs = []string{corev1.ClusterIPNone}
+		return nil
+	case len(s.Spec.ClusterIPs) > 1 || (len(s.Spec.ClusterIPs) == 1 && s.Spec.ClusterIPs[0] != s.Spec.ClusterIP):
+		return nil // validation says what is wrong
+	}
+	wanted := s.Spec.ClusterIP
+	ip, c, err := a.ip(ctx, ownerOf(s), wanted)
+	if err != nil {
+		detail := fmt.Sprintf("failed to allocate IP: %v", err)
+		if wanted != "" {
+			detail = fmt.Sprintf("failed to allocate IP %v: %v", wanted, err)
+		}
+		return field.Invalid(path, s.Spec.ClusterIPs, detail)
+	}
+	*taken = append(*taken, c)
+	s.Spec.ClusterIP, s.Spec.ClusterIPs = ip, []string{ip}
+	return nil
+}
+
+func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken *[]claim) *field.Error {
+	owner := ownerOf(s)
+	if needsNodePort(s) {
+		// The same port may carry another protocol under the same number.
+		for i := range s.Spec.Ports {
+			p := &s.Spec.Ports[i]
+			n, c, err := a.port(ctx, owner, p.NodePort)
+			if err != nil {
+				return field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error())
+			}
+			*taken = append(*taken, c)
+			p.NodePort = n
+		}
+	}
+	local := s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	if local {
+		n, c, err := a.port(ctx, owner, s.Spec.HealthCheckNodePort)
+		if err != nil {
+			return field.Invalid(field.NewPath("spec", "healthCheckNodePort"), s.Spec.HealthCheckNodePort, err.Error())
+		}
+		*taken = append(*taken, c)
+		s.Spec.HealthCheckNodePort = n
+	}
+	return nil
+}
+
+// Carry copies what old was given into an update that leaves it out, and drops what
+// the service's new type has no use for.
+func Carry(s, old *corev1.Service) {
+	if needsIP(s) && needsIP(old) {
+		if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
+			s.Spec.ClusterIP, s.Spec.ClusterIPs = old.Spec.ClusterIP, slices.Clone(old.Spec.ClusterIPs)
+		}
+		if len(s.Spec.ClusterIPs) == 0 && s.Spec.ClusterIP == old.Spec.ClusterIP {
+			s.Spec.ClusterIPs = slices.Clone(old.Spec.ClusterIPs)
+		}
+	}
+	if needsNodePort(s) && needsNodePort(old) {
+		carryPorts(s, old)
+	}
+	if s.Spec.Type == corev1.ServiceTypeLoadBalancer && old.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.HealthCheckNodePort == 0 {
+		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
+	}
+	dropUnused(s, old)
+}
+
+func carryPorts(s, old *corev1.Service) {
+	used := map[int32]bool{}
+	for _, p := range s.Spec.Ports {
+		used[p.NodePort] = p.NodePort != 0
+	}
+	given := map[string]int32{}
+	key := func(p corev1.ServicePort) string { return string(p.Protocol) + "/" + strconv.Itoa(int(p.Port)) }
+	for _, p := range old.Spec.Ports {
+		given[key(p)] = p.NodePort
+	}
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		if n := given[key(*p)]; p.NodePort == 0 && n != 0 && !used[n] {
+			p.NodePort = n
+		}
+	}
+}
+
+// dropUnused removes values that the client did not touch and that make no sense for
+// the new type.
+func dropUnused(s, old *corev1.Service) {
+	if needsIP(old) && !needsIP(s) && s.Spec.ClusterIP == old.Spec.ClusterIP {
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
+	}
+	if needsNodePort(old) && !needsNodePort(s) && slices.Equal(s.Spec.Ports, old.Spec.Ports) {
+		s.Spec.Ports = slices.Clone(s.Spec.Ports)
+		for i := range s.Spec.Ports {
+			s.Spec.Ports[i].NodePort = 0
+		}
+	}
+	external := func(s *corev1.Service) bool {
+		return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer || len(s.Spec.ExternalIPs) > 0
+	}
+	if external(old) && !external(s) && s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy {
+		s.Spec.ExternalTrafficPolicy = ""
+	}
+	local := func(s *corev1.Service) bool {
+		return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	}
+	if local(old) && !local(s) && s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
+		s.Spec.HealthCheckNodePort = 0
+	}
+	if old.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass = nil, nil
+		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	}
+}
+
+// Repair brings the claims in line with the services: after a crash between the two
+// writes, or when the data comes from another API server. It runs before requests are
+// served.
+func (a *Allocator) Repair(ctx context.Context, services []corev1.Service) error {
+	want := map[string]string{}
+	for i := range services {
+		for _, c := range claimsOf(&services[i]) {
+			want[c.key] = c.owner
+		}
+	}
+	for _, folder := range []string{ipFolder, portFolder} {
+		have, err := a.claims.Claims(ctx, folder)
+		if err != nil {
+			return err
+		}
+		for key, owner := range have {
+			if want[key] == owner {
+				delete(want, key)
+				continue
+			}
+			if err := a.claims.Release(ctx, key, owner); err != nil {
+				return err
+			}
+		}
+	}
+	for key, owner := range want {
+		_, holder, err := a.claims.Claim(ctx, key, owner)
+		if err != nil {
+			return err
+		}
+		if holder != owner {
+			klog.FromContext(ctx).Info("Two services have the same address or node port; delete one of them",
+				"key", key, "services", strings.Join([]string{holder, owner}, ", "))
+		}
+	}
+	return nil
+}

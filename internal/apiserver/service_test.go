@@ -1,0 +1,108 @@
+package apiserver
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func testService(name string, kind corev1.ServiceType) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec:       corev1.ServiceSpec{Type: kind, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+}
+
+func TestKubernetesServiceLeadsHere(t *testing.T) {
+	s := start(t)
+	c := admin(t, s)
+	svc, err := c.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil || svc.Spec.ClusterIP != "10.96.0.1" {
+		t.Fatalf("service: %v %+v", err, svc.Spec)
+	}
+	slice, err := c.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil || slice.Endpoints[0].Addresses[0] != "127.0.0.1" || int(*slice.Ports[0].Port) != s.Addr().Port {
+		t.Errorf("slice: %v %+v", err, slice)
+	}
+}
+
+func TestServiceAddressesAreUniqueAndComeBack(t *testing.T) {
+	_, small, err := net.ParseCIDR("10.7.0.0/28")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, func(c *Config) { c.ServiceCIDR = small })
+	ctx := t.Context()
+	api := admin(t, s).CoreV1().Services("default")
+	// 14 addresses, one of which is the API's own.
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	seen := map[string]string{}
+	full := 0
+	for i := range 20 {
+		wg.Go(func() {
+			svc, err := api.Create(context.WithoutCancel(ctx), testService("s"+string(rune('a'+i)), corev1.ServiceTypeClusterIP), metav1.CreateOptions{})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				full++
+				return
+			}
+			if other, dup := seen[svc.Spec.ClusterIP]; dup {
+				t.Errorf("%s has the address of %s", svc.Name, other)
+			}
+			seen[svc.Spec.ClusterIP] = svc.Name
+		})
+	}
+	wg.Wait()
+	if len(seen) != 13 || full != 7 {
+		t.Errorf("%d services made, %d refused; want 13 and 7", len(seen), full)
+	}
+	for ip, name := range seen {
+		if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		again := testService("again", corev1.ServiceTypeClusterIP)
+		again.Spec.ClusterIP = ip
+		if _, err := api.Create(ctx, again, metav1.CreateOptions{}); err != nil {
+			t.Errorf("address of a deleted service: %v", err)
+		}
+		break
+	}
+}
+
+func TestNodePorts(t *testing.T) {
+	s := start(t)
+	ctx := t.Context()
+	api := admin(t, s).CoreV1().Services("default")
+	a, err := api.Create(ctx, testService("a", corev1.ServiceTypeNodePort), metav1.CreateOptions{})
+	if err != nil || a.Spec.Ports[0].NodePort < 30000 {
+		t.Fatalf("node port: %v %+v", err, a.Spec.Ports)
+	}
+	b := testService("b", corev1.ServiceTypeNodePort)
+	b.Spec.Ports[0].NodePort = a.Spec.Ports[0].NodePort
+	_, err = api.Create(ctx, b, metav1.CreateOptions{})
+	refused(t, err, "provided port is already allocated")
+	// An update that says nothing about addresses keeps them.
+	update := testService("a", corev1.ServiceTypeNodePort)
+	update.Labels = map[string]string{"x": "y"}
+	update.ResourceVersion = a.ResourceVersion
+	after, err := api.Update(ctx, update, metav1.UpdateOptions{})
+	if err != nil || after.Spec.ClusterIP != a.Spec.ClusterIP || after.Spec.Ports[0].NodePort != a.Spec.Ports[0].NodePort {
+		t.Errorf("update: %v %+v", err, after.Spec)
+	}
+	if after.Spec.Type = corev1.ServiceTypeClusterIP; err == nil {
+		after, err = api.Update(ctx, after, metav1.UpdateOptions{})
+	}
+	if err != nil || after.Spec.Ports[0].NodePort != 0 {
+		t.Errorf("back to ClusterIP: %v %+v", err, after.Spec.Ports)
+	}
+	b.Spec.Ports[0].NodePort = a.Spec.Ports[0].NodePort
+	if _, err = api.Create(ctx, b, metav1.CreateOptions{}); err != nil {
+		t.Errorf("port that was given back: %v", err)
+	}
+}
