@@ -36,8 +36,10 @@ type Config struct {
 	NodeLabels       map[string]string
 	// RegisterSchedulable false registers the node as unschedulable.
 	RegisterSchedulable bool
-	// Kubeconfig of the API server; Deps.Client is what counts.
+	// Kubeconfig of the API server; what counts for New is Deps.Client.
 	Kubeconfig string
+	// ConfigFile and ConfigDir are read by LoadFiles.
+	ConfigFile, ConfigDir string
 
 	// Warnings collects what was accepted and is not implemented; Run logs them.
 	Warnings []string
@@ -48,6 +50,7 @@ func DefaultConfig() Config {
 	return Config{
 		RootDir: "/var/lib/kubelet", ContainerLogsDir: "/var/log/containers", RegisterSchedulable: true,
 		KubeletConfiguration: kubeletconfig.KubeletConfiguration{
+			ContainerRuntimeEndpoint: "unix:///run/containerd/containerd.sock", CgroupDriver: "cgroupfs",
 			PodLogsDir: "/var/log/pods", Address: "0.0.0.0", Port: 10250,
 			HealthzPort: ptr.To[int32](10248), HealthzBindAddress: "127.0.0.1",
 			EnableServer: ptr.To(true), EnableDebuggingHandlers: ptr.To(true), EnableProfilingHandler: ptr.To(true),

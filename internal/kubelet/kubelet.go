@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -20,12 +21,14 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/node"
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podops"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/prober"
 	"wherry.dev/internal/kubelet/status"
 	"wherry.dev/internal/kubelet/volume"
 )
@@ -61,6 +64,7 @@ type Kubelet struct {
 	status   *status.Manager
 	node     *node.Reporter
 	ops      *podops.Ops
+	prober   *prober.Manager
 	events   *events
 	services *services
 	hostIPs  []string
@@ -70,13 +74,20 @@ type Kubelet struct {
 	// admitting are pods whose verdict their worker has not published yet.
 	admitting map[types.UID]bool
 	ready     chan struct{}
+	synced    chan struct{} // closed when all sources have delivered
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
 
-	// which sources have delivered
-	syncMu   sync.Mutex
-	unsynced map[string]bool
+	mirrors  *mirrors
+	listener net.Listener
+	healthz  net.Listener
+
+	// which sources have not delivered yet
+	syncMu    sync.Mutex
+	unsynced  map[string]bool
+	apiSynced atomic.Bool
+	static    map[types.UID]bool // the static pods of the last reading
 }
 
 // New checks the configuration and builds a kubelet. Nothing runs yet, but the
@@ -89,7 +100,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
 	k := &Kubelet{
-		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}),
+		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), synced: make(chan struct{}),
 		events: newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, admitting: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
 	}
@@ -147,7 +158,9 @@ func (k *Kubelet) build(ctx context.Context) error {
 		return err
 	}
 	k.objects = objects.New(k.deps.Client, func(uid types.UID) { k.table.ObjectChanged(uid) })
-	k.status = status.New(k.deps.Client, nil)
+	k.status = status.New(k.deps.Client, func(d time.Duration) { metrics.StatusSync.Observe(d.Seconds()) })
+	k.mirrors = newMirrors(k)
+	k.deps.Runtime = metrics.Runtime{RuntimeService: k.deps.Runtime}
 	tokens := volume.NewTokenSource(k.deps.Client)
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
 		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects,
@@ -159,9 +172,14 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Node: func() podops.Node {
 			return podops.Node{Memory: k.node.Memory(), Allocatable: k.node.Node().Status.Allocatable}
 		},
-		ImagePulled: func(time.Duration, uint64) { k.node.Trigger() },
+		ImagePulled: func(took time.Duration, size uint64) {
+			metrics.ImagePull.WithLabelValues(metrics.SizeBucket(size)).Observe(took.Seconds())
+			k.node.Trigger()
+		},
 	})
+	k.prober = prober.New(k.deps.Runtime, k.events, func(uid types.UID) { k.table.Wake(uid) }, countProbe)
 	k.table = podworker.NewTable(podworker.Deps{
+		Prober:  k.prober,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admit: k.admit,
 		Residue: k.ops.Residue, FinalMessage: k.finalMessage, Node: k.planNode, Tell: k.ops.Tell,
 	}, nil)
@@ -212,6 +230,12 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	for _, w := range k.cfg.Warnings {
 		log.Info("Warning: " + w)
 	}
+	metrics.Register()
+	if err := k.listen(); err != nil {
+		k.closeListeners()
+		return fmt.Errorf("kubelet: %w", err)
+	}
+	defer k.closeListeners()
 	k.events.start()
 	defer k.events.stop()
 	if err := k.build(ctx); err != nil {
@@ -225,12 +249,16 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.tellReady,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.tellReady, k.rotateLogs,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}
 	k.runSources(ctx, g)
+	if err := k.serve(ctx, g); err != nil {
+		g.Go(func() error { return fmt.Errorf("kubelet: %w", err) })
+	}
 	err := g.Wait()
+	k.prober.Wait()
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
@@ -239,13 +267,13 @@ func (k *Kubelet) Run(ctx context.Context) error {
 
 // tellReady closes Ready at the right moment.
 func (k *Kubelet) tellReady(ctx context.Context) error {
-	select {
-	case <-k.node.Ready():
-		close(k.ready)
-	case <-ctx.Done():
+	for _, ch := range []<-chan struct{}{k.node.Ready(), k.synced} {
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return nil
+		}
 	}
+	close(k.ready)
 	return nil
 }
-
-// port is where the server listens.
-func (k *Kubelet) port() int32 { return k.cfg.Port }

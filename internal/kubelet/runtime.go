@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
@@ -163,7 +164,9 @@ func (k *Kubelet) relistNow() {
 func (k *Kubelet) relist(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	before := map[types.UID]uint64{}
+	var last time.Time
 	for ctx.Err() == nil {
+		began := time.Now()
 		now, err := k.fingerprints(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -172,6 +175,12 @@ func (k *Kubelet) relist(ctx context.Context) error {
 		} else {
 			k.wakeChanged(ctx, before, now)
 			before = now
+			metrics.Relist.Observe(time.Since(began).Seconds())
+			if !last.IsZero() {
+				metrics.RelistInterval.Observe(began.Sub(last).Seconds())
+			}
+			last = began
+			metrics.LastSeen.Set(float64(began.Unix()))
 		}
 		every := time.Second
 		if k.eventful.Load() {

@@ -17,16 +17,26 @@ import (
 // runSources starts all that tells which pods should run.
 func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	client := k.deps.Client
+	k.expect("none")
+	defer k.sourceSynced("none") // of no source at all, everything is known
+	if path := k.cfg.StaticPodPath; path != "" {
+		k.expect("file")
+		g.Go(func() error { return source.Files(ctx, path, k.cfg.NodeName, k.setStaticPods) })
+	}
 	if client == nil {
-		k.sourceSynced("none")
 		return
 	}
+	g.Go(func() error { return k.mirrors.run(ctx) })
 	k.expect("api")
 	g.Go(func() error {
 		source.Pods(ctx, client, k.cfg.NodeName, source.Events{
-			Set:    func(obj runtime.Object) { k.setAPIPod(obj.(*v1.Pod)) },
-			Gone:   func(obj runtime.Object) { k.removeAPIPod(obj.(*v1.Pod)) },
-			Synced: func() { k.sourceSynced("api") },
+			Set:  func(obj runtime.Object) { k.setAPIPod(obj.(*v1.Pod)) },
+			Gone: func(obj runtime.Object) { k.removeAPIPod(obj.(*v1.Pod)) },
+			Synced: func() {
+				k.apiSynced.Store(true)
+				k.mirrors.poke()
+				k.sourceSynced("api")
+			},
 		})
 		return nil
 	})
@@ -57,16 +67,42 @@ func (k *Kubelet) expect(name string) {
 // pods that none has are absent.
 func (k *Kubelet) sourceSynced(name string) {
 	k.syncMu.Lock()
+	was := len(k.unsynced)
 	delete(k.unsynced, name)
-	all := len(k.unsynced) == 0
+	all := was > 0 && len(k.unsynced) == 0
 	k.syncMu.Unlock()
 	if all {
 		k.table.Synced()
+		close(k.synced)
 	}
+}
+
+// setStaticPods takes over what the folder of manifests holds now. Only the
+// source's goroutine calls it.
+func (k *Kubelet) setStaticPods(pods []*v1.Pod) {
+	now := make(map[types.UID]bool, len(pods))
+	for _, p := range pods {
+		now[p.UID] = true
+	}
+	for uid := range k.static {
+		if !now[uid] {
+			k.table.Remove(uid, nil)
+			k.status.SetMirror(uid, nil)
+		}
+	}
+	for _, p := range pods {
+		if !k.static[p.UID] {
+			k.table.Set(p, true)
+		}
+	}
+	k.static = now
+	k.mirrors.setStatic(pods)
+	k.sourceSynced("file")
 }
 
 func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 	if podconfig.IsMirror(pod) {
+		k.mirrors.setMirror(pod, false)
 		return
 	}
 	k.objects.Use(pod.UID, objects.Refs(pod))
@@ -75,6 +111,7 @@ func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 
 func (k *Kubelet) removeAPIPod(pod *v1.Pod) {
 	if podconfig.IsMirror(pod) {
+		k.mirrors.setMirror(pod, true)
 		return
 	}
 	k.table.Remove(pod.UID, pod)

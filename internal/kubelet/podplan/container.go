@@ -86,7 +86,7 @@ func (p *planner) tendRunning(c *v1.Container, o *Container) {
 	case probe.Failed != "":
 		message, reason = fmt.Sprintf("Container %s failed %s probe", c.Name, probe.FailedKind), probe.FailedKind
 	default:
-		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: o.ID, Name: c.Name})
+		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: o.ID, Name: c.Name, Since: o.Started, Started: p.started(c, o)})
 		if !p.started(c, o) {
 			p.wait("container %s has not passed its startup probe", c.Name)
 		} else if !p.ready(c, o) {

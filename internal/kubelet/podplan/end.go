@@ -167,8 +167,8 @@ func (p *planner) stopBy(c *Container, deadline time.Time) {
 }
 
 func (p *planner) watchReadiness(c *Container) {
-	if c.State == Running {
-		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: c.ID, Name: c.Name, Ending: true})
+	if spec := FindContainer(p.in.Pod, c.Name); spec != nil && c.State == Running && p.started(spec, c) {
+		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: c.ID, Name: c.Name, Since: c.Started, Started: true, Ending: true})
 	}
 }
 

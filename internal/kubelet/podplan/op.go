@@ -138,6 +138,10 @@ type Plan struct {
 type ProbeTarget struct {
 	ID   string
 	Name string
+	// Since is when the instance started.
+	Since time.Time
+	// Started: it is known to have passed its startup probe.
+	Started bool
 	// Ending: only readiness goes on.
 	Ending bool
 }

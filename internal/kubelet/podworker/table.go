@@ -231,6 +231,7 @@ func (t *Table) ended(w *Worker) {
 	}
 	t.mu.Lock()
 	delete(t.workers, w.uid)
+	defer w.put(&s) // those who wait for a newer one find none
 	if !s.Absent && !s.Static {
 		t.forgotten[w.uid] = true
 	}

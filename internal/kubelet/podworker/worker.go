@@ -85,6 +85,10 @@ type Snapshot struct {
 	At     time.Time
 	// Transitions are the newest steps, oldest first.
 	Transitions []Transition
+	// Superseded is closed when there is a newer snapshot, or none any more.
+	Superseded <-chan struct{}
+
+	superseded chan struct{}
 }
 
 // Transition is one thing that a worker did or learned.
@@ -156,8 +160,26 @@ func newWorker(uid types.UID, deps Deps) *Worker {
 		messages: map[string]string{}, volumes: map[string]podplan.Volume{}, images: map[string]podplan.Image{},
 		hooks: map[string]podplan.Hook{}, failures: map[podplan.Key]podplan.Failure{}, flights: map[podplan.Key]*flight{},
 	}
-	w.snap.Store(&Snapshot{})
+	w.put(&Snapshot{})
 	return w
+}
+
+// put makes a snapshot the newest, and tells those who hold the one before.
+func (w *Worker) put(s *Snapshot) {
+	s.superseded = make(chan struct{})
+	s.Superseded = s.superseded
+	if old := w.snap.Swap(s); old != nil {
+		close(old.superseded)
+	}
+}
+
+// introduce shows a pod before its worker first looked at it.
+func (w *Worker) introduce(s *Snapshot) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.Snapshot().Pod == nil {
+		w.put(s)
+	}
 }
 
 // Wake makes the worker look again.
@@ -181,10 +203,7 @@ func (w *Worker) set(pod *v1.Pod, static bool) {
 	}
 	w.pod, w.static, w.orphan, w.absent = pod, static, false, false
 	w.mu.Unlock()
-	s := w.Snapshot()
-	if s.Pod == nil {
-		w.snap.CompareAndSwap(w.snap.Load(), &Snapshot{Pod: pod, Static: static, Status: pod.Status})
-	}
+	w.introduce(&Snapshot{Pod: pod, Static: static, Status: pod.Status})
 	w.Wake()
 }
 
@@ -202,7 +221,7 @@ func (w *Worker) adopt(orphan *v1.Pod) {
 	w.mu.Lock()
 	w.pod, w.orphan = orphan, true
 	w.mu.Unlock()
-	w.snap.CompareAndSwap(w.snap.Load(), &Snapshot{Pod: orphan, Absent: true})
+	w.introduce(&Snapshot{Pod: orphan, Absent: true})
 }
 
 func (w *Worker) sourcesSynced() {
@@ -423,7 +442,9 @@ func (w *Worker) startNew(ctx context.Context, plan podplan.Plan, in *podplan.In
 
 // publish lets others see what this step saw and decided.
 func (w *Worker) publish(in podplan.Input, plan podplan.Plan, now time.Time) {
-	w.snap.Store(&Snapshot{
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.put(&Snapshot{
 		Pod: in.Pod, Static: in.Record.Static, Absent: in.Absent, Status: w.status, Input: in, Plan: plan, At: now,
 		Transitions: w.transitions,
 	})

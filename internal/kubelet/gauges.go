@@ -1,0 +1,34 @@
+package kubelet
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/kubelet/metrics"
+)
+
+// refreshMetrics brings gauges up to date, when somebody asks for them.
+func (k *Kubelet) refreshMetrics() {
+	pods, states := 0, map[string]int{"created": 0, "running": 0, "exited": 0, "unknown": 0}
+	for _, p := range k.table.List() {
+		for i := range p.Input.Sandboxes {
+			if p.Input.Sandboxes[i].Ready {
+				pods++
+				break
+			}
+		}
+		for i := range p.Input.Containers {
+			states[strings.ToLower(string(p.Input.Containers[i].State))]++
+		}
+	}
+	metrics.RunningPods.Set(float64(pods))
+	for state, n := range states {
+		metrics.RunningContainers.WithLabelValues(state).Set(float64(n))
+	}
+	metrics.NodeName.WithLabelValues(k.cfg.NodeName).Set(1)
+}
+
+func countProbe(kind, result string, pod *v1.Pod, container string) {
+	metrics.Probes.WithLabelValues(kind, result, container, pod.Name, pod.Namespace, string(pod.UID)).Inc()
+}

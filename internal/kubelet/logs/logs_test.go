@@ -1,0 +1,163 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"k8s.io/utils/ptr"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const sample = "2026-01-01T00:00:01.000000001Z stdout F one\n" +
+	"2026-01-01T00:00:02.5Z stderr F two\n" +
+	"not a line\n" +
+	"2026-01-01T00:00:03Z stdout P thr\n" +
+	"2026-01-01T00:00:03Z stdout F ee\n" +
+	"2026-01-01T00:00:04Z stdout F four\n"
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "0.log")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestRead(t *testing.T) {
+	at := func(s string) time.Time {
+		v, err := time.Parse(time.RFC3339, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for name, tc := range map[string]struct {
+		o        Options
+		out, err string
+	}{
+		"all":        {Options{}, "one\nthree\nfour\n", "two\n"},
+		"tail":       {Options{Tail: ptr.To[int64](1)}, "four\n", ""},
+		"tail none":  {Options{Tail: ptr.To[int64](0)}, "", ""},
+		"tail many":  {Options{Tail: ptr.To[int64](99)}, "one\nthree\nfour\n", "two\n"},
+		"since":      {Options{Since: at("2026-01-01T00:00:03Z")}, "three\nfour\n", ""},
+		"limit":      {Options{Limit: ptr.To[int64](6)}, "one\n", "tw"},
+		"timestamps": {Options{Tail: ptr.To[int64](1), Timestamps: true}, "2026-01-01T00:00:04Z four\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			if err := Read(t.Context(), write(t, sample), tc.o, &out, &errs); err != nil {
+				t.Fatal(err)
+			}
+			if out.String() != tc.out || errs.String() != tc.err {
+				t.Errorf("got %q and %q, want %q and %q", out.String(), errs.String(), tc.out, tc.err)
+			}
+		})
+	}
+	if err := Read(t.Context(), "/nonexistent/0.log", Options{}, &bytes.Buffer{}, nil); !os.IsNotExist(err) {
+		t.Errorf("a log that is not there: %v", err)
+	}
+}
+
+// lines is a writer that tells of each write.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+	got chan struct{}
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { l.got <- struct{}{} }()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+type reopen func() error
+
+func (f reopen) ReopenContainerLog(context.Context, string) error { return f() }
+
+func TestFollowGoesOnAcrossARotation(t *testing.T) {
+	path := write(t, "2026-01-01T00:00:01Z stdout F one\n")
+	out := &lines{got: make(chan struct{}, 100)}
+	ended, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- Read(t.Context(), path, Options{Follow: true, Ended: ended}, out, nil) }()
+	<-out.got
+	appendTo(t, path, "2026-01-01T00:00:02Z stdout F two\n")
+	<-out.got
+	ok, err := Rotate(t.Context(), reopen(func() error { return os.WriteFile(path, nil, 0o600) }), "id", path,
+		Limits{MaxSize: 1, MaxFiles: 3}, time.Now())
+	if err != nil || !ok {
+		t.Fatalf("Rotate: %v, %v", ok, err)
+	}
+	appendTo(t, path, "2026-01-01T00:00:03Z stdout F three\n")
+	<-out.got
+	close(ended)
+	if err := <-done; err != nil || out.String() != "one\ntwo\nthree\n" {
+		t.Errorf("got %q, %v", out.String(), err)
+	}
+}
+
+func appendTo(t *testing.T, path, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRotateKeepsSoManyFiles(t *testing.T) {
+	path := write(t, sample)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range 6 {
+		rt := reopen(func() error { return os.WriteFile(path, []byte(sample), 0o600) })
+		if ok, err := Rotate(t.Context(), rt, "id", path, Limits{MaxSize: 10, MaxFiles: 3}, now.Add(time.Duration(i)*time.Second)); err != nil || !ok {
+			t.Fatalf("Rotate: %v, %v", ok, err)
+		}
+	}
+	all, err := filepath.Glob(path + "*")
+	if err != nil || len(all) != 3 || !strings.HasSuffix(all[1], ".gz") {
+		t.Errorf("files: %v, %v", all, err)
+	}
+}
+
+func TestTail(t *testing.T) {
+	if got := Tail(write(t, sample), 2, 100); got != "ee\nfour\n" {
+		t.Errorf("got %q", got)
+	}
+	if got := Tail(write(t, sample), 80, 4); got != "our\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, l := range strings.SplitAfter(sample, "\n") {
+		f.Add([]byte(l))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		e, err := parse(line)
+		if err == nil && (e.stream != "stdout" && e.stream != "stderr" || !bytes.Contains(line, e.text)) {
+			t.Errorf("%q became %+v", line, e)
+		}
+	})
+}

@@ -1,0 +1,269 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Options say what of a log is wanted.
+type Options struct {
+	// Tail is how many lines from the end, nil for all.
+	Tail *int64
+	// Since leaves out what is older.
+	Since time.Time
+	// Limit on the bytes written, nil for none.
+	Limit      *int64
+	Timestamps bool
+	// Follow goes on until Ended is closed and all is read, across rotations.
+	Follow bool
+	Ended  <-chan struct{}
+}
+
+// errLimit ends a read that has written as much as it may.
+var errLimit = errors.New("limit reached")
+
+// Read writes a log's text to stdout and stderr; a nil writer leaves that stream out.
+func Read(ctx context.Context, path string, o Options, stdout, stderr io.Writer) error {
+	r := &reader{path: path, o: o, stdout: stdout, stderr: stderr, left: -1}
+	if o.Limit != nil {
+		r.left = *o.Limit
+	}
+	defer r.close()
+	if o.Follow {
+		// Watch before the first look, so that nothing falls in between.
+		w, err := fsnotify.NewWatcher()
+		if err != nil {
+			return fmt.Errorf("watch log: %w", err)
+		}
+		defer func() { _ = w.Close() }()
+		if err := w.Add(filepath.Dir(path)); err != nil {
+			return fmt.Errorf("watch log: %w", err)
+		}
+		r.watcher = w
+	}
+	err := r.run(ctx)
+	if errors.Is(err, errLimit) {
+		return nil
+	}
+	return err
+}
+
+type reader struct {
+	path           string
+	o              Options
+	stdout, stderr io.Writer
+	watcher        *fsnotify.Watcher
+	file           *os.File
+	rest           []byte // a line that is not complete yet
+	left           int64  // bytes that may be written, -1 for any number
+	ended          bool
+}
+
+func (r *reader) close() {
+	if r.file != nil {
+		_ = r.file.Close()
+	}
+}
+
+func (r *reader) run(ctx context.Context) error {
+	if err := r.open(); err != nil && (!r.o.Follow || !errors.Is(err, fs.ErrNotExist)) {
+		return err
+	}
+	if r.file != nil {
+		if err := r.seekTail(); err != nil {
+			return err
+		}
+	}
+	for {
+		if err := r.drain(); err != nil {
+			return err
+		}
+		if !r.o.Follow {
+			return nil
+		}
+		switched, err := r.rotate()
+		if err != nil {
+			return err
+		}
+		if switched {
+			continue
+		}
+		if r.ended {
+			return nil
+		}
+		if err := r.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// wait returns when there may be more to read, or nothing more will come.
+func (r *reader) wait(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil //nolint:nilerr // who follows has gone: that is how it ends
+		case <-r.o.Ended:
+			r.ended = true
+			return nil
+		case err := <-r.watcher.Errors:
+			return fmt.Errorf("watch log: %w", err)
+		case ev, ok := <-r.watcher.Events:
+			if !ok {
+				return errors.New("watch of the log ended")
+			}
+			if ev.Name == r.path && ev.Op&(fsnotify.Write|fsnotify.Create|fsnotify.Rename) != 0 {
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+func (r *reader) open() error {
+	f, err := os.Open(r.path)
+	if err != nil {
+		return err
+	}
+	r.file, r.rest = f, nil
+	return nil
+}
+
+// rotate goes over to a new file of the same name, once there is one; the old one
+// was read to its end before.
+func (r *reader) rotate() (bool, error) {
+	now, err := os.Stat(r.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if r.file != nil {
+		old, err := r.file.Stat()
+		if err != nil {
+			return false, err
+		}
+		if os.SameFile(old, now) {
+			return false, nil
+		}
+		// What was written between the drain and the rename.
+		if err := r.drain(); err != nil {
+			return false, err
+		}
+		_ = r.file.Close()
+	}
+	return true, r.open()
+}
+
+// drain writes all complete lines up to the end of the file.
+func (r *reader) drain() error {
+	if r.file == nil {
+		return nil
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := r.file.Read(buf)
+		r.rest = append(r.rest, buf[:n]...)
+		if werr := r.writeLines(); werr != nil {
+			return werr
+		}
+		if errors.Is(err, io.EOF) || n == 0 && err == nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *reader) writeLines() error {
+	data := r.rest
+	for {
+		i := bytes.IndexByte(data, '\n')
+		if i < 0 {
+			break
+		}
+		if err := r.writeLine(data[:i+1]); err != nil {
+			return err
+		}
+		data = data[i+1:]
+	}
+	r.rest = append(r.rest[:0], data...)
+	return nil
+}
+
+// writeLine writes one entry; what is not one is left out, as a log cut off by a
+// crash may hold such a line.
+func (r *reader) writeLine(line []byte) error {
+	e, err := parse(line)
+	if err != nil || !r.o.Since.IsZero() && e.time.Before(r.o.Since) {
+		return nil //nolint:nilerr // see above
+	}
+	w := r.stdout
+	if e.stream == "stderr" {
+		w = r.stderr
+	}
+	if w == nil {
+		return nil
+	}
+	text := e.text
+	if r.o.Timestamps {
+		text = append([]byte(e.time.Format(time.RFC3339Nano)+" "), text...)
+	}
+	if r.left >= 0 && int64(len(text)) > r.left {
+		text = text[:r.left]
+	}
+	if _, err := w.Write(text); err != nil {
+		return err
+	}
+	if r.left >= 0 {
+		if r.left -= int64(len(text)); r.left == 0 {
+			return errLimit
+		}
+	}
+	return nil
+}
+
+// seekTail goes to where the last lines begin, reading backwards.
+func (r *reader) seekTail() error {
+	if r.o.Tail == nil || *r.o.Tail < 0 {
+		return nil
+	}
+	end, err := r.file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	want := *r.o.Tail + 1 // newlines from the end, the last line's own among them
+	const block = 32 << 10
+	for pos := end; pos > 0; {
+		size := min(pos, int64(block))
+		pos -= size
+		buf := make([]byte, size)
+		if _, err := r.file.ReadAt(buf, pos); err != nil {
+			return err
+		}
+		for i := len(buf) - 1; i >= 0; i-- {
+			if buf[i] != '\n' {
+				continue
+			}
+			if want--; want == 0 {
+				_, err := r.file.Seek(pos+int64(i)+1, io.SeekStart)
+				return err
+			}
+		}
+	}
+	_, err = r.file.Seek(0, io.SeekStart)
+	return err
+}

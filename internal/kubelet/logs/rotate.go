@@ -1,0 +1,113 @@
+package logs
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Reopener makes the runtime write to a new file after a rename.
+type Reopener interface {
+	ReopenContainerLog(ctx context.Context, id string) error
+}
+
+// Limits of a container's logs.
+type Limits struct {
+	// MaxSize in bytes of the file that is written to; 0 or less is no limit.
+	MaxSize int64
+	// MaxFiles of a container, the current one among them; at least 2.
+	MaxFiles int
+}
+
+// Rotate renames a log that has grown too large, lets the runtime open a new one,
+// compresses the older ones and removes what is too many. It tells whether it did.
+func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now time.Time) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if l.MaxSize <= 0 || info.Size() < l.MaxSize {
+		return false, nil
+	}
+	old, err := rotated(path)
+	if err != nil {
+		return false, err
+	}
+	// The one that is rotated now becomes the newest of the old.
+	keep := max(l.MaxFiles-2, 0)
+	for len(old) > keep {
+		if err := os.Remove(old[0]); err != nil {
+			return false, err
+		}
+		old = old[1:]
+	}
+	for _, f := range old {
+		if !strings.HasSuffix(f, ".gz") {
+			if err := compress(f); err != nil {
+				return false, err
+			}
+		}
+	}
+	name := path + "." + now.Format("20060102-150405")
+	if err := os.Rename(path, name); err != nil {
+		return false, err
+	}
+	if err := rt.ReopenContainerLog(ctx, id); err != nil {
+		// The runtime still writes to the renamed file: give it its name back.
+		return false, errors.Join(fmt.Errorf("reopen log of container %s: %w", id, err), os.Rename(name, path))
+	}
+	return true, nil
+}
+
+// rotated lists a container's older files, oldest first.
+func rotated(path string) ([]string, error) {
+	all, err := filepath.Glob(path + ".*")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, f := range all {
+		if strings.HasSuffix(f, ".tmp") {
+			if err := os.Remove(f); err != nil { // of a compression that was cut off
+				return nil, err
+			}
+			continue
+		}
+		out = append(out, f)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// compress replaces a file by its gzip.
+func compress(path string) (err error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	tmp := path + ".tmp"
+	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o640)
+	if err != nil {
+		return err
+	}
+	zw := gzip.NewWriter(out)
+	_, err = io.Copy(zw, in)
+	if err = errors.Join(err, zw.Close(), out.Close()); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	if err := os.Rename(tmp, path+".gz"); err != nil {
+		return err
+	}
+	return os.Remove(path)
+}

@@ -1,0 +1,141 @@
+// Package metrics holds the kubelet's metrics, under the names that dashboards and
+// alerts know. They are of the process: several kubelets in one share them.
+package metrics
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+const subsystem = "kubelet"
+
+func histogram(name, help string, buckets []float64) *metrics.Histogram {
+	return metrics.NewHistogram(&metrics.HistogramOpts{
+		Subsystem: subsystem, Name: name, Help: help, Buckets: buckets, StabilityLevel: metrics.ALPHA,
+	})
+}
+
+func counter(name, help string) *metrics.Counter {
+	return metrics.NewCounter(&metrics.CounterOpts{Subsystem: subsystem, Name: name, Help: help, StabilityLevel: metrics.ALPHA})
+}
+
+var (
+	podStartBuckets = []float64{0.05, 0.1, 0.25, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+	shortBuckets    = metrics.ExponentialBuckets(0.0005, 2, 18)
+
+	// PodStart is from the first sight of a pod to its running.
+	PodStart = histogram("pod_start_duration_seconds", "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run", podStartBuckets)
+	// PodStartSLI is from the creation of a pod to its running, without image pulls.
+	PodStartSLI = histogram("pod_start_sli_duration_seconds", "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch", podStartBuckets)
+	// PodStartTotal is from the creation of a pod to its running.
+	PodStartTotal = histogram("pod_start_total_duration_seconds", "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch", podStartBuckets)
+	// PodWorkerStart is from the first sight of a pod to its worker's start.
+	PodWorkerStart = histogram("pod_worker_start_duration_seconds", "Duration in seconds from kubelet seeing a pod to starting a worker.", shortBuckets)
+	// PodWorker is the duration of a worker's step.
+	PodWorker = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: subsystem, Name: "pod_worker_duration_seconds", Help: "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync",
+		Buckets: shortBuckets, StabilityLevel: metrics.ALPHA,
+	}, []string{"operation_type"})
+	// StatusSync is how long a status waited until it was written.
+	StatusSync = histogram("pod_status_sync_duration_seconds", "Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.", shortBuckets)
+	// Relist, RelistInterval and LastSeen are of the slow comparison with the runtime.
+	Relist         = histogram("pleg_relist_duration_seconds", "Duration in seconds for relisting pods in PLEG.", shortBuckets)
+	RelistInterval = histogram("pleg_relist_interval_seconds", "Interval in seconds between relisting in PLEG.", podStartBuckets)
+	LastSeen       = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "pleg_last_seen_seconds", Help: "Timestamp in seconds when PLEG was last seen active.", StabilityLevel: metrics.ALPHA,
+	})
+	// Operations of the runtime, by type.
+	Operations = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "runtime_operations_total", Help: "Cumulative number of runtime operations by operation type.", StabilityLevel: metrics.ALPHA,
+	}, []string{"operation_type"})
+	OperationErrors = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "runtime_operations_errors_total", Help: "Cumulative number of runtime operation errors by operation type.", StabilityLevel: metrics.ALPHA,
+	}, []string{"operation_type"})
+	OperationDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: subsystem, Name: "runtime_operations_duration_seconds", Help: "Duration in seconds of runtime operations. Broken down by operation type.",
+		Buckets: metrics.ExponentialBuckets(.005, 2.5, 14), StabilityLevel: metrics.ALPHA,
+	}, []string{"operation_type"})
+	RunSandbox = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: subsystem, Name: "run_podsandbox_duration_seconds", Help: "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+		Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA,
+	}, []string{"runtime_handler"})
+	// StartedPods counts sandboxes that were run.
+	StartedPods       = counter("started_pods_total", "Cumulative number of pods started")
+	StartedPodErrors  = counter("started_pods_errors_total", "Cumulative number of errors when starting pods")
+	StartedContainers = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "started_containers_total", Help: "Cumulative number of containers started", StabilityLevel: metrics.ALPHA,
+	}, []string{"container_type"})
+	RunningPods = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "running_pods", Help: "Number of pods that have a running pod sandbox", StabilityLevel: metrics.ALPHA,
+	})
+	RunningContainers = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "running_containers", Help: "Number of containers currently running", StabilityLevel: metrics.ALPHA,
+	}, []string{"container_state"})
+	// ImagePull by the size of the image.
+	ImagePull = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: subsystem, Name: "image_pull_duration_seconds", Help: "Duration in seconds to pull an image.",
+		Buckets: []float64{.1, .5, 1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}, StabilityLevel: metrics.ALPHA,
+	}, []string{"image_size_in_bytes"})
+	Evictions = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "evictions", Help: "Cumulative number of pod evictions by eviction signal", StabilityLevel: metrics.ALPHA,
+	}, []string{"eviction_signal"})
+	Rejections = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "admission_rejections_total", Help: "Cumulative number pod admission rejections by the Kubelet.", StabilityLevel: metrics.ALPHA,
+	}, []string{"reason"})
+	NodeName = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "node_name", Help: "The node's name. The count is always 1.", StabilityLevel: metrics.ALPHA,
+	}, []string{"node"})
+
+	// Probes have a path of their own, /metrics/probes.
+	Probes = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: "prober", Name: "probe_total", Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
+		StabilityLevel: metrics.BETA,
+	}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})
+	probeRegistry = metrics.NewKubeRegistry()
+)
+
+var register = sync.OnceFunc(func() {
+	legacyregistry.MustRegister(PodStart, PodStartSLI, PodStartTotal, PodWorkerStart, PodWorker, StatusSync, Relist, RelistInterval,
+		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
+		RunningPods, RunningContainers, ImagePull, Evictions, Rejections, NodeName)
+	probeRegistry.MustRegister(Probes)
+})
+
+// Register registers all metrics, once.
+func Register() { register() }
+
+// ProbesHandler serves /metrics/probes.
+func ProbesHandler() http.Handler {
+	return metrics.HandlerFor(probeRegistry, metrics.HandlerOpts{ErrorHandling: metrics.ContinueOnError})
+}
+
+// SizeBucket is the label for an image's size.
+func SizeBucket(size uint64) string {
+	const mb, gb = 1 << 20, 1 << 30
+	for _, b := range []struct {
+		below uint64
+		label string
+	}{
+		{10 * mb, "0-10MB"}, {100 * mb, "10MB-100MB"}, {500 * mb, "100MB-500MB"}, {gb, "500MB-1GB"}, {5 * gb, "1GB-5GB"},
+		{10 * gb, "5GB-10GB"}, {20 * gb, "10GB-20GB"}, {30 * gb, "20GB-30GB"}, {40 * gb, "30GB-40GB"}, {60 * gb, "40GB-60GB"},
+		{100 * gb, "60GB-100GB"},
+	} {
+		if size < b.below {
+			return b.label
+		}
+	}
+	return "GT100GB"
+}
+
+// Operation measures one call of the runtime.
+func Operation(name string, began time.Time, err error) {
+	Operations.WithLabelValues(name).Inc()
+	OperationDuration.WithLabelValues(name).Observe(time.Since(began).Seconds())
+	if err != nil {
+		OperationErrors.WithLabelValues(name).Inc()
+	}
+}

@@ -1,0 +1,270 @@
+// Package prober runs the probes of containers: a loop for each, which begins as
+// soon as the probe's initial delay is over, notes its result, and wakes the pod's
+// worker when the result changed. What follows from a result is podplan's decision.
+package prober
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// Kinds of probes, as events and metrics name them.
+const (
+	Startup   = "Startup"
+	Liveness  = "Liveness"
+	Readiness = "Readiness"
+)
+
+// Recorder takes events.
+type Recorder interface {
+	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
+}
+
+// Counter counts probes for the metric prober_probe_total.
+type Counter func(kind, result string, pod *v1.Pod, container string)
+
+// Manager runs probes. Workers call Sync, Results and Remove for their own pod.
+type Manager struct {
+	runner Runner
+	events Recorder
+	wake   func(types.UID)
+	count  Counter
+	loops  sync.WaitGroup
+
+	mu   sync.Mutex
+	pods map[types.UID]map[string]*target
+}
+
+// target is a container instance whose probes run.
+type target struct {
+	pod    *v1.Pod
+	spec   *v1.Container
+	id     string
+	ip     string
+	since  time.Time
+	cancel map[string]context.CancelFunc // by kind
+	result podplan.Probe
+}
+
+// New returns a manager. wake is called after a result changed; count may be nil.
+func New(runner Runner, events Recorder, wake func(types.UID), count Counter) *Manager {
+	if count == nil {
+		count = func(string, string, *v1.Pod, string) {}
+	}
+	return &Manager{runner: runner, events: events, wake: wake, count: count, pods: map[types.UID]map[string]*target{}}
+}
+
+// Wait returns when all loops are gone; their contexts must have ended.
+func (m *Manager) Wait() { m.loops.Wait() }
+
+// Sync makes exactly the wanted probes run. The loops end with the context.
+func (m *Manager) Sync(ctx context.Context, pod *v1.Pod, ips []string, wanted []podplan.ProbeTarget) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	have := m.pods[pod.UID]
+	keep := make(map[string]bool, len(wanted))
+	for _, w := range wanted {
+		spec := podplan.FindContainer(pod, w.Name)
+		if spec == nil || !probed(spec) || len(ips) == 0 {
+			continue
+		}
+		keep[w.ID] = true
+		t := have[w.ID]
+		if t == nil {
+			t = &target{pod: pod, spec: spec, id: w.ID, ip: ips[0], since: w.Since, cancel: map[string]context.CancelFunc{}}
+			if spec.StartupProbe != nil && w.Started {
+				t.result.Started = ptr.To(true)
+			}
+			if have == nil {
+				have = map[string]*target{}
+				m.pods[pod.UID] = have
+			}
+			have[w.ID] = t
+		}
+		m.startLocked(ctx, t, w.Ending)
+	}
+	for id, t := range have {
+		if !keep[id] {
+			t.stop()
+			delete(have, id)
+		}
+	}
+}
+
+func probed(c *v1.Container) bool {
+	return c.StartupProbe != nil || c.LivenessProbe != nil || c.ReadinessProbe != nil
+}
+
+func (t *target) stop() {
+	for kind, cancel := range t.cancel {
+		cancel()
+		delete(t.cancel, kind)
+	}
+}
+
+// startLocked starts the loops that should run by now: the startup probe's alone,
+// and once it has passed those of the others. Of an ending pod only readiness stays.
+func (m *Manager) startLocked(ctx context.Context, t *target, ending bool) {
+	started := t.spec.StartupProbe == nil || t.result.Started != nil && *t.result.Started
+	for kind, probe := range map[string]*v1.Probe{
+		Startup: t.spec.StartupProbe, Liveness: t.spec.LivenessProbe, Readiness: t.spec.ReadinessProbe,
+	} {
+		on := probe != nil && (kind == Startup) != started && (!ending || kind == Readiness)
+		cancel, running := t.cancel[kind]
+		switch {
+		case on && !running:
+			loopCtx, cancel := context.WithCancel(ctx)
+			t.cancel[kind] = cancel
+			m.loops.Go(func() { m.loop(loopCtx, t, kind, probe) })
+		case !on && running:
+			cancel()
+			delete(t.cancel, kind)
+		}
+	}
+}
+
+// Results returns the newest results of a pod's containers by container ID.
+func (m *Manager) Results(uid types.UID) map[string]podplan.Probe {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	have := m.pods[uid]
+	if len(have) == 0 {
+		return nil
+	}
+	out := make(map[string]podplan.Probe, len(have))
+	for id, t := range maps.All(have) {
+		out[id] = t.result
+	}
+	return out
+}
+
+// Remove ends all probes of a pod.
+func (m *Manager) Remove(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range m.pods[uid] {
+		t.stop()
+	}
+	delete(m.pods, uid)
+}
+
+// loop probes until the context ends or the probe has given its last answer.
+func (m *Manager) loop(ctx context.Context, t *target, kind string, p *v1.Probe) {
+	period := seconds(p.PeriodSeconds, 10)
+	timer := time.NewTimer(firstDelay(t.since, seconds(p.InitialDelaySeconds, 0), period, time.Now()))
+	defer timer.Stop()
+	tally := tally{success: max(int(p.SuccessThreshold), 1), failure: max(int(p.FailureThreshold), 1)}
+	if p.FailureThreshold == 0 {
+		tally.failure = 3
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		timer.Reset(period)
+		answer := m.once(ctx, t, kind, p)
+		if ctx.Err() != nil {
+			return
+		}
+		m.count(kind, answer.result(), t.pod, t.spec.Name)
+		m.tell(t, kind, answer)
+		if settled, ok := tally.add(answer); settled && m.note(t, kind, p, ok, answer.text) {
+			return
+		}
+	}
+}
+
+// firstDelay is how long to wait for the first probe. Containers that have long
+// been running, after a restart of the kubelet, are spread over a part of the
+// period instead of being probed all at once.
+func firstDelay(since time.Time, initial, period time.Duration, now time.Time) time.Duration {
+	if since.IsZero() {
+		return initial
+	}
+	due := since.Add(initial).Sub(now)
+	if due >= -period {
+		return max(due, 0)
+	}
+	return rand.N(min(period, time.Second) + 1)
+}
+
+func seconds(n int32, otherwise int32) time.Duration {
+	if n <= 0 {
+		n = otherwise
+	}
+	return time.Duration(n) * time.Second
+}
+
+// tally counts equal answers in a row.
+type tally struct {
+	success, failure int
+	last             verdict
+	count            int
+}
+
+// add tells whether the answers in a row are enough to settle on a result.
+func (t *tally) add(a answer) (settled, ok bool) {
+	if a.verdict == unknown {
+		return false, false
+	}
+	if a.verdict == warning {
+		a.verdict = success
+	}
+	if a.verdict != t.last {
+		t.last, t.count = a.verdict, 0
+	}
+	t.count++
+	if a.verdict == failure {
+		return t.count >= t.failure, false
+	}
+	return t.count >= t.success, true
+}
+
+// note keeps a settled result and wakes the worker when it is a new one. It tells
+// whether the loop is over: a startup probe that passed, or a probe that gave up.
+func (m *Manager) note(t *target, kind string, p *v1.Probe, ok bool, text string) bool {
+	m.mu.Lock()
+	r := &t.result
+	changed, over := false, false
+	switch {
+	case kind == Readiness:
+		changed = r.Ready == nil || *r.Ready != ok
+		r.Ready = &ok
+	case kind == Startup && ok:
+		r.Started, changed, over = &ok, true, true
+	case !ok:
+		changed, over = r.Failed == "", true
+		r.Failed, r.FailedKind, r.Grace = text, lower(kind), p.TerminationGracePeriodSeconds
+		if r.Failed == "" {
+			r.Failed = "failed"
+		}
+	}
+	m.mu.Unlock()
+	if changed {
+		m.wake(t.pod.UID)
+	}
+	return over
+}
+
+func lower(kind string) string {
+	switch kind {
+	case Startup:
+		return "startup"
+	case Liveness:
+		return "liveness"
+	default:
+		return "readiness"
+	}
+}

@@ -1,0 +1,191 @@
+package kubelet
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/kubelet/logs"
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/server"
+	"wherry.dev/internal/pki"
+)
+
+// listen opens the ports first of all: one that is taken is told at once.
+func (k *Kubelet) listen() error {
+	if ptr.Deref(k.cfg.EnableServer, true) {
+		l, err := net.Listen("tcp", net.JoinHostPort(k.cfg.Address, strconv.Itoa(int(k.cfg.Port))))
+		if err != nil {
+			return fmt.Errorf("port of the kubelet's server: %w; choose another with --port", err)
+		}
+		k.listener = l
+	}
+	if p := ptr.Deref(k.cfg.HealthzPort, 0); p != 0 {
+		l, err := net.Listen("tcp", net.JoinHostPort(k.cfg.HealthzBindAddress, strconv.Itoa(int(p))))
+		if err != nil {
+			return fmt.Errorf("port of the kubelet's health check: %w; choose another with --healthz-port, or 0", err)
+		}
+		k.healthz = l
+	}
+	return nil
+}
+
+func (k *Kubelet) closeListeners() {
+	for _, l := range []net.Listener{k.listener, k.healthz} {
+		if l != nil {
+			_ = l.Close() // closed already when it was served
+		}
+	}
+}
+
+// port is where the server listens.
+func (k *Kubelet) port() int32 {
+	if k.listener != nil {
+		if a, ok := k.listener.Addr().(*net.TCPAddr); ok {
+			return int32(a.Port)
+		}
+	}
+	return k.cfg.Port
+}
+
+// serve starts the servers.
+func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
+	if k.listener == nil && k.healthz == nil {
+		return nil
+	}
+	certificate, err := k.certificate()
+	if err != nil {
+		return err
+	}
+	a, z := k.cfg.Authentication, k.cfg.Authorization
+	srv := server.New(server.Config{
+		Auth: &server.Auth{
+			Client: k.deps.Client, NodeName: k.cfg.NodeName, ClientCAFile: a.X509.ClientCAFile,
+			Anonymous: ptr.Deref(a.Anonymous.Enabled, false), Tokens: ptr.Deref(a.Webhook.Enabled, true),
+			AllowAll: z.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
+			TokenTTL: a.Webhook.CacheTTL.Duration, AllowTTL: z.Webhook.CacheAuthorizedTTL.Duration, DenyTTL: z.Webhook.CacheUnauthorizedTTL.Duration,
+		},
+		Certificate: certificate, PodLogs: k.cfg.PodLogsDir, Configz: k.cfg.KubeletConfiguration,
+		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
+		Healthy: k.healthy, Refresh: k.refreshMetrics,
+		Stats: &server.Stats{Runtime: k.deps.Runtime, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir},
+	}, k.table, k.deps.Runtime)
+	if k.listener != nil {
+		g.Go(func() error { return srv.Serve(ctx, k.listener) })
+	}
+	if k.healthz != nil {
+		g.Go(func() error { return srv.ServeHealthz(ctx, k.healthz) })
+	}
+	return nil
+}
+
+// certificate returns the serving certificate's source: the configured files, read
+// anew when they change, or one that we make ourselves.
+func (k *Kubelet) certificate() (func() (*tls.Certificate, error), error) {
+	certFile, keyFile := k.cfg.TLSCertFile, k.cfg.TLSPrivateKeyFile
+	if certFile == "" || keyFile == "" {
+		var err error
+		if certFile, keyFile, err = k.selfSigned(); err != nil {
+			return nil, fmt.Errorf("serving certificate: %w", err)
+		}
+	}
+	c := &reloading{certFile: certFile, keyFile: keyFile}
+	if _, err := c.get(); err != nil {
+		return nil, fmt.Errorf("serving certificate: %w", err)
+	}
+	return c.get, nil
+}
+
+func (k *Kubelet) selfSigned() (certFile, keyFile string, err error) {
+	now := time.Now()
+	ca, err := pki.LoadOrCreateCA(k.cfg.CertDir, "kubelet-ca", k.cfg.NodeName+"-ca", now)
+	if err != nil {
+		return "", "", err
+	}
+	leaf := pki.Leaf{CommonName: k.cfg.NodeName, DNSNames: []string{k.cfg.NodeName}, Server: true}
+	for _, ip := range k.hostIPs {
+		leaf.IPs = append(leaf.IPs, net.ParseIP(ip))
+	}
+	return ca.Issue(k.cfg.CertDir, "kubelet", leaf, now)
+}
+
+// reloading is a certificate in files that somebody may renew.
+type reloading struct {
+	certFile, keyFile string
+
+	mu   sync.Mutex
+	at   time.Time
+	cert *tls.Certificate
+}
+
+func (r *reloading) get() (*tls.Certificate, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	info, err := os.Stat(r.certFile)
+	if err != nil && r.cert == nil {
+		return nil, err
+	}
+	if r.cert != nil && (err != nil || info.ModTime().Equal(r.at)) {
+		return r.cert, nil
+	}
+	cert, err := tls.LoadX509KeyPair(r.certFile, r.keyFile)
+	if err != nil {
+		if r.cert != nil {
+			return r.cert, nil // half-way through a renewal
+		}
+		return nil, err
+	}
+	r.cert, r.at = &cert, info.ModTime()
+	return r.cert, nil
+}
+
+// healthy says why the kubelet is not well.
+func (k *Kubelet) healthy() error {
+	if !k.table.IsSynced() {
+		return fmt.Errorf("the pods of node %s are not known yet", k.cfg.NodeName)
+	}
+	return nil
+}
+
+// rotateLogs keeps the logs of running containers from growing without end. Only
+// the size tells, and a watch of every write would cost more than a look now and then.
+func (k *Kubelet) rotateLogs(ctx context.Context) error {
+	size, err := resource.ParseQuantity(k.cfg.ContainerLogMaxSize)
+	if err != nil {
+		return err
+	}
+	limits := logs.Limits{MaxSize: size.Value(), MaxFiles: int(ptr.Deref(k.cfg.ContainerLogMaxFiles, 5))}
+	every := 10 * time.Second
+	if d := k.cfg.ContainerLogMonitorInterval; d != nil && d.Duration > 0 {
+		every = d.Duration
+	}
+	for ctx.Err() == nil {
+		sleep(ctx, every)
+		for _, p := range k.table.List() {
+			for i := range p.Input.Containers {
+				c := &p.Input.Containers[i]
+				if c.State != podplan.Running || ctx.Err() != nil {
+					continue
+				}
+				path := filepath.Join(podconfig.LogDir(k.cfg.PodLogsDir, p.Pod), podconfig.LogPath(c.Name, c.Attempt))
+				if _, err := logs.Rotate(ctx, k.deps.Runtime, c.ID, path, limits, time.Now()); err != nil && ctx.Err() == nil {
+					klog.FromContext(ctx).Error(err, "Log not rotated", "container", c.Name, "podUID", p.Pod.UID)
+				}
+			}
+		}
+	}
+	return nil
+}
