@@ -54,6 +54,7 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	}
 	e.cmd = exec.Command(r.Path, append(args, o.ID)...) //nolint:noctx // ended by Kill
 	e.cmd.Dir = "/"
+	e.cmd.Env = cleanEnv(os.Environ())
 	e.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 	if o.Stdin != nil {
 		e.cmd.Stdin = o.Stdin

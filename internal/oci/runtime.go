@@ -146,6 +146,14 @@ func monitorEnv(env []string) []string {
 	})
 }
 
+// cleanEnv drops what systemd says to Wherry alone: a runtime would pass it on to
+// the container, and crun mounts its notify socket there.
+func cleanEnv(env []string) []string {
+	return slices.DeleteFunc(env, func(e string) bool {
+		return strings.HasPrefix(e, "NOTIFY_SOCKET=") || strings.HasPrefix(e, "LISTEN_")
+	})
+}
+
 // readSync reads what conmon reports over _OCI_SYNCPIPE (API version 1).
 func readSync(f io.Reader) (int, error) {
 	var msg struct {
