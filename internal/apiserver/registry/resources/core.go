@@ -12,6 +12,7 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/namespace"
 	"wherry.dev/internal/apiserver/registry/node"
+	"wherry.dev/internal/apiserver/registry/printers"
 )
 
 func nodes(deps Deps) registry.Row[*corev1.Node] {
@@ -22,6 +23,7 @@ func nodes(deps Deps) registry.Row[*corev1.Node] {
 		ShortNames: []string{"no"},
 		New:        func() *corev1.Node { return &corev1.Node{} },
 		NewList:    list[corev1.NodeList](),
+		Table:      printers.Nodes,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Node]{
 			Update: func(_ context.Context, obj, old *corev1.Node) { obj.Status = old.Status },
@@ -49,6 +51,7 @@ func namespaces() registry.Row[*corev1.Namespace] {
 		ShortNames: []string{"ns"},
 		New:        func() *corev1.Namespace { return &corev1.Namespace{} },
 		NewList:    list[corev1.NamespaceList](),
+		Table:      printers.Namespaces,
 		CheckName:  validation.ValidateNamespaceName,
 		Strategy: registry.Strategy[*corev1.Namespace]{
 			Create:       namespace.PrepareCreate,
@@ -89,6 +92,7 @@ func configMaps() registry.Row[*corev1.ConfigMap] {
 		Namespaced: true,
 		New:        func() *corev1.ConfigMap { return &corev1.ConfigMap{} },
 		NewList:    list[corev1.ConfigMapList](),
+		Table:      printers.ConfigMaps,
 		CheckName:  validation.NameIsDNSSubdomain,
 	}
 }
@@ -101,6 +105,7 @@ func secrets() registry.Row[*corev1.Secret] {
 		Namespaced: true,
 		New:        func() *corev1.Secret { return &corev1.Secret{} },
 		NewList:    list[corev1.SecretList](),
+		Table:      printers.Secrets,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Secret]{
 			Update: func(_ context.Context, obj, old *corev1.Secret) {
@@ -123,6 +128,7 @@ func serviceAccounts(deps Deps) registry.Row[*corev1.ServiceAccount] {
 		Namespaced: true,
 		New:        func() *corev1.ServiceAccount { return &corev1.ServiceAccount{} },
 		NewList:    list[corev1.ServiceAccountList](),
+		Table:      printers.ServiceAccounts,
 		CheckName:  validation.ValidateServiceAccountName,
 		Endpoints: func(*registry.Endpoints[*corev1.ServiceAccount]) map[string]rest.Storage {
 			return map[string]rest.Storage{"token": deps.Tokens}
@@ -140,6 +146,7 @@ func services(deps Deps) registry.Row[*corev1.Service] {
 		Namespaced: true,
 		New:        func() *corev1.Service { return &corev1.Service{} },
 		NewList:    list[corev1.ServiceList](),
+		Table:      printers.Services,
 		CheckName:  validation.NameIsDNS1035Label,
 		Strategy: registry.Strategy[*corev1.Service]{
 			Create: func(_ context.Context, s *corev1.Service) { s.Status = corev1.ServiceStatus{} },
@@ -167,6 +174,7 @@ func endpoints() registry.Row[*corev1.Endpoints] { //nolint:staticcheck // depre
 		Namespaced: true,
 		New:        func() *corev1.Endpoints { return &corev1.Endpoints{} },
 		NewList:    list[corev1.EndpointsList](),
+		Table:      printers.Endpoints,
 		CheckName:  validation.NameIsDNSSubdomain,
 	}
 }
@@ -192,6 +200,7 @@ func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
 		ShortNames: []string{"pv"},
 		New:        func() *corev1.PersistentVolume { return &corev1.PersistentVolume{} },
 		NewList:    list[corev1.PersistentVolumeList](),
+		Table:      printers.PersistentVolumes,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.PersistentVolume]{
 			Create: func(_ context.Context, v *corev1.PersistentVolume) {
@@ -218,6 +227,7 @@ func persistentVolumeClaims() registry.Row[*corev1.PersistentVolumeClaim] {
 		Namespaced: true,
 		New:        func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} },
 		NewList:    list[corev1.PersistentVolumeClaimList](),
+		Table:      printers.PersistentVolumeClaims,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.PersistentVolumeClaim]{
 			Create: func(_ context.Context, c *corev1.PersistentVolumeClaim) {

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/printers"
 )
 
 // events are stored once and served twice: as core/v1 and as events.k8s.io/v1.
@@ -18,6 +19,7 @@ func events(deps Deps) registry.Row[*corev1.Event] {
 		Namespaced: true,
 		New:        func() *corev1.Event { return &corev1.Event{} },
 		NewList:    list[corev1.EventList](),
+		Table:      printers.Events,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy:   registry.Strategy[*corev1.Event]{CreateOnUpdate: true},
 		TTL:        func(*corev1.Event) uint64 { return uint64(deps.EventTTL.Seconds()) },

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/printers"
 )
 
 func leases() registry.Row[*coordinationv1.Lease] {
@@ -21,6 +22,7 @@ func leases() registry.Row[*coordinationv1.Lease] {
 		Namespaced: true,
 		New:        func() *coordinationv1.Lease { return &coordinationv1.Lease{} },
 		NewList:    list[coordinationv1.LeaseList](),
+		Table:      printers.Leases,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy:   registry.Strategy[*coordinationv1.Lease]{CreateOnUpdate: true, NoUnconditionalUpdate: true},
 	}
@@ -34,6 +36,7 @@ func endpointSlices() registry.Row[*discoveryv1.EndpointSlice] {
 		Namespaced: true,
 		New:        func() *discoveryv1.EndpointSlice { return &discoveryv1.EndpointSlice{} },
 		NewList:    list[discoveryv1.EndpointSliceList](),
+		Table:      printers.EndpointSlices,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*discoveryv1.EndpointSlice]{
 			Create: func(_ context.Context, s *discoveryv1.EndpointSlice) { s.Generation = 1 },
@@ -53,6 +56,7 @@ func runtimeClasses() registry.Row[*nodev1.RuntimeClass] {
 		Singular:  "runtimeclass",
 		New:       func() *nodev1.RuntimeClass { return &nodev1.RuntimeClass{} },
 		NewList:   list[nodev1.RuntimeClassList](),
+		Table:     printers.RuntimeClasses,
 		CheckName: validation.NameIsDNSSubdomain,
 	}
 }
@@ -65,6 +69,7 @@ func priorityClasses() registry.Row[*schedulingv1.PriorityClass] {
 		ShortNames: []string{"pc"},
 		New:        func() *schedulingv1.PriorityClass { return &schedulingv1.PriorityClass{} },
 		NewList:    list[schedulingv1.PriorityClassList](),
+		Table:      printers.PriorityClasses,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*schedulingv1.PriorityClass]{
 			Create: func(_ context.Context, c *schedulingv1.PriorityClass) { c.Generation = 1 },

@@ -10,6 +10,7 @@ import (
 
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/pod"
+	"wherry.dev/internal/apiserver/registry/printers"
 )
 
 func pods(deps Deps) registry.Row[*corev1.Pod] {
@@ -22,6 +23,7 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 		Namespaced: true,
 		New:        func() *corev1.Pod { return &corev1.Pod{} },
 		NewList:    list[corev1.PodList](),
+		Table:      printers.Pods,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Pod]{
 			Create:   pod.PrepareCreate,

@@ -12,6 +12,7 @@ import (
 
 	"wherry.dev/internal/apiserver/quota"
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/printers"
 )
 
 func resourceQuotas(deps Deps) registry.Row[*corev1.ResourceQuota] {
@@ -23,6 +24,7 @@ func resourceQuotas(deps Deps) registry.Row[*corev1.ResourceQuota] {
 		Namespaced: true,
 		New:        func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} },
 		NewList:    list[corev1.ResourceQuotaList](),
+		Table:      printers.ResourceQuotas,
 		CheckName:  validation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.ResourceQuota]{
 			Create: func(_ context.Context, q *corev1.ResourceQuota) { q.Status = corev1.ResourceQuotaStatus{} },

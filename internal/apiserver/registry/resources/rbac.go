@@ -4,6 +4,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/printers"
 )
 
 func roles(Deps) registry.Row[*rbacv1.Role] {
@@ -37,6 +38,7 @@ func roleBindings(Deps) registry.Row[*rbacv1.RoleBinding] {
 		Namespaced: true,
 		New:        func() *rbacv1.RoleBinding { return &rbacv1.RoleBinding{} },
 		NewList:    list[rbacv1.RoleBindingList](),
+		Table:      printers.RoleBindings,
 		Strategy:   registry.Strategy[*rbacv1.RoleBinding]{CreateOnUpdate: true},
 	}
 }
@@ -48,6 +50,7 @@ func clusterRoleBindings(Deps) registry.Row[*rbacv1.ClusterRoleBinding] {
 		Singular: "clusterrolebinding",
 		New:      func() *rbacv1.ClusterRoleBinding { return &rbacv1.ClusterRoleBinding{} },
 		NewList:  list[rbacv1.ClusterRoleBindingList](),
+		Table:    printers.ClusterRoleBindings,
 		Strategy: registry.Strategy[*rbacv1.ClusterRoleBinding]{CreateOnUpdate: true},
 	}
 }
