@@ -3,9 +3,11 @@ package kubelet
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +35,12 @@ type world struct {
 	client *fake.Clientset
 	cfg    Config
 	k      *Kubelet
+	alone  bool // no API server
+
+	mu   sync.Mutex
+	told []string // events
+	uids int
+
 	cancel context.CancelFunc
 	done   chan error
 }
@@ -70,6 +78,26 @@ func newWorld(t *testing.T, objs ...runtime.Object) *world {
 			ClusterIP: "10.96.0.1", Ports: []v1.ServicePort{{Name: "https", Port: 443, Protocol: v1.ProtocolTCP}},
 		}})
 	w := &world{t: t, rt: fakecri.New("busybox:latest"), client: fake.NewClientset(objs...), cfg: cfg}
+	w.client.PrependReactor("create", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		create, ok := a.(clienttesting.CreateAction)
+		if !ok {
+			return false, nil, nil
+		}
+		// In virtual time all events of a pod would get the same name.
+		if ev, ok := create.GetObject().(*v1.Event); ok {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.told = append(w.told, ev.Reason+": "+ev.Message)
+			return true, ev, nil
+		}
+		if m, ok := create.GetObject().(metav1.Object); ok && m.GetUID() == "" {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.uids++
+			m.SetUID(types.UID(fmt.Sprintf("uid-%d", w.uids)))
+		}
+		return false, nil, nil
+	})
 	w.client.PrependReactor("create", "serviceaccounts", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if a.GetSubresource() != "token" {
 			return false, nil, nil
@@ -86,10 +114,14 @@ func newWorld(t *testing.T, objs ...runtime.Object) *world {
 
 func (w *world) start() {
 	w.t.Helper()
-	k, err := New(w.cfg, Deps{
-		Client: w.client, Runtime: fakecri.Service{Runtime: w.rt}, Images: fakecri.Images{Runtime: w.rt},
+	deps := Deps{
+		Runtime: fakecri.Service{Runtime: w.rt}, Images: fakecri.Images{Runtime: w.rt},
 		Cgroups: noCgroups{filepath.Join(filepath.Dir(w.cfg.RootDir), "cgroup")},
-	})
+	}
+	if !w.alone {
+		deps.Client = w.client
+	}
+	k, err := New(w.cfg, deps)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -299,4 +331,8 @@ func TestOrphanIsTornDown(t *testing.T) {
 		w.until("nothing left", func() bool { return w.rt.Sandboxes()+w.rt.Containers() == 0 && len(w.k.table.List()) == 0 })
 		w.stop()
 	})
+}
+
+func contextWithCancel(t *testing.T) (context.Context, context.CancelFunc) {
+	return context.WithCancel(t.Context())
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -211,7 +212,14 @@ func (w *Worker) setAbsent(last *v1.Pod) {
 	w.mu.Lock()
 	w.absent = true
 	if last != nil {
-		w.pod = last
+		// The object went before the pod did: it was deleted by force. What runs has
+		// only the shortest grace period left.
+		p := *last
+		p.DeletionGracePeriodSeconds = new(int64)
+		if p.DeletionTimestamp == nil {
+			p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		}
+		w.pod = &p
 	}
 	w.mu.Unlock()
 	w.Wake()
