@@ -107,14 +107,19 @@ func (e *Exec) Wait() (code int, err error) {
 	return code, nil
 }
 
-// Kill ends the command with SIGKILL: the process in the container, then the
-// runtime's.
+// Kill ends the command with SIGKILL. The runtime's process then ends by itself,
+// having reaped the command; killing it too would leave that to the machine's init,
+// and a PID namespace does not end before its last zombie. Only while there is no
+// command yet the runtime itself is killed.
 func (e *Exec) Kill() error {
 	pid, err := ReadPID(e.file("pid"))
 	if err == nil {
 		err = unix.Kill(pid, unix.SIGKILL)
+		if err == nil || errors.Is(err, unix.ESRCH) {
+			return nil
+		}
 	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+	if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	if err := e.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {

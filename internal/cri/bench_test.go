@@ -1,0 +1,84 @@
+package cri
+
+import (
+	"sync"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func BenchmarkRunPodSandbox(b *testing.B) {
+	n := newNode(b)
+	for b.Loop() {
+		id, err := n.run.RunPodSandbox(b.Context(), n.podConfig(), "")
+		n.must(err)
+		b.StopTimer()
+		n.must(n.run.StopPodSandbox(b.Context(), id))
+		n.must(n.run.RemovePodSandbox(b.Context(), id))
+		b.StartTimer()
+	}
+}
+
+func BenchmarkStopAndRemovePodSandbox(b *testing.B) {
+	n := newNode(b)
+	for b.Loop() {
+		b.StopTimer()
+		id, err := n.run.RunPodSandbox(b.Context(), n.podConfig(), "")
+		n.must(err)
+		b.StartTimer()
+		n.must(n.run.StopPodSandbox(b.Context(), id))
+		n.must(n.run.RemovePodSandbox(b.Context(), id))
+	}
+}
+
+func benchContainer(b *testing.B, change func(*runtimeapi.ContainerConfig)) {
+	p := newNode(b).pod()
+	cfg := containerConfig("main", "sleep", "1000")
+	change(cfg)
+	for b.Loop() {
+		cfg.Metadata.Attempt++
+		id := p.start(cfg)
+		b.StopTimer()
+		p.must(p.run.RemoveContainer(b.Context(), id))
+		b.StartTimer()
+	}
+}
+
+func BenchmarkCreateAndStart(b *testing.B) { benchContainer(b, func(*runtimeapi.ContainerConfig) {}) }
+
+func BenchmarkCreateAndStartUnconfined(b *testing.B) {
+	benchContainer(b, func(c *runtimeapi.ContainerConfig) {
+		c.Linux.SecurityContext.Seccomp = nil
+	})
+}
+
+func BenchmarkExecSync(b *testing.B) {
+	p := newNode(b).pod()
+	id := p.start(containerConfig("main", "sleep", "1000"))
+	for b.Loop() {
+		p.exec(id, "true")
+	}
+}
+
+// BenchmarkPodsInParallel is a pod with one container, from nothing to removed,
+// eight side by side.
+func BenchmarkPodsInParallel(b *testing.B) {
+	n := newNode(b)
+	work := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range work {
+				p := n.pod()
+				p.start(containerConfig("main", "sleep", "1000"))
+				n.must(n.run.RemovePodSandbox(b.Context(), p.id))
+			}
+		})
+	}
+	for b.Loop() {
+		work <- struct{}{}
+	}
+	close(work)
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
+}
