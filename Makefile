@@ -31,7 +31,7 @@ deps: ## install what a node needs from Debian: crun, runc, conmon, busybox, nft
 	@packaging/deps.sh
 
 build: ## build bin/wherry
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/wherry
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/wherry
 
 images: deps ## build the demo images into out/images
 	@$(GO) run ./test/images/build out/images

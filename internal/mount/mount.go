@@ -104,3 +104,12 @@ func UnmountUnder(dir string) error {
 	}
 	return errors.Join(errs...)
 }
+
+// IsTmpfs tells whether path lies on a tmpfs.
+func IsTmpfs(path string) (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return false, fmt.Errorf("statfs %s: %w", path, err)
+	}
+	return st.Type == unix.TMPFS_MAGIC, nil
+}

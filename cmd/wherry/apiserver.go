@@ -1,0 +1,38 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"wherry.dev/internal/apiserver"
+)
+
+func apiserverCommand() *cobra.Command {
+	cfg := apiserver.DefaultConfig()
+	cmd := &cobra.Command{
+		Use:   "apiserver",
+		Short: "The API server alone, with kube-apiserver's flags",
+		Long: `Serves the Kubernetes API from an etcd inside of this process, or from the one at
+--etcd-servers. Flags are kube-apiserver's; one that has no effect here warns.`,
+		Example: `  wherry apiserver --data-dir /var/lib/wherry-api --secure-port 6443
+  wherry apiserver --etcd-servers https://10.0.0.2:2379 --cert-dir /etc/kubernetes/pki`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if errs := cfg.Validate(); len(errs) > 0 {
+				return errors.Join(errs...)
+			}
+			s, err := apiserver.New(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if err := notify(cmd.Context(), s.Ready(), s.Run); err != nil {
+				return fmt.Errorf("apiserver: %w", err)
+			}
+			return nil
+		},
+	}
+	cfg.AddFlags(cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"wherry.dev/internal/cri"
+	"wherry.dev/internal/image"
+	"wherry.dev/internal/mount"
+	"wherry.dev/internal/version"
+)
+
+func criCommand(d *dirs) *cobra.Command {
+	var listen, podCIDR string
+	cfg := cri.Config{InstanceID: "cri", Version: version.Version}
+	cmd := &cobra.Command{
+		Use:   "cri",
+		Short: "The container runtime alone, for crictl and other kubelets",
+		Long: `Serves the CRI v1 RuntimeService and ImageService on a socket. Containers go on
+running when it stops; the next start on the same folders finds them.`,
+		Example: `  wherry cri --listen unix:///run/wherry/cri.sock
+  crictl --runtime-endpoint unix:///run/wherry/cri.sock ps`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			data, run, err := d.resolve()
+			if err != nil {
+				return err
+			}
+			if cfg.PodCIDR, err = netip.ParsePrefix(podCIDR); err != nil {
+				return fmt.Errorf("--pod-cidr: %w", err)
+			}
+			if cfg.Socket, err = socketPath(listen, run); err != nil {
+				return err
+			}
+			if err := mount.Tmpfs(run, 0o700, 0); err != nil {
+				return err
+			}
+			cfg.Root, cfg.State = filepath.Join(data, "cri"), filepath.Join(run, "cri")
+			images, err := image.Open(filepath.Join(data, "store"))
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, images.Close()) }()
+			s, err := cri.New(cmd.Context(), cfg, images)
+			if err != nil {
+				return err
+			}
+			ready := make(chan struct{})
+			close(ready) // New has recovered everything; what is left is to listen
+			return notify(cmd.Context(), ready, s.Run)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", "", "socket to serve on, unix://PATH (default RUN-DIR/cri.sock)")
+	f.StringVar(&podCIDR, "pod-cidr", "10.88.0.0/16", "network that pods get their addresses from, unless a CNI network is configured")
+	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "folder of CNI networks; without one there Wherry's own bridge is used")
+	f.StringSliceVar(&cfg.CNIBinDirs, "cni-bin-dir", []string{"/opt/cni/bin"}, "folders of CNI plugins")
+	f.StringVar(&cfg.DefaultRuntime, "runtime", "", "OCI runtime: crun or runc (default: the first of them that is installed)")
+	f.StringVar(&cfg.StreamAddress, "stream-address", "127.0.0.1:0", "address for exec, attach and port-forward streams")
+	f.StringVar(&cfg.InstanceID, "instance-id", cfg.InstanceID, "makes bridge, nftables table and cgroups unique among the runtimes of a machine")
+	return cmd
+}
+
+func socketPath(listen, runDir string) (string, error) {
+	if listen == "" {
+		return filepath.Join(runDir, "cri.sock"), nil
+	}
+	path, ok := strings.CutPrefix(listen, "unix://")
+	if !ok || !filepath.IsAbs(path) {
+		return "", fmt.Errorf("--listen %q: want unix:// and an absolute path", listen)
+	}
+	return path, nil
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/config"
+	"wherry.dev/internal/daemon"
+)
+
+// envNotify names the file descriptor on which a detached daemon tells the `wherry
+// up --detach` that started it how it gets on.
+const envNotify = "WHERRY_NOTIFY_FD"
+
+// Words on that file descriptor, each a line with its text behind it.
+const (
+	sayProgress = "progress "
+	sayReady    = "ready "
+	sayError    = "error "
+)
+
+func upCommand(d *dirs) *cobra.Command {
+	cfg := config.Default()
+	var file string
+	var detach bool
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start a node: API server, scheduler, controllers, kubelet, runtime, network",
+		Long: `Starts a whole Kubernetes node in one process and, with --detach, returns as soon
+as it is Ready. Stopping or killing it leaves the containers running; the next up on
+the same folders finds them and goes on. ` + "`wherry down`" + ` takes the pods down too.
+
+Flags can also stand in ` + config.DefaultConfigFile + ` and in config.d/*.yaml beside it, under
+the same names.`,
+		Example: `  wherry up --detach
+  wherry up --data-dir /srv/a --run-dir /run/a --node-name a --secure-port 7443 \
+    --kubelet-port 7250 --pod-cidr 10.250.0.0/24     # a second one beside the first`,
+		Args: cobra.NoArgs,
+	}
+	cfg.AddFlags(cmd.Flags())
+	cmd.Flags().StringVar(&file, "config", "", "config file (default "+config.DefaultConfigFile+", where it exists)")
+	cmd.Flags().BoolVar(&detach, "detach", false, "go on in the background; return when the node is Ready")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := daemon.RequireRoot(); err != nil {
+			return err
+		}
+		full, err := loadConfig(cmd.Flags(), d, file)
+		if err != nil {
+			return err
+		}
+		if detach {
+			return upDetached(cmd.Context(), cmd.ErrOrStderr(), full)
+		}
+		return upForeground(cmd.Context(), cmd.ErrOrStderr(), full)
+	}
+	return cmd
+}
+
+// loadConfig puts file, environment and flags together; flags that were given win.
+func loadConfig(given *pflag.FlagSet, d *dirs, file string) (config.Config, error) {
+	c := config.Default()
+	if err := c.Load(file); err != nil {
+		return c, err
+	}
+	fields := pflag.NewFlagSet("", pflag.ContinueOnError)
+	c.AddFlags(fields)
+	var errs []error
+	given.Visit(func(f *pflag.Flag) {
+		if field := fields.Lookup(f.Name); field != nil {
+			errs = append(errs, copyValue(field.Value, f.Value))
+		}
+	})
+	if d.data != "" {
+		c.DataDir = d.data
+	}
+	if d.run != "" {
+		c.RunDir = d.run
+	}
+	errs = append(errs, c.Complete())
+	return c, errors.Join(errs...)
+}
+
+func copyValue(to, from pflag.Value) error {
+	src, ok := from.(pflag.SliceValue)
+	dst, okDst := to.(pflag.SliceValue)
+	if ok && okDst {
+		return dst.Replace(src.GetSlice())
+	}
+	return to.Set(from.String())
+}
+
+func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
+	say := newNotifier(out)
+	setVerbosity(cfg.Verbosity)
+	if os.Getenv("GOGC") == "" {
+		// a node's live heap is small and its garbage short-lived: half the head room
+		// costs little time and keeps tens of MiB off small machines
+		debug.SetGCPercent(50)
+	}
+	dm := daemon.New(cfg, say.progress)
+	err := notify(ctx, dm.Ready(), func(ctx context.Context) error {
+		done := make(chan struct{})
+		told := make(chan struct{})
+		go func() {
+			defer close(told)
+			select {
+			case <-dm.Ready():
+				say.ready(fmt.Sprintf("node %s is Ready; try: wherry kubectl --data-dir %s get nodes", cfg.NodeName, cfg.DataDir))
+			case <-done:
+			}
+		}()
+		err := dm.Run(ctx)
+		close(done)
+		<-told
+		return err
+	})
+	if err != nil {
+		say.failed(err)
+	}
+	return err
+}
+
+func setVerbosity(v int) {
+	var fs flag.FlagSet
+	klog.InitFlags(&fs)
+	_ = fs.Set("v", strconv.Itoa(v)) // a number always parses
+}
+
+// notifier tells the process that waits, or the terminal.
+type notifier struct {
+	pipe *os.File
+	out  io.Writer
+}
+
+func newNotifier(out io.Writer) *notifier {
+	n := &notifier{out: out}
+	if fd, err := strconv.Atoi(os.Getenv(envNotify)); err == nil {
+		n.pipe = os.NewFile(uintptr(fd), "notify")
+		syscall.CloseOnExec(fd)
+		_ = os.Unsetenv(envNotify) // not for our children
+	}
+	return n
+}
+
+func (n *notifier) progress(s string) { n.say(sayProgress, s) }
+
+func (n *notifier) ready(s string) {
+	n.say(sayReady, s)
+	n.hangUp()
+}
+
+func (n *notifier) failed(err error) {
+	if n.pipe != nil {
+		n.say(sayError, oneLine(err))
+		n.hangUp()
+	}
+}
+
+func (n *notifier) say(word, text string) {
+	if n.pipe == nil {
+		fmt.Fprintln(n.out, "wherry: "+text)
+		return
+	}
+	// when nobody listens any more there is nobody to tell
+	_, _ = fmt.Fprintln(n.pipe, word+text)
+}
+
+func (n *notifier) hangUp() {
+	if n.pipe != nil {
+		_ = n.pipe.Close()
+	}
+}
+
+// upDetached starts this program again, in a session of its own, and waits until
+// it is Ready or says why it is not.
+func upDetached(ctx context.Context, out io.Writer, cfg config.Config) error {
+	logFile, err := openLog(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = logFile.Close() }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	child := exec.Command(self, slices.DeleteFunc(slices.Clone(os.Args[1:]), func(a string) bool {
+		return a == "--detach" || strings.HasPrefix(a, "--detach=")
+	})...)
+	child.Stdout, child.Stderr = logFile, logFile
+	child.ExtraFiles = []*os.File{w}
+	child.Env = append(os.Environ(), envNotify+"=3")
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := child.Start(); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	if err := follow(ctx, out, r); err != nil {
+		return giveUp(ctx, child, err, logFile.Name())
+	}
+	return child.Process.Release()
+}
+
+func openLog(dataDir string) (*os.File, error) {
+	dir := filepath.Join(dataDir, "log")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(filepath.Join(dir, "wherry.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+}
+
+var errSilent = errors.New("wherry ended without a word")
+
+// follow prints what the daemon says until it is Ready.
+func follow(ctx context.Context, out io.Writer, r *os.File) error {
+	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Now()) })
+	defer stop()
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		word, text, _ := strings.Cut(lines.Text(), " ")
+		switch word + " " {
+		case sayReady:
+			fmt.Fprintln(out, "wherry: "+text)
+			return nil
+		case sayError:
+			return errors.New(text)
+		case sayProgress:
+			fmt.Fprintln(out, "wherry: "+text)
+		}
+	}
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return errSilent
+}
+
+// giveUp ends the daemon if it still runs, so that nothing half-made stays.
+func giveUp(ctx context.Context, child *exec.Cmd, err error, logFile string) error {
+	if ctx.Err() != nil {
+		_ = child.Process.Signal(syscall.SIGTERM) // it may be gone already
+	}
+	_ = child.Wait() // its exit status says less than its words
+	if errors.Is(err, errSilent) {
+		return fmt.Errorf("%w; its log is %s", err, logFile)
+	}
+	return err
+}

@@ -1,0 +1,157 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/image"
+	"wherry.dev/internal/trace"
+)
+
+// ControlSocket is where the daemon of a run dir answers the wherry commands that
+// the Kubernetes API has no words for. Only root can open it.
+func ControlSocket(runDir string) string { return filepath.Join(runDir, "control.sock") }
+
+// control serves traces, the image store, and profiles of the process.
+type control struct {
+	images *image.Store
+	traces *trace.Store
+}
+
+func (c *control) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /trace", c.trace)
+	mux.HandleFunc("GET /images", c.list)
+	mux.HandleFunc("DELETE /images", c.remove)
+	mux.HandleFunc("POST /images/import", c.importArchive)
+	mux.HandleFunc("POST /images/pull", c.pull)
+	mux.HandleFunc("POST /images/prune", c.prune)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// serve answers on the socket until ctx ends.
+func (c *control) serve(ctx context.Context, path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	srv := &http.Server{Handler: c.handler(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	return nil
+}
+
+func (c *control) trace(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	t, ok := c.traces.Pod(q.Get("uid"))
+	if !ok && q.Get("name") != "" {
+		t, ok = c.traces.ByName(q.Get("namespace"), q.Get("name"))
+	}
+	if !ok {
+		answerError(w, http.StatusNotFound, errors.New("no trace of this pod; traces are kept in memory since the last start of wherry"))
+		return
+	}
+	answer(w, t)
+}
+
+func (c *control) list(w http.ResponseWriter, _ *http.Request) { answer(w, c.images.List()) }
+
+func (c *control) remove(w http.ResponseWriter, r *http.Request) {
+	if err := c.images.Remove(r.Context(), r.URL.Query().Get("ref")); err != nil {
+		answerError(w, statusOf(err), err)
+		return
+	}
+	answer(w, struct{}{})
+}
+
+func (c *control) importArchive(w http.ResponseWriter, r *http.Request) {
+	imgs, err := c.images.Import(r.Context(), r.URL.Query().Get("path"))
+	if err != nil {
+		answerError(w, http.StatusUnprocessableEntity, err)
+		return
+	}
+	answer(w, imgs)
+}
+
+func (c *control) prune(w http.ResponseWriter, r *http.Request) {
+	imgs, err := c.images.Prune(r.Context())
+	if err != nil {
+		answerError(w, http.StatusInternalServerError, err)
+		return
+	}
+	answer(w, imgs)
+}
+
+// pullMessage is one line of the answer to a pull: progress, then the image or the error.
+type pullMessage struct {
+	Progress *image.Progress `json:"progress,omitempty"`
+	Image    *image.Image    `json:"image,omitempty"`
+	Error    string          `json:"error,omitempty"`
+}
+
+func (c *control) pull(w http.ResponseWriter, r *http.Request) {
+	lines := make(chan pullMessage, 1)
+	go func() {
+		defer close(lines)
+		img, err := c.images.Pull(r.Context(), r.URL.Query().Get("ref"), image.PullOptions{Progress: func(p image.Progress) {
+			select {
+			case lines <- pullMessage{Progress: &p}:
+			default: // the reader is busy: the next figure will do
+			}
+		}})
+		if err != nil {
+			lines <- pullMessage{Error: err.Error()}
+			return
+		}
+		lines <- pullMessage{Image: &img}
+	}()
+	enc, flush := json.NewEncoder(w), http.NewResponseController(w)
+	for l := range lines {
+		if err := errors.Join(enc.Encode(l), flush.Flush()); err != nil {
+			klog.FromContext(r.Context()).V(2).Info("The client of an image pull has gone", "err", err)
+		}
+	}
+}
+
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, image.ErrNotFound):
+		return http.StatusNotFound
+	case errors.Is(err, image.ErrInUse):
+		return http.StatusConflict
+	}
+	return http.StatusInternalServerError
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		klog.Background().V(2).Info("The client of the control socket has gone", "err", err)
+	}
+}
+
+func answerError(w http.ResponseWriter, status int, err error) {
+	http.Error(w, err.Error(), status)
+}

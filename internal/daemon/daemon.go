@@ -1,0 +1,176 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/apiserver"
+	"wherry.dev/internal/config"
+	"wherry.dev/internal/cri"
+	"wherry.dev/internal/image"
+	"wherry.dev/internal/kubelet"
+	"wherry.dev/internal/mount"
+	"wherry.dev/internal/record"
+	"wherry.dev/internal/trace"
+)
+
+// StoreDir is the image store of a data dir.
+func StoreDir(dataDir string) string { return filepath.Join(dataDir, "store") }
+
+// Daemon is one node. Make it by New, Run it once.
+type Daemon struct {
+	cfg      config.Config
+	progress func(string)
+	traces   *trace.Store
+	group    *group
+
+	lock   *instanceLock
+	fresh  bool // nothing of the instance ran when this start began
+	images *image.Store
+	api    *apiserver.Server
+	cri    *cri.Server
+	node   *kubelet.Kubelet
+	ready  chan struct{}
+}
+
+// New takes a complete configuration; progress hears, in a few words, what is
+// being done.
+func New(cfg config.Config, progress func(string)) *Daemon {
+	return &Daemon{cfg: cfg, progress: progress, traces: trace.NewStore(), group: newGroup(), ready: make(chan struct{})}
+}
+
+// Ready is closed when the node is Ready.
+func (d *Daemon) Ready() <-chan struct{} { return d.ready }
+
+// Run starts the node:
+//
+//  1. check what can be checked before anything is made
+//  2. data dir, lock, run dir (on a tmpfs of its own where it is not on one)
+//  3. API server and, side by side, image store and CRI runtime
+//  4. kubeconfig, controllers, scheduler
+//  5. kubelet, until the node is Ready
+//
+// It returns when ctx ends or a component fails, after everything has stopped in
+// the reverse order. Containers go on running.
+func (d *Daemon) Run(ctx context.Context) (err error) {
+	if err := preflight(ctx, &d.cfg); err != nil {
+		return err
+	}
+	if err := d.openDirs(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.lock.release()) }()
+	started := false
+	defer func() {
+		if d.fresh && !started {
+			// what a start that failed has made goes again; had anything run here
+			// before, the run dir would not be new
+			err = errors.Join(err, removeRunning(context.WithoutCancel(ctx), d.cfg))
+		}
+	}()
+	shutdown := d.traces.Install()
+	defer func() { err = errors.Join(err, shutdown(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, d.stop(ctx)) }()
+	if err := d.startAll(ctx); err != nil {
+		return err
+	}
+	started = true
+	close(d.ready)
+	return d.group.wait(ctx)
+}
+
+func (d *Daemon) startAll(ctx context.Context) error {
+	begin := time.Now()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.startAPI(ctx, gctx) })
+	g.Go(func() error { return d.startRuntime(ctx, gctx) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := d.startControllers(ctx); err != nil {
+		return err
+	}
+	if err := d.startKubelet(ctx); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("The node is Ready", "node", d.cfg.NodeName, "after", time.Since(begin).Round(time.Millisecond))
+	return nil
+}
+
+func (d *Daemon) stop(ctx context.Context) error {
+	klog.FromContext(ctx).Info("Stopping; containers go on running")
+	err := d.group.stop()
+	if d.images != nil {
+		err = errors.Join(err, d.images.Close())
+	}
+	return err
+}
+
+func (d *Daemon) openDirs() error {
+	for _, dir := range []string{d.cfg.DataDir, d.cfg.ImagesDir(), d.cfg.ManifestDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	var err error
+	if d.lock, err = lockInstance(d.cfg.DataDir); err != nil {
+		return err
+	}
+	if err = record.Write(instanceFile(d.cfg.DataDir), 1, d.cfg); err == nil {
+		d.fresh, err = openRunDir(d.cfg.RunDir)
+	}
+	if err != nil {
+		return errors.Join(err, d.lock.release())
+	}
+	return nil
+}
+
+// openRunDir puts the run dir on a tmpfs: what is there need not survive a reboot,
+// and it is made and removed with every pod. Fresh tells that nothing was there yet.
+func openRunDir(dir string) (fresh bool, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	fresh = len(entries) == 0
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fresh, err
+	}
+	onTmpfs, err := mount.IsTmpfs(dir)
+	if err != nil || onTmpfs {
+		return fresh, err
+	}
+	return fresh, mount.Tmpfs(dir, 0o700, 0)
+}
+
+func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
+	d.progress("starting the API server")
+	c := apiserver.DefaultConfig()
+	c.DataDir, c.CertDir = d.cfg.DataDir, filepath.Join(d.cfg.DataDir, "pki")
+	c.BindAddress, c.SecurePort = net.ParseIP(d.cfg.BindAddress), d.cfg.SecurePort
+	c.AdvertiseAddress = net.ParseIP(d.cfg.NodeIP)
+	c.ClusterDomain = d.cfg.ClusterDomain
+	c.EtcdServers = d.cfg.EtcdServers
+	c.ServingNames = []string{d.cfg.NodeName, "localhost", "127.0.0.1", d.cfg.NodeIP}
+	_, cidr, err := net.ParseCIDR(d.cfg.ServiceCIDR)
+	if err != nil {
+		return err
+	}
+	c.ServiceCIDR = cidr
+	if d.api, err = apiserver.New(ctx, c); err != nil {
+		return err
+	}
+	d.group.start(ctx, "apiserver", d.api.Run)
+	if err := d.group.ready(startCtx, "the API server", d.api.Ready()); err != nil {
+		return err
+	}
+	return d.writeAdminKubeconfig()
+}

@@ -1,0 +1,218 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/config"
+	"wherry.dev/internal/cri"
+	"wherry.dev/internal/image"
+	"wherry.dev/internal/mount"
+	"wherry.dev/internal/record"
+)
+
+// stopPatience is how long a daemon may take to stop; its components drain their
+// requests first.
+const stopPatience = time.Minute
+
+// instanceFile keeps the configuration of the last start, because `wherry down` is
+// told no more than the folders.
+func instanceFile(dataDir string) string { return filepath.Join(dataDir, "instance.json") }
+
+// Down stops the daemon of an instance, if it runs, and then everything that ran
+// on it: containers get a SIGTERM and ten seconds. Afterwards no process, mount,
+// namespace, link, rule or cgroup of the instance is left; with purge its data is
+// gone too. It is safe to repeat, and after a crash at any moment.
+func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func(string)) error {
+	if err := RequireRoot(); err != nil {
+		return err
+	}
+	if err := stopDaemon(ctx, dataDir, progress); err != nil {
+		return err
+	}
+	cfg, known, err := lastConfig(dataDir, runDir)
+	if err != nil {
+		return err
+	}
+	if known {
+		if err := takeDown(ctx, cfg, progress); err != nil {
+			return err
+		}
+	}
+	if !purge {
+		return nil
+	}
+	progress("removing " + dataDir)
+	return purgeData(cfg)
+}
+
+// stopDaemon ends the daemon and waits until it is gone.
+func stopDaemon(ctx context.Context, dataDir string, progress func(string)) error {
+	pid, err := RunningPID(dataDir)
+	if errors.Is(err, ErrNotRunning) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("stop wherry (pid %d): %w", pid, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	progress(fmt.Sprintf("stopping wherry (pid %d)", pid))
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("stop wherry (pid %d): %w", pid, err)
+		}
+		if ended, err := waitExit(ctx, fd, stopPatience); err != nil || ended {
+			return err
+		}
+		progress(fmt.Sprintf("it did not stop within %s: killing it", stopPatience))
+	}
+	return fmt.Errorf("wherry (pid %d) cannot be killed", pid)
+}
+
+// waitExit waits on a pidfd, which becomes readable when its process ends.
+func waitExit(ctx context.Context, fd int, patience time.Duration) (bool, error) {
+	deadline := time.Now().Add(patience)
+	for {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return false, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		// in slices, so that an interrupt of the user is heard
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(min(left, 200*time.Millisecond)/time.Millisecond)+1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return false, err
+		}
+		if n > 0 {
+			return true, nil
+		}
+	}
+}
+
+// lastConfig returns the configuration of the instance's last start; known is
+// false when there was none.
+func lastConfig(dataDir, runDir string) (cfg config.Config, known bool, err error) {
+	cfg = config.Default()
+	_, err = record.Read(instanceFile(dataDir), &cfg)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	} else {
+		known = err == nil
+	}
+	cfg.DataDir, cfg.RunDir = dataDir, runDir
+	return cfg, known, err
+}
+
+// takeDown removes what runs on the instance.
+func takeDown(ctx context.Context, cfg config.Config, progress func(string)) (err error) {
+	lock, err := lockInstance(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.release()) }()
+	progress("stopping the pods")
+	if _, err := openRunDir(cfg.RunDir); err != nil {
+		return err
+	}
+	return removeRunning(ctx, cfg)
+}
+
+// removeRunning takes everything away that is not data. The caller holds the
+// instance's lock, and nothing else of the instance runs.
+func removeRunning(ctx context.Context, cfg config.Config) error {
+	if err := teardownRuntime(ctx, cfg); err != nil {
+		return err
+	}
+	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
+		return err
+	}
+	if err := errors.Join(cgroup.Kill(cfg.CgroupRoot()), cgroup.Remove(cfg.CgroupRoot())); err != nil {
+		return err
+	}
+	if err := mount.UnmountUnder(cfg.RunDir); err != nil {
+		return err
+	}
+	return os.RemoveAll(cfg.RunDir)
+}
+
+func teardownRuntime(ctx context.Context, cfg config.Config) (err error) {
+	images, err := image.Open(StoreDir(cfg.DataDir))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, images.Close()) }()
+	cc, err := criConfig(&cfg)
+	if err != nil {
+		return err
+	}
+	s, err := cri.New(ctx, cc, images)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := stopContainers(ctx, s.Runtime()); err != nil {
+		return err
+	}
+	return s.Teardown(ctx)
+}
+
+// stopGrace is how many seconds a container has between SIGTERM and SIGKILL.
+const stopGrace = 10
+
+// stopContainers ends all containers side by side, politely.
+func stopContainers(ctx context.Context, rt internalapi.RuntimeService) error {
+	running := runtimeapi.ContainerState_CONTAINER_RUNNING
+	list, err := rt.ListContainers(ctx, &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: running}})
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, c := range list {
+		g.Go(func() error { return rt.StopContainer(ctx, c.Id, stopGrace) })
+	}
+	return g.Wait()
+}
+
+// kubeletDir is the kubelet's root dir.
+func kubeletDir(dataDir string) string { return filepath.Join(dataDir, "kubelet") }
+
+// purgeData removes the data, and the logs of the pods that were there.
+func purgeData(cfg config.Config) error {
+	pods, err := os.ReadDir(filepath.Join(kubeletDir(cfg.DataDir), "pods"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, p := range pods {
+		logs, err := filepath.Glob(filepath.Join(cfg.PodLogsDir, "*_"+p.Name()))
+		if err != nil {
+			return err
+		}
+		for _, l := range logs {
+			errs = append(errs, os.RemoveAll(l))
+		}
+	}
+	errs = append(errs, os.RemoveAll(cfg.DataDir))
+	return errors.Join(errs...)
+}

@@ -1,0 +1,93 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"k8s.io/klog/v2"
+)
+
+// group runs components. Each has a context of its own, so that they can be
+// stopped one by one, the youngest first.
+type group struct {
+	failed chan error // capacity 1: the first component that ended by itself
+
+	mu      sync.Mutex
+	members []*member
+}
+
+type member struct {
+	name   string
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // set before done is closed
+}
+
+func newGroup() *group { return &group{failed: make(chan error, 1)} }
+
+// start runs a component until the group stops it. One that returns earlier has failed.
+func (g *group) start(ctx context.Context, name string, run func(context.Context) error) {
+	// not a child of ctx's cancellation: stop decides about the order
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(name))
+	m := &member{name: name, cancel: cancel, done: make(chan struct{})}
+	g.mu.Lock()
+	g.members = append(g.members, m)
+	g.mu.Unlock()
+	go func() {
+		defer close(m.done)
+		err := run(ctx)
+		if ctx.Err() != nil {
+			if err != nil && !errors.Is(err, context.Canceled) {
+				m.err = fmt.Errorf("stop %s: %w", name, err)
+			}
+			return
+		}
+		if err == nil {
+			err = errors.New("ended by itself")
+		}
+		select {
+		case g.failed <- fmt.Errorf("%s: %w", name, err):
+		default:
+		}
+	}()
+}
+
+// wait returns nil when ctx ends, or the error of the first component that failed.
+func (g *group) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-g.failed:
+		return err
+	}
+}
+
+// ready waits until the component says that it is, or something goes wrong.
+func (g *group) ready(ctx context.Context, name string, ready <-chan struct{}) error {
+	select {
+	case <-ready:
+		return nil
+	case err := <-g.failed:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("stopped while waiting for %s", name)
+	}
+}
+
+// stop ends all components, the last started first, each gone before the next.
+func (g *group) stop() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for i := len(g.members) - 1; i >= 0; i-- {
+		m := g.members[i]
+		m.cancel()
+		<-m.done
+		errs = append(errs, m.err)
+	}
+	g.members = nil
+	return errors.Join(errs...)
+}

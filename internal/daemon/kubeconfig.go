@@ -1,0 +1,70 @@
+package daemon
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"wherry.dev/internal/pki"
+	"wherry.dev/internal/record"
+)
+
+// kubeconfigSpec says whom a kubeconfig is for.
+type kubeconfigSpec struct {
+	path   string
+	server string // host:port
+	name   string // of its certificate's files
+	leaf   pki.Leaf
+}
+
+// writeKubeconfig writes a kubeconfig (mode 0600) with a certificate of its own,
+// everything inside the one file, so that it can be copied elsewhere.
+func writeKubeconfig(ca *pki.CA, certDir string, s kubeconfigSpec, now time.Time) error {
+	s.leaf.Client = true
+	certFile, keyFile, err := ca.Issue(certDir, s.name, s.leaf, now)
+	if err != nil {
+		return fmt.Errorf("certificate of %s: %w", s.leaf.CommonName, err)
+	}
+	var pem [3][]byte
+	for i, f := range []string{ca.CertFile, certFile, keyFile} {
+		if pem[i], err = os.ReadFile(f); err != nil {
+			return err
+		}
+	}
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["wherry"] = &clientcmdapi.Cluster{Server: "https://" + s.server, CertificateAuthorityData: pem[0]}
+	cfg.AuthInfos[s.leaf.CommonName] = &clientcmdapi.AuthInfo{ClientCertificateData: pem[1], ClientKeyData: pem[2]}
+	cfg.Contexts["wherry"] = &clientcmdapi.Context{Cluster: "wherry", AuthInfo: s.leaf.CommonName}
+	cfg.CurrentContext = "wherry"
+	data, err := clientcmd.Write(*cfg)
+	if err != nil {
+		return err
+	}
+	return record.WriteFile(s.path, data, 0o600)
+}
+
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// writeAdminKubeconfig writes the administrator's kubeconfig (group system:masters).
+func (d *Daemon) writeAdminKubeconfig() error {
+	return writeKubeconfig(d.api.CA(), filepath.Join(d.cfg.DataDir, "pki"), kubeconfigSpec{
+		path: d.cfg.Kubeconfig(), server: hostPort("127.0.0.1", d.cfg.SecurePort), name: "admin",
+		leaf: pki.Leaf{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}},
+	}, time.Now())
+}
+
+// servingNames are what the node's servers are called by.
+func (d *Daemon) servingNames() (names []string, ips []net.IP) {
+	names = []string{d.cfg.NodeName, "localhost"}
+	ips = []net.IP{net.IPv4(127, 0, 0, 1).To4()}
+	if ip := net.ParseIP(d.cfg.NodeIP); ip != nil && !ip.IsLoopback() {
+		ips = append(ips, ip)
+	}
+	return names, ips
+}

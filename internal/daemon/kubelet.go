@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/config"
+	"wherry.dev/internal/kubelet"
+	"wherry.dev/internal/pki"
+)
+
+func (d *Daemon) startKubelet(ctx context.Context) error {
+	d.progress("starting the kubelet")
+	cfg, err := d.kubeletConfig(time.Now())
+	if err != nil {
+		return err
+	}
+	client, _, err := as(d.api, "system:node:"+d.cfg.NodeName, "system:nodes")
+	if err != nil {
+		return err
+	}
+	groups, err := cgroup.System()
+	if err != nil {
+		return err
+	}
+	d.node, err = kubelet.New(cfg, kubelet.Deps{Client: client, Runtime: d.cri.Runtime(), Images: d.cri.Images(), Cgroups: groups})
+	if err != nil {
+		return err
+	}
+	d.group.start(ctx, "kubelet", d.node.Run)
+	return d.group.ready(ctx, "the node", d.node.Ready())
+}
+
+func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
+	c := kubelet.DefaultConfig()
+	c.NodeName, c.NodeIP = d.cfg.NodeName, d.cfg.NodeIP
+	c.RootDir = kubeletDir(d.cfg.DataDir)
+	c.PodLogsDir, c.ContainerLogsDir = d.cfg.PodLogsDir, containerLogsDir(&d.cfg)
+	c.StaticPodPath = d.cfg.ManifestDir
+	c.Address, c.Port = d.cfg.BindAddress, int32(d.cfg.KubeletPort)
+	c.HealthzPort = ptr.To[int32](0) // the API server's /readyz and the node's lease tell
+	c.CgroupRoot = d.cfg.CgroupRoot()
+	c.ClusterDomain, c.ClusterDNS = d.cfg.ClusterDomain, d.cfg.ClusterDNS
+	c.MaxPods, c.PodCIDR = int32(d.cfg.MaxPods), d.cfg.PodCIDR
+	c.NodeLabels = map[string]string{}
+	for _, l := range d.cfg.NodeLabels {
+		key, value, ok := strings.Cut(l, "=")
+		if !ok {
+			return c, fmt.Errorf("--node-labels %q: want key=value", l)
+		}
+		c.NodeLabels[key] = value
+	}
+	ca := d.api.CA()
+	names, ips := d.servingNames()
+	cert, key, err := ca.Issue(filepath.Join(d.cfg.DataDir, "pki"), "kubelet-serving", pki.Leaf{
+		CommonName: "system:node:" + d.cfg.NodeName, Organizations: []string{"system:nodes"},
+		DNSNames: names, IPs: ips, Server: true,
+	}, now)
+	if err != nil {
+		return c, fmt.Errorf("the kubelet's certificate: %w", err)
+	}
+	c.TLSCertFile, c.TLSPrivateKeyFile = cert, key
+	c.Authentication.X509.ClientCAFile = ca.CertFile
+	return c, nil
+}
+
+// containerLogsDir is where log collectors look; instances beside the default one
+// keep their links with their logs.
+func containerLogsDir(cfg *config.Config) string {
+	if cfg.DataDir == config.DefaultDataDir {
+		return "/var/log/containers"
+	}
+	return filepath.Join(cfg.DataDir, "log", "containers")
+}

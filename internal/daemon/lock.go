@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotRunning says that no daemon holds the instance.
+var ErrNotRunning = errors.New("wherry is not running")
+
+// instanceLock keeps a second daemon from the same data dir. It holds the PID of
+// its owner and is released by the kernel when that one dies, however it dies.
+type instanceLock struct{ f *os.File }
+
+func lockPath(dataDir string) string { return filepath.Join(dataDir, "lock") }
+
+func lockInstance(dataDir string) (*instanceLock, error) {
+	f, err := os.OpenFile(lockPath(dataDir), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		pid := readPID(f)
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("wherry is already running with --data-dir %s (pid %d); stop it with `wherry down --data-dir %s`, or use another data dir", dataDir, pid, dataDir)
+		}
+		return nil, fmt.Errorf("lock %s: %w", lockPath(dataDir), err)
+	}
+	if err := writePID(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &instanceLock{f}, nil
+}
+
+func writePID(f *os.File) error {
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+func readPID(f *os.File) int {
+	buf := make([]byte, 16)
+	n, _ := f.ReadAt(buf, 0) // io.EOF is what a short file gives
+	pid, err := strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+func (l *instanceLock) release() error { return l.f.Close() }
+
+// RunningPID returns the PID of the daemon of the data dir, or ErrNotRunning.
+func RunningPID(dataDir string) (int, error) {
+	f, err := os.OpenFile(lockPath(dataDir), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, ErrNotRunning
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		return 0, ErrNotRunning
+	}
+	if pid := readPID(f); pid > 0 {
+		return pid, nil
+	}
+	return 0, fmt.Errorf("%s is held, but names no process", lockPath(dataDir))
+}

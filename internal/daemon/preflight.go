@@ -1,0 +1,83 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/config"
+)
+
+// minFree is how much room a node needs to start: etcd's preallocated log alone
+// takes 64 MiB.
+const minFree = 128 << 20
+
+// preflight finds what would stop a start halfway, before anything is made.
+func preflight(ctx context.Context, cfg *config.Config) error {
+	if err := RequireRoot(); err != nil {
+		return err
+	}
+	if pid, err := RunningPID(cfg.DataDir); err == nil {
+		return fmt.Errorf("wherry is already running with --data-dir %s (pid %d); stop it with `wherry down --data-dir %s`, or use another data dir", cfg.DataDir, pid, cfg.DataDir)
+	}
+	cc, err := criConfig(cfg)
+	if err != nil {
+		return err
+	}
+	if err := cc.Check(); err != nil {
+		return err
+	}
+	if err := checkRoom(cfg.DataDir); err != nil {
+		return err
+	}
+	for flag, port := range map[string]int{"secure-port": cfg.SecurePort, "kubelet-port": cfg.KubeletPort} {
+		if err := checkPort(ctx, cfg.BindAddress, port, flag); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RequireRoot refuses everybody else, in words that say what to do.
+func RequireRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("wherry needs root, for namespaces, mounts and cgroups; run it with sudo")
+	}
+	return nil
+}
+
+// checkRoom looks at the file system that dir is on, or will be.
+func checkRoom(dir string) error {
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			dir = filepath.Dir(dir)
+			continue
+		case err != nil:
+			return fmt.Errorf("look for room on %s: %w", dir, err)
+		}
+		if free := st.Bavail * uint64(st.Bsize); free < minFree {
+			return fmt.Errorf("the disk of %s is full: %d MiB are free, %d are needed; make room, or use another --data-dir", dir, free>>20, minFree>>20)
+		}
+		return nil
+	}
+}
+
+func checkPort(ctx context.Context, host string, port int, flag string) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", hostPort(host, port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("port %d is in use by another program; stop that one, or choose another --%s", port, flag)
+	case err != nil:
+		return fmt.Errorf("cannot listen on %s (--%s): %w", hostPort(host, port), flag, err)
+	}
+	return l.Close()
+}

@@ -1,0 +1,67 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"wherry.dev/internal/cni"
+	"wherry.dev/internal/config"
+	"wherry.dev/internal/cri"
+	"wherry.dev/internal/image"
+	"wherry.dev/internal/version"
+)
+
+// criConfig is the runtime of an instance; Down uses it too, on what a daemon left.
+func criConfig(cfg *config.Config) (cri.Config, error) {
+	pods, err := netip.ParsePrefix(cfg.PodCIDR)
+	if err != nil {
+		return cri.Config{}, fmt.Errorf("--pod-cidr: %w", err)
+	}
+	return cri.Config{
+		Root: filepath.Join(cfg.DataDir, "cri"), State: filepath.Join(cfg.RunDir, "cri"), Socket: cfg.CRISocket(),
+		InstanceID: cfg.InstanceID(), DefaultRuntime: cfg.Runtime,
+		PodCIDR: pods, CNIConfDir: cfg.CNIConfDir, CNIBinDirs: cfg.CNIBinDirs,
+		Version: version.Version,
+	}, nil
+}
+
+func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
+	var err error
+	if d.images, err = image.Open(StoreDir(d.cfg.DataDir)); err != nil {
+		return err
+	}
+	c := &control{images: d.images, traces: d.traces}
+	d.group.start(ctx, "control", func(ctx context.Context) error { return c.serve(ctx, ControlSocket(d.cfg.RunDir)) })
+	cc, err := criConfig(&d.cfg)
+	if err != nil {
+		return err
+	}
+	if d.cri, err = cri.New(ctx, cc, d.images); err != nil {
+		return err
+	}
+	d.group.start(ctx, "cri", d.cri.Run)
+	if err := d.setAPIService(startCtx); err != nil {
+		return err
+	}
+	return importImages(startCtx, d.images, d.cfg.ImagesDir(), d.progress)
+}
+
+// setAPIService leads the address of the service default/kubernetes, the first of
+// the service network, to the API server, so that programs in pods reach it by
+// their in-cluster configuration.
+func (d *Daemon) setAPIService(ctx context.Context) error {
+	services, err := netip.ParsePrefix(d.cfg.ServiceCIDR)
+	if err != nil {
+		return fmt.Errorf("--service-cidr: %w", err)
+	}
+	node, err := netip.ParseAddr(d.cfg.NodeIP)
+	if err != nil {
+		return fmt.Errorf("--node-ip: %w", err)
+	}
+	return d.cri.SetService(ctx, cni.Service{
+		VIP: services.Masked().Addr().Next(), Port: 443,
+		Backends: []netip.AddrPort{netip.AddrPortFrom(node, uint16(d.cfg.SecurePort))},
+	})
+}

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wherry.dev/test/images"
+)
+
+func TestInitContainersRunInOrderBeforeTheOthers(t *testing.T) {
+	c := startCluster(t)
+	c.create(busybox("init", script("cat /s/log; "+loop), func(p *v1.Pod) {
+		p.Spec.Volumes = []v1.Volume{{Name: "s", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+		mount := []v1.VolumeMount{{Name: "s", MountPath: "/s"}}
+		p.Spec.Containers[0].VolumeMounts = mount
+		for _, n := range []string{"one", "two"} {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{
+				Name: n, Image: "docker.io/library/busybox:1.36", Command: []string{"sh", "-c", "echo " + n + " >> /s/log"}, VolumeMounts: mount,
+			})
+		}
+	}))
+	p := c.await("init", "ready", ready)
+	if got := c.kubectl("logs", "init", "-c", "main"); got != "one\ntwo\n" {
+		t.Errorf("log %q", got)
+	}
+	for _, s := range p.Status.InitContainerStatuses {
+		if s.State.Terminated == nil || s.State.Terminated.Reason != "Completed" {
+			t.Error(describe(p))
+		}
+	}
+	c.delete("init")
+}
+
+func TestProbes(t *testing.T) {
+	c := startCluster(t)
+	httpd := "mkdir -p /www && echo ok > /www/ready && httpd -p 8080 -h /www && " + loop
+	c.create(busybox("probed", script(httpd), func(p *v1.Pod) {
+		m := &p.Spec.Containers[0]
+		probe := func(h v1.ProbeHandler) *v1.Probe {
+			return &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 2}
+		}
+		m.StartupProbe = probe(v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(8080)}})
+		m.StartupProbe.FailureThreshold = 30
+		m.ReadinessProbe = probe(v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/ready", Port: intstr.FromInt32(8080)}})
+		m.LivenessProbe = probe(v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"test", "!", "-e", "/tmp/sick"}}})
+	}))
+	c.await("probed", "ready", ready)
+	c.exec("probed", "rm", "/www/ready")
+	c.await("probed", "not ready", func(p *v1.Pod) bool { return p != nil && !ready(p) })
+	c.exec("probed", "sh", "-c", "echo ok > /www/ready")
+	c.await("probed", "ready again", ready)
+	c.exec("probed", "touch", "/tmp/sick")
+	p := c.await("probed", "restarted and ready", func(p *v1.Pod) bool {
+		return ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1
+	})
+	if p.Status.ContainerStatuses[0].LastTerminationState.Terminated == nil {
+		t.Error(describe(p))
+	}
+	c.awaitEvent("probed", "Unhealthy")
+	c.delete("probed")
+}
+
+func TestTerminationKeepsTheGracePeriod(t *testing.T) {
+	c := startCluster(t)
+	c.create(busybox("polite", script("trap 'echo bye; exit 0' TERM; while true; do sleep 1000 & wait $!; done")))
+	c.create(busybox("stubborn", script("trap '' TERM; while true; do sleep 1; done"), func(p *v1.Pod) {
+		p.Spec.TerminationGracePeriodSeconds = new(int64(1))
+	}))
+	c.await("polite", "ready", ready)
+	c.await("stubborn", "ready", ready)
+	c.delete("polite")
+	c.delete("stubborn")
+}
+
+func TestImageThatComesLater(t *testing.T) {
+	c := startCluster(t)
+	c.create(busybox("later", func(p *v1.Pod) {
+		p.Spec.Containers[0].Image = "127.0.0.1:1/none/such:1"
+	}))
+	reason := func(want string) func(*v1.Pod) bool {
+		return func(p *v1.Pod) bool {
+			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
+				p.Status.ContainerStatuses[0].State.Waiting.Reason == want
+		}
+	}
+	c.await("later", "in ErrImagePull", reason("ErrImagePull"))
+	c.await("later", "in ImagePullBackOff", reason("ImagePullBackOff"))
+	c.awaitEvent("later", "Failed")
+	c.awaitEvent("later", "BackOff")
+	file := t.TempDir() + "/later.tar"
+	root, err := images.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := images.New(imageConfig(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := images.Save(file, img, "127.0.0.1:1/none/such:1"); err != nil {
+		t.Fatal(err)
+	}
+	c.must("image", "import", file)
+	c.await("later", "ready", ready)
+	c.delete("later")
+}
+
+func TestImageCommands(t *testing.T) {
+	c := startCluster(t)
+	if out := c.must("image", "list"); !strings.Contains(out, "docker.io/library/busybox:1.36") {
+		t.Errorf("list: %s", out)
+	}
+	c.create(busybox("holds"))
+	c.await("holds", "ready", ready)
+	if out := c.must("image", "prune"); !strings.Contains(out, "0 images") {
+		t.Errorf("prune took an image in use: %s", out)
+	}
+	c.delete("holds")
+	c.must("image", "remove", "busybox:1.36")
+	if _, err := c.try("image", "remove", "busybox:1.36"); err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Errorf("removing what is not there: %v", err)
+	}
+	if _, err := c.try("image", "import", "/nonexistent.tar"); err == nil || !strings.Contains(err.Error(), "/nonexistent.tar") {
+		t.Errorf("importing what is not there: %v", err)
+	}
+}

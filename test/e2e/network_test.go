@@ -1,0 +1,79 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/test/images"
+)
+
+// saveProgram builds a program of this repository into an image.
+func saveProgram(t *testing.T, pkg, tag string) func(path string) error {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "program")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	}
+	data, err := os.ReadFile(bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := images.New(imageConfig(), images.Root{"program": {Data: data, Mode: 0o755}, "tmp": {Mode: os.ModeDir | 0o777}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(path string) error { return images.Save(path, img, tag) }
+}
+
+// A program that uses client-go's in-cluster configuration must work as it is,
+// within the rights that RBAC gives its service account.
+func TestProgramInAPodReachesTheAPIServer(t *testing.T) {
+	c := newCluster(t)
+	c.addImage("busybox.tar", images.SaveBusybox)
+	c.addImage("incluster.tar", saveProgram(t, "wherry.dev/test/images/incluster", "wherry.dev/incluster:1"))
+	c.up()
+	program := func(name string) *v1.Pod {
+		return busybox(name, policy(v1.RestartPolicyNever), func(p *v1.Pod) {
+			p.Spec.Containers[0].Image = "wherry.dev/incluster:1"
+			p.Spec.Containers[0].Command = []string{"/program"}
+			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "NAMESPACE", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}
+		})
+	}
+	c.create(program("no-rights"))
+	c.await("no-rights", "Failed", phase(v1.PodFailed))
+	if got := c.kubectl("logs", "no-rights"); !strings.Contains(got, "forbidden") || !strings.Contains(got, "server 37") {
+		t.Errorf("without rights: %s", got)
+	}
+	c.kubectl("create", "rolebinding", "view", "--clusterrole=view", "--serviceaccount=default:default")
+	c.create(program("rights"))
+	c.await("rights", "Succeeded", phase(v1.PodSucceeded))
+	if got := c.kubectl("logs", "rights"); !strings.Contains(got, "pod rights on ") {
+		t.Errorf("with rights: %s", got)
+	}
+}
+
+func TestPodsReachEachOtherAndTheHost(t *testing.T) {
+	c := startCluster(t)
+	serve := script("mkdir -p /www; echo it works > /www/i; httpd -p 80 -h /www; " + loop)
+	c.create(busybox("server", serve))
+	c.create(busybox("client"))
+	server := c.await("server", "ready", ready)
+	client := c.await("client", "ready", ready)
+	if got := c.exec("client", "wget", "-qO-", "http://"+server.Status.PodIP+"/i"); got != "it works\n" {
+		t.Errorf("pod to pod: %q", got)
+	}
+	if got := c.exec("client", "ping", "-c1", "-W5", client.Status.HostIP); !strings.Contains(got, "1 packets received") {
+		t.Errorf("pod to host: %s", got)
+	}
+	out, err := exec.Command("busybox", "wget", "-qO-", "http://"+server.Status.PodIP+"/i").Output()
+	if err != nil || string(out) != "it works\n" {
+		t.Errorf("host to pod: %q, %v", out, err)
+	}
+}
