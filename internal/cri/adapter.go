@@ -14,7 +14,9 @@ import (
 
 // Runtime is the RuntimeService for callers in this process: the same verbs as over
 // the socket, without the socket. Errors have the same gRPC codes.
-func (s *Server) Runtime() internalapi.RuntimeService { return runtimeAdapter{runtimeServer{Server: s}} }
+func (s *Server) Runtime() internalapi.RuntimeService {
+	return runtimeAdapter{runtimeServer{Server: s}}
+}
 
 // Images is the ImageService for callers in this process.
 func (s *Server) Images() internalapi.ImageManagerService { return imageAdapter{s} }

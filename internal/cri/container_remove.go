@@ -66,7 +66,7 @@ func (s *Server) removeContainer(ctx context.Context, c *container) (err error) 
 // clearContainer removes every trace of a container, whatever state a failure or a
 // crash left it in. The record goes last.
 func (s *Server) clearContainer(ctx context.Context, c *container) error {
-	if err := s.killLeftovers(c); err != nil {
+	if err := killBundle(c.bundle); err != nil {
 		return err
 	}
 	if err := s.releaseContainer(ctx, c); err != nil {
@@ -86,11 +86,11 @@ func (s *Server) clearContainer(ctx context.Context, c *container) error {
 	return os.RemoveAll(c.root)
 }
 
-// killLeftovers ends processes of a container that was never finished: a conmon and
-// what it made between two steps of a call that was killed.
-func (s *Server) killLeftovers(c *container) error {
-	if pid, err := oci.ReadPID(c.bundle.MonitorPIDFile()); err == nil {
-		p, err := openMonitor(pid, c.id)
+// killBundle ends the processes of a bundle, conmon first: also one that a call that
+// was killed has left half-made.
+func killBundle(b oci.Bundle) error {
+	if pid, err := oci.ReadPID(b.MonitorPIDFile()); err == nil {
+		p, err := openMonitor(pid, b.ID)
 		if err != nil {
 			return err
 		}
@@ -104,8 +104,8 @@ func (s *Server) killLeftovers(c *container) error {
 			}
 		}
 	}
-	if !cgroup.Exists(c.rec.Cgroup) {
+	if !cgroup.Exists(b.Cgroup) {
 		return nil
 	}
-	return cgroup.Kill(c.rec.Cgroup)
+	return cgroup.Kill(b.Cgroup)
 }

@@ -103,6 +103,13 @@ func (s *Server) recover(ctx context.Context) error {
 		delete(s.sandboxes, id)
 		log.Info("Cleared a half-made sandbox", "sandbox", id)
 	}
+	for _, b := range s.sandboxes {
+		if b.rec.Phase == phaseReady && b.rec.PIDNS {
+			if err := s.watchInit(b); err != nil {
+				return err
+			}
+		}
+	}
 	if err := s.sweep(ctx); err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func (b *sandbox) namespaces() map[specs.LinuxNamespaceType]string {
 		m[specTypes[k]] = netns.Path(b.nsDir(), k)
 	}
 	if b.record().PIDNS {
-		m[specs.PIDNamespace] = filepath.Join(b.nsDir(), "pid")
+		m[specs.PIDNamespace] = b.pidnsPath()
 	}
 	return m
 }

@@ -96,6 +96,9 @@ func (s *Server) runSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRe
 	s.mu.Unlock()
 	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	if b.record().PIDNS {
+		return b.id, s.watchInit(b)
+	}
 	return b.id, nil
 }
 

@@ -190,7 +190,8 @@ func TestAttachToATerminal(t *testing.T) {
 
 func TestPortForward(t *testing.T) {
 	p := newNode(t).pod()
-	p.sh("main", `while :; do echo "hello from $(hostname)" | nc -l -p 8080; done`)
+	server := p.sh("main", `while :; do echo "hello from $(hostname)" | nc -l -p 8080; done`)
+	p.exec(server, "sh", "-c", "until netstat -ltn | grep -q :8080; do sleep 0.02; done")
 	id := p.id
 	resp, err := p.run.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: []int32{8080}})
 	p.must(err)
