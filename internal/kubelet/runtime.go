@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"time"
 
@@ -63,6 +64,14 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 	uids, err := k.records.List()
 	if err != nil {
 		return err
+	}
+	// A pod's folder without a record: the record was lost, or not written yet.
+	entries, err := os.ReadDir(k.dirs.Pods())
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		uids = append(uids, types.UID(e.Name()))
 	}
 	for _, uid := range uids {
 		rec, err := k.records.Read(uid)

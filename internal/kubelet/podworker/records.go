@@ -1,6 +1,7 @@
 package podworker
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,6 +39,26 @@ func (r *Records) Write(uid types.UID, rec podplan.Record) error {
 	return nil
 }
 
+// WriteCached replaces a pod's record atomically: it outlives the process, but is on
+// the disk only when the kernel writes it there.
+func (r *Records) WriteCached(uid types.UID, rec podplan.Record) error {
+	data, err := json.Marshal(rec)
+	if err == nil {
+		data, err = json.Marshal(struct {
+			Version int             `json:"version"`
+			Data    json.RawMessage `json:"data"`
+		}{recordVersion, data})
+	}
+	if err != nil {
+		return fmt.Errorf("encode record of pod %s: %w", uid, err)
+	}
+	tmp := filepath.Join(r.dir, ".tmp-"+string(uid))
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return fmt.Errorf("record of pod %s: %w", uid, err)
+	}
+	return os.Rename(tmp, r.path(uid))
+}
+
 // Read returns a pod's record; a pod without one has the zero record. A corrupt one
 // counts as none: what it held is observed again, or decided again.
 func (r *Records) Read(uid types.UID) (podplan.Record, error) {
@@ -50,8 +71,14 @@ func (r *Records) Read(uid types.UID) (podplan.Record, error) {
 	return rec, err
 }
 
-// Remove deletes a pod's record.
-func (r *Records) Remove(uid types.UID) error { return record.Remove(r.path(uid)) }
+// Remove deletes a pod's record. One that comes back after a power cut is that of a
+// pod which nobody wants, and is removed again.
+func (r *Records) Remove(uid types.UID) error {
+	if err := os.Remove(r.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
 
 // List returns the UIDs that have a record.
 func (r *Records) List() ([]types.UID, error) {

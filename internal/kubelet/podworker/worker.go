@@ -44,6 +44,8 @@ type Result struct {
 // StatusSink takes the status of pods; the newest wins.
 type StatusSink interface {
 	Put(pod *v1.Pod, status v1.PodStatus)
+	// PutSoon is Put for a status that will change again in a moment.
+	PutSoon(pod *v1.Pod, status v1.PodStatus)
 	Drop(uid types.UID)
 }
 
@@ -323,7 +325,7 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 		}
 	}
 	in.Record = plan.Record
-	w.report(&in, now)
+	w.report(&in, &plan, now)
 	w.cancelDropped(plan)
 	if w.deps.Prober != nil {
 		w.deps.Prober.Sync(ctx, in.Pod, podIPs(&in), plan.Probes)
@@ -373,8 +375,14 @@ func verdictText(v podplan.Verdict) string {
 	return v.Reason + ": " + v.Message
 }
 
+// writeRecord writes the record. What would be decided or observed again after a
+// power cut, in which all containers end, need not outlive one.
 func (w *Worker) writeRecord(r podplan.Record) error {
-	if err := w.deps.Records.Write(w.uid, r); err != nil {
+	write := w.deps.Records.WriteCached
+	if r.Ending != nil && r.Ending.Reason != "" || r.Verdict != nil && !r.Verdict.Admitted {
+		write = w.deps.Records.Write
+	}
+	if err := write(w.uid, r); err != nil {
 		return err
 	}
 	w.record = r
@@ -382,13 +390,31 @@ func (w *Worker) writeRecord(r podplan.Record) error {
 }
 
 // report hands the status over. An orphan has nobody to report to.
-func (w *Worker) report(in *podplan.Input, now time.Time) {
+func (w *Worker) report(in *podplan.Input, plan *podplan.Plan, now time.Time) {
 	if in.Absent || in.Forgotten {
 		return
 	}
 	w.status = podplan.Status(*in, now)
-	w.deps.Status.Put(in.Pod, w.status)
+	if starting(in, plan, &w.status) {
+		w.deps.Status.PutSoon(in.Pod, w.status)
+	} else {
+		w.deps.Status.Put(in.Pod, w.status)
+	}
 	w.tell(in)
+}
+
+// starting tells whether a pod is on its way up, with nothing to tell but that.
+func starting(in *podplan.Input, plan *podplan.Plan, st *v1.PodStatus) bool {
+	if st.Phase != v1.PodPending || in.Record.Ending != nil || len(in.Failures) > 0 {
+		return false
+	}
+	for _, op := range plan.Ops {
+		switch op.Kind {
+		case podplan.RunSandbox, podplan.CreateContainer, podplan.StartContainer, podplan.PullImage:
+			return true
+		}
+	}
+	return false
 }
 
 // tell says by events, after the status has gone out, what the plan decided and no

@@ -26,6 +26,8 @@ import (
 )
 
 const (
+	// soon is how long a status that is about to change again may wait.
+	soon       = 200 * time.Millisecond
 	retryFirst = 50 * time.Millisecond
 	retryMost  = 10 * time.Second
 )
@@ -53,7 +55,9 @@ type slot struct {
 	base    v1.PodStatus
 	dirty   bool
 	sending bool
-	idle    []chan struct{} // closed when not dirty any more
+	// later sends a status that was put by PutSoon; nil when none waits.
+	later *time.Timer
+	idle  []chan struct{} // closed when not dirty any more
 }
 
 // New returns a manager. observe, if not nil, gets how long each status waited
@@ -62,13 +66,41 @@ func New(client kubernetes.Interface, observe func(time.Duration)) *Manager {
 	return &Manager{client: client, observe: observe, slots: map[types.UID]*slot{}}
 }
 
-// Put says what a pod's status should be from now on.
+// Put says what a pod's status should be from now on; it is sent at once.
 func (m *Manager) Put(pod *v1.Pod, st v1.PodStatus) {
-	if m.client == nil {
-		return
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if s := m.takeLocked(pod, st); s != nil {
+		m.touchLocked(pod.UID, s)
+	}
+}
+
+// PutSoon is Put for a status that is expected to change again in a moment, while a
+// pod is being started: it is sent a little later, unless a newer one comes first.
+func (m *Manager) PutSoon(pod *v1.Pod, st v1.PodStatus) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.takeLocked(pod, st)
+	if s == nil || s.later != nil || s.apiUID == "" {
+		return
+	}
+	if !s.dirty {
+		s.dirty, s.since = true, time.Now()
+	}
+	s.later = time.AfterFunc(soon, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if s.later != nil && m.slots[pod.UID] == s {
+			m.touchLocked(pod.UID, s)
+		}
+	})
+}
+
+// takeLocked notes a status, and returns the pod's slot if it is a new one.
+func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
+	if m.client == nil {
+		return nil
+	}
 	s := m.slots[pod.UID]
 	if s == nil {
 		s = &slot{namespace: pod.Namespace, name: pod.Name}
@@ -76,11 +108,11 @@ func (m *Manager) Put(pod *v1.Pod, st v1.PodStatus) {
 			s.apiUID, s.base = pod.UID, *pod.Status.DeepCopy()
 		}
 		m.slots[pod.UID] = s
-	} else if equality.Semantic.DeepEqual(s.want, st) {
-		return
+	} else if equality.Semantic.DeepEqual(s.want, st) && s.later == nil {
+		return nil
 	}
 	s.want = *st.DeepCopy()
-	m.touchLocked(pod.UID, s)
+	return s
 }
 
 // SetMirror tells which object mirrors a static pod, with its status; nil when
@@ -109,6 +141,10 @@ func (m *Manager) SetMirror(static types.UID, mirror *v1.Pod) {
 }
 
 func (m *Manager) touchLocked(uid types.UID, s *slot) {
+	if s.later != nil {
+		s.later.Stop()
+		s.later = nil
+	}
 	if s.apiUID == "" {
 		return
 	}
@@ -132,6 +168,9 @@ func (m *Manager) Drop(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.slots[uid]; s != nil {
+		if s.later != nil {
+			s.later.Stop()
+		}
 		s.settleLocked()
 		delete(m.slots, uid)
 	}
@@ -145,6 +184,7 @@ func (m *Manager) Flush(ctx context.Context, uid types.UID) error {
 		m.mu.Unlock()
 		return nil
 	}
+	m.touchLocked(uid, s) // whoever waits wants it now
 	idle := make(chan struct{})
 	s.idle = append(s.idle, idle)
 	m.mu.Unlock()
@@ -167,6 +207,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	<-ctx.Done()
 	m.mu.Lock()
 	m.ctx = nil
+	for _, s := range m.slots {
+		if s.later != nil {
+			s.later.Stop()
+		}
+	}
 	m.mu.Unlock()
 	m.senders.Wait()
 	return nil
