@@ -35,9 +35,11 @@ const (
 	// startDeadline bounds the wait for the first leader.
 	startDeadline = 60 * time.Second
 	// snapshotEvery and catchUpEntries bound the raft log kept in memory: there is
-	// no follower that could need older entries.
-	snapshotEvery  = 2000
-	catchUpEntries = 100
+	// no follower that could need older entries. catchUpEntries must be the larger
+	// one: what a restart replays is then never compacted before raft has seen it
+	// applied. lead asks for the election that early, and raft panics otherwise.
+	snapshotEvery  = 500
+	catchUpEntries = 1000
 	quotaBytes     = 8 << 30
 	defragAtMiB    = 128
 	memberName     = "wherry"
