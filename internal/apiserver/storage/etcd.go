@@ -11,6 +11,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"expvar"
 	"fmt"
 	"net/url"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sys/unix"
 )
@@ -35,11 +37,9 @@ const (
 	// startDeadline bounds the wait for the first leader.
 	startDeadline = 60 * time.Second
 	// snapshotEvery and catchUpEntries bound the raft log kept in memory: there is
-	// no follower that could need older entries. catchUpEntries must be the larger
-	// one: what a restart replays is then never compacted before raft has seen it
-	// applied. lead asks for the election that early, and raft panics otherwise.
-	snapshotEvery  = 500
-	catchUpEntries = 1000
+	// no follower that could need older entries.
+	snapshotEvery  = 2000
+	catchUpEntries = 100
 	quotaBytes     = 8 << 30
 	defragAtMiB    = 128
 	memberName     = "wherry"
@@ -144,6 +144,18 @@ func etcdConfig(dir string) (*embed.Config, error) {
 	return cfg, nil
 }
 
+// replayed tells whether raft knows everything in its log as applied. An election
+// before that makes it look through entries that etcd may have compacted already,
+// and panic. The variable is etcd's own; the status is that of the server started last.
+func replayed() bool {
+	status, ok := expvar.Get("raft.status").(expvar.Func)
+	if !ok {
+		return false
+	}
+	s, ok := status.Value().(raft.Status)
+	return ok && s.GetCommit() > 0 && s.Applied >= s.GetCommit()
+}
+
 // lead makes the member its cluster's leader at once, by the message that an old
 // leader sends when it hands over. Otherwise a restart waits for the election
 // timeout, which is long here so that an idle server does not tick.
@@ -164,7 +176,7 @@ func lead(ctx context.Context, server *etcdserver.EtcdServer) error {
 			return fmt.Errorf("etcd has not started: %w", ctx.Err())
 		case <-tick.C:
 		}
-		if server.Leader() != 0 {
+		if server.Leader() != 0 || !replayed() {
 			continue
 		}
 		if err := server.Process(ctx, &raftpb.Message{Type: &kind, To: &self, From: &self}); err != nil {
