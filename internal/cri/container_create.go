@@ -233,7 +233,7 @@ func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (s
 			return nil, err
 		}
 	}
-	profile, err := s.seccompProfile(sec)
+	profile, err := readProfile(sec)
 	if err != nil {
 		return nil, err
 	}
@@ -241,8 +241,8 @@ func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (s
 	if err != nil {
 		return nil, invalid("%w", err)
 	}
-	if !sec.GetPrivileged() {
-		s.seccomp.apply(c.runtime, spec, profile)
+	if err := s.seccomp.apply(c.runtime, spec, profile); err != nil {
+		return nil, err
 	}
 	return spec, ensureDir(c.rootfs(), spec.Process.Cwd)
 }

@@ -139,6 +139,9 @@ func TestExecSync(t *testing.T) {
 	if string(out) != "o\n" || string(errOut) != "e\n" || exit == nil || exit.ExitStatus() != 3 {
 		t.Errorf("out %q, err %q, %v", out, errOut, err)
 	}
+	if got := p.exec(id, "grep", "-E", "Seccomp:|NoNewPrivs|CapBnd", "/proc/self/status"); got != "CapBnd:\t00000000a80425fb\nNoNewPrivs:\t1\nSeccomp:\t2\n" {
+		t.Errorf("a command is confined otherwise than the container: %q", got)
+	}
 	if _, _, err := p.run.ExecSync(t.Context(), id, []string{"no-such-program"}, 0); err == nil || !strings.Contains(err.Error(), "no-such-program") {
 		t.Errorf("a missing program: %v", err)
 	}

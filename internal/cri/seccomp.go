@@ -1,34 +1,34 @@
 package cri
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
-	"github.com/containerd/containerd/v2/contrib/seccomp"
+	profiles "github.com/containerd/containerd/v2/contrib/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/oci"
+	"wherry.dev/internal/oci/seccomp"
 )
 
-// seccompCache hands profiles to the OCI runtime.
-type seccompCache struct{}
-
-func newSeccompCache() *seccompCache { return &seccompCache{} }
-
-// profile is what a container asked for: neither is unconfined.
+// profile is what a container asked for; neither is unconfined.
 type profile struct {
 	runtimeDefault bool
 	localhost      *specs.LinuxSeccomp
 }
 
-// seccompProfile reads what the container's security context asks for. No profile
-// at all means unconfined, as CRI says; the kubelet always names one.
-func (s *Server) seccompProfile(sec *runtimeapi.LinuxContainerSecurityContext) (profile, error) {
+// readProfile reads what the container's security context asks for. No profile at
+// all means unconfined, as CRI says; the kubelet always names one.
+func readProfile(sec *runtimeapi.LinuxContainerSecurityContext) (profile, error) {
 	p := sec.GetSeccomp()
-	if p == nil {
+	if p == nil || sec.GetPrivileged() {
 		return profile{}, nil
 	}
 	switch p.GetProfileType() {
@@ -49,12 +49,73 @@ func (s *Server) seccompProfile(sec *runtimeapi.LinuxContainerSecurityContext) (
 	return profile{localhost: &l}, nil
 }
 
-// apply puts the profile into the spec.
-func (c *seccompCache) apply(_ *oci.Runtime, spec *specs.Spec, p profile) {
-	switch {
-	case p.runtimeDefault:
-		spec.Linux.Seccomp = seccomp.DefaultProfile(spec)
-	case p.localhost != nil:
-		spec.Linux.Seccomp = p.localhost
+// seccompCache keeps compiled profiles. The default one depends on the container's
+// capabilities, so there are as many as there are kinds of containers.
+type seccompCache struct {
+	mu       sync.Mutex // guards programs
+	programs map[string]string
+}
+
+// maxPrograms bounds the cache; what is thrown away is compiled again.
+const maxPrograms = 256
+
+func newSeccompCache() *seccompCache { return &seccompCache{programs: map[string]string{}} }
+
+// apply puts the profile into the spec: as a program where the runtime takes one,
+// otherwise as it is.
+func (c *seccompCache) apply(r *oci.Runtime, spec *specs.Spec, p profile) error {
+	if !p.runtimeDefault && p.localhost == nil {
+		return nil
 	}
+	if r.TakesBPF() {
+		program, err := c.program(spec, p)
+		if err == nil {
+			spec.Annotations = map[string]string{oci.BPFAnnotation: program}
+			return nil
+		}
+		if !errors.Is(err, seccomp.ErrUnsupported) {
+			return invalid("%w", err)
+		}
+	}
+	spec.Linux.Seccomp = p.load(spec)
+	return nil
+}
+
+func (p profile) load(spec *specs.Spec) *specs.LinuxSeccomp {
+	if p.runtimeDefault {
+		return profiles.DefaultProfile(spec)
+	}
+	return p.localhost
+}
+
+// key names the program without making the profile.
+func (p profile) key(spec *specs.Spec) (string, error) {
+	if p.runtimeDefault {
+		return "default " + strings.Join(spec.Process.Capabilities.Bounding, " "), nil
+	}
+	doc, err := json.Marshal(p.localhost)
+	sum := sha256.Sum256(doc)
+	return string(sum[:]), err
+}
+
+// program returns the compiled profile, in base64 as crun's annotation wants it.
+func (c *seccompCache) program(spec *specs.Spec, p profile) (string, error) {
+	key, err := p.key(spec)
+	if err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if have, ok := c.programs[key]; ok {
+		return have, nil
+	}
+	raw, err := seccomp.Compile(p.load(spec))
+	if err != nil {
+		return "", err
+	}
+	if len(c.programs) >= maxPrograms {
+		clear(c.programs)
+	}
+	c.programs[key] = base64.StdEncoding.EncodeToString(raw)
+	return c.programs[key], nil
 }

@@ -54,6 +54,12 @@ func NewRuntime(r Runtime) (*Runtime, error) {
 // OwnsCgroups tells whether the caller has to make the container's group.
 func (r *Runtime) OwnsCgroups() bool { return r.own }
 
+// BPFAnnotation has a compiled seccomp program for crun, in base64.
+const BPFAnnotation = "run.oci.seccomp_bpf_data"
+
+// TakesBPF tells whether the runtime takes a compiled seccomp program in BPFAnnotation.
+func (r *Runtime) TakesBPF() bool { return r.crun }
+
 // Bundle is a container that is to be created.
 type Bundle struct {
 	ID        string
