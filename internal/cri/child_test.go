@@ -1,5 +1,192 @@
 package cri
 
-// runChild makes the test binary another program, when a test has started it as
-// one; fault_test.go does.
-func runChild() (code int, ok bool) { return 0, false }
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/image"
+)
+
+// childEnv tells the test binary to be a runtime that does one thing and is killed.
+const childEnv = "WHERRY_TEST_CHILD"
+
+// job is what a child does.
+type job struct {
+	Config  Config
+	Images  string
+	Verb    string
+	Pod     json.RawMessage // PodSandboxConfig
+	Create  json.RawMessage // ContainerConfig
+	Sandbox string
+	ID      string
+}
+
+// runChild makes the test binary that runtime.
+func runChild() (code int, ok bool) {
+	doc := os.Getenv(childEnv)
+	if doc == "" {
+		return 0, false
+	}
+	if err := child(context.Background(), doc); err != nil { //nolint:usetesting // this is a main
+		fmt.Fprintln(os.Stderr, err)
+		return 1, true
+	}
+	return 0, true
+}
+
+func child(ctx context.Context, doc string) error {
+	var j job
+	if err := json.Unmarshal([]byte(doc), &j); err != nil {
+		return err
+	}
+	var pod runtimeapi.PodSandboxConfig
+	if err := protojson.Unmarshal(j.Pod, &pod); err != nil {
+		return err
+	}
+	var create runtimeapi.ContainerConfig
+	if err := protojson.Unmarshal(j.Create, &create); err != nil {
+		return err
+	}
+	images, err := image.Open(j.Images)
+	if err != nil {
+		return err
+	}
+	s, err := New(ctx, j.Config, images)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	r := s.Runtime()
+	switch j.Verb {
+	case "run":
+		_, err = r.RunPodSandbox(ctx, &pod, "")
+	case "create":
+		_, err = r.CreateContainer(ctx, j.Sandbox, &create, &pod)
+	case "start":
+		err = r.StartContainer(ctx, j.ID)
+	case "remove container":
+		err = r.RemoveContainer(ctx, j.ID)
+	case "stop":
+		err = r.StopPodSandbox(ctx, j.Sandbox)
+	case "remove":
+		err = r.RemovePodSandbox(ctx, j.Sandbox)
+	default:
+		err = fmt.Errorf("unknown verb %s", j.Verb)
+	}
+	return err
+}
+
+// killedAt runs the job in a child that is killed at the step.
+func (n *node) killedAt(step string, j job, pod *runtimeapi.PodSandboxConfig, create *runtimeapi.ContainerConfig) {
+	n.t.Helper()
+	n.stop()
+	j.Config, j.Images = n.cfg, filepath.Join(n.dir, "images")
+	var err error
+	j.Pod, err = protojson.Marshal(pod)
+	n.must(err)
+	j.Create, err = protojson.Marshal(create)
+	n.must(err)
+	doc, err := json.Marshal(j)
+	n.must(err)
+	cmd := exec.CommandContext(n.t.Context(), os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), childEnv+"="+string(doc), "WHERRY_TEST_FAILPOINT="+step)
+	out := &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = out, out
+	err = cmd.Run()
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
+		n.t.Fatalf("%s was not reached in %s: %v\n%s", step, j.Verb, err, out)
+	}
+	n.openImages()
+	n.start()
+}
+
+func TestKillBetweenAnyTwoSteps(t *testing.T) {
+	steps := []struct{ step, verb string }{
+		{"sandbox-recorded", "run"}, {"sandbox-namespaces", "run"}, {"sandbox-network", "run"}, {"sandbox-init", "run"},
+		{"container-recorded", "create"}, {"container-rootfs", "create"}, {"container-cgroup", "create"}, {"container-created", "create"},
+		{"start-intended", "start"}, {"start-done", "start"},
+		{"remove-released", "remove container"},
+		{"release-network", "stop"}, {"release-namespaces", "stop"},
+		{"clear-state", "remove"},
+	}
+	for _, s := range steps {
+		t.Run(s.step, func(t *testing.T) {
+			n := newNode(t)
+			witness := n.pod() // must not notice anything
+			runs := witness.sh("runs", `i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done`)
+			started := n.status(runs).StartedAt
+			n.repeat(s.step, s.verb)
+			st := n.status(runs)
+			if st.State != runtimeapi.ContainerState_CONTAINER_RUNNING || st.StartedAt != started {
+				t.Errorf("the witness: %+v", st)
+			}
+			if out := n.exec(runs, "echo", "alive"); out != "alive\n" {
+				t.Errorf("exec in the witness: %q", out)
+			}
+			n.must(n.run.StopContainer(t.Context(), runs, 0))
+			checkLines(t, logText(t, st.LogPath, "stdout"))
+		})
+	}
+}
+
+// repeat has the verb killed at the step, repeats it as the kubelet would, and takes
+// the pod through the rest of its life.
+func (n *node) repeat(step, verb string) {
+	n.t.Helper()
+	ctx := n.t.Context()
+	cfg := n.podConfig(sharedPID)
+	c := inSharedPID(containerConfig("c", "sh", "-c", "echo line 1; sleep 1000"))
+	var err error
+	j := job{Verb: verb}
+	if verb == "run" {
+		n.killedAt(step, j, cfg, c)
+	}
+	j.Sandbox, err = n.run.RunPodSandbox(ctx, cfg, "")
+	n.must(err)
+	if verb == "create" {
+		n.killedAt(step, j, cfg, c)
+	}
+	j.ID, err = n.run.CreateContainer(ctx, j.Sandbox, c, cfg)
+	n.must(err)
+	if verb == "start" {
+		n.killedAt(step, j, cfg, c)
+	}
+	if n.status(j.ID).State == runtimeapi.ContainerState_CONTAINER_CREATED {
+		n.must(n.run.StartContainer(ctx, j.ID))
+	}
+	if st := n.status(j.ID); st.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		n.t.Errorf("after the start: %+v", st)
+	}
+	if out := n.exec(j.ID, "hostname"); out != cfg.Hostname+"\n" {
+		n.t.Errorf("hostname %q", out)
+	}
+	n.must(n.run.StopContainer(ctx, j.ID, 0))
+	if verb == "remove container" {
+		n.killedAt(step, j, cfg, c)
+	}
+	n.must(n.run.RemoveContainer(ctx, j.ID))
+	if verb == "stop" {
+		n.killedAt(step, j, cfg, c)
+	}
+	n.must(n.run.StopPodSandbox(ctx, j.Sandbox))
+	if verb == "remove" {
+		n.killedAt(step, j, cfg, c)
+	}
+	n.must(n.run.RemovePodSandbox(ctx, j.Sandbox))
+	if bs, _ := n.run.ListPodSandbox(ctx, nil); len(bs) != 1 {
+		n.t.Errorf("sandboxes left: %v", bs)
+	}
+	if cs, _ := n.run.ListContainers(ctx, nil); len(cs) != 1 {
+		n.t.Errorf("containers left: %v", cs)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -87,7 +88,7 @@ func (e *Exec) Wait() (code int, err error) {
 	werr := e.cmd.Wait()
 	defer func() { err = errors.Join(err, e.cleanup()) }()
 	code = e.cmd.ProcessState.ExitCode()
-	if ws, ok := e.cmd.ProcessState.Sys().(unix.WaitStatus); ok && ws.Signaled() {
+	if ws, ok := e.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		code = 128 + int(ws.Signal())
 	}
 	var exit *exec.ExitError

@@ -1,0 +1,190 @@
+package cri
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/mount"
+	"wherry.dev/internal/oci"
+)
+
+func TestRestartDisturbsNothing(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	ip := n.podIP(p.id)
+	runs := p.sh("runs", `i=0; while :; do i=$((i+1)); echo line $i; [ -e /stop ] && exit 9; sleep 0.02; done`)
+	ends := p.sh("ends", `while ! [ -e /stop ]; do sleep 0.02; done; exit 5`)
+	waits := p.create(containerConfig("waits", "sh", "-c", "exit 3"))
+	before := n.status(runs)
+	n.exec(ends, "sh", "-c", "(sleep 0.2; touch /stop) > /dev/null 2>&1 < /dev/null &")
+
+	n.stop()
+	c := n.containers[ends]
+	for exists("/proc/" + strconv.Itoa(c.current().PID)) { // it ends while nobody looks
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: 10e6}, nil)
+	}
+	n.openImages()
+	n.start()
+
+	after := n.status(runs)
+	if after.State != runtimeapi.ContainerState_CONTAINER_RUNNING || after.StartedAt != before.StartedAt || after.CreatedAt != before.CreatedAt {
+		t.Errorf("the container that runs: %+v, was %+v", after, before)
+	}
+	if st := n.waitExit(ends); st.ExitCode != 5 || st.Reason != "Error" || st.FinishedAt < st.StartedAt {
+		t.Errorf("the container that ended meanwhile: %+v", st)
+	}
+	if st := n.status(waits); st.State != runtimeapi.ContainerState_CONTAINER_CREATED {
+		t.Errorf("the container that waits: %+v", st)
+	}
+	n.must(n.run.StartContainer(t.Context(), waits))
+	if st := n.waitExit(waits); st.ExitCode != 3 {
+		t.Errorf("a container started by the next process: %+v", st)
+	}
+	if got := n.podIP(p.id); got != ip {
+		t.Errorf("address %s, was %s", got, ip)
+	}
+	n.exec(runs, "touch", "/stop")
+	if st := n.waitExit(runs); st.ExitCode != 9 {
+		t.Errorf("exit %d", st.ExitCode)
+	}
+	checkLines(t, logText(t, after.LogPath, "stdout"))
+}
+
+func (n *node) podIP(id string) string {
+	n.t.Helper()
+	st, err := n.run.PodSandboxStatus(n.t.Context(), id, false)
+	n.must(err)
+	return st.GetStatus().GetNetwork().GetIp()
+}
+
+// checkLines wants "line 1", "line 2" … without a gap.
+func checkLines(t *testing.T, text string) {
+	t.Helper()
+	i := 0
+	for line := range strings.Lines(text) {
+		i++
+		if want := "line " + strconv.Itoa(i) + "\n"; line != want {
+			t.Fatalf("line %d of the log is %q", i, line)
+		}
+	}
+	if i == 0 {
+		t.Error("the log is empty")
+	}
+}
+
+func TestKilledMonitorEndsTheContainer(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	for name, kill := range map[string]func(pid int){
+		"while we watch": func(pid int) { n.must(unix.Kill(pid, unix.SIGKILL)) },
+		"while we are away": func(pid int) {
+			n.stop()
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			n.openImages()
+			n.start()
+		},
+	} {
+		cfg := containerConfig("c", "sh", "-c", "while :; do echo x; sleep 0.1; done")
+		cfg.Metadata.Attempt = uint32(len(name))
+		id := p.start(cfg)
+		pid, err := oci.ReadPID(n.containers[id].bundle.MonitorPIDFile())
+		n.must(err)
+		kill(pid)
+		st := n.waitExit(id)
+		if st.ExitCode != unknownExit || st.Reason != reasonUnknown || !strings.Contains(st.Message, "conmon") {
+			t.Errorf("%s: %+v", name, st)
+		}
+		if doc, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.containers[id].current().PID)); err == nil && !strings.Contains(string(doc), ") Z ") {
+			t.Errorf("%s: the container's process still runs", name)
+		}
+	}
+}
+
+// TestReboot takes away what a reboot takes: the state folder with everything in it.
+func TestReboot(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	id := p.sh("c", "sleep 1000")
+	done := p.sh("done", "exit 4")
+	n.waitExit(done)
+	n.stop()
+	n.eachProcess(func(pid int, _ string) { _ = unix.Kill(pid, unix.SIGKILL) })
+	_ = unix.Kill(n.containers[id].current().PID, unix.SIGKILL)
+	n.must(mount.UnmountUnder(n.cfg.State))
+	n.must(mount.Tmpfs(n.cfg.State, 0o711, 0))
+	n.openImages()
+	n.start()
+	if st, err := n.run.PodSandboxStatus(t.Context(), p.id, false); err != nil || st.Status.State != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+		t.Errorf("sandbox after a reboot: %v, %v", st, err)
+	}
+	if st := n.waitExit(id); st.Reason != reasonUnknown {
+		t.Errorf("container after a reboot: %+v", st)
+	}
+	if st := n.status(done); st.ExitCode != 4 {
+		t.Errorf("exit code of a container that had ended before: %+v", st)
+	}
+	n.must(n.run.RemovePodSandbox(t.Context(), p.id))
+}
+
+func TestCorruptRecordsAreSweptAway(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	broken := p.sh("broken", "sleep 1000")
+	kept := p.sh("kept", "sleep 1000")
+	q := n.pod()
+	n.stop()
+	n.must(os.WriteFile(filepath.Join(n.cfg.containerRoot(), broken, "status.json"), []byte("{"), 0o600))
+	n.must(os.WriteFile(filepath.Join(n.cfg.sandboxRoot(), q.id, "sandbox.json"), nil, 0o600))
+	n.openImages()
+	n.start()
+	if _, err := n.run.ContainerStatus(t.Context(), broken, false); !isNotFound(err) {
+		t.Errorf("a container without a status: %v", err)
+	}
+	if _, err := n.run.PodSandboxStatus(t.Context(), q.id, false); !isNotFound(err) {
+		t.Errorf("a sandbox without a record: %v", err)
+	}
+	if st := n.status(kept); st.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("its neighbour: %+v", st)
+	}
+}
+
+func TestLogRotationLosesNoLine(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	id := p.sh("c", `i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo line $i; done`)
+	path := n.status(id).LogPath
+	var text strings.Builder
+	for i := range 5 {
+		old := path + "." + strconv.Itoa(i)
+		n.must(os.Rename(path, old))
+		err := n.run.ReopenContainerLog(t.Context(), id)
+		if err != nil && n.status(id).State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			t.Fatal(err)
+		}
+		if err != nil {
+			n.must(os.Rename(old, path))
+			break
+		}
+		defer func() { _ = os.Remove(old) }()
+	}
+	n.waitExit(id)
+	for i := range 5 {
+		if old := path + "." + strconv.Itoa(i); exists(old) {
+			text.WriteString(logText(t, old, "stdout"))
+		}
+	}
+	text.WriteString(logText(t, path, "stdout"))
+	checkLines(t, text.String())
+	if got := strings.Count(text.String(), "\n"); got != 20000 {
+		t.Errorf("%d lines of 20000", got)
+	}
+}
