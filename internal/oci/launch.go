@@ -59,11 +59,8 @@ func (r *Runtime) place(cmd *exec.Cmd, p placement) error {
 }
 
 // cloneInto has the kernel put the child into the group of the v2 tree at birth
-// (CLONE_INTO_CGROUP, Linux 5.7). On a v2 machine that is conmon's own group.
+// (CLONE_INTO_CGROUP, Linux 5.7).
 func (r *Runtime) cloneInto(cmd *exec.Cmd, group string) (*os.File, error) {
-	if r.tree.Mode() == cgroup.V2 {
-		group = r.Home
-	}
 	if group == "" {
 		return nil, nil
 	}

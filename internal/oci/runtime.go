@@ -121,7 +121,7 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	err = r.startIn(cmd, placement{tasks: r.Home, clone: b.Cgroup})
+	err = r.startIn(cmd, r.monitorPlacement(b))
 	if cerr := w.Close(); err == nil {
 		err = cerr
 	}
@@ -150,6 +150,16 @@ func monitorEnv(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		return strings.HasPrefix(v, "LISTEN_FDS=") || strings.HasPrefix(v, "LISTEN_PID=") || strings.HasPrefix(v, "NOTIFY_SOCKET=")
 	})
+}
+
+// monitorPlacement puts conmon beside the containers. Where the groups are ours, it
+// is born in the container's one of the v2 tree, for a shell can join only the v1
+// ones cheaply; on such machines the v2 tree limits nothing but huge pages.
+func (r *Runtime) monitorPlacement(b Bundle) placement {
+	if r.own {
+		return placement{tasks: r.Home, clone: b.Cgroup}
+	}
+	return placement{tasks: r.Home, clone: r.Home}
 }
 
 // cleanEnv drops what systemd says to Wherry alone: a runtime would pass it on to

@@ -1,0 +1,89 @@
+package cri
+
+import (
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestTheSocketServesTheSame(t *testing.T) {
+	n := newNode(t)
+	info, err := os.Stat(n.cfg.Socket)
+	for deadline := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		info, err = os.Stat(n.cfg.Socket)
+	}
+	n.must(err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	conn, err := grpc.NewClient("unix://"+n.cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	n.must(err)
+	defer func() { n.must(conn.Close()) }()
+	rc, ic := runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
+
+	events, err := rc.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	n.must(err)
+	v, err := rc.Version(t.Context(), &runtimeapi.VersionRequest{})
+	n.must(err)
+	if v.RuntimeName != "wherry" || v.RuntimeApiVersion != "v1" {
+		t.Errorf("version %v", v)
+	}
+	st, err := rc.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+	n.must(err)
+	for _, c := range st.Status.Conditions {
+		if !c.Status {
+			t.Errorf("condition %v", c)
+		}
+	}
+	if len(st.RuntimeHandlers) < 2 || !st.Features.SupplementalGroupsPolicy || st.Info["config"] == "" {
+		t.Errorf("status %v", st)
+	}
+	_, err = rc.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: "no-such"})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("a missing container: %v", err)
+	}
+	_, err = rc.CheckpointContainer(t.Context(), &runtimeapi.CheckpointContainerRequest{})
+	if status.Code(err) != codes.Unimplemented {
+		t.Errorf("a checkpoint: %v", err)
+	}
+	for n.events.listened() == false {
+		time.Sleep(time.Millisecond)
+	}
+	p := n.pod()
+	id := p.create(containerConfig("c", "sleep", "1000"))
+	for {
+		e, err := events.Recv()
+		n.must(err)
+		if e.ContainerId == id {
+			break
+		}
+	}
+	list, err := rc.StreamContainers(t.Context(), &runtimeapi.StreamContainersRequest{})
+	n.must(err)
+	all := 0
+	for {
+		batch, err := list.Recv()
+		if err == io.EOF {
+			break
+		}
+		n.must(err)
+		all += len(batch.Containers)
+	}
+	if all != 1 {
+		t.Errorf("%d containers", all)
+	}
+	imgs, err := ic.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil || len(imgs.Images) != 1 {
+		t.Errorf("images %v, %v", imgs, err)
+	}
+	if _, err := listenSocket(n.cfg.Socket); err == nil {
+		t.Error("the socket of a running instance was taken")
+	}
+}
