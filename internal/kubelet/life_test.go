@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
@@ -610,6 +611,44 @@ func TestErrorsOfTheRuntimeShow(t *testing.T) {
 		w.pass(20 * time.Second)
 		if w.get("b").Status.Phase != v1.PodRunning {
 			t.Error("b did not recover")
+		}
+	})
+}
+
+// A pod's start and end are one write of its status each: states that last only
+// milliseconds are not worth more.
+func TestStatusIsWrittenOnceForEachStep(t *testing.T) {
+	run(t, func(w *world) {
+		w.rt.Delay = func(call string) time.Duration {
+			switch call {
+			case "RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "StopPodSandbox", "RemovePodSandbox":
+				return 5 * time.Millisecond
+			}
+			return 0
+		}
+		patches := func() []string {
+			var out []string
+			for _, a := range w.client.Actions() {
+				if p, ok := a.(clienttesting.PatchAction); ok && a.GetResource().Resource == "pods" {
+					out = append(out, string(p.GetPatch()))
+				}
+			}
+			w.client.ClearActions()
+			return out
+		}
+		w.create(testPod("a"))
+		w.pass(time.Second)
+		if p := patches(); len(p) != 1 {
+			t.Errorf("%d writes for a start:\n%s", len(p), strings.Join(p, "\n"))
+		}
+		w.pass(time.Hour)
+		if p := patches(); len(p) != 0 {
+			t.Errorf("%d writes while nothing happens:\n%s", len(p), strings.Join(p, "\n"))
+		}
+		w.remove("a", 30)
+		w.until("gone", func() bool { return w.gone("a") })
+		if p := patches(); len(p) != 1 {
+			t.Errorf("%d writes for an end:\n%s", len(p), strings.Join(p, "\n"))
 		}
 	})
 }

@@ -33,7 +33,7 @@ func (r *reporter) conditions(st *v1.PodStatus) []v1.PodCondition {
 		ready = r.gates()
 	}
 	return append(out,
-		r.stamp(v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: truth(r.sandbox != nil)}),
+		r.stamp(v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: truth(r.sandbox != nil && !r.rest)}),
 		r.stamp(r.initialized(st)),
 		r.stamp(ready),
 		r.stamp(containers),

@@ -2,6 +2,8 @@ package podplan
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -245,7 +247,8 @@ func (p *planner) remove(o *Container) {
 
 // collectDead removes dead instances beyond the newest dead one of each container.
 func (p *planner) collectDead() {
-	for name, list := range p.byName {
+	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
+		list := p.byName[name]
 		if FindContainer(p.in.Pod, name) == nil {
 			continue
 		}

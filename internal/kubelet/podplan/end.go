@@ -1,6 +1,7 @@
 package podplan
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -110,13 +111,14 @@ func (p *planner) finish() {
 
 // building tells whether an op that makes something has not returned yet.
 func (p *planner) building() bool {
-	for _, f := range p.in.InFlight {
-		if !f.Op.Kind.teardown() {
-			p.wait("%s was cancelled and has not returned", f.Op.Kind)
-			return true
+	found := false
+	for _, key := range slices.Sorted(maps.Keys(p.in.InFlight)) {
+		if op := p.in.InFlight[key].Op; !op.Kind.teardown() {
+			p.wait("%s was cancelled and has not returned", op.Kind)
+			found = true
 		}
 	}
-	return false
+	return found
 }
 
 // stopAll stops what is live, sidecars last.
