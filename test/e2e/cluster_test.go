@@ -79,10 +79,10 @@ func newCluster(t testing.TB) *cluster {
 		"--pod-cidr", fmt.Sprintf("10.%d.%d.0/24", 200+n%40, net3), "--service-cidr", fmt.Sprintf("10.%d.%d.0/24", 100+n%40, net3),
 	}
 	t.Cleanup(func() {
-		c.purge()
 		if t.Failed() {
 			c.dumpLog()
 		}
+		c.purge()
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("the instance's folder cannot be removed: %v", err)
 		}
