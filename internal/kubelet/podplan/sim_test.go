@@ -355,7 +355,10 @@ func (m *model) duration(op Op) time.Duration {
 		}
 		return min(m.upTo(5*time.Second), max(op.Deadline.Sub(m.now), 0)+time.Millisecond)
 	case PullImage, RunHook:
-		return m.upTo(time.Minute)
+		if m.chance(0.1) {
+			return m.upTo(time.Minute)
+		}
+		return m.upTo(time.Second)
 	default:
 		return m.upTo(2 * time.Second)
 	}
