@@ -34,8 +34,10 @@ type Strategy[T Object] struct {
 	// metadata has been checked already.
 	Validate       func(ctx context.Context, obj T) field.ErrorList
 	ValidateUpdate func(ctx context.Context, obj, old T) field.ErrorList
-	// Warn returns what the client should hear about.
-	Warn func(ctx context.Context, obj T) []string
+	// Warn returns what the client should hear about; WarnNew adds what concerns new
+	// objects only.
+	Warn    func(ctx context.Context, obj T) []string
+	WarnNew func(ctx context.Context, obj T) []string
 	// Canonicalize brings a valid object into the form that is stored.
 	Canonicalize func(obj T)
 	// Graceful decides whether a deletion is graceful, and for how long
@@ -102,14 +104,18 @@ func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object
 }
 
 func (s strategy[T]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	warnings := s.WarningsOnUpdate(ctx, obj, nil)
+	if s.WarnNew != nil {
+		warnings = append(s.WarnNew(ctx, obj.(T)), warnings...)
+	}
+	return warnings
+}
+
+func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
 	if s.Warn == nil {
 		return nil
 	}
 	return s.Warn(ctx, obj.(T))
-}
-
-func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
-	return s.WarningsOnCreate(ctx, obj)
 }
 
 func (s strategy[T]) Canonicalize(obj runtime.Object) {

@@ -49,6 +49,7 @@ func PrepareCreate(_ context.Context, p *corev1.Pod) {
 		Phase:    corev1.PodPending,
 		QOSClass: QOSClass(&p.Spec),
 	}
+	mergeLabelKeys(p)
 	if len(p.Spec.SchedulingGates) > 0 {
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
 			Type:    corev1.PodScheduled,

@@ -76,8 +76,10 @@ func TestPodStatusColumn(t *testing.T) {
 		pod                     *corev1.Pod
 		ready, status, restarts string
 	}{
-		"pending":             {podWith(1, phase("Pending")), "0/1", "Pending", "0"},
-		"gated":               {podWith(1, phase("Pending"), func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Reason: "SchedulingGated"}} }), "0/1", "SchedulingGated", "0"},
+		"pending": {podWith(1, phase("Pending")), "0/1", "Pending", "0"},
+		"gated": {podWith(1, phase("Pending"), func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Reason: "SchedulingGated"}}
+		}), "0/1", "SchedulingGated", "0"},
 		"creating":            {podWith(1, phase("Pending"), status(waiting("ContainerCreating"))), "0/1", "ContainerCreating", "0"},
 		"running":             {podWith(2, phase("Running"), status(running(true), running(true))), "2/2", "Running", "0"},
 		"one not ready":       {podWith(2, phase("Running"), status(running(true), running(false))), "1/2", "Running", "0"},
@@ -92,19 +94,19 @@ func TestPodStatusColumn(t *testing.T) {
 		"one done, one failed": {
 			podWith(2, phase("Failed"), status(terminated(0, 0, "Completed"), terminated(1, 0, "Error"))), "0/2", "Error", "0",
 		},
-		"evicted":             {podWith(1, phase("Failed"), func(p *corev1.Pod) { p.Status.Reason = "Evicted" }), "0/1", "Evicted", "0"},
-		"first init":          {podWith(1, phase("Pending"), initStatus(running(false), waiting("PodInitializing"))), "0/1", "Init:0/2", "0"},
-		"second init":         {podWith(1, phase("Pending"), initStatus(terminated(0, 0, "Completed"), running(false))), "0/1", "Init:1/2", "0"},
-		"init fails":          {podWith(1, phase("Pending"), initStatus(terminated(1, 0, "Error"))), "0/1", "Init:Error", "0"},
-		"init exit code":      {podWith(1, phase("Pending"), initStatus(terminated(2, 0, ""))), "0/1", "Init:ExitCode:2", "0"},
-		"init signal":         {podWith(1, phase("Pending"), initStatus(terminated(2, 9, ""))), "0/1", "Init:Signal:9", "0"},
-		"init crash loop":     {podWith(1, phase("Pending"), initStatus(restarted(waiting("CrashLoopBackOff"), 2, time.Minute))), "0/1", "Init:CrashLoopBackOff", "2 (60s ago)"},
-		"init restarts end":   {podWith(1, phase("Running"), initStatus(restarted(terminated(0, 0, "Completed"), 2, time.Minute)), status(running(true))), "1/1", "Running", "0"},
-		"sidecar counts":      {podWith(1, phase("Running"), initStatus(started(running(true))), sidecar, status(running(true))), "2/2", "Running", "0"},
-		"sidecar restarts":    {podWith(1, phase("Running"), initStatus(restarted(started(running(true)), 1, time.Minute)), sidecar, status(running(true))), "2/2", "Running", "1 (60s ago)"},
-		"terminating":         {podWith(1, phase("Running"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, status(running(true))), "1/1", "Terminating", "0"},
-		"node lost":           {podWith(1, phase("Running"), func(p *corev1.Pod) { p.DeletionTimestamp, p.Status.Reason = &metav1.Time{}, "NodeLost" }), "0/1", "Unknown", "0"},
-		"ended and deleted":   {podWith(1, phase("Succeeded"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, status(terminated(0, 0, "Completed"))), "0/1", "Completed", "0"},
+		"evicted":           {podWith(1, phase("Failed"), func(p *corev1.Pod) { p.Status.Reason = "Evicted" }), "0/1", "Evicted", "0"},
+		"first init":        {podWith(1, phase("Pending"), initStatus(running(false), waiting("PodInitializing"))), "0/1", "Init:0/2", "0"},
+		"second init":       {podWith(1, phase("Pending"), initStatus(terminated(0, 0, "Completed"), running(false))), "0/1", "Init:1/2", "0"},
+		"init fails":        {podWith(1, phase("Pending"), initStatus(terminated(1, 0, "Error"))), "0/1", "Init:Error", "0"},
+		"init exit code":    {podWith(1, phase("Pending"), initStatus(terminated(2, 0, ""))), "0/1", "Init:ExitCode:2", "0"},
+		"init signal":       {podWith(1, phase("Pending"), initStatus(terminated(2, 9, ""))), "0/1", "Init:Signal:9", "0"},
+		"init crash loop":   {podWith(1, phase("Pending"), initStatus(restarted(waiting("CrashLoopBackOff"), 2, time.Minute))), "0/1", "Init:CrashLoopBackOff", "2 (60s ago)"},
+		"init restarts end": {podWith(1, phase("Running"), initStatus(restarted(terminated(0, 0, "Completed"), 2, time.Minute)), status(running(true))), "1/1", "Running", "0"},
+		"sidecar counts":    {podWith(1, phase("Running"), initStatus(started(running(true))), sidecar, status(running(true))), "2/2", "Running", "0"},
+		"sidecar restarts":  {podWith(1, phase("Running"), initStatus(restarted(started(running(true)), 1, time.Minute)), sidecar, status(running(true))), "2/2", "Running", "1 (60s ago)"},
+		"terminating":       {podWith(1, phase("Running"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, status(running(true))), "1/1", "Terminating", "0"},
+		"node lost":         {podWith(1, phase("Running"), func(p *corev1.Pod) { p.DeletionTimestamp, p.Status.Reason = &metav1.Time{}, "NodeLost" }), "0/1", "Unknown", "0"},
+		"ended and deleted": {podWith(1, phase("Succeeded"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, status(terminated(0, 0, "Completed"))), "0/1", "Completed", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cells := Pods.Cells(tc.pod, now)

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/fields"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -13,6 +13,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/namespace"
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 func nodes(deps Deps) registry.Row[*corev1.Node] {
@@ -24,14 +25,17 @@ func nodes(deps Deps) registry.Row[*corev1.Node] {
 		New:        func() *corev1.Node { return &corev1.Node{} },
 		NewList:    list[corev1.NodeList](),
 		Table:      printers.Nodes,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Node]{
-			Update: func(_ context.Context, obj, old *corev1.Node) { obj.Status = old.Status },
-			Reset:  []string{"status"},
+			Update:         func(_ context.Context, obj, old *corev1.Node) { obj.Status = old.Status },
+			Validate:       onCreate(validation.Node),
+			ValidateUpdate: onUpdate(validation.NodeUpdate),
+			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.Node]{
-			Update: func(_ context.Context, obj, old *corev1.Node) { obj.Spec = old.Spec },
-			Reset:  []string{"spec"},
+			Update:         func(_ context.Context, obj, old *corev1.Node) { obj.Spec = old.Spec },
+			ValidateUpdate: onUpdate(validation.NodeUpdate),
+			Reset:          []string{"spec"},
 		},
 		Fields: func(n *corev1.Node) fields.Set {
 			return fields.Set{"spec.unschedulable": boolString(n.Spec.Unschedulable)}
@@ -52,16 +56,19 @@ func namespaces() registry.Row[*corev1.Namespace] {
 		New:        func() *corev1.Namespace { return &corev1.Namespace{} },
 		NewList:    list[corev1.NamespaceList](),
 		Table:      printers.Namespaces,
-		CheckName:  validation.ValidateNamespaceName,
+		CheckName:  apivalidation.ValidateNamespaceName,
 		Strategy: registry.Strategy[*corev1.Namespace]{
-			Create:       namespace.PrepareCreate,
-			Update:       namespace.PrepareUpdate,
-			Canonicalize: namespace.Canonicalize,
-			Reset:        []string{"status"},
+			Create:         namespace.PrepareCreate,
+			Update:         namespace.PrepareUpdate,
+			Validate:       onCreate(validation.Namespace),
+			ValidateUpdate: always(validation.Namespace),
+			Canonicalize:   namespace.Canonicalize,
+			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.Namespace]{
-			Update: func(_ context.Context, obj, old *corev1.Namespace) { obj.Spec = old.Spec },
-			Reset:  []string{"spec"},
+			Update:         func(_ context.Context, obj, old *corev1.Namespace) { obj.Spec = old.Spec },
+			ValidateUpdate: onUpdate(validation.NamespaceStatus),
+			Reset:          []string{"spec"},
 		},
 		Fields: func(n *corev1.Namespace) fields.Set {
 			return fields.Set{"status.phase": string(n.Status.Phase), "name": n.Name}
@@ -75,8 +82,9 @@ func namespaces() registry.Row[*corev1.Namespace] {
 			return map[string]rest.Storage{
 				"": namespace.NewStore(row.Main),
 				"finalize": row.Update(registry.Strategy[*corev1.Namespace]{
-					Update: func(_ context.Context, obj, old *corev1.Namespace) { obj.Status = old.Status },
-					Reset:  []string{"status"},
+					Update:         func(_ context.Context, obj, old *corev1.Namespace) { obj.Status = old.Status },
+					ValidateUpdate: always(validation.Namespace),
+					Reset:          []string{"status"},
 				}),
 			}
 		},
@@ -93,7 +101,11 @@ func configMaps() registry.Row[*corev1.ConfigMap] {
 		New:        func() *corev1.ConfigMap { return &corev1.ConfigMap{} },
 		NewList:    list[corev1.ConfigMapList](),
 		Table:      printers.ConfigMaps,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*corev1.ConfigMap]{
+			Validate:       onCreate(validation.ConfigMap),
+			ValidateUpdate: onUpdate(validation.ConfigMapUpdate),
+		},
 	}
 }
 
@@ -106,13 +118,15 @@ func secrets() registry.Row[*corev1.Secret] {
 		New:        func() *corev1.Secret { return &corev1.Secret{} },
 		NewList:    list[corev1.SecretList](),
 		Table:      printers.Secrets,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Secret]{
 			Update: func(_ context.Context, obj, old *corev1.Secret) {
 				if obj.Type == "" {
 					obj.Type = old.Type
 				}
 			},
+			Validate:       onCreate(validation.Secret),
+			ValidateUpdate: onUpdate(validation.SecretUpdate),
 		},
 		Fields:      func(s *corev1.Secret) fields.Set { return fields.Set{"type": string(s.Type)} },
 		FieldLabels: []string{"type"},
@@ -129,7 +143,7 @@ func serviceAccounts(deps Deps) registry.Row[*corev1.ServiceAccount] {
 		New:        func() *corev1.ServiceAccount { return &corev1.ServiceAccount{} },
 		NewList:    list[corev1.ServiceAccountList](),
 		Table:      printers.ServiceAccounts,
-		CheckName:  validation.ValidateServiceAccountName,
+		CheckName:  apivalidation.ValidateServiceAccountName,
 		Endpoints: func(*registry.Endpoints[*corev1.ServiceAccount]) map[string]rest.Storage {
 			return map[string]rest.Storage{"token": deps.Tokens}
 		},
@@ -147,11 +161,13 @@ func services(deps Deps) registry.Row[*corev1.Service] {
 		New:        func() *corev1.Service { return &corev1.Service{} },
 		NewList:    list[corev1.ServiceList](),
 		Table:      printers.Services,
-		CheckName:  validation.NameIsDNS1035Label,
+		CheckName:  apivalidation.NameIsDNS1035Label,
 		Strategy: registry.Strategy[*corev1.Service]{
-			Create: func(_ context.Context, s *corev1.Service) { s.Status = corev1.ServiceStatus{} },
-			Update: func(_ context.Context, s, old *corev1.Service) { s.Status = old.Status },
-			Reset:  []string{"status"},
+			Create:         func(_ context.Context, s *corev1.Service) { s.Status = corev1.ServiceStatus{} },
+			Update:         func(_ context.Context, s, old *corev1.Service) { s.Status = old.Status },
+			Validate:       onCreate(validation.Service),
+			ValidateUpdate: onUpdate(validation.ServiceUpdate),
+			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.Service]{
 			Update: func(_ context.Context, s, old *corev1.Service) { s.Spec = old.Spec },
@@ -175,7 +191,11 @@ func endpoints() registry.Row[*corev1.Endpoints] { //nolint:staticcheck // depre
 		New:        func() *corev1.Endpoints { return &corev1.Endpoints{} },
 		NewList:    list[corev1.EndpointsList](),
 		Table:      printers.Endpoints,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*corev1.Endpoints]{
+			Validate:       exceptOwn(onCreate(validation.Endpoints)),
+			ValidateUpdate: exceptOwnUpdate(always(validation.Endpoints)),
+		},
 	}
 }
 
@@ -188,7 +208,11 @@ func limitRanges() registry.Row[*corev1.LimitRange] {
 		Namespaced: true,
 		New:        func() *corev1.LimitRange { return &corev1.LimitRange{} },
 		NewList:    list[corev1.LimitRangeList](),
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*corev1.LimitRange]{
+			Validate:       onCreate(validation.LimitRange),
+			ValidateUpdate: always(validation.LimitRange),
+		},
 	}
 }
 
@@ -201,13 +225,15 @@ func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
 		New:        func() *corev1.PersistentVolume { return &corev1.PersistentVolume{} },
 		NewList:    list[corev1.PersistentVolumeList](),
 		Table:      printers.PersistentVolumes,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.PersistentVolume]{
 			Create: func(_ context.Context, v *corev1.PersistentVolume) {
 				v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
 			},
-			Update: func(_ context.Context, v, old *corev1.PersistentVolume) { v.Status = old.Status },
-			Reset:  []string{"status"},
+			Update:         func(_ context.Context, v, old *corev1.PersistentVolume) { v.Status = old.Status },
+			Validate:       onCreate(validation.PersistentVolume),
+			ValidateUpdate: onUpdate(validation.PersistentVolumeUpdate),
+			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.PersistentVolume]{
 			Update: func(_ context.Context, v, old *corev1.PersistentVolume) { v.Spec = old.Spec },
@@ -228,17 +254,20 @@ func persistentVolumeClaims() registry.Row[*corev1.PersistentVolumeClaim] {
 		New:        func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} },
 		NewList:    list[corev1.PersistentVolumeClaimList](),
 		Table:      printers.PersistentVolumeClaims,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.PersistentVolumeClaim]{
 			Create: func(_ context.Context, c *corev1.PersistentVolumeClaim) {
 				c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 			},
-			Update: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Status = old.Status },
-			Reset:  []string{"status"},
+			Update:         func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Status = old.Status },
+			Validate:       onCreate(validation.PersistentVolumeClaim),
+			ValidateUpdate: onUpdate(validation.PersistentVolumeClaimUpdate),
+			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.PersistentVolumeClaim]{
-			Update: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Spec = old.Spec },
-			Reset:  []string{"spec"},
+			Update:         func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Spec = old.Spec },
+			ValidateUpdate: onUpdate(validation.PersistentVolumeClaimStatus),
+			Reset:          []string{"spec"},
 		},
 	}
 }

@@ -1,12 +1,18 @@
 package resources
 
 import (
+	"context"
+
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validation"
+	eventsv1 "k8s.io/api/events/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 // events are stored once and served twice: as core/v1 and as events.k8s.io/v1.
@@ -20,16 +26,36 @@ func events(deps Deps) registry.Row[*corev1.Event] {
 		New:        func() *corev1.Event { return &corev1.Event{} },
 		NewList:    list[corev1.EventList](),
 		Table:      printers.Events,
-		CheckName:  validation.NameIsDNSSubdomain,
-		Strategy:   registry.Strategy[*corev1.Event]{CreateOnUpdate: true},
-		TTL:        func(*corev1.Event) uint64 { return uint64(deps.EventTTL.Seconds()) },
-		Fields:     eventFields,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*corev1.Event]{
+			CreateOnUpdate: true,
+			Validate: func(ctx context.Context, e *corev1.Event) field.ErrorList {
+				if newGroup(ctx) {
+					return validation.StrictEvent(e)
+				}
+				return validation.Event(e, false)
+			},
+			ValidateUpdate: func(ctx context.Context, e, old *corev1.Event) field.ErrorList {
+				if newGroup(ctx) {
+					return validation.StrictEventUpdate(e, old)
+				}
+				return validation.Event(e, false)
+			},
+		},
+		TTL:    func(*corev1.Event) uint64 { return uint64(deps.EventTTL.Seconds()) },
+		Fields: eventFields,
 		FieldLabels: []string{
 			"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
 			"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
 			"reason", "reportingComponent", "source", "type",
 		},
 	}
+}
+
+// newGroup reports whether the request came by way of events.k8s.io.
+func newGroup(ctx context.Context) bool {
+	info, ok := request.RequestInfoFrom(ctx)
+	return ok && info.APIGroup == eventsv1.GroupName
 }
 
 func eventFields(e *corev1.Event) fields.Set {

@@ -8,10 +8,11 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 func leases() registry.Row[*coordinationv1.Lease] {
@@ -23,8 +24,13 @@ func leases() registry.Row[*coordinationv1.Lease] {
 		New:        func() *coordinationv1.Lease { return &coordinationv1.Lease{} },
 		NewList:    list[coordinationv1.LeaseList](),
 		Table:      printers.Leases,
-		CheckName:  validation.NameIsDNSSubdomain,
-		Strategy:   registry.Strategy[*coordinationv1.Lease]{CreateOnUpdate: true, NoUnconditionalUpdate: true},
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*coordinationv1.Lease]{
+			Validate:              onCreate(validation.Lease),
+			ValidateUpdate:        always(validation.Lease),
+			CreateOnUpdate:        true,
+			NoUnconditionalUpdate: true,
+		},
 	}
 }
 
@@ -37,7 +43,7 @@ func endpointSlices() registry.Row[*discoveryv1.EndpointSlice] {
 		New:        func() *discoveryv1.EndpointSlice { return &discoveryv1.EndpointSlice{} },
 		NewList:    list[discoveryv1.EndpointSliceList](),
 		Table:      printers.EndpointSlices,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*discoveryv1.EndpointSlice]{
 			Create: func(_ context.Context, s *discoveryv1.EndpointSlice) { s.Generation = 1 },
 			Update: func(_ context.Context, s, old *discoveryv1.EndpointSlice) {
@@ -45,6 +51,8 @@ func endpointSlices() registry.Row[*discoveryv1.EndpointSlice] {
 				a.ObjectMeta, b.ObjectMeta = old.ObjectMeta, old.ObjectMeta
 				bump(s, old, !apiequality.Semantic.DeepEqual(&a, &b))
 			},
+			Validate:       exceptOwn(onCreate(validation.EndpointSlice)),
+			ValidateUpdate: exceptOwnUpdate(onUpdate(validation.EndpointSliceUpdate)),
 		},
 	}
 }
@@ -57,7 +65,11 @@ func runtimeClasses() registry.Row[*nodev1.RuntimeClass] {
 		New:       func() *nodev1.RuntimeClass { return &nodev1.RuntimeClass{} },
 		NewList:   list[nodev1.RuntimeClassList](),
 		Table:     printers.RuntimeClasses,
-		CheckName: validation.NameIsDNSSubdomain,
+		CheckName: apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*nodev1.RuntimeClass]{
+			Validate:       onCreate(validation.RuntimeClass),
+			ValidateUpdate: onUpdate(validation.RuntimeClassUpdate),
+		},
 	}
 }
 
@@ -70,9 +82,11 @@ func priorityClasses() registry.Row[*schedulingv1.PriorityClass] {
 		New:        func() *schedulingv1.PriorityClass { return &schedulingv1.PriorityClass{} },
 		NewList:    list[schedulingv1.PriorityClassList](),
 		Table:      printers.PriorityClasses,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*schedulingv1.PriorityClass]{
-			Create: func(_ context.Context, c *schedulingv1.PriorityClass) { c.Generation = 1 },
+			Create:         func(_ context.Context, c *schedulingv1.PriorityClass) { c.Generation = 1 },
+			Validate:       onCreate(validation.PriorityClass),
+			ValidateUpdate: onUpdate(validation.PriorityClassUpdate),
 		},
 	}
 }

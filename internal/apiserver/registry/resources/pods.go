@@ -1,16 +1,19 @@
 package resources
 
 import (
+	"context"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/pod"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 func pods(deps Deps) registry.Row[*corev1.Pod] {
@@ -24,16 +27,21 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 		New:        func() *corev1.Pod { return &corev1.Pod{} },
 		NewList:    list[corev1.PodList](),
 		Table:      printers.Pods,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.Pod]{
-			Create:   pod.PrepareCreate,
-			Update:   pod.PrepareUpdate,
-			Graceful: pod.Graceful,
-			Reset:    []string{"status"},
+			Create:         pod.PrepareCreate,
+			Update:         pod.PrepareUpdate,
+			Validate:       onCreate(validation.PodCreate),
+			ValidateUpdate: onUpdate(validation.PodUpdate),
+			Warn:           pod.Warnings,
+			WarnNew:        pod.NameWarnings,
+			Graceful:       pod.Graceful,
+			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.Pod]{
-			Update: pod.PrepareStatus,
-			Reset:  []string{"spec", "metadata.deletionTimestamp", "metadata.ownerReferences"},
+			Update:         pod.PrepareStatus,
+			ValidateUpdate: onUpdate(validation.PodStatus),
+			Reset:          []string{"spec", "metadata.deletionTimestamp", "metadata.ownerReferences"},
 		},
 		Fields:      pod.Fields,
 		FieldLabels: pod.FieldLabels,
@@ -49,10 +57,14 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 				"log":      pod.NewLog(row.Main, deps.Kubelets),
 				"eviction": pod.NewEviction(row.Main.Store, row.Status.Store()),
 				"ephemeralcontainers": row.Update(registry.Strategy[*corev1.Pod]{
-					Update: pod.PrepareEphemeralContainers,
+					Update:         pod.PrepareEphemeralContainers,
+					ValidateUpdate: onUpdate(validation.PodEphemeralContainers),
 				}),
 				"resize": row.Update(registry.Strategy[*corev1.Pod]{
 					Update: pod.PrepareResize,
+					ValidateUpdate: func(_ context.Context, p, old *corev1.Pod) field.ErrorList {
+						return validation.PodResize(p, old, pod.QOSClass(&p.Spec))
+					},
 				}),
 			}
 			maps.Copy(out, pod.NewConnects(row.Main, deps.Kubelets, deps.Authorizer))

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,6 +13,7 @@ import (
 	"wherry.dev/internal/apiserver/quota"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 func resourceQuotas(deps Deps) registry.Row[*corev1.ResourceQuota] {
@@ -25,11 +26,13 @@ func resourceQuotas(deps Deps) registry.Row[*corev1.ResourceQuota] {
 		New:        func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} },
 		NewList:    list[corev1.ResourceQuotaList](),
 		Table:      printers.ResourceQuotas,
-		CheckName:  validation.NameIsDNSSubdomain,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.ResourceQuota]{
-			Create: func(_ context.Context, q *corev1.ResourceQuota) { q.Status = corev1.ResourceQuotaStatus{} },
-			Update: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Status = old.Status },
-			Reset:  []string{"status"},
+			Create:         func(_ context.Context, q *corev1.ResourceQuota) { q.Status = corev1.ResourceQuotaStatus{} },
+			Update:         func(_ context.Context, q, old *corev1.ResourceQuota) { q.Status = old.Status },
+			Validate:       onCreate(validation.ResourceQuota),
+			ValidateUpdate: onUpdate(validation.ResourceQuotaUpdate),
+			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.ResourceQuota]{
 			Update: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Spec = old.Spec },

@@ -3,12 +3,16 @@
 package resources
 
 import (
+	"context"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/registry"
@@ -37,6 +41,45 @@ func All(deps Deps) []registry.Definition {
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
 	}
+}
+
+// onCreate and onUpdate fit checks that need no request to the hooks of a strategy;
+// always is for a check that is the same for both.
+func onCreate[T any](f func(T) field.ErrorList) func(context.Context, T) field.ErrorList {
+	return func(_ context.Context, obj T) field.ErrorList { return f(obj) }
+}
+
+func onUpdate[T any](f func(obj, old T) field.ErrorList) func(_ context.Context, obj, old T) field.ErrorList {
+	return func(_ context.Context, obj, old T) field.ErrorList { return f(obj, old) }
+}
+
+func always[T any](f func(T) field.ErrorList) func(_ context.Context, obj, old T) field.ErrorList {
+	return func(_ context.Context, obj, _ T) field.ErrorList { return f(obj) }
+}
+
+// exceptOwn and exceptOwnUpdate let the server itself publish whatever its address is: on
+// a machine without a network that is a loopback address, which others may not use.
+func exceptOwn[T any](f func(context.Context, T) field.ErrorList) func(context.Context, T) field.ErrorList {
+	return func(ctx context.Context, obj T) field.ErrorList {
+		if ours(ctx) {
+			return nil
+		}
+		return f(ctx, obj)
+	}
+}
+
+func exceptOwnUpdate[T any](f func(_ context.Context, obj, old T) field.ErrorList) func(_ context.Context, obj, old T) field.ErrorList {
+	return func(ctx context.Context, obj, old T) field.ErrorList {
+		if ours(ctx) {
+			return nil
+		}
+		return f(ctx, obj, old)
+	}
+}
+
+func ours(ctx context.Context) bool {
+	u, ok := request.UserFrom(ctx)
+	return ok && u.GetName() == user.APIServerUser
 }
 
 // list makes the NewList function of a row.

@@ -1,0 +1,250 @@
+package validation
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const whenImmutable = "field is immutable when `immutable` is set"
+
+// ConfigMap checks a config map.
+func ConfigMap(c *corev1.ConfigMap) field.ErrorList {
+	p := &problems{}
+	size := 0
+	for _, key := range slices.Sorted(maps.Keys(c.Data)) {
+		at := field.NewPath("data").Key(key)
+		matches(p, at, key, utilvalidation.IsConfigMapKey(key))
+		if _, twice := c.BinaryData[key]; twice {
+			p.invalid(at, key, "duplicate of key present in binaryData")
+		}
+		size += len(c.Data[key])
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.BinaryData)) {
+		matches(p, field.NewPath("binaryData").Key(key), key, utilvalidation.IsConfigMapKey(key))
+		size += len(c.BinaryData[key])
+	}
+	if size > corev1.MaxSecretSize {
+		p.add(field.TooLong(field.NewPath(""), "", corev1.MaxSecretSize))
+	}
+	return p.list
+}
+
+// ConfigMapUpdate checks a config map that replaces old.
+func ConfigMapUpdate(c, old *corev1.ConfigMap) field.ErrorList {
+	p := &problems{}
+	if old.Immutable != nil && *old.Immutable {
+		if c.Immutable == nil || !*c.Immutable {
+			p.forbidden(field.NewPath("immutable"), whenImmutable)
+		}
+		if !apiequality.Semantic.DeepEqual(c.Data, old.Data) {
+			p.forbidden(field.NewPath("data"), whenImmutable)
+		}
+		if !apiequality.Semantic.DeepEqual(c.BinaryData, old.BinaryData) {
+			p.forbidden(field.NewPath("binaryData"), whenImmutable)
+		}
+	}
+	return append(p.list, ConfigMap(c)...)
+}
+
+// Secret checks a secret; what its type promises must be in it.
+func Secret(s *corev1.Secret) field.ErrorList {
+	p := &problems{}
+	at := field.NewPath("data")
+	size := 0
+	for _, key := range slices.Sorted(maps.Keys(s.Data)) {
+		matches(p, at.Key(key), key, utilvalidation.IsConfigMapKey(key))
+		size += len(s.Data[key])
+	}
+	if size > corev1.MaxSecretSize {
+		p.add(field.TooLong(at, "", corev1.MaxSecretSize))
+	}
+	need := func(keys ...string) {
+		for _, key := range keys {
+			if _, ok := s.Data[key]; !ok {
+				p.required(at.Key(key), "")
+			}
+		}
+	}
+	switch s.Type {
+	case corev1.SecretTypeServiceAccountToken:
+		p.present(field.NewPath("metadata", "annotations").Key(corev1.ServiceAccountNameKey), s.Annotations[corev1.ServiceAccountNameKey])
+	case corev1.SecretTypeDockercfg:
+		p.jsonKey(at, s, corev1.DockerConfigKey)
+	case corev1.SecretTypeDockerConfigJson:
+		p.jsonKey(at, s, corev1.DockerConfigJsonKey)
+	case corev1.SecretTypeBasicAuth:
+		_, user := s.Data[corev1.BasicAuthUsernameKey]
+		_, password := s.Data[corev1.BasicAuthPasswordKey]
+		if !user && !password {
+			need(corev1.BasicAuthUsernameKey, corev1.BasicAuthPasswordKey)
+		}
+	case corev1.SecretTypeSSHAuth:
+		if len(s.Data[corev1.SSHAuthPrivateKey]) == 0 {
+			p.required(at.Key(corev1.SSHAuthPrivateKey), "")
+		}
+	case corev1.SecretTypeTLS:
+		need(corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
+	}
+	return p.list
+}
+
+func (p *problems) jsonKey(at path, s *corev1.Secret, key string) {
+	data, ok := s.Data[key]
+	if !ok {
+		p.required(at.Key(key), "")
+		return
+	}
+	if err := json.Unmarshal(data, &map[string]any{}); err != nil {
+		p.invalid(at.Key(key), "<secret contents redacted>", "%s", err.Error())
+	}
+}
+
+// SecretUpdate checks a secret that replaces old.
+func SecretUpdate(s, old *corev1.Secret) field.ErrorList {
+	p := &problems{}
+	immutable(p, field.NewPath("type"), s.Type, old.Type)
+	if old.Immutable != nil && *old.Immutable {
+		if s.Immutable == nil || !*s.Immutable {
+			p.forbidden(field.NewPath("immutable"), whenImmutable)
+		}
+		if !apiequality.Semantic.DeepEqual(s.Data, old.Data) {
+			p.forbidden(field.NewPath("data"), whenImmutable)
+		}
+	}
+	return append(p.list, Secret(s)...)
+}
+
+// Node checks a node.
+func Node(n *corev1.Node) field.ErrorList {
+	p := &problems{}
+	p.node(n)
+	for i, cidr := range n.Spec.PodCIDRs {
+		p.addAll(utilvalidation.IsValidCIDR(field.NewPath("spec", "podCIDRs").Index(i), cidr))
+	}
+	return p.list
+}
+
+func (p *problems) node(n *corev1.Node) {
+	p.taints(field.NewPath("metadata", "taints"), n.Spec.Taints)
+	for name, list := range map[string]corev1.ResourceList{"capacity": n.Status.Capacity, "allocatable": n.Status.Allocatable} {
+		for _, r := range sortedNames(list) {
+			p.quantity(field.NewPath("status", name).Key(string(r)), r, list[r])
+		}
+	}
+	seen := map[corev1.NodeAddress]bool{}
+	for i, a := range n.Status.Addresses {
+		if seen[a] {
+			p.add(field.Duplicate(field.NewPath("status", "addresses").Index(i), a))
+		}
+		seen[a] = true
+	}
+}
+
+func (p *problems) taints(at path, taints []corev1.Taint) {
+	type key struct {
+		effect corev1.TaintEffect
+		key    string
+	}
+	seen := map[key]bool{}
+	for i, t := range taints {
+		at := at.Index(i)
+		p.addAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
+		if msgs := utilvalidation.IsValidLabelValue(t.Value); len(msgs) > 0 {
+			p.invalid(at.Child("value"), t.Value, "%s", strings.Join(msgs, ";"))
+		}
+		oneOfRequired(p, at.Child("effect"), t.Effect, taintEffects...)
+		if k := (key{t.Effect, t.Key}); seen[k] {
+			err := field.Duplicate(at, t)
+			err.Detail = "taints must be unique by key and effect pair"
+			p.add(err)
+		} else {
+			seen[k] = true
+		}
+	}
+}
+
+// NodeUpdate checks a node that replaces old.
+func NodeUpdate(n, old *corev1.Node) field.ErrorList {
+	p := &problems{}
+	p.node(n)
+	if len(old.Spec.PodCIDRs) > 0 && !slices.Equal(n.Spec.PodCIDRs, old.Spec.PodCIDRs) {
+		p.forbidden(field.NewPath("spec", "podCIDRs"), `node updates may not change podCIDR except from "" to valid`)
+	}
+	if was := old.Spec.ProviderID; was != "" && was != n.Spec.ProviderID {
+		p.forbidden(field.NewPath("spec", "providerID"), `node updates may not change providerID except from "" to valid`)
+	}
+	return p.list
+}
+
+// Namespace checks a namespace.
+func Namespace(n *corev1.Namespace) field.ErrorList {
+	p := &problems{}
+	known := []string{string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
+	for _, f := range n.Spec.Finalizers {
+		at := field.NewPath("spec", "finalizers")
+		p.qualified(at, string(f))
+		if !strings.Contains(string(f), "/") && !slices.Contains(known, string(f)) {
+			p.invalid(at, f, "name is neither a standard finalizer name nor is it fully qualified")
+		}
+	}
+	return p.list
+}
+
+// NamespaceStatus checks a namespace's status.
+func NamespaceStatus(n, _ *corev1.Namespace) field.ErrorList {
+	p := &problems{}
+	at := field.NewPath("status", "Phase")
+	switch {
+	case n.DeletionTimestamp.IsZero() && n.Status.Phase != corev1.NamespaceActive:
+		p.invalid(at, n.Status.Phase, "may only be 'Active' if `deletionTimestamp` is empty")
+	case !n.DeletionTimestamp.IsZero() && n.Status.Phase != corev1.NamespaceTerminating:
+		p.invalid(at, n.Status.Phase, "may only be 'Terminating' if `deletionTimestamp` is not empty")
+	}
+	return p.list
+}
+
+// Endpoints checks endpoints.
+//
+//nolint:staticcheck // deprecated, but served
+func Endpoints(e *corev1.Endpoints) field.ErrorList {
+	p := &problems{}
+	for i := range e.Subsets {
+		s, at := &e.Subsets[i], field.NewPath("subsets").Index(i)
+		if len(s.Addresses) == 0 && len(s.NotReadyAddresses) == 0 {
+			p.required(at, "must specify `addresses` or `notReadyAddresses`")
+		}
+		for name, list := range map[string][]corev1.EndpointAddress{"addresses": s.Addresses, "notReadyAddresses": s.NotReadyAddresses} {
+			for j, a := range list {
+				at := at.Child(name).Index(j)
+				p.ip(at.Child("ip"), a.IP)
+				p.endpointIP(at.Child("ip"), a.IP)
+				if a.Hostname != "" {
+					p.label(at.Child("hostname"), a.Hostname)
+				}
+				if a.NodeName != nil {
+					p.subdomain(at.Child("nodeName"), *a.NodeName)
+				}
+			}
+		}
+		for j, port := range s.Ports {
+			at := at.Child("ports").Index(j)
+			if port.Name != "" || len(s.Ports) > 1 {
+				if p.present(at.Child("name"), port.Name) {
+					p.label(at.Child("name"), port.Name)
+				}
+			}
+			p.portNumber(at.Child("port"), port.Port)
+			oneOfRequired(p, at.Child("protocol"), port.Protocol, protocols...)
+		}
+	}
+	return p.list
+}

@@ -1,0 +1,177 @@
+package validation
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// projection checks the sources of a projected volume; they share one folder, so no two
+// files may have the same path.
+type projection struct {
+	*podContext
+	at    path
+	files map[string]bool
+}
+
+func (c *podContext) projected(at path, v *corev1.ProjectedVolumeSource) {
+	c.mode(at.Child("defaultMode"), v.DefaultMode)
+	p := projection{c, at, map[string]bool{}}
+	for i := range v.Sources {
+		p.source(at.Child("sources").Index(i), &v.Sources[i])
+	}
+}
+
+func (p *projection) source(at path, s *corev1.VolumeProjection) {
+	sources := 0
+	if s.Secret != nil {
+		sources++
+		p.keys(at.Child("secret"), s.Secret.Name, s.Secret.Items)
+	}
+	if s.ConfigMap != nil {
+		sources++
+		p.keys(at.Child("configMap"), s.ConfigMap.Name, s.ConfigMap.Items)
+	}
+	if s.DownwardAPI != nil {
+		sources++
+		for i := range s.DownwardAPI.Items {
+			f := &s.DownwardAPI.Items[i]
+			p.downwardFile(at.Child("downwardAPI"), f)
+			p.file(f.Path, f.Path)
+		}
+	}
+	if s.ServiceAccountToken != nil {
+		sources++
+		p.token(at.Child("serviceAccountToken"), s.ServiceAccountToken)
+	}
+	if s.ClusterTrustBundle != nil {
+		sources++
+		p.trustBundle(at.Child("clusterTrustBundle"), s.ClusterTrustBundle)
+	}
+	if s.PodCertificate != nil {
+		sources++
+		p.certificate(at.Child("podCertificate"), s.PodCertificate)
+	}
+	if sources > 1 {
+		p.forbidden(at, "may not specify more than 1 volume type per source")
+	}
+}
+
+// file notes a path, and reports one that another source has.
+func (p *projection) file(name string, value any) {
+	if name == "" {
+		return
+	}
+	if p.files[name] {
+		p.invalid(p.at, value, "conflicting duplicate paths")
+	}
+	p.files[name] = true
+}
+
+func (p *projection) keys(at path, name string, items []corev1.KeyToPath) {
+	p.present(at.Child("name"), name)
+	for i := range items {
+		p.keyPath(at.Child("items").Index(i), &items[i])
+		p.file(items[i].Path, name)
+	}
+}
+
+const minTokenSeconds, maxTokenSeconds = 600, 1 << 32
+
+func (p *projection) token(at path, t *corev1.ServiceAccountTokenProjection) {
+	if s := t.ExpirationSeconds; s != nil {
+		switch {
+		case *s < minTokenSeconds:
+			p.invalid(at.Child("expirationSeconds"), *s, "may not specify a duration less than 10 minutes")
+		case *s > maxTokenSeconds:
+			p.invalid(at.Child("expirationSeconds"), *s, "may not specify a duration larger than 2^32 seconds")
+		}
+	}
+	if p.present(p.at.Child("path"), t.Path) {
+		p.localFile(p.at.Child("path"), t.Path)
+	}
+}
+
+func (p *projection) trustBundle(at path, b *corev1.ClusterTrustBundleProjection) {
+	switch {
+	case b.Name != nil && b.SignerName != nil:
+		p.invalid(at, b, "only one of name and signerName may be used")
+	case b.Name != nil:
+		if *b.Name == "" {
+			p.required(at.Child("name"), "must be a valid object name")
+		}
+		if b.LabelSelector != nil {
+			p.invalid(at.Child("labelSelector"), b.LabelSelector, "labelSelector must be unset if name is specified")
+		}
+	case b.SignerName != nil:
+		if *b.SignerName == "" {
+			p.required(at.Child("signerName"), "must be a valid signer name")
+		}
+		p.signer(at.Child("signerName"), *b.SignerName)
+		p.addAll(metavalidation.ValidateLabelSelector(b.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, at.Child("labelSelector")))
+	default:
+		p.required(at, "either name or signerName must be specified")
+	}
+	p.present(at.Child("path"), b.Path)
+	p.localFile(at.Child("path"), b.Path)
+	p.file(b.Path, b.Path)
+}
+
+// signer checks a signer's name: a domain, a slash, a path of it.
+func (p *problems) signer(at path, name string) {
+	if !p.present(at, name) {
+		return
+	}
+	domain, rest, ok := strings.Cut(name, "/")
+	if !ok {
+		p.invalid(at, name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
+		return
+	}
+	p.addAll(utilvalidation.IsFullyQualifiedDomainName(at, domain))
+	if rest == "" {
+		p.invalid(at, name, "path must have at least one segment")
+		return
+	}
+	for segment := range strings.SplitSeq(rest, ".") {
+		matches(p, at, name, utilvalidation.IsDNS1123Label(segment))
+	}
+}
+
+var podKeyTypes = []string{"ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519", "RSA3072", "RSA4096"}
+
+const minCertificateSeconds, maxCertificateSeconds, maxKubernetesCertificateSeconds = 3600, 91 * 86400, 86400
+
+func (p *projection) certificate(at path, c *corev1.PodCertificateProjection) {
+	p.signer(at.Child("signerName"), c.SignerName)
+	if !slices.Contains(podKeyTypes, c.KeyType) {
+		p.add(field.NotSupported(at.Child("keyType"), c.KeyType, podKeyTypes))
+	}
+	if s := c.MaxExpirationSeconds; s != nil {
+		longest := int32(maxCertificateSeconds)
+		if strings.HasPrefix(c.SignerName, "kubernetes.io/") {
+			longest = maxKubernetesCertificateSeconds
+		}
+		switch at := at.Child("maxExpirationSeconds"); {
+		case *s < minCertificateSeconds:
+			p.invalid(at, *s, "if provided, maxExpirationSeconds must be >= 3600")
+		case *s > longest:
+			p.invalid(at, *s, "if provided, maxExpirationSeconds must be <= %d", longest)
+		}
+	}
+	files := map[string]string{"credentialBundlePath": c.CredentialBundlePath, "keyPath": c.KeyPath, "certificateChainPath": c.CertificateChainPath}
+	any := false
+	for name, file := range files {
+		if file != "" {
+			any = true
+			p.localFile(at.Child(name), file)
+			p.file(file, file)
+		}
+	}
+	if !any {
+		p.required(at, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath")
+	}
+}
