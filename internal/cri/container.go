@@ -17,6 +17,7 @@ import (
 // It never changes.
 type containerRecord struct {
 	ID         string                                                           `json:"id"`
+	Boot       string                                                           `json:"boot"` // of the machine, in which it was made
 	SandboxID  string                                                           `json:"sandboxID"`
 	Config     message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig] `json:"config"`
 	ImageID    string                                                           `json:"imageID"`
@@ -27,10 +28,11 @@ type containerRecord struct {
 	StopSignal string                                                           `json:"stopSignal"`
 }
 
-// containerStatus is what has become of it: containers/<id>/status.json. It is
-// written when the container has been created, before it is started, when it has
-// been, when its resources change and when it has ended. A container without one
-// was half made.
+// containerStatus is what has become of it. It is written when the container has
+// been created, before it is started, when it has been, and when its resources
+// change: to status.json in the state folder, for none of that outlives the machine.
+// How it ended is written to status.json in the durable folder. A container that has
+// neither was half made, or lost its state in a reboot.
 type containerStatus struct {
 	PID       int                                                                              `json:"pid"`
 	PIDStart  uint64                                                                           `json:"pidStart"` // in clock ticks since boot: tells a reused PID
@@ -92,7 +94,8 @@ func (s *Server) newContainer(rec containerRecord, r *oci.Runtime) *container {
 }
 
 func (c *container) recordPath() string { return filepath.Join(c.root, "container.json") }
-func (c *container) statusPath() string { return filepath.Join(c.root, "status.json") }
+func (c *container) finalPath() string  { return filepath.Join(c.root, "status.json") }
+func (c *container) statusPath() string { return filepath.Join(c.bundle.Dir, "status.json") }
 func (c *container) upper() string      { return filepath.Join(c.root, "upper") }
 func (c *container) workdir() string    { return filepath.Join(c.root, "work") }
 func (c *container) rootfs() string     { return filepath.Join(c.bundle.Dir, "rootfs") }
@@ -112,11 +115,25 @@ func (c *container) update(change func(*containerStatus)) error {
 	defer c.mu.Unlock()
 	next := c.status
 	change(&next)
-	if err := saveRecord(c.statusPath(), next); err != nil {
+	path := c.statusPath()
+	if next.EndedAt != 0 {
+		path = c.finalPath()
+	}
+	if err := saveRecord(path, next); err != nil {
 		return fmt.Errorf("record container %s: %w", c.id, err)
 	}
 	c.status = next
 	return nil
+}
+
+// loadStatus reads the status; false is a container that was half made.
+func (c *container) loadStatus(boot string) (whole bool, err error) {
+	for _, path := range []string{c.finalPath(), c.statusPath()} {
+		if ok, err := loadRecord(path, &c.status); err != nil || ok {
+			return ok, err
+		}
+	}
+	return c.rec.Boot != boot, nil
 }
 
 func (c *container) running() bool {

@@ -101,13 +101,13 @@ func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*co
 	if err != nil {
 		return nil, invalid("%w", err)
 	}
-	r, err := s.handler(b.record().Handler)
+	r, err := s.handler(b.rec.Handler)
 	if err != nil {
 		return nil, err
 	}
 	id := newID()
 	rec := containerRecord{
-		ID: id, SandboxID: b.id, ImageID: img.ID, Image: img.Config, CreatedAt: nanos(time.Now()),
+		ID: id, Boot: s.boot, SandboxID: b.id, ImageID: img.ID, Image: img.Config, CreatedAt: nanos(time.Now()),
 		Cgroup: filepath.Join(s.cgroupParent(b), id), StopSignal: stop,
 	}
 	rec.Config.m = proto.CloneOf(cfg)

@@ -37,7 +37,7 @@ func (b *sandbox) pidnsPath() string { return filepath.Join(b.nsDir(), "pid") }
 func (s *Server) startInit(ctx context.Context, b *sandbox) (err error) {
 	ctx, span := trace.Start(ctx, "cri: pod init")
 	defer func() { _ = trace.End(span, err) }()
-	r, err := s.handler(b.record().Handler)
+	r, err := s.handler(b.rec.Handler)
 	if err != nil {
 		return err
 	}
@@ -71,10 +71,7 @@ func (s *Server) startInit(ctx context.Context, b *sandbox) (err error) {
 	if err := r.Start(ctx, bundle.ID); err != nil {
 		return err
 	}
-	if err := b.pinPID(pid); err != nil {
-		return err
-	}
-	return b.update(func(r *sandboxRecord) { r.PIDNS = true })
+	return b.pinPID(pid)
 }
 
 // pinPID pins the namespace: a path with a PID in it could name another process later.
@@ -136,7 +133,7 @@ func (s *Server) watchInit(b *sandbox) error {
 		if !b.ready() {
 			return // stopped on purpose
 		}
-		if err := b.update(func(r *sandboxRecord) { r.Phase = phaseStopped }); err != nil {
+		if err := b.update(func(st *sandboxStatus) { st.Phase = phaseStopped }); err != nil {
 			klog.ErrorS(err, "The init of a pod has died", "sandbox", b.id)
 		}
 		s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
@@ -151,7 +148,7 @@ func (s *Server) stopInit(ctx context.Context, b *sandbox) error {
 	if _, err := os.Stat(bundle.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	r, err := s.handler(b.record().Handler)
+	r, err := s.handler(b.rec.Handler)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"wherry.dev/internal/cni"
 	"wherry.dev/internal/netns"
+	"wherry.dev/internal/oci"
 )
 
 // loadSandboxes reads all sandboxes. One whose namespaces are gone (the machine was
@@ -23,30 +24,48 @@ func (s *Server) loadSandboxes() error {
 		return err
 	}
 	for _, id := range ids {
-		var rec sandboxRecord
-		ok, err := loadRecord(filepath.Join(s.cfg.sandboxRoot(), id, "sandbox.json"), &rec)
+		b, err := s.loadSandbox(id)
 		if err != nil {
-			return fmt.Errorf("sandbox %s: %w", id, err)
-		}
-		if !ok || rec.Config.m == nil || rec.ID != id {
-			// Nothing was done before the record was written, or the machine
-			// crashed and nothing runs any more: sweep by name.
-			rec = sandboxRecord{ID: id, Phase: phaseMaking}
-			rec.Config.m = emptySandboxConfig()
-		}
-		b := s.newSandbox(rec)
-		if rec.Phase == phaseReady {
-			alive, err := b.alive()
-			if err != nil {
-				return err
-			}
-			if !alive {
-				b.rec.Phase = phaseStopped
-			}
+			return fmt.Errorf("load sandbox %s: %w", id, err)
 		}
 		s.sandboxes[id] = b
 	}
 	return nil
+}
+
+func (s *Server) loadSandbox(id string) (*sandbox, error) {
+	var rec sandboxRecord
+	ok, err := loadRecord(filepath.Join(s.cfg.sandboxRoot(), id, "sandbox.json"), &rec)
+	if err != nil {
+		return nil, err
+	}
+	if !ok || rec.Config.m == nil || rec.ID != id {
+		// Killed while the record was written, before anything was done; or the
+		// machine crashed, and nothing runs any more.
+		return s.newSandbox(unknownSandbox(id)), nil
+	}
+	b := s.newSandbox(rec)
+	ok, err = loadRecord(b.statusPath(), &b.status)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		b.status = sandboxStatus{Phase: phaseMaking}
+		if rec.Boot != s.boot {
+			b.status.Phase = phaseStopped
+		}
+		return b, nil
+	}
+	if b.status.Phase == phaseReady {
+		alive, err := b.alive()
+		if err != nil {
+			return nil, err
+		}
+		if !alive {
+			b.status.Phase = phaseStopped
+		}
+	}
+	return b, nil
 }
 
 // alive tells whether the sandbox's namespaces are still there.
@@ -63,17 +82,32 @@ func (b *sandbox) alive() (bool, error) {
 	return err == nil, err
 }
 
-// emptySandboxConfig stands for a record that cannot be read: every namespace that a
-// sandbox can have is looked for.
-func emptySandboxConfig() *runtimeapi.PodSandboxConfig { return &runtimeapi.PodSandboxConfig{} }
+// unknownSandbox stands for a record that cannot be read: everything that a sandbox
+// can have is looked for and cleared.
+func unknownSandbox(id string) sandboxRecord {
+	rec := sandboxRecord{ID: id}
+	rec.Config.m = &runtimeapi.PodSandboxConfig{}
+	return rec
+}
 
-func emptyContainerConfig() *runtimeapi.ContainerConfig { return &runtimeapi.ContainerConfig{} }
+// unknownContainer is the same for a container. Its group is in the spec, if one
+// was written.
+func (s *Server) unknownContainer(id string, r *oci.Runtime) *container {
+	rec := containerRecord{ID: id, Cgroup: s.cfg.cgroupRoot() + "/lost/" + id}
+	rec.Config.m = &runtimeapi.ContainerConfig{}
+	c := s.newContainer(rec, r)
+	if spec := c.readSpec(); spec != nil && spec.Linux != nil && filepath.Base(spec.Linux.CgroupsPath) == id {
+		rec.Cgroup = spec.Linux.CgroupsPath
+		c = s.newContainer(rec, r)
+	}
+	return c
+}
 
 // livePods are the sandboxes that use the network.
 func (s *Server) livePods() map[string]cni.Pod {
 	live := map[string]cni.Pod{}
 	for id, b := range s.sandboxes {
-		if b.networks && b.rec.Phase == phaseReady {
+		if b.networks && b.status.Phase == phaseReady {
 			live[id] = b.pod()
 		}
 	}
@@ -94,7 +128,7 @@ func (s *Server) recover(ctx context.Context) error {
 		}
 	}
 	for id, b := range s.sandboxes {
-		if b.rec.Phase != phaseMaking {
+		if b.status.Phase != phaseMaking {
 			continue
 		}
 		if err := s.clearSandbox(ctx, b); err != nil {
@@ -104,7 +138,7 @@ func (s *Server) recover(ctx context.Context) error {
 		log.Info("Cleared a half-made sandbox", "sandbox", id)
 	}
 	for _, b := range s.sandboxes {
-		if b.rec.Phase == phaseReady && b.rec.PIDNS {
+		if b.status.Phase == phaseReady && b.status.PIDNS {
 			if err := s.watchInit(b); err != nil {
 				return err
 			}
@@ -134,15 +168,14 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 	}
 	whole := ok && rec.ID == id && rec.Config.m != nil
 	if !whole {
-		rec = containerRecord{ID: id, Cgroup: s.cfg.cgroupRoot() + "/lost/" + id}
-		rec.Config.m = emptyContainerConfig()
+		klog.FromContext(ctx).Info("Clearing a container whose record cannot be read", "container", id)
+		return s.clearContainer(ctx, s.unknownContainer(id, r))
 	}
 	c := s.newContainer(rec, r)
-	ok, err = loadRecord(c.statusPath(), &c.status)
-	if err != nil {
+	if whole, err = c.loadStatus(s.boot); err != nil {
 		return err
 	}
-	if !whole || !ok || b == nil || b.rec.Phase == phaseMaking {
+	if !whole || b == nil || b.status.Phase == phaseMaking {
 		klog.FromContext(ctx).Info("Clearing a half-made container", "container", id)
 		return s.clearContainer(ctx, c)
 	}
@@ -183,9 +216,7 @@ func (s *Server) sweep(ctx context.Context) error {
 		if _, known := s.sandboxes[id]; known {
 			continue
 		}
-		rec := sandboxRecord{ID: id, Phase: phaseMaking}
-		rec.Config.m = emptySandboxConfig()
-		if err := s.clearSandbox(ctx, s.newSandbox(rec)); err != nil {
+		if err := s.clearSandbox(ctx, s.newSandbox(unknownSandbox(id))); err != nil {
 			return fmt.Errorf("sweep sandbox %s: %w", id, err)
 		}
 	}
@@ -201,9 +232,7 @@ func (s *Server) sweep(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		rec := containerRecord{ID: id, Cgroup: s.cfg.cgroupRoot() + "/lost/" + id}
-		rec.Config.m = emptyContainerConfig()
-		if err := s.clearContainer(ctx, s.newContainer(rec, r)); err != nil {
+		if err := s.clearContainer(ctx, s.unknownContainer(id, r)); err != nil {
 			return fmt.Errorf("sweep container %s: %w", id, err)
 		}
 	}

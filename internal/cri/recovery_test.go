@@ -119,6 +119,7 @@ func TestReboot(t *testing.T) {
 	n.stop()
 	n.eachProcess(func(pid int, _ string) { _ = unix.Kill(pid, unix.SIGKILL) })
 	_ = unix.Kill(n.containers[id].current().PID, unix.SIGKILL)
+	n.forgetBoot()
 	n.must(mount.UnmountUnder(n.cfg.State))
 	n.must(mount.Tmpfs(n.cfg.State, 0o711, 0))
 	n.openImages()
@@ -140,14 +141,19 @@ func TestCorruptRecordsAreSweptAway(t *testing.T) {
 	p := n.pod()
 	broken := p.sh("broken", "sleep 1000")
 	kept := p.sh("kept", "sleep 1000")
+	lost := p.sh("lost", "sleep 1000")
 	q := n.pod()
 	n.stop()
-	n.must(os.WriteFile(filepath.Join(n.cfg.containerRoot(), broken, "status.json"), []byte("{"), 0o600))
+	n.must(os.WriteFile(filepath.Join(n.cfg.containerRoot(), lost, "container.json"), []byte("{}"), 0o600))
+	n.must(os.WriteFile(filepath.Join(n.cfg.containerState(), broken, "status.json"), []byte("{"), 0o600))
 	n.must(os.WriteFile(filepath.Join(n.cfg.sandboxRoot(), q.id, "sandbox.json"), nil, 0o600))
 	n.openImages()
 	n.start()
 	if _, err := n.run.ContainerStatus(t.Context(), broken, false); !isNotFound(err) {
 		t.Errorf("a container without a status: %v", err)
+	}
+	if _, err := n.run.ContainerStatus(t.Context(), lost, false); !isNotFound(err) {
+		t.Errorf("a container without a record: %v", err)
 	}
 	if _, err := n.run.PodSandboxStatus(t.Context(), q.id, false); !isNotFound(err) {
 		t.Errorf("a sandbox without a record: %v", err)
@@ -186,5 +192,19 @@ func TestLogRotationLosesNoLine(t *testing.T) {
 	checkLines(t, text.String())
 	if got := strings.Count(text.String(), "\n"); got != 20000 {
 		t.Errorf("%d lines of 20000", got)
+	}
+}
+
+// forgetBoot makes every record one of another boot.
+func (n *node) forgetBoot() {
+	n.t.Helper()
+	for _, pattern := range []string{n.cfg.sandboxRoot() + "/*/sandbox.json", n.cfg.containerRoot() + "/*/container.json"} {
+		files, err := filepath.Glob(pattern)
+		n.must(err)
+		for _, f := range files {
+			doc, err := os.ReadFile(f)
+			n.must(err)
+			n.must(os.WriteFile(f, []byte(strings.Replace(string(doc), n.boot, "another", 1)), 0o600))
+		}
 	}
 }

@@ -28,16 +28,23 @@ const (
 	phaseStopped phase = "stopped"
 )
 
-// sandboxRecord is the truth about a sandbox: sandboxes/<id>/sandbox.json.
+// sandboxRecord is what a sandbox is made from: sandboxes/<id>/sandbox.json in the
+// durable folder, written before anything else is done, and never changed.
 type sandboxRecord struct {
 	ID        string                                                             `json:"id"`
+	Boot      string                                                             `json:"boot"` // of the machine, in which it was made
 	Config    message[runtimeapi.PodSandboxConfig, *runtimeapi.PodSandboxConfig] `json:"config"`
 	Handler   string                                                             `json:"handler"`
-	CreatedAt int64                                                              `json:"createdAt"` // ns
-	Phase     phase                                                              `json:"phase"`
-	Network   *cni.Attachment                                                    `json:"network,omitempty"`
+	CreatedAt int64                                                              `json:"createdAt"`           // ns
 	OwnCgroup bool                                                               `json:"ownCgroup,omitempty"` // the parent group is ours to remove
-	PIDNS     bool                                                               `json:"pidns,omitempty"`     // an init holds a PID namespace
+}
+
+// sandboxStatus is what has become of it: status.json in the state folder, for
+// after a reboot every sandbox is stopped.
+type sandboxStatus struct {
+	Phase   phase           `json:"phase"`
+	Network *cni.Attachment `json:"network,omitempty"`
+	PIDNS   bool            `json:"pidns,omitempty"` // an init holds a PID namespace
 }
 
 // sandbox is a pod's shared environment.
@@ -45,6 +52,8 @@ type sandbox struct {
 	id       string
 	root     string // durable folder
 	state    string // folder until the next boot
+	key      string // what makes it unique for the kubelet
+	rec      sandboxRecord
 	config   *runtimeapi.PodSandboxConfig
 	networks bool // has a network namespace of its own
 
@@ -52,17 +61,18 @@ type sandbox struct {
 	// while a container is created or started in it.
 	op sync.RWMutex
 
-	mu  sync.Mutex // guards rec
-	rec sandboxRecord
+	mu     sync.Mutex // guards status
+	status sandboxStatus
 }
 
 func (s *Server) newSandbox(rec sandboxRecord) *sandbox {
 	ns := rec.Config.m.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	return &sandbox{
-		id: rec.ID, rec: rec, config: rec.Config.m,
+		id: rec.ID, rec: rec, config: rec.Config.m, key: sandboxKey(rec.Config.m.GetMetadata()),
 		root:     filepath.Join(s.cfg.sandboxRoot(), rec.ID),
 		state:    filepath.Join(s.cfg.sandboxState(), rec.ID),
 		networks: ns.GetNetwork() != runtimeapi.NamespaceMode_NODE,
+		status:   sandboxStatus{Phase: phaseMaking},
 	}
 }
 
@@ -71,27 +81,29 @@ func (b *sandbox) nsDir() string      { return filepath.Join(b.state, "ns") }
 func (b *sandbox) shmDir() string     { return filepath.Join(b.state, "shm") }
 func (b *sandbox) netnsPath() string  { return netns.Path(b.nsDir(), netns.Net) }
 
-// record returns a copy of what is known.
-func (b *sandbox) record() sandboxRecord {
+func (b *sandbox) statusPath() string { return filepath.Join(b.state, "status.json") }
+
+// current returns a copy of the status.
+func (b *sandbox) current() sandboxStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.rec
+	return b.status
 }
 
-// update writes the record, on disk first.
-func (b *sandbox) update(change func(*sandboxRecord)) error {
+// update writes the status, on disk first.
+func (b *sandbox) update(change func(*sandboxStatus)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	next := b.rec
+	next := b.status
 	change(&next)
-	if err := saveRecord(b.recordPath(), next); err != nil {
+	if err := saveRecord(b.statusPath(), next); err != nil {
 		return fmt.Errorf("record sandbox %s: %w", b.id, err)
 	}
-	b.rec = next
+	b.status = next
 	return nil
 }
 
-func (b *sandbox) ready() bool { return b.record().Phase == phaseReady }
+func (b *sandbox) ready() bool { return b.current().Phase == phaseReady }
 
 func (b *sandbox) crState() runtimeapi.PodSandboxState {
 	if b.ready() {
@@ -102,8 +114,8 @@ func (b *sandbox) crState() runtimeapi.PodSandboxState {
 
 func (b *sandbox) uid() string { return b.config.GetMetadata().GetUid() }
 
-// key is what makes a sandbox unique for the kubelet: the attempt goes up whenever
-// it wants a new one.
+// sandboxKey is what makes a sandbox unique for the kubelet: the attempt goes up
+// whenever it wants a new one.
 func sandboxKey(m *runtimeapi.PodSandboxMetadata) string {
 	return fmt.Sprintf("sandbox %s/%s (%s) attempt %d", m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt())
 }
@@ -157,7 +169,7 @@ func (b *sandbox) namespaces() map[specs.LinuxNamespaceType]string {
 	for _, k := range kinds(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()) {
 		m[specTypes[k]] = netns.Path(b.nsDir(), k)
 	}
-	if b.record().PIDNS {
+	if b.current().PIDNS {
 		m[specs.PIDNamespace] = b.pidnsPath()
 	}
 	return m

@@ -48,10 +48,9 @@ func (b *sandbox) matches(f *runtimeapi.PodSandboxFilter) bool {
 }
 
 func (b *sandbox) summary() *runtimeapi.PodSandbox {
-	rec := b.record()
 	return &runtimeapi.PodSandbox{
-		Id: b.id, Metadata: b.config.GetMetadata(), State: b.crState(), CreatedAt: rec.CreatedAt,
-		Labels: b.config.GetLabels(), Annotations: b.config.GetAnnotations(), RuntimeHandler: rec.Handler,
+		Id: b.id, Metadata: b.config.GetMetadata(), State: b.crState(), CreatedAt: b.rec.CreatedAt,
+		Labels: b.config.GetLabels(), Annotations: b.config.GetAnnotations(), RuntimeHandler: b.rec.Handler,
 	}
 }
 
@@ -64,8 +63,8 @@ func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 	resp := &runtimeapi.PodSandboxStatusResponse{Status: s.sandboxStatus(b)}
 	if req.GetVerbose() {
 		doc, err := json.Marshal(map[string]any{
-			"pid": 0, "processStatus": string(b.record().Phase), "netNamespaceClosed": !b.ready(), "config": b.config,
-			"runtimeHandler": b.record().Handler, "runtimeType": b.record().Handler, "cniResult": b.record().Network,
+			"pid": 0, "processStatus": string(b.current().Phase), "netNamespaceClosed": !b.ready(), "config": b.config,
+			"runtimeHandler": b.rec.Handler, "runtimeType": b.rec.Handler, "cniResult": b.current().Network,
 			"namespaces": b.namespaces(), "cgroupParent": s.cgroupParent(b),
 		})
 		if err != nil {
@@ -77,16 +76,16 @@ func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 }
 
 func (s *Server) sandboxStatus(b *sandbox) *runtimeapi.PodSandboxStatus {
-	rec := b.record()
+	status := b.current()
 	st := &runtimeapi.PodSandboxStatus{
-		Id: b.id, Metadata: b.config.GetMetadata(), State: b.crState(), CreatedAt: rec.CreatedAt,
-		Labels: b.config.GetLabels(), Annotations: b.config.GetAnnotations(), RuntimeHandler: rec.Handler,
+		Id: b.id, Metadata: b.config.GetMetadata(), State: b.crState(), CreatedAt: b.rec.CreatedAt,
+		Labels: b.config.GetLabels(), Annotations: b.config.GetAnnotations(), RuntimeHandler: b.rec.Handler,
 		Network: &runtimeapi.PodSandboxNetworkStatus{},
 		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
 			Options: b.config.GetLinux().GetSecurityContext().GetNamespaceOptions(),
 		}},
 	}
-	if at := rec.Network; at != nil && rec.Phase == phaseReady {
+	if at := status.Network; at != nil && status.Phase == phaseReady {
 		for i, ip := range at.IPs {
 			if i == 0 {
 				st.Network.Ip = ip.String()

@@ -72,17 +72,19 @@ func checkSandboxConfig(c *runtimeapi.PodSandboxConfig) error {
 //  3. the namespaces, pinned, with hostname and sysctls
 //  4. the network
 //  5. an init for the pod's PID namespace, where one is shared
-//  6. the record again: ready
+//  6. the status: ready
 func (s *Server) runSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (id string, err error) {
 	ctx, span := trace.Start(ctx, "cri: run sandbox")
 	defer func() { _ = trace.End(span, err) }()
-	if old := s.sandboxByKey(req.GetConfig().GetMetadata()); old != nil {
+	if old := s.sandboxByKey(sandboxKey(req.GetConfig().GetMetadata())); old != nil {
 		return reuseSandbox(old, req)
 	}
-	b := s.newSandbox(sandboxRecord{ID: newID(), Handler: req.GetRuntimeHandler(), CreatedAt: time.Now().UnixNano(), Phase: phaseMaking})
-	b.rec.Config.m = proto.CloneOf(req.GetConfig())
-	b.rec.OwnCgroup = b.rec.Config.m.GetLinux().GetCgroupParent() == ""
-	b = s.newSandbox(b.rec)
+	rec := sandboxRecord{
+		ID: newID(), Boot: s.boot, Handler: req.GetRuntimeHandler(), CreatedAt: nanos(time.Now()),
+		OwnCgroup: req.GetConfig().GetLinux().GetCgroupParent() == "",
+	}
+	rec.Config.m = proto.CloneOf(req.GetConfig())
+	b := s.newSandbox(rec)
 	b.op.Lock()
 	defer b.op.Unlock()
 	if err := s.makeSandbox(ctx, b); err != nil {
@@ -96,17 +98,17 @@ func (s *Server) runSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRe
 	s.mu.Unlock()
 	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
-	if b.record().PIDNS {
+	if b.current().PIDNS {
 		return b.id, s.watchInit(b)
 	}
 	return b.id, nil
 }
 
-func (s *Server) sandboxByKey(m *runtimeapi.PodSandboxMetadata) *sandbox {
+func (s *Server) sandboxByKey(key string) *sandbox {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, b := range s.sandboxes {
-		if proto.Equal(b.config.GetMetadata(), m) {
+		if b.key == key {
 			return b
 		}
 	}
@@ -115,17 +117,17 @@ func (s *Server) sandboxByKey(m *runtimeapi.PodSandboxMetadata) *sandbox {
 
 // reuseSandbox answers a call whose first try has succeeded unnoticed.
 func reuseSandbox(b *sandbox, req *runtimeapi.RunPodSandboxRequest) (string, error) {
-	if b.ready() && proto.Equal(b.config, req.GetConfig()) && b.record().Handler == req.GetRuntimeHandler() {
+	if b.ready() && proto.Equal(b.config, req.GetConfig()) && b.rec.Handler == req.GetRuntimeHandler() {
 		return b.id, nil
 	}
-	return "", alreadyExists("%s exists already as %s; remove it, or count the attempt up", sandboxKey(b.config.GetMetadata()), b.id)
+	return "", alreadyExists("%s exists already as %s; remove it, or count the attempt up", b.key, b.id)
 }
 
 func (s *Server) makeSandbox(ctx context.Context, b *sandbox) error {
 	if err := os.MkdirAll(b.root, 0o711); err != nil {
 		return err
 	}
-	if err := b.update(func(*sandboxRecord) {}); err != nil {
+	if err := saveRecord(b.recordPath(), b.rec); err != nil {
 		return err
 	}
 	failpoint("sandbox-recorded")
@@ -136,23 +138,23 @@ func (s *Server) makeSandbox(ctx context.Context, b *sandbox) error {
 		return err
 	}
 	failpoint("sandbox-namespaces")
+	ready := sandboxStatus{Phase: phaseReady}
 	if b.networks {
 		at, err := s.network.Setup(ctx, b.pod())
 		if err != nil {
 			return err
 		}
+		ready.Network = &at
 		failpoint("sandbox-network")
-		if err := b.update(func(r *sandboxRecord) { r.Network = &at }); err != nil {
-			return err
-		}
 	}
 	if b.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_POD {
 		if err := s.startInit(ctx, b); err != nil {
 			return err
 		}
+		ready.PIDNS = true
 		failpoint("sandbox-init")
 	}
-	return b.update(func(r *sandboxRecord) { r.Phase = phaseReady })
+	return b.update(func(st *sandboxStatus) { *st = ready })
 }
 
 // sandboxFiles writes what containers get to see in /etc, and makes their /dev/shm.

@@ -40,14 +40,14 @@ func (s *Server) stopSandbox(ctx context.Context, b *sandbox) (err error) {
 	if err := s.killContainersOf(ctx, b); err != nil {
 		return err
 	}
-	was := b.record().Phase
+	was := b.current().Phase
 	if err := s.releaseSandbox(ctx, b); err != nil {
 		return err
 	}
 	if was == phaseStopped {
 		return nil
 	}
-	if err := b.update(func(r *sandboxRecord) { r.Phase = phaseStopped }); err != nil {
+	if err := b.update(func(st *sandboxStatus) { st.Phase = phaseStopped }); err != nil {
 		return err
 	}
 	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
@@ -90,7 +90,7 @@ func (s *Server) releaseSandbox(ctx context.Context, b *sandbox) (err error) {
 	}
 	if b.networks {
 		network := ""
-		if at := b.record().Network; at != nil {
+		if at := b.current().Network; at != nil {
 			network = at.Network
 		}
 		if err := s.network.Teardown(ctx, b.pod(), network); err != nil {
@@ -110,7 +110,7 @@ func (s *Server) clearSandbox(ctx context.Context, b *sandbox) error {
 	if err := s.releaseSandbox(ctx, b); err != nil {
 		return err
 	}
-	if b.record().OwnCgroup {
+	if b.rec.OwnCgroup {
 		if err := cgroup.Remove(s.cgroupParent(b)); err != nil {
 			return err
 		}

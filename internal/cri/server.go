@@ -48,6 +48,7 @@ type ImageStore interface {
 // its op lock; a container's exit by its watcher alone.
 type Server struct {
 	cfg      Config
+	boot     string // ID of the machine's boot
 	images   ImageStore
 	network  *cni.Network
 	runtimes map[string]*oci.Runtime
@@ -92,6 +93,11 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err := s.cfg.folders(); err != nil {
 		return err
 	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return err
+	}
+	s.boot = strings.TrimSpace(string(boot))
 	if err := cgroup.Ensure(s.cfg.monitorCgroup(), nil); err != nil {
 		return err
 	}
