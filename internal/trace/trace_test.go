@@ -72,6 +72,7 @@ func TestWaterfallNamesTheDominantStep(t *testing.T) {
 		{Name: "a", ID: "1", Start: at(0), End: at(100)},
 		{Name: "b", ID: "2", Parent: "1", Start: at(10), End: at(80)},
 		{Name: "c", ID: "3", Start: at(100), End: at(101), Error: "oops"},
+		{Name: "beside", ID: "4", Start: at(5), End: at(6)},
 	}
 	var out strings.Builder
 	if err := (Draw{Width: 80}).Waterfall(&out, spans); err != nil {
@@ -81,6 +82,9 @@ func TestWaterfallNamesTheDominantStep(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
+	}
+	if b, beside := strings.Index(out.String(), "  b "), strings.Index(out.String(), "beside "); b > beside {
+		t.Errorf("a step is not right below its parent:\n%s", out.String())
 	}
 	for line := range strings.Lines(out.String()) {
 		if n := len([]rune(strings.TrimSpace(line))); n > 80 && !strings.Contains(line, "failed") {

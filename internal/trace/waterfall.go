@@ -44,7 +44,7 @@ func (d Draw) Waterfall(w io.Writer, spans []Span) error {
 		return err
 	}
 	start, end := bounds(spans)
-	names := indented(spans)
+	spans, names := tree(spans)
 	label := 0
 	for _, n := range names {
 		label = max(label, utf8.RuneCountInString(n))
@@ -80,25 +80,33 @@ func bounds(spans []Span) (start, end time.Time) {
 	return start, end
 }
 
-// indented puts each step below its parent by two blanks a level.
-func indented(spans []Span) []string {
-	parent := map[string]string{}
+// tree puts each step below its parent, indented by two blanks a level; steps of
+// one parent are in the order in which they began.
+func tree(spans []Span) (ordered []Span, names []string) {
+	known := map[string]bool{}
 	for _, s := range spans {
-		parent[s.ID] = s.Parent
+		known[s.ID] = true
 	}
-	out := make([]string, len(spans))
-	for i, s := range spans {
-		depth := 0
-		for p := s.Parent; p != "" && depth < 8; depth++ {
-			next, ok := parent[p]
-			if !ok {
-				break
-			}
-			p = next
+	children := map[string][]Span{}
+	for _, s := range spans {
+		parent := s.Parent
+		if !known[parent] || parent == s.ID {
+			parent = ""
 		}
-		out[i] = strings.Repeat("  ", depth) + s.Name
+		children[parent] = append(children[parent], s)
 	}
-	return out
+	var walk func(parent string, depth int)
+	walk = func(parent string, depth int) {
+		for _, s := range children[parent] {
+			ordered = append(ordered, s)
+			names = append(names, strings.Repeat("  ", depth)+s.Name)
+			if s.ID != "" {
+				walk(s.ID, depth+1)
+			}
+		}
+	}
+	walk("", 0)
+	return ordered, names
 }
 
 func clip(s string, width int) string {
