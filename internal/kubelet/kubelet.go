@@ -245,6 +245,9 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	if err := k.adoptOrphans(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -128,7 +128,11 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.k, w.cancel, w.done = k, cancel, make(chan error, 1)
 	go func() { w.done <- k.Run(ctx) }()
-	<-k.Ready()
+	select {
+	case <-k.Ready():
+	case err := <-w.done:
+		w.t.Fatalf("Run ended: %v", err)
+	}
 	synctest.Wait()
 }
 

@@ -54,9 +54,17 @@ func sleep(ctx context.Context, d time.Duration) {
 // adoptOrphans gives a worker to each pod that the runtime or a record knows.
 // Those that a source wants are taken over by it; the rest is torn down.
 func (k *Kubelet) adoptOrphans(ctx context.Context) error {
-	found, err := k.runtimePods(ctx)
-	if err != nil {
-		return err
+	var found map[types.UID]*v1.Pod
+	for wait := 20 * time.Millisecond; ; wait = min(wait*2, 5*time.Second) {
+		var err error
+		if found, err = k.runtimePods(ctx); err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		klog.FromContext(ctx).Error(err, "The runtime does not list its pods yet")
+		sleep(ctx, wait)
 	}
 	for _, pod := range found {
 		k.table.Adopt(pod)
