@@ -73,6 +73,25 @@ func (t *Tree) Stats(path string) (Stats, error) {
 	return s, nil
 }
 
+// OOMKills tells how many processes of the group the kernel has killed for want of
+// memory.
+func OOMKills(path string) (uint64, error) {
+	t, err := system()
+	if err != nil {
+		return 0, err
+	}
+	p, err := clean(path)
+	if err != nil {
+		return 0, err
+	}
+	dir, file := filepath.Join(t.v1("memory"), p), "memory.oom_control"
+	if t.mode == V2 {
+		dir, file = filepath.Join(t.v2(), p), "memory.events"
+	}
+	table, err := readTable(dir, file)
+	return table["oom_kill"], err
+}
+
 func (t *Tree) statsV1(p string, s *Stats) error {
 	if root := t.v1("cpuacct"); root != "" {
 		ns, err := readInt(filepath.Join(root, p), "cpuacct.usage")

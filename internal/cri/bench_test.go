@@ -4,6 +4,7 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -57,6 +58,31 @@ func BenchmarkExecSync(b *testing.B) {
 	id := p.start(containerConfig("main", "sleep", "1000"))
 	for b.Loop() {
 		p.exec(id, "true")
+	}
+}
+
+// BenchmarkExitToEvent is from the signal that kills a container's process to the
+// event that says so.
+func BenchmarkExitToEvent(b *testing.B) {
+	p := newNode(b).pod()
+	cfg := containerConfig("main", "sleep", "1000")
+	events := p.events.subscribe()
+	for b.Loop() {
+		b.StopTimer()
+		cfg.Metadata.Attempt++
+		id := p.start(cfg)
+		c, err := p.findContainer(id)
+		p.must(err)
+		b.StartTimer()
+		p.must(c.signal(unix.SIGKILL))
+		for e := range events {
+			if e.ContainerId == id && e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+				break
+			}
+		}
+		b.StopTimer()
+		p.must(p.run.RemoveContainer(b.Context(), id))
+		b.StartTimer()
 	}
 }
 

@@ -113,18 +113,21 @@ func (s *Server) readExit(ctx context.Context, c *container) (end ending, err er
 	_, span := trace.Start(ctx, "cri: container exit")
 	defer func() { _ = trace.End(span, err) }()
 	end, err = readExitFile(c.bundle.ExitFile())
-	if errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		end = ending{at: time.Now(), code: unknownExit, reason: reasonUnknown,
 			message: "the container's monitor (conmon) ended before it could report; the exit code is not known"}
-		return end, s.killRest(c)
-	}
-	if err != nil {
-		return ending{at: time.Now(), code: unknownExit, reason: reasonUnknown, message: err.Error()}, errors.Join(err, s.killRest(c))
+		if !errors.Is(err, os.ErrNotExist) {
+			end.message = err.Error()
+		}
+		return end, errors.Join(s.killFirst(c), s.killRest(c))
 	}
 	if end.code != 0 {
-		if st, err := cgroup.ReadStats(c.rec.Cgroup); err == nil && st.OOMKills > 0 {
+		if kills, err := cgroup.OOMKills(c.rec.Cgroup); err == nil && kills > 0 {
 			end.reason = reasonOOM
 		}
+	}
+	if c.config().GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_CONTAINER {
+		return end, nil // the kernel has ended everything in its PID namespace
 	}
 	return end, s.killRest(c)
 }
@@ -150,12 +153,8 @@ func readExitFile(path string) (ending, error) {
 	return end, nil
 }
 
-// killRest ends what the container's first process left behind, which the kernel
-// does itself only where that was the first of a PID namespace.
+// killRest ends what the container's first process left behind.
 func (s *Server) killRest(c *container) error {
-	if err := s.killFirst(c); err != nil {
-		return err
-	}
 	if !cgroup.Exists(c.rec.Cgroup) {
 		return nil
 	}

@@ -104,10 +104,6 @@ func (s *Server) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.S
 
 // serveSocket serves both services until ctx ends.
 func (s *Server) serveSocket(ctx context.Context) error {
-	l, err := listenSocket(s.cfg.Socket)
-	if err != nil {
-		return fmt.Errorf("CRI socket %s: %w", s.cfg.Socket, err)
-	}
 	srv := grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -122,7 +118,7 @@ func (s *Server) serveSocket(ctx context.Context) error {
 	runtimeapi.RegisterImageServiceServer(srv, imageServer{Server: s})
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()
-	if err := srv.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	if err := srv.Serve(s.socket); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve CRI socket %s: %w", s.cfg.Socket, err)
 	}
 	return nil

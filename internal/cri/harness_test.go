@@ -27,7 +27,12 @@ func TestMain(m *testing.M) {
 	if code, ok := runChild(); ok {
 		os.Exit(code)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if dir, err := archiveDir(); err == nil {
+			_ = os.RemoveAll(dir)
+		}
+		os.Exit(code)
+	}))
 }
 
 // node is an instance of the runtime for one test, with everything that it owns.
@@ -44,8 +49,10 @@ type node struct {
 	done   chan error
 }
 
+var archiveDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "wherry-cri-test-") })
+
 var busyboxArchive = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "wherry-cri-test-")
+	dir, err := archiveDir()
 	if err != nil {
 		return "", err
 	}

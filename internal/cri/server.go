@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,6 +59,7 @@ type Server struct {
 	events   *broadcaster
 	flights  flights
 	stream   *streamServer
+	socket   net.Listener
 
 	ctx    context.Context // ends when the server closes: watchers and verbs in flight
 	cancel context.CancelFunc
@@ -93,6 +96,15 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err := s.cfg.folders(); err != nil {
 		return err
 	}
+	if s.cfg.Socket != "" { // first of all: it tells whether another process serves this instance
+		if s.socket, err = listenSocket(s.cfg.Socket); err != nil {
+			return fmt.Errorf("socket %s: %w", s.cfg.Socket, err)
+		}
+	}
+	// conmon outlives this process: what a shell left open here must not stay open there.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return fmt.Errorf("close inherited files at exec: %w", err)
+	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err
@@ -127,7 +139,7 @@ func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	servers := []func(context.Context) error{s.stream.run}
-	if s.cfg.Socket != "" {
+	if s.socket != nil {
 		servers = append(servers, s.serveSocket)
 	}
 	for _, run := range servers {
@@ -160,6 +172,11 @@ func (s *Server) close() {
 	}
 	if s.stream != nil {
 		s.stream.close()
+	}
+	if s.socket != nil {
+		if err := s.socket.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			klog.ErrorS(err, "Closing the CRI socket")
+		}
 	}
 }
 
