@@ -278,7 +278,7 @@ func TestAddressIsFreeOnlyWhenTheVethIsGone(t *testing.T) {
 
 func waitReclaimed(t *testing.T, b *Bridge) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		n, err := b.leases.reclaim(0)
 		if err != nil {
 			t.Fatal(err)
