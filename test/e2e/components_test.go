@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"wherry.dev/internal/pki"
+	"wherry.dev/test/images"
+)
+
+// parts is a node whose components are processes of their own, as one would run
+// them to swap one of them for its upstream counterpart.
+type parts struct {
+	*cluster
+	dir     string
+	apiPort string
+	ca      *pki.CA
+}
+
+func TestEachComponentAlone(t *testing.T) {
+	c := newCluster(t)
+	p := &parts{cluster: c, dir: filepath.Dir(c.data), apiPort: c.flags[3]}
+	for _, d := range []string{c.data, c.run} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.apiserver()
+	p.start("scheduler", "--kubeconfig", p.kubeconfig("scheduler", "system:kube-scheduler"))
+	p.runtime()
+	p.kubelet()
+	// without a service account controller there is none in the namespace
+	if _, err := c.try("kubectl", "--kubeconfig", filepath.Join(c.data, "kubeconfig"), "create", "serviceaccount", "default"); err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl("create", "configmap", "kube-root-ca.crt", "--from-file=ca.crt="+p.ca.CertFile)
+	c.create(busybox("alone", script("echo on my own; "+loop)))
+	c.await("alone", "ready", ready)
+	if got := c.kubectl("logs", "alone"); got != "on my own\n" {
+		t.Errorf("log %q", got)
+	}
+	if got := c.exec("alone", "echo", "x"); got != "x\n" {
+		t.Errorf("exec %q", got)
+	}
+	c.delete("alone")
+}
+
+// start runs a component until the test is over, then ends it by SIGTERM.
+func (p *parts) start(args ...string) {
+	p.t.Helper()
+	log, err := os.Create(filepath.Join(p.dir, args[0]+".log"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	cmd := p.command(context.Background(), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself; Wait tells
+		err := cmd.Wait()
+		_ = log.Close()
+		if err != nil {
+			p.t.Errorf("%s: %v", args[0], err)
+		}
+		if p.t.Failed() {
+			if text, err := os.ReadFile(log.Name()); err == nil {
+				p.t.Logf("%s:\n%s", args[0], text[max(0, len(text)-4000):])
+			}
+		}
+	})
+}
+
+// until waits for something that no watch can tell, because it is not there yet.
+func (p *parts) until(what string, ok func() bool) {
+	p.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%s within %s", what, patience)
+		}
+	}
+}
+
+func (p *parts) apiserver() {
+	p.t.Helper()
+	p.start("apiserver", "--data-dir", p.data, "--secure-port", p.apiPort, "--service-cluster-ip-range", p.flags[9])
+	pool := filepath.Join(p.data, "pki")
+	p.until("no API server", func() bool {
+		conn, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", p.apiPort), time.Second)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	var err error
+	if p.ca, err = pki.LoadOrCreateCA(pool, "ca", "", time.Now()); err != nil {
+		p.t.Fatal(err)
+	}
+	admin := p.kubeconfig("admin", "admin", "system:masters")
+	if err := os.Rename(admin, filepath.Join(p.data, "kubeconfig")); err != nil {
+		p.t.Fatal(err)
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(p.data, "kubeconfig"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if p.client, err = kubernetes.NewForConfig(cfg); err != nil {
+		p.t.Fatal(err)
+	}
+	p.until("the API server is not ready", func() bool {
+		code := 0
+		p.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(p.t.Context()).StatusCode(&code)
+		return code == http.StatusOK
+	})
+}
+
+// kubeconfig is for a user whose certificate the API server's CA signs.
+func (p *parts) kubeconfig(name, user string, groups ...string) string {
+	p.t.Helper()
+	cert, key, err := p.ca.Issue(filepath.Join(p.dir, "certs"), name, pki.Leaf{CommonName: user, Organizations: groups, Client: true}, time.Now())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:" + p.apiPort, CertificateAuthority: p.ca.CertFile}
+	cfg.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificate: cert, ClientKey: key}
+	cfg.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	cfg.CurrentContext = "x"
+	path := filepath.Join(p.dir, name+".conf")
+	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
+		p.t.Fatal(err)
+	}
+	return path
+}
+
+func (p *parts) runtime() {
+	p.t.Helper()
+	file := filepath.Join(p.dir, "busybox.tar")
+	if err := images.SaveBusybox(file); err != nil {
+		p.t.Fatal(err)
+	}
+	p.must("image", "import", file)
+	id := fmt.Sprintf("e%x", os.Getpid()%0xfffff)
+	p.start("cri", "--pod-cidr", p.flags[7], "--cni-conf-dir", filepath.Join(p.dir, "none"), "--instance-id", id)
+	p.t.Cleanup(func() {
+		// the runtime alone has no `down`: what it keeps for its next start goes here
+		for _, c := range [][]string{
+			{"ip", "link", "del", "wh-" + id}, {"nft", "delete", "table", "ip", "wherry-" + id},
+			{"sh", "-c", "find /sys/fs/cgroup -depth -type d -path '*/wherry-" + id + "*' -exec rmdir {} +; umount -l " + p.run},
+		} {
+			if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
+				p.t.Errorf("%v: %v %s", c, err, out)
+			}
+		}
+	})
+	socket := filepath.Join(p.run, "cri.sock")
+	p.until("no CRI socket", func() bool { _, err := os.Stat(socket); return err == nil })
+}
+
+func (p *parts) kubelet() {
+	p.t.Helper()
+	ip := net.ParseIP("127.0.0.1")
+	cert, key, err := p.ca.Issue(filepath.Join(p.dir, "certs"), "kubelet", pki.Leaf{CommonName: "system:node:alone", Server: true, IPs: []net.IP{ip}}, time.Now())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	config := filepath.Join(p.dir, "kubelet.yaml")
+	text := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+port: %s
+healthzPort: 0
+tlsCertFile: %s
+tlsPrivateKeyFile: %s
+cgroupRoot: /wherry-kl%x
+podLogsDir: %s
+authentication:
+  x509: {clientCAFile: %s}
+`, p.flags[5], cert, key, os.Getpid()%0xfffff, filepath.Join(p.dir, "logs"), p.ca.CertFile)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	p.start("kubelet", "--kubeconfig", p.kubeconfig("node", "system:node:alone", "system:nodes"), "--config", config,
+		"--hostname-override", "alone", "--node-ip", "127.0.0.1", "--root-dir", filepath.Join(p.dir, "kubelet"), "--container-logs-dir", "",
+		"--container-runtime-endpoint", "unix://"+filepath.Join(p.run, "cri.sock"))
+	p.t.Cleanup(func() {
+		out, err := exec.Command("sh", "-c", fmt.Sprintf("find /sys/fs/cgroup -depth -type d -path '*/wherry-kl%x*' -exec rmdir {} +", os.Getpid()%0xfffff)).CombinedOutput()
+		if err != nil {
+			p.t.Errorf("the kubelet's cgroups: %v %s", err, out)
+		}
+	})
+	p.until("the node is not Ready", func() bool {
+		n, err := p.client.CoreV1().Nodes().Get(p.t.Context(), "alone", metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == "Ready" {
+				return c.Status == "True"
+			}
+		}
+		return false
+	})
+}
