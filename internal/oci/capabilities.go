@@ -44,22 +44,25 @@ func Capabilities(sec *runtimeapi.LinuxContainerSecurityContext, available []str
 	c := sec.GetCapabilities()
 	set := map[string]bool{}
 	base := defaultCapabilities
-	if sec.GetPrivileged() || hasAll(c.GetAddCapabilities()) {
+	switch {
+	case sec.GetPrivileged():
+		base = allCapabilities
+	case hasAll(c.GetDropCapabilities()):
+		base = nil
+	case hasAll(c.GetAddCapabilities()):
 		base = allCapabilities
 	}
-	if !hasAll(c.GetDropCapabilities()) || sec.GetPrivileged() {
-		for _, n := range base {
-			set[n] = true
-		}
+	for _, n := range base {
+		set[n] = true
 	}
-	// As in every runtime: drops go before adds, so "drop ALL, add X" leaves X.
+	// As in containerd: ALL first, then what is added, then what is dropped.
+	if err := change(set, c.GetAddCapabilities(), true); err != nil {
+		return nil, err
+	}
 	if !sec.GetPrivileged() {
 		if err := change(set, c.GetDropCapabilities(), false); err != nil {
 			return nil, err
 		}
-	}
-	if err := change(set, c.GetAddCapabilities(), true); err != nil {
-		return nil, err
 	}
 	ambient := map[string]bool{}
 	if err := change(ambient, c.GetAddAmbientCapabilities(), true); err != nil {
@@ -80,12 +83,7 @@ func change(set map[string]bool, names []string, to bool) error {
 	for _, n := range names {
 		full := strings.ToUpper(n)
 		if full == "ALL" || full == "CAP_ALL" {
-			if to {
-				for _, c := range allCapabilities {
-					set[c] = true
-				}
-			}
-			continue
+			continue // decided what the set begins with
 		}
 		if !strings.HasPrefix(full, "CAP_") {
 			full = "CAP_" + full
