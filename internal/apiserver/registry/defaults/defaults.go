@@ -86,6 +86,17 @@ func Node(n *corev1.Node) {
 	}
 	roundUp(n.Status.Capacity)
 	roundUp(n.Status.Allocatable)
+	podCIDRs(&n.Spec)
+}
+
+// podCIDRs keeps the two fields alike; the older one counts where they differ.
+func podCIDRs(s *corev1.NodeSpec) {
+	switch {
+	case s.PodCIDR != "" && (len(s.PodCIDRs) == 0 || s.PodCIDRs[0] != s.PodCIDR):
+		s.PodCIDRs = []string{s.PodCIDR}
+	case s.PodCIDR == "" && len(s.PodCIDRs) > 0:
+		s.PodCIDR = s.PodCIDRs[0]
+	}
 }
 
 // Secret makes a secret opaque unless it has a type.

@@ -10,6 +10,9 @@ import (
 // Pod fills in a pod.
 func Pod(p *corev1.Pod) {
 	spec := &p.Spec
+	// The older field is an alias that loses where both are set.
+	set(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
+	spec.DeprecatedServiceAccount = spec.ServiceAccountName
 	for i := range spec.Containers {
 		requestsFromLimits(&spec.Containers[i].Resources)
 	}

@@ -62,12 +62,14 @@ func (c *podContext) initContainers(at path) {
 			continue
 		}
 		const only = "may not be set for init containers without restartPolicy=Always"
-		for name, set := range map[string]bool{
-			"lifecycle": ctr.Lifecycle != nil, "livenessProbe": ctr.LivenessProbe != nil,
-			"readinessProbe": ctr.ReadinessProbe != nil, "startupProbe": ctr.StartupProbe != nil,
+		for _, f := range []setField{
+			{"lifecycle", ctr.Lifecycle != nil},
+			{"livenessProbe", ctr.LivenessProbe != nil},
+			{"readinessProbe", ctr.ReadinessProbe != nil},
+			{"startupProbe", ctr.StartupProbe != nil},
 		} {
-			if set {
-				c.forbidden(at.Child(name), only)
+			if f.set {
+				c.forbidden(at.Child(f.name), only)
 			}
 		}
 		for j, p := range ctr.ResizePolicy {

@@ -12,6 +12,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilnet "k8s.io/utils/net"
 )
 
 const whenImmutable = "field is immutable when `immutable` is set"
@@ -127,25 +128,39 @@ func SecretUpdate(s, old *corev1.Secret) field.ErrorList {
 func Node(n *corev1.Node) field.ErrorList {
 	p := &problems{}
 	p.node(n)
-	for i, cidr := range n.Spec.PodCIDRs {
-		p.addAll(utilvalidation.IsValidCIDR(field.NewPath("spec", "podCIDRs").Index(i), cidr))
-	}
 	return p.list
 }
 
 func (p *problems) node(n *corev1.Node) {
 	p.taints(field.NewPath("metadata", "taints"), n.Spec.Taints)
-	for name, list := range map[string]corev1.ResourceList{"capacity": n.Status.Capacity, "allocatable": n.Status.Allocatable} {
-		for _, r := range sortedNames(list) {
-			p.quantity(field.NewPath("status", name).Key(string(r)), r, list[r])
-		}
-	}
+	p.podCIDRs(field.NewPath("spec", "podCIDRs"), n.Spec.PodCIDRs)
+	p.quantities(field.NewPath("status", "capacity"), n.Status.Capacity)
+	p.quantities(field.NewPath("status", "allocatable"), n.Status.Allocatable)
 	seen := map[corev1.NodeAddress]bool{}
 	for i, a := range n.Status.Addresses {
 		if seen[a] {
 			p.add(field.Duplicate(field.NewPath("status", "addresses").Index(i), a))
 		}
 		seen[a] = true
+	}
+}
+
+func (p *problems) quantities(at path, list corev1.ResourceList) {
+	for _, r := range sortedNames(list) {
+		p.quantity(at.Child(string(r)), r, list[r])
+	}
+}
+
+// podCIDRs: one of each family at most.
+func (p *problems) podCIDRs(at path, cidrs []string) {
+	for i, cidr := range cidrs {
+		p.addAll(utilvalidation.IsValidCIDR(at.Index(i), cidr))
+	}
+	if len(cidrs) < 2 {
+		return
+	}
+	if dual, err := utilnet.IsDualStackCIDRStrings(cidrs); err != nil || !dual || len(cidrs) > 2 {
+		p.invalid(at, cidrs, "may specify no more than one CIDR for each IP family")
 	}
 }
 

@@ -211,8 +211,8 @@ func (p *problems) newEvent(e *corev1.Event, strict bool) {
 	if p.present(controller, e.ReportingController) {
 		p.qualified(controller, e.ReportingController)
 	}
-	for name, value := range map[string]string{"reportingInstance": e.ReportingInstance, "action": e.Action, "reason": e.Reason} {
-		at := field.NewPath(name)
+	for _, f := range [][2]string{{"reportingInstance", e.ReportingInstance}, {"action", e.Action}, {"reason", e.Reason}} {
+		at, value := field.NewPath(f[0]), f[1]
 		p.present(at, value)
 		if len(value) > maxEventWord {
 			p.invalid(at, "", "can have at most %v characters", maxEventWord)

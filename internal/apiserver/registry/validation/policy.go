@@ -126,7 +126,7 @@ func ResourceQuota(q *corev1.ResourceQuota) field.ErrorList {
 }
 
 func (p *problems) resourceNameOfQuota(at path, name corev1.ResourceName) {
-	p.qualified(at, string(name))
+	p.resourceName(at, name)
 	standard := slices.Contains(standardNames, name) || hugePages(name) || strings.HasPrefix(string(name), "requests.hugepages-")
 	if !strings.Contains(string(name), "/") && !standard {
 		p.invalid(at, name, "must be a standard resource for quota")

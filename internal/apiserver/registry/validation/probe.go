@@ -99,11 +99,13 @@ func (c *podContext) sleep(at path, a *corev1.SleepAction) {
 }
 
 func (c *podContext) lifecycle(at path, l *corev1.Lifecycle) {
-	for name, h := range map[string]*corev1.LifecycleHandler{"postStart": l.PostStart, "preStop": l.PreStop} {
+	hook := func(at path, h *corev1.LifecycleHandler) {
 		if h != nil {
-			c.handler(at.Child(name), &handler{exec: h.Exec, http: h.HTTPGet, tcp: h.TCPSocket, sleep: h.Sleep})
+			c.handler(at, &handler{exec: h.Exec, http: h.HTTPGet, tcp: h.TCPSocket, sleep: h.Sleep})
 		}
 	}
+	hook(at.Child("postStart"), l.PostStart)
+	hook(at.Child("preStop"), l.PreStop)
 	if l.StopSignal == nil {
 		return
 	}

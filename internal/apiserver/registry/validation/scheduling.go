@@ -175,13 +175,16 @@ func (p *problems) podAffinityTerm(at path, t *corev1.PodAffinityTerm) {
 // labelKeys checks keys whose values are taken from the pod's own labels: they must not
 // be selected by other means too.
 func (p *problems) labelKeys(at path, match, mismatch []string, selector *metav1.LabelSelector) {
-	for name, keys := range map[string][]string{"matchLabelKeys": match, "mismatchLabelKeys": mismatch} {
-		if len(keys) > 0 && selector == nil {
-			p.forbidden(at.Child(name), "must not be specified when labelSelector is not set")
+	for _, l := range []struct {
+		name string
+		keys []string
+	}{{"matchLabelKeys", match}, {"mismatchLabelKeys", mismatch}} {
+		if len(l.keys) > 0 && selector == nil {
+			p.forbidden(at.Child(l.name), "must not be specified when labelSelector is not set")
 			continue
 		}
-		for i, key := range keys {
-			p.addAll(metavalidation.ValidateLabelName(key, at.Child(name).Index(i)))
+		for i, key := range l.keys {
+			p.addAll(metavalidation.ValidateLabelName(key, at.Child(l.name).Index(i)))
 		}
 	}
 	index := map[string]int{}
@@ -228,12 +231,15 @@ func (p *problems) topologySpread(at path, list []corev1.TopologySpreadConstrain
 				p.invalid(at.Child("minDomains"), *t.MinDomains, "can only use minDomains if whenUnsatisfiable=%s, not %s", corev1.DoNotSchedule, t.WhenUnsatisfiable)
 			}
 		}
-		for name, policy := range map[string]*corev1.NodeInclusionPolicy{"nodeAffinityPolicy": t.NodeAffinityPolicy, "nodeTaintsPolicy": t.NodeTaintsPolicy} {
-			if policy != nil {
-				oneOf(p, at.Child(name), *policy, corev1.NodeInclusionPolicyIgnore, corev1.NodeInclusionPolicyHonor)
-			}
-		}
+		p.inclusion(at.Child("nodeAffinityPolicy"), t.NodeAffinityPolicy)
+		p.inclusion(at.Child("nodeTaintsPolicy"), t.NodeTaintsPolicy)
 		p.labelKeys(at, t.MatchLabelKeys, nil, t.LabelSelector)
 		p.addAll(metavalidation.ValidateLabelSelector(t.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, at.Child("labelSelector")))
+	}
+}
+
+func (p *problems) inclusion(at path, policy *corev1.NodeInclusionPolicy) {
+	if policy != nil {
+		oneOf(p, at, *policy, corev1.NodeInclusionPolicyIgnore, corev1.NodeInclusionPolicyHonor)
 	}
 }
