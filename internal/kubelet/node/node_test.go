@@ -1,0 +1,183 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"wherry.dev/internal/kubelet/fakecri"
+)
+
+type told struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (e *told) Eventf(_ runtime.Object, _, reason, format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(e.list, reason+": "+fmt.Sprintf(format, args...))
+}
+
+func (e *told) has(text string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.list, func(s string) bool { return strings.Contains(s, text) })
+}
+
+func testConfig() Config {
+	return Config{
+		Name: "n1", Hostname: "n1", IPs: []string{"192.0.2.1"}, Register: true, MaxPods: 7, RootDir: "/", Port: func() int32 { return 10250 },
+		ReportEvery: 5 * time.Minute, LeaseSeconds: 40, MaxImages: 50, Labels: map[string]string{"disk": "ssd"}, RuntimeVersion: "fake://1",
+		KubeletVersion: "v1.37.0", Reserved: v1.ResourceList{v1.ResourceMemory: resource.MustParse("100Mi")}, PodCIDR: "10.0.0.0/24",
+		Taints: []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoSchedule}},
+	}
+}
+
+func play(t *testing.T, objs []runtime.Object, f func(t *testing.T, r *Reporter, rt *fakecri.Runtime, c *fake.Clientset, ev *told)) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, client, ev := fakecri.New("busybox:latest"), fake.NewClientset(objs...), &told{}
+		r, err := New(testConfig(), client, fakecri.Service{Runtime: rt}, fakecri.Images{Runtime: rt}, ev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.Run(ctx) })
+		wg.Go(func() { _ = r.RunLease(ctx) })
+		f(t, r, rt, client, ev)
+		cancel()
+		wg.Wait()
+	})
+}
+
+func getNode(t *testing.T, c *fake.Clientset) *v1.Node {
+	t.Helper()
+	n, err := c.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func ready(n *v1.Node) v1.NodeCondition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			return c
+		}
+	}
+	return v1.NodeCondition{}
+}
+
+func writes(c *fake.Clientset, resource string) int {
+	n := 0
+	for _, a := range c.Actions() {
+		if a.GetResource().Resource == resource && a.GetVerb() != "get" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestNodeIsRegisteredAndReported(t *testing.T) {
+	play(t, nil, func(t *testing.T, r *Reporter, rt *fakecri.Runtime, c *fake.Clientset, ev *told) {
+		<-r.Ready()
+		synctest.Wait()
+		n := getNode(t, c)
+		if n.Labels["disk"] != "ssd" || n.Labels[v1.LabelHostname] != "n1" || len(n.Spec.Taints) != 1 || n.Spec.PodCIDR != "10.0.0.0/24" {
+			t.Errorf("%+v", n)
+		}
+		cond := ready(n)
+		if cond.Status != v1.ConditionTrue || cond.Reason != "KubeletReady" || cond.Message != "kubelet is posting ready status" || len(n.Status.Conditions) != 4 {
+			t.Errorf("%+v", n.Status.Conditions)
+		}
+		capacity, allocatable := n.Status.Capacity, n.Status.Allocatable
+		free := capacity.Memory().DeepCopy()
+		free.Sub(resource.MustParse("100Mi"))
+		if capacity.Pods().Value() != 7 || capacity.Cpu().IsZero() || allocatable.Memory().Cmp(free) > 0 {
+			t.Errorf("%v %v", capacity, allocatable)
+		}
+		if n.Status.NodeInfo.KernelVersion == "" || n.Status.NodeInfo.ContainerRuntimeVersion != "fake://1" || len(n.Status.Images) != 1 || len(n.Status.Addresses) != 2 {
+			t.Errorf("%+v", n.Status)
+		}
+		before := writes(c, "nodes")
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		if now := writes(c, "nodes"); now != before {
+			t.Errorf("%d writes although nothing changed", now-before)
+		}
+		time.Sleep(90 * time.Second)
+		synctest.Wait()
+		if now := writes(c, "nodes"); now != before+1 {
+			t.Errorf("%d heartbeats in five minutes", now-before)
+		}
+		l, err := c.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(t.Context(), "n1", metav1.GetOptions{})
+		if err != nil || *l.Spec.LeaseDurationSeconds != 40 || *l.Spec.HolderIdentity != "n1" || time.Since(l.Spec.RenewTime.Time) > 10*time.Second {
+			t.Errorf("%+v, %v", l, err)
+		}
+		for _, want := range []string{"Starting: Starting kubelet.", "NodeReady: Node n1 status is now: NodeReady", "NodeHasSufficientMemory"} {
+			if !ev.has(want) {
+				t.Errorf("no event %q in %v", want, ev.list)
+			}
+		}
+		rt.SetNotReady("NetworkPluginNotReady")
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		cond = ready(getNode(t, c))
+		if cond.Status != v1.ConditionFalse || cond.Reason != "KubeletNotReady" || !strings.Contains(cond.Message, "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady") {
+			t.Errorf("%+v", cond)
+		}
+		rt.SetNotReady("")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if ready(getNode(t, c)).Status != v1.ConditionTrue || !ev.has("NodeNotReady") {
+			t.Errorf("%+v", ready(getNode(t, c)))
+		}
+	})
+}
+
+func TestNodeThatExistsKeepsWhatOthersWrote(t *testing.T) {
+	old := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "x", Labels: map[string]string{"theirs": "1", "disk": "hdd"}},
+		Spec:       v1.NodeSpec{Unschedulable: true},
+		Status: v1.NodeStatus{
+			Conditions: []v1.NodeCondition{{Type: "Theirs", Status: v1.ConditionTrue}},
+			NodeInfo:   v1.NodeSystemInfo{BootID: "another"}, Capacity: v1.ResourceList{"example.com/gpu": resource.MustParse("2")},
+		},
+	}
+	play(t, []runtime.Object{old}, func(t *testing.T, r *Reporter, _ *fakecri.Runtime, c *fake.Clientset, ev *told) {
+		<-r.Ready()
+		synctest.Wait()
+		n := getNode(t, c)
+		if n.Labels["theirs"] != "1" || n.Labels["disk"] != "ssd" || !n.Spec.Unschedulable || len(n.Status.Conditions) != 5 || n.Status.Capacity["example.com/gpu"] != resource.MustParse("2") {
+			t.Errorf("%+v", n)
+		}
+		if !ev.has("Rebooted: Node n1 has been rebooted") {
+			t.Errorf("%v", ev.list)
+		}
+		if err := c.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		r.Lost()
+		synctest.Wait()
+		if ready(getNode(t, c)).Status != v1.ConditionTrue {
+			t.Error("the node did not come back")
+		}
+	})
+}
+
+func FuzzParseMeminfo(f *testing.F) {
+	f.Add([]byte("MemTotal:       1024 kB\nHugePages_Total:       0\n"))
+	f.Fuzz(func(t *testing.T, data []byte) { parseMeminfo(data) })
+}

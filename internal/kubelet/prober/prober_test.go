@@ -1,0 +1,278 @@
+package prober
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	utilexec "k8s.io/utils/exec"
+
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func address(t *testing.T, rawURL string) (string, int) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(strings.TrimPrefix(rawURL, "http://"), "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host, n
+}
+
+func TestHTTP(t *testing.T) {
+	mux := http.NewServeMux()
+	var mu sync.Mutex
+	seen := http.Header{}
+	mux.HandleFunc("/ok", func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = r.Header.Clone()
+		seen.Set("Host", r.Host)
+		seen.Set("Query", r.URL.RawQuery)
+	})
+	mux.HandleFunc("/bad", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	mux.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/bad", http.StatusFound) })
+	mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://example.invalid/", http.StatusFound)
+	})
+	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	host, port := address(t, srv.URL)
+	for path, want := range map[string]struct {
+		verdict verdict
+		text    string
+	}{
+		"/ok?a=b": {success, ""}, "ok": {success, ""}, "/bad": {failure, "HTTP probe failed with statuscode: 503"},
+		"/here": {failure, "HTTP probe failed with statuscode: 503"}, "/away": {warning, "Probe terminated redirects"}, "/slow": {failure, "context deadline exceeded"},
+	} {
+		get := &v1.HTTPGetAction{Path: path, Port: intstr.FromInt(port), HTTPHeaders: []v1.HTTPHeader{{Name: "Host", Value: "h.example"}, {Name: "X", Value: "y"}}}
+		a := httpGet(t.Context(), get, nil, host, 200*time.Millisecond)
+		if a.verdict != want.verdict || !strings.Contains(a.text, want.text) {
+			t.Errorf("%s: %+v", path, a)
+		}
+		if path == "/ok?a=b" && (seen.Get("Host") != "h.example" || seen.Get("X") != "y" || seen.Get("User-Agent") != userAgent || seen.Get("Query") != "a=b") {
+			t.Errorf("headers: %v", seen)
+		}
+	}
+	tls := httptest.NewTLSServer(mux)
+	defer tls.Close()
+	host, port = address(t, tls.URL)
+	if a := httpGet(t.Context(), &v1.HTTPGetAction{Path: "/ok", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt(port)}, nil, host, time.Second); a.verdict != success {
+		t.Errorf("https: %+v", a)
+	}
+	if a := httpGet(t.Context(), &v1.HTTPGetAction{Port: intstr.FromString("web")}, &v1.Container{}, host, time.Second); a.err == nil {
+		t.Errorf("a port that is not there: %+v", a)
+	}
+}
+
+func TestTCPAndGRPC(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer()
+	h := health.NewServer()
+	h.SetServingStatus("down", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	grpc_health_v1.RegisterHealthServer(srv, h)
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	host, port := address(t, l.Addr().String())
+	if a := tcpConnect(t.Context(), host, port, time.Second); a.verdict != success {
+		t.Errorf("tcp: %+v", a)
+	}
+	for service, want := range map[string]verdict{"": success, "down": failure, "unknown": failure} {
+		if a := grpcHealth(t.Context(), host, port, service, 2*time.Second); a.verdict != want {
+			t.Errorf("grpc %q: %+v", service, a)
+		}
+	}
+	srv.Stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if a := tcpConnect(t.Context(), host, port, time.Second); a.verdict != failure || !strings.Contains(a.text, "connection refused") {
+		t.Errorf("tcp to a closed port: %+v", a)
+	}
+	if a := grpcHealth(t.Context(), host, port, "", time.Second); a.verdict != failure {
+		t.Errorf("grpc to a closed port: %+v", a)
+	}
+}
+
+type execs func() error
+
+func (f execs) ExecSync(context.Context, string, []string, time.Duration) ([]byte, []byte, error) {
+	return []byte("out"), nil, f()
+}
+
+type noEvents struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (n *noEvents) Eventf(_ runtime.Object, _, reason, format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told = append(n.told, reason+": "+fmt.Sprintf(format, args...))
+}
+
+func TestExecAnswers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		want verdict
+	}{
+		"ok": {nil, success}, "exit": {utilexec.CodeExitError{Err: errors.New("x"), Code: 3}, failure},
+		"timeout": {status.Error(codes.DeadlineExceeded, "x"), failure}, "broken": {errors.New("x"), unknown},
+	} {
+		m := New(execs(func() error { return tc.err }), &noEvents{}, nil, nil)
+		if a := m.exec(t.Context(), &target{}, []string{"x"}, time.Second); a.verdict != tc.want {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+}
+
+// The first probe comes right after the initial delay, not at a random time of the
+// period as with upstream's kubelet.
+func TestTimesAndThresholds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var at []time.Duration
+		began := time.Now()
+		fail := true
+		run := execs(func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			at = append(at, time.Since(began))
+			if fail {
+				return utilexec.CodeExitError{Err: errors.New("x"), Code: 1}
+			}
+			return nil
+		})
+		woken := 0
+		ev := &noEvents{}
+		m := New(run, ev, func(types.UID) { woken++ }, nil)
+		pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", ReadinessProbe: &v1.Probe{
+			ProbeHandler:        v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"x"}}},
+			InitialDelaySeconds: 5, PeriodSeconds: 3, FailureThreshold: 2, SuccessThreshold: 2,
+		}}}}}
+		pod.UID = "u"
+		ctx, cancel := context.WithCancel(t.Context())
+		targets := []podplan.ProbeTarget{{ID: "id", Name: "c", Since: began}}
+		m.Sync(ctx, pod, []string{"127.0.0.1"}, targets)
+		time.Sleep(5*time.Second + time.Millisecond)
+		synctest.Wait()
+		if len(at) != 1 || at[0] != 5*time.Second || m.Results("u")["id"].Ready != nil {
+			t.Errorf("first probe: %v, %+v", at, m.Results("u"))
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if r := m.Results("u")["id"].Ready; r == nil || *r || woken != 1 {
+			t.Errorf("after two failures: %v, woken %d", r, woken)
+		}
+		mu.Lock()
+		fail = false
+		mu.Unlock()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if *m.Results("u")["id"].Ready {
+			t.Error("ready after one success of two")
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if !*m.Results("u")["id"].Ready || woken != 2 {
+			t.Errorf("not ready after two successes, woken %d", woken)
+		}
+		if len(ev.told) != 2 || ev.told[0] != "Unhealthy: Readiness probe failed: out" {
+			t.Errorf("events: %v", ev.told)
+		}
+		m.Sync(ctx, pod, []string{"127.0.0.1"}, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(at) != 4 || m.Results("u") != nil && len(m.Results("u")) > 0 {
+			t.Errorf("it went on: %v", at)
+		}
+		cancel()
+		m.Wait()
+	})
+}
+
+func TestStartupGatesTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		ran := map[string]int{}
+		ok := false
+		m := New(execsByCmd(func(cmd string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			ran[cmd]++
+			if !ok {
+				return utilexec.CodeExitError{Err: errors.New("x"), Code: 1}
+			}
+			return nil
+		}), &noEvents{}, func(types.UID) {}, nil)
+		probe := func(cmd string) *v1.Probe {
+			return &v1.Probe{ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{cmd}}}, PeriodSeconds: 1, FailureThreshold: 30}
+		}
+		pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", StartupProbe: probe("startup"), LivenessProbe: probe("live"), ReadinessProbe: probe("ready")}}}}
+		pod.UID = "u"
+		ctx, cancel := context.WithCancel(t.Context())
+		sync := func(ending bool) {
+			m.Sync(ctx, pod, []string{"127.0.0.1"}, []podplan.ProbeTarget{{ID: "id", Name: "c", Since: time.Now(), Ending: ending}})
+		}
+		sync(false)
+		time.Sleep(3500 * time.Millisecond)
+		if ran["startup"] != 4 || ran["live"]+ran["ready"] != 0 {
+			t.Errorf("%v", ran)
+		}
+		mu.Lock()
+		ok = true
+		mu.Unlock()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		sync(false)
+		time.Sleep(2 * time.Second)
+		if s := m.Results("u")["id"].Started; s == nil || !*s || ran["startup"] != 5 || ran["live"] == 0 || ran["ready"] == 0 {
+			t.Errorf("%v", ran)
+		}
+		sync(true)
+		synctest.Wait()
+		live, ready := ran["live"], ran["ready"]
+		time.Sleep(5 * time.Second)
+		if ran["live"] != live || ran["ready"] <= ready {
+			t.Errorf("of an ending pod only readiness goes on: %v", ran)
+		}
+		m.Remove("u")
+		cancel()
+		m.Wait()
+	})
+}
+
+type execsByCmd func(string) error
+
+func (f execsByCmd) ExecSync(_ context.Context, _ string, cmd []string, _ time.Duration) ([]byte, []byte, error) {
+	return nil, nil, f(cmd[0])
+}

@@ -1,0 +1,158 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+func pod() *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Status: v1.PodStatus{
+		Conditions: []v1.PodCondition{{Type: "Theirs", Status: v1.ConditionTrue}, {Type: v1.PodScheduled, Status: v1.ConditionTrue}},
+	}}
+}
+
+func with(phase v1.PodPhase) v1.PodStatus {
+	return v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionFalse}}}
+}
+
+func play(t *testing.T, f func(t *testing.T, m *Manager, c *fake.Clientset, patches *atomic.Int32)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := fake.NewClientset(pod())
+		var n atomic.Int32
+		c.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			n.Add(1)
+			return false, nil, nil
+		})
+		m := New(c, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		synctest.Wait()
+		f(t, m, c, &n)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func get(t *testing.T, c *fake.Clientset) *v1.Pod {
+	t.Helper()
+	p, err := c.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestOnlyChangesAreWritten(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
+		for range 3 {
+			m.Put(pod(), with(v1.PodRunning))
+			synctest.Wait()
+		}
+		p := get(t, c)
+		if n.Load() != 1 || p.Status.Phase != v1.PodRunning || len(p.Status.Conditions) != 3 {
+			t.Errorf("%d writes, %+v", n.Load(), p.Status)
+		}
+	})
+}
+
+func TestSoonIsReplacedByNow(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
+		m.PutSoon(pod(), with(v1.PodPending))
+		synctest.Wait()
+		if n.Load() != 0 {
+			t.Error("it was written at once")
+		}
+		m.Put(pod(), with(v1.PodRunning))
+		synctest.Wait()
+		time.Sleep(time.Second)
+		if n.Load() != 1 || get(t, c).Status.Phase != v1.PodRunning {
+			t.Errorf("%d writes", n.Load())
+		}
+		m.PutSoon(pod(), with(v1.PodFailed))
+		time.Sleep(soon + time.Millisecond)
+		synctest.Wait()
+		if n.Load() != 2 {
+			t.Errorf("%d writes: what was put soon is late", n.Load())
+		}
+		m.PutSoon(pod(), with(v1.PodSucceeded))
+		if err := m.Flush(t.Context(), "u"); err != nil || get(t, c).Status.Phase != v1.PodSucceeded {
+			t.Errorf("%v, %s", err, get(t, c).Status.Phase)
+		}
+	})
+}
+
+func TestErrorsAreRetriedWithTheNewest(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
+		var broken atomic.Bool
+		broken.Store(true)
+		c.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return broken.Load(), nil, errors.New("broken")
+		})
+		m.Put(pod(), with(v1.PodPending))
+		time.Sleep(3 * time.Second)
+		m.Put(pod(), with(v1.PodRunning))
+		broken.Store(false)
+		if err := m.Flush(t.Context(), "u"); err != nil || n.Load() != 1 || get(t, c).Status.Phase != v1.PodRunning {
+			t.Errorf("%v, %d writes, %s", err, n.Load(), get(t, c).Status.Phase)
+		}
+	})
+}
+
+func TestAnotherPodOfTheSameNameIsNotTouched(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, _ *atomic.Int32) {
+		other := pod()
+		other.UID = "other"
+		if _, err := c.CoreV1().Pods("ns").Update(t.Context(), other, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("UID"))
+		})
+		m.Put(pod(), with(v1.PodFailed))
+		if err := m.Flush(t.Context(), "u"); err != nil {
+			t.Error(err)
+		}
+		if get(t, c).Status.Phase != "" {
+			t.Error("the status went to another pod")
+		}
+	})
+}
+
+func TestMirrorGetsTheStaticPodsStatus(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
+		static := pod()
+		static.UID, static.Status = "static", v1.PodStatus{}
+		static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+		m.Put(static, with(v1.PodRunning))
+		time.Sleep(time.Minute)
+		if n.Load() != 0 {
+			t.Error("written without a mirror")
+		}
+		m.SetMirror("static", get(t, c))
+		synctest.Wait()
+		if get(t, c).Status.Phase != v1.PodRunning {
+			t.Error("the mirror has no status")
+		}
+		m.SetMirror("static", nil)
+		m.Put(static, with(v1.PodFailed))
+		synctest.Wait()
+		if n.Load() != 1 {
+			t.Errorf("%d writes", n.Load())
+		}
+	})
+}
