@@ -174,7 +174,11 @@ func (v *view) crashDue(name string, dead *Container) time.Time {
 	if dead.Finished.IsZero() || dead.ExitCode == 0 && dead.Lost {
 		return time.Time{}
 	}
-	return dead.Finished.Add(crashWait(v.in.Record.history(name), dead, v.in.Node.crashLimit()))
+	wait := crashWait(v.in.Record.history(name), dead, v.in.Node.crashLimit())
+	if wait == 0 { // the runtime's clock may be a moment ahead
+		return time.Time{}
+	}
+	return dead.Finished.Add(wait)
 }
 
 // noteCreate records, before a restart, how long the next one will wait.
