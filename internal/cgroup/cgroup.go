@@ -141,7 +141,7 @@ func parseMount(line string) (h hierarchy, key string, ok bool) {
 		return hierarchy{dir: dir, unified: true}, "cgroup2", true
 	case "cgroup":
 		var ctl []string
-		for _, o := range strings.Split(right[2], ",") {
+		for o := range strings.SplitSeq(right[2], ",") {
 			if slices.Contains(used, o) {
 				ctl = append(ctl, o)
 			}

@@ -63,15 +63,16 @@ func sleeper(t *testing.T, tree *Tree, path string) *exec.Cmd {
 	return cmd
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 func TestLimitsOnThisMachine(t *testing.T) {
 	root := group(t)
 	path := root + "/pods/a"
 	res := &specs.LinuxResources{
-		Memory: &specs.LinuxMemory{Limit: ptr(int64(64 << 20))},
-		CPU:    &specs.LinuxCPU{Shares: ptr(uint64(512)), Quota: ptr(int64(20000)), Period: ptr(uint64(100000))},
-		Pids:   &specs.LinuxPids{Limit: ptr(int64(77))},
+		Memory: &specs.LinuxMemory{Limit: new(int64(64 << 20))},
+		CPU:    &specs.LinuxCPU{Shares: new(uint64(512)), Quota: new(int64(20000)), Period: new(uint64(100000))},
+		Pids:   &specs.LinuxPids{Limit: new(int64(77))},
 	}
 	for range 2 { // the second time finds everything made
 		if err := Ensure(path, res); err != nil {
@@ -85,7 +86,7 @@ func TestLimitsOnThisMachine(t *testing.T) {
 	if s.MemoryLimit != 64<<20 {
 		t.Errorf("memory limit %d, want 64 MiB", s.MemoryLimit)
 	}
-	res.Memory.Limit = ptr(int64(128 << 20))
+	res.Memory.Limit = new(int64(128 << 20))
 	if err := Update(path, res); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,9 @@ func TestKillAndRemove(t *testing.T) {
 	if err := Kill(root); err != nil {
 		t.Fatal(err)
 	}
-	<-done
+	if err := <-done; err == nil {
+		t.Error("a process that was to be killed ended well")
+	}
 	if err := Remove(root); err != nil {
 		t.Fatal(err)
 	}
@@ -188,9 +191,9 @@ func content(t *testing.T, tree *Tree, path, file string) string {
 func TestV2Limits(t *testing.T) {
 	tree := fakeV2(t)
 	err := tree.Ensure("/w/pods/a", &specs.LinuxResources{
-		Memory:         &specs.LinuxMemory{Limit: ptr(int64(100)), Swap: ptr(int64(150)), Reservation: ptr(int64(50))},
-		CPU:            &specs.LinuxCPU{Shares: ptr(uint64(1024)), Quota: ptr(int64(5)), Period: ptr(uint64(10)), Cpus: "0-1", Mems: "0"},
-		Pids:           &specs.LinuxPids{Limit: ptr(int64(-1))},
+		Memory:         &specs.LinuxMemory{Limit: new(int64(100)), Swap: new(int64(150)), Reservation: new(int64(50))},
+		CPU:            &specs.LinuxCPU{Shares: new(uint64(1024)), Quota: new(int64(5)), Period: new(uint64(10)), Cpus: "0-1", Mems: "0"},
+		Pids:           &specs.LinuxPids{Limit: new(int64(-1))},
 		HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 4}, {Pagesize: "1GB", Limit: 0}},
 		Unified:        map[string]string{"memory.oom.group": "1"},
 	})
@@ -265,8 +268,8 @@ func TestDetect(t *testing.T) {
 
 func TestDeviceRule(t *testing.T) {
 	for want, d := range map[string]specs.LinuxDeviceCgroup{
-		"a *:* rwm": {}, "c 1:3 rw": {Type: "c", Major: ptr(int64(1)), Minor: ptr(int64(3)), Access: "rw"},
-		"c 136:* rwm": {Type: "c", Major: ptr(int64(136)), Minor: ptr(int64(-1)), Access: "rwm"},
+		"a *:* rwm": {}, "c 1:3 rw": {Type: "c", Major: new(int64(1)), Minor: new(int64(3)), Access: "rw"},
+		"c 136:* rwm": {Type: "c", Major: new(int64(136)), Minor: new(int64(-1)), Access: "rwm"},
 	} {
 		if got := deviceRule(d); got != want {
 			t.Errorf("deviceRule(%+v) = %q, want %q", d, got, want)

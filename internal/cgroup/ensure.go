@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -85,7 +86,7 @@ func (t *Tree) create(h hierarchy, p string) error {
 		return nil
 	}
 	dir := h.dir
-	for _, name := range strings.Split(strings.Trim(p, "/"), "/") {
+	for name := range strings.SplitSeq(strings.Trim(p, "/"), "/") {
 		if h.unified {
 			if err := delegate(dir); err != nil {
 				return err
@@ -108,12 +109,7 @@ func (t *Tree) create(h hierarchy, p string) error {
 // needsInit tells whether a new group of the hierarchy is unusable until its
 // cpuset is filled in.
 func needsInit(h hierarchy) bool {
-	for _, c := range h.controllers {
-		if c == "cpuset" {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(h.controllers, "cpuset")
 }
 
 // inheritCpuset fills an empty v1 cpuset from its parent; no process can join it before.
@@ -148,11 +144,11 @@ func delegate(dir string) error {
 		return err
 	}
 	enabled := map[string]bool{}
-	for _, c := range strings.Fields(string(on)) {
+	for c := range strings.FieldsSeq(string(on)) {
 		enabled[c] = true
 	}
 	var missing []string
-	for _, c := range strings.Fields(string(have)) {
+	for c := range strings.FieldsSeq(string(have)) {
 		if !enabled[c] {
 			missing = append(missing, "+"+c)
 		}

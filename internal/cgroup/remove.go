@@ -66,7 +66,7 @@ func procsIn(dir string) ([]int, error) {
 			}
 			return err
 		}
-		for _, f := range strings.Fields(string(doc)) {
+		for f := range strings.FieldsSeq(string(doc)) {
 			pid, err := strconv.Atoi(f)
 			if err != nil {
 				return fmt.Errorf("%s: %w", p, err)

@@ -220,7 +220,7 @@ func readPressure(dir, file string) *Pressure {
 
 func parsePressure(doc string) (Pressure, error) {
 	var p Pressure
-	for _, line := range strings.Split(strings.TrimSpace(doc), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(doc), "\n") {
 		var kind string
 		var l PressureLine
 		var total int64

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -192,9 +193,7 @@ func (l *leases) owners() map[string]netip.Addr {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := make(map[string]netip.Addr, len(l.byOwner))
-	for o, a := range l.byOwner {
-		m[o] = a
-	}
+	maps.Copy(m, l.byOwner)
 	return m
 }
 

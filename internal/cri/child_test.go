@@ -37,7 +37,7 @@ func runChild() (code int, ok bool) {
 	if doc == "" {
 		return 0, false
 	}
-	if err := child(context.Background(), doc); err != nil { //nolint:usetesting // this is a main
+	if err := child(context.Background(), doc); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1, true
 	}

@@ -75,7 +75,7 @@ func (s *Server) createContainer(ctx context.Context, b *sandbox, cfg *runtimeap
 	s.containers[c.id] = c
 	s.mu.Unlock()
 	s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
-	return c.id, s.watch(c)
+	return c.id, s.watch(ctx, c)
 }
 
 func (s *Server) containerByKey(sandboxID string, m *runtimeapi.ContainerMetadata) *container {

@@ -33,7 +33,9 @@ const unknownExit = 137
 // watch waits for the end of a container, in the background. conmon writes the exit
 // file, when the log is complete, and then ends; its end is the event. Closing the
 // server ends the watch, not the container.
-func (s *Server) watch(c *container) error {
+func (s *Server) watch(ctx context.Context, c *container) error {
+	ctx = trace.WithPod(context.WithoutCancel(ctx), s.uidOf(c))
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("container", c.id))
 	pid, err := oci.ReadPID(c.bundle.MonitorPIDFile())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -44,16 +46,12 @@ func (s *Server) watch(c *container) error {
 			return err
 		}
 	}
-	s.work.Add(1)
-	go func() {
-		defer s.work.Done()
+	s.work.Go(func() {
 		if monitor != nil && !s.waitFor(monitor) {
 			return // the server closes
 		}
-		ctx := trace.WithPod(s.ctx, s.uidOf(c))
-		ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("container", c.id))
-		s.finish(context.WithoutCancel(ctx), c)
-	}()
+		s.finish(ctx, c)
+	})
 	return nil
 }
 

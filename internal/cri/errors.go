@@ -46,8 +46,7 @@ func toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	var coded *codedError
-	if errors.As(err, &coded) {
+	if coded, ok := errors.AsType[*codedError](err); ok {
 		return &codedError{coded.code, err}
 	}
 	if _, ok := status.FromError(err); ok {
@@ -68,19 +67,6 @@ func toStatus(err error) error {
 func isNotFound(err error) bool {
 	var coded *codedError
 	return errors.As(err, &coded) && coded.code == codes.NotFound
-}
-
-// undo is what a verb takes back when it fails, newest first.
-type undo []func() error
-
-func (u *undo) push(f func() error) { *u = append(*u, f) }
-
-func (u undo) run() error {
-	var errs []error
-	for i := len(u) - 1; i >= 0; i-- {
-		errs = append(errs, u[i]())
-	}
-	return errors.Join(errs...)
 }
 
 func isTimeout(err error) bool {

@@ -57,9 +57,7 @@ func (s *Server) board(ctx context.Context, key string, req proto.Message, fn fu
 		s.flights.m = map[string]*flight{}
 	}
 	s.flights.m[key] = f
-	s.work.Add(1)
-	go func() {
-		defer s.work.Done()
+	s.work.Go(func() {
 		ctx, cancel := s.detach(ctx)
 		defer cancel()
 		f.id, f.err = fn(ctx)
@@ -67,7 +65,7 @@ func (s *Server) board(ctx context.Context, key string, req proto.Message, fn fu
 		delete(s.flights.m, key)
 		s.flights.mu.Unlock()
 		close(f.done)
-	}()
+	})
 	return f, nil
 }
 

@@ -3,7 +3,7 @@ package cri
 import (
 	"fmt"
 	"os"
-	"sort"
+	"slices"
 	"testing"
 	"time"
 
@@ -34,7 +34,7 @@ func TestSteps(t *testing.T) {
 	}
 	for _, name := range sortedKeys(took) {
 		d := took[name]
-		sort.Slice(d, func(i, j int) bool { return d[i] < d[j] })
+		slices.Sort(d)
 		fmt.Printf("%-28s %4d  p50 %-10v p90 %v\n", name, len(d), d[len(d)/2].Round(10*time.Microsecond), d[len(d)*9/10].Round(10*time.Microsecond))
 	}
 }

@@ -202,7 +202,7 @@ func (s *Server) resume(ctx context.Context, c *container) error {
 			return err
 		}
 	}
-	return s.watch(c)
+	return s.watch(ctx, c)
 }
 
 // sweep removes state folders that belong to nothing: a removal deletes the record

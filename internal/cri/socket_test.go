@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"errors"
 	"io"
 	"os"
 	"strings"
@@ -68,7 +69,7 @@ func TestTheSocketServesTheSame(t *testing.T) {
 	all := 0
 	for {
 		batch, err := list.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		n.must(err)

@@ -3,6 +3,7 @@ package cri
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
@@ -53,7 +53,8 @@ func TestExecStreams(t *testing.T) {
 	var out, errOut bytes.Buffer
 	req := &runtimeapi.ExecRequest{ContainerId: id, Cmd: []string{"sh", "-c", "cat; echo e >&2; exit 5"}, Stdin: true, Stdout: true, Stderr: true}
 	err := p.stream(req, remotecommand.StreamOptions{Stdin: strings.NewReader("hello\n"), Stdout: &out, Stderr: &errOut})
-	exit, ok := err.(utilexec.CodeExitError)
+	var exit utilexec.CodeExitError
+	ok := errors.As(err, &exit)
 	if !ok || exit.Code != 5 || out.String() != "hello\n" || errOut.String() != "e\n" {
 		t.Errorf("out %q, err %q, %v", out.String(), errOut.String(), err)
 	}
@@ -89,7 +90,8 @@ func TestExecTerminal(t *testing.T) {
 	out.wait(t, "/dev/pts/0")
 	out.wait(t, "\nsize-is-right")
 	typeLine("exit 3")
-	if exit, ok := (<-done).(utilexec.CodeExitError); !ok || exit.Code != 3 {
+	var exit utilexec.CodeExitError
+	if errors.As((<-done), &exit) {
 		t.Errorf("exit %v", exit)
 	}
 	close(queue)
@@ -199,7 +201,7 @@ func TestPortForward(t *testing.T) {
 	p.must(err)
 	transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{Host: u.Host})
 	p.must(err)
-	var dialer httpstream.Dialer = spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
+	var dialer = spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
 	stop, ready := make(chan struct{}), make(chan struct{})
 	fw, err := portforward.New(dialer, []string{"0:8080"}, stop, ready, io.Discard, os.Stderr)
 	p.must(err)

@@ -188,7 +188,7 @@ func readSync(f io.Reader) (int, error) {
 // cleanMessage makes one line of what a runtime wrote to its log or stderr.
 func cleanMessage(s string) string {
 	var lines []string
-	for _, l := range strings.Split(s, "\n") {
+	for l := range strings.SplitSeq(s, "\n") {
 		var entry struct {
 			Msg   string `json:"msg"`
 			Level string `json:"level"`
