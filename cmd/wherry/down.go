@@ -24,6 +24,7 @@ even that. Pods that were not deleted start again with the next up.`,
 			if err != nil {
 				return err
 			}
+			quietLog()
 			return daemon.Down(cmd.Context(), data, run, purge, func(s string) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "wherry: "+s)
 			})

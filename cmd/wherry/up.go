@@ -143,6 +143,17 @@ func setVerbosity(v int) {
 	_ = fs.Set("v", strconv.Itoa(v)) // a number always parses
 }
 
+// quietLog leaves only warnings and errors of the log on the terminal, for commands
+// that have their own words for the rest.
+func quietLog() {
+	var fs flag.FlagSet
+	klog.InitFlags(&fs)
+	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "WARNING"} {
+		_ = fs.Set(name, value) // constants that parse
+	}
+	klog.SetOutput(io.Discard)
+}
+
 // notifier tells the process that waits, or the terminal.
 type notifier struct {
 	pipe *os.File

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -210,9 +211,25 @@ func purgeData(cfg config.Config) error {
 			return err
 		}
 		for _, l := range logs {
-			errs = append(errs, os.RemoveAll(l))
+			errs = append(errs, removeLinks(containerLogsDir(&cfg), l), os.RemoveAll(l))
 		}
 	}
 	errs = append(errs, os.RemoveAll(cfg.DataDir))
+	return errors.Join(errs...)
+}
+
+// removeLinks removes the links in dir that lead into a pod's logs.
+func removeLinks(dir, logs string) error {
+	links, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, l := range links {
+		path := filepath.Join(dir, l.Name())
+		if target, err := os.Readlink(path); err == nil && strings.HasPrefix(target, logs+"/") {
+			errs = append(errs, os.Remove(path))
+		}
+	}
 	return errors.Join(errs...)
 }
