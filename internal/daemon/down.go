@@ -214,8 +214,18 @@ func purgeData(cfg config.Config) error {
 			errs = append(errs, removeLinks(containerLogsDir(&cfg), l), os.RemoveAll(l))
 		}
 	}
-	errs = append(errs, os.RemoveAll(cfg.DataDir))
+	errs = append(errs, os.RemoveAll(cfg.DataDir), removeEmpty(cfg.ManifestDir), removeEmpty(filepath.Dir(config.DefaultManifestDir)))
 	return errors.Join(errs...)
+}
+
+// removeEmpty removes a folder that `wherry up` may have made, unless somebody has
+// put something into it.
+func removeEmpty(dir string) error {
+	err := os.Remove(dir)
+	if dir == "" || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
 }
 
 // removeLinks removes the links in dir that lead into a pod's logs.
