@@ -63,9 +63,6 @@ func sleeper(t *testing.T, tree *Tree, path string) *exec.Cmd {
 	return cmd
 }
 
-//go:fix inline
-func ptr[T any](v T) *T { return new(v) }
-
 func TestLimitsOnThisMachine(t *testing.T) {
 	root := group(t)
 	path := root + "/pods/a"

@@ -90,8 +90,7 @@ func TestExecTerminal(t *testing.T) {
 	out.wait(t, "/dev/pts/0")
 	out.wait(t, "\nsize-is-right")
 	typeLine("exit 3")
-	var exit utilexec.CodeExitError
-	if errors.As((<-done), &exit) {
+	if exit, ok := errors.AsType[utilexec.CodeExitError](<-done); !ok || exit.Code != 3 {
 		t.Errorf("exit %v", exit)
 	}
 	close(queue)

@@ -33,9 +33,6 @@ func (in Input) devices() []Device {
 	return in.Devices
 }
 
-//go:fix inline
-func number(n int64) *int64 { return new(n) }
-
 // deviceRules is the device list of the container's group: nothing, then making any
 // node (without CAP_MKNOD that is empty), the standard ones, terminals, and its own.
 func deviceRules(privileged bool, own []Device) []specs.LinuxDeviceCgroup {
@@ -50,7 +47,7 @@ func deviceRules(privileged bool, own []Device) []specs.LinuxDeviceCgroup {
 	for _, d := range [][2]int64{{1, 3}, {1, 5}, {1, 7}, {1, 8}, {1, 9}, {5, 0}, {5, 1}, {5, 2}} {
 		rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: new(d[0]), Minor: new(d[1]), Access: "rwm"})
 	}
-	rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: number(136), Access: "rwm"}) // /dev/pts
+	rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: new(int64(136)), Access: "rwm"}) // /dev/pts
 	for _, d := range own {
 		rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: d.Type, Major: new(d.Major), Minor: new(d.Minor), Access: d.Access})
 	}
