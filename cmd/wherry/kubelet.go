@@ -77,11 +77,11 @@ func dialRuntime(cmd *cobra.Command, cfg kubelet.Config) (internalapi.RuntimeSer
 		imageEndpoint = endpoint
 	}
 	timeout := cfg.RuntimeRequestTimeout.Duration
-	runtime, err := remote.NewRemoteRuntimeService(cmd.Context(), endpoint, timeout, nil, false)
+	runtime, err := remote.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).WithConnectionTimeout(timeout).Build(cmd.Context())
 	if err != nil {
 		return nil, nil, fmt.Errorf("--container-runtime-endpoint %s: %w", endpoint, err)
 	}
-	images, err := remote.NewRemoteImageService(cmd.Context(), imageEndpoint, timeout, nil, false)
+	images, err := remote.NewRemoteImageServiceBuilder().WithEndpoint(imageEndpoint).WithConnectionTimeout(timeout).Build(cmd.Context())
 	if err != nil {
 		return nil, nil, fmt.Errorf("--image-service-endpoint %s: %w", imageEndpoint, err)
 	}

@@ -113,26 +113,29 @@ type pullMessage struct {
 
 func (c *control) pull(w http.ResponseWriter, r *http.Request) {
 	lines := make(chan pullMessage, 1)
-	go func() {
-		defer close(lines)
-		img, err := c.images.Pull(r.Context(), r.URL.Query().Get("ref"), image.PullOptions{Progress: func(p image.Progress) {
-			select {
-			case lines <- pullMessage{Progress: &p}:
-			default: // the reader is busy: the next figure will do
-			}
-		}})
-		if err != nil {
-			lines <- pullMessage{Error: err.Error()}
-			return
-		}
-		lines <- pullMessage{Image: &img}
-	}()
+	go c.pullInto(r.Context(), r.URL.Query().Get("ref"), lines)
 	enc, flush := json.NewEncoder(w), http.NewResponseController(w)
 	for l := range lines {
 		if err := errors.Join(enc.Encode(l), flush.Flush()); err != nil {
 			klog.FromContext(r.Context()).V(2).Info("The client of an image pull has gone", "err", err)
 		}
 	}
+}
+
+// pullInto pulls an image and closes lines behind the last of them.
+func (c *control) pullInto(ctx context.Context, ref string, lines chan<- pullMessage) {
+	defer close(lines)
+	img, err := c.images.Pull(ctx, ref, image.PullOptions{Progress: func(p image.Progress) {
+		select {
+		case lines <- pullMessage{Progress: &p}:
+		default: // the reader is busy: the next figure will do
+		}
+	}})
+	if err != nil {
+		lines <- pullMessage{Error: err.Error()}
+		return
+	}
+	lines <- pullMessage{Image: &img}
 }
 
 func statusOf(err error) int {

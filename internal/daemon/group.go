@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"k8s.io/klog/v2"
@@ -82,8 +83,7 @@ func (g *group) stop() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
-	for i := len(g.members) - 1; i >= 0; i-- {
-		m := g.members[i]
+	for _, m := range slices.Backward(g.members) {
 		m.cancel()
 		<-m.done
 		errs = append(errs, m.err)

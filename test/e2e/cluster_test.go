@@ -155,10 +155,10 @@ func (c *cluster) kubectl(args ...string) string {
 }
 
 // up starts the daemon and returns when the node is Ready.
-func (c *cluster) up(extra ...string) {
+func (c *cluster) up() {
 	c.t.Helper()
 	c.started = true
-	c.must(append(append([]string{"up", "--detach"}, c.flags...), extra...)...)
+	c.must(append([]string{"up", "--detach"}, c.flags...)...)
 	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.data, "kubeconfig"))
 	if err != nil {
 		c.t.Fatal(err)
@@ -270,8 +270,6 @@ func describe(p *v1.Pod) string {
 	}
 	return out
 }
-
-func running(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodRunning }
 
 func ready(p *v1.Pod) bool {
 	if p == nil {
