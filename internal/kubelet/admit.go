@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/kubelet/logs"
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -32,6 +33,7 @@ func (k *Kubelet) admit(_ context.Context, pod *v1.Pod, static bool) podplan.Ver
 		Pod: pod, Node: k.node.Node(), Others: others, Static: static, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
 	})
 	if !v.Admitted {
+		metrics.Rejections.WithLabelValues(v.Reason).Inc()
 		k.events.Eventf(pod, v1.EventTypeWarning, v.Reason, "%s", v.Message)
 		return v
 	}

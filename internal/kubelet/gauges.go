@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -31,4 +32,14 @@ func (k *Kubelet) refreshMetrics() {
 
 func countProbe(kind, result string, pod *v1.Pod, container string) {
 	metrics.Probes.WithLabelValues(kind, result, container, pod.Name, pod.Namespace, string(pod.UID)).Inc()
+}
+
+// podStarted measures a pod's way up, from its creation and from our first sight.
+func podStarted(pod *v1.Pod, seen time.Time, pulling time.Duration) {
+	now := time.Now()
+	metrics.PodStart.Observe(now.Sub(seen).Seconds())
+	if created := pod.CreationTimestamp; !created.IsZero() {
+		metrics.PodStartTotal.Observe(now.Sub(created.Time).Seconds())
+		metrics.PodStartSLI.Observe((now.Sub(created.Time) - pulling).Seconds())
+	}
 }

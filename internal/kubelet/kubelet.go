@@ -69,6 +69,7 @@ type Kubelet struct {
 	services *services
 	hostIPs  []string
 	runtime  string // name, for container IDs
+	layout   podconfig.Layout
 
 	admitMu sync.Mutex
 	// admitting are pods whose verdict their worker has not published yet.
@@ -138,6 +139,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 		return err
 	}
 	k.runtime = rt.RuntimeName
+	k.layout = podconfig.Layout{Root: k.cfg.CgroupRoot, Systemd: k.systemd(ctx)}
 	memory, storage, err := node.Capacity(k.cfg.RootDir)
 	if err != nil {
 		return err
@@ -182,6 +184,8 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Prober:  k.prober,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admit: k.admit,
 		Residue: k.ops.Residue, FinalMessage: k.finalMessage, Node: k.planNode, Tell: k.ops.Tell,
+		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
+		Started: podStarted,
 	}, nil)
 	return k.ensureQOSCgroups()
 }
@@ -189,7 +193,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 func (k *Kubelet) opsConfig() podops.Config {
 	return podops.Config{
 		NodeName: k.cfg.NodeName, Dirs: k.dirs, PodLogs: k.cfg.PodLogsDir, ContainerLogs: k.cfg.ContainerLogsDir,
-		CgroupRoot: k.cfg.CgroupRoot, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
+		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), NoCPUQuota: !ptr.Deref(k.cfg.CPUCFSQuota, true),
 		DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
@@ -216,7 +220,7 @@ func (k *Kubelet) ensureQOSCgroups() error {
 		if class == v1.PodQOSBestEffort {
 			res.CPU = &specs.LinuxCPU{Shares: &shares}
 		}
-		if err := k.deps.Cgroups.Ensure(podconfig.QOSCgroup(k.cfg.CgroupRoot, class), res); err != nil {
+		if err := k.deps.Cgroups.Ensure(k.layout.QOS(class), res); err != nil {
 			return fmt.Errorf("cgroup of QoS class %s: %w", class, err)
 		}
 	}

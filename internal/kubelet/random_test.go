@@ -20,7 +20,7 @@ import (
 	"wherry.dev/internal/kubelet/fakecri"
 )
 
-var nodes = flag.Int("nodes", 12, "how many random nodes to play")
+var nodes = flag.Int("nodes", 6, "how many random nodes to play")
 
 // TestRandomNodes plays nodes with several pods, a runtime that is slow, fails,
 // answers after a loss and forgets events, an API server that fails, and a kubelet

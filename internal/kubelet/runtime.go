@@ -42,6 +42,16 @@ func (k *Kubelet) waitRuntime(ctx context.Context) (*runtimeapi.VersionResponse,
 	}
 }
 
+// systemd tells whether the runtime makes cgroups through systemd. What the runtime
+// says wins over the configuration (KEP-4033).
+func (k *Kubelet) systemd(ctx context.Context) bool {
+	cfg, err := k.deps.Runtime.RuntimeConfig(ctx)
+	if err != nil || cfg.GetLinux() == nil {
+		return k.cfg.CgroupDriver == "systemd"
+	}
+	return cfg.Linux.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD
+}
+
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -3,6 +3,7 @@ package podconfig
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -26,11 +27,14 @@ type DNSInput struct {
 	Host []byte
 }
 
+// Warning is what an event should say.
+type Warning struct{ Reason, Message string }
+
 // DNS returns a pod's resolver configuration, and warnings for events: that the
 // cluster has no DNS, or that limits were exceeded.
-func DNS(in DNSInput) (*runtimeapi.DNSConfig, []string) {
+func DNS(in DNSInput) (*runtimeapi.DNSConfig, []Warning) {
 	host := ParseResolvConf(in.Host)
-	cfg, warnings := &runtimeapi.DNSConfig{}, []string(nil)
+	cfg, warnings := &runtimeapi.DNSConfig{}, []Warning(nil)
 	policy := in.Pod.Spec.DNSPolicy
 	if policy == v1.DNSClusterFirst && in.Pod.Spec.HostNetwork {
 		policy = v1.DNSDefault
@@ -43,8 +47,9 @@ func DNS(in DNSInput) (*runtimeapi.DNSConfig, []string) {
 			cfg = clusterDNS(in, host)
 		} else {
 			policy = v1.DNSDefault
-			warnings = append(warnings, "pod: \""+Format(in.Pod)+"\". kubelet does not have ClusterDNS IP configured and cannot create Pod using \""+
-				string(v1.DNSClusterFirst)+"\" policy. Falling back to \""+string(v1.DNSDefault)+"\" policy.")
+			warnings = append(warnings, Warning{"MissingClusterDNS", fmt.Sprintf(
+				"pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
+				Format(in.Pod), v1.DNSClusterFirst, v1.DNSDefault)})
 		}
 	}
 	if policy == v1.DNSDefault {
@@ -94,11 +99,12 @@ func mergeOptions(have []string, more []v1.PodDNSConfigOption) []string {
 }
 
 // limit cuts a configuration to what resolvers take.
-func limit(cfg *runtimeapi.DNSConfig) []string {
-	var warnings []string
+func limit(cfg *runtimeapi.DNSConfig) []Warning {
+	const reason = "DNSConfigForming"
+	var warnings []Warning
 	if len(cfg.Servers) > maxNameservers {
 		cfg.Servers = cfg.Servers[:maxNameservers]
-		warnings = append(warnings, "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "+strings.Join(cfg.Servers, " "))
+		warnings = append(warnings, Warning{reason, "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " + strings.Join(cfg.Servers, " ")})
 	}
 	n, size := 0, 0
 	for n < len(cfg.Searches) && n < maxSearches && size+len(cfg.Searches[n])+1 <= maxSearchesSize {
@@ -107,7 +113,7 @@ func limit(cfg *runtimeapi.DNSConfig) []string {
 	}
 	if n < len(cfg.Searches) {
 		cfg.Searches = cfg.Searches[:n]
-		warnings = append(warnings, "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: "+strings.Join(cfg.Searches, " "))
+		warnings = append(warnings, Warning{reason, "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(cfg.Searches, " ")})
 	}
 	return warnings
 }

@@ -226,7 +226,8 @@ func TestResources(t *testing.T) {
 		if r.CpuShares != tc.shares || r.CpuQuota != tc.quota || r.MemoryLimitInBytes != tc.limit || oom != tc.oom {
 			t.Errorf("%v %v: shares %d, quota %d, memory %d, oom %d", tc.req, tc.lim, r.CpuShares, r.CpuQuota, r.MemoryLimitInBytes, oom)
 		}
-		if got := Cgroup("x", pod); got != tc.cgroup || !slices.Contains(CgroupCandidates("x", "u"), got) {
+		l := Layout{Root: "x"}
+		if got := l.Pod(pod); got != tc.cgroup || !slices.Contains(l.Candidates("u"), got) {
 			t.Errorf("cgroup %s, want %s", got, tc.cgroup)
 		}
 	}
@@ -293,5 +294,16 @@ func TestHostname(t *testing.T) {
 	cfg, err := Sandbox(SandboxInput{Pod: pod, ClusterDomain: "c.l", LogRoot: "/l"})
 	if err != nil || cfg.Hostname != "h.s.ns.svc.c.l" || cfg.LogDirectory != "/l/ns_p_u" {
 		t.Errorf("%+v, %v", cfg, err)
+	}
+}
+
+func TestSystemdSlices(t *testing.T) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a-b"}, Spec: v1.PodSpec{Containers: []v1.Container{{}}}}
+	l := Layout{Systemd: true}
+	if got := l.Pod(pod); got != "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-poda_b.slice" {
+		t.Error(got)
+	}
+	if got := l.Parent(pod); got != "kubepods-besteffort-poda_b.slice" {
+		t.Error(got)
 	}
 }

@@ -2,7 +2,6 @@ package podconfig
 
 import (
 	"fmt"
-	"path"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -119,33 +118,6 @@ func OOMScoreAdj(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	}
 	adj := 1000 - 1000*c.Resources.Requests.Memory().Value()/nodeMemory
 	return min(max(adj, 1000+guaranteed), bestEffort-1)
-}
-
-// QOSCgroup is the cgroup of a QoS class below the kubelet's root cgroup.
-func QOSCgroup(root string, class v1.PodQOSClass) string {
-	base := path.Join("/", root, "kubepods")
-	switch class {
-	case v1.PodQOSBurstable:
-		return path.Join(base, "burstable")
-	case v1.PodQOSBestEffort:
-		return path.Join(base, "besteffort")
-	default:
-		return base
-	}
-}
-
-// Cgroup is the pod's cgroup.
-func Cgroup(root string, pod *v1.Pod) string {
-	return path.Join(QOSCgroup(root, podplan.QOS(pod)), "pod"+string(pod.UID))
-}
-
-// CgroupCandidates are all places where a pod's cgroup may be, whatever its class was.
-func CgroupCandidates(root, uid string) []string {
-	var out []string
-	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
-		out = append(out, path.Join(QOSCgroup(root, class), "pod"+uid))
-	}
-	return out
 }
 
 // PodCgroupResources are the limits of the pod's cgroup.

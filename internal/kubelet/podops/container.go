@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
@@ -172,9 +173,21 @@ func (o *Ops) startContainer(ctx context.Context, op podplan.Op, in *podplan.Inp
 		}
 		return podworker.Result{Err: err, Reason: podplan.ReasonRunContainerError, Message: detail(err)}
 	}
+	metrics.StartedContainers.WithLabelValues(containerType(in.Pod, op.Name)).Inc()
 	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Started", "Container started")
 	o.addLogLink(ctx, in.Pod, op)
 	return podworker.Result{}
+}
+
+func containerType(pod *v1.Pod, name string) string {
+	switch {
+	case slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name }):
+		return "init_container"
+	case slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name }):
+		return "ephemeral_container"
+	default:
+		return "container"
+	}
 }
 
 // addLogLink shows the log in the folder that collectors of all containers' logs

@@ -49,7 +49,7 @@ type Config struct {
 	Dirs          podconfig.Dirs
 	PodLogs       string
 	ContainerLogs string
-	CgroupRoot    string
+	Layout        podconfig.Layout
 	PidsLimit     int64
 	ClusterDNS    []string
 	ClusterDomain string
@@ -190,7 +190,7 @@ func ContainerRef(pod *v1.Pod, name string) *v1.ObjectReference {
 }
 
 func (o *Ops) ensureCgroup(in *podplan.Input) podworker.Result {
-	err := o.Cgroups.Ensure(podconfig.Cgroup(o.CgroupRoot, in.Pod), podconfig.PodCgroupResources(in.Pod, o.PidsLimit))
+	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), podconfig.PodCgroupResources(in.Pod, o.PidsLimit))
 	if err != nil {
 		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", err)
 	}
@@ -198,7 +198,7 @@ func (o *Ops) ensureCgroup(in *podplan.Input) podworker.Result {
 }
 
 func (o *Ops) removeCgroup(in *podplan.Input) podworker.Result {
-	for _, path := range podconfig.CgroupCandidates(o.CgroupRoot, string(in.Pod.UID)) {
+	for _, path := range o.Layout.Candidates(string(in.Pod.UID)) {
 		if !o.Cgroups.Exists(path) {
 			continue
 		}
@@ -216,7 +216,7 @@ func (o *Ops) removeCgroup(in *podplan.Input) podworker.Result {
 func (o *Ops) Residue(uid types.UID) podplan.Residue {
 	r := podplan.Residue{Volumes: o.Volumes.Left(uid)}
 	if o.Cgroups != nil {
-		for _, path := range podconfig.CgroupCandidates(o.CgroupRoot, string(uid)) {
+		for _, path := range o.Layout.Candidates(string(uid)) {
 			r.Cgroup = r.Cgroup || o.Cgroups.Exists(path)
 		}
 	}

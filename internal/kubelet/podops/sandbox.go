@@ -36,7 +36,7 @@ func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 		return "", err
 	}
 	for _, w := range warnings {
-		o.event(in.Pod, v1.EventTypeWarning, "DNSConfigForming", "%s", w)
+		o.event(in.Pod, v1.EventTypeWarning, w.Reason, "%s", w.Message)
 	}
 	if err := os.MkdirAll(cfg.LogDirectory, 0o755); err != nil {
 		return "", fmt.Errorf("create pod log directory: %w", err)
@@ -45,7 +45,7 @@ func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 }
 
 // sandboxConfig is the configuration of the pod's sandbox, with warnings for events.
-func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, []string, error) {
+func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, []podconfig.Warning, error) {
 	var host []byte
 	if o.ResolvConf != "" {
 		var err error
@@ -58,7 +58,7 @@ func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32) (*runtimeapi.PodSandbox
 	})
 	cgroup := ""
 	if o.Cgroups != nil {
-		cgroup = podconfig.Cgroup(o.CgroupRoot, pod)
+		cgroup = o.Layout.Parent(pod)
 	}
 	cfg, err := podconfig.Sandbox(podconfig.SandboxInput{
 		Pod: pod, Attempt: attempt, LogRoot: o.PodLogs, CgroupParent: cgroup, DNS: dns, ClusterDomain: o.ClusterDomain, Dirs: o.Dirs,

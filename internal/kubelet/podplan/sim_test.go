@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	lives = flag.Int("lives", 3000, "how many random pod lives to play")
+	lives = flag.Int("lives", 2000, "how many random pod lives to play")
 	seed  = flag.Uint64("seed", 0, "play only the life of this seed, and print it")
 )
 

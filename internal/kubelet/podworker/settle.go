@@ -48,6 +48,7 @@ func (w *Worker) achieved(f *flight, res Result) {
 	case podplan.RunSandbox:
 		w.sandboxes = append(w.sandboxes, res.Sandbox)
 	case podplan.PullImage:
+		w.pulling += time.Since(f.Since)
 		w.images[op.Name] = podplan.Image{Attempt: op.Attempt, Ref: res.Image}
 	case podplan.CreateContainer:
 		delete(w.images, op.Name)

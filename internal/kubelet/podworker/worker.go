@@ -72,6 +72,11 @@ type Deps struct {
 	// Tell, if not nil, makes an event of what the plan decided: that a container is
 	// backed off, or (container empty) why the pod ends.
 	Tell func(pod *v1.Pod, container, reason, message string)
+	// Stepped, if not nil, is told how long each step took.
+	Stepped func(time.Duration)
+	// Started, if not nil, is told that a pod runs for the first time, when it was
+	// first seen, and how long images were pulled for it.
+	Started func(pod *v1.Pod, seen time.Time, pulling time.Duration)
 	// Node returns the facts of the node that plans depend on.
 	Node func() podplan.Node
 }
@@ -142,6 +147,7 @@ type Worker struct {
 	forgotten   bool
 	transitions []Transition
 	toldEnding  string
+	pulling     time.Duration
 	troubles    int // observations that failed in a row
 	flying      sync.WaitGroup
 }
@@ -307,6 +313,10 @@ func (w *Worker) run(ctx context.Context) {
 // step observes, plans and acts once. It returns how long to wait at most (0: for
 // an event only), and whether the pod is gone.
 func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
+	if w.deps.Stepped != nil {
+		began := time.Now()
+		defer func() { w.deps.Stepped(time.Since(began)) }()
+	}
 	w.settle()
 	in, err := w.observe(ctx)
 	if err != nil {
@@ -401,6 +411,12 @@ func (w *Worker) report(in *podplan.Input, plan *podplan.Plan, now time.Time) {
 		w.deps.Status.Put(in.Pod, w.status)
 	}
 	w.tell(in)
+	if w.deps.Started != nil && w.status.Phase == v1.PodRunning && in.Reported.Phase == v1.PodPending {
+		w.mu.Lock()
+		seen := w.since
+		w.mu.Unlock()
+		w.deps.Started(in.Pod, seen, w.pulling)
+	}
 }
 
 // starting tells whether a pod is on its way up, with nothing to tell but that.
