@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coreos/go-semver/semver"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
@@ -124,7 +125,32 @@ func dial(ctx context.Context, cfg Config) (*kubernetes.Client, error) {
 	if _, err := client.Get(ctx, prefix+"/health", kubernetes.GetOptions{}); err != nil {
 		return nil, errors.Join(fmt.Errorf("etcd at %v (--etcd-servers) does not answer: %w", cfg.Servers, err), client.Close())
 	}
+	if err := checkVersions(ctx, client.Client, cfg.Servers); err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
 	return client, nil
+}
+
+// oldestEtcd is the first release that reports the progress of watches reliably;
+// the watch cache waits for that for ever (kubernetes/kubernetes#123072).
+var oldestEtcd = semver.New("3.5.13")
+
+// checkVersions refuses a cluster with a member that the API server cannot work with.
+func checkVersions(ctx context.Context, client *clientv3.Client, servers []string) error {
+	for _, s := range servers {
+		status, err := client.Status(ctx, s)
+		if err != nil {
+			continue // a member that is down is not what decides: another one has answered
+		}
+		v, err := semver.NewVersion(status.Version)
+		if err != nil {
+			return fmt.Errorf("etcd at %s (--etcd-servers) has version %q: %w", s, status.Version, err)
+		}
+		if v.LessThan(*oldestEtcd) {
+			return fmt.Errorf("etcd at %s (--etcd-servers) has version %s; upgrade it to %s or newer", s, v, oldestEtcd)
+		}
+	}
+	return nil
 }
 
 // embeddedProbe gives the feature check an endpoint to ask for its version.
