@@ -22,11 +22,11 @@ import (
 
 var nodes = flag.Int("nodes", 6, "how many random nodes to play")
 
-// TestRandomNodes plays nodes with several pods, a runtime that is slow, fails,
+// TestSimNodes plays nodes with several pods, a runtime that is slow, fails,
 // answers after a loss and forgets events, an API server that fails, and a kubelet
 // that is killed. Once the faults stop, every pod must be where it should be; once
 // all are deleted, nothing may be left.
-func TestRandomNodes(t *testing.T) {
+func TestSimNodes(t *testing.T) {
 	for s := range *nodes {
 		t.Run(fmt.Sprint(s), func(t *testing.T) { playNode(t, uint64(s)) })
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -18,29 +20,36 @@ import (
 )
 
 var (
-	lives = flag.Int("lives", 2000, "how many random pod lives to play")
-	seed  = flag.Uint64("seed", 0, "play only the life of this seed, and print it")
+	lives = flag.Uint64("lives", fromEnv("LIVES", 2000), "how many random pod lives to play")
+	seed  = flag.Uint64("seed", fromEnv("SEED", 0), "play only the life of this seed, and print it")
 )
 
-// TestLives plays whole lives of random pods against a model of a node in virtual
+// fromEnv lets make set what go test cannot pass to several packages at once.
+func fromEnv(name string, otherwise uint64) uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// TestSimLives plays whole lives of random pods against a model of a node in virtual
 // time: ops that take long, fail, or take effect and fail; containers that exit;
 // sandboxes that die; kubelets that are killed. It checks what must always hold.
-func TestLives(t *testing.T) {
+func TestSimLives(t *testing.T) {
 	if *seed != 0 {
 		if err := play(*seed, t.Logf); err != nil {
 			t.Fatalf("seed %d: %v", *seed, err)
 		}
 		return
 	}
-	for i := range *lives {
-		s := uint64(i) + 1
+	for s := uint64(1); s <= *lives; s++ {
 		if err := play(s, nil); err != nil {
 			t.Fatalf("seed %d: %v (play it alone with -seed=%d)", s, err, s)
 		}
 	}
 }
 
-func FuzzLives(f *testing.F) {
+func FuzzSimLives(f *testing.F) {
 	f.Add(uint64(1))
 	f.Fuzz(func(t *testing.T, s uint64) {
 		if err := play(s, nil); err != nil {
