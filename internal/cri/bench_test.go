@@ -108,3 +108,18 @@ func BenchmarkPodsInParallel(b *testing.B) {
 	wg.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
 }
+
+// BenchmarkList500Containers lists containers that exist in memory only.
+func BenchmarkList500Containers(b *testing.B) {
+	s := &Server{containers: map[string]*container{}}
+	for range 500 {
+		rec := containerRecord{ID: newID(), SandboxID: newID(), CreatedAt: 1}
+		rec.Config.m = containerConfig("c", "true")
+		s.containers[rec.ID] = s.newContainer(rec, nil)
+	}
+	for b.Loop() {
+		if got := len(s.listContainers(nil)); got != 500 {
+			b.Fatal(got)
+		}
+	}
+}

@@ -65,7 +65,12 @@ func (s *Server) createContainer(ctx context.Context, b *sandbox, cfg *runtimeap
 	if err != nil {
 		return "", err
 	}
-	if err := s.makeContainer(ctx, b, c); err != nil {
+	err = s.makeContainer(ctx, b, c)
+	var monitor *process
+	if err == nil {
+		monitor, err = openWatch(c)
+	}
+	if err != nil {
 		if cerr := s.clearContainer(context.WithoutCancel(ctx), c); cerr != nil {
 			err = errors.Join(err, cerr) // found again at the next start
 		}
@@ -75,7 +80,8 @@ func (s *Server) createContainer(ctx context.Context, b *sandbox, cfg *runtimeap
 	s.containers[c.id] = c
 	s.mu.Unlock()
 	s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
-	return c.id, s.watch(ctx, c)
+	s.watch(ctx, c, monitor)
+	return c.id, nil
 }
 
 func (s *Server) containerByKey(sandboxID string, m *runtimeapi.ContainerMetadata) *container {

@@ -30,29 +30,30 @@ const (
 // unknownExit is the code of a container whose end nobody saw.
 const unknownExit = 137
 
+// openWatch opens the conmon of a container; nil when it has ended.
+func openWatch(c *container) (*process, error) {
+	pid, err := oci.ReadPID(c.bundle.MonitorPIDFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return openMonitor(pid, c.id)
+}
+
 // watch waits for the end of a container, in the background. conmon writes the exit
 // file, when the log is complete, and then ends; its end is the event. Closing the
 // server ends the watch, not the container.
-func (s *Server) watch(ctx context.Context, c *container) error {
+func (s *Server) watch(ctx context.Context, c *container, monitor *process) {
 	ctx = trace.WithPod(context.WithoutCancel(ctx), s.uidOf(c))
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("container", c.id))
-	pid, err := oci.ReadPID(c.bundle.MonitorPIDFile())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	var monitor *process
-	if err == nil {
-		if monitor, err = openMonitor(pid, c.id); err != nil {
-			return err
-		}
-	}
 	s.work.Go(func() {
 		if monitor != nil && !s.waitFor(monitor) {
 			return // the server closes
 		}
 		s.finish(ctx, c)
 	})
-	return nil
 }
 
 // waitFor waits until the process has ended; false when the server closes first.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -183,6 +184,9 @@ func (n *node) checkLeaks() {
 				n.t.Errorf("bridge left: %s", l.Name())
 			}
 		}
+	}
+	if out, err := exec.Command("nft", "list", "table", "ip", "wherry-"+n.cfg.InstanceID).CombinedOutput(); err == nil {
+		n.t.Errorf("nftables table left: %s", out)
 	}
 	n.eachProcess(func(pid int, cmdline string) { n.t.Errorf("process left: %d %s", pid, cmdline) })
 }

@@ -202,7 +202,12 @@ func (s *Server) resume(ctx context.Context, c *container) error {
 			return err
 		}
 	}
-	return s.watch(ctx, c)
+	monitor, err := openWatch(c)
+	if err != nil {
+		return err
+	}
+	s.watch(ctx, c, monitor)
+	return nil
 }
 
 // sweep removes state folders that belong to nothing: a removal deletes the record

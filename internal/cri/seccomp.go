@@ -28,6 +28,9 @@ type profile struct {
 // all means unconfined, as CRI says; the kubelet always names one.
 func readProfile(sec *runtimeapi.LinuxContainerSecurityContext) (profile, error) {
 	p := sec.GetSeccomp()
+	if p == nil {
+		p = oldProfile(sec.GetSeccompProfilePath()) //nolint:staticcheck // older clients say it so
+	}
 	if p == nil || sec.GetPrivileged() {
 		return profile{}, nil
 	}
@@ -47,6 +50,17 @@ func readProfile(sec *runtimeapi.LinuxContainerSecurityContext) (profile, error)
 		return profile{}, invalid("seccomp profile %s: %w", path, err)
 	}
 	return profile{localhost: &l}, nil
+}
+
+// oldProfile reads CRI's former way to name a profile.
+func oldProfile(path string) *runtimeapi.SecurityProfile {
+	switch path {
+	case "", "unconfined":
+		return nil
+	case "runtime/default", "docker/default":
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: path}
 }
 
 // seccompCache keeps compiled profiles. The default one depends on the container's
