@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
-	"k8s.io/utils/ptr"
 )
 
 // Config is all that a kubelet can be told. What KubeletConfiguration has (package
@@ -52,27 +51,27 @@ func DefaultConfig() Config {
 		KubeletConfiguration: kubeletconfig.KubeletConfiguration{
 			ContainerRuntimeEndpoint: "unix:///run/containerd/containerd.sock", CgroupDriver: "cgroupfs",
 			PodLogsDir: "/var/log/pods", Address: "0.0.0.0", Port: 10250,
-			HealthzPort: ptr.To[int32](10248), HealthzBindAddress: "127.0.0.1",
-			EnableServer: ptr.To(true), EnableDebuggingHandlers: ptr.To(true), EnableProfilingHandler: ptr.To(true),
-			RegisterNode: ptr.To(true), MaxPods: 110, PodPidsLimit: ptr.To[int64](-1),
-			ResolverConfig: ptr.To("/etc/resolv.conf"), CPUCFSQuota: ptr.To(true),
+			HealthzPort: new(int32(10248)), HealthzBindAddress: "127.0.0.1",
+			EnableServer: new(true), EnableDebuggingHandlers: new(true), EnableProfilingHandler: new(true),
+			RegisterNode: new(true), MaxPods: 110, PodPidsLimit: new(int64(-1)),
+			ResolverConfig: new("/etc/resolv.conf"), CPUCFSQuota: new(true),
 			SyncFrequency:             metav1.Duration{Duration: time.Minute},
 			NodeStatusReportFrequency: metav1.Duration{Duration: 5 * time.Minute},
 			NodeStatusUpdateFrequency: metav1.Duration{Duration: 10 * time.Second},
-			NodeLeaseDurationSeconds:  40, NodeStatusMaxImages: ptr.To[int32](50),
+			NodeLeaseDurationSeconds:  40, NodeStatusMaxImages: new(int32(50)),
 			RuntimeRequestTimeout: metav1.Duration{Duration: 2 * time.Minute},
-			EventRecordQPS:        ptr.To[int32](50), EventBurst: 100,
-			ContainerLogMaxSize: "10Mi", ContainerLogMaxFiles: ptr.To[int32](5),
+			EventRecordQPS:        new(int32(50)), EventBurst: 100,
+			ContainerLogMaxSize: "10Mi", ContainerLogMaxFiles: new(int32(5)),
 			ContainerLogMonitorInterval: &metav1.Duration{Duration: 10 * time.Second},
-			CgroupsPerQOS:               ptr.To(true), SeccompDefault: ptr.To(false),
+			CgroupsPerQOS:               new(true), SeccompDefault: new(false),
 			StreamingConnectionIdleTimeout: metav1.Duration{Duration: 4 * time.Hour},
 			EvictionHard: map[string]string{
 				"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%",
 			},
 			Authentication: kubeletconfig.KubeletAuthentication{
-				Anonymous: kubeletconfig.KubeletAnonymousAuthentication{Enabled: ptr.To(false)},
+				Anonymous: kubeletconfig.KubeletAnonymousAuthentication{Enabled: new(false)},
 				Webhook: kubeletconfig.KubeletWebhookAuthentication{
-					Enabled: ptr.To(true), CacheTTL: metav1.Duration{Duration: 2 * time.Minute},
+					Enabled: new(true), CacheTTL: metav1.Duration{Duration: 2 * time.Minute},
 				},
 			},
 			Authorization: kubeletconfig.KubeletAuthorization{
@@ -82,7 +81,7 @@ func DefaultConfig() Config {
 					CacheUnauthorizedTTL: metav1.Duration{Duration: 30 * time.Second},
 				},
 			},
-			ImageGCHighThresholdPercent: ptr.To[int32](85), ImageGCLowThresholdPercent: ptr.To[int32](80),
+			ImageGCHighThresholdPercent: new(int32(85)), ImageGCLowThresholdPercent: new(int32(80)),
 		},
 	}
 }
@@ -101,6 +100,9 @@ func (c *Config) complete() error {
 	}
 	if c.CertDir == "" {
 		c.CertDir = filepath.Join(c.RootDir, "pki")
+	}
+	if c.HealthzPort == nil {
+		c.HealthzPort = new(int32)
 	}
 	var errs []error
 	for _, dir := range []struct{ flag, path string }{
@@ -121,7 +123,7 @@ func (c *Config) complete() error {
 			errs = append(errs, fmt.Errorf("--cluster-dns %q is not an IP address", ip))
 		}
 	}
-	for _, p := range []int32{c.Port, ptr.Deref(c.HealthzPort, 0)} {
+	for _, p := range []int32{c.Port, *c.HealthzPort} {
 		if p < 0 || p > 65535 {
 			errs = append(errs, fmt.Errorf("port %d is not between 0 and 65535", p))
 		}

@@ -58,7 +58,7 @@ func (c noCgroups) Exists(p string) bool {
 	return err == nil
 }
 
-func newWorld(t *testing.T, objs ...runtime.Object) *world {
+func newWorld(t *testing.T) *world {
 	t.Helper()
 	root := t.TempDir()
 	t.Cleanup(func() {
@@ -70,13 +70,14 @@ func newWorld(t *testing.T, objs ...runtime.Object) *world {
 	cfg.NodeName, cfg.NodeIP = "n1", "192.0.2.10"
 	cfg.RootDir = filepath.Join(root, "kubelet")
 	cfg.PodLogsDir, cfg.ContainerLogsDir = filepath.Join(root, "pods"), filepath.Join(root, "containers")
-	cfg.EnableServer, cfg.HealthzPort = ptr.To(false), ptr.To[int32](0)
-	cfg.ResolverConfig = ptr.To("")
-	objs = append(objs,
+	cfg.EnableServer, cfg.HealthzPort = new(false), ptr.To[int32](0)
+	cfg.ResolverConfig = new("")
+	objs := []runtime.Object{
 		&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kube-root-ca.crt", UID: "ca"}, Data: map[string]string{"ca.crt": "CA"}},
 		&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", UID: "svc"}, Spec: v1.ServiceSpec{
 			ClusterIP: "10.96.0.1", Ports: []v1.ServicePort{{Name: "https", Port: 443, Protocol: v1.ProtocolTCP}},
-		}})
+		}},
+	}
 	w := &world{t: t, rt: fakecri.New("busybox:latest"), client: fake.NewClientset(objs...), cfg: cfg}
 	w.client.PrependReactor("create", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		create, ok := a.(clienttesting.CreateAction)
@@ -148,9 +149,9 @@ func (w *world) stop() {
 }
 
 // run plays a test in virtual time on a node that is ready.
-func run(t *testing.T, play func(w *world), objs ...runtime.Object) {
+func run(t *testing.T, play func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, objs...)
+		w := newWorld(t)
 		w.start()
 		play(w)
 		w.stop()

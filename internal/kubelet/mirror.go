@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/podconfig"
 )
@@ -148,7 +147,7 @@ func (m *mirrors) sync(ctx context.Context) error {
 
 func (m *mirrors) remove(ctx context.Context, p *v1.Pod) error {
 	err := m.k.deps.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &p.UID},
+		GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &p.UID},
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete mirror pod %s/%s: %w", p.Namespace, p.Name, err)
@@ -165,7 +164,7 @@ func (m *mirrors) create(ctx context.Context, static *v1.Pod) error {
 	pod.UID, pod.ResourceVersion = "", ""
 	pod.Annotations[podconfig.AnnotationConfigMirror] = static.Annotations[podconfig.AnnotationConfigHash]
 	pod.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: ptr.To(true),
+		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: new(true),
 	}}
 	made, err := m.k.deps.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

@@ -155,7 +155,7 @@ func (k *Kubelet) watchRuntime(ctx context.Context) error {
 		<-done
 		k.eventful.Store(false)
 		if ctx.Err() != nil {
-			return nil
+			return ctx.Err()
 		}
 		if grpcstatus.Code(err) == codes.Unimplemented {
 			log.Info("The runtime has no container events; pods are looked at every second")

@@ -4,7 +4,6 @@ package logs
 
 import (
 	"bytes"
-	"errors"
 	"time"
 )
 
@@ -16,30 +15,28 @@ type entry struct {
 	text []byte
 }
 
-var errFormat = errors.New("not a line of a CRI log")
-
 // parse reads "<RFC3339Nano> <stream> <tags> <text>\n". The tag F ends a line, P
-// says that it goes on in the next entry.
-func parse(line []byte) (entry, error) {
+// says that it goes on in the next entry. What is not such a line is told by false.
+func parse(line []byte) (entry, bool) {
 	stamp, rest, ok := bytes.Cut(line, []byte(" "))
 	if !ok {
-		return entry{}, errFormat
+		return entry{}, false
 	}
 	t, err := time.Parse(time.RFC3339Nano, string(stamp))
 	if err != nil {
-		return entry{}, errFormat
+		return entry{}, false
 	}
 	stream, rest, ok := bytes.Cut(rest, []byte(" "))
 	if !ok || string(stream) != "stdout" && string(stream) != "stderr" {
-		return entry{}, errFormat
+		return entry{}, false
 	}
 	tags, text, ok := bytes.Cut(rest, []byte(" "))
 	if !ok {
-		return entry{}, errFormat
+		return entry{}, false
 	}
 	tag, _, _ := bytes.Cut(tags, []byte(":"))
 	if string(tag) == "P" {
 		text = bytes.TrimSuffix(text, []byte("\n"))
 	}
-	return entry{time: t, stream: string(stream), text: text}, nil
+	return entry{time: t, stream: string(stream), text: text}, true
 }

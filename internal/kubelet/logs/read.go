@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -111,7 +112,7 @@ func (r *reader) wait(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil //nolint:nilerr // who follows has gone: that is how it ends
+			return nil
 		case <-r.o.Ended:
 			r.ended = true
 			return nil
@@ -124,9 +125,6 @@ func (r *reader) wait(ctx context.Context) error {
 			if ev.Name == r.path && ev.Op&(fsnotify.Write|fsnotify.Create|fsnotify.Rename) != 0 {
 				return nil
 			}
-		}
-		if ctx.Err() != nil {
-			return nil
 		}
 	}
 }
@@ -207,9 +205,9 @@ func (r *reader) writeLines() error {
 // writeLine writes one entry; what is not one is left out, as a log cut off by a
 // crash may hold such a line.
 func (r *reader) writeLine(line []byte) error {
-	e, err := parse(line)
-	if err != nil || !r.o.Since.IsZero() && e.time.Before(r.o.Since) {
-		return nil //nolint:nilerr // see above
+	e, ok := parse(line)
+	if !ok || !r.o.Since.IsZero() && e.time.Before(r.o.Since) {
+		return nil
 	}
 	w := r.stdout
 	if e.stream == "stderr" {
@@ -254,8 +252,8 @@ func (r *reader) seekTail() error {
 		if _, err := r.file.ReadAt(buf, pos); err != nil {
 			return err
 		}
-		for i := len(buf) - 1; i >= 0; i-- {
-			if buf[i] != '\n' {
+		for i, b := range slices.Backward(buf) {
+			if b != '\n' {
 				continue
 			}
 			if want--; want == 0 {

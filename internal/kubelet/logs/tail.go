@@ -31,7 +31,7 @@ func Tail(path string, lines int, most int64) string {
 	}
 	var out []byte
 	for _, raw := range all {
-		if e, err := parse(raw); err == nil {
+		if e, ok := parse(raw); ok {
 			out = append(out, e.text...)
 		}
 	}

@@ -42,36 +42,45 @@ var (
 	}, []string{"operation_type"})
 	// StatusSync is how long a status waited until it was written.
 	StatusSync = histogram("pod_status_sync_duration_seconds", "Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.", shortBuckets)
-	// Relist, RelistInterval and LastSeen are of the slow comparison with the runtime.
-	Relist         = histogram("pleg_relist_duration_seconds", "Duration in seconds for relisting pods in PLEG.", shortBuckets)
+	// Relist is how long the slow comparison with the runtime took.
+	Relist = histogram("pleg_relist_duration_seconds", "Duration in seconds for relisting pods in PLEG.", shortBuckets)
+	// RelistInterval is the time between two of them.
 	RelistInterval = histogram("pleg_relist_interval_seconds", "Interval in seconds between relisting in PLEG.", podStartBuckets)
-	LastSeen       = metrics.NewGauge(&metrics.GaugeOpts{
+	// LastSeen is when the newest was made.
+	LastSeen = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "pleg_last_seen_seconds", Help: "Timestamp in seconds when PLEG was last seen active.", StabilityLevel: metrics.ALPHA,
 	})
 	// Operations of the runtime, by type.
 	Operations = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "runtime_operations_total", Help: "Cumulative number of runtime operations by operation type.", StabilityLevel: metrics.ALPHA,
 	}, []string{"operation_type"})
+	// OperationErrors counts those that failed.
 	OperationErrors = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "runtime_operations_errors_total", Help: "Cumulative number of runtime operation errors by operation type.", StabilityLevel: metrics.ALPHA,
 	}, []string{"operation_type"})
+	// OperationDuration is how long they took.
 	OperationDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: subsystem, Name: "runtime_operations_duration_seconds", Help: "Duration in seconds of runtime operations. Broken down by operation type.",
 		Buckets: metrics.ExponentialBuckets(.005, 2.5, 14), StabilityLevel: metrics.ALPHA,
 	}, []string{"operation_type"})
+	// RunSandbox by runtime handler.
 	RunSandbox = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: subsystem, Name: "run_podsandbox_duration_seconds", Help: "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
 		Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA,
 	}, []string{"runtime_handler"})
 	// StartedPods counts sandboxes that were run.
-	StartedPods       = counter("started_pods_total", "Cumulative number of pods started")
-	StartedPodErrors  = counter("started_pods_errors_total", "Cumulative number of errors when starting pods")
+	StartedPods = counter("started_pods_total", "Cumulative number of pods started")
+	// StartedPodErrors counts those that failed.
+	StartedPodErrors = counter("started_pods_errors_total", "Cumulative number of errors when starting pods")
+	// StartedContainers by type.
 	StartedContainers = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "started_containers_total", Help: "Cumulative number of containers started", StabilityLevel: metrics.ALPHA,
 	}, []string{"container_type"})
+	// RunningPods have a sandbox that is ready.
 	RunningPods = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "running_pods", Help: "Number of pods that have a running pod sandbox", StabilityLevel: metrics.ALPHA,
 	})
+	// RunningContainers by state.
 	RunningContainers = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "running_containers", Help: "Number of containers currently running", StabilityLevel: metrics.ALPHA,
 	}, []string{"container_state"})
@@ -80,12 +89,15 @@ var (
 		Subsystem: subsystem, Name: "image_pull_duration_seconds", Help: "Duration in seconds to pull an image.",
 		Buckets: []float64{.1, .5, 1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}, StabilityLevel: metrics.ALPHA,
 	}, []string{"image_size_in_bytes"})
+	// Evictions by signal.
 	Evictions = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "evictions", Help: "Cumulative number of pod evictions by eviction signal", StabilityLevel: metrics.ALPHA,
 	}, []string{"eviction_signal"})
+	// Rejections of admission by reason.
 	Rejections = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "admission_rejections_total", Help: "Cumulative number pod admission rejections by the Kubelet.", StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
+	// NodeName is always 1.
 	NodeName = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "node_name", Help: "The node's name. The count is always 1.", StabilityLevel: metrics.ALPHA,
 	}, []string{"node"})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -258,12 +259,8 @@ func (r *Reporter) reconcile(ctx context.Context, n, want *v1.Node) (*v1.Node, e
 	if changed.Annotations == nil {
 		changed.Annotations = map[string]string{}
 	}
-	for k, v := range want.Labels {
-		changed.Labels[k] = v
-	}
-	for k, v := range want.Annotations {
-		changed.Annotations[k] = v
-	}
+	maps.Copy(changed.Labels, want.Labels)
+	maps.Copy(changed.Annotations, want.Annotations)
 	if equality.Semantic.DeepEqual(n, changed) {
 		return n, nil
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"runtime"
 	"slices"
@@ -32,9 +33,7 @@ func (r *Reporter) object() *v1.Node {
 		n.Spec.PodCIDRs = strings.Split(r.cfg.PodCIDR, ",")
 		n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
 	}
-	for k, v := range r.cfg.Labels {
-		n.Labels[k] = v
-	}
+	maps.Copy(n.Labels, r.cfg.Labels)
 	return n
 }
 
@@ -81,9 +80,7 @@ func (r *Reporter) resources() (capacity, allocatable v1.ResourceList) {
 		v1.ResourceEphemeralStorage: *resource.NewQuantity(r.facts.storage, resource.BinarySI),
 		v1.ResourcePods:             *resource.NewQuantity(r.cfg.MaxPods, resource.DecimalSI),
 	}
-	for name, q := range r.facts.huge {
-		capacity[name] = q
-	}
+	maps.Copy(capacity, r.facts.huge)
 	allocatable = v1.ResourceList{}
 	for name, q := range capacity {
 		left := q.DeepCopy()

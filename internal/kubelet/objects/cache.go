@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -53,8 +54,9 @@ type Cache struct {
 	client  kubernetes.Interface
 	changed func(types.UID)
 
-	mu      sync.Mutex
-	ctx     context.Context // set while Run runs
+	mu sync.Mutex
+	// spawn runs a watch under Run's context; nil unless Run runs.
+	spawn   func(func(context.Context)) context.CancelFunc
 	entries map[Ref]*entry
 	pods    map[types.UID][]Ref
 	loops   sync.WaitGroup
@@ -80,14 +82,18 @@ func New(client kubernetes.Interface, changed func(types.UID)) *Cache {
 // Run keeps the watches going until the context ends.
 func (c *Cache) Run(ctx context.Context) error {
 	c.mu.Lock()
-	c.ctx = ctx
+	c.spawn = func(f func(context.Context)) context.CancelFunc {
+		loopCtx, cancel := context.WithCancel(ctx)
+		c.loops.Go(func() { f(loopCtx) })
+		return cancel
+	}
 	for _, e := range c.entries {
 		c.startLocked(e)
 	}
 	c.mu.Unlock()
 	<-ctx.Done()
 	c.mu.Lock()
-	c.ctx = nil
+	c.spawn = nil
 	for _, e := range c.entries {
 		if e.expiry != nil {
 			e.expiry.Stop()
@@ -125,19 +131,10 @@ func (c *Cache) Use(uid types.UID, refs []Ref) {
 		}
 	}
 	for _, ref := range old {
-		if !contains(refs, ref) {
+		if !slices.Contains(refs, ref) {
 			c.releaseLocked(uid, ref)
 		}
 	}
-}
-
-func contains(refs []Ref, ref Ref) bool {
-	for _, r := range refs {
-		if r == ref {
-			return true
-		}
-	}
-	return false
 }
 
 func (c *Cache) releaseLocked(uid types.UID, ref Ref) {
@@ -162,12 +159,10 @@ func (c *Cache) releaseLocked(uid types.UID, ref Ref) {
 }
 
 func (c *Cache) startLocked(e *entry) {
-	if c.ctx == nil || e.cancel != nil {
+	if c.spawn == nil || e.cancel != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(c.ctx)
-	e.cancel = cancel
-	c.loops.Go(func() { c.loop(ctx, e) })
+	e.cancel = c.spawn(func(ctx context.Context) { c.loop(ctx, e) })
 }
 
 // ErrNoClient is what a pod without API server gets when it refers to an object.

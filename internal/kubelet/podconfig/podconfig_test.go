@@ -85,7 +85,7 @@ func TestEnvironment(t *testing.T) {
 		Name: "c", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1500m")}},
 		EnvFrom: []v1.EnvFromSource{
 			{Prefix: "C_", ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "cm"}}},
-			{SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "none"}, Optional: ptr.To(true)}},
+			{SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "none"}, Optional: new(true)}},
 		},
 		Env: []v1.EnvVar{
 			{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)-$(C_K)-$(LATER)-$(MY_DB_SERVICE_HOST)"}, {Name: "LATER", Value: "x"}, {Name: "A", Value: "2"},
@@ -96,7 +96,7 @@ func TestEnvironment(t *testing.T) {
 			{Name: "MILLI", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.cpu", Divisor: resource.MustParse("1m")}}},
 			{Name: "MEM", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}},
 			{Name: "PW", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "s"}, Key: "P"}}},
-			{Name: "NONE", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "s"}, Key: "no", Optional: ptr.To(true)}}},
+			{Name: "NONE", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "s"}, Key: "no", Optional: new(true)}}},
 		},
 	}
 	got, err := envOf(t, pod, c)
@@ -117,7 +117,7 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%s is there: %q", absent, v)
 		}
 	}
-	pod.Spec.EnableServiceLinks = ptr.To(false)
+	pod.Spec.EnableServiceLinks = new(false)
 	if got, err = envOf(t, pod, c); err != nil || got["MY_DB_SERVICE_HOST"] != "" || got["KUBERNETES_SERVICE_HOST"] == "" {
 		t.Errorf("without service links: %v, %v", got, err)
 	}
@@ -148,7 +148,7 @@ func TestDNS(t *testing.T) {
 		return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: v1.PodSpec{DNSPolicy: policy, HostNetwork: hostNetwork, DNSConfig: cfg}}
 	}
 	extra := &v1.PodDNSConfig{
-		Nameservers: []string{"1.1.1.1", "9.9.9.9"}, Searches: []string{"lan", "more"}, Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("2")}, {Name: "rotate"}},
+		Nameservers: []string{"1.1.1.1", "9.9.9.9"}, Searches: []string{"lan", "more"}, Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: new("2")}, {Name: "rotate"}},
 	}
 	for name, tc := range map[string]struct {
 		pod                        *v1.Pod
@@ -234,7 +234,7 @@ func TestResources(t *testing.T) {
 }
 
 func TestRunAsNonRoot(t *testing.T) {
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{RunAsNonRoot: new(true)}}}
 	for want, in := range map[string]ContainerInput{
 		"image will run as root":    {ImageUID: ptr.To[int64](0)},
 		"non-numeric user (web)":    {ImageUser: "web"},
@@ -257,11 +257,11 @@ func TestSecurityContext(t *testing.T) {
 		HostPID: true, HostNetwork: true,
 		SecurityContext: &v1.PodSecurityContext{
 			RunAsUser: ptr.To[int64](1), FSGroup: ptr.To[int64](5), SupplementalGroups: []int64{6},
-			SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr.To("p.json")},
+			SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: new("p.json")},
 		},
 	}}
 	c := &v1.Container{Name: "c", SecurityContext: &v1.SecurityContext{
-		RunAsUser: ptr.To[int64](2), AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+		RunAsUser: ptr.To[int64](2), AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
 		Capabilities: &v1.Capabilities{Add: []v1.Capability{"NET_ADMIN"}, Drop: []v1.Capability{"ALL"}},
 	}, Lifecycle: &v1.Lifecycle{StopSignal: ptr.To(v1.SIGUSR1)}}
 	cfg, err := Container(ContainerInput{Pod: pod, Container: c, Dirs: Dirs{Root: "/k"}})
@@ -274,7 +274,7 @@ func TestSecurityContext(t *testing.T) {
 		sc.NamespaceOptions.Network != runtimeapi.NamespaceMode_NODE || len(sc.MaskedPaths) == 0 || cfg.StopSignal != runtimeapi.Signal_SIGNAL_SIGUSR1 {
 		t.Errorf("%+v", sc)
 	}
-	pod.Spec.HostUsers = ptr.To(false)
+	pod.Spec.HostUsers = new(false)
 	if _, err := Container(ContainerInput{Pod: pod, Container: c}); err == nil || !strings.Contains(err.Error(), "hostUsers") {
 		t.Errorf("user namespace: %v", err)
 	}
@@ -290,7 +290,7 @@ func TestHostname(t *testing.T) {
 			t.Errorf("%+v: %s %s %v", tc, got, domain, err)
 		}
 	}
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}, Spec: v1.PodSpec{Hostname: "h", Subdomain: "s", SetHostnameAsFQDN: ptr.To(true)}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}, Spec: v1.PodSpec{Hostname: "h", Subdomain: "s", SetHostnameAsFQDN: new(true)}}
 	cfg, err := Sandbox(SandboxInput{Pod: pod, ClusterDomain: "c.l", LogRoot: "/l"})
 	if err != nil || cfg.Hostname != "h.s.ns.svc.c.l" || cfg.LogDirectory != "/l/ns_p_u" {
 		t.Errorf("%+v, %v", cfg, err)

@@ -80,13 +80,13 @@ func (o *Ops) nodeAuths() (map[string]dockerAuth, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseDockerConfig(data)
+	return parseDockerConfig(data)
 }
 
 func secretAuths(s *v1.Secret) (map[string]dockerAuth, error) {
 	switch s.Type {
 	case v1.SecretTypeDockerConfigJson:
-		return ParseDockerConfig(s.Data[v1.DockerConfigJsonKey])
+		return parseDockerConfig(s.Data[v1.DockerConfigJsonKey])
 	case v1.SecretTypeDockercfg:
 		auths := map[string]dockerAuth{}
 		err := json.Unmarshal(s.Data[v1.DockerConfigKey], &auths)
@@ -96,8 +96,8 @@ func secretAuths(s *v1.Secret) (map[string]dockerAuth, error) {
 	}
 }
 
-// ParseDockerConfig reads the auths of a Docker configuration.
-func ParseDockerConfig(data []byte) (map[string]dockerAuth, error) {
+// parseDockerConfig reads the auths of a Docker configuration.
+func parseDockerConfig(data []byte) (map[string]dockerAuth, error) {
 	var cfg dockerConfig
 	if err := json.Unmarshal(data, &cfg); err != nil {
 		// The decoder's message could quote the secret.

@@ -40,7 +40,7 @@ func (o *Ops) fileKey(pod *v1.Pod) func(*v1.FileKeySelector) (string, bool, erro
 
 func readEnvFile(dir, name, key string) (string, bool, error) {
 	if !filepath.IsLocal(name) {
-		return "", false, fmt.Errorf("path %q must be relative and without ..", name)
+		return "", false, fmt.Errorf("path %q must be relative and must not contain '..'", name)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 // container returns the status of one container; waiting is the reason to give
@@ -19,7 +18,7 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 		st.RestartCount, st.LastTerminationState = old.RestartCount, old.LastTerminationState
 	}
 	if !isEphemeral(r.in.Pod, c.Name) {
-		st.Started = ptr.To(r.started(c, last))
+		st.Started = new(r.started(c, last))
 	}
 	if last == nil {
 		st.State.Waiting = r.why(c, waiting)

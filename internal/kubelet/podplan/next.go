@@ -47,7 +47,7 @@ func (p *planner) noteStart() {
 	}
 	r.StartTime = p.now
 	if t := p.in.Reported.StartTime; t != nil {
-		r.StartTime = t.Time.UTC()
+		r.StartTime = t.UTC()
 	}
 }
 

@@ -160,12 +160,12 @@ func (m *model) randomPod() *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: types.UID("u"), Generation: 1},
 		Spec: v1.PodSpec{
 			RestartPolicy:                 policies[m.r.IntN(3)],
-			TerminationGracePeriodSeconds: ptr.To(m.r.Int64N(60)),
+			TerminationGracePeriodSeconds: new(m.r.Int64N(60)),
 			HostNetwork:                   m.chance(0.1),
 		},
 	}
 	if m.chance(0.2) {
-		pod.Spec.ActiveDeadlineSeconds = ptr.To(m.r.Int64N(1200) + 1)
+		pod.Spec.ActiveDeadlineSeconds = new(m.r.Int64N(1200) + 1)
 	}
 	for i := range m.r.IntN(3) {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprintf("v%d", i), VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}})

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 // advance lets time pass up to the next thing that happens, and makes it happen.
@@ -285,10 +284,10 @@ func (m *model) probe(c *Container) {
 		return
 	}
 	if spec.StartupProbe != nil && (p.Started == nil || !*p.Started) {
-		p.Started = ptr.To(!m.now.Before(m.faults) || m.chance(0.5))
+		p.Started = new(!m.now.Before(m.faults) || m.chance(0.5))
 	}
 	if spec.ReadinessProbe != nil {
-		p.Ready = ptr.To(m.chance(0.7))
+		p.Ready = new(m.chance(0.7))
 	}
 	if spec.LivenessProbe != nil && m.now.Before(m.faults) && m.chance(0.02) {
 		p.Failed, p.FailedKind = "no", "liveness"
@@ -312,7 +311,7 @@ func (m *model) userActs() {
 	}
 	if m.pod.DeletionTimestamp != nil && m.chance(0.01) {
 		p := m.pod.DeepCopy()
-		p.DeletionGracePeriodSeconds = ptr.To(*p.DeletionGracePeriodSeconds / 2)
+		p.DeletionGracePeriodSeconds = new(*p.DeletionGracePeriodSeconds / 2)
 		m.pod = p
 	}
 }

@@ -130,10 +130,8 @@ func (v *view) inNewest(c *Container) bool {
 func (v *view) initialised() bool {
 	pod := v.in.Pod
 	for i := range pod.Spec.Containers {
-		for _, c := range v.byName[pod.Spec.Containers[i].Name] {
-			if v.inNewest(c) {
-				return true
-			}
+		if slices.ContainsFunc(v.byName[pod.Spec.Containers[i].Name], v.inNewest) {
+			return true
 		}
 	}
 	for i := range pod.Spec.InitContainers {

@@ -23,7 +23,8 @@ type Table struct {
 	// waiting static pods, by the UID of the predecessor of the same name.
 	waiting map[types.UID]types.UID
 	synced  bool
-	ctx     context.Context // set while Run runs
+	// spawn runs a worker under Run's context; nil unless Run runs.
+	spawn   func(func(context.Context))
 	running sync.WaitGroup
 	// changed tells listeners that the set of pods is another.
 	changed func()
@@ -193,14 +194,14 @@ func (t *Table) List() []Snapshot {
 // Containers go on running.
 func (t *Table) Run(ctx context.Context) error {
 	t.mu.Lock()
-	t.ctx = ctx
+	t.spawn = func(f func(context.Context)) { t.running.Go(func() { f(ctx) }) }
 	for _, w := range t.workers {
 		t.startLocked(w)
 	}
 	t.mu.Unlock()
 	<-ctx.Done()
 	t.mu.Lock()
-	t.ctx = nil
+	t.spawn = nil
 	t.mu.Unlock()
 	t.running.Wait()
 	return nil
@@ -209,16 +210,15 @@ func (t *Table) Run(ctx context.Context) error {
 // startLocked starts a worker that is not running yet, once there is something it
 // may do: its pod is wanted, or is known to be absent.
 func (t *Table) startLocked(w *Worker) {
-	if t.ctx == nil || w.started || !w.decided() {
+	if t.spawn == nil || w.started || !w.decided() {
 		return
 	}
 	if _, waits := t.waiting[w.uid]; waits {
 		return
 	}
 	w.started = true
-	ctx := klog.NewContext(t.ctx, klog.FromContext(t.ctx).WithValues("podUID", w.uid))
-	t.running.Go(func() {
-		w.run(ctx)
+	t.spawn(func(ctx context.Context) {
+		w.run(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("podUID", w.uid)))
 		t.ended(w)
 	})
 }

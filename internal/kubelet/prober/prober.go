@@ -13,7 +13,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/podplan"
 )
@@ -83,7 +82,7 @@ func (m *Manager) Sync(ctx context.Context, pod *v1.Pod, ips []string, wanted []
 		if t == nil {
 			t = &target{pod: pod, spec: spec, id: w.ID, ip: ips[0], since: w.Since, cancel: map[string]context.CancelFunc{}}
 			if spec.StartupProbe != nil && w.Started {
-				t.result.Started = ptr.To(true)
+				t.result.Started = new(true)
 			}
 			if have == nil {
 				have = map[string]*target{}

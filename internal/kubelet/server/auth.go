@@ -57,7 +57,7 @@ type right struct {
 const maxCached = 10000
 
 // errUnauthorized is the answer to missing or wrong credentials.
-var errUnauthorized = errors.New("Unauthorized") //nolint:revive,staticcheck // what clients of Kubernetes expect to read
+var errUnauthorized = errors.New("Unauthorized")
 
 // authenticate tells who asks.
 func (a *Auth) authenticate(r *http.Request) (user.Info, error) {

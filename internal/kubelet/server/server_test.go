@@ -228,7 +228,7 @@ func TestFineGrainedPermissions(t *testing.T) {
 	}
 }
 
-func (f *fixture) log(attempt int, lines ...string) string {
+func (f *fixture) log(attempt int, lines ...string) {
 	f.t.Helper()
 	path := filepath.Join(f.logs, "ns_p_u", "c", fmt.Sprintf("%d.log", attempt))
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -246,7 +246,6 @@ func (f *fixture) log(attempt int, lines ...string) string {
 	if err := file.Close(); err != nil {
 		f.t.Fatal(err)
 	}
-	return path
 }
 
 func TestContainerLogs(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 )
 
 // setDefaults gives a static pod what the API server gives to others.
@@ -38,7 +37,7 @@ func set[T comparable](p *T, v T) {
 
 func setPtr[T any](p **T, v T) {
 	if *p == nil {
-		*p = ptr.To(v)
+		*p = new(v)
 	}
 }
 

@@ -37,9 +37,10 @@ type Manager struct {
 	client  kubernetes.Interface
 	observe func(time.Duration)
 
-	mu      sync.Mutex
-	slots   map[types.UID]*slot
-	ctx     context.Context // set while Run runs
+	mu    sync.Mutex
+	slots map[types.UID]*slot
+	// spawn runs a sender under Run's context; nil unless Run runs.
+	spawn   func(func(context.Context))
 	senders sync.WaitGroup
 }
 
@@ -155,12 +156,11 @@ func (m *Manager) touchLocked(uid types.UID, s *slot) {
 }
 
 func (m *Manager) sendLocked(uid types.UID, s *slot) {
-	if m.ctx == nil || s.sending || !s.dirty {
+	if m.spawn == nil || s.sending || !s.dirty {
 		return
 	}
 	s.sending = true
-	ctx := trace.WithPod(m.ctx, string(uid))
-	m.senders.Go(func() { m.send(ctx, uid, s) })
+	m.spawn(func(ctx context.Context) { m.send(trace.WithPod(ctx, string(uid)), uid, s) })
 }
 
 // Drop forgets a pod.
@@ -199,14 +199,14 @@ func (m *Manager) Flush(ctx context.Context, uid types.UID) error {
 // Run sends statuses until the context ends.
 func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
-	m.ctx = ctx
+	m.spawn = func(f func(context.Context)) { m.senders.Go(func() { f(ctx) }) }
 	for uid, s := range m.slots {
 		m.sendLocked(uid, s)
 	}
 	m.mu.Unlock()
 	<-ctx.Done()
 	m.mu.Lock()
-	m.ctx = nil
+	m.spawn = nil
 	for _, s := range m.slots {
 		if s.later != nil {
 			s.later.Stop()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -104,9 +105,7 @@ func (c *content) configMap(name string, items []v1.KeyToPath, mode *int32, opti
 	for k, s := range cm.Data {
 		data[k] = []byte(s)
 	}
-	for k, b := range cm.BinaryData {
-		data[k] = b
-	}
+	maps.Copy(data, cm.BinaryData)
 	return c.keys(data, items, mode, optional, "references non-existent config key: ")
 }
 
@@ -154,7 +153,7 @@ func (c *content) keys(data map[string][]byte, items []v1.KeyToPath, mode *int32
 
 func (c *content) add(path string, data []byte, mode int32, own *int32) error {
 	if !filepath.IsLocal(path) {
-		return fmt.Errorf("path %q must be relative and without ..", path)
+		return fmt.Errorf("path %q must be relative and must not contain '..'", path)
 	}
 	if own != nil {
 		mode = *own

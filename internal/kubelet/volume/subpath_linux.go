@@ -16,7 +16,7 @@ import (
 // folders, with the volume's own permissions.
 func bindSubpath(root, sub, target string) error {
 	if !filepath.IsLocal(sub) {
-		return fmt.Errorf("subPath %q must be relative and without ..", sub)
+		return fmt.Errorf("subPath %q must be relative and must not contain '..'", sub)
 	}
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -49,7 +49,7 @@ func makeIn(dir int, path string) error {
 		return err
 	}
 	done := ""
-	for _, part := range strings.Split(filepath.Clean(path), string(filepath.Separator)) {
+	for part := range strings.SplitSeq(filepath.Clean(path), string(filepath.Separator)) {
 		parent := dir
 		if done != "" {
 			fd, err := openIn(dir, done)

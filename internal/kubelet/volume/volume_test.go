@@ -147,7 +147,7 @@ func TestItemsModesAndAbsence(t *testing.T) {
 	check("must be relative")
 	src.SecretName = "none"
 	check(`secret "none" not found`)
-	src.Optional = ptr.To(true)
+	src.Optional = new(true)
 	check("")
 }
 
