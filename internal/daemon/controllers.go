@@ -17,6 +17,7 @@ import (
 	"wherry.dev/internal/controller/podgc"
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
+	"wherry.dev/internal/controller/tainteviction"
 	"wherry.dev/internal/scheduler"
 )
 
@@ -63,6 +64,39 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	return nil
 }
 
+// builder makes one controller, which writes as a service account in kube-system.
+type builder struct {
+	name, account string
+	build         func(clientset.Interface, *rest.Config) (controller.Controller, error)
+}
+
+func builders(reader clientset.Interface, f informers.SharedInformerFactory, ca []byte) []builder {
+	return []builder{
+		{"namespace", "namespace-controller", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
+			meta, err := metadata.NewForConfig(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return namespace.New(c, meta, f)
+		}},
+		{"serviceaccount", "service-account-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return serviceaccount.New(c, f)
+		}},
+		{"rootca", "root-ca-cert-publisher", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return rootca.New(c, reader, f, ca)
+		}},
+		{"podgc", "pod-garbage-collector", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return podgc.New(c, f)
+		}},
+		{"nodelifecycle", "node-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return nodelifecycle.New(c, f)
+		}},
+		{"tainteviction", "node-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return tainteviction.New(c, f)
+		}},
+	}
+}
+
 // controllers makes all controllers on common informers. Each writes under the
 // service account that upstream's RBAC roles are bound to.
 func (d *Daemon) controllers(reader clientset.Interface, f informers.SharedInformerFactory) (map[string]controller.Controller, error) {
@@ -70,35 +104,14 @@ func (d *Daemon) controllers(reader clientset.Interface, f informers.SharedInfor
 	if err != nil {
 		return nil, err
 	}
-	type build func(clientset.Interface, *rest.Config) (controller.Controller, error)
 	out := map[string]controller.Controller{}
-	for account, build := range map[string]build{
-		"namespace-controller": func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
-			meta, err := metadata.NewForConfig(cfg)
-			if err != nil {
-				return nil, err
-			}
-			return namespace.New(c, meta, f)
-		},
-		"service-account-controller": func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return serviceaccount.New(c, f)
-		},
-		"root-ca-cert-publisher": func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return rootca.New(c, reader, f, ca)
-		},
-		"pod-garbage-collector": func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return podgc.New(c, f)
-		},
-		"node-controller": func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return nodelifecycle.New(c, f)
-		},
-	} {
-		client, cfg, err := as(d.api, "system:serviceaccount:kube-system:"+account, "system:serviceaccounts", "system:serviceaccounts:kube-system")
+	for _, b := range builders(reader, f, ca) {
+		client, cfg, err := as(d.api, "system:serviceaccount:kube-system:"+b.account, "system:serviceaccounts", "system:serviceaccounts:kube-system")
 		if err != nil {
 			return nil, err
 		}
-		if out[account], err = build(client, cfg); err != nil {
-			return nil, fmt.Errorf("%s: %w", account, err)
+		if out[b.name], err = b.build(client, cfg); err != nil {
+			return nil, fmt.Errorf("controller %s: %w", b.name, err)
 		}
 	}
 	return out, nil

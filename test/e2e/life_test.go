@@ -126,3 +126,16 @@ func TestImageCommands(t *testing.T) {
 		t.Errorf("importing what is not there: %v", err)
 	}
 }
+
+func TestNoExecuteTaintEvictsWhatDoesNotTolerateIt(t *testing.T) {
+	c := startCluster(t)
+	c.create(busybox("leaves"))
+	c.create(busybox("stays", func(p *v1.Pod) {
+		p.Spec.Tolerations = []v1.Toleration{{Key: "evacuate", Operator: v1.TolerationOpExists}}
+	}))
+	c.await("leaves", "ready", ready)
+	c.await("stays", "ready", ready)
+	c.kubectl("taint", "node", c.flags[1], "evacuate=now:NoExecute")
+	c.await("leaves", "gone", gone)
+	c.exec("stays", "true")
+}

@@ -1,0 +1,193 @@
+// Package tainteviction deletes pods from nodes that got a NoExecute taint which
+// they do not tolerate, at once or when the time that they tolerate it is over.
+package tainteviction
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/controller"
+)
+
+const message = "Taint manager: deleting due to NoExecute taint"
+
+// Controller evicts pods.
+type Controller struct {
+	client clientset.Interface
+	pods   corelisters.PodLister
+	nodes  corelisters.NodeLister
+	loop   *controller.Loop
+	events record.EventRecorder
+}
+
+// New makes the controller on the informers of f.
+func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
+	pods, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
+	c := &Controller{client: client, pods: pods.Lister(), nodes: nodes.Lister()}
+	c.loop = controller.NewLoop("tainteviction", c.reconcile)
+	if err := c.loop.Watch(nodes.Informer(), c.nodeChanged); err != nil {
+		return nil, err
+	}
+	return c, c.loop.Watch(pods.Informer(), func(old, obj any) {
+		pod, ok := obj.(*v1.Pod)
+		was, _ := old.(*v1.Pod)
+		if ok && pod.Spec.NodeName != "" && (was == nil || was.Spec.NodeName == "" || was.Generation != pod.Generation) {
+			c.loop.Add(cache.MetaObjectToName(pod).String())
+		}
+	})
+}
+
+// Run works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
+	defer events.Shutdown()
+	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: "taint-eviction-controller"})
+	return c.loop.Run(ctx)
+}
+
+// nodeChanged asks for a look at every pod of a node whose taints changed.
+func (c *Controller) nodeChanged(old, obj any) {
+	node, ok := obj.(*v1.Node)
+	was, _ := old.(*v1.Node)
+	if !ok || was != nil && equality.Semantic.DeepEqual(was.Spec.Taints, node.Spec.Taints) {
+		return
+	}
+	pods, err := c.pods.List(labels.Everything())
+	if err != nil {
+		return // a lister fails only for a selector that does not parse
+	}
+	for _, p := range pods {
+		if p.Spec.NodeName == node.Name {
+			c.loop.Add(cache.MetaObjectToName(p).String())
+		}
+	}
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) error {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return err
+	}
+	pod, err := c.pods.Pods(namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil || pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" {
+		return err
+	}
+	node, err := c.nodes.Get(pod.Spec.NodeName)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	at, evict := evictionTime(ctx, pod, node.Spec.Taints)
+	if !evict {
+		return nil
+	}
+	if wait := time.Until(at); wait > 0 {
+		c.loop.AddAfter(key, wait)
+		return nil
+	}
+	return c.evict(ctx, pod)
+}
+
+// evictionTime returns when the first NoExecute taint's time is over; evict is
+// false when the pod tolerates all of them for ever.
+func evictionTime(ctx context.Context, pod *v1.Pod, taints []v1.Taint) (at time.Time, evict bool) {
+	for i := range taints {
+		t := &taints[i]
+		if t.Effect != v1.TaintEffectNoExecute {
+			continue
+		}
+		seconds, forever := tolerated(ctx, pod, t)
+		if forever {
+			continue
+		}
+		var end time.Time // a taint without a time has always been there
+		if t.TimeAdded != nil {
+			end = t.TimeAdded.Add(time.Duration(seconds) * time.Second)
+		}
+		if !evict || end.Before(at) {
+			at, evict = end, true
+		}
+	}
+	return at, evict
+}
+
+// tolerated returns for how many seconds the pod tolerates a taint: the least that
+// any of its matching tolerations says; 0 without a matching one.
+func tolerated(ctx context.Context, pod *v1.Pod, taint *v1.Taint) (seconds int64, forever bool) {
+	matched := false
+	for i := range pod.Spec.Tolerations {
+		t := &pod.Spec.Tolerations[i]
+		if !t.ToleratesTaint(klog.FromContext(ctx), taint, true) {
+			continue
+		}
+		s := t.TolerationSeconds
+		switch {
+		case s == nil:
+			if !matched {
+				forever = true
+			}
+		case !matched || forever || *s < seconds:
+			seconds, forever = max(0, *s), false
+		}
+		matched = true
+	}
+	return seconds, matched && forever
+}
+
+// evict says why on the pod, then deletes it.
+func (c *Controller) evict(ctx context.Context, pod *v1.Pod) error {
+	// the node may have been healed while the cache was behind
+	node, err := c.client.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if at, evict := evictionTime(ctx, pod, node.Spec.Taints); !evict || time.Now().Before(at) {
+		return nil
+	}
+	c.events.Eventf(pod, v1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", pod.Namespace, pod.Name)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID},
+		"status": map[string]any{"conditions": []v1.PodCondition{{
+			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: "DeletionByTaintManager", Message: message,
+			ObservedGeneration: pod.Generation, LastTransitionTime: metav1.Now(),
+		}}},
+	})
+	if err != nil {
+		return err
+	}
+	pods := c.client.CoreV1().Pods(pod.Namespace)
+	if _, err := pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("say on pod %s/%s why it is evicted: %w", pod.Namespace, pod.Name, err)
+	}
+	err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
