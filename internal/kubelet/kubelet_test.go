@@ -13,6 +13,7 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"go.uber.org/goleak"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +28,8 @@ import (
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/mount"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a node with a fake runtime and a fake API server, in virtual time.
 type world struct {

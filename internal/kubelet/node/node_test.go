@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,8 @@ type told struct {
 	mu   sync.Mutex
 	list []string
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func (e *told) Eventf(_ runtime.Object, _, reason, format string, args ...any) {
 	e.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,8 @@ import (
 )
 
 var ref = Ref{ConfigMap, "ns", "c"}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func play(t *testing.T, f func(t *testing.T, c *Cache, client *fake.Clientset, changes *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {
