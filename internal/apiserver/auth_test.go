@@ -8,6 +8,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -121,4 +122,55 @@ func TestAccessReviews(t *testing.T) {
 	if err != nil || len(rules.Status.ResourceRules) == 0 {
 		t.Errorf("rules: %v %+v", err, rules)
 	}
+}
+
+// grant gives a user the verb on resources of the core group in the namespace default.
+func grant(t *testing.T, s *Server, who, verb string, resources ...string) {
+	t.Helper()
+	ctx, api := t.Context(), admin(t, s).RbacV1()
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: who + "-" + verb, Namespace: "default"},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{""}, Resources: resources}},
+	}
+	if _, err := api.Roles("default").Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name, Namespace: "default"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: who}},
+	}
+	if _, err := api.RoleBindings("default").Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	untilAllowed(t, s, who, verb, resources[0])
+}
+
+// untilAllowed waits for the authorizer to have seen the binding: it follows storage.
+func untilAllowed(t *testing.T, s *Server, who, verb, resource string) {
+	t.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: who, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "default", Verb: verb, Resource: resource},
+	}}
+	api := admin(t, s).AuthorizationV1().SubjectAccessReviews()
+	for range 1000 {
+		got, err := api.Create(t.Context(), review, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Status.Allowed {
+			return
+		}
+	}
+	t.Fatalf("%s is not allowed to %s %s", who, verb, resource)
+}
+
+// tokenOf issues a token for the service account default/default.
+func tokenOf(t *testing.T, s *Server) string {
+	t.Helper()
+	req, err := admin(t, s).CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req.Status.Token
 }

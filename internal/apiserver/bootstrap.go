@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"wherry.dev/internal/apiserver/auth/policy"
 	"wherry.dev/internal/apiserver/registry"
@@ -59,7 +60,7 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 			return nil
 		}
 	}
-	client, err := kubernetes.NewForConfig(s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup))
+	client, err := s.ownClient()
 	if err != nil {
 		return err
 	}
@@ -73,6 +74,14 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	}
 	close(s.ready)
 	return nil
+}
+
+// ownClient is the server's client of itself, for the objects that it looks after. That
+// Endpoints are deprecated is known.
+func (s *Server) ownClient() (kubernetes.Interface, error) {
+	cfg := s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
+	cfg.WarningHandler = rest.NoWarnings{}
+	return kubernetes.NewForConfig(cfg)
 }
 
 // systemNamespaces exist in every cluster; upstream's controllers make kube-node-lease

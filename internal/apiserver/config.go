@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -109,6 +111,10 @@ func (c *Config) Validate() []error {
 	if c.ServiceCIDR != nil {
 		ones, bits := c.ServiceCIDR.Mask.Size()
 		bad(bits-ones < 3, "--service-cluster-ip-range %s is too small: it must have at least 8 addresses", c.ServiceCIDR)
+	}
+	for _, server := range c.EtcdServers {
+		u, err := url.Parse(server)
+		bad(err != nil || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme), "--etcd-servers %s is not an address like https://10.0.0.1:2379", server)
 	}
 	bad((c.TLSCertFile == "") != (c.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file go together")
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile go together")

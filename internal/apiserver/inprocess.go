@@ -34,7 +34,7 @@ func inProcessUserFrom(ctx context.Context) (user.Info, bool) {
 // RoundTrip implements http.RoundTripper. The handler runs in a goroutine of its own
 // that ends with the request's context or when the body is closed.
 func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Header.Get("Upgrade") != "" {
+	if upgrades(req) {
 		return t.next.RoundTrip(req)
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(req.Context(), inProcessUser{}, t.user))
@@ -62,6 +62,13 @@ func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 		w.abandon(req.Context().Err())
 		return nil, req.Context().Err()
 	}
+}
+
+// upgrades reports whether the answer is to be a connection. The streams of client-go
+// set the Upgrade header themselves only further down, in next, but name their
+// protocols before.
+func upgrades(req *http.Request) bool {
+	return req.Header.Get("Upgrade") != "" || req.Header.Get("Sec-Websocket-Protocol") != "" || req.Header.Get("X-Stream-Protocol-Version") != ""
 }
 
 // pipeWriter is the http.ResponseWriter of an in-process request. Until the reader

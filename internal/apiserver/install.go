@@ -24,6 +24,7 @@ import (
 	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/openapi"
+	"wherry.dev/internal/apiserver/registry/pod"
 	"wherry.dev/internal/apiserver/registry/review"
 	"wherry.dev/internal/apiserver/scheme"
 )
@@ -113,7 +114,9 @@ func (s *Server) installGroups() error {
 			storages[b.GVR.Group][path] = storage
 		}
 	}
-	// Events are served by two groups, reviews are not stored.
+	// Bindings have an address of their own besides the pods', events are served by two
+	// groups, reviews are not stored.
+	storages[corev1.GroupName]["bindings"] = pod.LegacyBinding{Binding: pod.NewBinding(s.store("", "pods").Store)}
 	storages[eventsv1.GroupName] = map[string]rest.Storage{"events": s.store("", "events")}
 	storages[authenticationv1.GroupName] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
 	storages[authorizationv1.GroupName] = review.Authorization(s.authorizer, s.rules)

@@ -79,6 +79,23 @@ func kubernetesService(ip string) *corev1.Service {
 	}
 }
 
+// withdrawAtStop takes our address out of the endpoints before the server stops, where
+// other servers go on. A single server leaves it: it will be back.
+func (s *Server) withdrawAtStop(ctx context.Context) error {
+	if len(s.cfg.EtcdServers) == 0 {
+		return nil
+	}
+	client, err := s.ownClient()
+	if err != nil {
+		return err
+	}
+	return s.generic.AddPreShutdownHook("withdraw-endpoints", func() error {
+		ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
+		defer cancel()
+		return s.publish(ctx, client, false)
+	})
+}
+
 // publish puts our address into the service's endpoints, or takes it out.
 func (s *Server) publish(ctx context.Context, client kubernetes.Interface, present bool) error {
 	own, port := s.cfg.AdvertiseAddress.String(), int32(s.cfg.SecurePort)

@@ -235,6 +235,9 @@ func (s *Server) Run(ctx context.Context) error {
 	// The index and the bootstrap outlive ctx until HTTP has drained.
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
+	if err := s.withdrawAtStop(inner); err != nil {
+		return errors.Join(err, s.close())
+	}
 	var background sync.WaitGroup
 	followers := s.followers()
 	for _, f := range followers {

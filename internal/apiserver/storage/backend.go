@@ -105,7 +105,7 @@ func dial(ctx context.Context, cfg Config) (*kubernetes.Client, error) {
 		DialTimeout:          20 * time.Second,
 		DialKeepAliveTime:    30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second,
-		Logger:               etcdLogger(),
+		Logger:               etcdLogger(nil),
 		Context:              context.WithoutCancel(ctx),
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" {

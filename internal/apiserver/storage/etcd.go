@@ -13,11 +13,14 @@ import (
 	"errors"
 	"expvar"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
+	"go.etcd.io/bbolt"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -48,10 +51,8 @@ const (
 
 // embedded is an etcd server in this process.
 type embedded struct {
-	etcd *embed.Etcd
-	lock *os.File
-	// done is closed before the server stops, so that a fatal end afterwards is
-	// not mistaken for a failure.
+	etcd   *embed.Etcd
+	lock   *os.File
 	client *clientv3.Client
 }
 
@@ -98,30 +99,83 @@ func lockDir(dir string) (*os.File, error) {
 	return file, nil
 }
 
-// startEtcd starts the server and waits until it leads. etcd reports some damage by
-// panics and by exiting; both become errors here.
-func startEtcd(ctx context.Context, dir string) (etcd *embed.Etcd, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%v", r)
+// starting lets one server of the process start at a time: what replayed looks at is
+// that of the last one.
+var starting sync.Mutex
+
+// startEtcd starts the server and waits until it leads. Damage that etcd answers with a
+// panic or by exiting is an error here.
+func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
+	starting.Lock()
+	defer starting.Unlock()
+	end := newFatality()
+	cfg, err := etcdConfig(dir, end)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFiles(filepath.Join(cfg.Dir, "member")); err != nil {
+		return nil, err
+	}
+	opened := make(chan *embed.Etcd, 1)
+	go func() { // ends without a result after a fatality
+		defer func() {
+			if r := recover(); r != nil {
+				end.fail(fmt.Errorf("%v", r))
+			}
+		}()
+		etcd, err := embed.StartEtcd(cfg)
+		if err != nil {
+			end.fail(err)
+			return
 		}
+		opened <- etcd
 	}()
-	cfg, err := etcdConfig(dir)
-	if err != nil {
+	var etcd *embed.Etcd
+	select {
+	case etcd = <-opened:
+	case err := <-end.reason:
 		return nil, err
 	}
-	etcd, err = embed.StartEtcd(cfg)
-	if err != nil {
+	if err := lead(ctx, etcd.Server, end); err != nil {
 		return nil, err
 	}
-	if err := lead(ctx, etcd.Server); err != nil {
-		etcd.Close()
-		return nil, err
-	}
+	end.started.Store(true)
 	return etcd, nil
 }
 
-func etcdConfig(dir string) (*embed.Config, error) {
+// checkFiles finds damage that etcd itself would wait for ever about, or that would end
+// the process by a signal: a missing log, a file that is no database, or one that is
+// cut short.
+func checkFiles(member string) error {
+	path := filepath.Join(member, "snap", "db")
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	logs, err := filepath.Glob(filepath.Join(member, "wal", "*.wal"))
+	if err != nil {
+		return err
+	}
+	if len(logs) == 0 {
+		return fmt.Errorf("there is a database, %s, and no write-ahead log", path)
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	err = db.View(func(tx *bbolt.Tx) error {
+		if tx.Size() > info.Size() {
+			return fmt.Errorf("%s: the file ends after %d of %d bytes", path, info.Size(), tx.Size())
+		}
+		return nil
+	})
+	return errors.Join(err, db.Close())
+}
+
+func etcdConfig(dir string, end *fatality) (*embed.Config, error) {
 	member, err := url.Parse(memberURL)
 	if err != nil {
 		return nil, err
@@ -140,7 +194,7 @@ func etcdConfig(dir string) (*embed.Config, error) {
 	cfg.BootstrapDefragThresholdMegabytes = defragAtMiB
 	cfg.MaxRequestBytes = 3 << 20
 	cfg.EnableGRPCGateway = false
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger())
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcdLogger(end))
 	return cfg, nil
 }
 
@@ -159,7 +213,7 @@ func replayed() bool {
 // lead makes the member its cluster's leader at once, by the message that an old
 // leader sends when it hands over. Otherwise a restart waits for the election
 // timeout, which is long here so that an idle server does not tick.
-func lead(ctx context.Context, server *etcdserver.EtcdServer) error {
+func lead(ctx context.Context, server *etcdserver.EtcdServer, end *fatality) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
 	tick := time.NewTicker(campaignEvery)
@@ -172,6 +226,8 @@ func lead(ctx context.Context, server *etcdserver.EtcdServer) error {
 			return nil
 		case err := <-server.StopNotify():
 			return fmt.Errorf("etcd stopped while starting: %v", err)
+		case err := <-end.reason:
+			return err
 		case <-ctx.Done():
 			return fmt.Errorf("etcd has not started: %w", ctx.Err())
 		case <-tick.C:

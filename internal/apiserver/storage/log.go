@@ -1,15 +1,65 @@
 package storage
 
 import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/klog/v2"
 )
 
-// etcdLogger brings what etcd has to say from a warning upwards into our log.
-// Fatal becomes a panic: etcd would end the process without a word from us.
-func etcdLogger() *zap.Logger {
-	return zap.New(klogCore{}, zap.WithFatalHook(zapcore.WriteThenPanic))
+// etcdLogger brings what etcd has to say from a warning upwards into our log. Where etcd
+// would panic or exit, end decides; without one that is a panic.
+func etcdLogger(end *fatality) *zap.Logger {
+	if end == nil {
+		return zap.New(klogCore{}, zap.WithFatalHook(zapcore.WriteThenPanic))
+	}
+	return zap.New(klogCore{}, zap.WithFatalHook(end), zap.WithPanicHook(end))
+}
+
+// fatality is what becomes of messages after which etcd cannot go on. While it starts,
+// they end the goroutine and become an error of the start: etcd panics in goroutines of
+// its own when it finds damage, which nobody could recover from. Later on they are
+// panics: nothing may be acknowledged any more.
+type fatality struct {
+	started atomic.Bool
+	reason  chan error // of one
+}
+
+func newFatality() *fatality { return &fatality{reason: make(chan error, 1)} }
+
+// OnWrite implements zapcore.CheckWriteHook.
+func (f *fatality) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	text := entry.Message
+	for _, field := range fields {
+		if err, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
+			text += ": " + err.Error()
+		}
+	}
+	if f.started.Load() {
+		panic("etcd: " + text)
+	}
+	f.fail(errors.New(text))
+	runtime.Goexit()
+}
+
+// fail keeps the first reason.
+func (f *fatality) fail(err error) {
+	select {
+	case f.reason <- err:
+	default:
+	}
+}
+
+// expected are warnings that a lone member without listeners cannot avoid, or that every
+// empty folder causes.
+var expected = map[string]bool{
+	"Running http and grpc server on single port. This is not recommended for production.": true,
+	"simple token is not cryptographically signed":                                         true,
+	"Failed to detect schema version":                                                      true,
+	"failed to update storage version":                                                     true,
 }
 
 // klogCore is a zap core that writes to klog.
@@ -24,7 +74,7 @@ func (c klogCore) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(entry.Level) {
+	if c.Enabled(entry.Level) && (!expected[entry.Message] || klog.V(4).Enabled()) {
 		return checked.AddCore(entry, c)
 	}
 	return checked
@@ -40,7 +90,8 @@ func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		kv = append(kv, k, v)
 	}
 	switch {
-	case entry.Level >= zapcore.ErrorLevel:
+	case entry.Level > zapcore.ErrorLevel: // the hook has it
+	case entry.Level == zapcore.ErrorLevel:
 		klog.ErrorS(nil, "etcd: "+entry.Message, kv...)
 	case entry.Level >= zapcore.WarnLevel:
 		klog.InfoS("etcd: "+entry.Message, kv...)

@@ -64,6 +64,27 @@ func (b *Binding) Create(ctx context.Context, name string, obj runtime.Object, v
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
+// LegacyBinding is the same as a resource of its own: POST bindings, with the pod's name
+// in the object.
+type LegacyBinding struct{ *Binding }
+
+var (
+	_ rest.Creater              = LegacyBinding{}
+	_ rest.SingularNameProvider = LegacyBinding{}
+)
+
+// GetSingularName implements rest.SingularNameProvider.
+func (LegacyBinding) GetSingularName() string { return "binding" }
+
+// Create implements rest.Creater.
+func (b LegacyBinding) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
+	binding, ok := obj.(*corev1.Binding)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", obj))
+	}
+	return b.Binding.Create(ctx, binding.Name, binding, validate, opts)
+}
+
 func validateBinding(b *corev1.Binding) field.ErrorList {
 	var errs field.ErrorList
 	target := field.NewPath("target")

@@ -1,0 +1,154 @@
+package apiserver
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// kubectl runs the real one, in a home of its own.
+type kubectl struct {
+	t    *testing.T
+	home string
+}
+
+func newKubectl(t *testing.T, s *Server) *kubectl {
+	t.Helper()
+	if _, err := exec.LookPath("kubectl"); err != nil {
+		t.Skip("kubectl is not installed")
+	}
+	cfg := s.ClientConfig("admin", "system:masters")
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters["c"] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData}
+	kubeconfig.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: cfg.BearerToken}
+	kubeconfig.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	kubeconfig.CurrentContext = "x"
+	home := t.TempDir()
+	if err := clientcmd.WriteToFile(*kubeconfig, filepath.Join(home, "kubeconfig")); err != nil {
+		t.Fatal(err)
+	}
+	return &kubectl{t, home}
+}
+
+// run returns what kubectl prints, and whether it succeeded.
+func (k *kubectl) run(stdin string, args ...string) (string, bool) {
+	k.t.Helper()
+	cmd := exec.CommandContext(k.t.Context(), "kubectl", args...)
+	cmd.Env = append(os.Environ(), "HOME="+k.home, "KUBECONFIG="+filepath.Join(k.home, "kubeconfig"))
+	cmd.Stdin = strings.NewReader(stdin)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err == nil
+}
+
+// want runs kubectl, which must succeed and print what the pattern matches.
+func (k *kubectl) want(pattern, stdin string, args ...string) {
+	k.t.Helper()
+	out, ok := k.run(stdin, args...)
+	if !ok || !regexp.MustCompile(pattern).MatchString(out) {
+		k.t.Errorf("kubectl %s: success %v, want %s in:\n%s", strings.Join(args, " "), ok, pattern, out)
+	}
+}
+
+// refuse runs kubectl, which must fail with what the pattern matches.
+func (k *kubectl) refuse(pattern, stdin string, args ...string) {
+	k.t.Helper()
+	out, ok := k.run(stdin, args...)
+	if ok || !regexp.MustCompile(pattern).MatchString(out) {
+		k.t.Errorf("kubectl %s: success %v, want failure with %s in:\n%s", strings.Join(args, " "), ok, pattern, out)
+	}
+}
+
+const manifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  containers:
+  - {name: web, image: "nginx:1.27", ports: [{containerPort: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80}]}
+`
+
+func TestKubectl(t *testing.T) {
+	s := start(t)
+	k := newKubectl(t, s)
+	t.Run("objects", func(t *testing.T) { k.t = t; kubectlObjects(t, s, k) })
+	t.Run("apply", func(t *testing.T) { k.t = t; kubectlApply(k) })
+	t.Run("about", func(t *testing.T) { k.t = t; kubectlAbout(k) })
+}
+
+func kubectlObjects(t *testing.T, s *Server, k *kubectl) {
+	k.want(`pod/one created`, "", "run", "one", "--image=busybox", "--labels=app=one", "--", "sleep", "9")
+	k.want(`(?s)NAME +READY +STATUS +RESTARTS +AGE.*one +0/1 +Pending +0 +`, "", "get", "pods")
+	k.want(`NAME +READY +STATUS +RESTARTS +AGE +IP +NODE +NOMINATED NODE +READINESS GATES`, "", "get", "pods", "-o", "wide")
+	k.want(`(?s)Name: +one.*Labels: +app=one.*Image: +busybox.*QoS Class: +BestEffort`, "", "describe", "pod", "one")
+	k.want(`pod/one labeled`, "", "label", "pod", "one", "tier=test")
+	k.want(`pod/one annotated`, "", "annotate", "pod", "one", "note=x")
+	k.want(`pod/one patched`, "", "patch", "pod", "one", "-p", `{"metadata":{"labels":{"x":"y"}}}`)
+	k.want(`configmap/m created`, "", "create", "configmap", "m", "--from-literal=a=b")
+	k.want(`secret/s created`, "", "create", "secret", "generic", "s", "--from-literal=a=b")
+	k.want(`(?s)NAME +TYPE +DATA +AGE.*s +Opaque +1 +`, "", "get", "secret", "s")
+	k.want(`serviceaccount/robot created`, "", "create", "serviceaccount", "robot")
+	k.want(`^ey[\w-]+\.ey[\w-]+\.[\w-]+\s*$`, "", "create", "token", "robot")
+	k.want(`namespace/other created`, "", "create", "namespace", "other")
+	k.want(`(?s)kubernetes +ClusterIP +10.96.0.1 +<none> +443/TCP`, "", "get", "svc")
+	k.refuse(`pods "absent" not found`, "", "get", "pod", "absent")
+	k.refuse(`The Pod "two" is invalid: spec.containers\[0\].image: Required value`, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"two"},"spec":{"containers":[{"name":"c"}]}}`, "create", "-f", "-")
+	k.refuse(`strict decoding error: unknown field "spec.colour"`, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"two"},"spec":{"colour":1,"containers":[{"name":"c","image":"i"}]}}`, "create", "-f", "-")
+	ready := []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+	if _, err := admin(t, s).CoreV1().Pods("default").Patch(t.Context(), "one", types.StrategicMergePatchType, ready, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	k.want(`pod/one condition met`, "", "wait", "--for=condition=Ready", "pod/one", "--timeout=30s")
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "one.1", Namespace: "default"}, Reason: "Tested", Message: "it was", Type: "Normal", Count: 1,
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: "default", Name: "one"},
+	}
+	if _, err := admin(t, s).CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	k.want(`(?s)TYPE +REASON +OBJECT +MESSAGE.*Normal +Tested +pod/one +it was`, "", "get", "events")
+	k.want(`Normal +Tested +Pod/one +it was`, "", "events", "--for", "pod/one", "--no-headers")
+	k.want(`pod "one" deleted`, "", "delete", "pod", "one")
+}
+
+func kubectlApply(k *kubectl) {
+	k.want(`(?s)pod/web created.*service/web created`, manifest, "apply", "-f", "-")
+	k.want(`(?s)pod/web unchanged.*service/web unchanged`, manifest, "apply", "-f", "-")
+	changed := strings.ReplaceAll(manifest, "nginx:1.27", "nginx:1.28")
+	k.refuse(`\+ +- image: nginx:1.28|\+  - image: nginx:1.28`, changed, "diff", "-f", "-")
+	k.want(`pod/web configured`, changed, "apply", "-f", "-")
+	k.want(`pod/web serverside-applied`, changed, "apply", "--server-side", "--force-conflicts", "-f", "-")
+	k.want(`pod/web serverside-applied \(server dry run\)`, changed, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
+	k.want(`nginx:1.28`, "", "get", "pod", "web", "-o", "jsonpath={.spec.containers[0].image}")
+	k.want(`(?s)pod "web" deleted.*service "web" deleted`, manifest, "delete", "-f", "-")
+}
+
+func kubectlAbout(k *kubectl) {
+	k.want(`Server Version: v1.37.2`, "", "version")
+	k.want(`(?m)^pods +po +v1 +true +Pod`, "", "api-resources")
+	k.want(`(?m)^events.k8s.io/v1$`, "", "api-versions")
+	k.want(`(?s)KIND: +Pod.*FIELD: activeDeadlineSeconds <integer>`, "", "explain", "pod.spec.activeDeadlineSeconds")
+	k.want(`^yes`, "", "auth", "can-i", "create", "pods")
+	k.refuse(`^no`, "", "auth", "can-i", "create", "pods", "--as=nobody")
+	k.want(`Username +admin`, "", "auth", "whoami")
+	k.want(`^ok`, "", "get", "--raw", "/readyz")
+	k.want(`apiserver_request_total`, "", "get", "--raw", "/metrics")
+	k.want(`(?s)NAME +CREATED AT.*cluster-admin`, "", "get", "clusterroles")
+	k.want(`(?s)NAME +VALUE +GLOBAL-DEFAULT +AGE.*system-node-critical +2000001000 +false`, "", "get", "priorityclasses")
+}
