@@ -225,6 +225,11 @@ func TestStartupGatesTheOthers(t *testing.T) {
 		var mu sync.Mutex
 		ran := map[string]int{}
 		ok := false
+		n := func(cmd string) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return ran[cmd]
+		}
 		m := New(execsByCmd(func(cmd string) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -245,8 +250,9 @@ func TestStartupGatesTheOthers(t *testing.T) {
 		}
 		sync(false)
 		time.Sleep(3500 * time.Millisecond)
-		if ran["startup"] != 4 || ran["live"]+ran["ready"] != 0 {
-			t.Errorf("%v", ran)
+		synctest.Wait()
+		if n("startup") != 4 || n("live")+n("ready") != 0 {
+			t.Errorf("%v", m.Results("u"))
 		}
 		mu.Lock()
 		ok = true
@@ -254,16 +260,18 @@ func TestStartupGatesTheOthers(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		sync(false)
-		time.Sleep(2 * time.Second)
-		if s := m.Results("u")["id"].Started; s == nil || !*s || ran["startup"] != 5 || ran["live"] == 0 || ran["ready"] == 0 {
-			t.Errorf("%v", ran)
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		if s := m.Results("u")["id"].Started; s == nil || !*s || n("startup") != 5 || n("live") == 0 || n("ready") == 0 {
+			t.Errorf("%v", m.Results("u"))
 		}
 		sync(true)
 		synctest.Wait()
-		live, ready := ran["live"], ran["ready"]
-		time.Sleep(5 * time.Second)
-		if ran["live"] != live || ran["ready"] <= ready {
-			t.Errorf("of an ending pod only readiness goes on: %v", ran)
+		live, ready := n("live"), n("ready")
+		time.Sleep(4700 * time.Millisecond)
+		synctest.Wait()
+		if n("live") != live || n("ready") <= ready {
+			t.Errorf("of an ending pod only readiness goes on: %v", m.Results("u"))
 		}
 		m.Remove("u")
 		cancel()
