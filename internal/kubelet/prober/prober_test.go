@@ -7,9 +7,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,6 +142,12 @@ func (n *noEvents) Eventf(_ runtime.Object, _, reason, format string, args ...an
 	n.told = append(n.told, reason+": "+fmt.Sprintf(format, args...))
 }
 
+func (n *noEvents) all() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.told)
+}
+
 func TestExecAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err  error
@@ -172,9 +180,14 @@ func TestTimesAndThresholds(t *testing.T) {
 			}
 			return nil
 		})
-		woken := 0
+		times := func() []time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(at)
+		}
+		var woken atomic.Int32
 		ev := &noEvents{}
-		m := New(run, ev, func(types.UID) { woken++ }, nil)
+		m := New(run, ev, func(types.UID) { woken.Add(1) }, nil)
 		pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", ReadinessProbe: &v1.Probe{
 			ProbeHandler:        v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"x"}}},
 			InitialDelaySeconds: 5, PeriodSeconds: 3, FailureThreshold: 2, SuccessThreshold: 2,
@@ -185,13 +198,13 @@ func TestTimesAndThresholds(t *testing.T) {
 		m.Sync(ctx, pod, []string{"127.0.0.1"}, targets)
 		time.Sleep(5*time.Second + time.Millisecond)
 		synctest.Wait()
-		if len(at) != 1 || at[0] != 5*time.Second || m.Results("u")["id"].Ready != nil {
-			t.Errorf("first probe: %v, %+v", at, m.Results("u"))
+		if len(times()) != 1 || times()[0] != 5*time.Second || m.Results("u")["id"].Ready != nil {
+			t.Errorf("first probe: %v, %+v", times(), m.Results("u"))
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if r := m.Results("u")["id"].Ready; r == nil || *r || woken != 1 {
-			t.Errorf("after two failures: %v, woken %d", r, woken)
+		if r := m.Results("u")["id"].Ready; r == nil || *r || woken.Load() != 1 {
+			t.Errorf("after two failures: %v, woken %d", r, woken.Load())
 		}
 		mu.Lock()
 		fail = false
@@ -203,17 +216,17 @@ func TestTimesAndThresholds(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if !*m.Results("u")["id"].Ready || woken != 2 {
-			t.Errorf("not ready after two successes, woken %d", woken)
+		if !*m.Results("u")["id"].Ready || woken.Load() != 2 {
+			t.Errorf("not ready after two successes, woken %d", woken.Load())
 		}
-		if len(ev.told) != 2 || ev.told[0] != "Unhealthy: Readiness probe failed: out" {
-			t.Errorf("events: %v", ev.told)
+		if len(ev.all()) != 2 || ev.all()[0] != "Unhealthy: Readiness probe failed: out" {
+			t.Errorf("events: %v", ev.all())
 		}
 		m.Sync(ctx, pod, []string{"127.0.0.1"}, nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(at) != 4 || m.Results("u") != nil && len(m.Results("u")) > 0 {
-			t.Errorf("it went on: %v", at)
+		if len(times()) != 4 || m.Results("u") != nil && len(m.Results("u")) > 0 {
+			t.Errorf("it went on: %v", times())
 		}
 		cancel()
 		m.Wait()
