@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/internal/kubelet/podplan"
 )
 
 // behave makes each container live as told by its name.
@@ -402,6 +403,9 @@ func TestAdmission(t *testing.T) {
 		if p := w.get("picky"); p.Status.Phase != v1.PodFailed || p.Status.Reason != "NodeAffinity" {
 			t.Errorf("picky: %s %s %s", p.Status.Phase, p.Status.Reason, p.Status.Message)
 		}
+		if len(p.Status.ContainerStatuses) != 0 {
+			t.Errorf("a refused pod has container statuses: %+v", p.Status.ContainerStatuses)
+		}
 		w.wantEvent("OutOfcpu: Node didn't have enough resource: cpu")
 		if w.rt.Calls("RunPodSandbox") != 0 {
 			t.Error("a refused pod got a sandbox")
@@ -495,6 +499,52 @@ func TestErrorsOfTheRuntimeShow(t *testing.T) {
 		w.pass(20 * time.Second)
 		if w.get("b").Status.Phase != v1.PodRunning {
 			t.Error("b did not recover")
+		}
+	})
+}
+
+func TestImageChangeReplacesTheContainer(t *testing.T) {
+	run(t, func(w *world) {
+		w.rt.AddImage("busybox:2")
+		w.create(plainPod("a", v1.RestartPolicyAlways, container("c"), container("d")))
+		w.pass(time.Second)
+		p := w.get("a")
+		p.Spec.Containers[0].Image, p.Generation = "busybox:2", 2
+		if _, err := w.client.CoreV1().Pods("default").Update(w.t.Context(), p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(time.Second)
+		w.wantEvent("Killing: Container c definition changed, will be restarted")
+		c, d := w.status("a", "c"), w.status("a", "d")
+		if c.RestartCount != 1 || c.State.Running == nil || d.RestartCount != 0 || w.get("a").Status.ObservedGeneration != 2 {
+			w.dump()
+			t.Errorf("c: %+v, d: %+v", c, d)
+		}
+		if got := w.rt.Config(strings.TrimPrefix(c.ContainerID, "fake://")); got.Image.UserSpecifiedImage != "busybox:2" {
+			t.Errorf("it runs %+v", got.Image)
+		}
+	})
+}
+
+func TestEviction(t *testing.T) {
+	run(t, func(w *world) {
+		w.create(plainPod("a", v1.RestartPolicyAlways, container("c")))
+		w.pass(time.Second)
+		w.k.table.Evict("uid-a", podplan.Ending{
+			Since: time.Now(), Reason: "Evicted", Message: "The node was low on resource: memory.", Grace: ptr.To[int64](1),
+			Disruption: v1.PodReasonTerminationByKubelet,
+		})
+		w.pass(5 * time.Second)
+		p := w.get("a")
+		if p.Status.Phase != v1.PodFailed || p.Status.Reason != "Evicted" || condition(p, v1.DisruptionTarget) != v1.ConditionTrue {
+			w.dump()
+			t.Errorf("%+v", p.Status)
+		}
+		w.stop()
+		w.start()
+		w.pass(time.Minute)
+		if w.rt.Calls("CreateContainer") != 1 || w.get("a").Status.Reason != "Evicted" {
+			t.Error("the eviction was forgotten")
 		}
 	})
 }

@@ -65,7 +65,7 @@ func (r *reporter) stamp(c v1.PodCondition) v1.PodCondition {
 func (r *reporter) initialized(st *v1.PodStatus) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue}
 	var incomplete []string
-	for i := range r.in.Pod.Spec.InitContainers {
+	for i := range st.InitContainerStatuses {
 		spec, cs := &r.in.Pod.Spec.InitContainers[i], st.InitContainerStatuses[i]
 		if IsSidecar(spec) && (cs.Started == nil || !*cs.Started) || !IsSidecar(spec) && !cs.Ready {
 			incomplete = append(incomplete, spec.Name)
@@ -92,7 +92,7 @@ func (r *reporter) containersReady(st *v1.PodStatus) v1.PodCondition {
 		return c
 	}
 	var unready []string
-	for i := range r.in.Pod.Spec.InitContainers {
+	for i := range st.InitContainerStatuses {
 		if IsSidecar(&r.in.Pod.Spec.InitContainers[i]) && !st.InitContainerStatuses[i].Ready {
 			unready = append(unready, st.InitContainerStatuses[i].Name)
 		}

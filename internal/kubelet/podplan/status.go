@@ -54,6 +54,10 @@ func Status(in Input, now time.Time) v1.PodStatus {
 		c := (*v1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, r.container(c, ReasonContainerCreating))
 	}
+	if v := in.Record.Verdict; v != nil && !v.Admitted && len(in.Containers) == 0 {
+		// It never had any; "ContainerCreating" would hide why it was refused.
+		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil
+	}
 	r.settlePhase(&st, gone)
 	r.settleAddresses(&st)
 	st.Conditions = r.conditions(&st)
@@ -77,6 +81,9 @@ func (r *reporter) settlePhase(st *v1.PodStatus, gone bool) {
 	switch {
 	case r.rest && r.ending != nil && r.ending.Reason != "" && !IsTerminal(r.in.Reported.Phase):
 		phase, st.Reason, st.Message = v1.PodFailed, r.ending.Reason, r.ending.Message
+		if r.anyAppRan() || r.initialised() {
+			r.closeContainers(st)
+		}
 	case r.rest && gone && !IsTerminal(phase):
 		phase = v1.PodFailed
 		r.closeContainers(st)
@@ -134,6 +141,9 @@ func (r *reporter) settleAddresses(st *v1.PodStatus) {
 // phase follows from the containers' states.
 func (r *reporter) phase(st *v1.PodStatus) v1.PodPhase {
 	pod := r.in.Pod
+	if len(st.ContainerStatuses) == 0 {
+		return v1.PodPending
+	}
 	initDone := r.initialised() || r.anyAppRan()
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]

@@ -1,6 +1,7 @@
 package podworker
 
 import (
+	"slices"
 	"time"
 
 	"wherry.dev/internal/kubelet/podplan"
@@ -46,7 +47,9 @@ func (w *Worker) achieved(f *flight, res Result) {
 	case podplan.ClearVolumes:
 		clear(w.volumes)
 	case podplan.RunSandbox:
-		w.sandboxes = append(w.sandboxes, res.Sandbox)
+		if !slices.Contains(w.sandboxes, res.Sandbox) { // a list may have been first
+			w.sandboxes = append(w.sandboxes, res.Sandbox)
+		}
 	case podplan.PullImage:
 		w.pulling += time.Since(f.Since)
 		w.images[op.Name] = podplan.Image{Attempt: op.Attempt, Ref: res.Image}

@@ -245,8 +245,10 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 			wait = retryFirst
 			continue
 		}
-		if ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("Pod status not written, will retry", "pod", s.namespace+"/"+s.name, "podUID", uid, "err", err)
+		if log := klog.FromContext(ctx).WithValues("pod", s.namespace+"/"+s.name, "podUID", uid); apierrors.IsInvalid(err) {
+			log.Error(err, "Pod status is refused")
+		} else if ctx.Err() == nil {
+			log.V(2).Info("Pod status not written, will retry", "err", err)
 		}
 		pause(ctx, wait)
 		wait = min(wait*2, retryMost)
