@@ -26,7 +26,7 @@ func (k *Kubelet) admit(_ context.Context, pod *v1.Pod, static bool) podplan.Ver
 			delete(k.admitting, s.Pod.UID)
 		}
 		if taken(s) || k.admitting[s.Pod.UID] {
-			others = append(others, s.Pod)
+			others = append(others, podplan.WithAllocated(s.Pod, s.Input.Record.Verdict))
 		}
 	}
 	v := podplan.Admit(podplan.AdmitInput{

@@ -118,6 +118,11 @@ var spanNames = map[podplan.Kind]string{
 // Do carries one op out.
 func (o *Ops) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
 	ctx, span := trace.Start(ctx, spanNames[op.Kind])
+	if pod := podplan.WithAllocated(in.Pod, in.Record.Verdict); pod != in.Pod {
+		with := *in
+		with.Pod = pod
+		in = &with
+	}
 	res := o.do(ctx, op, in)
 	_ = trace.End(span, res.Err)
 	return res
