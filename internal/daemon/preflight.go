@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"wherry.dev/internal/config"
@@ -40,6 +42,35 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 		if err := checkPort(ctx, cfg.BindAddress, port, flag); err != nil {
 			return err
 		}
+	}
+	return checkPodNetwork(cfg)
+}
+
+// checkPodNetwork refuses a pod network that the machine already has elsewhere: on
+// another instance's bridge, say. Packets for the pods would go there.
+func checkPodNetwork(cfg *config.Config) error {
+	pods, err := netip.ParsePrefix(cfg.PodCIDR)
+	if err != nil {
+		return fmt.Errorf("--pod-cidr: %w", err)
+	}
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return fmt.Errorf("look at the machine's routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.Dst == nil {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+		ones, _ := r.Dst.Mask.Size()
+		if !ok || ones == 0 || !pods.Overlaps(netip.PrefixFrom(ip, ones)) {
+			continue
+		}
+		link, err := netlink.LinkByIndex(r.LinkIndex)
+		if err != nil || link.Attrs().Name == "wh-"+cfg.InstanceID() {
+			continue // the link went away meanwhile, or is our own
+		}
+		return fmt.Errorf("the pod network %s overlaps %s, which is on %s; choose another --pod-cidr", pods, r.Dst, link.Attrs().Name)
 	}
 	return nil
 }

@@ -85,6 +85,11 @@ func TestSecondDaemonOfTheSameInstanceIsRefused(t *testing.T) {
 	c.failsWith("already running with --data-dir "+c.data+" (pid "+strconv.Itoa(c.pid())+")", c.upCommand())
 }
 
+func TestPodNetworkOfAnotherInstanceIsRefused(t *testing.T) {
+	c, other := startCluster(t), newCluster(t)
+	other.failsWith("choose another --pod-cidr", other.upCommand("--pod-cidr", c.flags[7]))
+}
+
 func TestTwoInstancesDoNotTouchEachOther(t *testing.T) {
 	a, b := startCluster(t), startCluster(t)
 	a.create(busybox("same-name"))
