@@ -129,8 +129,11 @@ func (c *Controller) empty(ctx context.Context, namespace string) (remaining, er
 // deletable lists the namespaced resources that can be listed and deleted.
 func (c *Controller) deletable() ([]schema.GroupVersionResource, error) {
 	lists, err := discovery.ServerPreferredNamespacedResources(c.client.Discovery())
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errDiscovery, err)
+	}
 	if err != nil && len(lists) == 0 {
-		return nil, fmt.Errorf("discover resources: %w", err)
+		return nil, err
 	}
 	var out []schema.GroupVersionResource
 	for _, l := range lists {
@@ -218,8 +221,13 @@ func conditions(left remaining, failure error) []v1.NamespaceCondition {
 	if failure != nil {
 		failed = failure.Error()
 	}
+	discovery := discoveryFailed(failure)
 	return []v1.NamespaceCondition{
-		cond(v1.NamespaceDeletionContentFailure, failure != nil, "ContentDeletionFailed", failed,
+		cond(v1.NamespaceDeletionDiscoveryFailure, discovery, "DiscoveryFailed", failed,
+			"ResourcesDiscovered", "All resources successfully discovered"),
+		cond(v1.NamespaceDeletionGVParsingFailure, false, "", "",
+			"ParsedGroupVersions", "All legacy kube types successfully parsed"),
+		cond(v1.NamespaceDeletionContentFailure, failure != nil && !discovery, "ContentDeletionFailed", failed,
 			"ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
 		cond(v1.NamespaceContentRemaining, len(left.resources) > 0, "SomeResourcesRemain",
 			"Some resources are remaining: "+tally(left.resources, "%s has %d resource instances"),
@@ -229,6 +237,11 @@ func conditions(left remaining, failure error) []v1.NamespaceCondition {
 			"ContentHasNoFinalizers", "All content-preserving finalizers finished"),
 	}
 }
+
+// errDiscovery marks failures to find out what there is to delete.
+var errDiscovery = errors.New("discover resources")
+
+func discoveryFailed(err error) bool { return errors.Is(err, errDiscovery) }
 
 func tally(m map[string]int, format string) string {
 	parts := make([]string, 0, len(m))
@@ -254,9 +267,6 @@ func setCondition(st *v1.NamespaceStatus, c v1.NamespaceCondition) (changed bool
 		}
 		*old = c
 		return true
-	}
-	if c.Status == v1.ConditionFalse {
-		return false // nothing to tell of a namespace that goes without trouble
 	}
 	st.Conditions = append(st.Conditions, c)
 	return true
