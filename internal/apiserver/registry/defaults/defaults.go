@@ -99,8 +99,18 @@ func podCIDRs(s *corev1.NodeSpec) {
 	}
 }
 
-// Secret makes a secret opaque unless it has a type.
-func Secret(s *corev1.Secret) { set(&s.Type, corev1.SecretTypeOpaque) }
+// Secret makes a secret opaque unless it has a type, and moves what was written as
+// stringData into data, over what is there: stringData is write-only.
+func Secret(s *corev1.Secret) {
+	set(&s.Type, corev1.SecretTypeOpaque)
+	if len(s.StringData) > 0 && s.Data == nil {
+		s.Data = map[string][]byte{}
+	}
+	for k, v := range s.StringData {
+		s.Data[k] = []byte(v)
+	}
+	s.StringData = nil
+}
 
 // Endpoints makes ports TCP.
 func Endpoints(e *corev1.Endpoints) {

@@ -226,3 +226,12 @@ func FuzzImageTag(f *testing.F) {
 		}
 	})
 }
+
+// stringData was stored as it came and never seen by pods.
+func TestStringDataOfSecretsGoesIntoData(t *testing.T) {
+	s := &corev1.Secret{Data: map[string][]byte{"a": []byte("1"), "b": []byte("2")}, StringData: map[string]string{"b": "3", "c": "4"}}
+	Secret(s)
+	if len(s.Data) != 3 || string(s.Data["b"]) != "3" || string(s.Data["c"]) != "4" || s.StringData != nil {
+		t.Errorf("got %v, %v", s.Data, s.StringData)
+	}
+}
