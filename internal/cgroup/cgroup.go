@@ -64,6 +64,7 @@ var primary = []string{"pids", "memory", "cpu", "devices", "cpuacct", "freezer",
 type Tree struct {
 	mode        Mode
 	hierarchies []hierarchy
+	others      []string // mounted v1 hierarchies that we make nothing in; an OCI runtime may
 	mkdir       func(path string) error // os.Mkdir; a test's fake adds the kernel's files
 }
 
@@ -104,6 +105,10 @@ func detect(mountinfo io.Reader) (*Tree, error) {
 			continue // a second mount of the same hierarchy adds nothing
 		}
 		seen[key] = true
+		if !h.unified && len(h.controllers) == 0 {
+			t.others = append(t.others, h.dir)
+			continue
+		}
 		t.hierarchies = append(t.hierarchies, h)
 	}
 	if err := s.Err(); err != nil {
@@ -124,8 +129,8 @@ func detect(mountinfo io.Reader) (*Tree, error) {
 	return t, nil
 }
 
-// parseMount turns one line of mountinfo into a hierarchy that we use; key
-// identifies the hierarchy among several mounts of it.
+// parseMount turns one line of mountinfo into a hierarchy, without controllers when
+// it has none that we use; key identifies the hierarchy among several mounts of it.
 func parseMount(line string) (h hierarchy, key string, ok bool) {
 	pre, post, found := strings.Cut(line, " - ")
 	if !found {
@@ -146,7 +151,11 @@ func parseMount(line string) (h hierarchy, key string, ok bool) {
 				ctl = append(ctl, o)
 			}
 		}
-		return hierarchy{dir: dir, controllers: ctl}, strings.Join(ctl, ","), len(ctl) > 0
+		key := strings.Join(ctl, ",")
+		if key == "" {
+			key = "other " + right[2]
+		}
+		return hierarchy{dir: dir, controllers: ctl}, key, true
 	}
 	return hierarchy{}, "", false
 }

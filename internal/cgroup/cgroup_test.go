@@ -136,6 +136,31 @@ func TestKillAndRemove(t *testing.T) {
 	}
 }
 
+// runc makes groups in hierarchies that we do not use; they were left behind.
+func TestRemoveReachesHierarchiesThatWeDoNotUse(t *testing.T) {
+	tree, err := System()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tree.others) == 0 {
+		t.Skip("every hierarchy of this machine is one that we use")
+	}
+	path := fmt.Sprintf("/wherry-test-%d", os.Getpid())
+	for _, dir := range tree.dirs() {
+		if err := os.MkdirAll(filepath.Join(dir, path, "child"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tree.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range tree.dirs() {
+		if _, err := os.Stat(filepath.Join(dir, path)); err == nil {
+			t.Errorf("%s is left", filepath.Join(dir, path))
+		}
+	}
+}
+
 func TestRefusesTheRoot(t *testing.T) {
 	for _, p := range []string{"", "/", "..", "/a/../..", "a/../b"} {
 		if err := Kill(p); err == nil {

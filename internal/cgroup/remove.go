@@ -194,12 +194,22 @@ func (t *Tree) removeWithin(path string, wait time.Duration) error {
 		return err
 	}
 	deadline := time.Now().Add(wait)
-	for _, h := range t.hierarchies {
-		if err := removeTree(filepath.Join(h.dir, p), deadline); err != nil {
+	for _, dir := range t.dirs() {
+		if err := removeTree(filepath.Join(dir, p), deadline); err != nil {
 			return fmt.Errorf("remove cgroup %s: %w", p, err)
 		}
 	}
 	return nil
+}
+
+// dirs are the roots of all hierarchies: runc makes a container's group in every
+// one that is mounted, systemd's own and blkio among them.
+func (t *Tree) dirs() []string {
+	dirs := slices.Clone(t.others)
+	for _, h := range t.hierarchies {
+		dirs = append(dirs, h.dir)
+	}
+	return dirs
 }
 
 // removeTree removes children first.
