@@ -67,7 +67,7 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	for _, step := range []func(context.Context, kubernetes.Interface) error{s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.ensureService} {
 		if err := step(ctx, client); err != nil {
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // told to stop before it was done
 			}
 			return fmt.Errorf("bootstrap: %w", err)
 		}

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -110,9 +111,7 @@ func (s *Server) installGroups() error {
 		if storages[b.GVR.Group] == nil {
 			storages[b.GVR.Group] = map[string]rest.Storage{}
 		}
-		for path, storage := range b.Endpoints {
-			storages[b.GVR.Group][path] = storage
-		}
+		maps.Copy(storages[b.GVR.Group], b.Endpoints)
 	}
 	// Bindings have an address of their own besides the pods', events are served by two
 	// groups, reviews are not stored.

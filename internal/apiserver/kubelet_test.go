@@ -78,7 +78,7 @@ func (fakeKubelet) AttachContainer(_ context.Context, _, _, _ string, in io.Read
 
 // PortForward answers a line with the port and the line.
 func (fakeKubelet) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
-	defer stream.Close()
+	defer func() { _ = stream.Close() }()
 	line := make([]byte, len("ping"))
 	if _, err := io.ReadFull(stream, line); err != nil {
 		return err
@@ -250,7 +250,7 @@ func forwards(t *testing.T, dialer httpstream.Dialer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if _, err := io.WriteString(conn, "ping"); err != nil {
 		t.Fatal(err)
 	}

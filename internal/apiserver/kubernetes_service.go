@@ -144,7 +144,6 @@ func (s *Server) otherAddresses(ctx context.Context, client kubernetes.Interface
 }
 
 func ensureEndpoints(ctx context.Context, client kubernetes.Interface, addresses []string, port int32) error {
-	//nolint:staticcheck // deprecated, but clients still read it
 	want := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
 		Name: serviceName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{skipMirrorKey: "true"},
 	}}

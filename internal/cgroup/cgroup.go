@@ -64,7 +64,7 @@ var primary = []string{"pids", "memory", "cpu", "devices", "cpuacct", "freezer",
 type Tree struct {
 	mode        Mode
 	hierarchies []hierarchy
-	others      []string // mounted v1 hierarchies that we make nothing in; an OCI runtime may
+	others      []string                // mounted v1 hierarchies that we make nothing in; an OCI runtime may
 	mkdir       func(path string) error // os.Mkdir; a test's fake adds the kernel's files
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -103,12 +104,8 @@ func setDefaults(pod *corev1.Pod, items []corev1.LimitRangeItem) {
 		if items[i].Type != corev1.LimitTypeContainer {
 			continue
 		}
-		for name, q := range items[i].DefaultRequest {
-			requests[name] = q
-		}
-		for name, q := range items[i].Default {
-			limits[name] = q
-		}
+		maps.Copy(requests, items[i].DefaultRequest)
+		maps.Copy(limits, items[i].Default)
 	}
 	var notes []string
 	for i := range pod.Spec.Containers {

@@ -73,6 +73,7 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 	b.client.KV = etcd3.NewETCDLatencyTracker(b.client.KV)
 	if b.embedded != nil {
 		// The in-process client has no endpoint that etcd3.New could ask.
+		//nolint:contextcheck // the check outlives Open, as long as the client does
 		feature.DefaultFeatureSupportChecker.CheckClient(b.client.Ctx(), embeddedProbe{b.client.Client}, storage.RequestWatchProgress)
 	}
 	b.compactor = etcd3.NewCompactor(b.client.Client, cfg.CompactionInterval, clock.RealClock{}, nil)

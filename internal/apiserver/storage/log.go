@@ -3,6 +3,8 @@ package storage
 import (
 	"errors"
 	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -32,16 +34,17 @@ func newFatality() *fatality { return &fatality{reason: make(chan error, 1)} }
 
 // OnWrite implements zapcore.CheckWriteHook.
 func (f *fatality) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
-	text := entry.Message
+	var text strings.Builder
+	text.WriteString(entry.Message)
 	for _, field := range fields {
 		if err, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
-			text += ": " + err.Error()
+			text.WriteString(": " + err.Error())
 		}
 	}
 	if f.started.Load() {
-		panic("etcd: " + text)
+		panic("etcd: " + text.String())
 	}
-	f.fail(errors.New(text))
+	f.fail(errors.New(text.String()))
 	runtime.Goexit()
 }
 
@@ -70,7 +73,7 @@ func (klogCore) Enabled(level zapcore.Level) bool {
 }
 
 func (c klogCore) With(fields []zapcore.Field) zapcore.Core {
-	return klogCore{fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+	return klogCore{fields: append(slices.Clip(c.fields), fields...)}
 }
 
 func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -82,7 +85,7 @@ func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zap
 
 func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	enc := zapcore.NewMapObjectEncoder()
-	for _, f := range append(c.fields[:len(c.fields):len(c.fields)], fields...) {
+	for _, f := range append(slices.Clip(c.fields), fields...) {
 		f.AddTo(enc)
 	}
 	kv := make([]any, 0, 2*len(enc.Fields))

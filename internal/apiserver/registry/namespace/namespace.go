@@ -67,7 +67,7 @@ func (s *Store) ConvertToTable(ctx context.Context, obj, opts runtime.Object) (*
 	return s.store.ConvertToTable(ctx, obj, opts)
 }
 
-// GetCreateStrategy, GetUpdateStrategy and GetDeleteStrategy implement GenericStore.
+// GetCreateStrategy implements GenericStore.
 func (s *Store) GetCreateStrategy() rest.RESTCreateStrategy { return s.store.CreateStrategy }
 
 // GetUpdateStrategy implements GenericStore.

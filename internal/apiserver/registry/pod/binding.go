@@ -118,7 +118,7 @@ func (b *Binding) assign(ctx context.Context, binding *corev1.Binding, dryRun bo
 	}
 	err = storeerr.InterpretGetError(err, resource, binding.Name)
 	err = storeerr.InterpretUpdateError(err, resource, binding.Name)
-	if _, ok := err.(apierrors.APIStatus); !ok { //nolint:errorlint // only an API status itself answers the client
+	if _, ok := err.(apierrors.APIStatus); !ok {
 		resource.Resource += "/binding"
 		err = apierrors.NewConflict(resource, binding.Name, err)
 	}

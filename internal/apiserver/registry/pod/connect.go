@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -192,10 +193,8 @@ func pickContainer(name string, p *corev1.Pod) (string, error) {
 		}
 		return "", apierrors.NewBadRequest(msg)
 	}
-	for _, have := range all {
-		if have == name {
-			return name, nil
-		}
+	if slices.Contains(all, name) {
+		return name, nil
 	}
 	return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, p.Name))
 }

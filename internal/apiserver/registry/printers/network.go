@@ -75,8 +75,6 @@ func servicePorts(ports []corev1.ServicePort) string {
 }
 
 // Endpoints is the table of endpoints.
-//
-//nolint:staticcheck // deprecated, but served
 var Endpoints = registry.Table[*corev1.Endpoints]{
 	Columns: []metav1.TableColumnDefinition{
 		nameColumn, column("Endpoints", corev1.Endpoints{}.SwaggerDoc()["subsets"]), ageColumn,

@@ -1,6 +1,7 @@
 package printers
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -61,11 +62,8 @@ var accessModes = []struct {
 func modes(list []corev1.PersistentVolumeAccessMode) string {
 	var out []string
 	for _, m := range accessModes {
-		for _, have := range list {
-			if have == m.mode {
-				out = append(out, m.short)
-				break
-			}
+		if slices.Contains(list, m.mode) {
+			out = append(out, m.short)
 		}
 	}
 	return strings.Join(out, ",")

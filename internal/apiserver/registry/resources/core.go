@@ -181,7 +181,7 @@ func services(deps Deps) registry.Row[*corev1.Service] {
 	}
 }
 
-func endpoints() registry.Row[*corev1.Endpoints] { //nolint:staticcheck // deprecated, but served
+func endpoints() registry.Row[*corev1.Endpoints] {
 	return registry.Row[*corev1.Endpoints]{
 		Resource:   gvr(corev1.SchemeGroupVersion, "endpoints"),
 		Kind:       "Endpoints",

@@ -40,6 +40,7 @@ func reviewToken(ctx context.Context, who authenticator.Request, audiences []str
 		wanted = audiences
 	}
 	// Only the token counts: not the certificate, nor who asks.
+	//nolint:contextcheck // the token's user must not inherit the caller's
 	req := (&http.Request{Header: http.Header{"Authorization": {"Bearer " + q.Spec.Token}}}).WithContext(
 		authenticator.WithAudiences(context.WithoutCancel(withoutUser{ctx}), wanted))
 	resp, ok, err := who.AuthenticateRequest(req)

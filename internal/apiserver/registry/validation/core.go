@@ -228,8 +228,6 @@ func NamespaceStatus(n, _ *corev1.Namespace) field.ErrorList {
 }
 
 // Endpoints checks endpoints.
-//
-//nolint:staticcheck // deprecated, but served
 func Endpoints(e *corev1.Endpoints) field.ErrorList {
 	p := &problems{}
 	for i := range e.Subsets {

@@ -172,7 +172,7 @@ func onlyAdditions(term, old corev1.NodeSelectorTerm) bool {
 		return false
 	}
 	begins := func(list, with []corev1.NodeSelectorRequirement) bool {
-		return len(list) >= len(with) && apiequality.Semantic.DeepEqual(list[:len(with)], with[:len(with):len(with)])
+		return len(list) >= len(with) && apiequality.Semantic.DeepEqual(list[:len(with)], slices.Clip(with))
 	}
 	return (len(old.MatchExpressions) == 0 || begins(term.MatchExpressions, old.MatchExpressions)) &&
 		(len(old.MatchFields) == 0 || begins(term.MatchFields, old.MatchFields))
