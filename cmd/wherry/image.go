@@ -190,7 +190,7 @@ func imagePullCommand(d *dirs) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					fmt.Fprintf(cmd.OutOrStdout(), "pulled %s\n", label(img))
+					fmt.Fprintf(cmd.OutOrStdout(), "pulled %s %s\n", ref, img.ID)
 				}
 				return nil
 			})

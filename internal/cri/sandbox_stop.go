@@ -37,7 +37,7 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 func (s *Server) stopSandbox(ctx context.Context, b *sandbox) (err error) {
 	ctx, span := trace.Start(ctx, "cri: stop sandbox")
 	defer func() { _ = trace.End(span, err) }()
-	if err := s.killContainersOf(ctx, b); err != nil {
+	if err := s.eachContainer(b, func(c *container) error { return s.stopContainer(ctx, c, 0) }); err != nil {
 		return err
 	}
 	was := b.current().Phase
@@ -54,12 +54,12 @@ func (s *Server) stopSandbox(ctx context.Context, b *sandbox) (err error) {
 	return nil
 }
 
-// killContainersOf ends all containers at once.
-func (s *Server) killContainersOf(ctx context.Context, b *sandbox) error {
+// eachContainer does the same to all containers of a sandbox at once.
+func (s *Server) eachContainer(b *sandbox, do func(*container) error) error {
 	cs := s.containersOf(b.id)
 	errs := make(chan error, len(cs))
 	for _, c := range cs {
-		go func() { errs <- s.stopContainer(ctx, c, 0) }()
+		go func() { errs <- do(c) }()
 	}
 	var all []error
 	for range cs {
@@ -157,10 +157,8 @@ func (s *Server) removeSandbox(ctx context.Context, b *sandbox) (err error) {
 	if err := s.stopSandbox(ctx, b); err != nil {
 		return err
 	}
-	for _, c := range s.containersOf(b.id) {
-		if err := s.removeContainer(ctx, c); err != nil {
-			return err
-		}
+	if err := s.eachContainer(b, func(c *container) error { return s.removeContainer(ctx, c) }); err != nil {
+		return err
 	}
 	if err := s.clearSandbox(ctx, b); err != nil {
 		return err

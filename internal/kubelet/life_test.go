@@ -315,6 +315,21 @@ func TestGracePeriod(t *testing.T) {
 	})
 }
 
+// Grace periods below two seconds were prolonged to two.
+func TestShortGracePeriodIsNotProlonged(t *testing.T) {
+	run(t, func(w *world) {
+		w.behave(map[string]fakecri.Behaviour{"c": {IgnoreTerm: true}})
+		w.create(plainPod("a", v1.RestartPolicyAlways, container("c")))
+		w.pass(time.Second)
+		w.remove("a", 1)
+		w.pass(1500 * time.Millisecond)
+		if !w.gone("a") {
+			w.dump()
+			t.Error("a is not gone after its grace period of 1 s")
+		}
+	})
+}
+
 func TestObjectsThatComeLater(t *testing.T) {
 	run(t, func(w *world) {
 		c := container("c")

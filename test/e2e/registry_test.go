@@ -51,8 +51,9 @@ func TestImageFromARegistry(t *testing.T) {
 	c.awaitEvent("pulled", "Pulled")
 	c.delete("pulled")
 
+	// The same image as before, so that it has two names now: the answer is about the one asked for.
 	other := pushBusybox(t, "by/hand:1")
-	if out := c.must("image", "pull", other); !strings.Contains(out, "pulled "+other) {
+	if out := c.must("image", "pull", other); !strings.Contains(out, "pulled "+other+" sha256:") {
 		t.Error(out)
 	}
 	c.create(busybox("never", func(p *v1.Pod) {

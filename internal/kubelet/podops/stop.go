@@ -15,14 +15,16 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// minGrace is what a container has between the stop signal and the kill, even when
-// its preStop hook used the grace period up.
-const minGrace = 2 * time.Second
+// hookGrace is what a container has between the stop signal and the kill when its
+// preStop hook used the grace period up.
+const hookGrace = 2 * time.Second
 
 // stopContainer runs the preStop hook and stops the container by the deadline.
 func (o *Ops) stopContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
 	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Killing", "%s", op.Message)
+	least := time.Duration(0)
 	if hook := o.preStop(ctx, op, in); hook != nil {
+		least = hookGrace
 		if _, begun := o.stopHooks.LoadOrStore(op.ID, true); !begun {
 			o.runPreStop(ctx, op, in, hook)
 		}
@@ -30,7 +32,7 @@ func (o *Ops) stopContainer(ctx context.Context, op podplan.Op, in *podplan.Inpu
 	if ctx.Err() != nil {
 		return failed(ctx.Err())
 	}
-	grace := max(time.Until(op.Deadline), minGrace)
+	grace := max(time.Until(op.Deadline), least)
 	if err := o.Runtime.StopContainer(ctx, op.ID, int64(math.Ceil(grace.Seconds()-0.05))); err != nil && !notFound(err) {
 		if ctx.Err() == nil {
 			o.event(in.Pod, v1.EventTypeWarning, "FailedKillPod", "error killing pod: failed to \"KillContainer\" for %q: %v", op.Name, detail(err))

@@ -8,7 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// minStop is what a container has to shut down, however short its grace period.
+// minStop is what a container has to shut down when its grace period is zero or has
+// passed before its turn came.
 const minStop = 2 * time.Second
 
 // ending decides whether the pod must end, and why.
@@ -124,6 +125,10 @@ func (p *planner) building() bool {
 // stopAll stops what is live, sidecars last.
 func (p *planner) stopAll(e Ending) {
 	deadline := p.endDeadline(e)
+	soonest := p.now.Add(minStop)
+	if g := p.endGrace(e); g > 0 {
+		soonest = p.now.Add(min(g, minStop))
+	}
 	var sidecars []*Container
 	others := false
 	for i := range p.in.Containers {
@@ -136,7 +141,7 @@ func (p *planner) stopAll(e Ending) {
 			continue
 		}
 		others = true
-		p.stopBy(c, deadline)
+		p.stopBy(c, later(deadline, soonest))
 	}
 	order := func(c *Container) int {
 		return slices.IndexFunc(p.in.Pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
@@ -145,7 +150,7 @@ func (p *planner) stopAll(e Ending) {
 	for i, c := range sidecars {
 		// A sidecar waits for its turn, but not beyond the grace period.
 		if !others && i == 0 || !deadline.After(p.now) {
-			p.stopBy(c, deadline)
+			p.stopBy(c, later(deadline, soonest))
 			continue
 		}
 		p.recheck(deadline)
@@ -156,9 +161,6 @@ func (p *planner) stopAll(e Ending) {
 // stopBy stops an instance; a deadline that came nearer replaces a stop in flight.
 func (p *planner) stopBy(c *Container, deadline time.Time) {
 	p.watchReadiness(c)
-	if soonest := p.now.Add(minStop); deadline.Before(soonest) {
-		deadline = soonest
-	}
 	op := Op{Kind: StopContainer, Name: c.Name, ID: c.ID, Deadline: deadline, Message: "Stopping container " + c.Name}
 	if f, ok := p.in.InFlight[op.Key()]; ok && !f.Canceled && !deadline.Before(f.Op.Deadline) {
 		p.want(f.Op)
@@ -175,12 +177,21 @@ func (p *planner) watchReadiness(c *Container) {
 }
 
 // endDeadline is when what still runs is killed.
-func (p *planner) endDeadline(e Ending) time.Time {
+func (p *planner) endDeadline(e Ending) time.Time { return e.Since.Add(p.endGrace(e)) }
+
+func (p *planner) endGrace(e Ending) time.Duration {
 	g := grace(p.in.Pod)
 	if e.Grace != nil {
 		g = *e.Grace
 	}
-	return e.Since.Add(time.Duration(g) * time.Second)
+	return time.Duration(g) * time.Second
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // endSandboxes stops, or for a pod that is to be gone removes, every sandbox, and
