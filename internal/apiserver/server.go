@@ -95,7 +95,7 @@ func (s *Server) open(ctx context.Context) error {
 	if s.backend, err = storage.Open(ctx, s.storageConfig()); err != nil {
 		return err
 	}
-	if err := s.buildStores(); err != nil {
+	if err := s.buildStores(ctx); err != nil {
 		return err
 	}
 	if err := s.makeAuth(); err != nil {
@@ -165,8 +165,8 @@ var storagePrefixes = map[schema.GroupResource]string{
 	{Group: "node.k8s.io", Resource: "runtimeclasses"}: "runtimeclasses",
 }
 
-func (s *Server) buildStores() error {
-	deps, err := s.deps()
+func (s *Server) buildStores(ctx context.Context) error {
+	deps, err := s.deps(ctx)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (s *Server) buildStores() error {
 }
 
 // deps is what the rows of the table get from us.
-func (s *Server) deps() (resources.Deps, error) {
+func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
 	s.lookup = registry.NewLookup()
 	files := node.TLS{CertFile: s.creds.kubeletCert, KeyFile: s.creds.kubeletKey, CAFile: s.creds.kubeletRoot}
 	var err error
@@ -194,7 +194,7 @@ func (s *Server) deps() (resources.Deps, error) {
 	if err != nil {
 		return resources.Deps{}, err
 	}
-	s.services = service.NewAllocator(s.cfg.ServiceCIDR, s.backend)
+	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.backend)
 	return resources.Deps{
 		Lookup:   s.lookup,
 		Services: s.services,

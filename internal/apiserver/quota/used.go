@@ -19,7 +19,7 @@ import (
 
 var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
 
-// Used returns what the quota's namespace uses of each resource that it limits, and
+// Used returns what the quota's namespace uses now of each resource that it limits, and
 // the UIDs of the objects it counted.
 func Used(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota) (corev1.ResourceList, map[types.UID]bool, error) {
 	used, seen := corev1.ResourceList{}, map[types.UID]bool{}
@@ -27,7 +27,7 @@ func Used(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota)
 		if lookup.Store(resource) == nil {
 			continue
 		}
-		list, err := registry.List[runtime.Object](ctx, lookup, resource, q.Namespace, everything)
+		list, err := registry.ListLive[runtime.Object](ctx, lookup, resource, q.Namespace, everything)
 		if err != nil {
 			return nil, nil, fmt.Errorf("usage of quota %s/%s: %w", q.Namespace, q.Name, err)
 		}

@@ -81,6 +81,11 @@ func List[L runtime.Object](ctx context.Context, l *Lookup, resource schema.Grou
 	return listAt[L](ctx, l, resource, namespace, p, "0")
 }
 
+// ListLive is List with what storage has now.
+func ListLive[L runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace string, p storage.SelectionPredicate) (L, error) {
+	return listAt[L](ctx, l, resource, namespace, p, "")
+}
+
 // PodsOn returns the pods bound to a node, as storage has them now. They are shared:
 // the caller must not change them.
 func PodsOn(ctx context.Context, l *Lookup, node string) ([]corev1.Pod, error) {

@@ -34,14 +34,18 @@ type Claims interface {
 
 // Allocator hands out addresses and node ports.
 type Allocator struct {
+	// ctx is for what the hook after a deletion does, which gets none: the claims must go
+	// whatever became of the request.
+	ctx    context.Context
 	cidr   *net.IPNet
 	claims Claims
 	size   int64
 }
 
-// NewAllocator returns an allocator for the range.
-func NewAllocator(cidr *net.IPNet, claims Claims) *Allocator {
-	return &Allocator{cidr: cidr, claims: claims, size: utilnet.RangeSize(cidr)}
+// NewAllocator returns an allocator for the range. The values of ctx, not its end, are
+// what the allocator uses.
+func NewAllocator(ctx context.Context, cidr *net.IPNet, claims Claims) *Allocator {
+	return &Allocator{ctx: context.WithoutCancel(ctx), cidr: cidr, claims: claims, size: utilnet.RangeSize(cidr)}
 }
 
 // Family is the address family of the range.

@@ -58,9 +58,7 @@ func (a *Allocator) afterDelete(obj runtime.Object, opts *metav1.DeleteOptions) 
 		return
 	}
 	s := obj.(*corev1.Service)
-	// The hook has no context; the request that deleted the service is over for its
-	// client by now, and the claim must go whatever became of it.
-	a.release(context.TODO(), claimsOf(s))
+	a.release(a.ctx, claimsOf(s))
 }
 
 func (a *Allocator) release(ctx context.Context, claims []claim) {
