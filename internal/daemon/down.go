@@ -214,8 +214,17 @@ func purgeData(cfg config.Config) error {
 			errs = append(errs, removeLinks(containerLogsDir(&cfg), l), os.RemoveAll(l))
 		}
 	}
-	errs = append(errs, os.RemoveAll(cfg.DataDir), removeEmpty(cfg.ManifestDir), removeEmpty(filepath.Dir(config.DefaultManifestDir)))
+	errs = append(errs, removeFolder(cfg.DataDir), removeEmpty(cfg.ManifestDir), removeEmpty(filepath.Dir(config.DefaultManifestDir)))
 	return errors.Join(errs...)
+}
+
+// removeFolder removes a folder, or what is in it where it is a disk of its own.
+func removeFolder(dir string) error {
+	err := os.RemoveAll(dir)
+	if left, listErr := os.ReadDir(dir); errors.Is(err, unix.EBUSY) && listErr == nil && len(left) == 0 {
+		return nil
+	}
+	return err
 }
 
 // removeEmpty removes a folder that `wherry up` may have made, unless somebody has

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +12,11 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"wherry.dev/test/images"
 )
 
 // failsWith runs `wherry up` on a fresh instance and wants one clear line.
@@ -68,16 +75,93 @@ func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
 	}
 }
 
+// smallDisk gives the instance a disk of its own.
+func (c *cluster) smallDisk(size string) {
+	c.t.Helper()
+	if err := os.MkdirAll(c.data, 0o700); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", c.data, "tmpfs", 0, "size="+size); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		c.purge()
+		c.started = false
+		if err := unix.Unmount(c.data, 0); err != nil {
+			c.t.Errorf("unmount %s: %v", c.data, err)
+		}
+	})
+}
+
 func TestFullDiskIsRefused(t *testing.T) {
 	c := newCluster(t)
-	if err := os.MkdirAll(c.data, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", c.data, "tmpfs", 0, "size=8m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(c.data, unix.MNT_DETACH) })
+	c.smallDisk("8m")
 	c.failsWith("is full: ", c.upCommand())
+}
+
+// A disk that fills up later stops the daemon at the latest when etcd cannot write. The
+// containers do not notice, and once there is room it goes on with all that was said to
+// be stored.
+func TestDiskThatFillsUpLosesNothing(t *testing.T) {
+	c := newCluster(t)
+	c.smallDisk("400m")
+	c.addImage("busybox.tar", images.SaveBusybox)
+	c.up()
+	c.create(busybox("before"))
+	before := c.await("before", "ready", ready)
+	fill := filepath.Join(c.data, "fill")
+	if err := fillDisk(fill); err != nil {
+		t.Fatal(err)
+	}
+	stored := c.createUntilRefused(strings.Repeat("x", 900<<10))
+	c.failsWith("is full: ", c.upCommand())
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	c.up()
+	for _, name := range stored {
+		if _, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	c.create(busybox("after"))
+	c.await("after", "ready", ready)
+	if now := c.get("before").Status.ContainerStatuses[0]; now.ContainerID != before.Status.ContainerStatuses[0].ContainerID {
+		t.Errorf("was %s, is %+v", before.Status.ContainerStatuses[0].ContainerID, now)
+	}
+}
+
+func fillDisk(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	chunk := make([]byte, 1<<20)
+	for err == nil {
+		_, err = f.Write(chunk)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		return errors.Join(err, f.Close())
+	}
+	return f.Close()
+}
+
+// createUntilRefused creates config maps until the daemon is gone, and returns the names
+// of those that it confirmed.
+func (c *cluster) createUntilRefused(data string) (stored []string) {
+	c.t.Helper()
+	for i := range 200 {
+		name := fmt.Sprintf("big-%d", i)
+		_, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Create(c.t.Context(),
+			&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"x": data}}, metav1.CreateOptions{})
+		if err == nil {
+			stored = append(stored, name)
+		} else if utilnet.IsConnectionRefused(err) {
+			return stored
+		}
+	}
+	c.t.Fatalf("%d objects of %d bytes went onto a full disk", len(stored), len(data))
+	return nil
 }
 
 func TestSecondDaemonOfTheSameInstanceIsRefused(t *testing.T) {

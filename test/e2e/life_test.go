@@ -63,6 +63,27 @@ func TestProbes(t *testing.T) {
 	c.delete("probed")
 }
 
+func TestGRPCProbes(t *testing.T) {
+	c := newCluster(t)
+	c.addImage("health.tar", saveProgram(t, "wherry.dev/test/images/health", "wherry.dev/health:1"))
+	c.up()
+	c.create(busybox("grpc", func(p *v1.Pod) {
+		m := &p.Spec.Containers[0]
+		m.Image, m.Command = "wherry.dev/health:1", []string{"/program"}
+		h := v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 9090, Service: new("tool")}}
+		m.StartupProbe = &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 30}
+		m.ReadinessProbe = &v1.Probe{ProbeHandler: h, PeriodSeconds: 1}
+		m.LivenessProbe = &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 2}
+	}))
+	c.await("grpc", "ready", ready)
+	c.exec("grpc", "/program", "sick")
+	c.await("grpc", "restarted", func(p *v1.Pod) bool { return ready(p) && p.Status.ContainerStatuses[0].RestartCount > 0 })
+	if events := c.kubectl("get", "events"); !strings.Contains(events, `Liveness probe failed: service unhealthy (responded with "NOT_SERVING")`) {
+		t.Error(events)
+	}
+	c.delete("grpc")
+}
+
 func TestTerminationKeepsTheGracePeriod(t *testing.T) {
 	c := startCluster(t)
 	c.create(busybox("polite", script("trap 'echo bye; exit 0' TERM; while true; do sleep 1000 & wait $!; done")))

@@ -148,7 +148,7 @@ type Worker struct {
 	transitions []Transition
 	toldEnding  string
 	pulling     time.Duration
-	troubles    int // observations that failed in a row
+	troubles    int // looks that failed in a row
 	flying      sync.WaitGroup
 }
 
@@ -325,7 +325,6 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 		}
 		return w.trouble(ctx, err), false
 	}
-	w.troubles = 0
 	w.admit(ctx, &in)
 	now := time.Now()
 	plan := podplan.Next(in, now)
@@ -334,6 +333,7 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 			return w.trouble(ctx, err), false
 		}
 	}
+	w.troubles = 0
 	in.Record = plan.Record
 	w.report(&in, &plan, now)
 	w.cancelDropped(plan)
