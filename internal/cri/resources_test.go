@@ -20,6 +20,9 @@ func TestResourcesAndStats(t *testing.T) {
 	if got := n.exec(id, "cat", "/proc/1/oom_score_adj"); got != "900\n" {
 		t.Errorf("oom_score_adj %q", got)
 	}
+	if got := n.exec(id, "cat", "/proc/self/oom_score_adj"); got != "900\n" {
+		t.Errorf("oom_score_adj of a command %q", got) // it was 0 with crun
+	}
 	limit := func() uint64 {
 		st, err := cgroup.ReadStats(n.containers[id].rec.Cgroup)
 		n.must(err)

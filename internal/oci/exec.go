@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -73,7 +74,23 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	if err := r.startIn(e.cmd, p); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s exec: %w", r.Name, err), e.cleanup())
 	}
+	if err := e.setOOMScore(o.Process.OOMScoreAdj); err != nil {
+		return nil, errors.Join(err, e.cmd.Process.Kill(), e.cmd.Wait(), e.cleanup())
+	}
 	return e, nil
+}
+
+// setOOMScore gives the runtime's process the score of the container, which the command
+// then inherits: crun sets it for a container's first process only.
+func (e *Exec) setOOMScore(score *int) error {
+	if score == nil {
+		return nil
+	}
+	err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", e.cmd.Process.Pid), strconv.AppendInt(nil, int64(*score), 10), 0)
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("OOM score of the command: %w", err)
+	}
+	return nil
 }
 
 func (e *Exec) file(name string) string { return filepath.Join(e.dir, name) }
