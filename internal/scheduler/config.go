@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -8,8 +9,13 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	componentconfig "k8s.io/component-base/config"
+	componentconfigv1 "k8s.io/component-base/config/v1alpha1"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"wherry.dev/internal/scheduler/framework"
@@ -21,6 +27,9 @@ type Config struct {
 	Profiles       []ProfileConfig
 	InitialBackoff time.Duration
 	MaxBackoff     time.Duration
+	// Of a scheduler that runs as a process of its own:
+	Kubeconfig     string
+	LeaderElection componentconfig.LeaderElectionConfiguration
 }
 
 // ProfileConfig is what one schedulerName does.
@@ -33,7 +42,18 @@ type ProfileConfig struct {
 
 // DefaultConfig is one profile, default-scheduler, with the default plugins.
 func DefaultConfig() Config {
-	return Config{Profiles: []ProfileConfig{{SchedulerName: v1.DefaultSchedulerName}}}
+	return Config{
+		Profiles: []ProfileConfig{{SchedulerName: v1.DefaultSchedulerName}},
+		LeaderElection: componentconfig.LeaderElectionConfiguration{
+			LeaderElect:       true,
+			LeaseDuration:     metav1.Duration{Duration: 15 * time.Second},
+			RenewDeadline:     metav1.Duration{Duration: 10 * time.Second},
+			RetryPeriod:       metav1.Duration{Duration: 2 * time.Second},
+			ResourceLock:      resourcelock.LeasesResourceLock,
+			ResourceName:      "kube-scheduler",
+			ResourceNamespace: metav1.NamespaceSystem,
+		},
+	}
 }
 
 // LoadConfig reads a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
@@ -63,7 +83,9 @@ func convert(path string, in *configv1.KubeSchedulerConfiguration) (Config, []st
 	warn(len(in.Extenders) > 0, "extenders")
 	warn(in.PercentageOfNodesToScore != nil, "percentageOfNodesToScore")
 	warn(in.Parallelism != nil, "parallelism")
-	c := Config{}
+	c := DefaultConfig()
+	c.Kubeconfig = in.ClientConnection.Kubeconfig
+	leaderElection(&c.LeaderElection, &in.LeaderElection)
 	if s := in.PodInitialBackoffSeconds; s != nil {
 		c.InitialBackoff = time.Duration(*s) * time.Second
 	}
@@ -73,15 +95,26 @@ func convert(path string, in *configv1.KubeSchedulerConfiguration) (Config, []st
 	if c.MaxBackoff > 0 && c.MaxBackoff < c.InitialBackoff {
 		return c, nil, fmt.Errorf("scheduler configuration %s: podMaxBackoffSeconds must not be less than podInitialBackoffSeconds", path)
 	}
+	if len(in.Profiles) > 0 {
+		c.Profiles = nil
+	}
 	for i := range in.Profiles {
 		p := &in.Profiles[i]
 		warn(len(p.PluginConfig) > 0, fmt.Sprintf("profiles[%d].pluginConfig", i))
 		c.Profiles = append(c.Profiles, convertProfile(p))
 	}
-	if len(c.Profiles) == 0 {
-		c.Profiles = DefaultConfig().Profiles
-	}
 	return c, warnings, nil
+}
+
+// leaderElection takes over what the file sets.
+func leaderElection(c *componentconfig.LeaderElectionConfiguration, in *componentconfigv1.LeaderElectionConfiguration) {
+	c.LeaderElect = ptr.Deref(in.LeaderElect, c.LeaderElect)
+	c.LeaseDuration = cmp.Or(in.LeaseDuration, c.LeaseDuration)
+	c.RenewDeadline = cmp.Or(in.RenewDeadline, c.RenewDeadline)
+	c.RetryPeriod = cmp.Or(in.RetryPeriod, c.RetryPeriod)
+	c.ResourceLock = cmp.Or(in.ResourceLock, c.ResourceLock)
+	c.ResourceName = cmp.Or(in.ResourceName, c.ResourceName)
+	c.ResourceNamespace = cmp.Or(in.ResourceNamespace, c.ResourceNamespace)
 }
 
 func convertProfile(p *configv1.KubeSchedulerProfile) ProfileConfig {

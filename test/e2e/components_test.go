@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -39,7 +42,7 @@ func TestEachComponentAlone(t *testing.T) {
 		}
 	}
 	p.apiserver()
-	p.start("scheduler", "--kubeconfig", p.kubeconfig("scheduler", "system:kube-scheduler"))
+	stopFirst := p.scheduler()
 	p.runtime()
 	p.kubelet()
 	// without a service account controller there is none in the namespace
@@ -56,12 +59,44 @@ func TestEachComponentAlone(t *testing.T) {
 		t.Errorf("exec %q", got)
 	}
 	c.delete("alone")
+
+	p.scheduler()
+	stopFirst() // and gives its lease to the second
+	c.create(busybox("later"))
+	c.await("later", "ready", ready)
+	c.delete("later")
 }
 
-// start runs a component until the test is over, then ends it by SIGTERM.
-func (p *parts) start(args ...string) {
+// scheduler starts one more scheduler, with its own view of health and metrics.
+func (p *parts) scheduler() (stop func()) {
 	p.t.Helper()
-	log, err := os.Create(filepath.Join(p.dir, args[0]+".log"))
+	port := strconv.Itoa(freePort(p.t))
+	kubeconfig := p.kubeconfig("scheduler", "system:kube-scheduler")
+	stop = p.start("scheduler", "--secure-port", port, "--bind-address", "127.0.0.1",
+		"--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig)
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // it made its certificate itself
+	}}
+	p.t.Cleanup(client.CloseIdleConnections)
+	get := func(path string) int {
+		resp, err := client.Get("https://127.0.0.1:" + port + path)
+		if err != nil {
+			return 0
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	p.until("the scheduler is not healthy", func() bool { return get("/healthz") == http.StatusOK })
+	if code := get("/metrics"); code != http.StatusForbidden {
+		p.t.Errorf("metrics for anybody: %d", code)
+	}
+	return stop
+}
+
+// start runs a component until stop, or the test's end, ends it by SIGTERM.
+func (p *parts) start(args ...string) (stop func()) {
+	p.t.Helper()
+	log, err := os.CreateTemp(p.dir, args[0]+"-*.log")
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -70,7 +105,7 @@ func (p *parts) start(args ...string) {
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	p.t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself; Wait tells
 		err := cmd.Wait()
 		_ = log.Close()
@@ -83,6 +118,8 @@ func (p *parts) start(args ...string) {
 			}
 		}
 	})
+	p.t.Cleanup(stop)
+	return stop
 }
 
 // until waits for something that no watch can tell, because it is not there yet.

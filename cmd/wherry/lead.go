@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	componentconfig "k8s.io/component-base/config"
+)
+
+// lead runs a component while this process holds the lease. When ctx ends it gives the
+// lease back, after the component has ended. Losing the lease is an error: what ran must
+// not go on beside the next leader.
+func lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, run func(context.Context) error) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	lock, err := resourcelock.NewFromKubeconfig(c.ResourceLock, c.ResourceNamespace, c.ResourceName,
+		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}, cfg, c.RenewDeadline.Duration)
+	if err != nil {
+		return fmt.Errorf("leader election: %w", err)
+	}
+	electing, stopElecting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopElecting()
+	var leads atomic.Bool
+	ended := make(chan error, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock:            lock,
+		LeaseDuration:   c.LeaseDuration.Duration,
+		RenewDeadline:   c.RenewDeadline.Duration,
+		RetryPeriod:     c.RetryPeriod.Duration,
+		ReleaseOnCancel: true,
+		Name:            c.ResourceName,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(leading context.Context) {
+				leads.Store(true)
+				running, stop := context.WithCancel(ctx)
+				defer stop()
+				defer context.AfterFunc(leading, stop)()
+				ended <- run(running)
+				stopElecting()
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("leader election: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() {
+		if !leads.Load() {
+			stopElecting()
+		}
+	})()
+	elector.Run(electing)
+	if electing.Err() == nil {
+		return errors.Join(fmt.Errorf("the lease %s/%s was lost", c.ResourceNamespace, c.ResourceName), <-ended)
+	}
+	select {
+	case err := <-ended:
+		return err
+	default: // told to stop before it led
+		return nil
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+// serving is how a control plane component that runs alone shows its health, metrics
+// and profiles: over TLS, to whom the API server lets see them. Its flags are those of
+// every upstream component.
+type serving struct {
+	secure *options.SecureServingOptionsWithLoopback
+	authn  *options.DelegatingAuthenticationOptions
+	authz  *options.DelegatingAuthorizationOptions
+}
+
+func newServing(component string, port int) serving {
+	s := serving{
+		secure: options.NewSecureServingOptions().WithLoopback(),
+		authn:  options.NewDelegatingAuthenticationOptions(),
+		authz:  options.NewDelegatingAuthorizationOptions(),
+	}
+	s.secure.BindPort = port
+	s.secure.ServerCert.PairName = component
+	s.secure.ServerCert.CertDirectory = "" // made in memory, unless files are given
+	s.authn.TolerateInClusterLookupFailure = true
+	s.authn.RemoteKubeConfigFileOptional = true
+	s.authz.RemoteKubeConfigFileOptional = true
+	s.authz.AlwaysAllowPaths = []string{"/healthz", "/livez", "/readyz"}
+	return s
+}
+
+func (s *serving) addFlags(f *pflag.FlagSet) {
+	s.secure.AddFlags(f)
+	s.authn.AddFlags(f)
+	s.authz.AddFlags(f)
+}
+
+// start serves until stop is called; not at all with port 0.
+func (s *serving) start() (stop func(), err error) {
+	if errs := append(append(s.secure.Validate(), s.authn.Validate()...), s.authz.Validate()...); len(errs) > 0 {
+		return nil, utilerrors.NewAggregate(errs)
+	}
+	if s.secure.BindPort == 0 && s.secure.Listener == nil {
+		return func() {}, nil
+	}
+	if err := s.secure.MaybeDefaultWithSelfSignedCerts("localhost", nil, []net.IP{net.IPv4(127, 0, 0, 1)}); err != nil {
+		return nil, fmt.Errorf("serving certificate: %w", err)
+	}
+	var info *server.SecureServingInfo
+	var loopback *rest.Config
+	if err := s.secure.ApplyTo(&info, &loopback); err != nil {
+		return nil, err
+	}
+	handler, err := s.handler(info)
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	stopped, listenerStopped, err := info.Serve(handler, time.Second, ended)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		close(ended)
+		<-listenerStopped
+		<-stopped
+	}, nil
+}
+
+func (s *serving) handler(info *server.SecureServingInfo) (http.Handler, error) {
+	var authn server.AuthenticationInfo
+	if err := s.authn.ApplyTo(&authn, info, nil); err != nil {
+		return nil, fmt.Errorf("authentication: %w", err)
+	}
+	var authz server.AuthorizationInfo
+	if err := s.authz.ApplyTo(&authz); err != nil {
+		return nil, fmt.Errorf("authorization: %w", err)
+	}
+	m := mux.NewPathRecorderMux("component")
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		healthz.InstallPathHandler(m, path, healthz.PingHealthz)
+	}
+	m.Handle("/metrics", legacyregistry.Handler())
+	routes.Profiling{}.Install(m)
+	codecs := serializer.NewCodecFactory(runtime.NewScheme())
+	failed := apifilters.Unauthorized(codecs)
+	resolver := &apirequest.RequestInfoFactory{}
+	h := apifilters.WithAuthorization(m, authz.Authorizer, codecs)
+	h = apifilters.WithAuthentication(h, authn.Authenticator, failed, nil, nil)
+	h = apifilters.WithRequestInfo(h, resolver)
+	h = apifilters.WithCacheControl(h)
+	return filters.WithPanicRecovery(h, resolver), nil
+}
