@@ -12,6 +12,8 @@ LINT     := v2.15.0
 DATA_DIR ?= /var/lib/wherry
 RUN_DIR  ?= /run/wherry
 UP_FLAGS ?=
+# Runtimes to compare with, in `make bench-cri`.
+CONTAINERD ?= $(shell command -v containerd)
 
 export CGO_ENABLED = 0
 export WHERRY_DATA_DIR = $(DATA_DIR)
@@ -22,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps build images up down purge test lint bench sim conformance fuzz clean
+.PHONY: help deps build images up down purge test lint bench bench-cri sim conformance fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -58,6 +60,9 @@ $(TOOLS)/golangci-lint-$(LINT):
 
 bench: deps build images ## measure a fresh node: start, batch, restart, delete, idle
 	$(GO) run ./test/bench $(BENCH_FLAGS) $(BIN)
+
+bench-cri: deps build ## measure the runtime beside containerd: make bench-cri [CONTAINERD=/path,/other]
+	$(GO) run ./test/bench/cri $(BENCH_FLAGS) -containerd "$(CONTAINERD)" $(BIN)
 
 sim: ## lives of pods in virtual time: make sim LIVES=100000 SEED=1
 	$(GO) test ./internal/kubelet/... -run 'Sim|Fuzz|Property' -count=1

@@ -1,0 +1,198 @@
+// Package runtimes starts CRI runtimes for tests and benchmarks: `wherry cri`, and
+// containerd to compare with. Each lives in a folder of its own and leaves nothing
+// on the machine when it is closed.
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/cri"
+	"wherry.dev/internal/image"
+	"wherry.dev/internal/mount"
+)
+
+// startTimeout is how long a runtime may take to answer.
+const startTimeout = 30 * time.Second
+
+// Runtime is a CRI runtime that runs.
+type Runtime struct {
+	Name string // as its Version answers
+	// Dir has everything of it; its path is in the arguments of its monitors or shims.
+	Dir string
+	// Cgroup is the parent that pods must be put into.
+	Cgroup string
+	Conn   *grpc.ClientConn
+
+	cmd      *exec.Cmd
+	logFile  string
+	ended    chan struct{}
+	exit     error
+	teardown func(context.Context) error
+}
+
+// network is what pods of one runtime live in.
+func network() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + rand.IntN(64)), byte(rand.IntN(64) * 4), 0}), 22)
+}
+
+func newID() string { return fmt.Sprintf("t%06x", rand.Uint32()&0xffffff) }
+
+// Wherry starts `wherry cri` with the images of the archives. ociRuntime is crun, runc
+// or "" for the default.
+func Wherry(ctx context.Context, wherry, ociRuntime string, archives ...string) (*Runtime, error) {
+	dir, err := os.MkdirTemp("", "wherry-rt-")
+	if err != nil {
+		return nil, err
+	}
+	id, subnet := newID(), network()
+	cfg := cri.Config{
+		Root: filepath.Join(dir, "d", "cri"), State: filepath.Join(dir, "r", "cri"), Socket: filepath.Join(dir, "cri.sock"),
+		InstanceID: id, PodCIDR: subnet, CNIConfDir: filepath.Join(dir, "net.d"),
+	}
+	store := filepath.Join(dir, "d", "store")
+	r := &Runtime{Dir: dir, Cgroup: "/wherry-" + id + "-pods", teardown: func(ctx context.Context) error { return tearDown(ctx, cfg, store) }}
+	if err := importAll(ctx, store, archives); err != nil {
+		return nil, errors.Join(err, r.Close(ctx))
+	}
+	cmd := exec.Command(wherry, "cri", "--listen", "unix://"+cfg.Socket, "--data-dir", filepath.Join(dir, "d"), "--run-dir", filepath.Join(dir, "r"), //nolint:noctx // ended by Close
+		"--instance-id", id, "--pod-cidr", subnet.String(), "--cni-conf-dir", cfg.CNIConfDir, "--runtime", ociRuntime)
+	return r.start(ctx, cmd, cfg.Socket)
+}
+
+func importAll(ctx context.Context, store string, archives []string) (err error) {
+	s, err := image.Open(store)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	for _, a := range archives {
+		if _, err := s.Import(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func tearDown(ctx context.Context, cfg cri.Config, store string) error {
+	images, err := image.Open(store)
+	if err != nil {
+		return err
+	}
+	s, err := cri.New(ctx, cfg, images)
+	if err != nil {
+		return errors.Join(err, images.Close())
+	}
+	return errors.Join(s.Teardown(ctx), images.Close())
+}
+
+// start runs the process until its socket answers.
+func (r *Runtime) start(ctx context.Context, cmd *exec.Cmd, socket string) (*Runtime, error) {
+	r.logFile = filepath.Join(r.Dir, "log")
+	log, err := os.Create(r.logFile)
+	if err != nil {
+		return nil, errors.Join(err, r.Close(ctx))
+	}
+	defer func() { _ = log.Close() }()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, r.Close(ctx))
+	}
+	r.cmd, r.ended = cmd, make(chan struct{})
+	go func() {
+		defer close(r.ended)
+		r.exit = cmd.Wait()
+	}()
+	if err := r.connect(ctx, socket); err != nil {
+		text, _ := os.ReadFile(r.logFile) // what there is of it
+		return nil, errors.Join(fmt.Errorf("%s does not answer: %w\n%s", filepath.Base(cmd.Path), err, text), r.Close(ctx))
+	}
+	return r, nil
+}
+
+func (r *Runtime) connect(ctx context.Context, socket string) error {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}))
+	if err != nil {
+		return err
+	}
+	r.Conn = conn
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for { // the socket comes, and then the service behind it: neither has an event for strangers
+		v, err := runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{})
+		if err == nil {
+			r.Name = v.RuntimeName + " " + strings.TrimPrefix(v.RuntimeVersion, "v")
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-r.ended:
+			return fmt.Errorf("it ended: %w", r.exit)
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// PID is the runtime's process.
+func (r *Runtime) PID() int { return r.cmd.Process.Pid }
+
+// Close removes the pods, stops the runtime and removes what it made.
+func (r *Runtime) Close(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	var errs []error
+	if r.Conn != nil {
+		if r.Name != "" {
+			errs = append(errs, r.removePods(ctx))
+		}
+		errs = append(errs, r.Conn.Close())
+	}
+	if r.cmd != nil {
+		errs = append(errs, r.cmd.Process.Signal(unix.SIGTERM))
+		<-r.ended
+		var status *exec.ExitError
+		if !errors.As(r.exit, &status) { // containerd says how it was ended, by its status
+			errs = append(errs, r.exit)
+		}
+		errs = append(errs, r.teardown(ctx))
+	}
+	if r.Cgroup != "" && cgroup.Exists(r.Cgroup) {
+		errs = append(errs, cgroup.Kill(r.Cgroup), cgroup.Remove(r.Cgroup))
+	}
+	return errors.Join(append(errs, mount.RemoveTree(r.Dir))...)
+}
+
+func (r *Runtime) removePods(ctx context.Context) error {
+	client := runtimeapi.NewRuntimeServiceClient(r.Conn)
+	pods, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range pods.Items {
+		_, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.Id})
+		_, err2 := client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.Id})
+		errs = append(errs, err, err2)
+	}
+	return errors.Join(errs...)
+}
