@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -363,11 +362,6 @@ func (n *node) exec(id string, cmd ...string) string {
 		n.t.Fatalf("exec %q: %v (%s)", cmd, err, errOut)
 	}
 	return string(out)
-}
-
-func exists(path string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(path, &st) == nil
 }
 
 func mustAddr(t testing.TB, s string) netip.Addr {

@@ -76,13 +76,3 @@ func (s *Server) CheckpointPod(context.Context, *runtimeapi.CheckpointPodRequest
 func (s *Server) RestorePod(context.Context, *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
 	return nil, unimplemented("restoring a pod")
 }
-
-// ListMetricDescriptors belongs to metrics by CRI, which are not supported yet.
-func (s *Server) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
-	return nil, unimplemented("the list of metrics by CRI")
-}
-
-// ListPodSandboxMetrics belongs to metrics by CRI, which are not supported yet.
-func (s *Server) ListPodSandboxMetrics(context.Context, *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
-	return nil, unimplemented("the list of pod metrics by CRI")
-}
