@@ -26,6 +26,7 @@ type containerRecord struct {
 	Log        string                                                           `json:"log,omitempty"`
 	Cgroup     string                                                           `json:"cgroup"`
 	StopSignal string                                                           `json:"stopSignal"`
+	Volumes    []string                                                         `json:"volumes,omitempty"` // IDs of images, by the place of the mount
 }
 
 // containerStatus is what has become of it. It is written when the container has

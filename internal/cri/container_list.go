@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -83,12 +84,24 @@ func (s *Server) containerStatus(c *container) *runtimeapi.ContainerStatus {
 		Id: c.id, Metadata: cfg.GetMetadata(), State: st.state(), CreatedAt: c.rec.CreatedAt,
 		StartedAt: st.StartedAt, FinishedAt: st.EndedAt, ExitCode: st.ExitCode, Reason: st.Reason, Message: st.Message,
 		Image: s.imageSpec(c), ImageRef: s.imageRef(c), ImageId: c.rec.ImageID,
-		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), Mounts: cfg.GetMounts(), LogPath: c.rec.Log,
+		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), Mounts: c.mounts(), LogPath: c.rec.Log,
 		Resources:  &runtimeapi.ContainerResources{Linux: st.Resources.m},
 		User:       &runtimeapi.ContainerUser{Linux: user(st)},
 		StopSignal: criSignal(c.rec.StopSignal),
 	}
 	return status
+}
+
+// mounts are those that were asked for, with the digest of each image among them.
+func (c *container) mounts() []*runtimeapi.Mount {
+	all := slices.Clone(c.config().GetMounts())
+	for i, id := range c.rec.Volumes {
+		if id != "" {
+			all[i] = proto.CloneOf(all[i])
+			all[i].Image.ImageRef = id
+		}
+	}
+	return all
 }
 
 func user(st containerStatus) *runtimeapi.LinuxContainerUser {

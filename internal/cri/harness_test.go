@@ -68,6 +68,9 @@ func newNode(t testing.TB, change ...func(*Config)) *node {
 		t.Skip("needs root")
 	}
 	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // for pods with a user namespace
+		t.Fatal(err)
+	}
 	id := fmt.Sprintf("t%06x", rand.Uint32()&0xffffff)
 	n := &node{t: t, dir: dir, cfg: Config{
 		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "run"), Socket: filepath.Join(dir, "run", "cri.sock"),

@@ -56,10 +56,12 @@ type Server struct {
 	runtimes map[string]*oci.Runtime
 	host     oci.Host
 	seccomp  *seccompCache
-	events   *broadcaster
-	flights  flights
-	stream   *streamServer
-	socket   net.Listener
+	// translates tells whether pods can have user namespaces; the first call finds out.
+	translates func() bool
+	events     *broadcaster
+	flights    flights
+	stream     *streamServer
+	socket     net.Listener
 
 	ctx    context.Context // ends when the server closes: watchers and verbs in flight
 	cancel context.CancelFunc
@@ -84,6 +86,7 @@ func New(ctx context.Context, cfg Config, images ImageStore) (*Server, error) {
 		cfg: cfg, images: images, events: newBroadcaster(), seccomp: newSeccompCache(),
 		sandboxes: map[string]*sandbox{}, containers: map[string]*container{},
 	}
+	s.translates = sync.OnceValue(s.probeUserns)
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.open(ctx); err != nil {
 		s.close()

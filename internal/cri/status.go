@@ -34,7 +34,9 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	}
 	for _, name := range append([]string{""}, sortedKeys(s.runtimes)...) {
 		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &runtimeapi.RuntimeHandler{
-			Name: name, Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: s.host.RecursiveReadOnly},
+			Name: name, Features: &runtimeapi.RuntimeHandlerFeatures{
+				RecursiveReadOnlyMounts: s.host.RecursiveReadOnly, UserNamespaces: s.translates(),
+			},
 		})
 	}
 	if !req.GetVerbose() {

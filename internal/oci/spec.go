@@ -38,6 +38,7 @@ type Host struct {
 type Sandbox struct {
 	Hostname   string
 	Namespaces map[specs.LinuxNamespaceType]string // pinned ones: type to path
+	IDMapping  []specs.LinuxIDMapping              // of users and groups in its user namespace, where it has one
 	Shm        string                              // directory that becomes /dev/shm
 	Etc        map[string]string                   // container path → host file: hosts, hostname, resolv.conf
 }
@@ -78,6 +79,8 @@ func Spec(in Input) (*specs.Spec, error) {
 			RootfsPropagation: rootfsPropagation(in.Mounts),
 			Resources:         in.resources(),
 			Devices:           nodes(in.devices()),
+			UIDMappings:       in.Sandbox.IDMapping,
+			GIDMappings:       in.Sandbox.IDMapping,
 		},
 	}
 	if !sec.GetPrivileged() {
