@@ -37,7 +37,7 @@ running when it stops; the next start on the same folders finds them.`,
 			if cfg.Socket, err = socketPath(listen, run); err != nil {
 				return err
 			}
-			if err := mount.Tmpfs(run, 0o700, 0); err != nil {
+			if err := mount.Tmpfs(run, 0o711, 0); err != nil { // pods with a user namespace pass through it
 				return err
 			}
 			cfg.Root, cfg.State = filepath.Join(data, "cri"), filepath.Join(run, "cri")
