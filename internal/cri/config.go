@@ -41,6 +41,8 @@ type Config struct {
 	CNIConfDir string       // "" uses our bridge always
 	CNIBinDirs []string
 
+	CDISpecDirs []string // of devices by CDI; nil is /etc/cdi and /var/run/cdi
+
 	StreamAddress string // where exec, attach and port-forward are served; "" is 127.0.0.1:0
 	Version       string // of Wherry, for the Version call
 }
@@ -61,6 +63,9 @@ func (c Config) withDefaults() (Config, error) {
 	c = c.withNetworkDefaults()
 	if c.StreamAddress == "" {
 		c.StreamAddress = "127.0.0.1:0"
+	}
+	if c.CDISpecDirs == nil {
+		c.CDISpecDirs = []string{"/etc/cdi", "/var/run/cdi"}
 	}
 	if c.Version == "" {
 		c.Version = "0.0.0"

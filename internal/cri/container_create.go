@@ -99,8 +99,9 @@ func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*co
 	if !ok {
 		return nil, notFound("image %q is not present; pull it first", ref)
 	}
-	if len(cfg.GetCDIDevices()) > 0 {
-		return nil, unimplemented("a CDI device")
+	cdi, err := cdiDevices(cfg)
+	if err != nil {
+		return nil, err
 	}
 	if err := checkContainerUserns(b, cfg); err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*co
 	rec := containerRecord{
 		ID: id, Boot: s.boot, SandboxID: b.id, ImageID: img.ID, Image: img.Config, CreatedAt: nanos(time.Now()),
 		Cgroup: filepath.Join(s.cgroupParent(b), id), StopSignal: stop,
-		Volumes: s.volumeImages(cfg),
+		Volumes: s.volumeImages(cfg), Hooked: len(cdi) > 0,
 	}
 	rec.Config.m = proto.CloneOf(cfg)
 	if cfg.GetLogPath() != "" && b.config.GetLogDirectory() != "" {
@@ -255,6 +256,9 @@ func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (s
 	spec, err = oci.Spec(in)
 	if err != nil {
 		return nil, invalid("%w", err)
+	}
+	if err := s.injectCDI(spec, cfg); err != nil {
+		return nil, err
 	}
 	if err := s.seccomp.apply(c.runtime, spec, profile); err != nil {
 		return nil, err

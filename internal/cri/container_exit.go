@@ -189,7 +189,7 @@ func (s *Server) releaseContainer(ctx context.Context, c *container) (err error)
 	if err := errors.Join(c.releaseVolumes(), mount.Unmount(c.rootfs())); err != nil {
 		return err
 	}
-	if err := c.runtime.Delete(ctx, c.id); err != nil {
+	if err := c.runtime.Delete(ctx, c.bundle); err != nil {
 		return err
 	}
 	return cgroup.Remove(c.rec.Cgroup)

@@ -68,7 +68,7 @@ func (s *Server) startInit(ctx context.Context, b *sandbox) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := r.Start(ctx, bundle.ID); err != nil {
+	if err := r.Start(ctx, bundle); err != nil {
 		return err
 	}
 	return b.pinPID(pid)
@@ -160,7 +160,7 @@ func (s *Server) stopInit(ctx context.Context, b *sandbox) error {
 	if err := killBundle(bundle); err != nil {
 		return err
 	}
-	if err := errors.Join(netns.Unpin(b.pidnsPath()), r.Delete(ctx, bundle.ID), cgroup.Remove(bundle.Cgroup)); err != nil {
+	if err := errors.Join(netns.Unpin(b.pidnsPath()), r.Delete(ctx, bundle), cgroup.Remove(bundle.Cgroup)); err != nil {
 		return err
 	}
 	if err := os.Remove(bundle.ExitFile()); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -67,6 +67,7 @@ type Bundle struct {
 	Log       string // path of the CRI log; "" keeps none
 	ExitDir   string // where conmon writes the exit code to a file named ID
 	Cgroup    string
+	Hooked    bool // its spec may have hooks, which the runtime must be run for
 	Terminal  bool
 	Stdin     bool
 	StdinOnce bool
@@ -273,13 +274,13 @@ func (r *Runtime) globalArgs() []string {
 }
 
 // Start lets the created container run.
-func (r *Runtime) Start(ctx context.Context, id string) error {
-	if r.crun {
-		if err := r.releaseFIFO(id); err == nil || !errors.Is(err, fs.ErrNotExist) {
+func (r *Runtime) Start(ctx context.Context, b Bundle) error {
+	if r.crun && !b.Hooked {
+		if err := r.releaseFIFO(b.ID); err == nil || !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return r.run(ctx, "start", id)
+	return r.run(ctx, "start", b.ID)
 }
 
 // releaseFIFO does what `crun start` does for a container without hooks: the
@@ -310,16 +311,16 @@ func (r *Runtime) Waiting(id string) bool {
 
 // Delete removes the runtime's state of a container whose processes are gone. One
 // that the runtime does not know is no error.
-func (r *Runtime) Delete(ctx context.Context, id string) error {
-	dir := filepath.Join(r.State, id)
+func (r *Runtime) Delete(ctx context.Context, b Bundle) error {
+	dir := filepath.Join(r.State, b.ID)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if r.own {
+	if r.own && !b.Hooked {
 		// Nothing but files is left: the group is ours, the processes have ended.
 		return os.RemoveAll(dir)
 	}
-	if err := r.run(ctx, "delete", "--force", id); err != nil {
+	if err := r.run(ctx, "delete", "--force", b.ID); err != nil {
 		if rerr := os.RemoveAll(dir); rerr != nil {
 			return errors.Join(err, rerr)
 		}

@@ -42,6 +42,9 @@ func newNode(ctx context.Context, wherry, dir string) (n *node, err error) {
 			err = errors.Join(err, n.close(context.WithoutCancel(ctx)))
 		}
 	}()
+	if err := os.Chmod(dir, 0o711); err != nil { // pods with a user namespace pass through it
+		return n, err
+	}
 	program, err := standin(ctx, dir)
 	if err != nil {
 		return n, err
