@@ -236,6 +236,9 @@ func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (s
 	if in.Mounts, err = s.resolveMounts(b, c); err != nil {
 		return nil, err
 	}
+	if in.Ulimits, err = s.ulimits(b, cfg); err != nil {
+		return nil, err
+	}
 	if in.Devices, err = oci.LookupDevices(cfg.GetDevices()); err != nil {
 		return nil, err
 	}

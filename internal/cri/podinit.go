@@ -153,7 +153,7 @@ func (s *Server) stopInit(ctx context.Context, b *sandbox) error {
 	if _, err := os.Stat(bundle.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	r, err := s.handler(b.rec.Handler)
+	r, err := s.handlerOf(ctx, b.rec.Handler)
 	if err != nil {
 		return err
 	}

@@ -162,7 +162,7 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 	if b != nil {
 		handler = b.rec.Handler
 	}
-	r, err := s.handler(handler)
+	r, err := s.handlerOf(ctx, handler)
 	if err != nil {
 		return err
 	}

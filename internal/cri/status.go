@@ -33,9 +33,14 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}
 	for _, name := range append([]string{""}, sortedKeys(s.runtimes)...) {
+		r, err := s.handler(name)
+		if err != nil {
+			return nil, err
+		}
 		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &runtimeapi.RuntimeHandler{
 			Name: name, Features: &runtimeapi.RuntimeHandlerFeatures{
-				RecursiveReadOnlyMounts: s.host.RecursiveReadOnly, UserNamespaces: s.translates(),
+				RecursiveReadOnlyMounts: s.host.RecursiveReadOnly && r.Features.RecursiveReadOnly,
+				UserNamespaces:          r.Features.UserNamespaces && s.translates(),
 			},
 		})
 	}

@@ -23,11 +23,15 @@ import (
 // Runtime is one OCI runtime, crun or runc or what is configured in their place,
 // together with conmon, which it runs under.
 type Runtime struct {
-	Name   string // "crun"
-	Path   string // of the executable
-	State  string // folder of the runtime's own state
-	Conmon string // path of conmon
-	Home   string // cgroup in which conmon runs
+	Name    string   // of the handler: "crun"
+	Path    string   // of the executable
+	Type    string   // whose command line it has: Crun or Runc; "" goes by its name
+	Options []string // arguments before every command
+	State   string   // folder of the runtime's own state
+	Conmon  string   // path of conmon
+	Home    string   // cgroup in which conmon runs
+
+	Features Features // found out by NewRuntime
 
 	crun bool         // speaks crun's dialect
 	own  bool         // the groups are made and joined by us, not by the runtime
@@ -37,17 +41,21 @@ type Runtime struct {
 // NewRuntime looks at the runtime and decides how cgroups are handled. crun manages
 // them itself on cgroup v2; elsewhere it refuses hybrid machines, so the groups are
 // ours and crun is started inside of them.
-func NewRuntime(r Runtime) (*Runtime, error) {
+func NewRuntime(ctx context.Context, r Runtime) (*Runtime, error) {
 	tree, err := cgroup.System()
 	if err != nil {
 		return nil, err
 	}
 	r.tree = tree
-	r.crun = strings.HasPrefix(filepath.Base(r.Path), "crun")
+	if r.Type == "" {
+		r.Type = typeOf(r.Path)
+	}
+	r.crun = r.Type == Crun
 	r.own = r.crun && tree.Mode() != cgroup.V2
 	if err := os.MkdirAll(r.State, 0o700); err != nil {
 		return nil, err
 	}
+	r.Features = r.readFeatures(ctx)
 	return &r, nil
 }
 
@@ -263,7 +271,7 @@ func (r *Runtime) command(group string, v *view) (path string, args []string, er
 }
 
 func (r *Runtime) globalArgs() []string {
-	args := []string{"--root=" + r.State}
+	args := append(slices.Clone(r.Options), "--root="+r.State)
 	if r.own {
 		return append(args, "--cgroup-manager=disabled")
 	}
