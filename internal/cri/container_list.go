@@ -3,7 +3,6 @@ package cri
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"slices"
 	"strings"
 
@@ -134,23 +133,4 @@ func (s *Server) imageRef(c *container) string {
 		return img.Digests[0]
 	}
 	return c.rec.ImageID
-}
-
-// containerInfo is what `crictl inspect` shows besides the status.
-func (s *Server) containerInfo(c *container) (map[string]string, error) {
-	st := c.current()
-	doc, err := json.Marshal(map[string]any{
-		"sandboxID":   c.rec.SandboxID,
-		"pid":         st.PID,
-		"removing":    false,
-		"snapshotter": "overlay",
-		"snapshotKey": c.id,
-		"runtimeType": c.runtime.Name,
-		"cgroup":      c.rec.Cgroup,
-		"bundle":      c.bundle.Dir,
-		"rootfs":      c.rootfs(),
-		"config":      c.config(),
-		"runtimeSpec": c.readSpec(),
-	})
-	return map[string]string{"info": string(doc)}, err
 }
