@@ -9,14 +9,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
+	"wherry.dev/internal/daemon"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/version"
 )
 
 func criCommand(d *dirs) *cobra.Command {
-	var listen, podCIDR string
+	var listen, podCIDR, file string
 	cfg := cri.Config{InstanceID: "cri", Version: version.Version}
 	cmd := &cobra.Command{
 		Use:   "cri",
@@ -31,13 +33,16 @@ running when it stops; the next start on the same folders finds them.`,
 			if err != nil {
 				return err
 			}
+			if err := runtimesOf(&cfg, file); err != nil {
+				return err
+			}
 			if cfg.PodCIDR, err = netip.ParsePrefix(podCIDR); err != nil {
 				return fmt.Errorf("--pod-cidr: %w", err)
 			}
 			if cfg.Socket, err = socketPath(listen, run); err != nil {
 				return err
 			}
-			if err := mount.Tmpfs(run, 0o700, 0); err != nil {
+			if err := mount.Tmpfs(run, 0o711, 0); err != nil { // pods with a user namespace pass through it
 				return err
 			}
 			cfg.Root, cfg.State = filepath.Join(data, "cri"), filepath.Join(run, "cri")
@@ -60,10 +65,27 @@ running when it stops; the next start on the same folders finds them.`,
 	f.StringVar(&podCIDR, "pod-cidr", "10.88.0.0/16", "network that pods get their addresses from, unless a CNI network is configured")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "folder of CNI networks; without one there Wherry's own bridge is used")
 	f.StringSliceVar(&cfg.CNIBinDirs, "cni-bin-dir", []string{"/opt/cni/bin"}, "folders of CNI plugins")
+	f.StringVar(&file, "config", "", "file with runtimes, default-ulimits and cdi-spec-dirs, as for wherry up")
 	f.StringVar(&cfg.DefaultRuntime, "runtime", "", "OCI runtime: crun or runc (default: the first of them that is installed)")
 	f.StringVar(&cfg.StreamAddress, "stream-address", "127.0.0.1:0", "address for exec, attach and port-forward streams")
 	f.StringVar(&cfg.InstanceID, "instance-id", cfg.InstanceID, "makes bridge, nftables table and cgroups unique among the runtimes of a machine")
 	return cmd
+}
+
+// runtimesOf takes from a node's config file what the runtime alone can use.
+func runtimesOf(cfg *cri.Config, file string) error {
+	if file == "" {
+		return nil
+	}
+	var c config.Config
+	if err := c.Load(file); err != nil {
+		return err
+	}
+	cfg.Runtimes, cfg.DefaultUlimits, cfg.CDISpecDirs = daemon.Runtimes(&c), c.DefaultUlimits, c.CDISpecDirs
+	if cfg.DefaultRuntime == "" {
+		cfg.DefaultRuntime = c.Runtime
+	}
+	return nil
 }
 
 func socketPath(listen, runDir string) (string, error) {

@@ -60,10 +60,22 @@ type Config struct {
 	CNIConfDir  string   `json:"cni-conf-dir,omitempty"`
 	CNIBinDirs  []string `json:"cni-bin-dir,omitempty"`
 	Runtime     string   `json:"runtime,omitempty"`
-	MaxPods     int      `json:"max-pods,omitempty"`
+	// Runtimes are more OCI runtimes, by the handler that a RuntimeClass names; a file
+	// alone can have them.
+	Runtimes       map[string]Runtime `json:"runtimes,omitempty"`
+	DefaultUlimits []string           `json:"default-ulimits,omitempty"`
+	CDISpecDirs    []string           `json:"cdi-spec-dirs,omitempty"`
+	MaxPods        int                `json:"max-pods,omitempty"`
 
 	SchedulerConfig string `json:"scheduler-config,omitempty"`
 	Verbosity       int    `json:"v,omitempty"`
+}
+
+// Runtime is a program that runs containers.
+type Runtime struct {
+	Path    string   `json:"path"`              // or its name in PATH
+	Type    string   `json:"type,omitempty"`    // whose command line it has: crun or runc
+	Options []string `json:"options,omitempty"` // arguments before every command
 }
 
 // Default returns the defaults that depend on nothing else.
@@ -128,9 +140,15 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "folder of CNI networks; without one there Wherry's own bridge is used (default: DATA-DIR/cni/net.d)")
 	f.StringSliceVar(&c.CNIBinDirs, "cni-bin-dir", c.CNIBinDirs, "folders of CNI plugins")
 	f.StringVar(&c.Runtime, "runtime", c.Runtime, "OCI runtime: crun or runc (default: the first of them that is installed)")
+	c.addRuntimeFlags(f)
 	f.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "how many pods the node takes")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
+}
+
+func (c *Config) addRuntimeFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&c.DefaultUlimits, "default-ulimits", c.DefaultUlimits, "resource limits of every container, NAME=SOFT:HARD, such as nofile=1024:4096")
+	f.StringSliceVar(&c.CDISpecDirs, "cdi-spec-dirs", c.CDISpecDirs, "folders of CDI device specs (default /etc/cdi,/var/run/cdi)")
 }
 
 // Load reads the config file and its drop-ins over c. A file that was not asked

@@ -10,6 +10,7 @@
 package cri
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -18,6 +19,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"wherry.dev/internal/cni"
 	"wherry.dev/internal/oci"
@@ -31,7 +34,7 @@ type Config struct {
 	Socket     string // the CRI socket; "" serves in-process callers only
 	InstanceID string // short; makes the bridge, the nftables table and the cgroups unique
 
-	Runtimes       map[string]RuntimeConfig // by handler name; empty finds crun and runc
+	Runtimes       map[string]RuntimeConfig // by handler name, besides crun and runc where those are in PATH
 	DefaultRuntime string                   // for the empty handler; "" is crun, else runc
 	Conmon         string                   // "" looks in PATH
 
@@ -41,13 +44,18 @@ type Config struct {
 	CNIConfDir string       // "" uses our bridge always
 	CNIBinDirs []string
 
+	DefaultUlimits []string // of every container: nofile=1024:2048
+	CDISpecDirs    []string // of devices by CDI; nil is /etc/cdi and /var/run/cdi
+
 	StreamAddress string // where exec, attach and port-forward are served; "" is 127.0.0.1:0
 	Version       string // of Wherry, for the Version call
 }
 
 // RuntimeConfig is an OCI runtime for one handler.
 type RuntimeConfig struct {
-	Path string // of the executable, or its name in PATH
+	Path    string   `json:"path"`              // of the executable, or its name in PATH
+	Type    string   `json:"type,omitempty"`    // whose command line it has: oci.Crun or oci.Runc; "" goes by its name
+	Options []string `json:"options,omitempty"` // arguments before every command
 }
 
 // withDefaults fills in what was left open and finds the programs that are needed.
@@ -62,8 +70,16 @@ func (c Config) withDefaults() (Config, error) {
 	if c.StreamAddress == "" {
 		c.StreamAddress = "127.0.0.1:0"
 	}
+	if c.CDISpecDirs == nil {
+		c.CDISpecDirs = []string{"/etc/cdi", "/var/run/cdi"}
+	}
 	if c.Version == "" {
 		c.Version = "0.0.0"
+	}
+	for _, l := range c.DefaultUlimits {
+		if _, err := oci.ParseUlimit(l); err != nil {
+			return c, fmt.Errorf("cri: %w", err)
+		}
 	}
 	return c.withPrograms()
 }
@@ -90,18 +106,15 @@ func (c Config) withPrograms() (Config, error) {
 			missing = append(missing, "conmon")
 		}
 	}
-	configured := c.Runtimes
-	if len(configured) == 0 {
-		configured = map[string]RuntimeConfig{"crun": {Path: "crun"}, "runc": {Path: "runc"}}
-	}
 	found := map[string]RuntimeConfig{}
-	for name, r := range configured {
-		path, err := exec.LookPath(r.Path)
-		switch {
-		case err == nil:
+	for _, name := range []string{oci.Crun, oci.Runc} {
+		if path, err := exec.LookPath(name); err == nil {
 			found[name] = RuntimeConfig{Path: path}
-		case len(c.Runtimes) > 0:
-			return c, fmt.Errorf("cri: runtime handler %s: %w", name, err)
+		}
+	}
+	for name, r := range c.Runtimes {
+		if found[name], err = r.resolve(name); err != nil {
+			return c, err
 		}
 	}
 	if len(found) == 0 {
@@ -115,9 +128,27 @@ func (c Config) withPrograms() (Config, error) {
 	return c.withDefaultRuntime()
 }
 
+func (r RuntimeConfig) resolve(handler string) (RuntimeConfig, error) {
+	if msgs := validation.IsDNS1123Label(handler); len(msgs) > 0 { // what a RuntimeClass can name
+		return r, fmt.Errorf("cri: runtime handler %q: %s", handler, strings.Join(msgs, "; "))
+	}
+	switch r.Type {
+	case "", oci.Crun, oci.Runc:
+	default:
+		return r, fmt.Errorf("cri: runtime handler %s: type %q is neither %s nor %s; a runtime needs the command line of one of them (containerd's shims have another)",
+			handler, r.Type, oci.Crun, oci.Runc)
+	}
+	path, err := exec.LookPath(r.Path)
+	if err != nil {
+		return r, fmt.Errorf("cri: runtime handler %s: %w", handler, err)
+	}
+	r.Path = path
+	return r, nil
+}
+
 func (c Config) withDefaultRuntime() (Config, error) {
 	if c.DefaultRuntime == "" {
-		for _, name := range append([]string{"crun", "runc"}, sortedKeys(c.Runtimes)...) {
+		for _, name := range append([]string{oci.Crun, oci.Runc}, sortedKeys(c.Runtimes)...) {
 			if _, ok := c.Runtimes[name]; ok {
 				c.DefaultRuntime = name
 				break
@@ -173,16 +204,25 @@ func (c Config) folders() error {
 	return nil
 }
 
-func (c Config) newRuntimes() (map[string]*oci.Runtime, error) {
+func (c Config) newRuntimes(ctx context.Context) (map[string]*oci.Runtime, error) {
 	all := map[string]*oci.Runtime{}
 	for name, rc := range c.Runtimes {
-		r, err := oci.NewRuntime(oci.Runtime{
-			Name: name, Path: rc.Path, State: c.runtimeState(name), Conmon: c.Conmon, Home: c.monitorCgroup(),
-		})
+		r, err := c.newRuntime(ctx, name, rc)
 		if err != nil {
-			return nil, fmt.Errorf("runtime handler %s: %w", name, err)
+			return nil, err
 		}
 		all[name] = r
 	}
 	return all, nil
+}
+
+func (c Config) newRuntime(ctx context.Context, name string, rc RuntimeConfig) (*oci.Runtime, error) {
+	r, err := oci.NewRuntime(ctx, oci.Runtime{
+		Name: name, Path: rc.Path, Type: rc.Type, Options: rc.Options,
+		State: c.runtimeState(name), Conmon: c.Conmon, Home: c.monitorCgroup(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("runtime handler %s: %w", name, err)
+	}
+	return r, nil
 }

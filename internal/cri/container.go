@@ -26,6 +26,8 @@ type containerRecord struct {
 	Log        string                                                           `json:"log,omitempty"`
 	Cgroup     string                                                           `json:"cgroup"`
 	StopSignal string                                                           `json:"stopSignal"`
+	Hooked     bool                                                             `json:"hooked,omitempty"`  // its spec may have hooks
+	Volumes    []string                                                         `json:"volumes,omitempty"` // IDs of images, by the place of the mount
 }
 
 // containerStatus is what has become of it. It is written when the container has
@@ -87,7 +89,7 @@ func (s *Server) newContainer(rec containerRecord, r *oci.Runtime) *container {
 		root: filepath.Join(s.cfg.containerRoot(), rec.ID),
 		bundle: oci.Bundle{
 			ID: rec.ID, Dir: filepath.Join(s.cfg.containerState(), rec.ID), Log: rec.Log, ExitDir: s.cfg.exitDir(),
-			Cgroup: rec.Cgroup, Terminal: cfg.GetTty(), Stdin: cfg.GetStdin(), StdinOnce: cfg.GetStdinOnce(),
+			Cgroup: rec.Cgroup, Hooked: rec.Hooked, Terminal: cfg.GetTty(), Stdin: cfg.GetStdin(), StdinOnce: cfg.GetStdinOnce(),
 		},
 		exited: make(chan struct{}), cleaned: make(chan struct{}),
 	}

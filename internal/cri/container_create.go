@@ -14,7 +14,6 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"wherry.dev/internal/cgroup"
-	"wherry.dev/internal/mount"
 	"wherry.dev/internal/oci"
 	"wherry.dev/internal/trace"
 )
@@ -100,8 +99,12 @@ func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*co
 	if !ok {
 		return nil, notFound("image %q is not present; pull it first", ref)
 	}
-	if len(cfg.GetCDIDevices()) > 0 {
-		return nil, unimplemented("a CDI device")
+	cdi, err := cdiDevices(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkContainerUserns(b, cfg); err != nil {
+		return nil, err
 	}
 	stop, err := oci.StopSignal(cfg, img.Config)
 	if err != nil {
@@ -115,6 +118,7 @@ func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*co
 	rec := containerRecord{
 		ID: id, Boot: s.boot, SandboxID: b.id, ImageID: img.ID, Image: img.Config, CreatedAt: nanos(time.Now()),
 		Cgroup: filepath.Join(s.cgroupParent(b), id), StopSignal: stop,
+		Volumes: s.volumeImages(cfg), Hooked: len(cdi) > 0,
 	}
 	rec.Config.m = proto.CloneOf(cfg)
 	if cfg.GetLogPath() != "" && b.config.GetLogDirectory() != "" {
@@ -134,7 +138,7 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 	if err := s.images.Hold(c.rec.ImageID, c.id); err != nil {
 		return err
 	}
-	if err := s.mountRootfs(ctx, c); err != nil {
+	if err := s.mountRootfs(ctx, b, c); err != nil {
 		return err
 	}
 	failpoint("container-rootfs")
@@ -156,7 +160,10 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 			return err
 		}
 	}
-	return s.ociCreate(ctx, c, spec.Process.User)
+	if err := s.ociCreate(ctx, c, spec.Process.User); err != nil {
+		return err
+	}
+	return c.releaseVolumes()
 }
 
 func (s *Server) makeCgroup(ctx context.Context, c *container, r *specs.LinuxResources) (err error) {
@@ -185,7 +192,7 @@ func (s *Server) ociCreate(ctx context.Context, c *container, user specs.User) (
 }
 
 // mountRootfs stacks a writable layer on the image's.
-func (s *Server) mountRootfs(ctx context.Context, c *container) (err error) {
+func (s *Server) mountRootfs(ctx context.Context, b *sandbox, c *container) (err error) {
 	_, span := trace.Start(ctx, "cri: rootfs")
 	defer func() { _ = trace.End(span, err) }()
 	layers, err := s.images.Layers(c.rec.ImageID)
@@ -200,6 +207,9 @@ func (s *Server) mountRootfs(ctx context.Context, c *container) (err error) {
 			return err
 		}
 	}
+	if err := os.Chown(c.upper(), b.owner(), b.owner()); err != nil { // it is the container's /
+		return err
+	}
 	if len(layers) == 0 { // an image without layers is legal: `FROM scratch` alone
 		empty := filepath.Join(c.root, "lower")
 		if err := os.Mkdir(empty, 0o755); err != nil {
@@ -207,7 +217,7 @@ func (s *Server) mountRootfs(ctx context.Context, c *container) (err error) {
 		}
 		layers = []string{empty}
 	}
-	return mount.Overlay(c.rootfs(), layers, c.upper(), c.workdir())
+	return b.overlay(c.rootfs(), layers, c.upper(), c.workdir())
 }
 
 // containerSpec gathers what the spec depends on, and generates it.
@@ -223,7 +233,10 @@ func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (s
 	if in.User, err = oci.ResolveUser(sec, c.rec.Image.User, c.rootfs()); err != nil {
 		return nil, err
 	}
-	if in.Mounts, err = resolveMounts(cfg.GetMounts()); err != nil {
+	if in.Mounts, err = s.resolveMounts(b, c); err != nil {
+		return nil, err
+	}
+	if in.Ulimits, err = s.ulimits(b, cfg); err != nil {
 		return nil, err
 	}
 	if in.Devices, err = oci.LookupDevices(cfg.GetDevices()); err != nil {
@@ -247,10 +260,13 @@ func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (s
 	if err != nil {
 		return nil, invalid("%w", err)
 	}
+	if err := s.injectCDI(spec, cfg); err != nil {
+		return nil, err
+	}
 	if err := s.seccomp.apply(c.runtime, spec, profile); err != nil {
 		return nil, err
 	}
-	return spec, ensureDir(c.rootfs(), spec.Process.Cwd)
+	return spec, ensureDir(c.rootfs(), spec.Process.Cwd, b.owner())
 }
 
 // shared is what the sandbox's containers get from it.
@@ -260,6 +276,9 @@ func (b *sandbox) shared() oci.Sandbox {
 		Namespaces: b.namespaces(),
 		Shm:        b.shmDir(),
 		Etc:        map[string]string{},
+	}
+	if u := b.usernsOptions(); u != nil {
+		sh.IDMapping = specMapping(u.GetUids()) // that of groups is the same
 	}
 	if h, err := b.hostname(); err == nil {
 		sh.Hostname = h

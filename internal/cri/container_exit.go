@@ -186,10 +186,10 @@ func (s *Server) killFirst(c *container) error {
 func (s *Server) releaseContainer(ctx context.Context, c *container) (err error) {
 	ctx, span := trace.Start(ctx, "cri: release container")
 	defer func() { _ = trace.End(span, err) }()
-	if err := mount.Unmount(c.rootfs()); err != nil {
+	if err := errors.Join(c.releaseVolumes(), mount.Unmount(c.rootfs())); err != nil {
 		return err
 	}
-	if err := c.runtime.Delete(ctx, c.id); err != nil {
+	if err := c.runtime.Delete(ctx, c.bundle); err != nil {
 		return err
 	}
 	return cgroup.Remove(c.rec.Cgroup)

@@ -3,10 +3,10 @@ package cri
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -83,12 +83,24 @@ func (s *Server) containerStatus(c *container) *runtimeapi.ContainerStatus {
 		Id: c.id, Metadata: cfg.GetMetadata(), State: st.state(), CreatedAt: c.rec.CreatedAt,
 		StartedAt: st.StartedAt, FinishedAt: st.EndedAt, ExitCode: st.ExitCode, Reason: st.Reason, Message: st.Message,
 		Image: s.imageSpec(c), ImageRef: s.imageRef(c), ImageId: c.rec.ImageID,
-		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), Mounts: cfg.GetMounts(), LogPath: c.rec.Log,
+		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), Mounts: c.mounts(), LogPath: c.rec.Log,
 		Resources:  &runtimeapi.ContainerResources{Linux: st.Resources.m},
 		User:       &runtimeapi.ContainerUser{Linux: user(st)},
 		StopSignal: criSignal(c.rec.StopSignal),
 	}
 	return status
+}
+
+// mounts are those that were asked for, with the digest of each image among them.
+func (c *container) mounts() []*runtimeapi.Mount {
+	all := slices.Clone(c.config().GetMounts())
+	for i, id := range c.rec.Volumes {
+		if id != "" {
+			all[i] = proto.CloneOf(all[i])
+			all[i].Image.ImageRef = id
+		}
+	}
+	return all
 }
 
 func user(st containerStatus) *runtimeapi.LinuxContainerUser {
@@ -121,23 +133,4 @@ func (s *Server) imageRef(c *container) string {
 		return img.Digests[0]
 	}
 	return c.rec.ImageID
-}
-
-// containerInfo is what `crictl inspect` shows besides the status.
-func (s *Server) containerInfo(c *container) (map[string]string, error) {
-	st := c.current()
-	doc, err := json.Marshal(map[string]any{
-		"sandboxID":   c.rec.SandboxID,
-		"pid":         st.PID,
-		"removing":    false,
-		"snapshotter": "overlay",
-		"snapshotKey": c.id,
-		"runtimeType": c.runtime.Name,
-		"cgroup":      c.rec.Cgroup,
-		"bundle":      c.bundle.Dir,
-		"rootfs":      c.rootfs(),
-		"config":      c.config(),
-		"runtimeSpec": c.readSpec(),
-	})
-	return map[string]string{"info": string(doc)}, err
 }

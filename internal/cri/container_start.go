@@ -46,7 +46,7 @@ func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (
 		return err
 	}
 	failpoint("start-intended")
-	if err := c.runtime.Start(ctx, c.id); err != nil {
+	if err := c.runtime.Start(ctx, c.bundle); err != nil {
 		return err
 	}
 	failpoint("start-done")

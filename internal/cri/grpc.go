@@ -90,11 +90,6 @@ func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequ
 	})
 }
 
-// StreamPodSandboxMetrics belongs to metrics by CRI, which are not supported yet.
-func (s *Server) StreamPodSandboxMetrics(*runtimeapi.StreamPodSandboxMetricsRequest, grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
-	return unimplemented("the list of pod metrics by CRI")
-}
-
 // StreamImages is ListImages without a limit of size.
 func (s *Server) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
 	return inBatches(s.listImages(req.GetFilter()), func(b []*runtimeapi.Image) error {

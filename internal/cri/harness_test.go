@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -69,6 +68,9 @@ func newNode(t testing.TB, change ...func(*Config)) *node {
 		t.Skip("needs root")
 	}
 	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // for pods with a user namespace
+		t.Fatal(err)
+	}
 	id := fmt.Sprintf("t%06x", rand.Uint32()&0xffffff)
 	n := &node{t: t, dir: dir, cfg: Config{
 		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "run"), Socket: filepath.Join(dir, "run", "cri.sock"),
@@ -363,11 +365,6 @@ func (n *node) exec(id string, cmd ...string) string {
 		n.t.Fatalf("exec %q: %v (%s)", cmd, err, errOut)
 	}
 	return string(out)
-}
-
-func exists(path string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(path, &st) == nil
 }
 
 func mustAddr(t testing.TB, s string) netip.Addr {

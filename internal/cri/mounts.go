@@ -12,42 +12,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/moby/sys/mountinfo"
-
-	"wherry.dev/internal/oci"
 )
 
-// resolveMounts finds the sources of the pod's mounts. A missing one becomes a
-// folder, as in every runtime; a propagation that the source's mount cannot give
-// is an error, for it would silently not work.
-func resolveMounts(ms []*runtimeapi.Mount) ([]oci.ResolvedMount, error) {
-	var out []oci.ResolvedMount
-	for _, m := range ms {
-		if m.GetImage() != nil {
-			return nil, unimplemented("an image as a volume")
-		}
-		if len(m.GetUidMappings()) > 0 || len(m.GetGidMappings()) > 0 {
-			return nil, unimplemented("an ID-mapped mount")
-		}
-		if m.GetRecursiveReadOnly() && (!m.GetReadonly() || m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE) {
-			return nil, invalid("mount %s: recursive read-only needs readonly and private propagation", m.GetContainerPath())
-		}
-		for _, o := range m.GetMountOptions() {
-			if o != "noexec" && o != "nodev" && o != "nosuid" {
-				return nil, invalid("mount %s: option %q is none of noexec, nodev and nosuid", m.GetContainerPath(), o)
-			}
-		}
-		src, err := mountSource(m.GetHostPath())
-		if err != nil {
-			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
-		}
-		if err := checkPropagation(src, m.GetPropagation()); err != nil {
-			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
-		}
-		out = append(out, oci.ResolvedMount{Mount: m, Source: src})
-	}
-	return out, nil
-}
-
+// mountSource follows the links of a path. A missing one becomes a folder, as in
+// every runtime.
 func mountSource(path string) (string, error) {
 	src, err := filepath.EvalSymlinks(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -59,7 +27,7 @@ func mountSource(path string) (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// checkPropagation wants a shared mount for both directions, and a shared or slave
+// checkPropagation refuses what would silently not work. It wants a shared mount for both directions, and a shared or slave
 // one for host to container.
 func checkPropagation(src string, p runtimeapi.MountPropagation) error {
 	if p == runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
@@ -94,8 +62,8 @@ func checkPropagation(src string, p runtimeapi.MountPropagation) error {
 }
 
 // ensureDir makes the working folder inside the container's root, where the image
-// has none; symbolic links are followed as the container would.
-func ensureDir(rootfs, dir string) error {
+// has none; symbolic links are followed as the container would. It belongs to owner.
+func ensureDir(rootfs, dir string, owner int) error {
 	root, err := os.OpenFile(rootfs, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -109,15 +77,15 @@ func ensureDir(rootfs, dir string) error {
 	if !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("working directory %s: %w", dir, err)
 	}
-	return makeDirIn(root, dir, how)
+	return makeDirIn(root, dir, owner, how)
 }
 
 // makeDirIn makes dir one element at a time, each parent opened inside the root.
-func makeDirIn(root *os.File, dir string, how unix.OpenHow) error {
+func makeDirIn(root *os.File, dir string, owner int, how unix.OpenHow) error {
 	parent := filepath.Dir(dir)
 	fd, err := unix.Openat2(int(root.Fd()), parent, &how)
 	if errors.Is(err, unix.ENOENT) && parent != "/" {
-		if err := makeDirIn(root, parent, how); err != nil {
+		if err := makeDirIn(root, parent, owner, how); err != nil {
 			return err
 		}
 		fd, err = unix.Openat2(int(root.Fd()), parent, &how)
@@ -126,7 +94,11 @@ func makeDirIn(root *os.File, dir string, how unix.OpenHow) error {
 		return fmt.Errorf("working directory %s: %w", dir, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Mkdirat(fd, filepath.Base(dir), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+	err = unix.Mkdirat(fd, filepath.Base(dir), 0o755)
+	if err == nil {
+		err = unix.Fchownat(fd, filepath.Base(dir), owner, owner, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("make working directory %s: %w", dir, err)
 	}
 	return nil

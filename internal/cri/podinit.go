@@ -68,7 +68,7 @@ func (s *Server) startInit(ctx context.Context, b *sandbox) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := r.Start(ctx, bundle.ID); err != nil {
+	if err := r.Start(ctx, bundle); err != nil {
 		return err
 	}
 	return b.pinPID(pid)
@@ -94,18 +94,23 @@ func (b *sandbox) initSpec(rootfs, group string) *specs.Spec {
 			ns = append(ns, specs.LinuxNamespace{Type: t, Path: path})
 		}
 	}
+	user, mapping := uint32(nobody), []specs.LinuxIDMapping(nil)
+	if u := b.usernsOptions(); u != nil {
+		mapping = specMapping(u.GetUids())
+		user = min(user, mapping[0].Size-1)
+	}
 	return &specs.Spec{
 		Version: oci.Version,
 		Root:    &specs.Root{Path: rootfs, Readonly: true},
 		Process: &specs.Process{
-			User: specs.User{UID: nobody, GID: nobody}, Args: []string{"/init"}, Cwd: "/",
+			User: specs.User{UID: user, GID: user}, Args: []string{"/init"}, Cwd: "/",
 			NoNewPrivileges: true, Capabilities: &specs.LinuxCapabilities{},
 		},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=64k"}},
 		},
-		Linux: &specs.Linux{Namespaces: ns, CgroupsPath: group, Resources: &specs.LinuxResources{
+		Linux: &specs.Linux{Namespaces: ns, CgroupsPath: group, UIDMappings: mapping, GIDMappings: mapping, Resources: &specs.LinuxResources{
 			Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}, {Allow: true, Type: "c", Access: "rwm"}},
 		}},
 	}
@@ -148,14 +153,14 @@ func (s *Server) stopInit(ctx context.Context, b *sandbox) error {
 	if _, err := os.Stat(bundle.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	r, err := s.handler(b.rec.Handler)
+	r, err := s.handlerOf(ctx, b.rec.Handler)
 	if err != nil {
 		return err
 	}
 	if err := killBundle(bundle); err != nil {
 		return err
 	}
-	if err := errors.Join(netns.Unpin(b.pidnsPath()), r.Delete(ctx, bundle.ID), cgroup.Remove(bundle.Cgroup)); err != nil {
+	if err := errors.Join(netns.Unpin(b.pidnsPath()), r.Delete(ctx, bundle), cgroup.Remove(bundle.Cgroup)); err != nil {
 		return err
 	}
 	if err := os.Remove(bundle.ExitFile()); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -162,7 +162,7 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 	if b != nil {
 		handler = b.rec.Handler
 	}
-	r, err := s.handler(handler)
+	r, err := s.handlerOf(ctx, handler)
 	if err != nil {
 		return err
 	}
@@ -184,8 +184,13 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 
 // resume puts a whole container back.
 func (s *Server) resume(ctx context.Context, c *container) error {
-	if err := s.images.Hold(c.rec.ImageID, c.id); err != nil {
-		klog.FromContext(ctx).Error(err, "The image of a container is gone", "container", c.id)
+	for _, id := range append([]string{c.rec.ImageID}, c.rec.Volumes...) {
+		if id == "" {
+			continue
+		}
+		if err := s.images.Hold(id, c.id); err != nil {
+			klog.FromContext(ctx).Error(err, "The image of a container is gone", "container", c.id)
+		}
 	}
 	s.containers[c.id] = c
 	if c.status.EndedAt != 0 {

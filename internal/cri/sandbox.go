@@ -169,6 +169,9 @@ func (b *sandbox) namespaces() map[specs.LinuxNamespaceType]string {
 	for _, k := range kinds(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()) {
 		m[specTypes[k]] = netns.Path(b.nsDir(), k)
 	}
+	if b.usernsOptions() != nil {
+		m[specs.UserNamespace] = netns.Path(b.nsDir(), netns.User)
+	}
 	if b.current().PIDNS {
 		m[specs.PIDNamespace] = b.pidnsPath()
 	}

@@ -3,7 +3,6 @@ package cri
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"slices"
 	"strings"
 
@@ -62,15 +61,9 @@ func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 	}
 	resp := &runtimeapi.PodSandboxStatusResponse{Status: s.sandboxStatus(b)}
 	if req.GetVerbose() {
-		doc, err := json.Marshal(map[string]any{
-			"pid": 0, "processStatus": string(b.current().Phase), "netNamespaceClosed": !b.ready(), "config": b.config,
-			"runtimeHandler": b.rec.Handler, "runtimeType": b.rec.Handler, "cniResult": b.current().Network,
-			"namespaces": b.namespaces(), "cgroupParent": s.cgroupParent(b),
-		})
-		if err != nil {
+		if resp.Info, err = s.sandboxInfo(b); err != nil {
 			return nil, err
 		}
-		resp.Info = map[string]string{"info": string(doc)}
 	}
 	return resp, nil
 }

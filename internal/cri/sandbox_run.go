@@ -31,6 +31,11 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 	if _, err := s.handler(req.GetRuntimeHandler()); err != nil {
 		return nil, invalid("%w", err)
 	}
+	if ownUserns(req.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions()) != nil {
+		if err := checkReach(s.cfg.State); err != nil {
+			return nil, err
+		}
+	}
 	m := req.GetConfig().GetMetadata()
 	ctx = trace.WithPod(ctx, m.GetUid())
 	id, err := s.join(ctx, sandboxKey(m), req, func(ctx context.Context) (string, error) {
@@ -46,9 +51,8 @@ func checkSandboxConfig(c *runtimeapi.PodSandboxConfig) error {
 	if c.GetMetadata() == nil {
 		return invalid("the sandbox has no metadata")
 	}
-	sec := c.GetLinux().GetSecurityContext()
-	if u := sec.GetNamespaceOptions().GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD {
-		return unimplemented("a user namespace for the pod (hostUsers: false)")
+	if err := checkUserns(c.GetLinux().GetSecurityContext().GetNamespaceOptions()); err != nil {
+		return err
 	}
 	for _, p := range c.GetPortMappings() {
 		if ip := p.GetHostIp(); ip != "" {
@@ -177,22 +181,26 @@ func (s *Server) sandboxFiles(ctx context.Context, b *sandbox) (err error) {
 		return err
 	}
 	for name, data := range map[string][]byte{"hostname": []byte(host + "\n"), "resolv.conf": resolv, "hosts": hosts} {
-		if err := os.WriteFile(filepath.Join(b.state, name), data, 0o644); err != nil {
+		path := filepath.Join(b.state, name)
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			return err
+		}
+		if err := os.Lchown(path, b.owner(), b.owner()); err != nil {
 			return err
 		}
 	}
 	if b.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetIpc() == runtimeapi.NamespaceMode_NODE {
 		return nil
 	}
-	return mountShm(b.shmDir())
+	return mountShm(b.shmDir(), b.owner())
 }
 
 // mountShm is mount.Tmpfs without the look into mountinfo: the folder is new.
-func mountShm(dir string) error {
+func mountShm(dir string, owner int) error {
 	if err := os.Mkdir(dir, 0o1777); err != nil {
 		return err
 	}
-	data := fmt.Sprintf("mode=1777,size=%d", shmSize)
+	data := fmt.Sprintf("mode=1777,size=%d,uid=%d,gid=%d", shmSize, owner, owner)
 	if err := unix.Mount("shm", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
 		return fmt.Errorf("mount %s: %w", dir, err)
 	}
@@ -239,29 +247,35 @@ func (b *sandbox) makeNamespaces(ctx context.Context) (err error) {
 	_, span := trace.Start(ctx, "cri: namespaces")
 	defer func() { _ = trace.End(span, err) }()
 	ks := kinds(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions())
+	if u := b.usernsOptions(); u != nil {
+		return netns.CreateOwned(b.nsDir(), ks, idMap(u.GetUids(), u.GetGids()), b.setUpNamespaces)
+	}
 	if len(ks) == 0 {
 		return nil
 	}
+	return netns.Create(b.nsDir(), ks, b.setUpNamespaces)
+}
+
+// setUpNamespaces runs inside of them.
+func (b *sandbox) setUpNamespaces() error {
 	host, err := b.hostname()
 	if err != nil {
 		return err
 	}
-	return netns.Create(b.nsDir(), ks, func() error {
-		if b.networks {
-			if err := unix.Sethostname([]byte(host)); err != nil {
-				return fmt.Errorf("set hostname %q: %w", host, err)
-			}
-			if err := defaultSysctls(b.config.GetLinux().GetSysctls()); err != nil {
-				return err
-			}
+	if b.networks {
+		if err := unix.Sethostname([]byte(host)); err != nil {
+			return fmt.Errorf("set hostname %q: %w", host, err)
 		}
-		for _, name := range sortedKeys(b.config.GetLinux().GetSysctls()) {
-			if err := netns.SetSysctl(name, b.config.GetLinux().GetSysctls()[name]); err != nil {
-				return err
-			}
+		if err := defaultSysctls(b.config.GetLinux().GetSysctls()); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	for _, name := range sortedKeys(b.config.GetLinux().GetSysctls()) {
+		if err := netns.SetSysctl(name, b.config.GetLinux().GetSysctls()[name]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // defaultSysctls lets programs without privileges ping, and bind ports below 1024,

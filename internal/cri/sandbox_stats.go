@@ -84,17 +84,26 @@ func (s *Server) podStats(b *sandbox) (*runtimeapi.PodSandboxStats, error) {
 	}, nil
 }
 
-func (b *sandbox) networkUsage() (*runtimeapi.NetworkUsage, error) {
+// netDev is what the kernel counts of the pod's interfaces.
+func (b *sandbox) netDev() (string, error) {
 	var doc []byte
 	err := netns.Do(func() (err error) {
 		doc, err = os.ReadFile("/proc/thread-self/net/dev")
 		return err
 	}, b.netnsPath())
 	if err != nil {
-		return nil, fmt.Errorf("network statistics of sandbox %s: %w", b.id, err)
+		return "", fmt.Errorf("network statistics of sandbox %s: %w", b.id, err)
+	}
+	return string(doc), nil
+}
+
+func (b *sandbox) networkUsage() (*runtimeapi.NetworkUsage, error) {
+	doc, err := b.netDev()
+	if err != nil {
+		return nil, err
 	}
 	u := &runtimeapi.NetworkUsage{Timestamp: nanos(time.Now())}
-	for _, i := range parseNetDev(string(doc)) {
+	for _, i := range parseNetDev(doc) {
 		switch i.GetName() {
 		case "lo":
 		case cni.IfName:

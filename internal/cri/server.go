@@ -49,17 +49,21 @@ type ImageStore interface {
 // Writers: a sandbox's and a container's record is written by the verb that holds
 // its op lock; a container's exit by its watcher alone.
 type Server struct {
-	cfg      Config
-	boot     string // ID of the machine's boot
-	images   ImageStore
-	network  *cni.Network
-	runtimes map[string]*oci.Runtime
-	host     oci.Host
-	seccomp  *seccompCache
-	events   *broadcaster
-	flights  flights
-	stream   *streamServer
-	socket   net.Listener
+	cfg  Config
+	boot string // ID of the machine's boot
+
+	clampOnce sync.Once // says that ulimits were lowered
+	images    ImageStore
+	network   *cni.Network
+	runtimes  map[string]*oci.Runtime
+	host      oci.Host
+	seccomp   *seccompCache
+	// translates tells whether pods can have user namespaces; the first call finds out.
+	translates func() bool
+	events     *broadcaster
+	flights    flights
+	stream     *streamServer
+	socket     net.Listener
 
 	ctx    context.Context // ends when the server closes: watchers and verbs in flight
 	cancel context.CancelFunc
@@ -84,6 +88,7 @@ func New(ctx context.Context, cfg Config, images ImageStore) (*Server, error) {
 		cfg: cfg, images: images, events: newBroadcaster(), seccomp: newSeccompCache(),
 		sandboxes: map[string]*sandbox{}, containers: map[string]*container{},
 	}
+	s.translates = sync.OnceValue(s.probeUserns)
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.open(ctx); err != nil {
 		s.close()
@@ -113,7 +118,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err := cgroup.Ensure(s.cfg.monitorCgroup(), nil); err != nil {
 		return err
 	}
-	if s.runtimes, err = s.cfg.newRuntimes(); err != nil {
+	if s.runtimes, err = s.cfg.newRuntimes(ctx); err != nil {
 		return err
 	}
 	if s.host, err = readHost(); err != nil {
@@ -192,9 +197,19 @@ func (s *Server) handler(name string) (*oci.Runtime, error) {
 	}
 	r, ok := s.runtimes[name]
 	if !ok {
-		return nil, fmt.Errorf("runtime handler %q is not configured; there are %s", name, strings.Join(sortedKeys(s.runtimes), ", "))
+		return nil, fmt.Errorf("no runtime for %q is configured; there are %s", name, strings.Join(sortedKeys(s.runtimes), ", "))
 	}
 	return r, nil
+}
+
+// handlerOf finds the OCI runtime of what exists already. One whose handler has been
+// taken out of the configuration can still be removed.
+func (s *Server) handlerOf(ctx context.Context, name string) (*oci.Runtime, error) {
+	if r, err := s.handler(name); err == nil {
+		return r, nil
+	}
+	klog.FromContext(ctx).Info("A pod's runtime handler is not configured any more; it can only be removed", "handler", name)
+	return s.cfg.newRuntime(ctx, name, s.cfg.Runtimes[s.cfg.DefaultRuntime])
 }
 
 // readHost finds out what containers can be given on this machine.
@@ -218,7 +233,8 @@ func readHost() (oci.Host, error) {
 	h := oci.Host{Capabilities: oci.CapabilityNames(mask), OOMScoreMin: -1000, CgroupV2: mode == cgroup.V2}
 	// Probed with a descriptor that is none: a kernel without the call says ENOSYS.
 	h.RecursiveReadOnly = !errors.Is(unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}), unix.ENOSYS)
-	if !slices.Contains(h.Capabilities, "CAP_SYS_RESOURCE") {
+	h.RaisesLimits = slices.Contains(h.Capabilities, "CAP_SYS_RESOURCE")
+	if !h.RaisesLimits {
 		if h.OOMScoreMin, err = readIntFile("/proc/self/oom_score_adj"); err != nil {
 			return h, err
 		}

@@ -15,6 +15,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// dial connects to the socket until the test ends.
+func (n *node) dial() (runtimeapi.RuntimeServiceClient, runtimeapi.ImageServiceClient) {
+	n.t.Helper()
+	conn, err := grpc.NewClient("unix://"+n.cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	n.must(err)
+	n.t.Cleanup(func() { n.must(conn.Close()) })
+	return runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
+}
+
 func TestTheSocketServesTheSame(t *testing.T) {
 	n := newNode(t)
 	info, err := os.Stat(n.cfg.Socket)
@@ -22,10 +31,7 @@ func TestTheSocketServesTheSame(t *testing.T) {
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v", info.Mode())
 	}
-	conn, err := grpc.NewClient("unix://"+n.cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	n.must(err)
-	defer func() { n.must(conn.Close()) }()
-	rc, ic := runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
+	rc, ic := n.dial()
 
 	events, err := rc.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
 	n.must(err)

@@ -2,7 +2,6 @@ package cri
 
 import (
 	"context"
-	"encoding/json"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -23,8 +22,9 @@ func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimea
 // Status tells whether containers can be run and pods be connected.
 func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
-	if err := s.network.Status(ctx); err != nil {
-		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", err.Error()
+	down := s.network.Status(ctx)
+	if down != nil {
+		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", down.Error()
 	}
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
@@ -33,19 +33,22 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}
 	for _, name := range append([]string{""}, sortedKeys(s.runtimes)...) {
+		r, err := s.handler(name)
+		if err != nil {
+			return nil, err
+		}
 		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &runtimeapi.RuntimeHandler{
-			Name: name, Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: s.host.RecursiveReadOnly},
+			Name: name, Features: &runtimeapi.RuntimeHandlerFeatures{
+				RecursiveReadOnlyMounts: s.host.RecursiveReadOnly && r.Features.RecursiveReadOnly,
+				UserNamespaces:          r.Features.UserNamespaces && s.translates(),
+			},
 		})
 	}
 	if !req.GetVerbose() {
 		return resp, nil
 	}
-	doc, err := json.Marshal(map[string]any{
-		"root": s.cfg.Root, "state": s.cfg.State, "instance": s.cfg.InstanceID, "conmon": s.cfg.Conmon,
-		"runtimes": s.cfg.Runtimes, "defaultRuntime": s.cfg.DefaultRuntime, "podCIDR": s.cfg.PodCIDR, "bridge": s.cfg.Bridge,
-		"cniConfDir": s.cfg.CNIConfDir, "cniBinDirs": s.cfg.CNIBinDirs, "capabilities": s.host.Capabilities,
-	})
-	resp.Info = map[string]string{"config": string(doc)}
+	var err error
+	resp.Info, err = s.statusInfo(down)
 	return resp, err
 }
 
@@ -75,14 +78,4 @@ func (s *Server) CheckpointPod(context.Context, *runtimeapi.CheckpointPodRequest
 // RestorePod needs CRIU, which is not supported.
 func (s *Server) RestorePod(context.Context, *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
 	return nil, unimplemented("restoring a pod")
-}
-
-// ListMetricDescriptors belongs to metrics by CRI, which are not supported yet.
-func (s *Server) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
-	return nil, unimplemented("the list of metrics by CRI")
-}
-
-// ListPodSandboxMetrics belongs to metrics by CRI, which are not supported yet.
-func (s *Server) ListPodSandboxMetrics(context.Context, *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
-	return nil, unimplemented("the list of pod metrics by CRI")
 }

@@ -134,21 +134,26 @@ func (d *Daemon) openDirs() error {
 }
 
 // openRunDir puts the run dir on a tmpfs: what is there need not survive a reboot,
-// and it is made and removed with every pod. Fresh tells that nothing was there yet.
+// and it is made and removed with every pod. Everybody may pass through it, for the
+// root of a pod with a user namespace is nobody special. Fresh tells that nothing was
+// there yet.
 func openRunDir(dir string) (fresh bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	fresh = len(entries) == 0
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fresh, err
 	}
 	onTmpfs, err := mount.IsTmpfs(dir)
-	if err != nil || onTmpfs {
+	if err == nil && !onTmpfs {
+		err = mount.Tmpfs(dir, 0o711, 0)
+	}
+	if err != nil {
 		return fresh, err
 	}
-	return fresh, mount.Tmpfs(dir, 0o700, 0)
+	return fresh, os.Chmod(dir, 0o711)
 }
 
 func (d *Daemon) startAPI(ctx, startCtx context.Context) error {

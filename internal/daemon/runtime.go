@@ -21,10 +21,20 @@ func criConfig(cfg *config.Config) (cri.Config, error) {
 	}
 	return cri.Config{
 		Root: filepath.Join(cfg.DataDir, "cri"), State: filepath.Join(cfg.RunDir, "cri"), Socket: cfg.CRISocket(),
-		InstanceID: cfg.InstanceID(), DefaultRuntime: cfg.Runtime,
+		InstanceID: cfg.InstanceID(), DefaultRuntime: cfg.Runtime, Runtimes: Runtimes(cfg),
+		DefaultUlimits: cfg.DefaultUlimits, CDISpecDirs: cfg.CDISpecDirs,
 		PodCIDR: pods, CNIConfDir: cfg.CNIConfDir, CNIBinDirs: cfg.CNIBinDirs,
 		Version: version.Version,
 	}, nil
+}
+
+// Runtimes are the OCI runtimes that a configuration adds.
+func Runtimes(cfg *config.Config) map[string]cri.RuntimeConfig {
+	all := map[string]cri.RuntimeConfig{}
+	for name, r := range cfg.Runtimes {
+		all[name] = cri.RuntimeConfig(r)
+	}
+	return all
 }
 
 func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {

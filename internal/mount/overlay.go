@@ -13,19 +13,27 @@ import (
 const maxOptions = 4095
 
 // Overlay mounts the lower folders, topmost first, under the writable upper at dst.
-// work must be empty and on the file system of upper. Where the kernel can, the
+// work must be empty and on the file system of upper; without an upper the overlay is
+// read-only, and needs two lower folders. Where the kernel can, the
 // mount is volatile: nobody needs a container's writable layer after a crash of the
 // machine, and syncing it at every unmount is slow.
 func Overlay(dst string, lower []string, upper, work string) error {
 	if len(lower) == 0 {
 		return fmt.Errorf("overlay at %s: no lower folder", dst)
 	}
-	opts := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escapeAll(lower), escape(upper), escape(work))
+	opts := "lowerdir=" + escapeAll(lower)
+	if upper != "" {
+		opts += fmt.Sprintf(",upperdir=%s,workdir=%s", escape(upper), escape(work))
+	}
 	if len(opts)+len(",volatile") > maxOptions {
 		return overlayByFD(dst, lower, upper, work)
 	}
-	err := unix.Mount("overlay", dst, "overlay", 0, opts+",volatile")
-	if errors.Is(err, unix.EINVAL) { // before Linux 5.10
+	withVolatile := opts
+	if upper != "" {
+		withVolatile += ",volatile"
+	}
+	err := unix.Mount("overlay", dst, "overlay", 0, withVolatile)
+	if errors.Is(err, unix.EINVAL) && withVolatile != opts { // before Linux 5.10
 		err = unix.Mount("overlay", dst, "overlay", 0, opts)
 	}
 	if err != nil {
@@ -65,11 +73,10 @@ func overlayByFD(dst string, lower []string, upper, work string) error {
 			return err
 		}
 	}
-	if err := errors.Join(set("upperdir", upper), set("workdir", work)); err != nil {
-		return err
-	}
-	if err := unix.FsconfigSetFlag(fs, "volatile"); err != nil {
-		return fmt.Errorf("mount overlay at %s: %w", dst, err)
+	if upper != "" {
+		if err := errors.Join(set("upperdir", upper), set("workdir", work), unix.FsconfigSetFlag(fs, "volatile")); err != nil {
+			return fmt.Errorf("mount overlay at %s: %w", dst, err)
+		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return fmt.Errorf("mount overlay at %s: %w", dst, err)

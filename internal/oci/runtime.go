@@ -23,11 +23,15 @@ import (
 // Runtime is one OCI runtime, crun or runc or what is configured in their place,
 // together with conmon, which it runs under.
 type Runtime struct {
-	Name   string // "crun"
-	Path   string // of the executable
-	State  string // folder of the runtime's own state
-	Conmon string // path of conmon
-	Home   string // cgroup in which conmon runs
+	Name    string   // of the handler: "crun"
+	Path    string   // of the executable
+	Type    string   // whose command line it has: Crun or Runc; "" goes by its name
+	Options []string // arguments before every command
+	State   string   // folder of the runtime's own state
+	Conmon  string   // path of conmon
+	Home    string   // cgroup in which conmon runs
+
+	Features Features // found out by NewRuntime
 
 	crun bool         // speaks crun's dialect
 	own  bool         // the groups are made and joined by us, not by the runtime
@@ -37,17 +41,21 @@ type Runtime struct {
 // NewRuntime looks at the runtime and decides how cgroups are handled. crun manages
 // them itself on cgroup v2; elsewhere it refuses hybrid machines, so the groups are
 // ours and crun is started inside of them.
-func NewRuntime(r Runtime) (*Runtime, error) {
+func NewRuntime(ctx context.Context, r Runtime) (*Runtime, error) {
 	tree, err := cgroup.System()
 	if err != nil {
 		return nil, err
 	}
 	r.tree = tree
-	r.crun = strings.HasPrefix(filepath.Base(r.Path), "crun")
+	if r.Type == "" {
+		r.Type = typeOf(r.Path)
+	}
+	r.crun = r.Type == Crun
 	r.own = r.crun && tree.Mode() != cgroup.V2
 	if err := os.MkdirAll(r.State, 0o700); err != nil {
 		return nil, err
 	}
+	r.Features = r.readFeatures(ctx)
 	return &r, nil
 }
 
@@ -67,6 +75,7 @@ type Bundle struct {
 	Log       string // path of the CRI log; "" keeps none
 	ExitDir   string // where conmon writes the exit code to a file named ID
 	Cgroup    string
+	Hooked    bool // its spec may have hooks, which the runtime must be run for
 	Terminal  bool
 	Stdin     bool
 	StdinOnce bool
@@ -262,7 +271,7 @@ func (r *Runtime) command(group string, v *view) (path string, args []string, er
 }
 
 func (r *Runtime) globalArgs() []string {
-	args := []string{"--root=" + r.State}
+	args := append(slices.Clone(r.Options), "--root="+r.State)
 	if r.own {
 		return append(args, "--cgroup-manager=disabled")
 	}
@@ -273,13 +282,13 @@ func (r *Runtime) globalArgs() []string {
 }
 
 // Start lets the created container run.
-func (r *Runtime) Start(ctx context.Context, id string) error {
-	if r.crun {
-		if err := r.releaseFIFO(id); err == nil || !errors.Is(err, fs.ErrNotExist) {
+func (r *Runtime) Start(ctx context.Context, b Bundle) error {
+	if r.crun && !b.Hooked {
+		if err := r.releaseFIFO(b.ID); err == nil || !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return r.run(ctx, "start", id)
+	return r.run(ctx, "start", b.ID)
 }
 
 // releaseFIFO does what `crun start` does for a container without hooks: the
@@ -310,16 +319,16 @@ func (r *Runtime) Waiting(id string) bool {
 
 // Delete removes the runtime's state of a container whose processes are gone. One
 // that the runtime does not know is no error.
-func (r *Runtime) Delete(ctx context.Context, id string) error {
-	dir := filepath.Join(r.State, id)
+func (r *Runtime) Delete(ctx context.Context, b Bundle) error {
+	dir := filepath.Join(r.State, b.ID)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if r.own {
+	if r.own && !b.Hooked {
 		// Nothing but files is left: the group is ours, the processes have ended.
 		return os.RemoveAll(dir)
 	}
-	if err := r.run(ctx, "delete", "--force", id); err != nil {
+	if err := r.run(ctx, "delete", "--force", b.ID); err != nil {
 		if rerr := os.RemoveAll(dir); rerr != nil {
 			return errors.Join(err, rerr)
 		}

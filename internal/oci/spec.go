@@ -29,6 +29,7 @@ type Host struct {
 	Capabilities []string // that this process may hand out, CAP_ names
 	OOMScoreMin  int      // lowest oom_score_adj that can be set
 	Devices      []Device // of /dev, for privileged containers
+	RaisesLimits bool     // may raise resource limits above the own ones
 	CgroupV2     bool
 	// RecursiveReadOnly says that the kernel can make whole trees of mounts read-only (5.12).
 	RecursiveReadOnly bool
@@ -38,6 +39,7 @@ type Host struct {
 type Sandbox struct {
 	Hostname   string
 	Namespaces map[specs.LinuxNamespaceType]string // pinned ones: type to path
+	IDMapping  []specs.LinuxIDMapping              // of users and groups in its user namespace, where it has one
 	Shm        string                              // directory that becomes /dev/shm
 	Etc        map[string]string                   // container path → host file: hosts, hostname, resolv.conf
 }
@@ -54,6 +56,7 @@ type Input struct {
 	Target  string // PID namespace for NamespaceMode_TARGET
 	Mounts  []ResolvedMount
 	Devices []Device // of Config.Devices, looked up on the host
+	Ulimits []specs.POSIXRlimit
 }
 
 // Spec generates the runtime-spec of a container.
@@ -78,6 +81,8 @@ func Spec(in Input) (*specs.Spec, error) {
 			RootfsPropagation: rootfsPropagation(in.Mounts),
 			Resources:         in.resources(),
 			Devices:           nodes(in.devices()),
+			UIDMappings:       in.Sandbox.IDMapping,
+			GIDMappings:       in.Sandbox.IDMapping,
 		},
 	}
 	if !sec.GetPrivileged() {
@@ -110,6 +115,7 @@ func (in Input) process() (*specs.Process, error) {
 		Capabilities:    caps,
 		NoNewPrivileges: sec.GetNoNewPrivs(),
 		OOMScoreAdj:     &oom,
+		Rlimits:         in.Ulimits,
 	}, nil
 }
 

@@ -104,6 +104,9 @@ func writeEntry(w *tar.Writer, p string, f File) error {
 	if f.Mode&fs.ModeSticky != 0 {
 		h.Mode |= 0o1000
 	}
+	if f.Mode&fs.ModeSetuid != 0 {
+		h.Mode |= 0o4000
+	}
 	switch {
 	case f.Link != "":
 		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, f.Link, 0o777

@@ -1,0 +1,156 @@
+package cri
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// eachRuntime runs a test with every OCI runtime that we drive.
+func eachRuntime(t *testing.T, test func(t *testing.T, n *node)) {
+	for _, name := range []string{"crun", "runc"} {
+		t.Run(name, func(t *testing.T) {
+			test(t, newNode(t, func(c *Config) { c.DefaultRuntime = name }))
+		})
+	}
+}
+
+const firstID = 200000
+
+func mapped(length uint32) []*runtimeapi.IDMapping {
+	return []*runtimeapi.IDMapping{{HostId: firstID, Length: length}}
+}
+
+func podUserns(length uint32) *runtimeapi.UserNamespace {
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mapped(length), Gids: mapped(length)}
+}
+
+func withUserns(c *runtimeapi.PodSandboxConfig) {
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = podUserns(65536)
+}
+
+// TestUserNamespace: root in the pod is nobody on the machine, and does not notice.
+func TestUserNamespace(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, n *node) {
+		p := n.pod(withUserns)
+		volume := filepath.Join(n.dir, "vol")
+		n.must(os.Mkdir(volume, 0o755))
+		n.must(os.WriteFile(filepath.Join(volume, "mine"), []byte("data\n"), 0o600))
+		n.must(os.WriteFile(filepath.Join(n.dir, "one-file"), []byte("single\n"), 0o600))
+		cfg := containerConfig("u", "sh", "-c", `cat /proc/self/uid_map /proc/self/gid_map | tr -s ' ';
+			id -u; stat -c %u:%g /bin/busybox / /etc/hosts /made /vol/mine /dev/shm;
+			cat /vol/mine /single && touch /vol/new /etc/new && ping -c1 -W2 127.0.0.1 >/dev/null && echo pinged;
+			hostname; mount -t tmpfs x /mnt 2>/dev/null || echo no mount; sleep 1000`)
+		cfg.WorkingDir = "/made"
+		cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions = podUserns(65536)
+		cfg.Mounts = []*runtimeapi.Mount{
+			{ContainerPath: "/vol", HostPath: volume, UidMappings: mapped(65536), GidMappings: mapped(65536)},
+			{ContainerPath: "/single", HostPath: filepath.Join(n.dir, "one-file"), UidMappings: mapped(65536), GidMappings: mapped(65536)},
+		}
+		id := p.start(cfg)
+		want := fmt.Sprintf(" 0 %d 65536\n 0 %d 65536\n0\n%sdata\nsingle\npinged\n%s\nno mount\n", firstID, firstID, strings.Repeat("0:0\n", 6), p.cfg.GetHostname())
+		n.waitLog(id, "no mount")
+		if got := logText(t, n.status(id).GetLogPath(), "stdout"); got != want {
+			t.Errorf("got\n%s\nwant\n%s(stderr %s)", got, want, logText(t, n.status(id).GetLogPath(), "stderr"))
+		}
+		if got := n.exec(id, "sh", "-c", "id -u; cat /proc/self/uid_map | tr -s ' '"); got != fmt.Sprintf("0\n 0 %d 65536\n", firstID) {
+			t.Errorf("exec: %q", got)
+		}
+		c, err := n.findContainer(id)
+		n.must(err)
+		var st unix.Stat_t
+		n.must(unix.Stat(fmt.Sprintf("/proc/%d", c.current().PID), &st))
+		if st.Uid != firstID {
+			t.Errorf("the container's root is user %d of the machine", st.Uid)
+		}
+		n.must(unix.Stat(filepath.Join(volume, "new"), &st))
+		if st.Uid != 0 {
+			t.Errorf("a file in the volume belongs to %d", st.Uid)
+		}
+		if exists(c.volumeDir()) {
+			t.Error("the translated mounts are still there")
+		}
+	})
+}
+
+// waitLog waits for a line of a container's log.
+func (n *node) waitLog(id, line string) {
+	n.t.Helper()
+	path := n.status(id).GetLogPath()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	n.must(err)
+	defer func() { _ = unix.Close(fd) }()
+	_, err = unix.InotifyAddWatch(fd, path, unix.IN_MODIFY)
+	n.must(err)
+	buf := make([]byte, 4096)
+	for {
+		doc, err := os.ReadFile(path)
+		n.must(err)
+		if strings.Contains(string(doc), " "+line+"\n") {
+			return
+		}
+		if n.status(id).GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			n.t.Fatalf("container %s ended without saying %q: %s", id, line, doc)
+		}
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30000)
+		n.must(err)
+		if ready == 0 {
+			n.t.Fatalf("container %s does not say %q: %s", id, line, doc)
+		}
+		_, err = unix.Read(fd, buf)
+		n.must(err)
+	}
+}
+
+// TestSharedPIDsInAUserNamespace: the pod's init is inside of it, too.
+func TestSharedPIDsInAUserNamespace(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, n *node) {
+		p := n.pod(withUserns, func(c *runtimeapi.PodSandboxConfig) {
+			c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+		})
+		cfg := containerConfig("u", "sh", "-c", `cat /proc/1/comm; stat -c %u /proc/1; readlink /proc/self/ns/user`)
+		cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+		out, st := p.output(cfg)
+		if !strings.HasPrefix(out, "init\n65534\nuser:") {
+			t.Errorf("%q (%s)", out, logText(t, st.GetLogPath(), "stderr"))
+		}
+	})
+}
+
+func TestUserNamespacesThatCannotBe(t *testing.T) {
+	n := newNode(t)
+	two := append(mapped(10), &runtimeapi.IDMapping{ContainerId: 10, HostId: 5, Length: 1})
+	for name, c := range map[string]struct {
+		options *runtimeapi.UserNamespace
+		want    string
+	}{
+		"two":       {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: two, Gids: two}, "one is supported"},
+		"none":      {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD}, "one is supported"},
+		"differ":    {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mapped(10), Gids: mapped(11)}, "differ"},
+		"no length": {podUserns(0), "no length"},
+		"too long":  {podUserns(1<<32 - 1), "past the last ID"},
+		"container": {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_CONTAINER}, "unsupported user namespace mode"},
+		"node":      {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE, Uids: mapped(1)}, "takes no mappings"},
+	} {
+		cfg := n.podConfig(func(p *runtimeapi.PodSandboxConfig) {
+			p.Linux.SecurityContext.NamespaceOptions.UsernsOptions = c.options
+		})
+		_, err := n.run.RunPodSandbox(t.Context(), cfg, "")
+		if err == nil || !strings.Contains(err.Error(), c.want) || status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	p := n.pod(withUserns)
+	cfg := containerConfig("other", "true")
+	cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions = podUserns(1000)
+	if _, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg); err == nil || !strings.Contains(err.Error(), "differs from that of its sandbox") {
+		t.Errorf("a container in another namespace: %v", err)
+	}
+}

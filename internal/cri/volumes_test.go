@@ -1,0 +1,73 @@
+package cri
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func imageMount(path, image, sub string) *runtimeapi.Mount {
+	return &runtimeapi.Mount{ContainerPath: path, Readonly: true, Image: &runtimeapi.ImageSpec{Image: image}, ImageSubPath: sub}
+}
+
+// TestImageVolume mounts an image into a container, with and without a user namespace.
+func TestImageVolume(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, n *node) {
+		for _, owner := range []string{"own", "machine"} {
+			p := n.pod(func(c *runtimeapi.PodSandboxConfig) {
+				if owner == "own" {
+					withUserns(c)
+				}
+			})
+			cfg := containerConfig("v", "sh", "-c", `/all/bin/busybox echo runs; stat -c %u /all/bin/busybox; head -1 /etc-of-image/passwd;
+				head -1 /one-file; touch /all/x 2>&1 | grep -o Read-only`)
+			cfg.Mounts = []*runtimeapi.Mount{
+				imageMount("/all", "busybox:latest", ""), imageMount("/etc-of-image", "busybox:latest", "etc"), imageMount("/one-file", "busybox:latest", "etc/group"),
+			}
+			id := p.create(cfg)
+			img, ok := n.images.Lookup("busybox:latest")
+			if got := n.status(id).GetMounts()[1].GetImage().GetImageRef(); !ok || got != img.ID {
+				t.Errorf("the mount's image is %q, want %q", got, img.ID)
+			}
+			c, err := n.findContainer(id)
+			n.must(err)
+			if exists(c.volumeDir()) {
+				t.Error("the volumes' sources are still mounted")
+			}
+			n.restart()
+			n.must(n.run.StartContainer(t.Context(), id))
+			st := n.waitExit(id)
+			if got, want := logText(t, st.GetLogPath(), "stdout"), "runs\n0\nroot:x:0:0:root:/root:/bin/sh\nroot:x:0:\nRead-only\n"; got != want {
+				t.Errorf("%s: got %q, want %q (%s)", owner, got, want, logText(t, st.GetLogPath(), "stderr"))
+			}
+		}
+	})
+}
+
+func TestImageVolumesThatCannotBe(t *testing.T) {
+	p := newNode(t).pod()
+	writable, both := imageMount("/a", "busybox:latest", ""), imageMount("/a", "busybox:latest", "")
+	writable.Readonly, both.HostPath = false, "/tmp"
+	for name, c := range map[string]struct {
+		mount *runtimeapi.Mount
+		code  codes.Code
+		want  string
+	}{
+		"writable": {writable, codes.InvalidArgument, "read-only"},
+		"both":     {both, codes.InvalidArgument, "both an image and a host path"},
+		"absent":   {imageMount("/a", "nosuch:1", ""), codes.NotFound, "not present"},
+		"no path":  {imageMount("/a", "busybox:latest", "no/such"), codes.Unknown, "ImageVolumeMountFailed"},
+		"escape":   {imageMount("/a", "busybox:latest", "../../../../etc"), codes.Unknown, "ImageVolumeMountFailed"},
+		"absolute": {imageMount("/a", "busybox:latest", "/etc"), codes.Unknown, "ImageVolumeMountFailed"},
+	} {
+		cfg := containerConfig("v", "true")
+		cfg.Mounts = []*runtimeapi.Mount{c.mount}
+		_, err := p.run.CreateContainer(t.Context(), p.id, cfg, p.cfg)
+		if err == nil || status.Code(err) != c.code || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s %q", name, err, c.code, c.want)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Copy makes src, with what is mounted in it, visible at dst, which must exist. With a
+// user namespace the owners of its files are translated as that says (Linux 5.12, and
+// a file system that can); what is mounted below src keeps its owners. With private
+// nothing that is mounted later shows up on the other side.
+func Copy(src, dst string, userns *os.File, private bool) error {
+	tree, err := clone(src, userns, private)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tree.Close() }()
+	if err := unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, dst, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", src, dst, err)
+	}
+	return nil
+}
+
+// CanTranslate tells whether Copy can translate the owners in dir.
+func CanTranslate(dir string, userns *os.File) error {
+	tree, err := clone(dir, userns, true)
+	if err != nil {
+		return err
+	}
+	return tree.Close()
+}
+
+// clone makes the copy, attached nowhere.
+func clone(src string, userns *os.File, private bool) (tree *os.File, err error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, src, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return nil, fmt.Errorf("copy mount %s: %w", src, err)
+	}
+	tree = os.NewFile(uintptr(fd), src)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, tree.Close())
+		}
+	}()
+	if private {
+		attr := &unix.MountAttr{Propagation: unix.MS_PRIVATE}
+		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+			return nil, fmt.Errorf("make the copy of %s private: %w", src, err)
+		}
+	}
+	if userns != nil {
+		attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
+		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
+			return nil, fmt.Errorf("translate the owners in %s (its file system must support ID-mapped mounts): %w", src, err)
+		}
+	}
+	return tree, nil
+}
+
+// RemoveCopies takes away everything that is mounted in a folder, whose mounts all
+// were made by Copy, and the folder. They are made private first: unmounting a copy
+// must not unmount what it is a copy of.
+func RemoveCopies(dir string) error {
+	points, err := Under(dir)
+	if err != nil {
+		return err
+	}
+	for _, p := range points {
+		if err := unix.Mount("", p, "", unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("make %s private: %w", p, err)
+		}
+	}
+	return RemoveTree(dir)
+}
+
+// OverlayIDMapped is Overlay with the owners in the lower folders translated (Linux
+// 5.19). The translated ones are mounted below scratch, which is made, for as long as
+// it takes to mount the overlay.
+func OverlayIDMapped(dst string, lower []string, upper, work, scratch string, userns *os.File) (err error) {
+	defer func() {
+		if rerr := RemoveTree(scratch); err == nil {
+			err = rerr
+		}
+	}()
+	mapped := make([]string, len(lower))
+	for i, l := range lower {
+		mapped[i] = filepath.Join(scratch, strconv.Itoa(i))
+		if err := os.MkdirAll(mapped[i], 0o711); err != nil {
+			return err
+		}
+		if err := Copy(l, mapped[i], userns, true); err != nil {
+			return err
+		}
+	}
+	return Overlay(dst, mapped, upper, work)
+}

@@ -1,0 +1,90 @@
+// Critest runs upstream's CRI validation tests against `wherry cri`. The binary is
+// upstream's own, built elsewhere; the images come from a registry on loopback that
+// is filled with stand-ins built here, so that nothing leaves the machine.
+//
+//	go run ./test/critest [-log FILE] bin/wherry /path/to/critest [critest's own flags]
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+)
+
+func main() {
+	log := flag.String("log", "", "write critest's own output to this file")
+	flag.Parse()
+	if flag.NArg() < 2 {
+		fmt.Fprintln(os.Stderr, "usage: critest [-log FILE] WHERRY CRITEST [FLAGS]")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	ok, err := run(ctx, flag.Arg(0), flag.Arg(1), flag.Args()[2:], *log)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "critest:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// run returns false when a spec failed that should not have.
+func run(ctx context.Context, wherry, critest string, args []string, log string) (ok bool, err error) {
+	dir, err := os.MkdirTemp("", "wherry-critest-")
+	if err != nil {
+		return false, err
+	}
+	n, err := newNode(ctx, wherry, dir)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, n.close(context.WithoutCancel(ctx))) }()
+	report := filepath.Join(dir, "report.json")
+	if err := n.critest(ctx, critest, report, args, log); err != nil {
+		return false, err
+	}
+	suite, err := readReport(report)
+	if err != nil {
+		return false, err
+	}
+	return suite.print(os.Stdout), nil
+}
+
+// critest runs the specs. Failed ones are in the report, not in the error.
+func (n *node) critest(ctx context.Context, path, report string, args []string, log string) (err error) {
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	out := io.Writer(io.Discard)
+	if log != "" {
+		if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
+			return err
+		}
+		f, err := os.Create(log)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		out = f
+	}
+	cmd := exec.CommandContext(ctx, path, append([]string{
+		"-runtime-endpoint=" + n.endpoint(), "-image-endpoint=" + n.endpoint(), "-config=" + os.DevNull,
+		"-ginkgo.no-color", "-ginkgo.json-report=" + report,
+	}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Dir, cmd.Env = n.dir, withoutProxies(os.Environ())
+	cmd.Stdout, cmd.Stderr = out, out
+	var failed *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &failed) {
+		return err
+	}
+	return ctx.Err()
+}

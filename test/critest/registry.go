@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"wherry.dev/internal/pki"
+)
+
+// registries stand in for every registry that critest pulls from: one on loopback
+// with a certificate for all of their names, and a proxy that leads each of them
+// there. Any runtime finds it by HTTPS_PROXY and SSL_CERT_FILE, unchanged.
+type registries struct {
+	plain  *http.Server // where the images are put
+	secure *http.Server
+	proxy  *http.Server
+
+	Addr  string // of the plain registry
+	Proxy string // URL
+	CA    string // file
+}
+
+func startRegistries(ctx context.Context, dir string, images map[string]v1.Image) (*registries, error) {
+	ca, err := pki.LoadOrCreateCA(dir, "ca", "critest registries", time.Now())
+	if err != nil {
+		return nil, err
+	}
+	cert, key, err := ca.Issue(dir, "registry", pki.Leaf{CommonName: hosts[0], DNSNames: hosts, Server: true}, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, err
+	}
+	store := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	r := &registries{CA: filepath.Join(dir, "ca.crt")}
+	plain, err := serve(ctx, &r.plain, store, nil)
+	if err != nil {
+		return nil, err
+	}
+	secure, err := serve(ctx, &r.secure, store, &tls.Config{Certificates: []tls.Certificate{pair}})
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	proxy, err := serve(ctx, &r.proxy, tunnelTo(secure), nil)
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	r.Addr, r.Proxy = plain, "http://"+proxy
+	if err := r.fill(ctx, images); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func serve(ctx context.Context, slot **http.Server, h http.Handler, secure *tls.Config) (addr string, err error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	addr = l.Addr().String()
+	if secure != nil {
+		l = tls.NewListener(l, secure)
+	}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	*slot = srv
+	go func() {
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Printf("registry: %v", err)
+		}
+	}()
+	return addr, nil
+}
+
+// tunnelTo answers CONNECT, whatever host it names, with a connection to addr.
+func tunnelTo(addr string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect {
+			http.Error(w, "only CONNECT", http.StatusMethodNotAllowed)
+			return
+		}
+		up, err := (&net.Dialer{}).DialContext(r.Context(), "tcp", addr)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer func() { _ = up.Close() }()
+		down, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		defer func() { _ = down.Close() }()
+		if _, err := io.WriteString(down, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+			return
+		}
+		ended := make(chan struct{}, 2)
+		pump := func(dst io.Writer, src io.Reader) {
+			_, _ = io.Copy(dst, src) // either side may end it
+			ended <- struct{}{}
+		}
+		go pump(up, buffered)
+		go pump(down, up)
+		<-ended
+		_, _ = up.Close(), down.Close()
+		<-ended
+	})
+}
+
+func (r *registries) fill(ctx context.Context, images map[string]v1.Image) error {
+	for n, img := range images {
+		ref, err := name.ParseReference(r.Addr + "/" + n)
+		if err != nil {
+			return err
+		}
+		if err := remote.Write(ref, img, remote.WithContext(ctx)); err != nil {
+			return fmt.Errorf("fill the registry with %s: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// Close ends all that was started.
+func (r *registries) Close() error {
+	var errs []error
+	for _, s := range []*http.Server{r.proxy, r.secure, r.plain} {
+		if s != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
