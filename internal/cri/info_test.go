@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -36,8 +37,11 @@ func TestVerboseInfo(t *testing.T) {
 	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", b.PID)); err != nil || string(comm) != "init\n" {
 		t.Errorf("the sandbox's process is %q, %v", comm, err)
 	}
-	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.PID)); err != nil || string(comm) != "sleep\n" {
-		t.Errorf("the container's process is %q, %v", comm, err)
+	var comm []byte // "crun" until it has become the container's program
+	for deadline := time.Now().Add(10 * time.Second); string(comm) != "sleep\n"; time.Sleep(time.Millisecond) {
+		if comm, err = os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.PID)); err != nil || time.Now().After(deadline) {
+			t.Fatalf("the container's process is %q, %v", comm, err)
+		}
 	}
 	kinds := map[specs.LinuxNamespaceType]string{}
 	for _, ns := range b.RuntimeSpec.Linux.Namespaces {

@@ -305,7 +305,11 @@ func (r *Runtime) releaseFIFO(id string) error {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
 	_, err = unix.Write(fd, []byte{'1'})
-	return errors.Join(err, unix.Close(fd), os.Remove(path))
+	removed := os.Remove(path)
+	if errors.Is(removed, fs.ErrNotExist) {
+		removed = nil // the container ran, ended and was cleaned up meanwhile
+	}
+	return errors.Join(err, unix.Close(fd), removed)
 }
 
 func (r *Runtime) fifo(id string) string { return filepath.Join(r.State, id, "exec.fifo") }
