@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/image"
@@ -91,9 +90,9 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 	return &runtimeapi.PullImageResponse{ImageRef: img.ID}, nil
 }
 
-func credentials(a *runtimeapi.AuthConfig) authn.AuthConfig {
-	return authn.AuthConfig{
-		Username: a.GetUsername(), Password: a.GetPassword(), Auth: a.GetAuth(),
+func credentials(a *runtimeapi.AuthConfig) image.Auth {
+	return image.Auth{
+		Username: a.GetUsername(), Password: a.GetPassword(), Auth: a.GetAuth(), ServerAddress: a.GetServerAddress(),
 		IdentityToken: a.GetIdentityToken(), RegistryToken: a.GetRegistryToken(),
 	}
 }
