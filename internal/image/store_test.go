@@ -1,101 +1,31 @@
 package image_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"log"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"wherry.dev/internal/image"
 	"wherry.dev/test/images"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
-		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"))
-}
-
-func open(t *testing.T, dir string) *image.Store {
-	t.Helper()
-	s, err := image.Open(dir)
-	if err != nil {
-		t.Fatal(err)
+	if code, ok := runChild(); ok {
+		os.Exit(code)
 	}
-	t.Cleanup(func() { _ = s.Close() })
-	return s
-}
-
-func twoLayers(t *testing.T) v1.Image {
-	t.Helper()
-	img, err := images.New(v1.Config{Cmd: []string{"/a"}},
-		images.Root{"dir/keep": {Data: []byte("1"), Mode: 0o644}, "dir/gone": {Data: []byte("2"), Mode: 0o600}, "opaque/below": {Data: []byte("3"), Mode: 0o644}},
-		images.Root{"dir/.wh.gone": {}, "opaque/.wh..wh..opq": {}, "opaque/above": {Data: []byte("4"), Mode: 0o644}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return img
-}
-
-// overlay shows the image as a container would see it.
-func overlay(t *testing.T, s *image.Store, id string) string {
-	t.Helper()
-	layers, err := s.Layers(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := unix.Mount("overlay", dir, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(layers, ":")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	return dir
-}
-
-func tree(t *testing.T, dir string) []string {
-	t.Helper()
-	var out []string
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			rel, _ := filepath.Rel(dir, p)
-			out = append(out, rel)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+	goleak.VerifyTestMain(m)
 }
 
 func push(t *testing.T, img v1.Image) (ref string) {
 	t.Helper()
-	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	t.Cleanup(srv.Close)
-	ref = strings.TrimPrefix(srv.URL, "http://") + "/demo:1"
-	tag, err := name.NewTag(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.Write(tag, img); err != nil {
-		t.Fatal(err)
-	}
-	return ref
+	return plain(t).push(t, "demo:1", img)
 }
 
 func TestPullMakesWhiteoutsAndOpaqueFoldersWork(t *testing.T) {
@@ -110,36 +40,6 @@ func TestPullMakesWhiteoutsAndOpaqueFoldersWork(t *testing.T) {
 	}
 	if len(img.Digests) != 1 || len(img.Tags) != 1 || img.Tags[0] != ref {
 		t.Errorf("references: %v %v", img.Tags, img.Digests)
-	}
-}
-
-func TestConcurrentPullsAreOne(t *testing.T) {
-	s := open(t, t.TempDir())
-	ref := push(t, twoLayers(t))
-	var wg sync.WaitGroup
-	errs := make([]error, 8)
-	for i := range errs {
-		wg.Go(func() { _, errs[i] = s.Pull(t.Context(), ref, image.PullOptions{}) })
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(s.List()); n != 1 {
-		t.Errorf("%d images", n)
-	}
-}
-
-func TestCancelledPullLeavesNothing(t *testing.T) {
-	s := open(t, t.TempDir())
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.Pull(ctx, push(t, twoLayers(t)), image.PullOptions{}); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v", err)
-	}
-	left, err := os.ReadDir(filepath.Join(s.Dir(), "ingest"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("ingest holds %v, %v", left, err)
 	}
 }
 
