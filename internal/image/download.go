@@ -122,6 +122,15 @@ func (dl *download) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// wait returns how the download ended, nil when the blob is whole.
+func (dl *download) wait() error {
+	<-dl.done
+	if dl.err == io.EOF { //nolint:errorlint // our own mark, never wrapped
+		return nil
+	}
+	return dl.err
+}
+
 // Close ends the download and waits until it has.
 func (dl *download) Close() error {
 	dl.cancel()

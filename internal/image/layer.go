@@ -188,6 +188,7 @@ func applyTar(ctx context.Context, tmp string, diffID digest.Digest, parents []s
 		_, err = io.Copy(io.Discard, rec.stream)
 	}
 	if err != nil {
+		err = verdict(blob, err)
 		// the recorder may wait for bytes that do not come
 		err = errors.Join(err, closeBlob())
 	}
@@ -201,6 +202,19 @@ func applyTar(ctx context.Context, tmp string, diffID digest.Digest, parents []s
 		return 0, fmt.Errorf("is corrupt: its content is %s, the image's config says %s", got, diffID)
 	}
 	return tarball.n, nil
+}
+
+// verdict returns why a layer could not be unpacked: where what came is not what the
+// digest stands for, that says more than what gunzip or tar made of it.
+func verdict(blob io.Reader, err error) error {
+	dl, ok := blob.(*download)
+	if _, ours := errors.AsType[unix.Errno](err); !ok || ours {
+		return err
+	}
+	if derr := dl.wait(); derr != nil {
+		return derr
+	}
+	return err
 }
 
 type tarCounter struct {
