@@ -2,8 +2,11 @@ package image
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/distribution/reference"
 )
 
 // Config is how a store talks to registries and which images it keeps for ever. The
@@ -16,8 +19,8 @@ type Config struct {
 	// ProgressTimeout ends a pull whose registry sends nothing for so long;
 	// 0 is DefaultProgressTimeout.
 	ProgressTimeout time.Duration
-	// Pinned are references of images that are never garbage-collected; one that
-	// ends with * means all that begin so.
+	// Pinned are references of images that are never garbage-collected, short or in
+	// full. As in CRI-O, NAME* means all that begin so and *NAME* all that contain it.
 	Pinned []string
 }
 
@@ -42,7 +45,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	pinned := make([]string, 0, len(c.Pinned))
 	for _, p := range c.Pinned {
-		if !strings.HasSuffix(p, "*") {
+		if !strings.Contains(p, "*") {
 			full, err := Normalize(p)
 			if err != nil {
 				return c, fmt.Errorf("pinned image: %w", err)
@@ -55,12 +58,22 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// pins tells whether a reference is one of the pinned.
+// pins tells whether a reference, in full, is one of the pinned.
 func (c Config) pins(ref string) bool {
-	for _, p := range c.Pinned {
-		if prefix, ok := strings.CutSuffix(p, "*"); ok && strings.HasPrefix(ref, prefix) || p == ref {
-			return true
-		}
+	short := ref
+	if named, err := reference.ParseNormalizedNamed(ref); err == nil {
+		short = reference.FamiliarString(named)
 	}
-	return false
+	return slices.ContainsFunc(c.Pinned, func(p string) bool { return matches(p, ref) || matches(p, short) })
+}
+
+func matches(pattern, ref string) bool {
+	prefix, open := strings.CutSuffix(pattern, "*")
+	if !open {
+		return pattern == ref
+	}
+	if inner, ok := strings.CutPrefix(prefix, "*"); ok {
+		return strings.Contains(ref, inner)
+	}
+	return strings.HasPrefix(ref, prefix)
 }

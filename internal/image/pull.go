@@ -66,6 +66,7 @@ func (s *Store) pull(ctx context.Context, ref string, auth Auth, progress func(P
 	if err != nil {
 		return Image{}, err
 	}
+	defer r.close()
 	top, err := r.resolve(ctx)
 	if err != nil {
 		return Image{}, err

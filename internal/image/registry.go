@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -82,26 +83,52 @@ type registry struct {
 	ref      string
 	resolver remotes.Resolver
 	fetcher  remotes.Fetcher
+	close    func() // ends its connections
 }
 
 // openRegistry finds the hosts of the reference's registry, its mirrors first. No
 // connection is made yet.
 func (s *Store) openRegistry(ctx context.Context, ref string, auth Auth) (*registry, error) {
+	var transports []*transport
 	hosts := config.ConfigureHosts(ctx, config.HostOptions{
 		HostDir:     s.hostDir,
 		Credentials: auth.login,
 		UpdateClient: func(c *http.Client) error {
 			// so that a whole series of attempts fits into the timeout
-			c.Transport = &transport{next: c.Transport, stall: s.cfg.ProgressTimeout / attempts}
+			t := &transport{next: c.Transport, stall: s.cfg.ProgressTimeout / attempts}
+			c.Transport, transports = t, append(transports, t)
 			return nil
 		},
 	})
 	r := &registry{ref: ref, resolver: docker.NewResolver(docker.ResolverOptions{
-		Hosts: withToken(hosts, auth), Headers: http.Header{"User-Agent": []string{"wherry/" + version.Version}},
+		Hosts: once(withToken(hosts, auth)), Headers: http.Header{"User-Agent": []string{"wherry/" + version.Version}},
 	})}
+	r.close = func() {
+		for _, t := range transports {
+			t.CloseIdleConnections()
+		}
+	}
 	var err error
 	r.fetcher, err = r.resolver.Fetcher(ctx, ref)
 	return r, err
+}
+
+// once has all requests of a pull share connections and access tokens.
+func once(hosts docker.RegistryHosts) docker.RegistryHosts {
+	var mu sync.Mutex
+	known := map[string][]docker.RegistryHost{}
+	return func(name string) ([]docker.RegistryHost, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if list, ok := known[name]; ok {
+			return list, nil
+		}
+		list, err := hosts(name)
+		if err == nil {
+			known[name] = list
+		}
+		return list, err
+	}
 }
 
 // hostDir finds the folder with a registry's configuration. A hosts.toml that cannot

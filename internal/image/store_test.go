@@ -3,6 +3,7 @@ package image_test
 import (
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,6 +50,18 @@ func TestPullOfAMissingImageSaysSo(t *testing.T) {
 	_, err := s.Pull(t.Context(), strings.Replace(ref, "demo", "absent", 1), image.PullOptions{})
 	if err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestPullLeavesNoConnections(t *testing.T) {
+	for name, srv := range map[string]*server{"plain": plain(t), "TLS": newServer(t, (*httptest.Server).StartTLS)} {
+		s := open(t, t.TempDir())
+		ref := srv.push(t, "demo:1", twoLayers(t))
+		before := goleak.IgnoreCurrent()
+		pull(t, s, ref)
+		if err := goleak.Find(before); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -112,6 +125,33 @@ func TestRemove(t *testing.T) {
 	left, err := os.ReadDir(filepath.Join(s.Dir(), "layers"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("layers left: %v %v", left, err)
+	}
+}
+
+func TestPinnedImageIsNotCollected(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "i.tar")
+	if err := images.Save(file, twoLayers(t), "demo:1.36", "demo:latest"); err != nil {
+		t.Fatal(err)
+	}
+	for pattern, want := range map[string]bool{
+		"demo": true, "demo:1.36": true, "docker.io/library/demo:1.36": true, "demo:1*": true, "docker.io/library/*": true, "*em*": true, "*": true,
+		"demo:2": false, "emo*": false, "*x*": false, "docker.io/other/*": false,
+	} {
+		s := openWith(t, t.TempDir(), image.Config{Pinned: []string{pattern}})
+		imgs, err := s.Import(t.Context(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone, err := s.Prune(t.Context())
+		if imgs[0].Pinned != want || (len(gone) == 0) != want || err != nil {
+			t.Errorf("%s: pinned %v, pruned %d, %v", pattern, imgs[0].Pinned, len(gone), err)
+		}
+		if err := s.Remove(t.Context(), "demo"); want && err != nil {
+			t.Errorf("%s: by hand: %v", pattern, err)
+		}
+	}
+	if _, err := image.OpenWith(t.TempDir(), image.Config{Pinned: []string{"Bad"}}); err == nil {
+		t.Error("a pattern that is no reference was taken")
 	}
 }
 
