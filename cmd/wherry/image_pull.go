@@ -93,7 +93,7 @@ func pullWithProgress(cmd *cobra.Command, s imageStore, ref string, auth image.A
 		progressbar.OptionEnableColorCodes(os.Getenv("NO_COLOR") == ""))
 	img, err := s.Pull(cmd.Context(), ref, image.PullOptions{Auth: auth, Progress: func(p image.Progress) {
 		bar.ChangeMax64(p.Total)
-		bar.Describe(fmt.Sprintf("%s, %d of %d layers", ref, p.Unpacked, p.Unpacks))
+		bar.Describe(fmt.Sprintf("%s, %d of %d layers", ref, p.LayersDone, p.Layers))
 		_ = bar.Set64(p.Done) // a terminal that does not take a bar is no reason to stop
 	}})
 	_ = bar.Finish()
@@ -120,7 +120,7 @@ func (l *progressLines) report(p image.Progress) {
 		return
 	}
 	l.next = percent/10*10 + 10
-	fmt.Fprintf(l.w, "%s: %d%% %s of %s, %d of %d layers unpacked\n", l.ref, percent, size(p.Done), size(p.Total), p.Unpacked, p.Unpacks)
+	fmt.Fprintf(l.w, "%s: %d%% %s of %s, %d of %d layers unpacked\n", l.ref, percent, size(p.Done), size(p.Total), p.LayersDone, p.Layers)
 }
 
 func imagePullsCommand(d *dirs) *cobra.Command {
@@ -135,7 +135,7 @@ func imagePullsCommand(d *dirs) *cobra.Command {
 				t := printers.GetNewTabWriter(cmd.OutOrStdout())
 				fmt.Fprintln(t, "IMAGE\tDONE\tTOTAL\tLAYERS")
 				for _, p := range pulls {
-					fmt.Fprintf(t, "%s\t%s\t%s\t%d/%d\n", p.Reference, size(p.Progress.Done), size(p.Progress.Total), p.Progress.Unpacked, p.Progress.Unpacks)
+					fmt.Fprintf(t, "%s\t%s\t%s\t%d/%d\n", p.Reference, size(p.Progress.Done), size(p.Progress.Total), p.Progress.LayersDone, p.Progress.Layers)
 				}
 				return t.Flush()
 			})

@@ -64,7 +64,7 @@ type Config struct {
 	Runtime     string   `json:"runtime,omitempty"`
 
 	RegistryCertsDirs        []string        `json:"registry-certs-dir,omitempty"`
-	ImagePullProgressTimeout metav1.Duration `json:"image-pull-progress-timeout,omitempty"`
+	ImagePullProgressTimeout metav1.Duration `json:"image-pull-progress-timeout"`
 	PinnedImages             []string        `json:"pinned-images,omitempty"`
 
 	MaxPods int `json:"max-pods,omitempty"`

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"wherry.dev/internal/image"
+	"wherry.dev/test/images"
 )
 
 // childEnv tells the test binary to do one thing with a store and be killed.
@@ -96,6 +98,29 @@ func TestKillBetweenAnyTwoStepsOfAPull(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkEmpty(t, s)
+		})
+	}
+}
+
+func TestKillBetweenAnyTwoStepsOfAnImport(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "i.tar")
+	if err := images.Save(file, twoLayers(t), "demo:1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []string{"pull-applied", "pull-adopted", "pull-config", "pull-recorded"} {
+		t.Run(step, func(t *testing.T) {
+			dir := t.TempDir()
+			killedAt(t, step, job{Dir: dir, Import: file})
+			s := open(t, dir)
+			checkWhole(t, s)
+			if _, err := s.Import(t.Context(), file); err != nil {
+				t.Fatal(err)
+			}
+			img, ok := s.Lookup("demo:1")
+			if !ok {
+				t.Fatal("not there after the repeated import")
+			}
+			tree(t, overlay(t, s, img.ID))
 		})
 	}
 }

@@ -45,6 +45,23 @@ func (s *Store) commit(ctx context.Context, r imageRecord, config []byte, refs [
 	return s.viewLocked(r.ID), nil
 }
 
+// tag gives an image that is there under the digest reference another name; ok is
+// false when it is not there.
+func (s *Store) tag(ref, byDigest string) (img Image, ok bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, ok := s.refs[byDigest]
+	if !ok {
+		return Image{}, false, nil
+	}
+	next := maps.Clone(s.refs)
+	next[ref] = id
+	if err := s.writeRefsLocked(next); err != nil {
+		return Image{}, false, err
+	}
+	return s.viewLocked(id), true, nil
+}
+
 func (s *Store) has(id string) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

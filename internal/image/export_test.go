@@ -172,3 +172,19 @@ func TestExportTellsOfAChangedLayer(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Such a tar is legal, and what is overwritten in it is nowhere any more.
+func TestLayerThatHasAFileTwice(t *testing.T) {
+	data := tarOf(t,
+		&tar.Header{Typeflag: tar.TypeReg, Name: "a", Linkname: "first", Mode: 0o644},
+		&tar.Header{Typeflag: tar.TypeReg, Name: "a", Linkname: "other", Mode: 0o644})
+	srv, s := plain(t), open(t, t.TempDir())
+	ref := srv.push(t, "demo:1", imageOf(t, gzLayer(t, data)))
+	root := overlay(t, s, pull(t, s, ref).ID)
+	if doc, err := os.ReadFile(filepath.Join(root, "a")); err != nil || string(doc) != "other" {
+		t.Errorf("%q %v", doc, err)
+	}
+	if err := s.Export(t.Context(), io.Discard, ref); err == nil || !strings.Contains(err.Error(), `"a"`) {
+		t.Errorf("exported: %v", err)
+	}
+}

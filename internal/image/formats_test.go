@@ -65,6 +65,23 @@ func TestFormats(t *testing.T) {
 	}
 }
 
+// imagePullPolicy: Always asks for the digest alone when nothing is new.
+func TestPullOfWhatIsThereReadsNothing(t *testing.T) {
+	srv, s := plain(t), open(t, t.TempDir())
+	img := twoLayers(t)
+	first := pull(t, s, srv.push(t, "demo:1", img))
+	srv.mu.Lock()
+	clear(srv.gets)
+	srv.mu.Unlock()
+	second := pull(t, s, srv.push(t, "demo:2", img))
+	if len(srv.gets) > 0 {
+		t.Errorf("read: %v", srv.gets)
+	}
+	if second.ID != first.ID || len(second.Tags) != 2 {
+		t.Errorf("got %+v", second)
+	}
+}
+
 func TestIndexGivesThisMachinesImage(t *testing.T) {
 	other := v1.Platform{OS: "linux", Architecture: "s390x"}
 	here := v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
@@ -269,7 +286,7 @@ func TestProgressEndsWithEverything(t *testing.T) {
 	var last atomic.Pointer[image.Progress]
 	img, err := s.Pull(t.Context(), push(t, imageOf(t, layers...)), image.PullOptions{Progress: func(p image.Progress) {
 		calls.Add(1)
-		if l := last.Load(); l == nil || p.Unpacked >= l.Unpacked && p.Done >= l.Done {
+		if l := last.Load(); l == nil || p.LayersDone >= l.LayersDone && p.Done >= l.Done {
 			last.Store(&p)
 		}
 	}})
@@ -277,7 +294,7 @@ func TestProgressEndsWithEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := last.Load()
-	if p == nil || p.Done != p.Total || p.Total < 900<<10 || p.Unpacked != 3 || p.Unpacks != 3 || calls.Load() < 6 {
+	if p == nil || p.Done != p.Total || p.Total < 900<<10 || p.LayersDone != 3 || p.Layers != 3 || calls.Load() < 6 {
 		t.Errorf("last of %d: %+v", calls.Load(), p)
 	}
 	if img.Size <= p.Total {

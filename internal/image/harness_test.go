@@ -3,7 +3,6 @@ package image_test
 import (
 	"archive/tar"
 	"bytes"
-	"encoding/json"
 	"io"
 	"io/fs"
 	"log"
@@ -322,16 +321,4 @@ func checkWhole(t testing.TB, s *image.Store) {
 	if rest, err := os.ReadDir(filepath.Join(s.Dir(), "ingest")); err != nil || len(rest) > 0 {
 		t.Errorf("ingest holds %v, %v", rest, err)
 	}
-}
-
-func manifestOf(t testing.TB, img v1.Image) (m map[string]any) {
-	t.Helper()
-	raw, err := img.RawManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, &m); err != nil {
-		t.Fatal(err)
-	}
-	return m
 }

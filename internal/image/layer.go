@@ -86,14 +86,12 @@ func (s *Store) dropLayersLocked() (gone []string, err error) {
 		if used[c] || s.reserved[c] > 0 {
 			continue
 		}
-		away, err := os.MkdirTemp(filepath.Join(s.dir, "ingest"), "gone-")
-		if err != nil {
+		s.removals++
+		away := filepath.Join(s.dir, "ingest", fmt.Sprintf("gone-%d", s.removals))
+		if err := os.Rename(s.layerDir(c), away); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return gone, err
 		}
 		gone = append(gone, away)
-		if err := os.Rename(s.layerDir(c), filepath.Join(away, "layer")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return gone, err
-		}
 		delete(s.layers, c)
 		failpoint.At("remove-layer")
 	}

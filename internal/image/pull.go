@@ -25,8 +25,8 @@ const parallelLayers = 4
 // Progress is how far a pull is: bytes as they are transported, and layers that are
 // unpacked.
 type Progress struct {
-	Done, Total       int64
-	Unpacked, Unpacks int
+	Done, Total        int64
+	LayersDone, Layers int
 }
 
 // PullOptions are the particulars of a pull; the zero value pulls anonymously.
@@ -55,9 +55,11 @@ func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (Image, err
 
 // pull carries the steps out:
 //
-//  1. the reference is resolved to a manifest, and that to the one for this machine
-//  2. the layers that are not there are downloaded and unpacked
-//  3. everything is made durable, then the image's record and its names
+//  1. the reference is resolved to a digest; an image that is there under that only
+//     gets the name
+//  2. the manifest for this machine is read
+//  3. the layers that are not there are downloaded and unpacked
+//  4. everything is made durable, then the image's record and its names
 func (s *Store) pull(ctx context.Context, ref string, auth Auth, progress func(Progress)) (img Image, err error) {
 	ctx, span := trace.Start(ctx, "image: pull "+ref)
 	defer func() { _ = trace.End(span, err) }()
@@ -71,11 +73,14 @@ func (s *Store) pull(ctx context.Context, ref string, auth Auth, progress func(P
 	if err != nil {
 		return Image{}, err
 	}
-	src, err := s.remoteSource(ctx, r, top)
+	byDigest, err := digestReference(ref, top.Digest.String())
 	if err != nil {
 		return Image{}, err
 	}
-	byDigest, err := digestReference(ref, top.Digest.String())
+	if img, ok, err := s.tag(ref, byDigest); ok || err != nil {
+		return img, err
+	}
+	src, err := s.remoteSource(ctx, r, top)
 	if err != nil {
 		return Image{}, err
 	}
@@ -193,7 +198,9 @@ func (s *Store) addLayer(ctx context.Context, j layerJob) error {
 	return nil
 }
 
-func (s *Store) fetchLayer(ctx context.Context, j layerJob) error {
+func (s *Store) fetchLayer(ctx context.Context, j layerJob) (err error) {
+	ctx, span := trace.Start(ctx, "image: layer "+j.name)
+	defer func() { _ = trace.End(span, err) }()
 	blob, err := j.open(ctx, j.meter.add, j.fetched)
 	if err != nil {
 		j.fetched()
@@ -227,6 +234,6 @@ func (m *meter) unpacked() {
 
 func (m *meter) tell() {
 	if m.report != nil {
-		m.report(Progress{Done: m.done.Load(), Total: m.total.Load(), Unpacked: int(m.layersThere.Load()), Unpacks: m.layers})
+		m.report(Progress{Done: m.done.Load(), Total: m.total.Load(), LayersDone: int(m.layersThere.Load()), Layers: m.layers})
 	}
 }

@@ -61,6 +61,7 @@ type Store struct {
 	// reserved counts who needs a layer without an image's record saying so: a pull
 	// that has not written it yet, an export. The sweep leaves those alone.
 	reserved map[string]int
+	removals int // makes the names of removed layers' folders unique
 }
 
 // Open opens the store in dir with the default Config.
