@@ -20,6 +20,7 @@ import (
 func criCommand(d *dirs) *cobra.Command {
 	var listen, podCIDR, file string
 	cfg := cri.Config{InstanceID: "cri", Version: version.Version}
+	registries := config.Default()
 	cmd := &cobra.Command{
 		Use:   "cri",
 		Short: "The container runtime alone, for crictl and other kubelets",
@@ -46,7 +47,7 @@ running when it stops; the next start on the same folders finds them.`,
 				return err
 			}
 			cfg.Root, cfg.State = filepath.Join(data, "cri"), filepath.Join(run, "cri")
-			images, err := image.Open(filepath.Join(data, "store"))
+			images, err := image.OpenWith(filepath.Join(data, "store"), daemon.ImageConfig(&registries))
 			if err != nil {
 				return err
 			}
@@ -68,6 +69,7 @@ running when it stops; the next start on the same folders finds them.`,
 	f.StringVar(&file, "config", "", "file with runtimes, default-ulimits and cdi-spec-dirs, as for wherry up")
 	f.StringVar(&cfg.DefaultRuntime, "runtime", "", "OCI runtime: crun or runc (default: the first of them that is installed)")
 	f.StringVar(&cfg.StreamAddress, "stream-address", "127.0.0.1:0", "address for exec, attach and port-forward streams")
+	registries.AddImageFlags(f)
 	f.StringVar(&cfg.InstanceID, "instance-id", cfg.InstanceID, "makes bridge, nftables table and cgroups unique among the runtimes of a machine")
 	return cmd
 }

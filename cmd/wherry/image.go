@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
@@ -26,7 +23,9 @@ import (
 type imageStore interface {
 	List(ctx context.Context) ([]image.Image, error)
 	Import(ctx context.Context, path string) ([]image.Image, error)
-	Pull(ctx context.Context, ref string, progress func(image.Progress)) (image.Image, error)
+	Pull(ctx context.Context, ref string, o image.PullOptions) (image.Image, error)
+	Pulls(ctx context.Context) ([]image.Pulling, error)
+	Export(ctx context.Context, w io.Writer, refs ...string) error
 	Remove(ctx context.Context, ref string) error
 	Prune(ctx context.Context) ([]image.Image, error)
 }
@@ -36,9 +35,7 @@ type localStore struct{ *image.Store }
 
 func (s localStore) List(context.Context) ([]image.Image, error) { return s.Store.List(), nil }
 
-func (s localStore) Pull(ctx context.Context, ref string, progress func(image.Progress)) (image.Image, error) {
-	return s.Store.Pull(ctx, ref, image.PullOptions{Progress: progress})
-}
+func (s localStore) Pulls(context.Context) ([]image.Pulling, error) { return s.Store.Pulls(), nil }
 
 func openImages(d *dirs) (imageStore, func() error, error) {
 	data, run, err := d.resolve()
@@ -53,7 +50,7 @@ func openImages(d *dirs) (imageStore, func() error, error) {
 	case !errors.Is(err, daemon.ErrNotRunning):
 		return nil, nil, err
 	}
-	s, err := image.Open(daemon.StoreDir(data))
+	s, err := daemon.OpenImages(data, run)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -71,13 +68,15 @@ func withImages(d *dirs, fn func(imageStore) error) error {
 
 func imageCommand(d *dirs) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "image", Short: "Import, pull, list and remove images",
+		Use: "image", Short: "Pull, import, export, list and remove images",
 		Example: `  wherry image import busybox.tar
   wherry image pull docker.io/library/nginx
+  wherry image export nginx busybox -o images.tar
   wherry image list -o json
   wherry image prune`,
 	}
-	cmd.AddCommand(imageListCommand(d), imageImportCommand(d), imagePullCommand(d), imageRemoveCommand(d), imagePruneCommand(d))
+	cmd.AddCommand(imageListCommand(d), imageImportCommand(d), imageExportCommand(d),
+		imagePullCommand(d), imagePullsCommand(d), imageRemoveCommand(d), imagePruneCommand(d))
 	return cmd
 }
 
@@ -178,39 +177,6 @@ func label(i image.Image) string {
 		return i.ID
 	}
 	return strings.Join(i.Tags, " ")
-}
-
-func imagePullCommand(d *dirs) *cobra.Command {
-	return &cobra.Command{
-		Use: "pull IMAGE...", Short: "Pull images from their registries", Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, refs []string) error {
-			return withImages(d, func(s imageStore) error {
-				for _, ref := range refs {
-					img, err := pullWithProgress(cmd, s, ref)
-					if err != nil {
-						return err
-					}
-					fmt.Fprintf(cmd.OutOrStdout(), "pulled %s %s\n", ref, img.ID)
-				}
-				return nil
-			})
-		},
-	}
-}
-
-func pullWithProgress(cmd *cobra.Command, s imageStore, ref string) (image.Image, error) {
-	if !term.IsTerminal(int(os.Stderr.Fd())) {
-		return s.Pull(cmd.Context(), ref, nil)
-	}
-	bar := progressbar.NewOptions64(-1, progressbar.OptionSetDescription(ref), progressbar.OptionSetWriter(os.Stderr),
-		progressbar.OptionShowBytes(true), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(50*time.Millisecond),
-		progressbar.OptionEnableColorCodes(os.Getenv("NO_COLOR") == ""))
-	img, err := s.Pull(cmd.Context(), ref, func(p image.Progress) {
-		bar.ChangeMax64(p.Total)
-		_ = bar.Set64(p.Done) // a terminal that does not take a bar is no reason to stop
-	})
-	_ = bar.Finish()
-	return img, err
 }
 
 func imageRemoveCommand(d *dirs) *cobra.Command {

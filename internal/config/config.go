@@ -17,8 +17,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 )
@@ -65,7 +67,12 @@ type Config struct {
 	Runtimes       map[string]Runtime `json:"runtimes,omitempty"`
 	DefaultUlimits []string           `json:"default-ulimits,omitempty"`
 	CDISpecDirs    []string           `json:"cdi-spec-dirs,omitempty"`
-	MaxPods        int                `json:"max-pods,omitempty"`
+
+	RegistryCertsDirs        []string        `json:"registry-certs-dir,omitempty"`
+	ImagePullProgressTimeout metav1.Duration `json:"image-pull-progress-timeout"`
+	PinnedImages             []string        `json:"pinned-images,omitempty"`
+
+	MaxPods int `json:"max-pods,omitempty"`
 
 	SchedulerConfig string `json:"scheduler-config,omitempty"`
 	Verbosity       int    `json:"v,omitempty"`
@@ -85,6 +92,8 @@ func Default() Config {
 		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
 		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local",
 		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110,
+		RegistryCertsDirs:        []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"},
+		ImagePullProgressTimeout: metav1.Duration{Duration: 5 * time.Minute},
 	}
 }
 
@@ -141,6 +150,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.CNIBinDirs, "cni-bin-dir", c.CNIBinDirs, "folders of CNI plugins")
 	f.StringVar(&c.Runtime, "runtime", c.Runtime, "OCI runtime: crun or runc (default: the first of them that is installed)")
 	c.addRuntimeFlags(f)
+	c.AddImageFlags(f)
 	f.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "how many pods the node takes")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
@@ -149,6 +159,13 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 func (c *Config) addRuntimeFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.DefaultUlimits, "default-ulimits", c.DefaultUlimits, "resource limits of every container, NAME=SOFT:HARD, such as nofile=1024:4096")
 	f.StringSliceVar(&c.CDISpecDirs, "cdi-spec-dirs", c.CDISpecDirs, "folders of CDI device specs (default /etc/cdi,/var/run/cdi)")
+}
+
+// AddImageFlags binds what the runtime needs to know about images.
+func (c *Config) AddImageFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&c.RegistryCertsDirs, "registry-certs-dir", c.RegistryCertsDirs, "folders that configure registries, mirrors and certificates as containerd's certs.d does: HOST/hosts.toml, _default; the first that knows a registry counts")
+	f.DurationVar(&c.ImagePullProgressTimeout.Duration, "image-pull-progress-timeout", c.ImagePullProgressTimeout.Duration, "give an image pull up whose registry sends nothing for so long")
+	f.StringSliceVar(&c.PinnedImages, "pinned-images", c.PinnedImages, "images that are never garbage-collected; NAME* means all that begin so")
 }
 
 // Load reads the config file and its drop-ins over c. A file that was not asked
@@ -269,6 +286,9 @@ func (c *Config) validate() error {
 	}
 	if c.MaxPods < 1 {
 		bad("--max-pods %d must be at least 1", c.MaxPods)
+	}
+	if c.ImagePullProgressTimeout.Duration <= 0 {
+		bad("--image-pull-progress-timeout %s must be positive", c.ImagePullProgressTimeout.Duration)
 	}
 	if c.DataDir == c.RunDir {
 		bad("--data-dir and --run-dir are both %s; give them different folders", c.DataDir)

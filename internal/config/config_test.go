@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -22,7 +23,7 @@ func write(t *testing.T, path, text string) {
 func TestPrecedence(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.yaml")
-	write(t, file, "node-name: from-file\nsecure-port: 7000\ndata-dir: /from/file\nmax-pods: 5\n")
+	write(t, file, "node-name: from-file\nsecure-port: 7000\ndata-dir: /from/file\nmax-pods: 5\nimage-pull-progress-timeout: 90s\npinned-images: [pause, \"infra/*\"]\n")
 	write(t, filepath.Join(dir, "config.d", "10.yaml"), "secure-port: 7001\nkubelet-port: 7100\n")
 	write(t, filepath.Join(dir, "config.d", "20.yaml"), "secure-port: 7002\n")
 	t.Setenv(EnvDataDir, "/from/env")
@@ -41,6 +42,9 @@ func TestPrecedence(t *testing.T) {
 	if c.NodeName != "from-file" || c.SecurePort != 7002 || c.KubeletPort != 7100 || c.DataDir != "/from/env" || c.MaxPods != 7 {
 		t.Errorf("got %+v", c)
 	}
+	if c.ImagePullProgressTimeout.Duration != 90*time.Second || len(c.PinnedImages) != 2 || len(c.RegistryCertsDirs) != 2 {
+		t.Errorf("images: %+v", c)
+	}
 	if c.ManifestDir != "/from/env/manifests" {
 		t.Errorf("the manifests of another instance are at %s", c.ManifestDir)
 	}
@@ -55,6 +59,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"--pod-cidr 10.0.0.0/30 is too small":     func(c *Config) { c.PodCIDR = "10.0.0.0/30" },
 		"--service-cidr 10.244.0.0/16 overlap":    func(c *Config) { c.ServiceCIDR = "10.244.0.0/16" },
 		"--data-dir and --run-dir are both /same": func(c *Config) { c.DataDir, c.RunDir = "/same", "/same" },
+		"--image-pull-progress-timeout -1s":       func(c *Config) { c.ImagePullProgressTimeout.Duration = -time.Second },
 		"--max-pods -1":                           func(c *Config) { c.MaxPods = -1 },
 	} {
 		c := Default()

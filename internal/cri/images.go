@@ -6,9 +6,10 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/image"
@@ -85,15 +86,18 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 		ctx = trace.WithPod(ctx, uid)
 	}
 	img, err := s.images.Pull(ctx, ref, image.PullOptions{Auth: credentials(req.GetAuth())})
+	if errdefs.IsNotFound(err) {
+		return nil, notFound("%w", err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: img.ID}, nil
 }
 
-func credentials(a *runtimeapi.AuthConfig) authn.AuthConfig {
-	return authn.AuthConfig{
-		Username: a.GetUsername(), Password: a.GetPassword(), Auth: a.GetAuth(),
+func credentials(a *runtimeapi.AuthConfig) image.Auth {
+	return image.Auth{
+		Username: a.GetUsername(), Password: a.GetPassword(), Auth: a.GetAuth(), ServerAddress: a.GetServerAddress(),
 		IdentityToken: a.GetIdentityToken(), RegistryToken: a.GetRegistryToken(),
 	}
 }
@@ -113,16 +117,41 @@ func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	now := nanos(time.Now())
-	images := fsUsage(now, s.images.Dir(), bytes, inodes)
-	bytes, inodes, err = diskUsage(s.cfg.containerRoot())
+	now := time.Now()
+	images := fsUsage(nanos(now), s.images.Dir(), bytes, inodes)
+	containers, err := s.layersUsage.get(now, s.cfg.containerRoot())
 	if err != nil {
 		return nil, err
 	}
 	return &runtimeapi.ImageFsInfoResponse{
 		ImageFilesystems:     []*runtimeapi.FilesystemUsage{images},
-		ContainerFilesystems: []*runtimeapi.FilesystemUsage{fsUsage(now, s.cfg.containerRoot(), bytes, inodes)},
+		ContainerFilesystems: []*runtimeapi.FilesystemUsage{containers},
 	}, nil
+}
+
+// usageAge is how old a measurement of the writable layers may be: containerd's too.
+const usageAge = 10 * time.Second
+
+// measuredUsage is a usage that is expensive to find out: every file is looked at.
+type measuredUsage struct {
+	mu   sync.Mutex
+	at   time.Time
+	last *runtimeapi.FilesystemUsage
+}
+
+// get measures dir, or returns the last result while that is young.
+func (u *measuredUsage) get(now time.Time, dir string) (*runtimeapi.FilesystemUsage, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.last != nil && now.Sub(u.at) < usageAge {
+		return u.last, nil
+	}
+	bytes, inodes, err := diskUsage(dir)
+	if err != nil {
+		return nil, err
+	}
+	u.at, u.last = now, fsUsage(nanos(now), dir, bytes, inodes)
+	return u.last, nil
 }
 
 func fsUsage(now int64, dir string, bytes, inodes uint64) *runtimeapi.FilesystemUsage {

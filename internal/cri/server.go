@@ -65,6 +65,8 @@ type Server struct {
 	stream     *streamServer
 	socket     net.Listener
 
+	layersUsage measuredUsage // of the containers' writable layers
+
 	ctx    context.Context // ends when the server closes: watchers and verbs in flight
 	cancel context.CancelFunc
 	work   sync.WaitGroup // watchers and verbs in flight

@@ -32,7 +32,16 @@ func Dial(runDir string) *Client {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 func (c *Client) open(ctx context.Context, method, path string, query url.Values) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://wherry"+path+"?"+query.Encode(), nil)
+	resp, err := c.send(ctx, method, path, query, nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// send returns the answer when it is a good one; its body must be closed.
+func (c *Client) send(ctx context.Context, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://wherry"+path+"?"+query.Encode(), body)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +50,7 @@ func (c *Client) open(ctx context.Context, method, path string, query url.Values
 		return nil, fmt.Errorf("talk to wherry; is it running, and with this --run-dir? %w", err)
 	}
 	if resp.StatusCode == http.StatusOK {
-		return resp.Body, nil
+		return resp, nil
 	}
 	defer func() { _ = resp.Body.Close() }()
 	msg, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
@@ -100,27 +109,4 @@ func (c *Client) Import(ctx context.Context, path string) (imgs []image.Image, e
 // Prune removes the images that no container uses.
 func (c *Client) Prune(ctx context.Context) (imgs []image.Image, err error) {
 	return imgs, c.call(ctx, http.MethodPost, "/images/prune", nil, &imgs)
-}
-
-// Pull pulls an image and reports how far it is.
-func (c *Client) Pull(ctx context.Context, ref string, progress func(image.Progress)) (image.Image, error) {
-	body, err := c.open(ctx, http.MethodPost, "/images/pull", url.Values{"ref": {ref}})
-	if err != nil {
-		return image.Image{}, err
-	}
-	defer func() { _ = body.Close() }()
-	for dec := json.NewDecoder(body); ; {
-		var m pullMessage
-		if err := dec.Decode(&m); err != nil {
-			return image.Image{}, fmt.Errorf("wherry went away during the pull: %w", err)
-		}
-		switch {
-		case m.Error != "":
-			return image.Image{}, errors.New(m.Error)
-		case m.Image != nil:
-			return *m.Image, nil
-		case m.Progress != nil && progress != nil:
-			progress(*m.Progress)
-		}
-	}
 }

@@ -36,6 +36,8 @@ func (c *control) handler() http.Handler {
 	mux.HandleFunc("POST /images/import", c.importArchive)
 	mux.HandleFunc("POST /images/pull", c.pull)
 	mux.HandleFunc("POST /images/prune", c.prune)
+	mux.HandleFunc("GET /images/pulls", c.pulls)
+	mux.HandleFunc("GET /images/export", c.export)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
@@ -102,40 +104,6 @@ func (c *control) prune(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, imgs)
-}
-
-// pullMessage is one line of the answer to a pull: progress, then the image or the error.
-type pullMessage struct {
-	Progress *image.Progress `json:"progress,omitempty"`
-	Image    *image.Image    `json:"image,omitempty"`
-	Error    string          `json:"error,omitempty"`
-}
-
-func (c *control) pull(w http.ResponseWriter, r *http.Request) {
-	lines := make(chan pullMessage, 1)
-	go c.pullInto(r.Context(), r.URL.Query().Get("ref"), lines)
-	enc, flush := json.NewEncoder(w), http.NewResponseController(w)
-	for l := range lines {
-		if err := errors.Join(enc.Encode(l), flush.Flush()); err != nil {
-			klog.FromContext(r.Context()).V(2).Info("The client of an image pull has gone", "err", err)
-		}
-	}
-}
-
-// pullInto pulls an image and closes lines behind the last of them.
-func (c *control) pullInto(ctx context.Context, ref string, lines chan<- pullMessage) {
-	defer close(lines)
-	img, err := c.images.Pull(ctx, ref, image.PullOptions{Progress: func(p image.Progress) {
-		select {
-		case lines <- pullMessage{Progress: &p}:
-		default: // the reader is busy: the next figure will do
-		}
-	}})
-	if err != nil {
-		lines <- pullMessage{Error: err.Error()}
-		return
-	}
-	lines <- pullMessage{Image: &img}
 }
 
 func statusOf(err error) int {

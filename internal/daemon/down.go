@@ -19,7 +19,6 @@ import (
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
-	"wherry.dev/internal/image"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/record"
 )
@@ -158,7 +157,7 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 }
 
 func teardownRuntime(ctx context.Context, cfg config.Config) (err error) {
-	images, err := image.Open(StoreDir(cfg.DataDir))
+	images, err := openImages(&cfg)
 	if err != nil {
 		return err
 	}

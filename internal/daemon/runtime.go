@@ -37,9 +37,30 @@ func Runtimes(cfg *config.Config) map[string]cri.RuntimeConfig {
 	return all
 }
 
+// OpenImages opens the image store of an instance whose daemon does not run, as its
+// last start was configured.
+func OpenImages(dataDir, runDir string) (*image.Store, error) {
+	cfg, _, err := lastConfig(dataDir, runDir)
+	if err != nil {
+		return nil, err
+	}
+	return openImages(&cfg)
+}
+
+func openImages(cfg *config.Config) (*image.Store, error) {
+	return image.OpenWith(StoreDir(cfg.DataDir), ImageConfig(cfg))
+}
+
+// ImageConfig is what the image store needs of the configuration.
+func ImageConfig(cfg *config.Config) image.Config {
+	return image.Config{
+		CertsDirs: cfg.RegistryCertsDirs, ProgressTimeout: cfg.ImagePullProgressTimeout.Duration, Pinned: cfg.PinnedImages,
+	}
+}
+
 func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	var err error
-	if d.images, err = image.Open(StoreDir(d.cfg.DataDir)); err != nil {
+	if d.images, err = openImages(&d.cfg); err != nil {
 		return err
 	}
 	c := &control{images: d.images, traces: d.traces}

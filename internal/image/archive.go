@@ -11,22 +11,17 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/partial"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"wherry.dev/internal/trace"
 )
 
-// Annotations that name an image in the index of an OCI archive.
-const (
-	annotationContainerdName = "io.containerd.image.name"
-	annotationRefName        = "org.opencontainers.image.ref.name"
-)
+// annotationContainerdName has the full name of an image in the index of an OCI
+// archive; the standard annotation may have a tag only.
+const annotationContainerdName = "io.containerd.image.name"
 
 // maxJSON bounds what is read into memory of an index, manifest or config (the
 // OCI distribution-spec tells registries to accept manifests of 4 MiB).
@@ -37,21 +32,21 @@ const maxJSON = 8 << 20
 func (s *Store) Import(ctx context.Context, file string) (imgs []Image, err error) {
 	ctx, span := trace.Start(ctx, "image: import "+filepath.Base(file))
 	defer func() { _ = trace.End(span, err) }()
+	if err := s.flights.begin(); err != nil {
+		return nil, err
+	}
+	defer s.flights.work.Done()
 	a, err := s.openArchive(file)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}
 	defer func() { _ = a.f.Close() }()
-	named, err := a.images()
+	named, err := a.images(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}
 	for _, n := range named {
-		p, err := s.add(ctx, n.img, directly, nil)
-		if err != nil {
-			return imgs, fmt.Errorf("import %s: %w", file, err)
-		}
-		img, err := s.commitReserved(p, n.refs)
+		img, err := s.add(ctx, n.source, n.refs, nil)
 		if err != nil {
 			return imgs, fmt.Errorf("import %s: %w", file, err)
 		}
@@ -60,14 +55,9 @@ func (s *Store) Import(ctx context.Context, file string) (imgs []Image, err erro
 	return imgs, nil
 }
 
-// directly reads a layer from the archive, where it already is on disk.
-func directly(_ context.Context, l v1.Layer, _ func(int)) (io.ReadCloser, error) {
-	return l.Compressed()
-}
-
 // namedImage is an image of an archive with the references it is to get.
 type namedImage struct {
-	img  v1.Image
+	source
 	refs []string
 }
 
@@ -75,6 +65,7 @@ type namedImage struct {
 type tarArchive struct {
 	f       *os.File
 	entries map[string]*io.SectionReader
+	links   map[string]string // to other entries
 }
 
 // openArchive indexes the tar; a compressed one is first expanded into ingest.
@@ -94,7 +85,7 @@ func (s *Store) openArchive(file string) (*tarArchive, error) {
 		}
 		f = plain
 	}
-	a := &tarArchive{f: f, entries: map[string]*io.SectionReader{}}
+	a := &tarArchive{f: f, entries: map[string]*io.SectionReader{}, links: map[string]string{}}
 	if err := a.index(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -107,18 +98,17 @@ func (s *Store) expand(f *os.File) (*os.File, error) {
 		return nil, err
 	}
 	defer closeIn()
-	out, err := os.CreateTemp(filepath.Join(s.dir, "ingest"), "archive-")
+	out, err := s.ingestFile("archive-")
 	if err != nil {
 		return nil, err
-	}
-	if err := os.Remove(out.Name()); err != nil {
-		return nil, errors.Join(err, out.Close())
 	}
 	if _, err := io.Copy(out, in); err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	_, err = out.Seek(0, io.SeekStart)
-	return out, err
+	if _, err := out.Seek(0, io.SeekStart); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	return out, nil
 }
 
 func (a *tarArchive) index() error {
@@ -136,80 +126,151 @@ func (a *tarArchive) index() error {
 		if err != nil {
 			return err
 		}
-		if h.Typeflag == tar.TypeReg {
-			a.entries[path.Clean(h.Name)] = io.NewSectionReader(a.f, at, h.Size)
+		name := path.Clean(h.Name)
+		switch h.Typeflag {
+		case tar.TypeReg:
+			a.entries[name] = io.NewSectionReader(a.f, at, h.Size)
+		case tar.TypeSymlink: // `docker save` of old links layers that are there twice
+			a.links[name] = path.Join(path.Dir(name), h.Linkname)
+		case tar.TypeLink:
+			a.links[name] = path.Clean(h.Linkname)
 		}
 	}
 }
 
-func (a *tarArchive) readJSON(entry string, v any) ([]byte, error) {
-	e, ok := a.entries[entry]
+func (a *tarArchive) entry(name string) (*io.SectionReader, error) {
+	name = path.Clean(name)
+	if to, ok := a.links[name]; ok {
+		name = to
+	}
+	e, ok := a.entries[name]
 	if !ok {
-		return nil, fmt.Errorf("%s is missing", entry)
+		return nil, fmt.Errorf("%s is missing", name)
+	}
+	return e, nil
+}
+
+func (a *tarArchive) read(name string) ([]byte, error) {
+	e, err := a.entry(name)
+	if err != nil {
+		return nil, err
 	}
 	if e.Size() > maxJSON {
-		return nil, fmt.Errorf("%s has %d bytes, more than %d", entry, e.Size(), maxJSON)
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", name, e.Size(), maxJSON)
 	}
 	raw := make([]byte, e.Size())
 	if _, err := e.ReadAt(raw, 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: %w", entry, err)
-	}
-	if v == nil {
-		return raw, nil
-	}
-	if err := json.Unmarshal(raw, v); err != nil {
-		return nil, fmt.Errorf("%s: %w", entry, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return raw, nil
 }
 
+func (a *tarArchive) readJSON(name string, v any) error {
+	raw, err := a.read(name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// readBlob is a reader.
+func (a *tarArchive) readBlob(_ context.Context, d ocispec.Descriptor) ([]byte, error) {
+	if err := d.Digest.Validate(); err != nil {
+		return nil, fmt.Errorf("digest %q: %w", d.Digest, err)
+	}
+	doc, err := a.read(blobPath(d.Digest))
+	if err != nil {
+		return nil, err
+	}
+	return doc, verify(d, doc)
+}
+
+// layer makes a layer of an entry, which is there already.
+func (a *tarArchive) layer(name string) (layerSource, error) {
+	e, err := a.entry(name)
+	if err != nil {
+		return layerSource{}, fmt.Errorf("layer: %w", err)
+	}
+	return layerSource{name: path.Base(name), size: e.Size(), open: func(_ context.Context, count func(int), done func()) (io.ReadCloser, error) {
+		done()
+		count(int(e.Size()))
+		return io.NopCloser(io.NewSectionReader(e, 0, e.Size())), nil
+	}}, nil
+}
+
 // images finds what to import. `docker save` writes both forms nowadays; the OCI
 // one is taken first.
-func (a *tarArchive) images() ([]namedImage, error) {
-	if _, ok := a.entries["index.json"]; ok {
-		return a.ociImages()
+func (a *tarArchive) images(ctx context.Context) ([]namedImage, error) {
+	if _, err := a.entry(ocispec.ImageIndexFile); err == nil {
+		return a.ociImages(ctx)
 	}
-	if _, ok := a.entries["manifest.json"]; ok {
+	if _, err := a.entry("manifest.json"); err == nil {
 		return a.dockerImages()
 	}
 	return nil, errors.New("neither index.json (OCI) nor manifest.json (docker save) is in it")
 }
 
-func (a *tarArchive) ociImages() ([]namedImage, error) {
-	var index v1.IndexManifest
-	if _, err := a.readJSON("index.json", &index); err != nil {
+func (a *tarArchive) ociImages(ctx context.Context) ([]namedImage, error) {
+	var index ocispec.Index
+	if err := a.readJSON(ocispec.ImageIndexFile, &index); err != nil {
 		return nil, err
 	}
 	var out []namedImage
-	byDigest := map[v1.Hash]int{}
-	for _, d := range index.Manifests {
-		img, digest, err := a.pick(d)
-		if err != nil {
-			return nil, err
-		}
+	byDigest := map[digest.Digest]int{}
+	for _, d := range byPlatform(index.Manifests) {
 		refs, err := ociNames(d)
 		if err != nil {
 			return nil, err
 		}
-		if i, ok := byDigest[digest]; ok {
+		if i, ok := byDigest[d.Digest]; ok {
 			out[i].refs = append(out[i].refs, refs...)
 			continue
 		}
-		if img != nil {
-			byDigest[digest] = len(out)
-			out = append(out, namedImage{img, refs})
+		m, ok, err := pickManifest(ctx, d, a.readBlob, 0)
+		if err != nil {
+			return nil, err
 		}
+		if !ok {
+			continue
+		}
+		src, err := a.source(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		byDigest[d.Digest] = len(out)
+		out = append(out, namedImage{src, refs})
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("no image for linux/%s in it", runtime.GOARCH)
+		return nil, fmt.Errorf("no image for %s in it", platforms.Format(platforms.DefaultSpec()))
 	}
 	return out, nil
 }
 
-func ociNames(d v1.Descriptor) ([]string, error) {
+func (a *tarArchive) source(ctx context.Context, m ocispec.Manifest) (source, error) {
+	src, err := newSource(ctx, m, a.readBlob)
+	if err != nil {
+		return src, err
+	}
+	for _, d := range m.Layers {
+		if err := d.Digest.Validate(); err != nil {
+			return src, fmt.Errorf("layer %q: %w", d.Digest, err)
+		}
+		l, err := a.layer(blobPath(d.Digest))
+		if err != nil {
+			return src, err
+		}
+		src.layers = append(src.layers, l)
+	}
+	return src, nil
+}
+
+func ociNames(d ocispec.Descriptor) ([]string, error) {
 	ref := d.Annotations[annotationContainerdName]
 	if ref == "" {
-		ref = d.Annotations[annotationRefName]
+		ref = d.Annotations[ocispec.AnnotationRefName]
 	}
 	if ref == "" {
 		return nil, nil
@@ -225,113 +286,44 @@ func ociNames(d v1.Descriptor) ([]string, error) {
 	return []string{full, byDigest}, nil
 }
 
-// pick follows a descriptor to the image for this platform; nil when it has none.
-func (a *tarArchive) pick(d v1.Descriptor) (v1.Image, v1.Hash, error) {
-	want := v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
-	switch {
-	case d.Platform != nil && !d.Platform.Satisfies(want):
-		return nil, d.Digest, nil
-	case d.MediaType.IsImage():
-		img, err := partial.CompressedToImage(&archiveImage{a: a, digest: d.Digest, mediaType: d.MediaType})
-		return img, d.Digest, err
-	case d.MediaType.IsIndex():
-		var index v1.IndexManifest
-		if _, err := a.readJSON(blobPath(d.Digest), &index); err != nil {
-			return nil, d.Digest, err
-		}
-		for _, child := range index.Manifests {
-			if img, digest, err := a.pick(child); err != nil || img != nil {
-				return img, digest, err
-			}
-		}
-	}
-	return nil, d.Digest, nil
+// dockerManifest is one image of `docker save`'s manifest.json.
+type dockerManifest struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
 }
 
 func (a *tarArchive) dockerImages() ([]namedImage, error) {
-	var manifest tarball.Manifest
-	if _, err := a.readJSON("manifest.json", &manifest); err != nil {
+	var manifest []dockerManifest
+	if err := a.readJSON("manifest.json", &manifest); err != nil {
 		return nil, err
-	}
-	opener := func() (io.ReadCloser, error) {
-		return io.NopCloser(io.NewSectionReader(a.f, 0, 1<<62)), nil
 	}
 	var out []namedImage
 	for _, m := range manifest {
-		if len(m.RepoTags) == 0 && len(manifest) > 1 {
-			continue // it has no name by which it could be told from the others
-		}
-		var tag *name.Tag
 		n := namedImage{}
-		for i, t := range m.RepoTags {
+		for _, t := range m.RepoTags {
 			full, err := Normalize(t)
 			if err != nil {
 				return nil, err
 			}
 			n.refs = append(n.refs, full)
-			if i == 0 {
-				parsed, err := name.NewTag(t)
-				if err != nil {
-					return nil, err
-				}
-				tag = &parsed
-			}
 		}
 		var err error
-		if n.img, err = tarball.Image(opener, tag); err != nil {
+		if n.config, err = a.read(m.Config); err != nil {
 			return nil, err
+		}
+		for _, name := range m.Layers {
+			l, err := a.layer(name)
+			if err != nil {
+				return nil, err
+			}
+			n.layers = append(n.layers, l)
 		}
 		out = append(out, n)
 	}
 	return out, nil
 }
 
-func blobPath(h v1.Hash) string { return path.Join("blobs", h.Algorithm, h.Hex) }
-
-// archiveImage reads one image of an OCI archive (partial.CompressedImageCore).
-type archiveImage struct {
-	a         *tarArchive
-	digest    v1.Hash
-	mediaType types.MediaType
-}
-
-func (i *archiveImage) MediaType() (types.MediaType, error) { return i.mediaType, nil }
-
-func (i *archiveImage) RawManifest() ([]byte, error) { return i.a.readJSON(blobPath(i.digest), nil) }
-
-func (i *archiveImage) RawConfigFile() ([]byte, error) {
-	m, err := partial.Manifest(i)
-	if err != nil {
-		return nil, err
-	}
-	return i.a.readJSON(blobPath(m.Config.Digest), nil)
-}
-
-func (i *archiveImage) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
-	m, err := partial.Manifest(i)
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range m.Layers {
-		if d.Digest == h {
-			return &archiveLayer{i.a, d}, nil
-		}
-	}
-	return nil, fmt.Errorf("layer %s is not in the manifest", h)
-}
-
-type archiveLayer struct {
-	a    *tarArchive
-	desc v1.Descriptor
-}
-
-func (l *archiveLayer) Digest() (v1.Hash, error)            { return l.desc.Digest, nil }
-func (l *archiveLayer) Size() (int64, error)                { return l.desc.Size, nil }
-func (l *archiveLayer) MediaType() (types.MediaType, error) { return l.desc.MediaType, nil }
-func (l *archiveLayer) Compressed() (io.ReadCloser, error) {
-	e, ok := l.a.entries[blobPath(l.desc.Digest)]
-	if !ok {
-		return nil, fmt.Errorf("layer %s is missing from the archive", l.desc.Digest)
-	}
-	return io.NopCloser(io.NewSectionReader(e, 0, e.Size())), nil
+func blobPath(d digest.Digest) string {
+	return path.Join(ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded())
 }

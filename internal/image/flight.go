@@ -2,30 +2,48 @@ package image
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 )
 
+var errClosed = errors.New("the image store is being closed")
+
 // flights joins concurrent pulls of one image. A pull goes on as long as one of
-// those who asked for it still waits, and is cancelled when the last has left.
+// those who asked for it still waits, and is cancelled when the last has left. One
+// who only ran out of time will ask again, so for those it goes on too.
 type flights struct {
-	mu  sync.Mutex
-	all map[string]*flight
+	mu     sync.Mutex
+	all    map[string]*flight
+	closed bool
+	work   sync.WaitGroup
 }
 
 type flight struct {
+	ref     string
 	waiters int
 	cancel  context.CancelFunc
 	done    chan struct{}
 
 	listeners []func(Progress) // guarded by flights.mu
+	last      Progress         // guarded by flights.mu
 	img       Image            // set before done is closed
 	err       error
 }
 
+// pullFunc is the work of a flight.
+type pullFunc func(context.Context, func(Progress)) (Image, error)
+
 // do runs fn once for all callers with the same key.
-func (f *flights) do(ctx context.Context, key string, progress func(Progress), fn func(context.Context, func(Progress)) (Image, error)) (Image, error) {
-	fl := f.join(ctx, key, progress, fn)
-	defer f.leave(fl)
+func (f *flights) do(ctx context.Context, key, ref string, progress func(Progress), fn pullFunc) (Image, error) {
+	if err := context.Cause(ctx); err != nil {
+		return Image{}, err
+	}
+	fl, err := f.join(ctx, key, ref, progress, fn)
+	if err != nil {
+		return Image{}, err
+	}
+	defer f.leave(ctx, key, fl)
 	select {
 	case <-fl.done:
 		return fl.img, fl.err
@@ -34,12 +52,15 @@ func (f *flights) do(ctx context.Context, key string, progress func(Progress), f
 	}
 }
 
-func (f *flights) join(ctx context.Context, key string, progress func(Progress), fn func(context.Context, func(Progress)) (Image, error)) *flight {
+func (f *flights) join(ctx context.Context, key, ref string, progress func(Progress), fn pullFunc) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.closed {
+		return nil, errClosed
+	}
 	fl := f.all[key]
 	if fl == nil {
-		fl = &flight{done: make(chan struct{})}
+		fl = &flight{ref: ref, done: make(chan struct{})}
 		if f.all == nil {
 			f.all = map[string]*flight{}
 		}
@@ -47,47 +68,132 @@ func (f *flights) join(ctx context.Context, key string, progress func(Progress),
 		var pullCtx context.Context
 		// the first caller's values (its trace) go along, its cancellation does not
 		pullCtx, fl.cancel = context.WithCancel(context.WithoutCancel(ctx))
-		go f.run(pullCtx, key, fl, fn)
+		f.work.Go(func() { f.run(pullCtx, key, fl, fn) })
 	}
 	fl.waiters++
 	if progress != nil {
 		fl.listeners = append(fl.listeners, progress)
 	}
-	return fl
+	return fl, nil
 }
 
-func (f *flights) run(ctx context.Context, key string, fl *flight, fn func(context.Context, func(Progress)) (Image, error)) {
+func (f *flights) run(ctx context.Context, key string, fl *flight, fn pullFunc) {
 	defer fl.cancel()
 	fl.img, fl.err = fn(ctx, func(p Progress) {
 		f.mu.Lock()
+		fl.last = p
 		listeners := fl.listeners
 		f.mu.Unlock()
 		for _, l := range listeners {
 			l(p)
 		}
 	})
-	f.mu.Lock()
-	if f.all[key] == fl {
-		delete(f.all, key)
-	}
-	f.mu.Unlock()
+	f.forget(key, fl)
 	close(fl.done)
 }
 
-func (f *flights) leave(fl *flight) {
+// forget has whoever comes now start anew.
+func (f *flights) forget(key string, fl *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all[key] == fl {
+		delete(f.all, key)
+	}
+}
+
+func (f *flights) leave(ctx context.Context, key string, fl *flight) {
 	f.mu.Lock()
 	fl.waiters--
-	last := fl.waiters == 0
-	if last {
-		for k, v := range f.all {
-			if v == fl {
-				delete(f.all, k) // whoever comes now starts anew
-			}
-		}
-	}
+	unwanted := fl.waiters == 0 && !errors.Is(ctx.Err(), context.DeadlineExceeded)
 	f.mu.Unlock()
-	if last {
+	if unwanted {
+		f.forget(key, fl)
 		fl.cancel()
 		<-fl.done
+	}
+}
+
+// begin counts work that close waits for; who began calls work.Done.
+func (f *flights) begin() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return errClosed
+	}
+	f.work.Add(1)
+	return nil
+}
+
+// close cancels what is in flight and waits for it.
+func (f *flights) close() {
+	f.mu.Lock()
+	f.closed = true
+	for _, fl := range f.all {
+		fl.cancel()
+	}
+	f.mu.Unlock()
+	f.work.Wait()
+}
+
+// Pulling is a pull that is going on.
+type Pulling struct {
+	Reference string
+	Progress  Progress
+}
+
+// Pulls lists the pulls that are going on, whoever asked for them.
+func (s *Store) Pulls() []Pulling {
+	s.flights.mu.Lock()
+	defer s.flights.mu.Unlock()
+	list := make([]Pulling, 0, len(s.flights.all))
+	for _, fl := range s.flights.all {
+		list = append(list, Pulling{fl.ref, fl.last})
+	}
+	slices.SortFunc(list, func(a, b Pulling) int {
+		if a.Reference < b.Reference {
+			return -1
+		}
+		return 1
+	})
+	return list
+}
+
+// keyLocks are mutexes by name whose Lock can be given up.
+type keyLocks struct {
+	mu sync.Mutex
+	m  map[string]*keyLock
+}
+
+type keyLock struct {
+	held  chan struct{} // capacity 1
+	users int           // holder and waiters
+}
+
+// lock waits for the name; unlock must be called when err is nil.
+func (k *keyLocks) lock(ctx context.Context, name string) (unlock func(), err error) {
+	k.mu.Lock()
+	if k.m == nil {
+		k.m = map[string]*keyLock{}
+	}
+	l := k.m[name]
+	if l == nil {
+		l = &keyLock{held: make(chan struct{}, 1)}
+		k.m[name] = l
+	}
+	l.users++
+	k.mu.Unlock()
+	leave := func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(k.m, name)
+		}
+	}
+	select {
+	case l.held <- struct{}{}:
+		return func() { <-l.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, context.Cause(ctx)
 	}
 }

@@ -1,25 +1,20 @@
 package image
 
 import (
-	"archive/tar"
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/containerd/containerd/v2/pkg/archive"
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
+	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/record"
 )
 
@@ -27,81 +22,29 @@ import (
 type layerMeta struct {
 	ChainID string `json:"chainID"`
 	DiffID  string `json:"diffID"`
-	Bytes   int64  `json:"bytes"`
+	TarSize int64  `json:"tarSize"` // of the layer as a tar; 0 when that is not known any more
+	Bytes   int64  `json:"bytes"`   // on disk
 	Inodes  int64  `json:"inodes"`
 }
 
 // layerDir is short because overlayfs takes all lowerdirs in one page of options.
 func (s *Store) layerDir(chainID string) string {
-	return filepath.Join(s.dir, "layers", chainID[len("sha256:"):len("sha256:")+24])
+	return filepath.Join(s.dir, "layers", layerName(chainID))
 }
 
+func layerName(chainID string) string { return chainID[len("sha256:") : len("sha256:")+24] }
+
 // chainIDs turns diff IDs into chain IDs (OCI image-spec, "Layer ChainID").
-func chainIDs(diffIDs []string) []string {
+func chainIDs(diffIDs []digest.Digest) []string {
 	chain := make([]string, len(diffIDs))
 	for i, d := range diffIDs {
 		if i == 0 {
-			chain[i] = d
+			chain[i] = d.String()
 			continue
 		}
-		sum := sha256.Sum256([]byte(chain[i-1] + " " + d))
-		chain[i] = "sha256:" + hex.EncodeToString(sum[:])
+		chain[i] = digest.FromString(chain[i-1] + " " + d.String()).String()
 	}
 	return chain
-}
-
-func (s *Store) loadLayers() error {
-	entries, err := os.ReadDir(filepath.Join(s.dir, "layers"))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		dir := filepath.Join(s.dir, "layers", e.Name())
-		var m layerMeta
-		if _, err := record.Read(filepath.Join(dir, "meta.json"), &m); err != nil {
-			// only a whole layer is renamed to here, so this one was being removed
-			if err := os.RemoveAll(dir); err != nil {
-				return err
-			}
-			continue
-		}
-		s.layers[m.ChainID] = m
-	}
-	return nil
-}
-
-// sweepLayers removes the layers that no image has and no pull is about to use.
-func (s *Store) sweepLayers() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sweepLayersLocked()
-}
-
-func (s *Store) sweepLayersLocked() error {
-	used := map[string]bool{}
-	for _, r := range s.images {
-		for _, c := range r.Chain {
-			used[c] = true
-		}
-	}
-	var errs []error
-	for c := range s.layers {
-		if used[c] || s.unpacking[c] > 0 {
-			continue
-		}
-		delete(s.layers, c)
-		errs = append(errs, s.deleteLayer(c))
-	}
-	return errors.Join(errs...)
-}
-
-// deleteLayer moves the layer away first, so that a crash leaves no half of one.
-func (s *Store) deleteLayer(chainID string) error {
-	away := filepath.Join(s.dir, "ingest", "gone-"+filepath.Base(s.layerDir(chainID)))
-	if err := os.Rename(s.layerDir(chainID), away); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.RemoveAll(away)
 }
 
 // reserve keeps the layers of an image that is being put together from the sweep.
@@ -109,17 +52,58 @@ func (s *Store) reserve(chain []string) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range chain {
-		s.unpacking[c]++
+		s.reserved[c]++
 	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, c := range chain {
-			if s.unpacking[c]--; s.unpacking[c] == 0 {
-				delete(s.unpacking, c)
+			if s.reserved[c]--; s.reserved[c] == 0 {
+				delete(s.reserved, c)
 			}
 		}
 	}
+}
+
+// sweepLayers removes the layers that no image has and no pull is about to use.
+func (s *Store) sweepLayers() error {
+	s.mu.Lock()
+	gone, err := s.dropLayersLocked()
+	s.mu.Unlock()
+	return errors.Join(err, removeAll(gone))
+}
+
+// dropLayersLocked moves those layers away, so that a crash leaves no half of one;
+// the caller deletes the folders without the lock.
+func (s *Store) dropLayersLocked() (gone []string, err error) {
+	used := map[string]bool{}
+	for _, r := range s.images {
+		for _, c := range r.Chain {
+			used[c] = true
+		}
+	}
+	for c := range s.layers {
+		if used[c] || s.reserved[c] > 0 {
+			continue
+		}
+		s.removals++
+		away := filepath.Join(s.dir, "ingest", fmt.Sprintf("gone-%d", s.removals))
+		if err := os.Rename(s.layerDir(c), away); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return gone, err
+		}
+		gone = append(gone, away)
+		delete(s.layers, c)
+		failpoint.At("remove-layer")
+	}
+	return gone, nil
+}
+
+func removeAll(dirs []string) error {
+	var errs []error
+	for _, d := range dirs {
+		errs = append(errs, os.RemoveAll(d))
+	}
+	return errors.Join(errs...)
 }
 
 func (s *Store) hasLayer(chainID string) bool {
@@ -130,28 +114,31 @@ func (s *Store) hasLayer(chainID string) bool {
 }
 
 // unpack applies one layer (a tar, plain or compressed) on top of its parents,
-// given topmost first. Its uncompressed bytes must hash to the diff ID.
-func (s *Store) unpack(ctx context.Context, chainID, diffID string, parents []string, blob io.Reader) error {
+// given topmost first, and closes the blob. Its uncompressed bytes must hash to the
+// diff ID.
+func (s *Store) unpack(ctx context.Context, chainID string, diffID digest.Digest, parents []string, blob io.ReadCloser) error {
 	tmp, err := os.MkdirTemp(filepath.Join(s.dir, "ingest"), "unpack-")
 	if err != nil {
+		return errors.Join(err, blob.Close())
+	}
+	defer func() { _ = os.RemoveAll(tmp) }() // what stays is swept by Open
+	m := layerMeta{ChainID: chainID, DiffID: diffID.String()}
+	if m.TarSize, err = applyTar(ctx, tmp, diffID, parents, blob); err != nil {
+		return fmt.Errorf("unpack: %w", err)
+	}
+	failpoint.At("pull-applied")
+	if m.Bytes, m.Inodes, err = diskUsage(filepath.Join(tmp, "fs")); err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(tmp) }()
-	m := layerMeta{ChainID: chainID, DiffID: diffID}
-	if m.Bytes, m.Inodes, err = applyTar(ctx, filepath.Join(tmp, "fs"), diffID, parents, blob); err != nil {
+	if err := record.WriteNew(filepath.Join(tmp, "meta.json"), recordVersion, m); err != nil {
 		return err
 	}
-	if err := syncFS(tmp); err != nil {
-		return err
-	}
-	if err := record.Write(filepath.Join(tmp, "meta.json"), recordVersion, m); err != nil {
-		return err
-	}
+	failpoint.At("pull-unpacked")
 	return s.adoptLayer(tmp, m)
 }
 
-// adoptLayer renames an unpacked layer into its place; one that another pull has
-// put there meanwhile is just as good.
+// adoptLayer renames an unpacked layer into its place. It is durable once the image
+// is: see commit.
 func (s *Store) adoptLayer(tmp string, m layerMeta) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,68 +149,109 @@ func (s *Store) adoptLayer(tmp string, m layerMeta) error {
 		return err
 	}
 	s.layers[m.ChainID] = m
-	return record.SyncDir(filepath.Join(s.dir, "layers"))
-}
-
-func applyTar(ctx context.Context, dir, diffID string, parents []string, blob io.Reader) (size, inodes int64, err error) {
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return 0, 0, err
-	}
-	plain, closePlain, err := decompress(blob)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer closePlain()
-	digest := sha256.New()
-	tee := io.TeeReader(plain, digest)
-	count := func(*tar.Header) (bool, error) { inodes++; return true, nil }
-	size, err = archive.Apply(ctx, dir, tee,
-		archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
-		archive.WithParents(parents), archive.WithFilter(count))
-	if err != nil {
-		return 0, 0, err
-	}
-	// the padding behind the last entry belongs to the digest too
-	if _, err := io.Copy(io.Discard, tee); err != nil {
-		return 0, 0, err
-	}
-	return size, inodes, checkDigest(digest, diffID)
-}
-
-func checkDigest(h hash.Hash, want string) error {
-	if got := "sha256:" + hex.EncodeToString(h.Sum(nil)); got != want {
-		return fmt.Errorf("layer is corrupt: its content is %s, the image's config says %s", got, want)
-	}
+	failpoint.At("pull-adopted")
 	return nil
 }
 
-// decompress looks at the first bytes, because media types are not to be trusted.
-func decompress(r io.Reader) (plain io.Reader, closer func(), err error) {
-	br := bufio.NewReaderSize(r, 256<<10)
-	magic, err := br.Peek(4)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, nil, err
-	}
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
-		z, err := gzip.NewReader(br)
-		if err != nil {
-			return nil, nil, err
+// applyTar unpacks the blob into tmp/fs, and keeps beside it what is needed to write
+// the same tar again. It returns how long the tar is.
+func applyTar(ctx context.Context, tmp string, diffID digest.Digest, parents []string, blob io.ReadCloser) (size int64, err error) {
+	open := true
+	closeBlob := func() error {
+		if !open {
+			return nil
 		}
-		return z, func() { _ = z.Close() }, nil
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		z, err := zstd.NewReader(br)
-		if err != nil {
-			return nil, nil, err
-		}
-		return z, z.Close, nil
-	default:
-		return br, func() {}, nil
+		open = false
+		return blob.Close()
 	}
+	defer func() { err = errors.Join(err, closeBlob()) }()
+	dir := filepath.Join(tmp, "fs")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
+		return 0, err
+	}
+	plain, closePlain, err := decompress(blob)
+	if err != nil {
+		return 0, err
+	}
+	defer closePlain()
+	hash := sha256.New()
+	tarball := &tarCounter{r: io.TeeReader(plain, hash)}
+	rec, err := recordTar(filepath.Join(tmp, tarRecord), tarball)
+	if err != nil {
+		return 0, err
+	}
+	_, err = archive.Apply(ctx, dir, rec.stream, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout), archive.WithParents(parents))
+	if err == nil {
+		// the padding behind the last entry belongs to the digest too
+		_, err = io.Copy(io.Discard, rec.stream)
+	}
+	if err != nil {
+		err = verdict(blob, err)
+		// the recorder may wait for bytes that do not come
+		err = errors.Join(err, closeBlob())
+	}
+	if rerr := rec.close(); err == nil {
+		err = rerr
+	}
+	if err != nil {
+		return 0, err
+	}
+	if got := digest.NewDigest(digest.SHA256, hash); got != diffID {
+		return 0, fmt.Errorf("is corrupt: its content is %s, the image's config says %s", got, diffID)
+	}
+	return tarball.n, nil
 }
 
-// syncFS makes everything written below dir durable before it is renamed: after
-// a power cut a layer is there whole or not at all.
+// verdict returns why a layer could not be unpacked: where what came is not what the
+// digest stands for, that says more than what gunzip or tar made of it.
+func verdict(blob io.Reader, err error) error {
+	dl, ok := blob.(*download)
+	if _, ours := errors.AsType[unix.Errno](err); !ok || ours {
+		return err
+	}
+	if derr := dl.wait(); derr != nil {
+		return derr
+	}
+	return err
+}
+
+type tarCounter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *tarCounter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// diskUsage is what a folder takes: the blocks and the number of its files, each
+// counted once however many names it has.
+func diskUsage(dir string) (size, inodes int64, err error) {
+	seen := map[uint64]bool{}
+	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR && st.Nlink > 1 {
+			if seen[st.Ino] {
+				return nil
+			}
+			seen[st.Ino] = true
+		}
+		size += st.Blocks * 512
+		inodes++
+		return nil
+	})
+	return size, inodes, err
+}
+
+// syncFS makes everything written to the file system of dir durable.
 func syncFS(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

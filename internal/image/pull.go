@@ -3,37 +3,35 @@ package image
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync/atomic"
 
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/trace"
 )
 
 // parallelLayers is how many layers of one image are downloaded side by side.
 const parallelLayers = 4
 
-// Progress is how far a pull is: bytes as they are transported.
+// Progress is how far a pull is: bytes as they are transported, and layers that are
+// unpacked.
 type Progress struct {
-	Done, Total int64
+	Done, Total        int64
+	LayersDone, Layers int
 }
 
 // PullOptions are the particulars of a pull; the zero value pulls anonymously.
 type PullOptions struct {
-	Auth     authn.AuthConfig
+	Auth     Auth
 	Progress func(Progress) // called from several goroutines
 }
 
@@ -44,9 +42,9 @@ func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (Image, err
 	if err != nil {
 		return Image{}, err
 	}
-	credentials := sha256.Sum256(fmt.Appendf(nil, "%q", []string{o.Auth.Username, o.Auth.Password, o.Auth.Auth, o.Auth.IdentityToken, o.Auth.RegistryToken}))
+	credentials := sha256.Sum256(fmt.Appendf(nil, "%q", o.Auth))
 	key := full + "\x00" + string(credentials[:])
-	img, err := s.flights.do(ctx, key, o.Progress, func(ctx context.Context, progress func(Progress)) (Image, error) {
+	img, err := s.flights.do(ctx, key, full, o.Progress, func(ctx context.Context, progress func(Progress)) (Image, error) {
 		return s.pull(ctx, full, o.Auth, progress)
 	})
 	if err != nil {
@@ -55,228 +53,187 @@ func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (Image, err
 	return img, nil
 }
 
-func (s *Store) pull(ctx context.Context, ref string, auth authn.AuthConfig, progress func(Progress)) (img Image, err error) {
+// pull carries the steps out:
+//
+//  1. the reference is resolved to a digest; an image that is there under that only
+//     gets the name
+//  2. the manifest for this machine is read
+//  3. the layers that are not there are downloaded and unpacked
+//  4. everything is made durable, then the image's record and its names
+func (s *Store) pull(ctx context.Context, ref string, auth Auth, progress func(Progress)) (img Image, err error) {
 	ctx, span := trace.Start(ctx, "image: pull "+ref)
 	defer func() { _ = trace.End(span, err) }()
-	parsed, err := name.ParseReference(ref)
+	ctx = quiet(ctx)
+	r, err := s.openRegistry(ctx, ref, auth)
 	if err != nil {
 		return Image{}, err
 	}
-	opts := []remote.Option{
-		remote.WithContext(ctx),
-		remote.WithAuth(authn.FromConfig(auth)),
-		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}),
-	}
-	desc, err := remote.Get(parsed, opts...)
+	defer r.close()
+	top, err := r.resolve(ctx)
 	if err != nil {
 		return Image{}, err
 	}
-	source, err := desc.Image()
-	if err != nil {
-		return Image{}, fmt.Errorf("no image for linux/%s: %w", runtime.GOARCH, err)
-	}
-	digestRef, err := digestReference(ref, desc.Digest.String())
+	byDigest, err := digestReference(ref, top.Digest.String())
 	if err != nil {
 		return Image{}, err
 	}
-	r, err := s.add(ctx, source, s.spool, progress)
+	if img, ok, err := s.tag(ref, byDigest); ok || err != nil {
+		return img, err
+	}
+	src, err := s.remoteSource(ctx, r, top)
 	if err != nil {
 		return Image{}, err
 	}
-	return s.commitReserved(r, []string{ref, digestRef})
+	failpoint.At("pull-resolved")
+	return s.add(ctx, src, []string{ref, byDigest}, progress)
 }
 
-// fetcher opens the bytes of a layer as they are transported.
-type fetcher func(ctx context.Context, l v1.Layer, count func(n int)) (io.ReadCloser, error)
-
-// pending is an image whose layers are all there and reserved.
-type pending struct {
-	imageRecord
-	release func()
-}
-
-func (s *Store) commitReserved(p pending, refs []string) (Image, error) {
-	defer p.release()
-	return s.commit(p.imageRecord, refs)
-}
-
-// add unpacks what is missing of the image and returns its record, its layers
-// reserved until the caller releases them.
-func (s *Store) add(ctx context.Context, source v1.Image, fetch fetcher, progress func(Progress)) (p pending, err error) {
-	manifest, err := source.Manifest()
+// remoteSource reads manifest and config.
+func (s *Store) remoteSource(ctx context.Context, r *registry, top ocispec.Descriptor) (source, error) {
+	m, ok, err := pickManifest(ctx, top, r.read, 0)
 	if err != nil {
-		return p, err
+		return source{}, err
 	}
-	raw, err := source.RawConfigFile()
+	if !ok {
+		return source{}, fmt.Errorf("no image for %s in %s", platforms.Format(platforms.DefaultSpec()), top.Digest)
+	}
+	src, err := newSource(ctx, m, r.read)
 	if err != nil {
-		return p, err
-	}
-	if err := checkConfig(raw, manifest.Config.Digest); err != nil {
-		return p, err
-	}
-	cfg, err := parseConfig(raw)
-	if err != nil {
-		return p, err
-	}
-	layers, err := source.Layers()
-	if err != nil {
-		return p, err
-	}
-	diffIDs := make([]string, 0, len(layers))
-	for _, d := range cfg.RootFS.DiffIDs {
-		diffIDs = append(diffIDs, d.String())
-	}
-	if len(layers) != len(diffIDs) {
-		return p, fmt.Errorf("the manifest has %d layers, the config %d", len(layers), len(diffIDs))
-	}
-	p.imageRecord = newRecord(manifest, cfg, diffIDs, int64(len(raw)))
-	p.release = s.reserve(p.Chain)
-	if err := s.addLayers(ctx, p.Chain, diffIDs, layers, fetch, progress); err != nil {
-		p.release()
-		return p, err
-	}
-	return p, nil
-}
-
-func newRecord(m *v1.Manifest, cfg ocispec.Image, diffIDs []string, configSize int64) imageRecord {
-	r := imageRecord{
-		ID: m.Config.Digest.String(), Config: cfg.Config, Size: configSize, Chain: chainIDs(diffIDs),
-		Platform: cfg.OS + "/" + cfg.Architecture,
-	}
-	if cfg.Created != nil {
-		r.Created = *cfg.Created
+		return source{}, err
 	}
 	for _, l := range m.Layers {
-		r.Size += l.Size
+		src.layers = append(src.layers, layerSource{
+			name: l.Digest.String(), size: l.Size,
+			open: func(ctx context.Context, count func(int), done func()) (io.ReadCloser, error) {
+				return s.startDownload(ctx, r, l, count, done)
+			},
+		})
 	}
-	return r
+	return src, nil
 }
 
-func checkConfig(raw []byte, want v1.Hash) error {
-	sum := sha256.Sum256(raw)
-	if got := hex.EncodeToString(sum[:]); got != want.Hex {
-		return fmt.Errorf("image config is corrupt: it is sha256:%s, the manifest says %s", got, want)
+// add unpacks what is missing of an image and makes it visible under the names. When
+// it fails, nothing of it stays that was not there before.
+func (s *Store) add(ctx context.Context, src source, refs []string, progress func(Progress)) (img Image, err error) {
+	r, diffIDs, err := src.parse()
+	if err != nil {
+		return Image{}, err
 	}
-	return nil
+	release := s.reserve(r.Chain)
+	defer func() {
+		release()
+		if err != nil {
+			err = errors.Join(err, s.sweepLayers())
+		}
+	}()
+	if err := s.addLayers(ctx, r.Chain, diffIDs, src.layers, progress); err != nil {
+		return Image{}, err
+	}
+	return s.commit(ctx, r, src.config, refs)
 }
 
-// addLayers downloads side by side and unpacks in order, because a layer inherits
-// the attributes of folders that only its parents describe.
-func (s *Store) addLayers(ctx context.Context, chain, diffIDs []string, layers []v1.Layer, fetch fetcher, progress func(Progress)) error {
-	blobs := make([]chan io.ReadCloser, len(layers))
+// addLayers downloads side by side, and unpacks each layer while it comes, in order:
+// a layer inherits the attributes of folders that only its parents describe.
+func (s *Store) addLayers(ctx context.Context, chain []string, diffIDs []digest.Digest, layers []layerSource, progress func(Progress)) error {
 	g, ctx := errgroup.WithContext(ctx)
-	meter := newMeter(layers, chain, s.hasLayer, progress)
-	downloads, dctx := errgroup.WithContext(ctx)
-	downloads.SetLimit(parallelLayers)
-	for i := range layers {
-		blobs[i] = make(chan io.ReadCloser, 1)
+	m := &meter{report: progress, layers: len(layers)}
+	for _, l := range layers {
+		m.total.Add(l.size)
 	}
-	g.Go(func() error {
-		for i, l := range layers {
-			if s.hasLayer(chain[i]) {
-				continue
-			}
-			downloads.Go(func() error {
-				blob, err := fetch(dctx, l, meter.add)
-				if err != nil {
-					return err
-				}
-				blobs[i] <- blob
-				return nil
-			})
-		}
-		return downloads.Wait()
-	})
-	g.Go(func() error { return s.unpackInOrder(ctx, chain, diffIDs, blobs) })
-	err := g.Wait()
-	for _, b := range blobs {
+	slots := make(chan struct{}, parallelLayers)
+	below := make(chan struct{}) // closed when the parents are there
+	close(below)
+	var parents []string
+	for i, l := range layers {
+		// taken in order, so that the layer that is unpacked next comes first
 		select {
-		case blob := <-b:
-			err = errors.Join(err, blob.Close())
-		default:
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			if err := g.Wait(); err != nil {
+				return err
+			}
+			return context.Cause(ctx)
 		}
+		job := layerJob{
+			layerSource: l, chainID: chain[i], diffID: diffIDs[i], parents: parents, meter: m,
+			below: below, there: make(chan struct{}), fetched: func() { <-slots },
+		}
+		g.Go(func() error { return s.addLayer(ctx, job) })
+		below = job.there
+		parents = slices.Insert(slices.Clone(parents), 0, filepath.Join(s.layerDir(chain[i]), "fs"))
 	}
-	return err
+	return g.Wait()
 }
 
-func (s *Store) unpackInOrder(ctx context.Context, chain, diffIDs []string, blobs []chan io.ReadCloser) error {
-	var parents []string
-	for i, c := range chain {
-		if !s.hasLayer(c) {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case blob := <-blobs[i]:
-				err := s.unpack(ctx, c, diffIDs[i], parents, blob)
-				if err := errors.Join(err, blob.Close()); err != nil {
-					return fmt.Errorf("unpack layer %s: %w", diffIDs[i], err)
-				}
-			}
-		}
-		parents = slices.Insert(parents, 0, filepath.Join(s.layerDir(c), "fs"))
+// layerJob is one layer on its way into the store.
+type layerJob struct {
+	layerSource
+	chainID string
+	diffID  digest.Digest
+	parents []string // topmost first
+	meter   *meter
+
+	below   <-chan struct{} // closed when the parents are there
+	there   chan struct{}   // closed when this one is
+	fetched func()          // called once, when nothing more will be downloaded
+}
+
+// addLayer makes sure that a layer is in the store. Others who need the same one at
+// the same time wait for it; should it fail here, one of them tries next.
+func (s *Store) addLayer(ctx context.Context, j layerJob) error {
+	unlock, err := s.layerLocks.lock(ctx, j.chainID)
+	if err != nil {
+		j.fetched()
+		return err
 	}
+	defer unlock()
+	if s.hasLayer(j.chainID) {
+		j.fetched()
+		j.meter.add(int(j.size))
+	} else if err := s.fetchLayer(ctx, j); err != nil {
+		return fmt.Errorf("layer %s: %w", j.name, err)
+	}
+	j.meter.unpacked()
+	close(j.there)
 	return nil
 }
 
-// spool downloads a layer into ingest; go-containerregistry checks its digest.
-func (s *Store) spool(_ context.Context, l v1.Layer, count func(int)) (io.ReadCloser, error) {
-	in, err := l.Compressed()
+func (s *Store) fetchLayer(ctx context.Context, j layerJob) (err error) {
+	ctx, span := trace.Start(ctx, "image: layer "+j.name)
+	defer func() { _ = trace.End(span, err) }()
+	blob, err := j.open(ctx, j.meter.add, j.fetched)
 	if err != nil {
-		return nil, err
+		j.fetched()
+		return err
 	}
-	defer func() { _ = in.Close() }()
-	f, err := os.CreateTemp(filepath.Join(s.dir, "ingest"), "blob-")
-	if err != nil {
-		return nil, err
+	select {
+	case <-j.below:
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), blob.Close())
 	}
-	// without a name it goes away by itself, whatever happens to us
-	if err := os.Remove(f.Name()); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if _, err := io.Copy(f, &countingReader{in, count}); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-type countingReader struct {
-	r     io.Reader
-	count func(int)
-}
-
-func (c *countingReader) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.count(n)
-	return n, err
+	return s.unpack(ctx, j.chainID, j.diffID, j.parents, blob)
 }
 
 // meter adds up the bytes of all layers of a pull.
 type meter struct {
 	done, total atomic.Int64
+	layers      int
+	layersThere atomic.Int64
 	report      func(Progress)
 }
 
-func newMeter(layers []v1.Layer, chain []string, have func(string) bool, report func(Progress)) *meter {
-	m := &meter{report: report}
-	for i, l := range layers {
-		size, err := l.Size()
-		if err != nil {
-			continue // progress only: the download itself will report what is wrong
-		}
-		m.total.Add(size)
-		if have(chain[i]) {
-			m.done.Add(size)
-		}
-	}
-	return m
+func (m *meter) add(n int) {
+	m.done.Add(int64(n))
+	m.tell()
 }
 
-func (m *meter) add(n int) {
-	done := m.done.Add(int64(n))
+func (m *meter) unpacked() {
+	m.layersThere.Add(1)
+	m.tell()
+}
+
+func (m *meter) tell() {
 	if m.report != nil {
-		m.report(Progress{Done: done, Total: m.total.Load()})
+		m.report(Progress{Done: m.done.Load(), Total: m.total.Load(), LayersDone: int(m.layersThere.Load()), Layers: m.layers})
 	}
 }

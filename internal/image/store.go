@@ -1,12 +1,9 @@
 package image
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,8 +13,6 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
-
-	"wherry.dev/internal/record"
 )
 
 const recordVersion = 1
@@ -52,23 +47,33 @@ type imageRecord struct {
 
 // Store is an open image store. It is safe for concurrent use.
 type Store struct {
-	dir     string
-	lock    *os.File
-	flights flights
+	dir        string
+	cfg        Config
+	lock       *os.File
+	flights    flights
+	layerLocks keyLocks // by chain ID
 
 	mu     sync.RWMutex
 	images map[string]imageRecord         // by ID
 	refs   map[string]string              // reference → ID
 	layers map[string]layerMeta           // by chain ID
 	holds  map[string]map[string]struct{} // image ID → owners
-	// unpacking counts the layers that a pull has checked or unpacked and whose
-	// image record is not written yet: the sweep leaves them alone.
-	unpacking map[string]int
+	// reserved counts who needs a layer without an image's record saying so: a pull
+	// that has not written it yet, an export. The sweep leaves those alone.
+	reserved map[string]int
+	removals int // makes the names of removed layers' folders unique
 }
 
-// Open opens the store in dir, made when missing, and sweeps what a crash left.
+// Open opens the store in dir with the default Config.
+func Open(dir string) (*Store, error) { return OpenWith(dir, Config{}) }
+
+// OpenWith opens the store in dir, made when missing, and sweeps what a crash left.
 // Only one process has a store open at a time.
-func Open(dir string) (*Store, error) {
+func OpenWith(dir string, cfg Config) (*Store, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
 	for _, d := range []string{"images", "layers", "ingest"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return nil, err
@@ -79,13 +84,13 @@ func Open(dir string) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		dir: dir, lock: lock,
+		dir: dir, cfg: cfg, lock: lock,
 		images: map[string]imageRecord{}, refs: map[string]string{}, layers: map[string]layerMeta{},
-		holds: map[string]map[string]struct{}{}, unpacking: map[string]int{},
+		holds: map[string]map[string]struct{}{}, reserved: map[string]int{},
 	}
 	if err := s.load(); err != nil {
 		_ = lock.Close()
-		return nil, err
+		return nil, fmt.Errorf("image store %s: %w", dir, err)
 	}
 	return s, nil
 }
@@ -102,63 +107,14 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// Close gives the store up to the next process.
-func (s *Store) Close() error { return s.lock.Close() }
+// Close cancels what is going on and gives the store up to the next process.
+func (s *Store) Close() error {
+	s.flights.close()
+	return s.lock.Close()
+}
 
 // Dir returns the store's folder.
 func (s *Store) Dir() string { return s.dir }
-
-func (s *Store) load() error {
-	if err := emptyDir(filepath.Join(s.dir, "ingest")); err != nil {
-		return err
-	}
-	for _, d := range []string{s.dir, filepath.Join(s.dir, "images")} {
-		if err := record.Sweep(d); err != nil {
-			return err
-		}
-	}
-	if err := s.loadLayers(); err != nil {
-		return err
-	}
-	if err := s.loadImages(); err != nil {
-		return err
-	}
-	if _, err := record.Read(s.refsPath(), &s.refs); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	maps.DeleteFunc(s.refs, func(_, id string) bool { _, ok := s.images[id]; return !ok })
-	return s.sweepLayers()
-}
-
-func (s *Store) loadImages() error {
-	paths, err := filepath.Glob(filepath.Join(s.dir, "images", "*.json"))
-	if err != nil {
-		return err
-	}
-	for _, p := range paths {
-		var r imageRecord
-		if _, err := record.Read(p, &r); err != nil {
-			return fmt.Errorf("%w; remove it to have the image pulled or imported anew", err)
-		}
-		if s.complete(r) {
-			s.images[r.ID] = r
-		} else if err := record.Remove(p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// complete tells whether every layer of the image is in the store.
-func (s *Store) complete(r imageRecord) bool {
-	return !slices.ContainsFunc(r.Chain, func(c string) bool { _, ok := s.layers[c]; return !ok })
-}
-
-func (s *Store) refsPath() string { return filepath.Join(s.dir, "refs.json") }
-
-func (s *Store) imagePath(id string) string {
-	return filepath.Join(s.dir, "images", strings.TrimPrefix(id, "sha256:")+".json")
-}
 
 // Lookup finds an image by reference (normalised: busybox means
 // docker.io/library/busybox:latest), by ID, or by an unambiguous prefix of one.
@@ -208,6 +164,7 @@ func (s *Store) viewLocked(id string) Image {
 		default:
 			img.Tags = append(img.Tags, ref)
 		}
+		img.Pinned = img.Pinned || to == id && s.cfg.pins(ref)
 	}
 	slices.Sort(img.Tags)
 	slices.Sort(img.Digests)
@@ -270,102 +227,6 @@ func (s *Store) Release(owner string) {
 	}
 }
 
-// Remove takes a reference away, or the whole image when it is the last one or an
-// ID is given. An image that a container holds stays: ErrInUse.
-func (s *Store) Remove(_ context.Context, refOrID string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	id, ok := s.resolveLocked(refOrID)
-	if !ok {
-		return fmt.Errorf("image %s: %w", refOrID, ErrNotFound)
-	}
-	if ref, last := s.singleRefLocked(refOrID, id); !last {
-		return s.dropRefsLocked(func(r, _ string) bool { return r == ref })
-	}
-	return s.removeImageLocked(id)
-}
-
-// singleRefLocked says which reference of the image is meant, and whether the
-// image has no other tag.
-func (s *Store) singleRefLocked(refOrID, id string) (ref string, last bool) {
-	ref, err := Normalize(refOrID)
-	if err != nil || s.refs[ref] != id || strings.Contains(ref, "@") {
-		return "", true
-	}
-	return ref, len(s.viewLocked(id).Tags) <= 1
-}
-
-func (s *Store) removeImageLocked(id string) error {
-	if owners := s.holds[id]; len(owners) > 0 {
-		owner := slices.Min(slices.Collect(maps.Keys(owners)))
-		return fmt.Errorf("image %s: %w by container %s", id, ErrInUse, owner)
-	}
-	if err := s.dropRefsLocked(func(_, to string) bool { return to == id }); err != nil {
-		return err
-	}
-	if err := record.Remove(s.imagePath(id)); err != nil {
-		return err
-	}
-	delete(s.images, id)
-	return s.sweepLayersLocked()
-}
-
-func (s *Store) dropRefsLocked(drop func(ref, id string) bool) error {
-	next := maps.Clone(s.refs)
-	maps.DeleteFunc(next, drop)
-	return s.writeRefsLocked(next)
-}
-
-func (s *Store) writeRefsLocked(next map[string]string) error {
-	if maps.Equal(next, s.refs) {
-		return nil
-	}
-	if err := record.Write(s.refsPath(), recordVersion, next); err != nil {
-		return err
-	}
-	s.refs = next
-	return nil
-}
-
-// Prune removes every image that no container holds and returns them.
-func (s *Store) Prune(ctx context.Context) ([]Image, error) {
-	var gone []Image
-	for _, img := range s.List() {
-		if err := ctx.Err(); err != nil {
-			return gone, err
-		}
-		s.mu.Lock()
-		err := s.removeImageLocked(img.ID)
-		s.mu.Unlock()
-		if errors.Is(err, ErrInUse) {
-			continue
-		}
-		if err != nil {
-			return gone, err
-		}
-		gone = append(gone, img)
-	}
-	return gone, nil
-}
-
-// commit makes an image whose layers are all unpacked visible under the references.
-func (s *Store) commit(r imageRecord, refs []string) (Image, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := record.Write(s.imagePath(r.ID), recordVersion, r); err != nil {
-		return Image{}, err
-	}
-	s.images[r.ID] = r
-	next := maps.Clone(s.refs)
-	for _, ref := range refs {
-		next[ref] = r.ID
-	}
-	if err := s.writeRefsLocked(next); err != nil {
-		return Image{}, err
-	}
-	return s.viewLocked(r.ID), nil
-}
-
 // Usage returns what the unpacked layers take on disk: bytes and inodes.
 func (s *Store) Usage() (bytes, inodes uint64, err error) {
 	s.mu.RLock()
@@ -377,23 +238,16 @@ func (s *Store) Usage() (bytes, inodes uint64, err error) {
 	return bytes, inodes, nil
 }
 
-func emptyDir(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func parseConfig(raw []byte) (ocispec.Image, error) {
 	var c ocispec.Image
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return c, fmt.Errorf("image config: %w", err)
 	}
 	return c, nil
+}
+
+func (s *Store) layerMeta(chainID string) layerMeta {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.layers[chainID]
 }

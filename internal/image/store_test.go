@@ -1,101 +1,32 @@
 package image_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"log"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"wherry.dev/internal/image"
 	"wherry.dev/test/images"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
-		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"))
-}
-
-func open(t *testing.T, dir string) *image.Store {
-	t.Helper()
-	s, err := image.Open(dir)
-	if err != nil {
-		t.Fatal(err)
+	if code, ok := runChild(); ok {
+		os.Exit(code)
 	}
-	t.Cleanup(func() { _ = s.Close() })
-	return s
-}
-
-func twoLayers(t *testing.T) v1.Image {
-	t.Helper()
-	img, err := images.New(v1.Config{Cmd: []string{"/a"}},
-		images.Root{"dir/keep": {Data: []byte("1"), Mode: 0o644}, "dir/gone": {Data: []byte("2"), Mode: 0o600}, "opaque/below": {Data: []byte("3"), Mode: 0o644}},
-		images.Root{"dir/.wh.gone": {}, "opaque/.wh..wh..opq": {}, "opaque/above": {Data: []byte("4"), Mode: 0o644}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return img
-}
-
-// overlay shows the image as a container would see it.
-func overlay(t *testing.T, s *image.Store, id string) string {
-	t.Helper()
-	layers, err := s.Layers(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := unix.Mount("overlay", dir, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(layers, ":")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	return dir
-}
-
-func tree(t *testing.T, dir string) []string {
-	t.Helper()
-	var out []string
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			rel, _ := filepath.Rel(dir, p)
-			out = append(out, rel)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+	goleak.VerifyTestMain(m)
 }
 
 func push(t *testing.T, img v1.Image) (ref string) {
 	t.Helper()
-	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	t.Cleanup(srv.Close)
-	ref = strings.TrimPrefix(srv.URL, "http://") + "/demo:1"
-	tag, err := name.NewTag(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.Write(tag, img); err != nil {
-		t.Fatal(err)
-	}
-	return ref
+	return plain(t).push(t, "demo:1", img)
 }
 
 func TestPullMakesWhiteoutsAndOpaqueFoldersWork(t *testing.T) {
@@ -113,42 +44,24 @@ func TestPullMakesWhiteoutsAndOpaqueFoldersWork(t *testing.T) {
 	}
 }
 
-func TestConcurrentPullsAreOne(t *testing.T) {
-	s := open(t, t.TempDir())
-	ref := push(t, twoLayers(t))
-	var wg sync.WaitGroup
-	errs := make([]error, 8)
-	for i := range errs {
-		wg.Go(func() { _, errs[i] = s.Pull(t.Context(), ref, image.PullOptions{}) })
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(s.List()); n != 1 {
-		t.Errorf("%d images", n)
-	}
-}
-
-func TestCancelledPullLeavesNothing(t *testing.T) {
-	s := open(t, t.TempDir())
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.Pull(ctx, push(t, twoLayers(t)), image.PullOptions{}); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v", err)
-	}
-	left, err := os.ReadDir(filepath.Join(s.Dir(), "ingest"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("ingest holds %v, %v", left, err)
-	}
-}
-
 func TestPullOfAMissingImageSaysSo(t *testing.T) {
 	s := open(t, t.TempDir())
 	ref := push(t, twoLayers(t))
 	_, err := s.Pull(t.Context(), strings.Replace(ref, "demo", "absent", 1), image.PullOptions{})
 	if err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestPullLeavesNoConnections(t *testing.T) {
+	for name, srv := range map[string]*server{"plain": plain(t), "TLS": newServer(t, (*httptest.Server).StartTLS)} {
+		s := open(t, t.TempDir())
+		ref := srv.push(t, "demo:1", twoLayers(t))
+		before := goleak.IgnoreCurrent()
+		pull(t, s, ref)
+		if err := goleak.Find(before); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -212,6 +125,33 @@ func TestRemove(t *testing.T) {
 	left, err := os.ReadDir(filepath.Join(s.Dir(), "layers"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("layers left: %v %v", left, err)
+	}
+}
+
+func TestPinnedImageIsNotCollected(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "i.tar")
+	if err := images.Save(file, twoLayers(t), "demo:1.36", "demo:latest"); err != nil {
+		t.Fatal(err)
+	}
+	for pattern, want := range map[string]bool{
+		"demo": true, "demo:1.36": true, "docker.io/library/demo:1.36": true, "demo:1*": true, "docker.io/library/*": true, "*em*": true, "*": true,
+		"demo:2": false, "emo*": false, "*x*": false, "docker.io/other/*": false,
+	} {
+		s := openWith(t, t.TempDir(), image.Config{Pinned: []string{pattern}})
+		imgs, err := s.Import(t.Context(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone, err := s.Prune(t.Context())
+		if imgs[0].Pinned != want || (len(gone) == 0) != want || err != nil {
+			t.Errorf("%s: pinned %v, pruned %d, %v", pattern, imgs[0].Pinned, len(gone), err)
+		}
+		if err := s.Remove(t.Context(), "demo"); want && err != nil {
+			t.Errorf("%s: by hand: %v", pattern, err)
+		}
+	}
+	if _, err := image.OpenWith(t.TempDir(), image.Config{Pinned: []string{"Bad"}}); err == nil {
+		t.Error("a pattern that is no reference was taken")
 	}
 }
 

@@ -35,15 +35,33 @@ func (e *CorruptError) Unwrap() error { return e.Err }
 
 // Write replaces the record at path (mode 0600) and returns once it is durable.
 func Write(path string, version int, v any) error {
+	doc, err := encode(path, version, v)
+	if err != nil {
+		return err
+	}
+	return WriteFile(path, doc, 0o600)
+}
+
+// WriteNew writes a record that is not there yet and that the caller makes durable,
+// together with what belongs to it.
+func WriteNew(path string, version int, v any) error {
+	doc, err := encode(path, version, v)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, doc, 0o600)
+}
+
+func encode(path string, version int, v any) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("encode record %s: %w", path, err)
+		return nil, fmt.Errorf("encode record %s: %w", path, err)
 	}
 	doc, err := json.Marshal(envelope{Version: version, Data: data})
 	if err != nil {
-		return fmt.Errorf("encode record %s: %w", path, err)
+		return nil, fmt.Errorf("encode record %s: %w", path, err)
 	}
-	return WriteFile(path, doc, 0o600)
+	return doc, nil
 }
 
 // Read decodes the record at path into v and returns its version. A missing

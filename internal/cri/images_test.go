@@ -1,0 +1,126 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/image"
+	"wherry.dev/test/images"
+)
+
+// testRegistry has the image demo:1; answer sees requests for it first.
+func testRegistry(t *testing.T, answer func(w http.ResponseWriter, r *http.Request) bool) (host string) {
+	t.Helper()
+	all := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	var guarded atomic.Bool
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !guarded.Load() || !answer(w, r) {
+			all.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	img, err := images.New(v1.Config{User: "1000"}, images.Root{"a": {Data: []byte("x"), Mode: 0o644}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host = strings.TrimPrefix(srv.URL, "http://")
+	tag, err := name.NewTag(host + "/demo:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(tag, img); err != nil {
+		t.Fatal(err)
+	}
+	guarded.Store(true)
+	return host
+}
+
+func never(http.ResponseWriter, *http.Request) bool { return false }
+
+func TestPullWithCredentials(t *testing.T) {
+	n := newNode(t)
+	host := testRegistry(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if user, password, _ := r.BasicAuth(); user == "ann" && password == "x" {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	})
+	spec := &runtimeapi.ImageSpec{Image: host + "/demo:1"}
+	if _, err := n.img.PullImage(t.Context(), spec, nil, nil); err == nil || !strings.Contains(err.Error(), "access denied") {
+		t.Errorf("without credentials: %v", err)
+	}
+	ref, err := n.img.PullImage(t.Context(), spec, &runtimeapi.AuthConfig{Auth: "YW5uOng="}, nil)
+	n.must(err)
+	st, err := n.img.ImageStatus(t.Context(), spec, false)
+	n.must(err)
+	if img := st.GetImage(); img.GetId() != ref || img.GetUid().GetValue() != 1000 || img.GetPinned() || len(img.GetRepoDigests()) != 1 {
+		t.Errorf("status: %+v", img)
+	}
+}
+
+func TestPullOfAnAbsentImageIsNotFound(t *testing.T) {
+	n := newNode(t)
+	host := testRegistry(t, never)
+	_, err := n.img.PullImage(t.Context(), &runtimeapi.ImageSpec{Image: host + "/absent:1"}, nil, nil)
+	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), host+"/absent:1") {
+		t.Errorf("%s: %v", status.Code(err), err)
+	}
+}
+
+func TestCancelledPullLeavesNoImage(t *testing.T) {
+	n := newNode(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	host := testRegistry(t, func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
+			cancel()
+			<-r.Context().Done()
+		}
+		return false
+	})
+	if _, err := n.img.PullImage(ctx, &runtimeapi.ImageSpec{Image: host + "/demo:1"}, nil, nil); !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
+		t.Errorf("got %v", err)
+	}
+	if st, err := n.img.ImageStatus(t.Context(), &runtimeapi.ImageSpec{Image: host + "/demo:1"}, false); err != nil || st.GetImage() != nil {
+		t.Errorf("status: %+v %v", st, err)
+	}
+}
+
+func TestImageInUseIsNotRemoved(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	id := p.create(containerConfig("c", "true"))
+	busybox := &runtimeapi.ImageSpec{Image: "busybox:latest"}
+	st, err := n.img.ImageStatus(t.Context(), busybox, false)
+	n.must(err)
+	byID := &runtimeapi.ImageSpec{Image: st.GetImage().GetId()}
+	for range 2 { // also by the process after this one
+		if err := n.img.RemoveImage(t.Context(), byID); !errors.Is(err, image.ErrInUse) {
+			t.Errorf("got %v", err)
+		}
+		if gone, err := n.images.Prune(t.Context()); err != nil || len(gone) != 0 {
+			t.Errorf("pruned %v, %v", gone, err)
+		}
+		n.restart()
+	}
+	n.must(n.run.StartContainer(t.Context(), id))
+	n.must(n.run.RemoveContainer(t.Context(), id))
+	n.must(n.img.RemoveImage(t.Context(), byID))
+	n.must(n.img.RemoveImage(t.Context(), byID)) // what is not there is removed
+}

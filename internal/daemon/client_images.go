@@ -1,0 +1,62 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"wherry.dev/internal/image"
+)
+
+// Pull pulls an image and reports how far it is.
+func (c *Client) Pull(ctx context.Context, ref string, o image.PullOptions) (image.Image, error) {
+	req, err := json.Marshal(pullRequest{Reference: ref, Auth: o.Auth})
+	if err != nil {
+		return image.Image{}, err
+	}
+	resp, err := c.send(ctx, http.MethodPost, "/images/pull", nil, bytes.NewReader(req))
+	if err != nil {
+		return image.Image{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	for dec := json.NewDecoder(resp.Body); ; {
+		var m pullMessage
+		if err := dec.Decode(&m); err != nil {
+			return image.Image{}, fmt.Errorf("wherry went away during the pull: %w", err)
+		}
+		switch {
+		case m.Error != "":
+			return image.Image{}, errors.New(m.Error)
+		case m.Image != nil:
+			return *m.Image, nil
+		case m.Progress != nil && o.Progress != nil:
+			o.Progress(*m.Progress)
+		}
+	}
+}
+
+// Pulls lists the pulls that are going on.
+func (c *Client) Pulls(ctx context.Context) (pulls []image.Pulling, err error) {
+	return pulls, c.call(ctx, http.MethodGet, "/images/pulls", nil, &pulls)
+}
+
+// Export writes images as one archive.
+func (c *Client) Export(ctx context.Context, w io.Writer, refs ...string) error {
+	resp, err := c.send(ctx, http.MethodGet, "/images/export", url.Values{"ref": refs}, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		return fmt.Errorf("wherry went away during the export: %w", err)
+	}
+	if text := resp.Trailer.Get(errorTrailer); text != "" {
+		return errors.New(text)
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package image
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+)
+
+// Config is how a store talks to registries and which images it keeps for ever. The
+// zero value has the defaults.
+type Config struct {
+	// CertsDirs hold what is to be known about registries, in containerd's layout:
+	// <dir>/<host>[_<port>_]/hosts.toml or certificates, and <dir>/_default. The
+	// first folder that knows a registry counts.
+	CertsDirs []string
+	// ProgressTimeout ends a pull whose registry sends nothing for so long;
+	// 0 is DefaultProgressTimeout.
+	ProgressTimeout time.Duration
+	// Pinned are references of images that are never garbage-collected, short or in
+	// full. As in CRI-O, NAME* means all that begin so and *NAME* all that contain it.
+	Pinned []string
+}
+
+// DefaultProgressTimeout is containerd's image_pull_progress_timeout.
+const DefaultProgressTimeout = 5 * time.Minute
+
+// DefaultCertsDirs are looked at when nothing else is configured: ours, then what the
+// machine may have from containerd.
+func DefaultCertsDirs() []string {
+	return []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"}
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.CertsDirs == nil {
+		c.CertsDirs = DefaultCertsDirs()
+	}
+	if c.ProgressTimeout == 0 {
+		c.ProgressTimeout = DefaultProgressTimeout
+	}
+	if c.ProgressTimeout < 0 {
+		return c, fmt.Errorf("image pull progress timeout %s: it must be positive", c.ProgressTimeout)
+	}
+	pinned := make([]string, 0, len(c.Pinned))
+	for _, p := range c.Pinned {
+		if !strings.Contains(p, "*") {
+			full, err := Normalize(p)
+			if err != nil {
+				return c, fmt.Errorf("pinned image: %w", err)
+			}
+			p = full
+		}
+		pinned = append(pinned, p)
+	}
+	c.Pinned = pinned
+	return c, nil
+}
+
+// pins tells whether a reference, in full, is one of the pinned.
+func (c Config) pins(ref string) bool {
+	short := ref
+	if named, err := reference.ParseNormalizedNamed(ref); err == nil {
+		short = reference.FamiliarString(named)
+	}
+	return slices.ContainsFunc(c.Pinned, func(p string) bool { return matches(p, ref) || matches(p, short) })
+}
+
+func matches(pattern, ref string) bool {
+	prefix, open := strings.CutSuffix(pattern, "*")
+	if !open {
+		return pattern == ref
+	}
+	if inner, ok := strings.CutPrefix(prefix, "*"); ok {
+		return strings.Contains(ref, inner)
+	}
+	return strings.HasPrefix(ref, prefix)
+}

@@ -1,0 +1,215 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/record"
+)
+
+// load reads the store and sweeps what a crash left. What cannot be read is given
+// up with a line in the log, for one bad record must not take the other images away;
+// pulling or importing again makes it good.
+func (s *Store) load() error {
+	if err := emptyDir(filepath.Join(s.dir, "ingest")); err != nil {
+		return err
+	}
+	for _, d := range []string{s.dir, filepath.Join(s.dir, "images")} {
+		if err := record.Sweep(d); err != nil {
+			return err
+		}
+	}
+	if err := s.loadImages(); err != nil {
+		return err
+	}
+	if err := s.loadLayers(); err != nil {
+		return err
+	}
+	if err := s.dropIncomplete(); err != nil {
+		return err
+	}
+	if err := s.loadRefs(); err != nil {
+		return err
+	}
+	return s.sweepLayers()
+}
+
+func (s *Store) loadImages() error {
+	paths, err := filepath.Glob(filepath.Join(s.dir, "images", "*.json"))
+	if err != nil {
+		return err
+	}
+	for _, p := range paths {
+		var r imageRecord
+		_, err := record.Read(p, &r)
+		if bad, ok := errors.AsType[*record.CorruptError](err); ok {
+			err = giveUp(bad, p)
+		} else if err == nil && s.imagePath(r.ID) != p {
+			err = giveUp(&record.CorruptError{Path: p, Err: fmt.Errorf("it is about image %s", r.ID)}, p)
+		} else if err == nil {
+			s.images[r.ID] = r
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.sweepConfigs()
+}
+
+// giveUp removes a record that cannot be read.
+func giveUp(why error, path string) error {
+	klog.Background().Error(why, "An image is lost; pull or import it again")
+	return record.Remove(path)
+}
+
+// sweepConfigs removes the configs of images that have no record.
+func (s *Store) sweepConfigs() error {
+	paths, err := filepath.Glob(filepath.Join(s.dir, "images", "*.config"))
+	if err != nil {
+		return err
+	}
+	for _, p := range paths {
+		if _, ok := s.images["sha256:"+strings.TrimSuffix(filepath.Base(p), ".config")]; !ok {
+			if err := record.Remove(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// loadLayers reads the layers. Only a whole one is ever renamed to its place, so one
+// whose record cannot be read is whole too when an image still names it.
+func (s *Store) loadLayers() error {
+	named := map[string]string{}
+	for _, r := range s.images {
+		for _, c := range r.Chain {
+			named[layerName(c)] = c
+		}
+	}
+	mounts, err := overlays()
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Join(s.dir, "layers"))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := s.loadLayer(e.Name(), named[e.Name()], mounts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) loadLayer(name, chainID string, mounts []string) error {
+	dir := filepath.Join(s.dir, "layers", name)
+	var m layerMeta
+	_, err := record.Read(filepath.Join(dir, "meta.json"), &m)
+	if err == nil && m.ChainID != "" && layerName(m.ChainID) != name {
+		err = fmt.Errorf("layer %s is recorded as %s", name, m.ChainID)
+	}
+	inUse := slices.ContainsFunc(mounts, func(o string) bool { return strings.Contains(o, dir+"/fs") })
+	switch {
+	case err == nil && inUse && chainID == "":
+		s.reserved[m.ChainID]++ // a container runs on it, whatever became of the image's record
+	case err == nil:
+	case chainID != "":
+		klog.Background().Error(err, "The record of an image layer is made anew", "layer", chainID)
+		m = layerMeta{ChainID: chainID}
+		if m.Bytes, m.Inodes, err = diskUsage(filepath.Join(dir, "fs")); err != nil {
+			return nil //nolint:nilerr // there is no layer: the image is incomplete, which is seen next
+		}
+	case inUse:
+		return nil
+	default:
+		return os.RemoveAll(dir)
+	}
+	s.layers[m.ChainID] = m
+	return nil
+}
+
+// overlays returns the options of all overlays that are mounted, which name their layers.
+func overlays() ([]string, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("overlay"))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, 0, len(infos))
+	for _, i := range infos {
+		out = append(out, i.VFSOptions)
+	}
+	return out, nil
+}
+
+// dropIncomplete gives up the images that lack a layer.
+func (s *Store) dropIncomplete() error {
+	for id, r := range s.images {
+		i := slices.IndexFunc(r.Chain, func(c string) bool { _, ok := s.layers[c]; return !ok })
+		if i < 0 {
+			continue
+		}
+		delete(s.images, id)
+		if err := giveUp(fmt.Errorf("layer %s of image %s is missing", r.Chain[i], id), s.imagePath(id)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadRefs reads the names, or the copy of them that is kept for the case that they
+// cannot be read.
+func (s *Store) loadRefs() error {
+	for _, p := range []string{s.refsPath(), s.refsCopy()} {
+		var refs map[string]string
+		_, err := record.Read(p, &refs)
+		if _, ok := errors.AsType[*record.CorruptError](err); ok {
+			klog.Background().Error(err, "Names of images are read from their copy", "copy", s.refsCopy())
+			continue
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if refs != nil {
+			s.refs = refs
+			break
+		}
+	}
+	maps.DeleteFunc(s.refs, func(_, id string) bool { _, ok := s.images[id]; return !ok })
+	return nil
+}
+
+func (s *Store) refsPath() string { return filepath.Join(s.dir, "refs.json") }
+func (s *Store) refsCopy() string { return filepath.Join(s.dir, "refs.copy.json") }
+
+func (s *Store) imagePath(id string) string {
+	return filepath.Join(s.dir, "images", strings.TrimPrefix(id, "sha256:")+".json")
+}
+
+// configPath is where the image's config lies as it came, for Export.
+func (s *Store) configPath(id string) string {
+	return filepath.Join(s.dir, "images", strings.TrimPrefix(id, "sha256:")+".config")
+}
+
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// source is an image somewhere else, about to be added to the store.
+type source struct {
+	config []byte // the document whose digest is the image's ID
+	layers []layerSource
+}
+
+// layerSource is one layer of it, as it is transported.
+type layerSource struct {
+	name string // for people: its digest
+	size int64
+	// open begins to read it. done is called, once, when no more will be fetched.
+	open func(ctx context.Context, count func(int), done func()) (io.ReadCloser, error)
+}
+
+// newSource checks a manifest, and reads the config that it names.
+func newSource(ctx context.Context, m ocispec.Manifest, read reader) (source, error) {
+	switch m.Config.MediaType {
+	case ocispec.MediaTypeImageConfig, "application/vnd.docker.container.image.v1+json", "":
+	default:
+		return source{}, fmt.Errorf("not a container image but an artifact of type %s", m.Config.MediaType)
+	}
+	config, err := read(ctx, m.Config)
+	if err != nil {
+		return source{}, fmt.Errorf("image config: %w", err)
+	}
+	return source{config: config}, nil
+}
+
+// parse reads the config and makes the image's record of it.
+func (s *source) parse() (r imageRecord, diffIDs []digest.Digest, err error) {
+	cfg, err := parseConfig(s.config)
+	if err != nil {
+		return r, nil, err
+	}
+	here := platforms.Default()
+	if p := (ocispec.Platform{OS: cfg.OS, Architecture: cfg.Architecture, Variant: cfg.Variant}); p.OS != "" && p.Architecture != "" && !here.Match(platforms.Normalize(p)) {
+		return r, nil, fmt.Errorf("the image is for %s, this machine is %s", platforms.Format(p), platforms.Format(platforms.DefaultSpec()))
+	}
+	if len(s.layers) != len(cfg.RootFS.DiffIDs) {
+		return r, nil, fmt.Errorf("the manifest has %d layers, the config %d", len(s.layers), len(cfg.RootFS.DiffIDs))
+	}
+	for _, d := range cfg.RootFS.DiffIDs {
+		if d.Algorithm() != digest.SHA256 || d.Validate() != nil {
+			return r, nil, fmt.Errorf("image config: diff ID %q is not a sha256 digest", d)
+		}
+	}
+	r = imageRecord{
+		ID: digest.FromBytes(s.config).String(), Config: cfg.Config, Size: int64(len(s.config)),
+		Chain: chainIDs(cfg.RootFS.DiffIDs), Platform: cfg.OS + "/" + cfg.Architecture,
+	}
+	if cfg.Created != nil {
+		r.Created = *cfg.Created
+	}
+	for _, l := range s.layers {
+		if l.size < 0 {
+			return r, nil, errors.New("a layer has a negative size")
+		}
+		r.Size += l.size
+	}
+	return r, cfg.RootFS.DiffIDs, nil
+}

@@ -1,0 +1,103 @@
+package image
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/vbatts/tar-split/tar/asm"
+	"github.com/vbatts/tar-split/tar/storage"
+	"golang.org/x/sys/unix"
+)
+
+// tarRecord is the file beside an unpacked layer that has everything of its tar but
+// the content of the files (tar-split, as in Docker and Podman): with both, the tar
+// can be written again, byte for byte.
+const tarRecord = "tar.json.gz"
+
+// tarRecorder writes a tarRecord of what is read from stream.
+type tarRecorder struct {
+	stream io.ReadCloser
+	done   <-chan error
+	file   *os.File
+	zip    *gzip.Writer
+}
+
+// recordTar begins a record; close must be called.
+func recordTar(path string, tarball io.Reader) (*tarRecorder, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	z, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	r := &tarRecorder{file: f, zip: z}
+	r.stream, r.done, err = asm.NewInputTarStreamWithDone(tarball, &packer{enc: json.NewEncoder(z)}, nil)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return r, nil
+}
+
+// close ends the recording and waits until it has.
+func (r *tarRecorder) close() error {
+	err := r.stream.Close()
+	return errors.Join(err, <-r.done, r.zip.Close(), r.file.Close())
+}
+
+// packer writes the entries of a record, one a line. Unlike the library's it takes a
+// tar that has a file twice: that is legal, only cannot be exported.
+type packer struct {
+	enc *json.Encoder
+	n   int
+}
+
+func (p *packer) AddEntry(e storage.Entry) (int, error) {
+	e.Position = p.n
+	p.n++
+	return e.Position, p.enc.Encode(e)
+}
+
+// unpacker reads them.
+type unpacker struct{ dec *json.Decoder }
+
+func (u unpacker) Next() (*storage.Entry, error) {
+	e := new(storage.Entry)
+	return e, u.dec.Decode(e)
+}
+
+// layerFiles opens the files of an unpacked layer, none outside of it.
+type layerFiles struct{ root *os.File }
+
+func (l layerFiles) Get(name string) (io.ReadCloser, error) {
+	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(int(l.root.Fd()), name, &how)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// writeTar writes the tar that the layer in dir was unpacked from.
+func writeTar(w io.Writer, record, dir string) (err error) {
+	f, err := os.Open(record)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return asm.WriteOutputTarStream(layerFiles{root}, unpacker{json.NewDecoder(z)}, w)
+}

@@ -1,0 +1,111 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// errStalled means that a registry has kept a connection open and sent nothing.
+var errStalled = errors.New("the registry sent nothing")
+
+// transport watches over every exchange with a registry: one that stalls is cut, and
+// one that is asked to slow down waits before it lets the caller try again.
+type transport struct {
+	next  http.RoundTripper
+	stall time.Duration
+}
+
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(req.Context())
+	stalled := fmt.Errorf("%s: %w for %s", req.URL.Host, errStalled, t.stall)
+	timer := time.AfterFunc(t.stall, func() { cancel(stalled) })
+	resp, err := t.next.RoundTrip(req.WithContext(ctx))
+	timer.Stop()
+	if err != nil {
+		err = causeOf(ctx, err)
+		cancel(nil)
+		return nil, err
+	}
+	if err := yield(req.Context(), resp); err != nil {
+		cancel(nil)
+		return nil, errors.Join(err, resp.Body.Close())
+	}
+	resp.Body = &guardedBody{body: resp.Body, ctx: ctx, cancel: cancel, timer: timer, stall: t.stall}
+	return resp, nil
+}
+
+// CloseIdleConnections ends what no exchange uses.
+func (t *transport) CloseIdleConnections() {
+	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// causeOf returns why the exchange was cut, where err is only that it was.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, io.EOF) {
+		return cause
+	}
+	return err
+}
+
+// maxRetryAfter is the longest wait that a registry may ask for.
+const maxRetryAfter = 30 * time.Second
+
+// yield waits as long as a registry that has too many requests asks for, a second
+// when it does not say: who asked repeats the request at once.
+func yield(ctx context.Context, resp *http.Response) error {
+	if resp.StatusCode != http.StatusTooManyRequests {
+		return nil
+	}
+	wait := time.Second
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+		wait = time.Duration(s) * time.Second
+	} else if at, err := http.ParseTime(resp.Header.Get("Retry-After")); err == nil {
+		wait = time.Until(at)
+	}
+	return sleep(ctx, min(max(wait, 0), maxRetryAfter))
+}
+
+// sleep waits, or returns early with the context's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// guardedBody cuts the connection when a read of it waits too long. Time that its
+// reader spends elsewhere does not count.
+type guardedBody struct {
+	body   io.ReadCloser
+	ctx    context.Context //nolint:containedctx // the exchange's own, which Close ends
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	stall  time.Duration
+}
+
+func (b *guardedBody) Read(p []byte) (int, error) {
+	b.timer.Reset(b.stall)
+	n, err := b.body.Read(p)
+	b.timer.Stop()
+	if err != nil {
+		err = causeOf(b.ctx, err)
+	}
+	return n, err
+}
+
+func (b *guardedBody) Close() error {
+	b.timer.Stop()
+	b.cancel(nil)
+	return b.body.Close()
+}
