@@ -24,10 +24,13 @@ func newConfig(t *testing.T) BridgeConfig {
 	}
 	n := time.Now().UnixNano() ^ int64(os.Getpid())<<20
 	cfg := BridgeConfig{
-		Name:   fmt.Sprintf("wt%x", n&0xffffff),
-		Table:  fmt.Sprintf("wherry-test-%x", n&0xffffff),
-		Subnet: netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.0/24", 128+n>>8&63, n&255)),
-		Dir:    t.TempDir(),
+		Name:  fmt.Sprintf("wt%x", n&0xffffff),
+		Table: fmt.Sprintf("wherry-test-%x", n&0xffffff),
+		Subnets: []netip.Prefix{
+			netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.0/24", 128+n>>8&63, n&255)),
+			netip.MustParsePrefix(fmt.Sprintf("fd00:%x:%x::/64", n>>16&0xffff, n&0xffff)),
+		},
+		Dir: t.TempDir(),
 	}
 	t.Cleanup(func() {
 		if err := cfg.Remove(context.WithoutCancel(t.Context())); err != nil {
@@ -36,7 +39,7 @@ func newConfig(t *testing.T) BridgeConfig {
 		if gone, err := linkGone(cfg.Name); err != nil || !gone {
 			t.Errorf("bridge %s is still there: %v", cfg.Name, err)
 		}
-		if out, err := exec.Command("nft", "list", "table", "ip", cfg.Table).CombinedOutput(); err == nil {
+		if out, err := exec.Command("nft", "list", "table", "inet", cfg.Table).CombinedOutput(); err == nil {
 			t.Errorf("table is still there: %s", out)
 		}
 	})
@@ -252,7 +255,7 @@ func TestSetupAfterAKill(t *testing.T) {
 
 func TestAddressIsFreeOnlyWhenTheVethIsGone(t *testing.T) {
 	cfg := newConfig(t)
-	cfg.Subnet = netip.PrefixFrom(cfg.Subnet.Addr(), 29) // five pods
+	cfg.Subnets = []netip.Prefix{netip.PrefixFrom(cfg.Subnets[0].Addr(), 29)} // five pods
 	b := openTestBridge(t, cfg, nil)
 	var pods []Pod
 	for range 5 {
@@ -279,9 +282,13 @@ func TestAddressIsFreeOnlyWhenTheVethIsGone(t *testing.T) {
 func waitReclaimed(t *testing.T, b *Bridge) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		n, err := b.leases.reclaim(0)
-		if err != nil {
-			t.Fatal(err)
+		n := 0
+		for _, l := range b.pools {
+			draining, err := l.reclaim(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += draining
 		}
 		if n == 0 {
 			return
@@ -294,7 +301,7 @@ func waitReclaimed(t *testing.T, b *Bridge) {
 
 func BenchmarkSetup(b *testing.B) {
 	cfg := BridgeConfig{Name: fmt.Sprintf("wb%x", os.Getpid()), Table: fmt.Sprintf("wherry-bench-%d", os.Getpid()),
-		Subnet: netip.MustParsePrefix("10.201.0.0/16"), Dir: b.TempDir()}
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.201.0.0/16")}, Dir: b.TempDir()}
 	br, err := OpenBridge(b.Context(), cfg, nil)
 	if err != nil {
 		b.Fatal(err)
