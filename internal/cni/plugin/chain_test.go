@@ -350,4 +350,3 @@ func TestLoopbackAndNoop(t *testing.T) {
 	lone.del(rt)
 	n.del(rt)
 }
-
