@@ -65,7 +65,7 @@ var podCount int
 func newPod(t *testing.T, ports ...PortMapping) Pod {
 	t.Helper()
 	podCount++
-	id := fmt.Sprintf("%08x%x%03d", os.Getpid(), time.Now().UnixNano()&0xff, podCount)
+	id := fmt.Sprintf("%06x%03d%02x", os.Getpid()&0xffffff, podCount, time.Now().UnixNano()&0xff) // links' names are made of its beginning
 	dir := filepath.Join(t.TempDir(), "ns")
 	if err := netns.Create(dir, []netns.Kind{netns.Net}, nil); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func newPod(t *testing.T, ports ...PortMapping) Pod {
 func serve(t *testing.T, ns, addr, text string) netip.AddrPort {
 	t.Helper()
 	var l net.Listener
-	listen := func() (err error) { l, err = net.Listen("tcp4", addr); return err }
+	listen := func() (err error) { l, err = net.Listen("tcp", addr); return err }
 	if err := inside(ns, listen); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func call(t *testing.T, ns, addr string) (string, error) {
 	t.Helper()
 	var line string
 	err := inside(ns, func() error {
-		c, err := net.DialTimeout("tcp4", addr, 2*time.Second)
+		c, err := net.DialTimeout("tcp", addr, 2*time.Second)
 		if err != nil {
 			return err
 		}
