@@ -299,6 +299,128 @@ func waitReclaimed(t *testing.T, b *Bridge) {
 	}
 }
 
+// TestHostPortsOfBothFamilies: on all of the host's addresses, on one, and by the
+// pod to itself.
+func TestHostPortsOfBothFamilies(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	gw4, gw6 := b.pools[0].gateway(), b.pools[1].gateway()
+	any, one := uint16(30000+os.Getpid()%2000), uint16(33000+os.Getpid()%2000)
+	p := newPod(t, PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: any},
+		PortMapping{Protocol: "udp", ContainerPort: 8080, HostPort: any},
+		PortMapping{Protocol: "sctp", ContainerPort: 8080, HostPort: any},
+		PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: one, HostIP: gw6},
+		PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: one + 1, HostIP: netip.MustParseAddr("0.0.0.0")})
+	other := newPod(t)
+	at := setup(t, b, p)
+	setup(t, b, other)
+	if len(at.IPs) != 2 || !at.IPs[0].Is4() || !at.IPs[1].Is6() {
+		t.Fatalf("addresses %v", at.IPs)
+	}
+	serve(t, p.NetNS, ":8080", "pod")
+	for _, from := range []string{"", p.NetNS, other.NetNS} {
+		expect(t, from, netip.AddrPortFrom(gw4, any).String(), "pod ")
+		expect(t, from, netip.AddrPortFrom(gw6, any).String(), "pod ")
+		expect(t, from, netip.AddrPortFrom(gw6, one).String(), "pod ")
+		expect(t, from, netip.AddrPortFrom(gw4, one+1).String(), "pod ")
+	}
+	for _, closed := range []netip.AddrPort{netip.AddrPortFrom(gw4, one), netip.AddrPortFrom(gw6, one+1)} {
+		if got, err := call(t, "", closed.String()); err == nil {
+			t.Errorf("%s is open: %q", closed, got)
+		}
+	}
+	out, err := exec.Command("nft", "list", "table", "inet", b.cfg.Table).CombinedOutput()
+	if err != nil || strings.Count(string(out), fmt.Sprintf("sctp . %d :", any)) != 2 || strings.Count(string(out), fmt.Sprintf("udp . %d :", any)) != 2 {
+		t.Errorf("%v: %s", err, out)
+	}
+	if err := b.Check(p); err != nil {
+		t.Error(err)
+	}
+	if err := b.Teardown(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check(p); err == nil {
+		t.Error("CHECK of a pod that is gone")
+	}
+}
+
+// TestUDPFlowFollowsANewHostPort: the kernel remembers a flow from before the port
+// was open, and would lead it past the pod for ever.
+func TestUDPFlowFollowsANewHostPort(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	client := newPod(t)
+	setup(t, b, client)
+	port := uint16(35000 + os.Getpid()%2000)
+	var c net.Conn
+	err := inside(client.NetNS, func() (err error) {
+		c, err = net.Dial("udp", netip.AddrPortFrom(b.Gateway(), port).String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_, _ = c.Write([]byte("nobody listens yet"))
+	_, _ = c.Read(make([]byte, 1)) // the refusal
+	p := newPod(t, PortMapping{Protocol: "udp", ContainerPort: 53, HostPort: port})
+	var u net.PacketConn
+	if err := inside(p.NetNS, func() (err error) { u, err = net.ListenPacket("udp", ":53"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = u.Close() }()
+	setup(t, b, p)
+	if _, err := c.Write([]byte("now")); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 10)
+	if err := u.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, err := u.ReadFrom(buf); err != nil || string(buf[:n]) != "now" {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+}
+
+func TestBandwidth(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	p := newPod(t)
+	p.Bandwidth = Bandwidth{Ingress: 8e6, Egress: 16e6}
+	at := setup(t, b, p)
+	for _, c := range []struct{ ns, link, want string }{{"", at.Link, "rate 8Mbit"}, {p.NetNS, IfName, "rate 16Mbit"}} {
+		err := inside(c.ns, func() error {
+			out, err := exec.Command("tc", "qdisc", "show", "dev", c.link).CombinedOutput()
+			if !strings.Contains(string(out), "qdisc tbf") || !strings.Contains(string(out), c.want) {
+				t.Errorf("%s: %s, want %s", c.link, out, c.want)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	serve(t, p.NetNS, ":8080", "pod")
+	expect(t, "", at.IPs[0].String()+":8080", "pod ")
+}
+
+// TestLostLeaseOfALivePod: its address is not given to another one.
+func TestLostLeaseOfALivePod(t *testing.T) {
+	cfg := newConfig(t)
+	b := openTestBridge(t, cfg, nil)
+	p := newPod(t)
+	p.IPs = setup(t, b, p).IPs
+	for i, l := range b.pools {
+		if err := os.WriteFile(filepath.Join(l.dir, p.IPs[i].String()), []byte("rubbish"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b = openTestBridge(t, cfg, map[string]Pod{p.ID: p})
+	if err := b.Check(p); err != nil {
+		t.Error(err)
+	}
+	if other := setup(t, b, newPod(t)); other.IPs[0] == p.IPs[0] || other.IPs[1] == p.IPs[1] {
+		t.Errorf("two pods have %v", other.IPs)
+	}
+}
+
 func BenchmarkSetup(b *testing.B) {
 	cfg := BridgeConfig{Name: fmt.Sprintf("wb%x", os.Getpid()), Table: fmt.Sprintf("wherry-bench-%d", os.Getpid()),
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.201.0.0/16")}, Dir: b.TempDir()}

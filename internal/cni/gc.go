@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"time"
@@ -114,6 +115,9 @@ func (n *Network) removeOne(ctx context.Context, id string) error {
 	if errors.As(err, &corrupt) {
 		klog.FromContext(ctx).Error(err, "A network record is of no use: what the sandbox holds is left to the plugins' GC", "sandbox", id)
 		return n.cfg.Plugins.forget(id)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // its removal came first
 	}
 	if err != nil {
 		return fmt.Errorf("read network record of sandbox %s: %w", id, err)
