@@ -32,8 +32,9 @@ help: ## list the targets
 deps: ## install what a node needs from Debian: crun, runc, conmon, busybox, nftables, iproute2
 	@packaging/deps.sh
 
-build: ## build bin/wherry
+build: ## build bin/wherry, and bin/wherry-cni: the CNI plugins alone
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/wherry
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)-cni ./cmd/wherry-cni
 
 images: deps ## build the demo images into out/images
 	@$(GO) run ./test/images/build out/images

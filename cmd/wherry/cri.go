@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"strings"
 
@@ -37,8 +36,8 @@ running when it stops; the next start on the same folders finds them.`,
 			if err := runtimesOf(&cfg, file); err != nil {
 				return err
 			}
-			if cfg.PodCIDR, err = netip.ParsePrefix(podCIDR); err != nil {
-				return fmt.Errorf("--pod-cidr: %w", err)
+			if cfg.PodCIDR, cfg.PodCIDR2, err = config.PodNetworks(podCIDR); err != nil {
+				return err
 			}
 			if cfg.Socket, err = socketPath(listen, run); err != nil {
 				return err
@@ -63,8 +62,9 @@ running when it stops; the next start on the same folders finds them.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "", "socket to serve on, unix://PATH (default RUN-DIR/cri.sock)")
-	f.StringVar(&podCIDR, "pod-cidr", "10.88.0.0/16", "network that pods get their addresses from, unless a CNI network is configured")
+	f.StringVar(&podCIDR, "pod-cidr", "10.88.0.0/16", "network that pods get their addresses from, unless a CNI network is configured; two with a comma between, one of IPv6, for two addresses a pod")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "folder of CNI networks; without one there Wherry's own bridge is used")
+	f.BoolVar(&cfg.CNIOnly, "cni-only", false, "no bridge of Wherry's own: the network is not ready until there is one in --cni-conf-dir")
 	f.StringSliceVar(&cfg.CNIBinDirs, "cni-bin-dir", []string{"/opt/cni/bin"}, "folders of CNI plugins")
 	f.StringVar(&file, "config", "", "file with runtimes, default-ulimits and cdi-spec-dirs, as for wherry up")
 	f.StringVar(&cfg.DefaultRuntime, "runtime", "", "OCI runtime: crun or runc (default: the first of them that is installed)")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wherry.dev/internal/cni/plugin"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/version"
 )
@@ -50,8 +51,12 @@ func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e))
 // dispatch runs the programs that this binary also is, by the name it was called
 // under or by its first argument.
 func dispatch(args []string) (handled bool, code int) {
-	if filepath.Base(args[0]) == "kubectl" {
+	name := filepath.Base(args[0])
+	if name == "kubectl" {
 		return true, kubectl(args)
+	}
+	if plugin.Known(name) {
+		return true, plugin.Main(name)
 	}
 	if i := commandIndex(args, "kubectl"); i > 0 {
 		return true, kubectl(append(args[i:i+1:i+1], append(args[1:i:i], args[i+1:]...)...))
@@ -105,7 +110,7 @@ component also runs alone and can be swapped with its upstream counterpart.`,
 	for id, cmds := range map[string][]*cobra.Command{
 		"node":  {upCommand(&d), downCommand(&d)},
 		"use":   {kubectlCommand(), imageCommand(&d), traceCommand(&d)},
-		"parts": {apiserverCommand(), schedulerCommand(), kubeletCommand(), criCommand(&d)},
+		"parts": {apiserverCommand(), schedulerCommand(), kubeletCommand(), criCommand(&d), cniCommand()},
 	} {
 		for _, c := range cmds {
 			c.GroupID = id

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"wherry.dev/internal/cni/failpoint"
+	"wherry.dev/internal/cni/nft"
+	"wherry.dev/internal/cni/rtnl"
 	"wherry.dev/internal/netns"
 	"wherry.dev/internal/record"
 	"wherry.dev/internal/trace"
@@ -20,19 +23,19 @@ import (
 // BridgeConfig describes the bridge network of one instance. Name, Table and Dir
 // must differ between the instances of a machine.
 type BridgeConfig struct {
-	Name   string       // of the bridge, at most 15 bytes
-	Table  string       // of nftables
-	Subnet netip.Prefix // the pods' addresses; the first one is the bridge's own
-	MTU    int          // 0 is 1500
-	Dir    string       // keeps the leases
+	Name    string         // of the bridge, at most 15 bytes
+	Table   string         // of nftables
+	Subnets []netip.Prefix // the pods' addresses, one network of a family; the first address is the bridge's own
+	MTU     int            // 0 is 1500
+	Dir     string         // keeps the leases
 }
 
 // Bridge is the in-process network: a bridge on the host, a veth pair for each pod.
 type Bridge struct {
-	cfg    BridgeConfig
-	leases *leases
-	host   *rtnl
-	index  int
+	cfg   BridgeConfig
+	pools []*leases // one for each subnet
+	host  *rtnl.Conn
+	index int
 
 	mu    sync.Mutex // guards rules; held while the kernel takes them
 	rules ruleset
@@ -49,52 +52,150 @@ func OpenBridge(ctx context.Context, cfg BridgeConfig, live map[string]Pod) (*Br
 	if cfg.MTU == 0 {
 		cfg.MTU = 1500
 	}
-	if !cfg.Subnet.IsValid() || !cfg.Subnet.Addr().Is4() || cfg.Subnet.Bits() > 29 {
-		return nil, fmt.Errorf("pod network %s: an IPv4 network of at least /29 is needed", cfg.Subnet)
+	if err := checkSubnets(cfg.Subnets); err != nil {
+		return nil, err
 	}
-	l, err := openLeases(cfg.LeaseDir(), cfg.Subnet, linkGone)
+	pools, err := cfg.openPools()
 	if err != nil {
 		return nil, fmt.Errorf("open address leases: %w", err)
 	}
-	host, err := openRTNL()
+	host, err := rtnl.Open()
 	if err != nil {
 		return nil, err
 	}
-	b := &Bridge{cfg: cfg, leases: l, host: host}
-	b.rules = ruleset{table: cfg.Table, bridge: cfg.Name, subnet: cfg.Subnet.Masked(), ports: map[string][]forward{}}
+	b := &Bridge{cfg: cfg, pools: pools, host: host}
+	b.rules = ruleset{table: cfg.Table, bridge: cfg.Name, ports: map[string][]forward{}}
+	for _, s := range cfg.Subnets {
+		b.rules.subnets = append(b.rules.subnets, s.Masked())
+	}
 	if err := errors.Join(b.recover(live), b.ensure(ctx)); err != nil {
 		return nil, errors.Join(fmt.Errorf("set up bridge %s: %w", cfg.Name, err), host.Close())
 	}
 	return b, nil
 }
 
+// openServices is a Bridge without a link, for machines where only CNI plugins
+// connect pods: it has nothing but the services' addresses.
+func openServices(cfg BridgeConfig) (*Bridge, error) {
+	host, err := rtnl.Open()
+	if err != nil {
+		return nil, err
+	}
+	b := &Bridge{cfg: cfg, host: host, rules: ruleset{table: cfg.Table}}
+	return b, b.loadServices()
+}
+
+// serveEverywhere lets pods on other networks reach the services, too.
+func (b *Bridge) serveEverywhere(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rules.bridge == "" || b.rules.everywhere {
+		return nil
+	}
+	b.rules.everywhere = true
+	if err := b.apply(ctx); err != nil {
+		b.rules.everywhere = false
+		return fmt.Errorf("open services to CNI networks: %w", err)
+	}
+	return nil
+}
+
+// Check tells whether a pod still has what Setup gave it.
+func (b *Bridge) Check(pod Pod) error {
+	var want []netip.Addr
+	for _, l := range b.pools {
+		a, ok := l.owners()[pod.ID]
+		if !ok {
+			return fmt.Errorf("sandbox %s has no address of %s", pod.ID, l.subnet)
+		}
+		want = append(want, a)
+	}
+	if gone, err := linkGone(linkName(pod.ID)); err != nil || gone {
+		return errors.Join(err, fmt.Errorf("sandbox %s is not connected to bridge %s: %s is gone", pod.ID, b.cfg.Name, linkName(pod.ID)))
+	}
+	return netns.Do(func() error { return rtnl.HasAddrs(IfName, want) }, pod.NetNS)
+}
+
+func checkSubnets(subnets []netip.Prefix) error {
+	if len(subnets) == 0 || len(subnets) > 2 || len(subnets) == 2 && subnets[0].Addr().Is4() == subnets[1].Addr().Is4() {
+		return fmt.Errorf("pod networks %v: one network is needed, or one of IPv4 and one of IPv6", subnets)
+	}
+	for _, s := range subnets {
+		if !s.IsValid() || s.Addr().BitLen()-s.Bits() < 3 {
+			return fmt.Errorf("pod network %s: a network of at least eight addresses is needed (/29, or /125 of IPv6)", s)
+		}
+	}
+	return nil
+}
+
+func (cfg BridgeConfig) openPools() ([]*leases, error) {
+	var pools []*leases
+	for _, s := range cfg.Subnets {
+		l, err := openLeases(cfg.leaseDir(s), s, linkGone)
+		if err != nil {
+			return nil, err
+		}
+		pools = append(pools, l)
+	}
+	return pools, nil
+}
+
+// leaseDir is where the addresses of a family are kept.
+func (cfg BridgeConfig) leaseDir(s netip.Prefix) string {
+	if s.Addr().Is4() {
+		return filepath.Join(cfg.Dir, "leases")
+	}
+	return filepath.Join(cfg.Dir, "leases6")
+}
+
+func linkGone(name string) (bool, error) {
+	i, err := rtnl.LinkIndex(name)
+	return err == nil && i == 0, err
+}
+
 // Close lets go of the routing socket; the network stays.
 func (b *Bridge) Close() error { return b.host.Close() }
 
-// Gateway is the bridge's own address, by which pods reach the host.
-func (b *Bridge) Gateway() netip.Addr { return b.leases.gateway() }
+// Gateway is the bridge's own address of the first subnet, by which pods reach the host.
+func (b *Bridge) Gateway() netip.Addr { return b.pools[0].gateway() }
 
 func (b *Bridge) ensure(ctx context.Context) error {
-	gw := b.leases.gateway()
-	err := b.host.do(bridgeReq(b.cfg.Name, macOf(gw), b.cfg.MTU))
+	err := b.host.Do(rtnl.NewBridge(b.cfg.Name, rtnl.MACOf(b.Gateway()), b.cfg.MTU))
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	if b.index, err = linkIndex(b.cfg.Name); err != nil {
+	if b.index, err = rtnl.LinkIndex(b.cfg.Name); err != nil {
 		return err
 	}
-	if err := b.host.do(upReq(b.index), addrReq(b.index, netip.PrefixFrom(gw, b.cfg.Subnet.Bits()))); err != nil {
+	reqs := []*nl.NetlinkRequest{rtnl.Up(b.index)}
+	for _, l := range b.pools {
+		reqs = append(reqs, rtnl.Addr(b.index, netip.PrefixFrom(l.gateway(), l.subnet.Bits()), false))
+	}
+	if err := b.host.Do(reqs...); err != nil {
 		return err
 	}
 	if err := b.apply(ctx); err != nil { // the guard rule goes before route_localnet
 		return err
 	}
-	for _, s := range []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + b.cfg.Name + "/route_localnet"} {
+	for _, s := range b.sysctls() {
 		if err := enableSysctl(s); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sysctls are the switches that the bridge needs on.
+func (b *Bridge) sysctls() []string {
+	var names []string
+	for _, l := range b.pools {
+		if l.subnet.Addr().Is4() {
+			names = append(names, "net/ipv4/ip_forward", "net/ipv4/conf/"+b.cfg.Name+"/route_localnet")
+		} else {
+			names = append(names, "net/ipv6/conf/all/forwarding")
+		}
+	}
+	return names
 }
 
 // enableSysctl writes 1 only where it is not 1: it may be read-only and right already.
@@ -109,14 +210,7 @@ func enableSysctl(name string) error {
 	return os.WriteFile(path, []byte("1"), 0)
 }
 
-func (b *Bridge) apply(ctx context.Context) error { return nft(ctx, b.rules.render()) }
-
-// macOf derives a locally administered MAC from the address, so that an address
-// that is used again keeps its MAC and no neighbour table goes stale.
-func macOf(a netip.Addr) net.HardwareAddr {
-	ip := a.As4()
-	return net.HardwareAddr{0x0a, 0x58, ip[0], ip[1], ip[2], ip[3]}
-}
+func (b *Bridge) apply(ctx context.Context) error { return nft.Run(ctx, b.rules.render()) }
 
 // linkName is the host side of a sandbox's veth pair.
 func linkName(id string) string {
@@ -128,94 +222,72 @@ func linkName(id string) string {
 func (b *Bridge) Setup(ctx context.Context, pod Pod) (at Attachment, err error) {
 	ctx, span := trace.Start(ctx, "network: setup")
 	defer func() { _ = trace.End(span, err) }()
-	if _, err := b.leases.reclaim(8); err != nil {
-		return at, err
-	}
 	link := linkName(pod.ID)
-	addr, err := b.leases.acquire(pod.ID, link)
-	if err != nil {
-		return at, err
-	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.undo(context.WithoutCancel(ctx), pod, link))
 		}
 	}()
-	if err := b.plug(pod.NetNS, link, addr); err != nil {
-		return at, fmt.Errorf("connect sandbox %s to bridge %s: %w", pod.ID, b.cfg.Name, err)
-	}
-	if err := b.openPorts(ctx, pod, addr); err != nil {
+	addrs, err := b.lease(pod.ID, link)
+	if err != nil {
 		return at, err
 	}
-	return Attachment{Network: bridgeNetwork, IPs: []netip.Addr{addr}, MAC: macOf(addr).String(), Link: link}, nil
+	failpoint.Hit("bridge-leased")
+	if err := b.plug(pod.NetNS, link, addrs); err != nil {
+		return at, fmt.Errorf("connect sandbox %s to bridge %s: %w", pod.ID, b.cfg.Name, err)
+	}
+	failpoint.Hit("bridge-plugged")
+	if err := b.openPorts(ctx, pod, addrs); err != nil {
+		return at, err
+	}
+	failpoint.Hit("bridge-ports")
+	if err := shape(link, pod); err != nil {
+		return at, err
+	}
+	return Attachment{Network: bridgeNetwork, IPs: addrs, MAC: rtnl.MACOf(addrs[0]).String(), Link: link}, nil
+}
+
+// lease takes an address of every subnet.
+func (b *Bridge) lease(owner, link string) ([]netip.Addr, error) {
+	addrs := make([]netip.Addr, len(b.pools))
+	for i, l := range b.pools {
+		if _, err := l.reclaim(8); err != nil {
+			return nil, err
+		}
+		var err error
+		if addrs[i], err = l.acquire(owner, link); err != nil {
+			return nil, err
+		}
+	}
+	return addrs, nil
 }
 
 // undo takes a failed Setup back, the link at once because the namespace may live on.
 func (b *Bridge) undo(ctx context.Context, pod Pod, link string) error {
-	return errors.Join(b.deleteLink(link), b.Teardown(ctx, pod))
+	return errors.Join(b.host.DeleteByName(link), b.Teardown(ctx, pod))
 }
 
 // plug makes the veth pair and configures the pod's side of it.
-func (b *Bridge) plug(path, link string, addr netip.Addr) error {
-	ns, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open network namespace %s: %w", path, err)
+func (b *Bridge) plug(path, link string, addrs []netip.Addr) error {
+	port := rtnl.Port{
+		Host: link, Bridge: b.index, Hairpin: true, Name: IfName, MAC: rtnl.MACOf(addrs[0]), MTU: b.cfg.MTU,
 	}
-	defer func() { _ = unix.Close(ns) }()
-	veth := vethReq{host: link, bridge: b.index, peer: IfName, mac: macOf(addr), netns: ns, mtu: b.cfg.MTU}
-	err = b.host.do(veth.request())
+	for i, l := range b.pools {
+		port.Addrs = append(port.Addrs, netip.PrefixFrom(addrs[i], l.subnet.Bits()))
+		port.Routes = append(port.Routes, rtnl.DefaultRoute(l.gateway()))
+	}
+	err := b.host.Plug(path, port)
 	if errors.Is(err, unix.EEXIST) { // of a run that was killed
-		if err := b.deleteLink(link); err != nil {
+		if err := b.host.DeleteByName(link); err != nil {
 			return err
 		}
-		err = b.host.do(veth.request())
+		err = b.host.Plug(path, port)
 	}
-	if err != nil {
-		return fmt.Errorf("make veth pair %s: %w", link, err)
-	}
-	index, err := linkIndex(link)
-	if err != nil {
-		return err
-	}
-	if err := b.host.do(hairpinReq(index)); err != nil {
-		return fmt.Errorf("set hairpin mode on %s: %w", link, err)
-	}
-	return netns.Do(func() error { return b.configure(addr) }, path)
+	return err
 }
 
-// configure runs inside the pod's namespace.
-func (b *Bridge) configure(addr netip.Addr) error {
-	c, err := openRTNL()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.Close() }()
-	eth0, err := linkIndex(IfName)
-	if err != nil {
-		return err
-	}
-	const lo = 1 // the first interface of every namespace
-	err = c.do(upReq(lo), addrReq(eth0, netip.PrefixFrom(addr, b.cfg.Subnet.Bits())), upReq(eth0),
-		defaultRouteReq(eth0, b.leases.gateway()))
-	if err != nil {
-		return fmt.Errorf("configure %s: %w", IfName, err)
-	}
-	return nil
-}
-
-func (b *Bridge) deleteLink(name string) error {
-	index, err := linkIndex(name)
-	if err != nil || index == 0 {
-		return err
-	}
-	if err := b.host.do(delLinkReq(index)); err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("delete link %s: %w", name, err)
-	}
-	return nil
-}
-
-func (b *Bridge) openPorts(ctx context.Context, pod Pod, addr netip.Addr) error {
-	fs := forwards(pod, addr)
+func (b *Bridge) openPorts(ctx context.Context, pod Pod, addrs []netip.Addr) error {
+	fs := forwards(pod, addrs)
 	if len(fs) == 0 {
 		return nil
 	}
@@ -229,7 +301,13 @@ func (b *Bridge) openPorts(ctx context.Context, pod Pod, addr netip.Addr) error 
 		delete(b.rules.ports, pod.ID)
 		return fmt.Errorf("open host ports of sandbox %s: %w", pod.ID, err)
 	}
-	return nil
+	var udp []uint16
+	for _, f := range fs {
+		if f.Protocol == "udp" {
+			udp = append(udp, f.HostPort)
+		}
+	}
+	return rtnl.ForgetUDP(udp)
 }
 
 // Teardown closes the pod's host ports and gives its address back as soon as the
@@ -245,33 +323,66 @@ func (b *Bridge) Teardown(ctx context.Context, pod Pod) error {
 		}
 	}
 	b.mu.Unlock()
-	return b.leases.release(pod.ID)
+	failpoint.Hit("bridge-ports-closed")
+	return b.release(pod.ID)
 }
 
-// recover fills the rules with the host ports of the pods that live and releases
-// the leases of all others.
+func (b *Bridge) release(owner string) error {
+	for _, l := range b.pools {
+		if err := l.release(owner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recover fills the rules with the host ports of the pods that live, makes leases
+// anew that were lost, and releases those of all others.
 func (b *Bridge) recover(live map[string]Pod) error {
-	for id, addr := range b.leases.owners() {
-		pod, ok := live[id]
-		if !ok {
-			if err := b.leases.release(id); err != nil {
+	for _, l := range b.pools {
+		for id := range l.owners() {
+			if _, ok := live[id]; ok {
+				continue
+			}
+			if err := l.release(id); err != nil {
 				return err
 			}
-			continue
 		}
-		if fs := forwards(pod, addr); len(fs) > 0 {
+		for id, pod := range live {
+			for _, a := range pod.IPs {
+				if err := l.adopt(id, linkName(id), a); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for id, pod := range live {
+		var addrs []netip.Addr
+		for _, l := range b.pools {
+			if a, ok := l.owners()[id]; ok {
+				addrs = append(addrs, a)
+			}
+		}
+		if fs := forwards(pod, addrs); len(fs) > 0 {
 			b.rules.ports[id] = fs
 		}
 	}
 	return b.loadServices()
 }
 
-// forwards picks the pod's ports that the host opens (IPv4 so far).
-func forwards(pod Pod, addr netip.Addr) []forward {
+// forwards are the host's ports that lead to the pod, each in the families that its
+// host address and the pod have in common.
+func forwards(pod Pod, addrs []netip.Addr) []forward {
 	var fs []forward
 	for _, p := range pod.Ports {
-		if p.HostPort != 0 && (!p.HostIP.IsValid() || p.HostIP.Is4()) {
-			fs = append(fs, forward{p, addr})
+		if p.HostPort == 0 {
+			continue
+		}
+		for _, a := range addrs {
+			if !p.HostIP.IsValid() || p.HostIP.Unmap().Is4() == a.Is4() {
+				p.HostIP = p.HostIP.Unmap()
+				fs = append(fs, forward{p, a})
+			}
 		}
 	}
 	return fs
@@ -320,30 +431,31 @@ func (b *Bridge) loadServices() error {
 // Remove takes the whole network of the instance away: table, veths, bridge, leases.
 // It needs no open Bridge, so it also works for an instance that is not running.
 func (cfg BridgeConfig) Remove(ctx context.Context) error {
-	if err := deleteTable(ctx, cfg.Table); err != nil {
+	if err := nft.DeleteTable(ctx, "inet", cfg.Table); err != nil {
 		return err
 	}
-	host, err := openRTNL()
+	host, err := rtnl.Open()
 	if err != nil {
 		return err
 	}
-	b := &Bridge{cfg: cfg, host: host}
 	defer func() { _ = host.Close() }()
-	l, err := openLeases(cfg.LeaseDir(), cfg.Subnet, linkGone)
+	pools, err := cfg.openPools()
 	if err != nil {
 		return err
 	}
-	for owner := range l.owners() {
-		if err := l.release(owner); err != nil {
-			return err
+	for _, l := range pools {
+		for owner := range l.owners() {
+			if err := l.release(owner); err != nil {
+				return err
+			}
+		}
+		for _, link := range l.links() {
+			if err := host.DeleteByName(link); err != nil {
+				return err
+			}
 		}
 	}
-	for _, link := range l.links() {
-		if err := b.deleteLink(link); err != nil {
-			return err
-		}
-	}
-	if err := b.deleteLink(cfg.Name); err != nil {
+	if err := host.DeleteByName(cfg.Name); err != nil {
 		return err
 	}
 	return os.RemoveAll(cfg.Dir)

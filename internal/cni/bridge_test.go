@@ -24,10 +24,13 @@ func newConfig(t *testing.T) BridgeConfig {
 	}
 	n := time.Now().UnixNano() ^ int64(os.Getpid())<<20
 	cfg := BridgeConfig{
-		Name:   fmt.Sprintf("wt%x", n&0xffffff),
-		Table:  fmt.Sprintf("wherry-test-%x", n&0xffffff),
-		Subnet: netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.0/24", 128+n>>8&63, n&255)),
-		Dir:    t.TempDir(),
+		Name:  fmt.Sprintf("wt%x", n&0xffffff),
+		Table: fmt.Sprintf("wherry-test-%x", n&0xffffff),
+		Subnets: []netip.Prefix{
+			netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.0/24", 128+n>>8&63, n&255)),
+			netip.MustParsePrefix(fmt.Sprintf("fd00:%x:%x::/64", n>>16&0xffff, n&0xffff)),
+		},
+		Dir: t.TempDir(),
 	}
 	t.Cleanup(func() {
 		if err := cfg.Remove(context.WithoutCancel(t.Context())); err != nil {
@@ -36,7 +39,7 @@ func newConfig(t *testing.T) BridgeConfig {
 		if gone, err := linkGone(cfg.Name); err != nil || !gone {
 			t.Errorf("bridge %s is still there: %v", cfg.Name, err)
 		}
-		if out, err := exec.Command("nft", "list", "table", "ip", cfg.Table).CombinedOutput(); err == nil {
+		if out, err := exec.Command("nft", "list", "table", "inet", cfg.Table).CombinedOutput(); err == nil {
 			t.Errorf("table is still there: %s", out)
 		}
 	})
@@ -62,7 +65,7 @@ var podCount int
 func newPod(t *testing.T, ports ...PortMapping) Pod {
 	t.Helper()
 	podCount++
-	id := fmt.Sprintf("%08x%x%03d", os.Getpid(), time.Now().UnixNano()&0xff, podCount)
+	id := fmt.Sprintf("%06x%03d%02x", os.Getpid()&0xffffff, podCount, time.Now().UnixNano()&0xff) // links' names are made of its beginning
 	dir := filepath.Join(t.TempDir(), "ns")
 	if err := netns.Create(dir, []netns.Kind{netns.Net}, nil); err != nil {
 		t.Fatal(err)
@@ -79,7 +82,7 @@ func newPod(t *testing.T, ports ...PortMapping) Pod {
 func serve(t *testing.T, ns, addr, text string) netip.AddrPort {
 	t.Helper()
 	var l net.Listener
-	listen := func() (err error) { l, err = net.Listen("tcp4", addr); return err }
+	listen := func() (err error) { l, err = net.Listen("tcp", addr); return err }
 	if err := inside(ns, listen); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +114,7 @@ func call(t *testing.T, ns, addr string) (string, error) {
 	t.Helper()
 	var line string
 	err := inside(ns, func() error {
-		c, err := net.DialTimeout("tcp4", addr, 2*time.Second)
+		c, err := net.DialTimeout("tcp", addr, 2*time.Second)
 		if err != nil {
 			return err
 		}
@@ -252,7 +255,7 @@ func TestSetupAfterAKill(t *testing.T) {
 
 func TestAddressIsFreeOnlyWhenTheVethIsGone(t *testing.T) {
 	cfg := newConfig(t)
-	cfg.Subnet = netip.PrefixFrom(cfg.Subnet.Addr(), 29) // five pods
+	cfg.Subnets = []netip.Prefix{netip.PrefixFrom(cfg.Subnets[0].Addr(), 29)} // five pods
 	b := openTestBridge(t, cfg, nil)
 	var pods []Pod
 	for range 5 {
@@ -279,9 +282,13 @@ func TestAddressIsFreeOnlyWhenTheVethIsGone(t *testing.T) {
 func waitReclaimed(t *testing.T, b *Bridge) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		n, err := b.leases.reclaim(0)
-		if err != nil {
-			t.Fatal(err)
+		n := 0
+		for _, l := range b.pools {
+			draining, err := l.reclaim(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += draining
 		}
 		if n == 0 {
 			return
@@ -292,9 +299,131 @@ func waitReclaimed(t *testing.T, b *Bridge) {
 	}
 }
 
+// TestHostPortsOfBothFamilies: on all of the host's addresses, on one, and by the
+// pod to itself.
+func TestHostPortsOfBothFamilies(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	gw4, gw6 := b.pools[0].gateway(), b.pools[1].gateway()
+	any, one := uint16(30000+os.Getpid()%2000), uint16(33000+os.Getpid()%2000)
+	p := newPod(t, PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: any},
+		PortMapping{Protocol: "udp", ContainerPort: 8080, HostPort: any},
+		PortMapping{Protocol: "sctp", ContainerPort: 8080, HostPort: any},
+		PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: one, HostIP: gw6},
+		PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: one + 1, HostIP: netip.MustParseAddr("0.0.0.0")})
+	other := newPod(t)
+	at := setup(t, b, p)
+	setup(t, b, other)
+	if len(at.IPs) != 2 || !at.IPs[0].Is4() || !at.IPs[1].Is6() {
+		t.Fatalf("addresses %v", at.IPs)
+	}
+	serve(t, p.NetNS, ":8080", "pod")
+	for _, from := range []string{"", p.NetNS, other.NetNS} {
+		expect(t, from, netip.AddrPortFrom(gw4, any).String(), "pod ")
+		expect(t, from, netip.AddrPortFrom(gw6, any).String(), "pod ")
+		expect(t, from, netip.AddrPortFrom(gw6, one).String(), "pod ")
+		expect(t, from, netip.AddrPortFrom(gw4, one+1).String(), "pod ")
+	}
+	for _, closed := range []netip.AddrPort{netip.AddrPortFrom(gw4, one), netip.AddrPortFrom(gw6, one+1)} {
+		if got, err := call(t, "", closed.String()); err == nil {
+			t.Errorf("%s is open: %q", closed, got)
+		}
+	}
+	out, err := exec.Command("nft", "list", "table", "inet", b.cfg.Table).CombinedOutput()
+	if err != nil || strings.Count(string(out), fmt.Sprintf("sctp . %d :", any)) != 2 || strings.Count(string(out), fmt.Sprintf("udp . %d :", any)) != 2 {
+		t.Errorf("%v: %s", err, out)
+	}
+	if err := b.Check(p); err != nil {
+		t.Error(err)
+	}
+	if err := b.Teardown(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check(p); err == nil {
+		t.Error("CHECK of a pod that is gone")
+	}
+}
+
+// TestUDPFlowFollowsANewHostPort: the kernel remembers a flow from before the port
+// was open, and would lead it past the pod for ever.
+func TestUDPFlowFollowsANewHostPort(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	client := newPod(t)
+	setup(t, b, client)
+	port := uint16(35000 + os.Getpid()%2000)
+	var c net.Conn
+	err := inside(client.NetNS, func() (err error) {
+		c, err = net.Dial("udp", netip.AddrPortFrom(b.Gateway(), port).String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_, _ = c.Write([]byte("nobody listens yet"))
+	_, _ = c.Read(make([]byte, 1)) // the refusal
+	p := newPod(t, PortMapping{Protocol: "udp", ContainerPort: 53, HostPort: port})
+	var u net.PacketConn
+	if err := inside(p.NetNS, func() (err error) { u, err = net.ListenPacket("udp", ":53"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = u.Close() }()
+	setup(t, b, p)
+	if _, err := c.Write([]byte("now")); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 10)
+	if err := u.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, err := u.ReadFrom(buf); err != nil || string(buf[:n]) != "now" {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+}
+
+func TestBandwidth(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	p := newPod(t)
+	p.Bandwidth = Bandwidth{Ingress: 8e6, Egress: 16e6}
+	at := setup(t, b, p)
+	for _, c := range []struct{ ns, link, want string }{{"", at.Link, "rate 8Mbit"}, {p.NetNS, IfName, "rate 16Mbit"}} {
+		err := inside(c.ns, func() error {
+			out, err := exec.Command("tc", "qdisc", "show", "dev", c.link).CombinedOutput()
+			if !strings.Contains(string(out), "qdisc tbf") || !strings.Contains(string(out), c.want) {
+				t.Errorf("%s: %s, want %s", c.link, out, c.want)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	serve(t, p.NetNS, ":8080", "pod")
+	expect(t, "", at.IPs[0].String()+":8080", "pod ")
+}
+
+// TestLostLeaseOfALivePod: its address is not given to another one.
+func TestLostLeaseOfALivePod(t *testing.T) {
+	cfg := newConfig(t)
+	b := openTestBridge(t, cfg, nil)
+	p := newPod(t)
+	p.IPs = setup(t, b, p).IPs
+	for i, l := range b.pools {
+		if err := os.WriteFile(filepath.Join(l.dir, p.IPs[i].String()), []byte("rubbish"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b = openTestBridge(t, cfg, map[string]Pod{p.ID: p})
+	if err := b.Check(p); err != nil {
+		t.Error(err)
+	}
+	if other := setup(t, b, newPod(t)); other.IPs[0] == p.IPs[0] || other.IPs[1] == p.IPs[1] {
+		t.Errorf("two pods have %v", other.IPs)
+	}
+}
+
 func BenchmarkSetup(b *testing.B) {
 	cfg := BridgeConfig{Name: fmt.Sprintf("wb%x", os.Getpid()), Table: fmt.Sprintf("wherry-bench-%d", os.Getpid()),
-		Subnet: netip.MustParsePrefix("10.201.0.0/16"), Dir: b.TempDir()}
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.201.0.0/16")}, Dir: b.TempDir()}
 	br, err := OpenBridge(b.Context(), cfg, nil)
 	if err != nil {
 		b.Fatal(err)

@@ -25,6 +25,17 @@ type Pod struct {
 	UID       string
 	NetNS     string // path of the network namespace; may be gone at Teardown
 	Ports     []PortMapping
+	Bandwidth Bandwidth
+	DNS       *DNS         // for plugins with the capability dns
+	Cgroup    string       // for plugins with the capability cgroupPath
+	IPs       []netip.Addr // that a live sandbox has, where they are known
+}
+
+// DNS is the pod's resolver configuration as CRI has it.
+type DNS struct {
+	Servers  []string `json:"servers,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
 }
 
 // PortMapping opens a port of the host that leads to the pod.

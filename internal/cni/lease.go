@@ -1,7 +1,6 @@
 package cni
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"wherry.dev/internal/cni/rtnl"
 )
 
 // lease ties an address to a sandbox. It is free again only when the veth that
@@ -100,11 +101,29 @@ func (l *leases) acquire(owner, link string) (netip.Addr, error) {
 	return a, nil
 }
 
+// adopt leases the address that a live owner is known to have, when its lease was
+// lost. One that somebody else holds stays theirs.
+func (l *leases) adopt(owner, link string, a netip.Addr) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.byOwner[owner]; ok {
+		return nil
+	}
+	if x, taken := l.byAddr[a]; !l.subnet.Contains(a) || taken && !x.Draining {
+		return nil
+	}
+	if err := l.storeLocked(lease{Addr: a, Owner: owner, Link: link}); err != nil {
+		return fmt.Errorf("lease %s: %w", a, err)
+	}
+	l.byOwner[owner] = a
+	return nil
+}
+
 // freeLocked searches round robin, so that a released address rests as long as possible.
 func (l *leases) freeLocked() (netip.Addr, error) {
-	last := lastAddr(l.subnet)
+	last := rtnl.LastAddr(l.subnet)
 	for a := l.cursor.Next(); ; a = a.Next() {
-		if !l.subnet.Contains(a) || a == last { // the last one is the broadcast address
+		if !l.subnet.Contains(a) || a == last { // of IPv4 the last one is the broadcast address
 			a = l.gateway()
 		} else if a != l.gateway() {
 			free, err := l.isFreeLocked(a)
@@ -228,19 +247,4 @@ func (l *leases) storeLocked(x lease) error {
 	}
 	l.byAddr[x.Addr] = x
 	return nil
-}
-
-// lastAddr is the highest address of the prefix.
-func lastAddr(p netip.Prefix) netip.Addr {
-	if p.Addr().Is4() {
-		b := p.Addr().As4()
-		n := binary.BigEndian.Uint32(b[:]) | ^uint32(0)>>p.Bits()
-		binary.BigEndian.PutUint32(b[:], n)
-		return netip.AddrFrom4(b)
-	}
-	b := p.Addr().As16()
-	for i := p.Bits(); i < 128; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	return netip.AddrFrom16(b)
 }

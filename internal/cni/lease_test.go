@@ -95,14 +95,6 @@ func TestUnreadableLeaseIsDropped(t *testing.T) {
 	}
 }
 
-func TestLastAddr(t *testing.T) {
-	for in, want := range map[string]string{"10.0.0.0/8": "10.255.255.255", "10.1.2.0/30": "10.1.2.3", "fd00::/120": "fd00::ff"} {
-		if got := lastAddr(netip.MustParsePrefix(in)); got.String() != want {
-			t.Errorf("lastAddr(%s) = %s, want %s", in, got, want)
-		}
-	}
-}
-
 func FuzzLeaseFile(f *testing.F) {
 	f.Add([]byte(`{"addr":"10.1.2.3","owner":"a","link":"v","draining":true}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {

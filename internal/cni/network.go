@@ -2,36 +2,77 @@ package cni
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"io/fs"
 	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/cni/failpoint"
+	"wherry.dev/internal/record"
 )
 
 // Config is the network of one instance.
 type Config struct {
-	Bridge  BridgeConfig
-	Plugins PluginsConfig
+	Bridge      BridgeConfig
+	Plugins     PluginsConfig
+	PluginsOnly bool // no bridge of our own: not ready until a CNI network is configured
 }
 
 // Network is the instance's way to connect pods. What is configured in the CNI
-// folder goes before the bridge; the folder is looked at for every new pod, so that
-// a network that is installed later is used from then on, while pods keep theirs.
+// folder goes before the bridge. The folder is read for every new pod, so nothing has
+// to be told of a change and no event can be missed; pods keep the network they have.
 type Network struct {
 	cfg    Config
-	bridge *Bridge
+	bridge *Bridge // without a link when there are only plugins
+	wake   chan struct{}
 
-	mu     sync.Mutex // guards loaded
-	loaded *Plugins   // the configured network that was used last, for DEL
+	adds sync.RWMutex // held to read while pods are attached, to write by GC
+
+	asking    sync.Mutex        // guards the two; held while plugins are asked
+	validated [sha256.Size]byte // of the chain whose plugins are known to speak its version
+	statusOK  time.Time         // when its plugins were last known to be able to serve
+
+	mu        sync.Mutex      // guards the two
+	loaded    string          // what was said last about the folder
+	abandoned map[string]bool // attachments that only GC will remove
 }
 
-// Open brings the bridge up and recovers what live pods have.
-func Open(ctx context.Context, cfg Config, live map[string]Pod) (*Network, error) {
-	b, err := OpenBridge(ctx, cfg.Bridge, live)
-	if err != nil {
+// statusTrust is how long a good answer to STATUS is believed: kubelets ask every
+// few seconds, and every question starts all plugins.
+const statusTrust = 30 * time.Second
+
+// Open brings the network up and recovers what live pods have, by sandbox ID. known
+// are all sandboxes, live or not: attachments of others are lost, and removed by Run.
+func Open(ctx context.Context, cfg Config, live map[string]Pod, known map[string]bool) (*Network, error) {
+	n := &Network{cfg: cfg, wake: make(chan struct{}, 1), abandoned: map[string]bool{}}
+	if err := n.findAbandoned(known); err != nil {
 		return nil, err
 	}
-	return &Network{cfg: cfg, bridge: b}, nil
+	var err error
+	if cfg.PluginsOnly {
+		n.bridge, err = openServices(cfg.Bridge)
+	} else {
+		n.bridge, err = OpenBridge(ctx, cfg.Bridge, live)
+	}
+	return n, err
+}
+
+func (n *Network) findAbandoned(known map[string]bool) error {
+	ids, err := n.cfg.Plugins.attachedIDs()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		a, _, err := n.cfg.Plugins.readAttached(id)
+		if !known[id] || err == nil && a.Abandoned {
+			n.abandoned[id] = true
+		}
+	}
+	return nil
 }
 
 // Close lets go of the network's sockets; pods stay connected.
@@ -44,48 +85,115 @@ func (n *Network) SetService(ctx context.Context, s Service) error {
 
 // Status is nil when pods can be connected, and says what is missing otherwise.
 func (n *Network) Status(ctx context.Context) error {
-	p, err := n.plugins()
+	c, err := n.chain(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
-	if p == nil {
+	if c == nil {
 		return nil
 	}
-	if err := p.Check(ctx); err != nil {
+	if err := n.ready(ctx, c); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
 	return nil
 }
 
-// plugins returns the configured network, or nil when the bridge is to be used.
-func (n *Network) plugins() (*Plugins, error) {
-	p, err := LoadPlugins(n.cfg.Plugins)
-	if errors.Is(err, ErrNoNetwork) {
-		return nil, nil
+// ready asks the plugins: for their versions once, for STATUS again from time to time.
+func (n *Network) ready(ctx context.Context, c *chain) error {
+	n.asking.Lock()
+	defer n.asking.Unlock()
+	sum := sha256.Sum256(c.list.Bytes)
+	if err := missingPlugin(c.types(), n.cfg.Plugins.BinDirs); err != nil {
+		n.validated = [sha256.Size]byte{}
+		return fmt.Errorf("CNI network %s: %w", c.name(), err)
 	}
-	if err != nil {
-		return nil, err
+	if n.validated != sum {
+		if err := c.validate(ctx); err != nil {
+			return err
+		}
+		n.validated, n.statusOK = sum, time.Time{}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.loaded = p
-	return p, nil
+	if time.Since(n.statusOK) < statusTrust {
+		return nil
+	}
+	if err := c.status(ctx); err != nil {
+		n.statusOK = time.Time{}
+		return err
+	}
+	n.statusOK = time.Now()
+	return nil
 }
 
-// Setup connects a pod and returns what was done.
+// chain returns the configured network, or nil when the bridge is to be used.
+func (n *Network) chain(ctx context.Context) (*chain, error) {
+	c, skipped, err := loadChain(n.cfg.Plugins)
+	n.report(ctx, c, skipped, err)
+	if errors.Is(err, ErrNoNetwork) {
+		if n.cfg.PluginsOnly {
+			return nil, fmt.Errorf("cni plugin not initialized: %w", err) // containerd's words, which people search for
+		}
+		return nil, nil
+	}
+	return c, err
+}
+
+// report logs what the folder says when that has changed.
+func (n *Network) report(ctx context.Context, c *chain, skipped, err error) {
+	var what string
+	switch {
+	case c != nil:
+		what = fmt.Sprintf("%s in %s (%v)", c.name(), c.file, skipped)
+	case err != nil:
+		what = err.Error()
+	}
+	n.mu.Lock()
+	changed := n.loaded != what
+	n.loaded = what
+	n.mu.Unlock()
+	if !changed {
+		return
+	}
+	log := klog.FromContext(ctx)
+	if skipped != nil {
+		log.Error(skipped, "A CNI configuration is skipped")
+	}
+	switch {
+	case c != nil:
+		log.Info("Pods are connected by CNI plugins", "network", c.name(), "file", c.file, "cniVersion", c.list.CNIVersion)
+	case !errors.Is(err, ErrNoNetwork):
+		log.Error(err, "There is no valid CNI network")
+	default:
+		log.V(2).Info("No CNI network", "folder", n.cfg.Plugins.ConfDir)
+	}
+}
+
+// Setup connects a pod and returns what was done. On an error nothing is left.
 func (n *Network) Setup(ctx context.Context, pod Pod) (Attachment, error) {
-	p, err := n.plugins()
+	c, err := n.chain(ctx)
 	if err != nil {
 		return Attachment{}, fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
-	if p == nil {
+	if c == nil {
 		return n.bridge.Setup(ctx, pod)
 	}
-	return p.Setup(ctx, pod)
+	if err := n.bridge.serveEverywhere(ctx); err != nil {
+		return Attachment{}, err
+	}
+	n.adds.RLock()
+	defer n.adds.RUnlock()
+	if err := n.cfg.Plugins.storeAttached(attached{Pod: pod, Config: c.list.Bytes}); err != nil {
+		return Attachment{}, fmt.Errorf("record network of sandbox %s: %w", pod.ID, err)
+	}
+	failpoint.Hit("plugins-recorded")
+	at, err := c.add(ctx, pod)
+	if err != nil {
+		return Attachment{}, errors.Join(err, n.leave(ctx, pod.ID))
+	}
+	return at, nil
 }
 
 // Teardown disconnects a pod. network is that of its Attachment; "" when a crash
-// left unknown which one was used: then every one that could be is asked.
+// left unknown which one was used.
 func (n *Network) Teardown(ctx context.Context, pod Pod, network string) error {
 	if network == "" || network == bridgeNetwork {
 		if err := n.bridge.Teardown(ctx, pod); err != nil {
@@ -95,28 +203,85 @@ func (n *Network) Teardown(ctx context.Context, pod Pod, network string) error {
 			return nil
 		}
 	}
-	p, err := n.plugins()
+	n.mu.Lock()
+	abandoned := n.abandoned[pod.ID]
+	n.mu.Unlock()
+	if abandoned {
+		return nil // it hung; GC has it now
+	}
+	defer n.collect()
+	_, _, err := n.cfg.Plugins.readAttached(pod.ID)
+	var corrupt *record.CorruptError
+	switch {
+	case err == nil:
+		return n.leave(ctx, pod.ID)
+	case errors.Is(err, fs.ErrNotExist) && network == "":
+		return nil // the record is there before the first plugin is called
+	case errors.Is(err, fs.ErrNotExist), errors.As(err, &corrupt):
+		return n.leaveUnrecorded(ctx, pod, network)
+	}
+	return err
+}
+
+// leave runs DEL by the pod's record. A plugin that hangs does not hold the pod's
+// removal up for ever: the record stays, and GC tries again.
+func (n *Network) leave(ctx context.Context, id string) error {
+	a, c, err := n.cfg.Plugins.readAttached(id)
+	if err != nil {
+		return fmt.Errorf("read network record of sandbox %s: %w", id, err)
+	}
+	// Not by the caller's deadline: what is cut short there would be cut short
+	// again at every repetition.
+	err = c.del(context.WithoutCancel(ctx), a.Pod)
+	var hung *HungError
+	if errors.As(err, &hung) {
+		klog.FromContext(ctx).Error(err, "A CNI plugin hangs: the sandbox is removed without it, and its part of the network later",
+			"sandbox", id, "network", c.name(), "plugin", hung.Plugin)
+		a.Abandoned = true
+		if err := n.cfg.Plugins.storeAttached(a); err != nil {
+			return fmt.Errorf("record network of sandbox %s: %w", id, err)
+		}
+		n.mu.Lock()
+		n.abandoned[id] = true
+		n.mu.Unlock()
+		n.collect()
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	if p == nil {
-		n.mu.Lock()
-		p = n.loaded
-		n.mu.Unlock()
-	}
-	if p == nil || (network != "" && p.Name() != network) {
-		if network == "" {
-			return nil
+	failpoint.Hit("plugins-deleted")
+	return n.cfg.Plugins.forget(id)
+}
+
+// leaveUnrecorded does what can be done for a pod whose record was lost: DEL by the
+// network as it is configured now. Without one there is nothing left to be called,
+// and the pod's removal is not held up.
+func (n *Network) leaveUnrecorded(ctx context.Context, pod Pod, network string) error {
+	c, _, err := loadChain(n.cfg.Plugins)
+	if err == nil && (network == "" || c.name() == network) {
+		if err := c.del(context.WithoutCancel(ctx), pod); err != nil {
+			return err
 		}
-		return fmt.Errorf("the CNI network %s of sandbox %s is no longer configured in %s; put its configuration back to remove the pod's network",
-			network, pod.ID, n.cfg.Plugins.ConfDir)
+	} else {
+		klog.FromContext(ctx).Error(err, "The sandbox's CNI network is no longer configured and its record is lost: what its plugins hold stays until their GC",
+			"sandbox", pod.ID, "network", network, "folder", n.cfg.Plugins.ConfDir)
 	}
-	return p.Teardown(ctx, pod)
+	return n.cfg.Plugins.forget(pod.ID)
+}
+
+// Check tells whether the pod's network is as Setup left it.
+func (n *Network) Check(ctx context.Context, pod Pod, network string) error {
+	if network == bridgeNetwork {
+		return n.bridge.Check(pod)
+	}
+	_, c, err := n.cfg.Plugins.readAttached(pod.ID)
+	if err != nil {
+		return fmt.Errorf("read network record of sandbox %s: %w", pod.ID, err)
+	}
+	return c.check(ctx, pod)
 }
 
 // Remove takes all network state of an instance away, whether it runs or not.
 // Its pods must be gone.
 func (cfg Config) Remove(ctx context.Context) error { return cfg.Bridge.Remove(ctx) }
-
-// LeaseDir is where the bridge's addresses are kept.
-func (cfg BridgeConfig) LeaseDir() string { return filepath.Join(cfg.Dir, "leases") }

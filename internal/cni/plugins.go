@@ -5,90 +5,183 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	types "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types"
+	result "github.com/containernetworking/cni/pkg/types/100"
 
+	"wherry.dev/internal/cni/failpoint"
+	"wherry.dev/internal/cni/rtnl"
 	"wherry.dev/internal/netns"
 	"wherry.dev/internal/trace"
 )
 
 // PluginsConfig says where networks are configured and where their plugins lie.
 type PluginsConfig struct {
-	ConfDir  string   // *.conflist, *.conf, *.json: the first by name that is valid counts
-	BinDirs  []string // of the plugin executables
-	CacheDir string   // libcni keeps results there, for DEL
+	ConfDir  string        // *.conflist, *.conf, *.json: the first by name that is valid counts
+	BinDirs  []string      // of the plugin executables
+	CacheDir string        // what is attached to which network, by which configuration
+	Timeout  time.Duration // of every call of a chain of plugins; 0 is two minutes for ADD, one for DEL, less for the rest
 }
 
-// Plugins is a network that somebody else configured, run through libcni.
-type Plugins struct {
+// What a chain of plugins is given when nothing else is configured. DEL must end
+// before a kubelet gives up on its call (two minutes), or it would never be known.
+const (
+	addTimeout    = 2 * time.Minute
+	delTimeout    = time.Minute
+	gcTimeout     = 10 * time.Second
+	statusTimeout = 5 * time.Second
+)
+
+func (cfg PluginsConfig) limit(ctx context.Context, standard time.Duration) (context.Context, context.CancelFunc) {
+	if cfg.Timeout > 0 {
+		standard = cfg.Timeout
+	}
+	return context.WithTimeout(ctx, standard)
+}
+
+// chain is a network that somebody else configured: plugins, run one after another
+// through libcni.
+type chain struct {
 	cfg  PluginsConfig
 	list *libcni.NetworkConfigList
-	cni  libcni.CNI
+	cni  *libcni.CNIConfig
+	file string // it was read from; "" when from a record
 }
 
 // ErrNoNetwork says that nothing is configured in the CNI folder.
 var ErrNoNetwork = errors.New("no CNI network is configured")
 
-// LoadPlugins reads the configuration folder. A folder that is missing or empty is
+// loadChain reads the configuration folder. A folder that is missing or empty is
 // ErrNoNetwork; one in which no file is valid says what is wrong with the first.
-func LoadPlugins(cfg PluginsConfig) (*Plugins, error) {
+// skipped says what is wrong with files that come before the one that counts.
+func loadChain(cfg PluginsConfig) (c *chain, skipped, err error) {
 	if cfg.ConfDir == "" {
-		return nil, ErrNoNetwork
+		return nil, nil, ErrNoNetwork
 	}
 	files, err := libcni.ConfFiles(cfg.ConfDir, []string{".conflist", ".conf", ".json"})
 	if err != nil {
-		return nil, fmt.Errorf("read CNI folder %s: %w", cfg.ConfDir, err)
+		return nil, nil, fmt.Errorf("read CNI folder %s: %w", cfg.ConfDir, err)
 	}
 	slices.Sort(files)
-	var first error
 	for _, f := range files {
 		list, err := loadNetwork(f)
 		if err == nil {
-			return &Plugins{cfg: cfg, list: list, cni: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, nil)}, nil
+			c := newChain(cfg, list)
+			c.file = f
+			return c, skipped, nil
 		}
-		if first == nil {
-			first = fmt.Errorf("CNI configuration %s: %w", f, err)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if skipped == nil {
+			skipped = fmt.Errorf("CNI configuration %s: %w", f, err)
 		}
 	}
-	if first != nil {
-		return nil, first
+	if skipped != nil {
+		return nil, nil, skipped
 	}
-	return nil, fmt.Errorf("%w in %s", ErrNoNetwork, cfg.ConfDir)
+	return nil, nil, fmt.Errorf("%w in %s", ErrNoNetwork, cfg.ConfDir)
+}
+
+func newChain(cfg PluginsConfig, list *libcni.NetworkConfigList) *chain {
+	return &chain{cfg: cfg, list: list, cni: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &runner{})}
 }
 
 func loadNetwork(file string) (*libcni.NetworkConfigList, error) {
-	list, err := libcni.ConfListFromFile(file)
-	if err == nil && len(list.Plugins) > 0 {
-		return list, nil
-	}
-	conf, cerr := libcni.ConfFromFile(file) //nolint:staticcheck // single-plugin files are deprecated, not gone
-	if cerr != nil || conf.Network.Type == "" {
-		if err == nil {
-			err = errors.New("no plugins in it")
+	list, err := libcni.NetworkConfFromFile(file)
+	if err != nil || len(list.Plugins) == 0 {
+		conf, cerr := libcni.ConfFromFile(file) //nolint:staticcheck // single-plugin files are deprecated, not gone
+		if cerr != nil || conf.Network.Type == "" {
+			if err == nil {
+				err = errors.New("no plugins in it")
+			}
+			return nil, err
 		}
+		if list, err = libcni.ConfListFromConf(conf); err != nil { //nolint:staticcheck // see above
+			return nil, err
+		}
+	}
+	if list.Bytes, err = inline(list); err != nil {
 		return nil, err
 	}
-	return libcni.ConfListFromConf(conf) //nolint:staticcheck // see above
+	return list, checkVersion(list)
 }
 
-// Name is that of the network.
-func (p *Plugins) Name() string { return p.list.Name }
-
-// Check finds every plugin of the chain, so that a missing one is known before the
-// first pod.
-func (p *Plugins) Check(ctx context.Context) error {
-	if _, err := p.cni.ValidateNetworkList(ctx, p.list); err != nil {
-		return fmt.Errorf("CNI network %s: %w", p.list.Name, err)
+// checkVersion refuses what no plugin could be asked for, by name.
+func checkVersion(list *libcni.NetworkConfigList) error {
+	known := []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+	if !slices.Contains(known, list.CNIVersion) {
+		return fmt.Errorf("cniVersion %q is not supported; the newest that is supported is %s", list.CNIVersion, known[len(known)-1])
 	}
 	return nil
 }
 
-func (p *Plugins) runtimeConf(pod Pod) *libcni.RuntimeConf {
-	rt := &libcni.RuntimeConf{
+// inline writes a network down in one piece, with the plugins that libcni found in
+// other files: so it can be kept, and means the same later.
+func inline(list *libcni.NetworkConfigList) ([]byte, error) {
+	doc := struct {
+		CNIVersion   string            `json:"cniVersion"`
+		Name         string            `json:"name"`
+		DisableCheck bool              `json:"disableCheck,omitempty"`
+		DisableGC    bool              `json:"disableGC,omitempty"`
+		Plugins      []json.RawMessage `json:"plugins"`
+	}{CNIVersion: list.CNIVersion, Name: list.Name, DisableCheck: list.DisableCheck, DisableGC: list.DisableGC}
+	for _, p := range list.Plugins {
+		doc.Plugins = append(doc.Plugins, p.Bytes)
+	}
+	return json.Marshal(doc)
+}
+
+func (c *chain) name() string { return c.list.Name }
+
+func (c *chain) types() []string {
+	var names []string
+	for _, p := range c.list.Plugins {
+		names = append(names, p.Network.Type)
+	}
+	return names
+}
+
+// validate asks every plugin for the versions that it speaks.
+func (c *chain) validate(ctx context.Context) error {
+	ctx, cancel := c.cfg.limit(ctx, statusTimeout)
+	defer cancel()
+	if _, err := c.cni.ValidateNetworkList(ctx, c.list); err != nil {
+		return fmt.Errorf("CNI network %s: %w", c.name(), err)
+	}
+	return nil
+}
+
+// status asks every plugin whether it could serve ADD (CNI 1.1, STATUS).
+func (c *chain) status(ctx context.Context) error {
+	ctx, cancel := c.cfg.limit(ctx, statusTimeout)
+	defer cancel()
+	if err := c.cni.GetStatusNetworkList(ctx, c.list); err != nil {
+		return fmt.Errorf("CNI network %s: %w", c.name(), err)
+	}
+	return nil
+}
+
+func runtimeConf(pod Pod) *libcni.RuntimeConf {
+	caps := map[string]any{}
+	if len(pod.Ports) > 0 {
+		caps["portMappings"] = portMappings(pod.Ports)
+	}
+	if b := pod.Bandwidth; b != (Bandwidth{}) {
+		caps["bandwidth"] = bandwidthArgs(b)
+	}
+	if pod.DNS != nil {
+		caps["dns"] = pod.DNS
+	}
+	if pod.Cgroup != "" {
+		caps["cgroupPath"] = pod.Cgroup
+	}
+	return &libcni.RuntimeConf{
 		ContainerID: pod.ID,
 		NetNS:       pod.NetNS,
 		IfName:      IfName,
@@ -99,60 +192,79 @@ func (p *Plugins) runtimeConf(pod Pod) *libcni.RuntimeConf {
 			{"K8S_POD_INFRA_CONTAINER_ID", pod.ID},
 			{"K8S_POD_UID", pod.UID},
 		},
-		CapabilityArgs: map[string]any{},
+		CapabilityArgs: caps,
 	}
-	if len(pod.Ports) > 0 {
-		ports := make([]map[string]any, 0, len(pod.Ports))
-		for _, m := range pod.Ports {
-			entry := map[string]any{"hostPort": m.HostPort, "containerPort": m.ContainerPort, "protocol": m.Protocol}
-			if m.HostIP.IsValid() {
-				entry["hostIP"] = m.HostIP.String()
-			}
-			ports = append(ports, entry)
-		}
-		rt.CapabilityArgs["portMappings"] = ports
-	}
-	return rt
 }
 
-// Setup runs ADD of every plugin. When one fails, DEL follows.
-func (p *Plugins) Setup(ctx context.Context, pod Pod) (at Attachment, err error) {
+func portMappings(ports []PortMapping) []map[string]any {
+	var out []map[string]any
+	for _, m := range ports {
+		entry := map[string]any{"hostPort": m.HostPort, "containerPort": m.ContainerPort, "protocol": m.Protocol}
+		if m.HostIP.IsValid() {
+			entry["hostIP"] = m.HostIP.String()
+		}
+		out = append(out, entry)
+	}
+	return out
+}
+
+// bandwidthArgs has no burst of its own: the plugin refuses a rate without one, and
+// runtimes have always given it the largest there is.
+func bandwidthArgs(b Bandwidth) map[string]uint64 {
+	const burst = 1<<32 - 1 // bits
+	args := map[string]uint64{}
+	if b.Ingress > 0 {
+		args["ingressRate"], args["ingressBurst"] = b.Ingress, burst
+	}
+	if b.Egress > 0 {
+		args["egressRate"], args["egressBurst"] = b.Egress, burst
+	}
+	return args
+}
+
+// add runs ADD of every plugin. Undoing a failure is the caller's.
+func (c *chain) add(ctx context.Context, pod Pod) (at Attachment, err error) {
 	ctx, span := trace.Start(ctx, "network: plugins add")
 	defer func() { _ = trace.End(span, err) }()
+	ctx, cancel := c.cfg.limit(ctx, addTimeout)
+	defer cancel()
 	if err := netns.Do(loopbackUp, pod.NetNS); err != nil {
 		return at, fmt.Errorf("bring up loopback of sandbox %s: %w", pod.ID, err)
 	}
-	res, err := p.cni.AddNetworkList(ctx, p.list, p.runtimeConf(pod))
+	res, err := c.cni.AddNetworkList(ctx, c.list, runtimeConf(pod))
 	if err != nil {
-		err = fmt.Errorf("add sandbox %s to CNI network %s: %w", pod.ID, p.list.Name, err)
-		return at, errors.Join(err, p.Teardown(context.WithoutCancel(ctx), pod))
+		return at, fmt.Errorf("add sandbox %s to CNI network %s: %w", pod.ID, c.name(), err)
 	}
-	r, err := types.NewResultFromResult(res)
+	failpoint.Hit("plugins-added")
+	r, err := result.NewResultFromResult(res)
+	if err == nil {
+		at, err = attachment(c.name(), r)
+	}
 	if err != nil {
-		return at, errors.Join(err, p.Teardown(context.WithoutCancel(ctx), pod))
-	}
-	if at, err = attachment(p.list.Name, r); err != nil {
-		return at, errors.Join(err, p.Teardown(context.WithoutCancel(ctx), pod))
+		return at, fmt.Errorf("add sandbox %s to CNI network %s: %w", pod.ID, c.name(), err)
 	}
 	return at, nil
 }
 
 func loopbackUp() error {
-	c, err := openRTNL()
+	c, err := rtnl.Open()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	return c.do(upReq(1))
+	return c.Do(rtnl.Up(1))
 }
 
 // attachment reads the addresses of the pod's interface out of a CNI result.
-func attachment(network string, r *types.Result) (Attachment, error) {
+func attachment(network string, r *result.Result) (Attachment, error) {
 	at := Attachment{Network: network}
 	for _, ip := range r.IPs {
+		if ip == nil {
+			continue
+		}
 		if ip.Interface != nil && *ip.Interface >= 0 && *ip.Interface < len(r.Interfaces) {
 			i := r.Interfaces[*ip.Interface]
-			if i.Sandbox == "" || i.Name != IfName {
+			if i == nil || i.Sandbox == "" || i.Name != IfName {
 				continue
 			}
 			at.MAC = i.Mac
@@ -162,21 +274,53 @@ func attachment(network string, r *types.Result) (Attachment, error) {
 		}
 	}
 	if len(at.IPs) == 0 {
-		return at, fmt.Errorf("CNI network %s gave no address to %s", network, IfName)
+		return at, fmt.Errorf("the plugins gave no address to %s", IfName)
 	}
 	doc, err := json.Marshal(r)
 	at.Result = doc
 	return at, err
 }
 
-// Teardown runs DEL of every plugin; plugins must bear that little or nothing is
-// there (CNI spec 1.1, DEL).
-func (p *Plugins) Teardown(ctx context.Context, pod Pod) error {
-	if _, err := os.Stat(pod.NetNS); err != nil {
+// del runs DEL of every plugin; plugins must bear that little or nothing is there
+// (CNI spec 1.1, DEL).
+func (c *chain) del(ctx context.Context, pod Pod) (err error) {
+	ctx, span := trace.Start(ctx, "network: plugins del")
+	defer func() { _ = trace.End(span, err) }()
+	ctx, cancel := c.cfg.limit(ctx, delTimeout)
+	defer cancel()
+	if ok, err := netns.Pinned(pod.NetNS); err != nil || !ok {
 		pod.NetNS = "" // "DEL … should be tolerant of a missing namespace"
 	}
-	if err := p.cni.DelNetworkList(ctx, p.list, p.runtimeConf(pod)); err != nil {
-		return fmt.Errorf("remove sandbox %s from CNI network %s: %w", pod.ID, p.list.Name, err)
+	if err := c.cni.DelNetworkList(ctx, c.list, runtimeConf(pod)); err != nil {
+		return fmt.Errorf("remove sandbox %s from CNI network %s: %w", pod.ID, c.name(), err)
+	}
+	return nil
+}
+
+// check asks every plugin whether the pod's network is as ADD left it.
+func (c *chain) check(ctx context.Context, pod Pod) error {
+	ctx, cancel := c.cfg.limit(ctx, gcTimeout)
+	defer cancel()
+	err := c.cni.CheckNetworkList(ctx, c.list, runtimeConf(pod))
+	if errors.Is(err, libcni.ErrorCheckNotSupp) {
+		return nil // configurations before 0.4.0 have no CHECK
+	}
+	if err != nil {
+		return fmt.Errorf("check sandbox %s in CNI network %s: %w", pod.ID, c.name(), err)
+	}
+	return nil
+}
+
+// gc tells every plugin which attachments there are (CNI 1.1, GC).
+func (c *chain) gc(ctx context.Context, valid []string) error {
+	ctx, cancel := c.cfg.limit(ctx, gcTimeout)
+	defer cancel()
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	for _, id := range valid {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: id, IfName: IfName})
+	}
+	if err := c.cni.GCNetworkList(ctx, c.list, args); err != nil {
+		return fmt.Errorf("collect what is left in CNI network %s: %w", c.name(), err)
 	}
 	return nil
 }

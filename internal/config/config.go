@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -274,10 +275,15 @@ func (c *Config) validate() error {
 	if c.SecurePort == c.KubeletPort {
 		bad("--secure-port and --kubelet-port are both %d; give them different ports", c.SecurePort)
 	}
-	pods := parseCIDR(c.PodCIDR, "pod-cidr", bad)
 	services := parseCIDR(c.ServiceCIDR, "service-cidr", bad)
-	if pods != nil && services != nil && (pods.Contains(services.IP) || services.Contains(pods.IP)) {
-		bad("--pod-cidr %s and --service-cidr %s overlap; choose networks that do not", c.PodCIDR, c.ServiceCIDR)
+	for _, s := range strings.Split(c.PodCIDR, ",") {
+		pods := parseCIDR(s, "pod-cidr", bad)
+		if pods != nil && services != nil && (pods.Contains(services.IP) || services.Contains(pods.IP)) {
+			bad("--pod-cidr %s and --service-cidr %s overlap; choose networks that do not", s, c.ServiceCIDR)
+		}
+	}
+	if _, _, err := PodNetworks(c.PodCIDR); err != nil && len(errs) == 0 {
+		errs = append(errs, err)
 	}
 	for _, dns := range c.ClusterDNS {
 		if net.ParseIP(dns) == nil {
@@ -294,6 +300,25 @@ func (c *Config) validate() error {
 		bad("--data-dir and --run-dir are both %s; give them different folders", c.DataDir)
 	}
 	return errors.Join(errs...)
+}
+
+// PodNetworks reads --pod-cidr: one network, or two of different IP families with a
+// comma between; second is zero when there is one.
+func PodNetworks(s string) (first, second netip.Prefix, err error) {
+	a, b, two := strings.Cut(s, ",")
+	if first, err = netip.ParsePrefix(a); err != nil {
+		return first, second, fmt.Errorf("--pod-cidr: %w", err)
+	}
+	if !two {
+		return first, second, nil
+	}
+	if second, err = netip.ParsePrefix(b); err != nil {
+		return first, second, fmt.Errorf("--pod-cidr: %w", err)
+	}
+	if first.Addr().Is4() == second.Addr().Is4() {
+		return first, second, fmt.Errorf("--pod-cidr %s: two networks must be one of IPv4 and one of IPv6", s)
+	}
+	return first, second, nil
 }
 
 func parseCIDR(s, flag string, bad func(string, ...any)) *net.IPNet {

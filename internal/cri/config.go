@@ -39,9 +39,11 @@ type Config struct {
 	Conmon         string                   // "" looks in PATH
 
 	PodCIDR    netip.Prefix // addresses for pods on our bridge; zero is 10.88.0.0/16
+	PodCIDR2   netip.Prefix // of the other IP family, for two addresses a pod; zero is none
 	Bridge     string       // its name; "" is wh- and the instance
 	MTU        int          // of the bridge; 0 is 1500
 	CNIConfDir string       // "" uses our bridge always
+	CNIOnly    bool         // no bridge of our own: not ready until there is a CNI network
 	CNIBinDirs []string
 
 	DefaultUlimits []string // of every container: nofile=1024:2048
@@ -185,12 +187,19 @@ func (c Config) cgroupRoot() string { return "/wherry-" + c.InstanceID }
 func (c Config) monitorCgroup() string { return c.cgroupRoot() + "/monitor" }
 
 func (c Config) network() cni.Config {
+	subnets := []netip.Prefix{c.PodCIDR}
+	if c.PodCIDR2.IsValid() {
+		subnets = append(subnets, c.PodCIDR2)
+	}
 	return cni.Config{
 		Bridge: cni.BridgeConfig{
-			Name: c.Bridge, Table: "wherry-" + c.InstanceID, Subnet: c.PodCIDR, MTU: c.MTU,
+			Name: c.Bridge, Table: "wherry-" + c.InstanceID, Subnets: subnets, MTU: c.MTU,
 			Dir: filepath.Join(c.State, "network"),
 		},
-		Plugins: cni.PluginsConfig{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs, CacheDir: filepath.Join(c.State, "cni")},
+		// In the durable folder: what plugins keep outlives a reboot, and so must
+		// the knowledge of how to give it back.
+		Plugins:     cni.PluginsConfig{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs, CacheDir: filepath.Join(c.Root, "cni")},
+		PluginsOnly: c.CNIOnly,
 	}
 }
 

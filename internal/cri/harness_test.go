@@ -187,7 +187,7 @@ func (n *node) checkLeaks() {
 			}
 		}
 	}
-	if out, err := exec.Command("nft", "list", "table", "ip", "wherry-"+n.cfg.InstanceID).CombinedOutput(); err == nil {
+	if out, err := exec.Command("nft", "list", "table", "inet", "wherry-"+n.cfg.InstanceID).CombinedOutput(); err == nil {
 		n.t.Errorf("nftables table left: %s", out)
 	}
 	n.eachProcess(func(pid int, cmdline string) { n.t.Errorf("process left: %d %s", pid, cmdline) })

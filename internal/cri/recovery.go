@@ -114,6 +114,15 @@ func (s *Server) livePods() map[string]cni.Pod {
 	return live
 }
 
+// knownPods are all sandboxes: what others left in the network is lost.
+func (s *Server) knownPods() map[string]bool {
+	known := map[string]bool{}
+	for id := range s.sandboxes {
+		known[id] = true
+	}
+	return known
+}
+
 // recover takes over the containers that run, finds out how others ended, and
 // clears what calls that were killed left half made.
 func (s *Server) recover(ctx context.Context) error {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/cni"
@@ -123,10 +124,42 @@ func sandboxKey(m *runtimeapi.PodSandboxMetadata) string {
 // pod is the sandbox as the network sees it.
 func (b *sandbox) pod() cni.Pod {
 	m := b.config.GetMetadata()
-	return cni.Pod{
+	p := cni.Pod{
 		ID: b.id, Name: m.GetName(), Namespace: m.GetNamespace(), UID: m.GetUid(),
 		NetNS: b.netnsPath(), Ports: portMappings(b.config.GetPortMappings()),
+		Cgroup: b.config.GetLinux().GetCgroupParent(),
 	}
+	if d := b.config.GetDnsConfig(); d != nil {
+		p.DNS = &cni.DNS{Servers: d.GetServers(), Searches: d.GetSearches(), Options: d.GetOptions()}
+	}
+	if at := b.current().Network; at != nil {
+		p.IPs = at.IPs
+	}
+	p.Bandwidth, _ = bandwidth(b.config.GetAnnotations()) // what does not parse was refused before
+	return p
+}
+
+// bandwidth reads the limits that a pod asks for, in bits per second.
+func bandwidth(annotations map[string]string) (cni.Bandwidth, error) {
+	var b cni.Bandwidth
+	for key, limit := range map[string]*uint64{
+		"kubernetes.io/ingress-bandwidth": &b.Ingress,
+		"kubernetes.io/egress-bandwidth":  &b.Egress,
+	} {
+		s, ok := annotations[key]
+		if !ok {
+			continue
+		}
+		q, err := resource.ParseQuantity(s)
+		if err != nil {
+			return b, fmt.Errorf("annotation %s: %q: %w", key, s, err)
+		}
+		if q.Value() < 1e3 || q.Value() > 1e15 {
+			return b, fmt.Errorf("annotation %s: %s is not between 1k and 1P bits per second", key, s)
+		}
+		*limit = uint64(q.Value())
+	}
+	return b, nil
 }
 
 func portMappings(ps []*runtimeapi.PortMapping) []cni.PortMapping {

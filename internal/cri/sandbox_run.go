@@ -61,6 +61,9 @@ func checkSandboxConfig(c *runtimeapi.PodSandboxConfig) error {
 			}
 		}
 	}
+	if _, err := bandwidth(c.GetAnnotations()); err != nil {
+		return invalid("%w", err)
+	}
 	for name := range c.GetLinux().GetSysctls() {
 		if _, err := netns.SysctlPath(name); err != nil {
 			return invalid("%w", err)

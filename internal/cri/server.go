@@ -129,7 +129,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err := s.loadSandboxes(); err != nil {
 		return err
 	}
-	if s.network, err = cni.Open(ctx, s.cfg.network(), s.livePods()); err != nil {
+	if s.network, err = cni.Open(ctx, s.cfg.network(), s.livePods(), s.knownPods()); err != nil {
 		return err
 	}
 	if err := s.recover(ctx); err != nil {
@@ -145,7 +145,7 @@ func (s *Server) Run(ctx context.Context) error {
 	errs := make(chan error, 2)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	servers := []func(context.Context) error{s.stream.run}
+	servers := []func(context.Context) error{s.stream.run, s.network.Run}
 	if s.socket != nil {
 		servers = append(servers, s.serveSocket)
 	}

@@ -49,11 +49,11 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 // checkPodNetwork refuses a pod network that the machine already has elsewhere: on
 // another instance's bridge, say. Packets for the pods would go there.
 func checkPodNetwork(cfg *config.Config) error {
-	pods, err := netip.ParsePrefix(cfg.PodCIDR)
+	pods, pods2, err := config.PodNetworks(cfg.PodCIDR)
 	if err != nil {
-		return fmt.Errorf("--pod-cidr: %w", err)
+		return err
 	}
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return fmt.Errorf("look at the machine's routes: %w", err)
 	}
@@ -61,16 +61,17 @@ func checkPodNetwork(cfg *config.Config) error {
 		if r.Dst == nil {
 			continue
 		}
-		ip, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+		ip, ok := netip.AddrFromSlice(r.Dst.IP)
 		ones, _ := r.Dst.Mask.Size()
-		if !ok || ones == 0 || !pods.Overlaps(netip.PrefixFrom(ip, ones)) {
+		dst := netip.PrefixFrom(ip.Unmap(), ones)
+		if !ok || ones == 0 || !pods.Overlaps(dst) && !pods2.Overlaps(dst) {
 			continue
 		}
 		link, err := netlink.LinkByIndex(r.LinkIndex)
 		if err != nil || link.Attrs().Name == "wh-"+cfg.InstanceID() {
 			continue // the link went away meanwhile, or is our own
 		}
-		return fmt.Errorf("the pod network %s overlaps %s, which is on %s; choose another --pod-cidr", pods, r.Dst, link.Attrs().Name)
+		return fmt.Errorf("the pod network %s overlaps %s, which is on %s; choose another --pod-cidr", cfg.PodCIDR, r.Dst, link.Attrs().Name)
 	}
 	return nil
 }

@@ -15,15 +15,15 @@ import (
 
 // criConfig is the runtime of an instance; Down uses it too, on what a daemon left.
 func criConfig(cfg *config.Config) (cri.Config, error) {
-	pods, err := netip.ParsePrefix(cfg.PodCIDR)
+	pods, pods2, err := config.PodNetworks(cfg.PodCIDR)
 	if err != nil {
-		return cri.Config{}, fmt.Errorf("--pod-cidr: %w", err)
+		return cri.Config{}, err
 	}
 	return cri.Config{
 		Root: filepath.Join(cfg.DataDir, "cri"), State: filepath.Join(cfg.RunDir, "cri"), Socket: cfg.CRISocket(),
 		InstanceID: cfg.InstanceID(), DefaultRuntime: cfg.Runtime, Runtimes: Runtimes(cfg),
 		DefaultUlimits: cfg.DefaultUlimits, CDISpecDirs: cfg.CDISpecDirs,
-		PodCIDR: pods, CNIConfDir: cfg.CNIConfDir, CNIBinDirs: cfg.CNIBinDirs,
+		PodCIDR: pods, PodCIDR2: pods2, CNIConfDir: cfg.CNIConfDir, CNIBinDirs: cfg.CNIBinDirs,
 		Version: version.Version,
 	}, nil
 }

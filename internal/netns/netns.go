@@ -113,12 +113,14 @@ func onThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
+		err := errors.New("the goroutine inside a namespace was ended (runtime.Goexit)")
 		defer func() {
 			if p := recover(); p != nil {
-				done <- fmt.Errorf("panic inside a namespace: %v", p)
+				err = fmt.Errorf("panic inside a namespace: %v", p)
 			}
+			done <- err
 		}()
-		done <- fn()
+		err = fn()
 	}()
 	return <-done
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 )
 
@@ -108,4 +109,11 @@ func FuzzSysctlPath(f *testing.F) {
 			t.Errorf("SysctlPath(%q) = %q leaves /proc/sys", name, p)
 		}
 	})
+}
+
+// TestGoexitInsideANamespace: a test that gives up in there does not hang.
+func TestGoexitInsideANamespace(t *testing.T) {
+	if err := Do(func() error { runtime.Goexit(); return nil }); err == nil {
+		t.Error("no error")
+	}
 }

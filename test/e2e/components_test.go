@@ -196,7 +196,7 @@ func (p *parts) runtime() {
 	p.t.Cleanup(func() {
 		// the runtime alone has no `down`: what it keeps for its next start goes here
 		for _, c := range [][]string{
-			{"ip", "link", "del", "wh-" + id}, {"nft", "delete", "table", "ip", "wherry-" + id},
+			{"ip", "link", "del", "wh-" + id}, {"nft", "delete", "table", "inet", "wherry-" + id},
 			{"sh", "-c", "find /sys/fs/cgroup -depth -type d -path '*/wherry-" + id + "*' -exec rmdir {} +; umount -l " + p.run},
 		} {
 			if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {

@@ -1,13 +1,9 @@
 package cni
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 )
@@ -24,11 +20,12 @@ type Service struct {
 // whole, in one kernel transaction: no rule can be forgotten or doubled, and
 // connections that are tracked already keep their translation.
 type ruleset struct {
-	table    string
-	bridge   string // "" when pods are on a CNI network of somebody else
-	subnet   netip.Prefix
-	ports    map[string][]forward // sandbox ID → its host ports
-	services []Service
+	table      string
+	bridge     string // "" when pods are on a CNI network of somebody else
+	subnets    []netip.Prefix
+	everywhere bool                 // pods on networks of others use the services as well
+	ports      map[string][]forward // sandbox ID → its host ports
+	services   []Service
 }
 
 // forward is one host port of one pod.
@@ -38,7 +35,7 @@ type forward struct {
 }
 
 func (f forward) key() string {
-	return fmt.Sprintf("%s %s %d", f.hostIP(), f.Protocol, f.HostPort)
+	return fmt.Sprintf("%s %s %s %d", familyOf(f.pod).ip, f.hostIP(), f.Protocol, f.HostPort)
 }
 
 // hostIP is the address the port is open on; zero is all of them.
@@ -49,13 +46,28 @@ func (f forward) hostIP() netip.Addr {
 	return f.HostIP
 }
 
+// family is what nft's language calls the two of them.
+type family struct{ ip, addr, multicast string }
+
+var (
+	ipv4 = family{"ip", "ipv4_addr", "224.0.0.0/4"}
+	ipv6 = family{"ip6", "ipv6_addr", "ff00::/8"}
+)
+
+func familyOf(a netip.Addr) family {
+	if a.Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
 // render writes the table in nft(8)'s language.
 func (r ruleset) render() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p("table ip %s {}", r.table)
-	p("delete table ip %s", r.table)
-	p("table ip %s {", r.table)
+	p("table inet %s {}", r.table)
+	p("delete table inet %s", r.table)
+	p("table inet %s {", r.table)
 	r.renderPorts(p)
 	p("chain services {")
 	for _, s := range r.services {
@@ -65,7 +77,7 @@ func (r ruleset) render() string {
 	}
 	p("}")
 	p("chain prerouting { type nat hook prerouting priority dstnat; policy accept;")
-	if r.bridge != "" {
+	if r.bridge != "" && !r.everywhere {
 		p("iifname %q jump services", r.bridge)
 	} else {
 		p("iifname != \"lo\" jump services")
@@ -81,27 +93,35 @@ func (r ruleset) render() string {
 }
 
 func (r ruleset) renderPorts(p func(string, ...any)) {
-	var all, one []string
+	elements := map[string][]string{}
 	for _, id := range slices.Sorted(maps.Keys(r.ports)) {
 		for _, f := range r.ports[id] {
+			to := familyOf(f.pod)
 			if ip := f.hostIP(); ip.IsValid() {
-				one = append(one, fmt.Sprintf("%s . %s . %d : %s . %d", ip, f.Protocol, f.HostPort, f.pod, f.ContainerPort))
+				elements["one-"+to.ip] = append(elements["one-"+to.ip],
+					fmt.Sprintf("%s . %s . %d : %s . %d", ip, f.Protocol, f.HostPort, f.pod, f.ContainerPort))
 			} else {
-				all = append(all, fmt.Sprintf("%s . %d : %s . %d", f.Protocol, f.HostPort, f.pod, f.ContainerPort))
+				elements["any-"+to.ip] = append(elements["any-"+to.ip],
+					fmt.Sprintf("%s . %d : %s . %d", f.Protocol, f.HostPort, f.pod, f.ContainerPort))
 			}
 		}
 	}
-	elements := func(e []string) string {
-		if len(e) == 0 {
+	list := func(name string) string {
+		if len(elements[name]) == 0 {
 			return ""
 		}
-		return "elements = { " + strings.Join(e, ", ") + " }"
+		return "elements = { " + strings.Join(elements[name], ", ") + " }"
 	}
-	p("map hostports-any { type inet_proto . inet_service : ipv4_addr . inet_service; %s\n}", elements(all))
-	p("map hostports-one { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; %s\n}", elements(one))
+	for _, f := range []family{ipv4, ipv6} {
+		p("map hostports-any-%s { type inet_proto . inet_service : %s . inet_service; %s\n}", f.ip, f.addr, list("any-"+f.ip))
+		p("map hostports-one-%s { type %s . inet_proto . inet_service : %s . inet_service; %s\n}", f.ip, f.addr, f.addr, list("one-"+f.ip))
+	}
 	p("chain hostports {")
-	p("dnat ip to ip daddr . meta l4proto . th dport map @hostports-one")
-	p("fib daddr type local dnat ip to meta l4proto . th dport map @hostports-any")
+	for _, f := range []family{ipv4, ipv6} {
+		p("dnat %s to %s daddr . meta l4proto . th dport map @hostports-one-%s", f.ip, f.ip, f.ip)
+		p("meta nfproto %s fib daddr type local dnat %s to meta l4proto . th dport map @hostports-any-%s",
+			strings.TrimSuffix(f.addr, "_addr"), f.ip, f.ip)
+	}
 	p("}")
 }
 
@@ -111,31 +131,33 @@ func (r ruleset) renderBridge(p func(string, ...any)) {
 	p("chain guard { type filter hook prerouting priority raw; policy accept;")
 	p("iifname %q ip daddr 127.0.0.0/8 drop\n}", r.bridge)
 	p("chain postrouting { type nat hook postrouting priority srcnat; policy accept;")
-	p("ip saddr %s ip daddr %s ct status dnat masquerade", r.subnet, r.subnet)
 	p("ip saddr 127.0.0.0/8 oifname %q masquerade", r.bridge)
-	p("ip saddr %s ip daddr != { %s, 224.0.0.0/4 } oifname != %q masquerade\n}", r.subnet, r.subnet, r.bridge)
+	for _, s := range r.subnets {
+		f := familyOf(s.Addr())
+		p("%s saddr %s %s daddr %s ct status dnat masquerade", f.ip, s, f.ip, s)
+		p("%s saddr %s %s daddr != { %s, %s } oifname != %q masquerade", f.ip, s, f.ip, s, f.multicast, r.bridge)
+	}
+	p("}")
 }
 
-// rule spreads new connections over the backends at random.
+// rule spreads new connections over the backends of the service's family at random.
 func (s Service) rule() string {
+	f := familyOf(s.VIP)
 	var to []string
 	for _, b := range s.Backends {
-		if b.Addr().Is4() {
+		if familyOf(b.Addr()) == f {
 			to = append(to, fmt.Sprintf("%s . %d", b.Addr(), b.Port()))
 		}
 	}
-	if len(to) == 0 || !s.VIP.Is4() {
+	if len(to) == 0 {
 		return ""
-	}
-	match := fmt.Sprintf("ip daddr %s tcp dport %d ", s.VIP, s.Port)
-	if len(to) == 1 {
-		return match + "dnat to " + strings.Replace(to[0], " . ", ":", 1)
 	}
 	entries := make([]string, len(to))
 	for i, t := range to {
 		entries[i] = fmt.Sprintf("%d : %s", i, t)
 	}
-	return match + fmt.Sprintf("dnat ip to numgen random mod %d map { %s }", len(to), strings.Join(entries, ", "))
+	return fmt.Sprintf("%s daddr %s tcp dport %d dnat %s to numgen random mod %d map { %s }",
+		f.ip, s.VIP, s.Port, f.ip, len(to), strings.Join(entries, ", "))
 }
 
 // conflict tells who holds one of the host ports already.
@@ -155,30 +177,4 @@ func (r ruleset) conflict(id string, ports []forward) error {
 		}
 	}
 	return nil
-}
-
-// nft runs a script in one transaction.
-func nft(ctx context.Context, script string) error {
-	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(script)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	if errors.Is(err, exec.ErrNotFound) {
-		return errors.New("nft was not found in PATH; install the package nftables")
-	}
-	if err != nil {
-		return fmt.Errorf("nft: %w: %s", err, firstLine(out.String()))
-	}
-	return nil
-}
-
-// deleteTable removes the instance's table; one that is not there is no error.
-func deleteTable(ctx context.Context, table string) error {
-	return nft(ctx, fmt.Sprintf("table ip %s {}\ndelete table ip %s\n", table, table))
-}
-
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
-	return line
 }

@@ -1,0 +1,26 @@
+// wherry-cni is Wherry's CNI plugins, and nothing else, so that they start at once:
+// docs/adr/0003-plugins-start-fast.md. Which one it is, is the name it is called by.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"wherry.dev/internal/cni/plugin"
+)
+
+// Namespaces are entered by threads; the main one stays where it is.
+func init() { runtime.LockOSThread() }
+
+func main() {
+	name := filepath.Base(os.Args[0])
+	if !plugin.Known(name) {
+		fmt.Fprintf(os.Stderr, "%s: call it by the name of a CNI plugin: %s; `wherry cni install DIR` makes links for them\n",
+			name, strings.Join(plugin.Names(), ", "))
+		os.Exit(1)
+	}
+	os.Exit(plugin.Main(name))
+}

@@ -1,0 +1,89 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"wherry.dev/internal/cni/failpoint"
+	"wherry.dev/internal/cni/plugin"
+)
+
+// child is what the test program does when it is started to be killed: one call on a
+// network.
+type child struct {
+	Bridge   *BridgeConfig
+	Plugins  PluginsConfig
+	Live     map[string]Pod
+	Pod      Pod
+	Teardown string // the network to leave; "" joins one
+}
+
+const childEnv = "WHERRY_TEST_CNI_CHILD"
+
+// The test program is the plugins, too: links of their names lead to it.
+func TestMain(m *testing.M) {
+	runtime.LockOSThread()
+	if name := filepath.Base(os.Args[0]); plugin.Known(name) {
+		os.Exit(plugin.Main(name))
+	}
+	if doc := os.Getenv(childEnv); doc != "" {
+		os.Exit(runChild(doc))
+	}
+	// Package net finds out once what the machine can, wherever it is then.
+	if l, err := net.Listen("tcp", "localhost:0"); err == nil {
+		_ = l.Close()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func runChild(doc string) int {
+	var c child
+	if err := json.Unmarshal([]byte(doc), &c); err != nil {
+		panic(err)
+	}
+	ctx := context.Background() // of a main function
+	cfg := Config{Plugins: c.Plugins, PluginsOnly: c.Bridge == nil}
+	if c.Bridge != nil {
+		cfg.Bridge = *c.Bridge
+	}
+	n, err := Open(ctx, cfg, c.Live, map[string]bool{c.Pod.ID: true})
+	if err != nil {
+		panic(err)
+	}
+	if c.Teardown != "" {
+		err = n.Teardown(ctx, c.Pod, c.Teardown)
+	} else {
+		_, err = n.Setup(ctx, c.Pod)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return 0
+}
+
+// killAt runs the call in a process that is killed at the step.
+func (c child) killAt(t *testing.T, step string) {
+	t.Helper()
+	doc, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), childEnv+"="+string(doc), failpoint.Env+"="+step)
+	out, err := cmd.CombinedOutput()
+	if err == nil || cmd.ProcessState.ExitCode() != -1 {
+		t.Fatalf("%s was not hit: %v\n%s", step, err, out)
+	}
+}
