@@ -1,15 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-	internalapi "k8s.io/cri-api/pkg/apis"
-	remote "k8s.io/cri-client/pkg"
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet"
@@ -37,7 +33,7 @@ effect here warns. Without --kubeconfig it runs static pods only.`,
 			return err
 		}
 		deps := kubelet.Deps{Cgroups: groups}
-		if deps.Runtime, deps.Images, err = dialRuntime(cmd, cfg); err != nil {
+		if deps.Runtime, deps.Images, err = kubelet.DialRuntime(cmd.Context(), cfg.ContainerRuntimeEndpoint, cfg.ImageServiceEndpoint, cfg.RuntimeRequestTimeout.Duration); err != nil {
 			return err
 		}
 		if deps.Client, err = kubeletClient(cfg.Kubeconfig); err != nil {
@@ -62,28 +58,4 @@ func kubeletClient(kubeconfig string) (kubernetes.Interface, error) {
 	}
 	rest.QPS, rest.ContentType = -1, "application/vnd.kubernetes.protobuf"
 	return kubernetes.NewForConfig(rest)
-}
-
-func dialRuntime(cmd *cobra.Command, cfg kubelet.Config) (internalapi.RuntimeService, internalapi.ImageManagerService, error) {
-	endpoint := cfg.ContainerRuntimeEndpoint
-	if endpoint == "" {
-		return nil, nil, errors.New("--container-runtime-endpoint is required, such as unix:///run/wherry/cri.sock")
-	}
-	if !strings.Contains(endpoint, "://") {
-		endpoint = "unix://" + endpoint
-	}
-	imageEndpoint := cfg.ImageServiceEndpoint
-	if imageEndpoint == "" {
-		imageEndpoint = endpoint
-	}
-	timeout := cfg.RuntimeRequestTimeout.Duration
-	runtime, err := remote.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).WithConnectionTimeout(timeout).Build(cmd.Context())
-	if err != nil {
-		return nil, nil, fmt.Errorf("--container-runtime-endpoint %s: %w", endpoint, err)
-	}
-	images, err := remote.NewRemoteImageServiceBuilder().WithEndpoint(imageEndpoint).WithConnectionTimeout(timeout).Build(cmd.Context())
-	if err != nil {
-		return nil, nil, fmt.Errorf("--image-service-endpoint %s: %w", imageEndpoint, err)
-	}
-	return runtime, images, nil
 }

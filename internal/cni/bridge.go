@@ -77,6 +77,9 @@ func OpenBridge(ctx context.Context, cfg BridgeConfig, live map[string]Pod) (*Br
 // openServices is a Bridge without a link, for machines where only CNI plugins
 // connect pods: it has nothing but the services' addresses.
 func openServices(cfg BridgeConfig) (*Bridge, error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
 	host, err := rtnl.Open()
 	if err != nil {
 		return nil, err

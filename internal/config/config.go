@@ -63,6 +63,8 @@ type Config struct {
 	CNIConfDir  string   `json:"cni-conf-dir,omitempty"`
 	CNIBinDirs  []string `json:"cni-bin-dir,omitempty"`
 	Runtime     string   `json:"runtime,omitempty"`
+	// RuntimeEndpoint is another CRI runtime to use instead of our own.
+	RuntimeEndpoint string `json:"container-runtime-endpoint,omitempty"`
 	// Runtimes are more OCI runtimes, by the handler that a RuntimeClass names; a file
 	// alone can have them.
 	Runtimes       map[string]Runtime `json:"runtimes,omitempty"`
@@ -149,6 +151,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "folder of the containers' logs (default: /var/log/pods, or DATA-DIR/log/pods for another --data-dir)")
 	f.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "folder of CNI networks; without one there Wherry's own bridge is used (default: DATA-DIR/cni/net.d)")
 	f.StringSliceVar(&c.CNIBinDirs, "cni-bin-dir", c.CNIBinDirs, "folders of CNI plugins")
+	f.StringVar(&c.RuntimeEndpoint, "container-runtime-endpoint", c.RuntimeEndpoint, "socket of another CRI runtime to use, such as unix:///run/containerd/containerd.sock, instead of Wherry's own; images and the pods' network are that one's then")
 	f.StringVar(&c.Runtime, "runtime", c.Runtime, "OCI runtime: crun or runc (default: the first of them that is installed)")
 	c.addRuntimeFlags(f)
 	c.AddImageFlags(f)
@@ -274,6 +277,9 @@ func (c *Config) validate() error {
 	}
 	if c.SecurePort == c.KubeletPort {
 		bad("--secure-port and --kubelet-port are both %d; give them different ports", c.SecurePort)
+	}
+	if c.RuntimeEndpoint != "" && c.Runtime != "" {
+		bad("--runtime %s is for Wherry's own container runtime; leave it out with --container-runtime-endpoint", c.Runtime)
 	}
 	services := parseCIDR(c.ServiceCIDR, "service-cidr", bad)
 	for _, s := range strings.Split(c.PodCIDR, ",") {

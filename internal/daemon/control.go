@@ -24,20 +24,31 @@ func ControlSocket(runDir string) string { return filepath.Join(runDir, "control
 
 // control serves traces, the image store, and profiles of the process.
 type control struct {
-	images *image.Store
+	images *image.Store // nil when they are those of the runtime at endpoint
 	traces *trace.Store
+
+	endpoint string
 }
 
 func (c *control) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /trace", c.trace)
-	mux.HandleFunc("GET /images", c.list)
-	mux.HandleFunc("DELETE /images", c.remove)
-	mux.HandleFunc("POST /images/import", c.importArchive)
-	mux.HandleFunc("POST /images/pull", c.pull)
-	mux.HandleFunc("POST /images/prune", c.prune)
-	mux.HandleFunc("GET /images/pulls", c.pulls)
-	mux.HandleFunc("GET /images/export", c.export)
+	for pattern, h := range map[string]http.HandlerFunc{
+		"GET /images":         c.list,
+		"DELETE /images":      c.remove,
+		"POST /images/import": c.importArchive,
+		"POST /images/pull":   c.pull,
+		"POST /images/prune":  c.prune,
+		"GET /images/pulls":   c.pulls,
+		"GET /images/export":  c.export,
+	} {
+		if c.images == nil {
+			h = func(w http.ResponseWriter, _ *http.Request) {
+				answerError(w, http.StatusNotImplemented, errImagesElsewhere(c.endpoint))
+			}
+		}
+		mux.HandleFunc(pattern, h)
+	}
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
@@ -104,6 +115,10 @@ func (c *control) prune(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, imgs)
+}
+
+func errImagesElsewhere(endpoint string) error {
+	return fmt.Errorf("this node's images are those of the runtime at %s; use crictl or the runtime's own tools", endpoint)
 }
 
 func statusOf(err error) int {

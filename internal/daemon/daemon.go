@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/config"
-	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/kubelet"
 	"wherry.dev/internal/mount"
@@ -36,9 +36,12 @@ type Daemon struct {
 	fresh  bool // nothing of the instance ran when this start began
 	images *image.Store
 	api    *apiserver.Server
-	cri    *cri.Server
-	node   *kubelet.Kubelet
-	ready  chan struct{}
+
+	runtime      internalapi.RuntimeService
+	imageService internalapi.ImageManagerService
+
+	node  *kubelet.Kubelet
+	ready chan struct{}
 }
 
 // New takes a complete configuration; progress hears, in a few words, what is

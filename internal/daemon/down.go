@@ -157,6 +157,9 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 }
 
 func teardownRuntime(ctx context.Context, cfg config.Config) (err error) {
+	if cfg.RuntimeEndpoint != "" {
+		return teardownExternalRuntime(ctx, &cfg)
+	}
 	images, err := openImages(&cfg)
 	if err != nil {
 		return err
@@ -171,7 +174,7 @@ func teardownRuntime(ctx context.Context, cfg config.Config) (err error) {
 		return err
 	}
 	defer s.Close()
-	if err := stopContainers(ctx, s.Runtime()); err != nil {
+	if err := stopContainers(ctx, s.Runtime(), nil); err != nil {
 		return err
 	}
 	return s.Teardown(ctx)
@@ -180,10 +183,10 @@ func teardownRuntime(ctx context.Context, cfg config.Config) (err error) {
 // stopGrace is how many seconds a container has between SIGTERM and SIGKILL.
 const stopGrace = 10
 
-// stopContainers ends all containers side by side, politely.
-func stopContainers(ctx context.Context, rt internalapi.RuntimeService) error {
+// stopContainers ends all containers with the labels side by side, politely.
+func stopContainers(ctx context.Context, rt internalapi.RuntimeService, labels map[string]string) error {
 	running := runtimeapi.ContainerState_CONTAINER_RUNNING
-	list, err := rt.ListContainers(ctx, &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: running}})
+	list, err := rt.ListContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: labels, State: &runtimeapi.ContainerStateValue{State: running}})
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.node, err = kubelet.New(cfg, kubelet.Deps{Client: client, Runtime: d.cri.Runtime(), Images: d.cri.Images(), Cgroups: groups})
+	d.node, err = kubelet.New(cfg, kubelet.Deps{Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups})
 	if err != nil {
 		return err
 	}

@@ -28,12 +28,14 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 	if pid, err := RunningPID(cfg.DataDir); err == nil {
 		return fmt.Errorf("wherry is already running with --data-dir %s (pid %d); stop it with `wherry down --data-dir %s`, or use another data dir", cfg.DataDir, pid, cfg.DataDir)
 	}
-	cc, err := criConfig(cfg)
-	if err != nil {
-		return err
-	}
-	if err := cc.Check(); err != nil {
-		return err
+	if cfg.RuntimeEndpoint == "" {
+		cc, err := criConfig(cfg)
+		if err != nil {
+			return err
+		}
+		if err := cc.Check(); err != nil {
+			return err
+		}
 	}
 	if err := checkRoom(cfg.DataDir); err != nil {
 		return err
@@ -42,6 +44,9 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 		if err := checkPort(ctx, cfg.BindAddress, port, flag); err != nil {
 			return err
 		}
+	}
+	if cfg.RuntimeEndpoint != "" {
+		return nil
 	}
 	return checkPodNetwork(cfg)
 }

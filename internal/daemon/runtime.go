@@ -44,6 +44,9 @@ func OpenImages(dataDir, runDir string) (*image.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.RuntimeEndpoint != "" {
+		return nil, errImagesElsewhere(cfg.RuntimeEndpoint)
+	}
 	return openImages(&cfg)
 }
 
@@ -59,6 +62,9 @@ func ImageConfig(cfg *config.Config) image.Config {
 }
 
 func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
+	if d.cfg.RuntimeEndpoint != "" {
+		return d.startExternalRuntime(ctx, startCtx)
+	}
 	var err error
 	if d.images, err = openImages(&d.cfg); err != nil {
 		return err
@@ -69,20 +75,27 @@ func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.cri, err = cri.New(ctx, cc, d.images); err != nil {
+	server, err := cri.New(ctx, cc, d.images)
+	if err != nil {
 		return err
 	}
-	d.group.start(ctx, "cri", d.cri.Run)
-	if err := d.setAPIService(startCtx); err != nil {
+	d.runtime, d.imageService = server.Runtime(), server.Images()
+	d.group.start(ctx, "cri", server.Run)
+	if err := d.setAPIService(startCtx, server); err != nil {
 		return err
 	}
 	return importImages(startCtx, d.images, d.cfg.ImagesDir(), d.progress)
 }
 
+// services can lead an address to others.
+type services interface {
+	SetService(ctx context.Context, s cni.Service) error
+}
+
 // setAPIService leads the address of the service default/kubernetes, the first of
 // the service network, to the API server, so that programs in pods reach it by
 // their in-cluster configuration.
-func (d *Daemon) setAPIService(ctx context.Context) error {
+func (d *Daemon) setAPIService(ctx context.Context, network services) error {
 	services, err := netip.ParsePrefix(d.cfg.ServiceCIDR)
 	if err != nil {
 		return fmt.Errorf("--service-cidr: %w", err)
@@ -91,7 +104,7 @@ func (d *Daemon) setAPIService(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--node-ip: %w", err)
 	}
-	return d.cri.SetService(ctx, cni.Service{
+	return network.SetService(ctx, cni.Service{
 		VIP: services.Masked().Addr().Next(), Port: 443,
 		Backends: []netip.AddrPort{netip.AddrPortFrom(node, uint16(d.cfg.SecurePort))},
 	})

@@ -29,6 +29,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"wherry.dev/test/images"
+	"wherry.dev/test/runtimes"
 )
 
 // patience bounds every wait; a machine that is slow is no reason to fail.
@@ -55,6 +56,8 @@ type cluster struct {
 	flags   []string
 	client  kubernetes.Interface
 	started bool
+	// containerd is the runtime in place of our own where $CONTAINERD is its path.
+	containerd *runtimes.Runtime
 }
 
 var instances atomic.Int32
@@ -77,6 +80,9 @@ func newCluster(t testing.TB) *cluster {
 		"--node-name", fmt.Sprintf("n%d", n),
 		"--secure-port", strconv.Itoa(freePort(t)), "--kubelet-port", strconv.Itoa(freePort(t)),
 		"--pod-cidr", fmt.Sprintf("10.%d.%d.0/24", 200+n%40, net3), "--service-cidr", fmt.Sprintf("10.%d.%d.0/24", 100+n%40, net3),
+	}
+	if path := os.Getenv("CONTAINERD"); path != "" {
+		c.useContainerd(path, dir)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -113,10 +119,60 @@ func freePort(t testing.TB) int {
 	return addr.Port
 }
 
+// useContainerd puts the node's pods on a containerd of its own.
+func (c *cluster) useContainerd(path, dir string) {
+	c.t.Helper()
+	archive := filepath.Join(dir, "pause.tar")
+	if err := savePause(archive); err != nil {
+		c.t.Fatal(err)
+	}
+	var err error
+	if c.containerd, err = runtimes.Containerd(c.t.Context(), runtimes.ContainerdOptions{Path: path, Pause: pauseImage, Archives: []string{archive}}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.flags = append(c.flags, "--container-runtime-endpoint", c.containerd.Endpoint)
+	c.t.Cleanup(func() {
+		if err := c.containerd.Close(context.Background()); err != nil {
+			c.t.Errorf("containerd: %v", err)
+		}
+	})
+}
+
+const pauseImage = "wherry.dev/pause:1"
+
+func savePause(path string) error {
+	root, err := images.Busybox()
+	if err != nil {
+		return err
+	}
+	cfg := imageConfig()
+	cfg.Entrypoint = []string{"sleep", "infinity"}
+	img, err := images.New(cfg, root)
+	if err != nil {
+		return err
+	}
+	return images.Save(path, img, pauseImage)
+}
+
+// needsOwnRuntime skips what is about Wherry's own runtime and its images.
+func needsOwnRuntime(t *testing.T) {
+	t.Helper()
+	if os.Getenv("CONTAINERD") != "" {
+		t.Skip("about Wherry's own container runtime, and $CONTAINERD is another")
+	}
+}
+
+// addImage gives the node an image before it starts.
 func (c *cluster) addImage(file string, save func(path string) error) {
 	c.t.Helper()
-	if err := save(filepath.Join(c.data, "images", file)); err != nil {
+	path := filepath.Join(c.data, "images", file)
+	if err := save(path); err != nil {
 		c.t.Fatal(err)
+	}
+	if c.containerd != nil {
+		if err := c.containerd.Import(c.t.Context(), path); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 }
 

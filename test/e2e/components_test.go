@@ -34,6 +34,7 @@ type parts struct {
 }
 
 func TestEachComponentAlone(t *testing.T) {
+	needsOwnRuntime(t)
 	c := newCluster(t)
 	p := &parts{cluster: c, dir: filepath.Dir(c.data), apiPort: c.flags[3]}
 	for _, d := range []string{c.data, c.run} {

@@ -19,6 +19,7 @@ import (
 // Wherry is killed at random moments while pods come and go. After each restart
 // everything must converge, and after the purge nothing may be left.
 func TestKilledAtRandomMomentsConvergesAndLeaksNothing(t *testing.T) {
+	needsOwnRuntime(t)
 	c := startCluster(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

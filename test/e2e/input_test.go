@@ -36,6 +36,7 @@ func (c *cluster) upCommand(args ...string) *exec.Cmd {
 }
 
 func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
+	needsOwnRuntime(t)
 	c := newCluster(t)
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
@@ -94,6 +95,7 @@ func (c *cluster) smallDisk(size string) {
 }
 
 func TestFullDiskIsRefused(t *testing.T) {
+	needsOwnRuntime(t)
 	c := newCluster(t)
 	c.smallDisk("8m")
 	c.failsWith("is full: ", c.upCommand())
@@ -103,6 +105,7 @@ func TestFullDiskIsRefused(t *testing.T) {
 // containers do not notice, and once there is room it goes on with all that was said to
 // be stored.
 func TestDiskThatFillsUpLosesNothing(t *testing.T) {
+	needsOwnRuntime(t)
 	c := newCluster(t)
 	c.smallDisk("400m")
 	c.addImage("busybox.tar", images.SaveBusybox)
@@ -170,6 +173,7 @@ func TestSecondDaemonOfTheSameInstanceIsRefused(t *testing.T) {
 }
 
 func TestPodNetworkOfAnotherInstanceIsRefused(t *testing.T) {
+	needsOwnRuntime(t)
 	c, other := startCluster(t), newCluster(t)
 	other.failsWith("choose another --pod-cidr", other.upCommand("--pod-cidr", c.flags[7]))
 }

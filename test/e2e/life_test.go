@@ -97,6 +97,7 @@ func TestTerminationKeepsTheGracePeriod(t *testing.T) {
 }
 
 func TestImageThatComesLater(t *testing.T) {
+	needsOwnRuntime(t)
 	c := startCluster(t)
 	c.create(busybox("later", func(p *v1.Pod) {
 		p.Spec.Containers[0].Image = "127.0.0.1:1/none/such:1"
@@ -129,6 +130,7 @@ func TestImageThatComesLater(t *testing.T) {
 }
 
 func TestImageCommands(t *testing.T) {
+	needsOwnRuntime(t)
 	c := startCluster(t)
 	if out := c.must("image", "list"); !strings.Contains(out, "docker.io/library/busybox:1.36") {
 		t.Errorf("list: %s", out)

@@ -40,6 +40,7 @@ func pushBusybox(t *testing.T, repo string) (ref string) {
 }
 
 func TestImageFromARegistry(t *testing.T) {
+	needsOwnRuntime(t)
 	c := startCluster(t)
 	ref := pushBusybox(t, "team/tool:2")
 	c.create(busybox("pulled", func(p *v1.Pod) { p.Spec.Containers[0].Image = ref }))

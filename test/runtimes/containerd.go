@@ -93,10 +93,16 @@ func Containerd(ctx context.Context, o ContainerdOptions) (*Runtime, error) {
 	if r, err = r.start(ctx, cmd, socket); err != nil {
 		return nil, err
 	}
+	r.load = func(ctx context.Context, archive string) error {
+		cmd := exec.CommandContext(ctx, besideOf(o.Path, "ctr"), "--address", socket, "--namespace", "k8s.io", "images", "import", archive)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", cmd, err, out)
+		}
+		return nil
+	}
 	for _, a := range o.Archives {
-		load := exec.CommandContext(ctx, besideOf(o.Path, "ctr"), "--address", socket, "--namespace", "k8s.io", "images", "import", a)
-		if out, err := load.CombinedOutput(); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w: %s", load, err, out), r.Close(ctx))
+		if err := r.Import(ctx, a); err != nil {
+			return nil, errors.Join(err, r.Close(ctx))
 		}
 	}
 	return r, nil

@@ -38,13 +38,16 @@ type Runtime struct {
 	Dir string
 	// Cgroup is the parent that pods must be put into.
 	Cgroup string
-	Conn   *grpc.ClientConn
+	// Endpoint is the socket, unix://PATH.
+	Endpoint string
+	Conn     *grpc.ClientConn
 
 	cmd      *exec.Cmd
 	logFile  string
 	ended    chan struct{}
 	exit     error
 	teardown func(context.Context) error
+	load     func(ctx context.Context, archive string) error
 }
 
 // network is what pods of one runtime live in.
@@ -135,7 +138,7 @@ func (r *Runtime) connect(ctx context.Context, socket string) error {
 	if err != nil {
 		return err
 	}
-	r.Conn = conn
+	r.Conn, r.Endpoint = conn, "unix://"+socket
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for { // the socket comes, and then the service behind it: neither has an event for strangers
@@ -152,6 +155,15 @@ func (r *Runtime) connect(ctx context.Context, socket string) error {
 			return err
 		}
 	}
+}
+
+// Import adds the images of an archive. Wherry's runtime has the store to itself while
+// it runs: it takes archives at its start only.
+func (r *Runtime) Import(ctx context.Context, archive string) error {
+	if r.load == nil {
+		return fmt.Errorf("%s takes no archives while it runs", r.Name)
+	}
+	return r.load(ctx, archive)
 }
 
 // PID is the runtime's process.

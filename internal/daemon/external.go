@@ -1,0 +1,94 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cni"
+	"wherry.dev/internal/config"
+	"wherry.dev/internal/kubelet"
+	"wherry.dev/internal/kubelet/podconfig"
+)
+
+// dialPatience is how long the start waits for a runtime of somebody else's.
+const dialPatience = 10 * time.Second
+
+// startExternalRuntime uses the runtime at --container-runtime-endpoint in place of
+// our own: images, containers and the pods' network are its own. The address of the
+// API server's service stays ours.
+func (d *Daemon) startExternalRuntime(ctx, startCtx context.Context) error {
+	var err error
+	if d.runtime, d.imageService, err = kubelet.DialRuntime(startCtx, d.cfg.RuntimeEndpoint, "", dialPatience); err != nil {
+		return err
+	}
+	c := &control{traces: d.traces, endpoint: d.cfg.RuntimeEndpoint}
+	d.group.start(ctx, "control", func(ctx context.Context) error { return c.serve(ctx, ControlSocket(d.cfg.RunDir)) })
+	network, err := cni.Open(startCtx, serviceNetwork(&d.cfg), nil, nil)
+	if err != nil {
+		return err
+	}
+	d.group.start(ctx, "network", func(ctx context.Context) error {
+		<-ctx.Done()
+		return network.Close()
+	})
+	return d.setAPIService(startCtx, network)
+}
+
+// serviceNetwork has no pods, only addresses of services.
+func serviceNetwork(cfg *config.Config) cni.Config {
+	return cni.Config{
+		PluginsOnly: true,
+		Bridge:      cni.BridgeConfig{Name: "wh-" + cfg.InstanceID(), Table: "wherry-" + cfg.InstanceID(), Dir: filepath.Join(cfg.RunDir, "network")},
+		Plugins:     cni.PluginsConfig{CacheDir: filepath.Join(cfg.RunDir, "network", "cni")},
+	}
+}
+
+// teardownExternalRuntime removes this node's pods from the runtime, and nothing else
+// that may run there.
+func teardownExternalRuntime(ctx context.Context, cfg *config.Config) error {
+	entries, err := os.ReadDir(filepath.Join(kubeletDir(cfg.DataDir), "pods"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(entries) > 0 {
+		if err := removePods(ctx, cfg, entries); err != nil {
+			return fmt.Errorf("remove the pods from %s: %w", cfg.RuntimeEndpoint, err)
+		}
+	}
+	return serviceNetwork(cfg).Remove(ctx)
+}
+
+func removePods(ctx context.Context, cfg *config.Config, pods []fs.DirEntry) error {
+	runtime, _, err := kubelet.DialRuntime(ctx, cfg.RuntimeEndpoint, "", dialPatience)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, pod := range pods {
+		labels := map[string]string{podconfig.LabelPodUID: pod.Name()}
+		if err := stopContainers(ctx, runtime, labels); err != nil {
+			return err
+		}
+		sandboxes, err := runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: labels})
+		if err != nil {
+			return err
+		}
+		for _, s := range sandboxes {
+			g.Go(func() error {
+				if err := runtime.StopPodSandbox(ctx, s.Id); err != nil {
+					return err
+				}
+				return runtime.RemovePodSandbox(ctx, s.Id)
+			})
+		}
+	}
+	return g.Wait()
+}
