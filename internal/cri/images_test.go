@@ -7,6 +7,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -123,4 +124,37 @@ func TestImageInUseIsNotRemoved(t *testing.T) {
 	n.must(n.run.RemoveContainer(t.Context(), id))
 	n.must(n.img.RemoveImage(t.Context(), byID))
 	n.must(n.img.RemoveImage(t.Context(), byID)) // what is not there is removed
+}
+
+// An image that two containers have as a volume stays until the last of them is gone.
+func TestImageOfAVolumeIsNotRemoved(t *testing.T) {
+	n := newNode(t)
+	img, err := images.New(v1.Config{}, images.Root{"data/a": {Data: []byte("from the image"), Mode: 0o644}})
+	n.must(err)
+	archive := filepath.Join(t.TempDir(), "i.tar")
+	n.must(images.Save(archive, img, "volume:1"))
+	_, err = n.images.Import(t.Context(), archive)
+	n.must(err)
+	p := n.pod()
+	var ids []string
+	for _, name := range []string{"a", "b"} {
+		cfg := containerConfig(name, "sh", "-c", "cat /v/a; sleep 1000")
+		cfg.Mounts = []*runtimeapi.Mount{imageMount("/v", "volume:1", "data")}
+		ids = append(ids, p.start(cfg))
+	}
+	n.restart()
+	for _, id := range ids {
+		if err := n.img.RemoveImage(t.Context(), &runtimeapi.ImageSpec{Image: "volume:1"}); !errors.Is(err, image.ErrInUse) {
+			t.Errorf("got %v", err)
+		}
+		if gone, err := n.images.Prune(t.Context()); err != nil || len(gone) != 0 {
+			t.Errorf("pruned %v, %v", gone, err)
+		}
+		if got := n.exec(id, "cat", "/v/a"); got != "from the image" {
+			t.Errorf("the volume has %q", got)
+		}
+		n.must(n.run.StopContainer(t.Context(), id, 0))
+		n.must(n.run.RemoveContainer(t.Context(), id))
+	}
+	n.must(n.img.RemoveImage(t.Context(), &runtimeapi.ImageSpec{Image: "volume:1"}))
 }

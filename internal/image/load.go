@@ -96,7 +96,7 @@ func (s *Store) loadLayers() error {
 			named[layerName(c)] = c
 		}
 	}
-	mounts, err := overlays()
+	mounted, err := mountedLayers()
 	if err != nil {
 		return err
 	}
@@ -105,23 +105,23 @@ func (s *Store) loadLayers() error {
 		return err
 	}
 	for _, e := range entries {
-		if err := s.loadLayer(e.Name(), named[e.Name()], mounts); err != nil {
+		if err := s.loadLayer(e.Name(), named[e.Name()], mounted); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Store) loadLayer(name, chainID string, mounts []string) error {
+func (s *Store) loadLayer(name, chainID string, mounted func(dir string) bool) error {
 	dir := filepath.Join(s.dir, "layers", name)
 	var m layerMeta
 	_, err := record.Read(filepath.Join(dir, "meta.json"), &m)
 	if err == nil && m.ChainID != "" && layerName(m.ChainID) != name {
 		err = fmt.Errorf("layer %s is recorded as %s", name, m.ChainID)
 	}
-	inUse := slices.ContainsFunc(mounts, func(o string) bool { return strings.Contains(o, dir+"/fs") })
+	inUse := chainID == "" && mounted(dir)
 	switch {
-	case err == nil && inUse && chainID == "":
+	case err == nil && inUse:
 		s.reserved[m.ChainID]++ // a container runs on it, whatever became of the image's record
 	case err == nil:
 	case chainID != "":
@@ -139,17 +139,20 @@ func (s *Store) loadLayer(name, chainID string, mounts []string) error {
 	return nil
 }
 
-// overlays returns the options of all overlays that are mounted, which name their layers.
-func overlays() ([]string, error) {
-	infos, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("overlay"))
+// mountedLayers tells which layers are part of a container's mount: of an overlay, or,
+// with translated owners, bound by themselves.
+func mountedLayers() (func(dir string) bool, error) {
+	infos, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]string, 0, len(infos))
-	for _, i := range infos {
-		out = append(out, i.VFSOptions)
-	}
-	return out, nil
+	return func(dir string) bool {
+		tree := filepath.Join(dir, "fs")
+		inside := filepath.Join("/layers", filepath.Base(dir), "fs") // the store may be a mount of its own
+		return slices.ContainsFunc(infos, func(i *mountinfo.Info) bool {
+			return i.FSType == "overlay" && strings.Contains(i.VFSOptions, tree) || strings.HasSuffix(i.Root, inside)
+		})
+	}, nil
 }
 
 // dropIncomplete gives up the images that lack a layer.
