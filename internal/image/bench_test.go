@@ -65,6 +65,18 @@ func BenchmarkPull(b *testing.B) {
 	}
 }
 
+// BenchmarkPullSmall is what a pull costs before the size of the image counts.
+func BenchmarkPullSmall(b *testing.B) {
+	srv := plain(b)
+	ref := srv.push(b, "bench:1", twoLayers(b))
+	for b.Loop() {
+		b.StopTimer()
+		s := open(b, b.TempDir())
+		b.StartTimer()
+		pull(b, s, ref)
+	}
+}
+
 // BenchmarkPullPresent is what imagePullPolicy: Always costs when nothing is new.
 func BenchmarkPullPresent(b *testing.B) {
 	srv, s := plain(b), open(b, b.TempDir())
