@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
@@ -33,7 +34,7 @@ running when it stops; the next start on the same folders finds them.`,
 			if err != nil {
 				return err
 			}
-			if err := runtimesOf(&cfg, file); err != nil {
+			if err := runtimesOf(&cfg, &registries, cmd.Flags(), file); err != nil {
 				return err
 			}
 			if cfg.PodCIDR, cfg.PodCIDR2, err = config.PodNetworks(podCIDR); err != nil {
@@ -66,7 +67,7 @@ running when it stops; the next start on the same folders finds them.`,
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "folder of CNI networks; without one there Wherry's own bridge is used")
 	f.BoolVar(&cfg.CNIOnly, "cni-only", false, "no bridge of Wherry's own: the network is not ready until there is one in --cni-conf-dir")
 	f.StringSliceVar(&cfg.CNIBinDirs, "cni-bin-dir", []string{"/opt/cni/bin"}, "folders of CNI plugins")
-	f.StringVar(&file, "config", "", "file with runtimes, default-ulimits and cdi-spec-dirs, as for wherry up")
+	f.StringVar(&file, "config", "", "file with runtimes, default-ulimits, cdi-spec-dirs and the settings of images, as for wherry up")
 	f.StringVar(&cfg.DefaultRuntime, "runtime", "", "OCI runtime: crun or runc (default: the first of them that is installed)")
 	f.StringVar(&cfg.StreamAddress, "stream-address", "127.0.0.1:0", "address for exec, attach and port-forward streams")
 	registries.AddImageFlags(f)
@@ -74,18 +75,28 @@ running when it stops; the next start on the same folders finds them.`,
 	return cmd
 }
 
-// runtimesOf takes from a node's config file what the runtime alone can use.
-func runtimesOf(cfg *cri.Config, file string) error {
+// runtimesOf takes from a node's config file what the runtime alone can use; flags
+// that were given go before it.
+func runtimesOf(cfg *cri.Config, images *config.Config, flags *pflag.FlagSet, file string) error {
 	if file == "" {
 		return nil
 	}
-	var c config.Config
+	c := config.Default()
 	if err := c.Load(file); err != nil {
 		return err
 	}
 	cfg.Runtimes, cfg.DefaultUlimits, cfg.CDISpecDirs = daemon.Runtimes(&c), c.DefaultUlimits, c.CDISpecDirs
 	if cfg.DefaultRuntime == "" {
 		cfg.DefaultRuntime = c.Runtime
+	}
+	if !flags.Changed("registry-certs-dir") {
+		images.RegistryCertsDirs = c.RegistryCertsDirs
+	}
+	if !flags.Changed("image-pull-progress-timeout") {
+		images.ImagePullProgressTimeout = c.ImagePullProgressTimeout
+	}
+	if !flags.Changed("pinned-images") {
+		images.PinnedImages = c.PinnedImages
 	}
 	return nil
 }
