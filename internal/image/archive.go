@@ -229,7 +229,7 @@ func (a *tarArchive) ociImages(ctx context.Context) ([]namedImage, error) {
 			out[i].refs = append(out[i].refs, refs...)
 			continue
 		}
-		m, ok, err := pickManifest(ctx, d, a.readBlob, 0)
+		m, ok, err := pickManifest(ctx, d, a.readBlob)
 		if err != nil {
 			return nil, err
 		}

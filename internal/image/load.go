@@ -53,8 +53,8 @@ func (s *Store) loadImages() error {
 		_, err := record.Read(p, &r)
 		if bad, ok := errors.AsType[*record.CorruptError](err); ok {
 			err = giveUp(bad, p)
-		} else if err == nil && s.imagePath(r.ID) != p {
-			err = giveUp(&record.CorruptError{Path: p, Err: fmt.Errorf("it is about image %s", r.ID)}, p)
+		} else if err == nil && !(s.imagePath(r.ID) == p && isSHA256(r.ID) && allSHA256(r.Chain)) {
+			err = giveUp(&record.CorruptError{Path: p, Err: fmt.Errorf("it is about image %q with the layers %q", r.ID, r.Chain)}, p)
 		} else if err == nil {
 			s.images[r.ID] = r
 		}
@@ -63,6 +63,10 @@ func (s *Store) loadImages() error {
 		}
 	}
 	return s.sweepConfigs()
+}
+
+func allSHA256(chain []string) bool {
+	return !slices.ContainsFunc(chain, func(c string) bool { return !isSHA256(c) })
 }
 
 // giveUp removes a record that cannot be read.
@@ -116,8 +120,8 @@ func (s *Store) loadLayer(name, chainID string, mounted func(dir string) bool) e
 	dir := filepath.Join(s.dir, "layers", name)
 	var m layerMeta
 	_, err := record.Read(filepath.Join(dir, "meta.json"), &m)
-	if err == nil && m.ChainID != "" && layerName(m.ChainID) != name {
-		err = fmt.Errorf("layer %s is recorded as %s", name, m.ChainID)
+	if err == nil && (!isSHA256(m.ChainID) || layerName(m.ChainID) != name) {
+		err = fmt.Errorf("layer %s is recorded as %q", name, m.ChainID)
 	}
 	inUse := chainID == "" && mounted(dir)
 	switch {

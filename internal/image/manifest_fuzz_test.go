@@ -19,7 +19,10 @@ func FuzzManifest(f *testing.F) {
 			reads++
 			return manifest, nil
 		}
-		m, ok, err := pickManifest(t.Context(), ocispec.Descriptor{Digest: digest.FromBytes(manifest)}, read, 0)
+		m, ok, err := pickManifest(t.Context(), ocispec.Descriptor{Digest: digest.FromBytes(manifest)}, read)
+		if reads > maxManifests {
+			t.Fatalf("%d documents were read", reads)
+		}
 		if err != nil || !ok {
 			return
 		}

@@ -90,7 +90,7 @@ func (s *Store) pull(ctx context.Context, ref string, auth Auth, progress func(P
 
 // remoteSource reads manifest and config.
 func (s *Store) remoteSource(ctx context.Context, r *registry, top ocispec.Descriptor) (source, error) {
-	m, ok, err := pickManifest(ctx, top, r.read, 0)
+	m, ok, err := pickManifest(ctx, top, r.read)
 	if err != nil {
 		return source{}, err
 	}

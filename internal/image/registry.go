@@ -1,7 +1,6 @@
 package image
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -23,6 +22,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/pelletier/go-toml/v2"
 	"github.com/sirupsen/logrus"
@@ -235,45 +235,66 @@ func verify(d ocispec.Descriptor, doc []byte) error {
 	return nil
 }
 
-// maxIndexDepth is how many indexes may stand in one another.
-const maxIndexDepth = 3
+// Limits of what is followed from one reference: indexes in one another, and
+// documents read in all.
+const (
+	maxIndexDepth = 3
+	maxManifests  = 100
+)
 
 // reader reads small documents by descriptor, checked.
 type reader func(ctx context.Context, d ocispec.Descriptor) ([]byte, error)
 
 // pickManifest follows a descriptor to the manifest that suits this machine best; ok
 // is false where none does.
-func pickManifest(ctx context.Context, d ocispec.Descriptor, read reader, depth int) (m ocispec.Manifest, ok bool, err error) {
-	doc, err := read(ctx, d)
+func pickManifest(ctx context.Context, d ocispec.Descriptor, read reader) (m ocispec.Manifest, ok bool, err error) {
+	p := picker{read: read, top: d.Digest}
+	return p.pick(ctx, d, 0)
+}
+
+type picker struct {
+	read  reader
+	top   digest.Digest
+	count int // of documents
+}
+
+func (p *picker) pick(ctx context.Context, d ocispec.Descriptor, depth int) (m ocispec.Manifest, ok bool, err error) {
+	if p.count++; depth > maxIndexDepth || p.count > maxManifests {
+		return m, false, fmt.Errorf("index %s is too large: more than %d manifests, or more than %d indexes in one another", p.top, maxManifests, maxIndexDepth)
+	}
+	doc, err := p.read(ctx, d)
 	if err != nil {
 		return m, false, err
 	}
+	m, children, err := parseManifest(d.Digest, doc)
+	if err != nil || len(children) == 0 {
+		return m, m.Config.Digest != "", err
+	}
+	for _, child := range byPlatform(children) {
+		if m, ok, err = p.pick(ctx, child, depth+1); ok || err != nil {
+			return m, ok, err
+		}
+	}
+	return m, false, nil
+}
+
+// parseManifest reads a manifest, or an index of such.
+func parseManifest(d digest.Digest, doc []byte) (m ocispec.Manifest, children []ocispec.Descriptor, err error) {
 	var both struct {
 		ocispec.Manifest
 		Manifests     []ocispec.Descriptor `json:"manifests"`
 		SchemaVersion int                  `json:"schemaVersion"`
 	}
-	if err := json.NewDecoder(bytes.NewReader(doc)).Decode(&both); err != nil {
-		return m, false, fmt.Errorf("manifest %s: %w", d.Digest, err)
+	if err := json.Unmarshal(doc, &both); err != nil {
+		return m, nil, fmt.Errorf("manifest %s: %w", d, err)
 	}
 	if both.SchemaVersion != 2 {
-		return m, false, fmt.Errorf("manifest %s has schema version %d; only 2 is supported, build the image anew", d.Digest, both.SchemaVersion)
+		return m, nil, fmt.Errorf("manifest %s has schema version %d; only 2 is supported, build the image anew", d, both.SchemaVersion)
 	}
-	if len(both.Manifests) == 0 {
-		return both.Manifest, both.Config.Digest != "", nil
+	if len(both.Manifests) > 0 && (both.Config.Digest != "" || len(both.Layers) > 0) {
+		return m, nil, fmt.Errorf("manifest %s claims to be an index too", d)
 	}
-	if both.Config.Digest != "" || len(both.Layers) > 0 {
-		return m, false, fmt.Errorf("manifest %s claims to be an index too", d.Digest)
-	}
-	if depth == maxIndexDepth {
-		return m, false, fmt.Errorf("index %s: more than %d stand in one another", d.Digest, maxIndexDepth)
-	}
-	for _, child := range byPlatform(both.Manifests) {
-		if m, ok, err = pickManifest(ctx, child, read, depth+1); ok || err != nil {
-			return m, ok, err
-		}
-	}
-	return m, false, nil
+	return both.Manifest, both.Manifests, nil
 }
 
 // byPlatform leaves those that run here, the best first.

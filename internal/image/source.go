@@ -53,7 +53,7 @@ func (s *source) parse() (r imageRecord, diffIDs []digest.Digest, err error) {
 		return r, nil, fmt.Errorf("the manifest has %d layers, the config %d", len(s.layers), len(cfg.RootFS.DiffIDs))
 	}
 	for _, d := range cfg.RootFS.DiffIDs {
-		if d.Algorithm() != digest.SHA256 || d.Validate() != nil {
+		if !isSHA256(d.String()) {
 			return r, nil, fmt.Errorf("image config: diff ID %q is not a sha256 digest", d)
 		}
 	}
@@ -71,4 +71,11 @@ func (s *source) parse() (r imageRecord, diffIDs []digest.Digest, err error) {
 		r.Size += l.size
 	}
 	return r, cfg.RootFS.DiffIDs, nil
+}
+
+// isSHA256 tells whether a stranger's string is such a digest; the methods of
+// digest.Digest panic on what is none.
+func isSHA256(s string) bool {
+	d := digest.Digest(s)
+	return d.Validate() == nil && d.Algorithm() == digest.SHA256
 }
