@@ -64,7 +64,8 @@ func cut(w http.ResponseWriter, data []byte, after int) {
 }
 
 func TestBrokenDownloadIsResumed(t *testing.T) {
-	for name, ranges := range map[string]bool{"registry knows ranges": true, "registry does not": false} {
+	for name, refuses := range map[string]bool{"registry knows ranges": false, "registry does not": false, "registry refuses ranges": true} {
+		ranges := name == "registry knows ranges"
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			srv, s := plain(t), open(t, t.TempDir())
@@ -87,6 +88,8 @@ func TestBrokenDownloadIsResumed(t *testing.T) {
 					}
 					http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 					sent.Add(int64(len(data)) - from)
+				case refuses && r.Header.Get("Range") != "":
+					w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 				default:
 					_, _ = w.Write(data)
 				}

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/platforms"
@@ -320,13 +321,32 @@ func byPlatform(all []ocispec.Descriptor) []ocispec.Descriptor {
 	return out
 }
 
-// open reads a blob from an offset on.
+// open reads a blob from an offset on. A registry that knows no ranges sends all of
+// it, and what is there already is skipped.
 func (r *registry) open(ctx context.Context, d ocispec.Descriptor, offset int64) (io.ReadCloser, error) {
+	in, err := r.openAt(ctx, d, offset)
+	if status, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err); !ok || offset == 0 || status.StatusCode != http.StatusRequestedRangeNotSatisfiable {
+		return in, err
+	}
+	if in, err = r.openAt(ctx, d, 0); err != nil {
+		return nil, err
+	}
+	if _, err := io.CopyN(io.Discard, in, offset); err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	return in, nil
+}
+
+// openAt sends the request, so that what is wrong with it is seen here.
+func (r *registry) openAt(ctx context.Context, d ocispec.Descriptor, offset int64) (io.ReadCloser, error) {
 	in, err := r.fetcher.Fetch(ctx, d)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := in.(io.Seeker).Seek(offset, io.SeekStart); err != nil { //nolint:forcetypeassert // documented to be one
+		return nil, errors.Join(err, in.Close())
+	}
+	if _, err := in.Read(nil); err != nil && !errors.Is(err, io.EOF) {
 		return nil, errors.Join(err, in.Close())
 	}
 	return in, nil
