@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -45,6 +46,7 @@ type Config struct {
 	CNIConfDir string       // "" uses our bridge always
 	CNIOnly    bool         // no bridge of our own: not ready until there is a CNI network
 	CNIBinDirs []string
+	CNITimeout time.Duration // of each call of a chain of plugins; 0 is up to two minutes
 
 	DefaultUlimits []string // of every container: nofile=1024:2048
 	CDISpecDirs    []string // of devices by CDI; nil is /etc/cdi and /var/run/cdi
@@ -198,7 +200,7 @@ func (c Config) network() cni.Config {
 		},
 		// In the durable folder: what plugins keep outlives a reboot, and so must
 		// the knowledge of how to give it back.
-		Plugins:     cni.PluginsConfig{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs, CacheDir: filepath.Join(c.Root, "cni")},
+		Plugins:     cni.PluginsConfig{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs, CacheDir: filepath.Join(c.Root, "cni"), Timeout: c.CNITimeout},
 		PluginsOnly: c.CNIOnly,
 	}
 }

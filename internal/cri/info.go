@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"encoding/json"
 	"runtime"
 
@@ -50,7 +51,7 @@ func (c *container) pid() int {
 }
 
 // sandboxInfo is what `crictl inspectp` shows besides the status.
-func (s *Server) sandboxInfo(b *sandbox) (map[string]string, error) {
+func (s *Server) sandboxInfo(ctx context.Context, b *sandbox) (map[string]string, error) {
 	st := b.current()
 	doc := map[string]any{
 		"pid":                s.initPID(b),
@@ -64,12 +65,25 @@ func (s *Server) sandboxInfo(b *sandbox) (map[string]string, error) {
 		"config":             b.config,
 		"runtimeSpec":        s.sandboxSpec(b),
 		"cniResult":          cniResult(b, st.Network),
+		"networkCheck":       s.checkNetwork(ctx, b),
 		"cgroupParent":       s.cgroupParent(b),
 	}
 	if r, err := s.handler(b.rec.Handler); err == nil {
 		doc["runtimeType"] = r.Type
 	}
 	return info("info", doc)
+}
+
+// checkNetwork says what is wrong with the sandbox's network, by CHECK of CNI.
+func (s *Server) checkNetwork(ctx context.Context, b *sandbox) string {
+	at := b.current().Network
+	if at == nil || !b.ready() {
+		return ""
+	}
+	if err := s.network.Check(ctx, b.pod(), at.Network); err != nil {
+		return err.Error()
+	}
+	return "ok"
 }
 
 // initPID is that of the pod's init; 0 in pods that share no PID namespace.

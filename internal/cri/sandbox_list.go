@@ -54,14 +54,14 @@ func (b *sandbox) summary() *runtimeapi.PodSandbox {
 }
 
 // PodSandboxStatus tells all about a sandbox.
-func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (s *Server) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	b, err := s.findSandbox(req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
 	resp := &runtimeapi.PodSandboxStatusResponse{Status: s.sandboxStatus(b)}
 	if req.GetVerbose() {
-		if resp.Info, err = s.sandboxInfo(b); err != nil {
+		if resp.Info, err = s.sandboxInfo(ctx, b); err != nil {
 			return nil, err
 		}
 	}

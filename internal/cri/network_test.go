@@ -1,0 +1,79 @@
+package cri
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// hangingPlugin answers as CNI asks for, unless a file named hang-COMMAND lies beside it.
+const hangingPlugin = `#!/bin/sh
+dir=$(dirname "$0")
+[ -e $dir/hang-$CNI_COMMAND ] && exec sleep 1000
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}';;
+ADD) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'$CNI_NETNS'"}],"ips":[{"interface":0,"address":"192.0.2.7/24"},{"interface":0,"address":"fd00::7/64"}]}';;
+CHECK) echo '{"cniVersion":"1.0.0","code":100,"msg":"eth0 is gone"}'; exit 1;;
+esac
+`
+
+// TestHangingCNIPlugin: a call and its repetition get one answer, which names plugin
+// and network; when the plugin answers again the pod starts; one that hangs at DEL
+// does not keep the pod.
+func TestHangingCNIPlugin(t *testing.T) {
+	bin, conf := t.TempDir(), t.TempDir()
+	n := newNode(t, func(c *Config) {
+		c.CNIConfDir, c.CNIBinDirs, c.CNIOnly, c.CNITimeout = conf, []string{bin}, true, 500*time.Millisecond
+	})
+	write := func(path, text string) {
+		n.must(os.WriteFile(path+".new", []byte(text), 0o755))
+		n.must(os.Rename(path+".new", path))
+	}
+	condition := func() *runtimeapi.RuntimeCondition {
+		st, err := n.run.Status(t.Context(), false)
+		n.must(err)
+		return st.GetStatus().GetConditions()[1]
+	}
+	if c := condition(); c.Status || c.Reason != "NetworkPluginNotReady" || !strings.Contains(c.Message, "cni plugin not initialized: no CNI network is configured in "+conf) {
+		t.Errorf("without a network: %+v", c)
+	}
+	write(filepath.Join(bin, "slow"), hangingPlugin)
+	write(filepath.Join(conf, "10-slow.conflist"), `{"cniVersion":"1.0.0","name":"slownet","plugins":[{"type":"slow"}]}`)
+	if c := condition(); !c.Status {
+		t.Fatalf("with a network: %+v", c)
+	}
+	write(filepath.Join(bin, "hang-ADD"), "")
+	cfg := n.podConfig()
+	var calls sync.WaitGroup
+	for range 2 {
+		calls.Go(func() {
+			_, err := n.run.RunPodSandbox(t.Context(), cfg, "")
+			if err == nil || !strings.Contains(err.Error(), "CNI network slownet") || !strings.Contains(err.Error(), "CNI plugin slow did not answer ADD within 500ms and was killed") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	calls.Wait()
+	n.must(os.Remove(filepath.Join(bin, "hang-ADD")))
+	id, err := n.run.RunPodSandbox(t.Context(), cfg, "")
+	n.must(err)
+	st, err := n.run.PodSandboxStatus(t.Context(), id, true)
+	n.must(err)
+	if net := st.GetStatus().GetNetwork(); net.GetIp() != "192.0.2.7" || len(net.GetAdditionalIps()) != 1 || net.GetAdditionalIps()[0].GetIp() != "fd00::7" {
+		t.Errorf("network status %+v", net)
+	}
+	if !strings.Contains(st.GetInfo()["info"], "eth0 is gone") {
+		t.Errorf("inspectp does not tell what CHECK says: %s", st.GetInfo()["info"])
+	}
+	write(filepath.Join(bin, "hang-DEL"), "")
+	n.must(n.run.StopPodSandbox(t.Context(), id))
+	n.must(n.run.RemovePodSandbox(t.Context(), id))
+	if err := os.Remove(filepath.Join(bin, "hang-DEL")); err != nil {
+		t.Fatal(err)
+	}
+}
