@@ -260,6 +260,9 @@ func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (s
 	if err != nil {
 		return nil, invalid("%w", err)
 	}
+	if err := dropHugePages(c.runtime, spec.Linux.Resources); err != nil {
+		return nil, err
+	}
 	if err := s.injectCDI(spec, cfg); err != nil {
 		return nil, err
 	}
@@ -267,6 +270,21 @@ func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (s
 		return nil, err
 	}
 	return spec, ensureDir(c.rootfs(), spec.Process.Cwd, b.owner())
+}
+
+// dropHugePages takes limits of zero away where the controller is missing: the kubelet
+// always sets them, and there is nothing to limit.
+func dropHugePages(r *oci.Runtime, limits *specs.LinuxResources) error {
+	if r.LimitsHugePages() {
+		return nil
+	}
+	for _, l := range limits.HugepageLimits {
+		if l.Limit > 0 {
+			return precondition("huge pages of %s: %s finds no hugetlb cgroup controller on this machine", l.Pagesize, r.Name)
+		}
+	}
+	limits.HugepageLimits = nil
+	return nil
 }
 
 // shared is what the sandbox's containers get from it.

@@ -24,7 +24,7 @@ func (in Input) mounts() []specs.Mount {
 		own[filepath.Clean(m.GetContainerPath())] = true
 	}
 	var all []specs.Mount
-	for _, m := range slices.Concat(in.systemMounts(), in.sandboxMounts()) {
+	for _, m := range slices.Concat(in.systemMounts(), in.deviceMounts(), in.sandboxMounts()) {
 		if !own[m.Destination] {
 			all = append(all, m)
 		}

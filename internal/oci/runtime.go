@@ -62,6 +62,12 @@ func NewRuntime(ctx context.Context, r Runtime) (*Runtime, error) {
 // OwnsCgroups tells whether the caller has to make the container's group.
 func (r *Runtime) OwnsCgroups() bool { return r.own }
 
+// LimitsHugePages tells whether the runtime, or the caller in its place, finds the
+// controller of huge pages. runc on a hybrid machine does not look into the v2 tree.
+func (r *Runtime) LimitsHugePages() bool {
+	return r.own || r.tree.Mode() == cgroup.V2 || r.tree.HasV1("hugetlb")
+}
+
 // BPFAnnotation has a compiled seccomp program for crun, in base64.
 const BPFAnnotation = "run.oci.seccomp_bpf_data"
 

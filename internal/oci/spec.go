@@ -80,7 +80,7 @@ func Spec(in Input) (*specs.Spec, error) {
 			CgroupsPath:       in.Cgroup,
 			RootfsPropagation: rootfsPropagation(in.Mounts),
 			Resources:         in.resources(),
-			Devices:           nodes(in.devices()),
+			Devices:           in.nodes(),
 			UIDMappings:       in.Sandbox.IDMapping,
 			GIDMappings:       in.Sandbox.IDMapping,
 		},
