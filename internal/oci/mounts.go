@@ -53,6 +53,14 @@ func (in Input) systemMounts() []specs.Mount {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", sys}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", cgroup}},
 	}
+	if in.Sandbox.IDMapping != nil && in.Sandbox.Namespaces[specs.NetworkNamespace] == "" {
+		// Only who owns the network namespace may mount a sysfs; the machine's is shown instead.
+		for i := range m {
+			if m[i].Destination == "/sys" {
+				m[i] = specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys", Options: []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", sys}}
+			}
+		}
+	}
 	return m
 }
 

@@ -57,6 +57,8 @@ type Input struct {
 	Mounts  []ResolvedMount
 	Devices []Device // of Config.Devices, looked up on the host
 	Ulimits []specs.POSIXRlimit
+	// AppArmor names a profile that the kernel has; "" is none.
+	AppArmor string
 }
 
 // Spec generates the runtime-spec of a container.
@@ -116,6 +118,7 @@ func (in Input) process() (*specs.Process, error) {
 		NoNewPrivileges: sec.GetNoNewPrivs(),
 		OOMScoreAdj:     &oom,
 		Rlimits:         in.Ulimits,
+		ApparmorProfile: in.AppArmor,
 	}, nil
 }
 
