@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -53,5 +54,16 @@ func TestAppArmorThatIsNotThere(t *testing.T) {
 	}
 	if _, err := p.run.CreateContainer(t.Context(), p.id, cfg, p.cfg); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+func TestSELinuxLabelsAreRefused(t *testing.T) {
+	asks := &runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0:c1"}}
+	if err := checkSELinux(asks, true); err == nil || !strings.Contains(err.Error(), "SELinux label") {
+		t.Errorf("with SELinux: %v", err)
+	}
+	empty := &runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: &runtimeapi.SELinuxOption{}}
+	if err := errors.Join(checkSELinux(asks, false), checkSELinux(empty, true), checkSELinux(nil, true)); err != nil {
+		t.Errorf("nothing to refuse: %v", err)
 	}
 }

@@ -103,6 +103,9 @@ func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*co
 	if err != nil {
 		return nil, err
 	}
+	if err := checkSELinux(cfg.GetLinux().GetSecurityContext(), selinuxEnabled()); err != nil {
+		return nil, err
+	}
 	if err := checkContainerUserns(b, cfg); err != nil {
 		return nil, err
 	}
@@ -217,5 +220,5 @@ func (s *Server) mountRootfs(ctx context.Context, b *sandbox, c *container) (err
 		}
 		layers = []string{empty}
 	}
-	return b.overlay(c.rootfs(), layers, c.upper(), c.workdir())
+	return b.overlay(c.rootfs(), layers, c.upper(), c.workdir(), filepath.Join(c.volumeDir(), "rootfs"))
 }

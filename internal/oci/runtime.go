@@ -132,7 +132,7 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	var out bytes.Buffer
 	cmd := exec.Command(r.Conmon, args...) //nolint:noctx // outlives the call
 	cmd.Dir = b.Dir
-	cmd.Env = append(monitorEnv(os.Environ()), "_OCI_SYNCPIPE=3")
+	cmd.Env = append(cleanEnv(os.Environ()), "_OCI_SYNCPIPE=3")
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
@@ -158,15 +158,6 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	return pid, nil
 }
 
-// monitorEnv is our environment without what systemd told us alone. The variables
-// must not be there at all: an empty NOTIFY_SOCKET makes crun mount a socket over
-// the container's root.
-func monitorEnv(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
-		return strings.HasPrefix(v, "LISTEN_FDS=") || strings.HasPrefix(v, "LISTEN_PID=") || strings.HasPrefix(v, "NOTIFY_SOCKET=")
-	})
-}
-
 // monitorPlacement puts conmon beside the containers. Where the groups are ours, it
 // is born in the container's one of the v2 tree, for a shell can join only the v1
 // ones cheaply; on such machines the v2 tree limits nothing but huge pages.
@@ -177,10 +168,11 @@ func (r *Runtime) monitorPlacement(b Bundle) placement {
 	return placement{tasks: r.Home, clone: r.Home}
 }
 
-// cleanEnv drops what systemd says to Wherry alone: a runtime would pass it on to
-// the container, and crun mounts its notify socket there.
+// cleanEnv is the environment without what systemd says to Wherry alone. A runtime
+// would pass it on: crun mounts its notify socket over the container's root, even one
+// of an empty name, and runc listens on one of its own.
 func cleanEnv(env []string) []string {
-	return slices.DeleteFunc(env, func(e string) bool {
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		return strings.HasPrefix(e, "NOTIFY_SOCKET=") || strings.HasPrefix(e, "LISTEN_")
 	})
 }
@@ -349,6 +341,7 @@ func (r *Runtime) Delete(ctx context.Context, b Bundle) error {
 // run executes a verb of the runtime.
 func (r *Runtime) run(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.Path, append(r.globalArgs(), args...)...)
+	cmd.Env = cleanEnv(os.Environ())
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
