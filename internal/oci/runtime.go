@@ -68,6 +68,10 @@ func (r *Runtime) LimitsHugePages() bool {
 	return r.own || r.tree.Mode() == cgroup.V2 || r.tree.HasV1("hugetlb")
 }
 
+// SendsConsole tells how a command in a container gets a terminal: crun sends its end
+// over ExecOptions.Console, runc wants ExecOptions.Terminal.
+func (r *Runtime) SendsConsole() bool { return r.crun }
+
 // BPFAnnotation has a compiled seccomp program for crun, in base64.
 const BPFAnnotation = "run.oci.seccomp_bpf_data"
 
