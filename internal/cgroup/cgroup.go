@@ -170,6 +170,9 @@ func clean(path string) (string, error) {
 	return p, nil
 }
 
+// HasV1 tells whether a v1 hierarchy carries the controller.
+func (t *Tree) HasV1(controller string) bool { return t.v1(controller) != "" }
+
 // v1 returns the hierarchy that carries the controller, or "".
 func (t *Tree) v1(controller string) string {
 	for _, h := range t.hierarchies {

@@ -103,6 +103,9 @@ func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*co
 	if err != nil {
 		return nil, err
 	}
+	if err := checkSELinux(cfg.GetLinux().GetSecurityContext(), selinuxEnabled()); err != nil {
+		return nil, err
+	}
 	if err := checkContainerUserns(b, cfg); err != nil {
 		return nil, err
 	}
@@ -217,92 +220,5 @@ func (s *Server) mountRootfs(ctx context.Context, b *sandbox, c *container) (err
 		}
 		layers = []string{empty}
 	}
-	return b.overlay(c.rootfs(), layers, c.upper(), c.workdir())
-}
-
-// containerSpec gathers what the spec depends on, and generates it.
-func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (spec *specs.Spec, err error) {
-	_, span := trace.Start(ctx, "cri: spec")
-	defer func() { _ = trace.End(span, err) }()
-	cfg := c.config()
-	sec := cfg.GetLinux().GetSecurityContext()
-	in := oci.Input{
-		Host: s.host, Config: cfg, Image: c.rec.Image, Rootfs: c.rootfs(), Cgroup: c.rec.Cgroup,
-		Sandbox: b.shared(),
-	}
-	if in.User, err = oci.ResolveUser(sec, c.rec.Image.User, c.rootfs()); err != nil {
-		return nil, err
-	}
-	if in.Mounts, err = s.resolveMounts(b, c); err != nil {
-		return nil, err
-	}
-	if in.Ulimits, err = s.ulimits(b, cfg); err != nil {
-		return nil, err
-	}
-	if in.Devices, err = oci.LookupDevices(cfg.GetDevices()); err != nil {
-		return nil, err
-	}
-	if sec.GetPrivileged() {
-		if in.Host.Devices, err = oci.HostDevices(); err != nil {
-			return nil, err
-		}
-	}
-	if sec.GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_TARGET {
-		if in.Target, err = s.targetPIDNamespace(b, sec.GetNamespaceOptions().GetTargetId()); err != nil {
-			return nil, err
-		}
-	}
-	profile, err := readProfile(sec)
-	if err != nil {
-		return nil, err
-	}
-	spec, err = oci.Spec(in)
-	if err != nil {
-		return nil, invalid("%w", err)
-	}
-	if err := s.injectCDI(spec, cfg); err != nil {
-		return nil, err
-	}
-	if err := s.seccomp.apply(c.runtime, spec, profile); err != nil {
-		return nil, err
-	}
-	return spec, ensureDir(c.rootfs(), spec.Process.Cwd, b.owner())
-}
-
-// shared is what the sandbox's containers get from it.
-func (b *sandbox) shared() oci.Sandbox {
-	o := b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	sh := oci.Sandbox{
-		Namespaces: b.namespaces(),
-		Shm:        b.shmDir(),
-		Etc:        map[string]string{},
-	}
-	if u := b.usernsOptions(); u != nil {
-		sh.IDMapping = specMapping(u.GetUids()) // that of groups is the same
-	}
-	if h, err := b.hostname(); err == nil {
-		sh.Hostname = h
-	}
-	if o.GetIpc() == runtimeapi.NamespaceMode_NODE {
-		sh.Shm = "/dev/shm"
-	}
-	for _, f := range []string{"hosts", "hostname", "resolv.conf"} {
-		sh.Etc["/etc/"+f] = filepath.Join(b.state, f)
-	}
-	return sh
-}
-
-// targetPIDNamespace is that of a container whose processes a debug container sees.
-func (s *Server) targetPIDNamespace(b *sandbox, id string) (string, error) {
-	c, err := s.findContainer(id)
-	if err != nil {
-		return "", fmt.Errorf("target of the PID namespace: %w", err)
-	}
-	if c.rec.SandboxID != b.id {
-		return "", invalid("target container %s is in another pod", id)
-	}
-	if !c.running() {
-		return "", precondition("target container %s does not run", id)
-	}
-	return fmt.Sprintf("/proc/%d/ns/pid", c.current().PID), nil
+	return b.overlay(c.rootfs(), layers, c.upper(), c.workdir(), filepath.Join(c.volumeDir(), "rootfs"))
 }

@@ -130,3 +130,14 @@ func TestDefaultUlimits(t *testing.T) {
 		t.Errorf("limit %q", out)
 	}
 }
+
+// TestRuntimesUnderSystemd: what systemd tells Wherry must not reach the runtimes.
+func TestRuntimesUnderSystemd(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "notify"))
+	eachRuntime(t, func(t *testing.T, n *node) {
+		p := n.pod(sharedPID)
+		if out, _ := p.output(inSharedPID(containerConfig("c", "sh", "-c", "env | grep -c NOTIFY; ls /run"))); out != "0\n" {
+			t.Errorf("the container sees %q", out)
+		}
+	})
+}

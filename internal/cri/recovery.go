@@ -75,6 +75,11 @@ func (b *sandbox) alive() (bool, error) {
 			return false, err
 		}
 	}
+	if b.usernsOptions() != nil {
+		if ok, err := netns.Pinned(netns.Path(b.nsDir(), netns.User)); err != nil || !ok {
+			return false, err
+		}
+	}
 	_, err := os.Stat(b.state)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil

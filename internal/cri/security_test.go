@@ -23,7 +23,10 @@ func number(n int64) *runtimeapi.Int64Value { return &runtimeapi.Int64Value{Valu
 
 // TestSecurityContext runs a script for each setting and looks at what it sees.
 func TestSecurityContext(t *testing.T) {
-	p := newNode(t).pod()
+	eachRuntime(t, func(t *testing.T, n *node) { testSecurityContext(t, n.pod()) })
+}
+
+func testSecurityContext(t *testing.T, p *pod) {
 	profile := filepath.Join(p.dir, "profile.json")
 	p.must(os.WriteFile(profile, []byte(`{"defaultAction":"SCMP_ACT_ALLOW","architectures":["SCMP_ARCH_X86_64"],
 		"syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":28}]}`), 0o600))
@@ -40,6 +43,12 @@ func TestSecurityContext(t *testing.T) {
 		"drop-all-add": {caps, func(s *runtimeapi.LinuxContainerSecurityContext) {
 			s.Capabilities = &runtimeapi.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_ADMIN"}}
 		}, "0000000000001000"},
+		"ambient": {`grep CapAmb /proc/self/status | cut -f2; grep CapEff /proc/self/status | cut -f2`, func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.RunAsUser, s.Capabilities = number(1000), &runtimeapi.Capability{DropCapabilities: []string{"ALL"}, AddAmbientCapabilities: []string{"NET_BIND_SERVICE"}}
+		}, "0000000000000400\n0000000000000400"},
+		"not-ambient": {`grep CapEff /proc/self/status | cut -f2`, func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.RunAsUser, s.Capabilities = number(1000), &runtimeapi.Capability{AddCapabilities: []string{"NET_BIND_SERVICE"}}
+		}, "0000000000000000"},
 		"filter":       {`grep Seccomp: /proc/self/status | cut -f2`, nil, "2"},
 		"filter-works": {`unshare -U true 2>&1 | grep -o 'not permitted'`, nil, "not permitted"},
 		"unconfined": {`grep Seccomp: /proc/self/status | cut -f2`, func(s *runtimeapi.LinuxContainerSecurityContext) {
@@ -62,6 +71,7 @@ func TestSecurityContext(t *testing.T) {
 		"readonly":       {`touch /x 2>&1 | grep -o 'Read-only'; touch /dev/shm/x && echo shm`, func(s *runtimeapi.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true }, "Read-only\nshm"},
 		"masked":         {`cat /proc/kcore | wc -c; cat /proc/timer_list | wc -c; echo 1 > /proc/sys/kernel/sysrq || echo ro`, nil, "0\n0\nro"},
 		"masked-asked":   {`cat /proc/version | wc -c`, func(s *runtimeapi.LinuxContainerSecurityContext) { s.MaskedPaths = []string{"/proc/version"} }, "0"},
+		"readonly-asked": {`touch /home/x 2>&1 | grep -o Read-only; touch /x && echo w`, func(s *runtimeapi.LinuxContainerSecurityContext) { s.ReadonlyPaths = []string{"/home"} }, "Read-only\nw"},
 		"sys-readonly":   {`touch /sys/fs/cgroup/pids/x /sys/kernel/x 2>/dev/null || echo ro`, nil, "ro"},
 		"devices":        {`mknod /tmp/vda b 254 0; cat /tmp/vda 2>&1 | grep -o 'not permitted'; echo x > /dev/null; head -c1 /dev/zero | wc -c`, nil, "not permitted\n1"},
 		"privileged":     {`grep Seccomp: /proc/self/status | cut -f2; ls -d /dev/vda; touch /proc/sys/kernel/pid_max && echo rw`, func(s *runtimeapi.LinuxContainerSecurityContext) { s.Privileged = true }, "0\n/dev/vda\nrw"},

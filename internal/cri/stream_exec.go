@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -74,19 +72,18 @@ func (c *container) execPipes(ctx context.Context, o oci.ExecOptions, in io.Read
 	return code, err
 }
 
-// execTerminal gives the command a terminal, which the runtime makes and passes
-// over a socket.
+// execTerminal gives the command a terminal.
 func (c *container) execTerminal(ctx context.Context, o oci.ExecOptions, in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) (int, error) {
-	console, err := listenConsole()
+	console, err := newConsole(c.runtime, &o)
 	if err != nil {
 		return 0, err
 	}
 	defer console.close()
-	o.Console = console.path
 	e, err := c.runtime.Exec(o)
 	if err != nil {
 		return 0, err
 	}
+	console.started()
 	// The command must be over before this returns, whatever happens to the client.
 	stop := context.AfterFunc(ctx, func() { _ = e.Kill() })
 	defer stop()
@@ -162,58 +159,4 @@ func followResize(sizes <-chan remotecommand.TerminalSize, apply func(remotecomm
 		}
 	}()
 	return func() { close(quit); <-done }
-}
-
-// consoleSocket receives a terminal from an OCI runtime (runtime-spec, console socket).
-type consoleSocket struct {
-	path     string
-	listener *net.UnixListener
-}
-
-func listenConsole() (*consoleSocket, error) {
-	// Socket paths are at most 107 bytes: not below the container's folder.
-	dir, err := os.MkdirTemp("", "wherry-tty-")
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(dir, "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return &consoleSocket{path: path, listener: l}, nil
-}
-
-func (s *consoleSocket) unblock() { _ = s.listener.Close() }
-
-func (s *consoleSocket) close() {
-	_ = s.listener.Close()
-	_ = os.RemoveAll(filepath.Dir(s.path))
-}
-
-// accept waits for the runtime and takes the terminal from its message.
-func (s *consoleSocket) accept() (*os.File, error) {
-	conn, err := s.listener.AcceptUnix()
-	if err != nil {
-		return nil, fmt.Errorf("wait for the terminal: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
-	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := conn.ReadMsgUnix(buf, oob)
-	if err != nil {
-		return nil, fmt.Errorf("receive the terminal: %w", err)
-	}
-	msgs, err := unix.ParseSocketControlMessage(oob[:n])
-	if err != nil || len(msgs) == 0 {
-		return nil, errors.Join(errors.New("the runtime sent no terminal"), err)
-	}
-	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil || len(fds) == 0 {
-		return nil, errors.Join(errors.New("the runtime sent no terminal"), err)
-	}
-	unix.CloseOnExec(fds[0])
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fds[0]), "terminal"), nil
 }

@@ -70,7 +70,10 @@ type sizes chan *remotecommand.TerminalSize
 func (s sizes) Next() *remotecommand.TerminalSize { return <-s }
 
 func TestExecTerminal(t *testing.T) {
-	p := newNode(t).pod()
+	eachRuntime(t, func(t *testing.T, n *node) { testExecTerminal(t, n.pod()) })
+}
+
+func testExecTerminal(t *testing.T, p *pod) {
 	id := p.start(containerConfig("main", "sleep", "1000"))
 	queue := make(sizes, 1)
 	queue <- &remotecommand.TerminalSize{Width: 123, Height: 45}

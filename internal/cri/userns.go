@@ -41,6 +41,9 @@ func checkUserns(o *runtimeapi.NamespaceOption) error {
 	case u.GetMode() != runtimeapi.NamespaceMode_POD:
 		return invalid("unsupported user namespace mode: %s; it is POD or NODE", u.GetMode())
 	}
+	if o.GetPid() == runtimeapi.NamespaceMode_NODE || o.GetIpc() == runtimeapi.NamespaceMode_NODE {
+		return invalid("a pod with a user namespace cannot have the machine's PID or IPC namespace")
+	}
 	for kind, ms := range map[string][]*runtimeapi.IDMapping{"uids": u.GetUids(), "gids": u.GetGids()} {
 		if err := checkMapping(kind, ms); err != nil {
 			return err

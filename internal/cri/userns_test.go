@@ -154,3 +154,25 @@ func TestUserNamespacesThatCannotBe(t *testing.T) {
 		t.Errorf("a container in another namespace: %v", err)
 	}
 }
+
+// TestUserNamespaceOnTheHostNetwork: KEP-5607.
+func TestUserNamespaceOnTheHostNetwork(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, n *node) {
+		onHost := func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE }
+		p := n.pod(withUserns, func(c *runtimeapi.PodSandboxConfig) { onHost(c.Linux.SecurityContext.NamespaceOptions) })
+		cfg := containerConfig("c", "sh", "-c", `readlink /proc/self/ns/net; ls -d /sys/class/net/lo; touch /sys/x 2>&1 | grep -o Read-only; cat /proc/self/uid_map | tr -s ' '`)
+		onHost(cfg.Linux.SecurityContext.NamespaceOptions)
+		own, err := os.Readlink("/proc/self/ns/net")
+		n.must(err)
+		out, st := p.output(cfg)
+		if want := fmt.Sprintf("%s\n/sys/class/net/lo\nRead-only\n 0 %d 65536\n", own, firstID); out != want {
+			t.Errorf("%q, want %q (%s)", out, want, logText(t, st.GetLogPath(), "stderr"))
+		}
+		bad := n.podConfig(withUserns, func(c *runtimeapi.PodSandboxConfig) {
+			c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_NODE
+		})
+		if _, err := n.run.RunPodSandbox(t.Context(), bad, ""); err == nil || !strings.Contains(err.Error(), "PID or IPC") {
+			t.Errorf("the machine's PID namespace: %v", err)
+		}
+	})
+}

@@ -143,14 +143,16 @@ func (s *Server) imageVolume(b *sandbox, c *container, m *runtimeapi.Mount, plac
 			return "", err
 		}
 	}
-	if err := b.overlay(place, append(layers, empty), "", ""); err != nil {
+	if err := b.overlay(place, append(layers, empty), "", "", place+".lower"); err != nil {
 		return "", err
 	}
 	return subPath(place, m.GetImageSubPath())
 }
 
 // overlay mounts folders, their owners translated for pods with a user namespace.
-func (b *sandbox) overlay(dst string, lower []string, upper, work string) error {
+// scratch lies in a container's volumeDir, so that what a crash leaves mounted there is
+// unmounted before anything is deleted: it is the image's layers.
+func (b *sandbox) overlay(dst string, lower []string, upper, work, scratch string) error {
 	userns, err := b.openUserns()
 	if err != nil {
 		return err
@@ -159,7 +161,15 @@ func (b *sandbox) overlay(dst string, lower []string, upper, work string) error 
 		return mount.Overlay(dst, lower, upper, work)
 	}
 	defer func() { _ = userns.Close() }()
-	return mount.OverlayIDMapped(dst, lower, upper, work, dst+".lower", userns)
+	copies, err := mount.CopyAll(lower, scratch, userns)
+	if err != nil {
+		return err
+	}
+	failpoint("layers-translated")
+	if err := mount.Overlay(dst, copies, upper, work); err != nil {
+		return err
+	}
+	return mount.RemoveCopies(scratch)
 }
 
 // subPath finds a folder or file in an image, without following a link out of it.

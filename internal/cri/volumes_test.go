@@ -1,6 +1,8 @@
 package cri
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -69,5 +71,34 @@ func TestImageVolumesThatCannotBe(t *testing.T) {
 		if err == nil || status.Code(err) != c.code || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s %q", name, err, c.code, c.want)
 		}
+	}
+}
+
+// TestKillWithVolumesMounted: what a killed runtime leaves mounted is unmounted before
+// its folder is deleted, or an image's layers and the pod's volumes would go with it.
+func TestKillWithVolumesMounted(t *testing.T) {
+	for _, step := range []string{"layers-translated", "container-rootfs", "container-cgroup", "container-created"} {
+		t.Run(step, func(t *testing.T) {
+			n := newNode(t)
+			volume := filepath.Join(n.dir, "vol")
+			n.must(os.MkdirAll(volume, 0o755))
+			n.must(os.WriteFile(filepath.Join(volume, "file"), []byte("precious"), 0o600))
+			cfg := n.podConfig(withUserns)
+			id, err := n.run.RunPodSandbox(t.Context(), cfg, "")
+			n.must(err)
+			create := containerConfig("c", "sh", "-c", "cat /vol/file; ls -d /image/bin/busybox")
+			create.Mounts = []*runtimeapi.Mount{
+				imageMount("/image", "busybox:latest", ""),
+				{ContainerPath: "/vol", HostPath: volume, UidMappings: mapped(65536), GidMappings: mapped(65536)},
+			}
+			n.killedAt(step, job{Verb: "create", Sandbox: id}, cfg, create)
+			if doc, err := os.ReadFile(filepath.Join(volume, "file")); err != nil || string(doc) != "precious" {
+				t.Fatalf("the volume: %q, %v", doc, err)
+			}
+			p := &pod{n, id, cfg}
+			if out, st := p.output(create); out != "precious/image/bin/busybox\n" {
+				t.Errorf("repeated: %q (%s)", out, logText(t, st.GetLogPath(), "stderr"))
+			}
+		})
 	}
 }

@@ -78,24 +78,19 @@ func RemoveCopies(dir string) error {
 	return RemoveTree(dir)
 }
 
-// OverlayIDMapped is Overlay with the owners in the lower folders translated (Linux
-// 5.19). The translated ones are mounted below scratch, which is made, for as long as
-// it takes to mount the overlay.
-func OverlayIDMapped(dst string, lower []string, upper, work, scratch string, userns *os.File) (err error) {
-	defer func() {
-		if rerr := RemoveTree(scratch); err == nil {
-			err = rerr
+// CopyAll makes private copies of folders below scratch, which is made, their owners
+// translated: lower folders for an overlay (Linux 5.19). Once that is mounted the
+// copies can go, by RemoveCopies.
+func CopyAll(dirs []string, scratch string, userns *os.File) ([]string, error) {
+	copies := make([]string, len(dirs))
+	for i, d := range dirs {
+		copies[i] = filepath.Join(scratch, strconv.Itoa(i))
+		if err := os.MkdirAll(copies[i], 0o711); err != nil {
+			return nil, err
 		}
-	}()
-	mapped := make([]string, len(lower))
-	for i, l := range lower {
-		mapped[i] = filepath.Join(scratch, strconv.Itoa(i))
-		if err := os.MkdirAll(mapped[i], 0o711); err != nil {
-			return err
-		}
-		if err := Copy(l, mapped[i], userns, true); err != nil {
-			return err
+		if err := Copy(d, copies[i], userns, true); err != nil {
+			return nil, err
 		}
 	}
-	return Overlay(dst, mapped, upper, work)
+	return copies, nil
 }

@@ -15,12 +15,29 @@ import (
 type Device struct {
 	specs.LinuxDevice
 	Access string
+	Source string // path on the host
 }
 
-func nodes(ds []Device) []specs.LinuxDevice {
+// nodes are made by the runtime, but in a user namespace, where nobody can.
+func (in Input) nodes() []specs.LinuxDevice {
+	if in.Sandbox.IDMapping != nil {
+		return nil
+	}
 	var out []specs.LinuxDevice
-	for _, d := range ds {
+	for _, d := range in.devices() {
 		out = append(out, d.LinuxDevice)
+	}
+	return out
+}
+
+// deviceMounts are the host's nodes for a container in a user namespace.
+func (in Input) deviceMounts() []specs.Mount {
+	if in.Sandbox.IDMapping == nil {
+		return nil
+	}
+	var out []specs.Mount
+	for _, d := range in.devices() {
+		out = append(out, specs.Mount{Destination: d.Path, Type: "bind", Source: d.Source, Options: []string{"bind", "rprivate", "nosuid", "noexec"}})
 	}
 	return out
 }
@@ -112,7 +129,7 @@ func devicesAt(host, inside string) ([]Device, error) {
 		if err != nil {
 			return err
 		}
-		all = append(all, Device{device(filepath.Join(inside, rel), st), "rwm"})
+		all = append(all, Device{device(filepath.Join(inside, rel), st), "rwm", p})
 		return nil
 	})
 	return all, err

@@ -32,7 +32,9 @@ type ExecOptions struct {
 	Stdin   *os.File // nil is /dev/null
 	Stdout  *os.File // not with a terminal
 	Stderr  *os.File // not with a terminal
-	Console string   // unix socket that receives the terminal, with Process.Terminal
+	// With Process.Terminal one of these, as SendsConsole says:
+	Console  string   // unix socket that receives the terminal
+	Terminal *os.File // in which the runtime stands
 }
 
 // Exec starts a command in a running container. The runtime process that it becomes
@@ -66,6 +68,10 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	}
 	if o.Stderr != nil {
 		e.cmd.Stderr = o.Stderr
+	}
+	if o.Terminal != nil {
+		e.cmd.Stdin, e.cmd.Stdout, e.cmd.Stderr = o.Terminal, o.Terminal, o.Terminal
+		e.cmd.SysProcAttr.Setctty = true // of its standard input
 	}
 	p := placement{}
 	if r.own {

@@ -3,6 +3,7 @@ package oci
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -44,7 +45,9 @@ func (r *Runtime) readFeatures(ctx context.Context) Features {
 	}
 	ctx, cancel := context.WithTimeout(ctx, featuresTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, r.Path, append(slices.Clone(r.Options), "features")...).Output()
+	cmd := exec.CommandContext(ctx, r.Path, append(slices.Clone(r.Options), "features")...)
+	cmd.Env = cleanEnv(os.Environ())
+	out, err := cmd.Output()
 	if err != nil {
 		klog.FromContext(ctx).Info("An OCI runtime does not tell its features: no user namespaces, no recursive read-only mounts", "handler", r.Name, "reason", err)
 		return Features{}

@@ -24,7 +24,7 @@ func (in Input) mounts() []specs.Mount {
 		own[filepath.Clean(m.GetContainerPath())] = true
 	}
 	var all []specs.Mount
-	for _, m := range slices.Concat(in.systemMounts(), in.sandboxMounts()) {
+	for _, m := range slices.Concat(in.systemMounts(), in.deviceMounts(), in.sandboxMounts()) {
 		if !own[m.Destination] {
 			all = append(all, m)
 		}
@@ -52,6 +52,14 @@ func (in Input) systemMounts() []specs.Mount {
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", sys}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", cgroup}},
+	}
+	if in.Sandbox.IDMapping != nil && in.Sandbox.Namespaces[specs.NetworkNamespace] == "" {
+		// Only who owns the network namespace may mount a sysfs; the machine's is shown instead.
+		for i := range m {
+			if m[i].Destination == "/sys" {
+				m[i] = specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys", Options: []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", sys}}
+			}
+		}
 	}
 	return m
 }

@@ -62,6 +62,16 @@ func NewRuntime(ctx context.Context, r Runtime) (*Runtime, error) {
 // OwnsCgroups tells whether the caller has to make the container's group.
 func (r *Runtime) OwnsCgroups() bool { return r.own }
 
+// LimitsHugePages tells whether the runtime, or the caller in its place, finds the
+// controller of huge pages. runc on a hybrid machine does not look into the v2 tree.
+func (r *Runtime) LimitsHugePages() bool {
+	return r.own || r.tree.Mode() == cgroup.V2 || r.tree.HasV1("hugetlb")
+}
+
+// SendsConsole tells how a command in a container gets a terminal: crun sends its end
+// over ExecOptions.Console, runc wants ExecOptions.Terminal.
+func (r *Runtime) SendsConsole() bool { return r.crun }
+
 // BPFAnnotation has a compiled seccomp program for crun, in base64.
 const BPFAnnotation = "run.oci.seccomp_bpf_data"
 
@@ -126,7 +136,7 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	var out bytes.Buffer
 	cmd := exec.Command(r.Conmon, args...) //nolint:noctx // outlives the call
 	cmd.Dir = b.Dir
-	cmd.Env = append(monitorEnv(os.Environ()), "_OCI_SYNCPIPE=3")
+	cmd.Env = append(cleanEnv(os.Environ()), "_OCI_SYNCPIPE=3")
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
@@ -152,15 +162,6 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	return pid, nil
 }
 
-// monitorEnv is our environment without what systemd told us alone. The variables
-// must not be there at all: an empty NOTIFY_SOCKET makes crun mount a socket over
-// the container's root.
-func monitorEnv(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
-		return strings.HasPrefix(v, "LISTEN_FDS=") || strings.HasPrefix(v, "LISTEN_PID=") || strings.HasPrefix(v, "NOTIFY_SOCKET=")
-	})
-}
-
 // monitorPlacement puts conmon beside the containers. Where the groups are ours, it
 // is born in the container's one of the v2 tree, for a shell can join only the v1
 // ones cheaply; on such machines the v2 tree limits nothing but huge pages.
@@ -171,10 +172,11 @@ func (r *Runtime) monitorPlacement(b Bundle) placement {
 	return placement{tasks: r.Home, clone: r.Home}
 }
 
-// cleanEnv drops what systemd says to Wherry alone: a runtime would pass it on to
-// the container, and crun mounts its notify socket there.
+// cleanEnv is the environment without what systemd says to Wherry alone. A runtime
+// would pass it on: crun mounts its notify socket over the container's root, even one
+// of an empty name, and runc listens on one of its own.
 func cleanEnv(env []string) []string {
-	return slices.DeleteFunc(env, func(e string) bool {
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		return strings.HasPrefix(e, "NOTIFY_SOCKET=") || strings.HasPrefix(e, "LISTEN_")
 	})
 }
@@ -343,6 +345,7 @@ func (r *Runtime) Delete(ctx context.Context, b Bundle) error {
 // run executes a verb of the runtime.
 func (r *Runtime) run(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.Path, append(r.globalArgs(), args...)...)
+	cmd.Env = cleanEnv(os.Environ())
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {

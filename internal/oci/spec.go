@@ -57,6 +57,8 @@ type Input struct {
 	Mounts  []ResolvedMount
 	Devices []Device // of Config.Devices, looked up on the host
 	Ulimits []specs.POSIXRlimit
+	// AppArmor names a profile that the kernel has; "" is none.
+	AppArmor string
 }
 
 // Spec generates the runtime-spec of a container.
@@ -80,7 +82,7 @@ func Spec(in Input) (*specs.Spec, error) {
 			CgroupsPath:       in.Cgroup,
 			RootfsPropagation: rootfsPropagation(in.Mounts),
 			Resources:         in.resources(),
-			Devices:           nodes(in.devices()),
+			Devices:           in.nodes(),
 			UIDMappings:       in.Sandbox.IDMapping,
 			GIDMappings:       in.Sandbox.IDMapping,
 		},
@@ -116,6 +118,7 @@ func (in Input) process() (*specs.Process, error) {
 		NoNewPrivileges: sec.GetNoNewPrivs(),
 		OOMScoreAdj:     &oom,
 		Rlimits:         in.Ulimits,
+		ApparmorProfile: in.AppArmor,
 	}, nil
 }
 

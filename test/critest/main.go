@@ -46,6 +46,13 @@ func run(ctx context.Context, wherry, critest string, args []string, log string)
 		return false, err
 	}
 	defer func() { err = errors.Join(err, n.close(context.WithoutCancel(ctx))) }()
+	if wantsBenchmark(args) {
+		settings, err := n.benchmarkArgs()
+		if err != nil {
+			return false, err
+		}
+		args = append(settings, args...)
+	}
 	report := filepath.Join(dir, "report.json")
 	if err := n.critest(ctx, critest, report, args, log); err != nil {
 		return false, err
@@ -54,7 +61,7 @@ func run(ctx context.Context, wherry, critest string, args []string, log string)
 	if err != nil {
 		return false, err
 	}
-	return suite.print(os.Stdout), nil
+	return suite.print(os.Stdout), n.printBenchmarks(os.Stdout)
 }
 
 // critest runs the specs. Failed ones are in the report, not in the error.

@@ -76,7 +76,8 @@ func serve(ctx context.Context, slot **http.Server, h http.Handler, secure *tls.
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	// A client that is cut off, as critest's timeouts do, is no news.
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	*slot = srv
 	go func() {
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -73,7 +73,7 @@ func (s *suite) print(w io.Writer) (ok bool) {
 			continue
 		case failed:
 			ok = false
-			fmt.Fprintf(w, "FAIL %s: %s\n", sp.name(), sp.Failure.Message)
+			fmt.Fprintf(w, "FAIL %s: %.400s\n", sp.name(), strings.Join(strings.Fields(sp.Failure.Message), " "))
 		case sp.State == "skipped" && message != "": // without a message the focus left it out
 			fmt.Fprintf(w, "SKIP %s: %s\n", sp.name(), message)
 		case sp.State == "passed":
