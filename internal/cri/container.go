@@ -72,6 +72,7 @@ type container struct {
 	runtime *oci.Runtime
 
 	op      sync.Mutex    // serialises start, update and remove
+	ctl     sync.Mutex    // serialises commands to conmon
 	exited  chan struct{} // closed when it has ended and its status says so
 	cleaned chan struct{} // closed when nothing of it is mounted or running any more
 
