@@ -131,6 +131,7 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 	if err := os.MkdirAll(c.root, 0o711); err != nil {
 		return err
 	}
+	failpoint("container-folder")
 	if err := saveRecord(c.recordPath(), c.rec); err != nil {
 		return err
 	}
@@ -149,6 +150,7 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 	if err := c.bundle.WriteSpec(spec); err != nil {
 		return err
 	}
+	failpoint("container-spec")
 	if c.runtime.OwnsCgroups() {
 		if err := s.makeCgroup(ctx, c, spec.Linux.Resources); err != nil {
 			return err
@@ -163,6 +165,7 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 	if err := s.ociCreate(ctx, c, spec.Process.User); err != nil {
 		return err
 	}
+	failpoint("container-status")
 	return c.releaseVolumes()
 }
 
@@ -207,6 +210,7 @@ func (s *Server) mountRootfs(ctx context.Context, b *sandbox, c *container) (err
 			return err
 		}
 	}
+	failpoint("container-folders")
 	if err := os.Chown(c.upper(), b.owner(), b.owner()); err != nil { // it is the container's /
 		return err
 	}

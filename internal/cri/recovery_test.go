@@ -65,7 +65,7 @@ func (n *node) podIP(id string) string {
 }
 
 // checkLines wants "line 1", "line 2" … without a gap.
-func checkLines(t *testing.T, text string) {
+func checkLines(t testing.TB, text string) {
 	t.Helper()
 	i := 0
 	for line := range strings.Lines(text) {
