@@ -74,6 +74,10 @@ func child(ctx context.Context, doc string) error {
 		_, err = r.CreateContainer(ctx, j.Sandbox, &create, &pod)
 	case "start":
 		err = r.StartContainer(ctx, j.ID)
+	case "stop container":
+		err = r.StopContainer(ctx, j.ID, 60)
+	case "kill container":
+		err = r.StopContainer(ctx, j.ID, 0)
 	case "remove container":
 		err = r.RemoveContainer(ctx, j.ID)
 	case "stop":
@@ -81,9 +85,27 @@ func child(ctx context.Context, doc string) error {
 	case "remove":
 		err = r.RemovePodSandbox(ctx, j.Sandbox)
 	default:
-		err = fmt.Errorf("unknown verb %s", j.Verb)
+		return fmt.Errorf("unknown verb %s", j.Verb)
+	}
+	if err == nil { // what it goes on with in the background
+		err = s.settled(ctx)
 	}
 	return err
+}
+
+// settled waits until nothing is left to do for containers that have ended.
+func (s *Server) settled(ctx context.Context) error {
+	for _, c := range s.containers {
+		if !c.ended() {
+			continue
+		}
+		select {
+		case <-c.cleaned:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // killedAt runs the job in a child that is killed at the step.
@@ -111,31 +133,40 @@ func (n *node) killedAt(step string, j job, pod *runtimeapi.PodSandboxConfig, cr
 }
 
 func TestKillBetweenAnyTwoSteps(t *testing.T) {
-	steps := []struct{ step, verb string }{
-		{"sandbox-recorded", "run"}, {"sandbox-namespaces", "run"}, {"sandbox-network", "run"}, {"sandbox-init", "run"},
-		{"container-recorded", "create"}, {"container-rootfs", "create"}, {"container-cgroup", "create"}, {"container-created", "create"},
-		{"start-intended", "start"}, {"start-done", "start"},
-		{"remove-released", "remove container"},
-		{"release-network", "stop"}, {"release-namespaces", "stop"},
-		{"clear-state", "remove"},
-	}
-	for _, s := range steps {
-		t.Run(s.step, func(t *testing.T) {
-			n := newNode(t)
-			witness := n.pod() // must not notice anything
-			runs := witness.sh("runs", `i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done`)
-			started := n.status(runs).StartedAt
-			n.repeat(s.step, s.verb)
-			st := n.status(runs)
-			if st.State != runtimeapi.ContainerState_CONTAINER_RUNNING || st.StartedAt != started {
-				t.Errorf("the witness: %+v", st)
-			}
-			if out := n.exec(runs, "echo", "alive"); out != "alive\n" {
-				t.Errorf("exec in the witness: %q", out)
-			}
-			n.must(n.run.StopContainer(t.Context(), runs, 0))
-			checkLines(t, logText(t, st.LogPath, "stdout"))
-		})
+	for verb, steps := range map[string][]string{
+		"run": {
+			"sandbox-folder", "sandbox-recorded", "sandbox-files", "sandbox-namespaces", "sandbox-network", "conmon-started", "sandbox-init", "sandbox-ready",
+		},
+		"create": {
+			"container-folder", "container-recorded", "container-folders", "container-rootfs", "container-spec", "container-cgroup",
+			"conmon-started", "container-created", "container-status",
+		},
+		"start":            {"start-intended", "start-done", "start-recorded"},
+		"stop container":   {"stop-signalled", "exit-read", "exit-recorded", "release-mounts", "release-runtime"},
+		"kill container":   {"stop-kill", "stop-killed", "exit-read"},
+		"remove container": {"remove-released", "remove-exit", "remove-bundle"},
+		"stop":             {"release-init", "release-network", "release-namespaces", "sandbox-stopped"},
+		"remove":           {"clear-released", "clear-state"},
+	} {
+		for _, step := range steps {
+			t.Run(verb+" "+step, func(t *testing.T) {
+				t.Parallel()
+				n := newNode(t)
+				witness := n.pod() // must not notice anything
+				runs := witness.sh("runs", `i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done`)
+				started := n.status(runs).StartedAt
+				n.repeat(step, verb)
+				st := n.status(runs)
+				if st.State != runtimeapi.ContainerState_CONTAINER_RUNNING || st.StartedAt != started {
+					t.Errorf("the witness: %+v", st)
+				}
+				if out := n.exec(runs, "echo", "alive"); out != "alive\n" {
+					t.Errorf("exec in the witness: %q", out)
+				}
+				n.must(n.run.StopContainer(t.Context(), runs, 0))
+				checkLines(t, logText(t, st.LogPath, "stdout"))
+			})
+		}
 	}
 }
 
@@ -145,7 +176,7 @@ func (n *node) repeat(step, verb string) {
 	n.t.Helper()
 	ctx := n.t.Context()
 	cfg := n.podConfig(sharedPID)
-	c := inSharedPID(containerConfig("c", "sh", "-c", "echo line 1; sleep 1000"))
+	c := inSharedPID(containerConfig("c", "sh", "-c", "trap 'echo line 2; exit 7' TERM; echo line 1; sleep 1000 & wait"))
 	var err error
 	j := job{Verb: verb}
 	if verb == "run" {
@@ -164,13 +195,15 @@ func (n *node) repeat(step, verb string) {
 	if n.status(j.ID).State == runtimeapi.ContainerState_CONTAINER_CREATED {
 		n.must(n.run.StartContainer(ctx, j.ID))
 	}
-	if st := n.status(j.ID); st.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+	st := n.status(j.ID)
+	if st.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		n.t.Errorf("after the start: %+v", st)
 	}
 	if out := n.exec(j.ID, "hostname"); out != cfg.Hostname+"\n" {
 		n.t.Errorf("hostname %q", out)
 	}
-	n.must(n.run.StopContainer(ctx, j.ID, 0))
+	waitFor(n.t, "the first line", func() bool { return logText(n.t, st.LogPath, "stdout") != "" })
+	n.repeatStop(step, j, cfg, c)
 	if verb == "remove container" {
 		n.killedAt(step, j, cfg, c)
 	}
@@ -188,5 +221,29 @@ func (n *node) repeat(step, verb string) {
 	}
 	if cs, _ := n.run.ListContainers(ctx, nil); len(cs) != 1 {
 		n.t.Errorf("containers left: %v", cs)
+	}
+}
+
+// repeatStop is that for the end of the container, whose exit code and log must be
+// what they would have been without the kill.
+func (n *node) repeatStop(step string, j job, cfg *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) {
+	n.t.Helper()
+	code, lines, grace := int32(7), 2, int64(60)
+	switch j.Verb {
+	case "stop container":
+		n.killedAt(step, j, cfg, c)
+	case "kill container":
+		code, lines, grace = 137, 1, 0
+		n.killedAt(step, j, cfg, c)
+	}
+	n.must(n.run.StopContainer(n.t.Context(), j.ID, grace))
+	st := n.status(j.ID)
+	if st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != code || st.Reason != reasonError || st.FinishedAt < st.StartedAt {
+		n.t.Errorf("after the stop: %+v", st)
+	}
+	text := logText(n.t, st.LogPath, "stdout")
+	checkLines(n.t, text)
+	if strings.Count(text, "\n") != lines {
+		n.t.Errorf("the log: %q", text)
 	}
 }

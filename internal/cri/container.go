@@ -72,12 +72,14 @@ type container struct {
 	runtime *oci.Runtime
 
 	op      sync.Mutex    // serialises start, update and remove
+	ctl     sync.Mutex    // serialises commands to conmon
 	exited  chan struct{} // closed when it has ended and its status says so
 	cleaned chan struct{} // closed when nothing of it is mounted or running any more
 
-	mu      sync.Mutex // guards status and removed
+	mu      sync.Mutex // guards status, removed and killAt
 	status  containerStatus
 	removed bool
+	killAt  time.Time // end of the time that a stop gave it
 
 	execs sync.WaitGroup // commands running in it
 }

@@ -134,6 +134,7 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 	if err := os.MkdirAll(c.root, 0o711); err != nil {
 		return err
 	}
+	failpoint("container-folder")
 	if err := saveRecord(c.recordPath(), c.rec); err != nil {
 		return err
 	}
@@ -152,6 +153,7 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 	if err := c.bundle.WriteSpec(spec); err != nil {
 		return err
 	}
+	failpoint("container-spec")
 	if c.runtime.OwnsCgroups() {
 		if err := s.makeCgroup(ctx, c, spec.Linux.Resources); err != nil {
 			return err
@@ -166,6 +168,7 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 	if err := s.ociCreate(ctx, c, spec.Process.User); err != nil {
 		return err
 	}
+	failpoint("container-status")
 	return c.releaseVolumes()
 }
 
@@ -210,6 +213,7 @@ func (s *Server) mountRootfs(ctx context.Context, b *sandbox, c *container) (err
 			return err
 		}
 	}
+	failpoint("container-folders")
 	if err := os.Chown(c.upper(), b.owner(), b.owner()); err != nil { // it is the container's /
 		return err
 	}

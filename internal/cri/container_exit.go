@@ -79,6 +79,7 @@ func (s *Server) finish(ctx context.Context, c *container) {
 	if err != nil {
 		log.Error(err, "Finding out how the container ended")
 	}
+	failpoint("exit-read")
 	if err := c.update(func(st *containerStatus) {
 		st.EndedAt, st.ExitCode, st.Reason, st.Message = nanos(end.at), end.code, end.reason, end.message
 	}); err != nil {
@@ -87,6 +88,7 @@ func (s *Server) finish(ctx context.Context, c *container) {
 		c.status.EndedAt, c.status.ExitCode, c.status.Reason, c.status.Message = nanos(end.at), end.code, end.reason, end.message
 		c.mu.Unlock()
 	}
+	failpoint("exit-recorded")
 	close(c.exited)
 	if b := s.sandboxOf(c); b != nil {
 		s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
@@ -189,8 +191,10 @@ func (s *Server) releaseContainer(ctx context.Context, c *container) (err error)
 	if err := errors.Join(c.releaseVolumes(), mount.Unmount(c.rootfs())); err != nil {
 		return err
 	}
+	failpoint("release-mounts")
 	if err := c.runtime.Delete(ctx, c.bundle); err != nil {
 		return err
 	}
+	failpoint("release-runtime")
 	return cgroup.Remove(c.rec.Cgroup)
 }

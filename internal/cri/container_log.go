@@ -6,14 +6,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/oci"
 )
 
 // ReopenContainerLog has conmon write to a new file at the log's path, after a
-// rotation has moved the old one away. It returns once the file is there.
+// rotation has moved the old one away. When it returns, every later line goes to the
+// new file. When it fails, conmon still writes to the file that was moved, which can
+// get its name back. Without a rotation there is nothing to do.
 func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if err != nil {
@@ -31,41 +36,185 @@ func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenC
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
 
+// reopenCommand tells conmon to open LOG.tmp and to rename it to LOG: whatever is
+// there then is lost, so it is never sent twice, and not while conmon's own file has
+// that name.
+const reopenCommand = "2 0 0\n"
+
 func (c *container) reopenLog(ctx context.Context) error {
-	w, err := fsnotify.NewWatcher()
+	c.ctl.Lock()
+	defer c.ctl.Unlock()
+	before, err := os.Stat(c.rec.Log)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		mine, err := c.writesTo(before)
+		if err != nil || mine {
+			return err
+		}
+		if before.Size() > 0 {
+			return precondition("%s is not the container's own file, and not empty; move it away first", c.rec.Log)
+		}
+	}
+	moved, err := watchFolder(filepath.Dir(c.rec.Log))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = w.Close() }()
-	if err := w.Add(filepath.Dir(c.rec.Log)); err != nil {
+	defer moved.close()
+	fifo, err := c.openControl(ctx)
+	if err != nil {
 		return err
 	}
-	if err := c.control("2 0 0\n"); err != nil {
+	defer func() { _ = unix.Close(fifo) }()
+	// conmon ends, and with it the container, when it cannot make the file, on a full
+	// disk for example: it gets one that is there already.
+	tmp := c.rec.Log + ".tmp"
+	if err := os.WriteFile(tmp, nil, 0o600); err != nil {
 		return err
 	}
+	if err := c.swapLog(ctx, fifo, moved, before); err != nil {
+		if rerr := os.Remove(tmp); !errors.Is(rerr, os.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
+		return err
+	}
+	return nil
+}
+
+// swapLog sends the command and waits until another file than before has the log's name.
+func (c *container) swapLog(ctx context.Context, fifo int, moved *folderWatch, before os.FileInfo) error {
+	if _, err := unix.Write(fifo, []byte(reopenCommand)); err != nil {
+		return fmt.Errorf("write to the control FIFO of conmon: %w", err)
+	}
+	done := ctx.Done()
 	for {
-		if _, err := os.Stat(c.rec.Log); !errors.Is(err, os.ErrNotExist) {
+		now, err := os.Stat(c.rec.Log)
+		if err == nil && (before == nil || !os.SameFile(before, now)) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 		select {
-		case <-w.Events:
-		case err := <-w.Errors:
-			return err
+		case <-moved.events:
 		case <-c.exited:
-			return errors.New("the container has ended")
-		case <-ctx.Done():
-			return ctx.Err()
+			return precondition("the container has ended")
+		case <-done:
+			if c.takeBack() {
+				return ctx.Err()
+			}
+			done = nil // conmon is at it: it can only be waited for
 		}
 	}
 }
 
-// control writes a line to conmon's control FIFO; without a reader there is no conmon.
-func (c *container) control(line string) error {
+// takeBack removes a command that conmon has not read yet: the caller that gave up
+// will give the log its name back, and conmon must not replace it then.
+func (c *container) takeBack() bool {
+	fd, err := unix.Open(c.bundle.ControlFIFO(), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	n, err := unix.Read(fd, make([]byte, len(reopenCommand)))
+	return err == nil && n == len(reopenCommand)
+}
+
+// writesTo tells whether conmon has the file open.
+func (c *container) writesTo(file os.FileInfo) (bool, error) {
+	pid, err := oci.ReadPID(c.bundle.MonitorPIDFile())
+	if err != nil {
+		return false, err
+	}
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		return false, err
+	}
+	for _, fd := range fds {
+		if open, err := os.Stat(filepath.Join(dir, fd.Name())); err == nil && os.SameFile(open, file) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// resize tells conmon the size of the terminal.
+func (c *container) resize(ctx context.Context, rows, cols uint16) error {
+	c.ctl.Lock()
+	defer c.ctl.Unlock()
+	fifo, err := c.openControl(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Write(fifo, fmt.Appendf(nil, "1 %d %d\n", rows, cols))
+	return errors.Join(err, unix.Close(fifo))
+}
+
+// openControl opens conmon's control FIFO once conmon has read the command before:
+// of two in one read it would carry out the first one twice. The kernel tells nobody
+// that a FIFO has become empty, and it nearly always is.
+func (c *container) openControl(ctx context.Context) (int, error) {
 	fd, err := unix.Open(c.bundle.ControlFIFO(), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("open the control FIFO of conmon: %w", err)
+		return -1, fmt.Errorf("open the control FIFO of conmon: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), c.bundle.ControlFIFO())
-	_, err = f.WriteString(line)
-	return errors.Join(err, f.Close())
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		n, err := unix.IoctlGetInt(fd, unix.TIOCINQ) // FIONREAD
+		if err == nil && n == 0 {
+			return fd, nil
+		}
+		if err != nil {
+			return -1, errors.Join(err, unix.Close(fd))
+		}
+		select {
+		case <-time.After(pause):
+		case <-c.exited:
+			return -1, errors.Join(precondition("the container has ended"), unix.Close(fd))
+		case <-ctx.Done():
+			return -1, errors.Join(ctx.Err(), unix.Close(fd))
+		}
+	}
+}
+
+// folderWatch tells that a file was renamed into a folder, and, unlike fsnotify, not
+// of every line that is written there.
+type folderWatch struct {
+	f      *os.File
+	events chan struct{} // capacity 1
+	ended  chan struct{}
+}
+
+func watchFolder(dir string) (*folderWatch, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", dir, err)
+	}
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_MOVED_TO); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch %s: %w", dir, err), unix.Close(fd))
+	}
+	w := &folderWatch{f: os.NewFile(uintptr(fd), "inotify"), events: make(chan struct{}, 1), ended: make(chan struct{})}
+	go w.run()
+	return w, nil
+}
+
+func (w *folderWatch) run() {
+	defer close(w.ended)
+	buf := make([]byte, 4096)
+	for {
+		if _, err := w.f.Read(buf); err != nil {
+			return // closed
+		}
+		select {
+		case w.events <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (w *folderWatch) close() {
+	_ = w.f.Close()
+	<-w.ended
 }

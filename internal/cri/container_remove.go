@@ -66,7 +66,7 @@ func (s *Server) removeContainer(ctx context.Context, c *container) (err error) 
 // clearContainer removes every trace of a container, whatever state a failure or a
 // crash left it in. The record goes last.
 func (s *Server) clearContainer(ctx context.Context, c *container) error {
-	if err := killBundle(c.bundle); err != nil {
+	if err := s.killBundle(c.bundle, c.current().PID == 0); err != nil {
 		return err
 	}
 	if err := s.releaseContainer(ctx, c); err != nil {
@@ -76,36 +76,70 @@ func (s *Server) clearContainer(ctx context.Context, c *container) error {
 	if err := os.Remove(c.bundle.ExitFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	failpoint("remove-exit")
 	if ok, err := mount.Mounted(c.rootfs()); err != nil || ok {
 		return errors.Join(fmt.Errorf("%s is still mounted", c.rootfs()), err)
 	}
 	if err := os.RemoveAll(c.bundle.Dir); err != nil {
 		return err
 	}
+	failpoint("remove-bundle")
 	s.images.Release(c.id)
 	return os.RemoveAll(c.root)
 }
 
-// killBundle ends the processes of a bundle, conmon first: also one that a call that
-// was killed has left half-made.
-func killBundle(b oci.Bundle) error {
+// killBundle ends the processes of a bundle, conmon first. halfMade is one that a
+// call that was killed has left: conmon may be about to make the container, and its
+// PID may not have been written down.
+func (s *Server) killBundle(b oci.Bundle, halfMade bool) error {
 	if pid, err := oci.ReadPID(b.MonitorPIDFile()); err == nil {
-		p, err := openMonitor(pid, b.ID)
-		if err != nil {
+		if _, err := killMonitor(pid, b.ID); err != nil {
 			return err
 		}
-		if p != nil {
-			defer func() { _ = p.close() }()
-			if err := p.signal(unix.SIGKILL); err != nil {
-				return err
-			}
-			if err := p.wait(); err != nil {
-				return err
-			}
+	}
+	if halfMade {
+		if err := s.killMakers(b.ID); err != nil {
+			return err
 		}
 	}
 	if !cgroup.Exists(b.Cgroup) {
 		return nil
 	}
 	return cgroup.Kill(b.Cgroup)
+}
+
+// killMakers ends every conmon and runtime that works on a container. They are all
+// born beside each other; what they start may have moved to the container's group.
+func (s *Server) killMakers(id string) error {
+	for {
+		pids, err := cgroup.Procs(s.cfg.monitorCgroup())
+		if err != nil {
+			return err
+		}
+		found := false
+		for _, pid := range pids {
+			killed, err := killMonitor(pid, id)
+			if err != nil {
+				return err
+			}
+			found = found || killed
+		}
+		if !found {
+			return nil
+		}
+	}
+}
+
+// killMonitor kills the process if its command line names the container, and waits
+// for its end.
+func killMonitor(pid int, id string) (bool, error) {
+	p, err := openMonitor(pid, id)
+	if err != nil || p == nil {
+		return false, err
+	}
+	defer func() { _ = p.close() }()
+	if err := p.signal(unix.SIGKILL); err != nil {
+		return false, err
+	}
+	return true, p.wait()
 }

@@ -54,6 +54,7 @@ func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (
 	if err := c.update(func(st *containerStatus) { st.Starting, st.StartedAt = false, now }); err != nil {
 		return err
 	}
+	failpoint("start-recorded")
 	s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	return nil
 }

@@ -14,7 +14,8 @@ import (
 
 // StopContainer sends the stop signal and, when the timeout (in seconds) is over,
 // SIGKILL. It returns once the container has ended. It can be repeated, also while
-// another call waits, with a shorter timeout; a container that is not there is stopped.
+// another call waits or after one whose caller gave up, with a shorter timeout; a
+// container that is not there is stopped.
 func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if isNotFound(err) {
@@ -37,21 +38,21 @@ func (s *Server) stopContainer(ctx context.Context, c *container, grace time.Dur
 	ctx, span := trace.Start(ctx, "cri: stop container")
 	defer func() { _ = trace.End(span, err) }()
 	if grace > 0 && c.running() {
-		sig, err := oci.ParseSignal(c.rec.StopSignal)
+		left, err := c.askToStop(time.Now(), grace)
 		if err != nil {
 			return err
 		}
-		if err := c.signal(sig); err != nil {
-			return err
-		}
-		done, err := c.waitExited(ctx, grace)
+		failpoint("stop-signalled")
+		done, err := c.waitExited(ctx, left)
 		if err != nil || done {
 			return err
 		}
 	}
+	failpoint("stop-kill")
 	if err := c.signal(unix.SIGKILL); err != nil {
 		return err
 	}
+	failpoint("stop-killed")
 	// A process that does not die by SIGKILL hangs in the kernel; the caller's
 	// deadline, or this one, tells it so.
 	done, err := c.waitExited(ctx, 2*time.Minute)
@@ -59,6 +60,27 @@ func (s *Server) stopContainer(ctx context.Context, c *container, grace time.Dur
 		err = fmt.Errorf("process %d does not end, even by SIGKILL; it may wait for a disk or a network file system", c.current().PID)
 	}
 	return err
+}
+
+// askToStop sends the stop signal and tells how long to wait for the end. While the
+// time that an earlier call gave is running, a later one joins it: to many programs
+// a second signal means to drop everything at once. The shortest time counts.
+func (c *container) askToStop(now time.Time, grace time.Duration) (time.Duration, error) {
+	c.mu.Lock()
+	joins := now.Before(c.killAt)
+	if !joins || now.Add(grace).Before(c.killAt) {
+		c.killAt = now.Add(grace)
+	}
+	left := c.killAt.Sub(now)
+	c.mu.Unlock()
+	if joins {
+		return left, nil
+	}
+	sig, err := oci.ParseSignal(c.rec.StopSignal)
+	if err != nil {
+		return 0, err
+	}
+	return left, c.signal(sig)
 }
 
 func (c *container) ended() bool {

@@ -375,3 +375,13 @@ func mustAddr(t testing.TB, s string) netip.Addr {
 	}
 	return a
 }
+
+// waitFor waits for what has no event that a test could wait for.
+func waitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: nothing after 30 s", what)
+		}
+	}
+}

@@ -157,7 +157,7 @@ func (s *Server) stopInit(ctx context.Context, b *sandbox) error {
 	if err != nil {
 		return err
 	}
-	if err := killBundle(bundle); err != nil {
+	if err := s.killBundle(bundle, b.current().Phase == phaseMaking); err != nil {
 		return err
 	}
 	if err := errors.Join(netns.Unpin(b.pidnsPath()), r.Delete(ctx, bundle), cgroup.Remove(bundle.Cgroup)); err != nil {

@@ -65,7 +65,7 @@ func (n *node) podIP(id string) string {
 }
 
 // checkLines wants "line 1", "line 2" … without a gap.
-func checkLines(t *testing.T, text string) {
+func checkLines(t testing.TB, text string) {
 	t.Helper()
 	i := 0
 	for line := range strings.Lines(text) {
@@ -160,38 +160,6 @@ func TestCorruptRecordsAreSweptAway(t *testing.T) {
 	}
 	if st := n.status(kept); st.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("its neighbour: %+v", st)
-	}
-}
-
-func TestLogRotationLosesNoLine(t *testing.T) {
-	n := newNode(t)
-	p := n.pod()
-	id := p.sh("c", `i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo line $i; done`)
-	path := n.status(id).LogPath
-	var text strings.Builder
-	for i := range 5 {
-		old := path + "." + strconv.Itoa(i)
-		n.must(os.Rename(path, old))
-		err := n.run.ReopenContainerLog(t.Context(), id)
-		if err != nil && n.status(id).State == runtimeapi.ContainerState_CONTAINER_RUNNING {
-			t.Fatal(err)
-		}
-		if err != nil {
-			n.must(os.Rename(old, path))
-			break
-		}
-		defer func() { _ = os.Remove(old) }()
-	}
-	n.waitExit(id)
-	for i := range 5 {
-		if old := path + "." + strconv.Itoa(i); exists(old) {
-			text.WriteString(logText(t, old, "stdout"))
-		}
-	}
-	text.WriteString(logText(t, path, "stdout"))
-	checkLines(t, text.String())
-	if got := strings.Count(text.String(), "\n"); got != 20000 {
-		t.Errorf("%d lines of 20000", got)
 	}
 }
 

@@ -134,6 +134,7 @@ func (s *Server) makeSandbox(ctx context.Context, b *sandbox) error {
 	if err := os.MkdirAll(b.root, 0o711); err != nil {
 		return err
 	}
+	failpoint("sandbox-folder")
 	if err := saveRecord(b.recordPath(), b.rec); err != nil {
 		return err
 	}
@@ -141,6 +142,7 @@ func (s *Server) makeSandbox(ctx context.Context, b *sandbox) error {
 	if err := s.sandboxFiles(ctx, b); err != nil {
 		return err
 	}
+	failpoint("sandbox-files")
 	if err := b.makeNamespaces(ctx); err != nil {
 		return err
 	}
@@ -161,7 +163,11 @@ func (s *Server) makeSandbox(ctx context.Context, b *sandbox) error {
 		ready.PIDNS = true
 		failpoint("sandbox-init")
 	}
-	return b.update(func(st *sandboxStatus) { *st = ready })
+	if err := b.update(func(st *sandboxStatus) { *st = ready }); err != nil {
+		return err
+	}
+	failpoint("sandbox-ready")
+	return nil
 }
 
 // sandboxFiles writes what containers get to see in /etc, and makes their /dev/shm.

@@ -50,6 +50,7 @@ func (s *Server) stopSandbox(ctx context.Context, b *sandbox) (err error) {
 	if err := b.update(func(st *sandboxStatus) { st.Phase = phaseStopped }); err != nil {
 		return err
 	}
+	failpoint("sandbox-stopped")
 	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	return nil
 }
@@ -88,6 +89,7 @@ func (s *Server) releaseSandbox(ctx context.Context, b *sandbox) (err error) {
 	if err := s.stopInit(ctx, b); err != nil {
 		return err
 	}
+	failpoint("release-init")
 	if b.networks {
 		network := ""
 		if at := b.current().Network; at != nil {
@@ -110,6 +112,7 @@ func (s *Server) clearSandbox(ctx context.Context, b *sandbox) error {
 	if err := s.releaseSandbox(ctx, b); err != nil {
 		return err
 	}
+	failpoint("clear-released")
 	if b.rec.OwnCgroup {
 		if err := cgroup.Remove(s.cgroupParent(b)); err != nil {
 			return err

@@ -40,7 +40,7 @@ func (s *Server) Attach(ctx context.Context, id string, in io.Reader, out, errOu
 	defer stop()
 	if tty {
 		resized := followResize(resize, func(size remotecommand.TerminalSize) error {
-			return c.control(fmt.Sprintf("1 %d %d\n", size.Height, size.Width))
+			return c.resize(ctx, size.Height, size.Width)
 		})
 		defer resized()
 	}

@@ -110,7 +110,9 @@ func lockDir(dir string) (*os.File, error) {
 // Close cancels what is going on and gives the store up to the next process.
 func (s *Store) Close() error {
 	s.flights.close()
-	return s.lock.Close()
+	// Not by closing alone: a child that is being forked, by anybody in this process,
+	// has the file open until it executes its program.
+	return errors.Join(unix.Flock(int(s.lock.Fd()), unix.LOCK_UN), s.lock.Close())
 }
 
 // Dir returns the store's folder.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/failpoint"
 )
 
 // Runtime is one OCI runtime, crun or runc or what is configured in their place,
@@ -147,6 +148,7 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("start conmon: %w", err)
 	}
+	failpoint.At("conmon-started")
 	stop := context.AfterFunc(ctx, func() { _ = sync.Close() })
 	defer stop()
 	pid, err = readSync(sync)

@@ -1,0 +1,252 @@
+package cri
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-client/pkg/logs"
+
+	"wherry.dev/internal/oci"
+)
+
+// rotate does what the kubelet does to a log that has grown too large. false means
+// that the container has ended.
+func (n *node) rotate(ctx context.Context, id, path, to string) (bool, error) {
+	if err := os.Rename(path, to); err != nil {
+		return false, err
+	}
+	err := n.run.ReopenContainerLog(ctx, id)
+	if err == nil {
+		return true, nil
+	}
+	if rerr := os.Rename(to, path); rerr != nil {
+		return false, errors.Join(err, rerr)
+	}
+	if n.status(id).State == runtimeapi.ContainerState_CONTAINER_EXITED {
+		return false, nil
+	}
+	return false, err
+}
+
+// criLines joins the parts of one stream's lines, in all files of a log.
+type criLines struct {
+	t       *testing.T
+	partial strings.Builder
+	parts   int // more than one part
+	visit   func(line string)
+}
+
+func (l *criLines) read(path, stream string) {
+	l.t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	sc := bufio.NewScanner(f)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		f := strings.SplitN(sc.Text(), " ", 4)
+		if len(f) != 4 || f[2] != "P" && f[2] != "F" || f[1] != "stdout" && f[1] != "stderr" {
+			l.t.Fatalf("%s: %q is not in CRI's format", path, sc.Text())
+		}
+		if _, err := time.Parse(time.RFC3339Nano, f[0]); err != nil {
+			l.t.Fatal(err)
+		}
+		if len(f[3]) > 16<<10 {
+			l.t.Fatalf("%s: a part of %d bytes", path, len(f[3]))
+		}
+		if f[1] != stream {
+			continue
+		}
+		if f[2] == "P" {
+			l.parts++
+			l.partial.WriteString(f[3])
+			continue
+		}
+		l.visit(l.partial.String() + f[3])
+		l.partial.Reset()
+	}
+	if err := sc.Err(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestAMillionLinesAcrossRotations(t *testing.T) {
+	const lines, long = 1_000_000, 300
+	n := newNode(t)
+	p := n.pod()
+	id := p.sh("c", fmt.Sprintf(`
+		awk 'BEGIN { for (i = 1; i <= %d; i++) { s = i ":"; while (length(s) < i * 100) s = s "abcdefghijklmnopqrstuvwxyz"; print s } }' >&2 &
+		seq 1 %d; wait`, long, lines))
+	path := n.status(id).LogPath
+	var files []string
+	for {
+		to := path + "." + strconv.Itoa(len(files))
+		more, err := n.rotate(t.Context(), id, path, to)
+		n.must(err)
+		if !more {
+			break
+		}
+		files = append(files, to)
+	}
+	if st := n.waitExit(id); st.ExitCode != 0 {
+		t.Fatalf("the writer: %+v", st)
+	}
+	files = append(files, path)
+	if len(files) < 10 {
+		t.Errorf("only %d rotations", len(files)-1)
+	}
+	t.Logf("%d rotations", len(files)-1)
+
+	var got int
+	out := &criLines{t: t, visit: func(line string) {
+		if got++; line != strconv.Itoa(got) {
+			t.Fatalf("line %d is %q", got, line)
+		}
+	}}
+	var gotLong int
+	errs := &criLines{t: t, visit: func(line string) {
+		gotLong++
+		number, text, _ := strings.Cut(line, ":")
+		want := strings.Repeat("abcdefghijklmnopqrstuvwxyz", len(text)/26)
+		if number != strconv.Itoa(gotLong) || text != want || len(line) < gotLong*100 {
+			t.Fatalf("long line %d has %d bytes and begins with %.20q", gotLong, len(line), line)
+		}
+	}}
+	for _, f := range files {
+		out.read(f, "stdout")
+		errs.read(f, "stderr")
+	}
+	if got != lines || gotLong != long || out.partial.Len()+errs.partial.Len() > 0 {
+		t.Errorf("%d lines of %d, %d long ones of %d, %d bytes without an end", got, lines, gotLong, long, out.partial.Len()+errs.partial.Len())
+	}
+	if errs.parts < long/2 {
+		t.Errorf("only %d parts of long lines", errs.parts)
+	}
+}
+
+// The kubelet reads logs with this library: what it shows must be what was written,
+// however conmon has cut the lines.
+func TestKubeletsReaderJoinsLongLines(t *testing.T) {
+	p := newNode(t).pod()
+	for i, size := range []int{1, 8191, 8192, 8193, 16384, 16385, 100_000} {
+		cfg := containerConfig("c", "sh", "-c", fmt.Sprintf(`head -c %d /dev/zero | tr '\0' x; echo; printf end`, size))
+		cfg.Metadata.Attempt = uint32(i)
+		cfg.LogPath = fmt.Sprintf("c/%d.log", i)
+		id := p.start(cfg)
+		st := p.waitExit(id)
+		var out, errOut bytes.Buffer
+		p.must(logs.ReadLogs(t.Context(), st.LogPath, id, &logs.LogOptions{}, p.run, &out, &errOut))
+		if want := strings.Repeat("x", size) + "\nend"; out.String() != want {
+			t.Errorf("a line of %d bytes: %d bytes, want %d", size, out.Len(), len(want))
+		}
+	}
+}
+
+// A reopening without a rotation replaced the log by an empty one.
+func TestReopenWithoutRotationKeepsTheLog(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	id := p.sh("c", `echo line 1; while ! [ -e /go ]; do sleep 0.02; done; echo line 2`)
+	path := n.status(id).LogPath
+	for range 3 {
+		n.must(n.run.ReopenContainerLog(t.Context(), id))
+	}
+	rotated := path + ".1"
+	if ok, err := n.rotate(t.Context(), id, path, rotated); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	for range 3 {
+		n.must(n.run.ReopenContainerLog(t.Context(), id))
+	}
+	n.exec(id, "touch", "/go")
+	n.waitExit(id)
+	checkLines(t, logText(t, rotated, "stdout")+logText(t, path, "stdout"))
+	if err := n.run.ReopenContainerLog(t.Context(), id); err == nil || !strings.Contains(err.Error(), "is not running") {
+		t.Errorf("the log of a container that has ended: %v", err)
+	}
+}
+
+func TestReopenSparesAFileThatIsNotTheContainers(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	id := p.sh("c", `sleep 1000`)
+	path := n.status(id).LogPath
+	n.must(os.Rename(path, path+".1"))
+	n.must(os.WriteFile(path, []byte("precious"), 0o600))
+	if err := n.run.ReopenContainerLog(t.Context(), id); err == nil || !strings.Contains(err.Error(), "not the container's own") {
+		t.Errorf("got %v", err)
+	}
+	if doc, err := os.ReadFile(path); err != nil || string(doc) != "precious" {
+		t.Errorf("the file holds %q, %v", doc, err)
+	}
+	n.must(os.WriteFile(path, nil, 0o600)) // as logrotate's "create" leaves one
+	n.must(n.run.ReopenContainerLog(t.Context(), id))
+}
+
+// conmon carried the command out after the caller had given up and had given the log
+// its name back: the log was lost.
+func TestReopenThatTimesOutTakesNothing(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	id := p.sh("c", `i=0; while ! [ -e /stop ]; do i=$((i+1)); echo line $i; sleep 0.01; done`)
+	path := n.status(id).LogPath
+	monitor, err := oci.ReadPID(n.containers[id].bundle.MonitorPIDFile())
+	n.must(err)
+	n.must(unix.Kill(monitor, unix.SIGSTOP))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = n.rotate(ctx, id, path, path+".1")
+	if !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) {
+		t.Errorf("with a conmon that hangs: %v", err)
+	}
+	n.must(unix.Kill(monitor, unix.SIGCONT))
+	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
+		t.Errorf("files left: %v", left)
+	}
+	ok, err := n.rotate(t.Context(), id, path, path+".1")
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	n.exec(id, "touch", "/stop")
+	n.waitExit(id)
+	checkLines(t, logText(t, path+".1", "stdout")+logText(t, path, "stdout"))
+}
+
+func TestReopenEndsWithConmon(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	id := p.sh("c", `echo line 1; echo line 2; sleep 1000`)
+	path := n.status(id).LogPath
+	waitFor(t, "the lines", func() bool { return strings.Count(logText(t, path, "stdout"), "\n") == 2 })
+	monitor, err := oci.ReadPID(n.containers[id].bundle.MonitorPIDFile())
+	n.must(err)
+	n.must(unix.Kill(monitor, unix.SIGSTOP))
+	answer := make(chan error, 1)
+	go func() {
+		_, err := n.rotate(t.Context(), id, path, path+".1")
+		answer <- err
+	}()
+	waitFor(t, "the reopening", func() bool { return exists(path + ".tmp") })
+	n.must(unix.Kill(monitor, unix.SIGKILL))
+	n.must(<-answer) // the container has ended, and its log has its name
+	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
+		t.Errorf("files left: %v", left)
+	}
+	if st := n.waitExit(id); st.Reason != reasonUnknown {
+		t.Errorf("%+v", st)
+	}
+	checkLines(t, logText(t, path, "stdout"))
+}
