@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -20,12 +21,15 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/mount"
 	"wherry.dev/internal/pki"
 	"wherry.dev/test/images"
 )
 
 // parts is a node whose components are processes of their own, as one would run
-// them to swap one of them for its upstream counterpart.
+// them to swap one of them for its upstream counterpart: the kubelet, where $KUBELET is
+// the path of that.
 type parts struct {
 	*cluster
 	dir     string
@@ -51,15 +55,12 @@ func TestEachComponentAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.kubectl("create", "configmap", "kube-root-ca.crt", "--from-file=ca.crt="+p.ca.CertFile)
-	c.create(busybox("alone", script("echo on my own; "+loop)))
-	c.await("alone", "ready", ready)
-	if got := c.kubectl("logs", "alone"); got != "on my own\n" {
-		t.Errorf("log %q", got)
-	}
-	if got := c.exec("alone", "echo", "x"); got != "x\n" {
-		t.Errorf("exec %q", got)
-	}
-	c.delete("alone")
+	c.podRunsLogsExecsAndGoes()
+	c.initContainersRunInOrder()
+	c.volumesAndEnvironment()
+	c.restartPoliciesHold()
+	c.probesDecide()
+	c.terminationKeepsTheGracePeriod()
 
 	p.scheduler()
 	stopFirst() // and gives its lease to the second
@@ -97,11 +98,17 @@ func (p *parts) scheduler() (stop func()) {
 // start runs a component until stop, or the test's end, ends it by SIGTERM.
 func (p *parts) start(args ...string) (stop func()) {
 	p.t.Helper()
-	log, err := os.CreateTemp(p.dir, args[0]+"-*.log")
+	return p.startProgram(p.wherry, args...)
+}
+
+func (p *parts) startProgram(path string, args ...string) (stop func()) {
+	p.t.Helper()
+	log, err := os.CreateTemp(p.dir, "*.log")
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	cmd := p.command(context.Background(), args...)
+	cmd.Path = path
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
@@ -209,9 +216,61 @@ func (p *parts) runtime() {
 	p.until("no CRI socket", func() bool { _, err := os.Stat(socket); return err == nil })
 }
 
+// upstreamOnly is what the upstream kubelet wants to be told on a machine with cgroup v1
+// where it may not lower OOM scores, and to leave the machine's iptables alone.
+const upstreamOnly = `failCgroupV1: false
+cgroupDriver: cgroupfs
+enforceNodeAllocatable: []
+localStorageCapacityIsolation: false
+makeIPTablesUtilChains: false
+oomScoreAdj: 0
+`
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// machineIP is the address that packets to other machines would have; none is sent.
+func (p *parts) machineIP() net.IP {
+	p.t.Helper()
+	conn, err := net.Dial("udp", "192.0.2.1:9")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.LocalAddr().(*net.UDPAddr).IP
+}
+
+func (p *parts) upstreamKubelet(path, group string, args []string) {
+	p.t.Helper()
+	if err := cgroup.Ensure("/"+group, nil); err != nil {
+		p.t.Fatal(err)
+	}
+	// It wants its group in the hierarchy that systemd names, too.
+	if named := "/sys/fs/cgroup/systemd"; fileExists(named) {
+		if err := os.MkdirAll(filepath.Join(named, group), 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	const fixed = "/var/lib/kubelet" // it keeps the folder of device plugins there, whatever its flags say
+	if !fileExists(fixed) {
+		p.t.Cleanup(func() {
+			if err := os.RemoveAll(fixed); err != nil {
+				p.t.Error(err)
+			}
+		})
+	}
+	p.startProgram(path, args...)
+}
+
 func (p *parts) kubelet() {
 	p.t.Helper()
-	ip := net.ParseIP("127.0.0.1")
+	group := fmt.Sprintf("wherry-kl%x", os.Getpid()%0xfffff)
+	upstream, ip := os.Getenv("KUBELET"), net.ParseIP("127.0.0.1")
+	if upstream != "" {
+		ip = p.machineIP() // it takes no loopback address
+	}
 	cert, key, err := p.ca.Issue(filepath.Join(p.dir, "certs"), "kubelet", pki.Leaf{CommonName: "system:node:alone", Server: true, IPs: []net.IP{ip}}, time.Now())
 	if err != nil {
 		p.t.Fatal(err)
@@ -223,23 +282,30 @@ port: %s
 healthzPort: 0
 tlsCertFile: %s
 tlsPrivateKeyFile: %s
-cgroupRoot: /wherry-kl%x
+cgroupRoot: /%s
 podLogsDir: %s
 authentication:
   x509: {clientCAFile: %s}
-`, p.flags[5], cert, key, os.Getpid()%0xfffff, filepath.Join(p.dir, "logs"), p.ca.CertFile)
+`, p.flags[5], cert, key, group, filepath.Join(p.dir, "logs"), p.ca.CertFile)
+	if upstream != "" {
+		text += upstreamOnly
+	}
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
-	p.start("kubelet", "--kubeconfig", p.kubeconfig("node", "system:node:alone", "system:nodes"), "--config", config,
-		"--hostname-override", "alone", "--node-ip", "127.0.0.1", "--root-dir", filepath.Join(p.dir, "kubelet"), "--container-logs-dir", "",
-		"--container-runtime-endpoint", "unix://"+filepath.Join(p.run, "cri.sock"))
+	args := []string{"--kubeconfig", p.kubeconfig("node", "system:node:alone", "system:nodes"), "--config", config,
+		"--hostname-override", "alone", "--node-ip", ip.String(), "--root-dir", filepath.Join(p.dir, "kubelet"),
+		"--container-runtime-endpoint", "unix://" + filepath.Join(p.run, "cri.sock")}
 	p.t.Cleanup(func() {
-		out, err := exec.Command("sh", "-c", fmt.Sprintf("find /sys/fs/cgroup -depth -type d -path '*/wherry-kl%x*' -exec rmdir {} +", os.Getpid()%0xfffff)).CombinedOutput()
-		if err != nil {
-			p.t.Errorf("the kubelet's cgroups: %v %s", err, out)
+		if err := errors.Join(cgroup.Remove("/"+group), mount.UnmountUnder(filepath.Join(p.dir, "kubelet"))); err != nil {
+			p.t.Errorf("what the kubelet left: %v", err)
 		}
 	})
+	if upstream == "" {
+		p.start(append([]string{"kubelet", "--container-logs-dir", ""}, args...)...)
+	} else {
+		p.upstreamKubelet(upstream, group, args)
+	}
 	p.until("the node is not Ready", func() bool {
 		n, err := p.client.CoreV1().Nodes().Get(p.t.Context(), "alone", metav1.GetOptions{})
 		if err != nil {

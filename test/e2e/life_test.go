@@ -11,7 +11,12 @@ import (
 )
 
 func TestInitContainersRunInOrderBeforeTheOthers(t *testing.T) {
-	c := startCluster(t)
+	startCluster(t).initContainersRunInOrder()
+}
+
+func (c *cluster) initContainersRunInOrder() {
+	t := c.t
+	t.Helper()
 	c.create(busybox("init", script("cat /s/log; "+loop), func(p *v1.Pod) {
 		p.Spec.Volumes = []v1.Volume{{Name: "s", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
 		mount := []v1.VolumeMount{{Name: "s", MountPath: "/s"}}
@@ -34,8 +39,11 @@ func TestInitContainersRunInOrderBeforeTheOthers(t *testing.T) {
 	c.delete("init")
 }
 
-func TestProbes(t *testing.T) {
-	c := startCluster(t)
+func TestProbes(t *testing.T) { startCluster(t).probesDecide() }
+
+func (c *cluster) probesDecide() {
+	t := c.t
+	t.Helper()
 	httpd := "mkdir -p /www && echo ok > /www/ready && httpd -p 8080 -h /www && " + loop
 	c.create(busybox("probed", script(httpd), func(p *v1.Pod) {
 		m := &p.Spec.Containers[0]
@@ -85,7 +93,12 @@ func TestGRPCProbes(t *testing.T) {
 }
 
 func TestTerminationKeepsTheGracePeriod(t *testing.T) {
-	c := startCluster(t)
+	startCluster(t).terminationKeepsTheGracePeriod()
+}
+
+func (c *cluster) terminationKeepsTheGracePeriod() {
+	t := c.t
+	t.Helper()
 	c.create(busybox("polite", script("trap 'echo bye; exit 0' TERM; while true; do sleep 1000 & wait $!; done")))
 	c.create(busybox("stubborn", script("trap '' TERM; while true; do sleep 1; done"), func(p *v1.Pod) {
 		p.Spec.TerminationGracePeriodSeconds = new(int64(1))

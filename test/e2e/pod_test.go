@@ -11,6 +11,15 @@ import (
 // The thinnest path: what everything else builds on.
 func TestPodRunsLogsExecsAndGoes(t *testing.T) {
 	c := startCluster(t)
+	c.podRunsLogsExecsAndGoes()
+	if got := c.must("trace", "pod/hello"); !strings.Contains(got, "dominated by") {
+		t.Errorf("trace: %s", got)
+	}
+}
+
+func (c *cluster) podRunsLogsExecsAndGoes() {
+	t := c.t
+	t.Helper()
 	c.create(busybox("hello", script("echo hello from $HOSTNAME; "+loop)))
 	p := c.await("hello", "ready", ready)
 	if p.Status.PodIP == "" || p.Status.HostIP == "" || p.Spec.NodeName != "n1" && p.Spec.NodeName == "" {
@@ -24,9 +33,6 @@ func TestPodRunsLogsExecsAndGoes(t *testing.T) {
 	}
 	if _, err := c.try("kubectl", "exec", "hello", "--", "sh", "-c", "exit 7"); exitCode(err) != 7 {
 		t.Errorf("exit code of exec: %v", err)
-	}
-	if got := c.must("trace", "pod/hello"); !strings.Contains(got, "dominated by") {
-		t.Errorf("trace: %s", got)
 	}
 	c.delete("hello")
 }
@@ -54,8 +60,11 @@ func TestContainersOutliveTheDaemon(t *testing.T) {
 	c.delete("stays")
 }
 
-func TestRestartPolicies(t *testing.T) {
-	c := startCluster(t)
+func TestRestartPolicies(t *testing.T) { startCluster(t).restartPoliciesHold() }
+
+func (c *cluster) restartPoliciesHold() {
+	t := c.t
+	t.Helper()
 	c.create(busybox("succeeds", script("echo done"), policy(v1.RestartPolicyNever)))
 	c.create(busybox("fails", script("exit 3"), policy(v1.RestartPolicyNever)))
 	c.create(busybox("crashes", script("exit 4"), policy(v1.RestartPolicyAlways)))

@@ -11,8 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestVolumesAndEnvironment(t *testing.T) {
-	c := startCluster(t)
+func TestVolumesAndEnvironment(t *testing.T) { startCluster(t).volumesAndEnvironment() }
+
+func (c *cluster) volumesAndEnvironment() {
+	t := c.t
+	t.Helper()
 	host := t.TempDir()
 	if err := os.WriteFile(filepath.Join(host, "f"), []byte("from the host"), 0o600); err != nil {
 		t.Fatal(err)
