@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"sync"
+
+	"k8s.io/klog/v2"
 )
 
 var errClosed = errors.New("the image store is being closed")
@@ -110,7 +112,17 @@ func (f *flights) run(ctx context.Context, key string, fl *flight, fn pullFunc) 
 		}
 	})
 	f.forget(key, fl)
+	if f.alone(fl) && fl.err != nil && !errors.Is(fl.err, context.Canceled) {
+		klog.FromContext(ctx).Error(fl.err, "An image pull that nobody waits for any more has failed", "image", fl.ref)
+	}
 	close(fl.done)
+}
+
+// alone tells whether all who asked have left.
+func (f *flights) alone(fl *flight) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fl.waiters == 0
 }
 
 // forget has whoever comes now start anew.
