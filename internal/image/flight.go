@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"sync"
+
+	"k8s.io/klog/v2"
 )
 
 var errClosed = errors.New("the image store is being closed")
@@ -25,10 +27,31 @@ type flight struct {
 	cancel  context.CancelFunc
 	done    chan struct{}
 
-	listeners []func(Progress) // guarded by flights.mu
-	last      Progress         // guarded by flights.mu
-	img       Image            // set before done is closed
+	listeners []*listener // guarded by flights.mu
+	last      Progress    // guarded by flights.mu
+	img       Image       // set before done is closed
 	err       error
+}
+
+// listener is told about progress until it leaves, never later, and by one goroutine
+// at a time.
+type listener struct {
+	mu sync.Mutex
+	fn func(Progress) // nil once it has left
+}
+
+func (l *listener) tell(p Progress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fn != nil {
+		l.fn(p)
+	}
+}
+
+func (l *listener) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fn = nil
 }
 
 // pullFunc is the work of a flight.
@@ -39,11 +62,13 @@ func (f *flights) do(ctx context.Context, key, ref string, progress func(Progres
 	if err := context.Cause(ctx); err != nil {
 		return Image{}, err
 	}
-	fl, err := f.join(ctx, key, ref, progress, fn)
+	l := &listener{fn: progress}
+	fl, err := f.join(ctx, key, ref, l, fn)
 	if err != nil {
 		return Image{}, err
 	}
 	defer f.leave(ctx, key, fl)
+	defer l.leave()
 	select {
 	case <-fl.done:
 		return fl.img, fl.err
@@ -52,7 +77,7 @@ func (f *flights) do(ctx context.Context, key, ref string, progress func(Progres
 	}
 }
 
-func (f *flights) join(ctx context.Context, key, ref string, progress func(Progress), fn pullFunc) (*flight, error) {
+func (f *flights) join(ctx context.Context, key, ref string, l *listener, fn pullFunc) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -71,9 +96,7 @@ func (f *flights) join(ctx context.Context, key, ref string, progress func(Progr
 		f.work.Go(func() { f.run(pullCtx, key, fl, fn) })
 	}
 	fl.waiters++
-	if progress != nil {
-		fl.listeners = append(fl.listeners, progress)
-	}
+	fl.listeners = append(fl.listeners, l)
 	return fl, nil
 }
 
@@ -85,11 +108,21 @@ func (f *flights) run(ctx context.Context, key string, fl *flight, fn pullFunc) 
 		listeners := fl.listeners
 		f.mu.Unlock()
 		for _, l := range listeners {
-			l(p)
+			l.tell(p)
 		}
 	})
 	f.forget(key, fl)
+	if f.alone(fl) && fl.err != nil && !errors.Is(fl.err, context.Canceled) {
+		klog.FromContext(ctx).Error(fl.err, "An image pull that nobody waits for any more has failed", "image", fl.ref)
+	}
 	close(fl.done)
+}
+
+// alone tells whether all who asked have left.
+func (f *flights) alone(fl *flight) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fl.waiters == 0
 }
 
 // forget has whoever comes now start anew.

@@ -164,31 +164,31 @@ func TestCancelledPullLeavesNothing(t *testing.T) {
 	pull(t, s, ref)
 }
 
+// Who has left hears nothing any more: what it would be told with may be closed.
 func TestOneOfTwoWhoWaitMayLeave(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	ref := srv.push(t, "demo:1", twoLayers(t))
 	g := srv.gate()
 	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
+	heard := make(chan struct{}, 100)
 	var first, second error
-	wg.Go(func() { _, first = s.Pull(ctx, ref, image.PullOptions{}) })
-	<-g.arrived
-	joined := make(chan struct{})
-	wg.Go(func() {
-		_, second = s.Pull(t.Context(), ref, image.PullOptions{Progress: func(image.Progress) {
-			select {
-			case <-joined:
-			default:
-				close(joined)
-			}
-		}})
+	var left, rest sync.WaitGroup
+	left.Go(func() {
+		_, first = s.Pull(ctx, ref, image.PullOptions{Progress: func(image.Progress) { heard <- struct{}{} }})
+		close(heard)
 	})
-	go func() { <-joined }()
+	<-g.arrived
+	told := false
+	rest.Go(func() {
+		_, second = s.Pull(t.Context(), ref, image.PullOptions{Progress: func(image.Progress) { told = true }})
+	})
+	s.AwaitWaiters(ref, 2)
 	cancel()
+	left.Wait()
 	close(g.open)
-	wg.Wait()
-	if second != nil {
-		t.Errorf("who stayed: %v (who left: %v)", second, first)
+	rest.Wait()
+	if !errors.Is(first, context.Canceled) || second != nil || !told {
+		t.Errorf("who left: %v, who stayed: %v, told of progress: %v", first, second, told)
 	}
 }
 

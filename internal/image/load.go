@@ -53,7 +53,7 @@ func (s *Store) loadImages() error {
 		_, err := record.Read(p, &r)
 		if bad, ok := errors.AsType[*record.CorruptError](err); ok {
 			err = giveUp(bad, p)
-		} else if err == nil && !(s.imagePath(r.ID) == p && isSHA256(r.ID) && allSHA256(r.Chain)) {
+		} else if err == nil && (s.imagePath(r.ID) != p || !isSHA256(r.ID) || !allSHA256(r.Chain)) {
 			err = giveUp(&record.CorruptError{Path: p, Err: fmt.Errorf("it is about image %q with the layers %q", r.ID, r.Chain)}, p)
 		} else if err == nil {
 			s.images[r.ID] = r

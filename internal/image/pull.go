@@ -32,7 +32,7 @@ type Progress struct {
 // PullOptions are the particulars of a pull; the zero value pulls anonymously.
 type PullOptions struct {
 	Auth     Auth
-	Progress func(Progress) // called from several goroutines
+	Progress func(Progress) // called by one goroutine at a time, and not after Pull has returned
 }
 
 // Pull fetches the image for this machine's platform and unpacks it. Pulls of the
