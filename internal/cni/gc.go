@@ -101,8 +101,7 @@ func (n *Network) removeAbandoned(ctx context.Context) error {
 			continue
 		}
 		errs = append(errs, err)
-		var hung *HungError
-		if errors.As(err, &hung) {
+		if _, hung := errors.AsType[*HungError](err); hung {
 			break
 		}
 	}
@@ -111,8 +110,7 @@ func (n *Network) removeAbandoned(ctx context.Context) error {
 
 func (n *Network) removeOne(ctx context.Context, id string) error {
 	a, c, err := n.cfg.Plugins.readAttached(id)
-	var corrupt *record.CorruptError
-	if errors.As(err, &corrupt) {
+	if _, corrupt := errors.AsType[*record.CorruptError](err); corrupt {
 		klog.FromContext(ctx).Error(err, "A network record is of no use: what the sandbox holds is left to the plugins' GC", "sandbox", id)
 		return n.cfg.Plugins.forget(id)
 	}
