@@ -31,7 +31,8 @@ func (n *Network) collect() {
 
 // Run collects what plugins hold of sandboxes that are no more: at the start, some
 // time after removals, and again while something could not be removed. It returns
-// when ctx ends.
+// when ctx ends. Pods of other runtimes are none to it: a network that several of them
+// use says disableGC (CNI spec 1.1, section 1).
 func (n *Network) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
