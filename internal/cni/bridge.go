@@ -299,8 +299,13 @@ func (b *Bridge) openPorts(ctx context.Context, pod Pod, addrs []netip.Addr) err
 	if err := b.rules.conflict(pod.ID, fs); err != nil {
 		return err
 	}
+	_, again := b.rules.ports[pod.ID]
 	b.rules.ports[pod.ID] = fs
-	if err := b.apply(ctx); err != nil {
+	err := nft.Run(ctx, b.rules.renderNew(fs))
+	if again || errors.Is(err, nft.ErrExists) || errors.Is(err, nft.ErrNotFound) { // not as we left it
+		err = b.apply(ctx)
+	}
+	if err != nil {
 		delete(b.rules.ports, pod.ID)
 		return fmt.Errorf("open host ports of sandbox %s: %w", pod.ID, err)
 	}

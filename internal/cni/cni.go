@@ -5,7 +5,12 @@
 // Both are idempotent: Setup after a crash clears what was half made first, and
 // Teardown works when little or nothing was made. The bridge's addresses are
 // durable leases; its address translation is one nftables table for each instance
-// of Wherry, in sets and maps, not a rule for each pod.
+// of Wherry, in sets and maps, not a rule for each pod. What is attached to a
+// configured network is recorded before its plugins are called, with the
+// configuration: a pod leaves the network that it joined, whatever became of the
+// folder; what nobody removes any more, GC does.
+//
+// The CRI server in package cri is the one that calls it.
 package cni
 
 import (

@@ -74,7 +74,7 @@ conf_dir = %q
 	})
 	c.importPause(socket)
 	var err error
-	if c.run, err = remote.NewRemoteRuntimeService(context.WithoutCancel(t.Context()), "unix://"+socket, 30*time.Second, nil, false); err != nil {
+	if c.run, err = remote.NewRemoteRuntimeServiceBuilder().WithEndpoint("unix://" + socket).WithConnectionTimeout(30 * time.Second).Build(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	return c

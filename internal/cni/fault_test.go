@@ -95,7 +95,7 @@ func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range strings.Fields(string(doc)) {
+	for s := range strings.FieldsSeq(string(doc)) {
 		pid, err := strconv.Atoi(s)
 		if err != nil {
 			t.Fatal(err)

@@ -31,7 +31,8 @@ func (n *Network) collect() {
 
 // Run collects what plugins hold of sandboxes that are no more: at the start, some
 // time after removals, and again while something could not be removed. It returns
-// when ctx ends.
+// when ctx ends. Pods of other runtimes are none to it: a network that several of them
+// use says disableGC (CNI spec 1.1, section 1).
 func (n *Network) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -101,8 +102,7 @@ func (n *Network) removeAbandoned(ctx context.Context) error {
 			continue
 		}
 		errs = append(errs, err)
-		var hung *HungError
-		if errors.As(err, &hung) {
+		if _, hung := errors.AsType[*HungError](err); hung {
 			break
 		}
 	}
@@ -111,8 +111,7 @@ func (n *Network) removeAbandoned(ctx context.Context) error {
 
 func (n *Network) removeOne(ctx context.Context, id string) error {
 	a, c, err := n.cfg.Plugins.readAttached(id)
-	var corrupt *record.CorruptError
-	if errors.As(err, &corrupt) {
+	if _, corrupt := errors.AsType[*record.CorruptError](err); corrupt {
 		klog.FromContext(ctx).Error(err, "A network record is of no use: what the sandbox holds is left to the plugins' GC", "sandbox", id)
 		return n.cfg.Plugins.forget(id)
 	}

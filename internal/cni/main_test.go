@@ -50,7 +50,7 @@ func runChild(doc string) int {
 		panic(err)
 	}
 	ctx := context.Background() // of a main function
-	cfg := Config{Plugins: c.Plugins, PluginsOnly: c.Bridge == nil}
+	cfg := Config{Plugins: c.Plugins, PluginsOnly: c.Bridge == nil, Bridge: BridgeConfig{Dir: filepath.Join(c.Plugins.CacheDir, "network")}}
 	if c.Bridge != nil {
 		cfg.Bridge = *c.Bridge
 	}

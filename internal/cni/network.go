@@ -233,8 +233,7 @@ func (n *Network) leave(ctx context.Context, id string) error {
 	// Not by the caller's deadline: what is cut short there would be cut short
 	// again at every repetition.
 	err = c.del(context.WithoutCancel(ctx), a.Pod)
-	var hung *HungError
-	if errors.As(err, &hung) {
+	if hung, ok := errors.AsType[*HungError](err); ok {
 		klog.FromContext(ctx).Error(err, "A CNI plugin hangs: the sandbox is removed without it, and its part of the network later",
 			"sandbox", id, "network", c.name(), "plugin", hung.Plugin)
 		a.Abandoned = true

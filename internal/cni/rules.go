@@ -61,6 +61,26 @@ func familyOf(a netip.Addr) family {
 	return ipv6
 }
 
+// element is where a host port stands: in the map of its address, or of all.
+func (f forward) element() (set, element string) {
+	to := fmt.Sprintf("%s . %d : %s . %d", f.Protocol, f.HostPort, f.pod, f.ContainerPort)
+	if ip := f.hostIP(); ip.IsValid() {
+		return "hostports-one-" + familyOf(f.pod).ip, ip.String() + " . " + to
+	}
+	return "hostports-any-" + familyOf(f.pod).ip, to
+}
+
+// renderNew writes host ports that are added to the table as it is. That takes the
+// kernel 1 ms; replacing the table 15, for it waits until nothing uses the old one.
+func (r ruleset) renderNew(fs []forward) string {
+	var b strings.Builder
+	for _, f := range fs {
+		set, e := f.element()
+		fmt.Fprintf(&b, "create element inet %s %s { %s }\n", r.table, set, e)
+	}
+	return b.String()
+}
+
 // render writes the table in nft(8)'s language.
 func (r ruleset) render() string {
 	var b strings.Builder
@@ -96,14 +116,8 @@ func (r ruleset) renderPorts(p func(string, ...any)) {
 	elements := map[string][]string{}
 	for _, id := range slices.Sorted(maps.Keys(r.ports)) {
 		for _, f := range r.ports[id] {
-			to := familyOf(f.pod)
-			if ip := f.hostIP(); ip.IsValid() {
-				elements["one-"+to.ip] = append(elements["one-"+to.ip],
-					fmt.Sprintf("%s . %s . %d : %s . %d", ip, f.Protocol, f.HostPort, f.pod, f.ContainerPort))
-			} else {
-				elements["any-"+to.ip] = append(elements["any-"+to.ip],
-					fmt.Sprintf("%s . %d : %s . %d", f.Protocol, f.HostPort, f.pod, f.ContainerPort))
-			}
+			set, e := f.element()
+			elements[set] = append(elements[set], e)
 		}
 	}
 	list := func(name string) string {
@@ -113,8 +127,8 @@ func (r ruleset) renderPorts(p func(string, ...any)) {
 		return "elements = { " + strings.Join(elements[name], ", ") + " }"
 	}
 	for _, f := range []family{ipv4, ipv6} {
-		p("map hostports-any-%s { type inet_proto . inet_service : %s . inet_service; %s\n}", f.ip, f.addr, list("any-"+f.ip))
-		p("map hostports-one-%s { type %s . inet_proto . inet_service : %s . inet_service; %s\n}", f.ip, f.addr, f.addr, list("one-"+f.ip))
+		p("map hostports-any-%s { type inet_proto . inet_service : %s . inet_service; %s\n}", f.ip, f.addr, list("hostports-any-"+f.ip))
+		p("map hostports-one-%s { type %s . inet_proto . inet_service : %s . inet_service; %s\n}", f.ip, f.addr, f.addr, list("hostports-one-"+f.ip))
 	}
 	p("chain hostports {")
 	for _, f := range []family{ipv4, ipv6} {

@@ -55,6 +55,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		`--node-name "A_B"`:                       func(c *Config) { c.NodeName = "A_B" },
 		"--secure-port 0 must be":                 func(c *Config) { c.SecurePort = 0 },
 		"--secure-port and --kubelet-port":        func(c *Config) { c.KubeletPort = c.SecurePort },
+		"must be one of IPv4 and one of IPv6":     func(c *Config) { c.PodCIDR = "10.1.0.0/24,10.2.0.0/24" },
 		`--pod-cidr "x" is not a network`:         func(c *Config) { c.PodCIDR = "x" },
 		"--pod-cidr 10.0.0.0/30 is too small":     func(c *Config) { c.PodCIDR = "10.0.0.0/30" },
 		"--service-cidr 10.244.0.0/16 overlap":    func(c *Config) { c.ServiceCIDR = "10.244.0.0/16" },

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,5 +76,32 @@ func TestHangingCNIPlugin(t *testing.T) {
 	n.must(n.run.RemovePodSandbox(t.Context(), id))
 	if err := os.Remove(filepath.Join(bin, "hang-DEL")); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestTwoAddressFamilies(t *testing.T) {
+	n := newNode(t, func(c *Config) { c.PodCIDR2 = netip.MustParsePrefix("fd00:4141::/112") })
+	p := n.pod(func(c *runtimeapi.PodSandboxConfig) {
+		c.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "10M"}
+	})
+	want := func() {
+		t.Helper()
+		st, err := n.run.PodSandboxStatus(t.Context(), p.id, true)
+		n.must(err)
+		if net := st.GetStatus().GetNetwork(); net.GetIp() == "" || len(net.GetAdditionalIps()) != 1 || !strings.HasPrefix(net.GetAdditionalIps()[0].GetIp(), "fd00:4141::") {
+			t.Errorf("network status %+v", net)
+		}
+		if !strings.Contains(st.GetInfo()["info"], `"networkCheck":"ok"`) {
+			t.Errorf("CHECK: %s", st.GetInfo()["info"])
+		}
+	}
+	want()
+	n.restart()
+	want()
+	bad := n.podConfig(func(c *runtimeapi.PodSandboxConfig) {
+		c.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "1"}
+	})
+	if _, err := n.run.RunPodSandbox(t.Context(), bad, ""); err == nil || !strings.Contains(err.Error(), "kubernetes.io/ingress-bandwidth") {
+		t.Errorf("an unreasonable bandwidth: %v", err)
 	}
 }

@@ -17,7 +17,8 @@ import (
 // ErrExists says that a transaction wanted to create an element that is there.
 var ErrExists = errors.New("an element exists")
 
-var errNotFound = errors.New("no such table, set or element")
+// ErrNotFound says that a table, set or element is not there.
+var ErrNotFound = errors.New("no such table, set or element")
 
 // Run carries a script out, all of it or nothing.
 func Run(ctx context.Context, script string) error {
@@ -44,8 +45,8 @@ func run(ctx context.Context, stdin string, args ...string) ([]byte, error) {
 		switch {
 		case strings.HasSuffix(line, "File exists"): // nft has no other way to tell
 			return nil, fmt.Errorf("nft: %w: %s", ErrExists, line)
-		case strings.HasSuffix(line, "No such file or directory"):
-			return nil, fmt.Errorf("nft: %w: %s", errNotFound, line)
+		case strings.Contains(line, "No such file or directory"): // or with what it could have meant
+			return nil, fmt.Errorf("nft: %w: %s", ErrNotFound, line)
 		}
 		return nil, fmt.Errorf("nft: %w: %s", err, line)
 	}
@@ -63,7 +64,7 @@ type Element struct {
 // has none.
 func Elements(ctx context.Context, family, table string) ([]Element, error) {
 	out, err := run(ctx, "", "-j", "list", "table", family, table)
-	if errors.Is(err, errNotFound) {
+	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {

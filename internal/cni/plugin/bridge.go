@@ -199,7 +199,7 @@ func taken(args *skel.CmdArgs) error {
 func (c *bridgeConf) addGateways(r *result.Result) {
 	done := map[bool]bool{} // by family
 	for _, ip := range r.IPs {
-		ip.Interface = result.Int(2) // the container's
+		ip.Interface = new(2) // the container's
 		v4 := ip.Address.IP.To4() != nil
 		if ip.Gateway == nil && c.IsGateway {
 			ip.Gateway = toPrefix(ip.Address).Masked().Addr().Next().AsSlice()

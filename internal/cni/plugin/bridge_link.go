@@ -242,7 +242,7 @@ func checkInside(args *skel.CmdArgs, r *result.Result) error {
 	}
 	for _, i := range r.Interfaces {
 		if i.Name == args.IfName && i.Sandbox != "" && i.Mac != "" && i.Mac != link.HardwareAddr.String() {
-			return fmt.Errorf("Interface %s Mac %s doesn't match container Mac: %s", i.Name, i.Mac, link.HardwareAddr) //nolint:staticcheck,revive // upstream's words
+			return fmt.Errorf("Interface %s Mac %s doesn't match container Mac: %s", i.Name, i.Mac, link.HardwareAddr) //nolint:staticcheck // upstream's words
 		}
 	}
 	have, err := netlink.RouteList(nil, netlink.FAMILY_ALL)

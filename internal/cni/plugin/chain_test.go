@@ -24,8 +24,9 @@ func ip(t *testing.T, cidr net.IPNet) string {
 	return toPrefix(cidr).Addr().String()
 }
 
-func tcp(hostPort, containerPort int) map[string]any {
-	return map[string]any{"hostPort": hostPort, "containerPort": containerPort, "protocol": "tcp"}
+// tcp opens a port of the host that leads to port 80.
+func tcp(hostPort int) map[string]any {
+	return map[string]any{"hostPort": hostPort, "containerPort": 80, "protocol": "tcp"}
 }
 
 func TestChainedPluginsConnectContainers(t *testing.T) {
@@ -34,9 +35,9 @@ func TestChainedPluginsConnectContainers(t *testing.T) {
 	if err := n.GetStatusNetworkList(t.Context(), n.list); err != nil {
 		t.Fatal(err)
 	}
-	udp := tcp(8080, 80)
+	udp := tcp(8080)
 	udp["protocol"] = "udp"
-	a, b := h.container(tcp(8080, 80), udp, map[string]any{"hostPort": 9090, "containerPort": 80, "protocol": "sctp"}), h.container()
+	a, b := h.container(tcp(8080), udp, map[string]any{"hostPort": 9090, "containerPort": 80, "protocol": "sctp"}), h.container()
 	ra, rb := n.add(a), n.add(b)
 	if len(ra.IPs) != 2 || len(ra.Interfaces) != 3 || ra.Interfaces[2].Sandbox != a.NetNS || len(ra.Routes) != 2 {
 		t.Fatalf("result %+v", ra)
@@ -77,7 +78,7 @@ func TestEveryVersionOfTheProtocol(t *testing.T) {
 	h := newHost(t)
 	for _, v := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		n := h.network(v, dualStack, portmap)
-		rt := h.container(tcp(8080, 80))
+		rt := h.container(tcp(8080))
 		if r := n.add(rt); len(r.IPs) != 2 || len(r.Interfaces) != 3 {
 			t.Errorf("%s: %+v", v, r)
 		}
@@ -100,7 +101,7 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 		"Failed to find addr":   {"data"},
 		"veth created for brid": {"host", "ip", "link", "del", "VETH"},
 	} {
-		rt := h.container(tcp(8081, 80))
+		rt := h.container(tcp(8081))
 		r := n.add(rt)
 		if err := n.CheckNetworkList(t.Context(), n.list, rt); err != nil {
 			t.Fatalf("before %v: %v", spoil, err)
@@ -169,7 +170,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 	h := newHost(t)
 	n := h.network("1.1.0", dualStack, portmap)
 	for _, step := range []string{"bridge-made", "host-local-leased", "bridge-gateways", "bridge-plugged", "bridge-masqueraded", "portmap-rules"} {
-		rt := h.container(tcp(8080, 80))
+		rt := h.container(tcp(8080))
 		h.failAt = step
 		if _, err := n.AddNetworkList(t.Context(), n.list, rt); err == nil {
 			t.Fatalf("%s was not hit", step)
@@ -180,7 +181,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 			t.Errorf("killed at %s, left after DEL: %q", step, left)
 		}
 	}
-	rt := h.container(tcp(8080, 80))
+	rt := h.container(tcp(8080))
 	n.add(rt)
 	h.failAt = "bridge-unplugged"
 	if err := n.DelNetworkList(t.Context(), n.list, rt); err == nil {
@@ -198,7 +199,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 func TestGarbageCollection(t *testing.T) {
 	h := newHost(t)
 	n := h.network("1.1.0", dualStack, portmap)
-	kept, lost := h.container(tcp(8080, 80)), h.container(tcp(8081, 80))
+	kept, lost := h.container(tcp(8080)), h.container(tcp(8081))
 	n.add(kept)
 	n.add(lost)
 	if err := netns.Remove(filepath.Dir(lost.NetNS)); err != nil {
@@ -230,7 +231,7 @@ func TestGarbageCollection(t *testing.T) {
 func TestHostPortInUseNamesItsHolder(t *testing.T) {
 	h := newHost(t)
 	n := h.network("1.0.0", dualStack, portmap)
-	a, b := h.container(tcp(8080, 80)), h.container(tcp(8080, 80))
+	a, b := h.container(tcp(8080)), h.container(tcp(8080))
 	n.add(a)
 	_, err := n.AddNetworkList(t.Context(), n.list, b)
 	if err == nil || !strings.Contains(err.Error(), "host port 8080/TCP is in use by container testnet/"+a.ContainerID+"/eth0") {
@@ -243,7 +244,7 @@ func TestHostPortInUseNamesItsHolder(t *testing.T) {
 
 func TestPortmapOptions(t *testing.T) {
 	h := newHost(t)
-	one := tcp(8080, 80)
+	one := tcp(8080)
 	one["hostIP"] = "10.22.0.1"
 	n := h.network("1.0.0", dualStack, `{"type":"portmap","capabilities":{"portMappings":true},"masqAll":true,
 	 "conditionsV4":["ip","saddr","!=","10.22.0.9"],"conditionsV6":["ip6","saddr","!=","fd00::9"]}`)
@@ -265,7 +266,7 @@ func TestPortmapOptions(t *testing.T) {
 func TestContainersCannotReachTheHostsLoopback(t *testing.T) {
 	h := newHost(t)
 	n := h.network("1.0.0", dualStack, portmap)
-	rt := h.container(tcp(8080, 80))
+	rt := h.container(tcp(8080))
 	n.add(rt)
 	h.serve(h.ns, "7000", "secret")
 	h.in(rt.NetNS, func() error {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -290,7 +291,7 @@ func (h *host) call(ns, proto, addr string) (line string, err error) {
 			}
 		}
 		line, err = bufio.NewReader(c).ReadString('\n')
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = fmt.Errorf("%s closed the connection", addr)
 		}
 		return err

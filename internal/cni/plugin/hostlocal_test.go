@@ -259,7 +259,7 @@ func FuzzConfiguration(f *testing.F) {
 		_, _ = readCommon(doc)
 		if c, err := readPortmap(doc); err == nil {
 			if r, err := previous(&c.PluginConf); err == nil && r != nil {
-				_ = c.script("t", c.addrs(&skel.CmdArgs{IfName: "eth0"}, r), nil)
+				_ = c.elements("t", c.addrs(&skel.CmdArgs{IfName: "eth0"}, r), nil).script(true)
 			}
 		}
 		c, err := readHostLocal(doc, "")

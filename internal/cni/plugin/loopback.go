@@ -61,7 +61,7 @@ func loopbackAdd(_ context.Context, args *skel.CmdArgs) error {
 			Interfaces: []*result.Interface{{Name: lo, Mac: "00:00:00:00:00:00", Sandbox: args.Netns}},
 		}
 		for _, a := range addrs {
-			r.IPs = append(r.IPs, &result.IPConfig{Interface: result.Int(0), Address: *a})
+			r.IPs = append(r.IPs, &result.IPConfig{Interface: new(0), Address: *a})
 		}
 	}
 	return types.PrintResult(r, c.CNIVersion)

@@ -37,26 +37,83 @@ func nftInstalled() error {
 }
 
 // suffix is what sets of a family have at the end of their names.
-func suffix(a netip.Addr) (ip, addr string) {
+func suffix(a netip.Addr) string {
 	if a.Is4() {
-		return "ip", "ipv4_addr"
+		return "ip"
 	}
-	return "ip6", "ipv6_addr"
+	return "ip6"
 }
 
-// put writes that an element is the tag's: without the detour, one that somebody else
-// left there would keep their tag, and go with it.
-func put(b *strings.Builder, table, set, key, tag string) {
-	for _, verb := range []string{"add", "delete"} {
-		fmt.Fprintf(b, "%s element inet %s %s { %s }\n", verb, table, set, key)
+// elements are what an attachment gets in a table. Adding to what is there takes the
+// kernel 1 ms; a transaction that also removes something, as one that renders the
+// table does, 15 (it waits for RCU).
+type elements struct {
+	table, tag string
+	render     func(*strings.Builder) // writes the table, or brings it up to date
+	own        []element              // nobody else may have them
+	shared     []element              // taken over from whoever had them
+	untagged   []element              // for good
+}
+
+type element struct{ set, key, value string }
+
+func (e element) write(b *strings.Builder, verb, table, tag string) {
+	fmt.Fprintf(b, "%s element inet %s %s { %s", verb, table, e.set, e.key)
+	if tag != "" {
+		fmt.Fprintf(b, " comment %q", tag)
 	}
-	fmt.Fprintf(b, "add element inet %s %s { %s comment %q }\n", table, set, key, tag)
+	if e.value != "" {
+		b.WriteString(" : " + e.value)
+	}
+	b.WriteString(" }\n")
+}
+
+// add gives the attachment its elements. nft.ErrExists says that one of its own is
+// somebody else's.
+func (es elements) add(ctx context.Context) error {
+	err := nft.Run(ctx, es.script(false))
+	if errors.Is(err, nft.ErrNotFound) || errors.Is(err, nft.ErrExists) {
+		err = nft.Run(ctx, es.script(true))
+	}
+	return err
+}
+
+func (es elements) script(whole bool) string {
+	var b strings.Builder
+	if whole {
+		es.render(&b)
+	}
+	for _, e := range es.own {
+		e.write(&b, "create", es.table, es.tag)
+	}
+	for _, e := range es.shared {
+		if whole { // without the detour it would keep the tag of whoever left it, and go with it
+			e.write(&b, "add", es.table, "")
+			e.write(&b, "delete", es.table, "")
+		}
+		e.write(&b, "create", es.table, es.tag)
+	}
+	for _, e := range es.untagged {
+		e.write(&b, "add", es.table, "")
+	}
+	return b.String()
 }
 
 // addMasquerade hides the addresses behind the host's, for what leaves their network.
 func addMasquerade(ctx context.Context, tag string, addrs []netip.Prefix) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, `table inet %s {
+	es := elements{table: masqTable, tag: tag, render: renderMasquerade}
+	for _, p := range addrs {
+		es.shared = append(es.shared, element{set: "pods-" + suffix(p.Addr()), key: p.Addr().String()},
+			element{set: "near-" + suffix(p.Addr()), key: p.Addr().String() + " . " + p.Masked().String()})
+	}
+	if err := es.add(ctx); err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	return nil
+}
+
+func renderMasquerade(b *strings.Builder) {
+	fmt.Fprintf(b, `table inet %s {
 set pods-ip { type ipv4_addr; }
 set pods-ip6 { type ipv6_addr; }
 set near-ip { type ipv4_addr . ipv4_addr; flags interval; }
@@ -73,15 +130,6 @@ ip6 saddr @pods-ip6 ip6 daddr != ff00::/8 masquerade
 }
 }
 `, masqTable, masqTable, masqTable)
-	for _, p := range addrs {
-		ip, _ := suffix(p.Addr())
-		put(&b, masqTable, "pods-"+ip, p.Addr().String(), tag)
-		put(&b, masqTable, "near-"+ip, p.Addr().String()+" . "+p.Masked().String(), tag)
-	}
-	if err := nft.Run(ctx, b.String()); err != nil {
-		return fmt.Errorf("masquerade: %w", err)
-	}
-	return nil
 }
 
 // removeTagged removes what an attachment has in a table.

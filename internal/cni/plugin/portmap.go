@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -143,7 +144,7 @@ func portmapAdd(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	addrs := c.addrs(args, r)
 	devices := localDevices(addrs)
-	err = nft.Run(ctx, c.script(tag(c.Name, args.ContainerID, args.IfName), addrs, devices))
+	err = c.elements(tag(c.Name, args.ContainerID, args.IfName), addrs, devices).add(ctx)
 	if errors.Is(err, nft.ErrExists) {
 		return c.conflict(ctx, addrs)
 	}
@@ -191,40 +192,36 @@ func localDevices(addrs []netip.Prefix) []string {
 	return names
 }
 
-// script is one transaction: the table, made or brought up to date, and the
-// attachment's elements. A host port that is taken makes all of it fail.
-func (c *portmapConf) script(tag string, addrs []netip.Prefix, devices []string) string {
-	var b strings.Builder
-	c.renderTable(&b)
-	t := c.table()
+// elements are the attachment's host ports and what goes with them.
+func (c *portmapConf) elements(tag string, addrs []netip.Prefix, devices []string) elements {
+	es := elements{table: c.table(), tag: tag, render: c.renderTable}
 	snat := c.SNAT == nil || *c.SNAT
 	for _, pod := range addrs {
-		ip, _ := suffix(pod.Addr())
+		ip := suffix(pod.Addr())
 		for _, m := range c.ports {
-			if !m.fits(pod.Addr()) {
-				continue
+			if m.fits(pod.Addr()) {
+				set, key := m.element(ip)
+				es.own = append(es.own, element{set, key, fmt.Sprintf("%s . %d", pod.Addr(), m.ContainerPort)})
 			}
-			set, key := m.element(ip)
-			fmt.Fprintf(&b, "create element inet %s %s { %s comment %q : %s . %d }\n", t, set, key, tag, pod.Addr(), m.ContainerPort)
 		}
 		if !snat {
 			continue
 		}
-		from := pod.Masked().String()
+		from := pod.Masked()
 		if c.MasqAll {
-			from = netip.PrefixFrom(unspecified(pod.Addr()), 0).String()
+			from = netip.PrefixFrom(unspecified(pod.Addr()), 0)
 		}
-		put(&b, t, "near-"+ip, from+" . "+pod.Addr().String(), tag)
+		es.shared = append(es.shared, element{set: "near-" + ip, key: from.String() + " . " + pod.Addr().String()})
 		if pod.Addr().Is4() {
-			put(&b, t, "local-ip", pod.Addr().String(), tag)
+			es.shared = append(es.shared, element{set: "local-ip", key: pod.Addr().String()})
 		}
 	}
 	if snat {
 		for _, d := range devices {
-			fmt.Fprintf(&b, "add element inet %s guarded { %q }\n", t, d)
+			es.untagged = append(es.untagged, element{set: "guarded", key: strconv.Quote(d)})
 		}
 	}
-	return b.String()
+	return es
 }
 
 func unspecified(a netip.Addr) netip.Addr {
@@ -290,7 +287,7 @@ func (c *portmapConf) conflict(ctx context.Context, addrs []netip.Prefix) error 
 		return fmt.Errorf("look at nftables table %s: %w", c.table(), err)
 	}
 	for _, pod := range addrs {
-		ip, _ := suffix(pod.Addr())
+		ip := suffix(pod.Addr())
 		for _, m := range c.ports {
 			set, key := m.element(ip)
 			i := slices.IndexFunc(es, func(e nft.Element) bool { return e.Set == set && e.Key == key })

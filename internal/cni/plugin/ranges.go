@@ -67,11 +67,11 @@ func (rc rangeConf) parse() (r ipRange, err error) {
 		return r, fmt.Errorf("subnet: %w", err)
 	}
 	if r.subnet != r.subnet.Masked() {
-		return r, fmt.Errorf("Network has host bits set. For a subnet mask of length %d the network address is %s", //nolint:staticcheck,revive // upstream's words
+		return r, fmt.Errorf("Network has host bits set. For a subnet mask of length %d the network address is %s", //nolint:staticcheck // upstream's words
 			r.subnet.Bits(), r.subnet.Masked().Addr())
 	}
 	if r.subnet.Addr().BitLen()-r.subnet.Bits() < 2 {
-		return r, fmt.Errorf("Network %s too small to allocate from", r.subnet) //nolint:staticcheck,revive // upstream's words
+		return r, fmt.Errorf("Network %s too small to allocate from", r.subnet) //nolint:staticcheck // upstream's words
 	}
 	r.start, r.gateway = r.subnet.Addr().Next(), r.subnet.Addr().Next()
 	r.end = rtnl.LastAddr(r.subnet)
