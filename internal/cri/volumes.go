@@ -36,7 +36,7 @@ func (s *Server) resolveMounts(b *sandbox, c *container) ([]oci.ResolvedMount, e
 		if err := checkMount(m); err != nil {
 			return nil, err
 		}
-		if m.GetRecursiveReadOnly() && !(s.host.RecursiveReadOnly && c.runtime.Features.RecursiveReadOnly) {
+		if m.GetRecursiveReadOnly() && (!s.host.RecursiveReadOnly || !c.runtime.Features.RecursiveReadOnly) {
 			return nil, precondition("mount %s: %w: the kernel or %s cannot", m.GetContainerPath(), crierrors.ErrRROUnsupported, c.runtime.Name)
 		}
 		place := filepath.Join(c.volumeDir(), strconv.Itoa(i))
