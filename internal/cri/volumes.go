@@ -52,7 +52,11 @@ func (s *Server) resolveMounts(b *sandbox, c *container) ([]oci.ResolvedMount, e
 		if err != nil {
 			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
 		}
-		out = append(out, oci.ResolvedMount{Mount: m, Source: src})
+		locked, err := b.lockedOptions(src)
+		if err != nil {
+			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
+		}
+		out = append(out, oci.ResolvedMount{Mount: m, Source: src, Locked: locked})
 	}
 	return out, nil
 }
