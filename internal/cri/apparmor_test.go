@@ -14,7 +14,7 @@ func TestChooseAppArmor(t *testing.T) {
 		return &runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: name}}
 	}
 	old := func(s string) *runtimeapi.LinuxContainerSecurityContext {
-		return &runtimeapi.LinuxContainerSecurityContext{ApparmorProfile: s}
+		return &runtimeapi.LinuxContainerSecurityContext{ApparmorProfile: s} //nolint:staticcheck // older clients say it so
 	}
 	const localhost, unconfined = runtimeapi.SecurityProfile_Localhost, runtimeapi.SecurityProfile_Unconfined
 	for name, c := range map[string]struct {

@@ -17,11 +17,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"wherry.dev/internal/cni"
 	"wherry.dev/internal/oci"
@@ -132,9 +131,12 @@ func (c Config) withPrograms() (Config, error) {
 	return c.withDefaultRuntime()
 }
 
+// handlerName is a DNS label (RFC 1123).
+var handlerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
 func (r RuntimeConfig) resolve(handler string) (RuntimeConfig, error) {
-	if msgs := validation.IsDNS1123Label(handler); len(msgs) > 0 { // what a RuntimeClass can name
-		return r, fmt.Errorf("cri: runtime handler %q: %s", handler, strings.Join(msgs, "; "))
+	if !handlerName.MatchString(handler) {
+		return r, fmt.Errorf("cri: runtime handler %q: a name is up to 63 of a-z, 0-9 and -, as a RuntimeClass can have it", handler)
 	}
 	switch r.Type {
 	case "", oci.Crun, oci.Runc:

@@ -71,6 +71,9 @@ func (s *Server) specInput(b *sandbox, c *container) (in oci.Input, err error) {
 			return in, err
 		}
 	}
+	if in.Sandbox.EtcLocked, err = b.lockedOptions(b.state); err != nil {
+		return in, err
+	}
 	in.AppArmor, err = appArmor(sec)
 	return in, err
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -165,7 +166,7 @@ func (in *sample) collect(of scope) []*runtimeapi.Metric {
 		d.read(in, func(value uint64, labels ...string) {
 			out = append(out, &runtimeapi.Metric{
 				Name: d.name, Timestamp: in.now.UnixNano(), MetricType: d.kind,
-				LabelValues: append(in.labels[:len(in.labels):len(in.labels)], labels...), Value: &runtimeapi.UInt64Value{Value: value},
+				LabelValues: slices.Concat(in.labels, labels), Value: &runtimeapi.UInt64Value{Value: value},
 			})
 		})
 	}

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,7 +29,7 @@ type metric struct {
 }
 
 func (d metric) descriptor() *runtimeapi.MetricDescriptor {
-	return &runtimeapi.MetricDescriptor{Name: d.name, Help: d.help, LabelKeys: append(baseLabels[:len(baseLabels):len(baseLabels)], d.labels...)}
+	return &runtimeapi.MetricDescriptor{Name: d.name, Help: d.help, LabelKeys: slices.Concat(baseLabels, d.labels)}
 }
 
 const (

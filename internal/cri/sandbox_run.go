@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -280,11 +281,19 @@ func (b *sandbox) setUpNamespaces() error {
 		}
 	}
 	for _, name := range sortedKeys(b.config.GetLinux().GetSysctls()) {
-		if err := netns.SetSysctl(name, b.config.GetLinux().GetSysctls()[name]); err != nil {
+		if err := b.setSysctl(name, b.config.GetLinux().GetSysctls()[name]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (b *sandbox) setSysctl(name, value string) error {
+	set := func() error { return netns.SetSysctl(name, value) }
+	if b.owner() == 0 || strings.HasPrefix(name, "net") {
+		return set()
+	}
+	return netns.As(b.owner(), set)
 }
 
 // defaultSysctls lets programs without privileges ping, and bind ports below 1024,

@@ -70,7 +70,10 @@ type sizes chan *remotecommand.TerminalSize
 func (s sizes) Next() *remotecommand.TerminalSize { return <-s }
 
 func TestExecTerminal(t *testing.T) {
-	eachRuntime(t, func(t *testing.T, n *node) { testExecTerminal(t, n.pod()) })
+	eachRuntime(t, func(t *testing.T, n *node) {
+		testExecTerminal(t, n.pod())
+		testExecTerminal(t, n.pod(withUserns))
+	})
 }
 
 func testExecTerminal(t *testing.T, p *pod) {

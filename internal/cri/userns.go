@@ -1,12 +1,14 @@
 package cri
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
@@ -137,6 +139,28 @@ func (b *sandbox) openUserns() (*os.File, error) {
 		return nil, nil
 	}
 	return os.Open(netns.Path(b.nsDir(), netns.User))
+}
+
+// lockedOptions are those of the mount with a path that the runtime must repeat when it
+// makes a copy read-only inside of a user namespace: runc 1.1 does not look by itself.
+func (b *sandbox) lockedOptions(path string) ([]string, error) {
+	if b.usernsOptions() == nil {
+		return nil, nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return nil, fmt.Errorf("statfs %s: %w", path, err)
+	}
+	var options []string
+	for _, o := range []struct {
+		flag int64
+		name string
+	}{{unix.ST_NOSUID, "nosuid"}, {unix.ST_NODEV, "nodev"}, {unix.ST_NOEXEC, "noexec"}} {
+		if st.Flags&o.flag != 0 {
+			options = append(options, o.name)
+		}
+	}
+	return options, nil
 }
 
 // checkContainerUserns wants a container to ask for its sandbox's namespace, or for

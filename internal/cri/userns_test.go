@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/mount"
 )
 
 // eachRuntime runs a test with every OCI runtime that we drive.
@@ -173,6 +175,54 @@ func TestUserNamespaceOnTheHostNetwork(t *testing.T) {
 		})
 		if _, err := n.run.RunPodSandbox(t.Context(), bad, ""); err == nil || !strings.Contains(err.Error(), "PID or IPC") {
 			t.Errorf("the machine's PID namespace: %v", err)
+		}
+	})
+}
+
+// TestUserNamespaceSettings: what else a pod can ask for works inside of one, too.
+func TestUserNamespaceSettings(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, n *node) {
+		p := n.pod(withUserns, func(c *runtimeapi.PodSandboxConfig) {
+			c.Linux.Sysctls = map[string]string{"net.core.somaxconn": "777", "kernel.shm_rmid_forced": "1"}
+		})
+		for name, c := range map[string]struct {
+			script string
+			change secChange
+			want   string
+		}{
+			"sysctls":   {`cat /proc/sys/net/core/somaxconn /proc/sys/kernel/shm_rmid_forced`, nil, "777\n1"},
+			"user":      {`id -u; touch /tmp/x; stat -c %u /tmp/x`, func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUser = number(1000) }, "1000\n1000"},
+			"read-only": {`touch /x 2>&1 | grep -o Read-only`, func(s *runtimeapi.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true }, "Read-only"},
+			"net admin": {`ip link set lo mtu 1400 && cat /sys/class/net/lo/mtu`, func(s *runtimeapi.LinuxContainerSecurityContext) {
+				s.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"NET_ADMIN"}}
+			}, "1400"},
+			"masked": {`cat /proc/version | wc -c; touch /proc/sys/net/core/somaxconn 2>&1 | grep -o Read-only`, func(s *runtimeapi.LinuxContainerSecurityContext) {
+				s.MaskedPaths, s.ReadonlyPaths = []string{"/proc/version"}, []string{"/proc/sys"}
+			}, "0\nRead-only"},
+			"unmasked": {`grep -c ' /proc/' /proc/self/mountinfo`, func(s *runtimeapi.LinuxContainerSecurityContext) {
+				s.NamespaceOptions.UsernsOptions = podUserns(65536) // ProcMount: Unmasked
+			}, "0"},
+			"privileged": {`mount -t tmpfs x /tmp && touch /tmp/x && echo mounted; ls /dev/vda; head -c1 /dev/vda | wc -c`, func(s *runtimeapi.LinuxContainerSecurityContext) {
+				s.Privileged, s.NoNewPrivs = true, false
+			}, "mounted\n/dev/vda\n0"},
+		} {
+			out, st := p.output(secured(strings.ReplaceAll(name, " ", "-"), c.script, c.change))
+			if got := strings.TrimSpace(out); got != c.want {
+				t.Errorf("%s: %q, want %q (stderr %q)", name, got, c.want, logText(t, st.GetLogPath(), "stderr"))
+			}
+		}
+		ro := filepath.Join(n.dir, "ro")
+		n.must(mount.Tmpfs(ro, 0o755, 0)) // nosuid and nodev, as the kubelet's secrets
+		readOnly := containerConfig("ro-volume", "sh", "-c", "touch /v/x 2>&1 | grep -o Read-only")
+		readOnly.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", HostPath: ro, Readonly: true, UidMappings: mapped(65536), GidMappings: mapped(65536)}}
+		if out, _ := p.output(readOnly); out != "Read-only\n" {
+			t.Errorf("a read-only volume: %q", out)
+		}
+		n.must(mount.Unmount(ro))
+		cfg := containerConfig("tty", "sh", "-c", "test -t 1 && echo a terminal; echo x > /dev/tty && stat -c %u $(tty)")
+		cfg.Tty, cfg.Stdin = true, true
+		if out, _ := p.output(cfg); !strings.HasPrefix(strings.ReplaceAll(out, "\r", ""), "a terminal\nx\n0\n") {
+			t.Errorf("with a terminal: %q", out)
 		}
 	})
 }

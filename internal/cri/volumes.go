@@ -36,7 +36,7 @@ func (s *Server) resolveMounts(b *sandbox, c *container) ([]oci.ResolvedMount, e
 		if err := checkMount(m); err != nil {
 			return nil, err
 		}
-		if m.GetRecursiveReadOnly() && !(s.host.RecursiveReadOnly && c.runtime.Features.RecursiveReadOnly) {
+		if m.GetRecursiveReadOnly() && (!s.host.RecursiveReadOnly || !c.runtime.Features.RecursiveReadOnly) {
 			return nil, precondition("mount %s: %w: the kernel or %s cannot", m.GetContainerPath(), crierrors.ErrRROUnsupported, c.runtime.Name)
 		}
 		place := filepath.Join(c.volumeDir(), strconv.Itoa(i))
@@ -52,7 +52,11 @@ func (s *Server) resolveMounts(b *sandbox, c *container) ([]oci.ResolvedMount, e
 		if err != nil {
 			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
 		}
-		out = append(out, oci.ResolvedMount{Mount: m, Source: src})
+		locked, err := b.lockedOptions(src)
+		if err != nil {
+			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
+		}
+		out = append(out, oci.ResolvedMount{Mount: m, Source: src, Locked: locked})
 	}
 	return out, nil
 }

@@ -86,3 +86,19 @@ func withChild(set int, ids IDMap, fn func(pid int) error) error {
 		return fn(cmd.Process.Pid)
 	})
 }
+
+// As runs fn as a user of the machine, on the calling thread alone: use it inside
+// Create or Do. The sysctls of an IPC namespace obey nobody but the root of the user
+// namespace that owns it, whatever capabilities one has.
+func As(uid int, fn func() error) (err error) {
+	const same = ^uintptr(0) // -1: leave it
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(uid), same); errno != 0 {
+		return fmt.Errorf("become user %d: %w", uid, errno)
+	}
+	defer func() {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, 0, same); errno != 0 {
+			err = errors.Join(err, fmt.Errorf("become root again: %w", errno))
+		}
+	}()
+	return fn()
+}

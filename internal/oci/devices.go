@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -30,6 +31,9 @@ func (in Input) nodes() []specs.LinuxDevice {
 	return out
 }
 
+// standard are the nodes that every runtime provides itself (runtime-spec).
+var standard = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console", "/dev/ptmx"}
+
 // deviceMounts are the host's nodes for a container in a user namespace.
 func (in Input) deviceMounts() []specs.Mount {
 	if in.Sandbox.IDMapping == nil {
@@ -37,6 +41,9 @@ func (in Input) deviceMounts() []specs.Mount {
 	}
 	var out []specs.Mount
 	for _, d := range in.devices() {
+		if slices.Contains(standard, d.Path) {
+			continue
+		}
 		out = append(out, specs.Mount{Destination: d.Path, Type: "bind", Source: d.Source, Options: []string{"bind", "rprivate", "nosuid", "noexec"}})
 	}
 	return out

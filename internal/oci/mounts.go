@@ -14,6 +14,7 @@ import (
 type ResolvedMount struct {
 	*runtimeapi.Mount
 	Source string
+	Locked []string // options that the source's mount has and a user namespace cannot take away
 }
 
 // mounts lists what every container has, then the sandbox's files, then the pod's
@@ -73,7 +74,7 @@ func (in Input) sandboxMounts() []specs.Mount {
 	}
 	for _, dst := range []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} {
 		if src := in.Sandbox.Etc[dst]; src != "" {
-			m = append(m, specs.Mount{Destination: dst, Type: "bind", Source: src, Options: []string{"rbind", "rprivate", write}})
+			m = append(m, specs.Mount{Destination: dst, Type: "bind", Source: src, Options: append([]string{"rbind", "rprivate", write}, in.Sandbox.EtcLocked...)})
 		}
 	}
 	if in.Sandbox.Shm != "" {
@@ -93,6 +94,11 @@ func podMount(m ResolvedMount) specs.Mount {
 		opts = append(opts, "rw")
 	}
 	opts = append(opts, m.GetMountOptions()...) // checked: noexec, nodev, nosuid
+	for _, o := range m.Locked {
+		if !slices.Contains(opts, o) {
+			opts = append(opts, o)
+		}
+	}
 	return specs.Mount{Destination: filepath.Clean(m.GetContainerPath()), Type: "bind", Source: m.Source, Options: opts}
 }
 

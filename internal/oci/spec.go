@@ -42,6 +42,7 @@ type Sandbox struct {
 	IDMapping  []specs.LinuxIDMapping              // of users and groups in its user namespace, where it has one
 	Shm        string                              // directory that becomes /dev/shm
 	Etc        map[string]string                   // container path → host file: hosts, hostname, resolv.conf
+	EtcLocked  []string                            // as ResolvedMount.Locked, of those files
 }
 
 // Input is everything that decides a container's spec.

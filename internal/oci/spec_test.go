@@ -195,8 +195,8 @@ func TestUserFilesCannotLeaveTheImage(t *testing.T) {
 
 func TestMountsArePlacedParentsFirst(t *testing.T) {
 	in := Input{Config: &runtimeapi.ContainerConfig{}, Mounts: []ResolvedMount{
-		{&runtimeapi.Mount{ContainerPath: "/a/b/c"}, "/3"}, {&runtimeapi.Mount{ContainerPath: "/a"}, "/1"},
-		{&runtimeapi.Mount{ContainerPath: "/a/b/", Readonly: true}, "/2"}, {&runtimeapi.Mount{ContainerPath: "/dev/shm"}, "/own"},
+		{Mount: &runtimeapi.Mount{ContainerPath: "/a/b/c"}, Source: "/3"}, {Mount: &runtimeapi.Mount{ContainerPath: "/a"}, Source: "/1"},
+		{Mount: &runtimeapi.Mount{ContainerPath: "/a/b/", Readonly: true}, Source: "/2"}, {Mount: &runtimeapi.Mount{ContainerPath: "/dev/shm"}, Source: "/own"},
 	}, Sandbox: Sandbox{Shm: "/sandbox/shm"}}
 	var got []string
 	for _, m := range in.mounts() {

@@ -11,9 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// UlimitAnnotation, with the name of a container behind it, is how pods ask containerd
-// and CRI-O for resource limits by the NRI plugin ulimit-adjuster: CRI has no field
-// for them. Its value is a YAML list of {type, soft, hard}.
+// UlimitAnnotation is how pods ask containerd and CRI-O for resource limits, with the
+// name of a container behind it, by the NRI plugin ulimit-adjuster: CRI has no field for them. Its value is a YAML list of {type, soft, hard}.
 const UlimitAnnotation = "ulimits.nri.containerd.io/container."
 
 // rlimits by the names that setrlimit(2) has for them.

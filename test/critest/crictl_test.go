@@ -71,7 +71,7 @@ func (c *crictl) run(args ...string) string {
 }
 
 // want runs a command whose output must have the texts.
-func (c *crictl) want(args []string, texts ...string) string {
+func (c *crictl) want(args []string, texts ...string) {
 	c.t.Helper()
 	out := c.run(args...)
 	for _, text := range texts {
@@ -79,7 +79,6 @@ func (c *crictl) want(args []string, texts ...string) string {
 			c.t.Errorf("crictl %s: no %q in\n%s", strings.Join(args, " "), text, out)
 		}
 	}
-	return out
 }
 
 func (c *crictl) file(name string, v any) string {

@@ -15,6 +15,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -24,7 +26,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: critest [-log FILE] WHERRY CRITEST [FLAGS]")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // what was started is removed also when nobody reads on
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	ok, err := run(ctx, flag.Arg(0), flag.Arg(1), flag.Args()[2:], *log)
 	if err != nil {
