@@ -21,7 +21,7 @@ func TestCDIDevices(t *testing.T) {
 			n := newNode(t, func(c *Config) { c.DefaultRuntime, c.CDISpecDirs = name, []string{specs} })
 			trail := filepath.Join(n.dir, "trail")
 			hook := func(at string) string {
-				return fmt.Sprintf(`{"hookName":%q,"path":"/bin/sh","args":["sh","-c","echo %s >> %s"]}`, at, at, trail)
+				return fmt.Sprintf(`{"hookName":%q,"path":"/bin/sh","args":["sh","-c","cat > /dev/null; echo %s >> %s"]}`, at, at, trail)
 			}
 			n.must(os.WriteFile(filepath.Join(specs, "vendor.json"), fmt.Appendf(nil, `{"cdiVersion":"0.6.0","kind":"vendor.com/gpu",
 				"containerEdits":{"env":["VENDOR=here"]},

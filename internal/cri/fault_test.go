@@ -258,7 +258,7 @@ func TestFullDisk(t *testing.T) {
 
 func wantFull(t *testing.T, verb string, err error) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), unix.ENOSPC.Error()) {
+	if err == nil || !strings.Contains(strings.ToLower(err.Error()), unix.ENOSPC.Error()) {
 		t.Errorf("%s on a full disk: %v", verb, err)
 	}
 }
