@@ -83,6 +83,9 @@ type container struct {
 	killAt  time.Time // end of the time that a stop gave it
 
 	execs sync.WaitGroup // commands running in it
+
+	cpu   cpuRate
+	layer measuredUsage // of the writable one
 }
 
 func (s *Server) newContainer(rec containerRecord, r *oci.Runtime) *container {

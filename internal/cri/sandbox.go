@@ -63,6 +63,8 @@ type sandbox struct {
 
 	mu     sync.Mutex // guards status
 	status sandboxStatus
+
+	cpu cpuRate
 }
 
 func (s *Server) newSandbox(rec sandboxRecord) *sandbox {
