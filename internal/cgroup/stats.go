@@ -24,7 +24,8 @@ type Stats struct {
 	PageFaults       uint64
 	MajorPageFaults  uint64
 	SwapUsage        uint64
-	OOMKills         uint64 // processes that the kernel killed for want of memory
+	SwapMax          *uint64 // bytes that may be swapped out; nil is no limit
+	OOMKills         uint64  // processes that the kernel killed for want of memory
 
 	Pids uint64
 
@@ -135,8 +136,12 @@ func memoryStatsV1(dir string, s *Stats) error {
 	s.MemoryWorkingSet = usage - min(usage, stat["total_inactive_file"])
 	s.PageFaults, s.MajorPageFaults = stat["total_pgfault"], stat["total_pgmajfault"]
 	s.SwapUsage, s.OOMKills = stat["total_swap"], oom["oom_kill"]
-	if limit < unlimited {
-		s.MemoryLimit = limit
+	if limit >= unlimited {
+		return nil
+	}
+	s.MemoryLimit = limit
+	if both, err := readInt(dir, "memory.memsw.limit_in_bytes"); err == nil && both < unlimited { // absent without swap accounting
+		s.SwapMax = new(both - min(both, limit))
 	}
 	return nil
 }
@@ -168,6 +173,9 @@ func statsV2(dir string, s *Stats) error {
 	if fileExists(dir, "memory.swap.current") {
 		if s.SwapUsage, err = readInt(dir, "memory.swap.current"); err != nil {
 			return err
+		}
+		if swap, err := readInt(dir, "memory.swap.max"); err == nil { // "max" does not parse, and means none
+			s.SwapMax = &swap
 		}
 	}
 	if limit, err := readInt(dir, "memory.max"); err == nil {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"wherry.dev/internal/cni"
+	"wherry.dev/internal/mount"
 	"wherry.dev/internal/oci"
 )
 
@@ -208,13 +209,18 @@ func (c Config) network() cni.Config {
 }
 
 // folders makes what every verb relies on.
+// exitRoom is enough for 4096 exit files, of a page each.
+const exitRoom = 16 << 20
+
 func (c Config) folders() error {
-	for _, d := range []string{c.sandboxRoot(), c.containerRoot(), c.sandboxState(), c.containerState(), c.exitDir()} {
+	for _, d := range []string{c.sandboxRoot(), c.containerRoot(), c.sandboxState(), c.containerState()} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return err
 		}
 	}
-	return nil
+	// Room of their own: conmon has one try at writing an exit code down, and a pod
+	// can fill the state folder by way of its /etc/hosts.
+	return mount.Tmpfs(c.exitDir(), 0o711, exitRoom)
 }
 
 func (c Config) newRuntimes(ctx context.Context) (map[string]*oci.Runtime, error) {

@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/oci"
 )
@@ -82,6 +83,9 @@ type container struct {
 	killAt  time.Time // end of the time that a stop gave it
 
 	execs sync.WaitGroup // commands running in it
+
+	cpu   cpuRate
+	layer measuredUsage // of the writable one
 }
 
 func (s *Server) newContainer(rec containerRecord, r *oci.Runtime) *container {
@@ -131,9 +135,9 @@ func (c *container) update(change func(*containerStatus)) error {
 }
 
 // loadStatus reads the status; false is a container that was half made.
-func (c *container) loadStatus(boot string) (whole bool, err error) {
+func (c *container) loadStatus(log klog.Logger, boot string) (whole bool, err error) {
 	for _, path := range []string{c.finalPath(), c.statusPath()} {
-		if ok, err := loadRecord(path, &c.status); err != nil || ok {
+		if ok, err := loadRecord(log, path, &c.status); err != nil || ok {
 			return ok, err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,11 +60,10 @@ func (c *container) stats() (*runtimeapi.ContainerStats, error) {
 	st := &runtimeapi.ContainerStats{Attributes: &runtimeapi.ContainerAttributes{
 		Id: c.id, Metadata: c.config().GetMetadata(), Labels: c.config().GetLabels(), Annotations: c.config().GetAnnotations(),
 	}}
-	bytes, inodes, err := diskUsage(c.upper())
-	if err != nil {
+	var err error
+	if st.WritableLayer, err = c.layer.get(time.Now(), c.upper()); err != nil {
 		return nil, err
 	}
-	st.WritableLayer = fsUsage(nanos(time.Now()), c.root, bytes, inodes)
 	m, err := cgroup.ReadStats(c.rec.Cgroup)
 	if errors.Is(err, fs.ErrNotExist) {
 		return st, nil // it has ended
@@ -71,15 +71,38 @@ func (c *container) stats() (*runtimeapi.ContainerStats, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.Cpu, st.Memory, st.Swap = cpuUsage(m), memoryUsage(m), swapUsage(m)
+	st.Cpu, st.Memory, st.Swap = c.cpu.usage(m), memoryUsage(m), swapUsage(m)
 	st.Io = &runtimeapi.IoUsage{Timestamp: nanos(m.Time), Psi: psi(m.IOPressure)}
 	return st, nil
 }
 
 func value(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
 
-func cpuUsage(m cgroup.Stats) *runtimeapi.CpuUsage {
-	return &runtimeapi.CpuUsage{Timestamp: nanos(m.Time), UsageCoreNanoSeconds: value(uint64(m.CPU.Nanoseconds())), Psi: psi(m.CPUPressure)}
+// rateWindow is the shortest time that a CPU rate is averaged over.
+const rateWindow = time.Second
+
+// cpuRate turns the CPU counter into a rate, between one caller's question and the
+// next: nothing is measured while nobody asks.
+type cpuRate struct {
+	mu   sync.Mutex
+	last cgroup.Stats
+	rate *runtimeapi.UInt64Value // nanocores; nil before the second measurement
+}
+
+func (r *cpuRate) usage(m cgroup.Stats) *runtimeapi.CpuUsage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	passed := m.Time.Sub(r.last.Time)
+	switch {
+	case r.last.Time.IsZero() || m.CPU < r.last.CPU: // the first, or the group was made anew
+		r.last, r.rate = m, nil
+	case passed >= rateWindow:
+		r.rate = value(uint64(float64(m.CPU-r.last.CPU) / passed.Seconds()))
+		r.last = m
+	}
+	return &runtimeapi.CpuUsage{
+		Timestamp: nanos(m.Time), UsageCoreNanoSeconds: value(uint64(m.CPU.Nanoseconds())), UsageNanoCores: r.rate, Psi: psi(m.CPUPressure),
+	}
 }
 
 func memoryUsage(m cgroup.Stats) *runtimeapi.MemoryUsage {
@@ -95,7 +118,11 @@ func memoryUsage(m cgroup.Stats) *runtimeapi.MemoryUsage {
 }
 
 func swapUsage(m cgroup.Stats) *runtimeapi.SwapUsage {
-	return &runtimeapi.SwapUsage{Timestamp: nanos(m.Time), SwapUsageBytes: value(m.SwapUsage)}
+	u := &runtimeapi.SwapUsage{Timestamp: nanos(m.Time), SwapUsageBytes: value(m.SwapUsage)}
+	if m.SwapMax != nil {
+		u.SwapAvailableBytes = value(*m.SwapMax - min(*m.SwapMax, m.SwapUsage))
+	}
+	return u
 }
 
 func psi(p *cgroup.Pressure) *runtimeapi.PsiStats {

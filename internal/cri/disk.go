@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/record"
 )
@@ -38,14 +40,22 @@ func saveRecord(path string, v any) error {
 	return os.Rename(tmp, path)
 }
 
-// loadRecord reads a record; ok is false when there is none that can be read.
-func loadRecord(path string, v any) (ok bool, err error) {
+// loadRecord reads a record; ok is false when there is none that can be read. One bad
+// file must not keep a node from starting: it is named here, and what it stands for
+// is cleared away.
+func loadRecord(log klog.Logger, path string, v any) (ok bool, err error) {
 	_, err = record.Read(path, v)
 	var corrupt *record.CorruptError
-	if errors.Is(err, os.ErrNotExist) || errors.As(err, &corrupt) {
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, os.ErrNotExist):
+		return false, nil
+	case errors.As(err, &corrupt), errors.Is(err, unix.EIO), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EUCLEAN):
+		log.Error(err, "A record is damaged; what it stands for is cleared away", "file", path)
 		return false, nil
 	}
-	return err == nil, err
+	return false, err
 }
 
 // message keeps a CRI message in a JSON record, in its own encoding.

@@ -175,7 +175,7 @@ func (in *sample) collect(of scope) []*runtimeapi.Metric {
 
 // measureDisk looks at the writable layer and the file system that it is on.
 func (c *container) measureDisk() (*diskSample, error) {
-	used, _, err := diskUsage(c.upper())
+	used, err := c.layer.get(time.Now(), c.upper())
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (c *container) measureDisk() (*diskSample, error) {
 	}
 	return &diskSample{
 		device: deviceName(uint64(unix.Major(st.Dev)), uint64(unix.Minor(st.Dev))),
-		used:   used, limit: fsys.Blocks * uint64(fsys.Bsize), inodesFree: fsys.Ffree, inodesTotal: fsys.Files,
+		used:   used.GetUsedBytes().GetValue(), limit: fsys.Blocks * uint64(fsys.Bsize), inodesFree: fsys.Ffree, inodesTotal: fsys.Files,
 	}, nil
 }
 

@@ -18,13 +18,13 @@ import (
 // loadSandboxes reads all sandboxes. One whose namespaces are gone (the machine was
 // restarted) is stopped; one that was half made is cleared later, by recover, when
 // there is a network to clear it from.
-func (s *Server) loadSandboxes() error {
+func (s *Server) loadSandboxes(log klog.Logger) error {
 	ids, err := subdirs(s.cfg.sandboxRoot())
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		b, err := s.loadSandbox(id)
+		b, err := s.loadSandbox(log, id)
 		if err != nil {
 			return fmt.Errorf("load sandbox %s: %w", id, err)
 		}
@@ -33,9 +33,9 @@ func (s *Server) loadSandboxes() error {
 	return nil
 }
 
-func (s *Server) loadSandbox(id string) (*sandbox, error) {
+func (s *Server) loadSandbox(log klog.Logger, id string) (*sandbox, error) {
 	var rec sandboxRecord
-	ok, err := loadRecord(filepath.Join(s.cfg.sandboxRoot(), id, "sandbox.json"), &rec)
+	ok, err := loadRecord(log, filepath.Join(s.cfg.sandboxRoot(), id, "sandbox.json"), &rec)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (s *Server) loadSandbox(id string) (*sandbox, error) {
 		return s.newSandbox(unknownSandbox(id)), nil
 	}
 	b := s.newSandbox(rec)
-	ok, err = loadRecord(b.statusPath(), &b.status)
+	ok, err = loadRecord(log, b.statusPath(), &b.status)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (b *sandbox) alive() (bool, error) {
 // unknownSandbox stands for a record that cannot be read: everything that a sandbox
 // can have is looked for and cleared.
 func unknownSandbox(id string) sandboxRecord {
-	rec := sandboxRecord{ID: id}
+	rec := sandboxRecord{ID: id, OwnCgroup: true}
 	rec.Config.m = &runtimeapi.PodSandboxConfig{}
 	return rec
 }
@@ -129,26 +129,31 @@ func (s *Server) knownPods() map[string]bool {
 }
 
 // recover takes over the containers that run, finds out how others ended, and
-// clears what calls that were killed left half made.
+// clears what calls that were killed left half made. What cannot be cleared is left
+// to the next start: a node with one broken pod is better than none.
 func (s *Server) recover(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	ids, err := subdirs(s.cfg.containerRoot())
 	if err != nil {
 		return err
 	}
+	left := map[string]bool{} // to the next start
 	for _, id := range ids {
 		if err := s.recoverContainer(ctx, id); err != nil {
-			return fmt.Errorf("recover container %s: %w", id, err)
+			log.Error(err, "A container cannot be recovered; the next start tries again", "container", id)
+			left[id] = true
 		}
 	}
 	for id, b := range s.sandboxes {
 		if b.status.Phase != phaseMaking {
 			continue
 		}
-		if err := s.clearSandbox(ctx, b); err != nil {
-			return fmt.Errorf("clear half-made sandbox %s: %w", id, err)
-		}
 		delete(s.sandboxes, id)
+		if err := s.clearSandbox(ctx, b); err != nil {
+			log.Error(err, "A half-made sandbox cannot be cleared; the next start tries again", "sandbox", id)
+			left[id] = true
+			continue
+		}
 		log.Info("Cleared a half-made sandbox", "sandbox", id)
 	}
 	for _, b := range s.sandboxes {
@@ -158,7 +163,7 @@ func (s *Server) recover(ctx context.Context) error {
 			}
 		}
 	}
-	if err := s.sweep(ctx); err != nil {
+	if err := s.sweep(ctx, left); err != nil {
 		return err
 	}
 	log.Info("Recovered", "sandboxes", len(s.sandboxes), "containers", len(s.containers))
@@ -167,7 +172,7 @@ func (s *Server) recover(ctx context.Context) error {
 
 func (s *Server) recoverContainer(ctx context.Context, id string) error {
 	rec := containerRecord{}
-	ok, err := loadRecord(filepath.Join(s.cfg.containerRoot(), id, "container.json"), &rec)
+	ok, err := loadRecord(klog.FromContext(ctx), filepath.Join(s.cfg.containerRoot(), id, "container.json"), &rec)
 	if err != nil {
 		return err
 	}
@@ -186,7 +191,7 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 		return s.clearContainer(ctx, s.unknownContainer(id, r))
 	}
 	c := s.newContainer(rec, r)
-	if whole, err = c.loadStatus(s.boot); err != nil {
+	if whole, err = c.loadStatus(klog.FromContext(ctx), s.boot); err != nil {
 		return err
 	}
 	if !whole || b == nil || b.status.Phase == phaseMaking {
@@ -210,7 +215,7 @@ func (s *Server) resume(ctx context.Context, c *container) error {
 	if c.status.EndedAt != 0 {
 		close(c.exited)
 		if err := s.releaseContainer(ctx, c); err != nil {
-			return err
+			klog.FromContext(ctx).Error(err, "Cleaning up after a container; its removal tries again", "container", c.id)
 		}
 		close(c.cleaned)
 		return nil
@@ -231,17 +236,18 @@ func (s *Server) resume(ctx context.Context, c *container) error {
 
 // sweep removes state folders that belong to nothing: a removal deletes the record
 // last, but a machine that crashed can have lost a record that the state outlived.
-func (s *Server) sweep(ctx context.Context) error {
+func (s *Server) sweep(ctx context.Context, left map[string]bool) error {
+	log := klog.FromContext(ctx)
 	ids, err := subdirs(s.cfg.sandboxState())
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		if _, known := s.sandboxes[id]; known {
+		if _, known := s.sandboxes[id]; known || left[id] {
 			continue
 		}
 		if err := s.clearSandbox(ctx, s.newSandbox(unknownSandbox(id))); err != nil {
-			return fmt.Errorf("sweep sandbox %s: %w", id, err)
+			log.Error(err, "A sandbox without a record cannot be cleared; the next start tries again", "sandbox", id)
 		}
 	}
 	ids, err = subdirs(s.cfg.containerState())
@@ -249,7 +255,7 @@ func (s *Server) sweep(ctx context.Context) error {
 		return err
 	}
 	for _, id := range ids {
-		if _, known := s.containers[id]; known {
+		if _, known := s.containers[id]; known || left[id] {
 			continue
 		}
 		r, err := s.handler("")
@@ -257,7 +263,7 @@ func (s *Server) sweep(ctx context.Context) error {
 			return err
 		}
 		if err := s.clearContainer(ctx, s.unknownContainer(id, r)); err != nil {
-			return fmt.Errorf("sweep container %s: %w", id, err)
+			log.Error(err, "A container without a record cannot be cleared; the next start tries again", "container", id)
 		}
 	}
 	return nil

@@ -1,7 +1,6 @@
 package cri
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/mount"
-	"wherry.dev/internal/oci"
 )
 
 func TestRestartDisturbsNothing(t *testing.T) {
@@ -79,36 +77,6 @@ func checkLines(t testing.TB, text string) {
 	}
 }
 
-func TestKilledMonitorEndsTheContainer(t *testing.T) {
-	n := newNode(t)
-	p := n.pod()
-	for name, kill := range map[string]func(pid int){
-		"while we watch": func(pid int) { n.must(unix.Kill(pid, unix.SIGKILL)) },
-		"while we are away": func(pid int) {
-			n.stop()
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-			n.openImages()
-			n.start()
-		},
-	} {
-		cfg := containerConfig("c", "sh", "-c", "while :; do echo x; sleep 0.1; done")
-		cfg.Metadata.Attempt = uint32(len(name))
-		id := p.start(cfg)
-		pid, err := oci.ReadPID(n.containers[id].bundle.MonitorPIDFile())
-		n.must(err)
-		kill(pid)
-		st := n.waitExit(id)
-		if st.ExitCode != unknownExit || st.Reason != reasonUnknown || !strings.Contains(st.Message, "conmon") {
-			t.Errorf("%s: %+v", name, st)
-		}
-		if doc, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.containers[id].current().PID)); err == nil && !strings.Contains(string(doc), ") Z ") {
-			t.Errorf("%s: the container's process still runs", name)
-		}
-	}
-}
-
 // TestReboot takes away what a reboot takes: the state folder with everything in it.
 func TestReboot(t *testing.T) {
 	n := newNode(t)
@@ -134,33 +102,6 @@ func TestReboot(t *testing.T) {
 		t.Errorf("exit code of a container that had ended before: %+v", st)
 	}
 	n.must(n.run.RemovePodSandbox(t.Context(), p.id))
-}
-
-func TestCorruptRecordsAreSweptAway(t *testing.T) {
-	n := newNode(t)
-	p := n.pod()
-	broken := p.sh("broken", "sleep 1000")
-	kept := p.sh("kept", "sleep 1000")
-	lost := p.sh("lost", "sleep 1000")
-	q := n.pod()
-	n.stop()
-	n.must(os.WriteFile(filepath.Join(n.cfg.containerRoot(), lost, "container.json"), []byte("{}"), 0o600))
-	n.must(os.WriteFile(filepath.Join(n.cfg.containerState(), broken, "status.json"), []byte("{"), 0o600))
-	n.must(os.WriteFile(filepath.Join(n.cfg.sandboxRoot(), q.id, "sandbox.json"), nil, 0o600))
-	n.openImages()
-	n.start()
-	if _, err := n.run.ContainerStatus(t.Context(), broken, false); !isNotFound(err) {
-		t.Errorf("a container without a status: %v", err)
-	}
-	if _, err := n.run.ContainerStatus(t.Context(), lost, false); !isNotFound(err) {
-		t.Errorf("a container without a record: %v", err)
-	}
-	if _, err := n.run.PodSandboxStatus(t.Context(), q.id, false); !isNotFound(err) {
-		t.Errorf("a sandbox without a record: %v", err)
-	}
-	if st := n.status(kept); st.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("its neighbour: %+v", st)
-	}
 }
 
 // forgetBoot makes every record one of another boot.

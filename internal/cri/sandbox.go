@@ -64,6 +64,8 @@ type sandbox struct {
 
 	mu     sync.Mutex // guards status
 	status sandboxStatus
+
+	cpu cpuRate
 }
 
 func (s *Server) newSandbox(rec sandboxRecord) *sandbox {

@@ -64,7 +64,7 @@ func (s *Server) podStats(b *sandbox) (*runtimeapi.PodSandboxStats, error) {
 	case err != nil:
 		return nil, err
 	default:
-		linux.Cpu, linux.Memory = cpuUsage(m), memoryUsage(m)
+		linux.Cpu, linux.Memory = b.cpu.usage(m), memoryUsage(m)
 		linux.Io = &runtimeapi.IoUsage{Timestamp: nanos(m.Time), Psi: psi(m.IOPressure)}
 		linux.Process = &runtimeapi.ProcessUsage{Timestamp: nanos(m.Time), ProcessCount: value(m.Pids)}
 	}

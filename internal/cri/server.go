@@ -126,7 +126,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if s.host, err = readHost(); err != nil {
 		return err
 	}
-	if err := s.loadSandboxes(); err != nil {
+	if err := s.loadSandboxes(klog.FromContext(ctx)); err != nil {
 		return err
 	}
 	if s.network, err = cni.Open(ctx, s.cfg.network(), s.livePods(), s.knownPods()); err != nil {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -44,15 +45,13 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 		return nil, err
 	}
 	e := &Exec{dir: o.Dir, runtime: r}
-	doc, err := json.Marshal(o.Process)
+	process, w, err := os.Pipe()
 	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(e.file("process.json"), doc, 0o600); err != nil {
 		return nil, errors.Join(err, e.cleanup())
 	}
+	defer func() { _ = process.Close(); _ = w.Close() }()
 	args := append(r.globalArgs(), "--log="+e.file("log"), "--log-format=json",
-		"exec", "--process="+e.file("process.json"), "--pid-file="+e.file("pid"))
+		"exec", "--process=/proc/self/fd/3", "--pid-file="+e.file("pid"))
 	if o.Console != "" {
 		args = append(args, "--console-socket="+o.Console)
 	}
@@ -60,6 +59,7 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	e.cmd.Dir = "/"
 	e.cmd.Env = cleanEnv(os.Environ())
 	e.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	e.cmd.ExtraFiles = []*os.File{process}
 	if o.Stdin != nil {
 		e.cmd.Stdin = o.Stdin
 	}
@@ -80,10 +80,30 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	if err := r.startIn(e.cmd, p); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s exec: %w", r.Name, err), e.cleanup())
 	}
-	if err := e.setOOMScore(o.Process.OOMScoreAdj); err != nil {
+	// The runtime forks the command once it knows it: with the score that it has then.
+	err = errors.Join(process.Close(), e.setOOMScore(o.Process.OOMScoreAdj))
+	if err == nil {
+		err = sendProcess(w, o.Process)
+	}
+	if err != nil {
 		return nil, errors.Join(err, e.cmd.Process.Kill(), e.cmd.Wait(), e.cleanup())
 	}
 	return e, nil
+}
+
+// sendWait bounds how long a runtime may take to read its command.
+const sendWait = time.Minute
+
+// sendProcess tells the runtime what to run. One that has ended instead of reading
+// says why in its log.
+func sendProcess(w *os.File, p specs.Process) error {
+	if err := w.SetWriteDeadline(time.Now().Add(sendWait)); err != nil {
+		return err
+	}
+	if err := json.NewEncoder(w).Encode(p); err != nil && !errors.Is(err, unix.EPIPE) {
+		return fmt.Errorf("tell the runtime its command: %w", err)
+	}
+	return w.Close()
 }
 
 // setOOMScore gives the runtime's process the score of the container, which the command
