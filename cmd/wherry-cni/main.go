@@ -1,5 +1,5 @@
 // wherry-cni is Wherry's CNI plugins, and nothing else, so that they start at once:
-// docs/adr/0003-plugins-start-fast.md. Which one it is, is the name it is called by.
+// docs/adr/0004-plugins-start-fast.md. Which one it is, is the name it is called by.
 package main
 
 import (

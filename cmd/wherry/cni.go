@@ -13,7 +13,7 @@ import (
 )
 
 // pluginsBinary starts about ten times faster than the whole of Wherry
-// (docs/adr/0003-plugins-start-fast.md).
+// (docs/adr/0004-plugins-start-fast.md).
 const pluginsBinary = "wherry-cni"
 
 func cniCommand() *cobra.Command {
