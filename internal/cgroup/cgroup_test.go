@@ -253,14 +253,27 @@ func TestV2RefusesPathsAsUnifiedKeys(t *testing.T) {
 	}
 }
 
+func TestSharesOfAWeight(t *testing.T) {
+	for weight, want := range map[uint64]uint64{0: 0, 1: 2, 100: 1024, 10000: maxShares} {
+		if got := shares(weight); got != want {
+			t.Errorf("shares(%d) = %d, want %d", weight, got, want)
+		}
+	}
+	for w := uint64(2); w <= 10000; w += 7 {
+		if got := Weight(shares(w)); got > w {
+			t.Errorf("weight %d becomes %d shares, and they weight %d", w, shares(w), got)
+		}
+	}
+}
+
 func TestWeight(t *testing.T) {
 	for shares, want := range map[uint64]uint64{0: 1, 2: 1, 1024: 100, 262144: 10000, 1 << 30: 10000} {
-		if got := weight(shares); got != want {
-			t.Errorf("weight(%d) = %d, want %d", shares, got, want)
+		if got := Weight(shares); got != want {
+			t.Errorf("Weight(%d) = %d, want %d", shares, got, want)
 		}
 	}
 	for s := uint64(2); s < 262144; s *= 2 {
-		if weight(s) > weight(s*2) {
+		if Weight(s) > Weight(s*2) {
 			t.Errorf("weight falls between %d and %d", s, s*2)
 		}
 	}

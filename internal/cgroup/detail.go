@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -155,7 +156,7 @@ func (d *Details) readV2(dir string) error {
 	micros := func(key string) time.Duration { return time.Duration(cpu[key]) * time.Microsecond }
 	d.User, d.System, d.Throttled = micros("user_usec"), micros("system_usec"), micros("throttled_usec")
 	d.Periods, d.ThrottledCount = cpu["nr_periods"], cpu["nr_throttled"]
-	d.Shares = weightToShares(r.number("cpu.weight"))
+	d.Shares = shares(r.number("cpu.weight"))
 	for _, l := range r.lines("cpu.max") {
 		if _, err := fmt.Sscanf(l, "%d %d", &d.Quota, &d.Period); err != nil { // "max 100000"
 			_, err = fmt.Sscanf(l, "max %d", &d.Period)
@@ -180,12 +181,13 @@ func (d *Details) readV2(dir string) error {
 	return r.err
 }
 
-// weightToShares is the inverse of how shares become cpu.weight (KEP-2254).
-func weightToShares(weight uint64) uint64 {
+// shares is the inverse of Weight: of all that become this weight the most, which is
+// 1024 for 100.
+func shares(weight uint64) uint64 {
 	if weight == 0 {
 		return 0
 	}
-	return 2 + (weight-1)*262142/9999
+	return uint64(sort.Search(maxShares, func(s int) bool { return Weight(uint64(s)+1) > weight }))
 }
 
 // pages lists the sizes that the kernel has, which its file names tell.

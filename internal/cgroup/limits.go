@@ -236,7 +236,7 @@ func cpuV2(c *specs.LinuxCPU) []setting {
 	}
 	var s []setting
 	if c.Shares != nil && *c.Shares != 0 {
-		s = append(s, setting{"cpu.weight", strconv.FormatUint(weight(*c.Shares), 10)})
+		s = append(s, setting{"cpu.weight", strconv.FormatUint(Weight(*c.Shares), 10)})
 	}
 	quota := "max"
 	if c.Quota != nil && *c.Quota > 0 {
@@ -251,14 +251,17 @@ func cpuV2(c *specs.LinuxCPU) []setting {
 	return s
 }
 
-// weight maps cpu.shares (2 to 262144, default 1024) to cpu.weight (1 to 10000,
+// maxShares is the highest value of cpu.shares.
+const maxShares = 262144
+
+// Weight maps cpu.shares (2 to 262144, default 1024) to cpu.weight (1 to 10000,
 // default 100) by the curve that runc 1.3 and crun 1.23 introduced, on which 2, 1024
 // and 262144 become 1, 100 and 10000.
-func weight(shares uint64) uint64 {
+func Weight(shares uint64) uint64 {
 	if shares <= 2 {
 		return 1
 	}
-	if shares >= 262144 {
+	if shares >= maxShares {
 		return 10000
 	}
 	l := math.Log2(float64(shares))

@@ -11,11 +11,14 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cgroup"
 )
 
 // Version is the lowest runtime-spec version that describes what we write; crun 1.8
@@ -218,6 +221,13 @@ func (in Input) namespaces() ([]specs.LinuxNamespace, error) {
 func (in Input) resources() *specs.LinuxResources {
 	r := Resources(in.Config.GetLinux().GetResources())
 	r.Devices = deviceRules(in.security().GetPrivileged(), in.devices())
+	if in.Host.CgroupV2 && r.CPU != nil && r.CPU.Shares != nil && r.Unified["cpu.weight"] == "" {
+		// Older runtimes have another curve than the pod's group and later updates.
+		if r.Unified == nil {
+			r.Unified = map[string]string{}
+		}
+		r.Unified["cpu.weight"] = strconv.FormatUint(cgroup.Weight(*r.CPU.Shares), 10)
+	}
 	return r
 }
 

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// firstInit moves everything to a tmpfs: a runtime cannot pivot away from the
+// initramfs itself.
+const firstInit = `#!/bin/sh
+mount -t tmpfs -o size=90%,mode=755 root /new
+for d in bin etc lib lib64 root sbin tests usr; do [ -e /$d ] && cp -a /$d /new/; done
+cd /new && mkdir -p dev proc run sys tmp var/tmp
+exec switch_root /new /sbin/init
+`
+
+const resultMark, doneMark = "VM-RESULT", "VM-DONE"
+
+// secondInit is the machine's first process: it reaps, as ash does while it waits.
+func secondInit(o options) string {
+	var b strings.Builder
+	b.WriteString(`#!/bin/sh
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm /dev/mqueue
+mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts
+mount -t tmpfs -o mode=1777 shm /dev/shm
+mount -t mqueue mqueue /dev/mqueue
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t tmpfs -o mode=1777 tmp /tmp
+mount -t tmpfs -o mode=755 run /run
+[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
+hostname vm
+ip link set lo up
+for m in overlay veth bridge tun nf_tables nft_chain_nat nft_masq nft_nat nft_ct nft_numgen nft_fib_inet; do modprobe $m; done
+`)
+	for _, p := range o.packages {
+		fmt.Fprintf(&b, "cd /tests/%s && ./run.test -test.v -test.short -test.timeout %s -test.run '%s'; echo %s %s $?\n", p, o.limit, o.run, resultMark, p)
+	}
+	b.WriteString("echo " + doneMark + "\nsync\npoweroff -f\n")
+	return b.String()
+}
+
+// telling are the console's lines that are shown; all of them are in the log.
+var telling = regexp.MustCompile(`^(\s*--- |\s+\w+_test\.go:|PASS|FAIL|panic: |` + resultMark + `|Kernel panic)`)
+
+// boot runs the machine and reads the results off its console.
+func boot(ctx context.Context, o options, image, initrd string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+	logPath := filepath.Join(o.out, "console.log")
+	log, err := os.Create(logPath)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+		"-accel", o.accel, "-cpu", "max", "-smp", "2", "-m", strconv.Itoa(o.memory),
+		"-kernel", image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 psi=1 mitigations=off",
+		"-display", "none", "-serial", "stdio", "-monitor", "none", "-nic", "none", "-no-reboot")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	results, rerr := readConsole(io.TeeReader(out, log), os.Stdout)
+	err = errors.Join(rerr, cmd.Wait())
+	if ctx.Err() != nil {
+		err = fmt.Errorf("the machine was stopped after %v", o.limit)
+	}
+	return errors.Join(err, judge(o.packages, results, logPath))
+}
+
+// readConsole shows what tells something and collects the packages' exit codes.
+func readConsole(console io.Reader, show io.Writer) (map[string]string, error) {
+	results := map[string]string{}
+	sc := bufio.NewScanner(console)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		line := strings.TrimRight(sc.Text(), "\r")
+		if telling.MatchString(line) {
+			if _, err := fmt.Fprintln(show, line); err != nil {
+				return results, err
+			}
+		}
+		if f := strings.Fields(line); len(f) == 3 && f[0] == resultMark {
+			results[f[1]] = f[2]
+		}
+	}
+	return results, sc.Err()
+}
+
+// judge makes a failure of every package that did not say that it passed.
+func judge(packages []string, results map[string]string, log string) error {
+	var errs []error
+	for _, p := range packages {
+		switch code, ok := results[p]; {
+		case !ok:
+			errs = append(errs, fmt.Errorf("%s gave no result; see %s", p, log))
+		case code != "0":
+			errs = append(errs, fmt.Errorf("%s failed on cgroup v2 (exit %s); see %s", p, code, log))
+		}
+	}
+	return errors.Join(errs...)
+}
