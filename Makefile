@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps build images up down purge test lint bench bench-cri sim conformance critest fuzz clean
+.PHONY: help deps build images up down purge test lint bench bench-cri sim conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -74,6 +74,9 @@ conformance: ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e2e.tes
 critest: build ## upstream's CRI tests: make critest CRITEST=/path/to/critest [CRITEST_FLAGS=-benchmark]
 	@if [ -z "$(CRITEST)" ]; then echo "SKIP: critest needs upstream's test binary: make critest CRITEST=/path/to/critest"; \
 	else $(GO) run ./test/critest -log out/critest.log $(BIN) "$(CRITEST)" $(CRITEST_FLAGS); fi
+
+test-v2: ## the runtime's tests on pure cgroup v2, in a small QEMU machine: make test-v2 [V2_FLAGS="-run Stats"]
+	@$(GO) run ./test/vm $(V2_FLAGS)
 
 fuzz: ## each fuzz test for FUZZTIME (10s)
 	@test/fuzz.sh $(or $(FUZZTIME),10s)
