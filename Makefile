@@ -27,7 +27,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
 .PHONY: help deps build images up down purge test lint bench bench-cri sim conformance critest test-v2 fuzz clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
 
 deps: ## install what a node needs from Debian: crun, runc, conmon, busybox, nftables, iproute2
 	@packaging/deps.sh
