@@ -64,7 +64,7 @@ func TestKilledMonitorEndsTheContainer(t *testing.T) {
 		<-n.containers[id].cleaned
 		n.must(n.run.RemoveContainer(t.Context(), id))
 	}
-	n.exec(neighbour, "touch", "/stop")
+	n.touch(neighbour, "/stop")
 	st := n.waitExit(neighbour)
 	if st.ExitCode != 6 {
 		t.Errorf("the neighbour: %+v", st)
@@ -290,7 +290,7 @@ func TestFullDiskOfLogs(t *testing.T) {
 	}
 	release()
 	waitFor(t, "lines again", func() bool { return size() > 0 })
-	n.exec(id, "touch", "/stop")
+	n.touch(id, "/stop")
 	if st := n.waitExit(id); st.ExitCode != 4 {
 		t.Errorf("%+v", st)
 	}
@@ -384,7 +384,7 @@ func (n *node) stopsAreJoined(id string) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- n.run.StopContainer(n.t.Context(), id, 60) }()
-	n.exec(id, "touch", "/stop")
+	n.touch(id, "/stop")
 	n.must(<-done)
 	if st := n.status(id); st.ExitCode != 0 || text() != "ready\nterm\n" {
 		n.t.Errorf("exit %d, log %q", st.ExitCode, text())

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -374,6 +375,16 @@ func (n *node) exec(id string, cmd ...string) string {
 		n.t.Fatalf("exec %q: %v (%s)", cmd, err, errOut)
 	}
 	return string(out)
+}
+
+// touch makes a file on which the container may end; then the command ends with it.
+func (n *node) touch(id, path string) {
+	n.t.Helper()
+	_, errOut, err := n.run.ExecSync(n.t.Context(), id, []string{"touch", path}, 30*time.Second)
+	var exit interface{ ExitStatus() int }
+	if err != nil && (!errors.As(err, &exit) || exit.ExitStatus() != 137) {
+		n.t.Fatalf("touch %s: %v (%s)", path, err, errOut)
+	}
 }
 
 func mustAddr(t testing.TB, s string) netip.Addr {

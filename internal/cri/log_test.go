@@ -171,7 +171,7 @@ func TestReopenWithoutRotationKeepsTheLog(t *testing.T) {
 	for range 3 {
 		n.must(n.run.ReopenContainerLog(t.Context(), id))
 	}
-	n.exec(id, "touch", "/go")
+	n.touch(id, "/go")
 	n.waitExit(id)
 	checkLines(t, logText(t, rotated, "stdout")+logText(t, path, "stdout"))
 	if err := n.run.ReopenContainerLog(t.Context(), id); err == nil || !strings.Contains(err.Error(), "is not running") {
@@ -220,7 +220,7 @@ func TestReopenThatTimesOutTakesNothing(t *testing.T) {
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	n.exec(id, "touch", "/stop")
+	n.touch(id, "/stop")
 	n.waitExit(id)
 	checkLines(t, logText(t, path+".1", "stdout")+logText(t, path, "stdout"))
 }

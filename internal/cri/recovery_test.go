@@ -48,7 +48,7 @@ func TestRestartDisturbsNothing(t *testing.T) {
 	if got := n.podIP(p.id); got != ip {
 		t.Errorf("address %s, was %s", got, ip)
 	}
-	n.exec(runs, "touch", "/stop")
+	n.touch(runs, "/stop")
 	if st := n.waitExit(runs); st.ExitCode != 9 {
 		t.Errorf("exit %d", st.ExitCode)
 	}
