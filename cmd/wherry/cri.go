@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -43,7 +44,10 @@ running when it stops; the next start on the same folders finds them.`,
 			if cfg.Socket, err = socketPath(listen, run); err != nil {
 				return err
 			}
-			if err := mount.Tmpfs(run, 0o711, 0); err != nil { // pods with a user namespace pass through it
+			if err := mount.Tmpfs(run, 0o711, 0); err != nil {
+				return err
+			}
+			if err := os.Chmod(run, 0o711); err != nil { // pods with a user namespace pass through it; an older wherry made it 0700
 				return err
 			}
 			cfg.Root, cfg.State = filepath.Join(data, "cri"), filepath.Join(run, "cri")

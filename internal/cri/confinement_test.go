@@ -206,3 +206,37 @@ func TestSharedProcessNamespace(t *testing.T) {
 		}
 	})
 }
+
+// TestHugePages: a limit is in force in the hierarchy that has the controller, and one
+// that cannot be set is refused.
+func TestHugePages(t *testing.T) {
+	tree, err := cgroup.System()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := tree.UnifiedDir("/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doc, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "cgroup.controllers")); err != nil || !strings.Contains(string(doc), "hugetlb") {
+		t.Skip("the v2 tree of this machine does not have the hugetlb controller")
+	}
+	eachRuntime(t, func(t *testing.T, n *node) {
+		p := n.pod()
+		cfg := containerConfig("c", "sleep", "1000")
+		cfg.Linux.Resources.HugepageLimits = []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}}
+		id, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg)
+		if !n.runtimes[n.cfg.DefaultRuntime].LimitsHugePages() {
+			if err == nil || !strings.Contains(err.Error(), "no hugetlb cgroup controller") {
+				t.Errorf("a limit that %s cannot set: %v", n.cfg.DefaultRuntime, err)
+			}
+			return
+		}
+		n.must(err)
+		dir, err := tree.UnifiedDir(n.containers[id].rec.Cgroup)
+		n.must(err)
+		if doc, err := os.ReadFile(filepath.Join(dir, "hugetlb.2MB.max")); err != nil || string(doc) != fmt.Sprintln(4<<20) {
+			t.Errorf("limit %q, %v", doc, err)
+		}
+	})
+}
