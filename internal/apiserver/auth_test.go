@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -55,9 +56,13 @@ func TestServiceAccountToken(t *testing.T) {
 	if err := c.CoreV1().ServiceAccounts("default").Delete(ctx, "sa", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sa.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{}); !apierrors.IsUnauthorized(err) {
-		t.Errorf("token of a deleted account: %v", err)
-	}
+	eventually(t, func() error { // once the watch cache knows
+		_, err := sa.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		if !apierrors.IsUnauthorized(err) {
+			return fmt.Errorf("token of a deleted account: %w", err)
+		}
+		return nil
+	})
 }
 
 func TestTokenRequestIsChecked(t *testing.T) {

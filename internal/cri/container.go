@@ -82,7 +82,7 @@ type container struct {
 	removed bool
 	killAt  time.Time // end of the time that a stop gave it
 
-	execs sync.WaitGroup // commands running in it
+	uses sync.WaitGroup // its start, and commands running in it
 
 	cpu   cpuRate
 	layer measuredUsage // of the writable one

@@ -61,7 +61,7 @@ func (c *container) beginExec() error {
 	if st := c.status.state(); st != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		return precondition("container %s is %s, not running", c.id, stateName(st))
 	}
-	c.execs.Add(1)
+	c.uses.Add(1)
 	return nil
 }
 
@@ -88,7 +88,7 @@ func (s *Server) execSync(ctx context.Context, c *container, req *runtimeapi.Exe
 	if err := c.beginExec(); err != nil {
 		return nil, err
 	}
-	defer c.execs.Done()
+	defer c.uses.Done()
 	if t := req.GetTimeout(); t > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(t)*time.Second, &codedError{codes.DeadlineExceeded,

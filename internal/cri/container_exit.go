@@ -93,7 +93,7 @@ func (s *Server) finish(ctx context.Context, c *container) {
 	if b := s.sandboxOf(c); b != nil {
 		s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
-	c.execs.Wait()
+	c.uses.Wait()
 	if err := s.releaseContainer(ctx, c); err != nil {
 		log.Error(err, "Cleaning up after the container; its removal tries again")
 	}

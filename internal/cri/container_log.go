@@ -88,7 +88,7 @@ func (c *container) swapLog(ctx context.Context, fifo int, moved *folderWatch, b
 	if _, err := unix.Write(fifo, []byte(reopenCommand)); err != nil {
 		return fmt.Errorf("write to the control FIFO of conmon: %w", err)
 	}
-	done := ctx.Done()
+	done, ended := ctx.Done(), false
 	for {
 		now, err := os.Stat(c.rec.Log)
 		if err == nil && (before == nil || !os.SameFile(before, now)) {
@@ -97,10 +97,13 @@ func (c *container) swapLog(ctx context.Context, fifo int, moved *folderWatch, b
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
+		if ended {
+			return precondition("the container has ended")
+		}
 		select {
 		case <-moved.events:
 		case <-c.exited:
-			return precondition("the container has ended")
+			ended = true // conmon may have done it before: look once more
 		case <-done:
 			if c.takeBack() {
 				return ctx.Err()

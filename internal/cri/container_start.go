@@ -37,9 +37,10 @@ func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (
 	defer func() { _ = trace.End(span, err) }()
 	c.op.Lock()
 	defer c.op.Unlock()
-	if st := c.current().state(); st != runtimeapi.ContainerState_CONTAINER_CREATED {
-		return precondition("it is %s, not created", stateName(st))
+	if err := c.beginStart(); err != nil {
+		return err
 	}
+	defer c.uses.Done()
 	// The intent first: a crash after the start must not leave a container that
 	// runs and is said to wait.
 	if err := c.update(func(st *containerStatus) { st.Starting = true }); err != nil {
@@ -56,6 +57,18 @@ func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (
 	}
 	failpoint("start-recorded")
 	s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	return nil
+}
+
+// beginStart counts the start in, so that a container that ends at once is not cleaned
+// up under the runtime, which then says that it did not start.
+func (c *container) beginStart() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st := c.status.state(); st != runtimeapi.ContainerState_CONTAINER_CREATED {
+		return precondition("it is %s, not created", stateName(st))
+	}
+	c.uses.Add(1)
 	return nil
 }
 

@@ -26,7 +26,7 @@ func (s *Server) Exec(ctx context.Context, id string, cmd []string, in io.Reader
 	if err := c.beginExec(); err != nil {
 		return err
 	}
-	defer c.execs.Done()
+	defer c.uses.Done()
 	process, err := c.execProcess(cmd, tty)
 	if err != nil {
 		return err
