@@ -282,7 +282,7 @@ func (c *Config) validate() error {
 		bad("--runtime %s is for Wherry's own container runtime; leave it out with --container-runtime-endpoint", c.Runtime)
 	}
 	services := parseCIDR(c.ServiceCIDR, "service-cidr", bad)
-	for _, s := range strings.Split(c.PodCIDR, ",") {
+	for s := range strings.SplitSeq(c.PodCIDR, ",") {
 		pods := parseCIDR(s, "pod-cidr", bad)
 		if pods != nil && services != nil && (pods.Contains(services.IP) || services.Contains(pods.IP)) {
 			bad("--pod-cidr %s and --service-cidr %s overlap; choose networks that do not", s, c.ServiceCIDR)
