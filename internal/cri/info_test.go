@@ -13,6 +13,7 @@ import (
 // TestVerboseInfo: scripts find processes and namespaces where containerd has them.
 func TestVerboseInfo(t *testing.T) {
 	n := newNode(t)
+	n.needUserns()
 	p := n.pod(sharedPID, withUserns)
 	id := p.start(inSharedPID(containerConfig("c", "sh", "-c", "echo up; while :; do sleep 1000; done")))
 	n.waitLog(id, "up")

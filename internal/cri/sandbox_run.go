@@ -33,6 +33,9 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 		return nil, invalid("%w", err)
 	}
 	if ownUserns(req.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions()) != nil {
+		if !s.translates() {
+			return nil, precondition("pods cannot have user namespaces here: the file system of %s has no ID-mapped mounts, or the kernel none", s.images.Dir())
+		}
 		if err := checkReach(s.cfg.State); err != nil {
 			return nil, err
 		}

@@ -38,9 +38,18 @@ func withUserns(c *runtimeapi.PodSandboxConfig) {
 	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = podUserns(65536)
 }
 
+// needUserns skips where the file system of the images has no ID-mapped mounts.
+func (n *node) needUserns() {
+	n.t.Helper()
+	if !n.translates() {
+		n.t.Skip("needs ID-mapped mounts, which the file system of the images does not have")
+	}
+}
+
 // TestUserNamespace: root in the pod is nobody on the machine, and does not notice.
 func TestUserNamespace(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
+		n.needUserns()
 		p := n.pod(withUserns)
 		volume := filepath.Join(n.dir, "vol")
 		n.must(os.Mkdir(volume, 0o755))
@@ -114,6 +123,7 @@ func (n *node) waitLog(id, line string) {
 // TestSharedPIDsInAUserNamespace: the pod's init is inside of it, too.
 func TestSharedPIDsInAUserNamespace(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
+		n.needUserns()
 		p := n.pod(withUserns, func(c *runtimeapi.PodSandboxConfig) {
 			c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 		})
@@ -149,6 +159,7 @@ func TestUserNamespacesThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
+	n.needUserns()
 	p := n.pod(withUserns)
 	cfg := containerConfig("other", "true")
 	cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions = podUserns(1000)
@@ -161,6 +172,7 @@ func TestUserNamespacesThatCannotBe(t *testing.T) {
 func TestUserNamespaceOnTheHostNetwork(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		onHost := func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE }
+		n.needUserns()
 		p := n.pod(withUserns, func(c *runtimeapi.PodSandboxConfig) { onHost(c.Linux.SecurityContext.NamespaceOptions) })
 		cfg := containerConfig("c", "sh", "-c", `readlink /proc/self/ns/net; ls -d /sys/class/net/lo; touch /sys/x 2>&1 | grep -o Read-only; cat /proc/self/uid_map | tr -s ' '`)
 		onHost(cfg.Linux.SecurityContext.NamespaceOptions)
@@ -182,6 +194,7 @@ func TestUserNamespaceOnTheHostNetwork(t *testing.T) {
 // TestUserNamespaceSettings: what else a pod can ask for works inside of one, too.
 func TestUserNamespaceSettings(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
+		n.needUserns()
 		p := n.pod(withUserns, func(c *runtimeapi.PodSandboxConfig) {
 			c.Linux.Sysctls = map[string]string{"net.core.somaxconn": "777", "kernel.shm_rmid_forced": "1"}
 		})

@@ -19,6 +19,9 @@ func imageMount(path, image, sub string) *runtimeapi.Mount {
 func TestImageVolume(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		for _, owner := range []string{"own", "machine"} {
+			if owner == "own" && !n.translates() {
+				continue
+			}
 			p := n.pod(func(c *runtimeapi.PodSandboxConfig) {
 				if owner == "own" {
 					withUserns(c)
@@ -80,6 +83,7 @@ func TestKillWithVolumesMounted(t *testing.T) {
 	for _, step := range []string{"layers-translated", "container-rootfs", "container-cgroup", "container-created"} {
 		t.Run(step, func(t *testing.T) {
 			n := newNode(t)
+			n.needUserns()
 			volume := filepath.Join(n.dir, "vol")
 			n.must(os.MkdirAll(volume, 0o755))
 			n.must(os.WriteFile(filepath.Join(volume, "file"), []byte("precious"), 0o600))
