@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -396,9 +395,7 @@ func TestFiveHundredContainers(t *testing.T) {
 		t.Skip("starts 500 containers")
 	}
 	const pods, each = 10, 50
-	n := newNode(t, func(c *Config) {
-		c.PodCIDR = netip.MustParsePrefix(strings.Replace(c.PodCIDR.String(), "/22", "/24", 1))
-	})
+	n := newNode(t)
 	warm := n.pod()
 	warm.sh("c", "exit 0")
 	n.must(n.run.RemovePodSandbox(t.Context(), warm.id))

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-client/pkg/logs"
 
 	"wherry.dev/internal/oci"
@@ -33,7 +32,7 @@ func (n *node) rotate(ctx context.Context, id, path, to string) (bool, error) {
 	if rerr := os.Rename(to, path); rerr != nil {
 		return false, errors.Join(err, rerr)
 	}
-	if n.status(id).State == runtimeapi.ContainerState_CONTAINER_EXITED {
+	if c, cerr := n.findContainer(id); cerr == nil && !c.running() {
 		return false, nil
 	}
 	return false, err

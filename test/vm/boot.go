@@ -38,7 +38,8 @@ mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts
 mount -t tmpfs -o mode=1777 shm /dev/shm
 mount -t mqueue mqueue /dev/mqueue
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-mount -t tmpfs -o mode=1777 tmp /tmp
+modprobe virtio_pci; modprobe virtio_blk
+mount -t ext4 /dev/vda /tmp && chmod 1777 /tmp
 mount -t tmpfs -o mode=755 run /run
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
 hostname vm
@@ -55,6 +56,19 @@ for m in overlay veth bridge tun nf_tables nft_chain_nat nft_masq nft_nat nft_ct
 // telling are the console's lines that are shown; all of them are in the log.
 var telling = regexp.MustCompile(`^(\s*--- |\s+\w+_test\.go:|PASS|FAIL|panic: |` + resultMark + `|Kernel panic)`)
 
+// diskSize is that of /tmp; the file is sparse.
+const diskSize = 8 << 30
+
+// makeDisk makes an empty disk: this kernel's tmpfs has no ID-mapped mounts, which pods
+// with a user namespace need where their images are.
+func makeDisk(ctx context.Context, out string) (string, error) {
+	path := filepath.Join(out, "disk")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, diskSize)); err != nil {
+		return "", err
+	}
+	return path, command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", path)
+}
+
 // boot runs the machine and reads the results off its console.
 func boot(ctx context.Context, o options, image, initrd string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
@@ -65,10 +79,14 @@ func boot(ctx context.Context, o options, image, initrd string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
+	disk, err := makeDisk(ctx, o.out)
+	if err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-accel", o.accel, "-cpu", "max", "-smp", "2", "-m", strconv.Itoa(o.memory),
 		"-kernel", image, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1 psi=1 mitigations=off",
-		"-display", "none", "-serial", "stdio", "-monitor", "none", "-nic", "none", "-no-reboot")
+		"-drive", "if=virtio,format=raw,cache=unsafe,file="+disk, "-display", "none", "-serial", "stdio", "-monitor", "none", "-nic", "none", "-no-reboot")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ var programs = []string{"crun", "runc", "conmon", "nft"}
 // modules are those parts of the kernel's that pods need.
 var modules = []string{
 	"kernel/arch", "kernel/crypto", "kernel/lib", "kernel/net", "kernel/fs/overlayfs",
-	"kernel/drivers/net/veth.ko", "kernel/drivers/net/tun.ko", "modules.builtin", "modules.builtin.modinfo", "modules.order",
+	"kernel/drivers/virtio", "kernel/drivers/block/virtio_blk.ko", "kernel/drivers/net/veth.ko", "kernel/drivers/net/tun.ko", "modules.builtin", "modules.builtin.modinfo", "modules.order",
 }
 
 // buildInitramfs makes the machine's whole file system.

@@ -23,7 +23,7 @@ var packages = []string{"internal/cgroup", "internal/oci", "internal/cri"}
 
 // debian is what has to be installed, by the program that it is known by.
 var debian = [][2]string{
-	{"qemu-system-x86_64", "qemu-system-x86"}, {"/bin/busybox", "busybox-static"}, {"cpio", "cpio"}, {"dpkg-deb", "dpkg"},
+	{"qemu-system-x86_64", "qemu-system-x86"}, {"/bin/busybox", "busybox-static"}, {"cpio", "cpio"}, {"dpkg-deb", "dpkg"}, {"mkfs.ext4", "e2fsprogs"},
 	{"crun", "crun"}, {"runc", "runc"}, {"conmon", "conmon"}, {"nft", "nftables"},
 }
 
@@ -50,8 +50,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, o)
 	stop()
-	var missing *missingError
-	if errors.As(err, &missing) {
+	if _, ok := errors.AsType[*missingError](err); ok {
 		fmt.Println("SKIP: cgroup v2 in a small machine:", err)
 		return
 	}
