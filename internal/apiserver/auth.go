@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
@@ -125,4 +126,8 @@ func (o nodeObjects) PodsOn(ctx context.Context, name string) ([]corev1.Pod, err
 
 func (o nodeObjects) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	return registry.Get[*corev1.PersistentVolume](ctx, o.lookup, schema.GroupResource{Resource: "persistentvolumes"}, "", name)
+}
+
+func (o nodeObjects) Attachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	return registry.Get[*storagev1.VolumeAttachment](ctx, o.lookup, storagev1.Resource("volumeattachments"), "", name)
 }

@@ -89,6 +89,7 @@ func TestKubectl(t *testing.T) {
 	k := newKubectl(t, s)
 	t.Run("objects", func(t *testing.T) { k.t = t; kubectlObjects(t, s, k) })
 	t.Run("apply", func(t *testing.T) { k.t = t; kubectlApply(k) })
+	t.Run("storage", func(t *testing.T) { k.t = t; kubectlStorage(k) })
 	t.Run("about", func(t *testing.T) { k.t = t; kubectlAbout(k) })
 }
 

@@ -217,13 +217,15 @@ func (p *parts) runtime() {
 }
 
 // upstreamOnly is what the upstream kubelet wants to be told on a machine with cgroup v1
-// where it may not lower OOM scores, and to leave the machine's iptables alone.
+// where it may not lower OOM scores, to leave the machine's iptables alone, and to look
+// at changed volumes before a test loses patience: it syncs, ours is told.
 const upstreamOnly = `failCgroupV1: false
 cgroupDriver: cgroupfs
 enforceNodeAllocatable: []
 localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 oomScoreAdj: 0
+syncFrequency: 5s
 `
 
 func fileExists(path string) bool {

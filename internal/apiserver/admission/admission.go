@@ -31,13 +31,15 @@ var (
 	claimsResource    = schema.GroupResource{Resource: "persistentvolumeclaims"}
 	priorityResource  = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
 	runtimeResource   = schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}
+	classesResource   = schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"}
+	csiNodesResource  = schema.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}
 	leasesResource    = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 )
 
 // Names of the plugins, in the order in which they run.
 var Names = []string{
 	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "Priority",
-	"DefaultTolerationSeconds", "RuntimeClass", "ResourceQuota",
+	"DefaultTolerationSeconds", "DefaultStorageClass", "RuntimeClass", "ResourceQuota",
 }
 
 // Chain returns all plugins but the disabled ones.
@@ -54,6 +56,7 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, disabled [
 		"NodeRestriction":          &nodeRestriction{lookup, may},
 		"Priority":                 &priority{lookup},
 		"DefaultTolerationSeconds": defaultTolerationSeconds{},
+		"DefaultStorageClass":      &defaultStorageClass{lookup},
 		"RuntimeClass":             &runtimeClass{lookup},
 		"ResourceQuota":            newResourceQuota(lookup),
 	}

@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/admission"
@@ -20,7 +21,7 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// nodeRestriction holds a node to its own objects: its Node and Lease, and the pods
+// nodeRestriction holds a node to its own objects: its Node, CSINode and Lease, and the pods
 // bound to it, of which it makes only mirror pods.
 type nodeRestriction struct {
 	lookup *registry.Lookup
@@ -50,6 +51,8 @@ func (p *nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ a
 		return p.admitToken(ctx, name, a)
 	case leasesResource:
 		return admitLease(name, a)
+	case csiNodesResource:
+		return admitCSINode(name, a)
 	}
 	return nil
 }
@@ -400,6 +403,18 @@ func admitLease(node string, a admission.Attributes) error {
 	}
 	if name != node {
 		return forbid(a, "can only access node lease with the same name as the requesting node")
+	}
+	return nil
+}
+
+// admitCSINode: a node's CSINode has its name.
+func admitCSINode(node string, a admission.Attributes) error {
+	name := a.GetName()
+	if n, ok := a.GetObject().(*storagev1.CSINode); ok && a.GetOperation() == admission.Create {
+		name = n.Name
+	}
+	if name != node {
+		return forbid(a, "can only access CSINode with the same name as the requesting node")
 	}
 	return nil
 }

@@ -34,10 +34,11 @@ type Strategy[T Object] struct {
 	// metadata has been checked already.
 	Validate       func(ctx context.Context, obj T) field.ErrorList
 	ValidateUpdate func(ctx context.Context, obj, old T) field.ErrorList
-	// Warn returns what the client should hear about; WarnNew adds what concerns new
-	// objects only.
-	Warn    func(ctx context.Context, obj T) []string
-	WarnNew func(ctx context.Context, obj T) []string
+	// Warn returns what the client should hear about; WarnNew and WarnUpdate add what
+	// concerns new objects, or changed ones, only.
+	Warn       func(ctx context.Context, obj T) []string
+	WarnNew    func(ctx context.Context, obj T) []string
+	WarnUpdate func(ctx context.Context, obj, old T) []string
 	// Canonicalize brings a valid object into the form that is stored.
 	Canonicalize func(obj T)
 	// Graceful decides whether a deletion is graceful, and for how long
@@ -104,18 +105,26 @@ func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object
 }
 
 func (s strategy[T]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
-	warnings := s.WarningsOnUpdate(ctx, obj, nil)
+	var warnings []string
 	if s.WarnNew != nil {
-		warnings = append(s.WarnNew(ctx, obj.(T)), warnings...)
+		warnings = s.WarnNew(ctx, obj.(T))
 	}
-	return warnings
+	return append(warnings, s.warnAlways(ctx, obj.(T))...)
 }
 
-func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
+func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object) []string {
+	var warnings []string
+	if s.WarnUpdate != nil {
+		warnings = s.WarnUpdate(ctx, obj.(T), old.(T))
+	}
+	return append(warnings, s.warnAlways(ctx, obj.(T))...)
+}
+
+func (s strategy[T]) warnAlways(ctx context.Context, obj T) []string {
 	if s.Warn == nil {
 		return nil
 	}
-	return s.Warn(ctx, obj.(T))
+	return s.Warn(ctx, obj)
 }
 
 func (s strategy[T]) Canonicalize(obj runtime.Object) {

@@ -21,6 +21,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,6 +42,7 @@ var Groups = []schema.GroupVersion{
 	policyv1.SchemeGroupVersion,
 	rbacv1.SchemeGroupVersion,
 	schedulingv1.SchemeGroupVersion,
+	storagev1.SchemeGroupVersion,
 }
 
 // New returns a scheme with all Groups; the caller adds defaulting functions before
@@ -50,7 +52,7 @@ func New() *runtime.Scheme {
 	builder := runtime.NewSchemeBuilder(
 		corev1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
 		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, nodev1.AddToScheme,
-		policyv1.AddToScheme, rbacv1.AddToScheme, schedulingv1.AddToScheme,
+		policyv1.AddToScheme, rbacv1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
 	)
 	utilruntime.Must(builder.AddToScheme(s))
 	for _, gv := range Groups {

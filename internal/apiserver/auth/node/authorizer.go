@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,8 @@ type objects interface {
 	PodsOn(ctx context.Context, node string) ([]corev1.Pod, error)
 	// Volume returns a persistent volume.
 	Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
+	// Attachment returns a volume attachment.
+	Attachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
 }
 
 // Authorizer decides about requests of nodes; it has no opinion about others.
@@ -92,6 +95,10 @@ func (a *Authorizer) special(resource schema.GroupResource) decide {
 		return a.pods
 	case schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}:
 		return leases
+	case schema.GroupResource{Group: storagev1.GroupName, Resource: "volumeattachments"}:
+		return a.attachments
+	case schema.GroupResource{Group: storagev1.GroupName, Resource: "csinodes"}:
+		return csiNodes
 	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
 		return a.getting(resourceClaim)
 	}
@@ -174,6 +181,39 @@ func (a *Authorizer) volumes(ctx context.Context, node string, attrs authorizer.
 		return refuse("no relationship found between node '%s' and this object", node)
 	}
 	return a.related(ctx, node, object{volume.Spec.ClaimRef.Namespace, ref{claim, volume.Spec.ClaimRef.Name}})
+}
+
+// attachments allows to get the volume attachments of the node.
+func (a *Authorizer) attachments(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	switch {
+	case attrs.GetVerb() != "get":
+		return refuse("can only get individual resources of this type")
+	case attrs.GetSubresource() != "":
+		return refuse("cannot get subresource")
+	case attrs.GetName() == "":
+		return refuse("No Object name found")
+	}
+	attachment, err := a.objects.Attachment(ctx, attrs.GetName())
+	if err != nil || attachment.Spec.NodeName != node {
+		return refuse("no relationship found between node '%s' and this object", node)
+	}
+	return allow()
+}
+
+func csiNodes(_ context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	switch attrs.GetVerb() {
+	case "get", "create", "update", "patch", "delete":
+	default:
+		return refuse("can only get, create, update, patch, or delete a CSINode")
+	}
+	if attrs.GetSubresource() != "" {
+		return refuse("cannot authorize CSINode subresources")
+	}
+	// A create has no name yet; NodeRestriction looks at it.
+	if attrs.GetVerb() != "create" && attrs.GetName() != node {
+		return refuse("can only access CSINode with the same name as the requesting node")
+	}
+	return allow()
 }
 
 func (a *Authorizer) accounts(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {

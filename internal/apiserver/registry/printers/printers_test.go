@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wherry.dev/internal/apiserver/registry"
@@ -194,6 +195,10 @@ func TestEveryTableHasACellForEachColumn(t *testing.T) {
 	checkTable(check, "persistentvolumes", PersistentVolumes, &corev1.PersistentVolume{})
 	checkTable(check, "persistentvolumeclaims", PersistentVolumeClaims, &corev1.PersistentVolumeClaim{})
 	checkTable(check, "resourcequotas", ResourceQuotas, &corev1.ResourceQuota{})
+	checkTable(check, "storageclasses", StorageClasses, &storagev1.StorageClass{})
+	checkTable(check, "volumeattachments", VolumeAttachments, &storagev1.VolumeAttachment{})
+	checkTable(check, "csinodes", CSINodes, &storagev1.CSINode{})
+	checkTable(check, "csidrivers", CSIDrivers, &storagev1.CSIDriver{})
 	checkTable(check, "secrets", Secrets, &corev1.Secret{})
 }
 

@@ -83,16 +83,19 @@ func (p *projection) keys(at path, name string, items []corev1.KeyToPath) {
 const minTokenSeconds, maxTokenSeconds = 600, 1 << 32
 
 func (p *projection) token(at path, t *corev1.ServiceAccountTokenProjection) {
-	if s := t.ExpirationSeconds; s != nil {
-		switch {
-		case *s < minTokenSeconds:
-			p.invalid(at.Child("expirationSeconds"), *s, "may not specify a duration less than 10 minutes")
-		case *s > maxTokenSeconds:
-			p.invalid(at.Child("expirationSeconds"), *s, "may not specify a duration larger than 2^32 seconds")
-		}
-	}
+	p.tokenLife(at.Child("expirationSeconds"), t.ExpirationSeconds)
 	if p.present(p.at.Child("path"), t.Path) {
 		p.localFile(p.at.Child("path"), t.Path)
+	}
+}
+
+func (p *problems) tokenLife(at path, seconds *int64) {
+	switch {
+	case seconds == nil:
+	case *seconds < minTokenSeconds:
+		p.invalid(at, *seconds, "may not specify a duration less than 10 minutes")
+	case *seconds > maxTokenSeconds:
+		p.invalid(at, *seconds, "may not specify a duration larger than 2^32 seconds")
 	}
 }
 

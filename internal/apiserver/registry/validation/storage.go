@@ -132,10 +132,7 @@ func PersistentVolumeClaimStatus(c, _ *corev1.PersistentVolumeClaim) field.Error
 func PersistentVolume(v *corev1.PersistentVolume) field.ErrorList {
 	p := &problems{}
 	at := field.NewPath("spec")
-	if len(v.Spec.AccessModes) == 0 {
-		p.required(at.Child("accessModes"), "")
-	}
-	p.accessModes(at.Child("accessModes"), v.Spec.AccessModes)
+	p.volumeModes(at.Child("accessModes"), v.Spec.AccessModes)
 	p.capacity(at.Child("capacity"), v.Spec.Capacity)
 	if r := v.Spec.PersistentVolumeReclaimPolicy; r != "" {
 		oneOf(p, at.Child("persistentVolumeReclaimPolicy"), r,
@@ -152,6 +149,13 @@ func PersistentVolume(v *corev1.PersistentVolume) field.ErrorList {
 	}
 	p.persistentSource(at, &v.Spec)
 	return p.list
+}
+
+func (p *problems) volumeModes(at path, modes []corev1.PersistentVolumeAccessMode) {
+	if len(modes) == 0 {
+		p.required(at, "")
+	}
+	p.accessModes(at, modes)
 }
 
 func (p *problems) capacity(at path, list corev1.ResourceList) {

@@ -1,0 +1,54 @@
+package admission
+
+import (
+	"cmp"
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apiserver/pkg/admission"
+
+	"wherry.dev/internal/apiserver/registry"
+)
+
+// defaultStorageClass gives a new claim that names no class the default one, where there
+// is one; "" is a name: it asks for a volume without a class.
+type defaultStorageClass struct{ lookup *registry.Lookup }
+
+var _ admission.MutationInterface = (*defaultStorageClass)(nil)
+
+func (*defaultStorageClass) Handles(op admission.Operation) bool { return op == admission.Create }
+
+func (p *defaultStorageClass) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	claim, ok := a.GetObject().(*corev1.PersistentVolumeClaim)
+	if !ok || a.GetResource().GroupResource() != claimsResource || a.GetSubresource() != "" {
+		return nil
+	}
+	if _, named := claim.Annotations[corev1.BetaStorageClassAnnotation]; named || claim.Spec.StorageClassName != nil {
+		return nil
+	}
+	list, err := registry.List[*storagev1.StorageClassList](ctx, p.lookup, classesResource, "", everything)
+	if err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	if class := newestDefault(list.Items); class != nil {
+		claim.Spec.StorageClassName = new(class.Name)
+	}
+	return nil
+}
+
+// newestDefault returns the default class that was made last, by name among those of the
+// same second, or nil.
+func newestDefault(classes []storagev1.StorageClass) *storagev1.StorageClass {
+	var found *storagev1.StorageClass
+	for i := range classes {
+		c := &classes[i]
+		if !registry.IsDefaultClass(c) {
+			continue
+		}
+		if found == nil || cmp.Or(c.CreationTimestamp.Compare(found.CreationTimestamp.Time), cmp.Compare(found.Name, c.Name)) > 0 {
+			found = c
+		}
+	}
+	return found
+}

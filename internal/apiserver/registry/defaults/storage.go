@@ -1,0 +1,34 @@
+package defaults
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// StorageClass makes volumes at once, and deletes them with their claim.
+func StorageClass(c *storagev1.StorageClass) {
+	setPtr(&c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+	setPtr(&c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
+}
+
+// CSIDriver is one that attaches persistent volumes and needs nothing special.
+func CSIDriver(d *storagev1.CSIDriver) {
+	spec := &d.Spec
+	setPtr(&spec.AttachRequired, true)
+	setPtr(&spec.PodInfoOnMount, false)
+	setPtr(&spec.StorageCapacity, false)
+	setPtr(&spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
+	if len(spec.VolumeLifecycleModes) == 0 {
+		spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
+	}
+	setPtr(&spec.RequiresRepublish, false)
+	setPtr(&spec.SELinuxMount, false)
+}
+
+// VolumeAttachment rounds what an inline volume has as the capacity of others is; no
+// source but CSI is allowed there.
+func VolumeAttachment(a *storagev1.VolumeAttachment) {
+	if v := a.Spec.Source.InlineVolumeSpec; v != nil {
+		roundUp(v.Capacity)
+	}
+}

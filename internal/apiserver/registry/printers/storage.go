@@ -1,0 +1,104 @@
+package printers
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wherry.dev/internal/apiserver/registry"
+)
+
+func boolean(name, description string) metav1.TableColumnDefinition {
+	return registry.Column(name, "boolean", "", description, false)
+}
+
+// or is what p points to, or value where it is nil.
+func or[T any](p *T, value T) T {
+	if p == nil {
+		return value
+	}
+	return *p
+}
+
+// StorageClasses is the table of storage classes.
+var StorageClasses = registry.Table[*storagev1.StorageClass]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		column("Provisioner", storagev1.StorageClass{}.SwaggerDoc()["provisioner"]),
+		column("ReclaimPolicy", storagev1.StorageClass{}.SwaggerDoc()["reclaimPolicy"]),
+		column("VolumeBindingMode", storagev1.StorageClass{}.SwaggerDoc()["volumeBindingMode"]),
+		column("AllowVolumeExpansion", storagev1.StorageClass{}.SwaggerDoc()["allowVolumeExpansion"]),
+		ageColumn,
+	},
+	Cells: func(c *storagev1.StorageClass, now time.Time) []any {
+		name := c.Name
+		if registry.IsDefaultClass(c) {
+			name += " (default)"
+		}
+		return []any{
+			name, c.Provisioner, string(or(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
+			string(or(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)), or(c.AllowVolumeExpansion, false), age(c, now),
+		}
+	},
+}
+
+// VolumeAttachments is the table of volume attachments.
+var VolumeAttachments = registry.Table[*storagev1.VolumeAttachment]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		registry.Column("Attacher", "string", "name", storagev1.VolumeAttachmentSpec{}.SwaggerDoc()["attacher"], false),
+		column("PV", storagev1.VolumeAttachmentSource{}.SwaggerDoc()["persistentVolumeName"]),
+		column("Node", storagev1.VolumeAttachmentSpec{}.SwaggerDoc()["nodeName"]),
+		boolean("Attached", storagev1.VolumeAttachmentStatus{}.SwaggerDoc()["attached"]),
+		ageColumn,
+	},
+	Cells: func(a *storagev1.VolumeAttachment, now time.Time) []any {
+		return []any{a.Name, a.Spec.Attacher, or(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, age(a, now)}
+	},
+}
+
+// CSINodes is the table of CSI nodes.
+var CSINodes = registry.Table[*storagev1.CSINode]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		registry.Column("Drivers", "integer", "", "Drivers indicates the number of CSI drivers registered on the node", false),
+		ageColumn,
+	},
+	Cells: func(n *storagev1.CSINode, now time.Time) []any {
+		return []any{n.Name, int64(len(n.Spec.Drivers)), age(n, now)}
+	},
+}
+
+// CSIDrivers is the table of CSI drivers.
+var CSIDrivers = registry.Table[*storagev1.CSIDriver]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		boolean("AttachRequired", storagev1.CSIDriverSpec{}.SwaggerDoc()["attachRequired"]),
+		boolean("PodInfoOnMount", storagev1.CSIDriverSpec{}.SwaggerDoc()["podInfoOnMount"]),
+		boolean("StorageCapacity", storagev1.CSIDriverSpec{}.SwaggerDoc()["storageCapacity"]),
+		column("TokenRequests", storagev1.CSIDriverSpec{}.SwaggerDoc()["tokenRequests"]),
+		boolean("RequiresRepublish", storagev1.CSIDriverSpec{}.SwaggerDoc()["requiresRepublish"]),
+		column("Modes", storagev1.CSIDriverSpec{}.SwaggerDoc()["volumeLifecycleModes"]),
+		ageColumn,
+	},
+	Cells: func(d *storagev1.CSIDriver, now time.Time) []any {
+		var modes, audiences []string
+		for _, m := range d.Spec.VolumeLifecycleModes {
+			modes = append(modes, string(m))
+		}
+		tokens := unset
+		if d.Spec.TokenRequests != nil {
+			for _, r := range d.Spec.TokenRequests {
+				audiences = append(audiences, r.Audience)
+			}
+			tokens = strings.Join(audiences, ",")
+		}
+		return []any{
+			d.Name, or(d.Spec.AttachRequired, true), or(d.Spec.PodInfoOnMount, false), or(d.Spec.StorageCapacity, false),
+			tokens, or(d.Spec.RequiresRepublish, false), orNone(strings.Join(modes, ",")), age(d, now),
+		}
+	},
+}

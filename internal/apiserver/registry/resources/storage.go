@@ -1,0 +1,150 @@
+package resources
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/validation"
+)
+
+func storageClasses() registry.Row[*storagev1.StorageClass] {
+	return registry.Row[*storagev1.StorageClass]{
+		Resource:   gvr(storagev1.SchemeGroupVersion, "storageclasses"),
+		Kind:       "StorageClass",
+		Singular:   "storageclass",
+		ShortNames: []string{"sc"},
+		New:        func() *storagev1.StorageClass { return &storagev1.StorageClass{} },
+		NewList:    list[storagev1.StorageClassList](),
+		Table:      printers.StorageClasses,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*storagev1.StorageClass]{
+			Validate:       onCreate(validation.StorageClass),
+			ValidateUpdate: onUpdate(validation.StorageClassUpdate),
+			Warn:           oldTopologyKeys,
+		},
+	}
+}
+
+func volumeAttachments() registry.Row[*storagev1.VolumeAttachment] {
+	return registry.Row[*storagev1.VolumeAttachment]{
+		Resource:  gvr(storagev1.SchemeGroupVersion, "volumeattachments"),
+		Kind:      "VolumeAttachment",
+		Singular:  "volumeattachment",
+		New:       func() *storagev1.VolumeAttachment { return &storagev1.VolumeAttachment{} },
+		NewList:   list[storagev1.VolumeAttachmentList](),
+		Table:     printers.VolumeAttachments,
+		CheckName: apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*storagev1.VolumeAttachment]{
+			Create:                func(_ context.Context, a *storagev1.VolumeAttachment) { a.Status = storagev1.VolumeAttachmentStatus{} },
+			Update:                func(_ context.Context, a, old *storagev1.VolumeAttachment) { a.Status = old.Status },
+			Validate:              onCreate(validation.VolumeAttachment),
+			ValidateUpdate:        onUpdate(validation.VolumeAttachmentUpdate),
+			Reset:                 []string{"status"},
+			NoUnconditionalUpdate: true,
+		},
+		Status: &registry.Strategy[*storagev1.VolumeAttachment]{
+			Update: func(_ context.Context, a, old *storagev1.VolumeAttachment) {
+				a.Spec = old.Spec
+				metav1.ResetObjectMetaForStatus(&a.ObjectMeta, &old.ObjectMeta)
+			},
+			ValidateUpdate:        onUpdate(validation.VolumeAttachmentUpdate),
+			Reset:                 []string{"metadata", "spec"},
+			NoUnconditionalUpdate: true,
+		},
+	}
+}
+
+func csiNodes() registry.Row[*storagev1.CSINode] {
+	return registry.Row[*storagev1.CSINode]{
+		Resource:  gvr(storagev1.SchemeGroupVersion, "csinodes"),
+		Kind:      "CSINode",
+		Singular:  "csinode",
+		New:       func() *storagev1.CSINode { return &storagev1.CSINode{} },
+		NewList:   list[storagev1.CSINodeList](),
+		Table:     printers.CSINodes,
+		CheckName: apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*storagev1.CSINode]{
+			// The status is alpha, off by default.
+			Create:                func(_ context.Context, n *storagev1.CSINode) { n.Status = storagev1.CSINodeStatus{} },
+			Update:                func(_ context.Context, n, old *storagev1.CSINode) { n.Status = old.Status },
+			Validate:              onCreate(validation.CSINode),
+			ValidateUpdate:        onUpdate(validation.CSINodeUpdate),
+			NoUnconditionalUpdate: true,
+		},
+	}
+}
+
+func csiDrivers() registry.Row[*storagev1.CSIDriver] {
+	return registry.Row[*storagev1.CSIDriver]{
+		Resource:  gvr(storagev1.SchemeGroupVersion, "csidrivers"),
+		Kind:      "CSIDriver",
+		Singular:  "csidriver",
+		New:       func() *storagev1.CSIDriver { return &storagev1.CSIDriver{} },
+		NewList:   list[storagev1.CSIDriverList](),
+		Table:     printers.CSIDrivers,
+		CheckName: apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*storagev1.CSIDriver]{
+			Create: func(_ context.Context, d *storagev1.CSIDriver) { d.Spec.PreventPodSchedulingIfMissing = nil },
+			Update: func(_ context.Context, d, old *storagev1.CSIDriver) {
+				if old.Spec.PreventPodSchedulingIfMissing == nil {
+					d.Spec.PreventPodSchedulingIfMissing = nil // alpha, off by default
+				}
+				bump(d, old, !apiequality.Semantic.DeepEqual(d.Spec, old.Spec))
+			},
+			Validate:              onCreate(validation.CSIDriver),
+			ValidateUpdate:        onUpdate(validation.CSIDriverUpdate),
+			WarnNew:               tokensInAttributes,
+			WarnUpdate:            changedTokensInAttributes,
+			NoUnconditionalUpdate: true,
+		},
+	}
+}
+
+// tokensInAttributes warns of a driver that gets tokens by way of volume attributes,
+// which drivers log.
+func tokensInAttributes(_ context.Context, d *storagev1.CSIDriver) []string {
+	if len(d.Spec.TokenRequests) == 0 || d.Spec.ServiceAccountTokenInSecrets != nil {
+		return nil
+	}
+	return []string{"spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes"}
+}
+
+func changedTokensInAttributes(ctx context.Context, d, old *storagev1.CSIDriver) []string {
+	if apiequality.Semantic.DeepEqual(d.Spec.TokenRequests, old.Spec.TokenRequests) {
+		return nil
+	}
+	return tokensInAttributes(ctx, d)
+}
+
+// oldNodeLabels are labels of nodes that others have replaced, and what to say of them.
+var oldNodeLabels = map[string]string{
+	corev1.LabelFailureDomainBetaZone:   `deprecated since v1.17; use "topology.kubernetes.io/zone" instead`,
+	corev1.LabelFailureDomainBetaRegion: `deprecated since v1.17; use "topology.kubernetes.io/region" instead`,
+	corev1.LabelInstanceType:            `deprecated since v1.17; use "node.kubernetes.io/instance-type" instead`,
+	"beta.kubernetes.io/arch":           `deprecated since v1.14; use "kubernetes.io/arch" instead`,
+	"beta.kubernetes.io/os":             `deprecated since v1.14; use "kubernetes.io/os" instead`,
+	"app.kubernetes.io/created-by":      `deprecated since v1.9`,
+	"node-role.kubernetes.io/master":    `use "node-role.kubernetes.io/control-plane" instead`,
+}
+
+func oldTopologyKeys(_ context.Context, c *storagev1.StorageClass) []string {
+	var out []string
+	for i, term := range c.AllowedTopologies {
+		for j, e := range term.MatchLabelExpressions {
+			if text, ok := oldNodeLabels[e.Key]; ok {
+				at := field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child("key")
+				out = append(out, fmt.Sprintf("%s: %s", at, text))
+			}
+		}
+	}
+	return out
+}
