@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -25,6 +24,7 @@ import (
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/pki"
 	"wherry.dev/test/images"
+	"wherry.dev/test/runtimes"
 )
 
 // parts is a node whose components are processes of their own, as one would run
@@ -34,7 +34,9 @@ type parts struct {
 	*cluster
 	dir     string
 	apiPort string
-	ca      *pki.CA
+	// endpoint of the CRI runtime
+	endpoint string
+	ca       *pki.CA
 }
 
 func TestEachComponentAlone(t *testing.T) {
@@ -198,22 +200,19 @@ func (p *parts) runtime() {
 	if err := images.SaveBusybox(file); err != nil {
 		p.t.Fatal(err)
 	}
-	p.must("image", "import", file)
-	id := fmt.Sprintf("e%x", os.Getpid()%0xfffff)
-	p.start("cri", "--pod-cidr", p.flags[7], "--cni-conf-dir", filepath.Join(p.dir, "none"), "--instance-id", id)
+	r, err := runtimes.Wherry(p.t.Context(), p.wherry, "", file)
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	p.t.Cleanup(func() {
-		// the runtime alone has no `down`: what it keeps for its next start goes here
-		for _, c := range [][]string{
-			{"ip", "link", "del", "wh-" + id}, {"nft", "delete", "table", "inet", "wherry-" + id},
-			{"sh", "-c", "find /sys/fs/cgroup -depth -type d -path '*/wherry-" + id + "*' -exec rmdir {} +; umount -l " + p.run},
-		} {
-			if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
-				p.t.Errorf("%v: %v %s", c, err, out)
-			}
+		if p.t.Failed() {
+			p.t.Logf("wherry cri:\n%s", r.Log())
+		}
+		if err := r.Close(context.Background()); err != nil {
+			p.t.Errorf("wherry cri: %v", err)
 		}
 	})
-	socket := filepath.Join(p.run, "cri.sock")
-	p.until("no CRI socket", func() bool { _, err := os.Stat(socket); return err == nil })
+	p.endpoint = r.Endpoint
 }
 
 // upstreamOnly is what the upstream kubelet wants to be told on a machine with cgroup v1
@@ -297,9 +296,10 @@ authentication:
 	}
 	args := []string{"--kubeconfig", p.kubeconfig("node", "system:node:alone", "system:nodes"), "--config", config,
 		"--hostname-override", "alone", "--node-ip", ip.String(), "--root-dir", filepath.Join(p.dir, "kubelet"),
-		"--container-runtime-endpoint", "unix://" + filepath.Join(p.run, "cri.sock")}
+		"--container-runtime-endpoint", p.endpoint}
 	p.t.Cleanup(func() {
-		if err := errors.Join(cgroup.Remove("/"+group), mount.UnmountUnder(filepath.Join(p.dir, "kubelet"))); err != nil {
+		// what a failure has left running goes, too
+		if err := errors.Join(cgroup.Kill("/"+group), cgroup.Remove("/"+group), mount.UnmountUnder(filepath.Join(p.dir, "kubelet"))); err != nil {
 			p.t.Errorf("what the kubelet left: %v", err)
 		}
 	})

@@ -73,8 +73,7 @@ func Containerd(ctx context.Context, o ContainerdOptions) (*Runtime, error) {
 	r := &Runtime{Dir: dir, Cgroup: "/containerd-" + id}
 	r.teardown = func(ctx context.Context) error {
 		err := exec.CommandContext(ctx, "ip", "link", "del", id).Run()
-		var status *exec.ExitError
-		if errors.As(err, &status) {
+		if _, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = nil // there was no pod
 		}
 		return errors.Join(err, mount.UnmountUnder(state))

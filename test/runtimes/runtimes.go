@@ -124,8 +124,7 @@ func (r *Runtime) start(ctx context.Context, cmd *exec.Cmd, socket string) (*Run
 		r.exit = cmd.Wait()
 	}()
 	if err := r.connect(ctx, socket); err != nil {
-		text, _ := os.ReadFile(r.logFile) // what there is of it
-		return nil, errors.Join(fmt.Errorf("%s does not answer: %w\n%s", filepath.Base(cmd.Path), err, text), r.Close(ctx))
+		return nil, errors.Join(fmt.Errorf("%s does not answer: %w\n%s", filepath.Base(cmd.Path), err, r.Log()), r.Close(ctx))
 	}
 	return r, nil
 }
@@ -166,6 +165,15 @@ func (r *Runtime) Import(ctx context.Context, archive string) error {
 	return r.load(ctx, archive)
 }
 
+// Log is what the runtime has said so far.
+func (r *Runtime) Log() string {
+	text, err := os.ReadFile(r.logFile)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
 // PID is the runtime's process.
 func (r *Runtime) PID() int { return r.cmd.Process.Pid }
 
@@ -182,8 +190,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	if r.cmd != nil {
 		errs = append(errs, r.cmd.Process.Signal(unix.SIGTERM))
 		<-r.ended
-		var status *exec.ExitError
-		if !errors.As(r.exit, &status) { // containerd says how it was ended, by its status
+		if _, ok := errors.AsType[*exec.ExitError](r.exit); !ok { // containerd says how it was ended, by its status
 			errs = append(errs, r.exit)
 		}
 		errs = append(errs, r.teardown(ctx))
