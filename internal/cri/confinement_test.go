@@ -183,7 +183,7 @@ func TestResourceLimits(t *testing.T) {
 		id := p.start(cfg)
 		d, err := cgroup.ReadDetails(n.containers[id].rec.Cgroup)
 		n.must(err)
-		if d.Quota != 50000 || d.Period != 100000 || d.MemoryLimit != 64<<20 || d.SwapLimit != 64<<20 || d.Shares < 500 || d.Shares > 520 {
+		if d.Quota != 50000 || d.Period != 100000 || d.MemoryLimit != 64<<20 || d.SwapLimit != 64<<20 || d.Shares < 500 || d.Shares > 525 {
 			t.Errorf("limits: %+v", d)
 		}
 		if got := n.exec(id, "sh", "-c", "grep Cpus_allowed_list /proc/1/status | cut -f2; cat /proc/1/oom_score_adj"); got != "0\n500\n" {

@@ -141,7 +141,9 @@ func (s *Server) imageVolume(b *sandbox, c *container, m *runtimeapi.Mount, plac
 	if err != nil {
 		return "", err
 	}
-	empty := place + ".empty" // overlayfs wants two folders at least
+	// Overlayfs wants two folders at least; before Linux 6.3 the owners in a tmpfs, as the
+	// state folder often is, cannot be translated.
+	empty := filepath.Join(c.root, filepath.Base(place)+".empty")
 	for _, d := range []string{place, empty} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return "", err
