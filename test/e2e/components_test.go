@@ -78,18 +78,7 @@ func (p *parts) scheduler() (stop func()) {
 	kubeconfig := p.kubeconfig("scheduler", "system:kube-scheduler")
 	stop = p.start("scheduler", "--secure-port", port, "--bind-address", "127.0.0.1",
 		"--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig)
-	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // it made its certificate itself
-	}}
-	p.t.Cleanup(client.CloseIdleConnections)
-	get := func(path string) int {
-		resp, err := client.Get("https://127.0.0.1:" + port + path)
-		if err != nil {
-			return 0
-		}
-		_ = resp.Body.Close()
-		return resp.StatusCode
-	}
+	get := p.insecure(port)
 	p.until("the scheduler is not healthy", func() bool { return get("/healthz") == http.StatusOK })
 	if code := get("/metrics"); code != http.StatusForbidden {
 		p.t.Errorf("metrics for anybody: %d", code)
@@ -146,13 +135,8 @@ func (p *parts) apiserver() {
 	p.t.Helper()
 	p.start("apiserver", "--data-dir", p.data, "--secure-port", p.apiPort, "--service-cluster-ip-range", p.flags[9])
 	pool := filepath.Join(p.data, "pki")
-	p.until("no API server", func() bool {
-		conn, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", p.apiPort), time.Second)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
+	get := p.insecure(p.apiPort)
+	p.until("the API server is not ready", func() bool { return get("/readyz") == http.StatusOK })
 	var err error
 	if p.ca, err = pki.LoadOrCreateCA(pool, "ca", "", time.Now()); err != nil {
 		p.t.Fatal(err)
@@ -168,11 +152,23 @@ func (p *parts) apiserver() {
 	if p.client, err = kubernetes.NewForConfig(cfg); err != nil {
 		p.t.Fatal(err)
 	}
-	p.until("the API server is not ready", func() bool {
-		code := 0
-		p.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(p.t.Context()).StatusCode(&code)
-		return code == http.StatusOK
-	})
+}
+
+// insecure asks a server on loopback whose certificate authority is not known (yet), and
+// returns the status; 0 is no answer.
+func (p *parts) insecure(port string) (get func(path string) int) {
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+	}}
+	p.t.Cleanup(client.CloseIdleConnections)
+	return func(path string) int {
+		resp, err := client.Get("https://127.0.0.1:" + port + path)
+		if err != nil {
+			return 0
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
 }
 
 // kubeconfig is for a user whose certificate the API server's CA signs.
