@@ -12,9 +12,9 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"wherry.dev/internal/cni/failpoint"
 	"wherry.dev/internal/cni/nft"
 	"wherry.dev/internal/cni/rtnl"
+	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/netns"
 	"wherry.dev/internal/record"
 	"wherry.dev/internal/trace"
@@ -235,15 +235,15 @@ func (b *Bridge) Setup(ctx context.Context, pod Pod) (at Attachment, err error) 
 	if err != nil {
 		return at, err
 	}
-	failpoint.Hit("bridge-leased")
+	failpoint.At("bridge-leased")
 	if err := b.plug(pod.NetNS, link, addrs); err != nil {
 		return at, fmt.Errorf("connect sandbox %s to bridge %s: %w", pod.ID, b.cfg.Name, err)
 	}
-	failpoint.Hit("bridge-plugged")
+	failpoint.At("bridge-plugged")
 	if err := b.openPorts(ctx, pod, addrs); err != nil {
 		return at, err
 	}
-	failpoint.Hit("bridge-ports")
+	failpoint.At("bridge-ports")
 	if err := shape(link, pod); err != nil {
 		return at, err
 	}
@@ -331,7 +331,7 @@ func (b *Bridge) Teardown(ctx context.Context, pod Pod) error {
 		}
 	}
 	b.mu.Unlock()
-	failpoint.Hit("bridge-ports-closed")
+	failpoint.At("bridge-ports-closed")
 	return b.release(pod.ID)
 }
 

@@ -12,8 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"wherry.dev/internal/cni/failpoint"
 	"wherry.dev/internal/cni/plugin"
+	"wherry.dev/internal/failpoint"
 )
 
 // child is what the test program does when it is started to be killed: one call on a

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/cni/failpoint"
+	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/record"
 )
 
@@ -184,7 +184,7 @@ func (n *Network) Setup(ctx context.Context, pod Pod) (Attachment, error) {
 	if err := n.cfg.Plugins.storeAttached(attached{Pod: pod, Config: c.list.Bytes}); err != nil {
 		return Attachment{}, fmt.Errorf("record network of sandbox %s: %w", pod.ID, err)
 	}
-	failpoint.Hit("plugins-recorded")
+	failpoint.At("plugins-recorded")
 	at, err := c.add(ctx, pod)
 	if err != nil {
 		return Attachment{}, errors.Join(err, n.leave(ctx, pod.ID))
@@ -249,7 +249,7 @@ func (n *Network) leave(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	failpoint.Hit("plugins-deleted")
+	failpoint.At("plugins-deleted")
 	return n.cfg.Plugins.forget(id)
 }
 

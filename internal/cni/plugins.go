@@ -14,8 +14,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	result "github.com/containernetworking/cni/pkg/types/100"
 
-	"wherry.dev/internal/cni/failpoint"
 	"wherry.dev/internal/cni/rtnl"
+	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/netns"
 	"wherry.dev/internal/trace"
 )
@@ -235,7 +235,7 @@ func (c *chain) add(ctx context.Context, pod Pod) (at Attachment, err error) {
 	if err != nil {
 		return at, fmt.Errorf("add sandbox %s to CNI network %s: %w", pod.ID, c.name(), err)
 	}
-	failpoint.Hit("plugins-added")
+	failpoint.At("plugins-added")
 	r, err := result.NewResultFromResult(res)
 	if err == nil {
 		at, err = attachment(c.name(), r)

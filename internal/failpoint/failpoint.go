@@ -1,5 +1,5 @@
 // Package failpoint lets tests kill a process between two steps, as kill -9 or a
-// power cut would. Without WHERRY_TEST_FAILPOINT in the environment it does nothing.
+// power cut would. Without Env in the environment it does nothing.
 package failpoint
 
 import (
@@ -9,8 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// failAt is the step at which this process shall die.
-var failAt = sync.OnceValue(func() string { return os.Getenv("WHERRY_TEST_FAILPOINT") })
+// Env names the step at which the process shall die.
+const Env = "WHERRY_TEST_FAILPOINT"
+
+var failAt = sync.OnceValue(func() string { return os.Getenv(Env) })
 
 // At kills the process when the test asked for this step.
 func At(step string) {

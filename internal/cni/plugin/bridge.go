@@ -16,8 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"wherry.dev/internal/cni/failpoint"
 	"wherry.dev/internal/cni/rtnl"
+	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/netns"
 )
 
@@ -142,7 +142,7 @@ func bridgeAdd(ctx context.Context, args *skel.CmdArgs) (err error) {
 	if err != nil {
 		return err
 	}
-	failpoint.Hit("bridge-made")
+	failpoint.At("bridge-made")
 	r := &result.Result{CNIVersion: result.ImplementedSpecVersion}
 	defer func() {
 		if err != nil {
@@ -161,17 +161,17 @@ func bridgeAdd(ctx context.Context, args *skel.CmdArgs) (err error) {
 			return err
 		}
 	}
-	failpoint.Hit("bridge-gateways")
+	failpoint.At("bridge-gateways")
 	if err := c.plug(conn, br, args, r); err != nil {
 		return err
 	}
-	failpoint.Hit("bridge-plugged")
+	failpoint.At("bridge-plugged")
 	if c.IPMasq {
 		if err := addMasquerade(ctx, tag(c.Name, args.ContainerID, args.IfName), prefixes(r)); err != nil {
 			return err
 		}
 	}
-	failpoint.Hit("bridge-masqueraded")
+	failpoint.At("bridge-masqueraded")
 	if !c.DNS.IsEmpty() {
 		r.DNS = c.DNS
 	}
@@ -286,7 +286,7 @@ func bridgeDel(ctx context.Context, args *skel.CmdArgs) error {
 	if err := unplug(args); err != nil {
 		return err
 	}
-	failpoint.Hit("bridge-unplugged")
+	failpoint.At("bridge-unplugged")
 	return c.undo(ctx, conn, args)
 }
 

@@ -24,8 +24,8 @@ import (
 	result "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"wherry.dev/internal/cni/failpoint"
 	"wherry.dev/internal/cni/nft"
+	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/netns"
 )
 

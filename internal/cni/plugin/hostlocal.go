@@ -15,7 +15,7 @@ import (
 	result "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"wherry.dev/internal/cni/failpoint"
+	"wherry.dev/internal/failpoint"
 )
 
 // hostLocalConf is what host-local reads of the configuration; the rest of it is
@@ -175,7 +175,7 @@ func hostLocalLease(args *skel.CmdArgs) (*result.Result, error) {
 	if r.IPs, err = c.allocate(s, o); err != nil {
 		return nil, errors.Join(err, s.release(o))
 	}
-	failpoint.Hit("host-local-leased")
+	failpoint.At("host-local-leased")
 	return r, nil
 }
 

@@ -17,9 +17,9 @@ import (
 	result "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
-	"wherry.dev/internal/cni/failpoint"
 	"wherry.dev/internal/cni/nft"
 	"wherry.dev/internal/cni/rtnl"
+	"wherry.dev/internal/failpoint"
 )
 
 // portmapConf has upstream's fields for nftables. Those of its iptables are refused:
@@ -151,7 +151,7 @@ func portmapAdd(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return fmt.Errorf("unable to set up nftables rules for port mappings: %w", err)
 	}
-	failpoint.Hit("portmap-rules")
+	failpoint.At("portmap-rules")
 	for _, d := range devices { // the guard is in place
 		if err := writeSysctl("net/ipv4/conf/"+d+"/route_localnet", "1"); err != nil {
 			return errors.Join(fmt.Errorf("unable to enable route_localnet: %w", err), removeTagged(ctx, c.table(), tag(c.Name, args.ContainerID, args.IfName)))
