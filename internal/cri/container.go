@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -86,6 +87,8 @@ type container struct {
 
 	cpu   cpuRate
 	layer measuredUsage // of the writable one
+
+	encoded atomic.Pointer[wireItem]
 }
 
 func (s *Server) newContainer(rec containerRecord, r *oci.Runtime) *container {
@@ -123,14 +126,28 @@ func (c *container) update(change func(*containerStatus)) error {
 	defer c.mu.Unlock()
 	next := c.status
 	change(&next)
-	path := c.statusPath()
-	if next.EndedAt != 0 {
-		path = c.finalPath()
-	}
-	if err := saveRecord(path, next); err != nil {
-		return fmt.Errorf("record container %s: %w", c.id, err)
+	if err := c.saveLocked(next); err != nil {
+		return err
 	}
 	c.status = next
+	return nil
+}
+
+// save puts the status on disk as it is.
+func (c *container) save() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.saveLocked(c.status)
+}
+
+func (c *container) saveLocked(st containerStatus) error {
+	path := c.statusPath()
+	if st.EndedAt != 0 {
+		path = c.finalPath()
+	}
+	if err := saveRecord(path, st); err != nil {
+		return fmt.Errorf("record container %s: %w", c.id, err)
+	}
 	return nil
 }
 

@@ -72,7 +72,8 @@ func (s *Server) waitFor(p *process) bool {
 	return err == nil
 }
 
-// finish records the end of a container and then gives back what it held.
+// finish tells the end of a container, records it, and then gives back what it held.
+// Telling comes first: until our record is there, conmon's exit file is it.
 func (s *Server) finish(ctx context.Context, c *container) {
 	log := klog.FromContext(ctx)
 	end, err := s.readExit(ctx, c)
@@ -80,24 +81,27 @@ func (s *Server) finish(ctx context.Context, c *container) {
 		log.Error(err, "Finding out how the container ended")
 	}
 	failpoint("exit-read")
-	if err := c.update(func(st *containerStatus) {
-		st.EndedAt, st.ExitCode, st.Reason, st.Message = nanos(end.at), end.code, end.reason, end.message
-	}); err != nil {
-		log.Error(err, "The container's end is not on disk")
-		c.mu.Lock()
-		c.status.EndedAt, c.status.ExitCode, c.status.Reason, c.status.Message = nanos(end.at), end.code, end.reason, end.message
-		c.mu.Unlock()
-	}
-	failpoint("exit-recorded")
-	close(c.exited)
+	c.end(end)
 	if b := s.sandboxOf(c); b != nil {
 		s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
+	if err := c.save(); err != nil {
+		log.Error(err, "The container's end is not on disk")
+	}
+	failpoint("exit-recorded")
+	close(c.exited)
 	c.uses.Wait()
 	if err := s.releaseContainer(ctx, c); err != nil {
 		log.Error(err, "Cleaning up after the container; its removal tries again")
 	}
 	close(c.cleaned)
+}
+
+// end sets the status of a container that has ended.
+func (c *container) end(e ending) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.EndedAt, c.status.ExitCode, c.status.Reason, c.status.Message = nanos(e.at), e.code, e.reason, e.message
 }
 
 // ending is how a container ended.

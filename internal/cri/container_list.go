@@ -16,22 +16,26 @@ func (s *Server) ListContainers(_ context.Context, req *runtimeapi.ListContainer
 }
 
 func (s *Server) listContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
+	var out []*runtimeapi.Container
+	for _, c := range s.matchingContainers(f) {
+		out = append(out, c.summary())
+	}
+	return out
+}
+
+// matchingContainers are the filter's, newest first.
+func (s *Server) matchingContainers(f *runtimeapi.ContainerFilter) []*container {
 	s.mu.RLock()
 	all := make([]*container, 0, len(s.containers))
 	for _, c := range s.containers {
 		all = append(all, c)
 	}
 	s.mu.RUnlock()
-	var out []*runtimeapi.Container
-	for _, c := range all {
-		if c.matches(f) {
-			out = append(out, c.summary())
-		}
-	}
-	slices.SortFunc(out, func(a, b *runtimeapi.Container) int {
-		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(a.Id, b.Id))
+	all = slices.DeleteFunc(all, func(c *container) bool { return !c.matches(f) })
+	slices.SortFunc(all, func(a, b *container) int {
+		return cmp.Or(cmp.Compare(b.rec.CreatedAt, a.rec.CreatedAt), cmp.Compare(a.id, b.id))
 	})
-	return out
+	return all
 }
 
 func (c *container) matches(f *runtimeapi.ContainerFilter) bool {

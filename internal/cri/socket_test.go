@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -93,5 +94,35 @@ func TestTheSocketServesTheSame(t *testing.T) {
 	}
 	if _, err := rc.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil {
 		t.Errorf("the first one no longer answers: %v", err)
+	}
+}
+
+func TestListOverTheSocketFollowsTheState(t *testing.T) {
+	p := newNode(t).pod()
+	rc, _ := p.dial()
+	same := func() {
+		t.Helper()
+		want, err := p.run.ListContainers(t.Context(), nil)
+		p.must(err)
+		got, err := rc.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+		p.must(err)
+		if !proto.Equal(got, &runtimeapi.ListContainersResponse{Containers: want}) {
+			t.Errorf("over the socket: %v\nin process: %v", got, want)
+		}
+	}
+	same()
+	p.create(containerConfig("other", "sleep", "1000"))
+	id := p.create(containerConfig("c", "sleep", "1000"))
+	same()
+	p.must(p.run.StartContainer(t.Context(), id))
+	same()
+	p.must(p.run.StopContainer(t.Context(), id, 0))
+	same()
+	p.must(p.run.RemoveContainer(t.Context(), id))
+	same()
+	got, err := rc.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: "no-such"}})
+	p.must(err)
+	if len(got.Containers) != 0 {
+		t.Errorf("a filter that nothing matches: %v", got)
 	}
 }

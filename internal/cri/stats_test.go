@@ -65,9 +65,10 @@ func (n *node) counters(pid int) counters {
 	}
 }
 
-// between tells whether a value lies in a range, give or take a slack.
-func between(v *runtimeapi.UInt64Value, low, high, slack uint64) bool {
-	return v != nil && v.Value+slack >= low && v.Value <= high+slack
+// between tells whether a value lies between two others, give or take a slack. Memory
+// falls meanwhile as well: what an exec used goes back after its end.
+func between(v *runtimeapi.UInt64Value, a, b, slack uint64) bool {
+	return v != nil && v.Value+slack >= min(a, b) && v.Value <= max(a, b)+slack
 }
 
 // TestStatsOfAKnownLoad compares the statistics with the kernel's files, read before

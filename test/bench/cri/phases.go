@@ -128,6 +128,10 @@ func (p *peer) exits(ctx context.Context, o options) ([]row, error) {
 			}
 		}
 		exits.samples = append(exits.samples, millis(began))
+		// An event tells of all containers of its pod: leave no dead ones in it.
+		if _, err := p.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+			return nil, err
+		}
 	}
 	return []row{exits}, p.remove(ctx, s)
 }
