@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/test/registries"
 )
 
 const busybox = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
@@ -39,12 +40,12 @@ func newCrictl(t *testing.T) *crictl {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := newNode(t.Context(), wherry, t.TempDir())
+	n, err := newNode(t.Context(), wherry)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := n.close(context.WithoutCancel(t.Context())); err != nil {
+		if err := n.close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -52,8 +53,8 @@ func newCrictl(t *testing.T) *crictl {
 }
 
 func (c *crictl) command(args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(c.t.Context(), c.path, append([]string{"--config", os.DevNull, "-r", c.n.endpoint(), "-t", "30s"}, args...)...)
-	cmd.Env = withoutProxies(os.Environ())
+	cmd := exec.CommandContext(c.t.Context(), c.path, append([]string{"--config", os.DevNull, "-r", c.n.Endpoint, "-t", "30s"}, args...)...)
+	cmd.Env = registries.WithoutProxies(os.Environ())
 	return cmd
 }
 
@@ -147,7 +148,7 @@ func (c *crictl) images() {
 	c.want([]string{"pull", busybox}, "Image is up to date for sha256:")
 	c.want([]string{"images"}, "registry.k8s.io/e2e-test-images/busybox", "1.29-2")
 	c.want([]string{"inspecti", busybox}, `"repoTags"`, "registry.k8s.io/e2e-test-images/busybox@sha256:", `"imageSpec"`)
-	c.want([]string{"imagefsinfo"}, "imageFilesystems", filepath.Join(c.n.data(), "store"))
+	c.want([]string{"imagefsinfo"}, "imageFilesystems", filepath.Join(c.n.Dir, "d", "store"))
 	c.run("pull", "registry.k8s.io/e2e-test-images/nginx:1.14-2")
 	out, err := c.command("pull", "registry.k8s.io/nosuch:1").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "registry.k8s.io/nosuch:1") {

@@ -17,7 +17,16 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/test/ginkgo"
+	"wherry.dev/test/registries"
 )
+
+// exceptions are the specs that cannot pass on any runtime here, and why;
+// docs/conformance.md has them too.
+var exceptions = ginkgo.Exceptions{
+	"public image with digest should be pulled and removed": "the digest is that of upstream's image, whose exact bytes cannot be built here",
+}
 
 func main() {
 	log := flag.String("log", "", "write critest's own output to this file")
@@ -40,15 +49,11 @@ func main() {
 
 // run returns false when a spec failed that should not have.
 func run(ctx context.Context, wherry, critest string, args []string, log string) (ok bool, err error) {
-	dir, err := os.MkdirTemp("", "wherry-critest-")
+	n, err := newNode(ctx, wherry)
 	if err != nil {
 		return false, err
 	}
-	n, err := newNode(ctx, wherry, dir)
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, n.close(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, n.close(ctx)) }()
 	if wantsBenchmark(args) {
 		settings, err := n.benchmarkArgs()
 		if err != nil {
@@ -56,15 +61,15 @@ func run(ctx context.Context, wherry, critest string, args []string, log string)
 		}
 		args = append(settings, args...)
 	}
-	report := filepath.Join(dir, "report.json")
+	report := filepath.Join(n.dir, "report.json")
 	if err := n.critest(ctx, critest, report, args, log); err != nil {
 		return false, err
 	}
-	suite, err := readReport(report)
+	specs, err := ginkgo.Read(report)
 	if err != nil {
 		return false, err
 	}
-	return suite.print(os.Stdout), n.printBenchmarks(os.Stdout)
+	return specs.Print(os.Stdout, "critest", exceptions), n.printBenchmarks(os.Stdout)
 }
 
 // critest runs the specs. Failed ones are in the report, not in the error.
@@ -86,11 +91,11 @@ func (n *node) critest(ctx context.Context, path, report string, args []string, 
 		out = f
 	}
 	cmd := exec.CommandContext(ctx, path, append([]string{
-		"-runtime-endpoint=" + n.endpoint(), "-image-endpoint=" + n.endpoint(), "-config=" + os.DevNull,
+		"-runtime-endpoint=" + n.Endpoint, "-image-endpoint=" + n.Endpoint, "-config=" + os.DevNull,
 		"-ginkgo.no-color", "-ginkgo.json-report=" + report,
 	}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.Dir, cmd.Env = n.dir, withoutProxies(os.Environ())
+	cmd.Dir, cmd.Env = n.dir, registries.WithoutProxies(os.Environ())
 	cmd.Stdout, cmd.Stderr = out, out
 	var failed *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &failed) {

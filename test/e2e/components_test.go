@@ -196,7 +196,7 @@ func (p *parts) runtime() {
 	if err := images.SaveBusybox(file); err != nil {
 		p.t.Fatal(err)
 	}
-	r, err := runtimes.Wherry(p.t.Context(), p.wherry, "", file)
+	r, err := runtimes.Wherry(p.t.Context(), runtimes.WherryOptions{Path: p.wherry, Archives: []string{file}})
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -57,9 +57,18 @@ func network() netip.Prefix {
 
 func newID() string { return fmt.Sprintf("t%06x", rand.Uint32()&0xffffff) }
 
-// Wherry starts `wherry cri` with the images of the archives. ociRuntime is crun, runc
-// or "" for the default.
-func Wherry(ctx context.Context, wherry, ociRuntime string, archives ...string) (*Runtime, error) {
+// WherryOptions say which wherry to start, and with what.
+type WherryOptions struct {
+	Path string
+	// OCI is crun, runc or "" for the default.
+	OCI      string
+	Archives []string
+	// Env is its environment; nil is that of this process.
+	Env []string
+}
+
+// Wherry starts `wherry cri` with the images of the archives.
+func Wherry(ctx context.Context, o WherryOptions) (*Runtime, error) {
 	dir, err := os.MkdirTemp("", "wherry-rt-")
 	if err != nil {
 		return nil, err
@@ -71,11 +80,13 @@ func Wherry(ctx context.Context, wherry, ociRuntime string, archives ...string) 
 	}
 	store := filepath.Join(dir, "d", "store")
 	r := &Runtime{Dir: dir, Cgroup: "/wherry-" + id + "-pods", teardown: func(ctx context.Context) error { return tearDown(ctx, cfg, store) }}
-	if err := importAll(ctx, store, archives); err != nil {
+	// Pods with a user namespace pass through the folder.
+	if err := errors.Join(os.Chmod(dir, 0o711), importAll(ctx, store, o.Archives)); err != nil {
 		return nil, errors.Join(err, r.Close(ctx))
 	}
-	cmd := exec.Command(wherry, "cri", "--listen", "unix://"+cfg.Socket, "--data-dir", filepath.Join(dir, "d"), "--run-dir", filepath.Join(dir, "r"), //nolint:noctx // ended by Close
-		"--instance-id", id, "--pod-cidr", subnet.String(), "--cni-conf-dir", cfg.CNIConfDir, "--runtime", ociRuntime)
+	cmd := exec.Command(o.Path, "cri", "--listen", "unix://"+cfg.Socket, "--data-dir", filepath.Join(dir, "d"), "--run-dir", filepath.Join(dir, "r"), //nolint:noctx // ended by Close
+		"--instance-id", id, "--pod-cidr", subnet.String(), "--cni-conf-dir", cfg.CNIConfDir, "--runtime", o.OCI)
+	cmd.Env = o.Env
 	return r.start(ctx, cmd, cfg.Socket)
 }
 

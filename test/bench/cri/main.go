@@ -79,7 +79,7 @@ func run(ctx context.Context, wherry string, o options) (err error) {
 		columns = append(columns, column{r.Name, rows})
 		return errors.Join(err, r.Close(ctx))
 	}
-	if err := measured(runtimes.Wherry(ctx, wherry, o.oci, archives...)); err != nil {
+	if err := measured(runtimes.Wherry(ctx, runtimes.WherryOptions{Path: wherry, OCI: o.oci, Archives: archives})); err != nil {
 		return err
 	}
 	for _, path := range strings.FieldsFunc(o.containerd, func(r rune) bool { return r == ',' }) {

@@ -1,4 +1,7 @@
-package main
+// Package registries stands in for image registries in tests: one on loopback with a
+// certificate for all of their names, and a proxy that leads each of them there. A
+// program finds it by its environment, unchanged, and nothing leaves the machine.
+package registries
 
 import (
 	"context"
@@ -10,6 +13,8 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -20,21 +25,21 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// registries stand in for every registry that critest pulls from: one on loopback
-// with a certificate for all of their names, and a proxy that leads each of them
-// there. Any runtime finds it by HTTPS_PROXY and SSL_CERT_FILE, unchanged.
-type registries struct {
+// Registries run until they are closed.
+type Registries struct {
 	plain  *http.Server // where the images are put
 	secure *http.Server
 	proxy  *http.Server
 
-	Addr  string // of the plain registry
-	Proxy string // URL
-	CA    string // file
+	addr string // of the plain registry
+	url  string // of the proxy
+	ca   string // file
 }
 
-func startRegistries(ctx context.Context, dir string, images map[string]v1.Image) (*registries, error) {
-	ca, err := pki.LoadOrCreateCA(dir, "ca", "critest registries", time.Now())
+// Start serves the images, by repository and tag, under all of the hosts; certificates
+// are made below dir.
+func Start(ctx context.Context, dir string, hosts []string, images map[string]v1.Image) (*Registries, error) {
+	ca, err := pki.LoadOrCreateCA(dir, "ca", "test registries", time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +52,7 @@ func startRegistries(ctx context.Context, dir string, images map[string]v1.Image
 		return nil, err
 	}
 	store := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	r := &registries{CA: filepath.Join(dir, "ca.crt")}
+	r := &Registries{ca: filepath.Join(dir, "ca.crt")}
 	plain, err := serve(ctx, &r.plain, store, nil)
 	if err != nil {
 		return nil, err
@@ -60,7 +65,7 @@ func startRegistries(ctx context.Context, dir string, images map[string]v1.Image
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	r.Addr, r.Proxy = plain, "http://"+proxy
+	r.addr, r.url = plain, "http://"+proxy
 	if err := r.fill(ctx, images); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -76,7 +81,7 @@ func serve(ctx context.Context, slot **http.Server, h http.Handler, secure *tls.
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}
-	// A client that is cut off, as critest's timeouts do, is no news.
+	// A client that is cut off is no news.
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	*slot = srv
 	go func() {
@@ -122,9 +127,9 @@ func tunnelTo(addr string) http.Handler {
 	})
 }
 
-func (r *registries) fill(ctx context.Context, images map[string]v1.Image) error {
+func (r *Registries) fill(ctx context.Context, images map[string]v1.Image) error {
 	for n, img := range images {
-		ref, err := name.ParseReference(r.Addr + "/" + n)
+		ref, err := name.ParseReference(r.addr + "/" + n)
 		if err != nil {
 			return err
 		}
@@ -135,8 +140,21 @@ func (r *registries) fill(ctx context.Context, images map[string]v1.Image) error
 	return nil
 }
 
+// Env is the environment of a program that is to find the registries.
+func (r *Registries) Env(env []string) []string {
+	return append(WithoutProxies(env), "HTTPS_PROXY="+r.url, "SSL_CERT_FILE="+r.ca, "NO_PROXY=127.0.0.0/8,10.0.0.0/8,localhost")
+}
+
+// WithoutProxies drops what would lead requests out of the machine.
+func WithoutProxies(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(strings.ToLower(v), "=")
+		return strings.HasSuffix(name, "_proxy") || name == "ssl_cert_file"
+	})
+}
+
 // Close ends all that was started.
-func (r *registries) Close() error {
+func (r *Registries) Close() error {
 	var errs []error
 	for _, s := range []*http.Server{r.proxy, r.secure, r.plain} {
 		if s != nil {
