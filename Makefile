@@ -68,8 +68,9 @@ bench-cri: deps build ## measure the runtime beside containerd: make bench-cri [
 sim: ## lives of pods in virtual time: make sim LIVES=100000 SEED=1
 	$(GO) test ./internal/kubelet/... -run 'Sim|Fuzz|Property' -count=1
 
-conformance: ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e2e.test
-	@test/e2e/conformance.sh "$(E2E_TEST)"
+conformance: build ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e2e.test [AGNHOST=/path] [CONFORMANCE_FLAGS=-focus=…]
+	@if [ -z "$(E2E_TEST)" ]; then echo "SKIP: conformance needs upstream's test binary: make conformance E2E_TEST=/path/to/e2e.test AGNHOST=/path/to/agnhost"; \
+	else $(GO) run ./test/conformance -agnhost "$(AGNHOST)" $(CONFORMANCE_FLAGS) $(BIN) "$(E2E_TEST)" $(UP_FLAGS); fi
 
 critest: build ## upstream's CRI tests: make critest CRITEST=/path/to/critest [CRITEST_FLAGS=-benchmark]
 	@if [ -z "$(CRITEST)" ]; then echo "SKIP: critest needs upstream's test binary: make critest CRITEST=/path/to/critest"; \

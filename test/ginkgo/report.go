@@ -57,7 +57,9 @@ func Read(path string) (*Report, error) {
 }
 
 // Failed tells whether it neither passed nor was left out.
-func (s Spec) Failed() bool { return s.State != "passed" && s.State != "skipped" && s.State != "pending" }
+func (s Spec) Failed() bool {
+	return s.State != "passed" && s.State != "skipped" && s.State != "pending"
+}
 
 // Print tells what happened and returns false when a spec failed without an excuse.
 func (r *Report) Print(w io.Writer, name string, excuses Exceptions) (ok bool) {

@@ -182,3 +182,28 @@ func SaveBusybox(path string) error {
 	}
 	return Save(path, img, "busybox:1.36", "busybox:latest")
 }
+
+// AddTool copies a program of this machine with the shared libraries that it needs.
+func (r Root) AddTool(path string) error {
+	out, err := exec.Command("ldd", path).Output()
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = nil // a static one
+	}
+	if err != nil {
+		return fmt.Errorf("libraries of %s: %w", path, err)
+	}
+	files := []string{path}
+	for field := range strings.FieldsSeq(string(out)) {
+		if strings.HasPrefix(field, "/") {
+			files = append(files, field)
+		}
+	}
+	for _, f := range files {
+		doc, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		r[strings.TrimPrefix(f, "/")] = File{Data: doc, Mode: 0o755}
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"wherry.dev/test/images"
+)
+
+// tools are what specs call in busybox and agnhost images and busybox cannot do, or
+// does otherwise: Debian's busybox has a cut-down nc, and its shell drops variables
+// whose names are no identifiers. Package → program.
+var tools = map[string]string{
+	"bash": "/bin/bash", "netcat-openbsd": "/bin/nc.openbsd", "curl": "/usr/bin/curl", "bind9-dnsutils": "/usr/bin/dig",
+	"iproute2": "/bin/ip", "libc-bin": "/usr/bin/getent", "procps": "/usr/bin/pgrep", "util-linux": "/usr/bin/ipcs",
+}
+
+// searchPath is PATH in every image.
+const searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// listImages asks the test program for the images that its specs name.
+func listImages(ctx context.Context, e2e string) ([]string, error) {
+	out, err := exec.CommandContext(ctx, e2e, "--list-images").Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s --list-images: %w", e2e, err)
+	}
+	return strings.Fields(string(out)), nil
+}
+
+// catalog makes those images that can be made here, by repository and tag, and tells
+// the hosts of all registries. agnhost is upstream's program; "" leaves its image out.
+func catalog(names []string, agnhost string) (all map[string]v1.Image, hosts []string, err error) {
+	root, err := base()
+	if err != nil {
+		return nil, nil, err
+	}
+	made := map[string]v1.Image{}
+	all = map[string]v1.Image{}
+	for _, n := range names {
+		host, rest, ok := strings.Cut(n, "/")
+		if !ok || !strings.Contains(host, ".") {
+			continue
+		}
+		hosts = append(hosts, host)
+		repo, _, _ := strings.Cut(path.Base(rest), ":")
+		if _, ok := made[repo]; !ok {
+			if made[repo], err = build(repo, root, agnhost); err != nil {
+				return nil, nil, fmt.Errorf("image %s: %w", n, err)
+			}
+		}
+		if made[repo] != nil {
+			all[rest] = made[repo]
+		}
+	}
+	slices.Sort(hosts)
+	return all, slices.Compact(hosts), nil
+}
+
+// base is busybox with a real shell and real tools.
+func base() (images.Root, error) {
+	root, err := images.Busybox()
+	if err != nil {
+		return nil, err
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(tools)) {
+		err := root.AddTool(tools[pkg])
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("the test images need %s: apt-get install %s", tools[pkg], pkg)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	root["bin/sh"] = images.File{Link: "bash"}
+	root["bin/nc"] = images.File{Link: "nc.openbsd"}
+	root["etc/nsswitch.conf"] = images.File{Data: []byte("hosts: files dns\n"), Mode: 0o644}
+	return root, nil
+}
+
+// build makes the stand-in of upstream's image of that name; nil for one that is not
+// played here.
+func build(repo string, root images.Root, agnhost string) (v1.Image, error) {
+	cfg := v1.Config{Env: []string{searchPath}, Cmd: []string{"sh"}}
+	layers := []images.Root{root}
+	switch repo {
+	case "busybox", "ipc-utils", "alpine":
+	case "nonroot":
+		cfg.User = "1234"
+	case "pause":
+		cfg.Cmd = []string{"sleep", "infinity"}
+	case "nginx", "httpd", "perl":
+		cfg.Cmd = []string{"httpd", "-f", "-p", "80", "-h", "/var/www"}
+		layers = append(layers, images.Root{"var/www/index.html": {Data: []byte("<title>Welcome to nginx!</title>\n"), Mode: 0o644}})
+	case "nonewprivs":
+		// A copy of id with the set-user-ID bit would print more; a shell gives that bit up.
+		cfg.Cmd = []string{"/usr/bin/effective-uid"}
+		program, err := effectiveUID()
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, images.Root{"usr/bin/effective-uid": program})
+	case "agnhost":
+		if agnhost == "" {
+			return nil, nil
+		}
+		doc, err := os.ReadFile(agnhost)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Entrypoint, cfg.Cmd = []string{"/agnhost"}, []string{"pause"}
+		layers = append(layers, images.Root{
+			"agnhost": {Data: doc, Mode: 0o755}, "agnhost-2": {Link: "agnhost"}, "uploads": {Mode: fs.ModeDir | 0o755},
+			"etc/passwd": {Data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n"), Mode: 0o644},
+			"etc/group":  {Data: []byte("root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"), Mode: 0o644},
+		})
+	default:
+		return nil, nil
+	}
+	return images.New(cfg, layers...)
+}
+
+// effectiveUID builds the program of upstream's nonewprivs image.
+func effectiveUID() (images.File, error) {
+	dir, err := os.MkdirTemp("", "effective-uid-")
+	if err != nil {
+		return images.File{}, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	bin := path.Join(dir, "effective-uid")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "wherry.dev/test/conformance/effectiveuid") //nolint:noctx // seconds
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return images.File{}, fmt.Errorf("%w: %s", err, out)
+	}
+	doc, err := os.ReadFile(bin)
+	return images.File{Data: doc, Mode: 0o755 | fs.ModeSetuid}, err
+}

@@ -1,0 +1,95 @@
+// Conformance runs upstream's e2e specs against a fresh node. The test program is
+// upstream's own, built elsewhere; its images are stand-ins from registries on loopback,
+// but for agnhost, whose program is upstream's too.
+//
+//	go run ./test/conformance [flags] bin/wherry /path/to/e2e.test [flags of wherry up]
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// options are the command line.
+type options struct {
+	wherry, e2e, agnhost string
+	focus, skip          string
+	procs                int
+	logs                 string
+	up                   []string
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.agnhost, "agnhost", "", "upstream's agnhost program; without it specs that need it fail")
+	flag.StringVar(&o.focus, "focus", `\[sig-node\].*\[NodeConformance\]`, "specs to run, a regular expression")
+	flag.StringVar(&o.skip, "skip", `\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:`, "specs to leave out")
+	flag.IntVar(&o.procs, "procs", 6, "specs to run side by side")
+	flag.StringVar(&o.logs, "logs", "out/conformance", "folder for the output of the tests and the node's log")
+	flag.Parse()
+	if flag.NArg() < 2 {
+		fmt.Fprintln(os.Stderr, "usage: conformance [flags] WHERRY E2E_TEST [flags of wherry up]")
+		os.Exit(2)
+	}
+	o.wherry, o.e2e, o.up = flag.Arg(0), flag.Arg(1), flag.Args()[2:]
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // what was started is removed also when nobody reads on
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	ok, err := run(ctx, o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// run returns false when a spec failed that should not have.
+func run(ctx context.Context, o options) (ok bool, err error) {
+	for _, p := range []*string{&o.wherry, &o.e2e, &o.logs} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return false, err
+		}
+	}
+	if err := os.MkdirAll(o.logs, 0o755); err != nil {
+		return false, err
+	}
+	images, err := listImages(ctx, o.e2e)
+	if err != nil {
+		return false, err
+	}
+	n, err := up(ctx, o, images)
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		err = errors.Join(err, keep(n.log(), filepath.Join(o.logs, "wherry.log")), n.close(ctx))
+	}()
+	s := suite{options: o, kubeconfig: n.kubeconfig(), dir: n.dir}
+	names, err := s.list(ctx)
+	if err != nil {
+		return false, err
+	}
+	fmt.Printf("%d specs, %d at a time\n", len(names), o.procs)
+	report, err := s.run(ctx, names)
+	if err != nil {
+		return false, err
+	}
+	return report.Print(os.Stdout, "conformance", exceptions), nil
+}
+
+// keep copies a file.
+func keep(from, to string) error {
+	doc, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, doc, 0o600)
+}

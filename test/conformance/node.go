@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"wherry.dev/internal/mount"
+	"wherry.dev/test/registries"
+)
+
+// node is `wherry up` with folders of its own and registries on loopback.
+type node struct {
+	wherry, dir string
+	registries  *registries.Registries
+	started     bool
+}
+
+// up starts a node that is Ready when it returns.
+func up(ctx context.Context, o options, names []string) (n *node, err error) {
+	n = &node{wherry: o.wherry}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close(ctx))
+		}
+	}()
+	images, hosts, err := catalog(names, o.agnhost)
+	if err != nil {
+		return n, err
+	}
+	if n.dir, err = os.MkdirTemp("", "wherry-conformance-"); err != nil {
+		return n, err
+	}
+	if err := os.Chmod(n.dir, 0o711); err != nil { // pods with a user namespace pass through it
+		return n, err
+	}
+	if n.registries, err = registries.Start(ctx, filepath.Join(n.dir, "pki"), hosts, images); err != nil {
+		return n, err
+	}
+	n.started = true
+	return n, n.command(ctx, append([]string{"up", "--detach", "--node-name", "conformance"}, o.up...)...)
+}
+
+func (n *node) kubeconfig() string { return filepath.Join(n.dir, "d", "kubeconfig") }
+func (n *node) log() string        { return filepath.Join(n.dir, "d", "log", "wherry.log") }
+
+func (n *node) command(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, n.wherry, args...)
+	cmd.Env = append(n.registries.Env(os.Environ()), "WHERRY_DATA_DIR="+filepath.Join(n.dir, "d"), "WHERRY_RUN_DIR="+filepath.Join(n.dir, "r"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("wherry %s: %w: %s", args[0], err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// close takes everything down.
+func (n *node) close(ctx context.Context) error {
+	var errs []error
+	if n.started {
+		errs = append(errs, n.command(context.WithoutCancel(ctx), "down", "--purge"))
+	}
+	if n.registries != nil {
+		errs = append(errs, n.registries.Close())
+	}
+	return errors.Join(append(errs, mount.RemoveTree(n.dir))...)
+}

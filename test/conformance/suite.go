@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+
+	"wherry.dev/test/ginkgo"
+	"wherry.dev/test/registries"
+)
+
+// exceptions are the specs that do not pass here, and why; docs/conformance.md has them too.
+var exceptions = ginkgo.Exceptions{}
+
+// batch is how many specs one process of the test program runs.
+const batch = 6
+
+// suite runs the test program, some processes side by side.
+type suite struct {
+	options
+	kubeconfig, dir string
+}
+
+// list asks for the names of the specs in focus.
+func (s *suite) list(ctx context.Context) ([]string, error) {
+	report, err := s.process(ctx, "list", "--ginkgo.dry-run", "--ginkgo.focus="+s.focus, "--ginkgo.skip="+s.skip)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, sp := range report.Specs {
+		if sp.Type == "It" && sp.State == "passed" {
+			names = append(names, sp.Name())
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no spec matches the focus %q and not the skip %q", s.focus, s.skip)
+	}
+	return names, nil
+}
+
+// run runs the specs and joins the reports.
+func (s *suite) run(ctx context.Context, names []string) (*ginkgo.Report, error) {
+	work := make(chan []string, len(names))
+	for b := range slices.Chunk(names, batch) {
+		work <- b
+	}
+	close(work)
+	var (
+		mu   sync.Mutex // guards all below
+		all  ginkgo.Report
+		errs []error
+		wg   sync.WaitGroup
+	)
+	for i := range s.procs {
+		wg.Go(func() {
+			for serial := 0; ctx.Err() == nil; serial++ {
+				b, ok := <-work
+				if !ok {
+					return
+				}
+				args := []string{}
+				for _, n := range b {
+					args = append(args, "--ginkgo.focus="+regexp.QuoteMeta(n)+"$")
+				}
+				report, err := s.process(ctx, strconv.Itoa(i)+"-"+strconv.Itoa(serial), args...)
+				mu.Lock()
+				if err != nil {
+					errs = append(errs, err)
+				} else {
+					all.Specs = append(all.Specs, report.Specs...)
+					s.progress(report)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return &all, errors.Join(append(errs, ctx.Err())...)
+}
+
+// progress tells of failures at once.
+func (s *suite) progress(r *ginkgo.Report) {
+	for _, sp := range r.Specs {
+		if sp.Failed() || sp.Type == "It" && sp.State == "passed" {
+			fmt.Printf("%-8s %6.1fs %s\n", sp.State, sp.RunTime.Seconds(), sp.Name())
+		}
+	}
+}
+
+// process runs the test program once. Failed specs are in the report, not in the error.
+func (s *suite) process(ctx context.Context, name string, args ...string) (_ *ginkgo.Report, err error) {
+	report := filepath.Join(s.dir, name+".json")
+	log, err := os.Create(filepath.Join(s.logs, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	cmd := exec.CommandContext(ctx, s.e2e, append([]string{
+		"--kubeconfig=" + s.kubeconfig, "--provider=skeleton", "--non-blocking-taints=node.kubernetes.io/",
+		"--disable-log-dump", "--dump-logs-on-failure=false", "--ginkgo.no-color", "--ginkgo.v",
+		"--ginkgo.timeout=1h", "--ginkgo.json-report=" + report,
+	}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Dir, cmd.Env = s.dir, registries.WithoutProxies(os.Environ())
+	cmd.Stdout, cmd.Stderr = io.Writer(log), log
+	var failed *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &failed) {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r, err := ginkgo.Read(report)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; its output is in %s", filepath.Base(s.e2e), err, log.Name())
+	}
+	return r, nil
+}
