@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"wherry.dev/internal/apiserver/registry"
 )
@@ -35,8 +34,8 @@ var nodes = schema.GroupResource{Resource: "nodes"}
 // Connector makes connections to kubelets, with our client certificate.
 type Connector struct {
 	lookup    *registry.Lookup
-	transport http.RoundTripper
-	unchecked http.RoundTripper
+	transport *http.Transport
+	unchecked *http.Transport
 }
 
 // TLS names the files for connections to kubelets.
@@ -66,21 +65,22 @@ func NewConnector(lookup *registry.Lookup, files TLS, timeout time.Duration) (*C
 	}, nil
 }
 
-func newTransport(cfg *tls.Config, timeout time.Duration) http.RoundTripper {
+// newTransport never uses a proxy: HTTPS_PROXY in our environment is for images.
+func newTransport(cfg *tls.Config, timeout time.Duration) *http.Transport {
 	dialer := &net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}
-	return utilnet.SetOldTransportDefaults(&http.Transport{
+	return &http.Transport{
 		TLSClientConfig:     cfg,
 		DialContext:         dialer.DialContext,
 		MaxIdleConnsPerHost: 4,
 		IdleConnTimeout:     90 * time.Second,
 		TLSHandshakeTimeout: timeout,
-	})
+	}
 }
 
 // Close closes idle connections.
 func (c *Connector) Close() {
-	utilnet.CloseIdleConnectionsFor(c.transport)
-	utilnet.CloseIdleConnectionsFor(c.unchecked)
+	c.transport.CloseIdleConnections()
+	c.unchecked.CloseIdleConnections()
 }
 
 // Kubelet is how to reach one.
