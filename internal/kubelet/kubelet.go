@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,6 +31,7 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/prober"
 	"wherry.dev/internal/kubelet/status"
+	"wherry.dev/internal/kubelet/userns"
 	"wherry.dev/internal/kubelet/volume"
 )
 
@@ -164,8 +166,12 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.mirrors = newMirrors(k)
 	k.deps.Runtime = metrics.Runtime{RuntimeService: k.deps.Runtime}
 	tokens := volume.NewTokenSource(k.deps.Client)
+	users, err := k.userNamespaces(ctx)
+	if err != nil {
+		return err
+	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
-		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects,
+		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users,
 		Volumes: &volume.Mounter{
 			Dirs: k.dirs, Objects: func(ctx context.Context) volume.Objects { return k.objects.For(ctx) },
 			Tokens: tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
@@ -188,6 +194,22 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Started: podStarted,
 	}, nil)
 	return k.ensureQOSCgroups()
+}
+
+// userNamespaces opens the ranges of IDs for pods with hostUsers false.
+func (k *Kubelet) userNamespaces(ctx context.Context) (*userns.Allocator, error) {
+	host, err := userns.HostRange(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := int64(userns.Unit)
+	if c := k.cfg.UserNamespaces; c != nil && c.IDsPerPod != nil {
+		ids = *c.IDsPerPod
+	}
+	if ids <= 0 || ids > math.MaxUint32 {
+		return nil, fmt.Errorf("userNamespaces.idsPerPod %d is out of range", ids)
+	}
+	return userns.Open(userns.Config{Pods: k.dirs.Pods(), IDsPerPod: uint32(ids), Host: host, MaxPods: int(k.cfg.MaxPods)})
 }
 
 func (k *Kubelet) opsConfig() podops.Config {

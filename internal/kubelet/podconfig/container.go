@@ -30,6 +30,8 @@ type ContainerInput struct {
 	NoCPUQuota     bool
 	// TargetID of an ephemeral container with a target.
 	TargetID string
+	// UserNS has the IDs of a pod with a user namespace of its own.
+	UserNS *runtimeapi.UserNamespace
 }
 
 // Container returns the configuration of one instance.
@@ -73,6 +75,9 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 		res.CpuQuota = 0
 	}
 	cfg.Linux = &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: sc}
+	for _, m := range cfg.Mounts { // owners appear in the container as they are on the node
+		m.UidMappings, m.GidMappings = in.UserNS.GetUids(), in.UserNS.GetGids()
+	}
 	return cfg, nil
 }
 

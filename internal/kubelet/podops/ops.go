@@ -74,6 +74,7 @@ type Deps struct {
 	Client  kubernetes.Interface // nil without API server
 	Volumes *volume.Mounter
 	Tokens  *volume.TokenSource
+	Users   UserNamespaces
 	Objects *objects.Cache
 	Cgroups Cgroups // nil: the runtime makes its own
 	Events  Recorder

@@ -132,7 +132,7 @@ func (p *planner) bringUp(c *v1.Container, sandboxReady bool) {
 		}
 	}
 	attempt = max(attempt, p.floor(c.Name))
-	if !p.imageReady(c, attempt) {
+	if !p.imagesReady(c, attempt) {
 		return
 	}
 	if !sandboxReady || !p.mounted() || p.in.Node.CgroupsManaged && !p.in.CgroupReady {
@@ -196,17 +196,39 @@ func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 	p.plan.Record.setHistory(c.Name, h)
 }
 
-// imageReady plans the pull of the image for an attempt, and tells whether it is there.
-func (p *planner) imageReady(c *v1.Container, attempt uint32) bool {
-	key := ImageKey(c.Name)
-	if img, ok := p.in.Images[c.Name]; ok && img.Attempt == attempt {
+// imagesReady plans the pulls of the container's own image and of those that it
+// mounts, side by side, and tells whether all are there.
+func (p *planner) imagesReady(c *v1.Container, attempt uint32) bool {
+	ready := p.imageReady(c, Op{Kind: PullImage, Name: c.Name, Attempt: attempt}, c.Image)
+	for _, v := range imageVolumes(p.in.Pod, c) {
+		// Resolved once in a pod's life: a restarted container sees the same image.
+		ready = p.imageReady(c, Op{Kind: PullImage, Name: VolumeImage(v.Name)}, v.Image.Reference) && ready
+	}
+	return ready
+}
+
+// imageVolumes are the volumes of images that a container mounts.
+func imageVolumes(pod *v1.Pod, c *v1.Container) []*v1.Volume {
+	var out []*v1.Volume
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.Image != nil && slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == v.Name }) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// imageReady plans one pull, and tells whether the image is there.
+func (p *planner) imageReady(c *v1.Container, op Op, image string) bool {
+	key := op.Key()
+	if img, ok := p.in.Images[op.Name]; ok && img.Attempt == op.Attempt {
 		return true
 	}
 	if p.keep(key) {
-		p.wait("container %s: pulling image %q", c.Name, c.Image)
+		p.wait("container %s: pulling image %q", c.Name, image)
 		return false
 	}
-	op := Op{Kind: PullImage, Name: c.Name, Attempt: attempt}
 	f, failed := p.in.Failures[key]
 	if !failed || f.Objects != p.in.Objects {
 		p.want(op)

@@ -89,8 +89,21 @@ type Container struct {
 	Hash      string
 	User      *v1.ContainerUser        `json:",omitempty"`
 	Resources *v1.ResourceRequirements `json:",omitempty"`
+	// Mounts that have something to tell.
+	Mounts []Mount `json:",omitempty"`
+	// StopSignal that ends it, where the runtime tells.
+	StopSignal v1.Signal `json:",omitempty"`
 	// Lost: it is not known to the runtime any more, only to the record or the API.
 	Lost bool `json:",omitempty"`
+}
+
+// Mount in a container, as the runtime made it.
+type Mount struct {
+	Path string
+	// Image that is mounted, by digest.
+	Image string `json:",omitempty"`
+	// Recursive: read-only with all below it.
+	Recursive bool `json:",omitempty"`
 }
 
 // Live tells whether the instance runs, or may run.

@@ -155,6 +155,9 @@ func (p *planner) prepare() {
 	}
 	for i := range p.in.Pod.Spec.Volumes {
 		v := &p.in.Pod.Spec.Volumes[i]
+		if v.Image != nil {
+			continue // pulled for the containers that mount it, see imagesReady
+		}
 		state := p.in.Volumes[v.Name]
 		if p.keep(VolumeKey(v.Name)) {
 			continue
@@ -174,7 +177,8 @@ func (p *planner) prepare() {
 // mounted tells whether every volume is there.
 func (p *planner) mounted() bool {
 	for i := range p.in.Pod.Spec.Volumes {
-		if !p.in.Volumes[p.in.Pod.Spec.Volumes[i].Name].Mounted {
+		v := &p.in.Pod.Spec.Volumes[i]
+		if v.Image == nil && !p.in.Volumes[v.Name].Mounted {
 			return false
 		}
 	}

@@ -82,8 +82,12 @@ const SandboxKey Key = "sandbox"
 // VolumeKey is the key of MountVolume.
 func VolumeKey(volume string) Key { return Key("volume/" + volume) }
 
-// ImageKey is the key of PullImage.
+// ImageKey is the key of PullImage, for a container or a VolumeImage.
 func ImageKey(container string) Key { return Key("image/" + container) }
+
+// VolumeImage is the name under which the image of a volume is pulled; no container
+// can have it.
+func VolumeImage(volume string) string { return "volume/" + volume }
 
 // ContainerKey is the key of CreateContainer and StartContainer.
 func ContainerKey(container string) Key { return Key("container/" + container) }
