@@ -76,8 +76,13 @@ type Kubelet struct {
 	admitMu sync.Mutex
 	// admitting are pods whose verdict their worker has not published yet.
 	admitting map[types.UID]bool
+	// granted has, by UID, pods whose new resources their worker has not published yet.
+	granted map[types.UID]*v1.Pod
+	// deferred are the pods that wait for room to grow.
+	deferred  map[types.UID]bool
 	ready     chan struct{}
 	synced    chan struct{} // closed when all sources have delivered
+	apiListed chan struct{} // closed when the API server\'s pods are in the table
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
@@ -104,8 +109,10 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 	}
 	k := &Kubelet{
 		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), synced: make(chan struct{}),
-		events: newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
-		unsynced: map[string]bool{}, admitting: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
+		apiListed: make(chan struct{}),
+		events:    newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
+		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
+		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {
@@ -189,7 +196,8 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.table = podworker.NewTable(podworker.Deps{
 		Prober:  k.prober,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admit: k.admit,
-		Residue: k.ops.Residue, FinalMessage: k.finalMessage, Node: k.planNode, Tell: k.ops.Tell,
+		Residue: k.ops.Residue, FinalMessage: k.finalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
+		Resize: k.decideResize, Freed: k.freed,
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Started: podStarted,
 	}, nil)

@@ -69,7 +69,7 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := resourcesOf(c.Resources)
+	res := ContainerResources(in.Pod, c)
 	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
 	if in.NoCPUQuota {
 		res.CpuQuota = 0

@@ -141,9 +141,8 @@ func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
 	}
 	cfg := &runtimeapi.LinuxPodSandboxConfig{
 		CgroupParent: in.CgroupParent, SecurityContext: sc,
-		Overhead:  resourcesOf(v1.ResourceRequirements{Limits: pod.Spec.Overhead, Requests: pod.Spec.Overhead}),
-		Resources: podResources(pod),
 	}
+	cfg.Overhead, cfg.Resources = SandboxResources(pod)
 	psc := pod.Spec.SecurityContext
 	if psc == nil {
 		return cfg, nil

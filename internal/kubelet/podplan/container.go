@@ -79,6 +79,11 @@ func (p *planner) tendRunning(c *v1.Container, o *Container) {
 		return
 	case o.Hash != "" && o.Hash != Hash(c):
 		message, restart = fmt.Sprintf("Container %s definition changed", c.Name), true
+		p.replace(o)
+	case p.restartsToResize(c.Name):
+		p.replace(o)
+		p.stop(o, "Resize", fmt.Sprintf("Container %s resize requires restart", c.Name))
+		return
 	case hook.Failed != "":
 		p.stop(o, ReasonPostStartHook, "FailedPostStartHook")
 		return
@@ -100,6 +105,18 @@ func (p *planner) tendRunning(c *v1.Container, o *Container) {
 		message += ", will be restarted"
 	}
 	p.stop(o, reason, message)
+}
+
+// replace records that a new instance follows this one, whatever the policy says.
+func (p *planner) replace(o *Container) {
+	h := p.plan.Record.history(o.Name)
+	h.Replace, h.Attempt = o.Attempt+1, max(h.Attempt, o.Attempt)
+	p.plan.Record.setHistory(o.Name, h)
+}
+
+// replaced tells whether a new instance follows a dead one whatever the policy says.
+func (v *view) replaced(name string, dead *Container) bool {
+	return dead != nil && v.in.Record.history(name).Replace == dead.Attempt+1
 }
 
 // stop ends one instance within its grace period, counted from when the stop began.
@@ -154,6 +171,9 @@ func (p *planner) done(c *v1.Container, dead *Container) bool {
 	if isEphemeral(p.in.Pod, c.Name) {
 		return true
 	}
+	if p.replaced(c.Name, dead) {
+		return false
+	}
 	if isInit(p.in.Pod, c.Name) && !p.inNewest(dead) && !IsSidecar(c) {
 		return dead.ExitCode != 0 && !Restarts(p.in.Pod, c, dead.ExitCode)
 	}
@@ -171,7 +191,7 @@ func (p *planner) floor(name string) uint32 {
 
 // crashDue is when a dead container may be started again.
 func (v *view) crashDue(name string, dead *Container) time.Time {
-	if dead.Finished.IsZero() || dead.ExitCode == 0 && dead.Lost {
+	if dead.Finished.IsZero() || dead.ExitCode == 0 && dead.Lost || v.replaced(name, dead) {
 		return time.Time{}
 	}
 	wait := crashWait(v.in.Record.history(name), dead, v.in.Node.crashLimit())
@@ -186,9 +206,10 @@ func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 	hook := c.Lifecycle != nil && c.Lifecycle.PostStart != nil
 	h := p.plan.Record.history(c.Name)
 	known := h.Attempt == attempt && (attempt > 0 || h.Wait > 0 || h.HookPending)
-	if known && (h.HookPending || !hook) || dead == nil && !hook {
+	if h.Applied == nil && (known && (h.HookPending || !hook) || dead == nil && !hook) {
 		return
 	}
+	h.Applied = nil // a new instance has what is allocated
 	if dead != nil && h.Attempt < attempt {
 		h.Wait = nextWait(h, dead, p.in.Node.crashLimit())
 	}

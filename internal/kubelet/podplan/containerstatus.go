@@ -143,8 +143,8 @@ func (r *reporter) setResources(st *v1.ContainerStatus, c *v1.Container, last *C
 	}
 	st.AllocatedResources = allocated.Requests.DeepCopy()
 	st.Resources = &v1.ResourceRequirements{Limits: allocated.Limits.DeepCopy(), Requests: allocated.Requests.DeepCopy()}
-	if last.State == Running && last.Resources != nil {
-		st.Resources = last.Resources.DeepCopy()
+	if h := r.in.Record.history(c.Name); last.State == Running && h.Applied != nil {
+		st.Resources = &v1.ResourceRequirements{Limits: h.Applied.Limits.DeepCopy(), Requests: h.Applied.Requests.DeepCopy()}
 	}
 }
 

@@ -129,6 +129,7 @@ func (p *planner) run() {
 	p.prepare()
 	ready := p.bringSandbox()
 	p.bringContainers(ready)
+	p.bringResize()
 	p.collectDead()
 }
 

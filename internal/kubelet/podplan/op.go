@@ -20,6 +20,8 @@ const (
 	RunHook         Kind = "RunHook"
 	StopContainer   Kind = "StopContainer"
 	RemoveContainer Kind = "RemoveContainer"
+	// ResizePod gives what runs the resources that are allocated; Attempt is Resize.Seq.
+	ResizePod Kind = "ResizePod"
 	// Forget removes the last traces, and the API object of a deleted pod.
 	Forget Kind = "Forget"
 )
@@ -65,6 +67,8 @@ func (o Op) Key() Key {
 		return ImageKey(o.Name)
 	case CreateContainer, StartContainer:
 		return ContainerKey(o.Name)
+	case ResizePod:
+		return ResizeKey
 	case RunHook:
 		return Key("hook/" + o.ID)
 	case StopContainer:

@@ -35,7 +35,7 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	if err := w.loadRecord(); err != nil {
 		return podplan.Input{}, err
 	}
-	in := podplan.Input{Record: w.record, Node: w.deps.Node(), CgroupReady: w.cgroup, Forgotten: w.forgotten}
+	in := podplan.Input{Record: w.record, Node: w.deps.Node(), CgroupReady: w.cgroup, Forgotten: w.forgotten, Resized: w.resized}
 	w.mu.Lock()
 	in.Pod, in.Absent, in.Objects = w.pod, w.absent, w.objects
 	static, eviction := w.static, w.eviction
