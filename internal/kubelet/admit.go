@@ -6,6 +6,7 @@ import (
 	"os"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/metrics"
@@ -14,21 +15,18 @@ import (
 )
 
 // admit decides on a pod, one at a time, against those that were admitted before.
-func (k *Kubelet) admit(_ context.Context, pod *v1.Pod, static bool) podplan.Verdict {
-	k.admitMu.Lock()
-	defer k.admitMu.Unlock()
-	var others []*v1.Pod
-	for _, s := range k.table.List() {
-		if s.Pod.UID == pod.UID {
-			continue
-		}
-		if s.Input.Record.Verdict != nil {
-			delete(k.admitting, s.Pod.UID)
-		}
-		if taken(s) || k.admitting[s.Pod.UID] {
-			others = append(others, podplan.WithAllocated(s.Pod, s.Input.Record.Verdict))
+// A pod of the API server waits until all that the server has are in the table:
+// those that run already come first.
+func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict {
+	if !static {
+		select {
+		case <-k.apiListed:
+		case <-ctx.Done():
 		}
 	}
+	k.admitMu.Lock()
+	defer k.admitMu.Unlock()
+	others := k.othersLocked(pod.UID)
 	v := podplan.Admit(podplan.AdmitInput{
 		Pod: pod, Node: k.node.Node(), Others: others, Static: static, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
 	})
@@ -40,6 +38,33 @@ func (k *Kubelet) admit(_ context.Context, pod *v1.Pod, static bool) podplan.Ver
 	// Its worker publishes the verdict a moment later; until then it counts here.
 	k.admitting[pod.UID] = true
 	return v
+}
+
+// othersLocked are the pods that hold resources of the node, with what they hold.
+func (k *Kubelet) othersLocked(uid types.UID) []*v1.Pod {
+	var others []*v1.Pod
+	for _, s := range k.table.List() {
+		if s.Pod.UID == uid {
+			continue
+		}
+		if s.Input.Record.Verdict != nil {
+			delete(k.admitting, s.Pod.UID)
+		}
+		if s.At.IsZero() { // its worker has not looked yet, as after a restart
+			if rec, err := k.records.Read(s.Pod.UID); err == nil {
+				s.Input.Record = rec
+			}
+		}
+		if !taken(s) && !k.admitting[s.Pod.UID] {
+			continue
+		}
+		pod := podplan.WithAllocated(s.Pod, s.Input.Record.Verdict)
+		if g := k.granted[s.Pod.UID]; g != nil {
+			pod = g
+		}
+		others = append(others, pod)
+	}
+	return others
 }
 
 // taken tells whether a pod holds resources of the node.

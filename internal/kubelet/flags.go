@@ -244,5 +244,5 @@ var unimplementedFields = []string{
 	"topologyManagerPolicy", "qosReserved", "serializeImagePulls", "maxParallelImagePulls", "evictionSoft", "evictionSoftGracePeriod",
 	"evictionMinimumReclaim", "podsPerCore", "protectKernelDefaults", "memorySwap", "reservedSystemCPUs", "systemReservedCgroup",
 	"kubeReservedCgroup", "enforceNodeAllocatable", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods",
-	"shutdownGracePeriodByPodPriority", "reservedMemory", "memoryThrottlingFactor", "tracing", "userNamespaces", "runOnce",
+	"shutdownGracePeriodByPodPriority", "reservedMemory", "memoryThrottlingFactor", "tracing", "runOnce",
 }

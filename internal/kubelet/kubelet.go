@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,6 +31,7 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/prober"
 	"wherry.dev/internal/kubelet/status"
+	"wherry.dev/internal/kubelet/userns"
 	"wherry.dev/internal/kubelet/volume"
 )
 
@@ -74,8 +76,13 @@ type Kubelet struct {
 	admitMu sync.Mutex
 	// admitting are pods whose verdict their worker has not published yet.
 	admitting map[types.UID]bool
+	// granted has, by UID, pods whose new resources their worker has not published yet.
+	granted map[types.UID]*v1.Pod
+	// deferred are the pods that wait for room to grow.
+	deferred  map[types.UID]bool
 	ready     chan struct{}
 	synced    chan struct{} // closed when all sources have delivered
+	apiListed chan struct{} // closed when the API server\'s pods are in the table
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
@@ -102,8 +109,10 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 	}
 	k := &Kubelet{
 		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), synced: make(chan struct{}),
-		events: newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
-		unsynced: map[string]bool{}, admitting: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
+		apiListed: make(chan struct{}),
+		events:    newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
+		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
+		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {
@@ -164,8 +173,12 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.mirrors = newMirrors(k)
 	k.deps.Runtime = metrics.Runtime{RuntimeService: k.deps.Runtime}
 	tokens := volume.NewTokenSource(k.deps.Client)
+	users, err := k.userNamespaces(ctx)
+	if err != nil {
+		return err
+	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
-		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects,
+		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users,
 		Volumes: &volume.Mounter{
 			Dirs: k.dirs, Objects: func(ctx context.Context) volume.Objects { return k.objects.For(ctx) },
 			Tokens: tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
@@ -183,11 +196,28 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.table = podworker.NewTable(podworker.Deps{
 		Prober:  k.prober,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admit: k.admit,
-		Residue: k.ops.Residue, FinalMessage: k.finalMessage, Node: k.planNode, Tell: k.ops.Tell,
+		Residue: k.ops.Residue, FinalMessage: k.finalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
+		Resize: k.decideResize, Freed: k.freed,
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Started: podStarted,
 	}, nil)
 	return k.ensureQOSCgroups()
+}
+
+// userNamespaces opens the ranges of IDs for pods with hostUsers false.
+func (k *Kubelet) userNamespaces(ctx context.Context) (*userns.Allocator, error) {
+	host, err := userns.HostRange(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := int64(userns.Unit)
+	if c := k.cfg.UserNamespaces; c != nil && c.IDsPerPod != nil {
+		ids = *c.IDsPerPod
+	}
+	if ids <= 0 || ids > math.MaxUint32 {
+		return nil, fmt.Errorf("userNamespaces.idsPerPod %d is out of range", ids)
+	}
+	return userns.Open(userns.Config{Pods: k.dirs.Pods(), IDsPerPod: uint32(ids), Host: host, MaxPods: int(k.cfg.MaxPods)})
 }
 
 func (k *Kubelet) opsConfig() podops.Config {

@@ -24,6 +24,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 		g.Go(func() error { return source.Files(ctx, path, k.cfg.NodeName, k.setStaticPods) })
 	}
 	if client == nil {
+		close(k.apiListed)
 		return
 	}
 	g.Go(func() error { return k.mirrors.run(ctx) })
@@ -34,6 +35,8 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 			Gone: func(obj runtime.Object) { k.removeAPIPod(obj.(*v1.Pod)) },
 			Synced: func() {
 				k.apiSynced.Store(true)
+				close(k.apiListed)
+				k.table.WakeAll()
 				k.mirrors.poke()
 				k.sourceSynced("api")
 			},

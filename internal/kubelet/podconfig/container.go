@@ -30,6 +30,8 @@ type ContainerInput struct {
 	NoCPUQuota     bool
 	// TargetID of an ephemeral container with a target.
 	TargetID string
+	// UserNS has the IDs of a pod with a user namespace of its own.
+	UserNS *runtimeapi.UserNamespace
 }
 
 // Container returns the configuration of one instance.
@@ -67,12 +69,15 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := resourcesOf(c.Resources)
+	res := ContainerResources(in.Pod, c)
 	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
 	if in.NoCPUQuota {
 		res.CpuQuota = 0
 	}
 	cfg.Linux = &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: sc}
+	for _, m := range cfg.Mounts { // owners appear in the container as they are on the node
+		m.UidMappings, m.GidMappings = in.UserNS.GetUids(), in.UserNS.GetGids()
+	}
 	return cfg, nil
 }
 

@@ -54,6 +54,11 @@ func IsCritical(pod *v1.Pod) bool {
 		pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical
 }
 
+// IsNodeCritical tells whether the node cannot do without the pod.
+func IsNodeCritical(pod *v1.Pod) bool {
+	return IsCritical(pod) && pod.Spec.PriorityClassName == "system-node-critical"
+}
+
 // Format names a pod in events and messages: name_namespace(uid).
 func Format(pod *v1.Pod) string {
 	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)

@@ -274,9 +274,31 @@ func TestSecurityContext(t *testing.T) {
 		sc.NamespaceOptions.Network != runtimeapi.NamespaceMode_NODE || len(sc.MaskedPaths) == 0 || cfg.StopSignal != runtimeapi.Signal_SIGNAL_SIGUSR1 {
 		t.Errorf("%+v", sc)
 	}
-	pod.Spec.HostUsers = new(false)
-	if _, err := Container(ContainerInput{Pod: pod, Container: c}); err == nil || !strings.Contains(err.Error(), "hostUsers") {
-		t.Errorf("user namespace: %v", err)
+	if m := sc.NamespaceOptions.UsernsOptions.GetMode(); m != runtimeapi.NamespaceMode_NODE {
+		t.Errorf("user namespace: %v", m)
+	}
+}
+
+// TestOwnUsers: sandbox, containers and their mounts have the same IDs.
+func TestOwnUsers(t *testing.T) {
+	pod := &v1.Pod{Spec: v1.PodSpec{HostUsers: new(false)}}
+	c := &v1.Container{Name: "c"}
+	if _, err := Container(ContainerInput{Pod: pod, Container: c}); err == nil {
+		t.Error("a container of a pod without IDs would run as root of the node")
+	}
+	ids := []*runtimeapi.IDMapping{{HostId: 65536, Length: 65536}}
+	users := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+	cfg, err := Container(ContainerInput{Pod: pod, Container: c, UserNS: users, Mounts: []*runtimeapi.Mount{{ContainerPath: "/v"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := Sandbox(SandboxInput{Pod: pod, UserNS: users})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions != users || box.Linux.SecurityContext.NamespaceOptions.UsernsOptions != users ||
+		cfg.Mounts[0].UidMappings[0] != ids[0] || cfg.Mounts[0].GidMappings[0] != ids[0] {
+		t.Errorf("container %v, sandbox %v, mounts %v", cfg.Linux.SecurityContext.NamespaceOptions, box.Linux.SecurityContext.NamespaceOptions, cfg.Mounts)
 	}
 }
 

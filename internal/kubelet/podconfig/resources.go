@@ -2,6 +2,8 @@ package podconfig
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -36,6 +38,25 @@ func Quota(milli int64) int64 {
 	return max(milli*period/1000, minQuota)
 }
 
+// ContainerResources are a container's limits. Where it has none of its own, those of
+// the pod as a whole hold it (KEP-2837).
+func ContainerResources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
+	r := c.Resources
+	if pod.Spec.Resources != nil {
+		limits := v1.ResourceList{}
+		maps.Copy(limits, r.Limits)
+		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+			if own := limits[name]; own.IsZero() {
+				if q, ok := pod.Spec.Resources.Limits[name]; ok {
+					limits[name] = q
+				}
+			}
+		}
+		r.Limits = limits
+	}
+	return resourcesOf(r)
+}
+
 // resourcesOf converts what a container asks for. Without a request the limit counts as one.
 func resourcesOf(r v1.ResourceRequirements) *runtimeapi.LinuxContainerResources {
 	cpu := r.Requests.Cpu()
@@ -66,11 +87,12 @@ func hugepages(limits v1.ResourceList) []*runtimeapi.HugepageLimit {
 	return out
 }
 
-func podResources(pod *v1.Pod) *runtimeapi.LinuxContainerResources {
+// SandboxResources are what a runtime is told of a pod as a whole: its RuntimeClass's
+// overhead, and what its containers have.
+func SandboxResources(pod *v1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
 	opts := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
-	return resourcesOf(v1.ResourceRequirements{
-		Requests: resourcehelper.PodRequests(pod, opts), Limits: podLimits(pod, opts),
-	})
+	return resourcesOf(v1.ResourceRequirements{Limits: pod.Spec.Overhead, Requests: pod.Spec.Overhead}),
+		resourcesOf(v1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, opts), Limits: podLimits(pod, opts)})
 }
 
 // podLimits are the pod's limits of those resources that every container limits:
@@ -104,7 +126,7 @@ func allLimit(pod *v1.Pod, name v1.ResourceName) bool {
 // the pod's QoS class and the container's share of the node's memory.
 func OOMScoreAdj(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	const guaranteed, bestEffort = -997, 1000
-	if IsCritical(pod) {
+	if IsNodeCritical(pod) {
 		return guaranteed
 	}
 	switch podplan.QOS(pod) {
@@ -116,8 +138,28 @@ func OOMScoreAdj(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	if nodeMemory <= 0 {
 		return bestEffort - 1
 	}
-	adj := 1000 - 1000*c.Resources.Requests.Memory().Value()/nodeMemory
+	score := func(memory int64) int64 { return 1000 - 1000*memory/nodeMemory }
+	spare := spareMemory(pod)
+	adj := score(c.Resources.Requests.Memory().Value() + spare)
+	if podplan.IsSidecar(c) { // it goes no sooner than those that it serves
+		least := int64(math.MaxInt64)
+		for i := range pod.Spec.Containers {
+			least = min(least, pod.Spec.Containers[i].Resources.Requests.Memory().Value())
+		}
+		adj = min(adj, score(least+spare))
+	}
 	return min(max(adj, 1000+guaranteed), bestEffort-1)
+}
+
+// spareMemory is each container's share of what the pod as a whole requests beyond
+// its containers.
+func spareMemory(pod *v1.Pod) int64 {
+	if pod.Spec.Resources == nil || pod.Spec.Resources.Requests.Memory().IsZero() {
+		return 0
+	}
+	own := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
+	n := int64(len(pod.Spec.Containers) + len(pod.Spec.InitContainers))
+	return (pod.Spec.Resources.Requests.Memory().Value() - own.Memory().Value()) / max(n, 1)
 }
 
 // PodCgroupResources are the limits of the pod's cgroup.

@@ -21,6 +21,8 @@ type SandboxInput struct {
 	DNS           *runtimeapi.DNSConfig
 	ClusterDomain string
 	Dirs          Dirs
+	// UserNS has the IDs of a pod with a user namespace of its own.
+	UserNS *runtimeapi.UserNamespace
 	// Overhead of the pod's RuntimeClass is in Pod.Spec.Overhead.
 }
 
@@ -128,7 +130,7 @@ func criProtocol(p v1.Protocol) runtimeapi.Protocol {
 
 func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
 	pod := in.Pod
-	namespaces, err := Namespaces(pod)
+	namespaces, err := Namespaces(pod, in.UserNS)
 	if err != nil {
 		return nil, err
 	}
@@ -139,9 +141,8 @@ func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
 	}
 	cfg := &runtimeapi.LinuxPodSandboxConfig{
 		CgroupParent: in.CgroupParent, SecurityContext: sc,
-		Overhead:  resourcesOf(v1.ResourceRequirements{Limits: pod.Spec.Overhead, Requests: pod.Spec.Overhead}),
-		Resources: podResources(pod),
 	}
+	cfg.Overhead, cfg.Resources = SandboxResources(pod)
 	psc := pod.Spec.SecurityContext
 	if psc == nil {
 		return cfg, nil
@@ -170,8 +171,12 @@ func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
 	return cfg, nil
 }
 
-// Namespaces returns which namespaces the pod shares with the node or keeps for itself.
-func Namespaces(pod *v1.Pod) (*runtimeapi.NamespaceOption, error) {
+// OwnUsers tells whether the pod asks for a user namespace of its own.
+func OwnUsers(pod *v1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
+
+// Namespaces returns which namespaces the pod shares with the node or keeps for
+// itself; users has the IDs of a user namespace of its own.
+func Namespaces(pod *v1.Pod, users *runtimeapi.UserNamespace) (*runtimeapi.NamespaceOption, error) {
 	n := &runtimeapi.NamespaceOption{
 		Network: runtimeapi.NamespaceMode_POD, Ipc: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER,
 	}
@@ -187,8 +192,11 @@ func Namespaces(pod *v1.Pod) (*runtimeapi.NamespaceOption, error) {
 	if pod.Spec.HostPID {
 		n.Pid = runtimeapi.NamespaceMode_NODE
 	}
-	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
-		return nil, fmt.Errorf("pod %s asks for a user namespace (hostUsers: false), which this node does not offer", Format(pod))
+	if n.UsernsOptions = users; users == nil {
+		if OwnUsers(pod) {
+			return nil, fmt.Errorf("pod %s has no IDs for its user namespace", Format(pod))
+		}
+		n.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
 	}
 	return n, nil
 }

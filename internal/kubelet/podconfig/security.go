@@ -72,7 +72,7 @@ func verifyNonRoot(in ContainerInput) error {
 
 func containerSecurity(in ContainerInput) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	e := effectiveSecurity(in.Pod, in.Container)
-	namespaces, err := Namespaces(in.Pod)
+	namespaces, err := Namespaces(in.Pod, in.UserNS)
 	if err != nil {
 		return nil, err
 	}

@@ -81,7 +81,7 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	if err != nil {
 		return nil, nil, err
 	}
-	mounts, err := o.Volumes.ContainerMounts(volume.ContainerInput{Pod: pod, Container: spec, Attempt: op.Attempt, Env: env, Hosts: hosts})
+	mounts, users, err := o.mountsAndUsers(ctx, op, in, volume.ContainerInput{Container: spec, Env: env, Hosts: hosts})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,6 +89,7 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	input := podconfig.ContainerInput{
 		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts,
 		NodeMemory: node.Memory, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, NoCPUQuota: o.NoCPUQuota, TargetID: o.target(in, spec.Name),
+		UserNS: users,
 	}
 	if err := o.imageUser(ctx, &input); err != nil {
 		return nil, nil, err
@@ -97,8 +98,41 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	if err != nil {
 		return nil, nil, err
 	}
-	sandbox, _, err := o.sandboxConfig(pod, in.Sandboxes[i].Attempt)
+	sandbox, _, err := o.sandboxConfig(pod, in.Sandboxes[i].Attempt, users)
 	return cfg, sandbox, err
+}
+
+// mountsAndUsers returns a container's mounts and its pod's user namespace.
+func (o *Ops) mountsAndUsers(ctx context.Context, op podplan.Op, in *podplan.Input, mi volume.ContainerInput) ([]*runtimeapi.Mount, *runtimeapi.UserNamespace, error) {
+	mi.Pod, mi.Attempt, mi.Images = in.Pod, op.Attempt, map[string]string{}
+	for i := range in.Pod.Spec.Volumes {
+		if v := &in.Pod.Spec.Volumes[i]; v.Image != nil {
+			mi.Images[v.Name] = in.Images[podplan.VolumeImage(v.Name)].Ref
+		}
+	}
+	ask := podconfig.OwnUsers(in.Pod)
+	for i := range mi.Container.VolumeMounts {
+		ask = ask || mi.Container.VolumeMounts[i].RecursiveReadOnly != nil
+	}
+	if !ask {
+		mounts, err := o.Volumes.ContainerMounts(mi)
+		return mounts, nil, err
+	}
+	handler, err := o.runtimeHandler(ctx, in.Pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	features, err := o.features(ctx, handler)
+	if err != nil {
+		return nil, nil, err
+	}
+	mi.RecursiveReadOnly = features.GetRecursiveReadOnlyMounts()
+	users, err := o.userNamespace(ctx, in.Pod, handler)
+	if err != nil {
+		return nil, nil, err
+	}
+	mounts, err := o.Volumes.ContainerMounts(mi)
+	return mounts, users, err
 }
 
 // target is the ID of the container whose processes an ephemeral container sees.

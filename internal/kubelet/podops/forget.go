@@ -31,7 +31,7 @@ func (o *Ops) forget(ctx context.Context, in *podplan.Input) podworker.Result {
 	}
 	o.Objects.Use(pod.UID, nil)
 	o.Tokens.Forget(pod.UID)
-	errs := []error{volume.RemoveTree(o.Dirs.Pod(pod.UID))}
+	errs := []error{o.Users.Release(pod.UID), volume.RemoveTree(o.Dirs.Pod(pod.UID))}
 	if pod.Name != "" {
 		errs = append(errs, os.RemoveAll(podconfig.LogDir(o.PodLogs, pod)))
 	}

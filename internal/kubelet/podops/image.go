@@ -1,6 +1,7 @@
 package podops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,68 +19,93 @@ import (
 
 // pullImage makes sure that a container's image is on the node, by its pull policy.
 func (o *Ops) pullImage(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
-	spec := podplan.FindContainer(in.Pod, op.Name)
-	if spec == nil {
-		return failed(fmt.Errorf("container %q is not in the pod's spec", op.Name))
-	}
-	name, err := normalize(spec.Image)
+	want, err := wantedImage(in.Pod, op.Name)
 	if err != nil {
-		msg := fmt.Sprintf("Failed to apply default image tag %q: %v", spec.Image, err)
-		o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "InspectFailed", "%s", msg)
+		return failed(err)
+	}
+	name, err := normalize(want.image)
+	if err != nil {
+		msg := fmt.Sprintf("Failed to apply default image tag %q: %v", want.image, err)
+		o.Events.Eventf(want.ref, v1.EventTypeWarning, "InspectFailed", "%s", msg)
 		return podworker.Result{Err: errors.New(msg), Reason: podplan.ReasonInvalidImageName, Message: msg}
 	}
-	image := &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: spec.Image, Annotations: in.Pod.Annotations}
-	policy := spec.ImagePullPolicy
-	if policy == "" {
-		policy = v1.PullIfNotPresent
-	}
-	if policy != v1.PullAlways {
-		if res, found := o.presentImage(ctx, op, in, spec, image, policy); found || res.Err != nil {
+	image := &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: want.image, Annotations: in.Pod.Annotations}
+	if want.policy != v1.PullAlways {
+		if res, found := o.presentImage(ctx, op, want, image); found || res.Err != nil {
 			return res
 		}
 	}
 	if op.Backoff {
 		return podworker.Result{Err: errors.New("image is still not present"), Reason: podplan.ReasonImagePullBackOff}
 	}
-	return o.fetchImage(ctx, op, in, spec, image)
+	return o.fetchImage(ctx, op, in, want, image)
+}
+
+// wanted is an image that a container or a volume of a pod needs.
+type wanted struct {
+	image  string
+	policy v1.PullPolicy
+	// ref is what events are about.
+	ref *v1.ObjectReference
+}
+
+// wantedImage finds what a pull is for: a container, or a volume (podplan.VolumeImage).
+func wantedImage(pod *v1.Pod, name string) (wanted, error) {
+	w := wanted{policy: v1.PullIfNotPresent, ref: ContainerRef(pod, name)}
+	if c := podplan.FindContainer(pod, name); c != nil {
+		w.image, w.policy = c.Image, cmp.Or(c.ImagePullPolicy, w.policy)
+		return w, nil
+	}
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Image != nil && podplan.VolumeImage(v.Name) == name {
+			w.image, w.policy = v.Image.Reference, cmp.Or(v.Image.PullPolicy, w.policy)
+			w.ref.FieldPath = ""
+			return w, nil
+		}
+	}
+	return w, fmt.Errorf("container %q is not in the pod's spec", name)
 }
 
 // presentImage looks whether the image is on the node already.
-func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input, spec *v1.Container, image *runtimeapi.ImageSpec, policy v1.PullPolicy) (podworker.Result, bool) {
+func (o *Ops) presentImage(ctx context.Context, op podplan.Op, want wanted, image *runtimeapi.ImageSpec) (podworker.Result, bool) {
 	resp, err := o.Images.ImageStatus(ctx, image, false)
 	if err != nil {
-		msg := fmt.Sprintf("Failed to inspect image %q: %v", spec.Image, detail(err))
+		msg := fmt.Sprintf("Failed to inspect image %q: %v", want.image, detail(err))
 		if ctx.Err() == nil {
-			o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "InspectFailed", "%s", msg)
+			o.Events.Eventf(want.ref, v1.EventTypeWarning, "InspectFailed", "%s", msg)
 		}
 		return podworker.Result{Err: err, Reason: podplan.ReasonImageInspectError, Message: msg}, false
 	}
 	if resp.Image != nil {
-		o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Pulled",
-			"Container image %q already present on machine and can be accessed by the pod", spec.Image)
+		o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulled",
+			"Container image %q already present on machine and can be accessed by the pod", want.image)
 		return podworker.Result{Image: resp.Image.Id}, true
 	}
-	if policy != v1.PullNever {
+	if want.policy != v1.PullNever {
 		return podworker.Result{}, false
 	}
-	msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", spec.Image)
+	msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", want.image)
 	if !op.Backoff {
-		o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "ErrImageNeverPull", "%s", msg)
+		o.Events.Eventf(want.ref, v1.EventTypeWarning, "ErrImageNeverPull", "%s", msg)
 	}
 	return podworker.Result{Err: errors.New(msg), Reason: podplan.ReasonErrImageNeverPull, Message: msg}, false
 }
 
 // fetchImage pulls, with each credential that fits until one is taken.
-func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, spec *v1.Container, image *runtimeapi.ImageSpec) podworker.Result {
-	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Pulling", "Pulling image %q", spec.Image)
+func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, want wanted, image *runtimeapi.ImageSpec) podworker.Result {
+	o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulling", "Pulling image %q", want.image)
 	began := time.Now()
-	sandbox, _, err := o.sandboxConfig(in.Pod, op.Attempt)
+	users, err := o.pullUsers(in.Pod)
+	if err != nil {
+		return failed(err)
+	}
+	sandbox, _, err := o.sandboxConfig(in.Pod, op.Attempt, users)
 	if err != nil {
 		return failed(err)
 	}
 	ref, err := o.pullWith(ctx, in.Pod, image, sandbox)
 	if err != nil {
-		return o.pullFailed(ctx, op, in.Pod, spec.Image, err)
+		return o.pullFailed(ctx, want, err)
 	}
 	took := time.Since(began)
 	size := uint64(0)
@@ -90,8 +116,8 @@ func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, 
 		o.ImagePulled(took, size)
 	}
 	shown := took.Truncate(time.Millisecond)
-	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Pulled",
-		"Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", spec.Image, shown, shown, size)
+	o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulled",
+		"Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", want.image, shown, shown, size)
 	return podworker.Result{Image: ref}
 }
 
@@ -114,17 +140,17 @@ func (o *Ops) pullWith(ctx context.Context, pod *v1.Pod, image *runtimeapi.Image
 	return "", errors.Join(errs...)
 }
 
-func (o *Ops) pullFailed(ctx context.Context, op podplan.Op, pod *v1.Pod, image string, err error) podworker.Result {
+func (o *Ops) pullFailed(ctx context.Context, want wanted, err error) podworker.Result {
 	if ctx.Err() == nil {
-		o.containerEvent(pod, op.Name, v1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", image, err)
+		o.Events.Eventf(want.ref, v1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", want.image, err)
 	}
 	res := podworker.Result{Err: err, Reason: podplan.ReasonErrImagePull, Message: err.Error()}
 	if msg, ok := strings.CutPrefix(detail(err), podplan.ReasonRegistryUnavailable); ok {
 		res.Reason = podplan.ReasonRegistryUnavailable
-		res.Message = fmt.Sprintf("image pull failed for %s because the registry is unavailable%s", image, msg)
+		res.Message = fmt.Sprintf("image pull failed for %s because the registry is unavailable%s", want.image, msg)
 	}
 	if ctx.Err() == nil {
-		o.containerEvent(pod, op.Name, v1.EventTypeWarning, "Failed", "Error: %s", res.Reason)
+		o.Events.Eventf(want.ref, v1.EventTypeWarning, "Failed", "Error: %s", res.Reason)
 	}
 	return res
 }
@@ -146,10 +172,9 @@ func normalize(image string) (string, error) {
 func (o *Ops) Tell(pod *v1.Pod, container, reason, message string) {
 	switch reason {
 	case podplan.ReasonImagePullBackOff:
-		if spec := podplan.FindContainer(pod, container); spec != nil {
-			o.containerEvent(pod, container, v1.EventTypeNormal, "BackOff", "Back-off pulling image %q", spec.Image)
-			o.containerEvent(pod, container, v1.EventTypeWarning, "Failed", "Error: %s", reason)
-		}
+		what, _, _ := strings.Cut(message, `": `) // without why the pull failed
+		o.containerEvent(pod, container, v1.EventTypeNormal, "BackOff", "%s", what+`"`)
+		o.containerEvent(pod, container, v1.EventTypeWarning, "Failed", "Error: %s", reason)
 	case podplan.ReasonCrashLoopBackOff:
 		o.containerEvent(pod, container, v1.EventTypeWarning, "BackOff",
 			"Back-off restarting failed container %s in pod %s", container, podconfig.Format(pod))

@@ -74,6 +74,7 @@ type Deps struct {
 	Client  kubernetes.Interface // nil without API server
 	Volumes *volume.Mounter
 	Tokens  *volume.TokenSource
+	Users   UserNamespaces
 	Objects *objects.Cache
 	Cgroups Cgroups // nil: the runtime makes its own
 	Events  Recorder
@@ -112,6 +113,7 @@ var spanNames = map[podplan.Kind]string{
 	podplan.RunHook:         "kubelet: run postStart hook",
 	podplan.StopContainer:   "kubelet: stop container",
 	podplan.RemoveContainer: "kubelet: remove container",
+	podplan.ResizePod:       "kubelet: resize pod",
 	podplan.Forget:          "kubelet: delete pod",
 }
 
@@ -152,6 +154,8 @@ func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podworke
 		return o.startContainer(ctx, op, in)
 	case podplan.RunHook:
 		return o.runHook(ctx, op, in)
+	case podplan.ResizePod:
+		return o.resizePod(ctx, op, in)
 	case podplan.StopContainer:
 		return o.stopContainer(ctx, op, in)
 	case podplan.RemoveContainer:
@@ -195,7 +199,11 @@ func ContainerRef(pod *v1.Pod, name string) *v1.ObjectReference {
 }
 
 func (o *Ops) ensureCgroup(in *podplan.Input) podworker.Result {
-	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), podconfig.PodCgroupResources(in.Pod, o.PidsLimit))
+	limits := podconfig.PodCgroupResources(in.Pod, o.PidsLimit)
+	if o.NoCPUQuota {
+		limits.CPU.Quota, limits.CPU.Period = nil, nil
+	}
+	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), limits)
 	if err != nil {
 		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", err)
 	}

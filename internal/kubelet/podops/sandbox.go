@@ -31,7 +31,11 @@ func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 	if err != nil {
 		return "", err
 	}
-	cfg, warnings, err := o.sandboxConfig(in.Pod, op.Attempt)
+	users, err := o.userNamespace(ctx, in.Pod, handler)
+	if err != nil {
+		return "", err
+	}
+	cfg, warnings, err := o.sandboxConfig(in.Pod, op.Attempt, users)
 	if err != nil {
 		return "", err
 	}
@@ -45,7 +49,7 @@ func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 }
 
 // sandboxConfig is the configuration of the pod's sandbox, with warnings for events.
-func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, []podconfig.Warning, error) {
+func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32, users *runtimeapi.UserNamespace) (*runtimeapi.PodSandboxConfig, []podconfig.Warning, error) {
 	var host []byte
 	if o.ResolvConf != "" {
 		var err error
@@ -61,7 +65,7 @@ func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32) (*runtimeapi.PodSandbox
 		cgroup = o.Layout.Parent(pod)
 	}
 	cfg, err := podconfig.Sandbox(podconfig.SandboxInput{
-		Pod: pod, Attempt: attempt, LogRoot: o.PodLogs, CgroupParent: cgroup, DNS: dns, ClusterDomain: o.ClusterDomain, Dirs: o.Dirs,
+		Pod: pod, Attempt: attempt, LogRoot: o.PodLogs, CgroupParent: cgroup, DNS: dns, ClusterDomain: o.ClusterDomain, Dirs: o.Dirs, UserNS: users,
 	})
 	return cfg, warnings, err
 }

@@ -35,7 +35,7 @@ func Admit(in AdmitInput) Verdict {
 			return Verdict{Reason: reason, Message: message}
 		}
 	}
-	return Verdict{Admitted: true, Allocated: allocated(in.Pod)}
+	return Verdict{Admitted: true, Allocated: allocated(in.Pod), Pod: in.Pod.Spec.Resources.DeepCopy()}
 }
 
 func allocated(pod *v1.Pod) map[string]v1.ResourceRequirements {
@@ -84,6 +84,23 @@ func admitResources(in AdmitInput) (string, string) {
 		}
 	}
 	return "", ""
+}
+
+// DecideResize decides whether a running pod can have what its spec asks for now: it
+// can, it can once others have gone or shrunk, or it never can.
+func DecideResize(in AdmitInput) ResizeDecision {
+	requests := resourcehelper.PodRequests(in.Pod, resourcehelper.PodResourcesOptions{})
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		want, have := requests[name], in.Node.Status.Allocatable[name]
+		if want.Cmp(have) > 0 {
+			return ResizeDecision{Reason: v1.PodReasonInfeasible, Message: fmt.Sprintf(
+				"Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, units(name, want), units(name, have))}
+		}
+	}
+	if reason, message := admitResources(in); reason != "" {
+		return ResizeDecision{Reason: v1.PodReasonDeferred, Message: message}
+	}
+	return ResizeDecision{Allocate: true}
 }
 
 func outOf(name v1.ResourceName, requested, used, capacity int64) (string, string) {

@@ -11,7 +11,7 @@ import (
 // owned are the conditions that the node writes; all others are kept as they are.
 var owned = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled,
-	v1.PodResizePending,
+	v1.PodResizePending, v1.PodResizeInProgress,
 }
 
 // conditions returns the pod's conditions, the foreign ones first.
@@ -27,11 +27,7 @@ func (r *reporter) conditions(st *v1.PodStatus) []v1.PodCondition {
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: r.ending.Disruption, Message: r.ending.Message,
 		}))
 	}
-	if resizeWanted(r.in.Pod, r.in.Record.Verdict) {
-		out = append(out, r.stamp(v1.PodCondition{
-			Type: v1.PodResizePending, Status: v1.ConditionTrue, Reason: v1.PodReasonInfeasible, Message: resizeMessage,
-		}))
-	}
+	out = append(out, r.resizeConditions()...)
 	containers := r.containersReady(st)
 	ready := containers
 	ready.Type = v1.PodReady

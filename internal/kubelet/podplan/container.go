@@ -79,6 +79,11 @@ func (p *planner) tendRunning(c *v1.Container, o *Container) {
 		return
 	case o.Hash != "" && o.Hash != Hash(c):
 		message, restart = fmt.Sprintf("Container %s definition changed", c.Name), true
+		p.replace(o)
+	case p.restartsToResize(c.Name):
+		p.replace(o)
+		p.stop(o, "Resize", fmt.Sprintf("Container %s resize requires restart", c.Name))
+		return
 	case hook.Failed != "":
 		p.stop(o, ReasonPostStartHook, "FailedPostStartHook")
 		return
@@ -100,6 +105,18 @@ func (p *planner) tendRunning(c *v1.Container, o *Container) {
 		message += ", will be restarted"
 	}
 	p.stop(o, reason, message)
+}
+
+// replace records that a new instance follows this one, whatever the policy says.
+func (p *planner) replace(o *Container) {
+	h := p.plan.Record.history(o.Name)
+	h.Replace, h.Attempt = o.Attempt+1, max(h.Attempt, o.Attempt)
+	p.plan.Record.setHistory(o.Name, h)
+}
+
+// replaced tells whether a new instance follows a dead one whatever the policy says.
+func (v *view) replaced(name string, dead *Container) bool {
+	return dead != nil && v.in.Record.history(name).Replace == dead.Attempt+1
 }
 
 // stop ends one instance within its grace period, counted from when the stop began.
@@ -132,7 +149,7 @@ func (p *planner) bringUp(c *v1.Container, sandboxReady bool) {
 		}
 	}
 	attempt = max(attempt, p.floor(c.Name))
-	if !p.imageReady(c, attempt) {
+	if !p.imagesReady(c, attempt) {
 		return
 	}
 	if !sandboxReady || !p.mounted() || p.in.Node.CgroupsManaged && !p.in.CgroupReady {
@@ -154,6 +171,9 @@ func (p *planner) done(c *v1.Container, dead *Container) bool {
 	if isEphemeral(p.in.Pod, c.Name) {
 		return true
 	}
+	if p.replaced(c.Name, dead) {
+		return false
+	}
 	if isInit(p.in.Pod, c.Name) && !p.inNewest(dead) && !IsSidecar(c) {
 		return dead.ExitCode != 0 && !Restarts(p.in.Pod, c, dead.ExitCode)
 	}
@@ -171,7 +191,7 @@ func (p *planner) floor(name string) uint32 {
 
 // crashDue is when a dead container may be started again.
 func (v *view) crashDue(name string, dead *Container) time.Time {
-	if dead.Finished.IsZero() || dead.ExitCode == 0 && dead.Lost {
+	if dead.Finished.IsZero() || dead.ExitCode == 0 && dead.Lost || v.replaced(name, dead) {
 		return time.Time{}
 	}
 	wait := crashWait(v.in.Record.history(name), dead, v.in.Node.crashLimit())
@@ -186,9 +206,10 @@ func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 	hook := c.Lifecycle != nil && c.Lifecycle.PostStart != nil
 	h := p.plan.Record.history(c.Name)
 	known := h.Attempt == attempt && (attempt > 0 || h.Wait > 0 || h.HookPending)
-	if known && (h.HookPending || !hook) || dead == nil && !hook {
+	if h.Applied == nil && (known && (h.HookPending || !hook) || dead == nil && !hook) {
 		return
 	}
+	h.Applied = nil // a new instance has what is allocated
 	if dead != nil && h.Attempt < attempt {
 		h.Wait = nextWait(h, dead, p.in.Node.crashLimit())
 	}
@@ -196,17 +217,39 @@ func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 	p.plan.Record.setHistory(c.Name, h)
 }
 
-// imageReady plans the pull of the image for an attempt, and tells whether it is there.
-func (p *planner) imageReady(c *v1.Container, attempt uint32) bool {
-	key := ImageKey(c.Name)
-	if img, ok := p.in.Images[c.Name]; ok && img.Attempt == attempt {
+// imagesReady plans the pulls of the container's own image and of those that it
+// mounts, side by side, and tells whether all are there.
+func (p *planner) imagesReady(c *v1.Container, attempt uint32) bool {
+	ready := p.imageReady(c, Op{Kind: PullImage, Name: c.Name, Attempt: attempt}, c.Image)
+	for _, v := range imageVolumes(p.in.Pod, c) {
+		// Resolved once in a pod's life: a restarted container sees the same image.
+		ready = p.imageReady(c, Op{Kind: PullImage, Name: VolumeImage(v.Name)}, v.Image.Reference) && ready
+	}
+	return ready
+}
+
+// imageVolumes are the volumes of images that a container mounts.
+func imageVolumes(pod *v1.Pod, c *v1.Container) []*v1.Volume {
+	var out []*v1.Volume
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.Image != nil && slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == v.Name }) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// imageReady plans one pull, and tells whether the image is there.
+func (p *planner) imageReady(c *v1.Container, op Op, image string) bool {
+	key := op.Key()
+	if img, ok := p.in.Images[op.Name]; ok && img.Attempt == op.Attempt {
 		return true
 	}
 	if p.keep(key) {
-		p.wait("container %s: pulling image %q", c.Name, c.Image)
+		p.wait("container %s: pulling image %q", c.Name, image)
 		return false
 	}
-	op := Op{Kind: PullImage, Name: c.Name, Attempt: attempt}
 	f, failed := p.in.Failures[key]
 	if !failed || f.Objects != p.in.Objects {
 		p.want(op)

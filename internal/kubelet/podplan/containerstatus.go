@@ -2,6 +2,7 @@ package podplan
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,7 +14,7 @@ import (
 func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus {
 	last := r.last(c.Name)
 	old := findStatus(&r.in.Reported, c.Name)
-	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, VolumeMounts: volumeMounts(c)}
+	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, VolumeMounts: r.volumeMounts(c, last)}
 	if old != nil {
 		st.RestartCount, st.LastTerminationState = old.RestartCount, old.LastTerminationState
 	}
@@ -86,13 +87,22 @@ func (r *reporter) why(c *v1.Container, fallback string) *v1.ContainerStateWaiti
 	if f, ok := r.in.Failures[ContainerKey(c.Name)]; ok && f.Reason != "" {
 		return &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 	}
-	f, ok := r.in.Failures[ImageKey(c.Name)]
-	if !ok || f.Reason == "" {
-		return &v1.ContainerStateWaiting{Reason: fallback}
+	if f, ok := r.in.Failures[ImageKey(c.Name)]; ok && f.Reason != "" {
+		return r.whyImage(c.Image, f)
 	}
+	for _, v := range imageVolumes(r.in.Pod, c) {
+		if f, ok := r.in.Failures[ImageKey(VolumeImage(v.Name))]; ok && f.Reason != "" {
+			return r.whyImage(v.Image.Reference, f)
+		}
+	}
+	return &v1.ContainerStateWaiting{Reason: fallback}
+}
+
+// whyImage tells how the pull of an image failed, or that it is backed off.
+func (r *reporter) whyImage(image string, f Failure) *v1.ContainerStateWaiting {
 	pulled := f.Reason == ReasonErrImagePull || f.Reason == ReasonRegistryUnavailable
 	if pulled && r.backedOff(f) {
-		return &v1.ContainerStateWaiting{Reason: ReasonImagePullBackOff, Message: BackoffMessage(c.Image, f)}
+		return &v1.ContainerStateWaiting{Reason: ReasonImagePullBackOff, Message: BackoffMessage(image, f)}
 	}
 	return &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 }
@@ -119,6 +129,9 @@ func (r *reporter) setReady(st *v1.ContainerStatus, c *v1.Container, last *Conta
 
 func (r *reporter) setResources(st *v1.ContainerStatus, c *v1.Container, last *Container) {
 	st.User = last.User
+	if last.StopSignal != "" {
+		st.StopSignal = &last.StopSignal
+	}
 	if isEphemeral(r.in.Pod, c.Name) {
 		return
 	}
@@ -130,8 +143,8 @@ func (r *reporter) setResources(st *v1.ContainerStatus, c *v1.Container, last *C
 	}
 	st.AllocatedResources = allocated.Requests.DeepCopy()
 	st.Resources = &v1.ResourceRequirements{Limits: allocated.Limits.DeepCopy(), Requests: allocated.Requests.DeepCopy()}
-	if last.State == Running && last.Resources != nil {
-		st.Resources = last.Resources.DeepCopy()
+	if h := r.in.Record.history(c.Name); last.State == Running && h.Applied != nil {
+		st.Resources = &v1.ResourceRequirements{Limits: h.Applied.Limits.DeepCopy(), Requests: h.Applied.Requests.DeepCopy()}
 	}
 }
 
@@ -184,18 +197,36 @@ func (r *reporter) id(id string) string {
 	return r.in.Node.RuntimeName + "://" + id
 }
 
-func volumeMounts(c *v1.Container) []v1.VolumeMountStatus {
+// volumeMounts tells of each volume how it is mounted: what only the runtime knows
+// by the instance, and while there is none by what was asked for.
+func (r *reporter) volumeMounts(c *v1.Container, last *Container) []v1.VolumeMountStatus {
 	var out []v1.VolumeMountStatus
+	images := imageVolumes(r.in.Pod, c)
 	for _, m := range c.VolumeMounts {
 		st := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		made := mountAt(last, m.MountPath)
 		if m.ReadOnly {
 			mode := v1.RecursiveReadOnlyDisabled
-			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
+			if made.Recursive || last == nil && m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled {
 				mode = v1.RecursiveReadOnlyEnabled
 			}
 			st.RecursiveReadOnly = &mode
 		}
+		if made.Image != "" && slices.ContainsFunc(images, func(v *v1.Volume) bool { return v.Name == m.Name }) {
+			st.VolumeStatus = &v1.VolumeStatus{Image: &v1.ImageVolumeStatus{ImageRef: made.Image}}
+		}
 		out = append(out, st)
 	}
 	return out
+}
+
+func mountAt(c *Container, path string) Mount {
+	if c != nil {
+		for _, m := range c.Mounts {
+			if m.Path == path || "/"+path == m.Path {
+				return m
+			}
+		}
+	}
+	return Mount{}
 }

@@ -32,6 +32,8 @@ type Input struct {
 	Probes map[string]Probe
 	// Hooks has the outcome of postStart by container ID.
 	Hooks map[string]Hook
+	// Resized is the newest Resize.Seq that was applied to all that runs.
+	Resized uint32
 
 	InFlight map[Key]Flight
 	Failures map[Key]Failure
@@ -86,11 +88,23 @@ type Container struct {
 	Image     string
 	ImageRef  string
 	// Hash of the spec it was made from, see Hash.
-	Hash      string
-	User      *v1.ContainerUser        `json:",omitempty"`
-	Resources *v1.ResourceRequirements `json:",omitempty"`
+	Hash string
+	User *v1.ContainerUser `json:",omitempty"`
+	// Mounts that have something to tell.
+	Mounts []Mount `json:",omitempty"`
+	// StopSignal that ends it, where the runtime tells.
+	StopSignal v1.Signal `json:",omitempty"`
 	// Lost: it is not known to the runtime any more, only to the record or the API.
 	Lost bool `json:",omitempty"`
+}
+
+// Mount in a container, as the runtime made it.
+type Mount struct {
+	Path string
+	// Image that is mounted, by digest.
+	Image string `json:",omitempty"`
+	// Recursive: read-only with all below it.
+	Recursive bool `json:",omitempty"`
 }
 
 // Live tells whether the instance runs, or may run.

@@ -129,6 +129,7 @@ func (p *planner) run() {
 	p.prepare()
 	ready := p.bringSandbox()
 	p.bringContainers(ready)
+	p.bringResize()
 	p.collectDead()
 }
 
@@ -155,6 +156,9 @@ func (p *planner) prepare() {
 	}
 	for i := range p.in.Pod.Spec.Volumes {
 		v := &p.in.Pod.Spec.Volumes[i]
+		if v.Image != nil {
+			continue // pulled for the containers that mount it, see imagesReady
+		}
 		state := p.in.Volumes[v.Name]
 		if p.keep(VolumeKey(v.Name)) {
 			continue
@@ -174,7 +178,8 @@ func (p *planner) prepare() {
 // mounted tells whether every volume is there.
 func (p *planner) mounted() bool {
 	for i := range p.in.Pod.Spec.Volumes {
-		if !p.in.Volumes[p.in.Pod.Spec.Volumes[i].Name].Mounted {
+		v := &p.in.Pod.Spec.Volumes[i]
+		if v.Image == nil && !p.in.Volumes[v.Name].Mounted {
 			return false
 		}
 	}

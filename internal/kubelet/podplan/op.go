@@ -20,6 +20,8 @@ const (
 	RunHook         Kind = "RunHook"
 	StopContainer   Kind = "StopContainer"
 	RemoveContainer Kind = "RemoveContainer"
+	// ResizePod gives what runs the resources that are allocated; Attempt is Resize.Seq.
+	ResizePod Kind = "ResizePod"
 	// Forget removes the last traces, and the API object of a deleted pod.
 	Forget Kind = "Forget"
 )
@@ -65,6 +67,8 @@ func (o Op) Key() Key {
 		return ImageKey(o.Name)
 	case CreateContainer, StartContainer:
 		return ContainerKey(o.Name)
+	case ResizePod:
+		return ResizeKey
 	case RunHook:
 		return Key("hook/" + o.ID)
 	case StopContainer:
@@ -82,8 +86,12 @@ const SandboxKey Key = "sandbox"
 // VolumeKey is the key of MountVolume.
 func VolumeKey(volume string) Key { return Key("volume/" + volume) }
 
-// ImageKey is the key of PullImage.
+// ImageKey is the key of PullImage, for a container or a VolumeImage.
 func ImageKey(container string) Key { return Key("image/" + container) }
+
+// VolumeImage is the name under which the image of a volume is pulled; no container
+// can have it.
+func VolumeImage(volume string) string { return "volume/" + volume }
 
 // ContainerKey is the key of CreateContainer and StartContainer.
 func ContainerKey(container string) Key { return Key("container/" + container) }

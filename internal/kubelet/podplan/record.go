@@ -22,6 +22,8 @@ type Record struct {
 	// Grace is the pod's own grace period, for the time when only the record is left.
 	Grace      int64
 	Containers map[string]History `json:",omitempty"`
+	// Resize is nil until the pod is to have other resources than it was admitted with.
+	Resize *Resize `json:",omitempty"`
 }
 
 // Verdict is the outcome of admission.
@@ -29,8 +31,10 @@ type Verdict struct {
 	Admitted bool
 	Reason   string `json:",omitempty"`
 	Message  string `json:",omitempty"`
-	// Allocated has the resources that each container was admitted with.
+	// Allocated has the resources that each container was admitted with, or was given
+	// by a resize since; Pod those of the pod as a whole.
 	Allocated map[string]v1.ResourceRequirements `json:",omitempty"`
+	Pod       *v1.ResourceRequirements           `json:",omitempty"`
 }
 
 // Ending says why and since when a pod ends.
@@ -54,6 +58,11 @@ type History struct {
 	Wait time.Duration
 	// HookPending: the postStart hook of Attempt has not finished yet.
 	HookPending bool `json:",omitempty"`
+	// Replace is one more than the attempt that is to be replaced when it has ended,
+	// whatever the restart policy says; 0 for none.
+	Replace uint32 `json:",omitempty"`
+	// Applied is what the live instance has when other resources are allocated.
+	Applied *v1.ResourceRequirements `json:",omitempty"`
 	// Last is the final state of the newest instance that was removed.
 	Last *Container `json:",omitempty"`
 }

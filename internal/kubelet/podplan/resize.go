@@ -1,26 +1,251 @@
 package podplan
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// resizeMessage is what the condition PodResizePending says: this kubelet changes
-// no running pod, and says so instead of letting the wish stand unanswered (KEP-1287).
-const resizeMessage = "In-place resize is not supported by this node; delete the pod and create it anew with the resources that it is to have"
+// resizeRetry is how often a resize that waits for room is looked at although no pod
+// went or shrank.
+const resizeRetry = 3 * time.Minute
 
-// WithAllocated returns the pod with the resources that it was admitted with, which
-// are what it runs with, whatever its spec asks for by now. The pod itself is
+// Resize is where an in-place resize (KEP-1287) stands. A value is never changed,
+// only replaced.
+//
+//	spec differs ──> Pending{Deferred, Infeasible} ──> Active ──applied──> none
+//	     └───────────────── room at once ─────────────────┘
+type Resize struct {
+	// Seq counts the allocations that were changed.
+	Seq uint32
+	// Pending: what the spec asks for was not allocated.
+	Pending *PendingResize `json:",omitempty"`
+	// Active is the generation whose allocation not all that runs has yet.
+	Active *int64 `json:",omitempty"`
+	// PodApplied are the pod-level resources that the pod's cgroup still has.
+	PodApplied *v1.ResourceRequirements `json:",omitempty"`
+}
+
+// PendingResize says why a resize waits.
+type PendingResize struct {
+	Reason     string // Deferred or Infeasible
+	Message    string
+	Generation int64
+}
+
+// ResizeDecision is the node's answer to what a spec asks for.
+type ResizeDecision struct {
+	Allocate bool
+	// Reason is Deferred or Infeasible.
+	Reason, Message string
+}
+
+// ResizeKey is the key of ResizePod.
+const ResizeKey Key = "resize"
+
+// ResizeDue tells whether the node is to be asked for what the spec asks for. What
+// was infeasible stays so until the spec changes.
+func ResizeDue(in *Input) bool {
+	if in.Absent || in.Record.Ending != nil || in.Pod.DeletionTimestamp != nil || IsTerminal(in.Reported.Phase) ||
+		!resizeWanted(in.Pod, in.Record.Verdict) {
+		return false
+	}
+	r := in.Record.Resize
+	return r == nil || r.Pending == nil || r.Pending.Reason != v1.PodReasonInfeasible || r.Pending.Generation != in.Pod.Generation
+}
+
+// TakeResize records the node's decision. What runs keeps what it has until the plan
+// has it changed.
+func TakeResize(in *Input, d ResizeDecision) {
+	if d == (ResizeDecision{}) {
+		return // not decided yet
+	}
+	next := Resize{}
+	if r := in.Record.Resize; r != nil {
+		next = *r
+	}
+	if !d.Allocate {
+		next.Pending = &PendingResize{Reason: d.Reason, Message: d.Message, Generation: in.Pod.Generation}
+		in.Record.Resize = &next
+		return
+	}
+	v := newView(in)
+	rec := in.Record.clone()
+	old, now := in.Record.Verdict, allocated(in.Pod)
+	for name, was := range old.Allocated {
+		h := rec.history(name)
+		if h.Applied == nil {
+			h.Applied = &was
+		}
+		_, making := in.InFlight[ContainerKey(name)]
+		if want := now[name]; len(v.live(name)) == 0 && !making || equalCompute(h.Applied, &want) {
+			h.Applied = nil
+		}
+		if !equality.Semantic.DeepEqual(h, rec.history(name)) {
+			rec.setHistory(name, h)
+		}
+	}
+	if next.PodApplied == nil && !equality.Semantic.DeepEqual(old.Pod, in.Pod.Spec.Resources) {
+		next.PodApplied = orNothing(old.Pod)
+	}
+	generation := in.Pod.Generation
+	next.Seq, next.Pending, next.Active = next.Seq+1, nil, &generation
+	rec.Verdict = &Verdict{Admitted: true, Allocated: now, Pod: in.Pod.Spec.Resources.DeepCopy()}
+	rec.Resize = &next
+	in.Record = rec
+}
+
+func orNothing(r *v1.ResourceRequirements) *v1.ResourceRequirements {
+	if r == nil {
+		return &v1.ResourceRequirements{}
+	}
+	return r
+}
+
+// equalCompute tells whether two have the same CPU and memory.
+func equalCompute(a, b *v1.ResourceRequirements) bool {
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		if !same(a.Requests, b.Requests, name) || !same(a.Limits, b.Limits, name) {
+			return false
+		}
+	}
+	return true
+}
+
+func same(a, b v1.ResourceList, name v1.ResourceName) bool {
+	qa, qb := a[name], b[name]
+	return qa.Equal(qb)
+}
+
+// ResizeOrder compares two pods that wait for room to grow: by priority, by class of
+// service, and by how long they wait.
+func ResizeOrder(a, b *Input) int {
+	priority := func(in *Input) int32 {
+		if in.Pod.Spec.Priority == nil {
+			return 0
+		}
+		return *in.Pod.Spec.Priority
+	}
+	class := func(in *Input) int {
+		if QOS(in.Pod) == v1.PodQOSGuaranteed {
+			return 0
+		}
+		return 1
+	}
+	since := func(in *Input) time.Time {
+		if c := findCondition(&in.Reported, v1.PodResizePending); c != nil {
+			return c.LastTransitionTime.Time
+		}
+		return time.Unix(1<<40, 0) // it has just come
+	}
+	return cmp.Or(cmp.Compare(priority(b), priority(a)), cmp.Compare(class(a), class(b)), since(a).Compare(since(b)), cmp.Compare(a.Pod.UID, b.Pod.UID))
+}
+
+// bringResize plans what applies a new allocation to what runs: containers whose
+// policy wants it are restarted (tendRunning), then the others and the pod's cgroup
+// are changed in place.
+func (p *planner) bringResize() {
+	r := p.plan.Record.Resize
+	if r == nil {
+		return
+	}
+	if r.Pending != nil && !resizeWanted(p.in.Pod, p.in.Record.Verdict) {
+		next := *r
+		next.Pending = nil
+		p.plan.Record.Resize, r = &next, &next
+	}
+	if r.Pending != nil && r.Pending.Reason == v1.PodReasonDeferred {
+		p.recheck(p.now.Add(resizeRetry))
+		p.wait("resize is deferred: %s", r.Pending.Message)
+	}
+	if r.Active == nil {
+		return
+	}
+	if p.in.Resized == r.Seq {
+		p.resized(r)
+		return
+	}
+	for name, h := range p.plan.Record.Containers {
+		if h.Applied == nil {
+			continue
+		}
+		if p.busy(name) || p.restartsToResize(name) && len(p.live(name)) > 0 {
+			p.wait("resize waits for container %s", name)
+			return
+		}
+	}
+	p.try(Op{Kind: ResizePod, Attempt: r.Seq})
+}
+
+// resized notes that all that runs has what was allocated.
+func (p *planner) resized(r *Resize) {
+	for _, name := range slices.Sorted(maps.Keys(p.plan.Record.Containers)) {
+		if h := p.plan.Record.history(name); h.Applied != nil {
+			h.Applied = nil
+			p.plan.Record.setHistory(name, h)
+		}
+	}
+	p.plan.Record.Resize = &Resize{Seq: r.Seq, Pending: r.Pending}
+}
+
+// restartsToResize tells whether a container's resize policy wants a restart for
+// what changes.
+func (v *view) restartsToResize(name string) bool {
+	c, h := FindContainer(v.in.Pod, name), v.in.Record.history(name)
+	if c == nil || h.Applied == nil || v.in.Record.Verdict == nil {
+		return false
+	}
+	want := v.in.Record.Verdict.Allocated[name]
+	return slices.ContainsFunc(c.ResizePolicy, func(rp v1.ContainerResizePolicy) bool {
+		return rp.RestartPolicy == v1.RestartContainer &&
+			(!same(h.Applied.Requests, want.Requests, rp.ResourceName) || !same(h.Applied.Limits, want.Limits, rp.ResourceName))
+	})
+}
+
+// Applying tells whether a resize has to change an instance in place.
+func Applying(rec *Record, c *Container) bool { return c.Live() && rec.history(c.Name).Applied != nil }
+
+// WithAllocated returns the pod with the resources that were allocated to it, which
+// are what it is to run with, whatever its spec asks for by now. The pod itself is
 // returned when nothing differs; it is never changed.
 func WithAllocated(pod *v1.Pod, v *Verdict) *v1.Pod {
 	if pod == nil || !resizeWanted(pod, v) {
 		return pod
 	}
+	return withResources(pod, v.Pod, func(name string) (v1.ResourceRequirements, bool) {
+		a, ok := v.Allocated[name]
+		return a, ok
+	})
+}
+
+// WithApplied returns the pod with the resources that what runs of it has now.
+func WithApplied(pod *v1.Pod, rec *Record) *v1.Pod {
+	podLevel := rec.Verdict.Pod
+	if r := rec.Resize; r != nil && r.PodApplied != nil {
+		podLevel = r.PodApplied
+	}
+	return withResources(pod, podLevel, func(name string) (v1.ResourceRequirements, bool) {
+		if h := rec.history(name); h.Applied != nil {
+			return *h.Applied, true
+		}
+		a, ok := rec.Verdict.Allocated[name]
+		return a, ok
+	})
+}
+
+func withResources(pod *v1.Pod, podLevel *v1.ResourceRequirements, of func(string) (v1.ResourceRequirements, bool)) *v1.Pod {
 	out := pod.DeepCopy()
+	out.Spec.Resources = podLevel.DeepCopy()
 	for _, list := range [][]v1.Container{out.Spec.InitContainers, out.Spec.Containers} {
 		for i := range list {
-			if a, ok := v.Allocated[list[i].Name]; ok {
-				list[i].Resources.Requests, list[i].Resources.Limits = a.Requests.DeepCopy(), a.Limits.DeepCopy()
+			if r, ok := of(list[i].Name); ok {
+				list[i].Resources.Requests, list[i].Resources.Limits = r.Requests.DeepCopy(), r.Limits.DeepCopy()
 			}
 		}
 	}
@@ -29,8 +254,11 @@ func WithAllocated(pod *v1.Pod, v *Verdict) *v1.Pod {
 
 // resizeWanted tells whether the spec asks for other resources than were allocated.
 func resizeWanted(pod *v1.Pod, v *Verdict) bool {
-	if v == nil || !v.Admitted {
+	if v == nil || !v.Admitted || v.Allocated == nil {
 		return false
+	}
+	if !equality.Semantic.DeepEqual(v.Pod, pod.Spec.Resources) {
+		return true
 	}
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -42,4 +270,91 @@ func resizeWanted(pod *v1.Pod, v *Verdict) bool {
 		}
 	}
 	return false
+}
+
+// resizeConditions are those of a pod that is to have other resources.
+func (r *reporter) resizeConditions() []v1.PodCondition {
+	rs := r.in.Record.Resize
+	if rs == nil || r.ending != nil {
+		return nil
+	}
+	var out []v1.PodCondition
+	if rs.Pending != nil {
+		c := r.stamp(v1.PodCondition{Type: v1.PodResizePending, Status: v1.ConditionTrue, Reason: rs.Pending.Reason, Message: rs.Pending.Message})
+		c.ObservedGeneration = rs.Pending.Generation
+		out = append(out, c)
+	}
+	if rs.Active != nil {
+		c := v1.PodCondition{Type: v1.PodResizeInProgress, Status: v1.ConditionTrue}
+		if f, failed := r.in.Failures[ResizeKey]; failed && f.Attempt == rs.Seq {
+			c.Reason, c.Message = v1.PodReasonError, f.Message
+		} else if old := findCondition(&r.in.Reported, c.Type); !failed && old != nil && old.ObservedGeneration == *rs.Active {
+			c.Reason, c.Message = old.Reason, old.Message
+		}
+		c = r.stamp(c)
+		c.ObservedGeneration = *rs.Active
+		out = append(out, c)
+	}
+	return out
+}
+
+func findCondition(st *v1.PodStatus, t v1.PodConditionType) *v1.PodCondition {
+	for i := range st.Conditions {
+		if st.Conditions[i].Type == t {
+			return &st.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// Event is something to tell of a pod.
+type Event struct{ Type, Reason, Message string }
+
+// ResizeEvents tells what a new status says of a resize that the old did not.
+func ResizeEvents(in *Input, now *v1.PodStatus) []Event {
+	var out []Event
+	tell := func(kind, reason, prefix string, pod *v1.Pod, generation int64, problem string) {
+		out = append(out, Event{kind, reason, resizeMessage(prefix, pod, generation, problem)})
+	}
+	allocated := WithAllocated(in.Pod, in.Record.Verdict)
+	was, is := findCondition(&in.Reported, v1.PodResizePending), findCondition(now, v1.PodResizePending)
+	if is != nil && (was == nil || was.Reason != is.Reason || was.ObservedGeneration != is.ObservedGeneration) {
+		tell(v1.EventTypeWarning, "Resize"+is.Reason, "Pod resize "+is.Reason, in.Pod, is.ObservedGeneration, is.Message)
+	}
+	was, is = findCondition(&in.Reported, v1.PodResizeInProgress), findCondition(now, v1.PodResizeInProgress)
+	switch {
+	case is == nil && was != nil && in.Record.Ending == nil:
+		tell(v1.EventTypeNormal, "ResizeCompleted", "Pod resize completed", allocated, was.ObservedGeneration, "")
+	case is == nil:
+	case was == nil || was.ObservedGeneration != is.ObservedGeneration:
+		tell(v1.EventTypeNormal, "ResizeStarted", "Pod resize started", allocated, is.ObservedGeneration, "")
+	case is.Reason == v1.PodReasonError && (was.Reason != is.Reason || was.Message != is.Message):
+		tell(v1.EventTypeWarning, "ResizeError", "Pod resize error", allocated, is.ObservedGeneration, is.Message)
+	}
+	return out
+}
+
+// resizeMessage is a prefix and, in JSON, all containers' resources.
+func resizeMessage(prefix string, pod *v1.Pod, generation int64, problem string) string {
+	type container struct {
+		Name      string                  `json:"name"`
+		Resources v1.ResourceRequirements `json:"resources,omitzero"`
+	}
+	summary := struct {
+		InitContainers []container `json:"initContainers,omitempty"`
+		Containers     []container `json:"containers,omitempty"`
+		Generation     int64       `json:"generation"`
+		Error          string      `json:"error,omitempty"`
+	}{Generation: generation, Error: problem}
+	for i := range pod.Spec.InitContainers {
+		summary.InitContainers = append(summary.InitContainers, container{pod.Spec.InitContainers[i].Name, pod.Spec.InitContainers[i].Resources})
+	}
+	for i := range pod.Spec.Containers {
+		summary.Containers = append(summary.Containers, container{pod.Spec.Containers[i].Name, pod.Spec.Containers[i].Resources})
+	}
+	data, err := json.Marshal(summary)
+	if err != nil {
+		return prefix
+	}
+	return fmt.Sprintf("%s: %s", prefix, data)
 }

@@ -1,6 +1,7 @@
 package podplan
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -13,26 +14,186 @@ func cpu(s string) v1.ResourceRequirements {
 	return v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(s)}}
 }
 
-// A resize was accepted, never carried out, and counted by the scheduler for ever.
-func TestResizeThatIsNotCarriedOutIsReportedAsInfeasible(t *testing.T) {
-	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Resources: cpu("64")}}}}
-	verdict := &Verdict{Admitted: true, Allocated: map[string]v1.ResourceRequirements{"c": cpu("100m")}}
-	running := []Container{{ID: "1", Name: "c", State: Running, Started: time.Unix(900, 0)}}
-	pod.Status = Status(Input{Pod: pod, Record: Record{Verdict: verdict}, Containers: running}, time.Unix(1000, 0))
-	if !helper.IsPodResizeInfeasible(pod) {
-		t.Errorf("conditions: %+v", pod.Status.Conditions)
+// resizing is a pod with a container that runs with 100m of CPU.
+func resizing() Input {
+	pod := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyNever, Containers: []v1.Container{{Name: "c", Resources: cpu("100m")}}}}
+	pod.Generation = 1
+	return Input{
+		Pod: pod, Record: Record{Verdict: &Verdict{Admitted: true, Allocated: allocated(pod)}},
+		Sandboxes:  []Sandbox{{ID: "s", Ready: true, IPs: []string{"10.0.0.1"}}},
+		Containers: []Container{{ID: "1", Name: "c", SandboxID: "s", State: Running, Started: time.Unix(900, 0)}},
+		Images:     map[string]Image{},
 	}
-	if got := helper.PodRequests(pod, helper.PodResourcesOptions{UseStatusResources: true}); got.Cpu().String() != "100m" {
+}
+
+func ask(in *Input, amount string) {
+	in.Pod = in.Pod.DeepCopy()
+	in.Pod.Generation++
+	in.Pod.Spec.Containers[0].Resources = cpu(amount)
+}
+
+// advance takes a plan over as the worker does, and reports.
+func (in *Input) step(now time.Time) (Plan, []Event) {
+	p := Next(*in, now)
+	in.Record = p.Record
+	st := Status(*in, now)
+	events := ResizeEvents(in, &st)
+	in.Reported, in.Pod.Status = st, st
+	return p, events
+}
+
+func reasons(events []Event) string {
+	var out []string
+	for _, e := range events {
+		out = append(out, e.Reason)
+	}
+	return strings.Join(out, " ")
+}
+
+// The scheduler counted for ever what nobody was given.
+func TestResizeThatCannotBeIsInfeasible(t *testing.T) {
+	in, now := resizing(), time.Unix(1000, 0)
+	ask(&in, "64")
+	if !ResizeDue(&in) {
+		t.Fatal("the node is not asked")
+	}
+	TakeResize(&in, ResizeDecision{Reason: v1.PodReasonInfeasible, Message: "too much"})
+	if _, events := in.step(now); reasons(events) != "ResizeInfeasible" || ResizeDue(&in) {
+		t.Errorf("events %v; asked again: %v", events, ResizeDue(&in))
+	}
+	if !helper.IsPodResizeInfeasible(in.Pod) {
+		t.Errorf("conditions: %+v", in.Reported.Conditions)
+	}
+	if got := helper.PodRequests(in.Pod, helper.PodResourcesOptions{UseStatusResources: true}); got.Cpu().String() != "100m" {
 		t.Errorf("the scheduler counts %s", got.Cpu())
 	}
-	if got := WithAllocated(pod, verdict).Spec.Containers[0].Resources.Requests.Cpu().String(); got != "100m" {
+	if got := WithAllocated(in.Pod, in.Record.Verdict).Spec.Containers[0].Resources.Requests.Cpu().String(); got != "100m" {
 		t.Errorf("a container would be created with %s", got)
 	}
-	pod.Spec.Containers[0].Resources = cpu("100m") // the wish is taken back
-	if st := Status(Input{Pod: pod, Record: Record{Verdict: verdict}, Reported: pod.Status}, time.Unix(1001, 0)); len(st.Conditions) != 5 {
-		t.Errorf("conditions: %+v", st.Conditions)
+	ask(&in, "100m") // the wish is taken back
+	if _, events := in.step(now); len(events) != 0 || findCondition(&in.Reported, v1.PodResizePending) != nil {
+		t.Errorf("events %v, conditions: %+v", events, in.Reported.Conditions)
 	}
-	if WithAllocated(pod, verdict) != pod {
+	if WithAllocated(in.Pod, in.Record.Verdict) != in.Pod {
 		t.Error("a pod without a wish was copied")
+	}
+}
+
+func TestResizeInPlace(t *testing.T) {
+	in, now := resizing(), time.Unix(1000, 0)
+	ask(&in, "200m")
+	TakeResize(&in, ResizeDecision{Reason: v1.PodReasonDeferred, Message: "no room"})
+	p, events := in.step(now)
+	if c := findCondition(&in.Reported, v1.PodResizePending); reasons(events) != "ResizeDeferred" || c == nil || c.Message != "no room" || c.ObservedGeneration != 2 {
+		t.Errorf("events %v, condition %+v", events, c)
+	}
+	if p.RecheckAt.IsZero() || !ResizeDue(&in) {
+		t.Error("a deferred resize is not looked at again")
+	}
+	TakeResize(&in, ResizeDecision{Allocate: true})
+	p, events = in.step(now)
+	want := Op{Kind: ResizePod, Attempt: 1}
+	if len(p.Ops) != 1 || p.Ops[0] != want || reasons(events) != "ResizeStarted" {
+		t.Errorf("ops %+v, events %v", p.Ops, events)
+	}
+	st := in.Reported.ContainerStatuses[0]
+	if got := st.AllocatedResources.Cpu().String() + " " + st.Resources.Requests.Cpu().String(); got != "200m 100m" || st.State.Running == nil {
+		t.Errorf("allocated and actual: %s", got)
+	}
+	if in.Reported.AllocatedResources.Cpu().String() != "200m" || in.Reported.Resources.Requests.Cpu().String() != "100m" {
+		t.Errorf("of the pod: %v %v", in.Reported.AllocatedResources, in.Reported.Resources)
+	}
+	// It fails, the kubelet restarts, it fails again.
+	in.Failures = map[Key]Failure{ResizeKey: {Count: 1, At: now, Attempt: 1, Message: "runtime says no"}}
+	for _, want := range []string{"ResizeError", ""} {
+		p, events = in.step(now)
+		c := findCondition(&in.Reported, v1.PodResizeInProgress)
+		if len(p.Ops) != 0 || reasons(events) != want || c.Reason != v1.PodReasonError || c.Message != "runtime says no" || c.ObservedGeneration != 2 {
+			t.Errorf("ops %v, events %v, condition %+v", p.Ops, events, c)
+		}
+	}
+	in.Failures = nil
+	if p, events = in.step(now); len(p.Ops) != 1 || len(events) != 0 || findCondition(&in.Reported, v1.PodResizeInProgress).Reason != v1.PodReasonError {
+		t.Errorf("after a restart: ops %v, events %v", p.Ops, events)
+	}
+	in.Resized = 1
+	_, events = in.step(now)
+	if reasons(events) != "ResizeCompleted" || !strings.Contains(events[0].Message, `Pod resize completed: {"containers":[{"name":"c","resources":{"requests":{"cpu":"200m"}}}],"generation":2}`) {
+		t.Errorf("events %v", events)
+	}
+	st = in.Reported.ContainerStatuses[0]
+	if st.Resources.Requests.Cpu().String() != "200m" || len(in.Reported.Conditions) != 5 || st.RestartCount != 0 {
+		t.Errorf("status %+v", in.Reported)
+	}
+}
+
+// TestResizeByRestart: also where the restart policy would not have it started again.
+func TestResizeByRestart(t *testing.T) {
+	in, now := resizing(), time.Unix(1000, 0)
+	in.Pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
+	ask(&in, "200m")
+	TakeResize(&in, ResizeDecision{Allocate: true})
+	p, _ := in.step(now)
+	if len(p.Ops) != 1 || p.Ops[0].Kind != StopContainer || p.Ops[0].Message != "Container c resize requires restart" {
+		t.Fatalf("ops %+v", p.Ops)
+	}
+	in.Containers[0].State, in.Containers[0].Finished = Exited, now
+	p, _ = in.step(now)
+	if !wants(p, PullImage, "c") || p.Life == PodTerminating || in.Reported.Phase != v1.PodRunning {
+		t.Fatalf("ops %+v, %s, phase %s", p.Ops, p.Life, in.Reported.Phase)
+	}
+	in.Images["c"] = Image{Attempt: 1, Ref: "sha256:1"}
+	if p, _ = in.step(now); !wants(p, CreateContainer, "c") {
+		t.Fatalf("ops %+v", p.Ops)
+	}
+	in.Containers = append(in.Containers, Container{ID: "2", Name: "c", SandboxID: "s", Attempt: 1, State: Running, Started: now})
+	in.Resized = 1
+	_, events := in.step(now)
+	st := in.Reported.ContainerStatuses[0]
+	if reasons(events) != "ResizeCompleted" || st.RestartCount != 1 || st.Resources.Requests.Cpu().String() != "200m" {
+		t.Errorf("events %v, status %+v", events, st)
+	}
+	in.Containers[1].State, in.Containers[1].Finished = Exited, now
+	if p, _ = in.step(now); p.Life != PodTerminating {
+		t.Errorf("restarted again: %s %+v", p.Life, p.Ops)
+	}
+}
+
+// TestResizeWhileAContainerIsMade: the create in flight has the old resources.
+func TestResizeWhileAContainerIsMade(t *testing.T) {
+	in, now := resizing(), time.Unix(1000, 0)
+	in.Containers = nil
+	create := Op{Kind: CreateContainer, Name: "c", SandboxID: "s"}
+	in.InFlight = map[Key]Flight{create.Key(): {Op: create}}
+	ask(&in, "200m")
+	TakeResize(&in, ResizeDecision{Allocate: true})
+	p, _ := in.step(now)
+	if wants(p, ResizePod, "") {
+		t.Error("resized before there was anything to resize")
+	}
+	in.InFlight, in.Containers = nil, []Container{{ID: "1", Name: "c", SandboxID: "s", State: Running, Started: now}}
+	if p, _ = in.step(now); !wants(p, ResizePod, "") || !Applying(&in.Record, &in.Containers[0]) {
+		t.Errorf("what was made meanwhile keeps its old resources: %+v", p.Ops)
+	}
+	// The create failed instead: the next has the new ones.
+	in.Containers, in.Images["c"], in.Reported = nil, Image{Ref: "sha256:1"}, v1.PodStatus{}
+	if p, _ = in.step(now); !wants(p, CreateContainer, "c") || in.Record.history("c").Applied != nil {
+		t.Errorf("ops %+v, record %+v", p.Ops, in.Record)
+	}
+}
+
+func TestDecideResize(t *testing.T) {
+	node := &v1.Node{Status: v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi")}}}
+	pod := func(amount string) *v1.Pod {
+		return &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Resources: cpu(amount)}}}}
+	}
+	for amount, want := range map[string]ResizeDecision{
+		"500m":  {Allocate: true},
+		"1500m": {Reason: v1.PodReasonDeferred, Message: "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"},
+		"3":     {Reason: v1.PodReasonInfeasible, Message: "Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000"},
+	} {
+		if got := DecideResize(AdmitInput{Pod: pod(amount), Node: node, Others: []*v1.Pod{pod("1")}}); got != want {
+			t.Errorf("%s: %+v", amount, got)
+		}
 	}
 }

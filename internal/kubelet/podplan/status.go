@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 )
 
 // reporter builds one status.
@@ -60,8 +61,37 @@ func Status(in Input, now time.Time) v1.PodStatus {
 	}
 	r.settlePhase(&st, gone)
 	r.settleAddresses(&st)
+	r.settleResources(&st)
 	st.Conditions = r.conditions(&st)
 	return st
+}
+
+// settleResources sums up what the pod was given, and what of it is applied.
+func (r *reporter) settleResources(st *v1.PodStatus) {
+	v := r.in.Record.Verdict
+	if v == nil || !v.Admitted {
+		return
+	}
+	opts := resourcehelper.PodResourcesOptions{}
+	allocated := WithAllocated(r.in.Pod, v)
+	applied := allocated
+	if rs := r.in.Record.Resize; rs != nil && rs.Active != nil {
+		applied = WithApplied(r.in.Pod, &r.in.Record)
+	}
+	st.AllocatedResources = orNil(resourcehelper.PodRequests(allocated, opts))
+	res := v1.ResourceRequirements{
+		Requests: orNil(resourcehelper.PodRequests(applied, opts)), Limits: orNil(resourcehelper.PodLimits(applied, opts)),
+	}
+	if res.Requests != nil || res.Limits != nil {
+		st.Resources = &res
+	}
+}
+
+func orNil(l v1.ResourceList) v1.ResourceList {
+	if len(l) == 0 {
+		return nil
+	}
+	return l
 }
 
 // making tells whether a container may come to life by an op in flight.
@@ -176,7 +206,7 @@ func (r *reporter) phase(st *v1.PodStatus) v1.PodPhase {
 			if ended.ExitCode == 0 {
 				succeeded++
 			}
-			if r.rest || !Restarts(pod, c, ended.ExitCode) {
+			if r.rest || !Restarts(pod, c, ended.ExitCode) && !r.replaced(c.Name, r.last(c.Name)) {
 				final++
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -34,7 +35,7 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	if err := w.loadRecord(); err != nil {
 		return podplan.Input{}, err
 	}
-	in := podplan.Input{Record: w.record, Node: w.deps.Node(), CgroupReady: w.cgroup, Forgotten: w.forgotten}
+	in := podplan.Input{Record: w.record, Node: w.deps.Node(), CgroupReady: w.cgroup, Forgotten: w.forgotten, Resized: w.resized}
 	w.mu.Lock()
 	in.Pod, in.Absent, in.Objects = w.pod, w.absent, w.objects
 	static, eviction := w.static, w.eviction
@@ -192,7 +193,7 @@ func (w *Worker) containerOf(pod *v1.Pod, sandbox string, st *runtimeapi.Contain
 		Created: unix(st.CreatedAt), Started: unix(st.StartedAt), Finished: unix(st.FinishedAt),
 		ExitCode: st.ExitCode, Reason: st.Reason, Message: st.Message,
 		Image: st.GetImage().GetUserSpecifiedImage(), ImageRef: st.ImageRef,
-		Hash: st.Annotations[podconfig.AnnotationHash],
+		Hash: st.Annotations[podconfig.AnnotationHash], Mounts: mountsOf(st.Mounts), StopSignal: signalOf(st.StopSignal),
 	}
 	if c.Image == "" {
 		c.Image = st.GetImage().GetImage()
@@ -229,6 +230,30 @@ func (w *Worker) finalMessage(pod *v1.Pod, c *podplan.Container, logPath string)
 	}
 	w.messages[c.ID] = m
 	return m
+}
+
+// mountsOf keeps what the runtime alone knows of mounts.
+func mountsOf(all []*runtimeapi.Mount) []podplan.Mount {
+	var out []podplan.Mount
+	for _, m := range all {
+		if image := m.GetImage(); image != nil || m.GetRecursiveReadOnly() {
+			ref := image.GetImageRef()
+			if ref == "" {
+				ref = image.GetImage()
+			}
+			out = append(out, podplan.Mount{Path: m.ContainerPath, Image: ref, Recursive: m.GetRecursiveReadOnly()})
+		}
+	}
+	return out
+}
+
+// signalOf names a signal the API's way: SIGRTMIN+1 where the CRI has SIGRTMINPLUS1.
+func signalOf(s runtimeapi.Signal) v1.Signal {
+	if s == runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
+		return ""
+	}
+	name := strings.TrimPrefix(s.String(), "SIGNAL_")
+	return v1.Signal(strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(name))
 }
 
 func userOf(u *runtimeapi.ContainerUser) *v1.ContainerUser {

@@ -45,6 +45,11 @@ func starting(in *podplan.Input, plan *podplan.Plan, st *v1.PodStatus) bool {
 // tell says by events, after the status has gone out, what the plan decided and no
 // op will speak of.
 func (w *Worker) tell(in *podplan.Input) {
+	if w.deps.TellPod != nil {
+		for _, e := range podplan.ResizeEvents(in, &w.status) {
+			w.deps.TellPod(in.Pod, e)
+		}
+	}
 	if w.deps.Tell == nil {
 		return
 	}

@@ -57,6 +57,8 @@ func (w *Worker) achieved(f *flight, res Result) {
 		delete(w.images, op.Name)
 	case podplan.RunHook:
 		w.hooks[op.ID] = podplan.Hook{Done: res.HookFailed == "", Failed: res.HookFailed}
+	case podplan.ResizePod:
+		w.resized = res.Resized
 	case podplan.RemoveContainer:
 		delete(w.messages, op.ID)
 		delete(w.hooks, op.ID)

@@ -1,6 +1,7 @@
 package podworker
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"reflect"
@@ -37,6 +38,8 @@ type Result struct {
 	Sandbox string
 	// RefreshAt is when a volume wants to be written again.
 	RefreshAt time.Time
+	// Resized is the Resize.Seq that was applied.
+	Resized uint32
 	// HookFailed is set when a postStart hook ran and failed.
 	HookFailed string
 }
@@ -65,6 +68,11 @@ type Deps struct {
 	Records  *Records
 	// Admit decides on a pod, serialised over the table.
 	Admit func(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict
+	// Resize, if not nil, decides on a pod that is to have other resources, serialised
+	// over the table.
+	Resize func(ctx context.Context, in *podplan.Input) podplan.ResizeDecision
+	// Freed, if not nil, is told that a pod may hold less of the node than before.
+	Freed func()
 	// Residue tells what of a pod is left on disk.
 	Residue func(uid types.UID) podplan.Residue
 	// FinalMessage returns the termination message of a dead instance.
@@ -72,6 +80,8 @@ type Deps struct {
 	// Tell, if not nil, makes an event of what the plan decided: that a container is
 	// backed off, or (container empty) why the pod ends.
 	Tell func(pod *v1.Pod, container, reason, message string)
+	// TellPod, if not nil, makes an event of the pod.
+	TellPod func(pod *v1.Pod, e podplan.Event)
 	// Stepped, if not nil, is told how long each step took.
 	Stepped func(time.Duration)
 	// Started, if not nil, is told that a pod runs for the first time, when it was
@@ -141,6 +151,7 @@ type Worker struct {
 	volumes     map[string]podplan.Volume
 	images      map[string]podplan.Image
 	hooks       map[string]podplan.Hook
+	resized     uint32
 	failures    map[podplan.Key]podplan.Failure
 	flights     map[podplan.Key]*flight
 	cgroup      bool
@@ -186,7 +197,7 @@ func (w *Worker) put(s *Snapshot) {
 func (w *Worker) introduce(s *Snapshot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.Snapshot().Pod == nil {
+	if w.Snapshot().At.IsZero() {
 		w.put(s)
 	}
 }
@@ -326,6 +337,7 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 		return w.trouble(ctx, err), false
 	}
 	w.admit(ctx, &in)
+	w.resize(ctx, &in)
 	now := time.Now()
 	plan := podplan.Next(in, now)
 	if !reflect.DeepEqual(plan.Record, w.record) {
@@ -376,6 +388,19 @@ func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
 	}
 	in.Record.Verdict = &v // written with what the plan adds, before any effect
 	w.note(Transition{What: "admission: " + verdictText(v)})
+}
+
+// resize asks whether a pod that is to have other resources can have them.
+func (w *Worker) resize(ctx context.Context, in *podplan.Input) {
+	if w.deps.Resize == nil || !podplan.ResizeDue(in) {
+		return
+	}
+	d := w.deps.Resize(ctx, in)
+	before := in.Record.Resize
+	podplan.TakeResize(in, d)
+	if !reflect.DeepEqual(before, in.Record.Resize) {
+		w.note(Transition{What: "resize: " + cmp.Or(d.Reason, "allocated")})
+	}
 }
 
 func verdictText(v podplan.Verdict) string {
@@ -435,12 +460,24 @@ func (w *Worker) startNew(ctx context.Context, plan podplan.Plan, in *podplan.In
 
 // publish lets others see what this step saw and decided.
 func (w *Worker) publish(in podplan.Input, plan podplan.Plan, now time.Time) {
+	old := w.Snapshot()
+	if w.deps.Freed != nil && (plan.Life == podplan.PodTerminated && old.Plan.Life != plan.Life || resizeMoved(old.Input.Record.Resize, plan.Record.Resize)) {
+		defer w.deps.Freed()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.put(&Snapshot{
 		Pod: in.Pod, Static: in.Record.Static, Absent: in.Absent, Status: w.status, Input: in, Plan: plan, At: now,
 		Transitions: w.transitions,
 	})
+}
+
+// resizeMoved tells whether an allocation changed, or was applied.
+func resizeMoved(old, now *podplan.Resize) bool {
+	if now == nil {
+		return false
+	}
+	return old == nil || old.Seq != now.Seq || (old.Active == nil) != (now.Active == nil)
 }
 
 // note remembers a transition. The slice is copied when it is cut, so that those

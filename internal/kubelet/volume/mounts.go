@@ -23,6 +23,10 @@ type ContainerInput struct {
 	Env []podconfig.Env
 	// Hosts is the content of /etc/hosts; nil leaves the image's own.
 	Hosts []byte
+	// Images has the reference that was pulled for each image volume.
+	Images map[string]string
+	// RecursiveReadOnly: the runtime can make mounts read-only with all below them.
+	RecursiveReadOnly bool
 }
 
 // ContainerMounts prepares and returns the mounts of a container: its volumes,
@@ -65,11 +69,14 @@ func (m *Mounter) volumeMount(in ContainerInput, index int, vm *v1.VolumeMount) 
 	if v == nil {
 		return nil, fmt.Errorf("cannot find volume %q to mount into container %q", vm.Name, in.Container.Name)
 	}
-	host := m.Path(in.Pod, v)
 	sub, err := subPath(vm, in.Env)
 	if err != nil {
 		return nil, err
 	}
+	if v.Image != nil {
+		return imageMount(in, v, vm, sub)
+	}
+	host := m.Path(in.Pod, v)
 	if sub != "" {
 		target := filepath.Join(m.Dirs.Subpaths(in.Pod.UID), vm.Name, in.Container.Name, strconv.Itoa(index))
 		if err := bindSubpath(host, sub, target); err != nil {
@@ -81,15 +88,62 @@ func (m *Mounter) volumeMount(in ContainerInput, index int, vm *v1.VolumeMount) 
 	if err != nil {
 		return nil, err
 	}
-	path := vm.MountPath
-	if !filepath.IsAbs(path) {
-		path = filepath.Join("/", path)
+	recursive, err := recursiveReadOnly(vm, in.RecursiveReadOnly)
+	if err != nil {
+		return nil, err
 	}
 	readOnly := vm.ReadOnly || v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
-	recursive := vm.ReadOnly && vm.RecursiveReadOnly != nil && *vm.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled
 	return &runtimeapi.Mount{
-		ContainerPath: path, HostPath: host, Readonly: readOnly, Propagation: propagation, RecursiveReadOnly: recursive,
+		ContainerPath: absolute(vm.MountPath), HostPath: host, Readonly: readOnly, Propagation: propagation, RecursiveReadOnly: recursive,
 	}, nil
+}
+
+func absolute(path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join("/", path)
+}
+
+// imageMount mounts an image, or a folder of it (KEP-4639).
+func imageMount(in ContainerInput, v *v1.Volume, vm *v1.VolumeMount, sub string) (*runtimeapi.Mount, error) {
+	ref := in.Images[v.Name]
+	if ref == "" {
+		return nil, fmt.Errorf("the image of volume %q is not on the node", v.Name)
+	}
+	if sub != "" && !filepath.IsLocal(sub) {
+		return nil, fmt.Errorf("subPath %q must be relative and must not contain '..'", sub)
+	}
+	propagation, err := propagationOf(vm.MountPropagation)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.Mount{
+		ContainerPath: absolute(vm.MountPath), Readonly: true, Propagation: propagation, ImageSubPath: sub,
+		Image: &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: v.Image.Reference, Annotations: in.Pod.Annotations},
+	}, nil
+}
+
+// recursiveReadOnly tells whether a mount is read-only with all below it.
+func recursiveReadOnly(vm *v1.VolumeMount, can bool) (bool, error) {
+	mode := v1.RecursiveReadOnlyDisabled
+	if vm.RecursiveReadOnly != nil {
+		mode = *vm.RecursiveReadOnly
+	}
+	switch {
+	case mode == v1.RecursiveReadOnlyDisabled:
+		return false, nil
+	case !vm.ReadOnly:
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not read-only", vm.Name)
+	case vm.MountPropagation != nil && *vm.MountPropagation != v1.MountPropagationNone:
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q", vm.Name, *vm.MountPropagation)
+	case mode == v1.RecursiveReadOnlyIfPossible:
+		return can, nil
+	case !can:
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime", vm.Name)
+	default:
+		return true, nil
+	}
 }
 
 // subPath resolves subPath or subPathExpr.

@@ -116,8 +116,6 @@ func kindOf(v *v1.Volume) string {
 		return "iscsi"
 	case v.FC != nil:
 		return "fc"
-	case v.Image != nil:
-		return "image"
 	default:
 		return "other"
 	}

@@ -1,0 +1,84 @@
+package podconfig
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// limits of CPU and memory, which are requests, too.
+func limits(cpu, memory string) v1.ResourceRequirements {
+	l := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
+	return v1.ResourceRequirements{Requests: l, Limits: l}
+}
+
+func sized(a, b v1.ResourceRequirements) *v1.Pod {
+	return &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a", Resources: a}, {Name: "b", Resources: b}}}}
+}
+
+// TestResizeStepsKeepContainersBelowTheirPod: each step is written as what it changes.
+func TestResizeStepsKeepContainersBelowTheirPod(t *testing.T) {
+	small, big := limits("100m", "100Mi"), limits("200m", "200Mi")
+	for name, tc := range map[string]struct {
+		old, next *v1.Pod
+		want      []string
+	}{
+		"nothing":       {sized(small, small), sized(small, small), nil},
+		"one grows":     {sized(small, small), sized(big, small), []string{"pod memory 300", "a memory 200", "pod quota 30000", "pod shares 307", "a cpu 20000"}},
+		"one shrinks":   {sized(big, small), sized(small, small), []string{"a memory 100!", "pod memory 200!", "a cpu 10000", "pod shares 204", "pod quota 20000"}},
+		"they exchange": {sized(small, big), sized(big, small), []string{"b memory 100!", "a memory 200", "b cpu 10000", "a cpu 20000"}},
+	} {
+		var got []string
+		for _, s := range ResizeSteps(tc.old, tc.next, []string{"a", "b"}) {
+			got = append(got, describe(s))
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
+		}
+	}
+	if steps := ResizeSteps(sized(small, small), sized(big, small), nil); len(steps) != 3 {
+		t.Errorf("containers that are not to be changed are: %+v", steps)
+	}
+}
+
+func describe(s ResizeStep) string {
+	mark := ""
+	if s.Memory > 0 {
+		mark = "!"
+	}
+	switch {
+	case s.Container != "" && s.Limits.MemoryLimitInBytes > 0:
+		return fmt.Sprintf("%s memory %d%s", s.Container, s.Limits.MemoryLimitInBytes>>20, mark)
+	case s.Container != "":
+		return fmt.Sprintf("%s cpu %d%s", s.Container, s.Limits.CpuQuota, mark)
+	case s.Pod.Memory != nil:
+		return fmt.Sprintf("pod memory %d%s", *s.Pod.Memory.Limit>>20, mark)
+	case s.Pod.CPU.Quota != nil:
+		return fmt.Sprintf("pod quota %d", *s.Pod.CPU.Quota)
+	default:
+		return fmt.Sprintf("pod shares %d", *s.Pod.CPU.Shares)
+	}
+}
+
+// TestPodLevelResources hold containers that have no limits of their own.
+func TestPodLevelResources(t *testing.T) {
+	pod := sized(v1.ResourceRequirements{}, limits("100m", "100Mi"))
+	pod.Spec.Resources = new(limits("1", "1Gi"))
+	if r := ContainerResources(pod, &pod.Spec.Containers[0]); r.CpuQuota != 100000 || r.MemoryLimitInBytes != 1<<30 {
+		t.Errorf("without own limits: %+v", r)
+	}
+	if r := ContainerResources(pod, &pod.Spec.Containers[1]); r.CpuQuota != 10000 || r.MemoryLimitInBytes != 100<<20 {
+		t.Errorf("with own limits: %+v", r)
+	}
+	if r := PodCgroupResources(pod, 0); *r.CPU.Quota != 100000 || *r.CPU.Shares != 1024 || *r.Memory.Limit != 1<<30 {
+		t.Errorf("pod: %+v", r)
+	}
+	pod.Spec.Resources.Limits = nil // Burstable
+	if got := OOMScoreAdj(pod, &pod.Spec.Containers[0], 10<<30); got != 1000-1000*((1<<30-100<<20)/2)/(10<<30) {
+		t.Errorf("OOM score %d", got)
+	}
+}

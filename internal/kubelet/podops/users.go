@@ -1,0 +1,65 @@
+package podops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/userns"
+)
+
+// UserNamespaces gives pods ranges of the host's IDs.
+type UserNamespaces interface {
+	Get(uid types.UID) (userns.Range, error)
+	Release(uid types.UID) error
+}
+
+// userNamespace is that of a pod with hostUsers false, nil for others.
+func (o *Ops) userNamespace(ctx context.Context, pod *v1.Pod, handler string) (*runtimeapi.UserNamespace, error) {
+	if !podconfig.OwnUsers(pod) {
+		return nil, nil
+	}
+	features, err := o.features(ctx, handler)
+	if err != nil {
+		return nil, fmt.Errorf("can't set `spec.hostUsers: false`: %w", err)
+	}
+	if !features.GetUserNamespaces() {
+		if handler != "" {
+			return nil, fmt.Errorf("can't set `spec.hostUsers: false`, RuntimeClass handler %q does not support user namespaces", handler)
+		}
+		return nil, errors.New("can't set `spec.hostUsers: false`, runtime does not support user namespaces")
+	}
+	return o.pullUsers(pod)
+}
+
+// pullUsers is userNamespace where it does not matter whether the runtime can.
+func (o *Ops) pullUsers(pod *v1.Pod) (*runtimeapi.UserNamespace, error) {
+	if !podconfig.OwnUsers(pod) {
+		return nil, nil
+	}
+	r, err := o.Users.Get(pod.UID)
+	if err != nil {
+		return nil, fmt.Errorf("create user namespace: %w", err)
+	}
+	ids := []*runtimeapi.IDMapping{{HostId: r.First, Length: r.Length}}
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}, nil
+}
+
+// features asks the runtime what a handler can; nil when it says nothing of it.
+func (o *Ops) features(ctx context.Context, handler string) (*runtimeapi.RuntimeHandlerFeatures, error) {
+	st, err := o.Runtime.Status(ctx, false)
+	if err != nil {
+		return nil, fmt.Errorf("status of the runtime: %w", err)
+	}
+	for _, h := range st.GetRuntimeHandlers() {
+		if h.GetName() == handler {
+			return h.GetFeatures(), nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,131 @@
+package userns
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func open(t *testing.T, cfg Config) *Allocator {
+	t.Helper()
+	a, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func get(t *testing.T, a *Allocator, uid types.UID) Range {
+	t.Helper()
+	r, err := a.Get(uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestRangesDoNotOverlap: nor after the kubelet was started anew, nor with another length.
+func TestRangesDoNotOverlap(t *testing.T) {
+	cfg := Config{Pods: t.TempDir(), IDsPerPod: Unit, MaxPods: 110}
+	a := open(t, cfg)
+	first := get(t, a, "a")
+	if first != (Range{Unit, Unit}) {
+		t.Errorf("the first range is %+v", first)
+	}
+	b := get(t, a, "b")
+	a = open(t, cfg)
+	if again := get(t, a, "a"); again != first {
+		t.Errorf("after a restart pod a has %+v, before %+v", again, first)
+	}
+	if c := get(t, a, "c"); c == first || c == b {
+		t.Errorf("pod c got the range of another: %+v", c)
+	}
+	cfg.IDsPerPod = 2 * Unit
+	a = open(t, cfg)
+	if again := get(t, a, "a"); again != first {
+		t.Errorf("another length took pod a's range away: %+v", again)
+	}
+	for _, uid := range []types.UID{"d", "e"} {
+		if r := get(t, a, uid); r.Length != 2*Unit || r.First <= 3*Unit {
+			t.Errorf("pod %s: %+v overlaps", uid, r)
+		}
+	}
+}
+
+func TestReleasedRangesComeLast(t *testing.T) {
+	a := open(t, Config{Pods: t.TempDir(), IDsPerPod: Unit, Host: Range{Unit, 3 * Unit}, MaxPods: 3})
+	first := get(t, a, "a")
+	get(t, a, "b")
+	if err := a.Release("a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(a.pods, "a", fileName)); !os.IsNotExist(err) {
+		t.Errorf("the released range is on disk: %v", err)
+	}
+	if r := get(t, a, "c"); r == first {
+		t.Error("a range was given out again at once")
+	}
+	if r := get(t, a, "d"); r != first {
+		t.Errorf("the freed range was not found: %+v", r)
+	}
+	if _, err := a.Get("e"); err == nil || !strings.Contains(err.Error(), "empty slot") {
+		t.Errorf("a fourth pod of three: %v", err)
+	}
+}
+
+func TestConfigurationsThatCannotWork(t *testing.T) {
+	for text, cfg := range map[string]Config{
+		"multiple of":     {IDsPerPod: 1000},
+		"must not be bel": {IDsPerPod: Unit, Host: Range{0, 10 * Unit}},
+		"first ID 70000":  {IDsPerPod: Unit, Host: Range{70000, 10 * Unit}},
+		"number of IDs":   {IDsPerPod: Unit, Host: Range{Unit, 100000}},
+		"not enough":      {IDsPerPod: Unit, Host: Range{Unit, 10 * Unit}, MaxPods: 11},
+	} {
+		cfg.Pods = t.TempDir()
+		if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%+v: %v, want %q", cfg, err, text)
+		}
+	}
+}
+
+func TestDamagedRangeIsNotGivenOutAgain(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, Config{Pods: dir, IDsPerPod: Unit})
+	get(t, a, "a")
+	if err := os.WriteFile(filepath.Join(dir, "a", fileName), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Config{Pods: dir, IDsPerPod: Unit}); err == nil {
+		t.Error("a kubelet that cannot know which range a pod has started")
+	}
+}
+
+func TestSubordinateIDs(t *testing.T) {
+	if r, err := parseSubIDs("0: kubelet 65536 7208960\n"); err != nil || r != (Range{65536, 7208960}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, bad := range []string{"", "0: kubelet 65536", "0: kubelet a 1", "0: kubelet 1 65536\n1: kubelet 131072 65536\n"} {
+		if _, err := parseSubIDs(bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "subuid")
+	if err := os.WriteFile(path, []byte("root:1:2\nkubelet:65536:131072\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := fromFile(path); err != nil || r != (Range{65536, 131072}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func FuzzParseSubIDs(f *testing.F) {
+	f.Add("0: kubelet 65536 7208960\n")
+	f.Fuzz(func(t *testing.T, s string) {
+		if r, err := parseSubIDs(s); err != nil && r != (Range{}) {
+			t.Errorf("%q: %+v and an error", s, r)
+		}
+	})
+}
