@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/trace"
@@ -88,6 +90,9 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 	img, err := s.images.Pull(ctx, ref, image.PullOptions{Auth: credentials(req.GetAuth())})
 	if errdefs.IsNotFound(err) {
 		return nil, notFound("%w", err)
+	}
+	if image.Unavailable(err) { // the kubelet knows it by how the message begins
+		return nil, fmt.Errorf("%w: %w", crierrors.ErrRegistryUnavailable, err)
 	}
 	if err != nil {
 		return nil, err

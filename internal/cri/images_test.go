@@ -87,6 +87,19 @@ func TestPullOfAnAbsentImageIsNotFound(t *testing.T) {
 	}
 }
 
+// TestSilentRegistryIsTold: the kubelet gives a pod the reason RegistryUnavailable when
+// the message begins with it.
+func TestSilentRegistryIsTold(t *testing.T) {
+	n := newNode(t)
+	srv := httptest.NewServer(http.NotFoundHandler())
+	srv.Close() // nobody listens there any more
+	_, ic := n.dial()
+	_, err := ic.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: strings.TrimPrefix(srv.URL, "http://") + "/demo:1"}})
+	if text := status.Convert(err).Message(); !strings.HasPrefix(text, "RegistryUnavailable: pull ") || !strings.Contains(text, "refused") {
+		t.Error(err)
+	}
+}
+
 func TestCancelledPullLeavesNoImage(t *testing.T) {
 	n := newNode(t)
 	ctx, cancel := context.WithCancel(t.Context())

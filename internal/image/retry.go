@@ -55,3 +55,17 @@ func transient(err error) bool {
 	}
 	return false
 }
+
+// Unavailable tells whether a pull failed because the registry did not answer, or could
+// not; its answers (no such image, not allowed) are something else.
+func Unavailable(err error) bool {
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return true
+	}
+	for _, e := range []error{unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return transient(err)
+}
