@@ -11,9 +11,11 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"wherry.dev/internal/pki"
 	"wherry.dev/test/images"
 )
 
@@ -93,16 +95,15 @@ func build(repo string, root images.Root, agnhost string) (v1.Image, error) {
 	cfg := v1.Config{Env: []string{searchPath}, Cmd: []string{"sh"}}
 	layers := []images.Root{root}
 	switch repo {
-	case "busybox", "ipc-utils", "alpine":
+	case "busybox", "ipc-utils", "alpine", "glibc-dns-testing":
 	case "nonroot":
 		cfg.User = "1234"
 	case "pause":
-		cfg.Cmd = []string{"sleep", "infinity"}
+		cfg.Entrypoint, cfg.Cmd = []string{"sh", "-c", "trap 'exit 0' INT TERM; sleep infinity & wait"}, nil
 	case "nginx", "httpd", "perl":
 		cfg.Cmd = []string{"httpd", "-f", "-p", "80", "-h", "/var/www"}
 		layers = append(layers, images.Root{"var/www/index.html": {Data: []byte("<title>Welcome to nginx!</title>\n"), Mode: 0o644}})
 	case "nonewprivs":
-		// A copy of id with the set-user-ID bit would print more; a shell gives that bit up.
 		cfg.Cmd = []string{"/usr/bin/effective-uid"}
 		program, err := effectiveUID()
 		if err != nil {
@@ -117,8 +118,13 @@ func build(repo string, root images.Root, agnhost string) (v1.Image, error) {
 		if err != nil {
 			return nil, err
 		}
+		crt, key, err := localhost()
+		if err != nil {
+			return nil, err
+		}
 		cfg.Entrypoint, cfg.Cmd = []string{"/agnhost"}, []string{"pause"}
 		layers = append(layers, images.Root{
+			"localhost.crt": {Data: crt, Mode: 0o644}, "localhost.key": {Data: key, Mode: 0o644},
 			"agnhost": {Data: doc, Mode: 0o755}, "agnhost-2": {Link: "agnhost"}, "uploads": {Mode: fs.ModeDir | 0o755},
 			"etc/passwd": {Data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n"), Mode: 0o644},
 			"etc/group":  {Data: []byte("root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"), Mode: 0o644},
@@ -127,6 +133,28 @@ func build(repo string, root images.Root, agnhost string) (v1.Image, error) {
 		return nil, nil
 	}
 	return images.New(cfg, layers...)
+}
+
+// localhost makes the certificate that agnhost serves TLS with.
+func localhost() (crt, key []byte, err error) {
+	dir, err := os.MkdirTemp("", "agnhost-")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	ca, err := pki.LoadOrCreateCA(dir, "ca", "agnhost", time.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	crtFile, keyFile, err := ca.Issue(dir, "localhost", pki.Leaf{CommonName: "localhost", DNSNames: []string{"localhost"}, Server: true}, time.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	if crt, err = os.ReadFile(crtFile); err != nil {
+		return nil, nil, err
+	}
+	key, err = os.ReadFile(keyFile)
+	return crt, key, err
 }
 
 // effectiveUID builds the program of upstream's nonewprivs image.

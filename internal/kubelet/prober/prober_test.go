@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	remote "k8s.io/cri-client/pkg"
 	utilexec "k8s.io/utils/exec"
 
 	"wherry.dev/internal/kubelet/podplan"
@@ -154,7 +155,7 @@ func TestExecAnswers(t *testing.T) {
 		want verdict
 	}{
 		"ok": {nil, success}, "exit": {utilexec.CodeExitError{Err: errors.New("x"), Code: 3}, failure},
-		"timeout": {status.Error(codes.DeadlineExceeded, "x"), failure}, "broken": {errors.New("x"), unknown},
+		"timeout": {status.Error(codes.DeadlineExceeded, "x"), failure}, "client's timeout": {fmt.Errorf("%w: x", remote.ErrCommandTimedOut), failure}, "broken": {errors.New("x"), unknown},
 	} {
 		m := New(execs(func() error { return tc.err }), &noEvents{}, nil, nil)
 		if a := m.exec(t.Context(), &target{}, []string{"x"}, time.Second); a.verdict != tc.want {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	remote "k8s.io/cri-client/pkg"
 	utilexec "k8s.io/utils/exec"
 
 	"wherry.dev/internal/kubelet/podops"
@@ -91,7 +92,7 @@ func (m *Manager) exec(ctx context.Context, t *target, cmd []string, timeout tim
 		return answer{verdict: success, text: text}
 	case errors.As(err, &exit):
 		return answer{verdict: failure, text: text}
-	case status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, remote.ErrCommandTimedOut), status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
 		return answer{verdict: failure, text: fmt.Sprintf("command timed out: %q timed out after %v", cmd, timeout)}
 	default:
 		return answer{err: err}
