@@ -495,10 +495,12 @@ func TestErrorsOfTheRuntimeShow(t *testing.T) {
 			t.Errorf("%+v", s.State.Waiting)
 		}
 		fix("StartContainer")
+		w.until("RunContainerError", func() bool { return waiting(w.status("a", "c")) == "RunContainerError" })
 		w.pass(15 * time.Second)
-		if s := w.status("a", "c"); waiting(s) != "RunContainerError" {
+		if s := w.status("a", "c"); waiting(s) != "CrashLoopBackOff" || s.LastTerminationState.Terminated == nil ||
+			s.LastTerminationState.Terminated.Reason != "StartError" || s.LastTerminationState.Terminated.Message != "StartContainer is broken" {
 			w.dump()
-			t.Errorf("%+v", s.State)
+			t.Errorf("%+v", s)
 		}
 		fix()
 		w.pass(30 * time.Second)

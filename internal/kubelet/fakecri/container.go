@@ -44,6 +44,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, cfg *ru
 		c.behaviour = r.Behave(cfg)
 	}
 	r.containers[c.id] = c
+	r.changedLocked("created", s, c)
 	r.tellLocked(s, c.id, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	r.mu.Unlock()
 	return c.id, r.end("CreateContainer", cfg.Metadata.Name)
@@ -70,6 +71,7 @@ func (r *Runtime) StartContainer(ctx context.Context, id string) error {
 		return err
 	}
 	c.state, c.started = runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now()
+	r.changedLocked("started", c.sandbox, c)
 	if d := c.behaviour.RunFor; d > 0 {
 		c.timer = time.AfterFunc(d, func() {
 			r.mu.Lock()
@@ -92,8 +94,14 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, timeout int64) e
 		r.mu.Unlock()
 		return notFound("container", id)
 	}
-	if c.state == runtimeapi.ContainerState_CONTAINER_CREATED || !c.behaviour.IgnoreTerm && timeout > 0 {
-		r.exitLocked(c, 0, "Completed")
+	switch {
+	case c.state == runtimeapi.ContainerState_CONTAINER_CREATED && r.KeepCreated:
+		r.mu.Unlock()
+		return r.end("StopContainer", id)
+	case c.state == runtimeapi.ContainerState_CONTAINER_CREATED:
+		r.exitLocked(c, 137, "Error")
+	case !c.behaviour.IgnoreTerm && timeout > 0:
+		r.exitLocked(c, c.behaviour.TermCode, "Error")
 	}
 	r.mu.Unlock()
 	t := time.NewTimer(time.Duration(timeout) * time.Second)
@@ -117,7 +125,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
 	defer r.mu.Unlock()
 	if c := r.containers[id]; c != nil {
 		r.exitLocked(c, 137, "Error")
-		delete(r.containers, id)
+		r.dropLocked(c)
 		r.tellLocked(c.sandbox, id, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	}
 	return r.end("RemoveContainer", id)
@@ -131,7 +139,7 @@ func (r *Runtime) ListContainers(ctx context.Context, f *runtimeapi.ContainerFil
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []*runtimeapi.Container
-	for _, c := range r.containers {
+	for _, c := range r.inLocked(nil) {
 		if f.GetId() != "" && f.Id != c.id || f.GetPodSandboxId() != "" && f.PodSandboxId != c.sandbox.id ||
 			f.GetState() != nil && f.State.State != c.state || !selects(f.GetLabelSelector(), c.cfg.Labels) {
 			continue

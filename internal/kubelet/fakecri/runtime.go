@@ -3,6 +3,7 @@ package fakecri
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -20,8 +21,23 @@ type Behaviour struct {
 	ExitCode int32
 	// IgnoreTerm makes it run until it is killed.
 	IgnoreTerm bool
+	// TermCode is the exit code when it obeys the stop signal.
+	TermCode int32
 	// StartErr makes the start fail.
 	StartErr error
+}
+
+// Change is one thing that happened.
+type Change struct {
+	// What happened: created, started, exited or removed; for a sandbox made, stopped
+	// or removed, and ID is empty.
+	What    string
+	UID     string
+	Sandbox string
+	ID      string
+	Name    string
+	Attempt uint32
+	Code    int32
 }
 
 // Runtime is the fake. The zero value of each hook is "no delay, no error, runs
@@ -41,6 +57,12 @@ type Runtime struct {
 	Exec func(id string, cmd []string) (stdout []byte, code int, err error)
 	// NotReady is the reason why the network is not ready; empty when it is.
 	NotReady string
+	// KeepCreated: StopContainer leaves a container that was never started as it is,
+	// as containerd's does.
+	KeepCreated bool
+	// OnChange is told all that happens to sandboxes and containers, in order. It must
+	// neither block nor call the runtime.
+	OnChange func(Change)
 
 	mu         sync.Mutex
 	next       int
@@ -161,6 +183,21 @@ func (r *Runtime) KillSandbox(id string) {
 	}
 }
 
+// Drop removes a container from outside, without a word.
+func (r *Runtime) Drop(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.containers[id]; c != nil {
+		r.exitLocked(c, 137, "Error")
+		r.dropLocked(c)
+	}
+}
+
+func (r *Runtime) dropLocked(c *container) {
+	delete(r.containers, c.id)
+	r.changedLocked("removed", c.sandbox, c)
+}
+
 // SandboxIDs lists the sandboxes of a pod.
 func (r *Runtime) SandboxIDs(uid string) []string {
 	r.mu.Lock()
@@ -230,19 +267,41 @@ func (r *Runtime) exitLocked(c *container, code int32, reason string) {
 	}
 	c.state, c.finished, c.code, c.reason = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now(), code, reason
 	close(c.exited)
+	r.changedLocked("exited", c.sandbox, c)
 	r.tellLocked(c.sandbox, c.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
 func (r *Runtime) stopSandboxLocked(s *sandbox) {
-	for _, c := range r.containers {
-		if c.sandbox == s {
-			r.exitLocked(c, 137, "Error")
-		}
+	for _, c := range r.inLocked(s) {
+		r.exitLocked(c, 137, "Error")
 	}
 	if s.ready {
 		s.ready = false
+		r.changedLocked("stopped", s, nil)
 		r.tellLocked(s, s.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
+}
+
+// inLocked returns the containers of a sandbox, or of all, in the order of their IDs.
+func (r *Runtime) inLocked(s *sandbox) []*container {
+	var out []*container
+	for _, id := range slices.Sorted(maps.Keys(r.containers)) {
+		if c := r.containers[id]; s == nil || c.sandbox == s {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (r *Runtime) changedLocked(what string, s *sandbox, c *container) {
+	if r.OnChange == nil {
+		return
+	}
+	ch := Change{What: what, UID: s.cfg.Metadata.Uid, Sandbox: s.id, Attempt: s.cfg.Metadata.Attempt}
+	if c != nil {
+		ch.ID, ch.Name, ch.Attempt, ch.Code = c.id, c.cfg.Metadata.Name, c.cfg.Metadata.Attempt, c.code
+	}
+	r.OnChange(ch)
 }
 
 // tellLocked sends an event to whoever listens; one that cannot take it loses it.

@@ -3,6 +3,8 @@ package fakecri
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -33,6 +35,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxC
 		s.ip = fmt.Sprintf("10.88.%d.%d", r.next/250, r.next%250+2)
 	}
 	r.sandboxes[s.id] = s
+	r.changedLocked("made", s, nil)
 	r.tellLocked(s, s.id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	r.mu.Unlock()
 	return s.id, r.end("RunPodSandbox", cfg.Metadata.Name)
@@ -63,12 +66,11 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, id string) error {
 		return nil
 	}
 	r.stopSandboxLocked(s)
-	for cid, c := range r.containers {
-		if c.sandbox == s {
-			delete(r.containers, cid)
-		}
+	for _, c := range r.inLocked(s) {
+		r.dropLocked(c)
 	}
 	delete(r.sandboxes, id)
+	r.changedLocked("removed", s, nil)
 	r.tellLocked(s, id, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	return r.end("RemovePodSandbox", id)
 }
@@ -89,10 +91,8 @@ func (r *Runtime) PodSandboxStatus(ctx context.Context, id string, _ bool) (*run
 		return resp, nil
 	}
 	resp.Timestamp = time.Now().UnixNano()
-	for _, c := range r.containers {
-		if c.sandbox == s {
-			resp.ContainersStatuses = append(resp.ContainersStatuses, c.status())
-		}
+	for _, c := range r.inLocked(s) {
+		resp.ContainersStatuses = append(resp.ContainersStatuses, c.status())
 	}
 	return resp, nil
 }
@@ -105,7 +105,8 @@ func (r *Runtime) ListPodSandbox(ctx context.Context, f *runtimeapi.PodSandboxFi
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []*runtimeapi.PodSandbox
-	for _, s := range r.sandboxes {
+	for _, id := range slices.Sorted(maps.Keys(r.sandboxes)) {
+		s := r.sandboxes[id]
 		st := s.status()
 		if f.GetId() != "" && f.Id != s.id || !selects(f.GetLabelSelector(), s.cfg.Labels) {
 			continue

@@ -48,7 +48,8 @@ func retryAfter(k Kind, count int) time.Duration {
 // crashWait is how long the container waits after its last end, and nextWait what
 // the start that follows adds for the one after it.
 func crashWait(h History, dead *Container, limit time.Duration) time.Duration {
-	if h.Wait == 0 || ranLong(dead) {
+	decided := h.Attempt > dead.Attempt // the start after dead has had its wait
+	if h.Wait == 0 || decided || ranLong(dead) {
 		return 0
 	}
 	return min(h.Wait, limit)

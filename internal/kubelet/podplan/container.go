@@ -26,7 +26,7 @@ func (p *planner) advance(c *v1.Container, sandboxReady bool) {
 	}
 	if len(live) > 1 {
 		for _, o := range live[1:] {
-			p.stop(o, "Duplicate", "Stopping container "+c.Name)
+			p.halt(o, "Duplicate", "Stopping container "+c.Name)
 		}
 		return
 	}
@@ -117,6 +117,15 @@ func (p *planner) replace(o *Container) {
 // replaced tells whether a new instance follows a dead one whatever the policy says.
 func (v *view) replaced(name string, dead *Container) bool {
 	return dead != nil && v.in.Record.history(name).Replace == dead.Attempt+1
+}
+
+// halt ends an instance, whether it runs or not.
+func (p *planner) halt(o *Container, reason, message string) {
+	if o.State == Created {
+		p.drop(o)
+		return
+	}
+	p.stop(o, reason, message)
 }
 
 // stop ends one instance within its grace period, counted from when the stop began.
@@ -277,16 +286,40 @@ func (p *planner) imageReady(c *v1.Container, op Op, image string) bool {
 	return false
 }
 
-// remove takes a dead instance away, its final state recorded first when no newer
-// instance stands for it.
+// remove takes a dead instance away, its final state recorded first.
 func (p *planner) remove(o *Container) {
-	if p.byName[o.Name][0] == o {
-		h := p.plan.Record.history(o.Name)
-		last := *o
-		h.Last, h.Attempt = &last, max(h.Attempt, o.Attempt)
-		if last.State != Exited {
-			last.State, last.Reason, last.ExitCode = Exited, ReasonStartError, 128
-		}
+	p.noteLast(o)
+	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID})
+}
+
+// noteLast records the final state of an instance that is to be removed, unless a
+// newer one stands for it.
+func (p *planner) noteLast(o *Container) {
+	if p.byName[o.Name][0] != o {
+		return
+	}
+	h := p.plan.Record.history(o.Name)
+	if h.Last != nil && (h.Last.ID == o.ID || h.Last.Attempt > o.Attempt) {
+		return
+	}
+	last := *o
+	h.Last, h.Attempt = &last, max(h.Attempt, o.Attempt)
+	if last.State != Exited {
+		last.State, last.Reason, last.ExitCode, last.Finished = Exited, ReasonStartError, 128, p.now
+		last.Message = p.in.Failures[ContainerKey(o.Name)].Message
+	}
+	p.plan.Record.setHistory(o.Name, h)
+}
+
+// drop takes away an instance that was never started: there is nothing to stop, and
+// runtimes differ in what a stop does to it. Only its number is remembered.
+func (p *planner) drop(o *Container) {
+	if p.busy(o.Name) {
+		p.wait("container %s: waits for its start to be given up", o.Name)
+		return
+	}
+	if h := p.plan.Record.history(o.Name); h.Attempt < o.Attempt {
+		h.Attempt = o.Attempt
 		p.plan.Record.setHistory(o.Name, h)
 	}
 	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID})

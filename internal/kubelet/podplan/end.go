@@ -24,37 +24,46 @@ func (p *planner) ending() (Ending, bool) {
 	case v != nil && !v.Admitted:
 		return Ending{Since: p.now, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}, true
 	case IsTerminal(in.Reported.Phase):
-		return Ending{Since: p.now, Reason: in.Reported.Reason, Message: in.Reported.Message}, true
+		return Ending{Since: p.now, Phase: in.Reported.Phase, Reason: in.Reported.Reason, Message: in.Reported.Message}, true
 	}
 	if at, ok := p.deadline(); ok && !at.After(p.now) {
 		return Ending{Since: p.now, Reason: ReasonDeadlineExceeded, Message: messageDeadline}, true
 	}
-	if in.Record.Verdict != nil && p.completed() {
-		return Ending{Since: p.now}, true
+	if in.Record.Verdict != nil {
+		if phase := p.completed(); phase != "" {
+			return Ending{Since: p.now, Phase: phase}, true
+		}
 	}
 	return Ending{}, false
 }
 
-// completed tells whether no container will ever be started again: all app
-// containers have ended for good, or initialisation failed for good.
-func (p *planner) completed() bool {
+// completed returns the phase of a pod none of whose containers will ever be started
+// again: all app containers have ended for good, or initialisation failed for good.
+func (p *planner) completed() v1.PodPhase {
 	pod := p.in.Pod
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		last := p.last(c.Name)
 		if last != nil && !last.Live() && last.ExitCode != 0 && !IsSidecar(c) && !p.busy(c.Name) &&
 			!Restarts(pod, c, last.ExitCode) && !p.initialised() {
-			return true
+			return v1.PodFailed
 		}
 	}
+	phase := v1.PodSucceeded
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		last := p.last(c.Name)
 		if last == nil || last.Live() || p.busy(c.Name) || !p.done(c, last) {
-			return false
+			return ""
+		}
+		if last.ExitCode != 0 {
+			phase = v1.PodFailed
 		}
 	}
-	return len(pod.Spec.Containers) > 0
+	if len(pod.Spec.Containers) == 0 {
+		return ""
+	}
+	return phase
 }
 
 // busy tells whether a new instance of the container is being made.
@@ -136,6 +145,10 @@ func (p *planner) stopAll(e Ending) {
 		if !c.Live() {
 			continue
 		}
+		if c.State == Created {
+			p.drop(c)
+			continue
+		}
 		if spec := FindContainer(p.in.Pod, c.Name); spec != nil && isInit(p.in.Pod, c.Name) && IsSidecar(spec) {
 			sidecars = append(sidecars, c)
 			continue
@@ -194,6 +207,16 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
+// noteAll records the final states of the containers that go with a sandbox: their
+// status may not have reached the API server yet.
+func (p *planner) noteAll(sandbox string) {
+	for i := range p.in.Containers {
+		if c := &p.in.Containers[i]; c.SandboxID == sandbox {
+			p.noteLast(c)
+		}
+	}
+}
+
 // endSandboxes stops, or for a pod that is to be gone removes, every sandbox, and
 // tells whether anything is left.
 func (p *planner) endSandboxes(gone bool) bool {
@@ -203,6 +226,7 @@ func (p *planner) endSandboxes(gone bool) bool {
 		switch {
 		case gone:
 			left = true
+			p.noteAll(s.ID)
 			p.try(Op{Kind: RemoveSandbox, ID: s.ID})
 		case s.Ready:
 			left = true

@@ -193,7 +193,7 @@ func (p *planner) bringSandbox() bool {
 	for i := range p.in.Containers {
 		if c := &p.in.Containers[i]; c.Live() && !p.here(c) {
 			clear = false
-			p.stop(c, "SandboxChanged", "Stopping container "+c.Name)
+			p.halt(c, "SandboxChanged", "Stopping container "+c.Name)
 		}
 	}
 	for i := range p.in.Sandboxes {

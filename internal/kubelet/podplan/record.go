@@ -44,6 +44,8 @@ type Ending struct {
 	// pod that was deleted or has completed.
 	Reason  string `json:",omitempty"`
 	Message string `json:",omitempty"`
+	// Phase that a pod ended with by itself; empty for one that was made to end.
+	Phase v1.PodPhase `json:",omitempty"`
 	// Grace overrides the pod's grace period.
 	Grace *int64 `json:",omitempty"`
 	// Disruption, when set, is the reason of the condition DisruptionTarget.

@@ -114,6 +114,9 @@ func (r *reporter) settlePhase(st *v1.PodStatus, gone bool) {
 		if r.anyAppRan() || r.initialised() {
 			r.closeContainers(st)
 		}
+	case r.rest && !IsTerminal(phase) && r.ending != nil && r.ending.Phase != "":
+		phase = r.ending.Phase // what told of it is gone by now
+		r.closeContainers(st)
 	case r.rest && gone && !IsTerminal(phase):
 		phase = v1.PodFailed
 		r.closeContainers(st)

@@ -38,16 +38,18 @@ func newView(in *Input) *view {
 	return v
 }
 
-// last returns the newest instance of a container, or, when the runtime has none,
-// what the record or the reported status tell of one that ran before.
+// last returns the newest instance of a container: one that the runtime has, one that
+// was removed and is in the record, or what the reported status tells of one that ran
+// before.
 func (v *view) last(name string) *Container {
-	if list := v.byName[name]; len(list) > 0 {
-		return list[0]
-	}
-	if h := v.in.Record.history(name); h.Last != nil {
+	list := v.byName[name]
+	if h := v.in.Record.history(name); h.Last != nil && (len(list) == 0 || h.Last.Attempt > list[0].Attempt) {
 		lost := *h.Last
 		lost.Lost = true
 		return &lost
+	}
+	if len(list) > 0 {
+		return list[0]
 	}
 	return v.lost(name)
 }

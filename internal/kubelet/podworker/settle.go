@@ -73,7 +73,7 @@ func (w *Worker) failed(f *flight, res Result) {
 	op := f.Op
 	key := op.Key()
 	old := w.failures[key]
-	if op.Backoff && res.Reason == podplan.ReasonImagePullBackOff {
+	if op.Backoff { // a look says nothing new of the pull that failed
 		old.LookedAt = time.Now().Round(0)
 		w.failures[key] = old
 		return

@@ -302,9 +302,9 @@ func (w *Worker) run(ctx context.Context) {
 	if !since.IsZero() {
 		trace.Record(ctx, string(w.uid), "kubelet: see pod", since, time.Now())
 	}
-	for {
+	for ctx.Err() == nil { // a wake may have come with the end
 		next, done := w.step(ctx)
-		if done || ctx.Err() != nil {
+		if done {
 			return
 		}
 		if next > 0 {

@@ -5,8 +5,8 @@ package prober
 
 import (
 	"context"
+	"hash/fnv"
 	"maps"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -160,7 +160,7 @@ func (m *Manager) Remove(uid types.UID) {
 // loop probes until the context ends or the probe has given its last answer.
 func (m *Manager) loop(ctx context.Context, t *target, kind string, p *v1.Probe) {
 	period := seconds(p.PeriodSeconds, 10)
-	timer := time.NewTimer(firstDelay(t.since, seconds(p.InitialDelaySeconds, 0), period, time.Now()))
+	timer := time.NewTimer(firstDelay(t, kind, seconds(p.InitialDelaySeconds, 0), period, time.Now()))
 	defer timer.Stop()
 	tally := tally{success: max(int(p.SuccessThreshold), 1), failure: max(int(p.FailureThreshold), 1)}
 	if p.FailureThreshold == 0 {
@@ -187,16 +187,18 @@ func (m *Manager) loop(ctx context.Context, t *target, kind string, p *v1.Probe)
 
 // firstDelay is how long to wait for the first probe. Containers that have long
 // been running, after a restart of the kubelet, are spread over a part of the
-// period instead of being probed all at once.
-func firstDelay(since time.Time, initial, period time.Duration, now time.Time) time.Duration {
-	if since.IsZero() {
+// period, by their IDs, instead of being probed all at once.
+func firstDelay(t *target, kind string, initial, period time.Duration, now time.Time) time.Duration {
+	if t.since.IsZero() {
 		return initial
 	}
-	due := since.Add(initial).Sub(now)
+	due := t.since.Add(initial).Sub(now)
 	if due >= -period {
 		return max(due, 0)
 	}
-	return rand.N(min(period, time.Second) + 1)
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(t.id + kind))
+	return time.Duration(h.Sum64() % uint64(min(period, time.Second)+1))
 }
 
 func seconds(n int32, otherwise int32) time.Duration {

@@ -6,6 +6,7 @@
 package status
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -51,7 +52,10 @@ type slot struct {
 	// pod, of its mirror. Empty while there is none.
 	apiUID types.UID
 	want   v1.PodStatus
-	since  time.Time
+	// wire is want in protobuf: comparing that is many times cheaper, and workers put
+	// what they put before at every look.
+	wire  []byte
+	since time.Time
 	// base is what the server has.
 	base    v1.PodStatus
 	dirty   bool
@@ -102,6 +106,10 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 	if m.client == nil {
 		return nil
 	}
+	wire, err := st.Marshal()
+	if err != nil {
+		wire = nil // then it is sent, and the API server has its say
+	}
 	s := m.slots[pod.UID]
 	if s == nil {
 		s = &slot{namespace: pod.Namespace, name: pod.Name}
@@ -109,10 +117,10 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 			s.apiUID, s.base = pod.UID, *pod.Status.DeepCopy()
 		}
 		m.slots[pod.UID] = s
-	} else if equality.Semantic.DeepEqual(s.want, st) && s.later == nil {
+	} else if wire != nil && bytes.Equal(s.wire, wire) && s.later == nil {
 		return nil
 	}
-	s.want = *st.DeepCopy()
+	s.want, s.wire = *st.DeepCopy(), wire
 	return s
 }
 

@@ -1,0 +1,266 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// What happened.
+type What string
+
+// The kinds of events of a life.
+const (
+	PodSet          What = "pod"               // the desired state is another
+	PodAsked        What = "asked to go"       // deleted, or its object is gone
+	KubeletUp       What = "kubelet starts"    //
+	KubeletDown     What = "kubelet is gone"   //
+	FaultsEnd       What = "faults end"        //
+	SandboxMade     What = "sandbox made"      //
+	SandboxStopped  What = "sandbox stopped"   //
+	SandboxRemoved  What = "sandbox removed"   //
+	Created         What = "created"           // a container, in the runtime
+	Started         What = "started"           //
+	Exited          What = "exited"            //
+	Removed         What = "removed"           //
+	RemovedByOthers What = "removed by others" // the next removal is nobody's fault
+	StartupPassed   What = "startup probe passed"
+	OpBegins        What = "op begins"
+	OpEnds          What = "op ends"
+	StatusPut       What = "status put"     // by the worker
+	StatusWritten   What = "status written" // at the API server
+	Stepped         What = "step"           // of the worker
+	ObjectGone      What = "object gone"    // from the API server
+	Note            What = "note"
+)
+
+// Event is one thing that happened in a life.
+type Event struct {
+	At      time.Duration
+	What    What
+	Name    string // of a container
+	ID      string // of a container
+	Sandbox string
+	Attempt uint32
+	Code    int32
+	Op      podplan.Op
+	// Ending: the pod's record says that it ends.
+	Ending bool
+	Status *v1.PodStatus
+	Pod    *v1.Pod
+	Text   string
+}
+
+func (e Event) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%13s  %s", e.At, e.What)
+	if e.Name != "" {
+		fmt.Fprintf(&b, " %s/%d", e.Name, e.Attempt)
+	}
+	if e.ID != "" {
+		b.WriteString(" " + e.ID)
+	}
+	if e.Sandbox != "" {
+		b.WriteString(" in " + e.Sandbox)
+	}
+	if e.What == Exited {
+		fmt.Fprintf(&b, " with %d", e.Code)
+	}
+	if e.Op.Kind != "" {
+		fmt.Fprintf(&b, " %s", opText(e.Op))
+	}
+	if e.Status != nil {
+		b.WriteString(" " + statusText(e.Status))
+	}
+	if e.Pod != nil {
+		b.WriteString(" " + podText(e.Pod))
+	}
+	if e.Text != "" {
+		b.WriteString(" " + e.Text)
+	}
+	return b.String()
+}
+
+func opText(op podplan.Op) string {
+	out := string(op.Kind)
+	for _, s := range []string{op.Name, op.ID} {
+		if s != "" {
+			out += " " + s
+		}
+	}
+	if op.Attempt > 0 {
+		out += fmt.Sprintf(" attempt %d", op.Attempt)
+	}
+	if op.Backoff {
+		out += " (look only)"
+	}
+	if !op.Deadline.IsZero() {
+		out += fmt.Sprintf(" by %v", op.Deadline.Sub(dawn))
+	}
+	return out
+}
+
+// dawn is when the clock of a synctest bubble starts.
+var dawn = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func statusText(st *v1.PodStatus) string {
+	out := string(st.Phase)
+	if st.Reason != "" {
+		out += "(" + st.Reason + ")"
+	}
+	for _, c := range st.Conditions {
+		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
+			out += " Ready"
+		}
+	}
+	for _, c := range statuses(st) {
+		out += fmt.Sprintf(" %s=%s", c.Name, stateText(&c))
+	}
+	return fmt.Sprintf("%s gen %d", out, st.ObservedGeneration)
+}
+
+func stateText(c *v1.ContainerStatus) string {
+	out := ""
+	switch {
+	case c.State.Running != nil:
+		out = "running"
+		if c.Ready {
+			out = "ready"
+		}
+	case c.State.Waiting != nil:
+		out = c.State.Waiting.Reason
+	case c.State.Terminated != nil:
+		out = fmt.Sprintf("%s:%d", c.State.Terminated.Reason, c.State.Terminated.ExitCode)
+	}
+	return fmt.Sprintf("%s(%d)", out, c.RestartCount)
+}
+
+func podText(p *v1.Pod) string {
+	out := fmt.Sprintf("gen %d, restartPolicy %s, grace %d;", p.Generation, p.Spec.RestartPolicy, *p.Spec.TerminationGracePeriodSeconds)
+	list := func(kind string, cs []v1.Container) {
+		for i := range cs {
+			c := &cs[i]
+			out += fmt.Sprintf(" %s %s(%s", kind, c.Name, c.Image)
+			if c.RestartPolicy != nil {
+				out += " " + string(*c.RestartPolicy)
+			}
+			out += strings.Join(append([]string{""}, traits(c)...), " ") + ")"
+		}
+	}
+	list("init", p.Spec.InitContainers)
+	list("app", p.Spec.Containers)
+	for i := range p.Spec.EphemeralContainers {
+		out += " ephemeral " + p.Spec.EphemeralContainers[i].Name
+	}
+	if d := p.Spec.ActiveDeadlineSeconds; d != nil {
+		out += fmt.Sprintf(" deadline %ds", *d)
+	}
+	if p.DeletionTimestamp != nil {
+		out += fmt.Sprintf(", deleted with grace %d", *p.DeletionGracePeriodSeconds)
+	}
+	return out
+}
+
+// traits names what a container has.
+func traits(c *v1.Container) []string {
+	out := c.Command
+	for _, p := range []struct {
+		name  string
+		probe *v1.Probe
+	}{{"startup", c.StartupProbe}, {"liveness", c.LivenessProbe}, {"readiness", c.ReadinessProbe}} {
+		if p.probe != nil {
+			out = append(out[:len(out):len(out)], p.name+"="+p.probe.Exec.Command[1])
+		}
+	}
+	if l := c.Lifecycle; l != nil && l.PostStart != nil {
+		out = append(out[:len(out):len(out)], "postStart")
+	}
+	if l := c.Lifecycle; l != nil && l.PreStop != nil {
+		out = append(out[:len(out):len(out)], "preStop")
+	}
+	return out
+}
+
+// statuses returns the statuses of all containers.
+func statuses(st *v1.PodStatus) []v1.ContainerStatus {
+	var out []v1.ContainerStatus
+	for _, list := range [][]v1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		out = append(out, list...)
+	}
+	return out
+}
+
+// history takes events down and has each checked.
+type history struct {
+	broken chan struct{} // closed at the first violation
+
+	mu      sync.Mutex
+	events  []Event
+	checker *Checker
+	err     error
+	put     string // the newest status that the worker put
+}
+
+func newHistory() *history {
+	return &history{broken: make(chan struct{}), checker: NewChecker()}
+}
+
+func (h *history) add(e Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e.At = time.Since(dawn)
+	if e.What != Stepped && !h.stale(e) {
+		h.events = append(h.events, e)
+	}
+	if h.err != nil {
+		return
+	}
+	if err := h.checker.Check(e); err != nil {
+		h.failLocked(err)
+	}
+}
+
+// stale tells whether a status was put before, as it is.
+func (h *history) stale(e Event) bool {
+	if e.What != StatusPut {
+		return false
+	}
+	old := h.put
+	h.put = statusText(e.Status)
+	return old == h.put
+}
+
+func (h *history) fail(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err == nil {
+		h.failLocked(err)
+	}
+}
+
+func (h *history) failLocked(err error) {
+	h.err = err
+	h.events = append(h.events, Event{At: time.Since(dawn), What: "VIOLATION", Text: err.Error()})
+	close(h.broken)
+}
+
+func (h *history) lines() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := make([]string, 0, len(h.events))
+	for _, e := range h.events {
+		out = append(out, e.String())
+	}
+	return out
+}
+
+func (h *history) failure() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}

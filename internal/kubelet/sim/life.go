@@ -1,0 +1,476 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// life is the life of one pod, and the world around it.
+type life struct {
+	t    *testing.T
+	r    *rand.Rand // of the goroutine that plays
+	dice *dice
+	hist *history
+	rt   *fakecri.Runtime
+	api  *apiServer
+	dir  string
+	uid  types.UID
+
+	cgroups *cgroups
+	// static pods come from a manifest, which is nil when it was removed.
+	static   bool
+	manifest atomic.Pointer[v1.Pod]
+	refused  bool
+	real     bool        // the status is written by the real manager, not by a courier
+	quiet    atomic.Bool // the faults have ended
+	current  atomic.Pointer[node]
+	started  int
+	killed   chan struct{}
+}
+
+// Outcome of a life.
+type Outcome struct {
+	Seed    uint64
+	History []string
+	// Err is what was violated, nil when all was well.
+	Err error
+}
+
+// Play plays the life of a seed, with files in dir, which must be empty.
+func Play(t *testing.T, seed uint64, dir string) Outcome {
+	out := Outcome{Seed: seed}
+	synctest.Test(t, func(t *testing.T) {
+		l := newLife(t, seed, dir)
+		l.play()
+		out.Err, out.History = l.hist.failure(), l.hist.lines()
+	})
+	if err := os.RemoveAll(dir); err != nil && out.Err == nil {
+		out.Err = err
+	}
+	return out
+}
+
+func newLife(t *testing.T, seed uint64, dir string) *life {
+	l := &life{
+		t: t, r: rand.New(rand.NewPCG(seed, 7)), dice: newDice(seed), hist: newHistory(), dir: dir,
+		rt: fakecri.New(imagePresent), killed: make(chan struct{}, 1),
+	}
+	l.cgroups = &cgroups{l: l, m: map[string]bool{}}
+	l.rt.Publish(imageOther)
+	pod := RandomPod(l.r, "p")
+	l.uid = pod.UID
+	l.static = l.chance(0.12)
+	l.refused = l.chance(0.03)
+	l.real = l.chance(0.1)
+	l.rt.KeepCreated = l.chance(0.5)
+	l.rt.NoEvents = l.chance(0.2)
+	l.rt.Behave = func(cfg *runtimeapi.ContainerConfig) fakecri.Behaviour {
+		return behave(l.dice, l.faulty(), cfg.Metadata.Name, cfg.Metadata.Attempt, cfg.Command[0])
+	}
+	l.rt.OnChange = l.changed
+	l.api = &apiServer{hist: l.hist, changed: l.watch}
+	if l.static {
+		pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+		pod.Spec.ReadinessGates = nil
+		l.manifest.Store(pod)
+	} else {
+		l.api.pod = pod
+	}
+	l.hist.add(Event{What: PodSet, Pod: pod})
+	return l
+}
+
+func (l *life) chance(p float64) bool { return l.r.Float64() < p }
+
+// upTo returns a duration, to the nanosecond.
+func (l *life) upTo(d time.Duration) time.Duration { return time.Duration(l.r.Int64N(int64(d))) + 1 }
+
+func (l *life) faulty() bool { return !l.quiet.Load() }
+
+func (l *life) admit(pod *v1.Pod) podplan.Verdict {
+	if l.refused {
+		return podplan.Verdict{Reason: "OutOfcpu", Message: "there is none left"}
+	}
+	return podplan.Admit(podplan.AdmitInput{Pod: pod, Node: &v1.Node{}})
+}
+
+// want returns the pod as its source has it; nil when it has none.
+func (l *life) want() (pod, last *v1.Pod) {
+	if l.static {
+		return l.manifest.Load(), nil
+	}
+	return l.api.get()
+}
+
+// ConfigMap is what the pod's volume shows. It is not there at first.
+func (l *life) ConfigMap(string, string) (*v1.ConfigMap, error) {
+	if l.faulty() && l.dice.chance(0.2, "configmap") {
+		return nil, errors.New(`configmap "cm" not found`)
+	}
+	return &v1.ConfigMap{Data: map[string]string{"key": "value"}}, nil
+}
+
+// Secret is never there.
+func (l *life) Secret(_, name string) (*v1.Secret, error) {
+	return nil, fmt.Errorf("secret %q not found", name)
+}
+
+// changed is told what happens in the runtime. The kubelet gets an event: later,
+// twice, or not at all.
+func (l *life) changed(c fakecri.Change) {
+	e := Event{ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
+	switch {
+	case c.ID != "":
+		e.What = What(c.What)
+	default:
+		e.What = What("sandbox " + c.What)
+	}
+	l.hist.add(e)
+	if l.faulty() && l.dice.chance(0.1, "event lost") {
+		return
+	}
+	late := 20 * time.Millisecond
+	if l.rt.NoEvents {
+		late = time.Second // the kubelet looks for itself
+	}
+	for i := range 2 {
+		time.AfterFunc(l.dice.upTo(late, "event"), func() {
+			if n := l.current.Load(); n != nil {
+				n.table.Wake(l.uid)
+			}
+		})
+		if i == 0 && !l.dice.chance(0.05, "event twice") {
+			break
+		}
+	}
+}
+
+// watch tells the kubelet, a little later, that its sources have something new.
+func (l *life) watch() {
+	most := 50 * time.Millisecond
+	if l.faulty() && l.dice.chance(0.05, "watch is late") {
+		most = 30 * time.Second
+	}
+	time.AfterFunc(l.dice.upTo(most, "watch"), func() {
+		if n := l.current.Load(); n != nil {
+			n.deliver()
+		}
+	})
+}
+
+// play plays the life from its first to its last day.
+//
+//  1. For a while everything goes wrong that can, and the user changes his mind.
+//  2. The faults end. If the pod is still wanted, it comes to rest where it should be,
+//     and stays there when the kubelet is restarted.
+//  3. It is deleted. When it is gone, nothing is left.
+func (l *life) play() {
+	defer func() {
+		if n := l.current.Load(); n != nil {
+			n.stop()
+		}
+	}()
+	l.up()
+	end := l.upTo(10 * time.Minute)
+	for time.Since(dawn) < end && l.pass(l.upTo(end/6)) {
+		l.mishap()
+	}
+	l.calm()
+	if !l.gone() && !l.asked() && l.pass(12*time.Minute) {
+		l.atRest()
+	}
+	if !l.gone() && !l.asked() {
+		l.remove()
+	}
+	for range 40 {
+		if l.gone() && l.empty() == nil || !l.pass(15*time.Second) {
+			break
+		}
+	}
+	if err := l.empty(); err != nil {
+		l.hist.fail(err)
+	} else if !l.gone() {
+		l.hist.fail(errors.New("the pod was asked to go and is not gone"))
+	}
+}
+
+// up starts a kubelet.
+func (l *life) up() {
+	l.started++
+	n, err := startNode(l, l.started)
+	if err != nil {
+		l.hist.fail(err)
+		return
+	}
+	l.current.Store(n)
+}
+
+// down waits until a kubelet that was killed, or that is to be stopped, is no more.
+func (l *life) down() {
+	began := time.Now()
+	l.current.Swap(nil).stop()
+	time.Sleep(time.Second - time.Since(began)) // however long its end took
+	select { // it may have been killed a moment before it was stopped
+	case <-l.killed:
+	default:
+	}
+}
+
+// pass lets time pass, and brings kubelets that were killed up again. It tells
+// whether all is still well.
+func (l *life) pass(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			return l.hist.failure() == nil
+		case <-l.hist.broken:
+			return false
+		case <-l.killed:
+			l.down()
+			if l.chance(0.5) {
+				time.Sleep(l.upTo(10 * time.Second))
+			}
+			l.up()
+		}
+	}
+}
+
+// calm ends the faults.
+func (l *life) calm() {
+	l.quiet.Store(true)
+	l.hist.add(Event{What: FaultsEnd})
+	// A kill on the very last day.
+	select {
+	case <-l.killed:
+		l.down()
+		l.up()
+	default:
+	}
+	if l.current.Load() == nil {
+		l.up()
+	}
+}
+
+func (l *life) asked() bool {
+	pod, _ := l.want()
+	return pod == nil || pod.DeletionTimestamp != nil
+}
+
+// gone tells whether the sources and the kubelet know nothing of the pod any more.
+func (l *life) gone() bool {
+	if pod, _ := l.want(); pod != nil {
+		return false
+	}
+	n := l.current.Load()
+	if n == nil {
+		return false
+	}
+	_, known := n.table.Get(l.uid)
+	return !known
+}
+
+// empty says what is left of the pod.
+func (l *life) empty() error {
+	if n := l.rt.Sandboxes() + l.rt.Containers(); n > 0 {
+		return fmt.Errorf("%d sandboxes and containers are left", n)
+	}
+	if n := l.cgroups.left(); n > 0 {
+		return fmt.Errorf("%d cgroups are left", n)
+	}
+	for _, dir := range []string{"records", "kubelet/pods", "logs"} {
+		entries, err := os.ReadDir(l.dir + "/" + dir)
+		if err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		if len(entries) > 0 {
+			return fmt.Errorf("%s holds %s still", dir, entries[0].Name())
+		}
+	}
+	return nil
+}
+
+// mishap is one thing that happens from outside.
+func (l *life) mishap() {
+	for range 1 + l.r.IntN(2) {
+		if !l.pass(l.upTo(10 * time.Millisecond)) {
+			return
+		}
+		deeds := []func(){l.killContainer, l.killSandbox, l.dropContainer, l.restartKubelet, l.objectChanges, l.evict}
+		if !l.static {
+			deeds = append(deeds, l.changeImage, l.changeLabels, l.addEphemeral, l.remove, l.gate, l.resize, l.shortenDeadline)
+		} else if l.chance(0.2) {
+			deeds = append(deeds, l.remove)
+		}
+		deeds[l.r.IntN(len(deeds))]()
+	}
+}
+
+func (l *life) note(format string, args ...any) {
+	l.hist.add(Event{What: Note, Text: fmt.Sprintf(format, args...)})
+}
+
+func (l *life) anyContainer() string {
+	ids := l.rt.Live(string(l.uid), "")
+	if len(ids) == 0 {
+		return ""
+	}
+	return ids[l.r.IntN(len(ids))]
+}
+
+func (l *life) killContainer() {
+	if id := l.anyContainer(); id != "" {
+		l.note("%s is killed from outside", id)
+		l.rt.Kill(id, 9)
+	}
+}
+
+func (l *life) killSandbox() {
+	if ids := l.rt.SandboxIDs(string(l.uid)); len(ids) > 0 {
+		id := ids[l.r.IntN(len(ids))]
+		l.note("%s dies", id)
+		l.rt.KillSandbox(id)
+	}
+}
+
+func (l *life) dropContainer() {
+	if id := l.anyContainer(); id != "" && l.chance(0.3) {
+		l.hist.add(Event{What: RemovedByOthers, ID: id})
+		l.rt.Drop(id)
+	}
+}
+
+func (l *life) restartKubelet() {
+	n := l.current.Load()
+	if l.chance(0.5) {
+		n.kill("from outside")
+		return
+	}
+	l.down()
+	l.up()
+}
+
+func (l *life) objectChanges() {
+	if n := l.current.Load(); n != nil {
+		l.note("an object changes")
+		n.table.ObjectChanged(l.uid)
+	}
+}
+
+func (l *life) evict() {
+	if n := l.current.Load(); n != nil && l.chance(0.1) {
+		l.note("the node evicts the pod")
+		n.table.Evict(l.uid, podplan.Ending{Since: time.Now(), Reason: "Evicted", Message: "low on memory", Disruption: v1.PodReasonTerminationByKubelet})
+	}
+}
+
+// change changes the pod's spec.
+func (l *life) change(f func(*v1.Pod)) {
+	l.api.update(func(p *v1.Pod) {
+		f(p)
+		p.Generation++
+		l.hist.add(Event{What: PodSet, Pod: p})
+	})
+}
+
+func (l *life) changeImage() {
+	i := l.r.Int()
+	l.change(func(p *v1.Pod) {
+		c := &p.Spec.Containers[i%len(p.Spec.Containers)]
+		if c.Image == imagePresent {
+			c.Image = imageOther
+		} else {
+			c.Image = imagePresent
+		}
+	})
+}
+
+func (l *life) changeLabels() {
+	l.api.update(func(p *v1.Pod) {
+		p.Labels = map[string]string{"changed": fmt.Sprint(time.Since(dawn).Nanoseconds())}
+	})
+}
+
+func (l *life) addEphemeral() {
+	nature := pick(l.r, daemon, job, crasher)
+	l.change(func(p *v1.Pod) {
+		p.Spec.EphemeralContainers = append(slices.Clone(p.Spec.EphemeralContainers), v1.EphemeralContainer{
+			EphemeralContainerCommon: v1.EphemeralContainerCommon{
+				Name: fmt.Sprintf("e%d", len(p.Spec.EphemeralContainers)), Image: imagePresent, Command: []string{nature},
+				TerminationMessagePath: "/dev/termination-log",
+			},
+		})
+	})
+}
+
+func (l *life) gate() {
+	l.api.update(func(p *v1.Pod) {
+		p.Status.Conditions = append(slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c v1.PodCondition) bool {
+			return c.Type == "example.com/gate"
+		}), v1.PodCondition{Type: "example.com/gate", Status: v1.ConditionTrue})
+	})
+}
+
+func (l *life) resize() {
+	i, milli := l.r.Int(), 10+l.r.Int64N(50)
+	l.change(func(p *v1.Pod) {
+		c := &p.Spec.Containers[i%len(p.Spec.Containers)]
+		if c.Resources.Requests != nil {
+			q := c.Resources.Requests[v1.ResourceCPU]
+			q.SetMilli(milli)
+			c.Resources.Requests[v1.ResourceCPU], c.Resources.Limits[v1.ResourceCPU] = q, q
+		}
+	})
+}
+
+func (l *life) shortenDeadline() {
+	if !l.chance(0.2) {
+		return
+	}
+	d := l.r.Int64N(600) + 1
+	l.change(func(p *v1.Pod) {
+		if old := p.Spec.ActiveDeadlineSeconds; old == nil || *old > d {
+			p.Spec.ActiveDeadlineSeconds = &d
+		}
+	})
+}
+
+// remove deletes the pod: gracefully, by force, or once more with less time.
+func (l *life) remove() {
+	defer func() { l.hist.add(Event{What: PodAsked}) }()
+	if l.static {
+		l.note("the manifest is removed")
+		l.manifest.Store(nil)
+		l.watch()
+		return
+	}
+	if l.chance(0.1) {
+		l.note("the pod is deleted by force")
+		l.api.remove()
+		return
+	}
+	g := l.r.Int64N(40)
+	l.change(func(p *v1.Pod) {
+		if old := p.DeletionGracePeriodSeconds; old != nil && *old < g {
+			g = *old / 2
+		}
+		p.DeletionGracePeriodSeconds = &g
+		p.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(time.Duration(g) * time.Second)}
+	})
+}

@@ -1,0 +1,288 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/internal/kubelet/objects"
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podops"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/prober"
+	"wherry.dev/internal/kubelet/status"
+	"wherry.dev/internal/kubelet/volume"
+)
+
+// writer is what brings statuses to the API server: a status.Manager, or a courier.
+type writer interface {
+	podworker.StatusSink
+	podops.Flusher
+	Run(ctx context.Context) error
+}
+
+// node is one life of the kubelet: its memory ends with it.
+type node struct {
+	life   *life
+	number int
+	table  *podworker.Table
+	status writer
+	prober *prober.Manager
+	ctx    context.Context // of the process, for those calls that die with it
+	cancel context.CancelFunc
+	dead   chan struct{} // closed when it was killed
+	once   sync.Once
+	done   chan struct{}
+}
+
+// startNode starts a kubelet on what the last one left.
+func startNode(l *life, number int) (*node, error) {
+	n := &node{life: l, number: number, dead: make(chan struct{}), done: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(klog.NewContext(l.t.Context(), logr.Discard()))
+	records, err := podworker.OpenRecords(filepath.Join(l.dir, "records"))
+	if err != nil {
+		return nil, err
+	}
+	api := client{n: n}
+	cri := seam{fakecri.Service{Runtime: l.rt}, n}
+	dirs := podconfig.Dirs{Root: filepath.Join(l.dir, "kubelet")}
+	n.status = newCourier(n)
+	if l.static || l.real {
+		n.status = status.New(api, nil)
+	}
+	n.prober = prober.New(cri, silent{}, func(uid types.UID) { n.table.Wake(uid) }, nil)
+	tokens := volume.NewTokenSource(nil)
+	ops := podops.New(podops.Config{
+		NodeName: "n1", Dirs: dirs, PodLogs: filepath.Join(l.dir, "logs"), PidsLimit: -1,
+	}, podops.Deps{
+		Runtime: cri, Images: imageSeam{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: objects.New(nil, nil),
+		Volumes: &volume.Mounter{
+			Dirs: dirs, Objects: func(context.Context) volume.Objects { return l }, Tokens: tokens, NodeName: "n1",
+			Allocatable: func() v1.ResourceList { return nil },
+		},
+		Cgroups: l.cgroups, Events: silent{}, Status: n.status,
+		Services: func(context.Context) ([]*v1.Service, error) { return nil, nil },
+		Node:     func() podops.Node { return podops.Node{Memory: 8 << 30} },
+	})
+	look := fmt.Sprintf("%d look", number)
+	n.table = podworker.NewTable(podworker.Deps{
+		Runtime: cri, Executor: watched{ops, n}, Status: sink{n.status, n}, Prober: n.prober, Records: records,
+		Admit: func(_ context.Context, pod *v1.Pod, _ bool) podplan.Verdict { return l.admit(pod) }, Residue: ops.Residue,
+		Tell: ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
+		Node: func() podplan.Node {
+			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment
+			return podplan.Node{HostIPs: []string{"192.0.2.1"}, RuntimeName: "fake", CgroupsManaged: true}
+		},
+	}, nil)
+	l.hist.add(Event{What: KubeletUp})
+	go n.run()
+	return n, nil
+}
+
+// run is what package kubelet does around the table.
+func (n *node) run() {
+	defer close(n.done)
+	var all sync.WaitGroup
+	all.Go(func() { _ = n.status.Run(n.ctx) })
+	if n.adopt() {
+		all.Go(func() { _ = n.table.Run(n.ctx) })
+		all.Go(n.relist)
+		n.deliver()
+		n.table.Synced()
+	}
+	<-n.ctx.Done()
+	all.Wait()
+	n.prober.Wait()
+}
+
+// adopt makes workers for what the runtime, a record or a folder knows.
+func (n *node) adopt() bool {
+	cri := seam{fakecri.Service{Runtime: n.life.rt}, n}
+	for {
+		list, err := cri.ListPodSandbox(n.ctx, nil)
+		if n.ctx.Err() != nil {
+			return false
+		}
+		if err == nil {
+			for uid := range podUIDs(list) {
+				n.table.Adopt(orphan(types.UID(uid)))
+			}
+			break
+		}
+	}
+	for _, path := range []string{
+		filepath.Join(n.life.dir, "records", string(n.life.uid)+".json"),
+		filepath.Join(n.life.dir, "kubelet", "pods", string(n.life.uid)),
+	} {
+		if _, err := os.Stat(path); err == nil {
+			n.table.Adopt(orphan(n.life.uid))
+		}
+	}
+	return true
+}
+
+func orphan(uid types.UID) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid}}
+}
+
+// relist is the safety net under lost events.
+func (n *node) relist() {
+	for {
+		t := time.NewTimer(2*time.Minute + n.life.dice.upTo(time.Minute, "relist"))
+		select {
+		case <-n.ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+			n.table.Relist(n.life.uid)
+		}
+	}
+}
+
+// deliver shows the table what the sources have now.
+func (n *node) deliver() {
+	if n.life.static {
+		if pod := n.life.manifest.Load(); pod != nil {
+			n.table.Set(pod, true)
+		} else {
+			n.table.Remove(n.life.uid, nil)
+		}
+		return
+	}
+	pod, last := n.life.api.get()
+	if pod != nil {
+		n.table.Set(pod, false)
+	} else {
+		n.table.Remove(n.life.uid, last)
+	}
+}
+
+// kill is kill -9: nothing that this kubelet still does has an effect.
+func (n *node) kill(where string) {
+	n.once.Do(func() {
+		n.life.hist.add(Event{What: KubeletDown, Text: "killed: " + where})
+		close(n.dead)
+		n.cancel()
+		n.life.killed <- struct{}{}
+	})
+}
+
+// stop ends it as SIGTERM does, unless it was killed, and waits for its end.
+func (n *node) stop() {
+	n.once.Do(func() {
+		n.life.hist.add(Event{What: KubeletDown, Text: "stopped"})
+		n.cancel()
+	})
+	<-n.done
+}
+
+// opKey is where a context has the key of the op that it belongs to.
+type opKey struct{}
+
+// watched tells the history which ops run.
+type watched struct {
+	ops *podops.Ops
+	n   *node
+}
+
+func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	h := w.n.life.hist
+	// Ops that are started together begin one after another, always in the same order.
+	key := fmt.Sprintf("%d op %s", w.n.number, op.Key())
+	time.Sleep(w.n.life.dice.upTo(100*time.Microsecond, key))
+	if ctx.Err() == nil {
+		h.add(Event{What: OpBegins, Op: op, Ending: in.Record.Ending != nil})
+	}
+	res := w.ops.Do(context.WithValue(ctx, opKey{}, string(op.Key())), op, in)
+	text := "done"
+	switch {
+	case res.Err != nil:
+		text = res.Err.Error()
+	case res.HookFailed != "":
+		text = "hook failed: " + res.HookFailed
+	}
+	if w.n.ctx.Err() == nil {
+		h.add(Event{What: OpEnds, Op: op, Text: text})
+	}
+	return res
+}
+
+// sink tells the history which statuses the worker puts.
+type sink struct {
+	writer
+	n *node
+}
+
+func (s sink) Put(pod *v1.Pod, st v1.PodStatus) {
+	s.n.put(&st)
+	s.writer.Put(pod, st)
+}
+
+func (s sink) PutSoon(pod *v1.Pod, st v1.PodStatus) {
+	s.n.put(&st)
+	s.writer.PutSoon(pod, st)
+}
+
+func (n *node) put(st *v1.PodStatus) {
+	if n.ctx.Err() == nil {
+		n.life.hist.add(Event{What: StatusPut, Status: st})
+	}
+}
+
+type silent struct{}
+
+func (silent) Eventf(runtime.Object, string, string, string, ...any) {}
+
+// cgroups remembers which groups there are.
+type cgroups struct {
+	l  *life
+	mu sync.Mutex
+	m  map[string]bool
+}
+
+func (c *cgroups) Ensure(p string, _ *specs.LinuxResources) error {
+	if c.l.faulty() && c.l.dice.chance(0.05, "cgroup fails") {
+		return fmt.Errorf("cgroup: %w", errFault)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.m[p] = true
+	return nil
+}
+
+func (c *cgroups) Remove(p string) error {
+	if c.l.faulty() && c.l.dice.chance(0.2, "cgroup is busy") {
+		return fmt.Errorf("cgroup: %w", errFault)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.m, p)
+	return nil
+}
+
+func (c *cgroups) Kill(string) error { return nil }
+
+func (c *cgroups) Exists(p string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.m[p]
+}
+
+func (c *cgroups) left() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.m)
+}

@@ -1,0 +1,206 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+// atRest checks that a pod which is wanted has come to where it should be, and that a
+// restart of the kubelet does not move it.
+func (l *life) atRest() {
+	n := l.current.Load()
+	snap, ok := n.table.Get(l.uid)
+	if !ok {
+		l.hist.fail(errors.New("the pod is wanted and has no worker"))
+		return
+	}
+	if err := settled(snap, time.Now()); err != nil {
+		l.hist.fail(fmt.Errorf("the pod did not come to rest: %w; it waits for %q", err, snap.Plan.Waiting))
+		return
+	}
+	pod, _ := l.want()
+	if !l.static && pod.Status.Phase != snap.Status.Phase {
+		l.hist.fail(fmt.Errorf("the API server has phase %q, the kubelet %q", pod.Status.Phase, snap.Status.Phase))
+	}
+	l.down()
+	l.up()
+	if !l.pass(3*time.Minute) || l.restless(pod) {
+		return
+	}
+	if after, _ := l.want(); !l.static && restText(after) != restText(pod) {
+		l.hist.fail(fmt.Errorf("a restart of the kubelet changed the status from %s to %s", statusText(&pod.Status), statusText(&after.Status)))
+	}
+}
+
+// restText is what a restart of the kubelet must not change. Why an ephemeral
+// container of a pod that has ended never ran is not kept.
+func restText(p *v1.Pod) string {
+	st := p.Status.DeepCopy()
+	st.EphemeralContainerStatuses = nil
+	return statusText(st)
+}
+
+// restless tells whether a container of the pod fails by nature, or a pull does: then
+// its status changes now and then.
+func (l *life) restless(pod *v1.Pod) bool {
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			if c.Command[0] == crasher || c.Command[0] == broken || c.Command[0] == job || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever || ill(c) {
+				return true
+			}
+		}
+	}
+	return pod.Spec.ActiveDeadlineSeconds != nil
+}
+
+// ill tells whether something keeps a container from running for long.
+func ill(c *v1.Container) bool {
+	for _, p := range []*v1.Probe{c.StartupProbe, c.LivenessProbe} {
+		if p != nil && p.Exec.Command[1] == sick {
+			return true
+		}
+	}
+	return c.Lifecycle != nil && c.Lifecycle.PostStart != nil && c.Lifecycle.PostStart.Exec.Command[1] == sick
+}
+
+// settled says what of a pod, long after the last fault, is not as it should be.
+func settled(s podworker.Snapshot, now time.Time) error {
+	if podplan.IsTerminal(s.Status.Phase) {
+		for i := range s.Input.Containers {
+			if s.Input.Containers[i].Live() {
+				return fmt.Errorf("phase %s while %s lives", s.Status.Phase, s.Input.Containers[i].ID)
+			}
+		}
+		return nil
+	}
+	if e := s.Input.Record.Ending; e != nil {
+		if now.Sub(e.Since) < 2*time.Minute {
+			return nil // its deadline came just now
+		}
+		return fmt.Errorf("it has been ending since %v", e.Since)
+	}
+	healthy := true
+	for i := range s.Pod.Spec.InitContainers {
+		c := &s.Pod.Spec.InitContainers[i]
+		on, err := turn(s, c, now)
+		if err != nil {
+			return err
+		}
+		healthy = healthy && on && !ill(c)
+		if !on {
+			return explained(s)
+		}
+	}
+	for i := range s.Pod.Spec.Containers {
+		c := &s.Pod.Spec.Containers[i]
+		on, err := turn(s, c, now)
+		if err != nil {
+			return err
+		}
+		healthy = healthy && on && !ill(c) && runs(s, c.Name) && (c.ReadinessProbe == nil || c.ReadinessProbe.Exec.Command[1] == well)
+	}
+	if !healthy {
+		return nil
+	}
+	return ready(s)
+}
+
+// explained checks that the plan can say why a pod does not run.
+func explained(s podworker.Snapshot) error {
+	if len(s.Plan.Waiting) == 0 && len(s.Plan.Ops) == 0 {
+		return fmt.Errorf("the pod does not run, and the plan does not say why")
+	}
+	return nil
+}
+
+// ready checks that a pod whose containers are all well is Ready.
+func ready(s podworker.Snapshot) error {
+	want := v1.ConditionTrue
+	for i := range s.Pod.Spec.InitContainers {
+		c := &s.Pod.Spec.InitContainers[i]
+		if podplan.IsSidecar(c) && (!runs(s, c.Name) || ill(c) || c.ReadinessProbe != nil && c.ReadinessProbe.Exec.Command[1] == sick) {
+			return nil
+		}
+	}
+	if len(s.Pod.Spec.ReadinessGates) > 0 {
+		return nil // somebody else's
+	}
+	for _, c := range s.Status.Conditions {
+		if c.Type == v1.PodReady && c.Status != want {
+			return fmt.Errorf("all containers are well, but Ready is %s: %s", c.Status, c.Message)
+		}
+	}
+	if s.Status.Phase != v1.PodRunning {
+		return fmt.Errorf("all containers are well, but the phase is %s", s.Status.Phase)
+	}
+	return nil
+}
+
+// turn checks that a container whose turn it is runs, has ended for good, or waits
+// for something that is worth waiting for. It tells whether those behind it may go on.
+func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err error) {
+	newest := newestOf(s, c.Name)
+	if c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever && c.Image != imagePresent {
+		if newest == nil || !newest.Live() {
+			return false, nil
+		}
+	}
+	init := false
+	for i := range s.Pod.Spec.InitContainers {
+		init = init || s.Pod.Spec.InitContainers[i].Name == c.Name
+	}
+	switch {
+	case newest == nil && appThere(s):
+		return true, nil // an init container that is no more
+	case c.Command[0] == broken:
+		return false, nil
+	case newest == nil:
+		return false, fmt.Errorf("it is the turn of %s, and it was not created", c.Name)
+	case newest.State == podplan.Running:
+		return !init || podplan.IsSidecar(c) && !ill(c) || appThere(s), nil
+	case newest.Live():
+		return false, fmt.Errorf("%s is %s", c.Name, newest.State)
+	case init && !podplan.IsSidecar(c) && (newest.ExitCode == 0 || appThere(s)):
+		return true, nil
+	case !podplan.Restarts(s.Pod, c, newest.ExitCode):
+		return !init, nil
+	case now.Sub(newest.Finished) > 5*time.Minute+15*time.Second:
+		return false, fmt.Errorf("%s ended %v ago and was not started again", c.Name, now.Sub(newest.Finished))
+	default:
+		return false, nil
+	}
+}
+
+func runs(s podworker.Snapshot, name string) bool {
+	c := newestOf(s, name)
+	return c != nil && c.State == podplan.Running
+}
+
+func newestOf(s podworker.Snapshot, name string) *podplan.Container {
+	var newest *podplan.Container
+	for i := range s.Input.Containers {
+		if c := &s.Input.Containers[i]; c.Name == name && (newest == nil || c.Attempt > newest.Attempt) {
+			newest = c
+		}
+	}
+	if h := s.Input.Record.Containers[name]; h.Last != nil && (newest == nil || h.Last.Attempt > newest.Attempt) {
+		return h.Last
+	}
+	return newest
+}
+
+func appThere(s podworker.Snapshot) bool {
+	for i := range s.Pod.Spec.Containers {
+		if newestOf(s, s.Pod.Spec.Containers[i].Name) != nil {
+			return true
+		}
+	}
+	return false
+}

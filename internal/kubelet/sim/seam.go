@@ -1,0 +1,221 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	utilexec "k8s.io/utils/exec"
+
+	"wherry.dev/internal/kubelet/podconfig"
+)
+
+var (
+	errFault = errors.New("fault")
+	errDead  = errors.New("this kubelet was killed")
+)
+
+// call is the way of everything that a kubelet asks of the world: it takes a while,
+// it fails before or after it took effect, the kubelet is killed before or after,
+// and when the caller gives up it takes a moment to return.
+func call[T any](ctx context.Context, n *node, name, what string, effect func(context.Context) (T, error)) (T, error) {
+	var none T
+	op, _ := ctx.Value(opKey{}).(string)
+	l, key := n.life, fmt.Sprintf("%d %s %s %s", n.number, op, name, what)
+	took := l.duration(key, name)
+	if err := n.wait(ctx, took/2+1, key); err != nil {
+		return none, err
+	}
+	if l.faulty() && l.dice.chance(0.06, key+" fails") {
+		return none, fmt.Errorf("%s: %w", name, errFault)
+	}
+	if l.faulty() && l.dice.chance(0.001, key+" killed before") {
+		n.kill(name + " " + what + " before its effect")
+		return none, errDead
+	}
+	out, err := effect(ctx)
+	if err != nil {
+		return none, err
+	}
+	if l.faulty() && l.dice.chance(0.001, key+" killed after") {
+		n.kill(name + " " + what + " after its effect")
+		return none, errDead
+	}
+	if err := n.wait(ctx, took-took/2, key); err != nil {
+		return none, err
+	}
+	if l.faulty() && l.dice.chance(0.04, key+" answer lost") {
+		return none, fmt.Errorf("%s: answer lost: %w", name, errFault)
+	}
+	return out, nil
+}
+
+// wait lets time pass. A caller that gives up gets its answer a moment later.
+func (n *node) wait(ctx context.Context, d time.Duration, key string) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-n.dead:
+		return errDead
+	case <-ctx.Done():
+		linger := time.NewTimer(n.life.dice.upTo(100*time.Millisecond, key+" lingers"))
+		defer linger.Stop()
+		select {
+		case <-linger.C:
+		case <-n.dead:
+		}
+		return ctx.Err()
+	}
+	select {
+	case <-n.dead:
+		return errDead
+	default:
+		return nil
+	}
+}
+
+// duration is how long a call takes.
+func (l *life) duration(key, name string) time.Duration {
+	most := 200 * time.Millisecond
+	switch name {
+	case "PodSandboxStatus", "ListPodSandbox", "ListContainers", "ContainerStatus", "ImageStatus":
+		most = 3 * time.Millisecond
+	case "PullImage":
+		most = 10 * time.Second
+	case "RunPodSandbox":
+		most = 2 * time.Second
+	}
+	if l.faulty() && l.dice.chance(0.003, key+" hangs") {
+		most = 3 * time.Minute
+	}
+	return l.dice.upTo(most, key+" takes")
+}
+
+// seam is the runtime as one life of the kubelet sees it.
+type seam struct {
+	internalapi.RuntimeService
+	n *node
+}
+
+func (s seam) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+	return call(ctx, s.n, "RunPodSandbox", "", func(ctx context.Context) (string, error) {
+		return s.RuntimeService.RunPodSandbox(ctx, cfg, handler)
+	})
+}
+
+func (s seam) StopPodSandbox(ctx context.Context, id string) error {
+	return s.do(ctx, "StopPodSandbox", id, func(ctx context.Context) error { return s.RuntimeService.StopPodSandbox(ctx, id) })
+}
+
+func (s seam) RemovePodSandbox(ctx context.Context, id string) error {
+	return s.do(ctx, "RemovePodSandbox", id, func(ctx context.Context) error { return s.RuntimeService.RemovePodSandbox(ctx, id) })
+}
+
+func (s seam) PodSandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error) {
+	return call(ctx, s.n, "PodSandboxStatus", id, func(ctx context.Context) (*runtimeapi.PodSandboxStatusResponse, error) {
+		return s.RuntimeService.PodSandboxStatus(ctx, id, verbose)
+	})
+}
+
+func (s seam) ListPodSandbox(ctx context.Context, f *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+	return call(ctx, s.n, "ListPodSandbox", "", func(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
+		return s.RuntimeService.ListPodSandbox(ctx, f)
+	})
+}
+
+func (s seam) ListContainers(ctx context.Context, f *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+	return call(ctx, s.n, "ListContainers", "", func(ctx context.Context) ([]*runtimeapi.Container, error) {
+		return s.RuntimeService.ListContainers(ctx, f)
+	})
+}
+
+func (s seam) ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error) {
+	return call(ctx, s.n, "ContainerStatus", id, func(ctx context.Context) (*runtimeapi.ContainerStatusResponse, error) {
+		return s.RuntimeService.ContainerStatus(ctx, id, verbose)
+	})
+}
+
+func (s seam) CreateContainer(ctx context.Context, sandbox string, cfg *runtimeapi.ContainerConfig, sc *runtimeapi.PodSandboxConfig) (string, error) {
+	return call(ctx, s.n, "CreateContainer", cfg.Metadata.Name, func(ctx context.Context) (string, error) {
+		return s.RuntimeService.CreateContainer(ctx, sandbox, cfg, sc)
+	})
+}
+
+func (s seam) StartContainer(ctx context.Context, id string) error {
+	return s.do(ctx, "StartContainer", id, func(ctx context.Context) error { return s.RuntimeService.StartContainer(ctx, id) })
+}
+
+func (s seam) StopContainer(ctx context.Context, id string, timeout int64) error {
+	return s.do(ctx, "StopContainer", id, func(ctx context.Context) error {
+		// A runtime dies with the kubelet that holds it in the same process.
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(s.n.ctx, cancel)()
+		return s.RuntimeService.StopContainer(ctx, id, timeout)
+	})
+}
+
+func (s seam) RemoveContainer(ctx context.Context, id string) error {
+	return s.do(ctx, "RemoveContainer", id, func(ctx context.Context) error { return s.RuntimeService.RemoveContainer(ctx, id) })
+}
+
+func (s seam) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.ContainerResources) error {
+	return s.do(ctx, "UpdateContainerResources", id, func(ctx context.Context) error {
+		return s.RuntimeService.UpdateContainerResources(ctx, id, r)
+	})
+}
+
+// ExecSync runs what the commands of hooks and probes say.
+func (s seam) ExecSync(ctx context.Context, id string, cmd []string, _ time.Duration) (stdout, stderr []byte, err error) {
+	l := s.n.life
+	err = s.do(ctx, "ExecSync", id+" "+cmd[0], func(context.Context) error {
+		if len(l.rt.Live(string(l.uid), "")) == 0 {
+			return errors.New("container is not running")
+		}
+		key := fmt.Sprintf("%d %s %s fails", s.n.number, id, cmd[0])
+		if cmd[1] == sick || l.faulty() && l.dice.chance(0.15, key) {
+			return utilexec.CodeExitError{Err: errors.New("exited with 1"), Code: 1}
+		}
+		if cmd[0] == "startup" {
+			l.hist.add(Event{What: StartupPassed, ID: id})
+		}
+		return nil
+	})
+	return nil, nil, err
+}
+
+func (s seam) do(ctx context.Context, name, what string, f func(context.Context) error) error {
+	_, err := call(ctx, s.n, name, what, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
+	return err
+}
+
+// imageSeam is the image service as one life of the kubelet sees it.
+type imageSeam struct {
+	internalapi.ImageManagerService
+	n *node
+}
+
+func (s imageSeam) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec, verbose bool) (*runtimeapi.ImageStatusResponse, error) {
+	return call(ctx, s.n, "ImageStatus", spec.Image, func(ctx context.Context) (*runtimeapi.ImageStatusResponse, error) {
+		return s.ImageManagerService.ImageStatus(ctx, spec, verbose)
+	})
+}
+
+func (s imageSeam) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sc *runtimeapi.PodSandboxConfig) (string, error) {
+	return call(ctx, s.n, "PullImage", spec.Image, func(ctx context.Context) (string, error) {
+		return s.ImageManagerService.PullImage(ctx, spec, auth, sc)
+	})
+}
+
+// podUIDs lists the pods that the runtime has.
+func podUIDs(list []*runtimeapi.PodSandbox) map[string]bool {
+	out := map[string]bool{}
+	for _, s := range list {
+		out[s.Labels[podconfig.LabelPodUID]] = true
+	}
+	return out
+}
