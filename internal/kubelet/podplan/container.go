@@ -287,6 +287,9 @@ func (p *planner) remove(o *Container) {
 		if last.State != Exited {
 			last.State, last.Reason, last.ExitCode = Exited, ReasonStartError, 128
 		}
+		if all := p.plan.Record.RestartAll; all != nil && o.Name != all.Source && !o.Finished.Before(all.Since) {
+			last.Reason, last.Message = ReasonRestartingAll, messageRestartingAll
+		}
 		p.plan.Record.setHistory(o.Name, h)
 	}
 	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID})

@@ -83,6 +83,7 @@ type model struct {
 	probes    map[string]Probe
 	cgroup    bool
 	forgotten bool
+	resized   uint32
 	objects   uint64
 
 	status  v1.PodStatus
@@ -151,7 +152,7 @@ func (m *model) chance(p float64) bool              { return m.r.Float64() < p }
 func (m *model) restart() {
 	m.volumes, m.images, m.hooks = map[string]Volume{}, map[string]Image{}, map[string]Hook{}
 	m.failures, m.flights, m.probes = map[Key]Failure{}, map[Key]*simFlight{}, map[string]Probe{}
-	m.cgroup, m.forgotten = false, false
+	m.cgroup, m.forgotten, m.resized = false, false, 0
 }
 
 func (m *model) randomPod() *v1.Pod {
@@ -170,6 +171,7 @@ func (m *model) randomPod() *v1.Pod {
 	for i := range m.r.IntN(3) {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprintf("v%d", i), VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}})
 	}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: "image", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{}}})
 	for i := range m.r.IntN(4) {
 		c := m.randomContainer(fmt.Sprintf("i%d", i))
 		if m.chance(0.4) {
@@ -191,6 +193,19 @@ func (m *model) randomPod() *v1.Pod {
 func (m *model) randomContainer(name string) v1.Container {
 	c := v1.Container{Name: name, Image: "img"}
 	m.crashes[name] = m.chance(0.15)
+	if m.chance(0.15) {
+		actions := []v1.ContainerRestartRuleAction{v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestartAllContainers}
+		c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyNever)
+		c.RestartPolicyRules = []v1.ContainerRestartRule{{Action: actions[m.r.IntN(2)], ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
+			Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1},
+		}}}
+	}
+	if m.chance(0.1) {
+		c.VolumeMounts = []v1.VolumeMount{{Name: "image", MountPath: "/image"}}
+	}
+	if m.chance(0.2) {
+		c.ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
+	}
 	if m.chance(0.2) {
 		c.Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{}}
 	}
@@ -207,7 +222,7 @@ func (m *model) input() Input {
 		Pod: m.pod, Absent: m.absent, Record: m.record, Sandboxes: slices.Clone(m.boxes), Containers: slices.Clone(m.ctrs),
 		Volumes: maps.Clone(m.volumes), Residue: m.residue, Forgotten: m.forgotten, CgroupReady: m.cgroup, Images: maps.Clone(m.images),
 		Probes: maps.Clone(m.probes), Hooks: maps.Clone(m.hooks), InFlight: map[Key]Flight{}, Failures: maps.Clone(m.failures),
-		Objects: m.objects, Reported: *m.status.DeepCopy(),
+		Objects: m.objects, Resized: m.resized, Reported: *m.status.DeepCopy(),
 		Node: Node{HostIPs: []string{"192.0.2.1"}, RuntimeName: "sim", CgroupsManaged: true},
 	}
 	for k, f := range m.flights {
@@ -235,7 +250,14 @@ func (m *model) step() (done bool, recheck time.Time, err error) {
 		in.Record.Verdict = &Verdict{Admitted: !m.chanceOnce(0.05)}
 		if !in.Record.Verdict.Admitted {
 			in.Record.Verdict.Reason = "OutOfcpu"
+		} else {
+			in.Record.Verdict.Allocated = allocated(m.pod)
 		}
+	}
+	if ResizeDue(&in) {
+		TakeResize(&in, []ResizeDecision{
+			{Allocate: true}, {Allocate: true}, {Reason: v1.PodReasonDeferred}, {Reason: v1.PodReasonInfeasible}, {},
+		}[m.r.IntN(5)])
 	}
 	plan := Next(in, m.now)
 	again := Next(in, m.now)

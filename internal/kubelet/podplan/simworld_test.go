@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -141,6 +143,10 @@ func (m *model) effect(op Op, answer bool) error {
 			if m.chance(0.1) {
 				m.hooks[op.ID] = Hook{Failed: "no"}
 			}
+		}
+	case ResizePod:
+		if answer {
+			m.resized = op.Attempt
 		}
 	case Forget:
 		if len(m.boxes) > 0 {
@@ -333,6 +339,11 @@ func (m *model) mishap() {
 		m.dropSandbox(m.boxes[m.r.IntN(len(m.boxes))].ID, m.chance(0.1))
 	case m.chance(0.01) && len(m.ctrs) > 0:
 		m.exit(m.ctrs[m.r.IntN(len(m.ctrs))].ID, 9)
+	case m.chance(0.02) && m.pod.DeletionTimestamp == nil:
+		p := m.pod.DeepCopy()
+		p.Generation++
+		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: *resource.NewQuantity(m.r.Int64N(3), resource.DecimalSI)}
+		m.pod = p
 	case m.chance(0.02):
 		m.objects++
 	case m.chance(0.005) && len(m.ctrs) > 0:
