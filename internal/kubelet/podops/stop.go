@@ -23,7 +23,7 @@ const hookGrace = 2 * time.Second
 func (o *Ops) stopContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
 	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Killing", "%s", op.Message)
 	least := time.Duration(0)
-	if hook := o.preStop(ctx, op, in); hook != nil {
+	if hook := o.preStop(ctx, op, in); hook != nil && op.Reason != podplan.ReasonRestartAll {
 		least = hookGrace
 		if _, begun := o.stopHooks.LoadOrStore(op.ID, true); !begun {
 			o.runPreStop(ctx, op, in, hook)

@@ -11,7 +11,7 @@ import (
 // owned are the conditions that the node writes; all others are kept as they are.
 var owned = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled,
-	v1.PodResizePending, v1.PodResizeInProgress,
+	v1.PodResizePending, v1.PodResizeInProgress, v1.AllContainersRestarting,
 }
 
 // conditions returns the pod's conditions, the foreign ones first.
@@ -28,6 +28,7 @@ func (r *reporter) conditions(st *v1.PodStatus) []v1.PodCondition {
 		}))
 	}
 	out = append(out, r.resizeConditions()...)
+	out = append(out, r.restartingAll(st)...)
 	containers := r.containersReady(st)
 	ready := containers
 	ready.Type = v1.PodReady

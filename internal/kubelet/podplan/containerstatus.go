@@ -50,14 +50,20 @@ func (r *reporter) setState(st *v1.ContainerStatus, c *v1.Container, last *Conta
 	case r.ending != nil || r.in.Pod.DeletionTimestamp != nil || r.in.Absent || r.doneFor(c, last):
 		st.State = r.terminated(last)
 	default:
-		r.setRestarting(st, c, last)
+		r.setRestarting(st, c, last, waiting)
 	}
 }
 
 // setRestarting shows a container that has ended and will be started again: why it
 // waits, or, while nothing is known to hold it, how it ended.
-func (r *reporter) setRestarting(st *v1.ContainerStatus, c *v1.Container, last *Container) {
+func (r *reporter) setRestarting(st *v1.ContainerStatus, c *v1.Container, last *Container, waiting string) {
 	why := r.why(c, "")
+	switch {
+	case r.in.Record.RestartAll != nil && last.Lost:
+		why = &v1.ContainerStateWaiting{Reason: ReasonRestartingAll, Message: messageRestartingAll}
+	case why.Reason == "" && last.Lost && r.replaced(c.Name, last):
+		why.Reason = waiting
+	}
 	if due := r.crashDue(c.Name, last); due.After(r.now) {
 		why = &v1.ContainerStateWaiting{Reason: ReasonCrashLoopBackOff, Message: r.crashMessage(c.Name, last)}
 	}

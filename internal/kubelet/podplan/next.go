@@ -128,6 +128,11 @@ func (p *planner) run() {
 	p.checkDeadline()
 	p.prepare()
 	ready := p.bringSandbox()
+	if !ready {
+		p.plan.Record.RestartAll = nil // a new sandbox begins anew by itself
+	} else if p.restartAll() {
+		return
+	}
 	p.bringContainers(ready)
 	p.bringResize()
 	p.collectDead()

@@ -22,6 +22,8 @@ type Record struct {
 	// Grace is the pod's own grace period, for the time when only the record is left.
 	Grace      int64
 	Containers map[string]History `json:",omitempty"`
+	// RestartAll is set while all containers are taken away to begin anew.
+	RestartAll *RestartAll `json:",omitempty"`
 	// Resize is nil until the pod is to have other resources than it was admitted with.
 	Resize *Resize `json:",omitempty"`
 }

@@ -46,14 +46,9 @@ func Hash(c *v1.Container) string {
 // Restarts tells whether a container that exited is to be started again while the
 // pod lives.
 func Restarts(pod *v1.Pod, c *v1.Container, exitCode int32) bool {
-	for _, rule := range c.RestartPolicyRules {
-		if rule.ExitCodes == nil || rule.Action != v1.ContainerRestartRuleActionRestart {
-			continue
-		}
-		in := slices.Contains(rule.ExitCodes.Values, exitCode)
-		if in == (rule.ExitCodes.Operator == v1.ContainerRestartRuleOnExitCodesOpIn) {
-			return true
-		}
+	if action, ok := exitRule(c, exitCode); ok && c.RestartPolicy != nil &&
+		(action == v1.ContainerRestartRuleActionRestart || action == v1.ContainerRestartRuleActionRestartAllContainers) {
+		return true
 	}
 	policy := pod.Spec.RestartPolicy
 	if c.RestartPolicy != nil {

@@ -118,7 +118,7 @@ func (v *view) anyLive() bool {
 
 // here tells whether the instance belongs to the sandbox in use.
 func (v *view) here(c *Container) bool {
-	return c != nil && v.sandbox != nil && c.SandboxID == v.sandbox.ID
+	return c != nil && !c.Lost && v.sandbox != nil && c.SandboxID == v.sandbox.ID
 }
 
 // inNewest tells whether the instance belongs to the newest sandbox, dead or not:

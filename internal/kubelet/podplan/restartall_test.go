@@ -1,0 +1,147 @@
+package podplan
+
+import (
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// training is a pod of an init container, a worker that may ask for all to begin
+// anew by exiting with 42, and a helper; none is restarted otherwise.
+func training() Input {
+	all := v1.ContainerRestartPolicyNever
+	pod := &v1.Pod{Spec: v1.PodSpec{
+		RestartPolicy:  v1.RestartPolicyNever,
+		InitContainers: []v1.Container{{Name: "init"}},
+		Containers: []v1.Container{
+			{Name: "worker", RestartPolicy: &all, RestartPolicyRules: []v1.ContainerRestartRule{{
+				Action:    v1.ContainerRestartRuleActionRestartAllContainers,
+				ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+			}}},
+			{Name: "helper"},
+		},
+	}}
+	start := time.Unix(900, 0).UTC()
+	return Input{
+		Pod: pod, Record: Record{Verdict: &Verdict{Admitted: true}},
+		Sandboxes: []Sandbox{{ID: "s", Ready: true, IPs: []string{"10.0.0.1"}}},
+		Containers: []Container{
+			{ID: "i", Name: "init", SandboxID: "s", State: Exited, Started: start, Finished: start.Add(time.Second)},
+			{ID: "w", Name: "worker", SandboxID: "s", State: Running, Started: start},
+			{ID: "h", Name: "helper", SandboxID: "s", State: Running, Started: start},
+		},
+		Images: map[string]Image{},
+	}
+}
+
+func stateOf(in *Input, name string) (string, string) {
+	st := findStatus(&in.Reported, name)
+	now, last := "Running", ""
+	if w := st.State.Waiting; w != nil {
+		now = w.Reason
+	}
+	if x := st.State.Terminated; x != nil {
+		now = x.Reason
+	}
+	if x := st.LastTerminationState.Terminated; x != nil {
+		last = x.Reason
+	}
+	return now, last
+}
+
+func TestRestartAllContainers(t *testing.T) {
+	in, now := training(), time.Unix(1000, 0).UTC()
+	in.step(now)
+	if c := findCondition(&in.Reported, v1.AllContainersRestarting); c == nil || c.Status != v1.ConditionFalse {
+		t.Errorf("before: %+v", c)
+	}
+	in.Containers[1].State, in.Containers[1].ExitCode, in.Containers[1].Finished = Exited, 42, now
+	p, _ := in.step(now)
+	if c := findCondition(&in.Reported, v1.AllContainersRestarting); c.Status != v1.ConditionTrue || c.Reason != "RestartAllContainersStarted" || in.Reported.Phase != v1.PodRunning {
+		t.Errorf("phase %s, condition %+v", in.Reported.Phase, c)
+	}
+	if len(p.Ops) != 2 || p.Ops[0].ID != "h" || p.Ops[0].Kind != StopContainer || p.Ops[1] != (Op{Kind: RemoveContainer, Name: "init", ID: "i"}) {
+		t.Fatalf("ops %+v", p.Ops)
+	}
+	in.Containers = in.Containers[1:]
+	in.Containers[1].State, in.Containers[1].ExitCode, in.Containers[1].Finished = Exited, 137, now.Add(time.Second)
+	if p, _ = in.step(now.Add(time.Second)); len(p.Ops) != 1 || p.Ops[0].ID != "h" {
+		t.Fatalf("ops %+v", p.Ops)
+	}
+	in.Containers = in.Containers[:1]
+	if p, _ = in.step(now.Add(time.Second)); len(p.Ops) != 1 || p.Ops[0].ID != "w" || p.Ops[0].Kind != RemoveContainer {
+		t.Fatalf("the source does not go last: %+v", p.Ops)
+	}
+	if state, last := stateOf(&in, "helper"); state != ReasonRestartingAll || last != ReasonRestartingAll {
+		t.Errorf("helper: %s, last %s", state, last)
+	}
+	in.Containers = nil
+	p, _ = in.step(now.Add(time.Second))
+	if len(p.Ops) != 1 || p.Ops[0] != (Op{Kind: PullImage, Name: "init", Attempt: 1}) || in.Reported.Phase != v1.PodRunning {
+		t.Fatalf("phase %s, ops %+v", in.Reported.Phase, p.Ops)
+	}
+	if c := findCondition(&in.Reported, v1.AllContainersRestarting); c.Status != v1.ConditionFalse {
+		t.Errorf("after: %+v", c)
+	}
+	if c := findCondition(&in.Reported, v1.PodInitialized); c.Status != v1.ConditionTrue {
+		t.Errorf("initialised is taken back: %+v", c)
+	}
+	in.Containers = []Container{{ID: "i2", Name: "init", SandboxID: "s", Attempt: 1, State: Exited, Finished: now}}
+	p, _ = in.step(now.Add(2 * time.Second))
+	if !wants(p, PullImage, "worker") || !wants(p, PullImage, "helper") {
+		t.Errorf("ops %+v", p.Ops)
+	}
+	for _, name := range []string{"worker", "helper"} {
+		in.Containers = append(in.Containers, Container{ID: name + "2", Name: name, SandboxID: "s", Attempt: 1, State: Running, Started: now})
+	}
+	in.step(now.Add(3 * time.Second))
+	for name, want := range map[string]string{"worker": ReasonError, "helper": ReasonRestartingAll} {
+		st := findStatus(&in.Reported, name)
+		if state, last := stateOf(&in, name); state != "Running" || last != want || st.RestartCount != 1 {
+			t.Errorf("%s: %s, last %s, %d restarts", name, state, last, st.RestartCount)
+		}
+	}
+	in.Containers[1].State, in.Containers[1].ExitCode, in.Containers[1].Finished = Exited, 42, now.Add(4*time.Second)
+	in.step(now.Add(4 * time.Second))
+	in.Containers = nil
+	in.step(now.Add(5 * time.Second))
+	in.Containers = []Container{{ID: "i3", Name: "init", SandboxID: "s", Attempt: 2, State: Exited, Finished: now}}
+	in.Images["worker"] = Image{Attempt: 2}
+	if p, _ = in.step(now.Add(6 * time.Second)); wants(p, CreateContainer, "worker") {
+		t.Error("a container that asks for ever for all to begin anew is not backed off")
+	}
+}
+
+func TestRestartRules(t *testing.T) {
+	in, notIn := v1.ContainerRestartRuleOnExitCodesOpIn, v1.ContainerRestartRuleOnExitCodesOpNotIn
+	never, onFailure := v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure
+	for _, tc := range []struct {
+		pod    v1.RestartPolicy
+		policy *v1.ContainerRestartPolicy
+		op     v1.ContainerRestartRuleOnExitCodesOperator
+		values []int32
+		exit   int32
+		want   bool
+	}{
+		{pod: v1.RestartPolicyAlways, exit: 0, want: true},
+		{pod: v1.RestartPolicyAlways, policy: &never, exit: 1},
+		{pod: v1.RestartPolicyNever, policy: &onFailure, exit: 1, want: true},
+		{pod: v1.RestartPolicyNever, policy: &onFailure, exit: 0},
+		{pod: v1.RestartPolicyAlways, policy: &never, op: in, values: []int32{42}, exit: 42, want: true},
+		{pod: v1.RestartPolicyAlways, policy: &never, op: in, values: []int32{42}, exit: 1},
+		{pod: v1.RestartPolicyNever, policy: &never, op: notIn, values: []int32{0}, exit: 1, want: true},
+		{pod: v1.RestartPolicyNever, policy: &never, op: notIn, values: []int32{0}, exit: 0},
+	} {
+		c := v1.Container{Name: "c", RestartPolicy: tc.policy}
+		if tc.op != "" {
+			c.RestartPolicyRules = []v1.ContainerRestartRule{{
+				Action: v1.ContainerRestartRuleActionRestart, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: tc.op, Values: tc.values},
+			}}
+		}
+		pod := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: tc.pod, Containers: []v1.Container{c}}}
+		if got := Restarts(pod, &c, tc.exit); got != tc.want {
+			t.Errorf("%+v: %v", tc, got)
+		}
+	}
+}
