@@ -78,8 +78,11 @@ func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
 			AllowAll: z.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
 			TokenTTL: a.Webhook.CacheTTL.Duration, AllowTTL: z.Webhook.CacheAuthorizedTTL.Duration, DenyTTL: z.Webhook.CacheUnauthorizedTTL.Duration,
 		},
-		Certificate: certificate, PodLogs: k.cfg.PodLogsDir, Configz: k.cfg.KubeletConfiguration,
+		Certificate: certificate, MinVersion: minVersion, CipherSuites: suites, Curves: curves(k.cfg.TLSCurvePreferences),
+		PodLogs: k.cfg.PodLogsDir, SystemLogs: systemLogs, LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false),
+		Configz:   k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
+		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true),
 		Healthy: k.healthy, Refresh: k.refreshMetrics,
 		Stats: &server.Stats{Runtime: k.deps.Runtime, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir},
 	}, k.table, k.deps.Runtime)
