@@ -1,20 +1,16 @@
 package kubelet
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/cpuset"
 )
 
 // Config is all that a kubelet can be told. What KubeletConfiguration has (package
@@ -37,53 +33,16 @@ type Config struct {
 	RegisterSchedulable bool
 	// Kubeconfig of the API server; what counts for New is Deps.Client.
 	Kubeconfig string
+	// BootstrapKubeconfig is what Connect gets a Kubeconfig with.
+	BootstrapKubeconfig string
+	// CloudProvider "external" registers the node with the taint that a cloud
+	// controller takes away.
+	CloudProvider string
 	// ConfigFile and ConfigDir are read by LoadFiles.
 	ConfigFile, ConfigDir string
 
-	// Warnings collects what was accepted and is not implemented; Run logs them.
-	Warnings []string
-}
-
-// DefaultConfig is what upstream's kubelet has without flags and config file.
-func DefaultConfig() Config {
-	return Config{
-		RootDir: "/var/lib/kubelet", ContainerLogsDir: "/var/log/containers", RegisterSchedulable: true,
-		KubeletConfiguration: kubeletconfig.KubeletConfiguration{
-			ContainerRuntimeEndpoint: "unix:///run/containerd/containerd.sock", CgroupDriver: "cgroupfs",
-			PodLogsDir: "/var/log/pods", Address: "0.0.0.0", Port: 10250,
-			HealthzPort: new(int32(10248)), HealthzBindAddress: "127.0.0.1",
-			EnableServer: new(true), EnableDebuggingHandlers: new(true), EnableProfilingHandler: new(true),
-			RegisterNode: new(true), MaxPods: 110, PodPidsLimit: new(int64(-1)),
-			ResolverConfig: new("/etc/resolv.conf"), CPUCFSQuota: new(true),
-			SyncFrequency:             metav1.Duration{Duration: time.Minute},
-			NodeStatusReportFrequency: metav1.Duration{Duration: 5 * time.Minute},
-			NodeStatusUpdateFrequency: metav1.Duration{Duration: 10 * time.Second},
-			NodeLeaseDurationSeconds:  40, NodeStatusMaxImages: new(int32(50)),
-			RuntimeRequestTimeout: metav1.Duration{Duration: 2 * time.Minute},
-			EventRecordQPS:        new(int32(50)), EventBurst: 100,
-			ContainerLogMaxSize: "10Mi", ContainerLogMaxFiles: new(int32(5)),
-			ContainerLogMonitorInterval: &metav1.Duration{Duration: 10 * time.Second},
-			CgroupsPerQOS:               new(true), SeccompDefault: new(false),
-			StreamingConnectionIdleTimeout: metav1.Duration{Duration: 4 * time.Hour},
-			EvictionHard: map[string]string{
-				"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%",
-			},
-			Authentication: kubeletconfig.KubeletAuthentication{
-				Anonymous: kubeletconfig.KubeletAnonymousAuthentication{Enabled: new(false)},
-				Webhook: kubeletconfig.KubeletWebhookAuthentication{
-					Enabled: new(true), CacheTTL: metav1.Duration{Duration: 2 * time.Minute},
-				},
-			},
-			Authorization: kubeletconfig.KubeletAuthorization{
-				Mode: kubeletconfig.KubeletAuthorizationModeWebhook,
-				Webhook: kubeletconfig.KubeletWebhookAuthorization{
-					CacheAuthorizedTTL:   metav1.Duration{Duration: 5 * time.Minute},
-					CacheUnauthorizedTTL: metav1.Duration{Duration: 30 * time.Second},
-				},
-			},
-			ImageGCHighThresholdPercent: new(int32(85)), ImageGCLowThresholdPercent: new(int32(80)),
-		},
-	}
+	// ignoredFlags were given.
+	ignoredFlags []string
 }
 
 // complete fills in what follows from the rest, and refuses what cannot work.
@@ -95,52 +54,13 @@ func (c *Config) complete() error {
 		}
 		c.NodeName = strings.ToLower(strings.TrimSpace(host))
 	}
-	if msgs := validation.IsDNS1123Subdomain(c.NodeName); len(msgs) > 0 {
-		return fmt.Errorf("node name %q: %s; set --hostname-override", c.NodeName, strings.Join(msgs, ", "))
-	}
 	if c.CertDir == "" {
 		c.CertDir = filepath.Join(c.RootDir, "pki")
 	}
 	if c.HealthzPort == nil {
 		c.HealthzPort = new(int32)
 	}
-	var errs []error
-	for _, dir := range []struct{ flag, path string }{
-		{"--root-dir", c.RootDir}, {"--pod-logs-dir", c.PodLogsDir}, {"--pod-manifest-path", c.StaticPodPath},
-	} {
-		if dir.path != "" && !filepath.IsAbs(dir.path) {
-			errs = append(errs, fmt.Errorf("%s %q must be an absolute path", dir.flag, dir.path))
-		}
-	}
-	if c.RootDir == "" || c.PodLogsDir == "" {
-		errs = append(errs, errors.New("--root-dir and podLogsDir must not be empty"))
-	}
-	if net.ParseIP(c.Address) == nil {
-		errs = append(errs, fmt.Errorf("--address %q is not an IP address", c.Address))
-	}
-	for _, ip := range c.ClusterDNS {
-		if net.ParseIP(ip) == nil {
-			errs = append(errs, fmt.Errorf("--cluster-dns %q is not an IP address", ip))
-		}
-	}
-	for _, p := range []int32{c.Port, *c.HealthzPort} {
-		if p < 0 || p > 65535 {
-			errs = append(errs, fmt.Errorf("port %d is not between 0 and 65535", p))
-		}
-	}
-	if c.MaxPods < 0 {
-		errs = append(errs, fmt.Errorf("--max-pods %d must not be negative", c.MaxPods))
-	}
-	if c.NodeLeaseDurationSeconds < 4 {
-		errs = append(errs, fmt.Errorf("nodeLeaseDurationSeconds %d must be at least 4", c.NodeLeaseDurationSeconds))
-	}
-	if _, err := c.reserved(0, 0); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := resource.ParseQuantity(c.ContainerLogMaxSize); err != nil {
-		errs = append(errs, fmt.Errorf("containerLogMaxSize %q: %w", c.ContainerLogMaxSize, err))
-	}
-	return errors.Join(errs...)
+	return c.validate()
 }
 
 // reserved is what pods may not use: for the system, for Kubernetes, and what the
@@ -158,8 +78,17 @@ func (c *Config) reserved(memory, storage int64) (v1.ResourceList, error) {
 			if err != nil || q.Sign() < 0 {
 				return nil, fmt.Errorf("%s: %s=%q is not a quantity", flag, name, value)
 			}
-			add(v1.ResourceName(name), q)
+			if name != string(v1.ResourceCPU) || c.ReservedSystemCPUs == "" {
+				add(v1.ResourceName(name), q)
+			}
 		}
+	}
+	if c.ReservedSystemCPUs != "" { // these CPUs, and not so many
+		set, err := cpuset.Parse(c.ReservedSystemCPUs)
+		if err != nil {
+			return nil, fmt.Errorf("--reserved-cpus %s: %w", c.ReservedSystemCPUs, err)
+		}
+		add(v1.ResourceCPU, *resource.NewQuantity(int64(set.Size()), resource.DecimalSI))
 	}
 	for signal, target := range map[string]struct {
 		name  v1.ResourceName
@@ -186,4 +115,18 @@ func threshold(s string, total int64) (resource.Quantity, error) {
 		return *resource.NewQuantity(int64(float64(total)*n/100), resource.BinarySI), nil
 	}
 	return resource.ParseQuantity(s)
+}
+
+// Swap that containers may use (memorySwap.swapBehavior).
+const (
+	swapNone    = "NoSwap"
+	swapLimited = "LimitedSwap"
+)
+
+// maxPods is how many pods a machine with so many CPUs may run.
+func (c *Config) maxPods(cpus int64) int64 {
+	if c.PodsPerCore > 0 {
+		return min(int64(c.PodsPerCore)*cpus, int64(c.MaxPods))
+	}
+	return int64(c.MaxPods)
 }

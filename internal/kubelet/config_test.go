@@ -3,10 +3,13 @@ package kubelet
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
 func parse(t *testing.T, file string, args ...string) (Config, error) {
@@ -30,23 +33,141 @@ func parse(t *testing.T, file string, args ...string) (Config, error) {
 const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
 func TestFlagsWinOverTheFile(t *testing.T) {
-	cfg, err := parse(t, head+"maxPods: 7\nport: 1\nclusterDNS: [10.0.0.1]\nhealthzPort: 5\nsystemReserved: {cpu: 1}\nevictionHard: {memory.available: 5%}\n",
-		"--port=2", "--cluster-dns=10.0.0.2", "--system-reserved=cpu=2", "--register-with-taints=a=b:NoSchedule,c:NoExecute", "--cpu-manager-policy=static")
+	cfg, err := parse(t, head+"maxPods: 7\nport: 1\nclusterDNS: [10.0.0.1]\nhealthzPort: 5\nsystemReserved: {cpu: \"1\"}\nevictionHard: {memory.available: 5%}\nfeatureGates: {A: true, B: true}\n",
+		"--port=2", "--cluster-dns=10.0.0.2", "--system-reserved=cpu=2", "--register-with-taints=a=b:NoSchedule,c:NoExecute", "--cpu-manager-policy=static",
+		"--node-labels=a=b,c=d", "--feature-gates=B=false", "--runtime-request-timeout=1m", "--anonymous-auth", "--lock-file=x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.MaxPods != 7 || *cfg.HealthzPort != 5 || cfg.EvictionHard["memory.available"] != "5%" {
+	if cfg.MaxPods != 7 || *cfg.HealthzPort != 5 {
 		t.Errorf("the file's values are lost: %+v", cfg)
 	}
-	if cfg.Port != 2 || len(cfg.ClusterDNS) != 1 || cfg.ClusterDNS[0] != "10.0.0.2" || cfg.SystemReserved["cpu"] != "2" {
-		t.Errorf("the flags' values are lost: %d %v %v", cfg.Port, cfg.ClusterDNS, cfg.SystemReserved)
+	if len(cfg.EvictionHard) != 1 || cfg.EvictionHard["memory.available"] != "5%" {
+		t.Errorf("the defaults are not replaced as a whole: %v", cfg.EvictionHard)
+	}
+	if cfg.Port != 2 || len(cfg.ClusterDNS) != 1 || cfg.ClusterDNS[0] != "10.0.0.2" || cfg.SystemReserved["cpu"] != "2" ||
+		cfg.NodeLabels["c"] != "d" || cfg.RuntimeRequestTimeout.Duration != time.Minute || !*cfg.Authentication.Anonymous.Enabled {
+		t.Errorf("the flags' values are lost: %d %v %v %v", cfg.Port, cfg.ClusterDNS, cfg.SystemReserved, cfg.NodeLabels)
+	}
+	if !cfg.FeatureGates["A"] || cfg.FeatureGates["B"] {
+		t.Errorf("gates: %v", cfg.FeatureGates)
 	}
 	if len(cfg.RegisterWithTaints) != 2 || cfg.RegisterWithTaints[1].Key != "c" {
 		t.Errorf("taints: %+v", cfg.RegisterWithTaints)
 	}
-	if len(cfg.Warnings) != 1 || !strings.Contains(cfg.Warnings[0], "cpu-manager-policy") {
-		t.Errorf("warnings: %v", cfg.Warnings)
+	warnings, err := cfg.warnings()
+	if err != nil || len(warnings) != 3 || !strings.Contains(warnings[0], "--lock-file") ||
+		!strings.Contains(warnings[1], "cpuManagerPolicy (--cpu-manager-policy)") || !strings.Contains(warnings[2], "A, B") {
+		t.Errorf("warnings: %q, %v", warnings, err)
 	}
+}
+
+func TestDefaultsWarnOfNothing(t *testing.T) {
+	cfg := DefaultConfig()
+	if w, err := cfg.warnings(); err != nil || len(w) > 0 {
+		t.Errorf("%v, %v", w, err)
+	}
+	have, err := asMap(cfg.KubeletConfiguration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have["kind"] != "KubeletConfiguration" || have["apiVersion"] != "kubelet.config.k8s.io/v1beta1" {
+		t.Errorf("configz has no kind: %v %v", have["kind"], have["apiVersion"])
+	}
+	fields := reflect.TypeFor[kubeletconfig.KubeletConfiguration]()
+	for name := range unimplementedFields {
+		if _, ok := fields.FieldByNameFunc(func(s string) bool {
+			f, _ := fields.FieldByName(s)
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			return tag == name
+		}); !ok {
+			t.Errorf("KubeletConfiguration has no field %s", name)
+		}
+	}
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	cfg.AddFlags(fs)
+	for _, flag := range unimplementedFields {
+		if name := strings.TrimPrefix(flag, "--"); name != "" && fs.Lookup(name) == nil {
+			t.Errorf("there is no flag %s", flag)
+		}
+	}
+}
+
+func TestDropInsAreMergedInOrder(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"kubelet.yaml":        head + "maxPods: 7\nclusterDNS: [10.0.0.1, 10.0.0.2]\nsystemReserved: {cpu: \"1\", memory: 1Gi}\nstaticPodPath: manifests\npodsPerCore: 3\nenableServer: true\n",
+		"d/10-a.conf":         head + "maxPods: 8\nsystemReserved: {cpu: \"2\"}\nenableServer: false\n",
+		"d/20-b.conf":         `{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration","maxPods":9,"clusterDNS":["10.0.0.3"],"podsPerCore":null}`,
+		"d/15/sub.conf":       head + "maxPods: 10\neventBurst: 3\n",
+		"d/30-ignored.yaml":   head + "maxPods: 11\n",
+		"d/40-unrelated.conf": head + "nodeStatusUpdateFrequency: 20s\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := parse(t, "", "--config", filepath.Join(dir, "kubelet.yaml"), "--config-dir", filepath.Join(dir, "d"), "--event-burst=4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.MaxPods != 9 || cfg.PodsPerCore != 0 || *cfg.EnableServer || cfg.EventBurst != 4 {
+		t.Errorf("maxPods %d, podsPerCore %d, enableServer %v, eventBurst %d", cfg.MaxPods, cfg.PodsPerCore, *cfg.EnableServer, cfg.EventBurst)
+	}
+	if len(cfg.ClusterDNS) != 1 || cfg.SystemReserved["cpu"] != "2" || cfg.SystemReserved["memory"] != "1Gi" {
+		t.Errorf("lists are replaced, maps are merged: %v, %v", cfg.ClusterDNS, cfg.SystemReserved)
+	}
+	if cfg.StaticPodPath != filepath.Join(dir, "manifests") {
+		t.Errorf("a relative path is not of the file's folder: %s", cfg.StaticPodPath)
+	}
+	if cfg.NodeStatusReportFrequency.Duration != 20*time.Second {
+		t.Errorf("nodeStatusReportFrequency %v", cfg.NodeStatusReportFrequency)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "d", "50.conf"), []byte(head+"maxPodz: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = parse(t, "", "--config-dir", filepath.Join(dir, "d"))
+	if err == nil || !strings.Contains(err.Error(), "50.conf") || !strings.Contains(err.Error(), `strict decoding error: unknown field "maxPodz"`) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestReservedCPUsCountInsteadOfQuantities(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.SystemReserved, cfg.KubeReserved = map[string]string{"cpu": "500m", "memory": "1Gi"}, map[string]string{"cpu": "100m"}
+	cfg.ReservedSystemCPUs = "0-1,5"
+	got, err := cfg.reserved(0, 0)
+	if err != nil || got.Cpu().MilliValue() != 3000 || got.Memory().Value() != (1<<30)+(100<<20) {
+		t.Errorf("%v, %v", got, err)
+	}
+	cfg.PodsPerCore = 10
+	if n := cfg.maxPods(2); n != 20 {
+		t.Errorf("%d pods on two cores", n)
+	}
+	if n := cfg.maxPods(64); n != 110 {
+		t.Errorf("%d pods on 64 cores", n)
+	}
+}
+
+func FuzzConfigFile(f *testing.F) {
+	f.Add([]byte(head + "maxPods: 7\n"))
+	f.Add([]byte("{"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg := DefaultConfig()
+		cfg.ConfigFile, cfg.NodeName = path, "n"
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		cfg.AddFlags(fs)
+		if cfg.LoadFiles(fs) == nil {
+			_ = cfg.complete() // must not panic, whatever was read
+		}
+	})
 }
 
 func TestBadConfigurationIsRefused(t *testing.T) {
@@ -55,11 +176,29 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"field":      {head + "maxPodz: 7\n", "", "maxPodz"},
 		"yaml":       {"{", "", "yaml"},
 		"taint":      {"", "--register-with-taints=a", "key=value:effect"},
+		"taint key":  {head + "registerWithTaints: [{key: '*', effect: NoSchedule}]\n", "", "registerWithTaints"},
 		"dns":        {"", "--cluster-dns=x", "--cluster-dns"},
 		"node name":  {"", "--hostname-override=A_B", "node name"},
 		"quantity":   {"", "--kube-reserved=cpu=x", "--kube-reserved"},
 		"address":    {"", "--address=x", "--address"},
 		"relative":   {"", "--pod-manifest-path=x", "absolute"},
+		"label":      {"", "--node-labels=kubernetes.io/foo=x", "unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: [kubernetes.io/foo]"},
+		"label text": {"", "--node-labels=a=-", "invalid node labels: 'a=-'"},
+		"max pods":   {"", "--max-pods=-1", "invalid configuration: maxPods (--max-pods) -1 must not be a negative number"},
+		"images gc":  {head + "imageGCLowThresholdPercent: 90\n", "", "must be less than imageGCHighThresholdPercent"},
+		"swap":       {head + "memorySwap: {swapBehavior: Much}\n", "", `memorySwap.swapBehavior "Much" must be one of: "", "LimitedSwap" or "NoSwap"`},
+		"enforce":    {"", "--enforce-node-allocatable=all", `option "all" specified for enforceNodeAllocatable`},
+		"shutdown":   {head + "shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s\n", "", "shutdownGracePeriodCriticalPods 20s must be <= shutdownGracePeriod 10s"},
+		"priorities": {head + "shutdownGracePeriod: 10s\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 1}]\n", "", "Cannot specify both"},
+		"log query":  {head + "enableSystemLogQuery: true\nenableSystemLogHandler: false\n", "", "enableSystemLogHandler is required"},
+		"cpus":       {"", "--reserved-cpus=a", "unable to parse reservedSystemCPUs"},
+		"tls":        {"", "--tls-min-version=VersionTLS9", "tlsMinVersion"},
+		"cipher":     {"", "--tls-cipher-suites=x", "tlsCipherSuites"},
+		"mode":       {"", "--authorization-mode=RBAC", `authorization.mode (--authorization-mode) "RBAC" must be one of`},
+		"cloud":      {"", "--cloud-provider=aws", "unknown cloud provider"},
+		"logging":    {head + "logging: {format: xml}\n", "", "logging.format"},
+		"twice":      {head + "maxPods: 1\nmaxPods: 2\n", "", "already set"},
+		"run once":   {"", "--runonce", "Runonce mode has been deprecated"},
 		"percentage": {"", "--eviction-hard=memory.available<200%", "percentage"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,86 +1,166 @@
 package kubelet
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kubeletconfig "k8s.io/kubelet/config/v1beta1"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/util/validation"
+	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// AddFlags adds upstream's flags to a flag set. --config and --config-dir are read
-// by LoadFiles, flags that were given win over them.
+// AddFlags adds upstream's flags to a flag set. LoadFiles lets those that were given
+// win over --config and --config-dir. The fields must have their defaults already.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	k := &c.KubeletConfiguration
 	fs.StringVar(&c.ConfigFile, "config", c.ConfigFile, "file with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1)")
-	fs.StringVar(&c.ConfigDir, "config-dir", c.ConfigDir, "folder with *.conf files that are merged, in order of their names, over --config")
+	fs.StringVar(&c.ConfigDir, "config-dir", c.ConfigDir, "folder with *.conf files that are merged, in lexical order of their paths, over --config")
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "kubeconfig of the API server; without it the kubelet runs static pods only")
+	fs.StringVar(&c.BootstrapKubeconfig, "bootstrap-kubeconfig", c.BootstrapKubeconfig, "kubeconfig to ask for a client certificate with, where there is no valid --kubeconfig")
 	fs.StringVar(&c.NodeName, "hostname-override", c.NodeName, "name of the node instead of the host's name")
-	fs.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of the node, or two of different families separated by a comma")
+	fs.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of the node, or two of different families separated by a comma; :: prefers IPv6")
+	fs.StringVar(&c.CloudProvider, "cloud-provider", c.CloudProvider, "external, where a cloud controller initializes the node, or nothing")
 	fs.StringVar(&c.RootDir, "root-dir", c.RootDir, "folder for pods, volumes and records")
-	fs.StringVar(&c.CertDir, "cert-dir", c.CertDir, "folder for the serving certificate when none is given (default <root-dir>/pki)")
+	fs.StringVar(&c.CertDir, "cert-dir", c.CertDir, "folder for certificates that the kubelet gets or makes (default <root-dir>/pki)")
 	fs.StringVar(&c.ContainerLogsDir, "container-logs-dir", c.ContainerLogsDir, "folder for symlinks to all containers' logs, empty for none")
-	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels to register the node with")
+	fs.Var(cliflag.NewMapStringString(&c.NodeLabels), "node-labels", "labels to register the node with: key=value, separated by commas")
 	fs.BoolVar(&c.RegisterSchedulable, "register-schedulable", c.RegisterSchedulable, "register the node as schedulable")
-	fs.StringVar(&k.ContainerRuntimeEndpoint, "container-runtime-endpoint", k.ContainerRuntimeEndpoint, "address of the CRI runtime, such as unix:///run/wherry/cri.sock")
-	fs.StringVar(&k.ImageServiceEndpoint, "image-service-endpoint", k.ImageServiceEndpoint, "address of the CRI image service (default that of the runtime)")
-	fs.StringVar(&k.PodLogsDir, "pod-logs-dir", k.PodLogsDir, "folder for the pods' logs")
-	fs.StringVar(&k.StaticPodPath, "pod-manifest-path", k.StaticPodPath, "folder, or file, of static pods")
+	c.addServerFlags(fs)
+	c.addNodeFlags(fs)
+	c.addPodFlags(fs)
+	c.addManagerFlags(fs)
+	for _, name := range ignoredFlags {
+		fs.Var(&ignored{c: c, name: name}, name, "accepted, not implemented")
+		fs.Lookup(name).Hidden = true
+	}
+}
+
+func (c *Config) addServerFlags(fs *pflag.FlagSet) {
+	k := &c.KubeletConfiguration
+	fs.BoolVar(k.EnableServer, "enable-server", *k.EnableServer, "serve on --port")
 	fs.StringVar(&k.Address, "address", k.Address, "address that the server listens on")
 	fs.Int32Var(&k.Port, "port", k.Port, "port that the server listens on")
+	fs.Int32Var(&k.ReadOnlyPort, "read-only-port", k.ReadOnlyPort, "port of the server that needs no credentials and only informs, 0 for none")
 	fs.Int32Var(k.HealthzPort, "healthz-port", *k.HealthzPort, "port of the health check without TLS, 0 for none")
 	fs.StringVar(&k.HealthzBindAddress, "healthz-bind-address", k.HealthzBindAddress, "address of the health check")
-	fs.StringVar(&k.CgroupRoot, "cgroup-root", k.CgroupRoot, "cgroup that the pods' groups lie in")
-	fs.StringVar(&k.CgroupDriver, "cgroup-driver", k.CgroupDriver, "driver of cgroups; only cgroupfs is used")
-	fs.StringSliceVar(&k.ClusterDNS, "cluster-dns", k.ClusterDNS, "addresses of the cluster's DNS")
-	fs.StringVar(&k.ClusterDomain, "cluster-domain", k.ClusterDomain, "domain of the cluster")
-	fs.StringVar(k.ResolverConfig, "resolv-conf", *k.ResolverConfig, "resolver configuration of the host that pods get")
-	fs.Int32Var(&k.MaxPods, "max-pods", k.MaxPods, "how many pods can run on the node")
-	fs.StringToStringVar(&k.SystemReserved, "system-reserved", k.SystemReserved, "resources kept for the system, such as cpu=200m,memory=150Mi")
-	fs.StringToStringVar(&k.KubeReserved, "kube-reserved", k.KubeReserved, "resources kept for Kubernetes")
-	fs.Var((*thresholds)(&k.EvictionHard), "eviction-hard", "what pods may not use up, such as memory.available<100Mi")
+	fs.BoolVar(k.EnableDebuggingHandlers, "enable-debugging-handlers", *k.EnableDebuggingHandlers, "serve logs, exec, attach, run and port-forward")
+	fs.BoolVar(&k.EnableContentionProfiling, "contention-profiling", k.EnableContentionProfiling, "profile what goroutines wait for")
+	fs.StringVar(&k.TLSCertFile, "tls-cert-file", k.TLSCertFile, "certificate of the server")
+	fs.StringVar(&k.TLSPrivateKeyFile, "tls-private-key-file", k.TLSPrivateKeyFile, "private key of the server")
+	fs.StringSliceVar(&k.TLSCipherSuites, "tls-cipher-suites", k.TLSCipherSuites, "cipher suites of the server: "+strings.Join(cliflag.PreferredTLSCipherNames(), ", "))
+	fs.StringVar(&k.TLSMinVersion, "tls-min-version", k.TLSMinVersion, "lowest version of TLS: "+strings.Join(cliflag.TLSPossibleVersions(), ", "))
+	fs.BoolVar(&k.RotateCertificates, "rotate-certificates", k.RotateCertificates, "ask the API server for a new client certificate before the old one expires")
+	fs.BoolVar(&k.ServerTLSBootstrap, "rotate-server-certificates", k.ServerTLSBootstrap, "ask the API server for the serving certificate, and for a new one before it expires")
+	auth := &k.Authentication
+	fs.StringVar(&auth.X509.ClientCAFile, "client-ca-file", auth.X509.ClientCAFile, "CA of the clients' certificates")
+	fs.BoolVar(auth.Anonymous.Enabled, "anonymous-auth", *auth.Anonymous.Enabled, "authorize requests without credentials as system:anonymous")
+	fs.BoolVar(auth.Webhook.Enabled, "authentication-token-webhook", *auth.Webhook.Enabled, "check tokens with the API server")
+	fs.DurationVar(&auth.Webhook.CacheTTL.Duration, "authentication-token-webhook-cache-ttl", auth.Webhook.CacheTTL.Duration, "how long the answer for a token is kept")
+	fs.StringVar((*string)(&k.Authorization.Mode), "authorization-mode", string(k.Authorization.Mode), "AlwaysAllow or Webhook")
+	hook := &k.Authorization.Webhook
+	fs.DurationVar(&hook.CacheAuthorizedTTL.Duration, "authorization-webhook-cache-authorized-ttl", hook.CacheAuthorizedTTL.Duration, "how long a permission is kept")
+	fs.DurationVar(&hook.CacheUnauthorizedTTL.Duration, "authorization-webhook-cache-unauthorized-ttl", hook.CacheUnauthorizedTTL.Duration, "how long a refusal is kept")
+	fs.DurationVar(&k.StreamingConnectionIdleTimeout.Duration, "streaming-connection-idle-timeout", k.StreamingConnectionIdleTimeout.Duration, "accepted; the runtime ends idle streams")
+}
+
+func (c *Config) addNodeFlags(fs *pflag.FlagSet) {
+	k := &c.KubeletConfiguration
 	fs.BoolVar(k.RegisterNode, "register-node", *k.RegisterNode, "register the node with the API server")
 	fs.Var((*taints)(&k.RegisterWithTaints), "register-with-taints", "taints to register the node with: key=value:effect, separated by commas")
 	fs.StringVar(&k.PodCIDR, "pod-cidr", k.PodCIDR, "addresses of the pods, as reported")
 	fs.StringVar(&k.ProviderID, "provider-id", k.ProviderID, "ID of the machine at its provider")
-	fs.StringVar(&k.TLSCertFile, "tls-cert-file", k.TLSCertFile, "certificate of the server")
-	fs.StringVar(&k.TLSPrivateKeyFile, "tls-private-key-file", k.TLSPrivateKeyFile, "private key of the server")
-	fs.StringVar(&k.Authentication.X509.ClientCAFile, "client-ca-file", k.Authentication.X509.ClientCAFile, "CA of the clients' certificates")
-	fs.BoolVar(k.Authentication.Anonymous.Enabled, "anonymous-auth", *k.Authentication.Anonymous.Enabled, "authorize requests without credentials as system:anonymous")
-	fs.BoolVar(k.Authentication.Webhook.Enabled, "authentication-token-webhook", *k.Authentication.Webhook.Enabled, "check tokens with the API server")
-	fs.StringVar((*string)(&k.Authorization.Mode), "authorization-mode", string(k.Authorization.Mode), "AlwaysAllow or Webhook")
+	fs.Int32Var(&k.MaxPods, "max-pods", k.MaxPods, "how many pods can run on the node")
+	fs.Int32Var(&k.PodsPerCore, "pods-per-core", k.PodsPerCore, "how many pods can run for each core, at most --max-pods; 0 for any number")
+	fs.DurationVar(&k.NodeStatusUpdateFrequency.Duration, "node-status-update-frequency", k.NodeStatusUpdateFrequency.Duration, "accepted; the kubelet reports changes at once")
+	fs.Int32Var(k.NodeStatusMaxImages, "node-status-max-images", *k.NodeStatusMaxImages, "how many images are reported, -1 for all")
+	fs.Var(cliflag.NewMapStringString(&k.SystemReserved), "system-reserved", "resources kept for the system, such as cpu=200m,memory=150Mi")
+	fs.Var(cliflag.NewMapStringString(&k.KubeReserved), "kube-reserved", "resources kept for Kubernetes")
+	fs.StringVar(&k.ReservedSystemCPUs, "reserved-cpus", k.ReservedSystemCPUs, "CPUs, such as 0-1,4, kept for system and Kubernetes; instead of the CPU of --system-reserved and --kube-reserved")
+	fs.StringVar(&k.SystemReservedCgroup, "system-reserved-cgroup", k.SystemReservedCgroup, "accepted; only pods are limited")
+	fs.StringVar(&k.KubeReservedCgroup, "kube-reserved-cgroup", k.KubeReservedCgroup, "accepted; only pods are limited")
+	fs.StringSliceVar(&k.EnforceNodeAllocatable, "enforce-node-allocatable", k.EnforceNodeAllocatable, "pods, so that all of them together keep to what is allocatable, or none")
+	fs.Var(cliflag.NewLangleSeparatedMapStringString(&k.EvictionHard), "eviction-hard", "what pods may not use up, such as memory.available<100Mi")
+	fs.Var(cliflag.NewLangleSeparatedMapStringString(&k.EvictionSoft), "eviction-soft", "accepted, not implemented")
+	fs.Var(cliflag.NewMapStringString(&k.EvictionSoftGracePeriod), "eviction-soft-grace-period", "accepted, not implemented")
+	fs.Var(cliflag.NewMapStringString(&k.EvictionMinimumReclaim), "eviction-minimum-reclaim", "accepted, not implemented")
+	fs.Int32Var(&k.EvictionMaxPodGracePeriod, "eviction-max-pod-grace-period", k.EvictionMaxPodGracePeriod, "accepted, not implemented")
+	fs.DurationVar(&k.EvictionPressureTransitionPeriod.Duration, "eviction-pressure-transition-period", k.EvictionPressureTransitionPeriod.Duration, "accepted, not implemented")
+	fs.BoolVar(k.FailSwapOn, "fail-swap-on", *k.FailSwapOn, "do not start on a machine with swap")
+	fs.BoolVar(k.FailCgroupV1, "fail-cgroupv1", *k.FailCgroupV1, "do not start on a machine with cgroup v1")
+	fs.Int32Var(k.EventRecordQPS, "event-qps", *k.EventRecordQPS, "how many events a second are sent, 0 for 5")
+	fs.Int32Var(&k.EventBurst, "event-burst", k.EventBurst, "how many events are sent at once, 0 for 10")
+	fs.Int32Var(k.KubeAPIQPS, "kube-api-qps", *k.KubeAPIQPS, "accepted; the API server's fairness limits")
+	fs.Int32Var(&k.KubeAPIBurst, "kube-api-burst", k.KubeAPIBurst, "accepted; the API server's fairness limits")
+	fs.StringVar(&k.ContentType, "kube-api-content-type", k.ContentType, "accepted; the kubelet speaks protobuf")
+	fs.Var(cliflag.NewMapStringBool(&k.FeatureGates), "feature-gates", "accepted; gates of other implementations have no effect")
+}
+
+func (c *Config) addPodFlags(fs *pflag.FlagSet) {
+	k := &c.KubeletConfiguration
+	fs.StringVar(&k.ContainerRuntimeEndpoint, "container-runtime-endpoint", k.ContainerRuntimeEndpoint, "address of the CRI runtime, such as unix:///run/wherry/cri.sock")
+	fs.StringVar(&k.ImageServiceEndpoint, "image-service-endpoint", k.ImageServiceEndpoint, "address of the CRI image service (default that of the runtime)")
+	fs.DurationVar(&k.RuntimeRequestTimeout.Duration, "runtime-request-timeout", k.RuntimeRequestTimeout.Duration, "time for calls of the runtime that do not take long")
+	fs.StringVar(&k.StaticPodPath, "pod-manifest-path", k.StaticPodPath, "folder, or file, of static pods")
+	fs.DurationVar(&k.FileCheckFrequency.Duration, "file-check-frequency", k.FileCheckFrequency.Duration, "accepted; changes of files are seen at once")
+	fs.StringVar(&k.StaticPodURL, "manifest-url", k.StaticPodURL, "URL of static pods")
+	fs.Var(cliflag.NewColonSeparatedMultimapStringString(&k.StaticPodURLHeader), "manifest-url-header", "headers for --manifest-url: name:value, separated by commas")
+	fs.DurationVar(&k.HTTPCheckFrequency.Duration, "http-check-frequency", k.HTTPCheckFrequency.Duration, "how often --manifest-url is asked")
+	fs.StringVar(&k.PodLogsDir, "pod-logs-dir", k.PodLogsDir, "folder for the pods' logs")
+	fs.StringVar(&k.CgroupRoot, "cgroup-root", k.CgroupRoot, "cgroup that the pods' groups lie in")
+	fs.StringVar(&k.CgroupDriver, "cgroup-driver", k.CgroupDriver, "cgroupfs or systemd; the runtime's own word counts first")
+	fs.BoolVar(k.CgroupsPerQOS, "cgroups-per-qos", *k.CgroupsPerQOS, "accepted; pods always lie in cgroups of their QoS class")
+	fs.StringSliceVar(&k.ClusterDNS, "cluster-dns", k.ClusterDNS, "addresses of the cluster's DNS")
+	fs.StringVar(&k.ClusterDomain, "cluster-domain", k.ClusterDomain, "domain of the cluster")
+	fs.StringVar(k.ResolverConfig, "resolv-conf", *k.ResolverConfig, "resolver configuration of the host that pods get")
 	fs.BoolVar(k.SeccompDefault, "seccomp-default", *k.SeccompDefault, "RuntimeDefault where a pod says nothing")
 	fs.StringVar(&k.ContainerLogMaxSize, "container-log-max-size", k.ContainerLogMaxSize, "size at which a container's log is rotated")
 	fs.Int32Var(k.ContainerLogMaxFiles, "container-log-max-files", *k.ContainerLogMaxFiles, "how many files of a container's log are kept")
 	fs.StringSliceVar(&k.AllowedUnsafeSysctls, "allowed-unsafe-sysctls", k.AllowedUnsafeSysctls, "sysctls that pods may set although they are not safe; a trailing * matches more")
 	fs.Int64Var(k.PodPidsLimit, "pod-max-pids", *k.PodPidsLimit, "how many processes a pod may have, -1 for any number")
 	fs.BoolVar(k.CPUCFSQuota, "cpu-cfs-quota", *k.CPUCFSQuota, "enforce CPU limits")
-	fs.DurationVar(&k.RuntimeRequestTimeout.Duration, "runtime-request-timeout", k.RuntimeRequestTimeout.Duration, "time for calls of the runtime that do not take long")
+	fs.DurationVar(&k.CPUCFSQuotaPeriod.Duration, "cpu-cfs-quota-period", k.CPUCFSQuotaPeriod.Duration, "accepted; the kernel's default is used")
 	fs.DurationVar(&k.SyncFrequency.Duration, "sync-frequency", k.SyncFrequency.Duration, "accepted; the kubelet acts on events")
-	fs.Var(&ignored{c: c, name: "feature-gates"}, "feature-gates", "accepted; gates of other implementations have no effect")
-	for _, name := range unimplemented {
-		fs.Var(&ignored{c: c, name: name}, name, "accepted, not implemented")
-		_ = fs.MarkHidden(name) // the flag was added the line before
-	}
+	fs.Int32Var(k.RegistryPullQPS, "registry-qps", *k.RegistryPullQPS, "accepted, not implemented")
+	fs.Int32Var(&k.RegistryBurst, "registry-burst", k.RegistryBurst, "accepted, not implemented")
+	fs.BoolVar(k.SerializeImagePulls, "serialize-image-pulls", *k.SerializeImagePulls, "accepted; images are pulled side by side")
+	fs.DurationVar(&k.ImageMinimumGCAge.Duration, "minimum-image-ttl-duration", k.ImageMinimumGCAge.Duration, "accepted, not implemented")
+	fs.Int32Var(k.ImageGCHighThresholdPercent, "image-gc-high-threshold", *k.ImageGCHighThresholdPercent, "accepted, not implemented")
+	fs.Int32Var(k.ImageGCLowThresholdPercent, "image-gc-low-threshold", *k.ImageGCLowThresholdPercent, "accepted, not implemented")
+	fs.DurationVar(&k.VolumeStatsAggPeriod.Duration, "volume-stats-agg-period", k.VolumeStatsAggPeriod.Duration, "how old the measured size of a volume may be")
+	fs.StringVar(&k.VolumePluginDir, "volume-plugin-dir", k.VolumePluginDir, "accepted, not implemented")
+	fs.BoolVar(k.EnableControllerAttachDetach, "enable-controller-attach-detach", *k.EnableControllerAttachDetach, "accepted, not implemented")
+	fs.BoolVar(k.LocalStorageCapacityIsolation, "local-storage-capacity-isolation", *k.LocalStorageCapacityIsolation, "accepted, not implemented")
 }
 
-// unimplemented flags of upstream's kubelet are accepted with a warning.
-var unimplemented = []string{
-	"bootstrap-kubeconfig", "cloud-provider", "cpu-manager-policy", "eviction-soft", "eviction-soft-grace-period",
-	"eviction-max-pod-grace-period", "eviction-minimum-reclaim", "eviction-pressure-transition-period", "fail-swap-on",
-	"image-credential-provider-config", "image-credential-provider-bin-dir", "image-gc-high-threshold", "image-gc-low-threshold",
-	"kernel-memcg-notification", "kube-api-burst", "kube-api-qps", "max-open-files", "memory-manager-policy",
-	"protect-kernel-defaults", "read-only-port", "registry-burst", "registry-qps", "reserved-cpus", "rotate-certificates",
-	"rotate-server-certificates", "serialize-image-pulls", "streaming-connection-idle-timeout", "system-cgroups",
-	"topology-manager-policy", "volume-plugin-dir", "pod-infra-container-image", "runtime-cgroups", "kubelet-cgroups",
-	"enable-controller-attach-detach", "hairpin-mode", "event-qps", "event-burst", "node-status-update-frequency",
+// addManagerFlags adds those of parts that are not there.
+func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
+	k := &c.KubeletConfiguration
+	const none = "accepted, not implemented"
+	fs.StringVar(&k.CPUManagerPolicy, "cpu-manager-policy", k.CPUManagerPolicy, none)
+	fs.Var(cliflag.NewMapStringString(&k.CPUManagerPolicyOptions), "cpu-manager-policy-options", none)
+	fs.DurationVar(&k.CPUManagerReconcilePeriod.Duration, "cpu-manager-reconcile-period", k.CPUManagerReconcilePeriod.Duration, none)
+	fs.StringVar(&k.MemoryManagerPolicy, "memory-manager-policy", k.MemoryManagerPolicy, none)
+	fs.StringVar(&k.TopologyManagerPolicy, "topology-manager-policy", k.TopologyManagerPolicy, none)
+	fs.StringVar(&k.TopologyManagerScope, "topology-manager-scope", k.TopologyManagerScope, none)
+	fs.Var(cliflag.NewMapStringString(&k.TopologyManagerPolicyOptions), "topology-manager-policy-options", none)
+	fs.Var(cliflag.NewMapStringString(&k.QOSReserved), "qos-reserved", none)
+	fs.StringVar(&k.KubeletCgroups, "kubelet-cgroups", k.KubeletCgroups, none)
+	fs.StringVar(&k.SystemCgroups, "system-cgroups", k.SystemCgroups, none)
+	fs.StringVar(&k.HairpinMode, "hairpin-mode", k.HairpinMode, none)
+	fs.BoolVar(k.MakeIPTablesUtilChains, "make-iptables-util-chains", *k.MakeIPTablesUtilChains, none)
+	fs.BoolVar(&k.ProtectKernelDefaults, "protect-kernel-defaults", k.ProtectKernelDefaults, none)
+	fs.BoolVar(&k.KernelMemcgNotification, "kernel-memcg-notification", k.KernelMemcgNotification, none)
+	fs.Int64Var(&k.MaxOpenFiles, "max-open-files", k.MaxOpenFiles, none)
+	fs.Int32Var(k.OOMScoreAdj, "oom-score-adj", *k.OOMScoreAdj, none)
+	fs.BoolVar(&k.RunOnce, "runonce", k.RunOnce, "not supported, as upstream")
+}
+
+// ignoredFlags of upstream's kubelet have no field in KubeletConfiguration.
+var ignoredFlags = []string{
+	"image-credential-provider-config", "image-credential-provider-bin-dir", "runtime-cgroups", "pod-infra-container-image",
+	"lock-file", "exit-on-lock-contention", "minimum-container-ttl-duration", "maximum-dead-containers-per-container",
+	"maximum-dead-containers", "experimental-mounter-path", "experimental-allocatable-ignore-eviction", "reserved-memory",
 }
 
 // ignored is a flag that is accepted and has no effect.
@@ -94,41 +174,14 @@ func (i *ignored) Type() string   { return "string" }
 
 func (i *ignored) Set(s string) error {
 	i.value = s
-	i.c.Warnings = append(i.c.Warnings, fmt.Sprintf("--%s is accepted, and not implemented", i.name))
+	if !slices.Contains(i.c.ignoredFlags, i.name) {
+		i.c.ignoredFlags = append(i.c.ignoredFlags, i.name)
+	}
 	return nil
 }
 
 // IsBoolFlag lets boolean flags be given without a value.
 func (i *ignored) IsBoolFlag() bool { return true }
-
-// thresholds is signal<value, separated by commas.
-type thresholds map[string]string
-
-func (t *thresholds) Type() string { return "mapStringString" }
-
-func (t *thresholds) String() string {
-	var out []string
-	for k, v := range *t {
-		out = append(out, k+"<"+v)
-	}
-	slices.Sort(out)
-	return strings.Join(out, ",")
-}
-
-func (t *thresholds) Set(s string) error {
-	*t = thresholds{}
-	for part := range strings.SplitSeq(s, ",") {
-		if part == "" {
-			continue
-		}
-		k, v, ok := strings.Cut(part, "<")
-		if !ok {
-			return fmt.Errorf("%q is not signal<value", part)
-		}
-		(*t)[strings.TrimSpace(k)] = strings.TrimSpace(v)
-	}
-	return nil
-}
 
 // taints is key=value:effect, separated by commas.
 type taints []v1.Taint
@@ -151,98 +204,15 @@ func (t *taints) Set(s string) error {
 		}
 		kv, effect, ok := strings.Cut(part, ":")
 		key, value, _ := strings.Cut(kv, "=")
-		if !ok || key == "" || !slices.Contains([]v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute}, v1.TaintEffect(effect)) {
-			return fmt.Errorf("%q is not key=value:effect with effect NoSchedule, PreferNoSchedule or NoExecute", part)
+		if !ok || !validTaint(key, value, v1.TaintEffect(effect)) {
+			return fmt.Errorf("invalid taint spec: %q, want key=value:effect with effect NoSchedule, PreferNoSchedule or NoExecute", part)
 		}
 		*t = append(*t, v1.Taint{Key: key, Value: value, Effect: v1.TaintEffect(effect)})
 	}
 	return nil
 }
 
-// LoadFiles reads --config and --config-dir. Flags that were given win: they are set
-// again afterwards. fs is the flag set that AddFlags filled, parsed.
-func (c *Config) LoadFiles(fs *pflag.FlagSet) error {
-	var files []string
-	if c.ConfigFile != "" {
-		files = append(files, c.ConfigFile)
-	}
-	if c.ConfigDir != "" {
-		more, err := filepath.Glob(filepath.Join(c.ConfigDir, "*.conf"))
-		if err != nil {
-			return err
-		}
-		slices.Sort(more)
-		files = append(files, more...)
-	}
-	again := given(fs)
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		if err != nil {
-			return fmt.Errorf("kubelet configuration: %w", err)
-		}
-		if err := c.Merge(data); err != nil {
-			return fmt.Errorf("kubelet configuration %s: %w", f, err)
-		}
-	}
-	var errs []error
-	for _, set := range again {
-		errs = append(errs, set())
-	}
-	return errors.Join(errs...)
-}
-
-// given returns, for each flag that was given, what sets it to its value of now.
-func given(fs *pflag.FlagSet) []func() error {
-	var again []func() error
-	fs.Visit(func(f *pflag.Flag) {
-		if slice, ok := f.Value.(pflag.SliceValue); ok {
-			values := slices.Clone(slice.GetSlice())
-			again = append(again, func() error { return slice.Replace(values) })
-			return
-		}
-		if _, none := f.Value.(*ignored); none {
-			return
-		}
-		value := f.Value.String()
-		if f.Value.Type() == "stringToString" {
-			value = strings.Trim(value, "[]")
-		}
-		again = append(again, func() error { return f.Value.Set(value) })
-	})
-	return again
-}
-
-// Merge reads a KubeletConfiguration (YAML or JSON) over what is there.
-func (c *Config) Merge(data []byte) error {
-	var meta metav1.TypeMeta
-	if err := yaml.Unmarshal(data, &meta); err != nil {
-		return err
-	}
-	if meta.Kind != "KubeletConfiguration" || meta.APIVersion != kubeletconfig.SchemeGroupVersion.String() {
-		return fmt.Errorf("kind %q of %q is not KubeletConfiguration of %s", meta.Kind, meta.APIVersion, kubeletconfig.SchemeGroupVersion)
-	}
-	if err := yaml.UnmarshalStrict(data, &c.KubeletConfiguration); err != nil {
-		return err
-	}
-	var fields map[string]any
-	if err := yaml.Unmarshal(data, &fields); err != nil {
-		return err
-	}
-	for _, name := range unimplementedFields {
-		if _, ok := fields[name]; ok {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("KubeletConfiguration: %s is accepted, and not implemented", name))
-		}
-	}
-	return nil
-}
-
-// unimplementedFields of KubeletConfiguration are accepted with a warning.
-var unimplementedFields = []string{
-	"staticPodURL", "readOnlyPort", "tlsCipherSuites", "tlsMinVersion", "tlsCurvePreferences", "rotateCertificates",
-	"serverTLSBootstrap", "registryPullQPS", "registryBurst", "imagePullCredentialsVerificationPolicy", "imageMinimumGCAge",
-	"imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "cpuManagerPolicy", "memoryManagerPolicy",
-	"topologyManagerPolicy", "qosReserved", "serializeImagePulls", "maxParallelImagePulls", "evictionSoft", "evictionSoftGracePeriod",
-	"evictionMinimumReclaim", "podsPerCore", "protectKernelDefaults", "memorySwap", "reservedSystemCPUs", "systemReservedCgroup",
-	"kubeReservedCgroup", "enforceNodeAllocatable", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods",
-	"shutdownGracePeriodByPodPriority", "reservedMemory", "memoryThrottlingFactor", "tracing", "runOnce",
+func validTaint(key, value string, effect v1.TaintEffect) bool {
+	effects := []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute}
+	return slices.Contains(effects, effect) && len(validation.IsQualifiedName(key)) == 0 && len(validation.IsValidLabelValue(value)) == 0
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,7 +90,10 @@ type Kubelet struct {
 
 	mirrors  *mirrors
 	listener net.Listener
+	readOnly net.Listener
 	healthz  net.Listener
+	// looked is when the relist last began to look, in nanoseconds since 1970.
+	looked atomic.Int64
 
 	// which sources have not delivered yet
 	syncMu    sync.Mutex
@@ -160,7 +164,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.node, err = node.New(node.Config{
 		Name: k.cfg.NodeName, IPs: k.hostIPs, Hostname: k.cfg.NodeName, Labels: k.cfg.NodeLabels, Taints: k.cfg.RegisterWithTaints,
 		PodCIDR: k.cfg.PodCIDR, Provider: k.cfg.ProviderID, Register: ptr.Deref(k.cfg.RegisterNode, true),
-		Unschedulable: !k.cfg.RegisterSchedulable, MaxPods: int64(k.cfg.MaxPods), Reserved: reserved, RootDir: k.cfg.RootDir,
+		Unschedulable: !k.cfg.RegisterSchedulable, MaxPods: k.cfg.maxPods(int64(goruntime.NumCPU())), Reserved: reserved, RootDir: k.cfg.RootDir,
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
 		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)),
@@ -217,7 +221,7 @@ func (k *Kubelet) userNamespaces(ctx context.Context) (*userns.Allocator, error)
 	if ids <= 0 || ids > math.MaxUint32 {
 		return nil, fmt.Errorf("userNamespaces.idsPerPod %d is out of range", ids)
 	}
-	return userns.Open(userns.Config{Pods: k.dirs.Pods(), IDsPerPod: uint32(ids), Host: host, MaxPods: int(k.cfg.MaxPods)})
+	return userns.Open(userns.Config{Pods: k.dirs.Pods(), IDsPerPod: uint32(ids), Host: host, MaxPods: int(k.cfg.maxPods(int64(goruntime.NumCPU())))})
 }
 
 func (k *Kubelet) opsConfig() podops.Config {
@@ -261,8 +265,8 @@ func (k *Kubelet) ensureQOSCgroups() error {
 // gone. Containers go on running; the next Run finds them.
 func (k *Kubelet) Run(ctx context.Context) error {
 	log := klog.FromContext(ctx)
-	for _, w := range k.cfg.Warnings {
-		log.Info("Warning: " + w)
+	if err := k.checkHost(log); err != nil {
+		return fmt.Errorf("kubelet: %w", err)
 	}
 	metrics.Register()
 	if err := k.listen(); err != nil {

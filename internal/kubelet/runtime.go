@@ -194,6 +194,7 @@ func (k *Kubelet) relist(ctx context.Context) error {
 	var last time.Time
 	for ctx.Err() == nil {
 		began := time.Now()
+		k.looked.Store(began.UnixNano())
 		now, err := k.fingerprints(ctx)
 		if err != nil {
 			if ctx.Err() == nil {

@@ -3,16 +3,19 @@ package kubelet
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/resource"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
@@ -26,25 +29,32 @@ import (
 
 // listen opens the ports first of all: one that is taken is told at once.
 func (k *Kubelet) listen() error {
-	if ptr.Deref(k.cfg.EnableServer, true) {
-		l, err := net.Listen("tcp", net.JoinHostPort(k.cfg.Address, strconv.Itoa(int(k.cfg.Port))))
+	open := func(to *net.Listener, what, flag, address string, port int32) error {
+		l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(int(port))))
 		if err != nil {
-			return fmt.Errorf("port of the kubelet's server: %w; choose another with --port", err)
+			return fmt.Errorf("port of the kubelet's %s: %w; choose another with %s", what, err, flag)
 		}
-		k.listener = l
+		*to = l
+		return nil
+	}
+	if ptr.Deref(k.cfg.EnableServer, true) {
+		if err := open(&k.listener, "server", "--port", k.cfg.Address, k.cfg.Port); err != nil {
+			return err
+		}
+	}
+	if p := k.cfg.ReadOnlyPort; p != 0 {
+		if err := open(&k.readOnly, "read-only server", "--read-only-port, or 0", k.cfg.Address, p); err != nil {
+			return err
+		}
 	}
 	if p := ptr.Deref(k.cfg.HealthzPort, 0); p != 0 {
-		l, err := net.Listen("tcp", net.JoinHostPort(k.cfg.HealthzBindAddress, strconv.Itoa(int(p))))
-		if err != nil {
-			return fmt.Errorf("port of the kubelet's health check: %w; choose another with --healthz-port, or 0", err)
-		}
-		k.healthz = l
+		return open(&k.healthz, "health check", "--healthz-port, or 0", k.cfg.HealthzBindAddress, p)
 	}
 	return nil
 }
 
 func (k *Kubelet) closeListeners() {
-	for _, l := range []net.Listener{k.listener, k.healthz} {
+	for _, l := range []net.Listener{k.listener, k.readOnly, k.healthz} {
 		if l != nil {
 			_ = l.Close() // closed already when it was served
 		}
@@ -63,33 +73,59 @@ func (k *Kubelet) port() int32 {
 
 // serve starts the servers.
 func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
-	if k.listener == nil && k.healthz == nil {
+	if k.listener == nil && k.healthz == nil && k.readOnly == nil {
 		return nil
 	}
-	certificate, err := k.certificate()
+	cfg, err := k.serverConfig()
 	if err != nil {
 		return err
 	}
+	srv := server.New(cfg, k.table, k.deps.Runtime)
+	for _, s := range []struct {
+		l     net.Listener
+		serve func(context.Context, net.Listener) error
+	}{{k.listener, srv.Serve}, {k.readOnly, srv.ServeReadOnly}, {k.healthz, srv.ServeHealthz}} {
+		if s.l != nil {
+			g.Go(func() error { return s.serve(ctx, s.l) })
+		}
+	}
+	return nil
+}
+
+func (k *Kubelet) serverConfig() (server.Config, error) {
 	a, z := k.cfg.Authentication, k.cfg.Authorization
-	srv := server.New(server.Config{
+	cfg := server.Config{
 		Auth: &server.Auth{
 			Client: k.deps.Client, NodeName: k.cfg.NodeName, ClientCAFile: a.X509.ClientCAFile,
 			Anonymous: ptr.Deref(a.Anonymous.Enabled, false), Tokens: ptr.Deref(a.Webhook.Enabled, true),
 			AllowAll: z.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
 			TokenTTL: a.Webhook.CacheTTL.Duration, AllowTTL: z.Webhook.CacheAuthorizedTTL.Duration, DenyTTL: z.Webhook.CacheUnauthorizedTTL.Duration,
 		},
-		Certificate: certificate, PodLogs: k.cfg.PodLogsDir, Configz: k.cfg.KubeletConfiguration,
+		PodLogs: k.cfg.PodLogsDir, LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
-		Healthy: k.healthy, Refresh: k.refreshMetrics,
+		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Healthy: k.healthy, Refresh: k.refreshMetrics,
 		Stats: &server.Stats{Runtime: k.deps.Runtime, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir},
-	}, k.table, k.deps.Runtime)
+	}
+	if ptr.Deref(k.cfg.EnableSystemLogHandler, true) {
+		cfg.SystemLogs = "/var/log"
+	}
+	if k.cfg.EnableContentionProfiling {
+		goruntime.SetBlockProfileRate(1)
+	}
+	var err error
+	if cfg.MinVersion, err = cliflag.TLSVersion(k.cfg.TLSMinVersion); err != nil {
+		return cfg, err
+	}
+	if cfg.CipherSuites, err = cliflag.TLSCipherSuites(k.cfg.TLSCipherSuites); err != nil {
+		return cfg, err
+	}
+	if cfg.Curves, err = cliflag.TLSCurvePreferences(k.cfg.TLSCurvePreferences); err != nil {
+		return cfg, err
+	}
 	if k.listener != nil {
-		g.Go(func() error { return srv.Serve(ctx, k.listener) })
+		cfg.Certificate, err = k.certificate()
 	}
-	if k.healthz != nil {
-		g.Go(func() error { return srv.ServeHealthz(ctx, k.healthz) })
-	}
-	return nil
+	return cfg, err
 }
 
 // certificate returns the serving certificate's source: the configured files, read
@@ -152,10 +188,15 @@ func (r *reloading) get() (*tls.Certificate, error) {
 	return r.cert, nil
 }
 
-// healthy says why the kubelet is not well.
+// stuckAfter is how long the kubelet may go without a look at the runtime; it takes
+// one every three minutes at the most.
+const stuckAfter = 10 * time.Minute
+
+// healthy says why the kubelet is not well. That the API server cannot be reached is
+// no reason: who brings up a control plane from static pods waits for this first.
 func (k *Kubelet) healthy() error {
-	if !k.table.IsSynced() {
-		return fmt.Errorf("the pods of node %s are not known yet", k.cfg.NodeName)
+	if at := k.looked.Load(); at != 0 && time.Since(time.Unix(0, at)) > stuckAfter {
+		return errors.New("sync Loop took longer than expected")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,6 +110,44 @@ func TestFollowGoesOnAcrossARotation(t *testing.T) {
 	close(ended)
 	if err := <-done; err != nil || out.String() != "one\ntwo\nthree\n" {
 		t.Errorf("got %q, %v", out.String(), err)
+	}
+}
+
+// slow is a writer that waits until it may take its first piece.
+type slow struct {
+	may chan struct{}
+	buf bytes.Buffer
+	in  chan struct{}
+}
+
+func (s *slow) Write(p []byte) (int, error) {
+	select {
+	case s.in <- struct{}{}:
+	default:
+	}
+	<-s.may
+	return s.buf.Write(p)
+}
+
+func TestFollowBySlowClientMissesNoRotatedFile(t *testing.T) {
+	path := write(t, "2026-01-01T00:00:01Z stdout F one\n")
+	out := &slow{may: make(chan struct{}), in: make(chan struct{}, 1)}
+	ended, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- Read(t.Context(), path, Options{Follow: true, Ended: ended}, out, nil) }()
+	<-out.in // it hangs in its first write
+	for i, text := range []string{"two", "three", "four"} {
+		now := time.Date(2026, 1, 1, 0, 0, 10*i, 0, time.UTC)
+		next := fmt.Sprintf("2026-01-01T00:00:%02dZ stdout F %s\n", 10*i+2, text)
+		ok, err := Rotate(t.Context(), reopen(func() error { return os.WriteFile(path, []byte(next), 0o600) }), "id", path,
+			Limits{MaxSize: 1, MaxFiles: 9}, now)
+		if err != nil || !ok {
+			t.Fatalf("Rotate: %v, %v", ok, err)
+		}
+	}
+	close(ended)
+	close(out.may)
+	if err := <-done; err != nil || out.buf.String() != "one\ntwo\nthree\nfour\n" {
+		t.Errorf("got %q, %v", out.buf.String(), err)
 	}
 }
 

@@ -1,7 +1,9 @@
 package logs
 
 import (
+	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -64,8 +67,9 @@ type reader struct {
 	stdout, stderr io.Writer
 	watcher        *fsnotify.Watcher
 	file           *os.File
-	rest           []byte // a line that is not complete yet
-	left           int64  // bytes that may be written, -1 for any number
+	rest           []byte    // a line that is not complete yet
+	left           int64     // bytes that may be written, -1 for any number
+	last           time.Time // of the newest entry seen
 	ended          bool
 }
 
@@ -160,9 +164,70 @@ func (r *reader) rotate() (bool, error) {
 		if err := r.drain(); err != nil {
 			return false, err
 		}
+		missed, err := rotatedSince(r.path, old)
+		if err != nil {
+			return false, err
+		}
 		_ = r.file.Close()
+		r.file = nil
+		for _, name := range missed {
+			if err := r.readRotated(name); err != nil {
+				return false, err
+			}
+		}
 	}
 	return true, r.open()
+}
+
+// rotatedSince lists, oldest first, the files that came between the one we read and
+// the current one, for a reader so slow that its log was rotated twice. When ours is
+// not there under its own name any more (compressed, removed), it is all that are.
+func rotatedSince(path string, ours fs.FileInfo) ([]string, error) {
+	all, err := filepath.Glob(path + ".*")
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(all)
+	for i, name := range all {
+		if info, err := os.Stat(name); err == nil && os.SameFile(info, ours) {
+			return all[i+1:], nil
+		}
+	}
+	return all, nil
+}
+
+// readRotated writes what a rotated file has that is newer than what was read.
+func (r *reader) readRotated(name string) error {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) || strings.HasSuffix(name, ".tmp") {
+		return nil // compressed or removed meanwhile; half compressed
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	var in io.Reader = f
+	if strings.HasSuffix(name, ".gz") {
+		if in, err = gzip.NewReader(f); err != nil {
+			return fmt.Errorf("rotated log: %w", err)
+		}
+	}
+	after, lines := r.last, bufio.NewReader(in)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("rotated log: %w", err)
+		}
+		if e, ok := parse(line); !ok || !e.time.After(after) {
+			continue
+		}
+		if err := r.writeLine(line); err != nil {
+			return err
+		}
+	}
 }
 
 // drain writes all complete lines up to the end of the file.
@@ -206,6 +271,9 @@ func (r *reader) writeLines() error {
 // crash may hold such a line.
 func (r *reader) writeLine(line []byte) error {
 	e, ok := parse(line)
+	if ok {
+		r.last = e.time
+	}
 	if !ok || !r.o.Since.IsZero() && e.time.Before(r.o.Since) {
 		return nil
 	}

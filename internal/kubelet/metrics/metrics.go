@@ -23,6 +23,8 @@ func counter(name, help string) *metrics.Counter {
 	return metrics.NewCounter(&metrics.CounterOpts{Subsystem: subsystem, Name: name, Help: help, StabilityLevel: metrics.ALPHA})
 }
 
+var httpLabels = []string{"method", "path", "server_type", "long_running"}
+
 var (
 	podStartBuckets = []float64{0.05, 0.1, 0.25, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
 	shortBuckets    = metrics.ExponentialBuckets(0.0005, 2, 18)
@@ -102,6 +104,26 @@ var (
 		Subsystem: subsystem, Name: "node_name", Help: "The node's name. The count is always 1.", StabilityLevel: metrics.ALPHA,
 	}, []string{"node"})
 
+	// HTTPRequests to the kubelet's servers.
+	HTTPRequests = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "http_requests_total", Help: "Number of the http requests received since the server started", StabilityLevel: metrics.ALPHA,
+	}, httpLabels)
+	// HTTPDuration is how long they took.
+	HTTPDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: subsystem, Name: "http_requests_duration_seconds", Help: "Duration in seconds to serve http requests",
+		Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA,
+	}, httpLabels)
+	// HTTPInflight are those that are not answered yet.
+	HTTPInflight = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "http_inflight_requests", Help: "Number of the inflight http requests", StabilityLevel: metrics.ALPHA,
+	}, httpLabels)
+	// WebSockets counts streams whose protocol the kubelet translates.
+	WebSockets = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "websocket_streaming_requests_total",
+		Help:           "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"subresource"})
+
 	// Probes have a path of their own, /metrics/probes.
 	Probes = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "prober", Name: "probe_total", Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
@@ -113,7 +135,8 @@ var (
 var register = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(PodStart, PodStartSLI, PodStartTotal, PodWorkerStart, PodWorker, StatusSync, Relist, RelistInterval,
 		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
-		RunningPods, RunningContainers, ImagePull, Evictions, Rejections, NodeName)
+		RunningPods, RunningContainers, ImagePull, Evictions, Rejections, NodeName,
+		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets)
 	probeRegistry.MustRegister(Probes)
 })
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/klog/v2"
 )
 
 // Auth decides who may ask what.
@@ -250,16 +251,16 @@ func (a *Auth) guard(next http.Handler) http.Handler {
 		who, err := a.authenticate(r)
 		if err != nil {
 			if !errors.Is(err, errUnauthorized) {
-				http.Error(w, err.Error(), http.StatusInternalServerError)
-				return
+				klog.FromContext(r.Context()).Error(err, "Unable to authenticate the request due to an error")
 			}
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
 		}
 		ok, err := a.authorize(r, who)
 		if err != nil {
-			http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s): %v",
-				who.GetName(), verb(r.Method), subresources(r.URL.Path)[0], err), http.StatusInternalServerError)
+			klog.FromContext(r.Context()).Error(err, "Authorization error", "user", who.GetName(), "path", r.URL.Path)
+			http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)",
+				who.GetName(), verb(r.Method), subresources(r.URL.Path)[0]), http.StatusInternalServerError)
 			return
 		}
 		if !ok {

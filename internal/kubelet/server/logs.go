@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -21,6 +23,11 @@ import (
 
 func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("container")
+	q, err := logOptions(r.URL.Query(), time.Now())
+	if err != nil {
+		http.Error(w, err.Error(), q.code)
+		return
+	}
 	p, ok := s.pods.ByName(r.PathValue("namespace"), r.PathValue("pod"))
 	if !ok {
 		http.Error(w, fmt.Sprintf("pod %q does not exist", r.PathValue("pod")), http.StatusNotFound)
@@ -30,35 +37,29 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("container %q not found in pod %q", name, p.Pod.Name), http.StatusNotFound)
 		return
 	}
-	q := r.URL.Query()
-	opts, err := logOptions(q, time.Now())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-		return
-	}
-	c, err := whoseLog(p, name, flag(q, "previous"))
+	c, err := whoseLog(p, name, q.previous)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	if opts.Follow {
-		opts.Ended = s.ended(ctx, p.Pod.UID, c.ID)
+	if q.Follow {
+		q.Ended = s.ended(ctx, p.Pod.UID, c.ID)
 	}
 	out := &flushing{w: w, rc: http.NewResponseController(w)}
 	var stdout, stderr io.Writer = out, out
-	switch q.Get("stream") {
+	switch q.stream {
 	case v1.LogStreamStdout:
 		stderr = nil
 	case v1.LogStreamStderr:
 		stdout = nil
 	}
 	path := filepath.Join(podconfig.LogDir(s.cfg.PodLogs, p.Pod), podconfig.LogPath(c.Name, c.Attempt))
-	if opts.Follow {
+	if q.Follow {
 		out.flush() // a client that follows wants to know at once that it may
 	}
-	if err := logs.Read(ctx, path, opts, stdout, stderr); err != nil && !out.begun {
+	if err := logs.Read(ctx, path, q.Options, stdout, stderr); err != nil && !out.begun {
 		http.Error(w, fmt.Sprintf("failed to read log of container %q: %v", name, err), http.StatusBadRequest)
 	}
 }
@@ -84,16 +85,34 @@ func (f *flushing) flush() {
 	_ = f.rc.Flush() // a connection that is gone shows at the next write
 }
 
+// logRequest is what PodLogOptions say, and the code of the answer when they cannot
+// be read (400) or mean nothing (422).
+type logRequest struct {
+	logs.Options
+	previous bool
+	stream   string
+	code     int
+}
+
 // logOptions reads PodLogOptions from a query.
-func logOptions(q url.Values, now time.Time) (logs.Options, error) {
-	o := logs.Options{Follow: flag(q, "follow"), Timestamps: flag(q, "timestamps")}
+func logOptions(q url.Values, now time.Time) (logRequest, error) {
+	o := logRequest{
+		Options: logs.Options{Follow: on(q, "follow"), Timestamps: on(q, "timestamps")}, previous: on(q, "previous"),
+		stream: q.Get("stream"), code: http.StatusBadRequest,
+	}
+	if tail := q.Get("tail"); tail != "" { // the old name of tailLines
+		q.Set("tailLines", tail)
+		if tail == "all" {
+			q.Del("tailLines")
+		}
+	}
 	number := func(name string) (*int64, error) {
 		if q.Get(name) == "" {
 			return nil, nil
 		}
 		n, err := strconv.ParseInt(q.Get(name), 10, 64)
-		if err != nil || n < 0 {
-			return nil, fmt.Errorf("%s %q must be a number that is not negative", name, q.Get(name))
+		if err != nil {
+			return nil, fmt.Errorf(`{"message": "Unable to decode query. %s %s is not a number."}`, name, jsonSafe(q.Get(name)))
 		}
 		return &n, nil
 	}
@@ -113,10 +132,41 @@ func logOptions(q url.Values, now time.Time) (logs.Options, error) {
 	}
 	if s := q.Get("sinceTime"); s != "" {
 		if o.Since, err = time.Parse(time.RFC3339, s); err != nil {
-			return o, fmt.Errorf("sinceTime %q is not an RFC 3339 time", s)
+			return o, fmt.Errorf(`{"message": "Unable to decode query. sinceTime %s is not an RFC 3339 time."}`, jsonSafe(s))
 		}
 	}
+	o.code = http.StatusUnprocessableEntity
+	if why := o.invalid(seconds, q.Get("sinceTime") != ""); why != "" {
+		return o, fmt.Errorf(`{"message": "Invalid request. %s."}`, why)
+	}
 	return o, nil
+}
+
+// invalid says what of the options means nothing.
+func (o *logRequest) invalid(seconds *int64, sinceTime bool) string {
+	switch {
+	case o.Tail != nil && *o.Tail < 0:
+		return "tailLines must be greater than or equal to 0"
+	case o.Limit != nil && *o.Limit < 1:
+		return "limitBytes must be greater than 0"
+	case seconds != nil && sinceTime:
+		return "at most one of sinceTime or sinceSeconds may be specified"
+	case seconds != nil && *seconds < 1:
+		return "sinceSeconds must be greater than 0"
+	case !slices.Contains([]string{"", v1.LogStreamAll, v1.LogStreamStdout, v1.LogStreamStderr}, o.stream):
+		return "stream must be All, Stdout or Stderr"
+	case o.Tail != nil && (o.stream == v1.LogStreamStdout || o.stream == v1.LogStreamStderr):
+		return "tailLines and specific stream are mutually exclusive for now"
+	}
+	return ""
+}
+
+// jsonSafe quotes what a stranger wrote, for use within a JSON string.
+func jsonSafe(s string) string { return strings.ReplaceAll(strconv.Quote(s), `"`, "'") }
+
+// on reads a flag of PodLogOptions: anything but "false" and "0" is true, also nothing.
+func on(q url.Values, name string) bool {
+	return q.Has(name) && !strings.EqualFold(q.Get(name), "false") && q.Get(name) != "0"
 }
 
 // whoseLog finds the instance whose log is asked for: the newest that ran, or with

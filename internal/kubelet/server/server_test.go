@@ -263,8 +263,14 @@ func TestContainerLogs(t *testing.T) {
 		"/containerLogs/ns/p/c?timestamps=true": {200, "2026-01-01T00:00:00Z one\n2026-01-01T00:00:00Z two\n"},
 		"/containerLogs/ns/p/c?sinceSeconds=1":  {200, ""},
 		"/containerLogs/ns/p/c?stream=Stderr":   {200, ""},
-		"/containerLogs/ns/p/c?tailLines=-1":    {422, "tailLines"},
-		"/containerLogs/ns/p/c?sinceTime=x":     {422, "sinceTime"},
+		"/containerLogs/ns/p/c?tail=1":          {200, "two\n"},
+		"/containerLogs/ns/p/c?tail=all":        {200, "one\ntwo\n"},
+		"/containerLogs/ns/p/c?tailLines=-1":    {422, `{"message": "Invalid request. tailLines`},
+		"/containerLogs/ns/p/c?limitBytes=0":    {422, `{"message": "Invalid request. limitBytes`},
+		"/containerLogs/ns/p/c?sinceSeconds=0":  {422, `{"message": "Invalid request. sinceSeconds`},
+		"/containerLogs/ns/p/c?stream=x":        {422, `{"message": "Invalid request. stream`},
+		"/containerLogs/ns/p/c?tailLines=x":     {400, `{"message": "Unable to decode query. tailLines`},
+		"/containerLogs/ns/p/c?sinceTime=x":     {400, `{"message": "Unable to decode query. sinceTime`},
 		"/containerLogs/ns/p/none":              {404, `container "none" not found in pod "p"`},
 		"/containerLogs/ns/none/c":              {404, `pod "none" does not exist`},
 	} {
@@ -313,14 +319,14 @@ func TestFollowEndsWithTheContainer(t *testing.T) {
 	}
 }
 
-// streams is a runtime whose streaming server is ours.
-type streams struct {
+// upgraded is a runtime whose streaming server is ours.
+type upgraded struct {
 	fakecri.Service
 	url string
 	req *runtimeapi.ExecRequest
 }
 
-func (s *streams) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+func (s *upgraded) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	s.req = req
 	return &runtimeapi.ExecResponse{Url: s.url + "/exec/token"}, nil
 }
@@ -343,7 +349,7 @@ func TestExecIsProxied(t *testing.T) {
 	}))
 	defer back.Close()
 	f := newFixture(t)
-	rt := &streams{Service: fakecri.Service{Runtime: f.rt}, url: back.URL}
+	rt := &upgraded{Service: fakecri.Service{Runtime: f.rt}, url: back.URL}
 	srv := httptest.NewServer(New(Config{Debugging: true}, f.pods, rt).mux)
 	defer srv.Close()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(srv.URL, "http://"))
@@ -375,8 +381,9 @@ func TestExecIsProxied(t *testing.T) {
 func TestStreamsThatCannotBe(t *testing.T) {
 	f := newFixture(t)
 	for path, code := range map[string]int{
-		"/exec/ns/p/c?command=x": 400, "/exec/ns/p/none?command=x&output=1": 404, "/exec/ns/none/c?command=x&output=1": 404,
-		"/exec/ns/p/other/c?command=x&output=1": 404, "/attach/ns/p/c": 400, "/portForward/ns/p?port=x": 400, "/portForward/ns/p/other": 404,
+		"/exec/ns/p/c?command=x": 400, "/exec/ns/p/none?command=x&output=1": 500, "/exec/ns/none/c?command=x&output=1": 404,
+		"/exec/ns/p/other/c?command=x&output=1": 500, "/attach/ns/p/c": 400, "/portForward/ns/p/other": 404, "/portForward/ns/none": 404,
+		"/run/ns/none/c?cmd=x": 404, "/run/ns/p/none?cmd=x": 500, "/checkpoint/ns/p/c": 501, "/checkpoint/ns/p/none": 404, "/checkpoint/ns/none/c": 404,
 	} {
 		if got, body := f.do("POST", path, "admin"); got != code {
 			t.Errorf("%s: %d %s", path, got, body)
@@ -418,4 +425,8 @@ func TestSummaryAndResourceMetrics(t *testing.T) {
 	if code, body := f.do("GET", "/metrics/resource", "admin"); code != 200 || !strings.Contains(body, "# TYPE node_cpu_usage_seconds_total counter\nnode_cpu_usage_seconds_total ") || !strings.Contains(body, "resource_scrape_error 0\n") {
 		t.Errorf("%d %s", code, body)
 	}
+}
+
+func contextWithCancel(t *testing.T) (context.Context, context.CancelFunc) {
+	return context.WithCancel(t.Context())
 }

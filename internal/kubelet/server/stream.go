@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,8 +12,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/proxy"
+	translator "k8s.io/apiserver/pkg/util/proxy"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -20,13 +25,16 @@ import (
 // pod finds the pod that a request names, and answers when there is none.
 func (s *Server) pod(w http.ResponseWriter, r *http.Request) (podworker.Snapshot, bool) {
 	p, ok := s.pods.ByName(r.PathValue("namespace"), r.PathValue("pod"))
-	if uid := r.PathValue("uid"); ok && uid != "" && uid != string(p.Pod.UID) {
-		ok = false
-	}
 	if !ok {
 		http.Error(w, "pod does not exist", http.StatusNotFound)
 	}
 	return p, ok
+}
+
+// isUID tells whether a pod is the one whose UID a request names, if it names any.
+func isUID(r *http.Request, p podworker.Snapshot) bool {
+	uid := r.PathValue("uid")
+	return uid == "" || uid == string(p.Pod.UID)
 }
 
 // running finds the container's live instance.
@@ -41,17 +49,19 @@ func running(p podworker.Snapshot, name string) (podplan.Container, bool) {
 	return found, ok
 }
 
-// container finds the live instance that a request names, and answers when there is none.
+// container finds the live instance that a request names, and answers when there is
+// none, as upstream with 500.
 func (s *Server) container(w http.ResponseWriter, r *http.Request) (podworker.Snapshot, string, bool) {
 	p, ok := s.pod(w, r)
 	if !ok {
 		return p, "", false
 	}
 	c, ok := running(p, r.PathValue("container"))
-	if !ok {
-		http.Error(w, fmt.Sprintf("container not found (%q)", r.PathValue("container")), http.StatusNotFound)
+	if !ok || !isUID(r, p) {
+		http.Error(w, fmt.Sprintf("container not found (%q)", r.PathValue("container")), http.StatusInternalServerError)
+		return p, "", false
 	}
-	return p, c.ID, ok
+	return p, c.ID, true
 }
 
 // flag reads a query parameter that is on as "1" or "true".
@@ -60,92 +70,155 @@ func flag(q url.Values, name string) bool {
 	return err == nil && on
 }
 
+// streams that a request asks for; a terminal has no stderr of its own.
+func streams(w http.ResponseWriter, r *http.Request) (translator.Options, bool) {
+	q := r.URL.Query()
+	o := translator.Options{Tty: flag(q, "tty"), Stdin: flag(q, "input"), Stdout: flag(q, "output"), Stderr: flag(q, "error")}
+	o.Stderr = o.Stderr && !o.Tty
+	if !o.Stdin && !o.Stdout && !o.Stderr {
+		http.Error(w, "you must specify at least 1 of stdin, stdout, stderr", http.StatusBadRequest)
+		return o, false
+	}
+	return o, true
+}
+
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+	o, ok := streams(w, r)
+	if !ok {
+		return
+	}
 	_, id, ok := s.container(w, r)
 	if !ok {
 		return
 	}
-	q := r.URL.Query()
-	req := &runtimeapi.ExecRequest{
-		ContainerId: id, Cmd: q["command"], Tty: flag(q, "tty"), Stdin: flag(q, "input"), Stdout: flag(q, "output"), Stderr: flag(q, "error"),
-	}
-	req.Stderr = req.Stderr && !req.Tty
-	if !req.Stdin && !req.Stdout && !req.Stderr {
-		http.Error(w, "you must specify at least 1 of stdin, stdout, stderr", http.StatusBadRequest)
-		return
-	}
-	resp, err := s.runtime.Exec(r.Context(), req)
-	s.proxy(w, r, resp.GetUrl(), err)
+	resp, err := s.runtime.Exec(r.Context(), &runtimeapi.ExecRequest{
+		ContainerId: id, Cmd: r.URL.Query()["command"], Tty: o.Tty, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr,
+	})
+	proxyStream(w, r, "exec", resp.GetUrl(), err, o)
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
+	o, ok := streams(w, r)
+	if !ok {
+		return
+	}
 	p, id, ok := s.container(w, r)
 	if !ok {
 		return
 	}
-	q := r.URL.Query()
 	spec := podplan.FindContainer(p.Pod, r.PathValue("container"))
 	if spec == nil {
-		http.Error(w, fmt.Sprintf("container %s not found in pod %s", r.PathValue("container"), r.PathValue("pod")), http.StatusNotFound)
+		http.Error(w, fmt.Sprintf("container %s not found in pod %s", r.PathValue("container"), r.PathValue("pod")), http.StatusInternalServerError)
 		return
 	}
 	// Whether there is a terminal was settled when the container was made.
-	req := &runtimeapi.AttachRequest{
-		ContainerId: id, Tty: spec.TTY, Stdin: flag(q, "input"), Stdout: flag(q, "output"), Stderr: flag(q, "error") && !spec.TTY,
-	}
-	if !req.Stdin && !req.Stdout && !req.Stderr {
-		http.Error(w, "you must specify at least 1 of stdin, stdout, stderr", http.StatusBadRequest)
-		return
-	}
-	resp, err := s.runtime.Attach(r.Context(), req)
-	s.proxy(w, r, resp.GetUrl(), err)
+	o.Tty = spec.TTY
+	o.Stderr = o.Stderr && !o.Tty
+	resp, err := s.runtime.Attach(r.Context(), &runtimeapi.AttachRequest{
+		ContainerId: id, Tty: o.Tty, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr,
+	})
+	proxyStream(w, r, "attach", resp.GetUrl(), err, o)
 }
 
 func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
+	tunnel := wsstream.IsWebSocketRequestWithTunnelingProtocol(r)
+	req := &runtimeapi.PortForwardRequest{}
+	if wsstream.IsWebSocketRequest(r) && !tunnel {
+		var err error
+		if req.Port, err = ports(r.URL.Query()["port"]); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
 	p, ok := s.pod(w, r)
 	if !ok {
 		return
 	}
+	if !isUID(r, p) {
+		http.Error(w, "pod not found", http.StatusNotFound)
+		return
+	}
 	i := slices.IndexFunc(p.Input.Sandboxes, func(sb podplan.Sandbox) bool { return sb.Ready })
 	if i < 0 {
-		http.Error(w, fmt.Sprintf("pod not found (%q)", p.Pod.Name+"_"+p.Pod.Namespace), http.StatusNotFound)
+		http.Error(w, fmt.Sprintf("pod not found (%q)", p.Pod.Name+"_"+p.Pod.Namespace), http.StatusInternalServerError)
 		return
 	}
-	req := &runtimeapi.PortForwardRequest{PodSandboxId: p.Input.Sandboxes[i].ID}
-	for _, list := range r.URL.Query()["port"] {
-		for one := range strings.SplitSeq(list, ",") {
-			n, err := strconv.ParseUint(one, 10, 16)
-			if err != nil || n == 0 {
-				http.Error(w, fmt.Sprintf("port %q must be a number from 1 to 65535", one), http.StatusBadRequest)
-				return
-			}
-			req.Port = append(req.Port, int32(n))
-		}
-	}
+	req.PodSandboxId = p.Input.Sandboxes[i].ID
 	resp, err := s.runtime.PortForward(r.Context(), req)
-	s.proxy(w, r, resp.GetUrl(), err)
+	h, ok := upgrade(w, resp.GetUrl(), err)
+	if !ok {
+		return
+	}
+	if tunnel {
+		metrics.WebSockets.WithLabelValues("portforward").Inc()
+		h = translator.NewTunnelingHandler(h)
+	}
+	h.ServeHTTP(w, r)
 }
 
-// proxy hands an upgrade over to the address that the runtime gave.
-func (s *Server) proxy(w http.ResponseWriter, r *http.Request, address string, err error) {
+// ports reads the query of a port-forward over plain WebSockets, which names its
+// ports beforehand.
+func ports(lists []string) ([]int32, error) {
+	if len(lists) == 0 {
+		return nil, errors.New(`query parameter "port" is required`)
+	}
+	var out []int32
+	for _, list := range lists {
+		if list == "" {
+			return nil, errors.New(`query parameter "port" cannot be empty`)
+		}
+		for one := range strings.SplitSeq(list, ",") {
+			n, err := strconv.ParseUint(one, 10, 16)
+			if err != nil {
+				return nil, fmt.Errorf("unable to parse %q as a port: %w", list, err)
+			}
+			if n < 1 {
+				return nil, fmt.Errorf("port %q must be > 0", list)
+			}
+			out = append(out, int32(n))
+		}
+	}
+	return out, nil
+}
+
+// proxyStream hands an exec or attach over to the address that the runtime gave. The
+// runtimes know SPDY and the older WebSocket protocols; v5, which can close stdin, is
+// translated here.
+func proxyStream(w http.ResponseWriter, r *http.Request, what, address string, err error, o translator.Options) {
+	h, ok := upgrade(w, address, err)
+	if !ok {
+		return
+	}
+	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
+		u, err := url.Parse(address)
+		if err != nil { // it was parsed before
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		metrics.WebSockets.WithLabelValues(what).Inc()
+		h = translator.NewStreamTranslatorHandler(u, nil, 0, o)
+	}
+	h.ServeHTTP(w, r)
+}
+
+// upgrade returns what proxies an upgraded connection to the runtime, or answers.
+func upgrade(w http.ResponseWriter, address string, err error) (http.Handler, bool) {
 	if err != nil {
 		http.Error(w, status.Convert(err).Message(), httpCode(err))
-		return
+		return nil, false
 	}
 	u, err := url.Parse(address)
 	if err != nil {
 		http.Error(w, fmt.Sprintf("the runtime's streaming address %q: %v", address, err), http.StatusInternalServerError)
-		return
+		return nil, false
 	}
-	proxy.NewUpgradeAwareHandler(u, nil, false, true, responder{}).ServeHTTP(w, r)
+	return proxy.NewUpgradeAwareHandler(u, nil, false, true, responder{}), true
 }
 
 func httpCode(err error) int {
 	switch status.Code(err) {
 	case codes.NotFound:
 		return http.StatusNotFound
-	case codes.InvalidArgument:
-		return http.StatusBadRequest
 	case codes.ResourceExhausted:
 		return http.StatusTooManyRequests
 	default:
@@ -156,8 +229,9 @@ func httpCode(err error) int {
 // responder answers when a stream could not be proxied.
 type responder struct{}
 
-func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
-	http.Error(w, "streaming from the container runtime: "+err.Error(), http.StatusInternalServerError)
+func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {
+	klog.FromContext(r.Context()).Error(err, "Error while proxying request", "path", r.URL.Path)
+	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 
 // run runs a command and answers with its output.

@@ -1,0 +1,58 @@
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/cgroup"
+)
+
+// checkHost refuses a machine that the configuration does not want, and tells what of
+// the configuration has no effect.
+func (k *Kubelet) checkHost(log klog.Logger) error {
+	warnings, err := k.cfg.warnings()
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		log.Info("Warning: " + w)
+	}
+	if ptr.Deref(k.cfg.FailSwapOn, true) {
+		swaps, err := os.ReadFile("/proc/swaps")
+		if err != nil && !os.IsNotExist(err) { // a kernel without swap has no such file
+			return err
+		}
+		if on := swapDevices(string(swaps)); len(on) > 0 {
+			return fmt.Errorf("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false: %s", strings.Join(on, ", "))
+		}
+	}
+	mode, err := cgroup.Version()
+	if err != nil {
+		return err
+	}
+	if mode == cgroup.V2 {
+		return nil
+	}
+	if ptr.Deref(k.cfg.FailCgroupV1, false) {
+		return errors.New("kubelet is configured to not run on a host using cgroup v1; use cgroup v2, or set failCgroupV1 (--fail-cgroupv1) to false")
+	}
+	log.Info("Warning: the host uses cgroup v1: no swap for pods, no pressure statistics, no memory QoS")
+	return nil
+}
+
+// swapDevices reads /proc/swaps, whose first line is a heading.
+func swapDevices(table string) []string {
+	var on []string
+	lines := strings.Split(strings.TrimSpace(table), "\n")
+	for _, line := range lines[min(1, len(lines)):] {
+		if f := strings.Fields(line); len(f) > 0 {
+			on = append(on, f[0])
+		}
+	}
+	return on
+}

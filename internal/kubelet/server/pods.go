@@ -1,0 +1,84 @@
+package server
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+// listPods shows the pods that the node should run, with their newest status.
+func (s *Server) listPods(w http.ResponseWriter, _ *http.Request) {
+	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
+	for _, p := range s.pods.List() {
+		if p.Absent {
+			continue
+		}
+		pod := *p.Pod
+		pod.Status = p.Status
+		list.Items = append(list.Items, pod)
+	}
+	slices.SortFunc(list.Items, byName)
+	writeJSON(w, list)
+}
+
+func byName(a, b v1.Pod) int {
+	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+}
+
+// runningPods shows what the runtime runs.
+func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
+	containers, err := s.runtime.ListContainers(r.Context(), &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	pods := map[string]*v1.Pod{}
+	for _, c := range containers {
+		uid := c.Labels[podconfig.LabelPodUID]
+		if uid == "" {
+			continue
+		}
+		if pods[uid] == nil {
+			pods[uid] = &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Name: c.Labels[podconfig.LabelPodName], Namespace: c.Labels[podconfig.LabelPodNamespace], UID: types.UID(uid),
+			}}
+		}
+		pods[uid].Spec.Containers = append(pods[uid].Spec.Containers, v1.Container{
+			Name: c.GetMetadata().GetName(), Image: c.GetImage().GetImage(),
+		})
+	}
+	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
+	for _, p := range pods {
+		list.Items = append(list.Items, *p)
+	}
+	slices.SortFunc(list.Items, byName)
+	writeJSON(w, list)
+}
+
+// debugPod shows what the worker of a pod last saw, decided and did. The input can
+// be fed to a test of podplan as it is.
+func (s *Server) debugPod(w http.ResponseWriter, r *http.Request) {
+	p, ok := s.pods.Get(types.UID(r.PathValue("uid")))
+	if !ok {
+		http.Error(w, "pod does not exist", http.StatusNotFound)
+		return
+	}
+	writeJSON(w, struct {
+		At          time.Time
+		Input       any
+		Plan        any
+		Status      v1.PodStatus
+		Transitions []podworker.Transition
+	}{p.At, p.Input, p.Plan, p.Status, p.Transitions})
+}

@@ -1,0 +1,83 @@
+package kubelet
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+)
+
+// unimplementedFields of KubeletConfiguration are accepted; one that is not as by
+// default warns. Behind each the flag that also sets it, if there is one.
+var unimplementedFields = map[string]string{
+	"staticPodURL": "--manifest-url", "staticPodURLHeader": "--manifest-url-header",
+	"registryPullQPS": "--registry-qps", "registryBurst": "--registry-burst", "serializeImagePulls": "--serialize-image-pulls",
+	"maxParallelImagePulls": "", "imagePullCredentialsVerificationPolicy": "", "preloadedImagesVerificationAllowlist": "",
+	"imageMinimumGCAge": "--minimum-image-ttl-duration", "imageMaximumGCAge": "",
+	"imageGCHighThresholdPercent": "--image-gc-high-threshold", "imageGCLowThresholdPercent": "--image-gc-low-threshold",
+	"cpuManagerPolicy": "--cpu-manager-policy", "cpuManagerPolicyOptions": "--cpu-manager-policy-options",
+	"cpuManagerReconcilePeriod": "--cpu-manager-reconcile-period", "memoryManagerPolicy": "--memory-manager-policy",
+	"topologyManagerPolicy": "--topology-manager-policy", "topologyManagerScope": "--topology-manager-scope",
+	"topologyManagerPolicyOptions": "--topology-manager-policy-options", "reservedMemory": "--reserved-memory",
+	"qosReserved": "--qos-reserved", "memoryThrottlingFactor": "", "memoryReservationPolicy": "",
+	"evictionSoft": "--eviction-soft", "evictionSoftGracePeriod": "--eviction-soft-grace-period",
+	"evictionMinimumReclaim": "--eviction-minimum-reclaim", "evictionMaxPodGracePeriod": "--eviction-max-pod-grace-period",
+	"evictionPressureTransitionPeriod": "--eviction-pressure-transition-period",
+	"protectKernelDefaults":            "--protect-kernel-defaults", "kernelMemcgNotification": "--kernel-memcg-notification",
+	"systemReservedCgroup": "--system-reserved-cgroup", "kubeReservedCgroup": "--kube-reserved-cgroup",
+	"kubeletCgroups": "--kubelet-cgroups", "systemCgroups": "--system-cgroups", "singleProcessOOMKill": "",
+	"cpuCFSQuotaPeriod": "--cpu-cfs-quota-period", "cgroupsPerQOS": "--cgroups-per-qos",
+	"tracing": "", "kubeAPIQPS": "--kube-api-qps",
+	"kubeAPIBurst": "--kube-api-burst", "contentType": "--kube-api-content-type", "maxOpenFiles": "--max-open-files",
+	"oomScoreAdj": "--oom-score-adj", "streamingConnectionIdleTimeout": "--streaming-connection-idle-timeout",
+	"volumePluginDir": "--volume-plugin-dir", "enableControllerAttachDetach": "--enable-controller-attach-detach",
+	"hairpinMode": "--hairpin-mode", "makeIPTablesUtilChains": "--make-iptables-util-chains",
+	"iptablesMasqueradeBit": "", "iptablesDropBit": "",
+	"localStorageCapacityIsolation": "--local-storage-capacity-isolation", "defaultPodSysctls": "",
+	"configMapAndSecretChangeDetectionStrategy": "", "showHiddenMetricsForVersion": "", "containerLogMaxWorkers": "",
+}
+
+// warnings name what was asked for and has no effect.
+func (c *Config) warnings() ([]string, error) {
+	var out []string
+	for _, flag := range c.ignoredFlags {
+		out = append(out, fmt.Sprintf("--%s is accepted, and not implemented", flag))
+	}
+	var defaults kubeletconfig.KubeletConfiguration
+	setDefaults(&defaults)
+	want, err := asMap(defaults)
+	if err != nil {
+		return nil, err
+	}
+	have, err := asMap(c.KubeletConfiguration)
+	if err != nil {
+		return nil, err
+	}
+	for name, flag := range unimplementedFields {
+		if reflect.DeepEqual(have[name], want[name]) {
+			continue
+		}
+		if flag != "" {
+			name += " (" + flag + ")"
+		}
+		out = append(out, "KubeletConfiguration: "+name+" is accepted, and not implemented")
+	}
+	if gates := slices.Sorted(maps.Keys(c.FeatureGates)); len(gates) > 0 {
+		out = append(out, "feature gates of other implementations have no effect: "+strings.Join(gates, ", "))
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func asMap(k kubeletconfig.KubeletConfiguration) (map[string]any, error) {
+	data, err := json.Marshal(k)
+	if err != nil {
+		return nil, err
+	}
+	var out map[string]any
+	return out, json.Unmarshal(data, &out)
+}
