@@ -40,7 +40,7 @@ func (r *Runtime) Status(ctx context.Context, _ bool) (*runtimeapi.StatusRespons
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true}, network,
 		}},
-		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: ""}},
+		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}},
 		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
 	}, nil
 }

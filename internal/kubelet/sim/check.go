@@ -182,7 +182,7 @@ func (c *Checker) order(name string, b *box) error {
 func makes(k podplan.Kind) bool {
 	switch k {
 	case podplan.EnsureCgroup, podplan.MountVolume, podplan.RunSandbox, podplan.PullImage, podplan.CreateContainer,
-		podplan.StartContainer, podplan.RunHook:
+		podplan.StartContainer, podplan.RunHook, podplan.ResizePod:
 		return true
 	default:
 		return false

@@ -109,6 +109,18 @@ func (l *life) admit(pod *v1.Pod) podplan.Verdict {
 	return podplan.Admit(podplan.AdmitInput{Pod: pod, Node: &v1.Node{}})
 }
 
+// resizing decides on a resize: now and then there is no room, or never will be.
+func (l *life) resizing() podplan.ResizeDecision {
+	switch {
+	case l.faulty() && l.dice.chance(0.3, "no room"):
+		return podplan.ResizeDecision{Reason: v1.PodReasonDeferred, Message: "no room now"}
+	case l.dice.chance(0.1, "infeasible"):
+		return podplan.ResizeDecision{Reason: v1.PodReasonInfeasible, Message: "never"}
+	default:
+		return podplan.ResizeDecision{Allocate: true}
+	}
+}
+
 // want returns the pod as its source has it; nil when it has none.
 func (l *life) want() (pod, last *v1.Pod) {
 	if l.static {

@@ -24,6 +24,7 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/prober"
 	"wherry.dev/internal/kubelet/status"
+	"wherry.dev/internal/kubelet/userns"
 	"wherry.dev/internal/kubelet/volume"
 )
 
@@ -56,6 +57,13 @@ func startNode(l *life, number int) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := os.MkdirAll(filepath.Join(l.dir, "kubelet", "pods"), 0o755); err != nil {
+		return nil, err
+	}
+	users, err := userns.Open(userns.Config{Pods: filepath.Join(l.dir, "kubelet", "pods"), IDsPerPod: userns.Unit, MaxPods: 10})
+	if err != nil {
+		return nil, err
+	}
 	api := client{n: n}
 	cri := seam{fakecri.Service{Runtime: l.rt}, n}
 	dirs := podconfig.Dirs{Root: filepath.Join(l.dir, "kubelet")}
@@ -68,7 +76,7 @@ func startNode(l *life, number int) (*node, error) {
 	ops := podops.New(podops.Config{
 		NodeName: "n1", Dirs: dirs, PodLogs: filepath.Join(l.dir, "logs"), PidsLimit: -1,
 	}, podops.Deps{
-		Runtime: cri, Images: imageSeam{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: objects.New(nil, nil),
+		Runtime: cri, Images: imageSeam{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: objects.New(nil, nil), Users: users,
 		Volumes: &volume.Mounter{
 			Dirs: dirs, Objects: func(context.Context) volume.Objects { return l }, Tokens: tokens, NodeName: "n1",
 			Allocatable: func() v1.ResourceList { return nil },
@@ -81,6 +89,7 @@ func startNode(l *life, number int) (*node, error) {
 	n.table = podworker.NewTable(podworker.Deps{
 		Runtime: cri, Executor: watched{ops, n}, Status: sink{n.status, n}, Prober: n.prober, Records: records,
 		Admit: func(_ context.Context, pod *v1.Pod, _ bool) podplan.Verdict { return l.admit(pod) }, Residue: ops.Residue,
+		Resize: func(context.Context, *podplan.Input) podplan.ResizeDecision { return l.resizing() },
 		Tell: ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment

@@ -49,6 +49,9 @@ func RandomPod(r *rand.Rand, name string) *v1.Pod {
 			EnableServiceLinks:            ptr.To(false),
 		},
 	}
+	if !pod.Spec.HostNetwork && g.chance(0.1) {
+		pod.Spec.HostUsers = ptr.To(false)
+	}
 	if g.chance(0.15) {
 		pod.Spec.ActiveDeadlineSeconds = ptr.To(g.r.Int64N(1200) + 1)
 	}
@@ -139,6 +142,9 @@ func (g generator) container(name, nature string) v1.Container {
 	if g.chance(0.3) {
 		c.Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("10m"), v1.ResourceMemory: resource.MustParse("10Mi")}
 		c.Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("20m"), v1.ResourceMemory: resource.MustParse("20Mi")}
+	}
+	if g.chance(0.3) {
+		c.ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
 	}
 	g.hooks(&c)
 	for kind, p := range []**v1.Probe{&c.StartupProbe, &c.LivenessProbe, &c.ReadinessProbe} {

@@ -86,6 +86,9 @@ func settled(s podworker.Snapshot, now time.Time) error {
 		}
 		return fmt.Errorf("it has been ending since %v", e.Since)
 	}
+	if r := s.Input.Record.Resize; r != nil && r.Active != nil {
+		return fmt.Errorf("the resize of generation %d is not done", *r.Active)
+	}
 	healthy := true
 	for i := range s.Pod.Spec.InitContainers {
 		c := &s.Pod.Spec.InitContainers[i]

@@ -163,6 +163,18 @@ func (s seam) RemoveContainer(ctx context.Context, id string) error {
 	return s.do(ctx, "RemoveContainer", id, func(ctx context.Context) error { return s.RuntimeService.RemoveContainer(ctx, id) })
 }
 
+func (s seam) Status(ctx context.Context, verbose bool) (*runtimeapi.StatusResponse, error) {
+	return call(ctx, s.n, "Status", "", func(ctx context.Context) (*runtimeapi.StatusResponse, error) {
+		return s.RuntimeService.Status(ctx, verbose)
+	})
+}
+
+func (s seam) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	return call(ctx, s.n, "UpdatePodSandboxResources", "", func(ctx context.Context) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+		return s.RuntimeService.UpdatePodSandboxResources(ctx, req)
+	})
+}
+
 func (s seam) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.ContainerResources) error {
 	return s.do(ctx, "UpdateContainerResources", id, func(ctx context.Context) error {
 		return s.RuntimeService.UpdateContainerResources(ctx, id, r)
