@@ -115,10 +115,12 @@ func user(st containerStatus) *runtimeapi.LinuxContainerUser {
 	return u
 }
 
-// criSignal finds CRI's name for a signal; real-time ones are spelt RTMINPLUS1.
+// criSpelling is how CRI spells real-time signals: RTMINPLUS1.
+var criSpelling = strings.NewReplacer("+", "PLUS", "-", "MINUS")
+
+// criSignal finds CRI's name for a signal.
 func criSignal(name string) runtimeapi.Signal {
-	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
-	return runtimeapi.Signal(runtimeapi.Signal_value["SIGNAL_"+name])
+	return runtimeapi.Signal(runtimeapi.Signal_value["SIGNAL_"+criSpelling.Replace(name)])
 }
 
 // imageSpec names the image by a tag where it has one, as the pod did.
