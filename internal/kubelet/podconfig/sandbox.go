@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	sysctl "k8s.io/component-helpers/node/util/sysctl"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -165,7 +166,7 @@ func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
 	if len(psc.Sysctls) > 0 {
 		cfg.Sysctls = map[string]string{}
 		for _, s := range psc.Sysctls {
-			cfg.Sysctls[strings.ReplaceAll(s.Name, "/", ".")] = s.Value
+			cfg.Sysctls[sysctl.NormalizeName(s.Name)] = s.Value
 		}
 	}
 	return cfg, nil

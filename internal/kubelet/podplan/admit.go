@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	sysctl "k8s.io/component-helpers/node/util/sysctl"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
@@ -234,7 +235,8 @@ func admitSysctls(in AdmitInput) (string, string) {
 		return "", ""
 	}
 	for _, s := range sc.Sysctls {
-		if !slices.Contains(safeSysctls, s.Name) && !slices.ContainsFunc(in.AllowedSysctls, func(a string) bool { return matches(a, s.Name) }) {
+		name := sysctl.NormalizeName(s.Name)
+		if !slices.Contains(safeSysctls, name) && !slices.ContainsFunc(in.AllowedSysctls, func(a string) bool { return matches(sysctl.NormalizeName(a), name) }) {
 			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q not allowlisted", s.Name)
 		}
 	}
