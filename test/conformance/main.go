@@ -29,7 +29,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.agnhost, "agnhost", "", "upstream's agnhost program; without it specs that need it fail")
-	flag.StringVar(&o.focus, "focus", `\[sig-node\].*\[NodeConformance\]`, "specs to run, a regular expression")
+	flag.StringVar(&o.focus, "focus", `\[NodeConformance\]`, "specs to run, a regular expression")
 	flag.StringVar(&o.skip, "skip", `\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:`, "specs to leave out")
 	flag.IntVar(&o.procs, "procs", 6, "specs to run side by side")
 	flag.StringVar(&o.logs, "logs", "out/conformance", "folder for the output of the tests and the node's log")
