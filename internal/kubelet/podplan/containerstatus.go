@@ -25,7 +25,7 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 		st.State.Waiting = r.why(c, waiting)
 		return st
 	}
-	st.RestartCount = max(st.RestartCount, int32(last.Attempt))
+	st.RestartCount = max(st.RestartCount, int32(last.Attempt), int32(r.in.Record.history(c.Name).Dropped))
 	st.ContainerID = r.id(last.ID)
 	st.Image, st.ImageID = last.Image, last.ImageRef
 	if before := r.before(last); before != nil {
