@@ -43,7 +43,7 @@ func TestCheckerSeesWhatIsWrong(t *testing.T) {
 	with := func(first []Event, more ...Event) []Event { return append(first[:len(first):len(first)], more...) }
 	at := func(d time.Duration, e Event) Event { e.At = d; return e }
 	for want, events := range map[string][]Event{
-		"": with(up, wrote(v1.PodRunning, 1, 0), did(Exited, "c0", "3", 1), made("c0", "4", 1), wrote(v1.PodRunning, 1, 1)),
+		"":                                         with(up, wrote(v1.PodRunning, 1, 0), did(Exited, "c0", "3", 1), made("c0", "4", 1), wrote(v1.PodRunning, 1, 1)),
 		"is created while 3 lives":                 with(up, made("c0", "4", 1)),
 		"attempt of c0 fell":                       with(up, did(Exited, "c0", "3", 1), did(Removed, "c0", "3", 0), made("c0", "4", 0)),
 		"before init container i1 is done":         with(up[:5], made("c0", "3", 0)),
