@@ -200,6 +200,7 @@ func (l *life) play() {
 	l.up()
 	end := l.upTo(10 * time.Minute)
 	for time.Since(dawn) < end && l.pass(l.upTo(end/6)) {
+		l.checkDump()
 		l.mishap()
 	}
 	l.calm()

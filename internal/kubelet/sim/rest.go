@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -37,6 +38,42 @@ func (l *life) atRest() {
 	if after, _ := l.want(); !l.static && restText(after) != restText(pod) {
 		l.hist.fail(fmt.Errorf("a restart of the kubelet changed the status from %s to %s", statusText(&pod.Status), statusText(&after.Status)))
 	}
+}
+
+// checkDump checks that what /debug/pods/UID shows, written as JSON and read again,
+// leads to the same plan and status.
+func (l *life) checkDump() {
+	n := l.current.Load()
+	snap, ok := n.table.Get(l.uid)
+	if !ok || snap.At.IsZero() {
+		return
+	}
+	if err := sameAgain(snap.Dump()); err != nil {
+		l.hist.fail(err)
+	}
+}
+
+func sameAgain(before podworker.Dump) error {
+	data, err := json.Marshal(before)
+	if err != nil {
+		return err
+	}
+	var d podworker.Dump
+	if err := json.Unmarshal(data, &d); err != nil {
+		return err
+	}
+	plan, err := json.Marshal(podplan.Next(d.Input, d.At))
+	if err != nil {
+		return err
+	}
+	if want, err := json.Marshal(before.Plan); err != nil || string(plan) != string(want) {
+		return fmt.Errorf("a dump leads to the plan\n%s\nwhere the worker had\n%s, %w", plan, want, err)
+	}
+	st := podplan.Status(d.Input, d.At)
+	if was := statusText(&before.Status); !d.Input.Absent && !d.Input.Forgotten && statusText(&st) != was {
+		return fmt.Errorf("a dump leads to the status %s where the worker had %s", statusText(&st), was)
+	}
+	return nil
 }
 
 // restText is what a restart of the kubelet must not change. Why an ephemeral
