@@ -321,8 +321,8 @@ func (p *planner) drop(o *Container) {
 		p.wait("container %s: waits for its start to be given up", o.Name)
 		return
 	}
-	if h := p.plan.Record.history(o.Name); h.Attempt < o.Attempt {
-		h.Attempt = o.Attempt
+	if h := p.plan.Record.history(o.Name); h.Attempt < o.Attempt || h.Dropped < o.Attempt {
+		h.Attempt, h.Dropped = max(h.Attempt, o.Attempt), o.Attempt
 		p.plan.Record.setHistory(o.Name, h)
 	}
 	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID})

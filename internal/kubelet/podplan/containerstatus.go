@@ -21,11 +21,15 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 	if !isEphemeral(r.in.Pod, c.Name) {
 		st.Started = new(r.started(c, last))
 	}
-	if last == nil {
+	switch {
+	case last == nil && old != nil && old.State.Waiting != nil && IsTerminal(r.in.Reported.Phase):
+		st.State = old.State // why it never ran, which a restart of the kubelet forgets
+		return st
+	case last == nil:
 		st.State.Waiting = r.why(c, waiting)
 		return st
 	}
-	st.RestartCount = max(st.RestartCount, int32(last.Attempt))
+	st.RestartCount = max(st.RestartCount, int32(last.Attempt), int32(r.in.Record.history(c.Name).Dropped))
 	st.ContainerID = r.id(last.ID)
 	st.Image, st.ImageID = last.Image, last.ImageRef
 	if before := r.before(last); before != nil {

@@ -67,6 +67,9 @@ type History struct {
 	Replace uint32 `json:",omitempty"`
 	// Applied is what the live instance has when other resources are allocated.
 	Applied *v1.ResourceRequirements `json:",omitempty"`
+	// Dropped is the attempt of the newest instance that was removed before it ran:
+	// restart counts have shown it.
+	Dropped uint32 `json:",omitempty"`
 	// Last is the final state of the newest instance that was removed.
 	Last *Container `json:",omitempty"`
 }

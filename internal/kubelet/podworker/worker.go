@@ -101,6 +101,8 @@ type Snapshot struct {
 	Input  podplan.Input
 	Plan   podplan.Plan
 	At     time.Time
+	// InFlight are the ops that ran after the step.
+	InFlight []podplan.Flight
 	// Transitions are the newest steps, oldest first.
 	Transitions []Transition
 	// Superseded is closed when there is a newer snapshot, or none any more.
@@ -468,7 +470,7 @@ func (w *Worker) publish(in podplan.Input, plan podplan.Plan, now time.Time) {
 	defer w.mu.Unlock()
 	w.put(&Snapshot{
 		Pod: in.Pod, Static: in.Record.Static, Absent: in.Absent, Status: w.status, Input: in, Plan: plan, At: now,
-		Transitions: w.transitions,
+		InFlight: w.inFlight(), Transitions: w.transitions,
 	})
 }
 

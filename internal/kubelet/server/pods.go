@@ -1,10 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,19 +66,24 @@ func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, list)
 }
 
-// debugPod shows what the worker of a pod last saw, decided and did. The input can
-// be fed to a test of podplan as it is.
+// debugPods lists the pods' workers in short.
+func (s *Server) debugPods(w http.ResponseWriter, _ *http.Request) {
+	out := []podworker.Summary{}
+	for _, p := range s.pods.List() {
+		out = append(out, p.Summary())
+	}
+	slices.SortFunc(out, func(a, b podworker.Summary) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(string(a.UID), string(b.UID)))
+	})
+	writeJSON(w, out)
+}
+
+// debugPod shows what the worker of a pod last saw, decided and did.
 func (s *Server) debugPod(w http.ResponseWriter, r *http.Request) {
 	p, ok := s.pods.Get(types.UID(r.PathValue("uid")))
-	if !ok {
+	if !ok || p.Pod == nil {
 		http.Error(w, "pod does not exist", http.StatusNotFound)
 		return
 	}
-	writeJSON(w, struct {
-		At          time.Time
-		Input       any
-		Plan        any
-		Status      v1.PodStatus
-		Transitions []podworker.Transition
-	}{p.At, p.Input, p.Plan, p.Status, p.Transitions})
+	writeJSON(w, p.Dump())
 }

@@ -27,6 +27,9 @@ func (s *Server) route(mux *http.ServeMux) {
 		writeJSON(w, map[string]any{"kubeletconfig": s.cfg.Configz})
 	})
 	mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", s.checkpoint)
+	for _, p := range []string{"/debug/pods", "/debug/pods/{$}"} {
+		mux.HandleFunc("GET "+p, s.debugPods)
+	}
 	mux.HandleFunc("GET /debug/pods/{uid}", s.debugPod)
 }
 

@@ -220,7 +220,7 @@ func TestFineGrainedPermissions(t *testing.T) {
 	f := newFixture(t, "proxy")
 	for path, code := range map[string]int{
 		"/pods": 200, "/runningpods/": 200, "/healthz": 200, "/configz": 200, "/metrics/resource": 200, "/stats/summary": 200,
-		"/containerLogs/ns/p/c": 403, "/exec/ns/p/c?command=x&output=1": 403, "/debug/pods/u": 403, "/debug/pprof/cmdline": 403,
+		"/containerLogs/ns/p/c": 403, "/exec/ns/p/c?command=x&output=1": 403, "/debug/pods/u": 403, "/debug/pods": 403, "/debug/pprof/cmdline": 403,
 	} {
 		if got, body := f.do("GET", path, "admin"); got != code {
 			t.Errorf("%s: %d %s", path, got, body)
@@ -400,12 +400,16 @@ func TestRunAndDebug(t *testing.T) {
 		t.Errorf("%d %q", code, body)
 	}
 	code, body := f.do("GET", "/debug/pods/u", "admin")
-	var dump struct{ Input podplan.Input }
+	var dump podworker.Dump
 	if err := json.Unmarshal([]byte(body), &dump); code != 200 || err != nil || len(dump.Input.Containers) != 2 {
 		t.Errorf("%d %v %s", code, err, body)
 	}
 	if plan := podplan.Next(dump.Input, time.Now()); plan.Life == "" {
 		t.Error("a dump cannot be fed to a plan")
+	}
+	var list []podworker.Summary
+	if code, body := f.do("GET", "/debug/pods", "admin"); code != 200 || json.Unmarshal([]byte(body), &list) != nil || len(list) != 1 || list[0].UID != "u" {
+		t.Errorf("%d %s", code, body)
 	}
 }
 

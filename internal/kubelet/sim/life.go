@@ -200,6 +200,7 @@ func (l *life) play() {
 	l.up()
 	end := l.upTo(10 * time.Minute)
 	for time.Since(dawn) < end && l.pass(l.upTo(end/6)) {
+		l.checkDump()
 		l.mishap()
 	}
 	l.calm()
@@ -237,7 +238,7 @@ func (l *life) down() {
 	began := time.Now()
 	l.current.Swap(nil).stop()
 	time.Sleep(time.Second - time.Since(began)) // however long its end took
-	select { // it may have been killed a moment before it was stopped
+	select {                                    // it may have been killed a moment before it was stopped
 	case <-l.killed:
 	default:
 	}

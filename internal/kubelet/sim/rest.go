@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -36,6 +38,42 @@ func (l *life) atRest() {
 	if after, _ := l.want(); !l.static && restText(after) != restText(pod) {
 		l.hist.fail(fmt.Errorf("a restart of the kubelet changed the status from %s to %s", statusText(&pod.Status), statusText(&after.Status)))
 	}
+}
+
+// checkDump checks that what /debug/pods/UID shows, written as JSON and read again,
+// leads to the same plan and status.
+func (l *life) checkDump() {
+	n := l.current.Load()
+	snap, ok := n.table.Get(l.uid)
+	if !ok || snap.At.IsZero() {
+		return
+	}
+	if err := sameAgain(snap.Dump()); err != nil {
+		l.hist.fail(err)
+	}
+}
+
+func sameAgain(before podworker.Dump) error {
+	data, err := json.Marshal(before)
+	if err != nil {
+		return err
+	}
+	var d podworker.Dump
+	if err := json.Unmarshal(data, &d); err != nil {
+		return err
+	}
+	plan, err := json.Marshal(podplan.Next(d.Input, d.At))
+	if err != nil {
+		return err
+	}
+	if want, err := json.Marshal(before.Plan); err != nil || string(plan) != string(want) {
+		return fmt.Errorf("a dump leads to the plan\n%s\nwhere the worker had\n%s, %w", plan, want, err)
+	}
+	st := podplan.Status(d.Input, d.At)
+	if was := statusText(&before.Status); !d.Input.Absent && !d.Input.Forgotten && statusText(&st) != was {
+		return fmt.Errorf("a dump leads to the status %s where the worker had %s", statusText(&st), was)
+	}
+	return nil
 }
 
 // restText is what a restart of the kubelet must not change. Why an ephemeral
@@ -107,12 +145,12 @@ func settled(s podworker.Snapshot, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		healthy = healthy && on && !ill(c) && runs(s, c.Name) && (c.ReadinessProbe == nil || c.ReadinessProbe.Exec.Command[1] == well)
+		healthy = healthy && on && !ill(c) && runs(s, c.Name, now) && (c.ReadinessProbe == nil || c.ReadinessProbe.Exec.Command[1] == well)
 	}
 	if !healthy {
 		return nil
 	}
-	return ready(s)
+	return ready(s, now)
 }
 
 // explained checks that the plan can say why a pod does not run.
@@ -124,11 +162,11 @@ func explained(s podworker.Snapshot) error {
 }
 
 // ready checks that a pod whose containers are all well is Ready.
-func ready(s podworker.Snapshot) error {
+func ready(s podworker.Snapshot, now time.Time) error {
 	want := v1.ConditionTrue
 	for i := range s.Pod.Spec.InitContainers {
 		c := &s.Pod.Spec.InitContainers[i]
-		if podplan.IsSidecar(c) && (!runs(s, c.Name) || ill(c) || c.ReadinessProbe != nil && c.ReadinessProbe.Exec.Command[1] == sick) {
+		if podplan.IsSidecar(c) && (!runs(s, c.Name, now) || ill(c) || c.ReadinessProbe != nil && c.ReadinessProbe.Exec.Command[1] == sick) {
 			return nil
 		}
 	}
@@ -150,27 +188,23 @@ func ready(s podworker.Snapshot) error {
 // for something that is worth waiting for. It tells whether those behind it may go on.
 func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err error) {
 	newest := newestOf(s, c.Name)
-	if c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever && c.Image != imagePresent {
-		if newest == nil || !newest.Live() {
-			return false, nil
-		}
-	}
-	init := false
-	for i := range s.Pod.Spec.InitContainers {
-		init = init || s.Pod.Spec.InitContainers[i].Name == c.Name
-	}
+	init := slices.ContainsFunc(s.Pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
+	once := init && !podplan.IsSidecar(c)
+	stuck := c.Command[0] == broken || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever && c.Image != imagePresent
 	switch {
-	case newest == nil && appThere(s):
-		return true, nil // an init container that is no more
-	case c.Command[0] == broken:
+	case once && appThere(s):
+		return true, nil // it may be gone
+	case newest == nil && stuck:
 		return false, nil
 	case newest == nil:
 		return false, fmt.Errorf("it is the turn of %s, and it was not created", c.Name)
 	case newest.State == podplan.Running:
-		return !init || podplan.IsSidecar(c) && !ill(c) || appThere(s), nil
+		return !once && !(init && ill(c)) || appThere(s), nil
+	case stuck && !(once && newest.ExitCode == 0):
+		return false, nil
 	case newest.Live():
 		return false, fmt.Errorf("%s is %s", c.Name, newest.State)
-	case init && !podplan.IsSidecar(c) && (newest.ExitCode == 0 || appThere(s)):
+	case once && newest.ExitCode == 0:
 		return true, nil
 	case !podplan.Restarts(s.Pod, c, newest.ExitCode):
 		return !init, nil
@@ -181,9 +215,10 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 	}
 }
 
-func runs(s podworker.Snapshot, name string) bool {
+// runs tells whether a container runs, and has for a while.
+func runs(s podworker.Snapshot, name string, now time.Time) bool {
 	c := newestOf(s, name)
-	return c != nil && c.State == podplan.Running
+	return c != nil && c.State == podplan.Running && now.Sub(c.Started) > time.Minute
 }
 
 func newestOf(s podworker.Snapshot, name string) *podplan.Container {
@@ -199,9 +234,17 @@ func newestOf(s podworker.Snapshot, name string) *podplan.Container {
 	return newest
 }
 
+// appThere tells whether the newest sandbox has had an app container.
 func appThere(s podworker.Snapshot) bool {
+	box := ""
+	attempt := uint32(0)
+	for _, b := range s.Input.Sandboxes {
+		if box == "" || b.Attempt > attempt {
+			box, attempt = b.ID, b.Attempt
+		}
+	}
 	for i := range s.Pod.Spec.Containers {
-		if newestOf(s, s.Pod.Spec.Containers[i].Name) != nil {
+		if c := newestOf(s, s.Pod.Spec.Containers[i].Name); c != nil && c.SandboxID == box {
 			return true
 		}
 	}
