@@ -237,7 +237,7 @@ func (l *life) down() {
 	began := time.Now()
 	l.current.Swap(nil).stop()
 	time.Sleep(time.Second - time.Since(began)) // however long its end took
-	select { // it may have been killed a moment before it was stopped
+	select {                                    // it may have been killed a moment before it was stopped
 	case <-l.killed:
 	default:
 	}

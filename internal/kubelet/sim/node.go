@@ -90,7 +90,7 @@ func startNode(l *life, number int) (*node, error) {
 		Runtime: cri, Executor: watched{ops, n}, Status: sink{n.status, n}, Prober: n.prober, Records: records,
 		Admit: func(_ context.Context, pod *v1.Pod, _ bool) podplan.Verdict { return l.admit(pod) }, Residue: ops.Residue,
 		Resize: func(context.Context, *podplan.Input) podplan.ResizeDecision { return l.resizing() },
-		Tell: ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
+		Tell:   ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment
 			return podplan.Node{HostIPs: []string{"192.0.2.1"}, RuntimeName: "fake", CgroupsManaged: true}
