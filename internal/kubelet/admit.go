@@ -4,9 +4,14 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
+	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/metrics"
@@ -26,18 +31,78 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 	}
 	k.admitMu.Lock()
 	defer k.admitMu.Unlock()
-	others := k.othersLocked(pod.UID)
-	v := podplan.Admit(podplan.AdmitInput{
-		Pod: pod, Node: k.node.Node(), Others: others, Static: static, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
-	})
+	delete(k.preempting, pod.UID)
+	in := podplan.AdmitInput{
+		Pod: pod, Node: k.node.Node(), Others: k.othersLocked(pod.UID), Static: static, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
+	}
+	v := podplan.Admit(in)
+	if v.Reason == podplan.ReasonNodeAffinity {
+		// Its labels may have changed a moment ago.
+		k.lookAtNode(ctx)
+		in.Node = k.node.Node()
+		v = podplan.Admit(in)
+	}
+	if strings.HasPrefix(v.Reason, podplan.ReasonOutOf) && podplan.IsCritical(pod) {
+		if v = k.preemptLocked(in, strings.TrimPrefix(v.Reason, podplan.ReasonOutOf)); v.Reason == "" {
+			return v // it is asked for again when the others have gone
+		}
+	}
 	if !v.Admitted {
-		metrics.Rejections.WithLabelValues(v.Reason).Inc()
+		metrics.Rejections.WithLabelValues(rejection(v.Reason)).Inc()
 		k.events.Eventf(pod, v1.EventTypeWarning, v.Reason, "%s", v.Message)
 		return v
 	}
 	// Its worker publishes the verdict a moment later; until then it counts here.
 	k.admitting[pod.UID] = true
 	return v
+}
+
+// rejection is the metric's label for a reason: of resources that clusters make up
+// there may be any number.
+func rejection(reason string) string {
+	resource, ok := strings.CutPrefix(reason, podplan.ReasonOutOf)
+	if ok && !slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods"}, resource) {
+		return "OutOfExtendedResources"
+	}
+	return reason
+}
+
+// lookAtNode takes over the node's labels as the API server has them now.
+func (k *Kubelet) lookAtNode(ctx context.Context) {
+	if k.deps.Client == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	n, err := k.deps.Client.CoreV1().Nodes().Get(ctx, k.cfg.NodeName, metav1.GetOptions{})
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Labels of the node are those last seen", "err", err)
+		return
+	}
+	k.node.Observe(n)
+}
+
+// preemptLocked makes room for a critical pod. The zero verdict means that others go
+// for it, and that it is to be asked for again.
+func (k *Kubelet) preemptLocked(in podplan.AdmitInput, signal string) podplan.Verdict {
+	leaving := map[types.UID]bool{}
+	for _, s := range k.table.List() {
+		leaving[s.Pod.UID] = s.Plan.Record.Ending != nil || k.evicted[s.Pod.UID]
+	}
+	victims, v := podplan.Preempt(in, leaving)
+	if v != nil {
+		return *v
+	}
+	k.preempting[in.Pod.UID] = true
+	for _, p := range victims {
+		k.evicted[p.UID] = true
+		metrics.Preemptions.WithLabelValues(signal).Inc()
+		k.table.Evict(p.UID, podplan.Ending{
+			Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonPreempting, Message: podplan.MessagePreempting,
+			Disruption: v1.PodReasonTerminationByKubelet, DisruptionMessage: podplan.MessagePreempted,
+		})
+	}
+	return podplan.Verdict{}
 }
 
 // othersLocked are the pods that hold resources of the node, with what they hold.

@@ -80,10 +80,12 @@ type Kubelet struct {
 	// granted has, by UID, pods whose new resources their worker has not published yet.
 	granted map[types.UID]*v1.Pod
 	// deferred are the pods that wait for room to grow.
-	deferred  map[types.UID]bool
-	ready     chan struct{}
-	synced    chan struct{} // closed when all sources have delivered
-	apiListed chan struct{} // closed when the API server\'s pods are in the table
+	deferred map[types.UID]bool
+	// preempting are critical pods for which others go, evicted those who go.
+	preempting, evicted map[types.UID]bool
+	ready               chan struct{}
+	synced              chan struct{} // closed when all sources have delivered
+	apiListed           chan struct{} // closed when the API server\'s pods are in the table
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
@@ -116,7 +118,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		apiListed: make(chan struct{}),
 		events:    newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
-		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
+		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {

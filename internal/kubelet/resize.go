@@ -68,11 +68,13 @@ func grows(pod *v1.Pod, v *podplan.Verdict) bool {
 	return cmp.Or(max(want.Cpu().Cmp(*has.Cpu()), 0), max(want.Memory().Cmp(*has.Memory()), 0)) > 0
 }
 
-// freed lets the pods look again that wait for room to grow.
+// freed lets the pods look again that wait for room.
 func (k *Kubelet) freed() {
 	k.admitMu.Lock()
 	maps.DeleteFunc(k.deferred, func(uid types.UID, _ bool) bool { _, ok := k.table.Get(uid); return !ok })
+	maps.DeleteFunc(k.evicted, func(uid types.UID, _ bool) bool { _, ok := k.table.Get(uid); return !ok })
 	waiting := maps.Clone(k.deferred)
+	maps.Copy(waiting, k.preempting)
 	for uid := range k.granted {
 		if s, ok := k.table.Get(uid); !ok || s.Pod == nil || !podplan.ResizeDue(&s.Input) {
 			delete(k.granted, uid) // published, or gone

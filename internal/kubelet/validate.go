@@ -19,6 +19,8 @@ import (
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/kubelet/podplan"
 )
 
 // problems collects, in upstream's words, what is wrong with a configuration.
@@ -45,6 +47,9 @@ func (c *Config) validate() error {
 	c.validateShutdown(p)
 	c.validateReserved(p)
 	k := &c.KubeletConfiguration
+	if err := podplan.CheckSysctlPatterns(k.AllowedUnsafeSysctls); err != nil {
+		p.add("allowedUnsafeSysctls: %v", err)
+	}
 	for _, err := range logsapi.Validate(&k.Logging, nil, field.NewPath("logging")) {
 		p.list = append(p.list, err)
 	}

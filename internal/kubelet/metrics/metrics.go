@@ -99,6 +99,10 @@ var (
 	Rejections = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "admission_rejections_total", Help: "Cumulative number pod admission rejections by the Kubelet.", StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
+	// Preemptions of pods for critical ones.
+	Preemptions = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "preemptions", Help: "Cumulative number of pod preemptions by preemption resource", StabilityLevel: metrics.ALPHA,
+	}, []string{"preemption_signal"})
 	// NodeName is always 1.
 	NodeName = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "node_name", Help: "The node's name. The count is always 1.", StabilityLevel: metrics.ALPHA,
@@ -135,7 +139,7 @@ var (
 var register = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(PodStart, PodStartSLI, PodStartTotal, PodWorkerStart, PodWorker, StatusSync, Relist, RelistInterval,
 		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
-		RunningPods, RunningContainers, ImagePull, Evictions, Rejections, NodeName,
+		RunningPods, RunningContainers, ImagePull, Evictions, Preemptions, Rejections, NodeName,
 		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets)
 	probeRegistry.MustRegister(Probes)
 })

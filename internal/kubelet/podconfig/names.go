@@ -7,6 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/kubelet/podplan"
 )
 
 // Labels and annotations that a kubelet puts on sandboxes and containers; crictl,
@@ -47,16 +49,9 @@ func IsMirror(pod *v1.Pod) bool {
 	return ok
 }
 
-// IsCritical tells whether a pod counts as critical for the node.
-func IsCritical(pod *v1.Pod) bool {
-	const systemCritical = 2000000000
-	return pod.Annotations[AnnotationConfigSource] != "" && pod.Annotations[AnnotationConfigSource] != "api" ||
-		pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical
-}
-
 // IsNodeCritical tells whether the node cannot do without the pod.
 func IsNodeCritical(pod *v1.Pod) bool {
-	return IsCritical(pod) && pod.Spec.PriorityClassName == "system-node-critical"
+	return podplan.IsCritical(pod) && pod.Spec.PriorityClassName == "system-node-critical"
 }
 
 // Format names a pod in events and messages: name_namespace(uid).

@@ -178,6 +178,8 @@ func (o *Ops) Tell(pod *v1.Pod, container, reason, message string) {
 	case podplan.ReasonCrashLoopBackOff:
 		o.containerEvent(pod, container, v1.EventTypeWarning, "BackOff",
 			"Back-off restarting failed container %s in pod %s", container, podconfig.Format(pod))
+	case podplan.ReasonPreempting:
+		o.event(pod, v1.EventTypeWarning, reason, "%s", message)
 	case podplan.ReasonDeadlineExceeded:
 		o.event(pod, v1.EventTypeNormal, reason, "%s", message)
 	}

@@ -1,15 +1,18 @@
 package podplan
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	sysctl "k8s.io/component-helpers/node/util/sysctl"
 	resourcehelper "k8s.io/component-helpers/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
 )
 
 // AdmitInput is what admission depends on.
@@ -25,13 +28,21 @@ type AdmitInput struct {
 	AllowedSysctls []string
 }
 
+// check returns why a pod may not run, or nothing.
+type check func(AdmitInput) (reason, message string)
+
+var (
+	// first are the checks that no room can help with.
+	first = []check{admitSysctls, admitOS, admitGroups}
+	// then are the scheduler's, for what has changed since, and for pods that it never saw.
+	then = []check{admitAffinity, admitPorts, admitTaints}
+)
+
 // Admit decides, once, whether a pod may run on the node. The checks are the
-// node's own, beyond what the scheduler promised: resources, node selector and
-// affinity, NoExecute taints, host ports, operating system, sysctls.
+// node's own, beyond what the scheduler promised: sysctls, operating system,
+// resources, node selector and affinity, host ports, NoExecute taints.
 func Admit(in AdmitInput) Verdict {
-	for _, check := range []func(AdmitInput) (reason, message string){
-		admitOS, admitSysctls, admitResources, admitAffinity, admitPorts, admitTaints,
-	} {
+	for _, check := range slices.Concat(first, []check{admitResources}, then) {
 		if reason, message := check(in); reason != "" {
 			return Verdict{Reason: reason, Message: message}
 		}
@@ -60,6 +71,18 @@ func admitOS(in AdmitInput) (string, string) {
 	return "", ""
 }
 
+// admitGroups refuses a strict policy where the runtime cannot hold it (KEP-3619).
+func admitGroups(in AdmitInput) (string, string) {
+	sc := in.Pod.Spec.SecurityContext
+	if sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict {
+		return "", ""
+	}
+	if f := in.Node.Status.Features; f != nil && f.SupplementalGroupsPolicy != nil && *f.SupplementalGroupsPolicy {
+		return "", ""
+	}
+	return "SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"
+}
+
 func admitResources(in AdmitInput) (string, string) {
 	capacity := in.Node.Status.Allocatable
 	if pods, ok := capacity[v1.ResourcePods]; ok {
@@ -72,7 +95,7 @@ func admitResources(in AdmitInput) (string, string) {
 	for _, o := range in.Others {
 		add(used, resourcehelper.PodRequests(o, resourcehelper.PodResourcesOptions{UseStatusResources: true}))
 	}
-	for _, name := range sortedNames(requests) {
+	for _, name := range ordered(requests) {
 		have, known := capacity[name]
 		if !known && name != v1.ResourceCPU && name != v1.ResourceMemory && name != v1.ResourceEphemeralStorage {
 			continue // a resource of the cluster, not of the node
@@ -105,7 +128,7 @@ func DecideResize(in AdmitInput) ResizeDecision {
 }
 
 func outOf(name v1.ResourceName, requested, used, capacity int64) (string, string) {
-	return "OutOf" + string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+	return ReasonOutOf + string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
 		name, requested, used, capacity)
 }
 
@@ -124,22 +147,25 @@ func add(sum, more v1.ResourceList) {
 	}
 }
 
-func sortedNames(l v1.ResourceList) []v1.ResourceName {
-	names := make([]v1.ResourceName, 0, len(l))
-	for name := range l {
-		names = append(names, name)
+// ordered are the names of resources the way that the scheduler goes through them.
+func ordered(l v1.ResourceList) []v1.ResourceName {
+	rank := func(n v1.ResourceName) int {
+		i := slices.Index([]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}, n)
+		if i < 0 {
+			return 3
+		}
+		return i
 	}
-	slices.Sort(names)
-	return names
+	return slices.SortedFunc(maps.Keys(l), func(a, b v1.ResourceName) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
 }
 
 func admitAffinity(in AdmitInput) (string, string) {
 	ok, err := nodeaffinity.GetRequiredNodeAffinity(in.Pod).Match(in.Node)
 	if err == nil && !ok {
-		return "NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+		return ReasonNodeAffinity, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
 	}
 	if err != nil {
-		return "NodeAffinity", "Predicate NodeAffinity failed: " + err.Error()
+		return ReasonNodeAffinity, "Predicate NodeAffinity failed: " + err.Error()
 	}
 	return "", ""
 }
@@ -196,56 +222,9 @@ func admitTaints(in AdmitInput) (string, string) {
 	if in.Static {
 		return "", ""
 	}
-	for i := range in.Node.Spec.Taints {
-		taint := &in.Node.Spec.Taints[i]
-		if taint.Effect == v1.TaintEffectNoExecute && !tolerates(in.Pod, taint) {
-			return "TaintToleration", "Predicate TaintToleration failed: node(s) had untolerated taint(s)"
-		}
+	only := func(t *v1.Taint) bool { return t.Effect == v1.TaintEffectNoExecute }
+	if _, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), in.Node.Spec.Taints, in.Pod.Spec.Tolerations, only, true); found {
+		return "TaintToleration", "Predicate TaintToleration failed: node(s) had untolerated taint(s)"
 	}
 	return "", ""
-}
-
-func tolerates(pod *v1.Pod, taint *v1.Taint) bool {
-	return slices.ContainsFunc(pod.Spec.Tolerations, func(t v1.Toleration) bool {
-		if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
-			return false
-		}
-		switch t.Operator {
-		case v1.TolerationOpExists:
-			return true
-		case "", v1.TolerationOpEqual:
-			return t.Key != "" && t.Value == taint.Value
-		default:
-			return false
-		}
-	})
-}
-
-// safeSysctls are namespaced and isolated per pod (KEP-34 and its successors).
-var safeSysctls = []string{
-	"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies",
-	"net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports",
-	"net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl",
-	"net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem",
-}
-
-func admitSysctls(in AdmitInput) (string, string) {
-	sc := in.Pod.Spec.SecurityContext
-	if sc == nil {
-		return "", ""
-	}
-	for _, s := range sc.Sysctls {
-		name := sysctl.NormalizeName(s.Name)
-		if !slices.Contains(safeSysctls, name) && !slices.ContainsFunc(in.AllowedSysctls, func(a string) bool { return matches(sysctl.NormalizeName(a), name) }) {
-			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q not allowlisted", s.Name)
-		}
-	}
-	return "", ""
-}
-
-func matches(pattern, name string) bool {
-	if n := len(pattern) - 1; n >= 0 && pattern[n] == '*' {
-		return len(name) >= n && name[:n] == pattern[:n]
-	}
-	return pattern == name
 }

@@ -1,6 +1,7 @@
 package podplan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,7 +25,8 @@ func (r *reporter) conditions(st *v1.PodStatus) []v1.PodCondition {
 	}
 	if r.disrupted() {
 		out = append(out, r.stamp(v1.PodCondition{
-			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: r.ending.Disruption, Message: r.ending.Message,
+			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: r.ending.Disruption,
+			Message: cmp.Or(r.ending.DisruptionMessage, r.ending.Message),
 		}))
 	}
 	out = append(out, r.resizeConditions()...)

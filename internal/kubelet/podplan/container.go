@@ -308,7 +308,7 @@ func (p *planner) noteLast(o *Container) {
 		last.State, last.Reason, last.ExitCode, last.Finished = Exited, ReasonStartError, 128, p.now
 		last.Message = p.in.Failures[ContainerKey(o.Name)].Message
 	}
-	if all := p.plan.Record.RestartAll; all != nil && o.Name != all.Source && !o.Finished.Before(all.Since) {
+	if all := p.plan.Record.RestartAll; all != nil && o.Name != all.Source && !last.Finished.Before(all.Since) {
 		last.Reason, last.Message = ReasonRestartingAll, messageRestartingAll
 	}
 	p.plan.Record.setHistory(o.Name, h)

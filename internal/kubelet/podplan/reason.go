@@ -22,6 +22,11 @@ const (
 	ReasonContainerStatusUnknown = "ContainerStatusUnknown"
 	ReasonDeadlineExceeded       = "DeadlineExceeded"
 
+	// ReasonNodeAffinity refuses a pod whose selector or affinity the node does not fit,
+	// ReasonOutOf and a resource's name one for which there is not enough.
+	ReasonNodeAffinity = "NodeAffinity"
+	ReasonOutOf        = "OutOf"
+
 	messageDeadline = "Pod was active on the node longer than the specified deadline"
 	messageUnknown  = "The container could not be located when the pod was terminated"
 

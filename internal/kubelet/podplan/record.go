@@ -50,8 +50,10 @@ type Ending struct {
 	Phase v1.PodPhase `json:",omitempty"`
 	// Grace overrides the pod's grace period.
 	Grace *int64 `json:",omitempty"`
-	// Disruption, when set, is the reason of the condition DisruptionTarget.
-	Disruption string `json:",omitempty"`
+	// Disruption, when set, is the reason of the condition DisruptionTarget, and
+	// DisruptionMessage its message where that is not Message.
+	Disruption        string `json:",omitempty"`
+	DisruptionMessage string `json:",omitempty"`
 }
 
 // History is what the node remembers of a container whose instances may be gone.

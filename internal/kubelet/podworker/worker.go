@@ -387,6 +387,9 @@ func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
 		_, span := trace.Start(ctx, "kubelet: admit")
 		v = w.deps.Admit(ctx, in.Pod, in.Record.Static)
 		span.End()
+		if !v.Admitted && v.Reason == "" {
+			return // others have to go first; it is asked for again when they have
+		}
 	}
 	in.Record.Verdict = &v // written with what the plan adds, before any effect
 	w.note(Transition{What: "admission: " + verdictText(v)})
