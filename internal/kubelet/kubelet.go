@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/node"
 	"wherry.dev/internal/kubelet/objects"
@@ -91,7 +92,9 @@ type Kubelet struct {
 	mirrors  *mirrors
 	listener net.Listener
 	readOnly net.Listener
-	healthz  net.Listener
+	// identity and serving are certificates that the API server signs; nil otherwise.
+	identity, serving *certificates.Manager
+	healthz           net.Listener
 	// looked is when the relist last began to look, in nanoseconds since 1970.
 	looked atomic.Int64
 
@@ -295,10 +298,14 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		g.Go(func() error { return run(ctx) })
 	}
 	k.runSources(ctx, g)
-	if err := k.serve(ctx, g); err != nil {
+	err := k.rotateCertificates(ctx, g)
+	if err == nil {
+		err = k.serve(ctx, g)
+	}
+	if err != nil {
 		g.Go(func() error { return fmt.Errorf("kubelet: %w", err) })
 	}
-	err := g.Wait()
+	err = g.Wait()
 	k.prober.Wait()
 	if errors.Is(err, context.Canceled) {
 		return nil
