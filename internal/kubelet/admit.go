@@ -12,6 +12,7 @@ import (
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/shutdown"
 )
 
 // admit decides on a pod, one at a time, against those that were admitted before.
@@ -24,6 +25,9 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 		case <-ctx.Done():
 		}
 	}
+	if k.goingDown.Load() {
+		return k.refuse(pod, podplan.Verdict{Reason: shutdown.ReasonNotAdmitted, Message: shutdown.MessageNotAdmitted})
+	}
 	k.admitMu.Lock()
 	defer k.admitMu.Unlock()
 	others := k.othersLocked(pod.UID)
@@ -31,13 +35,26 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 		Pod: pod, Node: k.node.Node(), Others: others, Static: static, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
 	})
 	if !v.Admitted {
-		metrics.Rejections.WithLabelValues(v.Reason).Inc()
-		k.events.Eventf(pod, v1.EventTypeWarning, v.Reason, "%s", v.Message)
-		return v
+		return k.refuse(pod, v)
 	}
 	// Its worker publishes the verdict a moment later; until then it counts here.
 	k.admitting[pod.UID] = true
 	return v
+}
+
+// refuse tells of a pod that is not admitted.
+func (k *Kubelet) refuse(pod *v1.Pod, v podplan.Verdict) podplan.Verdict {
+	metrics.Rejections.WithLabelValues(v.Reason).Inc()
+	k.events.Eventf(pod, v1.EventTypeWarning, v.Reason, "%s", v.Message)
+	return v
+}
+
+// trouble says what besides the runtime keeps the node from being ready.
+func (k *Kubelet) trouble() string {
+	if k.goingDown.Load() {
+		return shutdown.MessageShuttingDown
+	}
+	return ""
 }
 
 // othersLocked are the pods that hold resources of the node, with what they hold.

@@ -143,6 +143,17 @@ var (
 	ServerRotation = histogram("certificate_manager_server_rotation_seconds", "Histogram of the number of seconds the previous certificate lived before being rotated.",
 		[]float64{60, 3600, 14400, 86400, 604800, 2592000, 7776000, 15552000, 31104000, 124416000})
 
+	// ShutdownStart is when the last graceful shutdown began.
+	ShutdownStart = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "graceful_shutdown_start_time_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "Last graceful shutdown start time since unix epoch in seconds",
+	})
+	// ShutdownEnd is 0 while the shutdown goes on.
+	ShutdownEnd = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "graceful_shutdown_end_time_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "Last graceful shutdown start time since unix epoch in seconds",
+	})
+
 	// Probes have a path of their own, /metrics/probes.
 	Probes = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "prober", Name: "probe_total", Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
@@ -156,7 +167,7 @@ var register = sync.OnceFunc(func() {
 		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
 		RunningPods, RunningContainers, ImagePull, Evictions, Rejections, NodeName,
 		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets,
-		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation)
+		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation, ShutdownStart, ShutdownEnd)
 	probeRegistry.MustRegister(Probes)
 })
 
