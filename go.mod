@@ -67,6 +67,8 @@ require (
 	tags.cncf.io/container-device-interface v1.1.1
 )
 
+require github.com/godbus/dbus/v5 v5.1.0 // indirect
+
 require (
 	cel.dev/expr v0.25.2 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect

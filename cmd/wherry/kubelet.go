@@ -1,11 +1,7 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet"
@@ -18,7 +14,8 @@ func kubeletCommand() *cobra.Command {
 		Short: "The kubelet alone, with upstream's flags, on any CRI runtime",
 		Long: `Runs the pods of one node on the container runtime at --container-runtime-endpoint.
 Flags and the file of --config (KubeletConfiguration) are upstream's; one that has no
-effect here warns. Without --kubeconfig it runs static pods only.`,
+effect here warns. Without --kubeconfig it runs static pods only; where there is none yet,
+--bootstrap-kubeconfig gets one from the API server.`,
 		Example: `  wherry kubelet --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml \
     --container-runtime-endpoint unix:///run/containerd/containerd.sock`,
 		Args: cobra.NoArgs,
@@ -36,7 +33,7 @@ effect here warns. Without --kubeconfig it runs static pods only.`,
 		if deps.Runtime, deps.Images, err = kubelet.DialRuntime(cmd.Context(), cfg.ContainerRuntimeEndpoint, cfg.ImageServiceEndpoint, cfg.RuntimeRequestTimeout.Duration); err != nil {
 			return err
 		}
-		if deps.Client, err = kubeletClient(cfg.Kubeconfig); err != nil {
+		if deps.Client, err = kubelet.Connect(cmd.Context(), &cfg); err != nil {
 			return err
 		}
 		k, err := kubelet.New(cfg, deps)
@@ -46,16 +43,4 @@ effect here warns. Without --kubeconfig it runs static pods only.`,
 		return notify(cmd.Context(), k.Ready(), k.Run)
 	}
 	return cmd
-}
-
-func kubeletClient(kubeconfig string) (kubernetes.Interface, error) {
-	if kubeconfig == "" {
-		return nil, nil
-	}
-	rest, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	rest.QPS, rest.ContentType = -1, "application/vnd.kubernetes.protobuf"
-	return kubernetes.NewForConfig(rest)
 }

@@ -12,6 +12,7 @@ import (
 
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
@@ -70,7 +71,7 @@ type builder struct {
 	build         func(clientset.Interface, *rest.Config) (controller.Controller, error)
 }
 
-func builders(reader clientset.Interface, f informers.SharedInformerFactory, ca []byte) []builder {
+func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformerFactory, ca []byte) []builder {
 	return []builder{
 		{"namespace", "namespace-controller", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
 			meta, err := metadata.NewForConfig(cfg)
@@ -84,6 +85,9 @@ func builders(reader clientset.Interface, f informers.SharedInformerFactory, ca 
 		}},
 		{"rootca", "root-ca-cert-publisher", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return rootca.New(c, reader, f, ca)
+		}},
+		{"certificates", "certificate-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return certificates.New(c, f, d.api.CA())
 		}},
 		{"podgc", "pod-garbage-collector", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return podgc.New(c, f)
@@ -105,7 +109,7 @@ func (d *Daemon) controllers(reader clientset.Interface, f informers.SharedInfor
 		return nil, err
 	}
 	out := map[string]controller.Controller{}
-	for _, b := range builders(reader, f, ca) {
+	for _, b := range d.builders(reader, f, ca) {
 		client, cfg, err := as(d.api, "system:serviceaccount:kube-system:"+b.account, "system:serviceaccounts", "system:serviceaccounts:kube-system")
 		if err != nil {
 			return nil, err

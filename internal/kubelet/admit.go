@@ -17,6 +17,7 @@ import (
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/shutdown"
 )
 
 // admit decides on a pod, one at a time, against those that were admitted before.
@@ -28,6 +29,9 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 		case <-k.apiListed:
 		case <-ctx.Done():
 		}
+	}
+	if k.goingDown.Load() {
+		return k.refuse(pod, podplan.Verdict{Reason: shutdown.ReasonNotAdmitted, Message: shutdown.MessageNotAdmitted})
 	}
 	k.admitMu.Lock()
 	defer k.admitMu.Unlock()
@@ -48,9 +52,7 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 		}
 	}
 	if !v.Admitted {
-		metrics.Rejections.WithLabelValues(rejection(v.Reason)).Inc()
-		k.events.Eventf(pod, v1.EventTypeWarning, v.Reason, "%s", v.Message)
-		return v
+		return k.refuse(pod, v)
 	}
 	// Its worker publishes the verdict a moment later; until then it counts here.
 	k.admitting[pod.UID] = true
@@ -103,6 +105,21 @@ func (k *Kubelet) preemptLocked(in podplan.AdmitInput, signal string) podplan.Ve
 		})
 	}
 	return podplan.Verdict{}
+}
+
+// refuse tells of a pod that is not admitted.
+func (k *Kubelet) refuse(pod *v1.Pod, v podplan.Verdict) podplan.Verdict {
+	metrics.Rejections.WithLabelValues(rejection(v.Reason)).Inc()
+	k.events.Eventf(pod, v1.EventTypeWarning, v.Reason, "%s", v.Message)
+	return v
+}
+
+// trouble says what besides the runtime keeps the node from being ready.
+func (k *Kubelet) trouble() string {
+	if k.goingDown.Load() {
+		return shutdown.MessageShuttingDown
+	}
+	return ""
 }
 
 // othersLocked are the pods that hold resources of the node, with what they hold.

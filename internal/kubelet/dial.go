@@ -7,8 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	remote "k8s.io/cri-client/pkg"
+
+	"wherry.dev/internal/kubelet/certificates"
 )
 
 // DialRuntime connects to a CRI runtime, such as containerd, and to its images, which
@@ -33,4 +37,25 @@ func DialRuntime(ctx context.Context, endpoint, imageEndpoint string, timeout ti
 		return nil, nil, fmt.Errorf("--image-service-endpoint %s: %w", imageEndpoint, err)
 	}
 	return runtime, images, nil
+}
+
+// Connect returns a client of the API server by --kubeconfig, which is bootstrapped
+// first where --bootstrap-kubeconfig says so; without a kubeconfig there is none.
+func Connect(ctx context.Context, cfg *Config) (kubernetes.Interface, error) {
+	if cfg.Kubeconfig == "" {
+		if cfg.BootstrapKubeconfig != "" {
+			return nil, errors.New("--bootstrap-kubeconfig needs --kubeconfig, the file to be written")
+		}
+		return nil, nil
+	}
+	if err := cfg.complete(); err != nil {
+		return nil, fmt.Errorf("kubelet configuration: %w", err)
+	}
+	paths := certificates.Paths{Kubeconfig: cfg.Kubeconfig, Bootstrap: cfg.BootstrapKubeconfig, CertDir: cfg.CertDir}
+	rest, err := certificates.ClientConfig(ctx, paths, cfg.NodeName, cfg.RotateCertificates)
+	if err != nil {
+		return nil, err
+	}
+	rest.QPS, rest.ContentType = -1, runtime.ContentTypeProtobuf
+	return kubernetes.NewForConfig(rest)
 }

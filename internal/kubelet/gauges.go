@@ -1,11 +1,14 @@
 package kubelet
 
 import (
+	"math"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	basemetrics "k8s.io/component-base/metrics"
 
+	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/metrics"
 )
 
@@ -28,6 +31,15 @@ func (k *Kubelet) refreshMetrics() {
 		metrics.RunningContainers.WithLabelValues(state).Set(float64(n))
 	}
 	metrics.NodeName.WithLabelValues(k.cfg.NodeName).Set(1)
+	for gauge, m := range map[*basemetrics.Gauge]*certificates.Manager{metrics.ClientTTL: k.identity, metrics.ServerTTL: k.serving} {
+		left := math.Inf(1)
+		if m != nil {
+			if ttl, ok := m.TTL(time.Now()); ok {
+				left = ttl
+			}
+		}
+		gauge.Set(left)
+	}
 }
 
 func countProbe(kind, result string, pod *v1.Pod, container string) {

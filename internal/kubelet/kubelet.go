@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/node"
 	"wherry.dev/internal/kubelet/objects"
@@ -31,6 +32,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/prober"
+	"wherry.dev/internal/kubelet/shutdown"
 	"wherry.dev/internal/kubelet/status"
 	"wherry.dev/internal/kubelet/userns"
 	"wherry.dev/internal/kubelet/volume"
@@ -93,7 +95,12 @@ type Kubelet struct {
 	mirrors  *mirrors
 	listener net.Listener
 	readOnly net.Listener
-	healthz  net.Listener
+	// identity and serving are certificates that the API server signs; nil otherwise.
+	identity, serving *certificates.Manager
+	healthz           net.Listener
+	// goingDown: the machine shuts down, no pod is admitted any more.
+	goingDown  atomic.Bool
+	dialLogind func(context.Context) (shutdown.Login, error)
 	// looked is when the relist last began to look, in nanoseconds since 1970.
 	looked atomic.Int64
 
@@ -118,7 +125,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		apiListed: make(chan struct{}),
 		events:    newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
-		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
+		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, relistCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {
@@ -169,7 +176,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Unschedulable: !k.cfg.RegisterSchedulable, MaxPods: k.cfg.maxPods(int64(goruntime.NumCPU())), Reserved: reserved, RootDir: k.cfg.RootDir,
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
-		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)),
+		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
 	if err != nil {
 		return err
@@ -292,15 +299,19 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.tellReady, k.rotateLogs,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.tellReady, k.rotateLogs, k.awaitShutdown,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}
 	k.runSources(ctx, g)
-	if err := k.serve(ctx, g); err != nil {
+	err := k.rotateCertificates(ctx, g)
+	if err == nil {
+		err = k.serve(ctx, g)
+	}
+	if err != nil {
 		g.Go(func() error { return fmt.Errorf("kubelet: %w", err) })
 	}
-	err := g.Wait()
+	err = g.Wait()
 	k.prober.Wait()
 	if errors.Is(err, context.Canceled) {
 		return nil

@@ -39,6 +39,8 @@ type world struct {
 	cfg    Config
 	k      *Kubelet
 	alone  bool // no API server
+	// prepare changes a kubelet before it runs.
+	prepare func(*Kubelet)
 
 	mu   sync.Mutex
 	told []string // events
@@ -128,6 +130,9 @@ func (w *world) start() {
 	k, err := New(w.cfg, deps)
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	if w.prepare != nil {
+		w.prepare(k)
 	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.k, w.cancel, w.done = k, cancel, make(chan error, 1)

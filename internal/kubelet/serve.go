@@ -20,6 +20,7 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
@@ -128,9 +129,12 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 	return cfg, err
 }
 
-// certificate returns the serving certificate's source: the configured files, read
-// anew when they change, or one that we make ourselves.
+// certificate returns the serving certificate's source: what the API server signed, the
+// configured files, read anew when they change, or one that we make ourselves.
 func (k *Kubelet) certificate() (func() (*tls.Certificate, error), error) {
+	if k.serving != nil {
+		return k.serving.Current, nil
+	}
 	certFile, keyFile := k.cfg.TLSCertFile, k.cfg.TLSPrivateKeyFile
 	if certFile == "" || keyFile == "" {
 		var err error
@@ -143,6 +147,40 @@ func (k *Kubelet) certificate() (func() (*tls.Certificate, error), error) {
 		return nil, fmt.Errorf("serving certificate: %w", err)
 	}
 	return c.get, nil
+}
+
+// rotateCertificates keeps those certificates valid that the API server signs.
+func (k *Kubelet) rotateCertificates(ctx context.Context, g *errgroup.Group) error {
+	if k.deps.Client == nil {
+		return nil
+	}
+	if err := os.MkdirAll(k.cfg.CertDir, 0o750); err != nil {
+		return err
+	}
+	if k.cfg.RotateCertificates && k.cfg.Kubeconfig != "" {
+		m, err := certificates.NewClient(ctx, k.deps.Client, k.cfg.NodeName, k.cfg.CertDir)
+		if err != nil {
+			return err
+		}
+		k.identity = m
+		g.Go(func() error { return m.Run(ctx) })
+	}
+	if k.cfg.ServerTLSBootstrap {
+		s := certificates.Serving{
+			NodeName: k.cfg.NodeName, DNSNames: []string{k.cfg.NodeName}, Dir: k.cfg.CertDir,
+			CertFile: k.cfg.TLSCertFile, KeyFile: k.cfg.TLSPrivateKeyFile,
+		}
+		for _, ip := range k.hostIPs {
+			s.IPs = append(s.IPs, net.ParseIP(ip))
+		}
+		m, err := certificates.NewServer(ctx, k.deps.Client, s)
+		if err != nil {
+			return err
+		}
+		k.serving = m
+		g.Go(func() error { return m.Run(ctx) })
+	}
+	return nil
 }
 
 func (k *Kubelet) selfSigned() (certFile, keyFile string, err error) {

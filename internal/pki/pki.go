@@ -117,6 +117,15 @@ func (ca *CA) fits(cert *x509.Certificate, key crypto.Signer, leaf Leaf, now tim
 		slices.EqualFunc(cert.IPAddresses, leaf.IPs, net.IP.Equal)
 }
 
+// Sign signs a certificate of somebody else's key and returns it in DER. It does not
+// live longer than the CA's own.
+func (ca *CA) Sign(tmpl *x509.Certificate, public crypto.PublicKey) ([]byte, error) {
+	if tmpl.NotAfter.After(ca.cert.NotAfter) {
+		tmpl.NotAfter = ca.cert.NotAfter
+	}
+	return x509.CreateCertificate(rand.Reader, tmpl, ca.cert, public, ca.key)
+}
+
 // LoadOrCreateKey returns the private key at path (PKCS #8 in PEM, mode 0600).
 func LoadOrCreateKey(path string) (crypto.Signer, error) {
 	data, err := os.ReadFile(path)

@@ -33,13 +33,15 @@ var (
 	runtimeResource   = schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}
 	classesResource   = schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"}
 	csiNodesResource  = schema.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}
+	requestsResource  = schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}
 	leasesResource    = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 )
 
 // Names of the plugins, in the order in which they run.
 var Names = []string{
 	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "Priority",
-	"DefaultTolerationSeconds", "DefaultStorageClass", "RuntimeClass", "ResourceQuota",
+	"DefaultTolerationSeconds", "DefaultStorageClass", "RuntimeClass", "CertificateApproval",
+	"CertificateSigning", "CertificateSubjectRestriction", "ResourceQuota",
 }
 
 // Chain returns all plugins but the disabled ones.
@@ -59,6 +61,10 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, disabled [
 		"DefaultStorageClass":      &defaultStorageClass{lookup},
 		"RuntimeClass":             &runtimeClass{lookup},
 		"ResourceQuota":            newResourceQuota(lookup),
+
+		"CertificateApproval":           &certificateApproval{may},
+		"CertificateSigning":            &certificateSigning{may},
+		"CertificateSubjectRestriction": certificateSubjectRestriction{},
 	}
 	var chain []admission.Interface
 	for _, name := range Names {

@@ -13,6 +13,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -35,6 +36,7 @@ var Groups = []schema.GroupVersion{
 	corev1.SchemeGroupVersion,
 	authenticationv1.SchemeGroupVersion,
 	authorizationv1.SchemeGroupVersion,
+	certificatesv1.SchemeGroupVersion,
 	coordinationv1.SchemeGroupVersion,
 	discoveryv1.SchemeGroupVersion,
 	eventsv1.SchemeGroupVersion,
@@ -51,7 +53,7 @@ func New() *runtime.Scheme {
 	s := runtime.NewScheme()
 	builder := runtime.NewSchemeBuilder(
 		corev1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
-		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, nodev1.AddToScheme,
+		certificatesv1.AddToScheme, coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, nodev1.AddToScheme,
 		policyv1.AddToScheme, rbacv1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
 	)
 	utilruntime.Must(builder.AddToScheme(s))

@@ -128,6 +128,36 @@ var (
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"subresource"})
 
+	// ClientTTL is how long the client certificate is valid.
+	ClientTTL = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "certificate_manager_client_ttl_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF.",
+	})
+	// ServerTTL is how long the serving certificate is valid.
+	ServerTTL = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "certificate_manager_server_ttl_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.",
+	})
+	// ClientRenewErrors counts client certificates that were not got.
+	ClientRenewErrors = counter("certificate_manager_client_expiration_renew_errors", "Counter of certificate renewal errors.")
+	// ServerRenewErrors counts serving certificates that were not got.
+	ServerRenewErrors = counter("server_expiration_renew_errors", "Counter of certificate renewal errors.")
+	// ServerRotation is how long a serving certificate had been in use when its
+	// successor came.
+	ServerRotation = histogram("certificate_manager_server_rotation_seconds", "Histogram of the number of seconds the previous certificate lived before being rotated.",
+		[]float64{60, 3600, 14400, 86400, 604800, 2592000, 7776000, 15552000, 31104000, 124416000})
+
+	// ShutdownStart is when the last graceful shutdown began.
+	ShutdownStart = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "graceful_shutdown_start_time_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "Last graceful shutdown start time since unix epoch in seconds",
+	})
+	// ShutdownEnd is 0 while the shutdown goes on.
+	ShutdownEnd = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "graceful_shutdown_end_time_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "Last graceful shutdown start time since unix epoch in seconds",
+	})
+
 	// Probes have a path of their own, /metrics/probes.
 	Probes = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "prober", Name: "probe_total", Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
@@ -140,7 +170,8 @@ var register = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(PodStart, PodStartSLI, PodStartTotal, PodWorkerStart, PodWorker, StatusSync, Relist, RelistInterval,
 		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
 		RunningPods, RunningContainers, ImagePull, Evictions, Preemptions, Rejections, NodeName,
-		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets)
+		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets,
+		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation, ShutdownStart, ShutdownEnd)
 	probeRegistry.MustRegister(Probes)
 })
 

@@ -59,6 +59,8 @@ type Config struct {
 	ReportEvery    time.Duration
 	LeaseSeconds   int32
 	MaxImages      int
+	// Trouble, if not nil, says what besides the runtime keeps the node from being ready.
+	Trouble func() string
 }
 
 // Reporter writes the Node object.

@@ -60,7 +60,7 @@ func (r *Reporter) status(rt *runtimeapi.StatusResponse, imgs []*runtimeapi.Imag
 	if f := rt.GetFeatures(); f != nil {
 		st.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: &f.SupplementalGroupsPolicy}
 	}
-	st.Conditions = conditions(rt, rtErr, metav1.NewTime(now).Rfc3339Copy())
+	st.Conditions = r.conditions(rt, rtErr, metav1.NewTime(now).Rfc3339Copy())
 	return st
 }
 
@@ -101,7 +101,7 @@ func (r *Reporter) resources() (capacity, allocatable v1.ResourceList) {
 }
 
 // conditions are upstream's, with its words.
-func conditions(rt *runtimeapi.StatusResponse, rtErr error, now metav1.Time) []v1.NodeCondition {
+func (r *Reporter) conditions(rt *runtimeapi.StatusResponse, rtErr error, now metav1.Time) []v1.NodeCondition {
 	cond := func(t v1.NodeConditionType, s v1.ConditionStatus, reason, message string) v1.NodeCondition {
 		return v1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now}
 	}
@@ -110,19 +110,31 @@ func conditions(rt *runtimeapi.StatusResponse, rtErr error, now metav1.Time) []v
 		cond(v1.NodeDiskPressure, v1.ConditionFalse, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
 		cond(v1.NodePIDPressure, v1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 	}
-	if why := notReady(rt, rtErr); why != "" {
-		return append(out, cond(v1.NodeReady, v1.ConditionFalse, "KubeletNotReady", why))
+	why := notReady(rt, rtErr)
+	if r.cfg.Trouble != nil && r.cfg.Trouble() != "" {
+		why = append(why, r.cfg.Trouble())
+	}
+	if len(why) > 0 {
+		return append(out, cond(v1.NodeReady, v1.ConditionFalse, "KubeletNotReady", aggregate(why)))
 	}
 	return append(out, cond(v1.NodeReady, v1.ConditionTrue, "KubeletReady", "kubelet is posting ready status"))
 }
 
-// notReady says why the node cannot run pods, or nothing.
-func notReady(rt *runtimeapi.StatusResponse, rtErr error) string {
+// aggregate writes several errors as upstream does.
+func aggregate(list []string) string {
+	if len(list) == 1 {
+		return list[0]
+	}
+	return "[" + strings.Join(list, ", ") + "]"
+}
+
+// notReady says why the runtime cannot run pods, or nothing.
+func notReady(rt *runtimeapi.StatusResponse, rtErr error) []string {
 	if rtErr != nil {
-		return "container runtime is down: " + rtErr.Error()
+		return []string{"container runtime is down: " + rtErr.Error()}
 	}
 	if rt == nil {
-		return "container runtime status check may not have completed yet"
+		return []string{"container runtime status check may not have completed yet"}
 	}
 	var why []string
 	for _, name := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
@@ -139,13 +151,7 @@ func notReady(rt *runtimeapi.StatusResponse, rtErr error) string {
 			why = append(why, fmt.Sprintf("%s: %s=%v reason:%v message:%v", what, name, c.Status, c.Reason, c.Message))
 		}
 	}
-	if len(why) == 0 {
-		return ""
-	}
-	if len(why) == 1 {
-		return why[0]
-	}
-	return "[" + strings.Join(why, ", ") + "]"
+	return why
 }
 
 // imageList is the largest images, by size.

@@ -18,6 +18,10 @@ const (
 	bootstrapping = "kubernetes.io/bootstrapping"
 	aggregateTo   = "rbac.authorization.k8s.io/aggregate-to-"
 	controller    = "system:controller:"
+
+	requestRoles        = "system:certificates.k8s.io:certificatesigningrequests:"
+	bootstrappers       = "system:bootstrappers"
+	clientKubeletSigner = "kubernetes.io/kube-apiserver-client-kubelet"
 )
 
 // controllers are the roles of controllers, by the name of their service account in
@@ -61,6 +65,15 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("create", "discovery.k8s.io", "endpointslices/restricted"),
 		events(),
 	},
+	"certificate-controller": {
+		rule("get list watch delete", "certificates.k8s.io", "certificatesigningrequests"),
+		rule("update", "certificates.k8s.io", "certificatesigningrequests/status certificatesigningrequests/approval"),
+		named(rule("approve", "certificates.k8s.io", "signers"), clientKubeletSigner),
+		named(rule("sign", "certificates.k8s.io", "signers"),
+			clientKubeletSigner, "kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client", "kubernetes.io/legacy-unknown"),
+		rule("create", "authorization.k8s.io", "subjectaccessreviews"),
+		events(),
+	},
 	"resourcequota-controller": {
 		rule("list watch", "*", "*"),
 		rule("update", core, "resourcequotas/status"),
@@ -94,6 +107,9 @@ func ClusterRoles() []rbacv1.ClusterRole {
 		role("system:node", NodeRules()...),
 		role("system:node-problem-detector", rule("get", core, "nodes"), rule("patch", core, "nodes/status"), events()),
 		role("system:node-bootstrapper", rule("create get list watch", "certificates.k8s.io", "certificatesigningrequests")),
+		role(requestRoles+"nodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/nodeclient")),
+		role(requestRoles+"selfnodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/selfnodeclient")),
+		approver("kubelet-serving"), approver("kube-apiserver-client"), approver("kube-apiserver-client-kubelet"),
 		role("system:auth-delegator",
 			rule("create", "authentication.k8s.io", "tokenreviews"),
 			rule("create", "authorization.k8s.io", "subjectaccessreviews")),
@@ -161,6 +177,10 @@ func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 		bind("system:kube-scheduler", person(user.KubeScheduler)),
 		bind("system:volume-scheduler", person(user.KubeScheduler)),
 		bind("system:node"), // nodes are authorized by the Node authorizer
+		// as kubeadm: kubelets may get their client certificate, and renew it
+		bind("system:node-bootstrapper", group(bootstrappers)),
+		bind(requestRoles+"nodeclient", group(bootstrappers)),
+		bind(requestRoles+"selfnodeclient", group(user.NodesGroup)),
 		bind("system:service-account-issuer-discovery", group(serviceaccount.AllServiceAccountsGroup)),
 	}
 	for _, name := range slices.Sorted(maps.Keys(controllers)) {
@@ -201,6 +221,11 @@ func meta(name string) metav1.ObjectMeta {
 
 func role(name string, rules ...rbacv1.PolicyRule) rbacv1.ClusterRole {
 	return rbacv1.ClusterRole{ObjectMeta: meta(name), Rules: rules}
+}
+
+// approver may approve requests for one of Kubernetes' own signers.
+func approver(signer string) rbacv1.ClusterRole {
+	return role("system:certificates.k8s.io:"+signer+"-approver", named(rule("approve", "certificates.k8s.io", "signers"), "kubernetes.io/"+signer))
 }
 
 func label(r rbacv1.ClusterRole, key string) rbacv1.ClusterRole {

@@ -1,0 +1,110 @@
+package admission
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"wherry.dev/internal/apiserver/registry/validation"
+)
+
+// certificateApproval lets only those approve a certificate who may, by RBAC, approve
+// for its signer.
+type certificateApproval struct{ may func() authorizer.Authorizer }
+
+// certificateSigning lets only those sign who may sign for the signer.
+type certificateSigning struct{ may func() authorizer.Authorizer }
+
+// certificateSubjectRestriction keeps anybody from asking for a certificate that makes
+// them an administrator.
+type certificateSubjectRestriction struct{}
+
+var (
+	_ admission.ValidationInterface = (*certificateApproval)(nil)
+	_ admission.ValidationInterface = (*certificateSigning)(nil)
+	_ admission.ValidationInterface = certificateSubjectRestriction{}
+)
+
+func (*certificateApproval) Handles(op admission.Operation) bool { return op == admission.Update }
+func (*certificateSigning) Handles(op admission.Operation) bool  { return op == admission.Update }
+func (certificateSubjectRestriction) Handles(op admission.Operation) bool {
+	return op == admission.Create
+}
+
+func (p *certificateApproval) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() != requestsResource || a.GetSubresource() != "approval" {
+		return nil
+	}
+	old, ok := a.GetOldObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return forbid(a, "expected type CertificateSigningRequest, got: %T", a.GetOldObject())
+	}
+	if !maySigner(ctx, p.may(), a.GetUserInfo(), "approve", old.Spec.SignerName) {
+		return forbid(a, "user not permitted to approve requests with signerName %q", old.Spec.SignerName)
+	}
+	return nil
+}
+
+func (p *certificateSigning) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() != requestsResource || a.GetSubresource() != "status" {
+		return nil
+	}
+	old, ok := a.GetOldObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return forbid(a, "expected type CertificateSigningRequest, got: %T", a.GetOldObject())
+	}
+	obj, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return forbid(a, "expected type CertificateSigningRequest, got: %T", a.GetObject())
+	}
+	if bytes.Equal(old.Status.Certificate, obj.Status.Certificate) && apiequality.Semantic.DeepEqual(old.Status.Conditions, obj.Status.Conditions) {
+		return nil
+	}
+	if !maySigner(ctx, p.may(), a.GetUserInfo(), "sign", old.Spec.SignerName) {
+		return forbid(a, "user not permitted to sign requests with signerName %q", old.Spec.SignerName)
+	}
+	return nil
+}
+
+// maySigner asks for the signer by its name, and by its domain with a star. A refusal
+// and an error are the same: no.
+func maySigner(ctx context.Context, may authorizer.Authorizer, who user.Info, verb, signer string) bool {
+	domain, _, _ := strings.Cut(signer, "/")
+	for _, name := range []string{signer, domain + "/*"} {
+		decision, _, err := may.Authorize(ctx, authorizer.AttributesRecord{
+			User: who, Verb: verb, Name: name, APIGroup: requestsResource.Group, APIVersion: "*", Resource: "signers", ResourceRequest: true,
+		})
+		if err == nil && decision == authorizer.DecisionAllow {
+			return true
+		}
+	}
+	return false
+}
+
+func (certificateSubjectRestriction) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() != requestsResource || a.GetSubresource() != "" {
+		return nil
+	}
+	obj, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return forbid(a, "expected type CertificateSigningRequest, got: %T", a.GetObject())
+	}
+	if obj.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
+		return nil
+	}
+	req, err := validation.ParseCSR(obj.Spec.Request)
+	if err != nil {
+		return forbid(a, "failed to parse CSR: %v", err)
+	}
+	if slices.Contains(req.Subject.Organization, user.SystemPrivilegedGroup) {
+		return forbid(a, "use of %s signer with %s group is not allowed", obj.Spec.SignerName, user.SystemPrivilegedGroup)
+	}
+	return nil
+}

@@ -1,0 +1,260 @@
+package certificates
+
+import (
+	"context"
+	"crypto"
+	"crypto/sha512"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/certificate"
+	"k8s.io/client-go/util/certificate/csr"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/klog/v2"
+)
+
+const (
+	clientName = "kubelet-client"
+	serverName = "kubelet-server"
+	// newKey keeps the key of a request that has not been answered, so that a restart
+	// asks with the same one.
+	newKey = "kubelet-client.key.tmp"
+	// approvalTimeout is how long a request may wait for somebody to approve it.
+	approvalTimeout = time.Hour
+)
+
+// Paths are where a client's credentials lie.
+type Paths struct {
+	// Kubeconfig to use, and to write when there is none that is valid.
+	Kubeconfig string
+	// Bootstrap kubeconfig, to ask for a certificate with; empty for no bootstrap.
+	Bootstrap string
+	// CertDir gets kubelet-client-current.pem.
+	CertDir string
+}
+
+// ClientConfig returns how to reach the API server. Without a valid kubeconfig it asks
+// for a certificate as the bootstrap user, waits until the request is approved and
+// signed, and writes the kubeconfig. With rotate, the certificate is read from
+// kubelet-client-current.pem, which Rotate replaces.
+func ClientConfig(ctx context.Context, p Paths, nodeName string, rotate bool) (*rest.Config, error) {
+	if p.Bootstrap != "" && !valid(ctx, p.Kubeconfig) {
+		if err := bootstrap(ctx, p, nodeName); err != nil {
+			return nil, fmt.Errorf("bootstrap with %s: %w", p.Bootstrap, err)
+		}
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	if rotate {
+		if err := useStore(ctx, cfg, p.CertDir); err != nil {
+			return nil, err
+		}
+	}
+	return cfg, nil
+}
+
+// valid tells whether a kubeconfig has a client certificate that has not expired.
+func valid(ctx context.Context, kubeconfig string) bool {
+	log := klog.FromContext(ctx)
+	if _, err := os.Stat(kubeconfig); errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		log.Error(err, "The kubeconfig cannot be used, bootstrapping again", "kubeconfig", kubeconfig)
+		return false
+	}
+	if err := rest.LoadTLSFiles(cfg); err != nil {
+		log.Error(err, "The kubeconfig's certificate cannot be read, bootstrapping again", "kubeconfig", kubeconfig)
+		return false
+	}
+	certs, err := cert.ParseCertsPEM(cfg.CertData)
+	if err != nil {
+		log.Error(err, "The kubeconfig has no client certificate, bootstrapping again", "kubeconfig", kubeconfig)
+		return false
+	}
+	for _, c := range certs {
+		if time.Now().After(c.NotAfter) {
+			log.Info("The client certificate has expired, bootstrapping again", "kubeconfig", kubeconfig, "notAfter", c.NotAfter)
+			return false
+		}
+	}
+	return true
+}
+
+// useStore makes a client read its certificate from the store. A pair that came with
+// the kubeconfig is put there first.
+func useStore(ctx context.Context, cfg *rest.Config, dir string) error {
+	store, err := openStore(ctx, clientName, dir, "", "")
+	if err != nil {
+		return err
+	}
+	path := store.CurrentPath()
+	if cfg.CertFile != path {
+		if old, err := store.Current(); err != nil || old.Leaf != nil && time.Now().After(old.Leaf.NotAfter) {
+			loaded := rest.CopyConfig(cfg)
+			if err := rest.LoadTLSFiles(loaded); err != nil {
+				return fmt.Errorf("--kubeconfig: %w", err)
+			}
+			if len(loaded.CertData) == 0 {
+				return nil // a token, or something else that is not ours to rotate
+			}
+			if err := keep(store, loaded.CertData, loaded.KeyData); err != nil {
+				return fmt.Errorf("client certificate: %w", err)
+			}
+		}
+	}
+	cfg.CertFile, cfg.KeyFile, cfg.CertData, cfg.KeyData = path, path, nil, nil
+	return nil
+}
+
+// keep puts a pair into the store, which wants certificates and key apart even if they
+// came in one file.
+func keep(store certificate.Store, certData, keyData []byte) error {
+	pair, err := tls.X509KeyPair(certData, keyData)
+	if err != nil {
+		return err
+	}
+	var certs []byte
+	for _, der := range pair.Certificate {
+		certs = append(certs, pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})...)
+	}
+	key, err := keyutil.MarshalPrivateKeyToPEM(pair.PrivateKey)
+	if err != nil {
+		return err
+	}
+	_, err = store.Update(certs, key)
+	return err
+}
+
+func openStore(ctx context.Context, name, dir, certFile, keyFile string) (certificate.FileStore, error) {
+	store, err := certificate.NewFileStoreWithLogger(klog.FromContext(ctx), name, dir, dir, certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("store of certificates %s: %w", dir, err)
+	}
+	return store, nil
+}
+
+// bootstrap asks for a client certificate, waits for it, and writes the kubeconfig.
+func bootstrap(ctx context.Context, p Paths, nodeName string) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", p.Bootstrap)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(p.CertDir, 0o750); err != nil {
+		return err
+	}
+	store, err := openStore(ctx, clientName, p.CertDir, "", "")
+	if err != nil {
+		return err
+	}
+	keyFile := filepath.Join(p.CertDir, newKey)
+	key, _, err := keyutil.LoadOrGenerateKeyFile(keyFile)
+	if err != nil {
+		return fmt.Errorf("private key: %w", err)
+	}
+	signed, err := request(ctx, client, key, nodeName)
+	if err != nil {
+		return err
+	}
+	if _, err := store.Update(signed, key); err != nil {
+		return fmt.Errorf("client certificate: %w", err)
+	}
+	if err := writeKubeconfig(cfg, p.Kubeconfig, store.CurrentPath()); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	return os.Remove(keyFile)
+}
+
+// request sends a certificate signing request and waits for its certificate. The name
+// follows from what is asked, so that a second try finds the first one's request.
+func request(ctx context.Context, client kubernetes.Interface, keyPEM []byte, nodeName string) ([]byte, error) {
+	parsed, err := keyutil.ParsePrivateKeyPEM(keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("private key: %w", err)
+	}
+	signer, ok := parsed.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("private key of type %T cannot sign", parsed)
+	}
+	subject := nodeSubject(nodeName)
+	body, err := cert.MakeCSR(parsed, &subject, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	usages := certificate.DefaultKubeletClientGetUsages(parsed)
+	name, err := requestName(signer.Public(), subject, usages)
+	if err != nil {
+		return nil, err
+	}
+	name, uid, err := csr.RequestCertificateWithContext(ctx, client, body, name, certificatesv1.KubeAPIServerClientKubeletSignerName, nil, usages, parsed)
+	if err != nil {
+		return nil, err
+	}
+	klog.FromContext(ctx).Info("Waiting for the client certificate; somebody may have to approve the request", "csr", name, "uid", uid)
+	ctx, cancel := context.WithTimeout(ctx, approvalTimeout)
+	defer cancel()
+	return csr.WaitForCertificate(ctx, client, name, uid)
+}
+
+// nodeSubject is whom a node's certificates name.
+func nodeSubject(nodeName string) pkix.Name {
+	return pkix.Name{CommonName: "system:node:" + nodeName, Organization: []string{"system:nodes"}}
+}
+
+// requestName is the name of a request: a digest of all that it asks for.
+func requestName(public crypto.PublicKey, subject pkix.Name, usages []certificatesv1.KeyUsage) (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		return "", err
+	}
+	h := sha512.New512_256()
+	enc := base64.RawURLEncoding
+	parts := append([]string{string(der), subject.CommonName}, subject.Organization...)
+	for _, u := range usages {
+		parts = append(parts, string(u))
+	}
+	for _, p := range parts {
+		// The separator is no letter of the encoding: no two lists have one digest.
+		_, _ = fmt.Fprintf(h, "%s|", enc.EncodeToString([]byte(p)))
+	}
+	return "node-csr-" + enc.EncodeToString(h.Sum(nil)), nil
+}
+
+// writeKubeconfig writes a kubeconfig for the same server with the certificate at path.
+func writeKubeconfig(from *rest.Config, to, path string) error {
+	cluster := &clientcmdapi.Cluster{
+		Server: from.Host, InsecureSkipTLSVerify: from.Insecure, TLSServerName: from.ServerName,
+		CertificateAuthority: from.CAFile, CertificateAuthorityData: from.CAData,
+	}
+	if cluster.CertificateAuthority != "" {
+		cluster.CertificateAuthorityData = nil
+	}
+	return clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"default-cluster": cluster},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"default-auth": {ClientCertificate: path, ClientKey: path}},
+		Contexts:       map[string]*clientcmdapi.Context{"default-context": {Cluster: "default-cluster", AuthInfo: "default-auth", Namespace: "default"}},
+		CurrentContext: "default-context",
+	}, to)
+}

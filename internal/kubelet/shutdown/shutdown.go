@@ -1,0 +1,222 @@
+// Package shutdown ends the pods of a node before the machine goes down (KEP-2000): it
+// holds a delay lock of logind, hears from it that the machine is about to shut down,
+// ends the pods group by group of priority, and then lets go of the lock.
+//
+// Without a D-Bus or logind there is nothing to hear from, and it says so.
+package shutdown
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+)
+
+// What the status of a pod says that a shutdown ended, and why none is taken any more.
+const (
+	ReasonTerminated    = "Terminated"
+	MessageTerminated   = "Pod was terminated in response to imminent node shutdown."
+	ReasonNotAdmitted   = "NodeShutdown"
+	MessageNotAdmitted  = "Pod was rejected as the node is shutting down."
+	MessageShuttingDown = "node is shutting down"
+)
+
+// systemCritical is the priority from which on pods are critical.
+const systemCritical = 2000000000
+
+// Period is how long pods from a priority on get.
+type Period = kubeletconfig.ShutdownGracePeriodByPodPriority
+
+// Periods returns what a configuration says, lowest priority first; none where
+// graceful shutdown is off.
+func Periods(k *kubeletconfig.KubeletConfiguration) []Period {
+	list := slices.Clone(k.ShutdownGracePeriodByPodPriority)
+	if whole := k.ShutdownGracePeriod.Duration; len(list) == 0 && whole > 0 {
+		critical := k.ShutdownGracePeriodCriticalPods.Duration
+		list = []Period{
+			{Priority: 0, ShutdownGracePeriodSeconds: int64((whole - critical) / time.Second)},
+			{Priority: systemCritical, ShutdownGracePeriodSeconds: int64(critical / time.Second)},
+		}
+	}
+	slices.SortFunc(list, func(a, b Period) int { return cmp.Compare(a.Priority, b.Priority) })
+	return list
+}
+
+func total(periods []Period) time.Duration {
+	var sum int64
+	for _, p := range periods {
+		sum += p.ShutdownGracePeriodSeconds
+	}
+	return time.Duration(sum) * time.Second
+}
+
+// group of pods that end together.
+type group struct {
+	grace time.Duration
+	pods  []*v1.Pod
+}
+
+// groups puts each pod to the highest period whose priority it reaches; those below
+// all periods to the lowest.
+func groups(periods []Period, pods []*v1.Pod) []group {
+	out := make([]group, len(periods))
+	for i, p := range periods {
+		out[i].grace = time.Duration(p.ShutdownGracePeriodSeconds) * time.Second
+	}
+	for _, pod := range pods {
+		var priority int32
+		if pod.Spec.Priority != nil {
+			priority = *pod.Spec.Priority
+		}
+		at := 0
+		for i := range periods {
+			if periods[i].Priority <= priority {
+				at = i
+			}
+		}
+		out[at].pods = append(out[at].pods, pod)
+	}
+	return out
+}
+
+// Login is what shutdown needs of logind.
+type Login interface {
+	// Reserve makes logind wait so long for holders of delay locks.
+	Reserve(ctx context.Context, d time.Duration) error
+	// Inhibit takes a delay lock; closing it lets go.
+	Inhibit(ctx context.Context) (io.Closer, error)
+	// Shutdowns tells of each shutdown that begins (true) or is cancelled (false); the
+	// channel ends with the connection.
+	Shutdowns(ctx context.Context) (<-chan bool, error)
+	Close() error
+}
+
+// Node is whose pods end.
+type Node interface {
+	// Active are the pods that are neither ended nor about to be removed.
+	Active() []*v1.Pod
+	// End begins to end a pod, which gets so many seconds.
+	End(pod *v1.Pod, grace int64)
+	// Ended waits until a pod is terminated, or the context ends.
+	Ended(ctx context.Context, pod *v1.Pod)
+	// ShuttingDown tells that the machine is going down, or that it is not after all.
+	ShuttingDown(down bool)
+	// Finished tells that the pods have ended, or their time is over.
+	Finished()
+}
+
+// Manager waits for shutdowns.
+type Manager struct {
+	Periods []Period
+	Node    Node
+	// Dial connects to logind.
+	Dial func(ctx context.Context) (Login, error)
+}
+
+// Run waits for shutdowns until the context ends.
+func (m *Manager) Run(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	const first, most = time.Second, 5 * time.Minute
+	for wait := first; ctx.Err() == nil; wait = min(wait*2, most) {
+		began := time.Now()
+		if err := m.watch(ctx); err != nil && ctx.Err() == nil {
+			log.Error(err, "Graceful shutdown of the node is not possible; trying again", "after", wait)
+		}
+		if time.Since(began) > most {
+			wait = first
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	return nil
+}
+
+// watch holds a lock and acts on shutdowns as long as the connection to logind holds.
+func (m *Manager) watch(ctx context.Context) error {
+	login, err := m.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = login.Close() }()
+	if err := login.Reserve(ctx, total(m.Periods)); err != nil {
+		return err
+	}
+	var lock io.Closer
+	release := func() error {
+		if lock == nil {
+			return nil
+		}
+		held := lock
+		lock = nil
+		return held.Close()
+	}
+	defer func() { _ = release() }()
+	if lock, err = login.Inhibit(ctx); err != nil {
+		return err
+	}
+	shutdowns, err := login.Shutdowns(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case down, ok := <-shutdowns:
+			if !ok {
+				return io.ErrUnexpectedEOF
+			}
+			m.Node.ShuttingDown(down)
+			if down {
+				m.end(ctx)
+				m.Node.Finished()
+				err = release()
+			} else if lock == nil { // it was cancelled
+				lock, err = login.Inhibit(ctx)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// end ends all pods, lowest priority first. A group that is not gone when its time is
+// over is left to the next one's.
+func (m *Manager) end(ctx context.Context) {
+	log := klog.FromContext(ctx)
+	for i, g := range groups(m.Periods, m.Node.Active()) {
+		if len(g.pods) == 0 {
+			continue
+		}
+		log.Info("Ending pods because the node shuts down", "priority", m.Periods[i].Priority, "pods", len(g.pods), "gracePeriod", g.grace)
+		for _, pod := range g.pods {
+			grace := int64(g.grace / time.Second)
+			if own := pod.Spec.TerminationGracePeriodSeconds; own != nil && *own < grace {
+				grace = *own
+			}
+			m.Node.End(pod, grace)
+		}
+		m.await(ctx, g)
+	}
+}
+
+func (m *Manager) await(ctx context.Context, g group) {
+	ctx, cancel := context.WithTimeout(ctx, g.grace)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, pod := range g.pods {
+		all.Go(func() { m.Node.Ended(ctx, pod) })
+	}
+	all.Wait()
+}
