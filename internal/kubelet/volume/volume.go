@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -127,6 +128,7 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 	if src == nil {
 		src = &v1.EmptyDirVolumeSource{}
 	}
+	mode := fs.FileMode(0o777)
 	switch src.Medium {
 	case v1.StorageMediumDefault:
 		if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -136,23 +138,21 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
 			return err
 		}
-		if err := mount.Tmpfs(dir, 0o777, tmpfsSize(pod, src)); err != nil {
+		if err := mount.Tmpfs(dir, mode, tmpfsSize(pod, src)); err != nil {
 			return err
 		}
+		mode |= fs.ModeSticky // as every tmpfs has it whose mount does not say otherwise; upstream's does not
 	default:
 		return fmt.Errorf("emptyDir medium %q is not supported by this node", src.Medium)
 	}
 	// MkdirAll and mount obey the umask; an emptyDir is open to every user of the pod.
-	if err := os.Chmod(dir, 0o777); err != nil {
-		return err
-	}
 	if g := fsGroup(pod); g != nil {
+		mode |= fs.ModeSetgid
 		if err := os.Lchown(dir, -1, int(*g)); err != nil {
 			return err
 		}
-		return os.Chmod(dir, 0o777|os.ModeSetgid)
 	}
-	return nil
+	return os.Chmod(dir, mode)
 }
 
 // tmpfsSize is the size limit, or the pod's memory limit where that is smaller.

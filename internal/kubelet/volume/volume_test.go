@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -186,6 +187,9 @@ func TestEmptyDir(t *testing.T) {
 	if err := unix.Statfs(dir, &st); err != nil || st.Type != unix.TMPFS_MAGIC || int64(st.Blocks)*st.Bsize != 1<<20 {
 		t.Errorf("%+v, %v", st, err)
 	}
+	if info, err := os.Stat(dir); err != nil || info.Mode() != fs.ModeDir|fs.ModeSticky|0o777 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +199,7 @@ func TestEmptyDir(t *testing.T) {
 	disk.UID = "u2"
 	disk.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](7)}
 	info, err := os.Stat(set(t, m, disk))
-	if err != nil || info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSetgid == 0 {
+	if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 }
