@@ -47,7 +47,7 @@ ip link set lo up
 for m in overlay veth bridge tun nf_tables nft_chain_nat nft_masq nft_nat nft_ct nft_numgen nft_fib_inet; do modprobe $m; done
 `)
 	for _, p := range o.packages {
-		fmt.Fprintf(&b, "cd /tests/%s && ./run.test -test.v -test.short -test.timeout %s -test.run '%s'; echo %s %s $?\n", p, o.limit, o.run, resultMark, p)
+		fmt.Fprintf(&b, "cd /tests/%s && ./run.test -test.v -test.short -test.timeout %s -test.run '%s'; echo %s %s $?\n", p, o.limit, o.tests(p), resultMark, p)
 	}
 	b.WriteString("echo " + doneMark + "\nsync\npoweroff -f\n")
 	return b.String()

@@ -27,6 +27,13 @@ var debian = [][2]string{
 	{"crun", "crun"}, {"runc", "runc"}, {"conmon", "conmon"}, {"nft", "nftables"},
 }
 
+// onCgroups are the tests of a large package that a cgroup version can matter to: all
+// of it takes over an hour without KVM.
+var onCgroups = map[string]string{
+	"internal/cri": "Resource|Stats|Metrics|Pressure|HugePages|Limits|OOM|Swap|CPURate|Devices|Systemd|" +
+		"APodsLife|StopKills|Shared|Monitor|Restart|Reboot|ExecSync|Teardown|UserNamespace$",
+}
+
 type options struct {
 	run      string // -test.run
 	out      string // folder for the kernel, the console's log and what is built
@@ -38,7 +45,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.run, "run", "", "only tests that match")
+	flag.StringVar(&o.run, "run", "", "only tests that match; . for all (default: those that run on cgroups)")
 	flag.StringVar(&o.out, "out", "out/vm", "folder for what is downloaded and built")
 	flag.StringVar(&o.accel, "accel", "tcg", "how QEMU runs the machine; kvm is ten times faster where it works")
 	flag.IntVar(&o.memory, "memory", 3072, "of the machine, in MiB")
@@ -81,6 +88,14 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	return boot(ctx, o, k.image, initrd)
+}
+
+// tests of a package that are to run, a regular expression.
+func (o options) tests(pkg string) string {
+	if o.run != "" {
+		return o.run
+	}
+	return onCgroups[pkg]
 }
 
 func checkInstalled() error {
