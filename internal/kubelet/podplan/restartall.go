@@ -90,7 +90,9 @@ func (p *planner) restartAll() bool {
 		left = left || making || len(p.byName[c.Name]) > 0
 		last = last && (c.Name == now.Source || !making && len(p.byName[c.Name]) == 0)
 		for _, o := range p.live(c.Name) {
-			if !p.stopping(o) {
+			if o.State == Created {
+				p.drop(o)
+			} else if !p.stopping(o) {
 				p.try(Op{
 					Kind: StopContainer, Name: o.Name, ID: o.ID, Reason: ReasonRestartAll,
 					Message: "Stopping container " + o.Name, Deadline: p.now.Add(minStop),
