@@ -96,6 +96,7 @@ component also runs alone and can be swapped with its upstream counterpart.`,
 		Example: `  wherry up --detach                     # start a node, return when it is Ready
   wherry kubectl run hello --image=busybox -- sleep 1d
   wherry trace pod/hello                 # what its start took, step by step
+  wherry explain pod/hello               # why it is not running, and what it waits for
   wherry down                            # stop the node and what runs on it`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -109,7 +110,7 @@ component also runs alone and can be swapped with its upstream counterpart.`,
 	cmd.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "use", Title: "Work with it:"}, &cobra.Group{ID: "parts", Title: "Its components alone:"})
 	for id, cmds := range map[string][]*cobra.Command{
 		"node":  {upCommand(&d), downCommand(&d)},
-		"use":   {kubectlCommand(), imageCommand(&d), traceCommand(&d)},
+		"use":   {kubectlCommand(), imageCommand(&d), explainCommand(&d), traceCommand(&d)},
 		"parts": {apiserverCommand(), schedulerCommand(), kubeletCommand(), criCommand(&d), cniCommand()},
 	} {
 		for _, c := range cmds {

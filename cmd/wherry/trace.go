@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,9 +32,9 @@ memory, for the newest pods, since the last start of wherry.`,
   wherry trace pod/hello -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := strings.TrimPrefix(strings.TrimPrefix(args[0], "pods/"), "pod/")
-			if name == "" || strings.Contains(name, "/") {
-				return fmt.Errorf("%q: want pod/NAME", args[0])
+			name, err := podName(args[0])
+			if err != nil {
+				return err
 			}
 			data, run, err := d.resolve()
 			if err != nil {

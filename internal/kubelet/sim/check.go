@@ -82,7 +82,7 @@ func (c *Checker) Check(e Event) error {
 	case RemovedByOthers:
 		c.byOthers = true
 	case SandboxMade:
-		c.sandboxes[e.Sandbox] = &box{done: map[string]bool{}, started: map[string]bool{}, passed: map[string]bool{}}
+		c.sandboxes[e.Sandbox] = newBox()
 	case Created, Started, Exited, Removed:
 		return c.container(e)
 	case StartupPassed:
@@ -125,8 +125,25 @@ func (c *Checker) container(e Event) error {
 		}
 	case Removed:
 		delete(c.instances, e.ID)
+		c.emptied(e.Sandbox)
 	}
 	return nil
+}
+
+// emptied notes that all begins anew in a sandbox whose containers are all removed.
+func (c *Checker) emptied(sandbox string) {
+	for _, i := range c.instances {
+		if i.sandbox == sandbox && !slices.ContainsFunc(c.pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == i.name }) {
+			return
+		}
+	}
+	if c.sandboxes[sandbox] != nil {
+		c.sandboxes[sandbox] = newBox()
+	}
+}
+
+func newBox() *box {
+	return &box{done: map[string]bool{}, started: map[string]bool{}, passed: map[string]bool{}}
 }
 
 func (c *Checker) created(e Event) error {

@@ -177,6 +177,9 @@ func traits(c *v1.Container) []string {
 			out = append(out[:len(out):len(out)], p.name+"="+p.probe.Exec.Command[1])
 		}
 	}
+	for _, r := range c.RestartPolicyRules {
+		out = append(out[:len(out):len(out)], fmt.Sprintf("%s %s %v", r.Action, r.ExitCodes.Operator, r.ExitCodes.Values))
+	}
 	if l := c.Lifecycle; l != nil && l.PostStart != nil {
 		out = append(out[:len(out):len(out)], "postStart")
 	}

@@ -69,6 +69,11 @@ func RandomPod(r *rand.Rand, name string) *v1.Pod {
 		}
 		pod.Spec.Containers = append(pod.Spec.Containers, c)
 	}
+	for i, v := range pod.Spec.Volumes {
+		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{
+			Name: v.Name, MountPath: fmt.Sprintf("/v%d", i), ReadOnly: v.Image != nil,
+		})
+	}
 	return pod
 }
 
@@ -96,6 +101,11 @@ func (g generator) volumes() []v1.Volume {
 			Items: []v1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.labels"}}},
 		}}})
 	}
+	if g.chance(0.07) {
+		out = append(out, v1.Volume{Name: "image", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{
+			Reference: pick(g.r, imagePresent, imageOther),
+		}}})
+	}
 	return out
 }
 
@@ -119,7 +129,7 @@ func (g generator) restartRules(c *v1.Container) {
 		c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyNever) // it would be a sidecar
 	}
 	c.RestartPolicyRules = []v1.ContainerRestartRule{{
-		Action: v1.ContainerRestartRuleActionRestart,
+		Action: pick(g.r, v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestartAllContainers),
 		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
 			Operator: pick(g.r, v1.ContainerRestartRuleOnExitCodesOpIn, v1.ContainerRestartRuleOnExitCodesOpNotIn), Values: []int32{1, 42},
 		},

@@ -221,17 +221,9 @@ func runs(s podworker.Snapshot, name string, now time.Time) bool {
 	return c != nil && c.State == podplan.Running && now.Sub(c.Started) > time.Minute
 }
 
+// newestOf returns the newest instance of a container, as the plan sees it.
 func newestOf(s podworker.Snapshot, name string) *podplan.Container {
-	var newest *podplan.Container
-	for i := range s.Input.Containers {
-		if c := &s.Input.Containers[i]; c.Name == name && (newest == nil || c.Attempt > newest.Attempt) {
-			newest = c
-		}
-	}
-	if h := s.Input.Record.Containers[name]; h.Last != nil && (newest == nil || h.Last.Attempt > newest.Attempt) {
-		return h.Last
-	}
-	return newest
+	return podplan.Inspect(&s.Input, name).Last
 }
 
 // appThere tells whether the newest sandbox has had an app container.

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"wherry.dev/internal/explain"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+func explainCommand(d *dirs) *cobra.Command {
+	var namespace, output string
+	cmd := &cobra.Command{
+		Use:   "explain pod/NAME",
+		Short: "Say why a pod is where it is, and what it waits for",
+		Long: `Says in plain words why a pod is Pending, ContainerCreating, not ready or
+Terminating: the step that it waits for, since when, what that step last said, and what
+would let it go on. It asks the API server and, through it, the kubelet of the pod's
+node (the path /debug/pods, for which one needs the right to get nodes/proxy). Whose
+$KUBECONFIG is set asks that cluster.`,
+		Example: `  wherry explain pod/hello
+  wherry explain pod/hello -n demo
+  wherry explain pod/hello -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := podName(args[0])
+			if err != nil {
+				return err
+			}
+			client, err := apiClient(d)
+			if err != nil {
+				return err
+			}
+			facts, err := gather(cmd.Context(), client, namespace, name)
+			if err != nil {
+				return err
+			}
+			return printExplanation(cmd.OutOrStdout(), facts, output)
+		},
+	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the pod")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json for machines")
+	return cmd
+}
+
+// podName takes pod/NAME, pods/NAME or NAME.
+func podName(arg string) (string, error) {
+	name := strings.TrimPrefix(strings.TrimPrefix(arg, "pods/"), "pod/")
+	if name == "" || strings.Contains(name, "/") {
+		return "", fmt.Errorf("%q: want pod/NAME", arg)
+	}
+	return name, nil
+}
+
+// apiClient returns a client of $KUBECONFIG, or of the instance of --data-dir.
+func apiClient(d *dirs) (kubernetes.Interface, error) {
+	file := os.Getenv("KUBECONFIG")
+	if file == "" {
+		data, _, err := d.resolve()
+		if err != nil {
+			return nil, err
+		}
+		file = filepath.Join(data, "kubeconfig")
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return kubernetes.NewForConfig(cfg)
+}
+
+// gather reads all that an explanation goes by. What may not be read is left out.
+func gather(ctx context.Context, client kubernetes.Interface, namespace, name string) (explain.Facts, error) {
+	pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return explain.Facts{}, err
+	}
+	f := explain.Facts{Now: time.Now(), Pod: pod}
+	events, err := client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(pod.UID)).String(),
+	})
+	if err == nil {
+		f.Events = events.Items
+	}
+	if pod.Spec.NodeName == "" {
+		return f, nil
+	}
+	f.Node, err = client.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
+	if err != nil {
+		f.Node, f.NodeGone = nil, apierrors.IsNotFound(err)
+	}
+	if !f.NodeGone {
+		askKubelet(ctx, client, &f)
+	}
+	return f, nil
+}
+
+// askKubelet reads what the worker of the pod sees and decides.
+func askKubelet(ctx context.Context, client kubernetes.Interface, f *explain.Facts) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	get := func(into any, path ...string) error {
+		data, err := client.CoreV1().RESTClient().Get().Resource("nodes").Name(f.Pod.Spec.NodeName).
+			SubResource("proxy").Suffix(path...).DoRaw(ctx)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(data, into)
+	}
+	worker := &podworker.Dump{}
+	err := get(worker, "debug", "pods", string(f.Pod.UID))
+	if err == nil {
+		f.Worker = worker
+		return
+	}
+	if !apierrors.IsNotFound(err) {
+		f.WorkerErr = err.Error()
+		return
+	}
+	var all []podworker.Summary
+	if err := get(&all, "debug", "pods"); err != nil {
+		f.WorkerErr = "it is not Wherry's, or its debugging handlers are off: " + err.Error()
+		return
+	}
+	// A static pod has another UID than the object that mirrors it.
+	for _, s := range all {
+		if s.Static && s.Namespace == f.Pod.Namespace && s.Name == f.Pod.Name && get(worker, "debug", "pods", string(s.UID)) == nil {
+			f.Worker = worker
+			return
+		}
+	}
+	f.WorkerGone = true
+}
+
+func printExplanation(w io.Writer, f explain.Facts, output string) error {
+	x := explain.Explain(f)
+	switch output {
+	case "json":
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(x)
+	case "":
+		_, err := io.WriteString(w, x.Text(f.Now))
+		return err
+	default:
+		return fmt.Errorf("--output %q: want json or nothing", output)
+	}
+}

@@ -1,0 +1,361 @@
+// Package explain says in plain words why a pod is where it is: the step that it waits
+// for, since when, what that step last said, and what would let it go on.
+//
+// It is pure: Explain turns Facts into an Explanation. `wherry explain` gathers the
+// facts from the API server and, through it, from the kubelet of the pod's node.
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+// Facts is what is known of a pod and of what it stands on.
+type Facts struct {
+	Now    time.Time
+	Pod    *v1.Pod
+	Events []v1.Event
+	// Node that the pod is bound to, nil when there is none or it may not be read.
+	Node *v1.Node
+	// NodeGone: the pod is bound to a node that does not exist.
+	NodeGone bool
+	// Worker is what the node's kubelet shows at /debug/pods/UID.
+	Worker *podworker.Dump
+	// WorkerGone: the kubelet answered, and does not know the pod.
+	WorkerGone bool
+	// WorkerErr says why the kubelet could not be asked.
+	WorkerErr string
+}
+
+// Explanation of a pod.
+type Explanation struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Node      string `json:"node,omitempty"`
+	// State in the words of kubectl.
+	State string `json:"state"`
+	// Since when the pod is there.
+	Since   *time.Time `json:"since,omitempty"`
+	Summary string     `json:"summary"`
+	// Waits has what the pod waits for; the first holds the others.
+	Waits []Wait   `json:"waits,omitempty"`
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Wait is one step that is not done.
+type Wait struct {
+	// Step names it, and the object that it is about.
+	Step  string     `json:"step"`
+	Since *time.Time `json:"since,omitempty"`
+	// Said is what the step last said.
+	Said string `json:"said,omitempty"`
+	// Next is what would let it go on.
+	Next string `json:"next"`
+	// Retry is when it is tried again by itself.
+	Retry *time.Time `json:"retry,omitempty"`
+}
+
+// explainer gathers one explanation.
+type explainer struct {
+	Facts
+	out Explanation
+	// in is the worker's input, nil without one.
+	in *podplan.Input
+	// status is the newest there is: the kubelet's, or the API server's.
+	status v1.PodStatus
+}
+
+// Explain explains a pod.
+func Explain(f Facts) Explanation {
+	p := f.Pod
+	e := &explainer{Facts: f, status: p.Status, out: Explanation{
+		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
+	}}
+	if f.Worker != nil {
+		e.in = &f.Worker.Input
+		if f.Worker.Status.Phase != "" {
+			e.status = f.Worker.Status
+		}
+	}
+	switch {
+	case p.DeletionTimestamp != nil:
+		e.terminating()
+	case podplan.IsTerminal(e.status.Phase):
+		e.ended()
+	case p.Spec.NodeName == "":
+		e.scheduling()
+	default:
+		e.running()
+	}
+	if f.WorkerErr != "" {
+		e.note("the kubelet of node %s could not be asked: %s", p.Spec.NodeName, f.WorkerErr)
+	}
+	return e.out
+}
+
+func (e *explainer) wait(w Wait) { e.out.Waits = append(e.out.Waits, w) }
+
+func (e *explainer) note(format string, args ...any) {
+	e.out.Notes = append(e.out.Notes, fmt.Sprintf(format, args...))
+}
+
+// when makes a time that may be missing.
+func when(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func condition(st *v1.PodStatus, kind v1.PodConditionType) *v1.PodCondition {
+	for i := range st.Conditions {
+		if st.Conditions[i].Type == kind {
+			return &st.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// event returns the newest event of that reason whose object is the container, or
+// any when container is empty, and whose message has the text.
+func (e *explainer) event(reason, container, text string) *v1.Event {
+	var newest *v1.Event
+	for i := range e.Events {
+		ev := &e.Events[i]
+		if ev.Reason != reason || !strings.Contains(ev.Message, text) ||
+			container != "" && !strings.HasSuffix(ev.InvolvedObject.FieldPath, "{"+container+"}") {
+			continue
+		}
+		if newest == nil || eventTime(ev).After(eventTime(newest)) {
+			newest = ev
+		}
+	}
+	return newest
+}
+
+func eventTime(ev *v1.Event) time.Time {
+	for _, t := range []time.Time{ev.LastTimestamp.Time, ev.EventTime.Time, ev.FirstTimestamp.Time} {
+		if !t.IsZero() {
+			return t
+		}
+	}
+	return ev.CreationTimestamp.Time
+}
+
+// ended explains a pod that has run.
+func (e *explainer) ended() {
+	e.out.State = string(e.status.Phase)
+	if e.status.Reason != "" {
+		e.out.State = e.status.Reason
+	}
+	e.out.Summary = "It has ended and waits for nothing."
+	if m := e.status.Message; m != "" {
+		e.out.Summary = "It has ended and waits for nothing: " + m
+	}
+	for _, c := range slices.Concat(e.status.InitContainerStatuses, e.status.ContainerStatuses) {
+		if t := c.State.Terminated; t != nil {
+			e.note("container %s ended with exit code %d%s", c.Name, t.ExitCode, details(t.Reason, t.Message))
+			if e.out.Since == nil || t.FinishedAt.After(*e.out.Since) {
+				e.out.Since = when(t.FinishedAt.Time)
+			}
+		}
+	}
+}
+
+// details joins a reason and a message behind something.
+func details(reason, message string) string {
+	switch {
+	case reason == "" && message == "":
+		return ""
+	case message == "":
+		return " (" + reason + ")"
+	case reason == "":
+		return ": " + message
+	default:
+		return " (" + reason + "): " + message
+	}
+}
+
+// scheduling explains a pod without a node.
+func (e *explainer) scheduling() {
+	e.out.State, e.out.Since = "Pending", when(e.Pod.CreationTimestamp.Time)
+	e.out.Summary = "It has no node yet."
+	scheduled := condition(&e.status, v1.PodScheduled)
+	if gates := e.Pod.Spec.SchedulingGates; len(gates) > 0 {
+		var names []string
+		for _, g := range gates {
+			names = append(names, g.Name)
+		}
+		e.out.State = "SchedulingGated"
+		e.wait(Wait{
+			Step: "scheduling gates " + strings.Join(names, ", "), Since: e.out.Since,
+			Said: "the scheduler does not look at the pod while it has gates",
+			Next: "the controllers that set the gates remove them from spec.schedulingGates",
+		})
+		return
+	}
+	name := e.Pod.Spec.SchedulerName
+	if name == "" {
+		name = v1.DefaultSchedulerName
+	}
+	if scheduled == nil || scheduled.Status != v1.ConditionFalse {
+		e.wait(Wait{
+			Step: "scheduler " + name, Since: e.out.Since, Said: "nothing: it has not looked at the pod",
+			Next: fmt.Sprintf("a scheduler of the name %s runs and takes the pod up", name),
+		})
+		return
+	}
+	w := Wait{
+		Step: "scheduler " + name, Since: when(scheduled.LastTransitionTime.Time), Said: scheduled.Message,
+		Next: "a node comes, changes or gets room so that the pod fits, or the pod asks for less; the scheduler tries again by itself then",
+	}
+	if ev := e.event("FailedScheduling", "", ""); ev != nil && w.Said == "" {
+		w.Said = ev.Message
+	}
+	if n := e.status.NominatedNodeName; n != "" {
+		w.Next = fmt.Sprintf("the pods that are preempted on node %s end", n)
+	}
+	e.wait(w)
+}
+
+// node explains a node that is not there or not well; it tells whether that holds
+// the pod up.
+func (e *explainer) node() bool {
+	if e.NodeGone {
+		e.wait(Wait{
+			Step: "node " + e.Pod.Spec.NodeName, Said: "the node does not exist",
+			Next: "the node registers again, or the pod is deleted (the pod garbage collector does it after a while)",
+		})
+		return true
+	}
+	if e.Node == nil {
+		return false
+	}
+	for _, c := range e.Node.Status.Conditions {
+		if c.Type == v1.NodeReady && c.Status != v1.ConditionTrue {
+			e.wait(Wait{
+				Step: "node " + e.Node.Name, Since: when(c.LastTransitionTime.Time), Said: strings.TrimPrefix(details(c.Reason, c.Message), " "),
+				Next: "the kubelet of the node reports again that it is ready",
+			})
+			return c.Status == v1.ConditionUnknown
+		}
+	}
+	return false
+}
+
+// running explains a pod that has a node.
+func (e *explainer) running() {
+	e.out.State = state(e.Pod, &e.status)
+	if c := condition(&e.status, v1.PodReady); c != nil {
+		e.out.Since = when(c.LastTransitionTime.Time)
+	}
+	held := e.node()
+	switch {
+	case e.in != nil:
+		e.worker()
+	case e.WorkerGone && !held:
+		e.wait(Wait{
+			Step: "kubelet of node " + e.Pod.Spec.NodeName, Since: when(e.Pod.CreationTimestamp.Time), Said: "it has not taken the pod up yet",
+			Next: "its watch of the API server shows it the pod",
+		})
+	default:
+		e.statuses()
+	}
+	e.gates()
+	e.resize()
+	e.conclude()
+}
+
+// gates explains conditions of others that the pod wants.
+func (e *explainer) gates() {
+	for _, gate := range e.Pod.Spec.ReadinessGates {
+		c := condition(&e.Pod.Status, gate.ConditionType)
+		if c != nil && c.Status == v1.ConditionTrue {
+			continue
+		}
+		w := Wait{
+			Step: fmt.Sprintf("readiness gate %s", gate.ConditionType), Said: "the pod does not have the condition",
+			Next: "the controller that the gate belongs to sets the condition to True in the pod's status",
+		}
+		if c != nil {
+			w.Since, w.Said = when(c.LastTransitionTime.Time), fmt.Sprintf("the condition is %s%s", c.Status, details(c.Reason, c.Message))
+		}
+		e.wait(w)
+	}
+}
+
+func (e *explainer) resize() {
+	for _, kind := range []v1.PodConditionType{v1.PodResizePending, v1.PodResizeInProgress} {
+		c := condition(&e.status, kind)
+		if c == nil || c.Status != v1.ConditionTrue {
+			continue
+		}
+		next := "the kubelet has changed what runs"
+		switch c.Reason {
+		case v1.PodReasonDeferred:
+			next = "other pods on the node end or shrink; it is tried again by itself"
+		case v1.PodReasonInfeasible:
+			next = "the pod asks for resources that this node can give; until then it runs with what it has"
+		}
+		e.wait(Wait{Step: "resize", Since: when(c.LastTransitionTime.Time), Said: strings.TrimPrefix(details(c.Reason, c.Message), " "), Next: next})
+	}
+}
+
+// conclude writes the summary of a pod that has a node.
+func (e *explainer) conclude() {
+	ready := condition(&e.status, v1.PodReady)
+	isReady := ready != nil && ready.Status == v1.ConditionTrue
+	switch {
+	case len(e.out.Waits) == 0 && isReady:
+		e.out.Summary = "It runs and is ready; it waits for nothing."
+	case len(e.out.Waits) == 0 && ready != nil && ready.Message != "":
+		e.out.Summary = "It is not ready: " + ready.Message
+	case len(e.out.Waits) == 0:
+		e.out.Summary = "It is on its way up; nothing holds it."
+	case isReady:
+		e.out.Summary = "It runs and is ready, but it waits for: " + e.out.Waits[0].Step + "."
+	default:
+		e.out.Summary = "It waits for: " + e.out.Waits[0].Step + "."
+	}
+}
+
+// state is what kubectl shows of a pod.
+func state(p *v1.Pod, st *v1.PodStatus) string {
+	for i := range st.InitContainerStatuses {
+		c := &st.InitContainerStatuses[i]
+		sidecar := i < len(p.Spec.InitContainers) && podplan.IsSidecar(&p.Spec.InitContainers[i])
+		switch {
+		case c.State.Terminated != nil && c.State.Terminated.ExitCode == 0, sidecar && c.Started != nil && *c.Started:
+			continue
+		case c.State.Waiting != nil && c.State.Waiting.Reason != podplan.ReasonPodInitializing:
+			return "Init:" + c.State.Waiting.Reason
+		case c.State.Terminated != nil:
+			return "Init:" + c.State.Terminated.Reason
+		default:
+			return fmt.Sprintf("Init:%d/%d", i, len(st.InitContainerStatuses))
+		}
+	}
+	for i := range st.ContainerStatuses {
+		if w := st.ContainerStatuses[i].State.Waiting; w != nil && w.Reason != "" {
+			return w.Reason
+		}
+	}
+	if st.Phase == v1.PodRunning {
+		if c := condition(st, v1.PodReady); c == nil || c.Status != v1.ConditionTrue {
+			return "Running, not ready"
+		}
+	}
+	if st.Phase == "" {
+		return string(v1.PodPending)
+	}
+	return string(st.Phase)
+}

@@ -1,0 +1,265 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// worker explains by what the kubelet saw and decided: what the pod stands on first,
+// then its containers in the order in which they are brought up.
+func (e *explainer) worker() {
+	if e.in.Record.Verdict == nil {
+		e.wait(Wait{Step: "admission on node " + e.Pod.Spec.NodeName, Since: when(e.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here"})
+		return
+	}
+	if !e.started() {
+		e.ground()
+	}
+	pod := e.in.Pod
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if e.container(c, true) && !e.started() {
+			return // those behind it have not had their turn
+		}
+	}
+	for i := range pod.Spec.Containers {
+		e.container(&pod.Spec.Containers[i], false)
+	}
+}
+
+// started tells whether an app container ever was.
+func (e *explainer) started() bool {
+	for i := range e.in.Pod.Spec.Containers {
+		if podplan.Inspect(e.in, e.in.Pod.Spec.Containers[i].Name).Last != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// flight returns the op of a key that runs by now.
+func (e *explainer) flight(key podplan.Key) *podplan.Flight {
+	for i := range e.Worker.InFlight {
+		if f := &e.Worker.InFlight[i]; f.Op.Key() == key {
+			return f
+		}
+	}
+	return nil
+}
+
+// step explains an op that runs or that failed; it tells whether there is one.
+func (e *explainer) step(kind podplan.Kind, key podplan.Key, name, doing, help string) bool {
+	failure, failed := e.in.Failures[key]
+	flight := e.flight(key)
+	if flight == nil && !failed {
+		return false
+	}
+	w := Wait{Step: name, Said: doing, Next: "it is done"}
+	if flight != nil {
+		w.Since = when(flight.Since)
+	}
+	if failed {
+		retry := podplan.TryAgain(kind, failure)
+		w.Since, w.Said = e.failingSince(key, failure), said(failure.Reason, failure.Message)
+		w.Retry, w.Next = when(retry), help
+		if failure.Fatal {
+			w.Retry = nil
+		}
+	}
+	e.wait(w)
+	return true
+}
+
+func said(reason, message string) string {
+	if reason == "" {
+		return message
+	}
+	return strings.TrimSuffix(reason+": "+message, ": ")
+}
+
+// failingSince is when the op first failed in this row, as far as it is remembered.
+func (e *explainer) failingSince(key podplan.Key, f podplan.Failure) *time.Time {
+	since := f.At
+	for i := len(e.Worker.Transitions) - 1; i >= 0; i-- {
+		t := &e.Worker.Transitions[i]
+		if t.Op == nil || t.Op.Key() != key || t.What != "done" {
+			continue
+		}
+		if t.Err == "" {
+			break
+		}
+		since = t.At
+	}
+	return when(since)
+}
+
+// ground explains what containers stand on.
+func (e *explainer) ground() {
+	if e.in.Node.CgroupsManaged && !e.in.CgroupReady {
+		e.step(podplan.EnsureCgroup, "cgroup", "the pod's cgroup", "it is being made", "the node's cgroups can be written")
+	}
+	for i := range e.in.Pod.Spec.Volumes {
+		v := &e.in.Pod.Spec.Volumes[i]
+		if !e.in.Volumes[v.Name].Mounted {
+			e.step(podplan.MountVolume, podplan.VolumeKey(v.Name), "volume "+v.Name, "it is being set up", volumeHelp(v))
+		}
+	}
+	for i := range e.in.Sandboxes {
+		if e.in.Sandboxes[i].Ready {
+			return
+		}
+	}
+	e.step(podplan.RunSandbox, podplan.SandboxKey, "the pod's sandbox and network", "it is being made",
+		"the container runtime and its network (CNI) can make it; see the runtime's log on the node")
+}
+
+func volumeHelp(v *v1.Volume) string {
+	switch {
+	case v.ConfigMap != nil:
+		return fmt.Sprintf("config map %q exists with the keys that are asked for", v.ConfigMap.Name)
+	case v.Secret != nil:
+		return fmt.Sprintf("secret %q exists with the keys that are asked for", v.Secret.SecretName)
+	case v.Projected != nil:
+		return "all the sources of the projected volume exist"
+	case v.HostPath != nil:
+		return fmt.Sprintf("path %s is on the node, and of the type that is asked for", v.HostPath.Path)
+	default:
+		return "what the volume stands on is there"
+	}
+}
+
+// container explains one container, and tells whether it holds those behind it.
+func (e *explainer) container(c *v1.Container, init bool) bool {
+	where := podplan.Inspect(e.in, c.Name)
+	if where.Last != nil && where.Last.State == podplan.Running {
+		return e.live(c, init, where)
+	}
+	ended := where.Last != nil && where.Last.State == podplan.Exited
+	switch {
+	case ended && !podplan.Restarts(e.in.Pod, c, where.Last.ExitCode):
+		return false
+	case ended && init && !podplan.IsSidecar(c) && where.Last.ExitCode == 0:
+		return false
+	case ended && where.Until.After(e.Now):
+		e.crashed(c, where)
+		return true
+	}
+	name := label(c, init)
+	return e.step(podplan.PullImage, podplan.ImageKey(c.Name), "image of "+name, fmt.Sprintf("image %q is being pulled", c.Image), e.imageHelp(c)) ||
+		e.step(podplan.CreateContainer, podplan.ContainerKey(c.Name), name, "it is being created or started", e.createHelp(c)) ||
+		init
+}
+
+func label(c *v1.Container, init bool) string {
+	switch {
+	case init && podplan.IsSidecar(c):
+		return "sidecar " + c.Name
+	case init:
+		return "init container " + c.Name
+	default:
+		return "container " + c.Name
+	}
+}
+
+// crashed explains a container that is backed off.
+func (e *explainer) crashed(c *v1.Container, where podplan.Standing) {
+	last := where.Last
+	text := fmt.Sprintf("it ended with exit code %d%s", last.ExitCode, details(last.Reason, last.Message))
+	if last.Attempt > 0 {
+		text += fmt.Sprintf("; restarted %d times", last.Attempt)
+	}
+	e.wait(Wait{
+		Step: "back-off of container " + c.Name, Since: when(last.Finished), Said: text, Retry: when(where.Until),
+		Next: fmt.Sprintf("the back-off is over; to see why it ends: kubectl logs -n %s %s -c %s --previous", e.Pod.Namespace, e.Pod.Name, c.Name),
+	})
+}
+
+// live explains a container that runs, and tells whether it holds those behind it.
+func (e *explainer) live(c *v1.Container, init bool, where podplan.Standing) bool {
+	last, name := where.Last, label(c, init)
+	if f := e.flight(podplan.StopKey(last.ID)); f != nil {
+		e.wait(Wait{
+			Step: "end of " + name, Since: when(f.Since), Said: f.Op.Message, Retry: nil,
+			Next: fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format(time.TimeOnly)),
+		})
+		return init
+	}
+	switch {
+	case !where.HookDone:
+		e.wait(Wait{Step: "postStart hook of " + name, Since: when(last.Started), Said: "it has not returned", Next: "the hook ends; if it fails the container is killed"})
+	case !where.Started:
+		e.probe(c, name, "Startup", c.StartupProbe, last, "; after %d failures in a row the container is killed")
+	case init && !podplan.IsSidecar(c):
+		e.wait(Wait{Step: name, Since: when(last.Started), Said: "it runs", Next: "it ends with exit code 0: containers behind an init container wait for that"})
+	case !where.Ready:
+		e.probe(c, name, "Readiness", c.ReadinessProbe, last, "")
+		return false
+	default:
+		return false
+	}
+	return true
+}
+
+// probe explains a probe that does not pass.
+func (e *explainer) probe(c *v1.Container, name, kind string, p *v1.Probe, last *podplan.Container, or string) {
+	w := Wait{
+		Step: strings.ToLower(kind) + " probe of " + name, Since: when(last.Started), Said: "it has not passed yet",
+		Next: "the probe passes (" + probeText(p) + ")",
+	}
+	if ev := e.event("Unhealthy", c.Name, kind+" probe"); ev != nil && eventTime(ev).After(last.Started.Add(-time.Second)) {
+		w.Said = ev.Message
+	}
+	if or != "" && p != nil {
+		w.Next += fmt.Sprintf(or, max(p.FailureThreshold, 1))
+	}
+	e.wait(w)
+}
+
+// probeText is what a probe does, in short.
+func probeText(p *v1.Probe) string {
+	if p == nil {
+		return "none"
+	}
+	every := fmt.Sprintf(", every %ds", max(p.PeriodSeconds, 1))
+	switch {
+	case p.Exec != nil:
+		return "exec " + strings.Join(p.Exec.Command, " ") + every
+	case p.HTTPGet != nil:
+		return fmt.Sprintf("GET %s on port %s", p.HTTPGet.Path, p.HTTPGet.Port.String()) + every
+	case p.TCPSocket != nil:
+		return "connect to port " + p.TCPSocket.Port.String() + every
+	case p.GRPC != nil:
+		return fmt.Sprintf("gRPC health on port %d", p.GRPC.Port) + every
+	default:
+		return "probe" + every
+	}
+}
+
+func (e *explainer) imageHelp(c *v1.Container) string {
+	switch e.in.Failures[podplan.ImageKey(c.Name)].Reason {
+	case podplan.ReasonErrImageNeverPull:
+		return fmt.Sprintf("image %q is put on the node (wherry image import), or imagePullPolicy lets it be pulled", c.Image)
+	case podplan.ReasonInvalidImageName:
+		return fmt.Sprintf("the image's name %q is corrected", c.Image)
+	case podplan.ReasonRegistryUnavailable:
+		return "the registry answers again"
+	default:
+		return fmt.Sprintf("a pull of %q succeeds: its name and tag are right, the registry can be reached, and the pod may pull it (imagePullSecrets)", c.Image)
+	}
+}
+
+func (e *explainer) createHelp(c *v1.Container) string {
+	switch e.in.Failures[podplan.ContainerKey(c.Name)].Reason {
+	case podplan.ReasonCreateConfigError:
+		return "what the container's spec refers to (config maps, secrets, users) is there"
+	case podplan.ReasonRunContainerError:
+		return "its command can be started: it is in the image and executable"
+	default:
+		return "the container runtime can make it; see its message"
+	}
+}
