@@ -101,7 +101,10 @@ type Kubelet struct {
 	syncMu    sync.Mutex
 	unsynced  map[string]bool
 	apiSynced atomic.Bool
-	static    map[types.UID]bool // the static pods of the last reading
+
+	staticMu   sync.Mutex
+	static     map[types.UID]*v1.Pod // the static pods of the last readings
+	staticFrom map[string][]*v1.Pod  // by source
 }
 
 // New checks the configuration and builds a kubelet. Nothing runs yet, but the
@@ -118,7 +121,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		apiListed: make(chan struct{}),
 		events:    newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
-		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, relistCh: make(chan struct{}, 1),
+		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, staticFrom: map[string][]*v1.Pod{}, relistCh: make(chan struct{}, 1),
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {

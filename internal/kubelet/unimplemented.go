@@ -14,7 +14,6 @@ import (
 // unimplementedFields of KubeletConfiguration are accepted; one that is not as by
 // default warns. Behind each the flag that also sets it, if there is one.
 var unimplementedFields = map[string]string{
-	"staticPodURL": "--manifest-url", "staticPodURLHeader": "--manifest-url-header",
 	"registryPullQPS": "--registry-qps", "registryBurst": "--registry-burst", "serializeImagePulls": "--serialize-image-pulls",
 	"maxParallelImagePulls": "", "imagePullCredentialsVerificationPolicy": "", "preloadedImagesVerificationAllowlist": "",
 	"imageMinimumGCAge": "--minimum-image-ttl-duration", "imageMaximumGCAge": "",
