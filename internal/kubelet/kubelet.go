@@ -31,6 +31,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/prober"
+	"wherry.dev/internal/kubelet/pullrecord"
 	"wherry.dev/internal/kubelet/status"
 	"wherry.dev/internal/kubelet/userns"
 	"wherry.dev/internal/kubelet/volume"
@@ -186,8 +187,16 @@ func (k *Kubelet) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	plugins, err := k.credentialPlugins()
+	if err != nil {
+		return err
+	}
+	pulled, err := pullrecord.Open(filepath.Join(k.cfg.RootDir, "image_manager"), k.cfg.ImagePullCredentialsVerificationPolicy, k.cfg.PreloadedImagesVerificationAllowlist)
+	if err != nil {
+		return err
+	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
-		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users,
+		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: pulled,
 		Volumes: &volume.Mounter{
 			Dirs: k.dirs, Objects: func(ctx context.Context) volume.Objects { return k.objects.For(ctx) },
 			Tokens: tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
@@ -235,7 +244,7 @@ func (k *Kubelet) opsConfig() podops.Config {
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), NoCPUQuota: !ptr.Deref(k.cfg.CPUCFSQuota, true),
-		DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+		MaxPulls: k.maxPulls(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }
 
