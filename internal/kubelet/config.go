@@ -38,6 +38,9 @@ type Config struct {
 	// CloudProvider "external" registers the node with the taint that a cloud
 	// controller takes away.
 	CloudProvider string
+	// CredentialProviderConfig is a file or folder that tells of image credential
+	// provider plugins, CredentialProviderBinDir the folder of their executables.
+	CredentialProviderConfig, CredentialProviderBinDir string
 	// ConfigFile and ConfigDir are read by LoadFiles.
 	ConfigFile, ConfigDir string
 

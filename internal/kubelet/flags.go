@@ -103,6 +103,8 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&k.RuntimeRequestTimeout.Duration, "runtime-request-timeout", k.RuntimeRequestTimeout.Duration, "time for calls of the runtime that do not take long")
 	fs.StringVar(&k.StaticPodPath, "pod-manifest-path", k.StaticPodPath, "folder, or file, of static pods")
 	fs.DurationVar(&k.FileCheckFrequency.Duration, "file-check-frequency", k.FileCheckFrequency.Duration, "accepted; changes of files are seen at once")
+	fs.StringVar(&c.CredentialProviderConfig, "image-credential-provider-config", c.CredentialProviderConfig, "file or folder with a CredentialProviderConfig: plugins that give credentials for registries")
+	fs.StringVar(&c.CredentialProviderBinDir, "image-credential-provider-bin-dir", c.CredentialProviderBinDir, "folder of the credential provider plugins' executables")
 	fs.StringVar(&k.StaticPodURL, "manifest-url", k.StaticPodURL, "URL of static pods")
 	fs.Var(cliflag.NewColonSeparatedMultimapStringString(&k.StaticPodURLHeader), "manifest-url-header", "headers for --manifest-url: name:value, separated by commas")
 	fs.DurationVar(&k.HTTPCheckFrequency.Duration, "http-check-frequency", k.HTTPCheckFrequency.Duration, "how often --manifest-url is asked")
@@ -123,7 +125,7 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&k.SyncFrequency.Duration, "sync-frequency", k.SyncFrequency.Duration, "accepted; the kubelet acts on events")
 	fs.Int32Var(k.RegistryPullQPS, "registry-qps", *k.RegistryPullQPS, "accepted, not implemented")
 	fs.Int32Var(&k.RegistryBurst, "registry-burst", k.RegistryBurst, "accepted, not implemented")
-	fs.BoolVar(k.SerializeImagePulls, "serialize-image-pulls", *k.SerializeImagePulls, "accepted; images are pulled side by side")
+	fs.BoolVar(k.SerializeImagePulls, "serialize-image-pulls", *k.SerializeImagePulls, "pull one image at a time")
 	fs.DurationVar(&k.ImageMinimumGCAge.Duration, "minimum-image-ttl-duration", k.ImageMinimumGCAge.Duration, "accepted, not implemented")
 	fs.Int32Var(k.ImageGCHighThresholdPercent, "image-gc-high-threshold", *k.ImageGCHighThresholdPercent, "accepted, not implemented")
 	fs.Int32Var(k.ImageGCLowThresholdPercent, "image-gc-low-threshold", *k.ImageGCLowThresholdPercent, "accepted, not implemented")
@@ -158,7 +160,7 @@ func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 
 // ignoredFlags of upstream's kubelet have no field in KubeletConfiguration.
 var ignoredFlags = []string{
-	"image-credential-provider-config", "image-credential-provider-bin-dir", "runtime-cgroups", "pod-infra-container-image",
+	"runtime-cgroups", "pod-infra-container-image",
 	"lock-file", "exit-on-lock-contention", "minimum-container-ttl-duration", "maximum-dead-containers-per-container",
 	"maximum-dead-containers", "experimental-mounter-path", "experimental-allocatable-ignore-eviction", "reserved-memory",
 }

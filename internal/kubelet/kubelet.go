@@ -32,6 +32,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/prober"
+	"wherry.dev/internal/kubelet/pullrecord"
 	"wherry.dev/internal/kubelet/shutdown"
 	"wherry.dev/internal/kubelet/status"
 	"wherry.dev/internal/kubelet/userns"
@@ -108,7 +109,10 @@ type Kubelet struct {
 	syncMu    sync.Mutex
 	unsynced  map[string]bool
 	apiSynced atomic.Bool
-	static    map[types.UID]bool // the static pods of the last reading
+
+	staticMu   sync.Mutex
+	static     map[types.UID]*v1.Pod // the static pods of the last readings
+	staticFrom map[string][]*v1.Pod  // by source
 }
 
 // New checks the configuration and builds a kubelet. Nothing runs yet, but the
@@ -125,7 +129,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		apiListed: make(chan struct{}),
 		events:    newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
-		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, relistCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
+		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, staticFrom: map[string][]*v1.Pod{}, relistCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {
@@ -190,8 +194,16 @@ func (k *Kubelet) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	plugins, err := k.credentialPlugins()
+	if err != nil {
+		return err
+	}
+	pulled, err := pullrecord.Open(filepath.Join(k.cfg.RootDir, "image_manager"), k.cfg.ImagePullCredentialsVerificationPolicy, k.cfg.PreloadedImagesVerificationAllowlist)
+	if err != nil {
+		return err
+	}
 	k.ops = podops.New(k.opsConfig(), podops.Deps{
-		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users,
+		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: pulled,
 		Volumes: &volume.Mounter{
 			Dirs: k.dirs, Objects: func(ctx context.Context) volume.Objects { return k.objects.For(ctx) },
 			Tokens: tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
@@ -239,7 +251,7 @@ func (k *Kubelet) opsConfig() podops.Config {
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), NoCPUQuota: !ptr.Deref(k.cfg.CPUCFSQuota, true),
-		DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+		MaxPulls: k.maxPulls(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }
 

@@ -2,6 +2,8 @@ package kubelet
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -21,7 +23,16 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	defer k.sourceSynced("none") // of no source at all, everything is known
 	if path := k.cfg.StaticPodPath; path != "" {
 		k.expect("file")
-		g.Go(func() error { return source.Files(ctx, path, k.cfg.NodeName, k.setStaticPods) })
+		g.Go(func() error {
+			return source.Files(ctx, path, k.cfg.NodeName, func(pods []*v1.Pod) { k.setStaticPods("file", pods) })
+		})
+	}
+	if url := k.cfg.StaticPodURL; url != "" {
+		k.expect("http")
+		g.Go(func() error {
+			return source.URL(ctx, url, k.cfg.StaticPodURLHeader, k.cfg.NodeName, k.cfg.HTTPCheckFrequency.Duration,
+				func(pods []*v1.Pod) { k.setStaticPods("http", pods) })
+		})
 	}
 	if client == nil {
 		close(k.apiListed)
@@ -80,27 +91,35 @@ func (k *Kubelet) sourceSynced(name string) {
 	}
 }
 
-// setStaticPods takes over what the folder of manifests holds now. Only the
-// source's goroutine calls it.
-func (k *Kubelet) setStaticPods(pods []*v1.Pod) {
-	now := make(map[types.UID]bool, len(pods))
-	for _, p := range pods {
-		now[p.UID] = true
+// setStaticPods takes over what a source of static pods ("file", "http") has now.
+func (k *Kubelet) setStaticPods(from string, pods []*v1.Pod) {
+	k.staticMu.Lock()
+	defer k.staticMu.Unlock()
+	before := k.static
+	k.static = map[types.UID]*v1.Pod{}
+	k.staticFrom[from] = pods
+	var all []*v1.Pod
+	for _, name := range slices.Sorted(maps.Keys(k.staticFrom)) {
+		for _, p := range k.staticFrom[name] {
+			if k.static[p.UID] == nil {
+				k.static[p.UID] = p
+				all = append(all, p)
+			}
+		}
 	}
-	for uid := range k.static {
-		if !now[uid] {
+	for uid := range before {
+		if k.static[uid] == nil {
 			k.table.Remove(uid, nil)
 			k.status.SetMirror(uid, nil)
 		}
 	}
-	for _, p := range pods {
-		if !k.static[p.UID] {
+	for _, p := range all {
+		if before[p.UID] != p {
 			k.table.Set(p, true)
 		}
 	}
-	k.static = now
-	k.mirrors.setStatic(pods)
-	k.sourceSynced("file")
+	k.mirrors.setStatic(all)
+	k.sourceSynced(from)
 }
 
 func (k *Kubelet) setAPIPod(pod *v1.Pod) {

@@ -1,9 +1,12 @@
 package kubelet
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,7 +40,7 @@ func static(t *testing.T, num string) *v1.Pod {
 func TestStaticPodAndItsMirror(t *testing.T) {
 	run(t, func(w *world) {
 		one := static(t, "1")
-		w.k.setStaticPods([]*v1.Pod{one})
+		w.k.setStaticPods("file", []*v1.Pod{one})
 		w.until("mirror Running", func() bool { return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning })
 		m := w.get("web-n1")
 		hash := m.Annotations["kubernetes.io/config.hash"]
@@ -56,12 +59,12 @@ func TestStaticPodAndItsMirror(t *testing.T) {
 		if one.UID == two.UID {
 			t.Fatal("the UID does not follow the content")
 		}
-		w.k.setStaticPods([]*v1.Pod{two})
+		w.k.setStaticPods("file", []*v1.Pod{two})
 		w.until("replaced", func() bool {
 			return !w.gone("web-n1") && w.get("web-n1").Annotations["kubernetes.io/config.hash"] != hash &&
 				w.get("web-n1").Status.Phase == v1.PodRunning && len(w.rt.Live(string(one.UID), "")) == 0
 		})
-		w.k.setStaticPods(nil)
+		w.k.setStaticPods("file", nil)
 		w.until("gone", func() bool { return w.gone("web-n1") && w.rt.Sandboxes() == 0 })
 	})
 }
@@ -71,16 +74,16 @@ func TestStandaloneKubelet(t *testing.T) {
 		w := newWorld(t)
 		w.alone = true
 		w.start()
-		w.k.setStaticPods([]*v1.Pod{static(t, "1")})
+		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
 		w.until("running", func() bool { return len(w.rt.Live("", "c")) == 1 })
 		w.stop()
 		w.start()
-		w.k.setStaticPods([]*v1.Pod{static(t, "1")})
+		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
 		w.pass(time.Minute)
 		if w.rt.Calls("CreateContainer") != 1 {
 			t.Log("without --pod-manifest-path the pod was unwanted for a moment, as it should be")
 		}
-		w.k.setStaticPods(nil)
+		w.k.setStaticPods("file", nil)
 		w.until("gone", func() bool { return w.rt.Sandboxes() == 0 })
 		w.stop()
 	})
@@ -144,4 +147,106 @@ func FuzzStaticPod(f *testing.F) {
 			t.Errorf("%+v", p)
 		}
 	})
+}
+
+func TestURL(t *testing.T) {
+	var mu sync.Mutex
+	answer, code, asked := "", http.StatusOK, 0
+	say := func(text string, status int) {
+		mu.Lock()
+		defer mu.Unlock()
+		answer, code = text, status
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked++
+		if r.Header.Get("X-Token") != "secret" {
+			rw.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		rw.WriteHeader(code)
+		_, _ = rw.Write([]byte(answer))
+	}))
+	defer server.Close()
+	say(manifest, http.StatusOK)
+	got := make(chan []*v1.Pod, 10)
+	done := make(chan error, 1)
+	ctx, cancel := contextWithCancel(t)
+	header := http.Header{"x-token": {"secret"}}
+	go func() {
+		done <- source.URL(ctx, server.URL, header, "n1", time.Millisecond, func(p []*v1.Pod) { got <- p })
+	}()
+	one := <-got
+	if len(one) != 1 || one[0].Name != "web-n1" || one[0].Annotations["kubernetes.io/config.source"] != "http" || len(one[0].Spec.Tolerations) != 0 {
+		t.Errorf("pods: %+v", one)
+	}
+	// Neither an error nor nonsense takes anything away.
+	for _, bad := range []string{"nonsense: [", "kind: Pod\napiVersion: v1\nmetadata: {name: a}\nspec: {serviceAccountName: x, containers: [{name: c}]}"} {
+		for _, status := range []int{http.StatusOK, http.StatusInternalServerError} {
+			say(bad, status)
+			mu.Lock()
+			from := asked
+			mu.Unlock()
+			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+				mu.Lock()
+				enough := asked >= from+2
+				mu.Unlock()
+				if enough {
+					break
+				}
+			}
+		}
+	}
+	pod := func(name string) string {
+		return `{"metadata":{"name":"` + name + `"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
+	}
+	say(`{"kind":"PodList","apiVersion":"v1","items":[`+pod("a")+","+pod("b")+"]}", http.StatusOK)
+	if two := <-got; len(two) != 2 || two[0].Name != "a-n1" || two[1].Name != "b-n1" {
+		t.Errorf("list: %+v", two)
+	}
+	say("", http.StatusOK)
+	if none := <-got; len(none) != 0 {
+		t.Errorf("nothing: %+v", none)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStaticPodsOfTwoSources: what one source has no more is not taken from the other.
+func TestStaticPodsOfTwoSources(t *testing.T) {
+	run(t, func(w *world) {
+		file, other := static(t, "1"), static(t, "2")
+		other.Name = "other-n1"
+		w.k.setStaticPods("file", []*v1.Pod{file})
+		w.k.setStaticPods("http", []*v1.Pod{other})
+		w.until("both run", func() bool { return len(w.rt.Live("", "c")) == 2 })
+		w.k.setStaticPods("http", nil)
+		w.until("one runs", func() bool { return len(w.rt.Live("", "c")) == 1 })
+		w.pass(time.Minute)
+		if len(w.rt.Live(string(file.UID), "c")) != 1 || w.gone("web-n1") {
+			t.Error("the wrong one")
+		}
+		w.k.setStaticPods("file", nil)
+		w.until("none runs", func() bool { return w.rt.Sandboxes() == 0 })
+	})
+}
+
+func TestStaticPodsNeedNoAPIServer(t *testing.T) {
+	for what, spec := range map[string]string{
+		"serviceaccounts":                         `serviceAccountName: x`,
+		"secrets":                                 `imagePullSecrets: [{name: x}]`,
+		"configmaps (via configmap volumes)":      `volumes: [{name: v, configMap: {name: x}}]`,
+		"secrets (via projected volumes)":         `volumes: [{name: v, projected: {sources: [{secret: {name: x}}]}}]`,
+		"serviceaccounts (via projected volumes)": `volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: x}}]}}]`,
+		"persistentvolumeclaims":                  `volumes: [{name: v, persistentVolumeClaim: {claimName: x}}]`,
+		"csidrivers (via CSI volumes)":            `volumes: [{name: v, csi: {driver: x}}]`,
+	} {
+		_, err := source.StaticPod([]byte(manifest+"  "+spec+"\n"), "n1", "file:x", time.Now())
+		if err == nil || err.Error() != "static pods may not reference "+what {
+			t.Errorf("%s: %v", spec, err)
+		}
+	}
 }

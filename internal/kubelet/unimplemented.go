@@ -14,9 +14,7 @@ import (
 // unimplementedFields of KubeletConfiguration are accepted; one that is not as by
 // default warns. Behind each the flag that also sets it, if there is one.
 var unimplementedFields = map[string]string{
-	"staticPodURL": "--manifest-url", "staticPodURLHeader": "--manifest-url-header",
-	"registryPullQPS": "--registry-qps", "registryBurst": "--registry-burst", "serializeImagePulls": "--serialize-image-pulls",
-	"maxParallelImagePulls": "", "imagePullCredentialsVerificationPolicy": "", "preloadedImagesVerificationAllowlist": "",
+	"registryPullQPS": "--registry-qps", "registryBurst": "--registry-burst",
 	"imageMinimumGCAge": "--minimum-image-ttl-duration", "imageMaximumGCAge": "",
 	"imageGCHighThresholdPercent": "--image-gc-high-threshold", "imageGCLowThresholdPercent": "--image-gc-low-threshold",
 	"cpuManagerPolicy": "--cpu-manager-policy", "cpuManagerPolicyOptions": "--cpu-manager-policy-options",

@@ -3,6 +3,7 @@ package podops
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"wherry.dev/internal/kubelet/pullrecord"
 )
 
 // dockerConfig is a .dockerconfigjson, or in its older form just the auths.
@@ -32,9 +36,9 @@ type dockerAuth struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
-// credentials returns those of the pod's pull secrets and of the node that fit an
-// image, the most specific first.
-func (o *Ops) credentials(ctx context.Context, pod *v1.Pod, image string) ([]*runtimeapi.AuthConfig, error) {
+// credentials returns those of the pod's pull secrets, of the node and of its
+// credential provider plugins that fit an image, the most specific first.
+func (o *Ops) credentials(ctx context.Context, pod *v1.Pod, image string) ([]match, error) {
 	var found []match
 	lost := []string(nil)
 	for _, ref := range pod.Spec.ImagePullSecrets {
@@ -50,7 +54,12 @@ func (o *Ops) credentials(ctx context.Context, pod *v1.Pod, image string) ([]*ru
 		if err != nil {
 			return nil, fmt.Errorf("pull secret %s: %w", ref.Name, err)
 		}
-		found = append(found, matches(auths, image)...)
+		for _, m := range matches(auths, image) {
+			m.access.Secret = &kubeletconfig.ImagePullSecret{
+				UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: hashOf(m.auth),
+			}
+			found = append(found, m)
+		}
 	}
 	if len(lost) > 0 {
 		o.event(pod, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
@@ -61,12 +70,38 @@ func (o *Ops) credentials(ctx context.Context, pod *v1.Pod, image string) ([]*ru
 		return nil, err
 	}
 	found = append(found, matches(node, image)...)
-	slices.SortStableFunc(found, func(a, b match) int { return cmp.Compare(len(b.key), len(a.key)) })
-	out := make([]*runtimeapi.AuthConfig, 0, len(found))
-	for _, m := range found {
-		out = append(out, m.auth)
+	if found, err = o.fromPlugins(ctx, pod, image, found); err != nil {
+		return nil, err
 	}
-	return out, nil
+	slices.SortStableFunc(found, func(a, b match) int { return cmp.Compare(len(b.key), len(a.key)) })
+	return found, nil
+}
+
+func (o *Ops) fromPlugins(ctx context.Context, pod *v1.Pod, image string, found []match) ([]match, error) {
+	if o.Plugins == nil {
+		return found, nil
+	}
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range o.Plugins.For(ctx, pod, reference.TrimNamed(named).Name()) {
+		m := match{key: c.Pattern, auth: &runtimeapi.AuthConfig{Username: c.Username, Password: c.Password}}
+		if a := c.Account; a != nil {
+			m.access.Account = &kubeletconfig.ImagePullServiceAccount{UID: string(a.UID), Namespace: a.Namespace, Name: a.Name}
+		}
+		found = append(found, m)
+	}
+	return found, nil
+}
+
+// hashOf tells two credentials apart without keeping them.
+func hashOf(a *runtimeapi.AuthConfig) string {
+	data, err := json.Marshal([]string{a.Username, a.Password, a.IdentityToken, a.RegistryToken})
+	if err != nil {
+		return "" // strings always marshal
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(data))
 }
 
 func (o *Ops) nodeAuths() (map[string]dockerAuth, error) {
@@ -106,9 +141,11 @@ func parseDockerConfig(data []byte) (map[string]dockerAuth, error) {
 	return cfg.Auths, nil
 }
 
+// match is a credential that fits an image.
 type match struct {
-	key  string
-	auth *runtimeapi.AuthConfig
+	key    string
+	auth   *runtimeapi.AuthConfig
+	access pullrecord.Access // whose it is
 }
 
 // matches returns the auths whose key is the image's registry, or a prefix of its path.
@@ -130,7 +167,7 @@ func matches(auths map[string]dockerAuth, image string) []match {
 				auth.Username, auth.Password, _ = strings.Cut(strings.TrimRight(string(text), "\x00"), ":")
 			}
 		}
-		out = append(out, match{key, auth})
+		out = append(out, match{key: key, auth: auth})
 	}
 	return out
 }

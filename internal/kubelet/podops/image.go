@@ -15,6 +15,7 @@ import (
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/pullrecord"
 )
 
 // pullImage makes sure that a container's image is on the node, by its pull policy.
@@ -31,7 +32,7 @@ func (o *Ops) pullImage(ctx context.Context, op podplan.Op, in *podplan.Input) p
 	}
 	image := &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: want.image, Annotations: in.Pod.Annotations}
 	if want.policy != v1.PullAlways {
-		if res, found := o.presentImage(ctx, op, want, image); found || res.Err != nil {
+		if res, found := o.presentImage(ctx, op, in, want, image); found || res.Err != nil {
 			return res
 		}
 	}
@@ -66,8 +67,9 @@ func wantedImage(pod *v1.Pod, name string) (wanted, error) {
 	return w, fmt.Errorf("container %q is not in the pod's spec", name)
 }
 
-// presentImage looks whether the image is on the node already.
-func (o *Ops) presentImage(ctx context.Context, op podplan.Op, want wanted, image *runtimeapi.ImageSpec) (podworker.Result, bool) {
+// presentImage looks whether the image is on the node already, for this pod. One that
+// the pod may not use is, for it, not there.
+func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input, want wanted, image *runtimeapi.ImageSpec) (podworker.Result, bool) {
 	resp, err := o.Images.ImageStatus(ctx, image, false)
 	if err != nil {
 		msg := fmt.Sprintf("Failed to inspect image %q: %v", want.image, detail(err))
@@ -76,7 +78,15 @@ func (o *Ops) presentImage(ctx context.Context, op podplan.Op, want wanted, imag
 		}
 		return podworker.Result{Err: err, Reason: podplan.ReasonImageInspectError, Message: msg}, false
 	}
-	if resp.Image != nil {
+	usable := resp.Image != nil
+	if usable && o.Pulled != nil {
+		pull, err := o.Pulled.MustPull(want.image, resp.Image.Id, func() ([]pullrecord.Access, error) { return o.shown(ctx, in.Pod, image.Image) })
+		if err != nil {
+			return podworker.Result{Err: err, Reason: podplan.ReasonErrImagePull}, false
+		}
+		usable = !pull
+	}
+	if usable {
 		o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulled",
 			"Container image %q already present on machine and can be accessed by the pod", want.image)
 		return podworker.Result{Image: resp.Image.Id}, true
@@ -91,9 +101,40 @@ func (o *Ops) presentImage(ctx context.Context, op podplan.Op, want wanted, imag
 	return podworker.Result{Err: errors.New(msg), Reason: podplan.ReasonErrImageNeverPull, Message: msg}, false
 }
 
+// shown is what a pod can show to use an image that others pulled.
+func (o *Ops) shown(ctx context.Context, pod *v1.Pod, image string) ([]pullrecord.Access, error) {
+	found, err := o.credentials(ctx, pod, image)
+	var out []pullrecord.Access
+	for _, m := range found {
+		if m.access != (pullrecord.Access{}) {
+			out = append(out, m.access)
+		}
+	}
+	return out, err
+}
+
+// turn waits until a pull may begin, and returns what ends it.
+func (o *Ops) turn(ctx context.Context) (func(), error) {
+	if o.pulls == nil {
+		return func() {}, nil
+	}
+	select {
+	case o.pulls <- struct{}{}:
+		return func() { <-o.pulls }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // fetchImage pulls, with each credential that fits until one is taken.
 func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, want wanted, image *runtimeapi.ImageSpec) podworker.Result {
 	o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulling", "Pulling image %q", want.image)
+	asked := time.Now()
+	done, err := o.turn(ctx)
+	if err != nil {
+		return failed(err)
+	}
+	defer done()
 	began := time.Now()
 	users, err := o.pullUsers(in.Pod)
 	if err != nil {
@@ -103,41 +144,64 @@ func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, 
 	if err != nil {
 		return failed(err)
 	}
-	ref, err := o.pullWith(ctx, in.Pod, image, sandbox)
+	ref, size, err := o.recordedPull(ctx, in.Pod, want, image, sandbox)
 	if err != nil {
 		return o.pullFailed(ctx, want, err)
 	}
 	took := time.Since(began)
-	size := uint64(0)
-	if resp, err := o.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: ref}, false); err == nil && resp.Image != nil {
-		size = resp.Image.Size
-	}
 	if o.ImagePulled != nil {
 		o.ImagePulled(took, size)
 	}
-	shown := took.Truncate(time.Millisecond)
 	o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulled",
-		"Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", want.image, shown, shown, size)
+		"Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", want.image,
+		took.Truncate(time.Millisecond), time.Since(asked).Truncate(time.Millisecond), size)
 	return podworker.Result{Image: ref}
 }
 
-func (o *Ops) pullWith(ctx context.Context, pod *v1.Pod, image *runtimeapi.ImageSpec, sandbox *runtimeapi.PodSandboxConfig) (string, error) {
-	auths, err := o.credentials(ctx, pod, image.Image)
-	if err != nil {
-		return "", err
+// recordedPull pulls an image between the records of who may use it, and tells its size.
+func (o *Ops) recordedPull(ctx context.Context, pod *v1.Pod, want wanted, image *runtimeapi.ImageSpec, sandbox *runtimeapi.PodSandboxConfig) (string, uint64, error) {
+	if o.Pulled != nil {
+		if err := o.Pulled.Begin(want.image); err != nil {
+			return "", 0, err
+		}
 	}
-	if len(auths) == 0 {
-		return o.Images.PullImage(ctx, image, nil, sandbox)
+	ref, with, err := o.pullWith(ctx, pod, image, sandbox)
+	if err != nil {
+		if o.Pulled != nil {
+			err = errors.Join(err, o.Pulled.Failed(want.image))
+		}
+		return "", 0, err
+	}
+	id, size := ref, uint64(0)
+	if resp, err := o.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: ref}, false); err == nil && resp.Image != nil {
+		id, size = resp.Image.Id, resp.Image.Size
+	}
+	if o.Pulled != nil {
+		if err := o.Pulled.Pulled(want.image, id, with); err != nil {
+			return "", 0, err
+		}
+	}
+	return ref, size, nil
+}
+
+// pullWith tries one credential after the other, and tells which was taken.
+func (o *Ops) pullWith(ctx context.Context, pod *v1.Pod, image *runtimeapi.ImageSpec, sandbox *runtimeapi.PodSandboxConfig) (string, pullrecord.Access, error) {
+	found, err := o.credentials(ctx, pod, image.Image)
+	if err != nil {
+		return "", pullrecord.Access{}, err
+	}
+	if len(found) == 0 {
+		found = []match{{}}
 	}
 	var errs []error
-	for _, auth := range auths {
-		ref, err := o.Images.PullImage(ctx, image, auth, sandbox)
+	for _, m := range found {
+		ref, err := o.Images.PullImage(ctx, image, m.auth, sandbox)
 		if err == nil {
-			return ref, nil
+			return ref, m.access, nil
 		}
 		errs = append(errs, err)
 	}
-	return "", errors.Join(errs...)
+	return "", pullrecord.Access{}, errors.Join(errs...)
 }
 
 func (o *Ops) pullFailed(ctx context.Context, want wanted, err error) podworker.Result {

@@ -17,10 +17,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	internalapi "k8s.io/cri-api/pkg/apis"
 
+	"wherry.dev/internal/kubelet/credential"
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/pullrecord"
 	"wherry.dev/internal/kubelet/volume"
 	"wherry.dev/internal/trace"
 )
@@ -43,6 +45,19 @@ type Flusher interface {
 	Flush(ctx context.Context, uid types.UID) error
 }
 
+// CredentialPlugins give credentials for images; *credential.Plugins is one.
+type CredentialPlugins interface {
+	For(ctx context.Context, pod *v1.Pod, image string) []credential.Credential
+}
+
+// PullRecords remember with what images were pulled; *pullrecord.Records is one.
+type PullRecords interface {
+	Begin(image string) error
+	Failed(image string) error
+	Pulled(image, id string, with pullrecord.Access) error
+	MustPull(image, id string, has func() ([]pullrecord.Access, error)) (bool, error)
+}
+
 // Config is what ops need to know of the kubelet's configuration.
 type Config struct {
 	NodeName      string
@@ -57,6 +72,8 @@ type Config struct {
 	// SeccompDefault: RuntimeDefault where a pod says nothing.
 	SeccompDefault bool
 	NoCPUQuota     bool
+	// MaxPulls is how many images are pulled at the same time; 0 for any number.
+	MaxPulls int
 	// DockerConfig is a file with the node's registry credentials.
 	DockerConfig string
 }
@@ -75,6 +92,10 @@ type Deps struct {
 	Volumes *volume.Mounter
 	Tokens  *volume.TokenSource
 	Users   UserNamespaces
+	// Plugins give credentials for registries; nil when there are none.
+	Plugins CredentialPlugins
+	// Pulled, if not nil, knows who may use the images that are on the node.
+	Pulled  PullRecords
 	Objects *objects.Cache
 	Cgroups Cgroups // nil: the runtime makes its own
 	Events  Recorder
@@ -93,10 +114,18 @@ type Ops struct {
 	// stopHooks remembers, by container ID, whose preStop hook was begun, so that a
 	// stop that is repeated with a shorter grace period does not run it again.
 	stopHooks sync.Map
+	// pulls has a place for each pull that may run; nil for any number.
+	pulls chan struct{}
 }
 
 // New returns Ops.
-func New(cfg Config, deps Deps) *Ops { return &Ops{Config: cfg, Deps: deps} }
+func New(cfg Config, deps Deps) *Ops {
+	o := &Ops{Config: cfg, Deps: deps}
+	if cfg.MaxPulls > 0 {
+		o.pulls = make(chan struct{}, cfg.MaxPulls)
+	}
+	return o
+}
 
 // spanNames of the ops.
 var spanNames = map[podplan.Kind]string{

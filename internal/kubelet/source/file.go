@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -111,7 +113,7 @@ func (f *files) read(ctx context.Context) []*v1.Pod {
 			log.Error(err, "Static pod cannot be read", "file", name)
 			pod = f.last[name]
 		}
-		if old := f.last[name]; old != nil && pod != nil && old.UID == pod.UID {
+		if old := f.last[name]; old != nil && pod != nil && unchanged(old, pod) {
 			pod = old // seen before: its time of first sight stays
 		}
 		if pod != nil {
@@ -121,6 +123,11 @@ func (f *files) read(ctx context.Context) []*v1.Pod {
 	}
 	f.last = now
 	return out
+}
+
+// unchanged tells whether a manifest says what it said before.
+func unchanged(old, pod *v1.Pod) bool {
+	return old.UID == pod.UID && equality.Semantic.DeepEqual(old.Spec, pod.Spec) && maps.Equal(old.Labels, pod.Labels)
 }
 
 // names lists the manifests, without what editors and package managers leave.
@@ -177,14 +184,19 @@ func StaticPod(data []byte, node, origin string, now time.Time) (*v1.Pod, error)
 	if pod.Kind != "Pod" || pod.APIVersion != "v1" {
 		return nil, fmt.Errorf("kind %q of %q is not a Pod of v1", pod.Kind, pod.APIVersion)
 	}
+	return makeStatic(pod, node, origin, now)
+}
+
+// makeStatic makes a static pod of what was read.
+func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error) {
 	if len(pod.Spec.Containers) == 0 {
 		return nil, errors.New("spec.containers is empty")
 	}
 	if pod.Name == "" {
 		return nil, errors.New("metadata.name is missing")
 	}
-	if err := noReferences(pod); err != nil {
-		return nil, err
+	if what := apiReference(pod); what != "" {
+		return nil, fmt.Errorf("static pods may not reference %s", what)
 	}
 	pod.Status = v1.PodStatus{}
 	hash, err := staticHash(pod, node, origin)
@@ -205,36 +217,15 @@ func StaticPod(data []byte, node, origin string, now time.Time) (*v1.Pod, error)
 		pod.Annotations = map[string]string{}
 	}
 	kind, _, _ := strings.Cut(origin, ":")
-	pod.Annotations[podconfig.AnnotationConfigHash] = hash
+	pod.Annotations[podconfig.AnnotationConfigHash] = string(pod.UID)
 	pod.Annotations[podconfig.AnnotationConfigSource] = kind
 	pod.Annotations[podconfig.AnnotationConfigSeen] = now.UTC().Format(time.RFC3339Nano)
 	pod.Spec.NodeName = node
-	// What evicts pods from a node must not evict what the node itself wants.
-	pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute})
+	if kind == "file" { // what evicts pods from a node must not evict what the node itself wants
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute})
+	}
 	setDefaults(pod)
 	return pod, nil
-}
-
-// noReferences refuses a static pod that needs objects of the API server: it must
-// run without one.
-func noReferences(pod *v1.Pod) error {
-	if pod.Spec.ServiceAccountName != "" {
-		return errors.New("a static pod may not refer to a service account")
-	}
-	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		if v.ConfigMap != nil || v.Secret != nil || v.PersistentVolumeClaim != nil {
-			return fmt.Errorf("a static pod may not refer to an API object (volume %q)", v.Name)
-		}
-	}
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if len(list[i].EnvFrom) > 0 {
-				return fmt.Errorf("a static pod may not refer to API objects (envFrom of container %q)", list[i].Name)
-			}
-		}
-	}
-	return nil
 }
 
 func staticHash(pod *v1.Pod, node, origin string) (string, error) {

@@ -1,0 +1,157 @@
+// Package credential asks a node's credential provider plugins for what registries
+// want: executables that get an image's name on stdin and answer with user names and
+// passwords (credentialprovider.kubelet.k8s.io). Answers are cached for as long as the
+// plugin says, and a plugin is asked once for what many pods want at the same time.
+package credential
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	kubeletv1 "k8s.io/kubelet/config/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	group    = "credentialprovider.kubelet.k8s.io"
+	tokenAPI = group + "/v1"
+)
+
+// apiVersions of the protocol; v1 added service accounts, nothing else differs.
+var apiVersions = []string{tokenAPI, group + "/v1beta1", group + "/v1alpha1"}
+
+// readConfig reads a file, or all of a folder in the order of their names.
+func readConfig(path string) ([]kubeletv1.CredentialProvider, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	files := []string{path}
+	if info.IsDir() {
+		if files, err = configFiles(path); err != nil {
+			return nil, err
+		}
+	}
+	var all []kubeletv1.CredentialProvider
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		var cfg kubeletv1.CredentialProviderConfig
+		if err := yaml.UnmarshalStrict(data, &cfg); err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		if cfg.Kind != "CredentialProviderConfig" || !strings.HasPrefix(cfg.APIVersion, "kubelet.config.k8s.io/") {
+			return nil, fmt.Errorf("%s: kind %q of %q is not CredentialProviderConfig of kubelet.config.k8s.io/v1", f, cfg.Kind, cfg.APIVersion)
+		}
+		all = append(all, cfg.Providers...)
+	}
+	return all, validate(all)
+}
+
+func configFiles(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); !e.IsDir() && (ext == ".json" || ext == ".yaml" || ext == ".yml") {
+			files = append(files, filepath.Join(dir, e.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("no configuration files found in directory %q", dir)
+	}
+	return files, nil
+}
+
+func validate(all []kubeletv1.CredentialProvider) error {
+	if len(all) == 0 {
+		return errors.New("providers: at least one is required")
+	}
+	seen := map[string]bool{}
+	var errs []error
+	for i := range all {
+		p := &all[i]
+		bad := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("provider %q: %s", p.Name, fmt.Sprintf(format, args...)))
+		}
+		if seen[p.Name] {
+			bad("there are two of that name")
+		}
+		seen[p.Name] = true
+		if p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ ") {
+			bad("name must be that of a file, without '/' and spaces")
+		}
+		if !slices.Contains(apiVersions, p.APIVersion) {
+			bad("apiVersion %q is none of %s", p.APIVersion, strings.Join(apiVersions, ", "))
+		}
+		if len(p.MatchImages) == 0 {
+			bad("matchImages: at least one is required")
+		}
+		for _, m := range p.MatchImages {
+			if _, err := parseURL(m); err != nil {
+				bad("matchImages: %q is invalid: %v", m, err)
+			}
+		}
+		if d := p.DefaultCacheDuration; d == nil || d.Duration < 0 {
+			bad("defaultCacheDuration is required, and must not be negative")
+		}
+		validateTokens(p, bad)
+	}
+	return errors.Join(errs...)
+}
+
+func validateTokens(p *kubeletv1.CredentialProvider, bad func(string, ...any)) {
+	t := p.TokenAttributes
+	if t == nil {
+		return
+	}
+	if p.APIVersion != tokenAPI {
+		bad("tokenAttributes is only supported for %s", tokenAPI)
+	}
+	if t.ServiceAccountTokenAudience == "" {
+		bad("tokenAttributes.serviceAccountTokenAudience is required")
+	}
+	switch {
+	case t.RequireServiceAccount == nil:
+		bad("tokenAttributes.requireServiceAccount is required")
+	case !*t.RequireServiceAccount && len(t.RequiredServiceAccountAnnotationKeys) > 0:
+		bad("tokenAttributes.requireServiceAccount cannot be false when requiredServiceAccountAnnotationKeys is set")
+	}
+	if t.CacheType != kubeletv1.ServiceAccountServiceAccountTokenCacheType && t.CacheType != kubeletv1.TokenServiceAccountTokenCacheType {
+		bad("tokenAttributes.cacheType %q is neither ServiceAccount nor Token", t.CacheType)
+	}
+	for _, k := range t.RequiredServiceAccountAnnotationKeys {
+		if slices.Contains(t.OptionalServiceAccountAnnotationKeys, k) {
+			bad("tokenAttributes: annotation %q cannot be both required and optional", k)
+		}
+	}
+}
+
+// Load reads the configuration (a file or a folder) and finds the plugins' executables.
+func Load(config, binDir string, accounts Accounts) (*Plugins, error) {
+	all, err := readConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("image credential providers: %w", err)
+	}
+	if _, err := os.Stat(binDir); err != nil {
+		return nil, fmt.Errorf("image credential providers: plugin directory: %w", err)
+	}
+	ps := &Plugins{accounts: accounts}
+	for _, p := range all {
+		bin, err := exec.LookPath(filepath.Join(binDir, p.Name))
+		if err != nil {
+			return nil, fmt.Errorf("image credential providers: %w", err)
+		}
+		ps.list = append(ps.list, newPlugin(p, executable(bin, p)))
+	}
+	return ps, nil
+}

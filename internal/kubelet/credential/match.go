@@ -1,0 +1,57 @@
+package credential
+
+import (
+	"net"
+	"net/url"
+	"path"
+	"strings"
+)
+
+func parseURL(s string) (*url.URL, error) {
+	u, err := url.Parse("https://" + s)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range strings.Split(u.Hostname(), ".") {
+		if _, err := path.Match(part, ""); err != nil {
+			return nil, err
+		}
+	}
+	return u, nil
+}
+
+// Matches tells whether an image is one that a pattern means: each part of the host
+// name by a glob, the same port, and a path that begins alike.
+func Matches(pattern, image string) bool {
+	p, err := parseURL(pattern)
+	if err != nil {
+		return false
+	}
+	i, err := url.Parse("https://" + image)
+	if err != nil || p.Port() != i.Port() || !strings.HasPrefix(i.Path, p.Path) {
+		return false
+	}
+	globs, parts := strings.Split(host(p), "."), strings.Split(host(i), ".")
+	if len(globs) != len(parts) {
+		return false
+	}
+	for n := range globs {
+		if ok, err := path.Match(globs[n], parts[n]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func host(u *url.URL) string {
+	if h, _, err := net.SplitHostPort(u.Host); err == nil {
+		return h
+	}
+	return u.Host
+}
+
+// registry is the part of an image's name before the first slash.
+func registry(image string) string {
+	r, _, _ := strings.Cut(image, "/")
+	return r
+}

@@ -1,0 +1,106 @@
+package kubelet
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+const dockerConfig = `{"auths":{"registry.io":{"username":"u","password":"p"}}}`
+
+func (w *world) pullSecret(name string) {
+	w.t.Helper()
+	s := &v1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Type: v1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{v1.DockerConfigJsonKey: []byte(dockerConfig)},
+	}
+	if _, err := w.client.CoreV1().Secrets("default").Create(w.t.Context(), s, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// private is a pod whose image is pulled with a secret, or with none.
+func private(name, secret string, policy v1.PullPolicy) *v1.Pod {
+	c := container("c")
+	c.Image, c.ImagePullPolicy = "registry.io/private:1", policy
+	p := plainPod(name, v1.RestartPolicyAlways, c)
+	if secret != "" {
+		p.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: secret}}
+	}
+	return p
+}
+
+// TestImagesOfOthersWantCredentials: an image that one pod's secret pulled is not
+// another's for the asking, also after the kubelet was restarted.
+func TestImagesOfOthersWantCredentials(t *testing.T) {
+	run(t, func(w *world) {
+		w.rt.Publish("registry.io/private:1")
+		w.pullSecret("mine")
+		w.pullSecret("same-content")
+		ready := func(name string) func() bool {
+			return func() bool { return condition(w.get(name), v1.PodReady) == v1.ConditionTrue }
+		}
+		w.create(private("a", "mine", v1.PullIfNotPresent))
+		w.until("a is ready", ready("a"))
+		w.stop()
+		w.start()
+		w.create(private("b", "same-content", v1.PullIfNotPresent))
+		w.until("b is ready", ready("b"))
+		if n := w.rt.Calls("PullImage"); n != 1 {
+			t.Errorf("%d pulls for two pods with the same credentials", n)
+		}
+		w.create(private("never", "", v1.PullNever))
+		w.until("never is refused", func() bool { return waiting(w.status("never", "c")) == "ErrImageNeverPull" })
+		w.create(private("c", "", v1.PullIfNotPresent))
+		w.until("c is ready", ready("c"))
+		if n := w.rt.Calls("PullImage"); n != 2 {
+			t.Errorf("%d pulls after a pod without credentials", n)
+		}
+	})
+}
+
+// TestPullsTakeTurns where the configuration says so.
+func TestPullsTakeTurns(t *testing.T) {
+	for most, cfg := range map[int]func(*Config){
+		1: func(c *Config) { c.SerializeImagePulls = new(true) },
+		2: func(c *Config) { c.MaxParallelImagePulls = ptr.To[int32](2) },
+		4: func(*Config) {},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			cfg(&w.cfg)
+			w.start()
+			var mu sync.Mutex
+			running, highest := 0, 0
+			w.rt.Delay = func(call string) time.Duration {
+				if call != "PullImage" {
+					return 0
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				running++
+				highest = max(highest, running)
+				time.AfterFunc(time.Second, func() { mu.Lock(); defer mu.Unlock(); running-- })
+				return time.Second
+			}
+			p := plainPod("a", v1.RestartPolicyAlways)
+			for _, name := range []string{"a", "b", "c", "d"} {
+				c := container(name)
+				c.Image = "registry.io/" + name + ":1"
+				w.rt.Publish(c.Image)
+				p.Spec.Containers = append(p.Spec.Containers, c)
+			}
+			w.create(p)
+			w.until("ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
+			if highest != most {
+				t.Errorf("%d pulls at the same time, want %d", highest, most)
+			}
+			w.stop()
+		})
+	}
+}

@@ -1,0 +1,303 @@
+// Package pullrecord remembers with whose credentials images were pulled, so that a pod
+// cannot use an image that lies on the node and that it could not pull itself
+// (KEP-2535). Records outlive the kubelet; their form is upstream's.
+//
+// A pull that is about to begin leaves an intent before it has any effect: an image
+// whose pull was cut off counts as pulled by a kubelet, by nobody known.
+package pullrecord
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"wherry.dev/internal/record"
+)
+
+// matchLimit is up to how many secrets a record grows when a pod shows another one
+// that fits.
+const matchLimit = 100
+
+// Access is what a pull was made with, or what a pod has. The zero value is what any
+// pod of the node has.
+type Access struct {
+	Secret  *kubeletconfig.ImagePullSecret
+	Account *kubeletconfig.ImagePullServiceAccount
+}
+
+// Records of one node. They are safe for concurrent use.
+type Records struct {
+	pulling, pulled string // folders
+	policy          kubeletconfig.ImagePullCredentialsVerificationPolicy
+	allow           []string
+
+	mu      sync.Mutex
+	intents map[string]int // pulls in flight, by image
+}
+
+// Open makes the folders and checks the policy.
+func Open(dir string, policy kubeletconfig.ImagePullCredentialsVerificationPolicy, allow []string) (*Records, error) {
+	switch policy {
+	case kubeletconfig.NeverVerify, kubeletconfig.NeverVerifyPreloadedImages, kubeletconfig.NeverVerifyAllowlistedImages, kubeletconfig.AlwaysVerify:
+	default:
+		return nil, fmt.Errorf("imagePullCredentialsVerificationPolicy %q is not known", policy)
+	}
+	for _, p := range allow {
+		if err := checkPattern(p); err != nil {
+			return nil, fmt.Errorf("preloadedImagesVerificationAllowlist: %w", err)
+		}
+	}
+	r := &Records{
+		pulling: filepath.Join(dir, "pulling"), pulled: filepath.Join(dir, "pulled"), policy: policy, allow: allow, intents: map[string]int{},
+	}
+	for _, d := range []string{r.pulling, r.pulled} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, err
+		}
+		if err := record.Sweep(d); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// checkPattern wants an image's name without tag and digest, or a folder of them ("/*").
+func checkPattern(p string) error {
+	name, wild := strings.CutSuffix(p, "/*")
+	switch trimmed, err := Name(name); {
+	case name == "" || strings.ContainsAny(name, "* "):
+		return fmt.Errorf("%q is not an image's name, nor one that ends with /*", p)
+	case !wild && err != nil:
+		return fmt.Errorf("%q: %w", p, err)
+	case !wild && trimmed != name:
+		return fmt.Errorf("%q must have neither tag nor digest", p)
+	}
+	return nil
+}
+
+// Name is an image's name without tag and digest.
+func Name(image string) (string, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return "", err
+	}
+	if d, ok := named.(reference.Digested); ok {
+		image = strings.TrimSuffix(image, "@"+d.Digest().String())
+	}
+	if t, ok := named.(reference.Tagged); ok {
+		image = strings.TrimSuffix(image, ":"+t.Tag())
+	}
+	return image, nil
+}
+
+func fileOf(dir, name string) string {
+	return filepath.Join(dir, fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(name))))
+}
+
+var meta = metav1.TypeMeta{APIVersion: kubeletconfig.SchemeGroupVersion.String()}
+
+// Begin records that an image is about to be pulled.
+func (r *Records) Begin(image string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	intent := kubeletconfig.ImagePullIntent{TypeMeta: meta, Image: image}
+	intent.Kind = "ImagePullIntent"
+	if err := write(fileOf(r.pulling, image), intent); err != nil {
+		return fmt.Errorf("record the pull of %s: %w", image, err)
+	}
+	r.intents[image]++
+	return nil
+}
+
+// Failed takes an intent back.
+func (r *Records) Failed(image string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.endLocked(image)
+}
+
+// Pulled records with what an image was pulled; id is the runtime's name for it.
+func (r *Records) Pulled(image, id string, with Access) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.addLocked(image, id, with); err != nil {
+		return err // the intent stays, and stands for a pull by nobody known
+	}
+	return r.endLocked(image)
+}
+
+func (r *Records) endLocked(image string) error {
+	if r.intents[image]--; r.intents[image] > 0 {
+		return nil
+	}
+	delete(r.intents, image)
+	return remove(fileOf(r.pulling, image))
+}
+
+// Forget removes what is known of an image that was removed.
+func (r *Records) Forget(id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return remove(fileOf(r.pulled, id))
+}
+
+func remove(path string) error {
+	if err := record.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (r *Records) addLocked(image, id string, with Access) error {
+	name, err := Name(image)
+	if err != nil {
+		return err
+	}
+	rec, _, err := r.readLocked(id)
+	if err != nil {
+		return err
+	}
+	creds := rec.CredentialMapping[name]
+	switch {
+	case creds.NodePodsAccessible:
+		return nil
+	case with.Secret != nil:
+		creds.KubernetesSecrets = addSecret(creds.KubernetesSecrets, *with.Secret)
+	case with.Account != nil:
+		if slices.Contains(creds.KubernetesServiceAccounts, *with.Account) {
+			return nil
+		}
+		creds.KubernetesServiceAccounts = append(creds.KubernetesServiceAccounts, *with.Account)
+	default:
+		creds = kubeletconfig.ImagePullCredentials{NodePodsAccessible: true}
+	}
+	rec.ImageRef, rec.LastUpdatedTime = id, metav1.NewTime(time.Now().UTC())
+	if rec.CredentialMapping == nil {
+		rec.CredentialMapping = map[string]kubeletconfig.ImagePullCredentials{}
+	}
+	rec.CredentialMapping[name] = creds
+	return write(fileOf(r.pulled, id), rec)
+}
+
+// addSecret adds a secret, in place of what it was before it changed.
+func addSecret(list []kubeletconfig.ImagePullSecret, s kubeletconfig.ImagePullSecret) []kubeletconfig.ImagePullSecret {
+	list = slices.DeleteFunc(slices.Clone(list), func(o kubeletconfig.ImagePullSecret) bool { return sameSecret(o, s) })
+	return append(list, s)
+}
+
+func sameSecret(a, b kubeletconfig.ImagePullSecret) bool {
+	return a.UID == b.UID && a.Namespace == b.Namespace && a.Name == b.Name
+}
+
+func (r *Records) readLocked(id string) (rec kubeletconfig.ImagePulledRecord, known bool, err error) {
+	data, err := os.ReadFile(fileOf(r.pulled, id))
+	if errors.Is(err, fs.ErrNotExist) {
+		rec.TypeMeta = meta
+		rec.Kind = "ImagePulledRecord"
+		return rec, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &rec)
+	}
+	return rec, true, err
+}
+
+func write(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return record.WriteFile(path, data, 0o600)
+}
+
+// MustPull tells whether a pod has to pull an image that is on the node, to show that
+// it may have it. has returns what the pod can show, and is only asked when it matters.
+func (r *Records) MustPull(image, id string, has func() ([]Access, error)) (bool, error) {
+	if r.policy == kubeletconfig.NeverVerify {
+		return false, nil
+	}
+	r.mu.Lock()
+	rec, known, err := r.readLocked(id)
+	_, statErr := os.Stat(fileOf(r.pulling, image))
+	r.mu.Unlock()
+	if err != nil {
+		return true, nil //nolint:nilerr // a record that cannot be read lets nobody in
+	}
+	if !r.verifies(image, known || statErr == nil) {
+		return false, nil
+	}
+	name, err := Name(image)
+	if err != nil {
+		return true, nil //nolint:nilerr // the pull says what is wrong with the name
+	}
+	creds := rec.CredentialMapping[name]
+	if creds.NodePodsAccessible {
+		return false, nil
+	}
+	if len(creds.KubernetesSecrets)+len(creds.KubernetesServiceAccounts) == 0 {
+		return true, nil
+	}
+	shown, err := has()
+	if err != nil {
+		return true, err
+	}
+	return !r.fits(image, id, creds, shown), nil
+}
+
+// verifies tells whether the policy wants pods to show their credentials.
+func (r *Records) verifies(image string, byKubelet bool) bool {
+	switch r.policy {
+	case kubeletconfig.NeverVerifyPreloadedImages:
+		return byKubelet
+	case kubeletconfig.NeverVerifyAllowlistedImages:
+		name, err := Name(image)
+		if err != nil {
+			name = image
+		}
+		return !slices.ContainsFunc(r.allow, func(p string) bool {
+			folder, wild := strings.CutSuffix(p, "*")
+			return p == name || wild && strings.HasPrefix(name, folder)
+		})
+	default:
+		return true
+	}
+}
+
+// fits tells whether a pod shows what an image was pulled with: the same secret, also
+// when its content has changed since, the same content in another secret, or the same
+// service account. What is new of it is remembered.
+func (r *Records) fits(image, id string, creds kubeletconfig.ImagePullCredentials, shown []Access) bool {
+	for _, a := range shown {
+		if a.Account != nil && slices.Contains(creds.KubernetesServiceAccounts, *a.Account) {
+			return true
+		}
+		if a.Secret == nil {
+			continue
+		}
+		for _, s := range creds.KubernetesSecrets {
+			content, place := s.CredentialHash != "" && s.CredentialHash == a.Secret.CredentialHash, sameSecret(s, *a.Secret)
+			if !content && !place {
+				continue
+			}
+			if content != place && len(creds.KubernetesSecrets) < matchLimit {
+				r.mu.Lock()
+				_ = r.addLocked(image, id, a) // if it is not remembered it is only looked for again
+				r.mu.Unlock()
+			}
+			return true
+		}
+	}
+	return false
+}
