@@ -57,6 +57,8 @@ type Config struct {
 	// SeccompDefault: RuntimeDefault where a pod says nothing.
 	SeccompDefault bool
 	NoCPUQuota     bool
+	// Swap that containers may use; nil where that cannot be limited.
+	Swap *podconfig.Swap
 	// DockerConfig is a file with the node's registry credentials.
 	DockerConfig string
 }
