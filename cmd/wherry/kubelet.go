@@ -40,7 +40,7 @@ effect here warns. Without --kubeconfig it runs static pods only; where there is
 		if err != nil {
 			return err
 		}
-		return notify(cmd.Context(), k.Ready(), k.Run)
+		return watched(cmd.Context(), k.Serves(), k.Healthy, k.Run)
 	}
 	return cmd
 }

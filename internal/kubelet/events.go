@@ -7,6 +7,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/ptr"
 )
 
 // events sends events to the API server, off everybody's critical path: they are
@@ -16,10 +18,25 @@ type events struct {
 	client      kubernetes.Interface
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
+	// qps and burst limit how many events are created; qps 0 is no limit.
+	qps   float32
+	burst int
 }
 
-func newEvents(nodeName string, client kubernetes.Interface) *events {
-	return &events{node: nodeName, client: client}
+func newEvents(cfg *Config, client kubernetes.Interface) *events {
+	return &events{node: cfg.NodeName, client: client, qps: float32(ptr.Deref(cfg.EventRecordQPS, 0)), burst: int(cfg.EventBurst)}
+}
+
+// limitedSink lets events wait for their turn; only the recorder's goroutine waits.
+type limitedSink struct {
+	record.EventSink
+	limit flowcontrol.RateLimiter
+}
+
+// Create implements record.EventSink.
+func (s limitedSink) Create(ev *v1.Event) (*v1.Event, error) {
+	s.limit.Accept()
+	return s.EventSink.Create(ev)
 }
 
 // start begins to send; before it, and without an API server, events go nowhere.
@@ -28,7 +45,11 @@ func (e *events) start() {
 		return
 	}
 	e.broadcaster = record.NewBroadcaster()
-	e.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: e.client.CoreV1().Events("")})
+	var sink record.EventSink = &typedcorev1.EventSinkImpl{Interface: e.client.CoreV1().Events("")}
+	if e.qps > 0 {
+		sink = limitedSink{sink, flowcontrol.NewTokenBucketRateLimiter(e.qps, max(e.burst, 1))}
+	}
+	e.broadcaster.StartRecordingToSink(sink)
 	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "kubelet", Host: e.node})
 }
 

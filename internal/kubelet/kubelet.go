@@ -87,6 +87,7 @@ type Kubelet struct {
 	// preempting are critical pods for which others go, evicted those who go.
 	preempting, evicted map[types.UID]bool
 	ready               chan struct{}
+	serves              chan struct{} // closed when the runtime has answered and the server serves
 	synced              chan struct{} // closed when all sources have delivered
 	apiListed           chan struct{} // closed when the API server\'s pods are in the table
 	// eventful: the runtime sends container events.
@@ -125,9 +126,9 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
 	k := &Kubelet{
-		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), synced: make(chan struct{}),
+		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}), synced: make(chan struct{}),
 		apiListed: make(chan struct{}),
-		events:    newEvents(cfg.NodeName, deps.Client), services: newServices(deps.Client != nil),
+		events:    newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
 		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, staticFrom: map[string][]*v1.Pod{}, relistCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
 	}
@@ -158,6 +159,10 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 // API server, when the sources have synced.
 func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
 
+// Serves is closed when the runtime has answered and the server takes requests. The
+// node may still wait for its API server or its network, which may wait for its pods.
+func (k *Kubelet) Serves() <-chan struct{} { return k.serves }
+
 // build makes the parts, once the runtime has answered.
 func (k *Kubelet) build(ctx context.Context) error {
 	rt, err := k.waitRuntime(ctx)
@@ -177,6 +182,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.node, err = node.New(node.Config{
 		Name: k.cfg.NodeName, IPs: k.hostIPs, Hostname: k.cfg.NodeName, Labels: k.cfg.NodeLabels, Taints: k.cfg.RegisterWithTaints,
 		PodCIDR: k.cfg.PodCIDR, Provider: k.cfg.ProviderID, Register: ptr.Deref(k.cfg.RegisterNode, true),
+		ExternalCloud: k.cfg.CloudProvider == "external", GivenIPs: k.cfg.NodeIP, Features: features,
 		Unschedulable: !k.cfg.RegisterSchedulable, MaxPods: k.cfg.maxPods(int64(goruntime.NumCPU())), Reserved: reserved, RootDir: k.cfg.RootDir,
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
@@ -226,7 +232,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Started: podStarted,
 	}, nil)
-	return k.ensureQOSCgroups()
+	return k.ensureCgroups(ctx)
 }
 
 // userNamespaces opens the ranges of IDs for pods with hostUsers false.
@@ -251,7 +257,7 @@ func (k *Kubelet) opsConfig() podops.Config {
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), NoCPUQuota: !ptr.Deref(k.cfg.CPUCFSQuota, true),
-		MaxPulls: k.maxPulls(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+		MaxPulls: k.maxPulls(), Swap: k.swap(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }
 
@@ -262,24 +268,6 @@ func (k *Kubelet) planNode() podplan.Node {
 		n.MaxCrashWait = d.Duration
 	}
 	return n
-}
-
-// ensureQOSCgroups makes the groups that the pods' groups lie in.
-func (k *Kubelet) ensureQOSCgroups() error {
-	if k.deps.Cgroups == nil {
-		return nil
-	}
-	shares := uint64(podconfig.Shares(0))
-	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
-		res := &specs.LinuxResources{}
-		if class == v1.PodQOSBestEffort {
-			res.CPU = &specs.LinuxCPU{Shares: &shares}
-		}
-		if err := k.deps.Cgroups.Ensure(k.layout.QOS(class), res); err != nil {
-			return fmt.Errorf("cgroup of QoS class %s: %w", class, err)
-		}
-	}
-	return nil
 }
 
 // Run runs the node until the context ends, and returns when all it started is
@@ -322,6 +310,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	if err != nil {
 		g.Go(func() error { return fmt.Errorf("kubelet: %w", err) })
+	} else {
+		close(k.serves)
 	}
 	err = g.Wait()
 	k.prober.Wait()

@@ -104,7 +104,7 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 		},
 		PodLogs: k.cfg.PodLogsDir, LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
-		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Healthy: k.healthy, Refresh: k.refreshMetrics,
+		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Healthy: k.Healthy, Refresh: k.refreshMetrics,
 		Stats: &server.Stats{Runtime: k.deps.Runtime, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir},
 	}
 	if ptr.Deref(k.cfg.EnableSystemLogHandler, true) {
@@ -230,9 +230,9 @@ func (r *reloading) get() (*tls.Certificate, error) {
 // one every three minutes at the most.
 const stuckAfter = 10 * time.Minute
 
-// healthy says why the kubelet is not well. That the API server cannot be reached is
+// Healthy says why the kubelet is not well. That the API server cannot be reached is
 // no reason: who brings up a control plane from static pods waits for this first.
-func (k *Kubelet) healthy() error {
+func (k *Kubelet) Healthy() error {
 	if at := k.looked.Load(); at != 0 && time.Since(time.Unix(0, at)) > stuckAfter {
 		return errors.New("sync Loop took longer than expected")
 	}

@@ -145,6 +145,15 @@ func readLine(path string) string {
 	return strings.TrimSpace(line)
 }
 
+// PIDs is how many processes the machine can have.
+func PIDs() int64 {
+	n, err := strconv.ParseInt(readLine("/proc/sys/kernel/pid_max"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // Capacity returns the machine's memory and the size of the file system that dir
 // is on, in bytes.
 func Capacity(dir string) (memory, storageBytes int64, err error) {

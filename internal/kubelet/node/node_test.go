@@ -12,10 +12,13 @@ import (
 
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/kubelet/fakecri"
 )
@@ -183,4 +186,94 @@ func TestNodeThatExistsKeepsWhatOthersWrote(t *testing.T) {
 func FuzzParseMeminfo(f *testing.F) {
 	f.Add([]byte("MemTotal:       1024 kB\nHugePages_Total:       0\n"))
 	f.Fuzz(func(t *testing.T, data []byte) { parseMeminfo(data) })
+}
+
+func TestTaintsAndAnnotationsAtRegistration(t *testing.T) {
+	cfg := testConfig()
+	cfg.Unschedulable, cfg.ExternalCloud, cfg.GivenIPs = true, true, "192.0.2.1"
+	r, err := New(cfg, nil, nil, nil, &told{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := r.object()
+	var keys []string
+	for i := range n.Spec.Taints {
+		keys = append(keys, n.Spec.Taints[i].ToString())
+	}
+	want := []string{"k:NoSchedule", "node.kubernetes.io/unschedulable:NoSchedule", "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"}
+	if !slices.Equal(keys, want) || n.Annotations["alpha.kubernetes.io/provided-node-ip"] != "192.0.2.1" || !n.Spec.Unschedulable {
+		t.Errorf("%q %v", keys, n.Annotations)
+	}
+}
+
+func TestDeclaredFeatures(t *testing.T) {
+	cfg := testConfig()
+	cfg.Features = map[string]bool{"ExtendWebSocketsToKubelet": true, "UserNamespacesHostNetworkSupport": true}
+	r, err := New(cfg, nil, nil, nil, &told{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.declared(nil); !slices.Equal(got, []string{"ExtendWebSocketsToKubelet"}) {
+		t.Errorf("%q", got)
+	}
+	if got := r.declared(&runtimeapi.RuntimeFeatures{UserNamespacesHostNetwork: true}); len(got) != 2 {
+		t.Errorf("with a runtime that can do it: %q", got)
+	}
+}
+
+func TestCordonIsTold(t *testing.T) {
+	play(t, nil, func(t *testing.T, r *Reporter, _ *fakecri.Runtime, c *fake.Clientset, ev *told) {
+		<-r.Ready()
+		n := getNode(t, c)
+		r.Observe(n)
+		n = n.DeepCopy()
+		n.Spec.Unschedulable = true
+		r.Observe(n)
+		if !ev.has("NodeNotSchedulable: Node n1 status is now: NodeNotSchedulable") {
+			t.Errorf("%q", ev.list)
+		}
+		n = n.DeepCopy()
+		n.Spec.Unschedulable = false
+		r.Observe(n)
+		if !ev.has("NodeSchedulable: Node n1 status is now: NodeSchedulable") {
+			t.Errorf("%q", ev.list)
+		}
+	})
+}
+
+func TestNodeThatMayNotBeCreatedIsFound(t *testing.T) {
+	old := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	synctest.Test(t, func(t *testing.T) {
+		rt, client := fakecri.New(), fake.NewClientset(old)
+		client.PrependReactor("create", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(v1.Resource("nodes"), "n1", nil)
+		})
+		r, err := New(testConfig(), client, fakecri.Service{Runtime: rt}, fakecri.Images{Runtime: rt}, &told{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		<-r.Ready()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestHostIP(t *testing.T) {
+	for given, want := range map[string]string{
+		"192.0.2.1": "[192.0.2.1]", "192.0.2.1,2001:db8::1": "[192.0.2.1 2001:db8::1]", "2001:db8::1, 192.0.2.1": "[2001:db8::1 192.0.2.1]",
+		"x": "not an IP", "192.0.2.1,192.0.2.2": "two of different families", "192.0.2.1,2001:db8::1,192.0.2.2": "two of different families",
+	} {
+		got, err := HostIP(given)
+		if text := fmt.Sprint(got, " ", err); !strings.Contains(text, want) {
+			t.Errorf("%q: %s, want %s", given, text, want)
+		}
+	}
+	if got, err := HostIP(""); err != nil || len(got) != 1 {
+		t.Errorf("%v, %v", got, err)
+	}
 }

@@ -48,7 +48,13 @@ type Config struct {
 	// Register: make the Node object where it is missing.
 	Register      bool
 	Unschedulable bool
-	MaxPods       int64
+	// ExternalCloud: a cloud controller initializes the node; GivenIPs is what it is
+	// told of the node's addresses.
+	ExternalCloud bool
+	GivenIPs      string
+	// Features that the kubelet has, by their feature gates (KEP-5328).
+	Features map[string]bool
+	MaxPods  int64
 	// Reserved is taken off the capacity: for the system, for Kubernetes, for eviction.
 	Reserved v1.ResourceList
 	// RootDir is on the file system that counts as ephemeral storage.
@@ -110,6 +116,13 @@ func (r *Reporter) Observe(n *v1.Node) {
 	c := n.DeepCopy()
 	c.Status = old.Status
 	r.node.Store(c)
+	if old.UID == n.UID && old.Spec.Unschedulable != n.Spec.Unschedulable {
+		reason := "NodeSchedulable"
+		if n.Spec.Unschedulable {
+			reason = "NodeNotSchedulable"
+		}
+		r.tell(reason)
+	}
 }
 
 // Lost tells that the node's object was deleted: it is registered anew.
@@ -237,7 +250,8 @@ func (r *Reporter) register(ctx context.Context, st v1.NodeStatus) error {
 			r.reported = n
 			return nil
 		}
-		if !apierrors.IsAlreadyExists(err) {
+		// Who may not create nodes may find one that somebody else made.
+		if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
 			return fmt.Errorf("register node %s: %w", r.cfg.Name, err)
 		}
 	}
@@ -349,6 +363,10 @@ func sameStatus(a, b *v1.NodeStatus) bool {
 	return equality.Semantic.DeepEqual(x, y)
 }
 
+func (r *Reporter) tell(reason string) {
+	r.events.Eventf(r.Ref(), v1.EventTypeNormal, reason, "Node %s status is now: %s", r.cfg.Name, reason)
+}
+
 // note tells by events and the ready channel what the node's condition is now.
 func (r *Reporter) note(n *v1.Node) {
 	ready := false
@@ -359,7 +377,7 @@ func (r *Reporter) note(n *v1.Node) {
 	}
 	if r.wasReady == nil {
 		for _, reason := range []string{"NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"} {
-			r.events.Eventf(r.Ref(), v1.EventTypeNormal, reason, "Node %s status is now: %s", r.cfg.Name, reason)
+			r.tell(reason)
 		}
 	}
 	if r.wasReady == nil || *r.wasReady != ready {
@@ -367,7 +385,7 @@ func (r *Reporter) note(n *v1.Node) {
 		if ready {
 			reason = "NodeReady"
 		}
-		r.events.Eventf(r.Ref(), v1.EventTypeNormal, reason, "Node %s status is now: %s", r.cfg.Name, reason)
+		r.tell(reason)
 	}
 	r.wasReady = &ready
 	if ready {

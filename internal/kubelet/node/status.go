@@ -13,7 +13,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
+	ndftypes "k8s.io/component-helpers/nodedeclaredfeatures/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// What a cloud controller looks for.
+const (
+	taintUninitialized   = "node.cloudprovider.kubernetes.io/uninitialized"
+	annotationProvidedIP = "alpha.kubernetes.io/provided-node-ip"
 )
 
 // object is the Node as we would register it, without status.
@@ -34,7 +43,34 @@ func (r *Reporter) object() *v1.Node {
 		n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
 	}
 	maps.Copy(n.Labels, r.cfg.Labels)
+	n.Spec.Taints = slices.Clone(r.cfg.Taints)
+	if r.cfg.Unschedulable {
+		n.Spec.Taints = addTaint(n.Spec.Taints, v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule})
+	}
+	if r.cfg.ExternalCloud {
+		n.Spec.Taints = addTaint(n.Spec.Taints, v1.Taint{Key: taintUninitialized, Value: "true", Effect: v1.TaintEffectNoSchedule})
+		if r.cfg.GivenIPs != "" {
+			n.Annotations[annotationProvidedIP] = r.cfg.GivenIPs
+		}
+	}
 	return n
+}
+
+func addTaint(list []v1.Taint, t v1.Taint) []v1.Taint {
+	if slices.ContainsFunc(list, func(o v1.Taint) bool { return o.MatchTaint(&t) }) {
+		return list
+	}
+	return append(list, t)
+}
+
+// declared are the features that the scheduler and the API server may count on.
+func (r *Reporter) declared(f *runtimeapi.RuntimeFeatures) []string {
+	cfg := &ndf.NodeConfiguration{FeatureGates: ndftypes.FeatureGateMap(r.cfg.Features)}
+	if v, err := version.ParseGeneric(r.cfg.KubeletVersion); err == nil {
+		cfg.Version = v
+	}
+	cfg.RuntimeFeatures.UserNamespacesHostNetwork = f.GetUserNamespacesHostNetwork()
+	return ndf.DefaultFramework.DiscoverNodeFeatures(cfg)
 }
 
 // status is the node's status as found now.
@@ -60,6 +96,7 @@ func (r *Reporter) status(rt *runtimeapi.StatusResponse, imgs []*runtimeapi.Imag
 	if f := rt.GetFeatures(); f != nil {
 		st.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: &f.SupplementalGroupsPolicy}
 	}
+	st.DeclaredFeatures = r.declared(rt.GetFeatures())
 	st.Conditions = r.conditions(rt, rtErr, metav1.NewTime(now).Rfc3339Copy())
 	return st
 }
@@ -191,10 +228,17 @@ func HostIP(given string) ([]string, error) {
 			}
 			out = append(out, parsed.String())
 		}
+		if len(out) > 2 || len(out) == 2 && (strings.Contains(out[0], ":") == strings.Contains(out[1], ":")) {
+			return nil, fmt.Errorf("node IP %q must be one address, or two of different families", given)
+		}
 		return out, nil
 	}
 	// A UDP "connection" sends nothing; it makes the kernel choose the source.
-	for _, far := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
+	far := []string{"192.0.2.1:9", "[2001:db8::1]:9"}
+	if given == "::" {
+		slices.Reverse(far)
+	}
+	for _, far := range far {
 		if c, err := net.Dial("udp", far); err == nil {
 			ip := c.LocalAddr().(*net.UDPAddr).IP.String()
 			return []string{ip}, c.Close()

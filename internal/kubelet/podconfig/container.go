@@ -24,7 +24,9 @@ type ContainerInput struct {
 	Mounts    []*runtimeapi.Mount
 	// NodeMemory in bytes scales the OOM score.
 	NodeMemory int64
-	Dirs       Dirs
+	// Swap that the container may use; nil where that cannot be limited.
+	Swap *Swap
+	Dirs Dirs
 	// SeccompDefault: RuntimeDefault where the pod says nothing.
 	SeccompDefault bool
 	NoCPUQuota     bool
@@ -71,6 +73,7 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	}
 	res := ContainerResources(in.Pod, c)
 	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
+	res.Unified = in.Swap.settings(in.Pod, c, in.NodeMemory)
 	if in.NoCPUQuota {
 		res.CpuQuota = 0
 	}

@@ -74,6 +74,8 @@ type Config struct {
 	NoCPUQuota     bool
 	// MaxPulls is how many images are pulled at the same time; 0 for any number.
 	MaxPulls int
+	// Swap that containers may use; nil where that cannot be limited.
+	Swap *podconfig.Swap
 	// DockerConfig is a file with the node's registry credentials.
 	DockerConfig string
 }

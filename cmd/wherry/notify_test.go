@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+func TestSystemdHearsWhatMatters(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", strconv.Itoa(int(20*time.Millisecond/time.Microsecond)))
+	hear := func() string {
+		t.Helper()
+		buf := make([]byte, 100)
+		n, err := l.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(buf[:n])
+	}
+	ready, ill := make(chan struct{}), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- watched(ctx, ready, func() error {
+			select {
+			case err := <-ill:
+				return err
+			default:
+				return nil
+			}
+		}, func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	if got := hear(); got != "WATCHDOG=1" {
+		t.Errorf("first %q", got)
+	}
+	ill <- errors.New("ill")
+	close(ready)
+	for got := hear(); got != "READY=1"; got = hear() {
+		if got != "WATCHDOG=1" {
+			t.Errorf("before it is ready: %q", got)
+		}
+	}
+	cancel()
+	for got := hear(); got != "STOPPING=1"; got = hear() {
+		if got != "WATCHDOG=1" {
+			t.Errorf("after it was ready: %q", got)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,97 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/kubelet/node"
+	"wherry.dev/internal/kubelet/podconfig"
+)
+
+// ensureCgroups makes the groups that the pods' groups lie in, and lets all pods
+// together use what is allocatable, where enforceNodeAllocatable says so.
+func (k *Kubelet) ensureCgroups(ctx context.Context) error {
+	if k.deps.Cgroups == nil {
+		return nil
+	}
+	least := uint64(podconfig.Shares(0))
+	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
+		res := &specs.LinuxResources{}
+		if class == v1.PodQOSBestEffort {
+			res.CPU = &specs.LinuxCPU{Shares: &least}
+		}
+		if err := k.deps.Cgroups.Ensure(k.layout.QOS(class), res); err != nil {
+			return fmt.Errorf("cgroup of QoS class %s: %w", class, err)
+		}
+	}
+	if !slices.Contains(k.cfg.EnforceNodeAllocatable, "pods") {
+		return nil
+	}
+	limits, err := k.podsLimits()
+	if err != nil {
+		return err
+	}
+	// Pods that use more already keep it: better a node without this limit than none.
+	if err := k.deps.Cgroups.Ensure(k.layout.QOS(v1.PodQOSGuaranteed), limits); err != nil {
+		klog.FromContext(ctx).Error(err, "Pods are not held to what is allocatable")
+		k.events.Eventf(k.node.Ref(), v1.EventTypeWarning, "FailedNodeAllocatableEnforcement", "Failed to update Node Allocatable Limits %q: %v", k.layout.QOS(v1.PodQOSGuaranteed), err)
+		return nil
+	}
+	k.events.Eventf(k.node.Ref(), v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
+	return nil
+}
+
+// podsLimits are what all pods together may use: the capacity without what is
+// reserved. The eviction thresholds are no limit, they are where eviction begins.
+func (k *Kubelet) podsLimits() (*specs.LinuxResources, error) {
+	without := k.cfg
+	without.EvictionHard = nil
+	reserved, err := without.reserved(0, 0)
+	if err != nil {
+		return nil, err
+	}
+	capacity := k.node.Node().Status.Capacity
+	left := func(name v1.ResourceName) resource.Quantity {
+		q := capacity[name].DeepCopy()
+		q.Sub(reserved[name])
+		return q
+	}
+	cpu, memory := left(v1.ResourceCPU), left(v1.ResourceMemory)
+	shares, bytes := uint64(podconfig.Shares(cpu.MilliValue())), memory.Value()
+	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Memory: &specs.LinuxMemory{Limit: &bytes}}
+	for name, q := range capacity {
+		if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok {
+			res.HugepageLimits = append(res.HugepageLimits, specs.LinuxHugepageLimit{
+				Pagesize: strings.ReplaceAll(size, "i", "") + "B", Limit: uint64(q.Value()),
+			})
+		}
+	}
+	if pids, ok := reserved["pid"]; ok {
+		if most := node.PIDs(); most > pids.Value() {
+			n := most - pids.Value()
+			res.Pids = &specs.LinuxPids{Limit: &n}
+		}
+	}
+	return res, nil
+}
+
+// swap is what containers may use of the node's; nil where it cannot be limited.
+func (k *Kubelet) swap() *podconfig.Swap {
+	mode, err := cgroup.Version()
+	if err != nil || mode != cgroup.V2 {
+		return nil
+	}
+	s := &podconfig.Swap{Limited: k.cfg.MemorySwap.SwapBehavior == swapLimited}
+	if info := k.node.Node().Status.NodeInfo.Swap; info != nil && info.Capacity != nil {
+		s.Capacity = *info.Capacity
+	}
+	return s
+}

@@ -1,0 +1,10 @@
+package kubelet
+
+// features are those feature gates of upstream that change what the API server or the
+// scheduler may count on, and that this kubelet always has (KEP-5328).
+var features = map[string]bool{
+	"ExtendWebSocketsToKubelet":               true,
+	"ContainerRestartRules":                   true,
+	"RestartAllContainersOnContainerExits":    true,
+	"InPlacePodLevelResourcesVerticalScaling": true,
+}
