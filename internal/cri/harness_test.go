@@ -370,7 +370,7 @@ func logText(t testing.TB, path, stream string) string {
 // exec runs a command in a container and returns its output.
 func (n *node) exec(id string, cmd ...string) string {
 	n.t.Helper()
-	out, errOut, err := n.run.ExecSync(n.t.Context(), id, cmd, 30*time.Second)
+	out, errOut, err := n.run.ExecSync(n.t.Context(), id, cmd, 5*time.Minute)
 	if err != nil {
 		n.t.Fatalf("exec %q: %v (%s)", cmd, err, errOut)
 	}
@@ -380,7 +380,7 @@ func (n *node) exec(id string, cmd ...string) string {
 // touch makes a file on which the container may end; then the command ends with it.
 func (n *node) touch(id, path string) {
 	n.t.Helper()
-	_, errOut, err := n.run.ExecSync(n.t.Context(), id, []string{"touch", path}, 30*time.Second)
+	_, errOut, err := n.run.ExecSync(n.t.Context(), id, []string{"touch", path}, 5*time.Minute)
 	var exit interface{ ExitStatus() int }
 	if err != nil && (!errors.As(err, &exit) || exit.ExitStatus() != 137) {
 		n.t.Fatalf("touch %s: %v (%s)", path, err, errOut)
