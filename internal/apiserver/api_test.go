@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -216,6 +217,36 @@ func TestEphemeralContainersAndResize(t *testing.T) {
 	pod.Spec.Containers[0].Resources.Requests["memory"] = resource.MustParse("1Mi")
 	if _, err := api.UpdateResize(ctx, "p", pod, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "Pod QOS Class may not change as a result of resizing") {
 		t.Errorf("resize into another class: %v", err)
+	}
+}
+
+func TestResizeThatTheNodeCannotGrant(t *testing.T) {
+	s := start(t)
+	ctx, client := t.Context(), admin(t, s)
+	node, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
+	if _, err := client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod := testPod("p")
+	pod.Spec.NodeName = "n"
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("100m")}
+	if pod, err = client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("1100m")
+	_, err = client.CoreV1().Pods("default").UpdateResize(ctx, "p", pod, metav1.UpdateOptions{})
+	refused, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || refused.ErrStatus.Reason != metav1.StatusReasonForbidden || len(refused.ErrStatus.Details.Causes) != 1 ||
+		refused.ErrStatus.Details.Causes[0].Type != "NodeCapacity" {
+		t.Errorf("%v", err)
+	}
+	pod.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("1")
+	if _, err := client.CoreV1().Pods("default").UpdateResize(ctx, "p", pod, metav1.UpdateOptions{}); err != nil {
+		t.Error(err)
 	}
 }
 

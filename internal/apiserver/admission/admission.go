@@ -41,7 +41,7 @@ var (
 var Names = []string{
 	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "Priority",
 	"DefaultTolerationSeconds", "DefaultStorageClass", "RuntimeClass", "CertificateApproval",
-	"CertificateSigning", "CertificateSubjectRestriction", "ResourceQuota",
+	"CertificateSigning", "CertificateSubjectRestriction", "PodResizeValidator", "ResourceQuota",
 }
 
 // Chain returns all plugins but the disabled ones.
@@ -60,6 +60,7 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, disabled [
 		"DefaultTolerationSeconds": defaultTolerationSeconds{},
 		"DefaultStorageClass":      &defaultStorageClass{lookup},
 		"RuntimeClass":             &runtimeClass{lookup},
+		"PodResizeValidator":       &podResize{lookup},
 		"ResourceQuota":            newResourceQuota(lookup),
 
 		"CertificateApproval":           &certificateApproval{may},
