@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -27,9 +29,9 @@ import (
 	"wherry.dev/test/runtimes"
 )
 
-// parts is a node whose components are processes of their own, as one would run
-// them to swap one of them for its upstream counterpart: the kubelet, where $KUBELET is
-// the path of that.
+// parts is a node whose components are processes of their own, as one would run them to
+// swap some for their upstream counterparts: those whose paths are in $KUBELET,
+// $APISERVER, $SCHEDULER and $CONTAINERD.
 type parts struct {
 	*cluster
 	dir     string
@@ -40,7 +42,6 @@ type parts struct {
 }
 
 func TestEachComponentAlone(t *testing.T) {
-	needsOwnRuntime(t)
 	c := newCluster(t)
 	p := &parts{cluster: c, dir: filepath.Dir(c.data), apiPort: c.flags[3]}
 	for _, d := range []string{c.data, c.run} {
@@ -76,8 +77,13 @@ func (p *parts) scheduler() (stop func()) {
 	p.t.Helper()
 	port := strconv.Itoa(freePort(p.t))
 	kubeconfig := p.kubeconfig("scheduler", "system:kube-scheduler")
-	stop = p.start("scheduler", "--secure-port", port, "--bind-address", "127.0.0.1",
-		"--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig)
+	program := cmp.Or(os.Getenv("SCHEDULER"), p.wherry)
+	var verb []string
+	if program == p.wherry {
+		verb = []string{"scheduler"}
+	}
+	stop = p.startProgram(program, append(verb, "--secure-port", port, "--bind-address", "127.0.0.1",
+		"--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig)...)
 	get := p.insecure(port)
 	p.until("the scheduler is not healthy", func() bool { return get("/healthz") == http.StatusOK })
 	if code := get("/metrics"); code != http.StatusForbidden {
@@ -108,17 +114,23 @@ func (p *parts) startProgram(path string, args ...string) (stop func()) {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself; Wait tells
 		err := cmd.Wait()
 		_ = log.Close()
-		if err != nil {
-			p.t.Errorf("%s: %v", args[0], err)
+		if err != nil && !endedBy(cmd, syscall.SIGTERM) {
+			p.t.Errorf("%s %s: %v", filepath.Base(path), args[0], err)
 		}
 		if p.t.Failed() {
 			if text, err := os.ReadFile(log.Name()); err == nil {
-				p.t.Logf("%s:\n%s", args[0], text[max(0, len(text)-4000):])
+				p.t.Logf("%s %s:\n%s", filepath.Base(path), args[0], text[max(0, len(text)-4000):])
 			}
 		}
 	})
 	p.t.Cleanup(stop)
 	return stop
+}
+
+// endedBy tells whether a program passed the signal on to itself in the end, as etcd does.
+func endedBy(cmd *exec.Cmd, sig syscall.Signal) bool {
+	ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && ws.Signaled() && ws.Signal() == sig
 }
 
 // until waits for something that no watch can tell, because it is not there yet.
@@ -133,8 +145,12 @@ func (p *parts) until(what string, ok func() bool) {
 
 func (p *parts) apiserver() {
 	p.t.Helper()
-	p.start("apiserver", "--data-dir", p.data, "--secure-port", p.apiPort, "--service-cluster-ip-range", p.flags[9])
 	pool := filepath.Join(p.data, "pki")
+	if path := os.Getenv("APISERVER"); path != "" {
+		p.upstreamAPIServer(path, pool)
+	} else {
+		p.start("apiserver", "--data-dir", p.data, "--secure-port", p.apiPort, "--service-cluster-ip-range", p.flags[9])
+	}
 	get := p.insecure(p.apiPort)
 	p.until("the API server is not ready", func() bool { return get("/readyz") == http.StatusOK })
 	var err error
@@ -192,6 +208,11 @@ func (p *parts) kubeconfig(name, user string, groups ...string) string {
 
 func (p *parts) runtime() {
 	p.t.Helper()
+	if p.containerd != nil {
+		p.addImage("busybox.tar", images.SaveBusybox)
+		p.endpoint = p.containerd.Endpoint
+		return
+	}
 	file := filepath.Join(p.dir, "busybox.tar")
 	if err := images.SaveBusybox(file); err != nil {
 		p.t.Fatal(err)
@@ -211,18 +232,6 @@ func (p *parts) runtime() {
 	p.endpoint = r.Endpoint
 }
 
-// upstreamOnly is what the upstream kubelet wants to be told on a machine with cgroup v1
-// where it may not lower OOM scores, to leave the machine's iptables alone, and to look
-// at changed volumes before a test loses patience: it syncs, ours is told.
-const upstreamOnly = `failCgroupV1: false
-cgroupDriver: cgroupfs
-enforceNodeAllocatable: []
-localStorageCapacityIsolation: false
-makeIPTablesUtilChains: false
-oomScoreAdj: 0
-syncFrequency: 5s
-`
-
 func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
@@ -237,28 +246,6 @@ func (p *parts) machineIP() net.IP {
 	}
 	defer func() { _ = conn.Close() }()
 	return conn.LocalAddr().(*net.UDPAddr).IP
-}
-
-func (p *parts) upstreamKubelet(path, group string, args []string) {
-	p.t.Helper()
-	if err := cgroup.Ensure("/"+group, nil); err != nil {
-		p.t.Fatal(err)
-	}
-	// It wants its group in the hierarchy that systemd names, too.
-	if named := "/sys/fs/cgroup/systemd"; fileExists(named) {
-		if err := os.MkdirAll(filepath.Join(named, group), 0o755); err != nil {
-			p.t.Fatal(err)
-		}
-	}
-	const fixed = "/var/lib/kubelet" // it keeps the folder of device plugins there, whatever its flags say
-	if !fileExists(fixed) {
-		p.t.Cleanup(func() {
-			if err := os.RemoveAll(fixed); err != nil {
-				p.t.Error(err)
-			}
-		})
-	}
-	p.startProgram(path, args...)
 }
 
 func (p *parts) kubelet() {
