@@ -200,7 +200,9 @@ func (l *life) play() {
 	l.up()
 	end := l.upTo(10 * time.Minute)
 	for time.Since(dawn) < end && l.pass(l.upTo(end/6)) {
-		l.checkDump()
+		if l.chance(0.1) {
+			l.checkDump()
+		}
 		l.mishap()
 	}
 	l.calm()
