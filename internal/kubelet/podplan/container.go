@@ -215,7 +215,7 @@ func (p *planner) floor(name string) uint32 {
 
 // crashDue is when a dead container may be started again.
 func (v *view) crashDue(name string, dead *Container) time.Time {
-	if dead.Finished.IsZero() || dead.ExitCode == 0 && dead.Lost || v.replaced(name, dead) {
+	if dead.Finished.IsZero() || v.replaced(name, dead) || dead.ExitCode == 0 && dead.Lost && !asksForAll(FindContainer(v.in.Pod, name), 0) {
 		return time.Time{}
 	}
 	wait := crashWait(v.in.Record.history(name), dead, v.in.Node.crashLimit())
