@@ -133,6 +133,9 @@ func (c *Checker) container(e Event) error {
 
 // emptied notes that all begins anew in a sandbox whose containers are all removed.
 func (c *Checker) emptied(sandbox string) {
+	if c.byOthers {
+		return
+	}
 	for _, i := range c.instances {
 		if i.sandbox == sandbox && !slices.ContainsFunc(c.pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == i.name }) {
 			return
