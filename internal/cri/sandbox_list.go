@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -59,7 +60,10 @@ func (s *Server) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandbo
 	if err != nil {
 		return nil, err
 	}
-	resp := &runtimeapi.PodSandboxStatusResponse{Status: s.sandboxStatus(b)}
+	resp := &runtimeapi.PodSandboxStatusResponse{Status: s.sandboxStatus(b), Timestamp: nanos(time.Now())}
+	for _, c := range s.containersOf(b.id) {
+		resp.ContainersStatuses = append(resp.ContainersStatuses, s.containerStatus(c))
+	}
 	if req.GetVerbose() {
 		if resp.Info, err = s.sandboxInfo(ctx, b); err != nil {
 			return nil, err

@@ -61,11 +61,8 @@ func (r *Runtime) StartContainer(ctx context.Context, id string) error {
 	if c == nil {
 		return notFound("container", id)
 	}
-	if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
-		return nil
-	}
 	if c.state != runtimeapi.ContainerState_CONTAINER_CREATED {
-		return status.Errorf(codes.FailedPrecondition, "container %q has exited", id)
+		return status.Errorf(codes.FailedPrecondition, "container %q is %s, not created", id, c.state)
 	}
 	if err := c.behaviour.StartErr; err != nil {
 		return err
@@ -83,7 +80,8 @@ func (r *Runtime) StartContainer(ctx context.Context, id string) error {
 	return r.end("StartContainer", id)
 }
 
-// StopContainer sends the stop signal, and kills after the timeout.
+// StopContainer sends the stop signal, and kills after the timeout. What is not there
+// is stopped.
 func (r *Runtime) StopContainer(ctx context.Context, id string, timeout int64) error {
 	if err := r.begin(ctx, "StopContainer", id); err != nil {
 		return err
@@ -92,7 +90,7 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, timeout int64) e
 	c := r.containers[id]
 	if c == nil {
 		r.mu.Unlock()
-		return notFound("container", id)
+		return r.end("StopContainer", id)
 	}
 	switch {
 	case c.state == runtimeapi.ContainerState_CONTAINER_CREATED && r.KeepCreated:
@@ -183,6 +181,9 @@ func (r *Runtime) ExecSync(ctx context.Context, id string, cmd []string, _ time.
 	if err := r.begin(ctx, "ExecSync", id); err != nil {
 		return nil, nil, err
 	}
+	if err := r.running(id); err != nil {
+		return nil, nil, err
+	}
 	if r.Exec == nil {
 		return nil, nil, nil
 	}
@@ -191,6 +192,23 @@ func (r *Runtime) ExecSync(ctx context.Context, id string, cmd []string, _ time.
 		err = utilexec.CodeExitError{Err: status.Errorf(codes.Unknown, "command exited with %d", code), Code: code}
 	}
 	return out, nil, err
+}
+
+// running says why no command can run in a container.
+func (r *Runtime) running(id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[id]
+	switch {
+	case c == nil && r.Exec != nil:
+		return nil // who answers may know it
+	case c == nil:
+		return notFound("container", id)
+	case c.state != runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return status.Errorf(codes.FailedPrecondition, "container %q is not running", id)
+	default:
+		return nil
+	}
 }
 
 // ExecURL gives an address that nobody listens on.

@@ -158,6 +158,10 @@ func (p *planner) bringUp(c *v1.Container, sandboxReady bool) {
 		}
 	}
 	attempt = max(attempt, p.floor(c.Name))
+	if p.removing(c.Name, attempt) {
+		p.wait("container %s waits until its last instance is removed", c.Name)
+		return
+	}
 	if !p.imagesReady(c, attempt) {
 		return
 	}
@@ -169,6 +173,17 @@ func (p *planner) bringUp(c *v1.Container, sandboxReady bool) {
 	if p.try(op) {
 		p.noteCreate(c, dead, attempt)
 	}
+}
+
+// removing tells whether an instance of that number is being removed: its logs and
+// files have the same names as those of the next.
+func (p *planner) removing(name string, attempt uint32) bool {
+	for _, f := range p.in.InFlight {
+		if f.Op.Kind == RemoveContainer && f.Op.Name == name && f.Op.Attempt == attempt {
+			return true
+		}
+	}
+	return false
 }
 
 // done tells whether a dead instance was the container's last. One that died with
@@ -200,7 +215,7 @@ func (p *planner) floor(name string) uint32 {
 
 // crashDue is when a dead container may be started again.
 func (v *view) crashDue(name string, dead *Container) time.Time {
-	if dead.Finished.IsZero() || dead.ExitCode == 0 && dead.Lost || v.replaced(name, dead) {
+	if dead.Finished.IsZero() || v.replaced(name, dead) || dead.ExitCode == 0 && dead.Lost && !asksForAll(FindContainer(v.in.Pod, name), 0) {
 		return time.Time{}
 	}
 	wait := crashWait(v.in.Record.history(name), dead, v.in.Node.crashLimit())
@@ -289,7 +304,7 @@ func (p *planner) imageReady(c *v1.Container, op Op, image string) bool {
 // remove takes a dead instance away, its final state recorded first.
 func (p *planner) remove(o *Container) {
 	p.noteLast(o)
-	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID})
+	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID, Attempt: o.Attempt})
 }
 
 // noteLast records the final state of an instance that is to be removed, unless a
@@ -325,7 +340,7 @@ func (p *planner) drop(o *Container) {
 		h.Attempt, h.Dropped = max(h.Attempt, o.Attempt), o.Attempt
 		p.plan.Record.setHistory(o.Name, h)
 	}
-	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID})
+	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID, Attempt: o.Attempt})
 }
 
 // collectDead removes dead instances beyond the newest dead one of each container.

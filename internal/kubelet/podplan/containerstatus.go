@@ -94,7 +94,11 @@ func (r *reporter) doneFor(c *v1.Container, last *Container) bool {
 
 // why tells what a container waits for: the failure that holds it, or fallback.
 func (r *reporter) why(c *v1.Container, fallback string) *v1.ContainerStateWaiting {
-	if f, ok := r.in.Failures[ContainerKey(c.Name)]; ok && f.Reason != "" {
+	f, ok := r.in.Failures[ContainerKey(c.Name)]
+	if last := r.last(c.Name); ok && last != nil && last.Attempt == f.Attempt && !last.Started.IsZero() {
+		ok = false // only the answer was lost: it did start
+	}
+	if ok && f.Reason != "" {
 		return &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 	}
 	if f, ok := r.in.Failures[ImageKey(c.Name)]; ok && f.Reason != "" {

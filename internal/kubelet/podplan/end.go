@@ -240,7 +240,7 @@ func (p *planner) endSandboxes(gone bool) bool {
 	if len(p.in.Sandboxes) == 0 {
 		for i := range p.in.Containers {
 			left = true
-			p.try(Op{Kind: RemoveContainer, Name: p.in.Containers[i].Name, ID: p.in.Containers[i].ID})
+			p.remove(&p.in.Containers[i])
 		}
 	}
 	return left

@@ -2,6 +2,7 @@ package podplan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -36,8 +37,20 @@ func Next(in Input, now time.Time) Plan {
 	} else {
 		p.run()
 	}
+	p.finishRemovals()
 	p.noteHooks()
 	return p.plan
+}
+
+// finishRemovals lets what is being taken away go to its end, although the runtime
+// has shown already that it is gone: there are logs and links behind it.
+func (p *planner) finishRemovals() {
+	for _, key := range slices.Sorted(maps.Keys(p.in.InFlight)) {
+		switch p.in.InFlight[key].Op.Kind {
+		case RemoveContainer, RemoveSandbox, StopSandbox, ClearVolumes, RemoveCgroup:
+			p.keep(key)
+		}
+	}
 }
 
 func (p *planner) noteStart() {

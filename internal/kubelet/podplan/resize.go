@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // resizeRetry is how often a resize that waits for room is looked at although no pod
@@ -257,19 +258,24 @@ func resizeWanted(pod *v1.Pod, v *Verdict) bool {
 	if v == nil || !v.Admitted || v.Allocated == nil {
 		return false
 	}
-	if !equality.Semantic.DeepEqual(v.Pod, pod.Spec.Resources) {
+	if (v.Pod != nil || pod.Spec.Resources != nil) && !equality.Semantic.DeepEqual(v.Pod, pod.Spec.Resources) {
 		return true
 	}
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			a, ok := v.Allocated[list[i].Name]
 			r := &list[i].Resources
-			if ok && (!equality.Semantic.DeepEqual(a.Requests, r.Requests) || !equality.Semantic.DeepEqual(a.Limits, r.Limits)) {
+			if ok && (!equalLists(a.Requests, r.Requests) || !equalLists(a.Limits, r.Limits)) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// equalLists compares without reflection: it is done at every look at a pod.
+func equalLists(a, b v1.ResourceList) bool {
+	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }
 
 // resizeConditions are those of a pod that is to have other resources.

@@ -120,11 +120,20 @@ func (p *planner) exitForAll() string {
 		if len(list) == 0 || list[0].Live() || !p.inNewest(list[0]) || p.busy(c.Name) {
 			continue
 		}
-		if action, ok := exitRule(c, list[0].ExitCode); ok && action == v1.ContainerRestartRuleActionRestartAllContainers {
+		if asksForAll(c, list[0].ExitCode) {
 			return c.Name
 		}
 	}
 	return ""
+}
+
+// asksForAll tells whether an exit code of a container asks for a restart of all.
+func asksForAll(c *v1.Container, code int32) bool {
+	if c == nil {
+		return false
+	}
+	action, ok := exitRule(c, code)
+	return ok && action == v1.ContainerRestartRuleActionRestartAllContainers
 }
 
 // beginRestartAll records that all containers are to be replaced, whatever their

@@ -29,8 +29,8 @@ type Checker struct {
 	pod       *v1.Pod
 	instances map[string]*instance
 	sandboxes map[string]*box
-	byOthers  bool // something was removed from outside
-	highest   map[string]uint32
+	byOthers  bool              // something was removed from outside
+	highest   map[string]uint32 // attempt of each container that was started
 	ending    bool
 	asked     time.Duration // 0: not yet
 	up        time.Duration // since when the kubelet runs, 0: not
@@ -113,6 +113,7 @@ func (c *Checker) container(e Event) error {
 	case Created:
 		return c.created(e)
 	case Started:
+		c.highest[e.Name] = max(c.highest[e.Name], e.Attempt)
 		if b := c.sandboxes[e.Sandbox]; b != nil {
 			b.started[e.Name] = true
 		}
@@ -132,6 +133,9 @@ func (c *Checker) container(e Event) error {
 
 // emptied notes that all begins anew in a sandbox whose containers are all removed.
 func (c *Checker) emptied(sandbox string) {
+	if c.byOthers {
+		return
+	}
 	for _, i := range c.instances {
 		if i.sandbox == sandbox && !slices.ContainsFunc(c.pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == i.name }) {
 			return
@@ -152,10 +156,9 @@ func (c *Checker) created(e Event) error {
 			return fmt.Errorf("%s is created while %s lives, of the same container %s", e.ID, id, e.Name)
 		}
 	}
-	if most, ok := c.highest[e.Name]; ok && e.Attempt <= most && !c.byOthers {
-		return fmt.Errorf("attempt of %s fell from %d to %d", e.Name, most, e.Attempt)
+	if ran, ok := c.highest[e.Name]; ok && e.Attempt <= ran && !c.byOthers {
+		return fmt.Errorf("attempt of %s fell from %d to %d", e.Name, ran, e.Attempt)
 	}
-	c.highest[e.Name] = max(c.highest[e.Name], e.Attempt)
 	c.instances[e.ID] = &instance{name: e.Name, sandbox: e.Sandbox, attempt: e.Attempt}
 	b := c.sandboxes[e.Sandbox]
 	if b == nil {
@@ -215,6 +218,13 @@ func (c *Checker) op(e Event) error {
 		return fmt.Errorf("%s begins while %s of the same key has not ended", opText(e.Op), opText(other))
 	}
 	c.flying[e.Op.Key()] = e.Op
+	if e.Op.Kind == podplan.CreateContainer {
+		for _, op := range c.flying {
+			if op.Kind == podplan.RemoveContainer && op.Name == e.Op.Name && op.Attempt == e.Op.Attempt {
+				return fmt.Errorf("%s begins while %s has not ended: they share files", opText(e.Op), opText(op))
+			}
+		}
+	}
 	if makes(e.Op.Kind) {
 		switch {
 		case e.Ending, c.ending:

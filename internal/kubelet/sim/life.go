@@ -18,6 +18,7 @@ import (
 
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/mount"
 )
 
 // life is the life of one pod, and the world around it.
@@ -59,10 +60,20 @@ func Play(t *testing.T, seed uint64, dir string) Outcome {
 		l.play()
 		out.Err, out.History = l.hist.failure(), l.hist.lines()
 	})
-	if err := os.RemoveAll(dir); err != nil && out.Err == nil {
+	if err := clean(dir, out.Err != nil); err != nil && out.Err == nil {
 		out.Err = err
 	}
 	return out
+}
+
+// clean removes the files of a life; one that was broken off may have mounts.
+func clean(dir string, broken bool) error {
+	if broken {
+		if err := mount.UnmountUnder(dir); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(dir)
 }
 
 func newLife(t *testing.T, seed uint64, dir string) *life {
@@ -200,7 +211,9 @@ func (l *life) play() {
 	l.up()
 	end := l.upTo(10 * time.Minute)
 	for time.Since(dawn) < end && l.pass(l.upTo(end/6)) {
-		l.checkDump()
+		if l.chance(0.1) {
+			l.checkDump()
+		}
 		l.mishap()
 	}
 	l.calm()

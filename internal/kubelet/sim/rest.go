@@ -127,6 +127,9 @@ func settled(s podworker.Snapshot, now time.Time) error {
 	if r := s.Input.Record.Resize; r != nil && r.Active != nil {
 		return fmt.Errorf("the resize of generation %d is not done", *r.Active)
 	}
+	if restartsAll(s.Pod) {
+		return nil // each exit sets it back to its beginning
+	}
 	healthy := true
 	for i := range s.Pod.Spec.InitContainers {
 		c := &s.Pod.Spec.InitContainers[i]
@@ -151,6 +154,14 @@ func settled(s podworker.Snapshot, now time.Time) error {
 		return nil
 	}
 	return ready(s, now)
+}
+
+func restartsAll(pod *v1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c v1.Container) bool {
+		return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
+			return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
+		})
+	})
 }
 
 // explained checks that the plan can say why a pod does not run.
@@ -208,7 +219,7 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 		return true, nil
 	case !podplan.Restarts(s.Pod, c, newest.ExitCode):
 		return !init, nil
-	case now.Sub(newest.Finished) > 5*time.Minute+15*time.Second:
+	case now.Sub(newest.Finished) > 11*time.Minute: // it may wait for a sidecar that waits itself
 		return false, fmt.Errorf("%s ended %v ago and was not started again", c.Name, now.Sub(newest.Finished))
 	default:
 		return false, nil

@@ -1,0 +1,178 @@
+package podplan
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Each test here is a life that went wrong in the simulator, cut to the step that was.
+
+var noon = time.Unix(100_000, 0).UTC()
+
+func lifeOf(policy v1.RestartPolicy, change ...func(*Input)) Input {
+	in := Input{
+		Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}, Spec: v1.PodSpec{
+			RestartPolicy: policy, Containers: []v1.Container{{Name: "c", Image: "i"}},
+		}},
+		Record:    Record{Verdict: &Verdict{Admitted: true}, StartTime: noon.Add(-time.Hour)},
+		Sandboxes: []Sandbox{{ID: "s", Ready: true, IPs: []string{"10.0.0.1"}, Created: noon.Add(-time.Hour)}},
+		Images:    map[string]Image{}, Failures: map[Key]Failure{}, InFlight: map[Key]Flight{}, Volumes: map[string]Volume{},
+	}
+	for _, f := range change {
+		f(&in)
+	}
+	return in
+}
+
+func has(c Container) func(*Input) {
+	c.SandboxID, c.Created = "s", noon.Add(-time.Minute)
+	if c.State != Created {
+		c.Started = noon.Add(-time.Minute)
+	}
+	return func(in *Input) { in.Containers = append(in.Containers, c) }
+}
+
+func deletedNow(in *Input) {
+	in.Pod.DeletionTimestamp, in.Pod.DeletionGracePeriodSeconds = &metav1.Time{Time: noon}, ptr.To[int64](30)
+}
+
+func kinds(p Plan) []Kind {
+	var out []Kind
+	for _, op := range p.Ops {
+		out = append(out, op.Kind)
+	}
+	return out
+}
+
+// containerd's StopContainer leaves a container that was never started as it is: it was
+// stopped again and again, for ever.
+func TestContainerThatNeverRanIsRemovedNotStopped(t *testing.T) {
+	made := has(Container{ID: "1", Name: "c", State: Created})
+	for name, in := range map[string]Input{
+		"pod ends":     lifeOf(v1.RestartPolicyAlways, made, deletedNow),
+		"sandbox died": lifeOf(v1.RestartPolicyAlways, made, func(in *Input) { in.Sandboxes[0].Ready = false }),
+	} {
+		if got := kinds(Next(in, noon)); !slices.Equal(got, []Kind{RemoveContainer}) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	starting := lifeOf(v1.RestartPolicyAlways, made, deletedNow, func(in *Input) {
+		in.InFlight[ContainerKey("c")] = Flight{Op: Op{Kind: StartContainer, Name: "c", ID: "1"}, Canceled: true}
+	})
+	if got := kinds(Next(starting, noon)); len(got) != 0 {
+		t.Errorf("while it may still be started: %v", got)
+	}
+}
+
+// A start that failed was tried again every second for ever, under the same number.
+func TestFailedStartBacksOffAsACrashUnderANewNumber(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "1", Name: "c", State: Created, Attempt: 2}), func(in *Input) {
+		in.Failures[ContainerKey("c")] = Failure{Count: 1, At: noon.Add(-time.Minute), Reason: ReasonRunContainerError, Message: "no such file", Attempt: 2}
+		in.Record.Containers = map[string]History{"c": {Attempt: 2, Wait: 20 * time.Second}}
+	})
+	plan := Next(in, noon)
+	if got := kinds(plan); !slices.Equal(got, []Kind{RemoveContainer}) {
+		t.Fatalf("%v", got)
+	}
+	in.Record, in.Containers, in.Failures = plan.Record, nil, nil
+	if got := Next(in, noon.Add(time.Second)); len(got.Ops) != 0 || !got.RecheckAt.Equal(noon.Add(20*time.Second)) {
+		t.Errorf("ops %v, again at %v", got.Ops, got.RecheckAt)
+	}
+	st := Status(in, noon.Add(time.Second)).ContainerStatuses[0]
+	if st.State.Waiting == nil || st.State.Waiting.Reason != ReasonCrashLoopBackOff || st.LastTerminationState.Terminated.Message != "no such file" {
+		t.Errorf("%+v", st)
+	}
+	in.Images["c"] = Image{Attempt: 3}
+	if got := Next(in, noon.Add(time.Minute)); len(got.Ops) != 1 || got.Ops[0].Attempt != 3 {
+		t.Errorf("%+v", got.Ops)
+	}
+}
+
+// CrashLoopBackOff was shown, and told by an event, while the first restart was made.
+func TestRestartThatIsUnderWayIsNotBackedOff(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 1, Finished: noon}), func(in *Input) {
+		in.Images["c"] = Image{Attempt: 1}
+	})
+	plan := Next(in, noon)
+	in.Record = plan.Record
+	if st := Status(in, noon).ContainerStatuses[0]; st.State.Terminated == nil {
+		t.Errorf("%+v", st.State)
+	}
+	if again := Next(in, noon); !slices.Equal(kinds(again), []Kind{CreateContainer}) {
+		t.Errorf("%v", kinds(again))
+	}
+}
+
+// The restart counts of a deleted pod fell when the kubelet was restarted between the
+// removal of its sandbox and the write of its last status.
+func TestFinalStatesOutliveTheSandbox(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, deletedNow,
+		has(Container{ID: "2", Name: "c", State: Exited, ExitCode: 3, Attempt: 2, Finished: noon}),
+		has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 1, Attempt: 1, Finished: noon}))
+	plan := Next(in, noon)
+	in.Record, in.Containers, in.Sandboxes = plan.Record, nil, nil
+	st := Status(in, noon).ContainerStatuses[0]
+	if st.RestartCount != 2 || st.State.Terminated == nil || st.State.Terminated.ExitCode != 3 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A static pod that had failed went back to Pending when its container was removed by
+// hand and the kubelet restarted.
+func TestPhaseOfAPodThatCompletedOutlivesItsContainers(t *testing.T) {
+	for code, want := range map[int32]v1.PodPhase{0: v1.PodSucceeded, 1: v1.PodFailed} {
+		in := lifeOf(v1.RestartPolicyNever, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: code, Finished: noon}))
+		in.Record = Next(in, noon).Record
+		in.Containers, in.Sandboxes = nil, nil
+		if got := Status(in, noon).Phase; got != want {
+			t.Errorf("exit code %d: %s", code, got)
+		}
+	}
+}
+
+// The logs and links of removed containers stayed: their removal was cancelled as soon
+// as the runtime showed that they were gone.
+func TestRemovalGoesToItsEnd(t *testing.T) {
+	op := Op{Kind: RemoveContainer, Name: "c", ID: "1"}
+	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "2", Name: "c", State: Running, Attempt: 1}), func(in *Input) {
+		in.InFlight[op.Key()] = Flight{Op: op}
+	})
+	if got := Next(in, noon); !slices.Contains(got.Ops, op) {
+		t.Errorf("%+v", got.Ops)
+	}
+}
+
+// The removal of an instance took the log of its successor of the same number.
+func TestNextInstanceWaitsForTheRemovalOfItsNumber(t *testing.T) {
+	op := Op{Kind: RemoveContainer, Name: "c", ID: "1"}
+	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
+		in.Images["c"], in.InFlight[op.Key()] = Image{}, Flight{Op: op}
+	})
+	if got := kinds(Next(in, noon)); slices.Contains(got, CreateContainer) {
+		t.Errorf("%v", got)
+	}
+	delete(in.InFlight, op.Key())
+	if got := kinds(Next(in, noon)); !slices.Contains(got, CreateContainer) {
+		t.Errorf("%v", got)
+	}
+}
+
+// A container that exits with 0 and has all containers restarted was not backed off.
+func TestRestartOfAllContainersIsBackedOffAfterAGoodExit(t *testing.T) {
+	last := Container{ID: "1", Name: "c", State: Exited, Finished: noon, Attempt: 4}
+	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
+		in.Pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
+			Action:    v1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{0}},
+		}}
+		in.Record.Containers = map[string]History{"c": {Attempt: 4, Wait: 40 * time.Second, Last: &last}}
+	})
+	if got := Next(in, noon.Add(time.Second)); !got.RecheckAt.Equal(noon.Add(40*time.Second)) || len(got.Ops) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
