@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,7 +60,11 @@ func criImage(img image.Image) *runtimeapi.Image {
 func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	img, ok := s.images.Lookup(req.GetImage().GetImage())
 	if !ok {
-		return &runtimeapi.ImageStatusResponse{}, nil
+		resp := &runtimeapi.ImageStatusResponse{}
+		if req.GetVerbose() {
+			resp.Info = s.pulling(req.GetImage().GetImage())
+		}
+		return resp, nil
 	}
 	resp := &runtimeapi.ImageStatusResponse{Image: criImage(img)}
 	if req.GetVerbose() {
@@ -74,8 +79,24 @@ func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusReque
 			return nil, err
 		}
 		resp.Info = map[string]string{"info": string(doc)}
+		maps.Copy(resp.Info, s.pulling(req.GetImage().GetImage()))
 	}
 	return resp, nil
+}
+
+// pulling tells how far the pull of an image is that is going on.
+func (s *Server) pulling(ref string) map[string]string {
+	full, err := image.Normalize(ref)
+	if err != nil {
+		return nil
+	}
+	for _, p := range s.images.Pulls() {
+		if p.Reference == full {
+			return map[string]string{"pulling": fmt.Sprintf(`{"done":%d,"total":%d,"layersDone":%d,"layers":%d}`,
+				p.Progress.Done, p.Progress.Total, p.Progress.LayersDone, p.Progress.Layers)}
+		}
+	}
+	return nil
 }
 
 // PullImage fetches an image; pulls of the same image at the same time are one.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -194,5 +195,38 @@ func TestWritableLayersAreMeasuredNowAndThen(t *testing.T) {
 	}
 	if n := inodes(now.Add(usageAge)); n != before+1 {
 		t.Errorf("%d inodes, then %d", before, n)
+	}
+}
+
+// TestImageStatusTellsHowFarAPullIs to whoever asks for the details.
+func TestImageStatusTellsHowFarAPullIs(t *testing.T) {
+	n := newNode(t)
+	arrived, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	host := testRegistry(t, func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/blobs/") && r.Method == http.MethodGet {
+			once.Do(func() { close(arrived) })
+			<-release
+		}
+		return false
+	})
+	spec := &runtimeapi.ImageSpec{Image: host + "/demo:1"}
+	done := make(chan error, 1)
+	go func() {
+		_, err := n.img.PullImage(t.Context(), spec, nil, nil)
+		done <- err
+	}()
+	<-arrived
+	st, err := n.img.ImageStatus(t.Context(), spec, true)
+	n.must(err)
+	if st.GetImage() != nil || !strings.Contains(st.GetInfo()["pulling"], `"layers":`) {
+		t.Errorf("while it is pulled: %+v", st)
+	}
+	close(release)
+	n.must(<-done)
+	st, err = n.img.ImageStatus(t.Context(), spec, true)
+	n.must(err)
+	if st.GetImage() == nil || st.GetInfo()["pulling"] != "" {
+		t.Errorf("afterwards: %+v", st)
 	}
 }

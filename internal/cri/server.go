@@ -23,6 +23,7 @@ import (
 
 // imageCatalog is what the ImageService is made of.
 type imageCatalog interface {
+	Pulls() []image.Pulling
 	Pull(ctx context.Context, ref string, o image.PullOptions) (image.Image, error)
 	Lookup(refOrID string) (image.Image, bool)
 	List() []image.Image

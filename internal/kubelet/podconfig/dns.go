@@ -23,8 +23,11 @@ type DNSInput struct {
 	Pod           *v1.Pod
 	ClusterDNS    []string
 	ClusterDomain string
-	// Host is the node's resolv.conf.
-	Host []byte
+	// Host is the node's resolv.conf; NoHost says that there is none to go by.
+	Host   []byte
+	NoHost bool
+	// NodeIPs tell which families the node has.
+	NodeIPs []string
 }
 
 // Warning is what an event should say.
@@ -54,6 +57,9 @@ func DNS(in DNSInput) (*runtimeapi.DNSConfig, []Warning) {
 	}
 	if policy == v1.DNSDefault {
 		cfg = host
+		if in.NoHost {
+			cfg = noDNS(in.NodeIPs)
+		}
 	}
 	if c := in.Pod.Spec.DNSConfig; c != nil {
 		cfg.Servers = merge(cfg.Servers, c.Nameservers)
@@ -61,6 +67,23 @@ func DNS(in DNSInput) (*runtimeapi.DNSConfig, []Warning) {
 		cfg.Options = mergeOptions(cfg.Options, c.Options)
 	}
 	return cfg, append(warnings, limit(cfg)...)
+}
+
+// noDNS asks nobody but the pod itself: an empty configuration would be the runtime's
+// to fill in, from the node's.
+func noDNS(nodeIPs []string) *runtimeapi.DNSConfig {
+	cfg := &runtimeapi.DNSConfig{Searches: []string{"."}}
+	for _, ip := range nodeIPs {
+		local := "127.0.0.1"
+		if strings.Contains(ip, ":") {
+			local = "::1"
+		}
+		cfg.Servers = merge(cfg.Servers, []string{local})
+	}
+	if len(cfg.Servers) == 0 {
+		cfg.Servers = []string{"127.0.0.1"}
+	}
+	return cfg
 }
 
 func clusterDNS(in DNSInput, host *runtimeapi.DNSConfig) *runtimeapi.DNSConfig {

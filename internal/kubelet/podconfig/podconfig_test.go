@@ -183,6 +183,51 @@ func FuzzParseResolvConf(f *testing.F) {
 	})
 }
 
+func TestNoDNS(t *testing.T) {
+	pod := &v1.Pod{Spec: v1.PodSpec{DNSPolicy: v1.DNSDefault}}
+	cfg, _ := DNS(DNSInput{Pod: pod, NoHost: true, NodeIPs: []string{"192.0.2.1", "2001:db8::1"}})
+	if !slices.Equal(cfg.Servers, []string{"127.0.0.1", "::1"}) || !slices.Equal(cfg.Searches, []string{"."}) {
+		t.Errorf("%+v", cfg)
+	}
+	pod.Spec.DNSPolicy = v1.DNSNone
+	pod.Spec.DNSConfig = &v1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}}
+	if cfg, _ := DNS(DNSInput{Pod: pod, NoHost: true}); !slices.Equal(cfg.Servers, []string{"192.0.2.53"}) || len(cfg.Searches) != 0 {
+		t.Errorf("%+v", cfg)
+	}
+}
+
+func TestEnvFile(t *testing.T) {
+	for file, want := range map[string]struct{ value, err string }{
+		"KEY='v'":                       {value: "v"},
+		"# c\n\n  KEY='v' # said so":    {value: "v"},
+		"OTHER='x'\nKEY='a=b \"c\"'\n":  {value: `a=b "c"`},
+		"KEY='one\ntwo\n three'\nX='y'": {value: "one\ntwo\n three"},
+		"A='1\n2'\nKEY='v'":             {value: "v"},
+		"KEY= 'v'":                      {},
+		"OTHER='x'":                     {},
+		"KEY=v":                         {err: "line 1: value must be enclosed in single quotes"},
+		"KEY ='v'":                      {err: "line 1: whitespace before '='"},
+		"A='1\n2'\nKEY":                 {err: "line 3: missing '='"},
+		"='v'":                          {err: "line 1: empty variable name"},
+		"\nKEY='v":                      {err: "line 2: unclosed single quote"},
+		"KEY='v' x":                     {err: "line 1: unexpected content after closing quote"},
+	} {
+		got, err := EnvFileValue(strings.NewReader(file), "KEY")
+		if got != want.value || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
+			t.Errorf("%q: %q, %v", file, got, err)
+		}
+	}
+}
+
+func FuzzEnvFile(f *testing.F) {
+	f.Add("KEY='a\nb' # c\n", "KEY")
+	f.Fuzz(func(t *testing.T, file, key string) {
+		if v, err := EnvFileValue(strings.NewReader(file), key); err == nil && strings.Contains(v, "'") {
+			t.Errorf("%q: %q", file, v)
+		}
+	})
+}
+
 func TestHosts(t *testing.T) {
 	pod := &v1.Pod{Spec: v1.PodSpec{HostAliases: []v1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"a", "b"}}}}}
 	got := string(Hosts(pod, []string{"10.0.0.5"}, "h", "sub.ns.svc.c.l", nil))

@@ -1,13 +1,13 @@
 package podops
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/kubelet/podconfig"
 )
 
 // maxEnvFile is the size of an environment file that is read (KEP-3721).
@@ -55,26 +55,6 @@ func readEnvFile(dir, name, key string) (string, bool, error) {
 	if info, err := f.Stat(); err != nil || info.Size() > maxEnvFile {
 		return "", false, fmt.Errorf("%s is larger than %d bytes or cannot be read: %w", name, maxEnvFile, err)
 	}
-	sc := bufio.NewScanner(f)
-	for sc.Scan() {
-		line := strings.TrimLeft(sc.Text(), " \t")
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		k, v, ok := strings.Cut(line, "=")
-		if !ok {
-			return "", false, fmt.Errorf("line %q is not KEY='value'", line)
-		}
-		if strings.TrimSpace(k) == key {
-			return unquote(strings.TrimSpace(v)), true, nil
-		}
-	}
-	return "", false, sc.Err()
-}
-
-func unquote(s string) string {
-	if len(s) >= 2 && (s[0] == '\'' || s[0] == '"') && s[len(s)-1] == s[0] {
-		return s[1 : len(s)-1]
-	}
-	return s
+	value, err := podconfig.EnvFileValue(f, key)
+	return value, value != "", err
 }

@@ -144,7 +144,9 @@ func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, 
 	if err != nil {
 		return failed(err)
 	}
+	told := o.tellProgress(ctx, want, image)
 	ref, size, err := o.recordedPull(ctx, in.Pod, want, image, sandbox)
+	told()
 	if err != nil {
 		return o.pullFailed(ctx, want, err)
 	}

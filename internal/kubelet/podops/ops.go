@@ -69,6 +69,8 @@ type Config struct {
 	ClusterDNS    []string
 	ClusterDomain string
 	ResolvConf    string
+	// HostIPs are the node's addresses.
+	HostIPs []string
 	// SeccompDefault: RuntimeDefault where a pod says nothing.
 	SeccompDefault bool
 	NoCPUQuota     bool

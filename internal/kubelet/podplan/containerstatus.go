@@ -3,6 +3,7 @@ package podplan
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -174,11 +175,23 @@ func (r *reporter) terminated(c *Container) v1.ContainerState {
 	if message == "" {
 		message = r.reportedMessage(c)
 	}
+	if most := maxMessages / max(r.containers(), 1); len(message) > most {
+		message = strings.ToValidUTF8(message[:most], "")
+	}
 	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
 		ExitCode: c.ExitCode, Reason: reason, Message: message,
 		StartedAt: stamp(c.Started), FinishedAt: stamp(c.Finished),
 		ContainerID: r.id(c.ID),
 	}}
+}
+
+// maxMessages is how much the termination messages of a pod's containers have together,
+// in bytes; each has an equal part.
+const maxMessages = 12 << 10
+
+func (r *reporter) containers() int {
+	s := &r.in.Pod.Spec
+	return len(s.InitContainers) + len(s.Containers) + len(s.EphemeralContainers)
 }
 
 // reportedMessage is the termination message that was reported of an instance: its

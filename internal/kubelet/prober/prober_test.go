@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +33,12 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(serverEnv) != "" {
+		serve()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func address(t *testing.T, rawURL string) (string, int) {
 	t.Helper()

@@ -48,7 +48,7 @@ func (m *Mounter) ContainerMounts(in ContainerInput) ([]*runtimeapi.Mount, error
 		if err := writeInPlace(path, in.Hosts); err != nil {
 			return nil, err
 		}
-		out = append(out, &runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: path, Readonly: readonlyRoot(in.Container)})
+		out = append(out, &runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: path})
 	}
 	if path := in.Container.TerminationMessagePath; path != "" {
 		file := m.Dirs.MessageFile(in.Pod.UID, in.Container.Name, in.Attempt)
@@ -58,10 +58,6 @@ func (m *Mounter) ContainerMounts(in ContainerInput) ([]*runtimeapi.Mount, error
 		out = append(out, &runtimeapi.Mount{ContainerPath: path, HostPath: file})
 	}
 	return out, nil
-}
-
-func readonlyRoot(c *v1.Container) bool {
-	return c.SecurityContext != nil && c.SecurityContext.ReadOnlyRootFilesystem != nil && *c.SecurityContext.ReadOnlyRootFilesystem
 }
 
 func (m *Mounter) volumeMount(in ContainerInput, index int, vm *v1.VolumeMount) (*runtimeapi.Mount, error) {

@@ -1,0 +1,67 @@
+package podops
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// firstProgress is how long a pull is silent, lastProgress how long between two
+	// events of a long one; in between the time doubles.
+	firstProgress = 10 * time.Second
+	lastProgress  = 5 * time.Minute
+)
+
+// tellProgress tells by events how far a pull is, until the returned function is
+// called. A runtime that says nothing of it is asked once.
+func (o *Ops) tellProgress(ctx context.Context, want wanted, image *runtimeapi.ImageSpec) func() {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for wait := firstProgress; ; wait = min(2*wait, lastProgress) {
+			t := time.NewTimer(wait)
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				return
+			case <-t.C:
+			}
+			text := o.progress(ctx, image)
+			if text == "" {
+				return
+			}
+			o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulling", "Pulling image %q: %s", want.image, text)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// progress asks the runtime how far the pull of an image is.
+func (o *Ops) progress(ctx context.Context, image *runtimeapi.ImageSpec) string {
+	resp, err := o.Images.ImageStatus(ctx, image, true)
+	if err != nil {
+		return ""
+	}
+	var p struct {
+		Done, Total        int64
+		LayersDone, Layers int
+	}
+	if err := json.Unmarshal([]byte(resp.GetInfo()["pulling"]), &p); err != nil || p.Total == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s, %d of %d layers unpacked", bytesOf(p.Done), bytesOf(p.Total), p.LayersDone, p.Layers)
+}
+
+func bytesOf(n int64) string {
+	return resource.NewQuantity(n>>20<<20, resource.BinarySI).String()
+}
