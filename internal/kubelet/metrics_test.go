@@ -34,7 +34,7 @@ var moving = []string{
 	"kubelet_pod_worker_duration_seconds", "kubelet_pod_worker_start_duration_seconds", "kubelet_pod_status_sync_duration_seconds",
 	"kubelet_pleg_relist_duration_seconds", "kubelet_runtime_operations_total", "kubelet_runtime_operations_duration_seconds",
 	"kubelet_runtime_operations_errors_total", "kubelet_run_podsandbox_duration_seconds", "kubelet_started_pods_total", "kubelet_started_containers_total",
-	"kubelet_image_pull_duration_seconds", "kubelet_pleg_last_seen_seconds",
+	"kubelet_image_pull_duration_seconds",
 }
 
 func gather(t *testing.T) map[string]*dto.MetricFamily {
