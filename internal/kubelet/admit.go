@@ -30,6 +30,9 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 		case <-ctx.Done():
 		}
 	}
+	if seen, ok := k.firstSeen.LoadAndDelete(pod.UID); ok {
+		metrics.PodWorkerStart.Observe(time.Since(seen.(time.Time)).Seconds())
+	}
 	if k.goingDown.Load() {
 		return k.refuse(pod, podplan.Verdict{Reason: shutdown.ReasonNotAdmitted, Message: shutdown.MessageNotAdmitted})
 	}

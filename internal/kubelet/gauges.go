@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,17 +11,25 @@ import (
 
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/internal/kubelet/podplan"
 )
 
 // refreshMetrics brings gauges up to date, when somebody asks for them.
 func (k *Kubelet) refreshMetrics() {
 	pods, states := 0, map[string]int{"created": 0, "running": 0, "exited": 0, "unknown": 0}
+	desired, active, mirrored := map[bool]int{}, map[bool]int{}, 0
 	for _, p := range k.table.List() {
-		for i := range p.Input.Sandboxes {
-			if p.Input.Sandboxes[i].Ready {
-				pods++
-				break
+		if !p.Absent {
+			desired[p.Static]++
+		}
+		if taken(p) {
+			active[p.Static]++
+			if p.Static {
+				mirrored++
 			}
+		}
+		if slices.ContainsFunc(p.Input.Sandboxes, func(s podplan.Sandbox) bool { return s.Ready }) {
+			pods++
 		}
 		for i := range p.Input.Containers {
 			states[strings.ToLower(string(p.Input.Containers[i].State))]++
@@ -30,7 +39,24 @@ func (k *Kubelet) refreshMetrics() {
 	for state, n := range states {
 		metrics.RunningContainers.WithLabelValues(state).Set(float64(n))
 	}
+	for _, static := range []bool{false, true} {
+		metrics.DesiredPods.WithLabelValues(boolText(static)).Set(float64(desired[static]))
+		metrics.ActivePods.WithLabelValues(boolText(static)).Set(float64(active[static]))
+	}
+	metrics.MirrorPods.Set(float64(mirrored))
 	metrics.NodeName.WithLabelValues(k.cfg.NodeName).Set(1)
+	k.refreshCertificates()
+	k.refreshVolumes()
+}
+
+func boolText(b bool) string {
+	if b {
+		return "true"
+	}
+	return ""
+}
+
+func (k *Kubelet) refreshCertificates() {
 	for gauge, m := range map[*basemetrics.Gauge]*certificates.Manager{metrics.ClientTTL: k.identity, metrics.ServerTTL: k.serving} {
 		left := math.Inf(1)
 		if m != nil {
@@ -39,6 +65,25 @@ func (k *Kubelet) refreshMetrics() {
 			}
 		}
 		gauge.Set(left)
+	}
+}
+
+func (k *Kubelet) refreshVolumes() {
+	for _, g := range metrics.Volumes {
+		g.Reset()
+	}
+	if k.stats == nil {
+		return
+	}
+	for _, v := range k.stats.Claims() {
+		for name, n := range map[string]*uint64{
+			"capacity_bytes": v.CapacityBytes, "available_bytes": v.AvailableBytes, "used_bytes": v.UsedBytes,
+			"inodes": v.Inodes, "inodes_free": v.InodesFree, "inodes_used": v.InodesUsed,
+		} {
+			if n != nil {
+				metrics.Volumes[name].WithLabelValues(v.PVCRef.Namespace, v.PVCRef.Name).Set(float64(*n))
+			}
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/kubelet/metrics"
 )
 
 // checkHost refuses a machine that the configuration does not want, and tells what of
@@ -35,7 +36,9 @@ func (k *Kubelet) checkHost(log klog.Logger) error {
 	if err != nil {
 		return err
 	}
+	metrics.CgroupVersion.Set(1)
 	if mode == cgroup.V2 {
+		metrics.CgroupVersion.Set(2)
 		return nil
 	}
 	if ptr.Deref(k.cfg.FailCgroupV1, false) {

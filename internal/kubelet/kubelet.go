@@ -33,6 +33,7 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/prober"
 	"wherry.dev/internal/kubelet/pullrecord"
+	"wherry.dev/internal/kubelet/server"
 	"wherry.dev/internal/kubelet/shutdown"
 	"wherry.dev/internal/kubelet/status"
 	"wherry.dev/internal/kubelet/userns"
@@ -97,9 +98,12 @@ type Kubelet struct {
 	mirrors  *mirrors
 	listener net.Listener
 	readOnly net.Listener
+	stats    *server.Stats
 	// identity and serving are certificates that the API server signs; nil otherwise.
 	identity, serving *certificates.Manager
 	healthz           net.Listener
+	// firstSeen has when pods came (time.Time), by UID, until their workers began.
+	firstSeen sync.Map
 	// goingDown: the machine shuts down, no pod is admitted any more.
 	goingDown  atomic.Bool
 	dialLogind func(context.Context) (shutdown.Login, error)
@@ -165,6 +169,8 @@ func (k *Kubelet) Serves() <-chan struct{} { return k.serves }
 
 // build makes the parts, once the runtime has answered.
 func (k *Kubelet) build(ctx context.Context) error {
+	k.deps.Runtime = metrics.Runtime{RuntimeService: k.deps.Runtime}
+	k.deps.Images = metrics.Images{ImageManagerService: k.deps.Images}
 	rt, err := k.waitRuntime(ctx)
 	if err != nil {
 		return err
@@ -194,7 +200,6 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.objects = objects.New(k.deps.Client, func(uid types.UID) { k.table.ObjectChanged(uid) })
 	k.status = status.New(k.deps.Client, func(d time.Duration) { metrics.StatusSync.Observe(d.Seconds()) })
 	k.mirrors = newMirrors(k)
-	k.deps.Runtime = metrics.Runtime{RuntimeService: k.deps.Runtime}
 	tokens := volume.NewTokenSource(k.deps.Client)
 	users, err := k.userNamespaces(ctx)
 	if err != nil {

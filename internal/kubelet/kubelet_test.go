@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a node with a fake runtime and a fake API server, in virtual time.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	rt     *fakecri.Runtime
 	client *fake.Clientset
 	cfg    Config
@@ -63,7 +63,7 @@ func (c noCgroups) Exists(p string) bool {
 	return err == nil
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	root := t.TempDir()
 	t.Cleanup(func() {
@@ -120,6 +120,13 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) start() {
 	w.t.Helper()
+	w.launch()
+	synctest.Wait()
+}
+
+// launch runs the kubelet and waits until it is ready, also in real time.
+func (w *world) launch() {
+	w.t.Helper()
 	deps := Deps{
 		Runtime: fakecri.Service{Runtime: w.rt}, Images: fakecri.Images{Runtime: w.rt},
 		Cgroups: noCgroups{filepath.Join(filepath.Dir(w.cfg.RootDir), "cgroup")},
@@ -142,7 +149,6 @@ func (w *world) start() {
 	case err := <-w.done:
 		w.t.Fatalf("Run ended: %v", err)
 	}
-	synctest.Wait()
 }
 
 func (w *world) stop() {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
@@ -105,8 +106,15 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 		PodLogs: k.cfg.PodLogsDir, LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
 		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Healthy: k.Healthy, Refresh: k.refreshMetrics,
-		Stats: &server.Stats{Runtime: k.deps.Runtime, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir},
+		Stats: &server.Stats{
+			Runtime: k.deps.Runtime, Images: k.deps.Images, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir,
+			PodLogs: k.cfg.PodLogsDir, VolumeAge: k.cfg.VolumeStatsAggPeriod.Duration, Machine: k.node.Node().Status.NodeInfo,
+		},
 	}
+	if k.deps.Cgroups != nil {
+		cfg.Stats.PodsCgroup = k.layout.QOS(v1.PodQOSGuaranteed)
+	}
+	k.stats = cfg.Stats
 	if ptr.Deref(k.cfg.EnableSystemLogHandler, true) {
 		cfg.SystemLogs = "/var/log"
 	}

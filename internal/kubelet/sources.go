@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
@@ -128,6 +129,9 @@ func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 		return
 	}
 	k.objects.Use(pod.UID, objects.Refs(pod))
+	if _, known := k.table.Get(pod.UID); !known {
+		k.firstSeen.Store(pod.UID, time.Now())
+	}
 	k.table.Set(pod, false)
 }
 
@@ -136,6 +140,7 @@ func (k *Kubelet) removeAPIPod(pod *v1.Pod) {
 		k.mirrors.setMirror(pod, true)
 		return
 	}
+	k.firstSeen.Delete(pod.UID)
 	k.table.Remove(pod.UID, pod)
 }
 

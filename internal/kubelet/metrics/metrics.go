@@ -19,6 +19,15 @@ func histogram(name, help string, buckets []float64) *metrics.Histogram {
 	})
 }
 
+func staticGauge(name, help string) *metrics.GaugeVec {
+	return metrics.NewGaugeVec(&metrics.GaugeOpts{Subsystem: subsystem, Name: name, Help: help, StabilityLevel: metrics.ALPHA}, []string{"static"})
+}
+
+func volumeGauge(name, help string) *metrics.GaugeVec {
+	return metrics.NewGaugeVec(&metrics.GaugeOpts{Subsystem: subsystem, Name: "volume_stats_" + name, Help: help, StabilityLevel: metrics.ALPHA},
+		[]string{"namespace", "persistentvolumeclaim"})
+}
+
 func counter(name, help string) *metrics.Counter {
 	return metrics.NewCounter(&metrics.CounterOpts{Subsystem: subsystem, Name: name, Help: help, StabilityLevel: metrics.ALPHA})
 }
@@ -158,6 +167,39 @@ var (
 		Help: "Last graceful shutdown start time since unix epoch in seconds",
 	})
 
+	// RunSandboxErrors counts sandboxes that were not run, by handler.
+	RunSandboxErrors = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "run_podsandbox_errors_total", StabilityLevel: metrics.ALPHA,
+		Help: "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
+	}, []string{"runtime_handler"})
+	// StartedContainerErrors counts containers that did not start.
+	StartedContainerErrors = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "started_containers_errors_total", StabilityLevel: metrics.ALPHA,
+		Help: "Cumulative number of errors when starting containers",
+	}, []string{"container_type", "code"})
+	// DesiredPods are those that a source wants.
+	DesiredPods = staticGauge("desired_pods", "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.")
+	// ActivePods are those that hold resources.
+	ActivePods = staticGauge("active_pods", "The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.")
+	// MirrorPods stand for static pods at the API server.
+	MirrorPods = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "mirror_pods", StabilityLevel: metrics.ALPHA,
+		Help: "The number of mirror pods the kubelet will try to create (one per admitted static pod)",
+	})
+	// CgroupVersion of the host.
+	CgroupVersion = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "cgroup_version", Help: "cgroup version on the hosts.", StabilityLevel: metrics.ALPHA,
+	})
+	// Volumes has the volume statistics of claims, by the end of their names.
+	Volumes = map[string]*metrics.GaugeVec{
+		"capacity_bytes":  volumeGauge("capacity_bytes", "Capacity in bytes of the volume"),
+		"available_bytes": volumeGauge("available_bytes", "Number of available bytes in the volume"),
+		"used_bytes":      volumeGauge("used_bytes", "Number of used bytes in the volume"),
+		"inodes":          volumeGauge("inodes", "Maximum number of inodes in the volume"),
+		"inodes_free":     volumeGauge("inodes_free", "Number of free inodes in the volume"),
+		"inodes_used":     volumeGauge("inodes_used", "Number of used inodes in the volume"),
+	}
+
 	// Probes have a path of their own, /metrics/probes.
 	Probes = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "prober", Name: "probe_total", Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
@@ -171,7 +213,11 @@ var register = sync.OnceFunc(func() {
 		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
 		RunningPods, RunningContainers, ImagePull, Evictions, Preemptions, Rejections, NodeName,
 		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets,
-		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation, ShutdownStart, ShutdownEnd)
+		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation, ShutdownStart, ShutdownEnd,
+		RunSandboxErrors, StartedContainerErrors, DesiredPods, ActivePods, MirrorPods, CgroupVersion)
+	for _, v := range Volumes {
+		legacyregistry.MustRegister(v)
+	}
 	probeRegistry.MustRegister(Probes)
 })
 

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"wherry.dev/internal/kubelet/metrics"
@@ -57,6 +55,7 @@ func (s *Stats) resource(w http.ResponseWriter, r *http.Request) {
 		failed = 1
 	} else {
 		resourceFamilies(e, sum)
+		swapFamilies(e, sum)
 	}
 	e.family("resource_scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 otherwise")
 	e.value("resource_scrape_error", "", failed, time.Time{})
@@ -74,7 +73,7 @@ func resourceFamilies(e *exposition, sum *stats.Summary) {
 		for i := range sum.Pods {
 			for j := range sum.Pods[i].Containers {
 				c := &sum.Pods[i].Containers[j]
-				e.usage(f, "container="+strconv.Quote(c.Name)+","+podLabels(&sum.Pods[i]), c.CPU, c.Memory)
+				e.usage(f, containerLabels(&sum.Pods[i], c), c.CPU, c.Memory)
 			}
 		}
 	}
@@ -83,7 +82,7 @@ func resourceFamilies(e *exposition, sum *stats.Summary) {
 		for j := range sum.Pods[i].Containers {
 			c := &sum.Pods[i].Containers[j]
 			if !c.StartTime.IsZero() {
-				e.value("container_start_time_seconds", "container="+strconv.Quote(c.Name)+","+podLabels(&sum.Pods[i]),
+				e.value("container_start_time_seconds", containerLabels(&sum.Pods[i], c),
 					float64(c.StartTime.UnixNano())/1e9, time.Time{})
 			}
 		}
@@ -111,6 +110,52 @@ func podLabels(p *stats.PodStats) string {
 	return "namespace=" + strconv.Quote(p.PodRef.Namespace) + ",pod=" + strconv.Quote(p.PodRef.Name)
 }
 
+func containerLabels(p *stats.PodStats, c *stats.ContainerStats) string {
+	return "container=" + strconv.Quote(c.Name) + "," + podLabels(p)
+}
+
+// swapFamilies are what containers, pods and the node have swapped out.
+func swapFamilies(e *exposition, sum *stats.Summary) {
+	put := func(name, labels string, at time.Time, n *uint64) {
+		if n != nil {
+			e.value(name, labels, float64(*n), at)
+		}
+	}
+	each := func(f func(p *stats.PodStats, c *stats.ContainerStats)) {
+		for i := range sum.Pods {
+			for j := range sum.Pods[i].Containers {
+				if c := &sum.Pods[i].Containers[j]; c.Swap != nil {
+					f(&sum.Pods[i], c)
+				}
+			}
+		}
+	}
+	e.family("container_swap_usage_bytes", "gauge", "Current amount of the container swap usage in bytes. Reported only on non-windows systems")
+	each(func(p *stats.PodStats, c *stats.ContainerStats) {
+		put("container_swap_usage_bytes", containerLabels(p, c), c.Swap.Time.Time, c.Swap.SwapUsageBytes)
+	})
+	e.family("container_swap_limit_bytes", "gauge", "Current amount of the container swap limit in bytes. Reported only on non-windows systems")
+	each(func(p *stats.PodStats, c *stats.ContainerStats) {
+		if free := c.Swap.SwapAvailableBytes; free != nil {
+			limit := *free
+			if used := c.Swap.SwapUsageBytes; used != nil {
+				limit += *used
+			}
+			put("container_swap_limit_bytes", containerLabels(p, c), c.Swap.Time.Time, &limit)
+		}
+	})
+	e.family("pod_swap_usage_bytes", "gauge", "Current amount of the pod swap usage in bytes. Reported only on non-windows systems")
+	for i := range sum.Pods {
+		if sw := sum.Pods[i].Swap; sw != nil {
+			put("pod_swap_usage_bytes", podLabels(&sum.Pods[i]), sw.Time.Time, sw.SwapUsageBytes)
+		}
+	}
+	e.family("node_swap_usage_bytes", "gauge", "Current swap usage of the node in bytes. Reported only on non-windows systems")
+	if sw := sum.Node.Swap; sw != nil {
+		put("node_swap_usage_bytes", "", sw.Time.Time, sw.SwapUsageBytes)
+	}
+}
+
 func (e *exposition) usage(f series, labels string, cpu *stats.CPUStats, mem *stats.MemoryStats) {
 	switch {
 	case f.cpu && cpu != nil && cpu.UsageCoreNanoSeconds != nil:
@@ -118,47 +163,4 @@ func (e *exposition) usage(f series, labels string, cpu *stats.CPUStats, mem *st
 	case !f.cpu && mem != nil && mem.WorkingSetBytes != nil:
 		e.value(f.name, labels, float64(*mem.WorkingSetBytes), mem.Time.Time)
 	}
-}
-
-// cadvisor serves the metrics that the runtime itself describes.
-func (s *Stats) cadvisor(w http.ResponseWriter, r *http.Request) {
-	descriptors, err := s.Runtime.ListMetricDescriptors(r.Context())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	pods, err := s.Runtime.ListPodSandboxMetrics(r.Context())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	byName := map[string][]*runtimeapi.Metric{}
-	for _, p := range pods {
-		for _, m := range p.Metrics {
-			byName[m.Name] = append(byName[m.Name], m)
-		}
-		for _, c := range p.ContainerMetrics {
-			for _, m := range c.Metrics {
-				byName[m.Name] = append(byName[m.Name], m)
-			}
-		}
-	}
-	e := &exposition{}
-	for _, d := range descriptors {
-		list := byName[d.Name]
-		if len(list) == 0 {
-			continue
-		}
-		e.family(d.Name, strings.ToLower(list[0].MetricType.String()), d.Help)
-		for _, m := range list {
-			var labels []string
-			for i, key := range d.LabelKeys {
-				if i < len(m.LabelValues) {
-					labels = append(labels, key+"="+strconv.Quote(m.LabelValues[i]))
-				}
-			}
-			e.value(d.Name, strings.Join(labels, ","), float64(m.GetValue().GetValue()), time.Time{})
-		}
-	}
-	e.send(w)
 }

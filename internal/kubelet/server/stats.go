@@ -3,14 +3,12 @@ package server
 import (
 	"context"
 	"net/http"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
@@ -26,15 +24,29 @@ type StatsRuntime interface {
 	ListMetricDescriptors(ctx context.Context) ([]*runtimeapi.MetricDescriptor, error)
 }
 
+// StatsImages tells where images and containers are kept.
+type StatsImages interface {
+	ImageFsInfo(ctx context.Context) (*runtimeapi.ImageFsInfoResponse, error)
+}
+
 // Stats gathers statistics when somebody asks, and never otherwise.
 type Stats struct {
 	Runtime  StatsRuntime
+	Images   StatsImages // nil where nobody knows
 	Pods     Pods
 	NodeName string
 	RootDir  string
+	PodLogs  string
+	// PodsCgroup is the group that all pods lie in; empty where there is none.
+	PodsCgroup string
+	// VolumeAge is how old the measured size of a folder may be.
+	VolumeAge time.Duration
+	// Machine names the machine in metrics.
+	Machine v1.NodeSystemInfo
 
 	mu   sync.Mutex
 	last map[string]sample // by "node" or container ID, for rates
+	dirs map[string]folder
 }
 
 // sample of a CPU counter.
@@ -69,7 +81,7 @@ func (s *Stats) rate(key string, at time.Time, nanos uint64) *uint64 {
 }
 
 func (s *Stats) summary(w http.ResponseWriter, r *http.Request) {
-	sum, err := s.gather(r.Context(), flag(r.URL.Query(), "only_cpu_and_memory"))
+	sum, err := s.gather(r.Context(), on(r.URL.Query(), "only_cpu_and_memory"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -77,13 +89,15 @@ func (s *Stats) summary(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, sum)
 }
 
+// gather measures everything; short leaves out what takes longer than reading a few
+// counters.
 func (s *Stats) gather(ctx context.Context, short bool) (*stats.Summary, error) {
 	list, err := s.Runtime.ListPodSandboxStats(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	sum := &stats.Summary{Node: s.node(now, short), Pods: []stats.PodStats{}}
+	sum := &stats.Summary{Node: s.node(ctx, now, short), Pods: []stats.PodStats{}}
 	known := map[string]podworker.Snapshot{}
 	for _, p := range s.Pods.List() {
 		known[string(p.Pod.UID)] = p
@@ -94,7 +108,7 @@ func (s *Stats) gather(ctx context.Context, short bool) (*stats.Summary, error) 
 		if uid == "" || !ok {
 			continue
 		}
-		sum.Pods = append(sum.Pods, s.pod(ps, p, short))
+		sum.Pods = append(sum.Pods, s.pod(ps, p, now, short))
 	}
 	slices.SortFunc(sum.Pods, func(a, b stats.PodStats) int {
 		return strings.Compare(a.PodRef.Namespace+"/"+a.PodRef.Name, b.PodRef.Namespace+"/"+b.PodRef.Name)
@@ -105,7 +119,7 @@ func (s *Stats) gather(ctx context.Context, short bool) (*stats.Summary, error) 
 
 // forget drops the samples of what is gone.
 func (s *Stats) forget(sum *stats.Summary) {
-	keep := map[string]bool{"node": true}
+	keep := map[string]bool{"node": true, stats.SystemContainerKubelet: true, stats.SystemContainerPods: true}
 	for i := range sum.Pods {
 		keep[sum.Pods[i].PodRef.UID] = true
 		for j := range sum.Pods[i].Containers {
@@ -121,50 +135,91 @@ func (s *Stats) forget(sum *stats.Summary) {
 	}
 }
 
-func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, short bool) stats.PodStats {
-	m := ps.Attributes.Metadata
+func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now time.Time, short bool) stats.PodStats {
+	m, linux := ps.Attributes.Metadata, ps.GetLinux()
 	out := stats.PodStats{
 		PodRef:     stats.PodReference{Name: m.Name, Namespace: m.Namespace, UID: m.Uid},
 		Containers: []stats.ContainerStats{},
-		CPU:        s.cpu(m.Uid, ps.GetLinux().GetCpu()),
-		Memory:     memory(ps.GetLinux().GetMemory()),
+		CPU:        s.cpu(m.Uid, linux.GetCpu()),
+		Memory:     memory(linux.GetMemory()),
+		IO:         blockIO(linux.GetIo()),
 	}
-	if st := p.Status.StartTime; st != nil {
+	for _, sb := range p.Input.Sandboxes {
+		if sb.Ready {
+			out.StartTime = metav1.NewTime(sb.Created)
+		}
+	}
+	if st := p.Status.StartTime; out.StartTime.IsZero() && st != nil {
 		out.StartTime = *st
 	}
-	for _, c := range ps.GetLinux().GetContainers() {
-		out.Containers = append(out.Containers, s.container(m.Uid, c, p, short))
+	for _, c := range linux.GetContainers() {
+		out.Containers = append(out.Containers, s.container(m.Uid, c, p, now, short))
 	}
+	out.Swap = podSwap(out.Containers)
 	if short {
 		return out
 	}
-	if n := ps.GetLinux().GetNetwork(); n != nil {
+	if n := linux.GetNetwork(); n != nil {
 		out.Network = network(n)
 	}
-	if pr := ps.GetLinux().GetProcess(); pr != nil {
+	if pr := linux.GetProcess(); pr != nil {
 		out.ProcessStats = &stats.ProcessStats{ProcessCount: value(pr.ProcessCount)}
 	}
+	out.VolumeStats = s.volumes(p.Pod, now)
+	out.EphemeralStorage = s.ephemeral(p.Pod, &out, now)
 	return out
 }
 
-func (s *Stats) container(uid string, c *runtimeapi.ContainerStats, p podworker.Snapshot, short bool) stats.ContainerStats {
+func (s *Stats) container(uid string, c *runtimeapi.ContainerStats, p podworker.Snapshot, now time.Time, short bool) stats.ContainerStats {
 	name := c.GetAttributes().GetMetadata().GetName()
 	if name == "" {
 		name = c.GetAttributes().GetLabels()[podconfig.LabelContainerName]
 	}
-	out := stats.ContainerStats{Name: name, CPU: s.cpu(uid+"/"+name, c.Cpu), Memory: memory(c.Memory)}
+	out := stats.ContainerStats{Name: name, CPU: s.cpu(uid+"/"+name, c.Cpu), Memory: memory(c.Memory), IO: blockIO(c.Io)}
 	for _, o := range p.Input.Containers {
 		if o.ID == c.GetAttributes().GetId() {
 			out.StartTime = metav1.NewTime(o.Started)
 		}
 	}
-	if l := c.WritableLayer; l != nil && !short {
-		out.Rootfs = &stats.FsStats{Time: stamp(l.Timestamp), UsedBytes: value(l.UsedBytes), InodesUsed: value(l.InodesUsed)}
-	}
 	if sw := c.Swap; sw != nil {
 		out.Swap = &stats.SwapStats{Time: stamp(sw.Timestamp), SwapAvailableBytes: value(sw.SwapAvailableBytes), SwapUsageBytes: value(sw.SwapUsageBytes)}
 	}
+	if short {
+		return out
+	}
+	if l := c.WritableLayer; l != nil {
+		where := l.GetFsId().GetMountpoint()
+		if where == "" {
+			where = s.RootDir
+		}
+		if out.Rootfs = fsStats(where, stamp(l.Timestamp)); out.Rootfs == nil {
+			out.Rootfs = &stats.FsStats{Time: stamp(l.Timestamp)}
+		}
+		out.Rootfs.UsedBytes, out.Rootfs.InodesUsed = value(l.UsedBytes), value(l.InodesUsed)
+	}
+	out.Logs = s.logs(p.Pod, name, now)
 	return out
+}
+
+// podSwap adds up what the containers have swapped out: CRI has no swap of pods.
+func podSwap(containers []stats.ContainerStats) *stats.SwapStats {
+	var sum *stats.SwapStats
+	for i := range containers {
+		sw := containers[i].Swap
+		if sw == nil {
+			continue
+		}
+		if sum == nil {
+			sum = &stats.SwapStats{Time: sw.Time, SwapUsageBytes: new(uint64), SwapAvailableBytes: new(uint64)}
+		}
+		if sw.SwapUsageBytes != nil {
+			*sum.SwapUsageBytes += *sw.SwapUsageBytes
+		}
+		if sw.SwapAvailableBytes != nil {
+			*sum.SwapAvailableBytes += *sw.SwapAvailableBytes
+		}
+	}
+	return sum
 }
 
 func value(v *runtimeapi.UInt64Value) *uint64 {
@@ -181,7 +236,9 @@ func (s *Stats) cpu(key string, c *runtimeapi.CpuUsage) *stats.CPUStats {
 	if c == nil {
 		return nil
 	}
-	out := &stats.CPUStats{Time: stamp(c.Timestamp), UsageCoreNanoSeconds: value(c.UsageCoreNanoSeconds), UsageNanoCores: value(c.UsageNanoCores)}
+	out := &stats.CPUStats{
+		Time: stamp(c.Timestamp), UsageCoreNanoSeconds: value(c.UsageCoreNanoSeconds), UsageNanoCores: value(c.UsageNanoCores), PSI: pressure(c.Psi),
+	}
 	if out.UsageNanoCores == nil && out.UsageCoreNanoSeconds != nil {
 		out.UsageNanoCores = s.rate(key, out.Time.Time, *out.UsageCoreNanoSeconds)
 	}
@@ -195,7 +252,26 @@ func memory(m *runtimeapi.MemoryUsage) *stats.MemoryStats {
 	return &stats.MemoryStats{
 		Time: stamp(m.Timestamp), AvailableBytes: value(m.AvailableBytes), UsageBytes: value(m.UsageBytes),
 		WorkingSetBytes: value(m.WorkingSetBytes), RSSBytes: value(m.RssBytes), PageFaults: value(m.PageFaults), MajorPageFaults: value(m.MajorPageFaults),
+		PSI: pressure(m.Psi),
 	}
+}
+
+// blockIO is only what the kernel tells of waiting for disks (PSI).
+func blockIO(io *runtimeapi.IoUsage) *stats.IOStats {
+	if io.GetPsi() == nil {
+		return nil
+	}
+	return &stats.IOStats{Time: stamp(io.Timestamp), PSI: pressure(io.Psi)}
+}
+
+func pressure(p *runtimeapi.PsiStats) *stats.PSIStats {
+	if p == nil {
+		return nil
+	}
+	data := func(d *runtimeapi.PsiData) stats.PSIData {
+		return stats.PSIData{Total: d.GetTotal(), Avg10: d.GetAvg10(), Avg60: d.GetAvg60(), Avg300: d.GetAvg300()}
+	}
+	return &stats.PSIStats{Full: data(p.Full), Some: data(p.Some)}
 }
 
 func network(n *runtimeapi.NetworkUsage) *stats.NetworkStats {
@@ -205,107 +281,11 @@ func network(n *runtimeapi.NetworkUsage) *stats.NetworkStats {
 		}
 	}
 	out := &stats.NetworkStats{Time: stamp(n.Timestamp), InterfaceStats: one(n.DefaultInterface)}
+	if n.DefaultInterface != nil {
+		out.Interfaces = append(out.Interfaces, out.InterfaceStats)
+	}
 	for _, i := range n.Interfaces {
 		out.Interfaces = append(out.Interfaces, one(i))
 	}
 	return out
-}
-
-// node measures the machine itself.
-func (s *Stats) node(now time.Time, short bool) stats.NodeStats {
-	t := metav1.NewTime(now)
-	out := stats.NodeStats{NodeName: s.NodeName, StartTime: metav1.NewTime(bootTime(now))}
-	if busy, ok := cpuBusy(); ok {
-		out.CPU = &stats.CPUStats{Time: t, UsageCoreNanoSeconds: &busy, UsageNanoCores: s.rate("node", now, busy)}
-	}
-	out.Memory = nodeMemory(t)
-	if short {
-		return out
-	}
-	if fs := fsStats(s.RootDir, t); fs != nil {
-		out.Fs = fs
-		out.Runtime = &stats.RuntimeStats{ImageFs: fs, ContainerFs: fs}
-	}
-	out.Rlimit = processes(t)
-	return out
-}
-
-// cpuBusy is the time that all CPUs were not idle, from /proc/stat.
-func cpuBusy() (uint64, bool) {
-	data, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, false
-	}
-	line, _, _ := strings.Cut(string(data), "\n")
-	fields := strings.Fields(line)
-	if len(fields) < 5 || fields[0] != "cpu" {
-		return 0, false
-	}
-	const tick = uint64(time.Second) / 100 // USER_HZ
-	busy := uint64(0)
-	for i, f := range fields[1:min(len(fields), 9)] {
-		n, err := strconv.ParseUint(f, 10, 64)
-		if err != nil {
-			return 0, false
-		}
-		if i != 3 && i != 4 { // idle, iowait
-			busy += n
-		}
-	}
-	return busy * tick, true
-}
-
-func nodeMemory(t metav1.Time) *stats.MemoryStats {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return nil
-	}
-	v := map[string]uint64{}
-	for line := range strings.Lines(string(data)) {
-		name, rest, _ := strings.Cut(line, ":")
-		if f := strings.Fields(rest); len(f) > 0 {
-			if n, err := strconv.ParseUint(f[0], 10, 64); err == nil {
-				v[name] = n * 1024
-			}
-		}
-	}
-	available, usage := v["MemAvailable"], v["MemTotal"]-v["MemFree"]
-	working, rss := v["MemTotal"]-min(available, v["MemTotal"]), v["AnonPages"]
-	return &stats.MemoryStats{Time: t, AvailableBytes: &available, UsageBytes: &usage, WorkingSetBytes: &working, RSSBytes: &rss}
-}
-
-func fsStats(dir string, t metav1.Time) *stats.FsStats {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return nil
-	}
-	size := uint64(st.Bsize)
-	available, capacity, used := st.Bavail*size, st.Blocks*size, (st.Blocks-st.Bfree)*size
-	inodes, free := st.Files, st.Ffree
-	inUse := inodes - free
-	return &stats.FsStats{
-		Time: t, AvailableBytes: &available, CapacityBytes: &capacity, UsedBytes: &used, InodesFree: &free, Inodes: &inodes, InodesUsed: &inUse,
-	}
-}
-
-func processes(t metav1.Time) *stats.RlimitStats {
-	var info unix.Sysinfo_t
-	data, err := os.ReadFile("/proc/sys/kernel/pid_max")
-	if err != nil || unix.Sysinfo(&info) != nil {
-		return nil
-	}
-	most, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-	if err != nil {
-		return nil
-	}
-	now := int64(info.Procs)
-	return &stats.RlimitStats{Time: t, MaxPID: &most, NumOfRunningProcesses: &now}
-}
-
-func bootTime(now time.Time) time.Time {
-	var info unix.Sysinfo_t
-	if unix.Sysinfo(&info) != nil {
-		return time.Time{}
-	}
-	return now.Add(-time.Duration(info.Uptime) * time.Second).Truncate(time.Second)
 }

@@ -1,0 +1,221 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// cadvisor serves the metrics that dashboards know from cAdvisor: the machine's, and
+// those of containers that the runtime itself describes (KEP-2371). Of a runtime that
+// describes none, the families that can be told from its statistics.
+func (s *Stats) cadvisor(w http.ResponseWriter, r *http.Request) {
+	e := &exposition{}
+	s.machine(e)
+	err := s.described(r.Context(), e)
+	if status.Code(err) == codes.Unimplemented {
+		err = s.derived(r.Context(), e)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	e.send(w)
+}
+
+// machine is what the node has.
+func (s *Stats) machine(e *exposition) {
+	m := s.Machine
+	labels := "boot_id=" + strconv.Quote(m.BootID) + ",machine_id=" + strconv.Quote(m.MachineID) + ",system_uuid=" + strconv.Quote(m.SystemUUID)
+	memory := keyed("/proc/meminfo")
+	for _, f := range []struct {
+		name, help string
+		value      float64
+	}{
+		{"machine_cpu_cores", "Number of logical CPU cores.", float64(runtime.NumCPU())},
+		{"machine_memory_bytes", "Amount of memory installed on the machine.", float64(memory["MemTotal"]) * 1024},
+		{"machine_swap_bytes", "Amount of swap memory available on the machine.", float64(memory["SwapTotal"]) * 1024},
+	} {
+		e.family(f.name, "gauge", f.help)
+		e.value(f.name, labels, f.value, time.Time{})
+	}
+	e.family("machine_scrape_error", "gauge", "1 if there was an error while getting machine metrics, 0 otherwise.")
+	e.value("machine_scrape_error", "", 0, time.Time{})
+	e.family("cadvisor_version_info", "gauge", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.")
+	e.value("cadvisor_version_info", `cadvisorRevision="",cadvisorVersion="",dockerVersion="",kernelVersion=`+strconv.Quote(m.KernelVersion)+",osVersion="+strconv.Quote(m.OSImage), 1, time.Time{})
+}
+
+// described are the families of the runtime's own description.
+func (s *Stats) described(ctx context.Context, e *exposition) error {
+	descriptors, err := s.Runtime.ListMetricDescriptors(ctx)
+	if err != nil {
+		return err
+	}
+	pods, err := s.Runtime.ListPodSandboxMetrics(ctx)
+	if err != nil {
+		return err
+	}
+	byName := map[string][]*runtimeapi.Metric{}
+	for _, p := range pods {
+		for _, m := range p.Metrics {
+			byName[m.Name] = append(byName[m.Name], m)
+		}
+		for _, c := range p.ContainerMetrics {
+			for _, m := range c.Metrics {
+				byName[m.Name] = append(byName[m.Name], m)
+			}
+		}
+	}
+	slices.SortFunc(descriptors, func(a, b *runtimeapi.MetricDescriptor) int { return strings.Compare(a.Name, b.Name) })
+	for _, d := range descriptors {
+		list := byName[d.Name]
+		if len(list) == 0 {
+			continue
+		}
+		e.family(d.Name, strings.ToLower(list[0].MetricType.String()), d.Help)
+		for _, m := range list {
+			var labels []string
+			for i, key := range d.LabelKeys {
+				if i < len(m.LabelValues) {
+					labels = append(labels, key+"="+strconv.Quote(m.LabelValues[i]))
+				}
+			}
+			e.value(d.Name, strings.Join(labels, ","), float64(m.GetValue().GetValue()), time.Time{})
+		}
+	}
+	return nil
+}
+
+// derivation is a family of containers, and where its value comes from.
+type derivation struct {
+	name, kind, help string
+	of               func(c *stats.ContainerStats) *uint64
+	scale            float64
+}
+
+var derivations = []derivation{
+	{"container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", func(c *stats.ContainerStats) *uint64 {
+		if c.CPU == nil {
+			return nil
+		}
+		return c.CPU.UsageCoreNanoSeconds
+	}, 1e-9},
+	{"container_memory_working_set_bytes", "gauge", "Current working set in bytes.", ofMemory(func(m *stats.MemoryStats) *uint64 { return m.WorkingSetBytes }), 1},
+	{"container_memory_usage_bytes", "gauge", "Current memory usage in bytes, including all memory regardless of when it was accessed", ofMemory(func(m *stats.MemoryStats) *uint64 { return m.UsageBytes }), 1},
+	{"container_memory_rss", "gauge", "Size of RSS in bytes.", ofMemory(func(m *stats.MemoryStats) *uint64 { return m.RSSBytes }), 1},
+	{"container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container on this filesystem.", func(c *stats.ContainerStats) *uint64 {
+		if c.Rootfs == nil {
+			return nil
+		}
+		return c.Rootfs.UsedBytes
+	}, 1},
+	{"container_fs_inodes_total", "gauge", "Number of Inodes", func(c *stats.ContainerStats) *uint64 {
+		if c.Rootfs == nil {
+			return nil
+		}
+		return c.Rootfs.Inodes
+	}, 1},
+}
+
+func ofMemory(f func(*stats.MemoryStats) *uint64) func(*stats.ContainerStats) *uint64 {
+	return func(c *stats.ContainerStats) *uint64 {
+		if c.Memory == nil {
+			return nil
+		}
+		return f(c.Memory)
+	}
+}
+
+// derived are families from the statistics of a runtime without descriptions.
+func (s *Stats) derived(ctx context.Context, e *exposition) error {
+	sum, err := s.gather(ctx, false)
+	if err != nil {
+		return err
+	}
+	ids := s.identities()
+	labels := func(p *stats.PodStats, container string) string {
+		id := ids[p.PodRef.UID+"/"+container]
+		return "container=" + strconv.Quote(container) + ",id=" + strconv.Quote(id.id) + ",image=" + strconv.Quote(id.image) +
+			",name=" + strconv.Quote(id.id) + "," + podLabels(p)
+	}
+	for _, d := range derivations {
+		e.family(d.name, d.kind, d.help)
+		for i := range sum.Pods {
+			for j := range sum.Pods[i].Containers {
+				c := &sum.Pods[i].Containers[j]
+				if n := d.of(c); n != nil {
+					e.value(d.name, labels(&sum.Pods[i], c.Name), float64(*n)*d.scale, time.Time{})
+				}
+			}
+		}
+	}
+	for _, d := range []struct {
+		name, help string
+		of         func(i *stats.InterfaceStats) *uint64
+	}{
+		{"container_network_receive_bytes_total", "Cumulative count of bytes received", func(i *stats.InterfaceStats) *uint64 { return i.RxBytes }},
+		{"container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", func(i *stats.InterfaceStats) *uint64 { return i.RxErrors }},
+		{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", func(i *stats.InterfaceStats) *uint64 { return i.TxBytes }},
+		{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", func(i *stats.InterfaceStats) *uint64 { return i.TxErrors }},
+	} {
+		e.family(d.name, "counter", d.help)
+		for i := range sum.Pods {
+			if sum.Pods[i].Network == nil {
+				continue
+			}
+			for j := range sum.Pods[i].Network.Interfaces {
+				one := &sum.Pods[i].Network.Interfaces[j]
+				if n := d.of(one); n != nil {
+					e.value(d.name, labels(&sum.Pods[i], "")+",interface="+strconv.Quote(one.Name), float64(*n), time.Time{})
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// identity is what cAdvisor calls a container.
+type identity struct{ id, image string }
+
+func (s *Stats) identities() map[string]identity {
+	out := map[string]identity{}
+	for _, p := range s.Pods.List() {
+		for i := range p.Input.Containers {
+			c := &p.Input.Containers[i]
+			if c.Live() {
+				out[string(p.Pod.UID)+"/"+c.Name] = identity{c.ID, c.Image}
+			}
+		}
+	}
+	return out
+}
+
+// Claims are the volumes of pods that belong to persistent volume claims, each once.
+func (s *Stats) Claims() []stats.VolumeStats {
+	var out []stats.VolumeStats
+	seen := map[stats.PVCReference]bool{}
+	for _, p := range s.Pods.List() {
+		for i := range p.Pod.Spec.Volumes {
+			if p.Pod.Spec.Volumes[i].PersistentVolumeClaim == nil {
+				continue
+			}
+			for _, v := range s.volumes(p.Pod, time.Now()) {
+				if v.PVCRef != nil && !seen[*v.PVCRef] {
+					seen[*v.PVCRef] = true
+					out = append(out, v)
+				}
+			}
+			break
+		}
+	}
+	return out
+}

@@ -1,0 +1,176 @@
+package server
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"wherry.dev/internal/kubelet/podconfig"
+)
+
+// fsStats is the file system that a folder is on; nil where there is none.
+func fsStats(dir string, t metav1.Time) *stats.FsStats {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return nil
+	}
+	size := uint64(st.Bsize)
+	available, capacity, used := st.Bavail*size, st.Blocks*size, (st.Blocks-st.Bfree)*size
+	inodes, free := st.Files, st.Ffree
+	inUse := inodes - free
+	return &stats.FsStats{
+		Time: t, AvailableBytes: &available, CapacityBytes: &capacity, UsedBytes: &used, InodesFree: &free, Inodes: &inodes, InodesUsed: &inUse,
+	}
+}
+
+// folder is what was counted below a folder.
+type folder struct {
+	at            time.Time
+	bytes, inodes uint64
+}
+
+// measure counts what lies below a folder, files with several names once. Walking
+// large trees costs, so the last count is good for a while.
+func (s *Stats) measure(dir string, now time.Time) folder {
+	s.mu.Lock()
+	old, ok := s.dirs[dir]
+	s.mu.Unlock()
+	if ok && now.Sub(old.at) < s.VolumeAge {
+		return old
+	}
+	f := folder{at: now}
+	seen := map[uint64]bool{}
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // what vanishes meanwhile does not count
+		}
+		info, err := e.Info()
+		if err != nil {
+			return nil //nolint:nilerr // the same
+		}
+		st, ok := unixStat(info)
+		if !ok || st.Nlink > 1 && !e.IsDir() && seen[st.Ino] {
+			return nil
+		}
+		seen[st.Ino] = st.Nlink > 1
+		f.bytes += uint64(st.Blocks) * 512
+		f.inodes++
+		return nil
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dirs == nil {
+		s.dirs = map[string]folder{}
+	}
+	for name, o := range s.dirs { // of pods that are gone
+		if now.Sub(o.at) > 2*s.VolumeAge {
+			delete(s.dirs, name)
+		}
+	}
+	s.dirs[dir] = f
+	return f
+}
+
+// usage is a folder's part of its file system.
+func (s *Stats) usage(dir string, now time.Time) *stats.FsStats {
+	out := fsStats(dir, metav1.NewTime(now))
+	if out == nil {
+		return nil
+	}
+	f := s.measure(dir, now)
+	out.UsedBytes, out.InodesUsed = &f.bytes, &f.inodes
+	return out
+}
+
+// logs is the folder of a container's logs.
+func (s *Stats) logs(pod *v1.Pod, container string, now time.Time) *stats.FsStats {
+	if s.PodLogs == "" {
+		return nil
+	}
+	return s.usage(filepath.Join(podconfig.LogDir(s.PodLogs, pod), container), now)
+}
+
+// volumes are the pod's volumes on the node, by their folders: one with a file system
+// of its own is as large as that.
+func (s *Stats) volumes(pod *v1.Pod, now time.Time) []stats.VolumeStats {
+	if s.VolumeAge < 0 {
+		return nil // they are not to be measured
+	}
+	base := podconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
+	claims := map[string]*stats.PVCReference{}
+	for i := range pod.Spec.Volumes {
+		if c := pod.Spec.Volumes[i].PersistentVolumeClaim; c != nil {
+			claims[pod.Spec.Volumes[i].Name] = &stats.PVCReference{Name: c.ClaimName, Namespace: pod.Namespace}
+		}
+	}
+	dirs, err := filepath.Glob(filepath.Join(base, "*", "*"))
+	if err != nil {
+		return nil
+	}
+	var out []stats.VolumeStats
+	for _, dir := range dirs {
+		v := stats.VolumeStats{Name: filepath.Base(dir), PVCRef: claims[filepath.Base(dir)]}
+		at := metav1.NewTime(now)
+		var usage *stats.FsStats
+		if isMountPoint(dir) {
+			usage = fsStats(dir, at)
+		} else {
+			usage = s.usage(dir, now)
+		}
+		if usage != nil {
+			v.FsStats = *usage
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// ephemeral is what a pod takes of the node's disk: writable layers, logs, and
+// volumes without a file system of their own.
+func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.FsStats {
+	out := fsStats(s.RootDir, metav1.NewTime(now))
+	if out == nil {
+		return nil
+	}
+	var used, inodes uint64
+	add := func(f *stats.FsStats) {
+		if f != nil && f.UsedBytes != nil {
+			used += *f.UsedBytes
+		}
+		if f != nil && f.InodesUsed != nil {
+			inodes += *f.InodesUsed
+		}
+	}
+	for i := range p.Containers {
+		add(p.Containers[i].Rootfs)
+		add(p.Containers[i].Logs)
+	}
+	base := podconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
+	for i := range p.VolumeStats {
+		v := &p.VolumeStats[i]
+		dir, err := filepath.Glob(filepath.Join(base, "*", v.Name))
+		if v.PVCRef == nil && err == nil && len(dir) > 0 && !isMountPoint(dir[0]) {
+			add(&v.FsStats)
+		}
+	}
+	out.UsedBytes, out.InodesUsed = &used, &inodes
+	return out
+}
+
+// isMountPoint tells whether a folder is on another file system than its parent.
+func isMountPoint(dir string) bool {
+	var own, parent unix.Stat_t
+	return unix.Stat(dir, &own) == nil && unix.Stat(filepath.Dir(dir), &parent) == nil && own.Dev != parent.Dev
+}
+
+func unixStat(info os.FileInfo) (*syscall.Stat_t, bool) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return st, ok
+}

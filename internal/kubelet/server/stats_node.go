@@ -1,0 +1,283 @@
+package server
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"wherry.dev/internal/cgroup"
+)
+
+// userHZ is the unit of times in /proc.
+const userHZ = uint64(time.Second) / 100
+
+// node measures the machine itself.
+func (s *Stats) node(ctx context.Context, now time.Time, short bool) stats.NodeStats {
+	t := metav1.NewTime(now)
+	out := stats.NodeStats{NodeName: s.NodeName, StartTime: metav1.NewTime(bootTime(now))}
+	if busy, ok := cpuBusy(); ok {
+		out.CPU = &stats.CPUStats{Time: t, UsageCoreNanoSeconds: &busy, UsageNanoCores: s.rate("node", now, busy), PSI: nodePressure("cpu")}
+	}
+	out.Memory, out.Swap = nodeMemory(t)
+	out.SystemContainers = s.system(now)
+	if short {
+		return out
+	}
+	if psi := nodePressure("io"); psi != nil {
+		out.IO = &stats.IOStats{Time: t, PSI: psi}
+	}
+	out.Network = nodeNetwork(t)
+	if fs := fsStats(s.RootDir, t); fs != nil {
+		out.Fs = fs
+		out.Runtime = s.runtimeFs(ctx, t, fs)
+	}
+	out.Rlimit = processes(t)
+	return out
+}
+
+// runtimeFs is where images and containers are; used is what they take themselves.
+func (s *Stats) runtimeFs(ctx context.Context, t metav1.Time, node *stats.FsStats) *stats.RuntimeStats {
+	out := &stats.RuntimeStats{ImageFs: node, ContainerFs: node}
+	if s.Images == nil {
+		return out
+	}
+	info, err := s.Images.ImageFsInfo(ctx)
+	if err != nil {
+		return out
+	}
+	at := func(list []*runtimeapi.FilesystemUsage, to **stats.FsStats) {
+		if len(list) == 0 {
+			return
+		}
+		fs := fsStats(list[0].GetFsId().GetMountpoint(), t)
+		if fs == nil {
+			return
+		}
+		fs.UsedBytes, fs.InodesUsed = value(list[0].UsedBytes), value(list[0].InodesUsed)
+		*to = fs
+	}
+	at(info.ImageFilesystems, &out.ImageFs)
+	at(info.ContainerFilesystems, &out.ContainerFs)
+	return out
+}
+
+// system are parts of the node: this process, and all pods together.
+func (s *Stats) system(now time.Time) []stats.ContainerStats {
+	var out []stats.ContainerStats
+	if c, ok := s.ourselves(now); ok {
+		out = append(out, c)
+	}
+	if s.PodsCgroup == "" {
+		return out
+	}
+	m, err := cgroup.ReadStats(s.PodsCgroup)
+	if err != nil {
+		return out
+	}
+	t, cpu := metav1.NewTime(m.Time), uint64(m.CPU)
+	return append(out, stats.ContainerStats{
+		Name: stats.SystemContainerPods, StartTime: metav1.NewTime(bootTime(now)),
+		CPU:    &stats.CPUStats{Time: t, UsageCoreNanoSeconds: &cpu, UsageNanoCores: s.rate(stats.SystemContainerPods, m.Time, cpu)},
+		Memory: &stats.MemoryStats{Time: t, UsageBytes: &m.MemoryUsage, WorkingSetBytes: &m.MemoryWorkingSet, RSSBytes: &m.MemoryRSS, PageFaults: &m.PageFaults, MajorPageFaults: &m.MajorPageFaults},
+	})
+}
+
+// ourselves measures the process that the kubelet is part of.
+func (s *Stats) ourselves(now time.Time) (stats.ContainerStats, bool) {
+	var use unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &use) != nil {
+		return stats.ContainerStats{}, false
+	}
+	cpu := uint64(use.Utime.Nano() + use.Stime.Nano())
+	c := stats.ContainerStats{Name: stats.SystemContainerKubelet, StartTime: metav1.NewTime(started)}
+	t := metav1.NewTime(now)
+	c.CPU = &stats.CPUStats{Time: t, UsageCoreNanoSeconds: &cpu, UsageNanoCores: s.rate(stats.SystemContainerKubelet, now, cpu)}
+	data, err := os.ReadFile("/proc/self/statm")
+	if f := strings.Fields(string(data)); err == nil && len(f) > 2 {
+		resident, err1 := strconv.ParseUint(f[1], 10, 64)
+		shared, err2 := strconv.ParseUint(f[2], 10, 64)
+		if page := uint64(os.Getpagesize()); err1 == nil && err2 == nil {
+			working, rss := resident*page, (resident-min(shared, resident))*page
+			c.Memory = &stats.MemoryStats{Time: t, UsageBytes: &working, WorkingSetBytes: &working, RSSBytes: &rss}
+		}
+	}
+	return c, true
+}
+
+// started is when this process began, nearly.
+var started = time.Now()
+
+// cpuBusy is the time that all CPUs were not idle, from /proc/stat.
+func cpuBusy() (uint64, bool) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, false
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 5 || fields[0] != "cpu" {
+		return 0, false
+	}
+	busy := uint64(0)
+	for i, f := range fields[1:min(len(fields), 9)] {
+		n, err := strconv.ParseUint(f, 10, 64)
+		if err != nil {
+			return 0, false
+		}
+		if i != 3 && i != 4 { // idle, iowait
+			busy += n
+		}
+	}
+	return busy * userHZ, true
+}
+
+// keyed reads a file of "name value" lines, such as /proc/meminfo.
+func keyed(path string) map[string]uint64 {
+	v := map[string]uint64{}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return v
+	}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		if n, err := strconv.ParseUint(f[1], 10, 64); err == nil {
+			v[strings.TrimSuffix(f[0], ":")] = n
+		}
+	}
+	return v
+}
+
+func nodeMemory(t metav1.Time) (*stats.MemoryStats, *stats.SwapStats) {
+	v := keyed("/proc/meminfo")
+	if v["MemTotal"] == 0 {
+		return nil, nil
+	}
+	kib := func(n uint64) *uint64 {
+		n *= 1024
+		return &n
+	}
+	available := min(v["MemAvailable"], v["MemTotal"])
+	vm := keyed("/proc/vmstat")
+	faults, major := vm["pgfault"], vm["pgmajfault"]
+	return &stats.MemoryStats{
+			Time: t, AvailableBytes: kib(available), UsageBytes: kib(v["MemTotal"] - v["MemFree"]), WorkingSetBytes: kib(v["MemTotal"] - available),
+			RSSBytes: kib(v["AnonPages"]), PageFaults: &faults, MajorPageFaults: &major, PSI: nodePressure("memory"),
+		}, &stats.SwapStats{
+			Time: t, SwapAvailableBytes: kib(v["SwapFree"]), SwapUsageBytes: kib(v["SwapTotal"] - v["SwapFree"]),
+		}
+}
+
+// nodePressure reads what the whole machine waits for (/proc/pressure); nil without PSI.
+func nodePressure(what string) *stats.PSIStats {
+	data, err := os.ReadFile(filepath.Join("/proc/pressure", what))
+	if err != nil {
+		return nil
+	}
+	out := &stats.PSIStats{}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		to := &out.Some
+		if f[0] == "full" {
+			to = &out.Full
+		}
+		for _, field := range f[1:] {
+			name, text, _ := strings.Cut(field, "=")
+			n, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				continue
+			}
+			switch name {
+			case "avg10":
+				to.Avg10 = n
+			case "avg60":
+				to.Avg60 = n
+			case "avg300":
+				to.Avg300 = n
+			case "total":
+				to.Total = uint64(n) * uint64(time.Microsecond)
+			}
+		}
+	}
+	return out
+}
+
+// nodeNetwork is the machine's interfaces; the one with the default route comes first.
+func nodeNetwork(t metav1.Time) *stats.NetworkStats {
+	data, err := os.ReadFile("/proc/net/dev")
+	if err != nil {
+		return nil
+	}
+	main := defaultInterface()
+	out := &stats.NetworkStats{Time: t}
+	for line := range strings.Lines(string(data)) {
+		name, rest, ok := strings.Cut(line, ":")
+		f := strings.Fields(rest)
+		name = strings.TrimSpace(name)
+		if !ok || len(f) < 11 || name == "lo" || strings.HasPrefix(name, "veth") {
+			continue
+		}
+		n := func(i int) *uint64 {
+			v, err := strconv.ParseUint(f[i], 10, 64)
+			if err != nil {
+				return nil
+			}
+			return &v
+		}
+		one := stats.InterfaceStats{Name: name, RxBytes: n(0), RxErrors: n(2), TxBytes: n(8), TxErrors: n(10)}
+		if name == main {
+			out.InterfaceStats = one
+		}
+		out.Interfaces = append(out.Interfaces, one)
+	}
+	return out
+}
+
+// defaultInterface is the interface of the default route, from /proc/net/route.
+func defaultInterface() string {
+	data, err := os.ReadFile("/proc/net/route")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 7 && f[1] == "00000000" && f[7] == "00000000" {
+			return f[0]
+		}
+	}
+	return ""
+}
+
+func processes(t metav1.Time) *stats.RlimitStats {
+	var info unix.Sysinfo_t
+	data, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil || unix.Sysinfo(&info) != nil {
+		return nil
+	}
+	most, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil {
+		return nil
+	}
+	now := int64(info.Procs)
+	return &stats.RlimitStats{Time: t, MaxPID: &most, NumOfRunningProcesses: &now}
+}
+
+func bootTime(now time.Time) time.Time {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return time.Time{}
+	}
+	return now.Add(-time.Duration(info.Uptime) * time.Second).Truncate(time.Second)
+}

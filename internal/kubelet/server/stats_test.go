@@ -1,0 +1,189 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+// oneOfAll is a runtime with one pod that uses one of everything.
+type oneOfAll struct{ describes bool }
+
+func num(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
+
+func (oneOfAll) ListPodSandboxStats(context.Context, *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
+	now := time.Now().UnixNano()
+	psi := &runtimeapi.PsiStats{Some: &runtimeapi.PsiData{Total: 5, Avg10: 1.5}, Full: &runtimeapi.PsiData{Total: 3}}
+	cpu := &runtimeapi.CpuUsage{Timestamp: now, UsageCoreNanoSeconds: num(2e9), Psi: psi}
+	mem := &runtimeapi.MemoryUsage{Timestamp: now, WorkingSetBytes: num(1000), UsageBytes: num(1500), RssBytes: num(800), AvailableBytes: num(50), PageFaults: num(7), MajorPageFaults: num(1), Psi: psi}
+	return []*runtimeapi.PodSandboxStats{{
+		Attributes: &runtimeapi.PodSandboxAttributes{Id: "sb", Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "ns", Uid: "u"}},
+		Linux: &runtimeapi.LinuxPodSandboxStats{
+			Cpu: cpu, Memory: mem, Io: &runtimeapi.IoUsage{Timestamp: now, Psi: psi}, Process: &runtimeapi.ProcessUsage{ProcessCount: num(3)},
+			Network: &runtimeapi.NetworkUsage{Timestamp: now, DefaultInterface: &runtimeapi.NetworkInterfaceUsage{Name: "eth0", RxBytes: num(10), TxBytes: num(20), RxErrors: num(0), TxErrors: num(0)}},
+			Containers: []*runtimeapi.ContainerStats{{
+				Attributes: &runtimeapi.ContainerAttributes{Id: "c1", Metadata: &runtimeapi.ContainerMetadata{Name: "c"}}, Cpu: cpu, Memory: mem,
+				WritableLayer: &runtimeapi.FilesystemUsage{Timestamp: now, UsedBytes: num(4096), InodesUsed: num(2), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/"}},
+				Swap:          &runtimeapi.SwapUsage{Timestamp: now, SwapUsageBytes: num(100), SwapAvailableBytes: num(900)},
+			}},
+		},
+	}}, nil
+}
+
+func (r oneOfAll) ListPodSandboxMetrics(context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
+	return []*runtimeapi.PodSandboxMetrics{{PodSandboxId: "sb", ContainerMetrics: []*runtimeapi.ContainerMetrics{{ContainerId: "c1", Metrics: []*runtimeapi.Metric{{
+		Name: "container_oom_events_total", MetricType: runtimeapi.MetricType_COUNTER, LabelValues: []string{"c", "p", "ns"}, Value: num(4),
+	}}}}}}, nil
+}
+
+func (r oneOfAll) ListMetricDescriptors(context.Context) ([]*runtimeapi.MetricDescriptor, error) {
+	if !r.describes {
+		return nil, grpcstatus.Error(codes.Unimplemented, "unknown method")
+	}
+	return []*runtimeapi.MetricDescriptor{
+		{Name: "container_unused", Help: "nobody has it"},
+		{Name: "container_oom_events_total", Help: "Count of out of memory events", LabelKeys: []string{"container", "pod", "namespace"}},
+	}, nil
+}
+
+func newStats(t *testing.T, describes bool) (*Stats, *fixture) {
+	t.Helper()
+	f := newFixture(t)
+	root := t.TempDir()
+	dir := filepath.Join(root, "pods", "u", "volumes", "kubernetes.io~empty-dir", "scratch")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), make([]byte, 100<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(filepath.Join(dir, "file"), filepath.Join(dir, "again")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "pods", "u", "volumes", "kubernetes.io~local-volume", "data"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f.log(1, "a line")
+	f.pods.set(func(s *podworker.Snapshot) {
+		s.Input.Containers[1].Image, s.Input.Containers[1].Started = "busybox:latest", time.Now()
+		s.Pod.Spec.Volumes = []v1.Volume{
+			{Name: "scratch", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+			{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}},
+		}
+	})
+	return &Stats{
+		Runtime: oneOfAll{describes}, Pods: f.pods, NodeName: "n1", RootDir: root, PodLogs: f.logs, VolumeAge: time.Minute,
+		Machine: v1.NodeSystemInfo{MachineID: "m", BootID: "b", SystemUUID: "s", KernelVersion: "6", OSImage: "Debian"},
+	}, f
+}
+
+func TestSummaryHasEverything(t *testing.T) {
+	s, f := newStats(t, true)
+	mux := New(Config{Stats: s}, f.pods, nil).mux
+	code, body := answer(t, mux, "GET", "/stats/summary", "")
+	var sum stats.Summary
+	if err := json.Unmarshal([]byte(body), &sum); code != 200 || err != nil || len(sum.Pods) != 1 {
+		t.Fatalf("%d %v %s", code, err, body)
+	}
+	p, n := sum.Pods[0], sum.Node
+	c := p.Containers[0]
+	for what, ok := range map[string]bool{
+		"pod":                               p.PodRef.Name == "p" && *p.CPU.UsageCoreNanoSeconds == 2e9 && *p.Memory.WorkingSetBytes == 1000 && *p.ProcessStats.ProcessCount == 3,
+		"pressure":                          p.CPU.PSI.Some.Avg10 == 1.5 && p.Memory.PSI.Full.Total == 3 && p.IO.PSI.Some.Total == 5,
+		"network":                           p.Network.Name == "eth0" && *p.Network.RxBytes == 10 && len(p.Network.Interfaces) == 1,
+		"swap":                              *p.Swap.SwapUsageBytes == 100 && *c.Swap.SwapAvailableBytes == 900,
+		"rootfs":                            *c.Rootfs.UsedBytes == 4096 && *c.Rootfs.CapacityBytes > 0 && *c.Rootfs.InodesUsed == 2,
+		"logs":                              *c.Logs.UsedBytes > 0 && *c.Logs.InodesUsed == 2,
+		"volumes":                           len(p.VolumeStats) == 2 && p.VolumeStats[0].Name == "scratch" && p.VolumeStats[1].PVCRef.Name == "claim",
+		"a file with two names counts once": *p.VolumeStats[0].UsedBytes >= 100<<10 && *p.VolumeStats[0].UsedBytes < 150<<10 && *p.VolumeStats[0].InodesUsed == 2,
+		"ephemeral storage":                 *p.EphemeralStorage.UsedBytes >= *p.VolumeStats[0].UsedBytes+4096,
+		"node":                              n.NodeName == "n1" && *n.CPU.UsageCoreNanoSeconds > 0 && *n.Memory.WorkingSetBytes > 0 && *n.Memory.PageFaults > 0 && n.Swap != nil,
+		"node file systems":                 *n.Fs.CapacityBytes > 0 && *n.Runtime.ImageFs.CapacityBytes > 0 && n.Rlimit != nil,
+		"kubelet":                           n.SystemContainers[0].Name == "kubelet" && *n.SystemContainers[0].Memory.WorkingSetBytes > 0,
+	} {
+		if !ok {
+			t.Errorf("%s: %s", what, body)
+		}
+	}
+	if n.Network == nil || len(n.Network.Interfaces) == 0 {
+		t.Log("a machine without an interface")
+	}
+	if _, body := answer(t, mux, "GET", "/stats/summary?only_cpu_and_memory=true", ""); strings.Contains(body, "ephemeral") || strings.Contains(body, "rootfs") || !strings.Contains(body, "usageCoreNanoSeconds") {
+		t.Errorf("short: %s", body)
+	}
+	if claims := s.Claims(); len(claims) != 1 || claims[0].PVCRef.Namespace != "ns" {
+		t.Errorf("claims: %+v", claims)
+	}
+}
+
+func TestFoldersAreNotWalkedAgainAtOnce(t *testing.T) {
+	s, _ := newStats(t, true)
+	dir, now := t.TempDir(), time.Now()
+	first := s.measure(dir, now)
+	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again := s.measure(dir, now.Add(30*time.Second)); again != first {
+		t.Errorf("%+v, then %+v", first, again)
+	}
+	if later := s.measure(dir, now.Add(time.Minute)); later.inodes != first.inodes+1 {
+		t.Errorf("%+v, later %+v", first, later)
+	}
+}
+
+func TestResourceMetrics(t *testing.T) {
+	s, f := newStats(t, true)
+	code, body := answer(t, New(Config{Stats: s}, f.pods, nil).mux, "GET", "/metrics/resource", "")
+	for _, want := range []string{
+		"# TYPE container_cpu_usage_seconds_total counter\ncontainer_cpu_usage_seconds_total{container=\"c\",namespace=\"ns\",pod=\"p\"} 2 ",
+		"container_memory_working_set_bytes{container=\"c\",namespace=\"ns\",pod=\"p\"} 1000 ", "container_start_time_seconds{container=\"c\"",
+		"container_swap_usage_bytes{container=\"c\",namespace=\"ns\",pod=\"p\"} 100 ", "container_swap_limit_bytes{container=\"c\",namespace=\"ns\",pod=\"p\"} 1000 ",
+		"pod_swap_usage_bytes{namespace=\"ns\",pod=\"p\"} 100 ", "node_swap_usage_bytes ", "pod_cpu_usage_seconds_total{namespace=\"ns\",pod=\"p\"} 2 ",
+		"pod_memory_working_set_bytes{namespace=\"ns\",pod=\"p\"} 1000 ", "node_memory_working_set_bytes ", "resource_scrape_error 0\n",
+	} {
+		if code != 200 || !strings.Contains(body, want) {
+			t.Errorf("no %q: %d %s", want, code, body)
+		}
+	}
+}
+
+func TestCadvisorMetrics(t *testing.T) {
+	for name, tc := range map[string]struct {
+		describes bool
+		want      []string
+	}{
+		"described by the runtime": {true, []string{
+			"# HELP container_oom_events_total Count of out of memory events\n# TYPE container_oom_events_total counter\ncontainer_oom_events_total{container=\"c\",pod=\"p\",namespace=\"ns\"} 4\n",
+		}},
+		"derived from statistics": {false, []string{
+			"container_cpu_usage_seconds_total{container=\"c\",id=\"c1\",image=\"busybox:latest\",name=\"c1\",namespace=\"ns\",pod=\"p\"} 2\n",
+			"container_memory_working_set_bytes{container=\"c\",id=\"c1\"", "container_memory_rss{container=\"c\"", "container_fs_usage_bytes{container=\"c\"",
+			"container_network_receive_bytes_total{container=\"\",id=\"\",image=\"\",name=\"\",namespace=\"ns\",pod=\"p\",interface=\"eth0\"} 10\n",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, f := newStats(t, tc.describes)
+			code, body := answer(t, New(Config{Stats: s}, f.pods, nil).mux, "GET", "/metrics/cadvisor", "")
+			for _, want := range append(tc.want, "machine_cpu_cores{boot_id=\"b\",machine_id=\"m\",system_uuid=\"s\"} ", "machine_memory_bytes{", "cadvisor_version_info{") {
+				if code != 200 || !strings.Contains(body, want) {
+					t.Errorf("no %q: %d %s", want, code, body)
+				}
+			}
+			if strings.Contains(body, "container_unused") {
+				t.Error("a family without a value")
+			}
+		})
+	}
+}
