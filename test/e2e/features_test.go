@@ -125,3 +125,39 @@ func TestResizeInPlaceAndByRestart(t *testing.T) {
 	})
 	c.delete("r")
 }
+
+// TestExitRestartsAllContainers: by a rule of the worker, whose pod restarts nothing
+// otherwise, and in the same sandbox.
+func TestExitRestartsAllContainers(t *testing.T) {
+	c := startCluster(t)
+	never := v1.ContainerRestartPolicyNever
+	data := []v1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	c.create(busybox("train", policy(v1.RestartPolicyNever), func(p *v1.Pod) {
+		p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+		init, worker, other := p.Spec.Containers[0], p.Spec.Containers[0], p.Spec.Containers[0]
+		init.Name, worker.Name, other.Name = "init", "worker", "other"
+		init.VolumeMounts, worker.VolumeMounts = data, data
+		init.Command = []string{"sh", "-c", "echo x >> /data/inits"}
+		worker.Command = []string{"sh", "-c", "test -e /data/again || { touch /data/again; exit 42; }; " + loop}
+		worker.RestartPolicy = &never
+		worker.RestartPolicyRules = []v1.ContainerRestartRule{{
+			Action:    v1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+		}}
+		p.Spec.InitContainers, p.Spec.Containers = []v1.Container{init}, []v1.Container{worker, other}
+	}))
+	var ip string
+	p := c.await("train", "restarted as a whole", func(p *v1.Pod) bool {
+		if p != nil && ip == "" {
+			ip = p.Status.PodIP
+		}
+		return ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1 && p.Status.ContainerStatuses[1].RestartCount == 1 && p.Status.InitContainerStatuses[0].RestartCount == 1
+	})
+	if last := p.Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || last.ExitCode != 42 || p.Status.PodIP != ip {
+		t.Errorf("address %s, before %s\n%s", p.Status.PodIP, ip, describe(p))
+	}
+	if got := c.kubectl("exec", "train", "-c", "worker", "--", "cat", "/data/inits"); got != "x\nx\n" {
+		t.Errorf("the init container ran %q", got)
+	}
+	c.delete("train")
+}

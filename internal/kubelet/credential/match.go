@@ -12,7 +12,7 @@ func parseURL(s string) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, part := range strings.Split(u.Hostname(), ".") {
+	for part := range strings.SplitSeq(u.Hostname(), ".") {
 		if _, err := path.Match(part, ""); err != nil {
 			return nil, err
 		}

@@ -82,3 +82,19 @@ func TestPodLevelResources(t *testing.T) {
 		t.Errorf("OOM score %d", got)
 	}
 }
+
+// TestOverhead of a RuntimeClass is the pod's, not its containers'.
+func TestOverhead(t *testing.T) {
+	pod := sized(limits("100m", "100Mi"), limits("100m", "100Mi"))
+	pod.Spec.Overhead = v1.ResourceList{v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("20Mi")}
+	if r := PodCgroupResources(pod, 0); *r.CPU.Quota != 25000 || *r.CPU.Shares != 256 || *r.Memory.Limit != 220<<20 {
+		t.Errorf("cgroup: quota %d, shares %d, memory %d", *r.CPU.Quota, *r.CPU.Shares, *r.Memory.Limit)
+	}
+	overhead, rest := SandboxResources(pod)
+	if overhead.MemoryLimitInBytes != 20<<20 || rest.MemoryLimitInBytes != 200<<20 {
+		t.Errorf("the runtime is told %v and %v", overhead, rest)
+	}
+	if r := ContainerResources(pod, &pod.Spec.Containers[0]); r.MemoryLimitInBytes != 100<<20 {
+		t.Errorf("container: %v", r)
+	}
+}

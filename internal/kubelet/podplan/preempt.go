@@ -13,9 +13,10 @@ import (
 const (
 	// ReasonPreempting is why a pod ends that makes room for a critical one.
 	ReasonPreempting = "Preempting"
-	// MessagePreempting says so in its status, MessagePreempted in its condition.
+	// MessagePreempting says so in its status.
 	MessagePreempting = "Preempted in order to admit critical pod"
-	MessagePreempted  = "Pod was preempted by Kubelet to accommodate a critical pod."
+	// MessagePreempted says so in its condition DisruptionTarget.
+	MessagePreempted = "Pod was preempted by Kubelet to accommodate a critical pod."
 
 	reasonUnexpected = "UnexpectedAdmissionError"
 	systemCritical   = 2000000000

@@ -79,20 +79,22 @@ func TakeResize(in *Input, d ResizeDecision) {
 	v := newView(in)
 	rec := in.Record.clone()
 	old, now := in.Record.Verdict, allocated(in.Pod)
+	whole := !equality.Semantic.DeepEqual(old.Pod, in.Pod.Spec.Resources)
 	for name, was := range old.Allocated {
 		h := rec.history(name)
 		if h.Applied == nil {
 			h.Applied = &was
 		}
 		_, making := in.InFlight[ContainerKey(name)]
-		if want := now[name]; len(v.live(name)) == 0 && !making || equalCompute(h.Applied, &want) {
+		want := now[name]
+		if len(v.live(name)) == 0 && !making || equalCompute(h.Applied, &want) && !(whole && inherits(&want)) {
 			h.Applied = nil
 		}
 		if !equality.Semantic.DeepEqual(h, rec.history(name)) {
 			rec.setHistory(name, h)
 		}
 	}
-	if next.PodApplied == nil && !equality.Semantic.DeepEqual(old.Pod, in.Pod.Spec.Resources) {
+	if next.PodApplied == nil && whole {
 		next.PodApplied = orNothing(old.Pod)
 	}
 	generation := in.Pod.Generation
@@ -100,6 +102,11 @@ func TakeResize(in *Input, d ResizeDecision) {
 	rec.Verdict = &Verdict{Admitted: true, Allocated: now, Pod: in.Pod.Spec.Resources.DeepCopy()}
 	rec.Resize = &next
 	in.Record = rec
+}
+
+// inherits tells whether a container is held by limits of the pod as a whole.
+func inherits(r *v1.ResourceRequirements) bool {
+	return r.Limits.Cpu().IsZero() || r.Limits.Memory().IsZero()
 }
 
 func orNothing(r *v1.ResourceRequirements) *v1.ResourceRequirements {

@@ -197,3 +197,48 @@ func TestDecideResize(t *testing.T) {
 		}
 	}
 }
+
+// TestPodLevelResize reaches the containers that only the pod's limits hold.
+func TestPodLevelResize(t *testing.T) {
+	in, now := resizing(), time.Unix(1000, 0)
+	own := v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), v1.ResourceMemory: resource.MustParse("1Gi")}}
+	in.Pod.Spec.Containers = append(in.Pod.Spec.Containers, v1.Container{Name: "own", Resources: own})
+	in.Containers = append(in.Containers, Container{ID: "2", Name: "own", SandboxID: "s", State: Running, Started: time.Unix(900, 0)})
+	in.Pod.Spec.Resources = new(cpu("1"))
+	in.Record.Verdict = new(Verdict{Admitted: true, Allocated: allocated(in.Pod), Pod: in.Pod.Spec.Resources.DeepCopy()})
+	in.Pod = in.Pod.DeepCopy()
+	in.Pod.Generation++
+	in.Pod.Spec.Resources = new(cpu("2"))
+	TakeResize(&in, ResizeDecision{Allocate: true})
+	p, events := in.step(now)
+	if !wants(p, ResizePod, "") || reasons(events) != "ResizeStarted" {
+		t.Errorf("ops %+v, events %v", p.Ops, events)
+	}
+	if !Applying(&in.Record, &in.Containers[0]) || Applying(&in.Record, &in.Containers[1]) {
+		t.Errorf("record %+v", in.Record.Containers)
+	}
+	if a, b := in.Reported.AllocatedResources.Cpu().String(), in.Reported.Resources.Requests.Cpu().String(); a != "2" || b != "1" {
+		t.Errorf("allocated %s, actual %s", a, b)
+	}
+	in.Resized = 1
+	if _, events = in.step(now); reasons(events) != "ResizeCompleted" || in.Reported.Resources.Requests.Cpu().String() != "2" {
+		t.Errorf("events %v, resources %v", events, in.Reported.Resources)
+	}
+}
+
+func TestCrashBackoffHasACap(t *testing.T) {
+	h := History{}
+	dead := &Container{Started: time.Unix(0, 0), Finished: time.Unix(1, 0)}
+	for i, want := range []time.Duration{10, 20, 40, 45, 45} {
+		if h.Wait = nextWait(h, dead, 45*time.Second); h.Wait != want*time.Second {
+			t.Errorf("wait %d: %v", i, h.Wait)
+		}
+	}
+	if w := nextWait(History{}, dead, time.Second); w != time.Second {
+		t.Errorf("a cap below the first wait: %v", w)
+	}
+	dead.Finished = dead.Started.Add(10 * time.Minute)
+	if w := nextWait(h, dead, 45*time.Second); w != 10*time.Second || crashWait(h, dead, 45*time.Second) != 0 {
+		t.Errorf("after ten good minutes: %v", w)
+	}
+}

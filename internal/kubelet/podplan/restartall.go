@@ -153,8 +153,7 @@ func (p *planner) beginRestartAll(source string) *RestartAll {
 // remembered.
 func (p *planner) removeDead(name string) {
 	list := p.byName[name]
-	for i := len(list) - 1; i >= 0; i-- {
-		o := list[i]
+	for i, o := range slices.Backward(list) {
 		if o.Live() || i == 0 && len(list) > 1 {
 			continue
 		}

@@ -25,21 +25,21 @@ func account(uid string) Access {
 	return Access{Account: &kubeletconfig.ImagePullServiceAccount{UID: uid, Namespace: "ns", Name: "a"}}
 }
 
-func (r *Records) must(t *testing.T, image, id string, shown ...Access) bool {
+func (r *Records) must(t *testing.T, image string, shown ...Access) bool {
 	t.Helper()
-	pull, err := r.MustPull(image, id, func() ([]Access, error) { return shown, nil })
+	pull, err := r.MustPull(image, "id", func() ([]Access, error) { return shown, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	return pull
 }
 
-func pull(t *testing.T, r *Records, image, id string, with Access) {
+func pull(t *testing.T, r *Records, with Access) {
 	t.Helper()
 	if err := r.Begin(image); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Pulled(image, id, with); err != nil {
+	if err := r.Pulled(image, "id", with); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -48,10 +48,10 @@ const image = "registry.io/team/app:1"
 
 func TestOnlyWhoCouldPullMayUse(t *testing.T) {
 	r := open(t, t.TempDir(), kubeletconfig.NeverVerifyPreloadedImages)
-	if r.must(t, image, "id") {
+	if r.must(t, image) {
 		t.Error("a preloaded image is to be pulled")
 	}
-	pull(t, r, image, "id", secret("1", "h1"))
+	pull(t, r, secret("1", "h1"))
 	for name, tc := range map[string]struct {
 		image string
 		shown []Access
@@ -69,18 +69,18 @@ func TestOnlyWhoCouldPullMayUse(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		first := open(t, dir, kubeletconfig.NeverVerifyPreloadedImages)
-		pull(t, first, image, "id", secret("1", "h1"))
-		pull(t, first, image, "id", account("a1"))
+		pull(t, first, secret("1", "h1"))
+		pull(t, first, account("a1"))
 		r := open(t, dir, kubeletconfig.NeverVerifyPreloadedImages) // as after a restart
-		if got := r.must(t, tc.image, "id", tc.shown...); got != tc.want {
+		if got := r.must(t, tc.image, tc.shown...); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	pull(t, r, image, "id", Access{})
-	if r.must(t, image, "id") {
+	pull(t, r, Access{})
+	if r.must(t, image) {
 		t.Error("what anybody can pull is to be pulled")
 	}
-	if err := r.Forget("id"); err != nil || r.must(t, image, "id") {
+	if err := r.Forget("id"); err != nil || r.must(t, image) {
 		t.Errorf("a removed image is remembered: %v", err)
 	}
 }
@@ -96,17 +96,17 @@ func TestWhatWasCutOffIsNobodys(t *testing.T) {
 	if err := r.Failed(image); err != nil {
 		t.Fatal(err)
 	}
-	if !open(t, dir, kubeletconfig.NeverVerifyPreloadedImages).must(t, image, "id", secret("1", "h")) {
+	if !open(t, dir, kubeletconfig.NeverVerifyPreloadedImages).must(t, image, secret("1", "h")) {
 		t.Error("an image whose pull was cut off counts as preloaded")
 	}
-	if err := r.Failed(image); err != nil || r.must(t, image, "id") {
+	if err := r.Failed(image); err != nil || r.must(t, image) {
 		t.Errorf("a pull that failed left its intent: %v", err)
 	}
-	pull(t, r, image, "id", secret("1", "h"))
+	pull(t, r, secret("1", "h"))
 	if err := os.WriteFile(fileOf(filepath.Join(dir, "pulled"), "id"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if !r.must(t, image, "id", secret("1", "h")) {
+	if !r.must(t, image, secret("1", "h")) {
 		t.Error("a damaged record lets anybody in")
 	}
 }
@@ -117,17 +117,17 @@ func TestPolicies(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		r := open(t, dir, policy)
-		if got := r.must(t, image, "id"); got != (policy == kubeletconfig.AlwaysVerify) {
+		if got := r.must(t, image); got != (policy == kubeletconfig.AlwaysVerify) {
 			t.Errorf("%s: preloaded: %v", policy, got)
 		}
-		pull(t, r, image, "id", secret("1", "h"))
-		if got := r.must(t, image, "id"); got != want {
+		pull(t, r, secret("1", "h"))
+		if got := r.must(t, image); got != want {
 			t.Errorf("%s: pulled: %v", policy, got)
 		}
 	}
 	r := open(t, t.TempDir(), kubeletconfig.NeverVerifyAllowlistedImages, "registry.io/team/*", "busybox")
 	for name, want := range map[string]bool{image: false, "busybox:1": false, "registry.io/other/app": true, "registry.io/teams/app": true} {
-		if got := r.must(t, name, "id"); got != want {
+		if got := r.must(t, name); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

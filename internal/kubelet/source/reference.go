@@ -1,6 +1,8 @@
 package source
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/kubelet/objects"
@@ -20,13 +22,15 @@ func apiReference(pod *v1.Pod) string {
 			return what
 		}
 	}
-	for _, ref := range objects.Refs(pod) {
-		if ref.Kind == objects.Secret {
-			return "secrets"
-		}
+	refs := objects.Refs(pod)
+	switch {
+	case len(refs) == 0:
+		return ""
+	case slices.ContainsFunc(refs, func(r objects.Ref) bool { return r.Kind == objects.Secret }):
+		return "secrets"
+	default:
 		return "configmaps"
 	}
-	return ""
 }
 
 func volumeReference(v *v1.Volume) string {
