@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/mount"
+	"wherry.dev/internal/pki"
+)
+
+// TestKubeletJoinsByBootstrap lets a second kubelet join with nothing but a token: it
+// gets its client certificate at once, and its serving certificate once an
+// administrator has approved it.
+func TestKubeletJoinsByBootstrap(t *testing.T) {
+	needsOwnRuntime(t)
+	c := startCluster(t)
+	ca, err := pki.LoadOrCreateCA(filepath.Join(c.data, "pki"), "ca", "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &parts{cluster: c, dir: filepath.Dir(c.data), apiPort: c.flags[3], ca: ca}
+	p.runtime()
+	c.kubectl("create", "serviceaccount", "joiner")
+	for _, role := range []string{"system:node-bootstrapper", "system:certificates.k8s.io:certificatesigningrequests:nodeclient"} {
+		c.kubectl("create", "clusterrolebinding", "join-"+strconv.Itoa(len(role)), "--clusterrole="+role, "--serviceaccount=default:joiner")
+	}
+	dir := filepath.Join(p.dir, "joined")
+	p.joining(dir, strings.TrimSpace(c.kubectl("create", "token", "joiner")))
+	p.until("node joined is not Ready", func() bool {
+		n, err := c.client.CoreV1().Nodes().Get(t.Context(), "joined", metav1.GetOptions{})
+		return err == nil && nodeReady(n)
+	})
+	if _, err := os.Stat(filepath.Join(dir, "pki", "kubelet-client-current.pem")); err != nil {
+		t.Error(err)
+	}
+	c.create(busybox("there", func(pod *v1.Pod) { pod.Spec.NodeName = "joined" }))
+	c.await("there", "ready", ready)
+	if out, err := c.try("kubectl", "logs", "there"); err == nil {
+		t.Errorf("a serving certificate that nobody approved is trusted: %s", out)
+	}
+	serving := ""
+	p.until("the kubelet asks for no serving certificate", func() bool {
+		list, err := c.client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=kubernetes.io/kubelet-serving"})
+		if err != nil || len(list.Items) == 0 {
+			return false
+		}
+		serving = list.Items[0].Name
+		return true
+	})
+	c.kubectl("certificate", "approve", serving)
+	p.until("kubectl exec does not work", func() bool {
+		out, err := c.try("kubectl", "exec", "there", "--", "echo", "hello")
+		return err == nil && strings.TrimSpace(out) == "hello"
+	})
+	if out := c.kubectl("get", "--raw", "/api/v1/nodes/joined/proxy/stats/summary"); !strings.Contains(out, `"name":"there"`) || !strings.Contains(out, "ephemeral-storage") {
+		t.Errorf("summary: %s", out)
+	}
+	if out := c.kubectl("get", "--raw", "/api/v1/nodes/joined/proxy/metrics/cadvisor"); !strings.Contains(out, `container_memory_working_set_bytes{`) || !strings.Contains(out, "machine_cpu_cores{") {
+		t.Errorf("cadvisor: %s", out)
+	}
+	if out := c.kubectl("get", "--raw", "/api/v1/nodes/joined/proxy/configz"); !strings.Contains(out, `"serverTLSBootstrap":true`) {
+		t.Errorf("configz: %s", out)
+	}
+	c.delete("there")
+}
+
+func nodeReady(n *v1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// joining starts a kubelet that has only a token.
+func (p *parts) joining(dir, token string) {
+	p.t.Helper()
+	group := fmt.Sprintf("wherry-kj%x", os.Getpid()%0xfffff)
+	if err := os.MkdirAll(filepath.Join(dir, "conf.d"), 0o700); err != nil {
+		p.t.Fatal(err)
+	}
+	bootstrap := filepath.Join(dir, "bootstrap.conf")
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:" + p.apiPort, CertificateAuthority: p.ca.CertFile}
+	cfg.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token}
+	cfg.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	cfg.CurrentContext = "x"
+	if err := clientcmd.WriteToFile(*cfg, bootstrap); err != nil {
+		p.t.Fatal(err)
+	}
+	const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+	for name, text := range map[string]string{
+		"kubelet.yaml": head + fmt.Sprintf("port: %d\nhealthzPort: 0\ncgroupRoot: /%s\npodLogsDir: %s\nauthentication:\n  x509: {clientCAFile: %s}\n",
+			freePort(p.t), group, filepath.Join(dir, "logs"), p.ca.CertFile),
+		"conf.d/10-certificates.conf": head + "rotateCertificates: true\nserverTLSBootstrap: true\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	p.t.Cleanup(func() {
+		if err := errors.Join(cgroup.Kill("/"+group), cgroup.Remove("/"+group), mount.UnmountUnder(dir)); err != nil {
+			p.t.Errorf("what the kubelet left: %v", err)
+		}
+	})
+	p.start("kubelet", "--bootstrap-kubeconfig", bootstrap, "--kubeconfig", filepath.Join(dir, "kubelet.conf"),
+		"--config", filepath.Join(dir, "kubelet.yaml"), "--config-dir", filepath.Join(dir, "conf.d"),
+		"--hostname-override", "joined", "--node-ip", "127.0.0.1", "--root-dir", dir, "--container-logs-dir", "",
+		"--container-runtime-endpoint", p.endpoint, "--fail-swap-on=false")
+}
