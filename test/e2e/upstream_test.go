@@ -71,9 +71,10 @@ func (p *parts) upstreamAPIServer(path, pool string) {
 	toKubelets, toKubeletsKey, err2 := ca.Issue(pool, "apiserver-kubelet-client", pki.Leaf{
 		CommonName: "kube-apiserver-kubelet-client", Organizations: []string{"system:masters"}, Client: true,
 	}, time.Now())
+	proxies, err4 := pki.LoadOrCreateCA(pool, "front-proxy-ca", "front-proxy-ca", time.Now())
 	signer := filepath.Join(pool, "sa.key")
 	key, err3 := pki.LoadOrCreateKey(signer)
-	if err := errors.Join(err, err2, err3); err != nil {
+	if err := errors.Join(err, err2, err3, err4); err != nil {
 		p.t.Fatal(err)
 	}
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
@@ -89,5 +90,8 @@ func (p *parts) upstreamAPIServer(path, pool string) {
 		"--kubelet-certificate-authority", ca.CertFile, "--kubelet-client-certificate", toKubelets, "--kubelet-client-key", toKubeletsKey,
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", verifier, "--service-account-signing-key-file", signer,
 		"--service-cluster-ip-range", p.flags[9], "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction",
+		"--disable-admission-plugins", "TaintNodesByCondition", // the controller manager, which is not here, takes that taint off
+		"--requestheader-client-ca-file", proxies.CertFile, "--requestheader-allowed-names", "front-proxy-client",
+		"--requestheader-username-headers", "X-Remote-User", "--requestheader-group-headers", "X-Remote-Group", "--requestheader-extra-headers-prefix", "X-Remote-Extra-",
 		"--allow-privileged", "--endpoint-reconciler-type", "none")
 }
