@@ -95,8 +95,8 @@ func (e *explainer) teardown() {
 
 // ops returns what the kubelet last did or wants under a key, of those that take away.
 func (e *explainer) ops(key podplan.Key) []podplan.Op {
-	for i := len(e.Worker.Transitions) - 1; i >= 0; i-- {
-		if op := e.Worker.Transitions[i].Op; op != nil && op.Key() == key {
+	for _, t := range slices.Backward(e.Worker.Transitions) {
+		if op := t.Op; op != nil && op.Key() == key {
 			switch op.Kind {
 			case podplan.ClearVolumes, podplan.StopSandbox, podplan.RemoveSandbox, podplan.RemoveCgroup, podplan.RemoveContainer, podplan.Forget:
 				return []podplan.Op{*op}

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,8 +86,7 @@ func said(reason, message string) string {
 // failingSince is when the op first failed in this row, as far as it is remembered.
 func (e *explainer) failingSince(key podplan.Key, f podplan.Failure) *time.Time {
 	since := f.At
-	for i := len(e.Worker.Transitions) - 1; i >= 0; i-- {
-		t := &e.Worker.Transitions[i]
+	for _, t := range slices.Backward(e.Worker.Transitions) {
 		if t.Op == nil || t.Op.Key() != key || t.What != "done" {
 			continue
 		}

@@ -368,7 +368,7 @@ func shape(st *v1.PodStatus, counts map[string]int32) error {
 		ready[cond.Type] = cond.Status
 	}
 	if ready[v1.PodReady] == v1.ConditionTrue && (st.Phase != v1.PodRunning || ready[v1.ContainersReady] != v1.ConditionTrue) {
-		return fmt.Errorf("Ready in phase %s with ContainersReady %s", st.Phase, ready[v1.ContainersReady])
+		return fmt.Errorf("the pod is Ready in phase %s with ContainersReady %s", st.Phase, ready[v1.ContainersReady])
 	}
 	return nil
 }

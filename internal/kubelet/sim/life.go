@@ -133,11 +133,12 @@ func (l *life) resizing() podplan.ResizeDecision {
 }
 
 // want returns the pod as its source has it; nil when it has none.
-func (l *life) want() (pod, last *v1.Pod) {
+func (l *life) want() *v1.Pod {
 	if l.static {
-		return l.manifest.Load(), nil
+		return l.manifest.Load()
 	}
-	return l.api.get()
+	pod, _ := l.api.get()
+	return pod
 }
 
 // ConfigMap is what the pod's volume shows. It is not there at first.
@@ -295,13 +296,13 @@ func (l *life) calm() {
 }
 
 func (l *life) asked() bool {
-	pod, _ := l.want()
+	pod := l.want()
 	return pod == nil || pod.DeletionTimestamp != nil
 }
 
 // gone tells whether the sources and the kubelet know nothing of the pod any more.
 func (l *life) gone() bool {
-	if pod, _ := l.want(); pod != nil {
+	if l.want() != nil {
 		return false
 	}
 	n := l.current.Load()

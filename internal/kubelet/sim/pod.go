@@ -45,15 +45,15 @@ func RandomPod(r *rand.Rand, name string) *v1.Pod {
 		Spec: v1.PodSpec{
 			NodeName: "n1", DNSPolicy: v1.DNSDefault, HostNetwork: g.chance(0.1),
 			RestartPolicy:                 pick(r, v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever),
-			TerminationGracePeriodSeconds: ptr.To(g.r.Int64N(60)),
-			EnableServiceLinks:            ptr.To(false),
+			TerminationGracePeriodSeconds: new(g.r.Int64N(60)),
+			EnableServiceLinks:            new(false),
 		},
 	}
 	if !pod.Spec.HostNetwork && g.chance(0.1) {
-		pod.Spec.HostUsers = ptr.To(false)
+		pod.Spec.HostUsers = new(false)
 	}
 	if g.chance(0.15) {
-		pod.Spec.ActiveDeadlineSeconds = ptr.To(g.r.Int64N(1200) + 1)
+		pod.Spec.ActiveDeadlineSeconds = new(g.r.Int64N(1200) + 1)
 	}
 	if g.chance(0.1) {
 		pod.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "example.com/gate"}}
@@ -193,7 +193,7 @@ func (g generator) probe(kind string) *v1.Probe {
 		p.Exec.Command[1] = sick
 	}
 	if kind != "readiness" && g.chance(0.3) {
-		p.TerminationGracePeriodSeconds = ptr.To(g.r.Int64N(20) + 1)
+		p.TerminationGracePeriodSeconds = new(g.r.Int64N(20) + 1)
 	}
 	return p
 }

@@ -26,7 +26,7 @@ func (l *life) atRest() {
 		l.hist.fail(fmt.Errorf("the pod did not come to rest: %w; it waits for %q", err, snap.Plan.Waiting))
 		return
 	}
-	pod, _ := l.want()
+	pod := l.want()
 	if !l.static && pod.Status.Phase != snap.Status.Phase {
 		l.hist.fail(fmt.Errorf("the API server has phase %q, the kubelet %q", pod.Status.Phase, snap.Status.Phase))
 	}
@@ -35,7 +35,7 @@ func (l *life) atRest() {
 	if !l.pass(3*time.Minute) || l.restless(pod) {
 		return
 	}
-	if after, _ := l.want(); !l.static && restText(after) != restText(pod) {
+	if after := l.want(); !l.static && restText(after) != restText(pod) {
 		l.hist.fail(fmt.Errorf("a restart of the kubelet changed the status from %s to %s", statusText(&pod.Status), statusText(&after.Status)))
 	}
 }
@@ -210,8 +210,8 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 	case newest == nil:
 		return false, fmt.Errorf("it is the turn of %s, and it was not created", c.Name)
 	case newest.State == podplan.Running:
-		return !once && !(init && ill(c)) || appThere(s), nil
-	case stuck && !(once && newest.ExitCode == 0):
+		return !once && (!init || !ill(c)) || appThere(s), nil
+	case stuck && (!once || newest.ExitCode != 0):
 		return false, nil
 	case newest.Live():
 		return false, fmt.Errorf("%s is %s", c.Name, newest.State)
