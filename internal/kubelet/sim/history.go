@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -55,6 +56,15 @@ type Event struct {
 	Status *v1.PodStatus
 	Pod    *v1.Pod
 	Text   string
+}
+
+// FromRuntime is the event of a change in the fake runtime.
+func FromRuntime(c fakecri.Change) Event {
+	e := Event{What: What(c.What), ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
+	if c.ID == "" {
+		e.What = What("sandbox " + c.What)
+	}
+	return e
 }
 
 func (e Event) String() string {

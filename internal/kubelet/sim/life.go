@@ -157,14 +157,7 @@ func (l *life) Secret(_, name string) (*v1.Secret, error) {
 // changed is told what happens in the runtime. The kubelet gets an event: later,
 // twice, or not at all.
 func (l *life) changed(c fakecri.Change) {
-	e := Event{ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
-	switch {
-	case c.ID != "":
-		e.What = What(c.What)
-	default:
-		e.What = What("sandbox " + c.What)
-	}
-	l.hist.add(e)
+	l.hist.add(FromRuntime(c))
 	if l.faulty() && l.dice.chance(0.1, "event lost") {
 		return
 	}

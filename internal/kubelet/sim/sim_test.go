@@ -54,7 +54,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestLives plays lives until one goes wrong. A single life is printed.
+// TestLives plays lives until one goes wrong. A single life is printed. After a panic
+// the folders that are left in /dev/shm/wherry-sim-* have the seeds that were played.
 func TestLives(t *testing.T) {
 	root := workspace(t)
 	began := time.Now()
