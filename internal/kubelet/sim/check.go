@@ -258,7 +258,7 @@ func (c *Checker) teardown(e Event) error {
 		return fmt.Errorf("%s begins while %s lives", opText(e.Op), id)
 	}
 	for _, op := range c.flying {
-		if makes(op.Kind) {
+		if makes(op.Kind) || e.Op.Kind == podplan.Forget && op.Kind != podplan.Forget {
 			return fmt.Errorf("%s begins while %s has not ended", opText(e.Op), opText(op))
 		}
 	}

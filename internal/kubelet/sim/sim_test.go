@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	lives = flag.Uint64("lives", fromEnv("LIVES", 1500), "how many lives to play")
+	lives = flag.Uint64("lives", fromEnv("LIVES", 1000), "how many lives to play")
 	most  = flag.Uint64("most", 1, "after how many failures to stop")
 	seed  = flag.Uint64("seed", fromEnv("SEED", 1), "seed of the first life; the next have the next numbers")
 )
