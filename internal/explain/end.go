@@ -133,7 +133,7 @@ func (e *explainer) stopping(c *podplan.Container) {
 	switch {
 	case f != nil:
 		w.Since = when(f.Since)
-		w.Next = fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format(time.TimeOnly))
+		w.Next = fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format("15:04:05 UTC"))
 		if spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil {
 			w.Said = "its preStop hook runs, or it was asked to stop and has not ended"
 		}
@@ -185,7 +185,7 @@ func ago(since *time.Time, now time.Time) string {
 
 func in(t, now time.Time) string {
 	if d := t.Sub(now).Round(time.Second); d > 0 {
-		return fmt.Sprintf("in %v, at %s", d, t.UTC().Format(time.TimeOnly))
+		return fmt.Sprintf("in %v, at %s", d, t.UTC().Format("15:04:05 UTC"))
 	}
 	return "now"
 }
