@@ -141,10 +141,10 @@ func (l *life) want() *v1.Pod {
 	return pod
 }
 
-// ConfigMap is what the pod's volume shows. It is not there at first.
-func (l *life) ConfigMap(string, string) (*v1.ConfigMap, error) {
-	if l.faulty() && l.dice.chance(0.2, "configmap") {
-		return nil, errors.New(`configmap "cm" not found`)
+// ConfigMap is what the pod's volume shows. Now and then it cannot be had.
+func (l *life) ConfigMap(_, name string) (*v1.ConfigMap, error) {
+	if name == configMissing || l.faulty() && l.dice.chance(0.2, "configmap") {
+		return nil, fmt.Errorf("configmap %q not found", name)
 	}
 	return &v1.ConfigMap{Data: map[string]string{"key": "value"}}, nil
 }

@@ -30,6 +30,9 @@ const (
 	sick = "sick" // never passes
 )
 
+// configMissing is a config map that is never made.
+const configMissing = "missing"
+
 // Images of the simulated registry.
 const (
 	imagePresent = "img:1"
@@ -92,8 +95,12 @@ func (g generator) volumes() []v1.Volume {
 		out = append(out, v1.Volume{Name: "empty", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
 	}
 	if g.chance(0.2) {
+		name := "cm"
+		if g.chance(0.1) {
+			name = configMissing
+		}
 		out = append(out, v1.Volume{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
-			LocalObjectReference: v1.LocalObjectReference{Name: "cm"},
+			LocalObjectReference: v1.LocalObjectReference{Name: name},
 		}}})
 	}
 	if g.chance(0.1) {

@@ -27,6 +27,9 @@ func (l *life) atRest() {
 		return
 	}
 	pod := l.want()
+	if e := snap.Input.Record.Ending; e != nil && time.Since(e.Since) < 2*time.Minute {
+		return // its deadline came just now
+	}
 	if !l.static && pod.Status.Phase != snap.Status.Phase {
 		l.hist.fail(fmt.Errorf("the API server has phase %q, the kubelet %q", pod.Status.Phase, snap.Status.Phase))
 	}
@@ -126,6 +129,9 @@ func settled(s podworker.Snapshot, now time.Time) error {
 	}
 	if r := s.Input.Record.Resize; r != nil && r.Active != nil {
 		return fmt.Errorf("the resize of generation %d is not done", *r.Active)
+	}
+	if slices.ContainsFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == configMissing }) {
+		return explained(s)
 	}
 	if restartsAll(s.Pod) {
 		return nil // each exit sets it back to its beginning
