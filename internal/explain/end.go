@@ -95,8 +95,8 @@ func (e *explainer) teardown() {
 
 // ops returns what the kubelet last did or wants under a key, of those that take away.
 func (e *explainer) ops(key podplan.Key) []podplan.Op {
-	for i := len(e.Worker.Transitions) - 1; i >= 0; i-- {
-		if op := e.Worker.Transitions[i].Op; op != nil && op.Key() == key {
+	for _, t := range slices.Backward(e.Worker.Transitions) {
+		if op := t.Op; op != nil && op.Key() == key {
 			switch op.Kind {
 			case podplan.ClearVolumes, podplan.StopSandbox, podplan.RemoveSandbox, podplan.RemoveCgroup, podplan.RemoveContainer, podplan.Forget:
 				return []podplan.Op{*op}
@@ -133,7 +133,7 @@ func (e *explainer) stopping(c *podplan.Container) {
 	switch {
 	case f != nil:
 		w.Since = when(f.Since)
-		w.Next = fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format(time.TimeOnly))
+		w.Next = fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format("15:04:05 UTC"))
 		if spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil {
 			w.Said = "its preStop hook runs, or it was asked to stop and has not ended"
 		}
@@ -147,45 +147,4 @@ func (e *explainer) stopping(c *podplan.Container) {
 		w.Said, w.Next = "it is a sidecar: it is stopped after the others", "the other containers end"
 	}
 	e.wait(w)
-}
-
-// Text writes an explanation for people.
-func (x *Explanation) Text(now time.Time) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "pod %s/%s", x.Namespace, x.Name)
-	if x.Node != "" {
-		fmt.Fprintf(&b, " on node %s", x.Node)
-	}
-	fmt.Fprintf(&b, ": %s%s\n%s\n", x.State, ago(x.Since, now), x.Summary)
-	for _, w := range x.Waits {
-		fmt.Fprintf(&b, "\n  %s%s\n", w.Step, ago(w.Since, now))
-		if w.Said != "" {
-			fmt.Fprintf(&b, "    said: %s\n", strings.TrimSpace(w.Said))
-		}
-		if w.Retry != nil {
-			fmt.Fprintf(&b, "    again: %s\n", in(*w.Retry, now))
-		}
-		fmt.Fprintf(&b, "    goes on when: %s\n", w.Next)
-	}
-	for i, n := range x.Notes {
-		if i == 0 {
-			b.WriteString("\n")
-		}
-		fmt.Fprintf(&b, "  note: %s\n", n)
-	}
-	return b.String()
-}
-
-func ago(since *time.Time, now time.Time) string {
-	if since == nil {
-		return ""
-	}
-	return ", for " + max(now.Sub(*since), 0).Round(time.Second).String()
-}
-
-func in(t, now time.Time) string {
-	if d := t.Sub(now).Round(time.Second); d > 0 {
-		return fmt.Sprintf("in %v, at %s", d, t.UTC().Format(time.TimeOnly))
-	}
-	return "now"
 }

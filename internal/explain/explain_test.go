@@ -113,7 +113,7 @@ func TestExplain(t *testing.T) {
 			c.Attempt, c.ExitCode, c.Reason, c.Finished = 3, 1, "Error", now.Add(-10*time.Second)
 		}), func(f *Facts) {
 			f.Worker.Input.Record.Containers = map[string]podplan.History{"c": {Attempt: 3, Wait: 40 * time.Second}}
-		}), []string{": CrashLoopBackOff", "back-off of container c, for 10s", "said: it ended with exit code 1 (Error); restarted 3 times", "again: in 30s", "kubectl logs -n ns p -c c --previous"}},
+		}), []string{": CrashLoopBackOff", "back-off of container c, for 10s", "said: it ended with exit code 1 (Error); restarts: 3", "again: in 30s", "kubectl logs -n ns p -c c --previous"}},
 		"not ready": {facts(instance(podplan.Running), event("Unhealthy", "Readiness probe failed: no route")),
 			[]string{": Running, not ready", "readiness probe of container c, for 1m0s", "said: Readiness probe failed: no route", "exec true, every 5s"}},
 		"startup": {facts(instance(podplan.Running), func(f *Facts) {

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,8 +86,7 @@ func said(reason, message string) string {
 // failingSince is when the op first failed in this row, as far as it is remembered.
 func (e *explainer) failingSince(key podplan.Key, f podplan.Failure) *time.Time {
 	since := f.At
-	for i := len(e.Worker.Transitions) - 1; i >= 0; i-- {
-		t := &e.Worker.Transitions[i]
+	for _, t := range slices.Backward(e.Worker.Transitions) {
 		if t.Op == nil || t.Op.Key() != key || t.What != "done" {
 			continue
 		}
@@ -171,7 +171,7 @@ func (e *explainer) crashed(c *v1.Container, where podplan.Standing) {
 	last := where.Last
 	text := fmt.Sprintf("it ended with exit code %d%s", last.ExitCode, details(last.Reason, last.Message))
 	if last.Attempt > 0 {
-		text += fmt.Sprintf("; restarted %d times", last.Attempt)
+		text += fmt.Sprintf("; restarts: %d", last.Attempt)
 	}
 	e.wait(Wait{
 		Step: "back-off of container " + c.Name, Since: when(last.Finished), Said: text, Retry: when(where.Until),
@@ -185,7 +185,7 @@ func (e *explainer) live(c *v1.Container, init bool, where podplan.Standing) boo
 	if f := e.flight(podplan.StopKey(last.ID)); f != nil {
 		e.wait(Wait{
 			Step: "end of " + name, Since: when(f.Since), Said: f.Op.Message, Retry: nil,
-			Next: fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format(time.TimeOnly)),
+			Next: fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format("15:04:05 UTC")),
 		})
 		return init
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/internal/kubelet/sim"
 )
 
 var nodes = flag.Int("nodes", 6, "how many random nodes to play")
@@ -102,7 +103,9 @@ func playNode(t *testing.T, seed uint64) {
 			return false, nil, nil
 		})
 		w.start()
-		names := w.live(c)
+		checks := &checks{t: t, byUID: map[string]*sim.Checker{}}
+		w.rt.OnChange = checks.change
+		names := w.live(c, checks)
 		c.set(false)
 		w.settle(names)
 		for _, n := range names {
@@ -122,8 +125,34 @@ func playNode(t *testing.T, seed uint64) {
 	})
 }
 
+// checks has a checker of the simulator for each pod of the node, fed with what
+// happens in the runtime.
+type checks struct {
+	t     *testing.T
+	mu    sync.Mutex
+	byUID map[string]*sim.Checker
+}
+
+func (c *checks) expect(pod *v1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := sim.NewChecker()
+	if err := k.Check(sim.Event{What: sim.PodSet, Pod: pod}); err != nil {
+		c.t.Error(err)
+	}
+	c.byUID[string(pod.UID)] = k
+}
+
+func (c *checks) change(ch fakecri.Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.byUID[ch.UID].Check(sim.FromRuntime(ch)); err != nil {
+		c.t.Errorf("pod %s: %v", ch.UID, err)
+	}
+}
+
 // live lets ten pods and their node live for a while.
-func (w *world) live(c *chaos) []string {
+func (w *world) live(c *chaos, checks *checks) []string {
 	var names []string
 	for i := range 60 {
 		w.pass(c.upTo(5 * time.Second))
@@ -131,6 +160,7 @@ func (w *world) live(c *chaos) []string {
 		case i%6 == 0:
 			p := randomPod(c, fmt.Sprintf("p%d", i))
 			names = append(names, p.Name)
+			checks.expect(p)
 			w.create(p)
 		case c.chance(0.1):
 			w.stop()

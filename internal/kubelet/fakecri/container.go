@@ -73,7 +73,7 @@ func (r *Runtime) StartContainer(ctx context.Context, id string) error {
 		c.timer = time.AfterFunc(d, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.exitLocked(c, c.behaviour.ExitCode, "Error")
+			r.exitLocked(c, c.behaviour.ExitCode)
 		})
 	}
 	r.tellLocked(c.sandbox, id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
@@ -97,9 +97,9 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, timeout int64) e
 		r.mu.Unlock()
 		return r.end("StopContainer", id)
 	case c.state == runtimeapi.ContainerState_CONTAINER_CREATED:
-		r.exitLocked(c, 137, "Error")
+		r.exitLocked(c, 137)
 	case !c.behaviour.IgnoreTerm && timeout > 0:
-		r.exitLocked(c, c.behaviour.TermCode, "Error")
+		r.exitLocked(c, c.behaviour.TermCode)
 	}
 	r.mu.Unlock()
 	t := time.NewTimer(time.Duration(timeout) * time.Second)
@@ -122,7 +122,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.containers[id]; c != nil {
-		r.exitLocked(c, 137, "Error")
+		r.exitLocked(c, 137)
 		r.dropLocked(c)
 		r.tellLocked(c.sandbox, id, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	}

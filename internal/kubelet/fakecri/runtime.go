@@ -170,7 +170,7 @@ func (r *Runtime) Kill(id string, code int32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.containers[id]; c != nil {
-		r.exitLocked(c, code, "Error")
+		r.exitLocked(c, code)
 	}
 }
 
@@ -188,7 +188,7 @@ func (r *Runtime) Drop(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.containers[id]; c != nil {
-		r.exitLocked(c, 137, "Error")
+		r.exitLocked(c, 137)
 		r.dropLocked(c)
 	}
 }
@@ -255,13 +255,14 @@ func (r *Runtime) violateLocked(format string, args ...any) {
 }
 
 // exitLocked ends a container's process.
-func (r *Runtime) exitLocked(c *container, code int32, reason string) {
+func (r *Runtime) exitLocked(c *container, code int32) {
 	if c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
 		return
 	}
 	if c.timer != nil {
 		c.timer.Stop()
 	}
+	reason := "Error"
 	if code == 0 {
 		reason = "Completed"
 	}
@@ -273,7 +274,7 @@ func (r *Runtime) exitLocked(c *container, code int32, reason string) {
 
 func (r *Runtime) stopSandboxLocked(s *sandbox) {
 	for _, c := range r.inLocked(s) {
-		r.exitLocked(c, 137, "Error")
+		r.exitLocked(c, 137)
 	}
 	if s.ready {
 		s.ready = false

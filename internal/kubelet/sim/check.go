@@ -258,7 +258,7 @@ func (c *Checker) teardown(e Event) error {
 		return fmt.Errorf("%s begins while %s lives", opText(e.Op), id)
 	}
 	for _, op := range c.flying {
-		if makes(op.Kind) {
+		if makes(op.Kind) || e.Op.Kind == podplan.Forget && op.Kind != podplan.Forget {
 			return fmt.Errorf("%s begins while %s has not ended", opText(e.Op), opText(op))
 		}
 	}
@@ -368,7 +368,7 @@ func shape(st *v1.PodStatus, counts map[string]int32) error {
 		ready[cond.Type] = cond.Status
 	}
 	if ready[v1.PodReady] == v1.ConditionTrue && (st.Phase != v1.PodRunning || ready[v1.ContainersReady] != v1.ConditionTrue) {
-		return fmt.Errorf("Ready in phase %s with ContainersReady %s", st.Phase, ready[v1.ContainersReady])
+		return fmt.Errorf("the pod is Ready in phase %s with ContainersReady %s", st.Phase, ready[v1.ContainersReady])
 	}
 	return nil
 }

@@ -81,8 +81,8 @@ func (c *courier) Run(ctx context.Context) error {
 		case <-c.wake:
 		}
 		for c.send(ctx) {
-			if err := c.n.wait(ctx, 300*time.Millisecond, "courier"); err != nil {
-				return nil
+			if c.n.wait(ctx, 300*time.Millisecond, "courier") != nil {
+				return nil // it was killed or is stopped
 			}
 		}
 	}

@@ -2,12 +2,14 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -56,6 +58,15 @@ type Event struct {
 	Text   string
 }
 
+// FromRuntime is the event of a change in the fake runtime.
+func FromRuntime(c fakecri.Change) Event {
+	e := Event{What: What(c.What), ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
+	if c.ID == "" {
+		e.What = What("sandbox " + c.What)
+	}
+	return e
+}
+
 func (e Event) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%13s  %s", e.At, e.What)
@@ -87,12 +98,7 @@ func (e Event) String() string {
 }
 
 func opText(op podplan.Op) string {
-	out := string(op.Kind)
-	for _, s := range []string{op.Name, op.ID} {
-		if s != "" {
-			out += " " + s
-		}
-	}
+	out := strings.Join(slices.DeleteFunc([]string{string(op.Kind), op.Name, op.ID}, func(s string) bool { return s == "" }), " ")
 	if op.Attempt > 0 {
 		out += fmt.Sprintf(" attempt %d", op.Attempt)
 	}
@@ -113,15 +119,16 @@ func statusText(st *v1.PodStatus) string {
 	if st.Reason != "" {
 		out += "(" + st.Reason + ")"
 	}
+	words := []string{out}
 	for _, c := range st.Conditions {
 		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
-			out += " Ready"
+			words = append(words, "Ready")
 		}
 	}
 	for _, c := range statuses(st) {
-		out += fmt.Sprintf(" %s=%s", c.Name, stateText(&c))
+		words = append(words, c.Name+"="+stateText(&c))
 	}
-	return fmt.Sprintf("%s gen %d", out, st.ObservedGeneration)
+	return fmt.Sprintf("%s gen %d", strings.Join(words, " "), st.ObservedGeneration)
 }
 
 func stateText(c *v1.ContainerStatus) string {
@@ -141,50 +148,50 @@ func stateText(c *v1.ContainerStatus) string {
 }
 
 func podText(p *v1.Pod) string {
-	out := fmt.Sprintf("gen %d, restartPolicy %s, grace %d;", p.Generation, p.Spec.RestartPolicy, *p.Spec.TerminationGracePeriodSeconds)
+	var b strings.Builder
+	fmt.Fprintf(&b, "gen %d, restartPolicy %s, grace %d;", p.Generation, p.Spec.RestartPolicy, *p.Spec.TerminationGracePeriodSeconds)
 	list := func(kind string, cs []v1.Container) {
 		for i := range cs {
-			c := &cs[i]
-			out += fmt.Sprintf(" %s %s(%s", kind, c.Name, c.Image)
-			if c.RestartPolicy != nil {
-				out += " " + string(*c.RestartPolicy)
-			}
-			out += strings.Join(append([]string{""}, traits(c)...), " ") + ")"
+			fmt.Fprintf(&b, " %s %s(%s)", kind, cs[i].Name, strings.Join(traits(&cs[i]), " "))
 		}
 	}
 	list("init", p.Spec.InitContainers)
 	list("app", p.Spec.Containers)
 	for i := range p.Spec.EphemeralContainers {
-		out += " ephemeral " + p.Spec.EphemeralContainers[i].Name
+		b.WriteString(" ephemeral " + p.Spec.EphemeralContainers[i].Name)
 	}
 	if d := p.Spec.ActiveDeadlineSeconds; d != nil {
-		out += fmt.Sprintf(" deadline %ds", *d)
+		fmt.Fprintf(&b, " deadline %ds", *d)
 	}
 	if p.DeletionTimestamp != nil {
-		out += fmt.Sprintf(", deleted with grace %d", *p.DeletionGracePeriodSeconds)
+		fmt.Fprintf(&b, ", deleted with grace %d", *p.DeletionGracePeriodSeconds)
 	}
-	return out
+	return b.String()
 }
 
 // traits names what a container has.
 func traits(c *v1.Container) []string {
-	out := c.Command
+	out := []string{c.Image}
+	if c.RestartPolicy != nil {
+		out = append(out, string(*c.RestartPolicy))
+	}
+	out = append(out, c.Command...)
 	for _, p := range []struct {
 		name  string
 		probe *v1.Probe
 	}{{"startup", c.StartupProbe}, {"liveness", c.LivenessProbe}, {"readiness", c.ReadinessProbe}} {
 		if p.probe != nil {
-			out = append(out[:len(out):len(out)], p.name+"="+p.probe.Exec.Command[1])
+			out = append(out, p.name+"="+p.probe.Exec.Command[1])
 		}
 	}
 	for _, r := range c.RestartPolicyRules {
-		out = append(out[:len(out):len(out)], fmt.Sprintf("%s %s %v", r.Action, r.ExitCodes.Operator, r.ExitCodes.Values))
+		out = append(out, fmt.Sprintf("%s %s %v", r.Action, r.ExitCodes.Operator, r.ExitCodes.Values))
 	}
 	if l := c.Lifecycle; l != nil && l.PostStart != nil {
-		out = append(out[:len(out):len(out)], "postStart")
+		out = append(out, "postStart")
 	}
 	if l := c.Lifecycle; l != nil && l.PreStop != nil {
-		out = append(out[:len(out):len(out)], "preStop")
+		out = append(out, "preStop")
 	}
 	return out
 }

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -133,17 +131,18 @@ func (l *life) resizing() podplan.ResizeDecision {
 }
 
 // want returns the pod as its source has it; nil when it has none.
-func (l *life) want() (pod, last *v1.Pod) {
+func (l *life) want() *v1.Pod {
 	if l.static {
-		return l.manifest.Load(), nil
+		return l.manifest.Load()
 	}
-	return l.api.get()
+	pod, _ := l.api.get()
+	return pod
 }
 
-// ConfigMap is what the pod's volume shows. It is not there at first.
-func (l *life) ConfigMap(string, string) (*v1.ConfigMap, error) {
-	if l.faulty() && l.dice.chance(0.2, "configmap") {
-		return nil, errors.New(`configmap "cm" not found`)
+// ConfigMap is what the pod's volume shows. Now and then it cannot be had.
+func (l *life) ConfigMap(_, name string) (*v1.ConfigMap, error) {
+	if name == configMissing || l.faulty() && l.dice.chance(0.2, "configmap") {
+		return nil, fmt.Errorf("configmap %q not found", name)
 	}
 	return &v1.ConfigMap{Data: map[string]string{"key": "value"}}, nil
 }
@@ -156,14 +155,7 @@ func (l *life) Secret(_, name string) (*v1.Secret, error) {
 // changed is told what happens in the runtime. The kubelet gets an event: later,
 // twice, or not at all.
 func (l *life) changed(c fakecri.Change) {
-	e := Event{ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
-	switch {
-	case c.ID != "":
-		e.What = What(c.What)
-	default:
-		e.What = What("sandbox " + c.What)
-	}
-	l.hist.add(e)
+	l.hist.add(FromRuntime(c))
 	if l.faulty() && l.dice.chance(0.1, "event lost") {
 		return
 	}
@@ -295,13 +287,13 @@ func (l *life) calm() {
 }
 
 func (l *life) asked() bool {
-	pod, _ := l.want()
+	pod := l.want()
 	return pod == nil || pod.DeletionTimestamp != nil
 }
 
 // gone tells whether the sources and the kubelet know nothing of the pod any more.
 func (l *life) gone() bool {
-	if pod, _ := l.want(); pod != nil {
+	if l.want() != nil {
 		return false
 	}
 	n := l.current.Load()
@@ -330,173 +322,4 @@ func (l *life) empty() error {
 		}
 	}
 	return nil
-}
-
-// mishap is one thing that happens from outside.
-func (l *life) mishap() {
-	for range 1 + l.r.IntN(2) {
-		if !l.pass(l.upTo(10 * time.Millisecond)) {
-			return
-		}
-		deeds := []func(){l.killContainer, l.killSandbox, l.dropContainer, l.restartKubelet, l.objectChanges, l.evict}
-		if !l.static {
-			deeds = append(deeds, l.changeImage, l.changeLabels, l.addEphemeral, l.remove, l.gate, l.resize, l.shortenDeadline)
-		} else if l.chance(0.2) {
-			deeds = append(deeds, l.remove)
-		}
-		deeds[l.r.IntN(len(deeds))]()
-	}
-}
-
-func (l *life) note(format string, args ...any) {
-	l.hist.add(Event{What: Note, Text: fmt.Sprintf(format, args...)})
-}
-
-func (l *life) anyContainer() string {
-	ids := l.rt.Live(string(l.uid), "")
-	if len(ids) == 0 {
-		return ""
-	}
-	return ids[l.r.IntN(len(ids))]
-}
-
-func (l *life) killContainer() {
-	if id := l.anyContainer(); id != "" {
-		l.note("%s is killed from outside", id)
-		l.rt.Kill(id, 9)
-	}
-}
-
-func (l *life) killSandbox() {
-	if ids := l.rt.SandboxIDs(string(l.uid)); len(ids) > 0 {
-		id := ids[l.r.IntN(len(ids))]
-		l.note("%s dies", id)
-		l.rt.KillSandbox(id)
-	}
-}
-
-func (l *life) dropContainer() {
-	if id := l.anyContainer(); id != "" && l.chance(0.3) {
-		l.hist.add(Event{What: RemovedByOthers, ID: id})
-		l.rt.Drop(id)
-	}
-}
-
-func (l *life) restartKubelet() {
-	n := l.current.Load()
-	if l.chance(0.5) {
-		n.kill("from outside")
-		return
-	}
-	l.down()
-	l.up()
-}
-
-func (l *life) objectChanges() {
-	if n := l.current.Load(); n != nil {
-		l.note("an object changes")
-		n.table.ObjectChanged(l.uid)
-	}
-}
-
-func (l *life) evict() {
-	if n := l.current.Load(); n != nil && l.chance(0.1) {
-		l.note("the node evicts the pod")
-		n.table.Evict(l.uid, podplan.Ending{Since: time.Now(), Reason: "Evicted", Message: "low on memory", Disruption: v1.PodReasonTerminationByKubelet})
-	}
-}
-
-// change changes the pod's spec.
-func (l *life) change(f func(*v1.Pod)) {
-	l.api.update(func(p *v1.Pod) {
-		f(p)
-		p.Generation++
-		l.hist.add(Event{What: PodSet, Pod: p})
-	})
-}
-
-func (l *life) changeImage() {
-	i := l.r.Int()
-	l.change(func(p *v1.Pod) {
-		c := &p.Spec.Containers[i%len(p.Spec.Containers)]
-		if c.Image == imagePresent {
-			c.Image = imageOther
-		} else {
-			c.Image = imagePresent
-		}
-	})
-}
-
-func (l *life) changeLabels() {
-	l.api.update(func(p *v1.Pod) {
-		p.Labels = map[string]string{"changed": fmt.Sprint(time.Since(dawn).Nanoseconds())}
-	})
-}
-
-func (l *life) addEphemeral() {
-	nature := pick(l.r, daemon, job, crasher)
-	l.change(func(p *v1.Pod) {
-		p.Spec.EphemeralContainers = append(slices.Clone(p.Spec.EphemeralContainers), v1.EphemeralContainer{
-			EphemeralContainerCommon: v1.EphemeralContainerCommon{
-				Name: fmt.Sprintf("e%d", len(p.Spec.EphemeralContainers)), Image: imagePresent, Command: []string{nature},
-				TerminationMessagePath: "/dev/termination-log",
-			},
-		})
-	})
-}
-
-func (l *life) gate() {
-	l.api.update(func(p *v1.Pod) {
-		p.Status.Conditions = append(slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c v1.PodCondition) bool {
-			return c.Type == "example.com/gate"
-		}), v1.PodCondition{Type: "example.com/gate", Status: v1.ConditionTrue})
-	})
-}
-
-func (l *life) resize() {
-	i, milli := l.r.Int(), 10+l.r.Int64N(50)
-	l.change(func(p *v1.Pod) {
-		c := &p.Spec.Containers[i%len(p.Spec.Containers)]
-		if c.Resources.Requests != nil {
-			q := c.Resources.Requests[v1.ResourceCPU]
-			q.SetMilli(milli)
-			c.Resources.Requests[v1.ResourceCPU], c.Resources.Limits[v1.ResourceCPU] = q, q
-		}
-	})
-}
-
-func (l *life) shortenDeadline() {
-	if !l.chance(0.2) {
-		return
-	}
-	d := l.r.Int64N(600) + 1
-	l.change(func(p *v1.Pod) {
-		if old := p.Spec.ActiveDeadlineSeconds; old == nil || *old > d {
-			p.Spec.ActiveDeadlineSeconds = &d
-		}
-	})
-}
-
-// remove deletes the pod: gracefully, by force, or once more with less time.
-func (l *life) remove() {
-	defer func() { l.hist.add(Event{What: PodAsked}) }()
-	if l.static {
-		l.note("the manifest is removed")
-		l.manifest.Store(nil)
-		l.watch()
-		return
-	}
-	if l.chance(0.1) {
-		l.note("the pod is deleted by force")
-		l.api.remove()
-		return
-	}
-	g := l.r.Int64N(40)
-	l.change(func(p *v1.Pod) {
-		if old := p.DeletionGracePeriodSeconds; old != nil && *old < g {
-			g = *old / 2
-		}
-		p.DeletionGracePeriodSeconds = &g
-		p.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(time.Duration(g) * time.Second)}
-	})
 }

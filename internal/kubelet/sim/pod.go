@@ -30,6 +30,9 @@ const (
 	sick = "sick" // never passes
 )
 
+// configMissing is a config map that is never made.
+const configMissing = "missing"
+
 // Images of the simulated registry.
 const (
 	imagePresent = "img:1"
@@ -45,15 +48,15 @@ func RandomPod(r *rand.Rand, name string) *v1.Pod {
 		Spec: v1.PodSpec{
 			NodeName: "n1", DNSPolicy: v1.DNSDefault, HostNetwork: g.chance(0.1),
 			RestartPolicy:                 pick(r, v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever),
-			TerminationGracePeriodSeconds: ptr.To(g.r.Int64N(60)),
-			EnableServiceLinks:            ptr.To(false),
+			TerminationGracePeriodSeconds: new(g.r.Int64N(60)),
+			EnableServiceLinks:            new(false),
 		},
 	}
 	if !pod.Spec.HostNetwork && g.chance(0.1) {
-		pod.Spec.HostUsers = ptr.To(false)
+		pod.Spec.HostUsers = new(false)
 	}
 	if g.chance(0.15) {
-		pod.Spec.ActiveDeadlineSeconds = ptr.To(g.r.Int64N(1200) + 1)
+		pod.Spec.ActiveDeadlineSeconds = new(g.r.Int64N(1200) + 1)
 	}
 	if g.chance(0.1) {
 		pod.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "example.com/gate"}}
@@ -92,8 +95,12 @@ func (g generator) volumes() []v1.Volume {
 		out = append(out, v1.Volume{Name: "empty", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
 	}
 	if g.chance(0.2) {
+		name := "cm"
+		if g.chance(0.1) {
+			name = configMissing
+		}
 		out = append(out, v1.Volume{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
-			LocalObjectReference: v1.LocalObjectReference{Name: "cm"},
+			LocalObjectReference: v1.LocalObjectReference{Name: name},
 		}}})
 	}
 	if g.chance(0.1) {
@@ -193,7 +200,7 @@ func (g generator) probe(kind string) *v1.Probe {
 		p.Exec.Command[1] = sick
 	}
 	if kind != "readiness" && g.chance(0.3) {
-		p.TerminationGracePeriodSeconds = ptr.To(g.r.Int64N(20) + 1)
+		p.TerminationGracePeriodSeconds = new(g.r.Int64N(20) + 1)
 	}
 	return p
 }

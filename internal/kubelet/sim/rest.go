@@ -26,7 +26,10 @@ func (l *life) atRest() {
 		l.hist.fail(fmt.Errorf("the pod did not come to rest: %w; it waits for %q", err, snap.Plan.Waiting))
 		return
 	}
-	pod, _ := l.want()
+	pod := l.want()
+	if e := snap.Input.Record.Ending; e != nil && time.Since(e.Since) < 2*time.Minute {
+		return // its deadline came just now
+	}
 	if !l.static && pod.Status.Phase != snap.Status.Phase {
 		l.hist.fail(fmt.Errorf("the API server has phase %q, the kubelet %q", pod.Status.Phase, snap.Status.Phase))
 	}
@@ -35,7 +38,7 @@ func (l *life) atRest() {
 	if !l.pass(3*time.Minute) || l.restless(pod) {
 		return
 	}
-	if after, _ := l.want(); !l.static && restText(after) != restText(pod) {
+	if after := l.want(); !l.static && restText(after) != restText(pod) {
 		l.hist.fail(fmt.Errorf("a restart of the kubelet changed the status from %s to %s", statusText(&pod.Status), statusText(&after.Status)))
 	}
 }
@@ -127,6 +130,9 @@ func settled(s podworker.Snapshot, now time.Time) error {
 	if r := s.Input.Record.Resize; r != nil && r.Active != nil {
 		return fmt.Errorf("the resize of generation %d is not done", *r.Active)
 	}
+	if slices.ContainsFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == configMissing }) {
+		return explained(s)
+	}
 	if restartsAll(s.Pod) {
 		return nil // each exit sets it back to its beginning
 	}
@@ -210,8 +216,8 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 	case newest == nil:
 		return false, fmt.Errorf("it is the turn of %s, and it was not created", c.Name)
 	case newest.State == podplan.Running:
-		return !once && !(init && ill(c)) || appThere(s), nil
-	case stuck && !(once && newest.ExitCode == 0):
+		return !once && (!init || !ill(c)) || appThere(s), nil
+	case stuck && (!once || newest.ExitCode != 0):
 		return false, nil
 	case newest.Live():
 		return false, fmt.Errorf("%s is %s", c.Name, newest.State)

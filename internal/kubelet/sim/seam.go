@@ -151,10 +151,6 @@ func (s seam) StartContainer(ctx context.Context, id string) error {
 
 func (s seam) StopContainer(ctx context.Context, id string, timeout int64) error {
 	return s.do(ctx, "StopContainer", id, func(ctx context.Context) error {
-		// A runtime dies with the kubelet that holds it in the same process.
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(s.n.ctx, cancel)()
 		return s.RuntimeService.StopContainer(ctx, id, timeout)
 	})
 }

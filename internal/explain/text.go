@@ -1,0 +1,48 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Text writes an explanation for people.
+func (x *Explanation) Text(now time.Time) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "pod %s/%s", x.Namespace, x.Name)
+	if x.Node != "" {
+		fmt.Fprintf(&b, " on node %s", x.Node)
+	}
+	fmt.Fprintf(&b, ": %s%s\n%s\n", x.State, ago(x.Since, now), x.Summary)
+	for _, w := range x.Waits {
+		fmt.Fprintf(&b, "\n  %s%s\n", w.Step, ago(w.Since, now))
+		if w.Said != "" {
+			fmt.Fprintf(&b, "    said: %s\n", strings.TrimSpace(w.Said))
+		}
+		if w.Retry != nil {
+			fmt.Fprintf(&b, "    again: %s\n", in(*w.Retry, now))
+		}
+		fmt.Fprintf(&b, "    goes on when: %s\n", w.Next)
+	}
+	for i, n := range x.Notes {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "  note: %s\n", n)
+	}
+	return b.String()
+}
+
+func ago(since *time.Time, now time.Time) string {
+	if since == nil {
+		return ""
+	}
+	return ", for " + max(now.Sub(*since), 0).Round(time.Second).String()
+}
+
+func in(t, now time.Time) string {
+	if d := t.Sub(now).Round(time.Second); d > 0 {
+		return fmt.Sprintf("in %v, at %s", d, t.UTC().Format("15:04:05 UTC"))
+	}
+	return "now"
+}

@@ -1,0 +1,181 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// mishap is one thing that happens from outside.
+func (l *life) mishap() {
+	for range 1 + l.r.IntN(2) {
+		if !l.pass(l.upTo(10 * time.Millisecond)) {
+			return
+		}
+		deeds := []func(){l.killContainer, l.killSandbox, l.dropContainer, l.restartKubelet, l.objectChanges, l.evict}
+		if !l.static {
+			deeds = append(deeds, l.changeImage, l.changeLabels, l.addEphemeral, l.remove, l.gate, l.resize, l.shortenDeadline)
+		} else if l.chance(0.2) {
+			deeds = append(deeds, l.remove)
+		}
+		deeds[l.r.IntN(len(deeds))]()
+	}
+}
+
+func (l *life) note(format string, args ...any) {
+	l.hist.add(Event{What: Note, Text: fmt.Sprintf(format, args...)})
+}
+
+func (l *life) anyContainer() string {
+	ids := l.rt.Live(string(l.uid), "")
+	if len(ids) == 0 {
+		return ""
+	}
+	return ids[l.r.IntN(len(ids))]
+}
+
+func (l *life) killContainer() {
+	if id := l.anyContainer(); id != "" {
+		l.note("%s is killed from outside", id)
+		l.rt.Kill(id, 9)
+	}
+}
+
+func (l *life) killSandbox() {
+	if ids := l.rt.SandboxIDs(string(l.uid)); len(ids) > 0 {
+		id := ids[l.r.IntN(len(ids))]
+		l.note("%s dies", id)
+		l.rt.KillSandbox(id)
+	}
+}
+
+func (l *life) dropContainer() {
+	if id := l.anyContainer(); id != "" && l.chance(0.3) {
+		l.hist.add(Event{What: RemovedByOthers, ID: id})
+		l.rt.Drop(id)
+	}
+}
+
+func (l *life) restartKubelet() {
+	n := l.current.Load()
+	if l.chance(0.5) {
+		n.kill("from outside")
+		return
+	}
+	l.down()
+	l.up()
+}
+
+func (l *life) objectChanges() {
+	if n := l.current.Load(); n != nil {
+		l.note("an object changes")
+		n.table.ObjectChanged(l.uid)
+	}
+}
+
+func (l *life) evict() {
+	if n := l.current.Load(); n != nil && l.chance(0.1) {
+		l.note("the node evicts the pod")
+		n.table.Evict(l.uid, podplan.Ending{Since: time.Now(), Reason: "Evicted", Message: "low on memory", Disruption: v1.PodReasonTerminationByKubelet})
+	}
+}
+
+// change changes the pod's spec.
+func (l *life) change(f func(*v1.Pod)) {
+	l.api.update(func(p *v1.Pod) {
+		f(p)
+		p.Generation++
+		l.hist.add(Event{What: PodSet, Pod: p})
+	})
+}
+
+func (l *life) changeImage() {
+	i := l.r.Int()
+	l.change(func(p *v1.Pod) {
+		c := &p.Spec.Containers[i%len(p.Spec.Containers)]
+		if c.Image == imagePresent {
+			c.Image = imageOther
+		} else {
+			c.Image = imagePresent
+		}
+	})
+}
+
+func (l *life) changeLabels() {
+	l.api.update(func(p *v1.Pod) {
+		p.Labels = map[string]string{"changed": fmt.Sprint(time.Since(dawn).Nanoseconds())}
+	})
+}
+
+func (l *life) addEphemeral() {
+	nature := pick(l.r, daemon, job, crasher)
+	l.change(func(p *v1.Pod) {
+		p.Spec.EphemeralContainers = append(slices.Clone(p.Spec.EphemeralContainers), v1.EphemeralContainer{
+			EphemeralContainerCommon: v1.EphemeralContainerCommon{
+				Name: fmt.Sprintf("e%d", len(p.Spec.EphemeralContainers)), Image: imagePresent, Command: []string{nature},
+				TerminationMessagePath: "/dev/termination-log",
+			},
+		})
+	})
+}
+
+func (l *life) gate() {
+	l.api.update(func(p *v1.Pod) {
+		p.Status.Conditions = append(slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c v1.PodCondition) bool {
+			return c.Type == "example.com/gate"
+		}), v1.PodCondition{Type: "example.com/gate", Status: v1.ConditionTrue})
+	})
+}
+
+func (l *life) resize() {
+	i, milli := l.r.Int(), 10+l.r.Int64N(50)
+	l.change(func(p *v1.Pod) {
+		c := &p.Spec.Containers[i%len(p.Spec.Containers)]
+		if c.Resources.Requests != nil {
+			q := c.Resources.Requests[v1.ResourceCPU]
+			q.SetMilli(milli)
+			c.Resources.Requests[v1.ResourceCPU], c.Resources.Limits[v1.ResourceCPU] = q, q
+		}
+	})
+}
+
+func (l *life) shortenDeadline() {
+	if !l.chance(0.2) {
+		return
+	}
+	d := l.r.Int64N(600) + 1
+	l.change(func(p *v1.Pod) {
+		if old := p.Spec.ActiveDeadlineSeconds; old == nil || *old > d {
+			p.Spec.ActiveDeadlineSeconds = &d
+		}
+	})
+}
+
+// remove deletes the pod: gracefully, by force, or once more with less time.
+func (l *life) remove() {
+	defer func() { l.hist.add(Event{What: PodAsked}) }()
+	if l.static {
+		l.note("the manifest is removed")
+		l.manifest.Store(nil)
+		l.watch()
+		return
+	}
+	if l.chance(0.1) {
+		l.note("the pod is deleted by force")
+		l.api.remove()
+		return
+	}
+	g := l.r.Int64N(40)
+	l.change(func(p *v1.Pod) {
+		if old := p.DeletionGracePeriodSeconds; old != nil && *old < g {
+			g = *old / 2
+		}
+		p.DeletionGracePeriodSeconds = &g
+		p.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(time.Duration(g) * time.Second)}
+	})
+}
