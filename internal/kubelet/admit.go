@@ -22,12 +22,13 @@ import (
 
 // admit decides on a pod, one at a time, against those that were admitted before.
 // A pod of the API server waits until all that the server has are in the table:
-// those that run already come first.
+// those that run already come first. The zero verdict says nothing yet.
 func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict {
 	if !static {
 		select {
 		case <-k.apiListed:
 		case <-ctx.Done():
+			return podplan.Verdict{} // the next kubelet decides
 		}
 	}
 	if seen, ok := k.firstSeen.LoadAndDelete(pod.UID); ok {

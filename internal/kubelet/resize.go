@@ -71,12 +71,16 @@ func grows(pod *v1.Pod, v *podplan.Verdict) bool {
 // freed lets the pods look again that wait for room.
 func (k *Kubelet) freed() {
 	k.admitMu.Lock()
-	maps.DeleteFunc(k.deferred, func(uid types.UID, _ bool) bool { _, ok := k.table.Get(uid); return !ok })
-	maps.DeleteFunc(k.evicted, func(uid types.UID, _ bool) bool { _, ok := k.table.Get(uid); return !ok })
+	for _, set := range []map[types.UID]bool{k.deferred, k.preempting, k.evicted} {
+		maps.DeleteFunc(set, func(uid types.UID, _ bool) bool {
+			_, ok := k.table.Get(uid)
+			return !ok
+		})
+	}
 	waiting := maps.Clone(k.deferred)
 	maps.Copy(waiting, k.preempting)
-	for uid := range k.granted {
-		if s, ok := k.table.Get(uid); !ok || s.Pod == nil || !podplan.ResizeDue(&s.Input) {
+	for uid, g := range k.granted {
+		if s, ok := k.table.Get(uid); !ok || podplan.WithAllocated(g, s.Input.Record.Verdict) == g && s.Input.Record.Verdict != nil {
 			delete(k.granted, uid) // published, or gone
 		}
 	}

@@ -232,7 +232,11 @@ func ContainerRef(pod *v1.Pod, name string) *v1.ObjectReference {
 }
 
 func (o *Ops) ensureCgroup(in *podplan.Input) podworker.Result {
-	limits := podconfig.PodCgroupResources(in.Pod, o.PidsLimit)
+	pod := in.Pod
+	if r := in.Record.Resize; r != nil && r.Active != nil {
+		pod = podplan.WithApplied(pod, &in.Record) // the resize takes its own steps
+	}
+	limits := podconfig.PodCgroupResources(pod, o.PidsLimit)
 	if o.NoCPUQuota {
 		limits.CPU.Quota, limits.CPU.Period = nil, nil
 	}

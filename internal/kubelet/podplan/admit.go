@@ -110,6 +110,24 @@ func admitResources(in AdmitInput) (string, string) {
 	return "", ""
 }
 
+// Readmitted is the verdict on a pod that runs and whose record was lost: it was
+// admitted then, with the resources that were reported.
+func Readmitted(pod *v1.Pod, st *v1.PodStatus) Verdict {
+	v := Verdict{Admitted: true, Allocated: allocated(pod), Pod: pod.Spec.Resources.DeepCopy()}
+	for name, r := range v.Allocated {
+		cs := findStatus(st, name)
+		if cs == nil || cs.Resources == nil {
+			continue
+		}
+		r.Requests, r.Limits = cs.Resources.Requests.DeepCopy(), cs.Resources.Limits.DeepCopy()
+		if cs.AllocatedResources != nil {
+			r.Requests = cs.AllocatedResources.DeepCopy()
+		}
+		v.Allocated[name] = r
+	}
+	return v
+}
+
 // DecideResize decides whether a running pod can have what its spec asks for now: it
 // can, it can once others have gone or shrunk, or it never can.
 func DecideResize(in AdmitInput) ResizeDecision {

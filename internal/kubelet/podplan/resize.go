@@ -188,7 +188,12 @@ func (p *planner) bringResize() {
 			return
 		}
 	}
-	p.try(Op{Kind: ResizePod, Attempt: r.Seq})
+	op := Op{Kind: ResizePod, Attempt: r.Seq}
+	if p.in.Failures[ResizeKey].Attempt != r.Seq {
+		p.want(op) // what failed was another one
+	} else {
+		p.try(op)
+	}
 }
 
 // resized notes that all that runs has what was allocated.

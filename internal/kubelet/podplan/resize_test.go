@@ -242,3 +242,35 @@ func TestCrashBackoffHasACap(t *testing.T) {
 		t.Errorf("after ten good minutes: %v", w)
 	}
 }
+
+// A pod whose record was lost could not be resized any more.
+func TestResizeAfterTheRecordWasLost(t *testing.T) {
+	in, now := resizing(), time.Unix(1000, 0)
+	in.step(now)
+	ask(&in, "200m")
+	v := Readmitted(in.Pod, &in.Reported)
+	in.Record = Record{Verdict: &v}
+	had := v.Allocated["c"]
+	if got := had.Requests.Cpu().String(); got != "100m" || !ResizeDue(&in) {
+		t.Errorf("allocated %s, asked for: %v", got, ResizeDue(&in))
+	}
+}
+
+// TestNewResizeDoesNotWaitForTheLast that failed.
+func TestNewResizeDoesNotWaitForTheLast(t *testing.T) {
+	in, now := resizing(), time.Unix(1000, 0)
+	ask(&in, "200m")
+	TakeResize(&in, ResizeDecision{Allocate: true})
+	in.Failures = map[Key]Failure{ResizeKey: {Count: 9, At: now, Attempt: 1, Message: "no"}}
+	if p, _ := in.step(now); wants(p, ResizePod, "") || p.RecheckAt.IsZero() {
+		t.Errorf("ops %+v, again at %v", p.Ops, p.RecheckAt)
+	}
+	ask(&in, "150m")
+	TakeResize(&in, ResizeDecision{Allocate: true})
+	if p, _ := in.step(now); !wants(p, ResizePod, "") {
+		t.Errorf("ops %+v", p.Ops)
+	}
+	if c := findCondition(&in.Reported, v1.PodResizeInProgress); c.Reason != "" || c.ObservedGeneration != 3 {
+		t.Errorf("condition %+v", c)
+	}
+}

@@ -381,8 +381,7 @@ func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
 	}
 	var v podplan.Verdict
 	if len(in.Sandboxes) > 0 {
-		// It ran before and only the record was lost: it was admitted then.
-		v = podplan.Verdict{Admitted: true}
+		v = podplan.Readmitted(in.Pod, &in.Reported)
 	} else {
 		_, span := trace.Start(ctx, "kubelet: admit")
 		v = w.deps.Admit(ctx, in.Pod, in.Record.Static)

@@ -304,3 +304,52 @@ type execsByCmd func(string) error
 func (f execsByCmd) ExecSync(_ context.Context, _ string, cmd []string, _ time.Duration) ([]byte, []byte, error) {
 	return nil, nil, f(cmd[0])
 }
+
+// TestServersThatDoNotSpeakWell: a probe ends in time, whatever is at the other end.
+func TestServersThatDoNotSpeakWell(t *testing.T) {
+	for name, tc := range map[string]struct {
+		says    string
+		hold    bool // keeps the connection open
+		verdict verdict
+		text    string
+	}{
+		"hangs up":       {"", false, failure, "EOF"},
+		"nonsense":       {"hello\r\n\r\n", false, failure, "malformed HTTP response"},
+		"says nothing":   {"", true, failure, "context deadline exceeded"},
+		"half a head":    {"HTTP/1.1 200 OK\r\nA: b", true, failure, "context deadline exceeded"},
+		"no length":      {"HTTP/1.1 200 OK\r\n\r\nbody", false, success, "body"},
+		"early hints":    {"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true, success, "ok"},
+		"keeps it open":  {"HTTP/1.1 204 No Content\r\n\r\n", true, success, ""},
+		"an endless one": {"HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat("x", 20<<10), true, success, strings.Repeat("x", 100)},
+		"no location":    {"HTTP/1.1 304 Not Modified\r\n\r\n", false, warning, "Probe terminated redirects"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = l.Close() }()
+			over := make(chan struct{})
+			var served sync.WaitGroup
+			served.Go(func() {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = c.Read(make([]byte, 4096))
+				_, _ = c.Write([]byte(tc.says))
+				if tc.hold {
+					<-over
+				}
+				_ = c.Close()
+			})
+			host, port := address(t, "http://"+l.Addr().String())
+			a := httpGet(t.Context(), &v1.HTTPGetAction{Path: "/", Port: intstr.FromInt(port)}, nil, host, time.Second)
+			close(over)
+			served.Wait()
+			if a.verdict != tc.verdict || !strings.Contains(a.text, tc.text) {
+				t.Errorf("%v %q", a.verdict, a.text)
+			}
+		})
+	}
+}
