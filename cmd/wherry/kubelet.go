@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
+	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet"
@@ -24,6 +27,9 @@ effect here warns. Without --kubeconfig it runs static pods only; where there is
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cfg.LoadFiles(cmd.Flags()); err != nil {
 			return err
+		}
+		if err := logsapi.ValidateAndApply(&cfg.Logging, nil); err != nil {
+			return fmt.Errorf("logging: %w", err)
 		}
 		groups, err := cgroup.System()
 		if err != nil {
