@@ -31,6 +31,9 @@ effect here warns. Without --kubeconfig it runs static pods only; where there is
 		if err := logsapi.ValidateAndApply(&cfg.Logging, nil); err != nil {
 			return fmt.Errorf("logging: %w", err)
 		}
+		if err := cfg.Validate(); err != nil { // before anything is waited for
+			return err
+		}
 		groups, err := cgroup.System()
 		if err != nil {
 			return err
