@@ -67,7 +67,10 @@ require (
 	tags.cncf.io/container-device-interface v1.1.1
 )
 
-require github.com/godbus/dbus/v5 v5.1.0 // indirect
+require (
+	github.com/go-logr/zapr v1.3.0 // indirect
+	github.com/godbus/dbus/v5 v5.1.0 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
+	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet"
@@ -23,6 +26,12 @@ effect here warns. Without --kubeconfig it runs static pods only; where there is
 	cfg.AddFlags(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cfg.LoadFiles(cmd.Flags()); err != nil {
+			return err
+		}
+		if err := logsapi.ValidateAndApply(&cfg.Logging, nil); err != nil {
+			return fmt.Errorf("logging: %w", err)
+		}
+		if err := cfg.Validate(); err != nil { // before anything is waited for
 			return err
 		}
 		groups, err := cgroup.System()

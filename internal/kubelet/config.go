@@ -48,6 +48,15 @@ type Config struct {
 	ignoredFlags []string
 }
 
+// Validate says, as New would, what is wrong with the configuration.
+func (c *Config) Validate() error {
+	filled := *c
+	if err := filled.complete(); err != nil {
+		return fmt.Errorf("kubelet configuration: %w", err)
+	}
+	return nil
+}
+
 // complete fills in what follows from the rest, and refuses what cannot work.
 func (c *Config) complete() error {
 	if c.NodeName == "" {

@@ -35,7 +35,7 @@ const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfigurat
 func TestFlagsWinOverTheFile(t *testing.T) {
 	cfg, err := parse(t, head+"maxPods: 7\nport: 1\nclusterDNS: [10.0.0.1]\nhealthzPort: 5\nsystemReserved: {cpu: \"1\"}\nevictionHard: {memory.available: 5%}\nfeatureGates: {A: true, B: true}\n",
 		"--port=2", "--cluster-dns=10.0.0.2", "--system-reserved=cpu=2", "--register-with-taints=a=b:NoSchedule,c:NoExecute", "--cpu-manager-policy=static",
-		"--node-labels=a=b,c=d", "--feature-gates=B=false", "--runtime-request-timeout=1m", "--anonymous-auth", "--lock-file=x")
+		"--node-labels=a=b,c=d", "--feature-gates=B=false", "--runtime-request-timeout=1m", "--anonymous-auth", "--lock-file=x", "--v=3", "--logging-format=json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,6 +48,9 @@ func TestFlagsWinOverTheFile(t *testing.T) {
 	if cfg.Port != 2 || len(cfg.ClusterDNS) != 1 || cfg.ClusterDNS[0] != "10.0.0.2" || cfg.SystemReserved["cpu"] != "2" ||
 		cfg.NodeLabels["c"] != "d" || cfg.RuntimeRequestTimeout.Duration != time.Minute || !*cfg.Authentication.Anonymous.Enabled {
 		t.Errorf("the flags' values are lost: %d %v %v %v", cfg.Port, cfg.ClusterDNS, cfg.SystemReserved, cfg.NodeLabels)
+	}
+	if cfg.Logging.Verbosity != 3 || cfg.Logging.Format != "json" {
+		t.Errorf("logging: %+v", cfg.Logging)
 	}
 	if !cfg.FeatureGates["A"] || cfg.FeatureGates["B"] {
 		t.Errorf("gates: %v", cfg.FeatureGates)

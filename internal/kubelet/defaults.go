@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"maps"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,12 +102,8 @@ func defaultNode(k *kubeletconfig.KubeletConfiguration) {
 	defPtr(&k.MergeDefaultEvictionSettings, false)
 	if k.EvictionHard == nil || *k.MergeDefaultEvictionSettings {
 		merged := map[string]string{}
-		for signal, value := range defaultEviction {
-			merged[signal] = value
-		}
-		for signal, value := range k.EvictionHard {
-			merged[signal] = value
-		}
+		maps.Copy(merged, defaultEviction)
+		maps.Copy(merged, k.EvictionHard)
 		k.EvictionHard = merged
 	}
 	defTime(&k.EvictionPressureTransitionPeriod, 5*time.Minute)

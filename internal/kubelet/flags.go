@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format json
 )
 
 // AddFlags adds upstream's flags to a flag set. LoadFiles lets those that were given
@@ -30,6 +32,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.addNodeFlags(fs)
 	c.addPodFlags(fs)
 	c.addManagerFlags(fs)
+	logsapi.AddFlags(&c.Logging, fs)
 	for _, name := range ignoredFlags {
 		fs.Var(&ignored{c: c, name: name}, name, "accepted, not implemented")
 		fs.Lookup(name).Hidden = true

@@ -90,3 +90,23 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 		w.stop()
 	})
 }
+
+func TestStaticPodsComeBackWhenAShutdownIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cfg.ShutdownGracePeriod.Duration = 30 * time.Second
+		l := &login{shutdowns: make(chan bool)}
+		w.prepare = func(k *Kubelet) {
+			k.dialLogind = func(context.Context) (shutdown.Login, error) { return l, nil }
+		}
+		w.start()
+		pod := static(t, "1")
+		w.k.setStaticPods("file", []*v1.Pod{pod})
+		w.until("it runs", func() bool { return len(w.rt.Live(string(pod.UID), "")) > 0 })
+		l.shutdowns <- true
+		w.until("it is gone", func() bool { return w.rt.Sandboxes() == 0 && !l.held })
+		l.shutdowns <- false
+		w.until("it runs again", func() bool { return len(w.rt.Live(string(pod.UID), "")) > 0 })
+		w.stop()
+	})
+}

@@ -143,7 +143,7 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 		return fmt.Errorf("certificate signing request %s: %w", r.Name, err)
 	}
 	if checkKubeletClient(req, r.Spec.Usages) != nil {
-		return nil // somebody else's to judge
+		return nil //nolint:nilerr // a request that is not a kubelet's is somebody else's to judge
 	}
 	tries := []struct{ subresource, message string }{
 		{"selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."},

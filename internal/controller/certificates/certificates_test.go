@@ -123,7 +123,7 @@ func TestKubeletsClientCertificates(t *testing.T) {
 			if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: time.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 				t.Error(err)
 			}
-			if cert.Subject.CommonName != "system:node:n1" || cert.NotAfter.Sub(time.Now()) != mostTime.Truncate(time.Second) || r.Status.Conditions[0].Reason != "AutoApproved" {
+			if cert.Subject.CommonName != "system:node:n1" || time.Until(cert.NotAfter) != mostTime.Truncate(time.Second) || r.Status.Conditions[0].Reason != "AutoApproved" {
 				t.Errorf("%v until %v, %+v", cert.Subject, cert.NotAfter, r.Status.Conditions)
 			}
 		}
@@ -177,7 +177,7 @@ func TestServingCertificatesWaitForSomebody(t *testing.T) {
 		short := request(t, "short", "u", certificatesv1.KubeAPIServerClientSignerName, x509.CertificateRequest{Subject: pkix.Name{CommonName: "u"}}, certificatesv1.UsageClientAuth)
 		short.Spec.ExpirationSeconds = new(int32(3600))
 		short = approve(create(t, c, short), certificatesv1.CertificateApproved)
-		if cert, err = parseCertificate(short.Status.Certificate); err != nil || cert.NotAfter.Sub(time.Now()) != time.Hour {
+		if cert, err = parseCertificate(short.Status.Certificate); err != nil || time.Until(cert.NotAfter) != time.Hour {
 			t.Errorf("%v, %v", cert, err)
 		}
 		denied := approve(create(t, c, request(t, "denied", "u", certificatesv1.KubeAPIServerClientSignerName, x509.CertificateRequest{Subject: pkix.Name{CommonName: "u"}}, certificatesv1.UsageClientAuth)), certificatesv1.CertificateDenied)

@@ -120,11 +120,11 @@ func checkNode(req *x509.CertificateRequest) error {
 	case !slices.Equal(req.Subject.Organization, []string{"system:nodes"}):
 		return errors.New("subject organization is not system:nodes")
 	case len(req.EmailAddresses) > 0:
-		return errors.New("Email subjectAltNames are not allowed") //nolint:revive,staticcheck // upstream's words, shown to users
+		return errors.New("Email subjectAltNames are not allowed") //nolint:staticcheck // upstream's words, shown to users
 	case len(req.URIs) > 0:
 		return errors.New("URI subjectAltNames are not allowed")
 	case !strings.HasPrefix(req.Subject.CommonName, "system:node:"):
-		return errors.New("subject common name does not begin with system:node:")
+		return errors.New("subject common name does not begin with system:node:") //nolint:revive // upstream's words
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func (s *signer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(req)
 		return
 	}
-	if name := strings.TrimPrefix(r.URL.Path, "/apis/certificates.k8s.io/v1/certificatesigningrequests/"); name != r.URL.Path {
+	if name, ok := strings.CutPrefix(r.URL.Path, "/apis/certificates.k8s.io/v1/certificatesigningrequests/"); ok {
 		for _, req := range s.got {
 			if req.Name == name {
 				answer(req)

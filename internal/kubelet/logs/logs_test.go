@@ -165,6 +165,21 @@ func appendTo(t *testing.T, path, text string) {
 	}
 }
 
+func TestTwoRotationsInOneSecondLoseNothing(t *testing.T) {
+	path := write(t, "2026-01-01T00:00:01Z stdout F one\n")
+	rt := reopen(func() error { return os.WriteFile(path, []byte("2026-01-01T00:00:02Z stdout F two\n"), 0o600) })
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i, want := range []bool{true, false} {
+		if ok, err := Rotate(t.Context(), rt, "id", path, Limits{MaxSize: 1, MaxFiles: 9}, now); err != nil || ok != want {
+			t.Errorf("rotation %d: %v, %v", i, ok, err)
+		}
+	}
+	got, err := os.ReadFile(path + ".20260101-000000")
+	if err != nil || !strings.Contains(string(got), "one") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestRotateKeepsSoManyFiles(t *testing.T) {
 	path := write(t, sample)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

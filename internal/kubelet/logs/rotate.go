@@ -39,6 +39,10 @@ func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now tim
 	if l.MaxSize <= 0 || info.Size() < l.MaxSize {
 		return false, nil
 	}
+	name := path + "." + now.Format("20060102-150405")
+	if taken(name) || taken(name+".gz") {
+		return false, nil // rotated in this very second: a rename would lose that file
+	}
 	old, err := rotated(path)
 	if err != nil {
 		return false, err
@@ -58,7 +62,6 @@ func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now tim
 			}
 		}
 	}
-	name := path + "." + now.Format("20060102-150405")
 	if err := os.Rename(path, name); err != nil {
 		return false, err
 	}
@@ -67,6 +70,11 @@ func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now tim
 		return false, errors.Join(fmt.Errorf("reopen log of container %s: %w", id, err), os.Rename(name, path))
 	}
 	return true, nil
+}
+
+func taken(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // rotated lists a container's older files, oldest first.

@@ -52,7 +52,7 @@ type cached[T any] struct {
 
 // right is one thing that somebody may be allowed to do.
 type right struct {
-	user, groups, verb, subresource string
+	user, groups, extra, verb, subresource string
 }
 
 const maxCached = 10000
@@ -214,7 +214,7 @@ func (a *Auth) authorize(r *http.Request, who user.Info) (bool, error) {
 }
 
 func (a *Auth) may(ctx context.Context, who user.Info, verb, sub string) (bool, error) {
-	key := right{who.GetName(), strings.Join(who.GetGroups(), "\x00"), verb, sub}
+	key := right{who.GetName(), strings.Join(who.GetGroups(), "\x00"), fmt.Sprint(who.GetUID(), who.GetExtra()), verb, sub}
 	a.mu.Lock()
 	c, ok := a.rights[key]
 	a.mu.Unlock()

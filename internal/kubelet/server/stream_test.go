@@ -83,8 +83,7 @@ func newStreams(t *testing.T) *url.URL {
 	cfg := streaming.DefaultConfig
 	cfg.Addr = "127.0.0.1:0"
 	rt := &echo{Service: fakecri.Service{Runtime: f.rt}}
-	var back *httptest.Server
-	back = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.streams.ServeHTTP(w, r) }))
+	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.streams.ServeHTTP(w, r) }))
 	base, err := url.Parse(back.URL)
 	if err != nil {
 		t.Fatal(err)
