@@ -87,7 +87,7 @@ func (p *parts) upstreamAPIServer(path, pool string) {
 	}
 	p.startProgram(path, "--etcd-servers", client, "--bind-address", "127.0.0.1", "--secure-port", p.apiPort,
 		"--tls-cert-file", serving, "--tls-private-key-file", servingKey, "--client-ca-file", ca.CertFile,
-		"--kubelet-certificate-authority", ca.CertFile, "--kubelet-client-certificate", toKubelets, "--kubelet-client-key", toKubeletsKey,
+		"--kubelet-preferred-address-types", "InternalIP", "--kubelet-certificate-authority", ca.CertFile, "--kubelet-client-certificate", toKubelets, "--kubelet-client-key", toKubeletsKey,
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", verifier, "--service-account-signing-key-file", signer,
 		"--service-cluster-ip-range", p.flags[9], "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction",
 		"--disable-admission-plugins", "TaintNodesByCondition", // the controller manager, which is not here, takes that taint off
