@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestCheckerSeesWhatIsWrong(t *testing.T) {
 		box, made("s0", "1", 0), did(Started, "s0", "1", 0), {What: StartupPassed, ID: "1"},
 		made("i1", "2", 0), did(Started, "i1", "2", 0), did(Exited, "i1", "2", 0), made("c0", "3", 0), did(Started, "c0", "3", 0),
 	}
-	with := func(first []Event, more ...Event) []Event { return append(first[:len(first):len(first)], more...) }
+	with := func(first []Event, more ...Event) []Event { return slices.Concat(first, more) }
 	at := func(d time.Duration, e Event) Event { e.At = d; return e }
 	for want, events := range map[string][]Event{
 		"":                                         with(up, wrote(v1.PodRunning, 1, 0), did(Exited, "c0", "3", 1), made("c0", "4", 1), wrote(v1.PodRunning, 1, 1)),

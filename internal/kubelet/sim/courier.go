@@ -80,10 +80,8 @@ func (c *courier) Run(ctx context.Context) error {
 			return nil
 		case <-c.wake:
 		}
-		for c.send(ctx) {
-			if c.n.wait(ctx, 300*time.Millisecond, "courier") != nil {
-				return nil // it was killed or is stopped
-			}
+		for again := true; again; {
+			again = c.send(ctx) && c.n.wait(ctx, 300*time.Millisecond, "courier") == nil
 		}
 	}
 }

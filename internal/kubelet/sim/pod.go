@@ -131,7 +131,7 @@ func (g generator) init(name string) v1.Container {
 }
 
 func (g generator) restartRules(c *v1.Container) {
-	c.RestartPolicy = ptr.To(pick(g.r, v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyAlways))
+	c.RestartPolicy = new(pick(g.r, v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyAlways))
 	if *c.RestartPolicy == v1.ContainerRestartPolicyAlways && c.Name[0] == 'i' {
 		c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyNever) // it would be a sidecar
 	}
