@@ -114,15 +114,31 @@ func TestResizeInPlaceAndByRestart(t *testing.T) {
 	if got := c.limitsOf("r"); got != "268435456\n40000" || after.RestartCount != 1 {
 		t.Errorf("limits %s, %d restarts", got, after.RestartCount)
 	}
-	c.resize("r", v1.ResourceRequirements{Requests: quantities("10000", "64Mi"), Limits: quantities("10000", "256Mi")})
-	c.await("r", "infeasible", func(p *v1.Pod) bool {
+	c.create(busybox("filler", func(p *v1.Pod) {
+		n, err := c.client.CoreV1().Nodes().Get(t.Context(), c.get("r").Spec.NodeName, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := resource.NewMilliQuantity(n.Status.Allocatable.Cpu().MilliValue()-300, resource.DecimalSI)
+		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: *rest}
+	}))
+	c.await("filler", "ready", ready)
+	c.resize("r", v1.ResourceRequirements{Requests: quantities("400m", "64Mi"), Limits: quantities("400m", "256Mi")})
+	c.await("r", "deferred", func(p *v1.Pod) bool {
 		for _, cond := range p.Status.Conditions {
-			if cond.Type == v1.PodResizePending && cond.Reason == v1.PodReasonInfeasible && cond.ObservedGeneration == p.Generation {
+			if cond.Type == v1.PodResizePending && cond.Reason == v1.PodReasonDeferred && cond.ObservedGeneration == p.Generation {
 				return true
 			}
 		}
 		return false
 	})
+	c.delete("filler")
+	p := c.await("r", "given what it waited for", func(p *v1.Pod) bool {
+		return settled("400m", "256Mi")(p) && p.Status.ContainerStatuses[0].AllocatedResources.Cpu().MilliValue() == 400
+	})
+	if p.Status.ContainerStatuses[0].RestartCount != 1 {
+		t.Error(describe(p))
+	}
 	c.delete("r")
 }
 

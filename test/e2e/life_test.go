@@ -121,7 +121,7 @@ func TestImageThatComesLater(t *testing.T) {
 				p.Status.ContainerStatuses[0].State.Waiting.Reason == want
 		}
 	}
-	c.await("later", "in ErrImagePull", reason("ErrImagePull"))
+	c.await("later", "in RegistryUnavailable", reason("RegistryUnavailable"))
 	c.await("later", "in ImagePullBackOff", reason("ImagePullBackOff"))
 	c.awaitEvent("later", "Failed")
 	c.awaitEvent("later", "BackOff")

@@ -87,7 +87,8 @@ func TakeResize(in *Input, d ResizeDecision) {
 		}
 		_, making := in.InFlight[ContainerKey(name)]
 		want := now[name]
-		if len(v.live(name)) == 0 && !making || equalCompute(h.Applied, &want) && !(whole && inherits(&want)) {
+		stays := equalCompute(h.Applied, &want) && (!whole || !inherits(&want))
+		if stays || len(v.live(name)) == 0 && !making {
 			h.Applied = nil
 		}
 		if !equality.Semantic.DeepEqual(h, rec.history(name)) {

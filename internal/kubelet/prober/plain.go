@@ -22,7 +22,7 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10)
 // own, without what an http.Client adds for all others: it costs half as much. It
 // leaves (false) what is not answered by one response, such as a redirect.
 func plainGet(req *http.Request) (answer, bool) {
-	resp, done, err := exchange(req)
+	resp, done, err := exchange(req) //nolint:bodyclose // done closes the connection under it
 	if err != nil {
 		return answer{verdict: failure, text: (&url.Error{Op: "Get", URL: req.URL.String(), Err: err}).Error()}, true
 	}

@@ -242,10 +242,12 @@ func (r *Records) MustPull(image, id string, has func() ([]Access, error)) (bool
 	if err != nil {
 		return true, nil //nolint:nilerr // the pull says what is wrong with the name
 	}
-	creds := rec.CredentialMapping[name]
-	if creds.NodePodsAccessible {
-		return false, nil
+	for _, c := range rec.CredentialMapping {
+		if c.NodePodsAccessible {
+			return false, nil // anybody can have the same content, by whatever name
+		}
 	}
+	creds := rec.CredentialMapping[name]
 	if len(creds.KubernetesSecrets)+len(creds.KubernetesServiceAccounts) == 0 {
 		return true, nil
 	}

@@ -77,7 +77,7 @@ func TestOnlyWhoCouldPullMayUse(t *testing.T) {
 		}
 	}
 	pull(t, r, Access{})
-	if r.must(t, image) {
+	if r.must(t, image) || r.must(t, "mirror.io/app:1") {
 		t.Error("what anybody can pull is to be pulled")
 	}
 	if err := r.Forget("id"); err != nil || r.must(t, image) {
