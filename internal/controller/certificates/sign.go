@@ -124,7 +124,7 @@ func checkNode(req *x509.CertificateRequest) error {
 	case len(req.URIs) > 0:
 		return errors.New("URI subjectAltNames are not allowed")
 	case !strings.HasPrefix(req.Subject.CommonName, "system:node:"):
-		return errors.New("subject common name does not begin with system:node:") //nolint:revive // upstream's words
+		return errors.New("subject common name does not begin with system:node:") //nolint:revive,staticcheck // upstream's words
 	}
 	return nil
 }
