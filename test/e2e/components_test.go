@@ -95,12 +95,13 @@ func (p *parts) scheduler() (stop func()) {
 	return stop
 }
 
-// start runs a component until stop, or the test's end, ends it by SIGTERM.
-func (p *parts) start(args ...string) (stop func()) {
+// start runs a component of ours until the test's end.
+func (p *parts) start(args ...string) {
 	p.t.Helper()
-	return p.startProgram(p.wherry, args...)
+	p.startProgram(p.wherry, args...)
 }
 
+// startProgram runs a program until stop, or the test's end, ends it by SIGTERM.
 func (p *parts) startProgram(path string, args ...string) (stop func()) {
 	p.t.Helper()
 	log, err := os.CreateTemp(p.dir, "*.log")
