@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"bytes"
 	"context"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -22,25 +23,25 @@ const containersField = 1
 
 // ListContainers is the Server's list, put together from encoded containers.
 func (r runtimeServer) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
-	var doc []byte
-	for _, c := range r.matchingContainers(req.GetFilter()) {
-		item, err := c.wire()
-		if err != nil {
+	found := r.matchingContainers(req.GetFilter())
+	items := make([][]byte, len(found))
+	for i, c := range found {
+		var err error
+		if items[i], err = c.wire(); err != nil {
 			return nil, err
 		}
-		doc = append(doc, item...)
 	}
 	// Bytes of fields that a message does not know are sent as they are.
 	resp := &runtimeapi.ListContainersResponse{}
-	resp.ProtoReflect().SetUnknown(doc)
+	resp.ProtoReflect().SetUnknown(bytes.Join(items, nil))
 	return resp, nil
 }
 
 func (c *container) wire() ([]byte, error) {
-	sum := c.summary()
-	if have := c.encoded.Load(); have != nil && have.state == sum.State {
+	if have := c.encoded.Load(); have != nil && have.state == c.current().state() {
 		return have.doc, nil
 	}
+	sum := c.summary()
 	doc, err := proto.Marshal(sum)
 	if err != nil {
 		return nil, err
