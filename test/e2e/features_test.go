@@ -154,7 +154,10 @@ func TestExitRestartsAllContainers(t *testing.T) {
 		init.Name, worker.Name, other.Name = "init", "worker", "other"
 		init.VolumeMounts, worker.VolumeMounts = data, data
 		init.Command = []string{"sh", "-c", "echo x >> /data/inits"}
-		worker.Command = []string{"sh", "-c", "test -e /data/again || { touch /data/again; exit 42; }; " + loop}
+		// What has never run is not restarted: the worker waits for the other.
+		worker.Command = []string{"sh", "-c", "test -e /data/again || { touch /data/again; until [ -e /data/other ]; do sleep 0.1; done; exit 42; }; " + loop}
+		other.VolumeMounts = data
+		other.Command = []string{"sh", "-c", "touch /data/other; " + loop}
 		worker.RestartPolicy = &never
 		worker.RestartPolicyRules = []v1.ContainerRestartRule{{
 			Action:    v1.ContainerRestartRuleActionRestartAllContainers,

@@ -86,6 +86,9 @@ func (p *planner) restartAll() bool {
 	left := false
 	last := true // nothing but the source is left
 	for _, c := range ordinary(p.in.Pod) {
+		if list := p.byName[c.Name]; len(list) > 0 && c.Name != now.Source && list[0].State != Created {
+			p.replace(list[0]) // also one whose start was under way when it began
+		}
 		_, making := p.in.InFlight[ContainerKey(c.Name)]
 		left = left || making || len(p.byName[c.Name]) > 0
 		last = last && (c.Name == now.Source || !making && len(p.byName[c.Name]) == 0)

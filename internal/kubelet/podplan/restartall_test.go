@@ -113,6 +113,32 @@ func TestRestartAllContainers(t *testing.T) {
 	}
 }
 
+// TestRestartAllWhileAContainerStarts: an instance that came up only when all others were
+// being taken away was not followed by another, if the pod restarts nothing by itself.
+func TestRestartAllWhileAContainerStarts(t *testing.T) {
+	in, now := training(), time.Unix(1000, 0).UTC()
+	late := in.Containers[2]
+	in.Containers = in.Containers[:2]
+	in.Containers[1].State, in.Containers[1].ExitCode, in.Containers[1].Finished = Exited, 42, now
+	in.InFlight = map[Key]Flight{ContainerKey("helper"): {Op: Op{Kind: CreateContainer, Name: "helper"}}}
+	in.step(now)
+	in.InFlight = nil
+	in.Containers = append(in.Containers, late)
+	p, _ := in.step(now.Add(time.Second))
+	if !wants(p, StopContainer, "helper") {
+		t.Fatalf("ops %+v", p.Ops)
+	}
+	late.State, late.ExitCode, late.Finished = Exited, 137, now.Add(2*time.Second)
+	in.Containers = []Container{late}
+	in.step(now.Add(2 * time.Second))
+	in.Containers = nil
+	in.step(now.Add(2 * time.Second))
+	in.Containers = []Container{{ID: "i2", Name: "init", SandboxID: "s", Attempt: 1, State: Exited, Finished: now}}
+	if p, _ = in.step(now.Add(3 * time.Second)); !wants(p, PullImage, "helper") && !wants(p, CreateContainer, "helper") {
+		t.Errorf("the helper does not begin anew: %+v", p.Ops)
+	}
+}
+
 func TestRestartRules(t *testing.T) {
 	in, notIn := v1.ContainerRestartRuleOnExitCodesOpIn, v1.ContainerRestartRuleOnExitCodesOpNotIn
 	never, onFailure := v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure
