@@ -181,9 +181,9 @@ func statsV2(dir string, s *Stats) error {
 	if limit, err := readInt(dir, "memory.max"); err == nil {
 		s.MemoryLimit = limit // "max" does not parse, and means none
 	}
-	s.CPUPressure = readPressure(dir, "cpu.pressure")
-	s.MemoryPressure = readPressure(dir, "memory.pressure")
-	s.IOPressure = readPressure(dir, "io.pressure")
+	s.CPUPressure = ReadPressure(filepath.Join(dir, "cpu.pressure"))
+	s.MemoryPressure = ReadPressure(filepath.Join(dir, "memory.pressure"))
+	s.IOPressure = ReadPressure(filepath.Join(dir, "io.pressure"))
 	return nil
 }
 
@@ -213,9 +213,10 @@ func readTable(dir, file string) (map[string]uint64, error) {
 	return table, s.Err()
 }
 
-// readPressure reads a PSI file; nil where the kernel has none or PSI is off.
-func readPressure(dir, file string) *Pressure {
-	doc, err := os.ReadFile(filepath.Join(dir, file))
+// ReadPressure reads a PSI file, of a cgroup or of the machine; nil where the kernel has
+// none or PSI is off.
+func ReadPressure(path string) *Pressure {
+	doc, err := os.ReadFile(path)
 	if err != nil {
 		return nil
 	}

@@ -13,6 +13,9 @@ import (
 	_ "k8s.io/component-base/logs/json/register" // --logging-format json
 )
 
+// noEffect is the help of upstream's flags that nothing here reads: setting one warns.
+const noEffect = "taken so that upstream's command lines work; without effect here, and a warning says so"
+
 // AddFlags adds upstream's flags to a flag set. LoadFiles lets those that were given
 // win over --config and --config-dir. The fields must have their defaults already.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
@@ -34,7 +37,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.addManagerFlags(fs)
 	logsapi.AddFlags(&c.Logging, fs)
 	for _, name := range ignoredFlags {
-		fs.Var(&ignored{c: c, name: name}, name, "accepted, not implemented")
+		fs.Var(&ignored{c: c, name: name}, name, noEffect)
 		fs.Lookup(name).Hidden = true
 	}
 }
@@ -84,11 +87,11 @@ func (c *Config) addNodeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.KubeReservedCgroup, "kube-reserved-cgroup", k.KubeReservedCgroup, "accepted; only pods are limited")
 	fs.StringSliceVar(&k.EnforceNodeAllocatable, "enforce-node-allocatable", k.EnforceNodeAllocatable, "pods, so that all of them together keep to what is allocatable, or none")
 	fs.Var(cliflag.NewLangleSeparatedMapStringString(&k.EvictionHard), "eviction-hard", "what pods may not use up, such as memory.available<100Mi")
-	fs.Var(cliflag.NewLangleSeparatedMapStringString(&k.EvictionSoft), "eviction-soft", "accepted, not implemented")
-	fs.Var(cliflag.NewMapStringString(&k.EvictionSoftGracePeriod), "eviction-soft-grace-period", "accepted, not implemented")
-	fs.Var(cliflag.NewMapStringString(&k.EvictionMinimumReclaim), "eviction-minimum-reclaim", "accepted, not implemented")
-	fs.Int32Var(&k.EvictionMaxPodGracePeriod, "eviction-max-pod-grace-period", k.EvictionMaxPodGracePeriod, "accepted, not implemented")
-	fs.DurationVar(&k.EvictionPressureTransitionPeriod.Duration, "eviction-pressure-transition-period", k.EvictionPressureTransitionPeriod.Duration, "accepted, not implemented")
+	fs.Var(cliflag.NewLangleSeparatedMapStringString(&k.EvictionSoft), "eviction-soft", noEffect)
+	fs.Var(cliflag.NewMapStringString(&k.EvictionSoftGracePeriod), "eviction-soft-grace-period", noEffect)
+	fs.Var(cliflag.NewMapStringString(&k.EvictionMinimumReclaim), "eviction-minimum-reclaim", noEffect)
+	fs.Int32Var(&k.EvictionMaxPodGracePeriod, "eviction-max-pod-grace-period", k.EvictionMaxPodGracePeriod, noEffect)
+	fs.DurationVar(&k.EvictionPressureTransitionPeriod.Duration, "eviction-pressure-transition-period", k.EvictionPressureTransitionPeriod.Duration, noEffect)
 	fs.BoolVar(k.FailSwapOn, "fail-swap-on", *k.FailSwapOn, "do not start on a machine with swap")
 	fs.BoolVar(k.FailCgroupV1, "fail-cgroupv1", *k.FailCgroupV1, "do not start on a machine with cgroup v1")
 	fs.Int32Var(k.EventRecordQPS, "event-qps", *k.EventRecordQPS, "how many events a second are sent, 0 for any number")
@@ -126,38 +129,37 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(k.CPUCFSQuota, "cpu-cfs-quota", *k.CPUCFSQuota, "enforce CPU limits")
 	fs.DurationVar(&k.CPUCFSQuotaPeriod.Duration, "cpu-cfs-quota-period", k.CPUCFSQuotaPeriod.Duration, "accepted; the kernel's default is used")
 	fs.DurationVar(&k.SyncFrequency.Duration, "sync-frequency", k.SyncFrequency.Duration, "accepted; the kubelet acts on events")
-	fs.Int32Var(k.RegistryPullQPS, "registry-qps", *k.RegistryPullQPS, "accepted, not implemented")
-	fs.Int32Var(&k.RegistryBurst, "registry-burst", k.RegistryBurst, "accepted, not implemented")
+	fs.Int32Var(k.RegistryPullQPS, "registry-qps", *k.RegistryPullQPS, noEffect)
+	fs.Int32Var(&k.RegistryBurst, "registry-burst", k.RegistryBurst, noEffect)
 	fs.BoolVar(k.SerializeImagePulls, "serialize-image-pulls", *k.SerializeImagePulls, "pull one image at a time")
-	fs.DurationVar(&k.ImageMinimumGCAge.Duration, "minimum-image-ttl-duration", k.ImageMinimumGCAge.Duration, "accepted, not implemented")
-	fs.Int32Var(k.ImageGCHighThresholdPercent, "image-gc-high-threshold", *k.ImageGCHighThresholdPercent, "accepted, not implemented")
-	fs.Int32Var(k.ImageGCLowThresholdPercent, "image-gc-low-threshold", *k.ImageGCLowThresholdPercent, "accepted, not implemented")
+	fs.DurationVar(&k.ImageMinimumGCAge.Duration, "minimum-image-ttl-duration", k.ImageMinimumGCAge.Duration, noEffect)
+	fs.Int32Var(k.ImageGCHighThresholdPercent, "image-gc-high-threshold", *k.ImageGCHighThresholdPercent, noEffect)
+	fs.Int32Var(k.ImageGCLowThresholdPercent, "image-gc-low-threshold", *k.ImageGCLowThresholdPercent, noEffect)
 	fs.DurationVar(&k.VolumeStatsAggPeriod.Duration, "volume-stats-agg-period", k.VolumeStatsAggPeriod.Duration, "how old the measured size of a volume may be")
-	fs.StringVar(&k.VolumePluginDir, "volume-plugin-dir", k.VolumePluginDir, "accepted, not implemented")
-	fs.BoolVar(k.EnableControllerAttachDetach, "enable-controller-attach-detach", *k.EnableControllerAttachDetach, "accepted, not implemented")
-	fs.BoolVar(k.LocalStorageCapacityIsolation, "local-storage-capacity-isolation", *k.LocalStorageCapacityIsolation, "accepted, not implemented")
+	fs.StringVar(&k.VolumePluginDir, "volume-plugin-dir", k.VolumePluginDir, noEffect)
+	fs.BoolVar(k.EnableControllerAttachDetach, "enable-controller-attach-detach", *k.EnableControllerAttachDetach, noEffect)
+	fs.BoolVar(k.LocalStorageCapacityIsolation, "local-storage-capacity-isolation", *k.LocalStorageCapacityIsolation, noEffect)
 }
 
 // addManagerFlags adds those of parts that are not there.
 func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 	k := &c.KubeletConfiguration
-	const none = "accepted, not implemented"
-	fs.StringVar(&k.CPUManagerPolicy, "cpu-manager-policy", k.CPUManagerPolicy, none)
-	fs.Var(cliflag.NewMapStringString(&k.CPUManagerPolicyOptions), "cpu-manager-policy-options", none)
-	fs.DurationVar(&k.CPUManagerReconcilePeriod.Duration, "cpu-manager-reconcile-period", k.CPUManagerReconcilePeriod.Duration, none)
-	fs.StringVar(&k.MemoryManagerPolicy, "memory-manager-policy", k.MemoryManagerPolicy, none)
-	fs.StringVar(&k.TopologyManagerPolicy, "topology-manager-policy", k.TopologyManagerPolicy, none)
-	fs.StringVar(&k.TopologyManagerScope, "topology-manager-scope", k.TopologyManagerScope, none)
-	fs.Var(cliflag.NewMapStringString(&k.TopologyManagerPolicyOptions), "topology-manager-policy-options", none)
-	fs.Var(cliflag.NewMapStringString(&k.QOSReserved), "qos-reserved", none)
-	fs.StringVar(&k.KubeletCgroups, "kubelet-cgroups", k.KubeletCgroups, none)
-	fs.StringVar(&k.SystemCgroups, "system-cgroups", k.SystemCgroups, none)
-	fs.StringVar(&k.HairpinMode, "hairpin-mode", k.HairpinMode, none)
-	fs.BoolVar(k.MakeIPTablesUtilChains, "make-iptables-util-chains", *k.MakeIPTablesUtilChains, none)
-	fs.BoolVar(&k.ProtectKernelDefaults, "protect-kernel-defaults", k.ProtectKernelDefaults, none)
-	fs.BoolVar(&k.KernelMemcgNotification, "kernel-memcg-notification", k.KernelMemcgNotification, none)
-	fs.Int64Var(&k.MaxOpenFiles, "max-open-files", k.MaxOpenFiles, none)
-	fs.Int32Var(k.OOMScoreAdj, "oom-score-adj", *k.OOMScoreAdj, none)
+	fs.StringVar(&k.CPUManagerPolicy, "cpu-manager-policy", k.CPUManagerPolicy, noEffect)
+	fs.Var(cliflag.NewMapStringString(&k.CPUManagerPolicyOptions), "cpu-manager-policy-options", noEffect)
+	fs.DurationVar(&k.CPUManagerReconcilePeriod.Duration, "cpu-manager-reconcile-period", k.CPUManagerReconcilePeriod.Duration, noEffect)
+	fs.StringVar(&k.MemoryManagerPolicy, "memory-manager-policy", k.MemoryManagerPolicy, noEffect)
+	fs.StringVar(&k.TopologyManagerPolicy, "topology-manager-policy", k.TopologyManagerPolicy, noEffect)
+	fs.StringVar(&k.TopologyManagerScope, "topology-manager-scope", k.TopologyManagerScope, noEffect)
+	fs.Var(cliflag.NewMapStringString(&k.TopologyManagerPolicyOptions), "topology-manager-policy-options", noEffect)
+	fs.Var(cliflag.NewMapStringString(&k.QOSReserved), "qos-reserved", noEffect)
+	fs.StringVar(&k.KubeletCgroups, "kubelet-cgroups", k.KubeletCgroups, noEffect)
+	fs.StringVar(&k.SystemCgroups, "system-cgroups", k.SystemCgroups, noEffect)
+	fs.StringVar(&k.HairpinMode, "hairpin-mode", k.HairpinMode, noEffect)
+	fs.BoolVar(k.MakeIPTablesUtilChains, "make-iptables-util-chains", *k.MakeIPTablesUtilChains, noEffect)
+	fs.BoolVar(&k.ProtectKernelDefaults, "protect-kernel-defaults", k.ProtectKernelDefaults, noEffect)
+	fs.BoolVar(&k.KernelMemcgNotification, "kernel-memcg-notification", k.KernelMemcgNotification, noEffect)
+	fs.Int64Var(&k.MaxOpenFiles, "max-open-files", k.MaxOpenFiles, noEffect)
+	fs.Int32Var(k.OOMScoreAdj, "oom-score-adj", *k.OOMScoreAdj, noEffect)
 	fs.BoolVar(&k.RunOnce, "runonce", k.RunOnce, "not supported, as upstream")
 }
 

@@ -180,39 +180,14 @@ func nodeMemory(t metav1.Time) (*stats.MemoryStats, *stats.SwapStats) {
 
 // nodePressure reads what the whole machine waits for (/proc/pressure); nil without PSI.
 func nodePressure(what string) *stats.PSIStats {
-	data, err := os.ReadFile(filepath.Join("/proc/pressure", what))
-	if err != nil {
+	p := cgroup.ReadPressure(filepath.Join("/proc/pressure", what))
+	if p == nil {
 		return nil
 	}
-	out := &stats.PSIStats{}
-	for line := range strings.Lines(string(data)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		to := &out.Some
-		if f[0] == "full" {
-			to = &out.Full
-		}
-		for _, field := range f[1:] {
-			name, text, _ := strings.Cut(field, "=")
-			n, err := strconv.ParseFloat(text, 64)
-			if err != nil {
-				continue
-			}
-			switch name {
-			case "avg10":
-				to.Avg10 = n
-			case "avg60":
-				to.Avg60 = n
-			case "avg300":
-				to.Avg300 = n
-			case "total":
-				to.Total = uint64(n) * uint64(time.Microsecond)
-			}
-		}
+	data := func(l cgroup.PressureLine) stats.PSIData {
+		return stats.PSIData{Total: uint64(l.Total), Avg10: l.Avg10, Avg60: l.Avg60, Avg300: l.Avg300}
 	}
-	return out
+	return &stats.PSIStats{Some: data(p.Some), Full: data(p.Full)}
 }
 
 // nodeNetwork is the machine's interfaces; the one with the default route comes first.
