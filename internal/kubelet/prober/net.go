@@ -28,9 +28,12 @@ const (
 	maxRedirects = 10
 )
 
+// dialer sets no keep-alive: a probe's connection lives for one exchange.
+var dialer = net.Dialer{KeepAlive: -1}
+
 // dial makes a connection that closes by a reset, so that probes leave no sockets in TIME_WAIT.
 func dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	c, err := dialer.DialContext(ctx, network, addr)
 	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
 		_ = tcp.SetLinger(0)
 	}

@@ -172,7 +172,7 @@ func (m *Manager) loop(ctx context.Context, t *target, kind string, p *v1.Probe)
 			return
 		case <-timer.C:
 		}
-		timer.Reset(period)
+		timer.Reset(nextDelay(period, time.Now()))
 		answer := m.once(ctx, t, kind, p)
 		if ctx.Err() != nil {
 			return
@@ -199,6 +199,17 @@ func firstDelay(t *target, kind string, initial, period time.Duration, now time.
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(t.id + kind))
 	return time.Duration(h.Sum64() % uint64(min(period, time.Second)+1))
+}
+
+// beat is the grain of the times at which probes are repeated.
+const beat = 100 * time.Millisecond
+
+// nextDelay is a period and what makes it end on a beat: probes that are due at nearly
+// the same time are then made on one awakening of the process, at half of what each alone
+// would cost. A probe comes late by less than a beat once, and is regular from then on.
+func nextDelay(period time.Duration, now time.Time) time.Duration {
+	due := now.Add(period + beat - 1)
+	return due.Truncate(beat).Sub(now)
 }
 
 func seconds(n int32, otherwise int32) time.Duration {

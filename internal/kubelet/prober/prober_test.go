@@ -353,3 +353,13 @@ func TestServersThatDoNotSpeakWell(t *testing.T) {
 		})
 	}
 }
+
+func TestRepetitionsMeetOnABeat(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, int(30*time.Millisecond), time.UTC)
+	if d := nextDelay(time.Second, at); d != 1070*time.Millisecond {
+		t.Errorf("first repetition after %v", d)
+	}
+	if d := nextDelay(time.Second, at.Add(70*time.Millisecond)); d != time.Second {
+		t.Errorf("further ones after %v", d)
+	}
+}
