@@ -1,6 +1,6 @@
 // Bench starts a fresh node and measures what a user waits for: pods one after
-// another, a batch, a restart after a kill, a deletion, a warm start, and what the
-// idle node costs. It prints medians; nothing here passes or fails by time.
+// another, a batch, a restart after a kill, a deletion, a warm start, how soon an end and
+// a probe's answer are told, and what the node costs idle, empty and full. It prints medians; nothing here passes or fails by time.
 //
 //	go run ./test/bench [-o report.json] bin/wherry
 package main
@@ -28,7 +28,8 @@ func main() {
 	flag.StringVar(&o.report, "o", "", "write the report as JSON to this file")
 	flag.IntVar(&o.sequence, "seq", 20, "pods one after another")
 	flag.IntVar(&o.batch, "batch", 30, "pods at once")
-	flag.IntVar(&o.kills, "kills", 10, "restarts after a kill")
+	flag.IntVar(&o.kills, "kills", 10, "restarts after a kill, ends, and probes")
+	flag.IntVar(&o.crowd, "crowd", 110, "idle pods")
 	flag.DurationVar(&o.idle, "idle", 20*time.Second, "how long the idle node is watched")
 	flag.Parse()
 	if flag.NArg() != 1 {
@@ -44,9 +45,9 @@ func main() {
 }
 
 type options struct {
-	report                 string
-	sequence, batch, kills int
-	idle                   time.Duration
+	report                        string
+	sequence, batch, kills, crowd int
+	idle                          time.Duration
 }
 
 // row is one line of the report; values are in the unit of the name.
@@ -94,7 +95,7 @@ func run(ctx context.Context, wherry string, o options) (err error) {
 func (n *node) measure(ctx context.Context, o options) ([]row, error) {
 	var rows []row
 	steps := []func(context.Context, options) ([]row, error){
-		n.coldStart, n.warmStart, n.sequence, n.batch, n.kills, n.idle,
+		n.coldStart, n.warmStart, n.sequence, n.batch, n.kills, n.exits, n.probes, n.idle, n.crowd,
 	}
 	for _, step := range steps {
 		r, err := step(ctx, o)

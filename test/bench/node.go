@@ -178,14 +178,18 @@ func (n *node) await(ctx context.Context, what string, names []string, ok func(*
 
 const loop = `trap "exit 0" TERM INT; sleep 1000000 & wait`
 
-func (n *node) create(ctx context.Context, name string) error {
-	_, err := n.client.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, &v1.Pod{
+func (n *node) create(ctx context.Context, name string, with ...func(*v1.Pod)) error {
+	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PodSpec{Containers: []v1.Container{{
 			Name: "c", Image: "docker.io/library/busybox:1.36", ImagePullPolicy: v1.PullIfNotPresent,
 			Command: []string{"sh", "-c", loop, name},
 		}}},
-	}, metav1.CreateOptions{})
+	}
+	for _, f := range with {
+		f(pod)
+	}
+	_, err := n.client.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod, metav1.CreateOptions{})
 	return err
 }
 

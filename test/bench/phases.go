@@ -3,12 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 func (n *node) coldStart(ctx context.Context, _ options) ([]row, error) {
@@ -83,7 +90,7 @@ func (n *node) sequence(ctx context.Context, o options) ([]row, error) {
 		return nil, err
 	}
 	return []row{
-		of("create → Running, ms", "≤ 100", running),
+		of("create → Running, ms", "≤ 60", running),
 		of("create → Ready, ms", "", ready),
 		of("delete → gone, ms", "≤ 100", gone),
 		of("CPU for each pod, start to end, wherry alone, ms", "", []float64{(after - cpu) / float64(o.sequence)}),
@@ -115,12 +122,115 @@ func (n *node) batch(ctx context.Context, o options) ([]row, error) {
 		}
 	}
 	rate := float64(o.batch) / last.Sub(start).Seconds()
-	idle, err := n.cost(ctx, fmt.Sprintf("idle with %d pods", o.batch), o.idle)
+	_, err := n.remove(ctx, names...)
+	return []row{of(fmt.Sprintf("%d at once, pods/s", o.batch), "≥ 40", []float64{rate})}, err
+}
+
+// crowd is what the daemon costs with as many idle pods as a node may have.
+func (n *node) crowd(ctx context.Context, o options) ([]row, error) {
+	before, err := n.rss()
 	if err != nil {
 		return nil, err
 	}
+	var names []string
+	for i := range o.crowd {
+		name := fmt.Sprintf("crowd-%d", i)
+		names = append(names, name)
+		if err := n.create(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.await(ctx, "running", names, func(s *seen) bool { return !s.running.IsZero() }); err != nil {
+		return nil, err
+	}
+	title := fmt.Sprintf("idle with %d pods", o.crowd)
+	rows, err := n.cost(ctx, title, o.idle)
+	if err != nil {
+		return nil, err
+	}
+	after, err := n.rss()
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows, of(title+", more RSS than without, MiB", "< 60", []float64{after - before}))
 	_, err = n.remove(ctx, names...)
-	return append([]row{of(fmt.Sprintf("%d at once, pods/s", o.batch), "≥ 25", []float64{rate})}, idle...), err
+	return rows, err
+}
+
+// exits are of containers that nothing restarts, so that a status tells of the end alone.
+func (n *node) exits(ctx context.Context, o options) ([]row, error) {
+	var told []float64
+	for i := range o.kills {
+		name := fmt.Sprintf("exit-%d", i)
+		if err := n.create(ctx, name, func(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyNever }); err != nil {
+			return nil, err
+		}
+		if err := n.await(ctx, "ready", []string{name}, func(s *seen) bool { return !s.ready.IsZero() }); err != nil {
+			return nil, err
+		}
+		pid, err := processOf(name)
+		if err != nil {
+			return nil, err
+		}
+		n.arm(name)
+		killed := time.Now()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return nil, err
+		}
+		if err := n.await(ctx, "ended", []string{name}, func(s *seen) bool { return !s.died.IsZero() }); err != nil {
+			return nil, err
+		}
+		told = append(told, ms(killed, n.of(name).died))
+		if _, err := n.remove(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	return []row{of("container's end → status at the API, ms", "≤ 20", told)}, nil
+}
+
+// probes lets readiness probes ask this program, which so knows when one was answered.
+func (n *node) probes(ctx context.Context, o options) ([]row, error) {
+	var mu sync.Mutex
+	passed := map[string]time.Time{} // by path; a pod is ready from its second probe on
+	asked := map[string]bool{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !asked[r.URL.Path] {
+			asked[r.URL.Path] = true
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+		if passed[r.URL.Path].IsZero() {
+			passed[r.URL.Path] = time.Now()
+		}
+	}))
+	defer server.Close()
+	addr, err := netip.ParseAddrPort(server.Listener.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	var told []float64
+	for i := range o.kills {
+		name := fmt.Sprintf("probe-%d", i)
+		get := &v1.HTTPGetAction{Host: addr.Addr().String(), Port: intstr.FromInt32(int32(addr.Port())), Path: "/" + name}
+		if err := n.create(ctx, name, func(p *v1.Pod) {
+			p.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1, ProbeHandler: v1.ProbeHandler{HTTPGet: get}}
+		}); err != nil {
+			return nil, err
+		}
+		if err := n.await(ctx, "ready", []string{name}, func(s *seen) bool { return !s.ready.IsZero() }); err != nil {
+			return nil, err
+		}
+		mu.Lock()
+		told = append(told, ms(passed["/"+name], n.of(name).ready))
+		mu.Unlock()
+		if _, err := n.remove(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	return []row{of("probe's answer → status at the API, ms", "≤ 10", told)}, nil
 }
 
 func (n *node) kills(ctx context.Context, o options) ([]row, error) {
