@@ -19,14 +19,7 @@ func BenchmarkIdle110Pods(b *testing.B) {
 	w.launch()
 	empty := heap()
 	const pods = 110
-	for i := range pods {
-		w.create(testPod(fmt.Sprintf("p%d", i)))
-	}
-	for began := time.Now(); w.running() < pods; time.Sleep(20 * time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			b.Fatalf("%d of %d pods run", w.running(), pods)
-		}
-	}
+	w.crowd(b, pods)
 	full := heap()
 	before, began := cpuTime(b), time.Now()
 	for b.Loop() {
@@ -38,6 +31,43 @@ func BenchmarkIdle110Pods(b *testing.B) {
 	b.ReportMetric(float64(runtime.NumGoroutine()), "goroutines")
 	b.ReportMetric(0, "ns/op")
 	w.stop()
+}
+
+// BenchmarkWakeAmong measures one wake of a pod (look, plan, status) on a node with few
+// and with many pods; the two should cost the same.
+func BenchmarkWakeAmong(b *testing.B) {
+	for _, pods := range []int{10, 1000} {
+		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
+			w := newWorld(b)
+			w.cfg.MaxPods = int32(pods)
+			w.launch()
+			w.crowd(b, pods)
+			uid := w.k.table.List()[0].Pod.UID
+			b.ReportAllocs()
+			for b.Loop() {
+				before, _ := w.k.table.Get(uid)
+				w.k.table.Wake(uid)
+				<-before.Superseded
+			}
+			b.StopTimer()
+			w.stop()
+		})
+	}
+}
+
+// crowd returns when that many pods run.
+func (w *world) crowd(b *testing.B, pods int) {
+	b.Helper()
+	for i := range pods {
+		p := testPod(fmt.Sprintf("p%d", i))
+		p.Spec.Containers[0].Resources = v1.ResourceRequirements{} // any number fits
+		w.create(p)
+	}
+	for began := time.Now(); w.running() < pods; time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			b.Fatalf("%d of %d pods run", w.running(), pods)
+		}
+	}
 }
 
 func (w *world) running() int {

@@ -43,7 +43,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, cfg *ru
 	if r.Behave != nil {
 		c.behaviour = r.Behave(cfg)
 	}
-	r.containers[c.id] = c
+	r.containers[c.id], s.containers[c.id] = c, c
 	r.changedLocked("created", s, c)
 	r.tellLocked(s, c.id, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	r.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,6 +83,8 @@ type sandbox struct {
 	created time.Time
 	ip      string
 	handler string
+	// containers by ID
+	containers map[string]*container
 }
 
 type container struct {
@@ -195,6 +198,7 @@ func (r *Runtime) Drop(id string) {
 
 func (r *Runtime) dropLocked(c *container) {
 	delete(r.containers, c.id)
+	delete(c.sandbox.containers, c.id)
 	r.changedLocked("removed", c.sandbox, c)
 }
 
@@ -285,13 +289,11 @@ func (r *Runtime) stopSandboxLocked(s *sandbox) {
 
 // inLocked returns the containers of a sandbox, or of all, in the order of their IDs.
 func (r *Runtime) inLocked(s *sandbox) []*container {
-	var out []*container
-	for _, id := range slices.Sorted(maps.Keys(r.containers)) {
-		if c := r.containers[id]; s == nil || c.sandbox == s {
-			out = append(out, c)
-		}
+	of := r.containers
+	if s != nil {
+		of = s.containers
 	}
-	return out
+	return slices.SortedFunc(maps.Values(of), func(a, b *container) int { return strings.Compare(a.id, b.id) })
 }
 
 func (r *Runtime) changedLocked(what string, s *sandbox, c *container) {

@@ -30,7 +30,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxC
 			r.violateLocked("second ready sandbox of pod %s", cfg.Metadata.Uid)
 		}
 	}
-	s := &sandbox{id: r.idLocked("sandbox"), cfg: cfg, ready: true, created: time.Now(), handler: handler}
+	s := &sandbox{id: r.idLocked("sandbox"), cfg: cfg, ready: true, created: time.Now(), handler: handler, containers: map[string]*container{}}
 	if cfg.Linux.GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
 		s.ip = fmt.Sprintf("10.88.%d.%d", r.next/250, r.next%250+2)
 	}
