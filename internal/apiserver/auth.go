@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	authnx509 "k8s.io/apiserver/pkg/authentication/request/x509"
@@ -54,8 +55,8 @@ func (s *Server) makeAuth() error {
 	return err
 }
 
-// makeAuthenticator asks: a component of this process, a client certificate, a token,
-// in the end nobody.
+// makeAuthenticator asks: a component of this process, a proxy that names the user, a
+// client certificate, a token, in the end nobody.
 func (s *Server) makeAuthenticator() (authenticator.Request, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(s.creds.clientCA) {
@@ -64,8 +65,11 @@ func (s *Server) makeAuthenticator() (authenticator.Request, error) {
 	opts := authnx509.DefaultVerifyOptions()
 	opts.Roots = roots
 	tokens := tokenunion.New(s.users, s.tokens)
+	proxies := s.creds.requestHeader
 	known := authnunion.New(
 		inProcessAuthenticator,
+		headerrequest.NewDynamicVerifyOptionsSecure(proxies.CAContentProvider.VerifyOptions, proxies.AllowedClientNames,
+			proxies.UsernameHeaders, proxies.UIDHeaders, proxies.GroupHeaders, proxies.ExtraHeaderPrefixes),
 		authnx509.New(opts, authnx509.CommonNameUserConversion),
 		bearertoken.New(tokens),
 		websocket.NewProtocolAuthenticator(tokens),
@@ -87,8 +91,12 @@ func (s *Server) secure(cfg *genericapiserver.Config) error {
 	if err != nil {
 		return fmt.Errorf("client CA: %w", err)
 	}
-	cfg.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: serving, ClientCA: clientCA}
+	cfg.SecureServing = &genericapiserver.SecureServingInfo{
+		Listener: s.listener, Cert: serving,
+		ClientCA: dynamiccertificates.NewUnionCAContentProvider(clientCA, s.creds.requestHeader.CAContentProvider),
+	}
 	cfg.Authentication.Authenticator = s.authenticator
+	cfg.Authentication.RequestHeaderConfig = s.creds.requestHeader
 	cfg.Authentication.APIAudiences = s.cfg.APIAudiences
 	return nil
 }

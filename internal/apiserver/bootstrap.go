@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -65,7 +64,7 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	if err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context, kubernetes.Interface) error{s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.ensureClientCA, s.ensureService} {
+	for _, step := range []func(context.Context, kubernetes.Interface) error{s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.publishTrust, s.ensureService} {
 		if err := step(ctx, client); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // told to stop before it was done
@@ -128,32 +127,6 @@ func (s *Server) ensurePolicy(ctx context.Context, client kubernetes.Interface) 
 		if err := ensure(ctx, &o, api.RoleBindings(o.Namespace)); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// ensureClientCA publishes whose client certificates count, for the components that serve
-// their own metrics and for the API servers of others (metrics-server, say).
-func (s *Server) ensureClientCA(ctx context.Context, client kubernetes.Interface) error {
-	const name = "extension-apiserver-authentication"
-	maps := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
-	want := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem},
-		Data:       map[string]string{"client-ca-file": string(s.creds.clientCA)},
-	}
-	have, err := maps.Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		_, err = maps.Create(ctx, want, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // by another API server of the cluster
-			err = nil
-		}
-	case err == nil && !equality.Semantic.DeepEqual(have.Data, want.Data):
-		have.Data = want.Data
-		_, err = maps.Update(ctx, have, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("config map %s/%s: %w", metav1.NamespaceSystem, name, err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/client-go/util/keyutil"
 
 	"wherry.dev/internal/pki"
@@ -17,6 +18,7 @@ import (
 type credentials struct {
 	ca                                   *pki.CA
 	caPEM, clientCA                      []byte
+	requestHeader                        *authenticatorfactory.RequestHeaderConfig
 	servingCert, servingKey              []byte
 	serviceAccountKey                    crypto.Signer
 	serviceAccountKeys                   []crypto.PublicKey // that tokens may be signed by
@@ -40,6 +42,9 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 	}
 	if c.clientCA, err = os.ReadFile(clientCA); err != nil {
 		return nil, fmt.Errorf("client CA (--client-ca-file): %w", err)
+	}
+	if err := c.loadFrontProxies(cfg, now); err != nil {
+		return nil, err
 	}
 	if err := c.loadServing(cfg, now); err != nil {
 		return nil, err
@@ -66,6 +71,27 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 		}
 	}
 	return c, nil
+}
+
+// frontProxyUser is who a proxy is whose certificate our front-proxy CA has signed.
+const frontProxyUser = "front-proxy-client"
+
+// loadFrontProxies reads the CA of proxies that authenticate for us: a CA of its own,
+// because whoever has a certificate of it may be anybody.
+func (c *credentials) loadFrontProxies(cfg *Config, now time.Time) error {
+	headers := cfg.RequestHeader
+	if headers.ClientCAFile == "" {
+		ca, err := pki.LoadOrCreateCA(cfg.CertDir, "front-proxy-ca", "front-proxy-ca", now)
+		if err != nil {
+			return fmt.Errorf("front-proxy certificate authority: %w", err)
+		}
+		headers.ClientCAFile = ca.CertFile
+	}
+	var err error
+	if c.requestHeader, err = headers.ToAuthenticationRequestHeaderConfig(); err != nil {
+		return fmt.Errorf("front-proxy CA (--requestheader-client-ca-file): %w", err)
+	}
+	return nil
 }
 
 func (c *credentials) loadServing(cfg *Config, now time.Time) error {

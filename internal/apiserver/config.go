@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/server/options"
 )
 
 // Config is what an API server is started with. DefaultConfig fills in what most
@@ -51,6 +52,11 @@ type Config struct {
 	// ServiceAccountMaxExpiration bounds what tokens may ask for; 0 does not.
 	ServiceAccountMaxExpiration time.Duration
 
+	// RequestHeader says which proxies (aggregators) are believed when they name a
+	// request's user in its headers: those with a certificate of ClientCAFile, or of our
+	// own front-proxy CA when it is empty.
+	RequestHeader options.RequestHeaderAuthenticationOptions
+
 	// How the kubelets of nodes are reached; generated and issued when empty.
 	KubeletClientCert, KubeletClientKey, KubeletCAFile string
 	KubeletTimeout                                     time.Duration
@@ -77,15 +83,22 @@ func DefaultConfig() Config {
 		panic(err) // a constant
 	}
 	return Config{
-		DataDir:                     "/var/lib/wherry",
-		BindAddress:                 net.IPv4zero,
-		SecurePort:                  6443,
-		ServiceCIDR:                 cidr,
-		ClusterDomain:               "cluster.local",
-		EtcdCompactionInterval:      5 * time.Minute,
-		EventTTL:                    time.Hour,
-		ServiceAccountIssuer:        "https://kubernetes.default.svc.cluster.local",
-		KubeletTimeout:              5 * time.Second,
+		DataDir:                "/var/lib/wherry",
+		BindAddress:            net.IPv4zero,
+		SecurePort:             6443,
+		ServiceCIDR:            cidr,
+		ClusterDomain:          "cluster.local",
+		EtcdCompactionInterval: 5 * time.Minute,
+		EventTTL:               time.Hour,
+		ServiceAccountIssuer:   "https://kubernetes.default.svc.cluster.local",
+		KubeletTimeout:         5 * time.Second,
+		RequestHeader: options.RequestHeaderAuthenticationOptions{
+			UsernameHeaders:     []string{"X-Remote-User"},
+			UIDHeaders:          []string{"X-Remote-Uid"},
+			GroupHeaders:        []string{"X-Remote-Group"},
+			ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
+			AllowedNames:        []string{frontProxyUser},
+		},
 		AnonymousAuth:               true,
 		RequestTimeout:              time.Minute,
 		MaxRequestsInFlight:         400,
@@ -119,6 +132,7 @@ func (c *Config) Validate() []error {
 	bad((c.TLSCertFile == "") != (c.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file go together")
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile go together")
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key go together")
+	errs = append(errs, c.RequestHeader.Validate()...)
 	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")

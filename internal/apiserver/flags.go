@@ -42,6 +42,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.KubeletCAFile, "kubelet-certificate-authority", c.KubeletCAFile, "Certificate authority of kubelets (default: our own).")
 	fs.DurationVar(&c.KubeletTimeout, "kubelet-timeout", c.KubeletTimeout, "Timeout of connecting to a kubelet.")
 
+	c.RequestHeader.AddFlags(fs)
 	fs.BoolVar(&c.AnonymousAuth, "anonymous-auth", c.AnonymousAuth, "Let requests without credentials in as system:anonymous.")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", c.RequestTimeout, "Timeout of requests that are neither watches, logs nor connections.")
 	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time; 0 does not bound them.")
@@ -76,11 +77,6 @@ var ignoredFlags = map[string]string{
 	"oidc-client-id":                          "not supported",
 	"proxy-client-cert-file":                  "API aggregation is not supported",
 	"proxy-client-key-file":                   "API aggregation is not supported",
-	"requestheader-allowed-names":             "API aggregation is not supported",
-	"requestheader-client-ca-file":            "API aggregation is not supported",
-	"requestheader-extra-headers-prefix":      "API aggregation is not supported",
-	"requestheader-group-headers":             "API aggregation is not supported",
-	"requestheader-username-headers":          "API aggregation is not supported",
 	"runtime-config":                          "all APIs that exist are served",
 	"service-node-port-range":                 "node ports are 30000-32767",
 	"shutdown-delay-duration":                 "not supported",

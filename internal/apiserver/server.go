@@ -248,7 +248,12 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	group.Go(func() error { return s.serve(gctx) })
-	group.Go(func() error { return s.bootstrap(gctx, followers) })
+	group.Go(func() error {
+		if err := s.bootstrap(gctx, followers); err != nil {
+			return err
+		}
+		return s.keepTrust(gctx)
+	})
 	err := group.Wait()
 	stopInner()
 	background.Wait()

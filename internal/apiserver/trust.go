@@ -1,0 +1,205 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/apiserver/registry"
+)
+
+// trustMap is the config map that tells other servers of the cluster (the scheduler's
+// metrics, metrics-server) whose certificates and which proxies' headers count here.
+const trustMap = "extension-apiserver-authentication"
+
+// Keys of the config map; what begins with requestheader- and is no certificate is a list
+// in JSON.
+const (
+	trustClientCA = "client-ca-file"
+	trustProxyCA  = "requestheader-client-ca-file"
+)
+
+// trustLists are the lists of the config map, as this server has them.
+func (s *Server) trustLists() map[string][]string {
+	r := s.creds.requestHeader
+	lists := map[string][]string{
+		"requestheader-username-headers":     r.UsernameHeaders.Value(),
+		"requestheader-group-headers":        r.GroupHeaders.Value(),
+		"requestheader-extra-headers-prefix": r.ExtraHeaderPrefixes.Value(),
+		"requestheader-allowed-names":        r.AllowedClientNames.Value(),
+	}
+	if uid := r.UIDHeaders.Value(); len(uid) > 0 {
+		lists["requestheader-uid-headers"] = uid
+	}
+	return lists
+}
+
+// trustData is what the config map should say: what other API servers of the cluster have
+// written, and what we trust, without certificates whose time is over.
+func (s *Server) trustData(have map[string]string, now time.Time) (map[string]string, error) {
+	data := map[string]string{}
+	own := map[string][]byte{
+		trustClientCA: s.creds.clientCA,
+		trustProxyCA:  s.creds.requestHeader.CAContentProvider.CurrentCABundleContent(),
+	}
+	for key, bundle := range own {
+		merged, err := mergeCertificates([]byte(have[key]), bundle, now)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		data[key] = string(merged)
+	}
+	for key, values := range s.trustLists() {
+		merged, err := mergeList(have[key], values)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		data[key] = merged
+	}
+	return data, nil
+}
+
+// mergeList adds own to a list in JSON. One that nobody can read is written anew.
+func mergeList(have string, own []string) (string, error) {
+	var merged []string
+	if json.Unmarshal([]byte(have), &merged) != nil {
+		merged = nil
+	}
+	for _, v := range own {
+		if !slices.Contains(merged, v) {
+			merged = append(merged, v)
+		}
+	}
+	if merged == nil {
+		merged = []string{} // "any", and not null
+	}
+	text, err := json.Marshal(merged)
+	return string(text), err
+}
+
+// mergeCertificates adds own to a bundle in PEM. One that nobody can read is written anew.
+func mergeCertificates(have, own []byte, now time.Time) ([]byte, error) {
+	ours, err := cert.ParseCertsPEM(own)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := cert.ParseCertsPEM(have)
+	if err != nil {
+		merged = nil
+	}
+	for _, c := range ours {
+		if !slices.ContainsFunc(merged, c.Equal) {
+			merged = append(merged, c)
+		}
+	}
+	var text []byte
+	for _, c := range merged {
+		if now.Before(c.NotAfter) {
+			text = append(text, pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: c.Raw})...)
+		}
+	}
+	return text, nil
+}
+
+// publishTrust writes the config map when it does not say what it should.
+func (s *Server) publishTrust(ctx context.Context, client kubernetes.Interface) error {
+	api := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		have, err := api.Get(ctx, trustMap, metav1.GetOptions{})
+		missing := apierrors.IsNotFound(err)
+		if missing {
+			have, err = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: trustMap, Namespace: metav1.NamespaceSystem}}, nil
+		}
+		if err != nil {
+			return err
+		}
+		want, err := s.trustData(have.Data, time.Now())
+		if err != nil || maps.Equal(have.Data, want) {
+			return err
+		}
+		have.Data = want
+		if !missing {
+			_, err = api.Update(ctx, have, metav1.UpdateOptions{})
+			return err
+		}
+		if _, err = api.Create(ctx, have, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+			// by another API server of the cluster: look at what it has written
+			return apierrors.NewConflict(corev1.Resource("configmaps"), trustMap, err)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("config map %s/%s: %w", metav1.NamespaceSystem, trustMap, err)
+	}
+	return nil
+}
+
+// trustRetry is the pause after a failure to write the config map.
+const trustRetry = 10 * time.Second
+
+// keepTrust writes the config map again whenever somebody changed or deleted it, until
+// ctx ends.
+func (s *Server) keepTrust(ctx context.Context) error {
+	client, err := s.ownClient()
+	if err != nil {
+		return err
+	}
+	changed := make(chan struct{}, 1)
+	wake := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	follower := registry.NewFollower(func(*corev1.ConfigMap) { wake() }, func(types.NamespacedName) { wake() })
+	done := make(chan error, 1)
+	go func() {
+		done <- follower.Run(ctx, oneConfigMap{s.store("", "configmaps"), metav1.NamespaceSystem, trustMap})
+	}()
+	synced := follower.Synced()
+	var again <-chan time.Time
+	for {
+		select {
+		case err := <-done: // after ctx ended
+			return err
+		case <-changed:
+		case <-synced: // it may have been deleted before the watch began
+			synced = nil
+		case <-again:
+		}
+		again = nil
+		if err := s.publishTrust(ctx, client); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Publishing whose certificates count failed, trying again", "in", trustRetry)
+			again = time.After(trustRetry)
+		}
+	}
+}
+
+// oneConfigMap is the watch on a single config map.
+type oneConfigMap struct {
+	store           *registry.Store
+	namespace, name string
+}
+
+// Watch is what a registry.Follower calls.
+func (o oneConfigMap) Watch(ctx context.Context, opts *internalversion.ListOptions) (watch.Interface, error) {
+	opts.FieldSelector = fields.OneTermEqualSelector("metadata.name", o.name)
+	return o.store.Watch(request.WithNamespace(ctx, o.namespace), opts)
+}
