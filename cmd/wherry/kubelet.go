@@ -24,6 +24,7 @@ effect here warns. Without --kubeconfig it runs static pods only; where there is
 		Args: cobra.NoArgs,
 	}
 	cfg.AddFlags(cmd.Flags())
+	cfg.Flags = cmd.Flags()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cfg.LoadFiles(cmd.Flags()); err != nil {
 			return err

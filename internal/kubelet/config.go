@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
@@ -44,6 +45,11 @@ type Config struct {
 	// ConfigFile and ConfigDir are read by LoadFiles.
 	ConfigFile, ConfigDir string
 
+	// Flags, if not nil, are shown at /flagz.
+	Flags *pflag.FlagSet
+
+	// hangUp, set by Connect, ends the client's connections, for a new certificate.
+	hangUp func()
 	// ignoredFlags were given.
 	ignoredFlags []string
 }

@@ -40,7 +40,8 @@ func DialRuntime(ctx context.Context, endpoint, imageEndpoint string, timeout ti
 }
 
 // Connect returns a client of the API server by --kubeconfig, which is bootstrapped
-// first where --bootstrap-kubeconfig says so; without a kubeconfig there is none.
+// first where --bootstrap-kubeconfig says so; without a kubeconfig there is none. New
+// must get the same cfg.
 func Connect(ctx context.Context, cfg *Config) (kubernetes.Interface, error) {
 	if cfg.Kubeconfig == "" {
 		if cfg.BootstrapKubeconfig != "" {
@@ -52,10 +53,11 @@ func Connect(ctx context.Context, cfg *Config) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
 	paths := certificates.Paths{Kubeconfig: cfg.Kubeconfig, Bootstrap: cfg.BootstrapKubeconfig, CertDir: cfg.CertDir}
-	rest, err := certificates.ClientConfig(ctx, paths, cfg.NodeName, cfg.RotateCertificates)
+	rest, hangUp, err := certificates.ClientConfig(ctx, paths, cfg.NodeName, cfg.RotateCertificates)
 	if err != nil {
 		return nil, err
 	}
+	cfg.hangUp = hangUp
 	rest.QPS, rest.ContentType = -1, runtime.ContentTypeProtobuf
 	return kubernetes.NewForConfig(rest)
 }

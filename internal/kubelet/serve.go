@@ -105,7 +105,7 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 		},
 		PodLogs: k.cfg.PodLogsDir, LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
-		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Healthy: k.Healthy, Refresh: k.refreshMetrics,
+		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Flags: k.cfg.Flags, Healthy: k.Healthy, Refresh: k.refreshMetrics,
 		Stats: &server.Stats{
 			Runtime: k.deps.Runtime, Images: k.deps.Images, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir,
 			PodLogs: k.cfg.PodLogsDir, VolumeAge: k.cfg.VolumeStatsAggPeriod.Duration, Machine: k.node.Node().Status.NodeInfo,
@@ -165,8 +165,10 @@ func (k *Kubelet) rotateCertificates(ctx context.Context, g *errgroup.Group) err
 	if err := os.MkdirAll(k.cfg.CertDir, 0o750); err != nil {
 		return err
 	}
-	if k.cfg.RotateCertificates && k.cfg.Kubeconfig != "" {
-		m, err := certificates.NewClient(ctx, k.deps.Client, k.cfg.NodeName, k.cfg.CertDir)
+	if k.cfg.RotateCertificates && k.cfg.hangUp != nil {
+		m, err := certificates.NewClient(ctx, k.deps.Client, certificates.Client{
+			NodeName: k.cfg.NodeName, Dir: k.cfg.CertDir, HangUp: k.cfg.hangUp, Bootstraps: k.cfg.BootstrapKubeconfig != "",
+		})
 		if err != nil {
 			return err
 		}

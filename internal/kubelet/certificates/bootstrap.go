@@ -12,11 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -24,6 +27,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/certificate"
 	"k8s.io/client-go/util/certificate/csr"
+	"k8s.io/client-go/util/connrotation"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 )
@@ -50,24 +54,23 @@ type Paths struct {
 
 // ClientConfig returns how to reach the API server. Without a valid kubeconfig it asks
 // for a certificate as the bootstrap user, waits until the request is approved and
-// signed, and writes the kubeconfig. With rotate, the certificate is read from
-// kubelet-client-current.pem, which Rotate replaces.
-func ClientConfig(ctx context.Context, p Paths, nodeName string, rotate bool) (*rest.Config, error) {
+// signed, and writes the kubeconfig. With rotate, each new connection uses the
+// certificate that kubelet-client-current.pem has by then, and hangUp ends those that
+// were made with an older one.
+func ClientConfig(ctx context.Context, p Paths, nodeName string, rotate bool) (cfg *rest.Config, hangUp func(), err error) {
 	if p.Bootstrap != "" && !valid(ctx, p.Kubeconfig) {
 		if err := bootstrap(ctx, p, nodeName); err != nil {
-			return nil, fmt.Errorf("bootstrap with %s: %w", p.Bootstrap, err)
+			return nil, nil, fmt.Errorf("bootstrap with %s: %w", p.Bootstrap, err)
 		}
 	}
-	cfg, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig)
+	cfg, err = clientcmd.BuildConfigFromFlags("", p.Kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
+		return nil, nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
-	if rotate {
-		if err := useStore(ctx, cfg, p.CertDir); err != nil {
-			return nil, err
-		}
+	if !rotate {
+		return cfg, func() {}, nil
 	}
-	return cfg, nil
+	return useStore(ctx, cfg, p.CertDir)
 }
 
 // valid tells whether a kubeconfig has a client certificate that has not expired.
@@ -101,28 +104,49 @@ func valid(ctx context.Context, kubeconfig string) bool {
 
 // useStore makes a client read its certificate from the store. A pair that came with
 // the kubeconfig is put there first.
-func useStore(ctx context.Context, cfg *rest.Config, dir string) error {
+func useStore(ctx context.Context, cfg *rest.Config, dir string) (*rest.Config, func(), error) {
 	store, err := openStore(ctx, clientName, dir, "", "")
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	path := store.CurrentPath()
-	if cfg.CertFile != path {
+	if cfg.CertFile != store.CurrentPath() {
 		if old, err := store.Current(); err != nil || old.Leaf != nil && time.Now().After(old.Leaf.NotAfter) {
 			loaded := rest.CopyConfig(cfg)
 			if err := rest.LoadTLSFiles(loaded); err != nil {
-				return fmt.Errorf("--kubeconfig: %w", err)
+				return nil, nil, fmt.Errorf("--kubeconfig: %w", err)
 			}
 			if len(loaded.CertData) == 0 {
-				return nil // a token, or something else that is not ours to rotate
+				return cfg, func() {}, nil // a token, or something else that is not ours to rotate
 			}
 			if err := keep(store, loaded.CertData, loaded.KeyData); err != nil {
-				return fmt.Errorf("client certificate: %w", err)
+				return nil, nil, fmt.Errorf("client certificate: %w", err)
 			}
 		}
 	}
-	cfg.CertFile, cfg.KeyFile, cfg.CertData, cfg.KeyData = path, path, nil, nil
-	return nil
+	return rotating(cfg, store)
+}
+
+// rotating replaces the transport of a client by one that shows the store's certificate.
+// client-go's own would notice a new file after five minutes only, and the API server
+// refuses requests on a connection whose certificate has expired meanwhile.
+func rotating(cfg *rest.Config, store certificate.Store) (*rest.Config, func(), error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.CertFile, cfg.KeyFile, cfg.CertData, cfg.KeyData = "", "", nil, nil
+	secure, err := rest.TLSConfigFor(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	if secure == nil {
+		secure = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	secure.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return store.Current() }
+	dialer := connrotation.NewDialer((&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext)
+	cfg.Transport = utilnet.SetTransportDefaults(&http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: 10 * time.Second, MaxIdleConnsPerHost: 25,
+		TLSClientConfig: secure, DialContext: dialer.DialContext,
+	})
+	cfg.TLSClientConfig = rest.TLSClientConfig{}
+	return cfg, dialer.CloseAll, nil
 }
 
 // keep puts a pair into the store, which wants certificates and key apart even if they

@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -33,7 +34,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// client-go watches the files of client certificates for as long as the process lives.
+	// The second handler slows errors down, by a clock that all bubbles of synctest share.
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	// client-go watches the files of client certificates for as long as the process lives,
+	// where they are not rotated.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/client-go/transport.(*dynamicClientCert).run"),
 		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.(*Backoff).StepWithReset"))
 }
@@ -143,12 +147,12 @@ func newSigner(t *testing.T) (*signer, Paths) {
 
 func TestBootstrap(t *testing.T) {
 	s, p := newSigner(t)
-	cfg, err := ClientConfig(t.Context(), p, "n1", true)
+	cfg, _, err := ClientConfig(t.Context(), p, "n1", true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	current := filepath.Join(p.CertDir, "kubelet-client-current.pem")
-	if cfg.CertFile != current || cfg.KeyFile != current || cfg.BearerToken != "" || cfg.CertData != nil {
+	if cfg.BearerToken != "" || cfg.CertFile != "" || cfg.CertData != nil || cfg.Transport == nil {
 		t.Errorf("%+v", cfg)
 	}
 	written, err := clientcmd.LoadFromFile(p.Kubeconfig)
@@ -165,7 +169,7 @@ func TestBootstrap(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(p.CertDir, newKey)); !os.IsNotExist(err) {
 		t.Errorf("the key of the request is still there: %v", err)
 	}
-	if _, err := ClientConfig(t.Context(), p, "n1", true); err != nil || len(s.got) != 1 {
+	if _, _, err := ClientConfig(t.Context(), p, "n1", true); err != nil || len(s.got) != 1 {
 		t.Errorf("it asked again: %d, %v", len(s.got), err)
 	}
 }
@@ -173,19 +177,19 @@ func TestBootstrap(t *testing.T) {
 func TestExpiredCertificateBootstrapsAgain(t *testing.T) {
 	s, p := newSigner(t)
 	s.life = -time.Second
-	if _, err := ClientConfig(t.Context(), p, "n1", false); err != nil {
+	if _, _, err := ClientConfig(t.Context(), p, "n1", false); err != nil {
 		t.Fatal(err)
 	}
 	s.life = time.Hour
 	p.CertDir = filepath.Join(t.TempDir(), "pki") // the store names files by the second
-	if _, err := ClientConfig(t.Context(), p, "n1", false); err != nil || len(s.got) != 2 {
+	if _, _, err := ClientConfig(t.Context(), p, "n1", false); err != nil || len(s.got) != 2 {
 		t.Fatalf("%d requests, %v", len(s.got), err)
 	}
 }
 
 func TestPairInTheKubeconfigIsRotatedToo(t *testing.T) {
 	s, p := newSigner(t)
-	if _, err := ClientConfig(t.Context(), p, "n1", false); err != nil {
+	if _, _, err := ClientConfig(t.Context(), p, "n1", false); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := clientcmd.LoadFromFile(p.Kubeconfig)
@@ -202,11 +206,12 @@ func TestPairInTheKubeconfigIsRotatedToo(t *testing.T) {
 	if err := os.Mkdir(p.CertDir, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	got, err := ClientConfig(t.Context(), p, "n1", true)
-	if err != nil || got.CertFile != filepath.Join(p.CertDir, "kubelet-client-current.pem") || got.CertData != nil {
+	got, _, err := ClientConfig(t.Context(), p, "n1", true)
+	if err != nil || got.Transport == nil || got.CertData != nil {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if _, err := tls.LoadX509KeyPair(got.CertFile, got.KeyFile); err != nil || len(s.got) != 1 {
+	current := filepath.Join(p.CertDir, "kubelet-client-current.pem")
+	if _, err := tls.LoadX509KeyPair(current, current); err != nil || len(s.got) != 1 {
 		t.Errorf("%v", err)
 	}
 }

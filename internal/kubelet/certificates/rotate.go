@@ -10,6 +10,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/certificate"
 
@@ -18,17 +19,56 @@ import (
 
 // Manager keeps one certificate valid: it asks for a new one after 70 to 90 % of the
 // old one's time, or at once when there is none, and writes it to the store.
-type Manager struct{ manager certificate.Manager }
+type Manager struct {
+	manager certificate.Manager
+	files   certificate.Store
+	renewed chan struct{} // capacity 1
+	// expired, if not nil, is asked once the certificate has been over for grace; its
+	// error ends Run.
+	expired func(ctx context.Context, since time.Time) error
+}
+
+// grace is how long after its certificate's end a kubelet goes on, as upstream's.
+const grace = 5 * time.Minute
+
+// again is the pause before the API server of an expired certificate is tried once more.
+const again = 30 * time.Second
+
+// Client says what the client certificate is for.
+type Client struct {
+	NodeName string
+	// Dir gets kubelet-client-current.pem.
+	Dir string
+	// HangUp ends the connections that were made with an older certificate.
+	HangUp func()
+	// Bootstraps: a restart gets a new certificate when this one has expired.
+	Bootstraps bool
+}
 
 // NewClient returns the manager of the client certificate, for a client that
 // ClientConfig made with rotate.
-func NewClient(ctx context.Context, client kubernetes.Interface, nodeName, dir string) (*Manager, error) {
-	return start(ctx, client, dir, "", "", certificate.Config{
+func NewClient(ctx context.Context, client kubernetes.Interface, c Client) (*Manager, error) {
+	m, err := start(ctx, client, c.Dir, "", "", c.HangUp, certificate.Config{
 		SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Name: clientName,
-		Template:                &x509.CertificateRequest{Subject: nodeSubject(nodeName)},
+		Template:                &x509.CertificateRequest{Subject: nodeSubject(c.NodeName)},
 		GetUsages:               certificate.DefaultKubeletClientGetUsages,
 		CertificateRenewFailure: metrics.ClientRenewErrors,
 	})
+	if err == nil && c.Bootstraps {
+		m.expired = func(ctx context.Context, since time.Time) error { return lostIdentity(ctx, client, since) }
+	}
+	return m, err
+}
+
+// lostIdentity is an error where the API server answers: only a bootstrap, at the next
+// start, gets a certificate again. Where it does not, there is no use in a restart.
+func lostIdentity(ctx context.Context, client kubernetes.Interface, since time.Time) error {
+	var answered apierrors.APIStatus
+	err := client.Discovery().RESTClient().Get().AbsPath("/healthz").Timeout(10 * time.Second).Do(ctx).Error()
+	if err != nil && !errors.As(err, &answered) {
+		return nil
+	}
+	return fmt.Errorf("the client certificate has expired at %s and was not renewed; the next start asks for one with --bootstrap-kubeconfig", since.Format(time.RFC3339))
 }
 
 // Serving says what a serving certificate is for.
@@ -42,7 +82,7 @@ type Serving struct {
 
 // NewServer returns the manager of the serving certificate.
 func NewServer(ctx context.Context, client kubernetes.Interface, s Serving) (*Manager, error) {
-	return start(ctx, client, s.Dir, s.CertFile, s.KeyFile, certificate.Config{
+	return start(ctx, client, s.Dir, s.CertFile, s.KeyFile, func() {}, certificate.Config{
 		SignerName: certificatesv1.KubeletServingSignerName, Name: serverName,
 		Template:                &x509.CertificateRequest{Subject: nodeSubject(s.NodeName), DNSNames: s.DNSNames, IPAddresses: s.IPs},
 		GetUsages:               certificate.DefaultKubeletServingGetUsages,
@@ -51,26 +91,84 @@ func NewServer(ctx context.Context, client kubernetes.Interface, s Serving) (*Ma
 	})
 }
 
-func start(ctx context.Context, client kubernetes.Interface, dir, certFile, keyFile string, cfg certificate.Config) (*Manager, error) {
-	store, err := openStore(ctx, cfg.Name, dir, certFile, keyFile)
+func start(ctx context.Context, client kubernetes.Interface, dir, certFile, keyFile string, renewed func(), cfg certificate.Config) (*Manager, error) {
+	files, err := openStore(ctx, cfg.Name, dir, certFile, keyFile)
 	if err != nil {
 		return nil, err
 	}
-	cfg.CertificateStore, cfg.Ctx = store, &ctx
+	m := &Manager{files: files, renewed: make(chan struct{}, 1)}
+	cfg.CertificateStore, cfg.Ctx = store{Store: files, updated: func() {
+		renewed()
+		select {
+		case m.renewed <- struct{}{}:
+		default:
+		}
+	}}, &ctx
 	cfg.ClientsetFn = func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil }
-	m, err := certificate.NewManager(&cfg)
-	if err != nil {
+	if m.manager, err = certificate.NewManager(&cfg); err != nil {
 		return nil, fmt.Errorf("certificate %s: %w", cfg.Name, err)
 	}
-	return &Manager{m}, nil
+	return m, nil
+}
+
+// store tells when a certificate has been put into it.
+type store struct {
+	certificate.Store
+	updated func()
+}
+
+// Update implements certificate.Store.
+func (s store) Update(certPEM, keyPEM []byte) (*tls.Certificate, error) {
+	c, err := s.Store.Update(certPEM, keyPEM)
+	if err == nil {
+		s.updated()
+	}
+	return c, err
 }
 
 // Run renews the certificate until the context, which is that of the constructor, ends.
 func (m *Manager) Run(ctx context.Context) error {
 	m.manager.Start()
-	<-ctx.Done()
-	m.manager.Stop()
-	return nil
+	defer m.manager.Stop()
+	if m.expired == nil {
+		<-ctx.Done()
+		return nil
+	}
+	for {
+		t := time.NewTimer(m.untilLost(time.Now()))
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-m.renewed:
+			t.Stop()
+		case <-t.C:
+			if since, ok := m.notAfter(); ok && !time.Now().Before(since.Add(grace)) {
+				if err := m.expired(ctx, since); err != nil && ctx.Err() == nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// untilLost is how long it takes until the certificate has been over for too long, or
+// until it is worth another look.
+func (m *Manager) untilLost(now time.Time) time.Duration {
+	if since, ok := m.notAfter(); ok {
+		return max(since.Add(grace).Sub(now), again)
+	}
+	return grace
+}
+
+// notAfter is when the newest certificate ends; the library's manager does not tell
+// once that has passed.
+func (m *Manager) notAfter() (time.Time, bool) {
+	c, err := m.files.Current()
+	if err != nil || c.Leaf == nil {
+		return time.Time{}, false
+	}
+	return c.Leaf.NotAfter, true
 }
 
 // Current returns the certificate that is valid now.

@@ -155,8 +155,10 @@ func TestNodeIsRegisteredAndReported(t *testing.T) {
 
 func TestNodeThatExistsKeepsWhatOthersWrote(t *testing.T) {
 	old := &v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "x", Labels: map[string]string{"theirs": "1", "disk": "hdd"}},
-		Spec:       v1.NodeSpec{Unschedulable: true},
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "x", Labels: map[string]string{
+			"theirs": "1", "disk": "hdd", v1.LabelHostname: "old", "beta.kubernetes.io/os": "plan9", v1.LabelTopologyZone: "theirs",
+		}, Annotations: map[string]string{"alpha.kubernetes.io/provided-node-ip": "192.0.2.9"}},
+		Spec: v1.NodeSpec{Unschedulable: true},
 		Status: v1.NodeStatus{
 			Conditions: []v1.NodeCondition{{Type: "Theirs", Status: v1.ConditionTrue}},
 			NodeInfo:   v1.NodeSystemInfo{BootID: "another"}, Capacity: v1.ResourceList{"example.com/gpu": resource.MustParse("2")},
@@ -166,8 +168,14 @@ func TestNodeThatExistsKeepsWhatOthersWrote(t *testing.T) {
 		<-r.Ready()
 		synctest.Wait()
 		n := getNode(t, c)
-		if n.Labels["theirs"] != "1" || n.Labels["disk"] != "ssd" || !n.Spec.Unschedulable || len(n.Status.Conditions) != 5 || n.Status.Capacity["example.com/gpu"] != resource.MustParse("2") {
+		if n.Labels["theirs"] != "1" || n.Labels["disk"] != "hdd" || !n.Spec.Unschedulable || len(n.Spec.Taints) != 0 || len(n.Status.Conditions) != 5 || n.Status.Capacity["example.com/gpu"] != resource.MustParse("2") {
 			t.Errorf("%+v", n)
+		}
+		if n.Labels[v1.LabelHostname] != "n1" || n.Labels["beta.kubernetes.io/os"] != "linux" || n.Labels[v1.LabelTopologyZone] != "theirs" || n.Labels[v1.LabelArchStable] == "" {
+			t.Errorf("default labels: %v", n.Labels)
+		}
+		if _, ok := n.Annotations["alpha.kubernetes.io/provided-node-ip"]; ok {
+			t.Error("there is no cloud controller, and its annotation is still there")
 		}
 		if !ev.has("Rebooted: Node n1 has been rebooted") {
 			t.Errorf("%v", ev.list)
@@ -203,6 +211,49 @@ func TestTaintsAndAnnotationsAtRegistration(t *testing.T) {
 	want := []string{"k:NoSchedule", "node.kubernetes.io/unschedulable:NoSchedule", "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"}
 	if !slices.Equal(keys, want) || n.Annotations["alpha.kubernetes.io/provided-node-ip"] != "192.0.2.1" || !n.Spec.Unschedulable {
 		t.Errorf("%q %v", keys, n.Annotations)
+	}
+}
+
+func TestLabelsOfZoneFollowTheFlag(t *testing.T) {
+	cfg := testConfig()
+	cfg.Labels = map[string]string{v1.LabelTopologyZone: "z2", v1.LabelInstanceTypeStable: "", "disk": "ssd"}
+	c := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
+		v1.LabelTopologyZone: "z1", v1.LabelInstanceTypeStable: "big", v1.LabelTopologyRegion: "r1",
+	}}})
+	r, err := New(cfg, c, nil, nil, &told{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.register(t.Context(), v1.NodeStatus{}); err != nil {
+		t.Fatal(err)
+	}
+	n := getNode(t, c)
+	_, has := n.Labels[v1.LabelInstanceTypeStable]
+	if n.Labels[v1.LabelTopologyZone] != "z2" || n.Labels[v1.LabelTopologyRegion] != "r1" || n.Labels["disk"] != "" || has {
+		t.Errorf("%v", n.Labels)
+	}
+}
+
+func TestAddressesWithACloudController(t *testing.T) {
+	cfg := testConfig()
+	cfg.ExternalCloud, cfg.IPs, cfg.GivenIPs = true, []string{"192.0.2.1"}, ""
+	r, err := New(cfg, nil, nil, nil, &told{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.addresses(); len(got) != 1 || got[0].Type != v1.NodeHostName {
+		t.Errorf("before it has spoken: %v", got)
+	}
+	theirs := []v1.NodeAddress{{Type: v1.NodeExternalIP, Address: "198.51.100.1"}}
+	r.reported = &v1.Node{Status: v1.NodeStatus{Addresses: theirs}}
+	st := v1.NodeStatus{Addresses: r.addresses()}
+	if r.merge(&st); !slices.Equal(st.Addresses, theirs) {
+		t.Errorf("its addresses are not kept: %v", st.Addresses)
+	}
+	r.cfg.ExternalCloud, r.cfg.IPs = false, []string{"192.0.2.1", "2001:db8::1"}
+	st.Addresses = r.addresses()
+	if r.merge(&st); len(st.Addresses) != 3 || st.Addresses[1].Address != "2001:db8::1" || st.Addresses[2].Type != v1.NodeHostName {
+		t.Errorf("without one: %v", st.Addresses)
 	}
 }
 

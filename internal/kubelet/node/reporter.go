@@ -266,7 +266,14 @@ func (r *Reporter) register(ctx context.Context, st v1.NodeStatus) error {
 	return err
 }
 
-// reconcile brings our labels and annotations into an object that exists.
+// defaultLabels are those that a kubelet brings in order on a node that exists; others
+// of --node-labels are the node's at its registration, and its owners' from then on.
+var defaultLabels = []string{
+	v1.LabelHostname, v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelFailureDomainBetaZone, v1.LabelFailureDomainBetaRegion,
+	v1.LabelInstanceTypeStable, v1.LabelInstanceType, v1.LabelOSStable, v1.LabelArchStable, labelBetaOS, labelBetaArch,
+}
+
+// reconcile brings default labels and our annotations into an object that exists.
 func (r *Reporter) reconcile(ctx context.Context, n, want *v1.Node) (*v1.Node, error) {
 	changed := n.DeepCopy()
 	if changed.Labels == nil {
@@ -275,8 +282,17 @@ func (r *Reporter) reconcile(ctx context.Context, n, want *v1.Node) (*v1.Node, e
 	if changed.Annotations == nil {
 		changed.Annotations = map[string]string{}
 	}
-	maps.Copy(changed.Labels, want.Labels)
+	for _, name := range defaultLabels {
+		if value, ok := want.Labels[name]; ok && value != "" {
+			changed.Labels[name] = value
+		} else if ok {
+			delete(changed.Labels, name)
+		}
+	}
 	maps.Copy(changed.Annotations, want.Annotations)
+	if _, ok := want.Annotations[annotationProvidedIP]; !ok {
+		delete(changed.Annotations, annotationProvidedIP) // of a cloud controller that is there no more
+	}
 	if equality.Semantic.DeepEqual(n, changed) {
 		return n, nil
 	}
@@ -319,6 +335,9 @@ func twoWay(before, after *v1.Node) ([]byte, error) {
 // merge keeps what others write into the status, and transition times.
 func (r *Reporter) merge(st *v1.NodeStatus) {
 	old := &r.reported.Status
+	if r.cfg.ExternalCloud && len(old.Addresses) > 0 {
+		st.Addresses = old.Addresses // the cloud controller knows better
+	}
 	st.VolumesAttached, st.VolumesInUse, st.Phase, st.Config = old.VolumesAttached, old.VolumesInUse, old.Phase, old.Config
 	for i := range st.Conditions {
 		for _, o := range old.Conditions {

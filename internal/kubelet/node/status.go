@@ -25,6 +25,12 @@ const (
 	annotationProvidedIP = "alpha.kubernetes.io/provided-node-ip"
 )
 
+// Older names of two labels.
+const (
+	labelBetaOS   = "beta.kubernetes.io/os"
+	labelBetaArch = "beta.kubernetes.io/arch"
+)
+
 // object is the Node as we would register it, without status.
 func (r *Reporter) object() *v1.Node {
 	n := &v1.Node{
@@ -32,7 +38,7 @@ func (r *Reporter) object() *v1.Node {
 			Name: r.cfg.Name,
 			Labels: map[string]string{
 				v1.LabelHostname: r.cfg.Hostname, v1.LabelOSStable: runtime.GOOS, v1.LabelArchStable: runtime.GOARCH,
-				"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
+				labelBetaOS: runtime.GOOS, labelBetaArch: runtime.GOARCH,
 			},
 			Annotations: map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
 		},
@@ -103,10 +109,14 @@ func (r *Reporter) status(rt *runtimeapi.StatusResponse, imgs []*runtimeapi.Imag
 
 func (r *Reporter) addresses() []v1.NodeAddress {
 	var out []v1.NodeAddress
+	hostname := v1.NodeAddress{Type: v1.NodeHostName, Address: r.cfg.Hostname}
+	if r.cfg.ExternalCloud && r.cfg.GivenIPs == "" {
+		return []v1.NodeAddress{hostname} // the cloud controller will tell the others
+	}
 	for _, ip := range r.cfg.IPs {
 		out = append(out, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
 	}
-	return append(out, v1.NodeAddress{Type: v1.NodeHostName, Address: r.cfg.Hostname})
+	return append(out, hostname)
 }
 
 // resources returns capacity, and what of it pods may use.

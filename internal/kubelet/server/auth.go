@@ -168,6 +168,10 @@ func subresources(path string) []string {
 		return []string{"healthz", "proxy"}
 	case under("/configz"):
 		return []string{"configz", "proxy"}
+	case under("/flagz"):
+		return []string{"configz"}
+	case under("/statusz"):
+		return []string{"statusz"}
 	case under("/stats"):
 		return []string{"stats"}
 	case under("/metrics"):
@@ -191,8 +195,10 @@ func verb(method string) string {
 		return "patch"
 	case http.MethodDelete:
 		return "delete"
-	default:
+	case http.MethodGet, http.MethodHead:
 		return "get"
+	default:
+		return "" // that nobody may
 	}
 }
 

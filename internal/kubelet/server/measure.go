@@ -12,8 +12,8 @@ import (
 
 // buckets are the paths that requests are counted by; all others are "other".
 var buckets = []string{
-	"attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "healthz", "logs", "metrics", "metrics/cadvisor",
-	"metrics/probes", "metrics/resource", "pods", "portForward", "run", "runningpods", "stats",
+	"attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "flagz", "healthz", "logs", "metrics", "metrics/cadvisor",
+	"metrics/probes", "metrics/resource", "pods", "portForward", "run", "runningpods", "stats", "statusz",
 }
 
 var methods = []string{"OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"}

@@ -4,7 +4,12 @@ import (
 	"net/http"
 	"net/http/pprof"
 
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/server/statusz"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/logs"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/prometheus/slis"
@@ -31,6 +36,26 @@ func (s *Server) route(mux *http.ServeMux) {
 		mux.HandleFunc("GET "+p, s.debugPods)
 	}
 	mux.HandleFunc("GET /debug/pods/{uid}", s.debugPod)
+	s.routeZPages(mux)
+}
+
+// component is our name on the pages that all components of Kubernetes have.
+const component = "kubelet"
+
+// routeZPages adds what the process is and how it was started (KEP-4827, KEP-4828).
+func (s *Server) routeZPages(mux *http.ServeMux) {
+	paths := []string{
+		"/configz", "/healthz", "/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/metrics/slis",
+	}
+	for _, c := range s.checks() {
+		paths = append(paths, "/healthz/"+c.name)
+	}
+	if s.cfg.Flags != nil {
+		paths = append(paths, flagz.DefaultFlagzPath)
+		named := cliflag.NamedFlagSets{FlagSets: map[string]*pflag.FlagSet{component: s.cfg.Flags}}
+		flagz.Install(mux, component, flagz.NamedFlagSetsReader{FlagSets: named})
+	}
+	statusz.Install(mux, component, statusz.NewRegistry(compatibility.DefaultBuildEffectiveVersion(), statusz.WithListedPaths(paths)))
 }
 
 // routeOpen are the paths that the read-only port has, too.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
@@ -45,6 +46,8 @@ type Config struct {
 	// Debugging handlers (logs, exec, attach, run, port-forward); with them, if they
 	// are on, Profiling and the verbosity of the log (DebugFlags).
 	Debugging, Profiling, DebugFlags bool
+	// Flags of the command line are shown at /flagz; nil for no such path.
+	Flags *pflag.FlagSet
 	// Healthy says why the kubelet is not well.
 	Healthy func() error
 	Stats   *Stats
