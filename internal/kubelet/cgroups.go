@@ -2,7 +2,9 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -32,6 +34,14 @@ func (k *Kubelet) ensureCgroups(ctx context.Context) error {
 			return fmt.Errorf("cgroup of QoS class %s: %w", class, err)
 		}
 	}
+	if err := k.limitPods(ctx); err != nil {
+		return err
+	}
+	return k.limitReserved()
+}
+
+// limitPods holds all pods together to what is allocatable.
+func (k *Kubelet) limitPods(ctx context.Context) error {
 	if !slices.Contains(k.cfg.EnforceNodeAllocatable, "pods") {
 		return nil
 	}
@@ -47,6 +57,89 @@ func (k *Kubelet) ensureCgroups(ctx context.Context) error {
 	}
 	k.events.Eventf(k.node.Ref(), v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
 	return nil
+}
+
+// limitReserved holds the cgroups of the system and of Kubernetes, which somebody else
+// has made, to what is reserved for them. That it cannot is an error: whoever asked for
+// it does not want the node without it.
+func (k *Kubelet) limitReserved() error {
+	for _, r := range []struct {
+		what, title, group string
+		list               map[string]string
+	}{
+		{"system-reserved", "System Reserved", k.cfg.SystemReservedCgroup, k.cfg.SystemReserved},
+		{"kube-reserved", "Kube Reserved", k.cfg.KubeReservedCgroup, k.cfg.KubeReserved},
+	} {
+		for _, compressible := range []bool{false, true} {
+			key, title := r.what, r.title
+			if compressible {
+				key, title = key+"-compressible", title+" Compressible"
+			}
+			if !slices.Contains(k.cfg.EnforceNodeAllocatable, key) {
+				continue
+			}
+			if err := k.limitExisting(r.group, r.list, compressible); err != nil {
+				message := fmt.Sprintf("Failed to enforce %s Cgroup Limits on %q: %v", title, r.group, err)
+				k.events.Eventf(k.node.Ref(), v1.EventTypeWarning, "FailedNodeAllocatableEnforcement", "%s", message)
+				return errors.New(message)
+			}
+			k.events.Eventf(k.node.Ref(), v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated limits on %s cgroup %s", strings.ToLower(r.title), r.group)
+		}
+	}
+	return nil
+}
+
+// limitExisting limits a cgroup that is there already.
+func (k *Kubelet) limitExisting(group string, reserved map[string]string, compressible bool) error {
+	limits, err := reservedLimits(reserved, compressible)
+	if err != nil {
+		return err
+	}
+	path := group
+	if k.layout.Systemd {
+		path = slicePath(group)
+	}
+	if !k.deps.Cgroups.Exists(path) {
+		return fmt.Errorf("cgroup %s does not exist", path)
+	}
+	return k.deps.Cgroups.Ensure(path, limits)
+}
+
+// reservedLimits turns what is reserved into limits; only the CPU is compressible.
+func reservedLimits(reserved map[string]string, compressible bool) (*specs.LinuxResources, error) {
+	res := &specs.LinuxResources{}
+	for name, text := range reserved {
+		q, err := resource.ParseQuantity(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if q.Sign() <= 0 || compressible && name != string(v1.ResourceCPU) {
+			continue
+		}
+		n := q.Value()
+		switch name {
+		case string(v1.ResourceCPU):
+			shares := uint64(podconfig.Shares(q.MilliValue()))
+			res.CPU = &specs.LinuxCPU{Shares: &shares}
+		case string(v1.ResourceMemory):
+			res.Memory = &specs.LinuxMemory{Limit: &n}
+		case "pid":
+			res.Pids = &specs.LinuxPids{Limit: &n}
+		}
+	}
+	return res, nil
+}
+
+// slicePath is where systemd has a slice: a-b.slice lies in a.slice. The name may come
+// as a path of slices, or without the ending.
+func slicePath(group string) string {
+	name := strings.TrimSuffix(filepath.Base(group), ".slice")
+	path, prefix := "/", ""
+	for part := range strings.SplitSeq(name, "-") {
+		path = filepath.Join(path, prefix+part+".slice")
+		prefix += part + "-"
+	}
+	return path
 }
 
 // podsLimits are what all pods together may use: the capacity without what is

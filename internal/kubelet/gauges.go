@@ -12,6 +12,7 @@ import (
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/prober"
 )
 
 // refreshMetrics brings gauges up to date, when somebody asks for them.
@@ -87,8 +88,30 @@ func (k *Kubelet) refreshVolumes() {
 	}
 }
 
-func countProbe(kind, result string, pod *v1.Pod, container string) {
+// probeMeter is the series of /metrics/probes; those of a pod go with it.
+type probeMeter struct{}
+
+// Probed implements prober.Meter. The time of a failed probe is not measured.
+func (probeMeter) Probed(kind, result string, pod *v1.Pod, container string, took time.Duration) {
 	metrics.Probes.WithLabelValues(kind, result, container, pod.Name, pod.Namespace, string(pod.UID)).Inc()
+	if result != prober.Failed {
+		metrics.ProbeDuration.WithLabelValues(kind, container, pod.Name, pod.Namespace).Observe(took.Seconds())
+	}
+}
+
+// Forget implements prober.Meter.
+func (probeMeter) Forget(pod *v1.Pod) {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, kind := range []string{prober.Startup, prober.Liveness, prober.Readiness} {
+			labels := map[string]string{"probe_type": kind, "container": c.Name, "pod": pod.Name, "namespace": pod.Namespace}
+			metrics.ProbeDuration.Delete(labels)
+			labels["pod_uid"] = string(pod.UID)
+			for _, result := range []string{prober.Successful, prober.Failed, prober.Unknown} {
+				labels["result"] = result
+				metrics.Probes.Delete(labels)
+			}
+		}
+	}
 }
 
 // podStarted measures a pod's way up, from its creation and from our first sight.

@@ -228,7 +228,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 			k.node.Trigger()
 		},
 	})
-	k.prober = prober.New(k.deps.Runtime, k.events, func(uid types.UID) { k.table.Wake(uid) }, countProbe)
+	k.prober = prober.New(k.deps.Runtime, k.events, func(uid types.UID) { k.table.Wake(uid) }, probeMeter{})
 	k.table = podworker.NewTable(podworker.Deps{
 		Prober:  k.prober,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admit: k.admit,

@@ -2,9 +2,12 @@ package kubelet
 
 import (
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	v1 "k8s.io/api/core/v1"
@@ -70,6 +73,14 @@ func labels(f *dto.MetricFamily) string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ",")
 }
 
+// probes is what /metrics/probes says.
+func probes(t *testing.T) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	metrics.ProbesHandler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics/probes", nil))
+	return w.Body.String()
+}
+
 func TestMetricsAreThereAndMove(t *testing.T) {
 	metrics.Register()
 	before := map[string]float64{}
@@ -103,7 +114,19 @@ func TestMetricsAreThereAndMove(t *testing.T) {
 		if got := total(now["kubelet_running_pods"]); got < 1 {
 			t.Errorf("running pods: %v", got)
 		}
+		for _, want := range []string{
+			`prober_probe_total{container="c",namespace="default",pod="a",pod_uid="` + string(w.get("a").UID) + `",probe_type="Readiness",result="successful"}`,
+			`prober_probe_duration_seconds_count{container="c",namespace="default",pod="a",probe_type="Readiness"}`, "process_start_time_seconds",
+		} {
+			if !strings.Contains(probes(t), want) {
+				t.Errorf("/metrics/probes has no %s", want)
+			}
+		}
 		w.remove("a", 1)
 		w.until("gone", func() bool { return w.gone("a") })
+		w.pass(time.Second)
+		if text := probes(t); strings.Contains(text, `pod="a"`) {
+			t.Errorf("the pod's series stay: %s", text)
+		}
 	})
 }

@@ -26,7 +26,6 @@ var unimplementedFields = map[string]string{
 	"evictionMinimumReclaim": "--eviction-minimum-reclaim", "evictionMaxPodGracePeriod": "--eviction-max-pod-grace-period",
 	"evictionPressureTransitionPeriod": "--eviction-pressure-transition-period",
 	"protectKernelDefaults":            "--protect-kernel-defaults", "kernelMemcgNotification": "--kernel-memcg-notification",
-	"systemReservedCgroup": "--system-reserved-cgroup", "kubeReservedCgroup": "--kube-reserved-cgroup",
 	"kubeletCgroups": "--kubelet-cgroups", "systemCgroups": "--system-cgroups", "singleProcessOOMKill": "",
 	"cpuCFSQuotaPeriod": "--cpu-cfs-quota-period", "cgroupsPerQOS": "--cgroups-per-qos",
 	"tracing": "", "kubeAPIQPS": "--kube-api-qps",

@@ -205,6 +205,11 @@ var (
 		Subsystem: "prober", Name: "probe_total", Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
 		StabilityLevel: metrics.BETA,
 	}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})
+	// ProbeDuration is, too.
+	ProbeDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: "prober", Name: "probe_duration_seconds", Help: "Duration in seconds for a probe response.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"probe_type", "container", "pod", "namespace"})
 	probeRegistry = metrics.NewKubeRegistry()
 )
 
@@ -218,7 +223,10 @@ var register = sync.OnceFunc(func() {
 	for _, v := range Volumes {
 		legacyregistry.MustRegister(v)
 	}
-	probeRegistry.MustRegister(Probes)
+	probeRegistry.MustRegister(Probes, ProbeDuration)
+	if err := metrics.RegisterProcessStartTime(probeRegistry.Register); err != nil {
+		panic(err) // registered twice, seen by the first test
+	}
 })
 
 // Register registers all metrics, once.

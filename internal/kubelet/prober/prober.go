@@ -24,24 +24,36 @@ const (
 	Readiness = "Readiness"
 )
 
+// Results of probes, as metrics name them.
+const (
+	Successful = "successful"
+	Failed     = "failed"
+	Unknown    = "unknown"
+)
+
 // Recorder takes events.
 type Recorder interface {
 	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
 }
 
-// Counter counts probes for the metric prober_probe_total.
-type Counter func(kind, result string, pod *v1.Pod, container string)
+// Meter counts and times probes for /metrics/probes. It must not call back.
+type Meter interface {
+	Probed(kind, result string, pod *v1.Pod, container string, took time.Duration)
+	// Forget tells that no probe of a pod will run any more.
+	Forget(pod *v1.Pod)
+}
 
 // Manager runs probes. Workers call Sync, Results and Remove for their own pod.
 type Manager struct {
 	runner Runner
 	events Recorder
 	wake   func(types.UID)
-	count  Counter
+	meter  Meter
 	loops  sync.WaitGroup
 
-	mu   sync.Mutex
-	pods map[types.UID]map[string]*target
+	mu      sync.Mutex
+	pods    map[types.UID]map[string]*target
+	metered map[types.UID]*v1.Pod
 }
 
 // target is a container instance whose probes run.
@@ -55,12 +67,12 @@ type target struct {
 	result podplan.Probe
 }
 
-// New returns a manager. wake is called after a result changed; count may be nil.
-func New(runner Runner, events Recorder, wake func(types.UID), count Counter) *Manager {
-	if count == nil {
-		count = func(string, string, *v1.Pod, string) {}
+// New returns a manager. wake is called after a result changed; meter may be nil.
+func New(runner Runner, events Recorder, wake func(types.UID), meter Meter) *Manager {
+	return &Manager{
+		runner: runner, events: events, wake: wake, meter: meter,
+		pods: map[types.UID]map[string]*target{}, metered: map[types.UID]*v1.Pod{},
 	}
-	return &Manager{runner: runner, events: events, wake: wake, count: count, pods: map[types.UID]map[string]*target{}}
 }
 
 // Wait returns when all loops are gone; their contexts must have ended.
@@ -155,6 +167,24 @@ func (m *Manager) Remove(uid types.UID) {
 		t.stop()
 	}
 	delete(m.pods, uid)
+	if pod, ok := m.metered[uid]; ok {
+		m.meter.Forget(pod)
+		delete(m.metered, uid)
+	}
+}
+
+// measure notes a probe that has run, unless its pod has been removed meanwhile.
+func (m *Manager) measure(ctx context.Context, t *target, kind, result string, took time.Duration) {
+	if m.meter == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	m.metered[t.pod.UID] = t.pod
+	m.meter.Probed(kind, result, t.pod, t.spec.Name, took)
 }
 
 // loop probes until the context ends or the probe has given its last answer.
@@ -173,11 +203,12 @@ func (m *Manager) loop(ctx context.Context, t *target, kind string, p *v1.Probe)
 		case <-timer.C:
 		}
 		timer.Reset(nextDelay(period, time.Now()))
+		began := time.Now()
 		answer := m.once(ctx, t, kind, p)
 		if ctx.Err() != nil {
 			return
 		}
-		m.count(kind, answer.result(), t.pod, t.spec.Name)
+		m.measure(ctx, t, kind, answer.result(), time.Since(began))
 		m.tell(t, kind, answer)
 		if settled, ok := tally.add(answer); settled && m.note(t, kind, p, ok, answer.text) {
 			return

@@ -39,11 +39,11 @@ type answer struct {
 func (a answer) result() string {
 	switch a.verdict {
 	case success, warning:
-		return "successful"
+		return Successful
 	case failure:
-		return "failed"
+		return Failed
 	default:
-		return "unknown"
+		return Unknown
 	}
 }
 

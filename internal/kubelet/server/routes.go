@@ -44,12 +44,7 @@ const component = "kubelet"
 
 // routeZPages adds what the process is and how it was started (KEP-4827, KEP-4828).
 func (s *Server) routeZPages(mux *http.ServeMux) {
-	paths := []string{
-		"/configz", "/healthz", "/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/metrics/slis",
-	}
-	for _, c := range s.checks() {
-		paths = append(paths, "/healthz/"+c.name)
-	}
+	paths := []string{"/configz", "/healthz", "/metrics"}
 	if s.cfg.Flags != nil {
 		paths = append(paths, flagz.DefaultFlagzPath)
 		named := cliflag.NamedFlagSets{FlagSets: map[string]*pflag.FlagSet{component: s.cfg.Flags}}

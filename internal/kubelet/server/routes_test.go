@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"k8s.io/component-base/metrics/testutil"
 
 	"wherry.dev/internal/kubelet/fakecri"
@@ -216,4 +217,52 @@ func FuzzLogQuery(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestSubresourceOfEachPath is KEP-2862, and the subresources that were there before.
+func TestSubresourceOfEachPath(t *testing.T) {
+	for path, want := range map[string]string{
+		"/pods": "pods proxy", "/pods/": "pods proxy", "/runningpods/": "pods proxy", "/podsx": "proxy",
+		"/healthz": "healthz proxy", "/healthz/syncloop": "healthz proxy", "/configz": "configz proxy", "/configzx": "proxy",
+		"/stats/summary": "stats", "/metrics": "metrics", "/metrics/cadvisor": "metrics", "/metrics/probes": "metrics", "/metrics/resource": "metrics",
+		"/logs/": "log", "/logs/syslog": "log", "/checkpoint/ns/p/c": "checkpoint", "/statusz": "statusz", "/flagz": "configz",
+		"/exec/ns/p/c": "proxy", "/attach/ns/p/c": "proxy", "/portForward/ns/p": "proxy", "/run/ns/p/c": "proxy", "/containerLogs/ns/p/c": "proxy",
+		"/debug/pprof/heap": "proxy", "/debug/flags/v": "proxy", "/debug/pods": "proxy", "/": "proxy",
+	} {
+		if got := strings.Join(subresources(path), " "); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+	for method, want := range map[string]string{"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "OPTIONS": "", "TRACE": ""} {
+		if got := verb(method); got != want {
+			t.Errorf("%s: %s", method, got)
+		}
+	}
+}
+
+func TestWhatTheProcessIs(t *testing.T) {
+	f := newFixture(t)
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.String("node-ip", "192.0.2.1", "")
+	flags.String("manifest-url-header", "Authorization:secret", "")
+	if err := flags.SetAnnotation("manifest-url-header", "classified", []string{"true"}); err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{Debugging: true, Flags: flags}, f.pods, fakecri.Service{Runtime: f.rt})
+	code, body := answer(t, s.mux, "GET", "/statusz", "")
+	for _, want := range []string{"kubelet statusz", "Started:", "Up:", "Go version: go1.", "Binary version: 1.", "/configz /flagz /healthz /metrics"} {
+		if code != 200 || !strings.Contains(strings.ReplaceAll(body, "	", " "), want) {
+			t.Errorf("/statusz has no %q: %d\n%s", want, code, body)
+		}
+	}
+	code, body = answer(t, s.mux, "GET", "/flagz", "")
+	if code != 200 || !strings.Contains(body, "kubelet flagz") || !strings.Contains(body, "node-ip: 192.0.2.1") || strings.Contains(body, "secret") {
+		t.Errorf("/flagz: %d\n%s", code, body)
+	}
+	if code, _ := answer(t, New(Config{Debugging: true}, f.pods, fakecri.Service{Runtime: f.rt}).mux, "GET", "/flagz", ""); code != 404 {
+		t.Errorf("/flagz of a kubelet that was started without flags: %d", code)
+	}
+	if code, _ := answer(t, New(Config{}, f.pods, fakecri.Service{Runtime: f.rt}).mux, "GET", "/statusz", ""); code != 404 {
+		t.Errorf("/statusz without debugging handlers: %d", code)
+	}
 }
