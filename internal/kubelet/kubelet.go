@@ -283,6 +283,11 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	metrics.Register()
+	untrace, err := k.exportTraces(ctx)
+	if err != nil {
+		return fmt.Errorf("kubelet: %w", err)
+	}
+	defer untrace()
 	if err := k.listen(); err != nil {
 		k.closeListeners()
 		return fmt.Errorf("kubelet: %w", err)
@@ -309,7 +314,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		g.Go(func() error { return run(ctx) })
 	}
 	k.runSources(ctx, g)
-	err := k.rotateCertificates(ctx, g)
+	err = k.rotateCertificates(ctx, g)
 	if err == nil {
 		err = k.serve(ctx, g)
 	}

@@ -28,7 +28,7 @@ var unimplementedFields = map[string]string{
 	"protectKernelDefaults":            "--protect-kernel-defaults", "kernelMemcgNotification": "--kernel-memcg-notification",
 	"kubeletCgroups": "--kubelet-cgroups", "systemCgroups": "--system-cgroups", "singleProcessOOMKill": "",
 	"cpuCFSQuotaPeriod": "--cpu-cfs-quota-period", "cgroupsPerQOS": "--cgroups-per-qos",
-	"tracing": "", "kubeAPIQPS": "--kube-api-qps",
+	"kubeAPIQPS":   "--kube-api-qps",
 	"kubeAPIBurst": "--kube-api-burst", "contentType": "--kube-api-content-type", "maxOpenFiles": "--max-open-files",
 	"oomScoreAdj": "--oom-score-adj", "streamingConnectionIdleTimeout": "--streaming-connection-idle-timeout",
 	"volumePluginDir": "--volume-plugin-dir", "enableControllerAttachDetach": "--enable-controller-attach-detach",
@@ -37,6 +37,9 @@ var unimplementedFields = map[string]string{
 	"localStorageCapacityIsolation": "--local-storage-capacity-isolation", "defaultPodSysctls": "",
 	"configMapAndSecretChangeDetectionStrategy": "", "showHiddenMetricsForVersion": "", "containerLogMaxWorkers": "",
 }
+
+// withoutEffect are fields that this kubelet needs not: it looks when something happens.
+var withoutEffect = map[string]string{"syncFrequency": "--sync-frequency", "fileCheckFrequency": "--file-check-frequency"}
 
 // warnings name what was asked for and has no effect.
 func (c *Config) warnings() ([]string, error) {
@@ -54,14 +57,19 @@ func (c *Config) warnings() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, flag := range unimplementedFields {
-		if reflect.DeepEqual(have[name], want[name]) {
-			continue
+	for _, list := range []struct {
+		fields map[string]string
+		why    string
+	}{{unimplementedFields, "and not implemented"}, {withoutEffect, "and without effect: changes are seen at once"}} {
+		for name, flag := range list.fields {
+			if reflect.DeepEqual(have[name], want[name]) {
+				continue
+			}
+			if flag != "" {
+				name += " (" + flag + ")"
+			}
+			out = append(out, "KubeletConfiguration: "+name+" is accepted, "+list.why)
 		}
-		if flag != "" {
-			name += " (" + flag + ")"
-		}
-		out = append(out, "KubeletConfiguration: "+name+" is accepted, and not implemented")
 	}
 	if gates := slices.Sorted(maps.Keys(c.FeatureGates)); len(gates) > 0 {
 		out = append(out, "feature gates of other implementations have no effect: "+strings.Join(gates, ", "))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	tracing "k8s.io/component-base/tracing/api/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 	"k8s.io/utils/cpuset"
@@ -51,6 +52,9 @@ func (c *Config) validate() error {
 		p.add("allowedUnsafeSysctls: %v", err)
 	}
 	for _, err := range logsapi.Validate(&k.Logging, nil, field.NewPath("logging")) {
+		p.list = append(p.list, err)
+	}
+	for _, err := range tracing.ValidateTracingConfiguration(k.Tracing, nil, field.NewPath("tracing")) {
 		p.list = append(p.list, err)
 	}
 	return errors.Join(p.list...)

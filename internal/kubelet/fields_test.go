@@ -1,0 +1,86 @@
+package kubelet
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+)
+
+// readElsewhere are fields that count before the kubelet is built: other defaults follow
+// from them, they are refused, or every one of them is named.
+var readElsewhere = []string{"Logging", "MergeDefaultEvictionSettings", "NodeStatusUpdateFrequency", "RunOnce", "FeatureGates"}
+
+// notReading are the files that set, check or name fields, which gives them no effect.
+var notReading = []string{"config.go", "defaults.go", "flags.go", "load.go", "validate.go", "unimplemented.go"}
+
+// selected are the names behind a dot in what acts on the configuration.
+func selected(t *testing.T) map[string]bool {
+	t.Helper()
+	var files []string
+	for _, pattern := range []string{"*.go", "shutdown/*.go", "../../cmd/wherry/kubelet*.go"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		files = append(files, found...)
+	}
+	names := map[string]bool{}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range parsed.Decls {
+			f, isFunc := decl.(*ast.FuncDecl)
+			settings := slices.Contains(notReading, file) && (!isFunc || f.Name.Name != "reserved" && f.Name.Name != "maxPods")
+			if settings || strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			ast.Inspect(decl, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok {
+					names[s.Sel.Name] = true
+				}
+				return true
+			})
+		}
+	}
+	return names
+}
+
+// TestEveryFieldHasAnEffectOrIsNamed walks KubeletConfiguration: what nobody here reads
+// must be in unimplementedFields or withoutEffect, so that who sets it is told, and nothing else.
+func TestEveryFieldHasAnEffectOrIsNamed(t *testing.T) {
+	read := selected(t)
+	var walk func(typ reflect.Type, path string)
+	walk = func(typ reflect.Type, path string) {
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if tag == "" || slices.Contains(readElsewhere, f.Name) { // TypeMeta
+				continue
+			}
+			_, named := unimplementedFields[tag]
+			if !named {
+				_, named = withoutEffect[tag]
+			}
+			if !named && !read[f.Name] {
+				t.Errorf("%s%s is read by nobody, and nobody says so", path, tag)
+			}
+			sub := f.Type
+			if sub.Kind() == reflect.Pointer {
+				sub = sub.Elem()
+			}
+			if sub.Kind() == reflect.Struct && sub.PkgPath() == reflect.TypeFor[kubeletconfig.KubeletConfiguration]().PkgPath() && !named {
+				walk(sub, path+tag+".")
+			}
+		}
+	}
+	walk(reflect.TypeFor[kubeletconfig.KubeletConfiguration](), "")
+}
