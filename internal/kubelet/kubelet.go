@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -36,7 +35,6 @@ import (
 	"wherry.dev/internal/kubelet/server"
 	"wherry.dev/internal/kubelet/shutdown"
 	"wherry.dev/internal/kubelet/status"
-	"wherry.dev/internal/kubelet/userns"
 	"wherry.dev/internal/kubelet/volume"
 )
 
@@ -240,29 +238,13 @@ func (k *Kubelet) build(ctx context.Context) error {
 	return k.ensureCgroups(ctx)
 }
 
-// userNamespaces opens the ranges of IDs for pods with hostUsers false.
-func (k *Kubelet) userNamespaces(ctx context.Context) (*userns.Allocator, error) {
-	host, err := userns.HostRange(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ids := int64(userns.Unit)
-	if c := k.cfg.UserNamespaces; c != nil && c.IDsPerPod != nil {
-		ids = *c.IDsPerPod
-	}
-	if ids <= 0 || ids > math.MaxUint32 {
-		return nil, fmt.Errorf("userNamespaces.idsPerPod %d is out of range", ids)
-	}
-	return userns.Open(userns.Config{Pods: k.dirs.Pods(), IDsPerPod: uint32(ids), Host: host, MaxPods: int(k.cfg.maxPods(int64(goruntime.NumCPU())))})
-}
-
 func (k *Kubelet) opsConfig() podops.Config {
 	return podops.Config{
 		NodeName: k.cfg.NodeName, Dirs: k.dirs, PodLogs: k.cfg.PodLogsDir, ContainerLogs: k.cfg.ContainerLogsDir,
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, HostIPs: k.hostIPs, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
-		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), NoCPUQuota: !ptr.Deref(k.cfg.CPUCFSQuota, true),
-		MaxPulls: k.maxPulls(), Swap: k.swap(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), CFS: podconfig.CFS{Off: !ptr.Deref(k.cfg.CPUCFSQuota, true), Period: k.cfg.CPUCFSQuotaPeriod.Duration},
+		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }
 

@@ -266,7 +266,7 @@ func TestResources(t *testing.T) {
 		{list("1m", ""), list("1m", ""), 2, 1000, 0, 999, "/x/kubepods/burstable/podu"},
 	} {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{Requests: tc.req, Limits: tc.lim}}}}}
-		r := resourcesOf(pod.Spec.Containers[0].Resources)
+		r := resourcesOf(pod.Spec.Containers[0].Resources, CFS{})
 		oom := OOMScoreAdj(pod, &pod.Spec.Containers[0], 10<<30)
 		if r.CpuShares != tc.shares || r.CpuQuota != tc.quota || r.MemoryLimitInBytes != tc.limit || oom != tc.oom {
 			t.Errorf("%v %v: shares %d, quota %d, memory %d, oom %d", tc.req, tc.lim, r.CpuShares, r.CpuQuota, r.MemoryLimitInBytes, oom)
@@ -357,7 +357,21 @@ func TestHostname(t *testing.T) {
 			t.Errorf("%+v: %s %s %v", tc, got, domain, err)
 		}
 	}
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}, Spec: v1.PodSpec{Hostname: "h", Subdomain: "s", SetHostnameAsFQDN: new(true)}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}, Spec: v1.PodSpec{Hostname: "h", Subdomain: "s"}}
+	for override, want := range map[string]string{"a.example.org": "a.example.org", strings.Repeat("a", 62) + ".b": strings.Repeat("a", 62), "A_B": ""} {
+		pod.Spec.HostnameOverride = &override
+		if got, domain, err := Hostname(pod, "c.l"); got != want || domain != "" || (err != nil) != (want == "") {
+			t.Errorf("%s: %s %s %v", override, got, domain, err)
+		}
+		if want == "" {
+			continue
+		}
+		cfg, err := Sandbox(SandboxInput{Pod: pod, ClusterDomain: "c.l", LogRoot: "/l"})
+		if err != nil || cfg.Hostname != want {
+			t.Errorf("%s: %+v, %v", override, cfg, err)
+		}
+	}
+	pod.Spec.HostnameOverride, pod.Spec.SetHostnameAsFQDN = nil, new(true)
 	cfg, err := Sandbox(SandboxInput{Pod: pod, ClusterDomain: "c.l", LogRoot: "/l"})
 	if err != nil || cfg.Hostname != "h.s.ns.svc.c.l" || cfg.LogDirectory != "/l/ns_p_u" {
 		t.Errorf("%+v, %v", cfg, err)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -26,6 +27,8 @@ type AdmitInput struct {
 	Static bool
 	// AllowedSysctls that are not safe, by name or by prefix ending in "*".
 	AllowedSysctls []string
+	// AppArmor: the kernel enforces its profiles.
+	AppArmor bool
 }
 
 // check returns why a pod may not run, or nothing.
@@ -35,7 +38,7 @@ var (
 	// first are the checks that no room can help with.
 	first = []check{admitSysctls, admitOS, admitGroups}
 	// then are the scheduler's, for what has changed since, and for pods that it never saw.
-	then = []check{admitAffinity, admitPorts, admitTaints}
+	then = []check{admitAffinity, admitPorts, admitTaints, admitAppArmor}
 )
 
 // Admit decides, once, whether a pod may run on the node. The checks are the
@@ -83,6 +86,32 @@ func admitGroups(in AdmitInput) (string, string) {
 	return "SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"
 }
 
+// admitAppArmor refuses a profile that nobody would enforce.
+func admitAppArmor(in AdmitInput) (string, string) {
+	if in.AppArmor || !wantsAppArmor(in.Pod) {
+		return "", ""
+	}
+	return "AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"
+}
+
+func wantsAppArmor(pod *v1.Pod) bool {
+	asks := func(p *v1.AppArmorProfile) bool { return p != nil && p.Type != v1.AppArmorProfileTypeUnconfined }
+	if sc := pod.Spec.SecurityContext; sc != nil && asks(sc.AppArmorProfile) {
+		return true
+	}
+	for _, c := range ordinary(pod) {
+		if sc := c.SecurityContext; sc != nil && asks(sc.AppArmorProfile) {
+			return true
+		}
+	}
+	for key, profile := range pod.Annotations {
+		if strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) && profile != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
+			return true
+		}
+	}
+	return false
+}
+
 func admitResources(in AdmitInput) (string, string) {
 	capacity := in.Node.Status.Allocatable
 	if pods, ok := capacity[v1.ResourcePods]; ok {
@@ -97,9 +126,9 @@ func admitResources(in AdmitInput) (string, string) {
 	}
 	for _, name := range ordered(requests) {
 		have, known := capacity[name]
-		if !known && name != v1.ResourceCPU && name != v1.ResourceMemory && name != v1.ResourceEphemeralStorage {
-			continue // a resource of the cluster, not of the node
-		}
+		// Huge pages of another size are as if there were none; the rest that is not known is
+		// the cluster's, or the node has not told its capacity yet.
+		known = known || strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) && len(capacity) > 0
 		want, taken := requests[name], used[name]
 		sum := want.DeepCopy()
 		sum.Add(taken)

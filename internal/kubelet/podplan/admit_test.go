@@ -20,6 +20,7 @@ func node() *v1.Node {
 		}},
 		Status: v1.NodeStatus{Allocatable: v1.ResourceList{
 			v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourcePods: resource.MustParse("5"),
+			"hugepages-2Mi": resource.MustParse("2Mi"),
 		}},
 	}
 }
@@ -46,6 +47,11 @@ func TestAdmit(t *testing.T) {
 			p.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: name, Value: "1"}}}
 		}
 	}
+	profile := func(kind v1.AppArmorProfileType) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{AppArmorProfile: &v1.AppArmorProfile{Type: kind}}
+		}
+	}
 	all := func(fs ...func(*v1.Pod)) func(*v1.Pod) {
 		return func(p *v1.Pod) {
 			for _, f := range fs {
@@ -63,6 +69,8 @@ func TestAdmit(t *testing.T) {
 		"CPU":                {change: requesting("1500m", "2Gi"), want: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"},
 		"memory":             {change: requesting("100m", "2Gi"), want: "OutOfmemory", message: "requested: 2147483648, used: 0, capacity: 1073741824"},
 		"unknown resource":   {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["example.com/x"] = resource.MustParse("1") }},
+		"huge pages":         {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["hugepages-2Mi"] = resource.MustParse("4Mi") }, want: "OutOfhugepages-2Mi", message: "requested: 4194304, used: 0, capacity: 2097152"},
+		"of another size":    {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["hugepages-1Gi"] = resource.MustParse("1Gi") }, want: "OutOfhugepages-1Gi", message: "capacity: 0"},
 		"selector":           {change: func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }, want: "NodeAffinity", message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"},
 		"taint":              {change: func(p *v1.Pod) { p.Spec.Tolerations = nil }, want: "TaintToleration", message: "untolerated taint"},
 		"static":             {change: func(p *v1.Pod) { p.Spec.Tolerations = nil }, static: true},
@@ -76,8 +84,10 @@ func TestAdmit(t *testing.T) {
 			want: "SysctlForbidden", message: `"net.ipv4.tcp_syncookies" not allowed with host Net enabled`},
 		"sysctl of the host's IPC": {change: all(sysctl("kernel.shm_rmid_forced"), func(p *v1.Pod) { p.Spec.HostIPC = true }),
 			want: "SysctlForbidden", message: `"kernel.shm_rmid_forced" not allowed with host IPC enabled`},
-		"OS":       {change: func(p *v1.Pod) { p.Spec.OS = &v1.PodOS{Name: v1.Windows} }, want: "PodOSNotSupported", message: "Failed to admit pod as the OS field doesn't match node OS"},
-		"OS label": {change: func(p *v1.Pod) { p.Labels = map[string]string{v1.LabelOSStable: "windows"} }, want: "PodOSSelectorNodeLabelDoesNotMatch"},
+		"OS":          {change: func(p *v1.Pod) { p.Spec.OS = &v1.PodOS{Name: v1.Windows} }, want: "PodOSNotSupported", message: "Failed to admit pod as the OS field doesn't match node OS"},
+		"OS label":    {change: func(p *v1.Pod) { p.Labels = map[string]string{v1.LabelOSStable: "windows"} }, want: "PodOSSelectorNodeLabelDoesNotMatch"},
+		"AppArmor":    {change: profile(v1.AppArmorProfileTypeRuntimeDefault), want: "AppArmor", message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"},
+		"no AppArmor": {change: profile(v1.AppArmorProfileTypeUnconfined)},
 		"strict groups": {change: func(p *v1.Pod) {
 			p.Spec.SecurityContext = &v1.PodSecurityContext{SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict)}
 		}, want: "SupplementalGroupsPolicyNotSupported", message: "SupplementalGroupsPolicy=Strict is not supported in this node"},
