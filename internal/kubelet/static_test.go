@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wherry.dev/internal/kubelet/source"
 )
@@ -48,7 +49,8 @@ func TestStaticPodAndItsMirror(t *testing.T) {
 			len(m.OwnerReferences) != 1 || m.OwnerReferences[0].Kind != "Node" {
 			t.Errorf("mirror: %+v", m.ObjectMeta)
 		}
-		if err := w.k.mirrors.remove(t.Context(), m); err != nil { // somebody deletes it
+		now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+		if err := w.client.CoreV1().Pods("default").Delete(t.Context(), m.Name, now); err != nil { // somebody deletes it
 			t.Fatal(err)
 		}
 		w.until("mirror is back", func() bool { return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning })
