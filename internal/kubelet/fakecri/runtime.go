@@ -168,6 +168,19 @@ func (r *Runtime) Config(id string) *runtimeapi.ContainerConfig {
 	return nil
 }
 
+// At returns the ID of the running container of that name at an address; that of the
+// node is empty.
+func (r *Runtime) At(ip, name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.inLocked(nil) {
+		if c.sandbox.ip == ip && c.cfg.Metadata.Name == name && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			return c.id
+		}
+	}
+	return ""
+}
+
 // Kill ends a container's process from outside.
 func (r *Runtime) Kill(id string, code int32) {
 	r.mu.Lock()

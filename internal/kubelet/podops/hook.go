@@ -64,14 +64,13 @@ func (o *Ops) handle(ctx context.Context, in *podplan.Input, op podplan.Op, h *v
 	}
 }
 
-// hookClient takes any certificate, as probes do: it asks a container of the pod
-// by its address.
-var hookClient = &http.Client{
-	Timeout: 0,
-	Transport: &http.Transport{
+// newHookClient returns a client that takes any certificate, as probes do: it asks a
+// container of the pod by its address.
+func newHookClient(dial Dial) *http.Client {
+	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a pod's certificate has no name that could be checked
-		DisableKeepAlives: true, Proxy: nil,
-	},
+		DisableKeepAlives: true, Proxy: nil, DialContext: dial,
+	}}
 }
 
 func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, get *v1.HTTPGetAction) error {
@@ -104,7 +103,7 @@ func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, 
 		}
 	}
 	req.Header.Set("User-Agent", "kube-lifecycle/1.37")
-	resp, err := hookClient.Do(req)
+	resp, err := o.hooks.Do(req)
 	if err != nil {
 		return err
 	}

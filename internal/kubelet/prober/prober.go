@@ -34,11 +34,12 @@ type Counter func(kind, result string, pod *v1.Pod, container string)
 
 // Manager runs probes. Workers call Sync, Results and Remove for their own pod.
 type Manager struct {
-	runner Runner
-	events Recorder
-	wake   func(types.UID)
-	count  Counter
-	loops  sync.WaitGroup
+	runner  Runner
+	network *network
+	events  Recorder
+	wake    func(types.UID)
+	count   Counter
+	loops   sync.WaitGroup
 
 	mu   sync.Mutex
 	pods map[types.UID]map[string]*target
@@ -60,8 +61,13 @@ func New(runner Runner, events Recorder, wake func(types.UID), count Counter) *M
 	if count == nil {
 		count = func(string, string, *v1.Pod, string) {}
 	}
-	return &Manager{runner: runner, events: events, wake: wake, count: count, pods: map[types.UID]map[string]*target{}}
+	return &Manager{
+		runner: runner, network: newNetwork(dial), events: events, wake: wake, count: count, pods: map[types.UID]map[string]*target{},
+	}
 }
+
+// DialBy makes probes connect another way, before the first of them runs.
+func (m *Manager) DialBy(dial Dial) { m.network = newNetwork(dial) }
 
 // Wait returns when all loops are gone; their contexts must have ended.
 func (m *Manager) Wait() { m.loops.Wait() }

@@ -181,19 +181,38 @@ func traits(c *v1.Container) []string {
 		probe *v1.Probe
 	}{{"startup", c.StartupProbe}, {"liveness", c.LivenessProbe}, {"readiness", c.ReadinessProbe}} {
 		if p.probe != nil {
-			out = append(out, p.name+"="+p.probe.Exec.Command[1])
+			out = append(out, p.name+"="+askText(p.probe.ProbeHandler))
 		}
 	}
 	for _, r := range c.RestartPolicyRules {
 		out = append(out, fmt.Sprintf("%s %s %v", r.Action, r.ExitCodes.Operator, r.ExitCodes.Values))
 	}
 	if l := c.Lifecycle; l != nil && l.PostStart != nil {
-		out = append(out, "postStart")
+		out = append(out, "postStart="+askText(v1.ProbeHandler{Exec: l.PostStart.Exec, HTTPGet: l.PostStart.HTTPGet}))
 	}
 	if l := c.Lifecycle; l != nil && l.PreStop != nil {
-		out = append(out, "preStop")
+		out = append(out, "preStop="+askText(v1.ProbeHandler{Exec: l.PreStop.Exec, HTTPGet: l.PreStop.HTTPGet}))
 	}
 	return out
+}
+
+// askText says how a container is asked, and what it answers.
+func askText(h v1.ProbeHandler) string {
+	how := "sleep"
+	switch {
+	case h.Exec != nil:
+		how = "exec"
+	case h.HTTPGet != nil:
+		how = "http"
+	case h.TCPSocket != nil:
+		how = "tcp"
+	case h.GRPC != nil:
+		how = "grpc"
+	}
+	if fails(h) {
+		return how + "," + sick
+	}
+	return how
 }
 
 // statuses returns the statuses of all containers.

@@ -31,6 +31,7 @@ type life struct {
 	uid  types.UID
 
 	cgroups *cgroups
+	net     *internet
 	// static pods come from a manifest, which is nil when it was removed.
 	static   bool
 	manifest atomic.Pointer[v1.Pod]
@@ -74,12 +75,17 @@ func clean(dir string, broken bool) error {
 	return os.RemoveAll(dir)
 }
 
+// Jostle, if not nil, is called now and then by all that goes on in a life.
+var Jostle func()
+
 func newLife(t *testing.T, seed uint64, dir string) *life {
 	l := &life{
 		t: t, r: rand.New(rand.NewPCG(seed, 7)), dice: newDice(seed), hist: newHistory(), dir: dir,
 		rt: fakecri.New(imagePresent), killed: make(chan struct{}, 1),
 	}
+	l.dice.jostle = Jostle
 	l.cgroups = &cgroups{l: l, m: map[string]bool{}}
+	l.net = newInternet(l)
 	l.rt.Publish(imageOther)
 	pod := RandomPod(l.r, "p")
 	l.uid = pod.UID
@@ -199,6 +205,7 @@ func (l *life) play() {
 		if n := l.current.Load(); n != nil {
 			n.stop()
 		}
+		l.net.close()
 	}()
 	l.up()
 	end := l.upTo(10 * time.Minute)

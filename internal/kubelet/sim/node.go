@@ -35,6 +35,9 @@ type writer interface {
 	Run(ctx context.Context) error
 }
 
+// hostIP is the node's address.
+const hostIP = "192.0.2.1"
+
 // node is one life of the kubelet: its memory ends with it.
 type node struct {
 	life   *life
@@ -72,6 +75,7 @@ func startNode(l *life, number int) (*node, error) {
 		n.status = status.New(api, nil)
 	}
 	n.prober = prober.New(cri, silent{}, func(uid types.UID) { n.table.Wake(uid) }, nil)
+	n.prober.DialBy(n.dial)
 	tokens := volume.NewTokenSource(nil)
 	ops := podops.New(podops.Config{
 		NodeName: "n1", Dirs: dirs, PodLogs: filepath.Join(l.dir, "logs"), PidsLimit: -1,
@@ -81,6 +85,7 @@ func startNode(l *life, number int) (*node, error) {
 			Dirs: dirs, Objects: func(context.Context) volume.Objects { return l }, Tokens: tokens, NodeName: "n1",
 			Allocatable: func() v1.ResourceList { return nil },
 		},
+		Dial:    n.dial,
 		Cgroups: l.cgroups, Events: silent{}, Status: n.status,
 		Services: func(context.Context) ([]*v1.Service, error) { return nil, nil },
 		Node:     func() podops.Node { return podops.Node{Memory: 8 << 30} },
@@ -93,7 +98,7 @@ func startNode(l *life, number int) (*node, error) {
 		Tell:   ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment
-			return podplan.Node{HostIPs: []string{"192.0.2.1"}, RuntimeName: "fake", CgroupsManaged: true}
+			return podplan.Node{HostIPs: []string{hostIP}, RuntimeName: "fake", CgroupsManaged: true}
 		},
 	}, nil)
 	l.hist.add(Event{What: KubeletUp})

@@ -104,11 +104,11 @@ func (l *life) restless(pod *v1.Pod) bool {
 // ill tells whether something keeps a container from running for long.
 func ill(c *v1.Container) bool {
 	for _, p := range []*v1.Probe{c.StartupProbe, c.LivenessProbe} {
-		if p != nil && p.Exec.Command[1] == sick {
+		if p != nil && fails(p.ProbeHandler) {
 			return true
 		}
 	}
-	return c.Lifecycle != nil && c.Lifecycle.PostStart != nil && c.Lifecycle.PostStart.Exec.Command[1] == sick
+	return c.Lifecycle != nil && hookFails(c.Lifecycle.PostStart)
 }
 
 // settled says what of a pod, long after the last fault, is not as it should be.
@@ -154,7 +154,7 @@ func settled(s podworker.Snapshot, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		healthy = healthy && on && !ill(c) && runs(s, c.Name, now) && (c.ReadinessProbe == nil || c.ReadinessProbe.Exec.Command[1] == well)
+		healthy = healthy && on && !ill(c) && runs(s, c.Name, now) && (c.ReadinessProbe == nil || !fails(c.ReadinessProbe.ProbeHandler))
 	}
 	if !healthy {
 		return nil
@@ -183,7 +183,7 @@ func ready(s podworker.Snapshot, now time.Time) error {
 	want := v1.ConditionTrue
 	for i := range s.Pod.Spec.InitContainers {
 		c := &s.Pod.Spec.InitContainers[i]
-		if podplan.IsSidecar(c) && (!runs(s, c.Name, now) || ill(c) || c.ReadinessProbe != nil && c.ReadinessProbe.Exec.Command[1] == sick) {
+		if podplan.IsSidecar(c) && (!runs(s, c.Name, now) || ill(c) || c.ReadinessProbe != nil && fails(c.ReadinessProbe.ProbeHandler)) {
 			return nil
 		}
 	}
