@@ -221,7 +221,7 @@ func (r *Runtime) SandboxIDs(uid string) []string {
 	defer r.mu.Unlock()
 	var out []string
 	for id, s := range r.sandboxes {
-		if s.cfg.Metadata.Uid == uid {
+		if uid == "" || s.cfg.Metadata.Uid == uid {
 			out = append(out, id)
 		}
 	}

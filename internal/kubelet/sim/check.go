@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -29,6 +30,7 @@ type Checker struct {
 	pod       *v1.Pod
 	instances map[string]*instance
 	sandboxes map[string]*box
+	there     map[string]bool   // sandboxes that were not removed
 	byOthers  bool              // something was removed from outside
 	highest   map[string]uint32 // attempt of each container that was started
 	ending    bool
@@ -58,7 +60,7 @@ type box struct {
 // NewChecker returns a checker for one life.
 func NewChecker() *Checker {
 	return &Checker{
-		instances: map[string]*instance{}, sandboxes: map[string]*box{}, highest: map[string]uint32{},
+		instances: map[string]*instance{}, sandboxes: map[string]*box{}, there: map[string]bool{}, highest: map[string]uint32{},
 		flying: map[podplan.Key]podplan.Op{}, begun: map[string][]time.Duration{}, counts: map[string]int32{}, writtenCounts: map[string]int32{},
 	}
 }
@@ -68,6 +70,9 @@ func (c *Checker) Check(e Event) error {
 	switch e.What {
 	case PodSet:
 		c.pod = e.Pod
+		if isStatic(c.pod) {
+			c.asked = 0 // its manifest may have been put back
+		}
 	case PodAsked:
 		if c.asked == 0 {
 			c.asked = e.At
@@ -82,7 +87,9 @@ func (c *Checker) Check(e Event) error {
 	case RemovedByOthers:
 		c.byOthers = true
 	case SandboxMade:
-		c.sandboxes[e.Sandbox] = newBox()
+		c.sandboxes[e.Sandbox], c.there[e.Sandbox] = newBox(), true
+	case SandboxRemoved:
+		delete(c.there, e.Sandbox)
 	case Created, Started, Exited, Removed:
 		return c.container(e)
 	case StartupPassed:
@@ -93,11 +100,14 @@ func (c *Checker) Check(e Event) error {
 		return c.op(e)
 	case OpEnds:
 		delete(c.flying, e.Op.Key())
+		if e.Op.Kind == podplan.Forget && e.Text == opDone && isStatic(c.pod) {
+			c.anew()
+		}
 	case Stepped:
 		return c.step(e)
 	case StatusPut:
 		if c.byOthers {
-			clear(c.counts) // a static pod has no status at the API server to remember it
+			clear(c.counts) // a static pod has no status of its own at the API server to remember it
 		}
 		return shape(e.Status, c.counts)
 	case StatusWritten:
@@ -106,6 +116,15 @@ func (c *Checker) Check(e Event) error {
 		return c.gone()
 	}
 	return nil
+}
+
+func isStatic(pod *v1.Pod) bool { return pod.Annotations[podconfig.AnnotationConfigSource] == "file" }
+
+// anew forgets a static pod that is gone: its manifest may be put back.
+func (c *Checker) anew() {
+	fresh := NewChecker()
+	fresh.pod, fresh.up, fresh.faultless, fresh.asked, fresh.begun = c.pod, c.up, c.faultless, c.asked, c.begun
+	*c = *fresh
 }
 
 func (c *Checker) container(e Event) error {
@@ -318,6 +337,9 @@ func (c *Checker) step(e Event) error {
 func (c *Checker) written(e Event) error {
 	st, before := e.Status, c.status
 	c.status = st
+	if c.byOthers && isStatic(c.pod) {
+		clear(c.writtenCounts) // see StatusPut
+	}
 	if podplan.IsTerminal(st.Phase) {
 		if id := c.live(); id != "" {
 			return fmt.Errorf("phase %s is written while %s lives", st.Phase, id)

@@ -2,12 +2,15 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podplan"
@@ -45,8 +48,9 @@ const (
 type Event struct {
 	At      time.Duration
 	What    What
-	Name    string // of a container
-	ID      string // of a container
+	UID     types.UID // of the pod; empty where it concerns all
+	Name    string    // of a container
+	ID      string    // of a container
 	Sandbox string
 	Attempt uint32
 	Code    int32
@@ -60,7 +64,7 @@ type Event struct {
 
 // FromRuntime is the event of a change in the fake runtime.
 func FromRuntime(c fakecri.Change) Event {
-	e := Event{What: What(c.What), ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
+	e := Event{What: What(c.What), UID: types.UID(c.UID), ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
 	if c.ID == "" {
 		e.What = What("sandbox " + c.What)
 	}
@@ -89,7 +93,7 @@ func (e Event) String() string {
 		b.WriteString(" " + statusText(e.Status))
 	}
 	if e.Pod != nil {
-		b.WriteString(" " + podText(e.Pod))
+		b.WriteString(" " + string(e.Pod.UID) + " " + podText(e.Pod))
 	}
 	if e.Text != "" {
 		b.WriteString(" " + e.Text)
@@ -228,15 +232,15 @@ func statuses(st *v1.PodStatus) []v1.ContainerStatus {
 type history struct {
 	broken chan struct{} // closed at the first violation
 
-	mu      sync.Mutex
-	events  []Event
-	checker *Checker
-	err     error
-	put     string // the newest status that the worker put
+	mu       sync.Mutex
+	events   []Event
+	checkers map[types.UID]*Checker
+	err      error
+	put      string // the newest status that the worker put
 }
 
 func newHistory() *history {
-	return &history{broken: make(chan struct{}), checker: NewChecker()}
+	return &history{broken: make(chan struct{}), checkers: map[types.UID]*Checker{}}
 }
 
 func (h *history) add(e Event) {
@@ -249,9 +253,35 @@ func (h *history) add(e Event) {
 	if h.err != nil {
 		return
 	}
-	if err := h.checker.Check(e); err != nil {
+	if err := h.checkLocked(e); err != nil {
 		h.failLocked(err)
 	}
+}
+
+// checkLocked shows an event to the checkers that it concerns. Of pods that follow one
+// another, by static manifests, only one may have anything in the runtime.
+func (h *history) checkLocked(e Event) error {
+	if e.What == PodSet {
+		e.UID = e.Pod.UID
+		if h.checkers[e.UID] == nil {
+			h.checkers[e.UID] = NewChecker()
+			for _, other := range h.checkers {
+				h.checkers[e.UID].up = other.up
+			}
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(h.checkers)) {
+		c := h.checkers[uid]
+		switch {
+		case e.UID == "" || e.UID == uid:
+			if err := c.Check(e); err != nil {
+				return err
+			}
+		case e.What == SandboxMade && (c.live() != "" || len(c.there) > 0):
+			return fmt.Errorf("%s of %s is made while there is something of %s", e.Sandbox, e.UID, uid)
+		}
+	}
+	return nil
 }
 
 // stale tells whether a status was put before, as it is.
@@ -260,7 +290,7 @@ func (h *history) stale(e Event) bool {
 		return false
 	}
 	old := h.put
-	h.put = statusText(e.Status)
+	h.put = string(e.UID) + statusText(e.Status)
 	return old == h.put
 }
 

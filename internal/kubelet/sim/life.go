@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -28,7 +29,8 @@ type life struct {
 	rt   *fakecri.Runtime
 	api  *apiServer
 	dir  string
-	uid  types.UID
+	uid  types.UID   // of the pod that is, or was last, wanted
+	uids []types.UID // of all that there were
 
 	cgroups *cgroups
 	net     *internet
@@ -88,7 +90,7 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 	l.net = newInternet(l)
 	l.rt.Publish(imageOther)
 	pod := RandomPod(l.r, "p")
-	l.uid = pod.UID
+	l.uid, l.uids = pod.UID, []types.UID{pod.UID}
 	l.static = l.chance(0.12)
 	l.refused = l.chance(0.03)
 	l.real = l.chance(0.1)
@@ -100,9 +102,7 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 	l.rt.OnChange = l.changed
 	l.api = &apiServer{hist: l.hist, changed: l.watch}
 	if l.static {
-		pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
-		pod.Spec.ReadinessGates = nil
-		l.manifest.Store(pod)
+		l.manifest.Store(manifest(pod))
 	} else {
 		l.api.pod = pod
 	}
@@ -172,7 +172,7 @@ func (l *life) changed(c fakecri.Change) {
 	for i := range 2 {
 		time.AfterFunc(l.dice.upTo(late, "event"), func() {
 			if n := l.current.Load(); n != nil {
-				n.table.Wake(l.uid)
+				n.table.Wake(types.UID(c.UID))
 			}
 		})
 		if i == 0 && !l.dice.chance(0.05, "event twice") {
@@ -307,8 +307,10 @@ func (l *life) gone() bool {
 	if n == nil {
 		return false
 	}
-	_, known := n.table.Get(l.uid)
-	return !known
+	return !slices.ContainsFunc(l.uids, func(uid types.UID) bool {
+		_, known := n.table.Get(uid)
+		return known
+	})
 }
 
 // empty says what is left of the pod.
@@ -318,6 +320,9 @@ func (l *life) empty() error {
 	}
 	if n := l.cgroups.left(); n > 0 {
 		return fmt.Errorf("%d cgroups are left", n)
+	}
+	if pod, _ := l.api.get(); l.static && pod != nil {
+		return fmt.Errorf("%s is left", pod.UID)
 	}
 	for _, dir := range []string{"records", "kubelet/pods", "logs"} {
 		entries, err := os.ReadDir(l.dir + "/" + dir)

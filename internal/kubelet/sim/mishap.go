@@ -7,7 +7,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -20,8 +22,11 @@ func (l *life) mishap() {
 		deeds := []func(){l.killContainer, l.killSandbox, l.dropContainer, l.restartKubelet, l.objectChanges, l.evict}
 		if !l.static {
 			deeds = append(deeds, l.changeImage, l.changeLabels, l.addEphemeral, l.remove, l.gate, l.resize, l.shortenDeadline)
-		} else if l.chance(0.2) {
-			deeds = append(deeds, l.remove)
+		} else {
+			deeds = append(deeds, l.replaceManifest, l.putBack, l.deleteMirror)
+			if l.chance(0.2) {
+				deeds = append(deeds, l.remove)
+			}
 		}
 		deeds[l.r.IntN(len(deeds))]()
 	}
@@ -32,7 +37,7 @@ func (l *life) note(format string, args ...any) {
 }
 
 func (l *life) anyContainer() string {
-	ids := l.rt.Live(string(l.uid), "")
+	ids := l.rt.Live("", "")
 	if len(ids) == 0 {
 		return ""
 	}
@@ -47,7 +52,7 @@ func (l *life) killContainer() {
 }
 
 func (l *life) killSandbox() {
-	if ids := l.rt.SandboxIDs(string(l.uid)); len(ids) > 0 {
+	if ids := l.rt.SandboxIDs(""); len(ids) > 0 {
 		id := ids[l.r.IntN(len(ids))]
 		l.note("%s dies", id)
 		l.rt.KillSandbox(id)
@@ -156,9 +161,54 @@ func (l *life) shortenDeadline() {
 	})
 }
 
+// manifest makes of a pod what the source of static pods would.
+func manifest(pod *v1.Pod) *v1.Pod {
+	pod.Annotations = map[string]string{
+		podconfig.AnnotationConfigSource: "file", podconfig.AnnotationConfigHash: string(pod.UID),
+	}
+	pod.Spec.ReadinessGates = nil
+	return pod
+}
+
+// replaceManifest has another pod of the same name in its place.
+func (l *life) replaceManifest() {
+	if l.manifest.Load() == nil {
+		return
+	}
+	pod := RandomPod(l.r, "p")
+	pod.UID = types.UID(fmt.Sprintf("uid-p-%d", len(l.uids)))
+	l.hist.add(Event{What: PodAsked, UID: l.uid})
+	l.uid, l.uids = pod.UID, append(l.uids, pod.UID)
+	l.manifest.Store(manifest(pod))
+	l.hist.add(Event{What: PodSet, Pod: pod})
+	l.watch()
+}
+
+// putBack removes the manifest, and brings it back a little later.
+func (l *life) putBack() {
+	pod := l.manifest.Load()
+	if pod == nil {
+		return
+	}
+	l.remove()
+	if !l.pass(l.upTo(pick(l.r, 50*time.Millisecond, 5*time.Second, time.Minute))) {
+		return
+	}
+	pod = pod.DeepCopy()
+	l.manifest.Store(pod)
+	l.hist.add(Event{What: PodSet, Pod: pod})
+	l.watch()
+}
+
+// deleteMirror deletes what shows a static pod in the API.
+func (l *life) deleteMirror() {
+	l.note("somebody deletes the mirror")
+	l.api.remove()
+}
+
 // remove deletes the pod: gracefully, by force, or once more with less time.
 func (l *life) remove() {
-	defer func() { l.hist.add(Event{What: PodAsked}) }()
+	defer func() { l.hist.add(Event{What: PodAsked, UID: l.uid}) }()
 	if l.static {
 		l.note("the manifest is removed")
 		l.manifest.Store(nil)

@@ -30,8 +30,10 @@ func (l *life) atRest() {
 	if e := snap.Input.Record.Ending; e != nil && time.Since(e.Since) < 2*time.Minute {
 		return // its deadline came just now
 	}
-	if !l.static && pod.Status.Phase != snap.Status.Phase {
-		l.hist.fail(fmt.Errorf("the API server has phase %q, the kubelet %q", pod.Status.Phase, snap.Status.Phase))
+	if shown, _ := l.api.get(); shown == nil || staticOf(shown) != l.uid {
+		l.hist.fail(fmt.Errorf("the API server does not show %s", l.uid))
+	} else if shown.Status.Phase != snap.Status.Phase {
+		l.hist.fail(fmt.Errorf("the API server has phase %q, the kubelet %q", shown.Status.Phase, snap.Status.Phase))
 	}
 	l.down()
 	l.up()

@@ -181,7 +181,7 @@ func (s seam) UpdateContainerResources(ctx context.Context, id string, r *runtim
 func (s seam) ExecSync(ctx context.Context, id string, cmd []string, _ time.Duration) (stdout, stderr []byte, err error) {
 	l := s.n.life
 	err = s.do(ctx, "ExecSync", id+" "+cmd[0], func(context.Context) error {
-		if len(l.rt.Live(string(l.uid), "")) == 0 {
+		if len(l.rt.Live("", "")) == 0 {
 			return errors.New("container is not running")
 		}
 		key := fmt.Sprintf("%d %s %s fails", s.n.number, id, cmd[0])

@@ -141,13 +141,10 @@ func (p *Pods) create(ctx context.Context, static *v1.Pod) error {
 	pod.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: new(true),
 	}}
-	made, err := p.deps.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil // the watch will show which one it is
-	}
-	if err != nil {
+	// The watch alone shows what there is: this answer may come after the object has gone.
+	_, err := p.deps.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create mirror pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	p.SetMirror(made, false)
 	return nil
 }

@@ -5,7 +5,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"wherry.dev/internal/kubelet/podconfig"
 )
@@ -57,5 +60,32 @@ func TestNewsOfAnOldMirrorDoNotHideTheNewOne(t *testing.T) {
 	p.SetMirror(mirrorOf("old", "1"), true)
 	if status["s"] != "new" {
 		t.Errorf("mirrors: %v", status)
+	}
+}
+
+// The answer to a creation may come after the news that the object is gone: a mirror
+// that did not exist was never made again.
+func TestAMirrorThatWentBeforeItsCreationWasAnsweredIsMadeAgain(t *testing.T) {
+	client := fake.NewClientset()
+	p := New(Deps{
+		Table: table{}, Status: shown{}, Client: client, Listed: func() bool { return true },
+		Node: func() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}} },
+	})
+	made := 0
+	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		made++
+		m := mirrorOf("m", "1")
+		p.SetMirror(m, false)
+		p.SetMirror(m, true)
+		return true, m, nil
+	})
+	p.Set("file", []*v1.Pod{pod("s", "1")})
+	for range 2 {
+		if err := p.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if made != 2 {
+		t.Errorf("made %d times", made)
 	}
 }
