@@ -37,6 +37,7 @@ type Checker struct {
 	asked     time.Duration // 0: not yet
 	up        time.Duration // since when the kubelet runs, 0: not
 	faultless time.Duration // since when, 0: not yet
+	born      time.Duration // when the last life of a static pod of this UID was over
 	flying    map[podplan.Key]podplan.Op
 	begun     map[string][]time.Duration
 	steps     []time.Duration
@@ -101,7 +102,7 @@ func (c *Checker) Check(e Event) error {
 	case OpEnds:
 		delete(c.flying, e.Op.Key())
 		if e.Op.Kind == podplan.Forget && e.Text == opDone && isStatic(c.pod) {
-			c.anew()
+			c.anew(e.At)
 		}
 	case Stepped:
 		return c.step(e)
@@ -121,9 +122,9 @@ func (c *Checker) Check(e Event) error {
 func isStatic(pod *v1.Pod) bool { return pod.Annotations[podconfig.AnnotationConfigSource] == "file" }
 
 // anew forgets a static pod that is gone: its manifest may be put back.
-func (c *Checker) anew() {
+func (c *Checker) anew(at time.Duration) {
 	fresh := NewChecker()
-	fresh.pod, fresh.up, fresh.faultless, fresh.asked, fresh.begun = c.pod, c.up, c.faultless, c.asked, c.begun
+	fresh.pod, fresh.up, fresh.faultless, fresh.asked, fresh.begun, fresh.born = c.pod, c.up, c.faultless, c.asked, c.begun, at
 	*c = *fresh
 }
 
@@ -336,6 +337,9 @@ func (c *Checker) step(e Event) error {
 // written checks a status that the API server has got.
 func (c *Checker) written(e Event) error {
 	st, before := e.Status, c.status
+	if c.born > 0 && st.StartTime != nil && !st.StartTime.After(dawn.Add(c.born)) {
+		return nil // of its last life, and was on its way
+	}
 	c.status = st
 	if c.byOthers && isStatic(c.pod) {
 		clear(c.writtenCounts) // see StatusPut

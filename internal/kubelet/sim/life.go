@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime/pprof"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -42,6 +45,7 @@ type life struct {
 	quiet    atomic.Bool // the faults have ended
 	current  atomic.Pointer[node]
 	started  int
+	broken   breaks
 	killed   chan struct{}
 }
 
@@ -53,13 +57,27 @@ type Outcome struct {
 	Err error
 }
 
-// Play plays the life of a seed, with files in dir, which must be empty.
-func Play(t *testing.T, seed uint64, dir string) Outcome {
+// Play plays the life of a seed, with files in dir, which must be empty. Goroutines
+// have the seed as a label, which a panic shows where GODEBUG has tracebacklabels=1.
+func Play(t *testing.T, seed uint64, dir string) Outcome { return play(t, seed, dir, breaks{}) }
+
+// breaks is what a test changes in a life, to see that it is found out.
+type breaks struct {
+	draw   func()                                            // called wherever something is drawn
+	before func(*podplan.Op)                                 // changes an op that is to be done
+	after  func(w watched, op podplan.Op, in *podplan.Input) // does more than that
+	status func(*v1.PodStatus)                               // changes what is put
+}
+
+func play(t *testing.T, seed uint64, dir string, b breaks) Outcome {
 	out := Outcome{Seed: seed}
-	synctest.Test(t, func(t *testing.T) {
-		l := newLife(t, seed, dir)
-		l.play()
-		out.Err, out.History = l.hist.failure(), l.hist.lines()
+	pprof.Do(t.Context(), pprof.Labels("seed", strconv.FormatUint(seed, 10)), func(context.Context) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLife(t, seed, dir)
+			l.broken, l.dice.jostle = b, b.draw
+			l.play()
+			out.Err, out.History = l.hist.failure(), l.hist.lines()
+		})
 	})
 	if err := clean(dir, out.Err != nil); err != nil && out.Err == nil {
 		out.Err = err
@@ -77,15 +95,11 @@ func clean(dir string, broken bool) error {
 	return os.RemoveAll(dir)
 }
 
-// Jostle, if not nil, is called now and then by all that goes on in a life.
-var Jostle func()
-
 func newLife(t *testing.T, seed uint64, dir string) *life {
 	l := &life{
 		t: t, r: rand.New(rand.NewPCG(seed, 7)), dice: newDice(seed), hist: newHistory(), dir: dir,
 		rt: fakecri.New(imagePresent), killed: make(chan struct{}, 1),
 	}
-	l.dice.jostle = Jostle
 	l.cgroups = &cgroups{l: l, m: map[string]bool{}}
 	l.net = newInternet(l)
 	l.rt.Publish(imageOther)

@@ -100,6 +100,12 @@ func (n *node) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A transport goes on connecting when its request has been given up.
+	l.net.done.Add(1)
+	defer l.net.done.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(n.ctx, cancel)()
 	var here net.Conn
 	conn, err := call(ctx, n, "Dial", addr, func(context.Context) (net.Conn, error) {
 		key := fmt.Sprintf("%d dial %s", n.number, addr)

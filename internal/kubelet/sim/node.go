@@ -265,7 +265,14 @@ func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podwo
 	if ctx.Err() == nil {
 		h.add(Event{What: OpBegins, UID: in.Pod.UID, Op: op, Ending: in.Record.Ending != nil})
 	}
-	res := w.ops.Do(context.WithValue(ctx, opKey{}, string(op.Key())), op, in)
+	do, b := op, &w.n.life.broken
+	if b.before != nil {
+		b.before(&do)
+	}
+	res := w.ops.Do(context.WithValue(ctx, opKey{}, string(op.Key())), do, in)
+	if b.after != nil {
+		b.after(w, op, in)
+	}
 	text := opDone
 	switch {
 	case res.Err != nil:
@@ -296,6 +303,9 @@ func (s sink) PutSoon(pod *v1.Pod, st v1.PodStatus) {
 }
 
 func (n *node) put(uid types.UID, st *v1.PodStatus) {
+	if n.life.broken.status != nil {
+		n.life.broken.status(st)
+	}
 	if n.ctx.Err() == nil {
 		n.life.hist.add(Event{What: StatusPut, UID: uid, Status: st})
 	}
