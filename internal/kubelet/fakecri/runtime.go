@@ -98,6 +98,7 @@ type container struct {
 	code      int32
 	reason    string
 	behaviour Behaviour
+	limits    *runtimeapi.LinuxContainerResources
 	exited    chan struct{}
 	timer     *time.Timer
 }

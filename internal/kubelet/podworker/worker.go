@@ -34,6 +34,8 @@ type Result struct {
 	Fatal bool
 	// Image that a pull ensured.
 	Image string
+	// ImageGone: the image that a pull ensured is not on the node any more.
+	ImageGone bool
 	// Sandbox that was run.
 	Sandbox string
 	// RefreshAt is when a volume wants to be written again.

@@ -305,6 +305,8 @@ func (c *Checker) rate(e Event) error {
 	switch calm := c.faultless != 0 && e.At-10*time.Minute > c.faultless; {
 	case e.Op.Backoff:
 		most = 150
+	case calm && c.asked == 0 && e.Op.Kind == podplan.CreateContainer:
+		most = 65 // what the node refuses is tried again every ten seconds
 	case calm && c.asked == 0:
 		most = 25
 	}

@@ -297,7 +297,7 @@ func (h *history) stale(e Event) bool {
 func (h *history) fail(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err == nil {
+	if h.err == nil && err != nil {
 		h.failLocked(err)
 	}
 }

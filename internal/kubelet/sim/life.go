@@ -135,6 +135,14 @@ func (l *life) admit(pod *v1.Pod) podplan.Verdict {
 	if l.refused {
 		return podplan.Verdict{Reason: "OutOfcpu", Message: "there is none left"}
 	}
+	if l.faulty() && l.dice.chance(0.1, "admission waits") {
+		time.AfterFunc(l.dice.upTo(20*time.Second, "admission waits for"), func() {
+			if n := l.current.Load(); n != nil {
+				n.table.Wake(pod.UID)
+			}
+		})
+		return podplan.Verdict{} // others have to go first
+	}
 	return podplan.Admit(podplan.AdmitInput{Pod: pod, Node: &v1.Node{}})
 }
 

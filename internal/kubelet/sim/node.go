@@ -350,6 +350,12 @@ func (c *cgroups) Exists(p string) bool {
 	return c.m[p]
 }
 
+func (c *cgroups) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.m)
+}
+
 func (c *cgroups) left() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -61,6 +61,9 @@ func RandomPod(r *rand.Rand, name string) *v1.Pod {
 	if g.chance(0.1) {
 		pod.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 	}
+	if g.chance(0.1) {
+		pod.Spec.Resources = g.resources("40m", "80Mi")
+	}
 	pod.Spec.Volumes = g.volumes()
 	for i := range g.some(4) {
 		pod.Spec.InitContainers = append(pod.Spec.InitContainers, g.init(fmt.Sprintf("i%d", i)))
@@ -157,11 +160,15 @@ func (g generator) container(name, nature string) v1.Container {
 		c.Image, c.ImagePullPolicy = imageOther, v1.PullNever
 	}
 	if g.chance(0.3) {
-		c.Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("10m"), v1.ResourceMemory: resource.MustParse("10Mi")}
-		c.Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("20m"), v1.ResourceMemory: resource.MustParse("20Mi")}
+		c.Resources = *g.resources("10m", "20Mi")
 	}
-	if g.chance(0.3) {
-		c.ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
+	for _, r := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		if g.chance(0.2) {
+			c.ResizePolicy = append(c.ResizePolicy, v1.ContainerResizePolicy{ResourceName: r, RestartPolicy: v1.RestartContainer})
+		}
+	}
+	if g.chance(0.02) { // the images' user is root
+		c.SecurityContext = &v1.SecurityContext{RunAsNonRoot: new(true)}
 	}
 	g.hooks(&c)
 	for kind, p := range []**v1.Probe{&c.StartupProbe, &c.LivenessProbe, &c.ReadinessProbe} {
@@ -171,6 +178,15 @@ func (g generator) container(name, nature string) v1.Container {
 	}
 	return c
 }
+
+// resources are limits, and requests as high.
+func (g generator) resources(cpu, memory string) *v1.ResourceRequirements {
+	all := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
+	return &v1.ResourceRequirements{Requests: all.DeepCopy(), Limits: all}
+}
+
+// refused tells whether the node makes no instance of a container: it may not be root.
+func refused(c *v1.Container) bool { return c.SecurityContext != nil }
 
 func (g generator) hooks(c *v1.Container) {
 	l := &v1.Lifecycle{}
