@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -133,4 +134,22 @@ func TestPullsTakeTurns(t *testing.T) {
 			w.stop()
 		})
 	}
+}
+
+// An image may be collected between its pull and a create that failed at first: the
+// container was then never made, for want of an image that nobody pulled.
+func TestAnImageThatIsCollectedBeforeItIsUsedIsPulledAgain(t *testing.T) {
+	run(t, func(w *world) {
+		first := true
+		w.rt.Fail = func(call, _ string) error {
+			if call != "CreateContainer" || !first {
+				return nil
+			}
+			first = false
+			w.rt.DropImage("busybox:latest")
+			return errors.New("out of disk, for the moment")
+		}
+		w.create(testPod("p"))
+		w.until("running", func() bool { return w.get("p").Status.Phase == v1.PodRunning })
+	})
 }

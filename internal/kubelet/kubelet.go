@@ -34,6 +34,7 @@ import (
 	"wherry.dev/internal/kubelet/pullrecord"
 	"wherry.dev/internal/kubelet/server"
 	"wherry.dev/internal/kubelet/shutdown"
+	"wherry.dev/internal/kubelet/staticpod"
 	"wherry.dev/internal/kubelet/status"
 	"wherry.dev/internal/kubelet/volume"
 )
@@ -93,7 +94,7 @@ type Kubelet struct {
 	eventful atomic.Bool
 	relistCh chan struct{}
 
-	mirrors  *mirrors
+	statics  *staticpod.Pods
 	listener net.Listener
 	readOnly net.Listener
 	stats    *server.Stats
@@ -112,10 +113,6 @@ type Kubelet struct {
 	syncMu    sync.Mutex
 	unsynced  map[string]bool
 	apiSynced atomic.Bool
-
-	staticMu   sync.Mutex
-	static     map[types.UID]*v1.Pod // the static pods of the last readings
-	staticFrom map[string][]*v1.Pod  // by source
 }
 
 // New checks the configuration and builds a kubelet. Nothing runs yet, but the
@@ -132,7 +129,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		apiListed: make(chan struct{}),
 		events:    newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
-		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, staticFrom: map[string][]*v1.Pod{}, relistCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
+		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, relistCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {
@@ -197,7 +194,6 @@ func (k *Kubelet) build(ctx context.Context) error {
 	}
 	k.objects = objects.New(k.deps.Client, func(uid types.UID) { k.table.ObjectChanged(uid) })
 	k.status = status.New(k.deps.Client, func(d time.Duration) { metrics.StatusSync.Observe(d.Seconds()) })
-	k.mirrors = newMirrors(k)
 	tokens := volume.NewTokenSource(k.deps.Client)
 	users, err := k.userNamespaces(ctx)
 	if err != nil {
@@ -235,6 +231,9 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Started: podStarted,
 	}, nil)
+	k.statics = staticpod.New(staticpod.Deps{
+		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: k.apiSynced.Load,
+	})
 	return k.ensureCgroups(ctx)
 }
 

@@ -2,8 +2,6 @@ package kubelet
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -39,7 +37,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 		close(k.apiListed)
 		return
 	}
-	g.Go(func() error { return k.mirrors.run(ctx) })
+	g.Go(func() error { return k.statics.Run(ctx) })
 	k.expect("api")
 	g.Go(func() error {
 		source.Pods(ctx, client, k.cfg.NodeName, source.Events{
@@ -49,7 +47,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 				k.apiSynced.Store(true)
 				close(k.apiListed)
 				k.table.WakeAll()
-				k.mirrors.poke()
+				k.statics.Poke()
 				k.sourceSynced("api")
 			},
 		})
@@ -94,38 +92,13 @@ func (k *Kubelet) sourceSynced(name string) {
 
 // setStaticPods takes over what a source of static pods ("file", "http") has now.
 func (k *Kubelet) setStaticPods(from string, pods []*v1.Pod) {
-	k.staticMu.Lock()
-	defer k.staticMu.Unlock()
-	before := k.static
-	k.static = map[types.UID]*v1.Pod{}
-	k.staticFrom[from] = pods
-	var all []*v1.Pod
-	for _, name := range slices.Sorted(maps.Keys(k.staticFrom)) {
-		for _, p := range k.staticFrom[name] {
-			if k.static[p.UID] == nil {
-				k.static[p.UID] = p
-				all = append(all, p)
-			}
-		}
-	}
-	for uid := range before {
-		if k.static[uid] == nil {
-			k.table.Remove(uid, nil)
-			k.status.SetMirror(uid, nil)
-		}
-	}
-	for _, p := range all {
-		if before[p.UID] != p {
-			k.table.Set(p, true)
-		}
-	}
-	k.mirrors.setStatic(all)
+	k.statics.Set(from, pods)
 	k.sourceSynced(from)
 }
 
 func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 	if podconfig.IsMirror(pod) {
-		k.mirrors.setMirror(pod, false)
+		k.statics.SetMirror(pod, false)
 		return
 	}
 	k.objects.Use(pod.UID, objects.Refs(pod))
@@ -137,7 +110,7 @@ func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 
 func (k *Kubelet) removeAPIPod(pod *v1.Pod) {
 	if podconfig.IsMirror(pod) {
-		k.mirrors.setMirror(pod, true)
+		k.statics.SetMirror(pod, true)
 		return
 	}
 	k.firstSeen.Delete(pod.UID)

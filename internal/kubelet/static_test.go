@@ -12,7 +12,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/source"
 )
 
@@ -48,7 +51,8 @@ func TestStaticPodAndItsMirror(t *testing.T) {
 			len(m.OwnerReferences) != 1 || m.OwnerReferences[0].Kind != "Node" {
 			t.Errorf("mirror: %+v", m.ObjectMeta)
 		}
-		if err := w.k.mirrors.remove(t.Context(), m); err != nil { // somebody deletes it
+		now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+		if err := w.client.CoreV1().Pods("default").Delete(t.Context(), m.Name, now); err != nil { // somebody deletes it
 			t.Fatal(err)
 		}
 		w.until("mirror is back", func() bool { return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning })
@@ -66,6 +70,31 @@ func TestStaticPodAndItsMirror(t *testing.T) {
 		})
 		w.k.setStaticPods("file", nil)
 		w.until("gone", func() bool { return w.gone("web-n1") && w.rt.Sandboxes() == 0 })
+	})
+}
+
+// A manifest that is put back while its pod is taken down is the same pod once more: it
+// was left dead.
+func TestAStaticPodThatIsPutBackRunsAgain(t *testing.T) {
+	run(t, func(w *world) {
+		w.rt.Behave = func(*runtimeapi.ContainerConfig) fakecri.Behaviour { return fakecri.Behaviour{IgnoreTerm: true} }
+		running := func() bool {
+			return len(w.rt.Live("", "c")) == 1 && !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning
+		}
+		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
+		w.until("running", running)
+		first := w.rt.Live("", "c")[0]
+		w.k.setStaticPods("file", nil)
+		w.pass(time.Second / 2)
+		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
+		w.until("runs again", func() bool { return running() && w.rt.Live("", "c")[0] != first })
+		second := w.rt.Live("", "c")[0]
+		w.k.setStaticPods("file", nil)
+		w.pass(time.Second / 2)
+		w.stop() // and while the kubelet is away
+		w.start()
+		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
+		w.until("runs a third time", func() bool { return running() && w.rt.Live("", "c")[0] != second })
 	})
 }
 

@@ -1,6 +1,7 @@
 package fakecri
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -37,7 +38,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, cfg *ru
 		}
 	}
 	c := &container{
-		id: r.idLocked("container"), sandbox: s, cfg: cfg, created: time.Now(), exited: make(chan struct{}),
+		id: r.idLocked("container"), sandbox: s, cfg: cfg, created: time.Now(), exited: make(chan struct{}), limits: cfg.Linux.GetResources(),
 		state: runtimeapi.ContainerState_CONTAINER_CREATED,
 	}
 	if r.Behave != nil {
@@ -165,13 +166,34 @@ func (r *Runtime) ContainerStatus(ctx context.Context, id string, _ bool) (*runt
 	return &runtimeapi.ContainerStatusResponse{Status: c.status()}, nil
 }
 
-// UpdateContainerResources accepts anything for a container that is there.
-func (r *Runtime) UpdateContainerResources(ctx context.Context, id string, _ *runtimeapi.ContainerResources) error {
+// UpdateContainerResources changes what is said of a container that is there; what is
+// zero stays.
+func (r *Runtime) UpdateContainerResources(ctx context.Context, id string, res *runtimeapi.ContainerResources) error {
 	if err := r.begin(ctx, "UpdateContainerResources", id); err != nil {
 		return err
 	}
-	if r.Config(id) == nil {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[id]
+	if c == nil {
 		return notFound("container", id)
+	}
+	linux := res.GetLinux()
+	next := &runtimeapi.LinuxContainerResources{
+		CpuQuota: cmp.Or(linux.GetCpuQuota(), c.limits.GetCpuQuota()), CpuPeriod: cmp.Or(linux.GetCpuPeriod(), c.limits.GetCpuPeriod()),
+		CpuShares:          cmp.Or(linux.GetCpuShares(), c.limits.GetCpuShares()),
+		MemoryLimitInBytes: cmp.Or(linux.GetMemoryLimitInBytes(), c.limits.GetMemoryLimitInBytes()),
+	}
+	c.limits = next
+	return nil
+}
+
+// Resources are the limits that a container has.
+func (r *Runtime) Resources(id string) *runtimeapi.LinuxContainerResources {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.containers[id]; c != nil {
+		return c.limits
 	}
 	return nil
 }

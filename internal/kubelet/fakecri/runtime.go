@@ -98,6 +98,7 @@ type container struct {
 	code      int32
 	reason    string
 	behaviour Behaviour
+	limits    *runtimeapi.LinuxContainerResources
 	exited    chan struct{}
 	timer     *time.Timer
 }
@@ -168,6 +169,19 @@ func (r *Runtime) Config(id string) *runtimeapi.ContainerConfig {
 	return nil
 }
 
+// At returns the ID of the running container of that name at an address; that of the
+// node is empty.
+func (r *Runtime) At(ip, name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.inLocked(nil) {
+		if c.sandbox.ip == ip && c.cfg.Metadata.Name == name && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			return c.id
+		}
+	}
+	return ""
+}
+
 // Kill ends a container's process from outside.
 func (r *Runtime) Kill(id string, code int32) {
 	r.mu.Lock()
@@ -208,7 +222,7 @@ func (r *Runtime) SandboxIDs(uid string) []string {
 	defer r.mu.Unlock()
 	var out []string
 	for id, s := range r.sandboxes {
-		if s.cfg.Metadata.Uid == uid {
+		if uid == "" || s.cfg.Metadata.Uid == uid {
 			out = append(out, id)
 		}
 	}

@@ -2,6 +2,7 @@ package fakecri
 
 import (
 	"context"
+	"maps"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -209,16 +210,17 @@ func (i Images) RemoveImage(ctx context.Context, spec *runtimeapi.ImageSpec) err
 	if err := i.begin(ctx, "RemoveImage", spec.Image); err != nil {
 		return err
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if img := i.images[spec.Image]; img != nil {
-		for name, o := range i.images {
-			if o == img {
-				delete(i.images, name)
-			}
-		}
-	}
+	i.DropImage(spec.Image)
 	return nil
+}
+
+// DropImage removes an image from the node.
+func (r *Runtime) DropImage(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if img := r.images[name]; img != nil {
+		maps.DeleteFunc(r.images, func(_ string, o *runtimeapi.Image) bool { return o == img })
+	}
 }
 
 // ImageFsInfo tells nothing.

@@ -59,8 +59,10 @@ func (o *Ops) createFailed(ctx context.Context, pod *v1.Pod, op podplan.Op, reas
 	if ctx.Err() == nil {
 		o.containerEvent(pod, op.Name, v1.EventTypeWarning, "Failed", "Error: %s", detail(err))
 	}
-	return podworker.Result{Err: err, Reason: reason, Message: detail(err)}
+	return podworker.Result{Err: err, Reason: reason, Message: detail(err), ImageGone: errors.Is(err, errImageGone)}
 }
+
+var errImageGone = errors.New("is not on the node any more")
 
 // containerConfig gathers all that an instance is made from.
 func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.Input, spec *v1.Container) (*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig, error) {
@@ -153,7 +155,7 @@ func (o *Ops) imageUser(ctx context.Context, in *podconfig.ContainerInput) error
 		return fmt.Errorf("image %s: %w", in.ImageRef, err)
 	}
 	if resp.Image == nil {
-		return fmt.Errorf("image %s is not on the node any more", in.ImageRef)
+		return fmt.Errorf("image %s %w", in.ImageRef, errImageGone)
 	}
 	if u := resp.Image.Uid; u != nil {
 		in.ImageUID = &u.Value

@@ -62,14 +62,13 @@ func (o *Ops) handle(ctx context.Context, in *podplan.Input, op podplan.Op, h *v
 	}
 }
 
-// hookClient takes any certificate, as probes do: it asks a container of the pod
-// by its address.
-var hookClient = &http.Client{
-	Transport: &http.Transport{
+// newHookClient returns a client that takes any certificate, as probes do: it asks a
+// container of the pod by its address.
+func newHookClient(dial Dial) *http.Client {
+	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a pod's certificate has no name that could be checked
-		DisableKeepAlives: true, Proxy: nil,
-	},
-	CheckRedirect: StayOnHost,
+		DisableKeepAlives: true, Proxy: nil, DialContext: dial,
+	}, CheckRedirect: StayOnHost}
 }
 
 // hookAgent is who asks.
@@ -84,14 +83,14 @@ func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, 
 	if err != nil {
 		return err
 	}
-	err = ask(req)
+	err = o.ask(req)
 	if err == nil || !strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
 		return err
 	}
 	// Whoever speaks HTTP where HTTPS was said is asked once more, without credentials.
 	req.URL.Scheme = "http"
 	req.Header.Del("Authorization")
-	if err := ask(req); err != nil {
+	if err := o.ask(req); err != nil {
 		return err
 	}
 	o.event(in.Pod, v1.EventTypeWarning, "LifecycleHTTPFallback",
@@ -100,8 +99,8 @@ func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, 
 }
 
 // ask sends a request; whatever is answered will do.
-func ask(req *http.Request) error {
-	resp, err := hookClient.Do(req)
+func (o *Ops) ask(req *http.Request) error {
+	resp, err := o.hooks.Do(req)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ package podops
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -112,9 +114,14 @@ type Deps struct {
 	// Services returns all services; it waits until they are known.
 	Services func(ctx context.Context) ([]*v1.Service, error)
 	Node     func() Node
+	// Dial makes the connections of http hooks; nil for the usual way.
+	Dial Dial
 	// ImagePulled, if not nil, is told how long a pull took.
 	ImagePulled func(time.Duration, uint64)
 }
+
+// Dial makes a connection to a container.
+type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // Ops carries ops out. It is safe for concurrent use.
 type Ops struct {
@@ -123,6 +130,7 @@ type Ops struct {
 	// stopHooks remembers, by container ID, whose preStop hook was begun, so that a
 	// stop that is repeated with a shorter grace period does not run it again.
 	stopHooks sync.Map
+	hooks     *http.Client
 	// pulls has a place for each pull that may run; nil for any number.
 	pulls chan struct{}
 	// rate is that of pulls; nil for any.
@@ -131,7 +139,7 @@ type Ops struct {
 
 // New returns Ops.
 func New(cfg Config, deps Deps) *Ops {
-	o := &Ops{Config: cfg, Deps: deps}
+	o := &Ops{Config: cfg, Deps: deps, hooks: newHookClient(deps.Dial)}
 	if cfg.MaxPulls > 0 {
 		o.pulls = make(chan struct{}, cfg.MaxPulls)
 	}

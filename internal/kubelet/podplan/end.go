@@ -80,7 +80,8 @@ func (p *planner) busy(name string) bool {
 //  3. A deleted pod's sandboxes and containers are removed, and last its object.
 func (p *planner) end(e Ending) {
 	p.plan.Life = PodTerminating
-	if p.plan.Record.Ending == nil {
+	e.Removed = e.Removed || p.in.Absent && p.in.Record.Static
+	if old := p.plan.Record.Ending; old == nil || *old != e {
 		p.plan.Record.Ending = &e
 	}
 	p.stopAll(e)

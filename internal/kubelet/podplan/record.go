@@ -48,12 +48,21 @@ type Ending struct {
 	Message string `json:",omitempty"`
 	// Phase that a pod ended with by itself; empty for one that was made to end.
 	Phase v1.PodPhase `json:",omitempty"`
+	// Removed: the manifest of a static pod was taken away. The pod goes although the
+	// manifest may be put back, and begins anew when it is gone.
+	Removed bool `json:",omitempty"`
 	// Grace overrides the pod's grace period.
 	Grace *int64 `json:",omitempty"`
 	// Disruption, when set, is the reason of the condition DisruptionTarget, and
 	// DisruptionMessage its message where that is not Message.
 	Disruption        string `json:",omitempty"`
 	DisruptionMessage string `json:",omitempty"`
+}
+
+// Removed tells whether the manifest of a static pod was taken away, and the pod is not
+// gone yet. Nothing else ends a static pod without a reason or a phase.
+func (r *Record) Removed() bool {
+	return r.Static && r.Ending != nil && (r.Ending.Removed || r.Ending.Reason == "" && r.Ending.Phase == "")
 }
 
 // History is what the node remembers of a container whose instances may be gone.

@@ -51,6 +51,10 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	if eviction != nil && in.Record.Ending == nil {
 		in.Record.Ending = eviction
 	}
+	in.Absent = in.Absent || in.Record.Removed()
+	if in.Absent && in.Record.Static {
+		w.deps.Status.Drop(w.uid) // the next mirror shows the next life
+	}
 	if !w.statusKnown {
 		w.status, w.statusKnown = in.Pod.Status, true
 	}

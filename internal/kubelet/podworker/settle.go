@@ -90,6 +90,9 @@ func (w *Worker) failed(f *flight, res Result) {
 		Count: count, At: time.Now().Round(0), Reason: res.Reason, Message: message,
 		Objects: f.objects, Attempt: op.Attempt, Fatal: res.Fatal,
 	}
+	if res.ImageGone {
+		clear(w.images) // others may have gone with it
+	}
 	switch op.Kind {
 	case podplan.RunSandbox, podplan.StopSandbox, podplan.RemoveSandbox, podplan.CreateContainer:
 		w.listed = false

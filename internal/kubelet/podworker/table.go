@@ -20,7 +20,7 @@ type Table struct {
 	workers map[types.UID]*Worker
 	// forgotten UIDs whose removal the source has not told yet.
 	forgotten map[types.UID]bool
-	// waiting static pods, by the UID of the predecessor of the same name.
+	// waiting has the predecessor of the same name of each static pod that waits for it.
 	waiting map[types.UID]types.UID
 	synced  bool
 	// spawn runs a worker under Run's context; nil unless Run runs.
@@ -49,27 +49,45 @@ func (t *Table) Set(pod *v1.Pod, static bool) {
 		t.mu.Unlock()
 		return
 	}
+	t.setLocked(pod, static)
+	t.mu.Unlock()
+	t.changed()
+}
+
+func (t *Table) setLocked(pod *v1.Pod, static bool) {
 	w, known := t.workers[pod.UID]
 	if !known {
 		w = newWorker(pod.UID, t.deps)
 		t.workers[pod.UID] = w
 		if static {
-			t.holdForPredecessor(pod)
+			t.holdLocked(pod)
 		}
 	}
 	w.set(pod, static)
 	t.startLocked(w)
-	t.mu.Unlock()
-	t.changed()
+	if !static {
+		t.releaseLocked(pod.UID) // an orphan turned out to be nobody's predecessor
+	}
 }
 
-// holdForPredecessor lets a static pod wait until the one of the same name, whose
-// file was replaced, is gone.
-func (t *Table) holdForPredecessor(pod *v1.Pod) {
+// holdLocked lets a static pod wait until the one of the same name, whose manifest was
+// replaced, is gone; so may an orphan be, of which the last kubelet knew.
+func (t *Table) holdLocked(pod *v1.Pod) {
 	for uid, o := range t.workers {
-		s := o.Snapshot()
-		if uid != pod.UID && s.Static && s.Pod != nil && s.Pod.Name == pod.Name && s.Pod.Namespace == pod.Namespace {
+		if uid != pod.UID && o.precedes(pod) {
 			t.waiting[pod.UID] = uid
+		}
+	}
+}
+
+// releaseLocked starts those that waited for a pod.
+func (t *Table) releaseLocked(uid types.UID) {
+	for next, before := range t.waiting {
+		if before == uid {
+			delete(t.waiting, next)
+			if w := t.workers[next]; w != nil {
+				t.startLocked(w)
+			}
 		}
 	}
 }
@@ -235,13 +253,9 @@ func (t *Table) ended(w *Worker) {
 	if !s.Absent && !s.Static {
 		t.forgotten[w.uid] = true
 	}
-	for uid, before := range t.waiting {
-		if before == w.uid {
-			delete(t.waiting, uid)
-			if next := t.workers[uid]; next != nil {
-				t.startLocked(next)
-			}
-		}
+	t.releaseLocked(w.uid)
+	if pod := w.wanted(); pod != nil && s.Static {
+		t.setLocked(pod, true) // its manifest was put back in the meantime
 	}
 	t.mu.Unlock()
 	t.changed()

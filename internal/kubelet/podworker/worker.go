@@ -34,6 +34,8 @@ type Result struct {
 	Fatal bool
 	// Image that a pull ensured.
 	Image string
+	// ImageGone: the image that a pull ensured is not on the node any more.
+	ImageGone bool
 	// Sandbox that was run.
 	Sandbox string
 	// RefreshAt is when a volume wants to be written again.
@@ -258,6 +260,23 @@ func (w *Worker) sourcesSynced() {
 	w.absent = w.absent || w.orphan
 	w.mu.Unlock()
 	w.Wake()
+}
+
+// wanted returns the pod as a source wants it; nil when none does.
+func (w *Worker) wanted() *v1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.absent || w.orphan {
+		return nil
+	}
+	return w.pod
+}
+
+// precedes tells whether a static pod of the same name has to wait for this one.
+func (w *Worker) precedes(pod *v1.Pod) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return (w.static || w.orphan) && w.pod != nil && w.pod.Name == pod.Name && w.pod.Namespace == pod.Namespace
 }
 
 // decided tells whether it is known that the pod is wanted, or that it is not.

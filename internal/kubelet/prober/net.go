@@ -35,19 +35,30 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return c, err
 }
 
-// transport makes a connection for each probe, and takes any certificate: a pod
-// has no name that could be checked.
-var transport = &http.Transport{
-	TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
-	DialContext:        dial,
-	DisableKeepAlives:  true,
-	DisableCompression: true,
-	Proxy:              nil,
+// Dial makes a connection to a container.
+type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// network is the way to containers that are probed by their addresses.
+type network struct {
+	dial Dial
+	// transport makes a connection for each probe, and takes any certificate: a pod
+	// has no name that could be checked.
+	transport *http.Transport
+}
+
+func newNetwork(dial Dial) *network {
+	return &network{dial, &http.Transport{
+		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+		DialContext:        dial,
+		DisableKeepAlives:  true,
+		DisableCompression: true,
+		Proxy:              nil,
+	}}
 }
 
 // httpGet succeeds on a status from 200 to 399. A redirect to another host is a
 // success with a warning: it is not this container that would be probed there.
-func httpGet(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container, ip string, timeout time.Duration) answer {
+func (n *network) httpGet(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container, ip string, timeout time.Duration) answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := podops.HTTPRequest(ctx, get, spec, ip, userAgent)
@@ -55,11 +66,11 @@ func httpGet(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container, ip 
 		return answer{err: err}
 	}
 	if req.URL.Scheme == "http" {
-		if a, ok := plainGet(req); ok {
+		if a, ok := n.plainGet(req); ok {
 			return a
 		}
 	}
-	client := &http.Client{Transport: transport, CheckRedirect: podops.StayOnHost}
+	client := &http.Client{Transport: n.transport, CheckRedirect: podops.StayOnHost}
 	resp, err := client.Do(req)
 	if err != nil {
 		return answer{verdict: failure, text: err.Error()}
@@ -83,10 +94,10 @@ func judge(resp *http.Response) answer {
 	return answer{verdict: failure, text: fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode)}
 }
 
-func tcpConnect(ctx context.Context, host string, port int, timeout time.Duration) answer {
+func (n *network) tcpConnect(ctx context.Context, host string, port int, timeout time.Duration) answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	c, err := dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	c, err := n.dial(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return answer{verdict: failure, text: err.Error()}
 	}
@@ -95,13 +106,13 @@ func tcpConnect(ctx context.Context, host string, port int, timeout time.Duratio
 }
 
 // grpcHealth asks the gRPC health service (grpc.health.v1).
-func grpcHealth(ctx context.Context, ip string, port int, service string, timeout time.Duration) answer {
+func (n *network) grpcHealth(ctx context.Context, ip string, port int, service string, timeout time.Duration) answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	addr := net.JoinHostPort(ip, strconv.Itoa(port))
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(userAgent),
-		grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) { return dial(ctx, "tcp", a) }))
+		grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) { return n.dial(ctx, "tcp", a) }))
 	if err != nil {
 		return answer{err: err}
 	}

@@ -21,8 +21,8 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10)
 // plainGet makes the probe that is most common, of one request on a connection of its
 // own, without what an http.Client adds for all others: it costs half as much. It
 // leaves (false) what is not answered by one response, such as a redirect.
-func plainGet(req *http.Request) (answer, bool) {
-	resp, done, err := exchange(req) //nolint:bodyclose // done closes the connection under it
+func (n *network) plainGet(req *http.Request) (answer, bool) {
+	resp, done, err := n.exchange(req) //nolint:bodyclose // done closes the connection under it
 	if err != nil {
 		return answer{verdict: failure, text: (&url.Error{Op: "Get", URL: req.URL.String(), Err: err}).Error()}, true
 	}
@@ -34,10 +34,10 @@ func plainGet(req *http.Request) (answer, bool) {
 }
 
 // exchange sends a request and reads the head of the response; done ends both.
-func exchange(req *http.Request) (*http.Response, func(), error) {
+func (n *network) exchange(req *http.Request) (*http.Response, func(), error) {
 	ctx := req.Context()
 	addr := req.URL.Host
-	conn, err := dial(ctx, "tcp", addr)
+	conn, err := n.dial(ctx, "tcp", addr)
 	if err != nil {
 		return nil, nil, inTime(ctx, err)
 	}

@@ -45,11 +45,12 @@ type Meter interface {
 
 // Manager runs probes. Workers call Sync, Results and Remove for their own pod.
 type Manager struct {
-	runner Runner
-	events Recorder
-	wake   func(types.UID)
-	meter  Meter
-	loops  sync.WaitGroup
+	runner  Runner
+	network *network
+	events  Recorder
+	wake    func(types.UID)
+	meter   Meter
+	loops   sync.WaitGroup
 
 	mu      sync.Mutex
 	pods    map[types.UID]map[string]*target
@@ -70,10 +71,13 @@ type target struct {
 // New returns a manager. wake is called after a result changed; meter may be nil.
 func New(runner Runner, events Recorder, wake func(types.UID), meter Meter) *Manager {
 	return &Manager{
-		runner: runner, events: events, wake: wake, meter: meter,
+		runner: runner, network: newNetwork(dial), events: events, wake: wake, meter: meter,
 		pods: map[types.UID]map[string]*target{}, metered: map[types.UID]*v1.Pod{},
 	}
 }
+
+// DialBy makes probes connect another way, before the first of them runs.
+func (m *Manager) DialBy(dial Dial) { m.network = newNetwork(dial) }
 
 // Wait returns when all loops are gone; their contexts must have ended.
 func (m *Manager) Wait() { m.loops.Wait() }

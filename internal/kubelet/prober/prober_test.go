@@ -81,7 +81,7 @@ func TestHTTP(t *testing.T) {
 		"/here": {failure, "HTTP probe failed with statuscode: 503"}, "/away": {warning, "Probe terminated redirects"}, "/slow": {failure, "context deadline exceeded"},
 	} {
 		get := &v1.HTTPGetAction{Path: path, Port: intstr.FromInt(port), HTTPHeaders: []v1.HTTPHeader{{Name: "Host", Value: "h.example"}, {Name: "X", Value: "y"}}}
-		a := httpGet(t.Context(), get, nil, host, 200*time.Millisecond)
+		a := newNetwork(dial).httpGet(t.Context(), get, nil, host, 200*time.Millisecond)
 		if a.verdict != want.verdict || !strings.Contains(a.text, want.text) {
 			t.Errorf("%s: %+v", path, a)
 		}
@@ -92,10 +92,10 @@ func TestHTTP(t *testing.T) {
 	tls := httptest.NewTLSServer(mux)
 	defer tls.Close()
 	host, port = address(t, tls.URL)
-	if a := httpGet(t.Context(), &v1.HTTPGetAction{Path: "/ok", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt(port)}, nil, host, time.Second); a.verdict != success {
+	if a := newNetwork(dial).httpGet(t.Context(), &v1.HTTPGetAction{Path: "/ok", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt(port)}, nil, host, time.Second); a.verdict != success {
 		t.Errorf("https: %+v", a)
 	}
-	if a := httpGet(t.Context(), &v1.HTTPGetAction{Port: intstr.FromString("web")}, &v1.Container{}, host, time.Second); a.err == nil {
+	if a := newNetwork(dial).httpGet(t.Context(), &v1.HTTPGetAction{Port: intstr.FromString("web")}, &v1.Container{}, host, time.Second); a.err == nil {
 		t.Errorf("a port that is not there: %+v", a)
 	}
 }
@@ -112,11 +112,11 @@ func TestTCPAndGRPC(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	host, port := address(t, l.Addr().String())
-	if a := tcpConnect(t.Context(), host, port, time.Second); a.verdict != success {
+	if a := newNetwork(dial).tcpConnect(t.Context(), host, port, time.Second); a.verdict != success {
 		t.Errorf("tcp: %+v", a)
 	}
 	for service, want := range map[string]verdict{"": success, "down": failure, "unknown": failure} {
-		if a := grpcHealth(t.Context(), host, port, service, 2*time.Second); a.verdict != want {
+		if a := newNetwork(dial).grpcHealth(t.Context(), host, port, service, 2*time.Second); a.verdict != want {
 			t.Errorf("grpc %q: %+v", service, a)
 		}
 	}
@@ -124,10 +124,10 @@ func TestTCPAndGRPC(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if a := tcpConnect(t.Context(), host, port, time.Second); a.verdict != failure || !strings.Contains(a.text, "connection refused") {
+	if a := newNetwork(dial).tcpConnect(t.Context(), host, port, time.Second); a.verdict != failure || !strings.Contains(a.text, "connection refused") {
 		t.Errorf("tcp to a closed port: %+v", a)
 	}
-	if a := grpcHealth(t.Context(), host, port, "", time.Second); a.verdict != failure {
+	if a := newNetwork(dial).grpcHealth(t.Context(), host, port, "", time.Second); a.verdict != failure {
 		t.Errorf("grpc to a closed port: %+v", a)
 	}
 }
@@ -344,7 +344,7 @@ func TestServersThatDoNotSpeakWell(t *testing.T) {
 				_ = c.Close()
 			})
 			host, port := address(t, "http://"+l.Addr().String())
-			a := httpGet(t.Context(), &v1.HTTPGetAction{Path: "/", Port: intstr.FromInt(port)}, nil, host, time.Second)
+			a := newNetwork(dial).httpGet(t.Context(), &v1.HTTPGetAction{Path: "/", Port: intstr.FromInt(port)}, nil, host, time.Second)
 			close(over)
 			served.Wait()
 			if a.verdict != tc.verdict || !strings.Contains(a.text, tc.text) {

@@ -54,7 +54,7 @@ func (m *Manager) once(ctx context.Context, t *target, kind string, p *v1.Probe)
 	case p.Exec != nil:
 		return m.exec(ctx, t, p.Exec.Command, timeout)
 	case p.HTTPGet != nil:
-		return httpGet(ctx, p.HTTPGet, t.spec, t.ip, timeout)
+		return m.network.httpGet(ctx, p.HTTPGet, t.spec, t.ip, timeout)
 	case p.TCPSocket != nil:
 		port, err := podops.Port(p.TCPSocket.Port, t.spec)
 		if err != nil {
@@ -64,13 +64,13 @@ func (m *Manager) once(ctx context.Context, t *target, kind string, p *v1.Probe)
 		if host == "" {
 			host = t.ip
 		}
-		return tcpConnect(ctx, host, port, timeout)
+		return m.network.tcpConnect(ctx, host, port, timeout)
 	case p.GRPC != nil:
 		service := ""
 		if p.GRPC.Service != nil {
 			service = *p.GRPC.Service
 		}
-		return grpcHealth(ctx, t.ip, int(p.GRPC.Port), service, timeout)
+		return m.network.grpcHealth(ctx, t.ip, int(p.GRPC.Port), service, timeout)
 	default:
 		return answer{err: fmt.Errorf("missing probe handler for %s:%s", kind, t.spec.Name)}
 	}

@@ -14,14 +14,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"wherry.dev/internal/kubelet/podconfig"
 )
 
 var podResource = schema.GroupResource{Resource: "pods"}
 
-// apiServer holds one pod, or none any more.
+// apiServer holds one pod, or none any more. That of a static pod is its mirror.
 type apiServer struct {
 	hist    *history
 	changed func() // called without the lock after every change
+	made    int    // mirrors
 
 	mu  sync.Mutex
 	pod *v1.Pod // never changed in place
@@ -59,7 +62,32 @@ func (a *apiServer) remove() {
 	a.changed()
 }
 
-func (a *apiServer) patchStatus(uid types.UID, data []byte) (*v1.Pod, error) {
+// create makes a mirror.
+func (a *apiServer) create(pod *v1.Pod) (*v1.Pod, error) {
+	a.mu.Lock()
+	if a.pod != nil {
+		a.mu.Unlock()
+		return nil, apierrors.NewAlreadyExists(podResource, "p")
+	}
+	a.made++
+	p := pod.DeepCopy()
+	p.UID, p.Status = types.UID(fmt.Sprintf("mirror-%d", a.made)), v1.PodStatus{}
+	a.pod = p
+	a.hist.add(Event{What: Note, Text: fmt.Sprintf("%s of %s is made", p.UID, staticOf(p))})
+	a.mu.Unlock()
+	a.changed()
+	return p, nil
+}
+
+// staticOf is the UID of the static pod that a mirror shows, or the pod's own.
+func staticOf(p *v1.Pod) types.UID {
+	if podconfig.IsMirror(p) {
+		return types.UID(p.Annotations[podconfig.AnnotationConfigMirror])
+	}
+	return p.UID
+}
+
+func (a *apiServer) patchStatus(data []byte) (*v1.Pod, error) {
 	a.mu.Lock()
 	if a.pod == nil {
 		a.mu.Unlock()
@@ -70,7 +98,7 @@ func (a *apiServer) patchStatus(uid types.UID, data []byte) (*v1.Pod, error) {
 		a.mu.Unlock()
 		return nil, err
 	}
-	if meta.UID != "" && meta.UID != uid {
+	if uid := a.pod.UID; meta.UID != "" && meta.UID != uid {
 		a.mu.Unlock()
 		return nil, apierrors.NewConflict(podResource, "p", fmt.Errorf("UID is %s", uid))
 	}
@@ -92,7 +120,7 @@ func (a *apiServer) patchStatus(uid types.UID, data []byte) (*v1.Pod, error) {
 	p := a.pod.DeepCopy()
 	p.Status = patched.Status
 	a.pod = p
-	a.hist.add(Event{What: StatusWritten, Status: p.Status.DeepCopy()})
+	a.hist.add(Event{What: StatusWritten, UID: staticOf(p), Status: p.Status.DeepCopy()})
 	a.mu.Unlock()
 	a.changed()
 	return p, nil
@@ -129,17 +157,28 @@ func (p pods) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*v1.Pod, 
 
 func (p pods) Patch(ctx context.Context, _ string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*v1.Pod, error) {
 	return call(ctx, p.n, "api patch", "", func(context.Context) (*v1.Pod, error) {
-		return p.n.life.api.patchStatus(p.n.life.uid, data)
+		return p.n.life.api.patchStatus(data)
 	})
 }
 
-func (p pods) Delete(ctx context.Context, _ string, _ metav1.DeleteOptions) error {
+func (p pods) Create(ctx context.Context, pod *v1.Pod, _ metav1.CreateOptions) (*v1.Pod, error) {
+	return call(ctx, p.n, "api create", "", func(context.Context) (*v1.Pod, error) { return p.n.life.api.create(pod) })
+}
+
+func (p pods) Delete(ctx context.Context, _ string, opts metav1.DeleteOptions) error {
 	_, err := call(ctx, p.n, "api delete", "", func(context.Context) (struct{}, error) {
 		pod, _ := p.n.life.api.get()
 		if pod == nil {
 			return struct{}{}, apierrors.NewNotFound(podResource, "p")
 		}
-		p.n.life.hist.add(Event{What: ObjectGone})
+		if opts.Preconditions != nil && opts.Preconditions.UID != nil && *opts.Preconditions.UID != pod.UID {
+			return struct{}{}, apierrors.NewConflict(podResource, "p", fmt.Errorf("UID is %s", pod.UID))
+		}
+		if podconfig.IsMirror(pod) {
+			p.n.life.hist.add(Event{What: Note, Text: string(pod.UID) + " is deleted"})
+		} else {
+			p.n.life.hist.add(Event{What: ObjectGone, UID: pod.UID})
+		}
 		p.n.life.api.remove()
 		return struct{}{}, nil
 	})

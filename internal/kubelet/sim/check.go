@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -29,12 +30,14 @@ type Checker struct {
 	pod       *v1.Pod
 	instances map[string]*instance
 	sandboxes map[string]*box
+	there     map[string]bool   // sandboxes that were not removed
 	byOthers  bool              // something was removed from outside
 	highest   map[string]uint32 // attempt of each container that was started
 	ending    bool
 	asked     time.Duration // 0: not yet
 	up        time.Duration // since when the kubelet runs, 0: not
 	faultless time.Duration // since when, 0: not yet
+	born      time.Duration // when the last life of a static pod of this UID was over
 	flying    map[podplan.Key]podplan.Op
 	begun     map[string][]time.Duration
 	steps     []time.Duration
@@ -58,7 +61,7 @@ type box struct {
 // NewChecker returns a checker for one life.
 func NewChecker() *Checker {
 	return &Checker{
-		instances: map[string]*instance{}, sandboxes: map[string]*box{}, highest: map[string]uint32{},
+		instances: map[string]*instance{}, sandboxes: map[string]*box{}, there: map[string]bool{}, highest: map[string]uint32{},
 		flying: map[podplan.Key]podplan.Op{}, begun: map[string][]time.Duration{}, counts: map[string]int32{}, writtenCounts: map[string]int32{},
 	}
 }
@@ -68,6 +71,9 @@ func (c *Checker) Check(e Event) error {
 	switch e.What {
 	case PodSet:
 		c.pod = e.Pod
+		if isStatic(c.pod) {
+			c.asked = 0 // its manifest may have been put back
+		}
 	case PodAsked:
 		if c.asked == 0 {
 			c.asked = e.At
@@ -82,7 +88,9 @@ func (c *Checker) Check(e Event) error {
 	case RemovedByOthers:
 		c.byOthers = true
 	case SandboxMade:
-		c.sandboxes[e.Sandbox] = newBox()
+		c.sandboxes[e.Sandbox], c.there[e.Sandbox] = newBox(), true
+	case SandboxRemoved:
+		delete(c.there, e.Sandbox)
 	case Created, Started, Exited, Removed:
 		return c.container(e)
 	case StartupPassed:
@@ -93,11 +101,14 @@ func (c *Checker) Check(e Event) error {
 		return c.op(e)
 	case OpEnds:
 		delete(c.flying, e.Op.Key())
+		if e.Op.Kind == podplan.Forget && e.Text == opDone && isStatic(c.pod) {
+			c.anew(e.At)
+		}
 	case Stepped:
 		return c.step(e)
 	case StatusPut:
 		if c.byOthers {
-			clear(c.counts) // a static pod has no status at the API server to remember it
+			clear(c.counts) // a static pod has no status of its own at the API server to remember it
 		}
 		return shape(e.Status, c.counts)
 	case StatusWritten:
@@ -106,6 +117,15 @@ func (c *Checker) Check(e Event) error {
 		return c.gone()
 	}
 	return nil
+}
+
+func isStatic(pod *v1.Pod) bool { return pod.Annotations[podconfig.AnnotationConfigSource] == "file" }
+
+// anew forgets a static pod that is gone: its manifest may be put back.
+func (c *Checker) anew(at time.Duration) {
+	fresh := NewChecker()
+	fresh.pod, fresh.up, fresh.faultless, fresh.asked, fresh.begun, fresh.born = c.pod, c.up, c.faultless, c.asked, c.begun, at
+	*c = *fresh
 }
 
 func (c *Checker) container(e Event) error {
@@ -285,6 +305,8 @@ func (c *Checker) rate(e Event) error {
 	switch calm := c.faultless != 0 && e.At-10*time.Minute > c.faultless; {
 	case e.Op.Backoff:
 		most = 150
+	case calm && c.asked == 0 && e.Op.Kind == podplan.CreateContainer:
+		most = 65 // what the node refuses is tried again every ten seconds
 	case calm && c.asked == 0:
 		most = 25
 	}
@@ -317,7 +339,13 @@ func (c *Checker) step(e Event) error {
 // written checks a status that the API server has got.
 func (c *Checker) written(e Event) error {
 	st, before := e.Status, c.status
+	if c.born > 0 && st.StartTime != nil && !st.StartTime.After(dawn.Add(c.born)) {
+		return nil // of its last life, and was on its way
+	}
 	c.status = st
+	if c.byOthers && isStatic(c.pod) {
+		clear(c.writtenCounts) // see StatusPut
+	}
 	if podplan.IsTerminal(st.Phase) {
 		if id := c.live(); id != "" {
 			return fmt.Errorf("phase %s is written while %s lives", st.Phase, id)

@@ -129,7 +129,7 @@ func (a *apiServer) writeStatus(want *v1.PodStatus) error {
 	p := a.pod.DeepCopy()
 	p.Status = *st
 	a.pod = p
-	a.hist.add(Event{What: StatusWritten, Status: st.DeepCopy()})
+	a.hist.add(Event{What: StatusWritten, UID: p.UID, Status: st.DeepCopy()})
 	a.mu.Unlock()
 	a.changed()
 	return nil

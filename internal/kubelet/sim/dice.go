@@ -11,6 +11,9 @@ import (
 type dice struct {
 	seed uint64
 
+	// jostle, if not nil, is called at every draw, to stir up the order of goroutines.
+	jostle func()
+
 	mu    sync.Mutex
 	drawn map[string]uint64
 }
@@ -19,6 +22,9 @@ func newDice(seed uint64) *dice { return &dice{seed: seed, drawn: map[string]uin
 
 // roll returns a number below n.
 func (d *dice) roll(n uint64, what string) uint64 {
+	if d.jostle != nil {
+		d.jostle()
+	}
 	d.mu.Lock()
 	count := d.drawn[what]
 	d.drawn[what]++

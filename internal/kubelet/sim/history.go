@@ -2,12 +2,15 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podplan"
@@ -45,8 +48,9 @@ const (
 type Event struct {
 	At      time.Duration
 	What    What
-	Name    string // of a container
-	ID      string // of a container
+	UID     types.UID // of the pod; empty where it concerns all
+	Name    string    // of a container
+	ID      string    // of a container
 	Sandbox string
 	Attempt uint32
 	Code    int32
@@ -60,7 +64,7 @@ type Event struct {
 
 // FromRuntime is the event of a change in the fake runtime.
 func FromRuntime(c fakecri.Change) Event {
-	e := Event{What: What(c.What), ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
+	e := Event{What: What(c.What), UID: types.UID(c.UID), ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
 	if c.ID == "" {
 		e.What = What("sandbox " + c.What)
 	}
@@ -89,7 +93,7 @@ func (e Event) String() string {
 		b.WriteString(" " + statusText(e.Status))
 	}
 	if e.Pod != nil {
-		b.WriteString(" " + podText(e.Pod))
+		b.WriteString(" " + string(e.Pod.UID) + " " + podText(e.Pod))
 	}
 	if e.Text != "" {
 		b.WriteString(" " + e.Text)
@@ -181,19 +185,38 @@ func traits(c *v1.Container) []string {
 		probe *v1.Probe
 	}{{"startup", c.StartupProbe}, {"liveness", c.LivenessProbe}, {"readiness", c.ReadinessProbe}} {
 		if p.probe != nil {
-			out = append(out, p.name+"="+p.probe.Exec.Command[1])
+			out = append(out, p.name+"="+askText(p.probe.ProbeHandler))
 		}
 	}
 	for _, r := range c.RestartPolicyRules {
 		out = append(out, fmt.Sprintf("%s %s %v", r.Action, r.ExitCodes.Operator, r.ExitCodes.Values))
 	}
 	if l := c.Lifecycle; l != nil && l.PostStart != nil {
-		out = append(out, "postStart")
+		out = append(out, "postStart="+askText(v1.ProbeHandler{Exec: l.PostStart.Exec, HTTPGet: l.PostStart.HTTPGet}))
 	}
 	if l := c.Lifecycle; l != nil && l.PreStop != nil {
-		out = append(out, "preStop")
+		out = append(out, "preStop="+askText(v1.ProbeHandler{Exec: l.PreStop.Exec, HTTPGet: l.PreStop.HTTPGet}))
 	}
 	return out
+}
+
+// askText says how a container is asked, and what it answers.
+func askText(h v1.ProbeHandler) string {
+	how := "sleep"
+	switch {
+	case h.Exec != nil:
+		how = "exec"
+	case h.HTTPGet != nil:
+		how = "http"
+	case h.TCPSocket != nil:
+		how = "tcp"
+	case h.GRPC != nil:
+		how = "grpc"
+	}
+	if fails(h) {
+		return how + "," + sick
+	}
+	return how
 }
 
 // statuses returns the statuses of all containers.
@@ -209,15 +232,15 @@ func statuses(st *v1.PodStatus) []v1.ContainerStatus {
 type history struct {
 	broken chan struct{} // closed at the first violation
 
-	mu      sync.Mutex
-	events  []Event
-	checker *Checker
-	err     error
-	put     string // the newest status that the worker put
+	mu       sync.Mutex
+	events   []Event
+	checkers map[types.UID]*Checker
+	err      error
+	put      string // the newest status that the worker put
 }
 
 func newHistory() *history {
-	return &history{broken: make(chan struct{}), checker: NewChecker()}
+	return &history{broken: make(chan struct{}), checkers: map[types.UID]*Checker{}}
 }
 
 func (h *history) add(e Event) {
@@ -230,9 +253,35 @@ func (h *history) add(e Event) {
 	if h.err != nil {
 		return
 	}
-	if err := h.checker.Check(e); err != nil {
+	if err := h.checkLocked(e); err != nil {
 		h.failLocked(err)
 	}
+}
+
+// checkLocked shows an event to the checkers that it concerns. Of pods that follow one
+// another, by static manifests, only one may have anything in the runtime.
+func (h *history) checkLocked(e Event) error {
+	if e.What == PodSet {
+		e.UID = e.Pod.UID
+		if h.checkers[e.UID] == nil {
+			h.checkers[e.UID] = NewChecker()
+			for _, other := range h.checkers {
+				h.checkers[e.UID].up = other.up
+			}
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(h.checkers)) {
+		c := h.checkers[uid]
+		switch {
+		case e.UID == "" || e.UID == uid:
+			if err := c.Check(e); err != nil {
+				return err
+			}
+		case e.What == SandboxMade && (c.live() != "" || len(c.there) > 0):
+			return fmt.Errorf("%s of %s is made while there is something of %s", e.Sandbox, e.UID, uid)
+		}
+	}
+	return nil
 }
 
 // stale tells whether a status was put before, as it is.
@@ -241,14 +290,14 @@ func (h *history) stale(e Event) bool {
 		return false
 	}
 	old := h.put
-	h.put = statusText(e.Status)
+	h.put = string(e.UID) + statusText(e.Status)
 	return old == h.put
 }
 
 func (h *history) fail(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err == nil {
+	if h.err == nil && err != nil {
 		h.failLocked(err)
 	}
 }

@@ -1,10 +1,14 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime/pprof"
+	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -28,9 +32,11 @@ type life struct {
 	rt   *fakecri.Runtime
 	api  *apiServer
 	dir  string
-	uid  types.UID
+	uid  types.UID   // of the pod that is, or was last, wanted
+	uids []types.UID // of all that there were
 
 	cgroups *cgroups
+	net     *internet
 	// static pods come from a manifest, which is nil when it was removed.
 	static   bool
 	manifest atomic.Pointer[v1.Pod]
@@ -39,6 +45,7 @@ type life struct {
 	quiet    atomic.Bool // the faults have ended
 	current  atomic.Pointer[node]
 	started  int
+	broken   breaks
 	killed   chan struct{}
 }
 
@@ -50,13 +57,27 @@ type Outcome struct {
 	Err error
 }
 
-// Play plays the life of a seed, with files in dir, which must be empty.
-func Play(t *testing.T, seed uint64, dir string) Outcome {
+// Play plays the life of a seed, with files in dir, which must be empty. Goroutines
+// have the seed as a label, which a panic shows where GODEBUG has tracebacklabels=1.
+func Play(t *testing.T, seed uint64, dir string) Outcome { return play(t, seed, dir, breaks{}) }
+
+// breaks is what a test changes in a life, to see that it is found out.
+type breaks struct {
+	draw   func()                                            // called wherever something is drawn
+	before func(*podplan.Op)                                 // changes an op that is to be done
+	after  func(w watched, op podplan.Op, in *podplan.Input) // does more than that
+	status func(*v1.PodStatus)                               // changes what is put
+}
+
+func play(t *testing.T, seed uint64, dir string, b breaks) Outcome {
 	out := Outcome{Seed: seed}
-	synctest.Test(t, func(t *testing.T) {
-		l := newLife(t, seed, dir)
-		l.play()
-		out.Err, out.History = l.hist.failure(), l.hist.lines()
+	pprof.Do(t.Context(), pprof.Labels("seed", strconv.FormatUint(seed, 10)), func(context.Context) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLife(t, seed, dir)
+			l.broken, l.dice.jostle = b, b.draw
+			l.play()
+			out.Err, out.History = l.hist.failure(), l.hist.lines()
+		})
 	})
 	if err := clean(dir, out.Err != nil); err != nil && out.Err == nil {
 		out.Err = err
@@ -80,9 +101,10 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 		rt: fakecri.New(imagePresent), killed: make(chan struct{}, 1),
 	}
 	l.cgroups = &cgroups{l: l, m: map[string]bool{}}
+	l.net = newInternet(l)
 	l.rt.Publish(imageOther)
 	pod := RandomPod(l.r, "p")
-	l.uid = pod.UID
+	l.uid, l.uids = pod.UID, []types.UID{pod.UID}
 	l.static = l.chance(0.12)
 	l.refused = l.chance(0.03)
 	l.real = l.chance(0.1)
@@ -94,9 +116,7 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 	l.rt.OnChange = l.changed
 	l.api = &apiServer{hist: l.hist, changed: l.watch}
 	if l.static {
-		pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
-		pod.Spec.ReadinessGates = nil
-		l.manifest.Store(pod)
+		l.manifest.Store(manifest(pod))
 	} else {
 		l.api.pod = pod
 	}
@@ -114,6 +134,14 @@ func (l *life) faulty() bool { return !l.quiet.Load() }
 func (l *life) admit(pod *v1.Pod) podplan.Verdict {
 	if l.refused {
 		return podplan.Verdict{Reason: "OutOfcpu", Message: "there is none left"}
+	}
+	if l.faulty() && l.dice.chance(0.1, "admission waits") {
+		time.AfterFunc(l.dice.upTo(20*time.Second, "admission waits for"), func() {
+			if n := l.current.Load(); n != nil {
+				n.table.Wake(pod.UID)
+			}
+		})
+		return podplan.Verdict{} // others have to go first
 	}
 	return podplan.Admit(podplan.AdmitInput{Pod: pod, Node: &v1.Node{}})
 }
@@ -166,7 +194,7 @@ func (l *life) changed(c fakecri.Change) {
 	for i := range 2 {
 		time.AfterFunc(l.dice.upTo(late, "event"), func() {
 			if n := l.current.Load(); n != nil {
-				n.table.Wake(l.uid)
+				n.table.Wake(types.UID(c.UID))
 			}
 		})
 		if i == 0 && !l.dice.chance(0.05, "event twice") {
@@ -199,6 +227,7 @@ func (l *life) play() {
 		if n := l.current.Load(); n != nil {
 			n.stop()
 		}
+		l.net.close()
 	}()
 	l.up()
 	end := l.upTo(10 * time.Minute)
@@ -300,8 +329,10 @@ func (l *life) gone() bool {
 	if n == nil {
 		return false
 	}
-	_, known := n.table.Get(l.uid)
-	return !known
+	return !slices.ContainsFunc(l.uids, func(uid types.UID) bool {
+		_, known := n.table.Get(uid)
+		return known
+	})
 }
 
 // empty says what is left of the pod.
@@ -311,6 +342,9 @@ func (l *life) empty() error {
 	}
 	if n := l.cgroups.left(); n > 0 {
 		return fmt.Errorf("%d cgroups are left", n)
+	}
+	if pod, _ := l.api.get(); l.static && pod != nil {
+		return fmt.Errorf("%s is left", pod.UID)
 	}
 	for _, dir := range []string{"records", "kubelet/pods", "logs"} {
 		entries, err := os.ReadDir(l.dir + "/" + dir)

@@ -6,9 +6,13 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/mount"
 )
 
 // mishap is one thing that happens from outside.
@@ -17,11 +21,14 @@ func (l *life) mishap() {
 		if !l.pass(l.upTo(10 * time.Millisecond)) {
 			return
 		}
-		deeds := []func(){l.killContainer, l.killSandbox, l.dropContainer, l.restartKubelet, l.objectChanges, l.evict}
+		deeds := []func(){l.killContainer, l.killSandbox, l.dropContainer, l.restartKubelet, l.objectChanges, l.evict, l.dropImage, l.reboot}
 		if !l.static {
-			deeds = append(deeds, l.changeImage, l.changeLabels, l.addEphemeral, l.remove, l.gate, l.resize, l.shortenDeadline)
-		} else if l.chance(0.2) {
-			deeds = append(deeds, l.remove)
+			deeds = append(deeds, l.changeImage, l.changeLabels, l.addEphemeral, l.remove, l.gate, l.resize, l.resizePod, l.shortenDeadline)
+		} else {
+			deeds = append(deeds, l.replaceManifest, l.putBack, l.deleteMirror)
+			if l.chance(0.2) {
+				deeds = append(deeds, l.remove)
+			}
 		}
 		deeds[l.r.IntN(len(deeds))]()
 	}
@@ -32,7 +39,7 @@ func (l *life) note(format string, args ...any) {
 }
 
 func (l *life) anyContainer() string {
-	ids := l.rt.Live(string(l.uid), "")
+	ids := l.rt.Live("", "")
 	if len(ids) == 0 {
 		return ""
 	}
@@ -47,7 +54,7 @@ func (l *life) killContainer() {
 }
 
 func (l *life) killSandbox() {
-	if ids := l.rt.SandboxIDs(string(l.uid)); len(ids) > 0 {
+	if ids := l.rt.SandboxIDs(""); len(ids) > 0 {
 		id := ids[l.r.IntN(len(ids))]
 		l.note("%s dies", id)
 		l.rt.KillSandbox(id)
@@ -81,8 +88,32 @@ func (l *life) objectChanges() {
 func (l *life) evict() {
 	if n := l.current.Load(); n != nil && l.chance(0.1) {
 		l.note("the node evicts the pod")
-		n.table.Evict(l.uid, podplan.Ending{Since: time.Now(), Reason: "Evicted", Message: "low on memory", Disruption: v1.PodReasonTerminationByKubelet})
+		e := podplan.Ending{Since: time.Now(), Reason: "Evicted", Message: "low on memory", Disruption: v1.PodReasonTerminationByKubelet}
+		if l.chance(0.5) {
+			e.Grace = new(l.r.Int64N(20))
+		}
+		n.table.Evict(l.uid, e)
 	}
+}
+
+// dropImage is what the collection of garbage does, or an administrator.
+func (l *life) dropImage() {
+	image := pick(l.r, imagePresent, imageOther)
+	l.note("%s is removed", image)
+	l.rt.DropImage(image)
+}
+
+// reboot ends the kubelet and all that runs; what is on disk stays.
+func (l *life) reboot() {
+	if !l.chance(0.3) {
+		return
+	}
+	l.current.Load().kill("the machine reboots")
+	for _, id := range l.rt.SandboxIDs("") {
+		l.rt.KillSandbox(id)
+	}
+	l.cgroups.clear()
+	l.hist.fail(mount.UnmountUnder(l.dir))
 }
 
 // change changes the pod's spec.
@@ -98,6 +129,9 @@ func (l *life) changeImage() {
 	i := l.r.Int()
 	l.change(func(p *v1.Pod) {
 		c := &p.Spec.Containers[i%len(p.Spec.Containers)]
+		if i%7 == 0 && len(p.Spec.InitContainers) > 0 {
+			c = &p.Spec.InitContainers[0]
+		}
 		if c.Image == imagePresent {
 			c.Image = imageOther
 		} else {
@@ -113,35 +147,51 @@ func (l *life) changeLabels() {
 }
 
 func (l *life) addEphemeral() {
-	nature := pick(l.r, daemon, job, crasher)
+	nature, target := pick(l.r, daemon, job, crasher), pick(l.r, "", "c0")
 	l.change(func(p *v1.Pod) {
 		p.Spec.EphemeralContainers = append(slices.Clone(p.Spec.EphemeralContainers), v1.EphemeralContainer{
 			EphemeralContainerCommon: v1.EphemeralContainerCommon{
 				Name: fmt.Sprintf("e%d", len(p.Spec.EphemeralContainers)), Image: imagePresent, Command: []string{nature},
 				TerminationMessagePath: "/dev/termination-log",
 			},
+			TargetContainerName: target,
 		})
 	})
 }
 
 func (l *life) gate() {
+	value := pick(l.r, v1.ConditionTrue, v1.ConditionTrue, v1.ConditionFalse)
 	l.api.update(func(p *v1.Pod) {
 		p.Status.Conditions = append(slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c v1.PodCondition) bool {
 			return c.Type == "example.com/gate"
-		}), v1.PodCondition{Type: "example.com/gate", Status: v1.ConditionTrue})
+		}), v1.PodCondition{Type: "example.com/gate", Status: value})
 	})
 }
 
+// resize changes what a container may use.
 func (l *life) resize() {
-	i, milli := l.r.Int(), 10+l.r.Int64N(50)
+	i, cpu, memory := l.r.Int(), 10+l.r.Int64N(50), 8+l.r.Int64N(50)
 	l.change(func(p *v1.Pod) {
-		c := &p.Spec.Containers[i%len(p.Spec.Containers)]
-		if c.Resources.Requests != nil {
-			q := c.Resources.Requests[v1.ResourceCPU]
-			q.SetMilli(milli)
-			c.Resources.Requests[v1.ResourceCPU], c.Resources.Limits[v1.ResourceCPU] = q, q
+		if c := &p.Spec.Containers[i%len(p.Spec.Containers)]; c.Resources.Requests != nil {
+			setResources(&c.Resources, cpu, memory)
 		}
 	})
+}
+
+// resizePod changes what the pod as a whole may use.
+func (l *life) resizePod() {
+	cpu, memory := 20+l.r.Int64N(100), 60+l.r.Int64N(100)
+	if pod := l.want(); pod == nil || pod.Spec.Resources == nil {
+		return
+	}
+	l.change(func(p *v1.Pod) { setResources(p.Spec.Resources, cpu, memory) })
+}
+
+func setResources(r *v1.ResourceRequirements, milli, mebi int64) {
+	for _, list := range []v1.ResourceList{r.Requests, r.Limits} {
+		list[v1.ResourceCPU] = *resource.NewMilliQuantity(milli, resource.DecimalSI)
+		list[v1.ResourceMemory] = *resource.NewQuantity(mebi<<20, resource.BinarySI)
+	}
 }
 
 func (l *life) shortenDeadline() {
@@ -156,9 +206,54 @@ func (l *life) shortenDeadline() {
 	})
 }
 
+// manifest makes of a pod what the source of static pods would.
+func manifest(pod *v1.Pod) *v1.Pod {
+	pod.Annotations = map[string]string{
+		podconfig.AnnotationConfigSource: "file", podconfig.AnnotationConfigHash: string(pod.UID),
+	}
+	pod.Spec.ReadinessGates = nil
+	return pod
+}
+
+// replaceManifest has another pod of the same name in its place.
+func (l *life) replaceManifest() {
+	if l.manifest.Load() == nil {
+		return
+	}
+	pod := RandomPod(l.r, "p")
+	pod.UID = types.UID(fmt.Sprintf("uid-p-%d", len(l.uids)))
+	l.hist.add(Event{What: PodAsked, UID: l.uid})
+	l.uid, l.uids = pod.UID, append(l.uids, pod.UID)
+	l.manifest.Store(manifest(pod))
+	l.hist.add(Event{What: PodSet, Pod: pod})
+	l.watch()
+}
+
+// putBack removes the manifest, and brings it back a little later.
+func (l *life) putBack() {
+	pod := l.manifest.Load()
+	if pod == nil {
+		return
+	}
+	l.remove()
+	if !l.pass(l.upTo(pick(l.r, 50*time.Millisecond, 5*time.Second, time.Minute))) {
+		return
+	}
+	pod = pod.DeepCopy()
+	l.manifest.Store(pod)
+	l.hist.add(Event{What: PodSet, Pod: pod})
+	l.watch()
+}
+
+// deleteMirror deletes what shows a static pod in the API.
+func (l *life) deleteMirror() {
+	l.note("somebody deletes the mirror")
+	l.api.remove()
+}
+
 // remove deletes the pod: gracefully, by force, or once more with less time.
 func (l *life) remove() {
-	defer func() { l.hist.add(Event{What: PodAsked}) }()
+	defer func() { l.hist.add(Event{What: PodAsked, UID: l.uid}) }()
 	if l.static {
 		l.note("the manifest is removed")
 		l.manifest.Store(nil)

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,6 +25,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/prober"
+	"wherry.dev/internal/kubelet/staticpod"
 	"wherry.dev/internal/kubelet/status"
 	"wherry.dev/internal/kubelet/userns"
 	"wherry.dev/internal/kubelet/volume"
@@ -35,6 +38,9 @@ type writer interface {
 	Run(ctx context.Context) error
 }
 
+// hostIP is the node's address.
+const hostIP = "192.0.2.1"
+
 // node is one life of the kubelet: its memory ends with it.
 type node struct {
 	life   *life
@@ -42,6 +48,9 @@ type node struct {
 	table  *podworker.Table
 	status writer
 	prober *prober.Manager
+	static *staticpod.Pods
+	listed atomic.Bool     // the API server's pods are known
+	follow atomic.Bool     // the sources are followed: not before orphans have workers
 	ctx    context.Context // of the process, for those calls that die with it
 	cancel context.CancelFunc
 	dead   chan struct{} // closed when it was killed
@@ -72,6 +81,7 @@ func startNode(l *life, number int) (*node, error) {
 		n.status = status.New(api, nil)
 	}
 	n.prober = prober.New(cri, silent{}, func(uid types.UID) { n.table.Wake(uid) }, nil)
+	n.prober.DialBy(n.dial)
 	tokens := volume.NewTokenSource(nil)
 	ops := podops.New(podops.Config{
 		NodeName: "n1", Dirs: dirs, PodLogs: filepath.Join(l.dir, "logs"), PidsLimit: -1,
@@ -81,6 +91,7 @@ func startNode(l *life, number int) (*node, error) {
 			Dirs: dirs, Objects: func(context.Context) volume.Objects { return l }, Tokens: tokens, NodeName: "n1",
 			Allocatable: func() v1.ResourceList { return nil },
 		},
+		Dial:    n.dial,
 		Cgroups: l.cgroups, Events: silent{}, Status: n.status,
 		Services: func(context.Context) ([]*v1.Service, error) { return nil, nil },
 		Node:     func() podops.Node { return podops.Node{Memory: 8 << 30} },
@@ -93,9 +104,15 @@ func startNode(l *life, number int) (*node, error) {
 		Tell:   ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment
-			return podplan.Node{HostIPs: []string{"192.0.2.1"}, RuntimeName: "fake", CgroupsManaged: true}
+			return podplan.Node{HostIPs: []string{hostIP}, RuntimeName: "fake", CgroupsManaged: true}
 		},
 	}, nil)
+	if m, ok := n.status.(*status.Manager); ok && l.static {
+		n.static = staticpod.New(staticpod.Deps{
+			Table: n.table, Status: m, Client: api, Listed: n.listed.Load,
+			Node: func() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "node"}} },
+		})
+	}
 	l.hist.add(Event{What: KubeletUp})
 	go n.run()
 	return n, nil
@@ -109,6 +126,10 @@ func (n *node) run() {
 	if n.adopt() {
 		all.Go(func() { _ = n.table.Run(n.ctx) })
 		all.Go(n.relist)
+		if n.static != nil {
+			all.Go(func() { _ = n.static.Run(n.ctx) })
+		}
+		n.follow.Store(true)
 		n.deliver()
 		n.table.Synced()
 	}
@@ -132,12 +153,13 @@ func (n *node) adopt() bool {
 			break
 		}
 	}
-	for _, path := range []string{
-		filepath.Join(n.life.dir, "records", string(n.life.uid)+".json"),
-		filepath.Join(n.life.dir, "kubelet", "pods", string(n.life.uid)),
-	} {
-		if _, err := os.Stat(path); err == nil {
-			n.table.Adopt(orphan(n.life.uid))
+	for _, dir := range []string{"records", "kubelet/pods"} {
+		entries, err := os.ReadDir(filepath.Join(n.life.dir, dir))
+		if err != nil {
+			n.life.hist.fail(err)
+		}
+		for _, e := range entries {
+			n.table.Adopt(orphan(types.UID(strings.TrimSuffix(e.Name(), ".json"))))
 		}
 	}
 	return true
@@ -156,26 +178,51 @@ func (n *node) relist() {
 			t.Stop()
 			return
 		case <-t.C:
-			n.table.Relist(n.life.uid)
+			for _, s := range n.table.List() {
+				n.table.Relist(s.Pod.UID)
+			}
 		}
 	}
 }
 
 // deliver shows the table what the sources have now.
 func (n *node) deliver() {
-	if n.life.static {
-		if pod := n.life.manifest.Load(); pod != nil {
-			n.table.Set(pod, true)
-		} else {
-			n.table.Remove(n.life.uid, nil)
-		}
+	if !n.follow.Load() {
 		return
 	}
 	pod, last := n.life.api.get()
-	if pod != nil {
+	switch {
+	case n.static != nil:
+		n.deliverStatic(pod, last)
+	case pod != nil:
 		n.table.Set(pod, false)
-	} else {
+	default:
 		n.table.Remove(n.life.uid, last)
+	}
+}
+
+// deliverStatic shows the manifest and the mirror, in any order.
+func (n *node) deliverStatic(mirror, last *v1.Pod) {
+	manifest := func() {
+		var pods []*v1.Pod
+		if pod := n.life.manifest.Load(); pod != nil {
+			pods = append(pods, pod)
+		}
+		n.static.Set("file", pods)
+	}
+	first := n.life.dice.chance(0.5, "the manifest comes first")
+	if first {
+		manifest()
+	}
+	if mirror != nil {
+		n.static.SetMirror(mirror, false)
+	} else if last != nil {
+		n.static.SetMirror(last, true)
+	}
+	n.listed.Store(true)
+	n.static.Poke()
+	if !first {
+		manifest()
 	}
 }
 
@@ -198,6 +245,9 @@ func (n *node) stop() {
 	<-n.done
 }
 
+// opDone is what is told of an op that ended well.
+const opDone = "done"
+
 // opKey is where a context has the key of the op that it belongs to.
 type opKey struct{}
 
@@ -213,10 +263,17 @@ func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podwo
 	key := fmt.Sprintf("%d op %s", w.n.number, op.Key())
 	time.Sleep(w.n.life.dice.upTo(100*time.Microsecond, key))
 	if ctx.Err() == nil {
-		h.add(Event{What: OpBegins, Op: op, Ending: in.Record.Ending != nil})
+		h.add(Event{What: OpBegins, UID: in.Pod.UID, Op: op, Ending: in.Record.Ending != nil})
 	}
-	res := w.ops.Do(context.WithValue(ctx, opKey{}, string(op.Key())), op, in)
-	text := "done"
+	do, b := op, &w.n.life.broken
+	if b.before != nil {
+		b.before(&do)
+	}
+	res := w.ops.Do(context.WithValue(ctx, opKey{}, string(op.Key())), do, in)
+	if b.after != nil {
+		b.after(w, op, in)
+	}
+	text := opDone
 	switch {
 	case res.Err != nil:
 		text = res.Err.Error()
@@ -224,7 +281,7 @@ func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podwo
 		text = "hook failed: " + res.HookFailed
 	}
 	if w.n.ctx.Err() == nil {
-		h.add(Event{What: OpEnds, Op: op, Text: text})
+		h.add(Event{What: OpEnds, UID: in.Pod.UID, Op: op, Text: text})
 	}
 	return res
 }
@@ -236,18 +293,21 @@ type sink struct {
 }
 
 func (s sink) Put(pod *v1.Pod, st v1.PodStatus) {
-	s.n.put(&st)
+	s.n.put(pod.UID, &st)
 	s.writer.Put(pod, st)
 }
 
 func (s sink) PutSoon(pod *v1.Pod, st v1.PodStatus) {
-	s.n.put(&st)
+	s.n.put(pod.UID, &st)
 	s.writer.PutSoon(pod, st)
 }
 
-func (n *node) put(st *v1.PodStatus) {
+func (n *node) put(uid types.UID, st *v1.PodStatus) {
+	if n.life.broken.status != nil {
+		n.life.broken.status(st)
+	}
 	if n.ctx.Err() == nil {
-		n.life.hist.add(Event{What: StatusPut, Status: st})
+		n.life.hist.add(Event{What: StatusPut, UID: uid, Status: st})
 	}
 }
 
@@ -288,6 +348,12 @@ func (c *cgroups) Exists(p string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.m[p]
+}
+
+func (c *cgroups) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.m)
 }
 
 func (c *cgroups) left() int {

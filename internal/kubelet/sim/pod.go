@@ -61,6 +61,9 @@ func RandomPod(r *rand.Rand, name string) *v1.Pod {
 	if g.chance(0.1) {
 		pod.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 	}
+	if g.chance(0.1) {
+		pod.Spec.Resources = g.resources("40m", "80Mi")
+	}
 	pod.Spec.Volumes = g.volumes()
 	for i := range g.some(4) {
 		pod.Spec.InitContainers = append(pod.Spec.InitContainers, g.init(fmt.Sprintf("i%d", i)))
@@ -157,52 +160,115 @@ func (g generator) container(name, nature string) v1.Container {
 		c.Image, c.ImagePullPolicy = imageOther, v1.PullNever
 	}
 	if g.chance(0.3) {
-		c.Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("10m"), v1.ResourceMemory: resource.MustParse("10Mi")}
-		c.Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("20m"), v1.ResourceMemory: resource.MustParse("20Mi")}
+		c.Resources = *g.resources("10m", "20Mi")
 	}
-	if g.chance(0.3) {
-		c.ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
+	for _, r := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		if g.chance(0.2) {
+			c.ResizePolicy = append(c.ResizePolicy, v1.ContainerResizePolicy{ResourceName: r, RestartPolicy: v1.RestartContainer})
+		}
+	}
+	if g.chance(0.02) { // the images' user is root
+		c.SecurityContext = &v1.SecurityContext{RunAsNonRoot: new(true)}
 	}
 	g.hooks(&c)
 	for kind, p := range []**v1.Probe{&c.StartupProbe, &c.LivenessProbe, &c.ReadinessProbe} {
 		if g.chance(0.15) {
-			*p = g.probe([]string{"startup", "liveness", "readiness"}[kind])
+			*p = g.probe(&c, asked[kind])
 		}
 	}
 	return c
 }
 
+// resources are limits, and requests as high.
+func (g generator) resources(cpu, memory string) *v1.ResourceRequirements {
+	all := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
+	return &v1.ResourceRequirements{Requests: all.DeepCopy(), Limits: all}
+}
+
+// refused tells whether the node makes no instance of a container: it may not be root.
+func refused(c *v1.Container) bool { return c.SecurityContext != nil }
+
 func (g generator) hooks(c *v1.Container) {
+	l := &v1.Lifecycle{}
 	if g.chance(0.2) {
-		c.Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"postStart", well}}}}
-		if g.chance(0.1) {
-			c.Lifecycle.PostStart = &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"postStart", sick}}}
+		l.PostStart = g.hook(c, "postStart", g.chance(0.1))
+		if l.PostStart.Exec != nil && g.chance(0.1) {
+			l.PostStart = &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: g.r.Int64N(10)}}
 		}
 	}
 	if g.chance(0.2) {
-		if c.Lifecycle == nil {
-			c.Lifecycle = &v1.Lifecycle{}
-		}
-		c.Lifecycle.PreStop = &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"preStop", well}}}
+		l.PreStop = g.hook(c, "preStop", false)
 		if g.chance(0.5) {
-			c.Lifecycle.PreStop = &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: g.r.Int64N(40) + 1}}
+			l.PreStop = &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: g.r.Int64N(40) + 1}}
 		}
+	}
+	if g.chance(0.05) {
+		l.StopSignal = new(v1.SIGUSR1)
+	}
+	if *l != (v1.Lifecycle{}) {
+		c.Lifecycle = l
 	}
 }
 
-func (g generator) probe(kind string) *v1.Probe {
+func (g generator) hook(c *v1.Container, ask string, ill bool) *v1.LifecycleHandler {
+	switch protocol := pick(g.r, "exec", "exec", "http"); {
+	case protocol == "http":
+		d := door{container: c.Name, ask: ask, protocol: "http", sick: ill}
+		if ill { // whatever a hook answers, it has been run: only one that cannot be asked fails
+			d.protocol = "tcp"
+		}
+		return &v1.LifecycleHandler{HTTPGet: d.get()}
+	case ill:
+		return &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{ask, sick}}}
+	default:
+		return &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{ask, well}}}
+	}
+}
+
+func (g generator) probe(c *v1.Container, ask string) *v1.Probe {
 	p := &v1.Probe{
-		ProbeHandler:  v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{kind, well}}},
 		PeriodSeconds: 5 + g.r.Int32N(30), FailureThreshold: 1 + g.r.Int32N(3), SuccessThreshold: 1, TimeoutSeconds: 2,
 		InitialDelaySeconds: int32(g.some(10)),
 	}
-	if g.chance(0.06) {
-		p.Exec.Command[1] = sick
+	ill := g.chance(0.06)
+	switch protocol := pick(g.r, "exec", "exec", "exec", "exec", "http", "http", "http", "tcp", "tcp", "grpc"); {
+	case protocol != "exec":
+		p.ProbeHandler = door{container: c.Name, ask: ask, protocol: protocol, sick: ill}.probe()
+	case ill:
+		p.Exec = &v1.ExecAction{Command: []string{ask, sick}}
+	default:
+		p.Exec = &v1.ExecAction{Command: []string{ask, well}}
 	}
-	if kind != "readiness" && g.chance(0.3) {
+	if ask == "readiness" && g.chance(0.3) {
+		p.SuccessThreshold = 2
+	}
+	if ask != "readiness" && g.chance(0.3) {
 		p.TerminationGracePeriodSeconds = new(g.r.Int64N(20) + 1)
 	}
 	return p
+}
+
+// fails tells whether what a probe or hook asks of its container is never well.
+func fails(h v1.ProbeHandler) bool {
+	port := 0
+	switch {
+	case h.Exec != nil:
+		return h.Exec.Command[1] == sick
+	case h.HTTPGet != nil:
+		port = h.HTTPGet.Port.IntValue()
+	case h.TCPSocket != nil:
+		port = h.TCPSocket.Port.IntValue()
+	case h.GRPC != nil:
+		port = int(h.GRPC.Port)
+	default:
+		return false
+	}
+	return port%10 == 1
+}
+
+// hookFails tells it of a hook.
+func hookFails(h *v1.LifecycleHandler) bool {
+	return h != nil && fails(v1.ProbeHandler{Exec: h.Exec, HTTPGet: h.HTTPGet})
 }
 
 // behave decides how an instance lives, by its command.

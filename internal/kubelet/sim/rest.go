@@ -27,11 +27,16 @@ func (l *life) atRest() {
 		return
 	}
 	pod := l.want()
+	if err := l.limited(&snap); err != nil {
+		l.hist.fail(err)
+	}
 	if e := snap.Input.Record.Ending; e != nil && time.Since(e.Since) < 2*time.Minute {
 		return // its deadline came just now
 	}
-	if !l.static && pod.Status.Phase != snap.Status.Phase {
-		l.hist.fail(fmt.Errorf("the API server has phase %q, the kubelet %q", pod.Status.Phase, snap.Status.Phase))
+	if shown, _ := l.api.get(); shown == nil || staticOf(shown) != l.uid {
+		l.hist.fail(fmt.Errorf("the API server does not show %s", l.uid))
+	} else if shown.Status.Phase != snap.Status.Phase {
+		l.hist.fail(fmt.Errorf("the API server has phase %q, the kubelet %q", shown.Status.Phase, snap.Status.Phase))
 	}
 	l.down()
 	l.up()
@@ -41,6 +46,29 @@ func (l *life) atRest() {
 	if after := l.want(); !l.static && restText(after) != restText(pod) {
 		l.hist.fail(fmt.Errorf("a restart of the kubelet changed the status from %s to %s", statusText(&pod.Status), statusText(&after.Status)))
 	}
+}
+
+// limited checks that what runs has the limits that were allocated to it.
+func (l *life) limited(s *podworker.Snapshot) error {
+	if s.Input.Record.Verdict == nil || s.Input.Record.Ending != nil {
+		return nil
+	}
+	pod := podplan.WithAllocated(s.Pod, s.Input.Record.Verdict)
+	for i := range s.Input.Containers {
+		c := &s.Input.Containers[i]
+		spec := podplan.FindContainer(pod, c.Name)
+		if c.State != podplan.Running || spec == nil || spec.Resources.Limits == nil {
+			continue
+		}
+		want, has := spec.Resources.Limits, l.rt.Resources(c.ID)
+		if memory := want.Memory().Value(); has.GetMemoryLimitInBytes() != memory {
+			return fmt.Errorf("%s may use %d bytes of memory, not %d", c.ID, has.GetMemoryLimitInBytes(), memory)
+		}
+		if quota := max(want.Cpu().MilliValue()*100, 1000); has.GetCpuQuota() != quota {
+			return fmt.Errorf("%s may use %d µs of CPU in 100 ms, not %d", c.ID, has.GetCpuQuota(), quota)
+		}
+	}
+	return nil
 }
 
 // checkDump checks that what /debug/pods/UID shows, written as JSON and read again,
@@ -93,7 +121,7 @@ func (l *life) restless(pod *v1.Pod) bool {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
-			if c.Command[0] == crasher || c.Command[0] == broken || c.Command[0] == job || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever || ill(c) {
+			if c.Command[0] == crasher || c.Command[0] == broken || c.Command[0] == job || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever || refused(c) || ill(c) {
 				return true
 			}
 		}
@@ -104,11 +132,11 @@ func (l *life) restless(pod *v1.Pod) bool {
 // ill tells whether something keeps a container from running for long.
 func ill(c *v1.Container) bool {
 	for _, p := range []*v1.Probe{c.StartupProbe, c.LivenessProbe} {
-		if p != nil && p.Exec.Command[1] == sick {
+		if p != nil && fails(p.ProbeHandler) {
 			return true
 		}
 	}
-	return c.Lifecycle != nil && c.Lifecycle.PostStart != nil && c.Lifecycle.PostStart.Exec.Command[1] == sick
+	return c.Lifecycle != nil && hookFails(c.Lifecycle.PostStart)
 }
 
 // settled says what of a pod, long after the last fault, is not as it should be.
@@ -154,7 +182,7 @@ func settled(s podworker.Snapshot, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		healthy = healthy && on && !ill(c) && runs(s, c.Name, now) && (c.ReadinessProbe == nil || c.ReadinessProbe.Exec.Command[1] == well)
+		healthy = healthy && on && !ill(c) && runs(s, c.Name, now) && (c.ReadinessProbe == nil || !fails(c.ReadinessProbe.ProbeHandler))
 	}
 	if !healthy {
 		return nil
@@ -183,7 +211,7 @@ func ready(s podworker.Snapshot, now time.Time) error {
 	want := v1.ConditionTrue
 	for i := range s.Pod.Spec.InitContainers {
 		c := &s.Pod.Spec.InitContainers[i]
-		if podplan.IsSidecar(c) && (!runs(s, c.Name, now) || ill(c) || c.ReadinessProbe != nil && c.ReadinessProbe.Exec.Command[1] == sick) {
+		if podplan.IsSidecar(c) && (!runs(s, c.Name, now) || ill(c) || c.ReadinessProbe != nil && fails(c.ReadinessProbe.ProbeHandler)) {
 			return nil
 		}
 	}
@@ -207,7 +235,7 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 	newest := newestOf(s, c.Name)
 	init := slices.ContainsFunc(s.Pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
 	once := init && !podplan.IsSidecar(c)
-	stuck := c.Command[0] == broken || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever && c.Image != imagePresent
+	stuck := c.Command[0] == broken || refused(c) || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever && c.Image != imagePresent
 	switch {
 	case once && appThere(s):
 		return true, nil // it may be gone

@@ -3,8 +3,11 @@ package sim
 import (
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -16,6 +19,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/kubelet/podplan"
 )
 
 var (
@@ -48,14 +55,19 @@ func workspace(t testing.TB) string {
 	return t.TempDir()
 }
 
+// panics makes a life of this program panic, for the test of what that shows.
+const panics = "WHERRY_SIM_PANICS"
+
 // TestMain trades memory for speed: lives are short, and what they leave is garbage.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(1000)
+	if err := os.Setenv("GODEBUG", "tracebacklabels=1"); err != nil { // a panic names its seed
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
-// TestLives plays lives until one goes wrong. A single life is printed. After a panic
-// the folders that are left in /dev/shm/wherry-sim-* have the seeds that were played.
+// TestLives plays lives until one goes wrong. A single life is printed.
 func TestLives(t *testing.T) {
 	root := workspace(t)
 	began := time.Now()
@@ -103,14 +115,117 @@ func report(out Outcome) string {
 	return fmt.Sprintf("seed %d: %v\n%s\nplay it again, and see all of it: make sim SEED=%d LIVES=1", out.Seed, out.Err, strings.Join(text, "\n"), out.Seed)
 }
 
-// A failure is worth nothing if it does not come back.
+// A failure is worth nothing if it does not come back, on any machine, under any load.
 func TestASeedPlaysTheSameLifeAgain(t *testing.T) {
 	root := workspace(t)
-	for s := range uint64(20) {
-		first := Play(t, 1000+s, filepath.Join(root, "a"))
-		again := Play(t, 1000+s, filepath.Join(root, "b"))
-		if diff := cmp.Diff(first.History, again.History); diff != "" {
-			t.Fatalf("seed %d:\n%s", 1000+s, diff)
+	lives := func(draw func()) [][]string {
+		var out [][]string
+		for s := range uint64(20) {
+			out = append(out, play(t, 1000+s, filepath.Join(root, "a"), breaks{draw: draw}).History)
 		}
+		return out
+	}
+	first := lives(nil)
+	for _, procs := range []int{1, 2, 8} {
+		before := runtime.GOMAXPROCS(procs)
+		again := lives(stir)
+		runtime.GOMAXPROCS(before)
+		if diff := cmp.Diff(first, again); diff != "" {
+			t.Fatalf("with %d processors, of the seeds from 1000:\n%s", procs, diff)
+		}
+	}
+}
+
+// stir lets other goroutines go first now and then, and makes threads sleep, as a loaded
+// machine does.
+func stir() {
+	for range rand.IntN(4) {
+		runtime.Gosched()
+	}
+	if rand.IntN(100) == 0 {
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: rand.Int64N(100_000)}, nil)
+	}
+}
+
+func TestAPanicNamesItsSeed(t *testing.T) {
+	if dir := os.Getenv(panics); dir != "" {
+		play(t, 4711, dir, breaks{draw: func() { panic("on purpose") }})
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAPanicNamesItsSeed$")
+	cmd.Env = append(os.Environ(), panics+"="+t.TempDir())
+	out, err := cmd.CombinedOutput()
+	if err == nil || !regexp.MustCompile(`running.*labels:.*"seed": "4711"`).Match(out) {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// Each breaks the kubelet in one way; lives must show which rule that violates.
+func TestLivesShowWhatIsBroken(t *testing.T) {
+	for rule, b := range map[string]breaks{
+		"of the same container": {after: func(w watched, op podplan.Op, in *podplan.Input) {
+			if op.Kind == podplan.CreateContainer {
+				op.Attempt++
+				w.ops.Do(w.n.ctx, op, in)
+			}
+		}},
+		"attempt of": {before: func(op *podplan.Op) {
+			if op.Kind == podplan.CreateContainer {
+				op.Attempt = 0
+			}
+		}},
+		"is done": {after: func(w watched, op podplan.Op, in *podplan.Input) {
+			if pod := in.Pod; op.Kind == podplan.PullImage && len(pod.Spec.InitContainers) > 0 && len(in.Sandboxes) > 0 {
+				w.ops.Do(w.n.ctx, podplan.Op{Kind: podplan.PullImage, Name: "c0"}, in)
+				with := *in
+				with.Images = map[string]podplan.Image{"c0": {Ref: imagePresent}}
+				w.ops.Do(w.n.ctx, podplan.Op{Kind: podplan.CreateContainer, Name: "c0", SandboxID: in.Sandboxes[0].ID}, &with)
+			}
+		}},
+		"restart count of": {status: func(st *v1.PodStatus) {
+			for i := range st.ContainerStatuses {
+				st.ContainerStatuses[i].RestartCount %= 2
+			}
+		}},
+		"is written while": {status: func(st *v1.PodStatus) { st.Phase = v1.PodSucceeded }},
+		"phase went from": {status: func(st *v1.PodStatus) {
+			if st.Phase == v1.PodFailed && time.Now().UnixMicro()%2 == 1 {
+				st.Phase = v1.PodSucceeded
+			}
+		}},
+		"observedGeneration fell": {status: func(st *v1.PodStatus) { st.ObservedGeneration = -st.ObservedGeneration }},
+		"times in": {before: func(op *podplan.Op) {
+			if op.Kind == podplan.StartContainer {
+				op.Kind = podplan.EnsureCgroup // never started, and nobody is told
+			}
+		}},
+		"it is not backed off": {before: func(op *podplan.Op) {
+			if op.Kind == podplan.StopContainer {
+				op.Kind = podplan.EnsureCgroup
+			}
+		}},
+		"are left": {before: func(op *podplan.Op) {
+			if op.Kind == podplan.RemoveSandbox {
+				time.Sleep(time.Hour)
+			}
+		}},
+		"did not come to rest": {before: func(op *podplan.Op) {
+			if op.Kind == podplan.CreateContainer {
+				time.Sleep(time.Hour)
+			}
+		}},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "life")
+			var seen []error
+			for s := range uint64(60) {
+				out := play(t, s, dir, b)
+				if out.Err != nil && strings.Contains(out.Err.Error(), rule) {
+					return
+				}
+				seen = append(seen, out.Err)
+			}
+			t.Errorf("not seen, but %v", seen)
+		})
 	}
 }

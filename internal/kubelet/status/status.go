@@ -40,6 +40,8 @@ type Manager struct {
 
 	mu    sync.Mutex
 	slots map[types.UID]*slot
+	// mirrors are the objects that show static pods, by the pods' UIDs.
+	mirrors map[types.UID]object
 	// spawn runs a sender under Run's context; nil unless Run runs.
 	spawn   func(func(context.Context))
 	senders sync.WaitGroup
@@ -60,15 +62,24 @@ type slot struct {
 	base    v1.PodStatus
 	dirty   bool
 	sending bool
+	// dropped while sending: the slot stays until the sender has ended, so that a pod
+	// of the same UID which comes then is not overtaken by what was sent before.
+	dropped bool
 	// later sends a status that was put by PutSoon; nil when none waits.
 	later *time.Timer
 	idle  []chan struct{} // closed when not dirty any more
 }
 
+// object is one at the server, with the status that it has.
+type object struct {
+	uid    types.UID
+	status v1.PodStatus
+}
+
 // New returns a manager. observe, if not nil, gets how long each status waited
 // until it was written. Without a client nothing is sent.
 func New(client kubernetes.Interface, observe func(time.Duration)) *Manager {
-	return &Manager{client: client, observe: observe, slots: map[types.UID]*slot{}}
+	return &Manager{client: client, observe: observe, slots: map[types.UID]*slot{}, mirrors: map[types.UID]object{}}
 }
 
 // Put says what a pod's status should be from now on; it is sent at once.
@@ -115,8 +126,12 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 		s = &slot{namespace: pod.Namespace, name: pod.Name}
 		if pod.Annotations["kubernetes.io/config.source"] == "" || pod.Annotations["kubernetes.io/config.source"] == "api" {
 			s.apiUID, s.base = pod.UID, *pod.Status.DeepCopy()
+		} else if mirror, ok := m.mirrors[pod.UID]; ok {
+			s.apiUID, s.base = mirror.uid, mirror.status
 		}
 		m.slots[pod.UID] = s
+	} else if s.dropped {
+		s.dropped = false
 	} else if wire != nil && bytes.Equal(s.wire, wire) && s.later == nil {
 		return nil
 	}
@@ -130,22 +145,19 @@ func (m *Manager) SetMirror(static types.UID, mirror *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.slots[static]
-	if s == nil {
-		if mirror == nil {
-			return
-		}
-		s = &slot{namespace: mirror.Namespace, name: mirror.Name}
-		m.slots[static] = s
-		s.apiUID, s.base, s.want = mirror.UID, *mirror.Status.DeepCopy(), *mirror.Status.DeepCopy()
-		return
-	}
 	if mirror == nil {
-		s.apiUID, s.base = "", v1.PodStatus{}
+		delete(m.mirrors, static)
+		if s != nil {
+			s.apiUID, s.base = "", v1.PodStatus{}
+		}
 		return
 	}
-	if s.apiUID != mirror.UID {
+	m.mirrors[static] = object{mirror.UID, *mirror.Status.DeepCopy()}
+	if s != nil && s.apiUID != mirror.UID {
 		s.apiUID, s.base = mirror.UID, *mirror.Status.DeepCopy()
-		m.touchLocked(static, s)
+		if !s.dropped {
+			m.touchLocked(static, s)
+		}
 	}
 }
 
@@ -178,9 +190,13 @@ func (m *Manager) Drop(uid types.UID) {
 	if s := m.slots[uid]; s != nil {
 		if s.later != nil {
 			s.later.Stop()
+			s.later = nil
 		}
 		s.settleLocked()
-		delete(m.slots, uid)
+		s.wire = nil
+		if s.dropped = s.sending; !s.dropped {
+			delete(m.slots, uid)
+		}
 	}
 }
 
@@ -240,6 +256,9 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 		m.mu.Lock()
 		if !s.dirty || s.apiUID == "" || ctx.Err() != nil {
 			s.sending = false
+			if s.dropped {
+				delete(m.slots, uid)
+			}
 			m.mu.Unlock()
 			return
 		}
@@ -248,7 +267,7 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 		got, err := m.patch(ctx, s, apiUID, base, want)
 		if err == nil || m.gone(ctx, s, apiUID, err) {
 			m.mu.Lock()
-			m.sentLocked(s, apiUID, want, got)
+			m.sentLocked(uid, s, apiUID, want, got)
 			m.mu.Unlock()
 			wait = retryFirst
 			continue
@@ -264,7 +283,10 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 }
 
 // sentLocked notes what the server has now, and whether that is the newest.
-func (m *Manager) sentLocked(s *slot, apiUID types.UID, want v1.PodStatus, got *v1.PodStatus) {
+func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, want v1.PodStatus, got *v1.PodStatus) {
+	if mirror, ok := m.mirrors[uid]; ok && got != nil && mirror.uid == apiUID {
+		m.mirrors[uid] = object{apiUID, *got}
+	}
 	if s.apiUID != apiUID {
 		return
 	}

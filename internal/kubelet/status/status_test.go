@@ -159,3 +159,29 @@ func TestMirrorGetsTheStaticPodsStatus(t *testing.T) {
 		}
 	})
 }
+
+// A static pod whose manifest is put back comes again with its UID, while a patch of its
+// last life may still be on its way: that must not be the mirror's last word.
+func TestWhatWasSentOfALastLifeDoesNotOvertakeTheNext(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, _ *atomic.Int32) {
+		static := pod()
+		static.UID, static.Annotations = "static", map[string]string{"kubernetes.io/config.source": "file"}
+		slow := true
+		c.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if slow {
+				slow = false
+				time.Sleep(time.Minute)
+			}
+			return false, nil, nil
+		})
+		m.SetMirror("static", pod())
+		m.Put(static, with(v1.PodFailed))
+		synctest.Wait()
+		m.Drop("static")
+		m.Put(static, with(v1.PodRunning))
+		time.Sleep(2 * time.Minute)
+		if got := get(t, c).Status.Phase; got != v1.PodRunning {
+			t.Errorf("phase %s", got)
+		}
+	})
+}

@@ -1,0 +1,150 @@
+package staticpod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/podconfig"
+)
+
+func nameOf(p *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+}
+
+// Poke makes Run look again.
+func (p *Pods) Poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// SetMirror takes what the API server has; gone: not any more.
+func (p *Pods) SetMirror(mirror *v1.Pod, gone bool) {
+	p.mu.Lock()
+	key := nameOf(mirror)
+	have := p.mirror[key]
+	switch {
+	case !gone:
+		p.mirror[key] = mirror
+	case have != nil && have.UID == mirror.UID: // a newer one may have been made already
+		delete(p.mirror, key)
+	}
+	if static := p.static[key]; static != nil {
+		p.linkLocked(static)
+	}
+	p.mu.Unlock()
+	p.Poke()
+}
+
+// linkLocked tells the status manager which object shows the static pod's status.
+func (p *Pods) linkLocked(static *v1.Pod) {
+	mirror := p.mirror[nameOf(static)]
+	if mirror != nil && (mirror.DeletionTimestamp != nil || !reflects(static, mirror)) {
+		mirror = nil
+	}
+	p.deps.Status.SetMirror(static.UID, mirror)
+}
+
+// reflects tells whether an object mirrors this very static pod.
+func reflects(static, mirror *v1.Pod) bool {
+	return mirror.Annotations[podconfig.AnnotationConfigMirror] == static.Annotations[podconfig.AnnotationConfigHash]
+}
+
+// Run makes the API server's objects follow the static pods until the context ends.
+func (p *Pods) Run(ctx context.Context) error {
+	const first, most = 100 * time.Millisecond, 10 * time.Second
+	wait := first
+	for {
+		err := p.sync(ctx)
+		var again <-chan time.Time
+		timer := time.NewTimer(wait)
+		if err != nil {
+			if ctx.Err() == nil && wait > time.Second {
+				klog.FromContext(ctx).Error(err, "Mirror pods are not in sync")
+			}
+			again = timer.C
+			wait = min(wait*2, most)
+		} else {
+			wait = first
+		}
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-p.wake:
+		case <-again:
+		}
+		timer.Stop()
+	}
+}
+
+// sync removes the mirrors that nobody needs, and makes those that are missing.
+func (p *Pods) sync(ctx context.Context) error {
+	if !p.deps.Listed() {
+		return nil
+	}
+	p.mu.Lock()
+	var create, remove []*v1.Pod
+	for key, s := range p.static {
+		if have := p.mirror[key]; have == nil {
+			create = append(create, s)
+		} else if !reflects(s, have) || have.DeletionTimestamp != nil {
+			remove = append(remove, have)
+		}
+	}
+	for key, have := range p.mirror {
+		if p.static[key] == nil {
+			remove = append(remove, have)
+		}
+	}
+	p.mu.Unlock()
+	for _, pod := range remove {
+		if err := p.remove(ctx, pod); err != nil {
+			return err
+		}
+	}
+	for _, pod := range create {
+		if err := p.create(ctx, pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Pods) remove(ctx context.Context, mirror *v1.Pod) error {
+	err := p.deps.Client.CoreV1().Pods(mirror.Namespace).Delete(ctx, mirror.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &mirror.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete mirror pod %s/%s: %w", mirror.Namespace, mirror.Name, err)
+	}
+	return nil
+}
+
+func (p *Pods) create(ctx context.Context, static *v1.Pod) error {
+	node := p.deps.Node()
+	if node.UID == "" {
+		return errors.New("the node is not registered yet")
+	}
+	pod := static.DeepCopy()
+	pod.UID, pod.ResourceVersion = "", ""
+	pod.Annotations[podconfig.AnnotationConfigMirror] = static.Annotations[podconfig.AnnotationConfigHash]
+	pod.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: new(true),
+	}}
+	// The watch alone shows what there is: this answer may come after the object has gone.
+	_, err := p.deps.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create mirror pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+// Package staticpod keeps the static pods of a node: it merges what its sources (a
+// folder, a URL) have, tells the table of workers, and keeps an object in the API for
+// each, so that people see it.
+package staticpod
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Table runs the pods; *podworker.Table is one.
+type Table interface {
+	Set(pod *v1.Pod, static bool)
+	Remove(uid types.UID, last *v1.Pod)
+}
+
+// Status writes the statuses of static pods to their mirrors; *status.Manager is one.
+type Status interface {
+	SetMirror(static types.UID, mirror *v1.Pod)
+}
+
+// Deps are what static pods need.
+type Deps struct {
+	Table  Table
+	Status Status
+	Client kubernetes.Interface // nil without API server
+	// Node returns the node's object, which owns the mirrors; it has no UID before the
+	// node is registered.
+	Node func() *v1.Node
+	// Listed tells whether the pods that the API server has are known.
+	Listed func() bool
+}
+
+// Pods are the static pods of a node. It is the only writer of their mirrors; the
+// status of a mirror goes through package status.
+type Pods struct {
+	deps Deps
+	wake chan struct{}
+
+	// setting serialises readings of sources and what follows from them.
+	setting sync.Mutex
+	from    map[string][]*v1.Pod // by source
+	byUID   map[types.UID]*v1.Pod
+
+	mu     sync.Mutex
+	static map[types.NamespacedName]*v1.Pod
+	mirror map[types.NamespacedName]*v1.Pod
+}
+
+// New returns Pods that knows of none.
+func New(deps Deps) *Pods {
+	return &Pods{
+		deps: deps, wake: make(chan struct{}, 1), from: map[string][]*v1.Pod{},
+		static: map[types.NamespacedName]*v1.Pod{}, mirror: map[types.NamespacedName]*v1.Pod{},
+	}
+}
+
+// Set takes over what a source ("file", "http") has now. Of two pods with the same
+// UID the first source's counts.
+func (p *Pods) Set(from string, pods []*v1.Pod) {
+	p.setting.Lock()
+	defer p.setting.Unlock()
+	before := p.byUID
+	p.byUID, p.from[from] = map[types.UID]*v1.Pod{}, pods
+	var all []*v1.Pod
+	for _, name := range slices.Sorted(maps.Keys(p.from)) {
+		for _, pod := range p.from[name] {
+			if p.byUID[pod.UID] == nil {
+				p.byUID[pod.UID] = pod
+				all = append(all, pod)
+			}
+		}
+	}
+	for uid := range before {
+		if p.byUID[uid] == nil {
+			p.deps.Table.Remove(uid, nil)
+			p.deps.Status.SetMirror(uid, nil)
+		}
+	}
+	for _, pod := range all {
+		if before[pod.UID] != pod {
+			p.deps.Table.Set(pod, true)
+		}
+	}
+	p.mu.Lock()
+	p.static = map[types.NamespacedName]*v1.Pod{}
+	for _, pod := range all {
+		p.static[nameOf(pod)] = pod
+		if before[pod.UID] != pod {
+			p.linkLocked(pod) // its mirror may have been seen first
+		}
+	}
+	p.mu.Unlock()
+	p.Poke()
+}

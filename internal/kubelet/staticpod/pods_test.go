@@ -1,0 +1,91 @@
+package staticpod
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"wherry.dev/internal/kubelet/podconfig"
+)
+
+type table struct{}
+
+func (table) Set(*v1.Pod, bool)         {}
+func (table) Remove(types.UID, *v1.Pod) {}
+
+// shown has the mirror's UID of each static pod.
+type shown map[types.UID]types.UID
+
+func (s shown) SetMirror(static types.UID, mirror *v1.Pod) {
+	if mirror == nil {
+		delete(s, static)
+	} else {
+		s[static] = mirror.UID
+	}
+}
+
+func pod(uid types.UID, hash string) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid, Annotations: map[string]string{podconfig.AnnotationConfigHash: hash}}}
+}
+
+func mirrorOf(uid types.UID, hash string) *v1.Pod {
+	p := pod(uid, hash)
+	p.Annotations[podconfig.AnnotationConfigMirror] = hash
+	return p
+}
+
+// After a restart of the kubelet the API server's pods may be there before the folder
+// was read: the status was then never written to the mirror.
+func TestAMirrorThatWasSeenBeforeItsPodShowsItsStatus(t *testing.T) {
+	status := shown{}
+	p := New(Deps{Table: table{}, Status: status})
+	p.SetMirror(mirrorOf("m", "1"), false)
+	p.Set("file", []*v1.Pod{pod("s", "1")})
+	if status["s"] != "m" {
+		t.Errorf("mirrors: %v", status)
+	}
+}
+
+// The news that a mirror is gone may come when another has been made.
+func TestNewsOfAnOldMirrorDoNotHideTheNewOne(t *testing.T) {
+	status := shown{}
+	p := New(Deps{Table: table{}, Status: status})
+	p.Set("file", []*v1.Pod{pod("s", "1")})
+	p.SetMirror(mirrorOf("new", "1"), false)
+	p.SetMirror(mirrorOf("old", "1"), true)
+	if status["s"] != "new" {
+		t.Errorf("mirrors: %v", status)
+	}
+}
+
+// The answer to a creation may come after the news that the object is gone: a mirror
+// that did not exist was never made again.
+func TestAMirrorThatWentBeforeItsCreationWasAnsweredIsMadeAgain(t *testing.T) {
+	client := fake.NewClientset()
+	p := New(Deps{
+		Table: table{}, Status: shown{}, Client: client, Listed: func() bool { return true },
+		Node: func() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}} },
+	})
+	made := 0
+	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		made++
+		m := mirrorOf("m", "1")
+		p.SetMirror(m, false)
+		p.SetMirror(m, true)
+		return true, m, nil
+	})
+	p.Set("file", []*v1.Pod{pod("s", "1")})
+	for range 2 {
+		if err := p.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if made != 2 {
+		t.Errorf("made %d times", made)
+	}
+}
