@@ -196,9 +196,13 @@ func (r *reporter) terminated(c *Container) v1.ContainerState {
 	if most := maxMessages / max(r.containers(), 1); len(message) > most {
 		message = strings.ToValidUTF8(message[:most], "")
 	}
+	started := c.Started
+	if started.IsZero() { // it never ran: for no time at all, rather than since 1970
+		started = c.Finished
+	}
 	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
 		ExitCode: c.ExitCode, Reason: reason, Message: message,
-		StartedAt: stamp(c.Started), FinishedAt: stamp(c.Finished),
+		StartedAt: stamp(started), FinishedAt: stamp(c.Finished),
 		ContainerID: r.id(c.ID),
 	}}
 }

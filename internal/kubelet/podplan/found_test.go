@@ -176,3 +176,36 @@ func TestRestartOfAllContainersIsBackedOffAfterAGoodExit(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A pod that was deleted before its init containers were done reported the containers
+// behind them as ended (upstream's "should never report container start when an init
+// container fails").
+func TestContainersWhoseTurnHadNotComeGoOnWaiting(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyNever, deletedNow, func(in *Input) {
+		in.Pod.Spec.InitContainers = []v1.Container{{Name: "i0"}, {Name: "i1"}}
+		in.Sandboxes, in.Absent = nil, false
+	})
+	st := Status(in, noon)
+	if st.Phase != v1.PodFailed {
+		t.Fatalf("phase %s", st.Phase)
+	}
+	if s := st.InitContainerStatuses[0].State.Terminated; s == nil || s.Reason != ReasonContainerStatusUnknown {
+		t.Errorf("the first init container: %v", st.InitContainerStatuses[0].State)
+	}
+	for _, s := range []v1.ContainerStatus{st.InitContainerStatuses[1], st.ContainerStatuses[0]} {
+		if s.State.Waiting == nil {
+			t.Errorf("%s: %v", s.Name, s.State)
+		}
+	}
+}
+
+// A container that was ended before it ran had an end and no beginning (upstream's "should
+// never report success for a pending container").
+func TestInstanceThatNeverRanHasABeginning(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyNever, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 137}))
+	in.Containers[0].Started, in.Containers[0].Finished = time.Time{}, noon
+	end := Status(in, noon).ContainerStatuses[0].State.Terminated
+	if end == nil || !end.StartedAt.Time.Equal(noon) || !end.FinishedAt.Time.Equal(noon) {
+		t.Errorf("%v", end)
+	}
+}

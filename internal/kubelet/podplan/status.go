@@ -111,9 +111,7 @@ func (r *reporter) settlePhase(st *v1.PodStatus, gone bool) {
 	switch {
 	case r.rest && r.ending != nil && r.ending.Reason != "" && !IsTerminal(r.in.Reported.Phase):
 		phase, st.Reason, st.Message = v1.PodFailed, r.ending.Reason, r.ending.Message
-		if r.anyAppRan() || r.initialised() {
-			r.closeContainers(st)
-		}
+		r.closeContainers(st)
 	case r.rest && !IsTerminal(phase) && r.ending != nil && r.ending.Phase != "":
 		phase = r.ending.Phase // what told of it is gone by now
 		r.closeContainers(st)
@@ -129,16 +127,31 @@ func (r *reporter) settlePhase(st *v1.PodStatus, gone bool) {
 	st.Phase = phase
 }
 
-// closeContainers reports containers that never ran, of a pod that is gone, as
-// ended with an unknown outcome: nobody may take them for successful.
+// closeContainers reports containers that are not to be found, of a pod that is gone, as
+// ended with an unknown outcome: nobody may take them for successful. Those whose turn had
+// not come go on waiting: all behind the last init container that was started, or behind
+// the first.
 func (r *reporter) closeContainers(st *v1.PodStatus) {
-	for _, list := range [][]v1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
-		for i := range list {
-			if list[i].State.Terminated == nil {
-				list[i].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
-					Reason: ReasonContainerStatusUnknown, Message: messageUnknown, ExitCode: 137,
-				}}
-			}
+	inits := st.InitContainerStatuses
+	if n := len(inits); n > 0 && !r.initialised() {
+		last := n - 1
+		for last > 0 && inits[last].State.Waiting != nil && inits[last].LastTerminationState.Terminated == nil {
+			last--
+		}
+		inits = inits[:last+1]
+	}
+	closeAll(inits)
+	if r.anyAppRan() || r.initialised() {
+		closeAll(st.ContainerStatuses)
+	}
+}
+
+func closeAll(list []v1.ContainerStatus) {
+	for i := range list {
+		if list[i].State.Terminated == nil {
+			list[i].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+				Reason: ReasonContainerStatusUnknown, Message: messageUnknown, ExitCode: 137,
+			}}
 		}
 	}
 }
