@@ -2,7 +2,6 @@ package podconfig
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"strings"
 
@@ -41,20 +40,7 @@ func Quota(milli int64) int64 {
 // ContainerResources are a container's limits. Where it has none of its own, those of
 // the pod as a whole hold it (KEP-2837).
 func ContainerResources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
-	r := c.Resources
-	if pod.Spec.Resources != nil {
-		limits := v1.ResourceList{}
-		maps.Copy(limits, r.Limits)
-		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
-			if own := limits[name]; own.IsZero() {
-				if q, ok := pod.Spec.Resources.Limits[name]; ok {
-					limits[name] = q
-				}
-			}
-		}
-		r.Limits = limits
-	}
-	return resourcesOf(r)
+	return resourcesOf(podplan.Effective(c.Resources, pod.Spec.Resources))
 }
 
 // resourcesOf converts what a container asks for. Without a request the limit counts as one.

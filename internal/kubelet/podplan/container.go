@@ -169,6 +169,10 @@ func (p *planner) bringUp(c *v1.Container, sandboxReady bool) {
 		p.wait("container %s waits for its sandbox, volumes and cgroup", c.Name)
 		return
 	}
+	if p.growsFirst(c.Name) {
+		p.wait("container %s waits until its pod is resized", c.Name)
+		return
+	}
 	op := Op{Kind: CreateContainer, Name: c.Name, SandboxID: p.sandbox.ID, Attempt: attempt}
 	if p.try(op) {
 		p.noteCreate(c, dead, attempt)
@@ -233,7 +237,7 @@ func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 	if h.Applied == nil && (known && (h.HookPending || !hook) || dead == nil && !hook) {
 		return
 	}
-	h.Applied = nil // a new instance has what is allocated
+	h.Applied, h.AppliedPod = nil, nil // a new instance has what is allocated
 	if dead != nil && h.Attempt < attempt {
 		h.Wait = nextWait(h, dead, p.in.Node.crashLimit())
 	}

@@ -69,6 +69,9 @@ type History struct {
 	Replace uint32 `json:",omitempty"`
 	// Applied is what the live instance has when other resources are allocated.
 	Applied *v1.ResourceRequirements `json:",omitempty"`
+	// AppliedPod are the limits of the pod as a whole that hold that instance where it
+	// has none of its own.
+	AppliedPod v1.ResourceList `json:",omitempty"`
 	// Dropped is the attempt of the newest instance that was removed before it ran:
 	// restart counts have shown it.
 	Dropped uint32 `json:",omitempty"`

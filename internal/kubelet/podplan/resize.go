@@ -83,13 +83,13 @@ func TakeResize(in *Input, d ResizeDecision) {
 	for name, was := range old.Allocated {
 		h := rec.history(name)
 		if h.Applied == nil {
-			h.Applied = &was
+			h.Applied, h.AppliedPod = &was, limitsOf(old.Pod)
 		}
 		_, making := in.InFlight[ContainerKey(name)]
-		want := now[name]
-		stays := equalCompute(h.Applied, &want) && (!whole || !inherits(&want))
-		if stays || len(v.live(name)) == 0 && !making {
-			h.Applied = nil
+		want := Effective(now[name], in.Pod.Spec.Resources)
+		has := h.effective()
+		if equalCompute(&has, &want) && equalCompute(h.Applied, new(now[name])) || len(v.live(name)) == 0 && !making {
+			h.Applied, h.AppliedPod = nil, nil
 		}
 		if !equality.Semantic.DeepEqual(h, rec.history(name)) {
 			rec.setHistory(name, h)
@@ -105,10 +105,39 @@ func TakeResize(in *Input, d ResizeDecision) {
 	in.Record = rec
 }
 
-// inherits tells whether a container is held by limits of the pod as a whole.
-func inherits(r *v1.ResourceRequirements) bool {
-	return r.Limits.Cpu().IsZero() || r.Limits.Memory().IsZero()
+// Effective are a container's resources with the limits of the pod as a whole where it
+// has none of its own (KEP-2837).
+func Effective(r v1.ResourceRequirements, pod *v1.ResourceRequirements) v1.ResourceRequirements {
+	return effective(r, limitsOf(pod))
 }
+
+func effective(r v1.ResourceRequirements, whole v1.ResourceList) v1.ResourceRequirements {
+	if len(whole) == 0 {
+		return r
+	}
+	limits := v1.ResourceList{}
+	maps.Copy(limits, r.Limits)
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		if own := limits[name]; !own.IsZero() {
+			continue
+		}
+		if q, ok := whole[name]; ok {
+			limits[name] = q
+		}
+	}
+	r.Limits = limits
+	return r
+}
+
+func limitsOf(r *v1.ResourceRequirements) v1.ResourceList {
+	if r == nil {
+		return nil
+	}
+	return r.Limits
+}
+
+// effective is what the live instance is held by, when other resources are allocated.
+func (h History) effective() v1.ResourceRequirements { return effective(*h.Applied, h.AppliedPod) }
 
 func orNothing(r *v1.ResourceRequirements) *v1.ResourceRequirements {
 	if r == nil {
@@ -197,11 +226,22 @@ func (p *planner) bringResize() {
 	}
 }
 
+// growsFirst tells whether a new instance has to wait for the pod's cgroup: its limits
+// may be above those that the pod still has. A resize that failed holds nothing up.
+func (p *planner) growsFirst(name string) bool {
+	r := p.plan.Record.Resize
+	if r == nil || r.Active == nil || p.in.Resized == r.Seq || p.plan.Record.history(name).Applied == nil {
+		return false
+	}
+	f, failed := p.in.Failures[ResizeKey]
+	return !failed || f.Attempt != r.Seq
+}
+
 // resized notes that all that runs has what was allocated.
 func (p *planner) resized(r *Resize) {
 	for _, name := range slices.Sorted(maps.Keys(p.plan.Record.Containers)) {
 		if h := p.plan.Record.history(name); h.Applied != nil {
-			h.Applied = nil
+			h.Applied, h.AppliedPod = nil, nil
 			p.plan.Record.setHistory(name, h)
 		}
 	}
@@ -209,16 +249,16 @@ func (p *planner) resized(r *Resize) {
 }
 
 // restartsToResize tells whether a container's resize policy wants a restart for
-// what changes.
+// what changes, be it by a limit of the pod that holds it.
 func (v *view) restartsToResize(name string) bool {
 	c, h := FindContainer(v.in.Pod, name), v.in.Record.history(name)
 	if c == nil || h.Applied == nil || v.in.Record.Verdict == nil {
 		return false
 	}
-	want := v.in.Record.Verdict.Allocated[name]
+	has, want := h.effective(), Effective(v.in.Record.Verdict.Allocated[name], v.in.Record.Verdict.Pod)
 	return slices.ContainsFunc(c.ResizePolicy, func(rp v1.ContainerResizePolicy) bool {
 		return rp.RestartPolicy == v1.RestartContainer &&
-			(!same(h.Applied.Requests, want.Requests, rp.ResourceName) || !same(h.Applied.Limits, want.Limits, rp.ResourceName))
+			(!same(has.Requests, want.Requests, rp.ResourceName) || !same(has.Limits, want.Limits, rp.ResourceName))
 	})
 }
 
@@ -238,7 +278,8 @@ func WithAllocated(pod *v1.Pod, v *Verdict) *v1.Pod {
 	})
 }
 
-// WithApplied returns the pod with the resources that what runs of it has now.
+// WithApplied returns the pod with the resources that what runs of it has now, limits of
+// the pod that hold a container among its own.
 func WithApplied(pod *v1.Pod, rec *Record) *v1.Pod {
 	podLevel := rec.Verdict.Pod
 	if r := rec.Resize; r != nil && r.PodApplied != nil {
@@ -246,7 +287,7 @@ func WithApplied(pod *v1.Pod, rec *Record) *v1.Pod {
 	}
 	return withResources(pod, podLevel, func(name string) (v1.ResourceRequirements, bool) {
 		if h := rec.history(name); h.Applied != nil {
-			return *h.Applied, true
+			return h.effective(), true
 		}
 		a, ok := rec.Verdict.Allocated[name]
 		return a, ok

@@ -143,14 +143,18 @@ func TestResizeByRestart(t *testing.T) {
 		t.Fatalf("ops %+v, %s, phase %s", p.Ops, p.Life, in.Reported.Phase)
 	}
 	in.Images["c"] = Image{Attempt: 1, Ref: "sha256:1"}
-	if p, _ = in.step(now); !wants(p, CreateContainer, "c") {
-		t.Fatalf("ops %+v", p.Ops)
+	if p, _ = in.step(now); !wants(p, ResizePod, "") || wants(p, CreateContainer, "c") {
+		t.Fatalf("the pod's cgroup may be too small yet: %+v", p.Ops)
 	}
-	in.Containers = append(in.Containers, Container{ID: "2", Name: "c", SandboxID: "s", Attempt: 1, State: Running, Started: now})
 	in.Resized = 1
 	_, events := in.step(now)
+	if p, _ = in.step(now); !wants(p, CreateContainer, "c") || reasons(events) != "ResizeCompleted" {
+		t.Fatalf("ops %+v, events %v", p.Ops, events)
+	}
+	in.Containers = append(in.Containers, Container{ID: "2", Name: "c", SandboxID: "s", Attempt: 1, State: Running, Started: now})
+	in.step(now)
 	st := in.Reported.ContainerStatuses[0]
-	if reasons(events) != "ResizeCompleted" || st.RestartCount != 1 || st.Resources.Requests.Cpu().String() != "200m" {
+	if st.RestartCount != 1 || st.Resources.Requests.Cpu().String() != "200m" {
 		t.Errorf("events %v, status %+v", events, st)
 	}
 	in.Containers[1].State, in.Containers[1].Finished = Exited, now
@@ -175,8 +179,13 @@ func TestResizeWhileAContainerIsMade(t *testing.T) {
 	if p, _ = in.step(now); !wants(p, ResizePod, "") || !Applying(&in.Record, &in.Containers[0]) {
 		t.Errorf("what was made meanwhile keeps its old resources: %+v", p.Ops)
 	}
-	// The create failed instead: the next has the new ones.
+	// The create failed instead: the next has the new ones, once the pod's cgroup has.
 	in.Containers, in.Images["c"], in.Reported = nil, Image{Ref: "sha256:1"}, v1.PodStatus{}
+	if p, _ = in.step(now); wants(p, CreateContainer, "c") {
+		t.Errorf("made before the cgroup was resized: %+v", p.Ops)
+	}
+	in.Resized = 1
+	in.step(now)
 	if p, _ = in.step(now); !wants(p, CreateContainer, "c") || in.Record.history("c").Applied != nil {
 		t.Errorf("ops %+v, record %+v", p.Ops, in.Record)
 	}
@@ -201,14 +210,19 @@ func TestDecideResize(t *testing.T) {
 // TestPodLevelResize reaches the containers that only the pod's limits hold.
 func TestPodLevelResize(t *testing.T) {
 	in, now := resizing(), time.Unix(1000, 0)
+	whole := func(s string) *v1.ResourceRequirements {
+		r := cpu(s)
+		r.Limits = r.Requests
+		return &r
+	}
 	own := v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), v1.ResourceMemory: resource.MustParse("1Gi")}}
 	in.Pod.Spec.Containers = append(in.Pod.Spec.Containers, v1.Container{Name: "own", Resources: own})
 	in.Containers = append(in.Containers, Container{ID: "2", Name: "own", SandboxID: "s", State: Running, Started: time.Unix(900, 0)})
-	in.Pod.Spec.Resources = new(cpu("1"))
+	in.Pod.Spec.Resources = whole("1")
 	in.Record.Verdict = new(Verdict{Admitted: true, Allocated: allocated(in.Pod), Pod: in.Pod.Spec.Resources.DeepCopy()})
 	in.Pod = in.Pod.DeepCopy()
 	in.Pod.Generation++
-	in.Pod.Spec.Resources = new(cpu("2"))
+	in.Pod.Spec.Resources = whole("2")
 	TakeResize(&in, ResizeDecision{Allocate: true})
 	p, events := in.step(now)
 	if !wants(p, ResizePod, "") || reasons(events) != "ResizeStarted" {
@@ -223,6 +237,33 @@ func TestPodLevelResize(t *testing.T) {
 	in.Resized = 1
 	if _, events = in.step(now); reasons(events) != "ResizeCompleted" || in.Reported.Resources.Requests.Cpu().String() != "2" {
 		t.Errorf("events %v, resources %v", events, in.Reported.Resources)
+	}
+}
+
+// TestPodLevelResizeByRestart: a container that only its pod's limits hold was resized
+// in place, whatever its policy said.
+func TestPodLevelResizeByRestart(t *testing.T) {
+	in, now := resizing(), time.Unix(1000, 0)
+	limit := func(s string) *v1.ResourceRequirements {
+		return &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse(s)}}
+	}
+	in.Pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}
+	in.Pod.Spec.Resources = limit("100Mi")
+	in.Record.Verdict = new(Verdict{Admitted: true, Allocated: allocated(in.Pod), Pod: in.Pod.Spec.Resources.DeepCopy()})
+	in.Pod = in.Pod.DeepCopy()
+	in.Pod.Generation++
+	in.Pod.Spec.Resources = limit("200Mi")
+	TakeResize(&in, ResizeDecision{Allocate: true})
+	if p, _ := in.step(now); !wants(p, StopContainer, "c") || wants(p, ResizePod, "") {
+		t.Errorf("ops %+v", p.Ops)
+	}
+	// Back again before it has stopped: nothing changes for it.
+	in.Pod = in.Pod.DeepCopy()
+	in.Pod.Generation++
+	in.Pod.Spec.Resources = limit("100Mi")
+	TakeResize(&in, ResizeDecision{Allocate: true})
+	if p, _ := in.step(now); wants(p, StopContainer, "c") || Applying(&in.Record, &in.Containers[0]) {
+		t.Errorf("ops %+v, record %+v", p.Ops, in.Record.Containers)
 	}
 }
 
