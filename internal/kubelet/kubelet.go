@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -36,7 +35,6 @@ import (
 	"wherry.dev/internal/kubelet/server"
 	"wherry.dev/internal/kubelet/shutdown"
 	"wherry.dev/internal/kubelet/status"
-	"wherry.dev/internal/kubelet/userns"
 	"wherry.dev/internal/kubelet/volume"
 )
 
@@ -238,22 +236,6 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Started: podStarted,
 	}, nil)
 	return k.ensureCgroups(ctx)
-}
-
-// userNamespaces opens the ranges of IDs for pods with hostUsers false.
-func (k *Kubelet) userNamespaces(ctx context.Context) (*userns.Allocator, error) {
-	host, err := userns.HostRange(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ids := int64(userns.Unit)
-	if c := k.cfg.UserNamespaces; c != nil && c.IDsPerPod != nil {
-		ids = *c.IDsPerPod
-	}
-	if ids <= 0 || ids > math.MaxUint32 {
-		return nil, fmt.Errorf("userNamespaces.idsPerPod %d is out of range", ids)
-	}
-	return userns.Open(userns.Config{Pods: k.dirs.Pods(), IDsPerPod: uint32(ids), Host: host, MaxPods: int(k.cfg.maxPods(int64(goruntime.NumCPU())))})
 }
 
 func (k *Kubelet) opsConfig() podops.Config {

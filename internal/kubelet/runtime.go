@@ -93,8 +93,8 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 	}
 	for _, uid := range uids {
 		rec, err := k.records.Read(uid)
-		if err != nil {
-			return err
+		if err != nil { // it holds only this one pod up: its worker tries again
+			klog.FromContext(ctx).Error(err, "A pod is adopted without what is recorded of it")
 		}
 		k.table.Adopt(recordPod(uid, rec))
 	}

@@ -336,6 +336,9 @@ func (s *sandbox) status() *runtimeapi.PodSandboxStatus {
 		Id: s.id, Metadata: s.cfg.Metadata, State: st, CreatedAt: s.created.UnixNano(),
 		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: s.ip}, Labels: s.cfg.Labels, Annotations: s.cfg.Annotations,
 		RuntimeHandler: s.handler,
+		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
+			Options: s.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions(),
+		}},
 	}
 }
 

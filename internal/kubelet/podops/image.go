@@ -136,7 +136,7 @@ func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, 
 	}
 	defer done()
 	began := time.Now()
-	users, err := o.pullUsers(in.Pod)
+	users, err := o.pullUsers(ctx, in.Pod)
 	if err != nil {
 		return failed(err)
 	}

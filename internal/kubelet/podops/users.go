@@ -15,7 +15,7 @@ import (
 
 // UserNamespaces gives pods ranges of the host's IDs.
 type UserNamespaces interface {
-	Get(uid types.UID) (userns.Range, error)
+	Get(ctx context.Context, uid types.UID) (userns.Range, error)
 	Release(uid types.UID) error
 }
 
@@ -34,15 +34,15 @@ func (o *Ops) userNamespace(ctx context.Context, pod *v1.Pod, handler string) (*
 		}
 		return nil, errors.New("can't set `spec.hostUsers: false`, runtime does not support user namespaces")
 	}
-	return o.pullUsers(pod)
+	return o.pullUsers(ctx, pod)
 }
 
 // pullUsers is userNamespace where it does not matter whether the runtime can.
-func (o *Ops) pullUsers(pod *v1.Pod) (*runtimeapi.UserNamespace, error) {
+func (o *Ops) pullUsers(ctx context.Context, pod *v1.Pod) (*runtimeapi.UserNamespace, error) {
 	if !podconfig.OwnUsers(pod) {
 		return nil, nil
 	}
-	r, err := o.Users.Get(pod.UID)
+	r, err := o.Users.Get(ctx, pod.UID)
 	if err != nil {
 		return nil, fmt.Errorf("create user namespace: %w", err)
 	}

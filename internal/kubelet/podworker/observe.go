@@ -2,6 +2,7 @@ package podworker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,9 +14,11 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/record"
 )
 
 // Runtime is the part of the CRI that tells what there is.
@@ -32,7 +35,7 @@ const observeTimeout = 2 * time.Minute
 
 // observe gathers all that a plan depends on.
 func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
-	if err := w.loadRecord(); err != nil {
+	if err := w.loadRecord(ctx); err != nil {
 		return podplan.Input{}, err
 	}
 	in := podplan.Input{Record: w.record, Node: w.deps.Node(), CgroupReady: w.cgroup, Forgotten: w.forgotten, Resized: w.resized}
@@ -91,11 +94,18 @@ func (w *Worker) reported(pod *v1.Pod) v1.PodStatus {
 	return st
 }
 
-func (w *Worker) loadRecord() error {
+// loadRecord reads the record once. Of a corrupt one, what it held is observed again,
+// or decided again.
+func (w *Worker) loadRecord(ctx context.Context) error {
 	if w.recorded {
 		return nil
 	}
 	r, err := w.deps.Records.Read(w.uid)
+	var corrupt *record.CorruptError
+	if errors.As(err, &corrupt) {
+		klog.FromContext(ctx).Error(err, "The pod's record is lost; what it held is decided anew")
+		err = nil
+	}
 	if err != nil {
 		return err
 	}

@@ -59,16 +59,18 @@ func (r *Records) WriteCached(uid types.UID, rec podplan.Record) error {
 	return os.Rename(tmp, r.path(uid))
 }
 
-// Read returns a pod's record; a pod without one has the zero record. A corrupt one
-// counts as none: what it held is observed again, or decided again.
+// Read returns a pod's record; a pod without one has the zero record. So has one whose
+// record is corrupt, with a *record.CorruptError.
 func (r *Records) Read(uid types.UID) (podplan.Record, error) {
 	var rec podplan.Record
 	_, err := record.Read(r.path(uid), &rec)
-	var corrupt *record.CorruptError
-	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &corrupt) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return podplan.Record{}, nil
 	}
-	return rec, err
+	if err != nil {
+		return podplan.Record{}, fmt.Errorf("record of pod %s: %w", uid, err)
+	}
+	return rec, nil
 }
 
 // Remove deletes a pod's record. One that comes back after a power cut is that of a

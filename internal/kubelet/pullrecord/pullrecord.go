@@ -166,8 +166,8 @@ func (r *Records) addLocked(image, id string, with Access) error {
 		return err
 	}
 	rec, _, err := r.readLocked(id)
-	if err != nil {
-		return err
+	if err != nil { // what cannot be read lets nobody in, and is replaced
+		rec = newRecord()
 	}
 	creds := rec.CredentialMapping[name]
 	switch {
@@ -201,12 +201,16 @@ func sameSecret(a, b kubeletconfig.ImagePullSecret) bool {
 	return a.UID == b.UID && a.Namespace == b.Namespace && a.Name == b.Name
 }
 
+func newRecord() kubeletconfig.ImagePulledRecord {
+	rec := kubeletconfig.ImagePulledRecord{TypeMeta: meta}
+	rec.Kind = "ImagePulledRecord"
+	return rec
+}
+
 func (r *Records) readLocked(id string) (rec kubeletconfig.ImagePulledRecord, known bool, err error) {
 	data, err := os.ReadFile(fileOf(r.pulled, id))
 	if errors.Is(err, fs.ErrNotExist) {
-		rec.TypeMeta = meta
-		rec.Kind = "ImagePulledRecord"
-		return rec, false, nil
+		return newRecord(), false, nil
 	}
 	if err == nil {
 		err = json.Unmarshal(data, &rec)

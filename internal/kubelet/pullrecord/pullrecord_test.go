@@ -140,3 +140,21 @@ func TestPolicies(t *testing.T) {
 		t.Error("a policy that nobody knows was taken")
 	}
 }
+
+// TestDamagedRecord: nobody may use the image by it, and the next pull writes a new one.
+func TestDamagedRecord(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir, kubeletconfig.NeverVerifyPreloadedImages)
+	pull(t, r, secret("1", "h1"))
+	if err := os.WriteFile(fileOf(r.pulled, "id"), []byte(`{"imageRef":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = open(t, dir, kubeletconfig.NeverVerifyPreloadedImages)
+	if !r.must(t, image, secret("1", "h1")) {
+		t.Error("a record that cannot be read let somebody in")
+	}
+	pull(t, r, secret("1", "h1"))
+	if r.must(t, image, secret("1", "h1")) {
+		t.Error("the pull did not write a new record")
+	}
+}

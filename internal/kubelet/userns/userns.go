@@ -2,9 +2,13 @@
 // KEP-127) a range of the host's user and group IDs. No two pods share one: a range
 // is on disk, in the pod's folder, before it is handed out, and is free again only
 // when the pod is gone.
+//
+// A record that cannot be read is made anew from what the runtime shows of the pod's
+// sandbox. Until it has answered, no range is handed out.
 package userns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +17,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/record"
 )
@@ -41,6 +46,8 @@ type Config struct {
 	Host Range
 	// MaxPods is how many pods there must be ranges for.
 	MaxPods int
+	// Shown tells which range the runtime's sandboxes of a pod have, if they have one.
+	Shown func(ctx context.Context, uid types.UID) (r Range, ok bool, err error)
 }
 
 // Allocator hands ranges out. It is safe for concurrent use.
@@ -48,11 +55,12 @@ type Allocator struct {
 	pods   string
 	host   Range
 	length uint32
+	shown  func(context.Context, types.UID) (Range, bool, error)
 
 	mu   sync.Mutex
-	used map[uint32]types.UID // by first ID
-	of   map[types.UID]uint32
-	next uint32 // where to look first: what was freed last is given out last
+	of   map[types.UID]Range
+	lost map[types.UID]error // pods whose record cannot be read, and why
+	next uint32              // where to look first: what was freed last is given out last
 }
 
 // Open checks the configuration and reads which ranges pods on disk have.
@@ -64,17 +72,15 @@ func Open(cfg Config) (*Allocator, error) {
 		return nil, err
 	}
 	a := &Allocator{
-		pods: cfg.Pods, host: cfg.Host, length: cfg.IDsPerPod,
-		used: map[uint32]types.UID{}, of: map[types.UID]uint32{}, next: cfg.Host.First,
+		pods: cfg.Pods, host: cfg.Host, length: cfg.IDsPerPod, shown: cfg.Shown,
+		of: map[types.UID]Range{}, lost: map[types.UID]error{}, next: cfg.Host.First,
 	}
 	entries, err := os.ReadDir(cfg.Pods)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("user namespaces: %w", err)
 	}
 	for _, e := range entries {
-		if err := a.load(types.UID(e.Name())); err != nil {
-			return nil, err
-		}
+		a.load(types.UID(e.Name()))
 	}
 	return a, nil
 }
@@ -96,87 +102,127 @@ func check(cfg Config) error {
 	return nil
 }
 
-// load takes over what an earlier kubelet gave to a pod.
-func (a *Allocator) load(uid types.UID) error {
+// load takes over what an earlier kubelet gave to a pod. A range of another
+// configuration stays the pod's; it only must not be given out again.
+func (a *Allocator) load(uid types.UID) {
 	var r Range
 	_, err := record.Read(a.path(uid), &r)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return
+	}
+	if err == nil && !r.valid() {
+		err = fmt.Errorf("%d IDs from %d are no range", r.Length, r.First)
 	}
 	if err != nil {
-		return fmt.Errorf("user namespace of pod %s: %w", uid, err)
+		a.lost[uid] = err
+		return
 	}
-	if other, taken := a.used[r.First]; taken {
-		return fmt.Errorf("user namespace of pod %s: IDs from %d are those of pod %s", uid, r.First, other)
-	}
-	// A range of another configuration stays the pod's; it only must not be given out again.
-	for first := r.First - r.First%a.length; first < r.First+r.Length && first >= r.First-r.First%a.length; first += a.length {
-		a.used[first] = uid
-	}
-	a.of[uid] = r.First
-	return nil
+	a.of[uid] = r
+}
+
+// valid tells whether a pod can have the range; the very last ID means "none" to the kernel.
+func (r Range) valid() bool { return r.First > 0 && r.Length > 0 && r.First+r.Length > r.First }
+
+func (r Range) overlaps(o Range) bool {
+	return r.First < o.First+o.Length && o.First < r.First+r.Length
 }
 
 func (a *Allocator) path(uid types.UID) string { return filepath.Join(a.pods, string(uid), fileName) }
 
 // Get returns the pod's range, and gives it one the first time.
-func (a *Allocator) Get(uid types.UID) (Range, error) {
+func (a *Allocator) Get(ctx context.Context, uid types.UID) (Range, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, ok := a.of[uid]; ok {
-		var r Range
-		if _, err := record.Read(a.path(uid), &r); err != nil {
-			return Range{}, fmt.Errorf("user namespace of pod %s: %w", uid, err)
-		}
+	if err := a.recoverLocked(ctx); err != nil {
+		return Range{}, err
+	}
+	if r, ok := a.of[uid]; ok {
 		return r, nil
 	}
-	first, err := a.freeLocked()
+	r, err := a.freeLocked()
 	if err != nil {
 		return Range{}, err
 	}
-	r := Range{First: first, Length: a.length}
-	if err := os.MkdirAll(filepath.Dir(a.path(uid)), 0o750); err != nil {
+	if err := a.giveLocked(uid, r); err != nil {
 		return Range{}, err
 	}
-	if err := record.Write(a.path(uid), fileVersion, r); err != nil {
-		return Range{}, fmt.Errorf("user namespace of pod %s: %w", uid, err)
-	}
-	a.used[first], a.of[uid] = uid, first
-	a.next = first + a.length
+	a.next = r.First + a.length
 	return r, nil
 }
 
+func (a *Allocator) giveLocked(uid types.UID, r Range) error {
+	if err := os.MkdirAll(filepath.Dir(a.path(uid)), 0o750); err != nil {
+		return err
+	}
+	if err := record.Write(a.path(uid), fileVersion, r); err != nil {
+		return fmt.Errorf("user namespace of pod %s: %w", uid, err)
+	}
+	a.of[uid] = r
+	return nil
+}
+
+// recoverLocked finds out which ranges the pods have whose records cannot be read. One
+// without a sandbox runs nothing, and may get another.
+func (a *Allocator) recoverLocked(ctx context.Context) error {
+	for uid, why := range a.lost {
+		r, ok, err := a.shown(ctx, uid)
+		if err == nil && ok && !r.valid() {
+			err = fmt.Errorf("the runtime shows %d IDs from %d", r.Length, r.First)
+		}
+		if err != nil {
+			return fmt.Errorf("user namespace of pod %s: its record cannot be read (%w), nor its range found out: %w", uid, why, err)
+		}
+		log := klog.FromContext(ctx)
+		if ok {
+			err = a.giveLocked(uid, r)
+			log.Info("The record of a pod's user namespace could not be read; it was made anew from the pod's sandbox",
+				"podUID", uid, "err", why, "first", r.First, "length", r.Length)
+		} else {
+			err = record.Remove(a.path(uid))
+			log.Info("The record of a pod's user namespace could not be read; it was dropped, for the pod has no sandbox", "podUID", uid, "err", why)
+		}
+		if err != nil {
+			return err
+		}
+		delete(a.lost, uid)
+	}
+	return nil
+}
+
 // freeLocked finds a range that nobody has.
-func (a *Allocator) freeLocked() (uint32, error) {
+func (a *Allocator) freeLocked() (Range, error) {
 	n := a.host.Length / a.length
 	start := (a.next - a.host.First) / a.length
 	for i := range n {
-		first := a.host.First + (start+i)%n*a.length
-		if first+a.length == 0 {
-			continue // the very last ID means "none" to the kernel
-		}
-		if _, taken := a.used[first]; !taken {
-			return first, nil
+		r := Range{First: a.host.First + (start+i)%n*a.length, Length: a.length}
+		if r.valid() && !a.takenLocked(r) {
+			return r, nil
 		}
 	}
-	return 0, errors.New("could not find an empty slot to allocate a user namespace")
+	return Range{}, errors.New("could not find an empty slot to allocate a user namespace")
+}
+
+func (a *Allocator) takenLocked(r Range) bool {
+	for _, o := range a.of {
+		if r.overlaps(o) {
+			return true
+		}
+	}
+	return false
 }
 
 // Release frees the range of a pod of which nothing is left on the node.
 func (a *Allocator) Release(uid types.UID) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, ok := a.of[uid]; !ok {
+	_, lost := a.lost[uid]
+	if _, ok := a.of[uid]; !ok && !lost {
 		return nil
 	}
-	if err := record.Remove(a.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := record.Remove(a.path(uid)); err != nil {
 		return fmt.Errorf("user namespace of pod %s: %w", uid, err)
 	}
 	delete(a.of, uid)
-	for first, owner := range a.used {
-		if owner == uid {
-			delete(a.used, first)
-		}
-	}
+	delete(a.lost, uid)
 	return nil
 }

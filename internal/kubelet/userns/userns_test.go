@@ -1,6 +1,8 @@
 package userns
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +22,7 @@ func open(t *testing.T, cfg Config) *Allocator {
 
 func get(t *testing.T, a *Allocator, uid types.UID) Range {
 	t.Helper()
-	r, err := a.Get(uid)
+	r, err := a.Get(t.Context(), uid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +73,7 @@ func TestReleasedRangesComeLast(t *testing.T) {
 	if r := get(t, a, "d"); r != first {
 		t.Errorf("the freed range was not found: %+v", r)
 	}
-	if _, err := a.Get("e"); err == nil || !strings.Contains(err.Error(), "empty slot") {
+	if _, err := a.Get(t.Context(), "e"); err == nil || !strings.Contains(err.Error(), "empty slot") {
 		t.Errorf("a fourth pod of three: %v", err)
 	}
 }
@@ -91,15 +93,62 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 	}
 }
 
-func TestDamagedRangeIsNotGivenOutAgain(t *testing.T) {
+// TestDamagedRecord kept the kubelet from starting. The running pod keeps its range,
+// and nobody gets one while it is not known which that is.
+func TestDamagedRecord(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, Config{Pods: dir, IDsPerPod: Unit})
-	get(t, a, "a")
-	if err := os.WriteFile(filepath.Join(dir, "a", fileName), []byte("{"), 0o600); err != nil {
+	running := get(t, a, "running")
+	get(t, a, "stopped")
+	get(t, a, "going")
+	for _, uid := range []string{"running", "stopped", "going"} {
+		if err := os.WriteFile(filepath.Join(dir, uid, fileName), []byte(`{"version":1,"data":{"first":65536,"len`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	silent := errors.New("the runtime is silent")
+	a = open(t, Config{Pods: dir, IDsPerPod: Unit, Shown: func(_ context.Context, uid types.UID) (Range, bool, error) {
+		return running, uid == "running", silent
+	}})
+	if _, err := a.Get(t.Context(), "new"); !errors.Is(err, silent) {
+		t.Errorf("a range was given out while nobody knew whose it is: %v", err)
+	}
+	if err := a.Release("going"); err != nil {
+		t.Errorf("a pod with a damaged record cannot go: %v", err)
+	}
+	silent = nil
+	for _, uid := range []types.UID{"new", "stopped"} {
+		if r := get(t, a, uid); r.overlaps(running) {
+			t.Errorf("pod %s got the range of the pod that runs: %+v", uid, r)
+		}
+	}
+	a = open(t, Config{Pods: dir, IDsPerPod: Unit})
+	if r := get(t, a, "running"); r != running {
+		t.Errorf("the pod has %+v, before %+v", r, running)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "going", fileName)); !os.IsNotExist(err) {
+		t.Errorf("the record of the pod that went: %v", err)
+	}
+}
+
+// TestSameRangeTwice, as a copied folder leaves it: the kubelet starts, and the range is
+// free only when both pods are gone.
+func TestSameRangeTwice(t *testing.T) {
+	dir := t.TempDir()
+	cfg := Config{Pods: dir, IDsPerPod: Unit, Host: Range{Unit, 2 * Unit}}
+	r := get(t, open(t, cfg), "a")
+	if err := os.CopyFS(filepath.Join(dir, "b"), os.DirFS(filepath.Join(dir, "a"))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(Config{Pods: dir, IDsPerPod: Unit}); err == nil {
-		t.Error("a kubelet that cannot know which range a pod has started")
+	a := open(t, cfg)
+	if get(t, a, "a") != r || get(t, a, "b") != r {
+		t.Error("a pod lost its range")
+	}
+	if err := a.Release("a"); err != nil {
+		t.Fatal(err)
+	}
+	if c := get(t, a, "c"); c == r {
+		t.Error("pod c got the range that pod b still has")
 	}
 }
 

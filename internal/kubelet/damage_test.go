@@ -1,0 +1,60 @@
+package kubelet
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/kubelet/podconfig"
+)
+
+// TestDamagedRecordsDoNotKeepTheKubeletFromStarting: of the pods, of their user
+// namespaces. The running pod goes on, and shares its IDs with nobody.
+func TestDamagedRecordsDoNotKeepTheKubeletFromStarting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		own := func(name string) *v1.Pod {
+			p := plainPod(name, v1.RestartPolicyAlways, container("c"))
+			p.Spec.HostUsers = new(false)
+			return p
+		}
+		w.create(own("a"))
+		w.until("Running", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
+		before := w.status("a", "c").ContainerID
+		w.stop()
+		for _, path := range []string{filepath.Join(w.k.dirs.Pod("uid-a"), "userns"), filepath.Join(w.cfg.RootDir, "records", "uid-a.json")} {
+			if _, err := os.Stat(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(`{"version":1,"da`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.start()
+		w.create(own("b"))
+		w.until("Running", func() bool { return condition(w.get("b"), v1.PodReady) == v1.ConditionTrue })
+		ranges := map[uint32]string{}
+		for _, uid := range []string{"uid-a", "uid-b"} {
+			list, err := w.rt.ListPodSandbox(t.Context(), &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{podconfig.LabelPodUID: uid}})
+			if err != nil || len(list) != 1 {
+				t.Fatalf("%d sandboxes of %s: %v", len(list), uid, err)
+			}
+			r, ok, err := w.k.shownUsers(t.Context(), w.get(uid[4:]).UID)
+			if !ok || err != nil || ranges[r.First] != "" {
+				t.Errorf("pod %s has %+v, as has %q: %v", uid, r, ranges[r.First], err)
+			}
+			ranges[r.First] = uid
+		}
+		if c := w.status("a", "c"); c.ContainerID != before || c.RestartCount != 0 {
+			t.Errorf("the running container was replaced: %+v", c)
+		}
+		w.remove("a", 1)
+		w.until("gone", func() bool { return w.gone("a") })
+		w.stop()
+	})
+}
