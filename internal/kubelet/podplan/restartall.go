@@ -89,7 +89,8 @@ func (p *planner) restartAll() bool {
 		if list := p.byName[c.Name]; len(list) > 0 && c.Name != now.Source && list[0].State != Created {
 			p.replace(list[0]) // also one whose start was under way when it began
 		}
-		_, making := p.in.InFlight[ContainerKey(c.Name)]
+		// What is being made or started is waited for: cut off, it could come up later.
+		making := p.keep(ContainerKey(c.Name))
 		left = left || making || len(p.byName[c.Name]) > 0
 		last = last && (c.Name == now.Source || !making && len(p.byName[c.Name]) == 0)
 		for _, o := range p.live(c.Name) {

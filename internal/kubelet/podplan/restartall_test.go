@@ -139,6 +139,41 @@ func TestRestartAllWhileAContainerStarts(t *testing.T) {
 	}
 }
 
+// TestLateContainerIsNoProofOfInitialisation: a create that was cut off came to its end
+// when all others were gone; the app containers were started, and the init container was
+// shown as waiting for ever.
+func TestLateContainerIsNoProofOfInitialisation(t *testing.T) {
+	in, now := training(), time.Unix(1000, 0).UTC()
+	late := in.Containers[2]
+	late.State, late.Started = Created, time.Time{}
+	in.Containers = in.Containers[:2]
+	in.step(now)
+	in.Containers[1].State, in.Containers[1].ExitCode, in.Containers[1].Finished = Exited, 42, now
+	create := Op{Kind: CreateContainer, Name: "helper", SandboxID: "s"}
+	in.InFlight = map[Key]Flight{create.Key(): {Op: create}}
+	if p, _ := in.step(now); !wants(p, CreateContainer, "helper") {
+		t.Errorf("a create in flight is cut off: %+v", p.Ops)
+	}
+	in.InFlight = nil
+	in.Containers = in.Containers[1:]
+	in.step(now.Add(time.Second))
+	in.Containers = nil
+	in.step(now.Add(time.Second))
+	in.Containers = []Container{late} // the kubelet was restarted meanwhile, and lost sight of it
+	in.Images["init"] = Image{Attempt: 1}
+	p, _ := in.step(now.Add(time.Second))
+	if !wants(p, CreateContainer, "init") || wants(p, StartContainer, "helper") {
+		t.Fatalf("ops %+v", p.Ops)
+	}
+	in.Containers = append(in.Containers, Container{ID: "i2", Name: "init", SandboxID: "s", Attempt: 1, State: Exited, Started: now, Finished: now})
+	if p, _ = in.step(now.Add(2 * time.Second)); !wants(p, StartContainer, "helper") {
+		t.Errorf("ops %+v", p.Ops)
+	}
+	if state, _ := stateOf(&in, "init"); state != ReasonCompleted {
+		t.Errorf("the init container is shown as %s", state)
+	}
+}
+
 func TestRestartRules(t *testing.T) {
 	in, notIn := v1.ContainerRestartRuleOnExitCodesOpIn, v1.ContainerRestartRuleOnExitCodesOpNotIn
 	never, onFailure := v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure

@@ -128,9 +128,15 @@ func (v *view) inNewest(c *Container) bool {
 }
 
 // initialised tells whether the init containers of the newest sandbox are done: an
-// app container in it proves it, even when they are gone.
+// app container in it proves it, even when they are gone, unless they are to begin anew.
 func (v *view) initialised() bool {
 	pod := v.in.Pod
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if last := v.last(c.Name); !IsSidecar(c) && v.replaced(c.Name, last) && !last.Live() {
+			return false
+		}
+	}
 	for i := range pod.Spec.Containers {
 		if slices.ContainsFunc(v.byName[pod.Spec.Containers[i].Name], v.inNewest) {
 			return true
