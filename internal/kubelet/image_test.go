@@ -64,6 +64,36 @@ func TestImagesOfOthersWantCredentials(t *testing.T) {
 	})
 }
 
+// TestPullsBeyondTheRateAreRefused, and tried again.
+func TestPullsBeyondTheRateAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cfg.RegistryPullQPS, w.cfg.RegistryBurst = ptr.To[int32](1), 1
+		w.start()
+		p := plainPod("a", v1.RestartPolicyAlways)
+		for _, name := range []string{"a", "b"} {
+			c := container(name)
+			c.Image = "registry.io/" + name + ":1"
+			w.rt.Publish(c.Image)
+			p.Spec.Containers = append(p.Spec.Containers, c)
+		}
+		w.create(p)
+		w.pass(100 * time.Millisecond)
+		refused := 0
+		for _, name := range []string{"a", "b"} {
+			if c := w.status("a", name); waiting(c) == "ErrImagePull" && c.State.Waiting.Message == "pull QPS exceeded" {
+				refused++
+				w.wantEvent("Failed: Failed to pull image \"registry.io/" + name + ":1\": pull QPS exceeded")
+			}
+		}
+		if n := w.rt.Calls("PullImage"); n != 1 || refused != 1 {
+			t.Errorf("%d pulls, %d refused", n, refused)
+		}
+		w.until("ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
+		w.stop()
+	})
+}
+
 // TestPullsTakeTurns where the configuration says so.
 func TestPullsTakeTurns(t *testing.T) {
 	for most, cfg := range map[int]func(*Config){

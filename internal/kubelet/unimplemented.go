@@ -14,7 +14,6 @@ import (
 // unimplementedFields of KubeletConfiguration are accepted; one that is not as by
 // default warns. Behind each the flag that also sets it, if there is one.
 var unimplementedFields = map[string]string{
-	"registryPullQPS": "--registry-qps", "registryBurst": "--registry-burst",
 	"imageMinimumGCAge": "--minimum-image-ttl-duration", "imageMaximumGCAge": "",
 	"imageGCHighThresholdPercent": "--image-gc-high-threshold", "imageGCLowThresholdPercent": "--image-gc-low-threshold",
 	"cpuManagerPolicy": "--cpu-manager-policy", "cpuManagerPolicyOptions": "--cpu-manager-policy-options",
@@ -27,8 +26,7 @@ var unimplementedFields = map[string]string{
 	"evictionPressureTransitionPeriod": "--eviction-pressure-transition-period",
 	"protectKernelDefaults":            "--protect-kernel-defaults", "kernelMemcgNotification": "--kernel-memcg-notification",
 	"kubeletCgroups": "--kubelet-cgroups", "systemCgroups": "--system-cgroups", "singleProcessOOMKill": "",
-	"cpuCFSQuotaPeriod": "--cpu-cfs-quota-period", "cgroupsPerQOS": "--cgroups-per-qos",
-	"kubeAPIQPS":   "--kube-api-qps",
+	"cgroupsPerQOS": "--cgroups-per-qos", "kubeAPIQPS": "--kube-api-qps",
 	"kubeAPIBurst": "--kube-api-burst", "contentType": "--kube-api-content-type", "maxOpenFiles": "--max-open-files",
 	"oomScoreAdj": "--oom-score-adj", "streamingConnectionIdleTimeout": "--streaming-connection-idle-timeout",
 	"volumePluginDir": "--volume-plugin-dir", "enableControllerAttachDetach": "--enable-controller-attach-detach",
@@ -40,6 +38,9 @@ var unimplementedFields = map[string]string{
 
 // withoutEffect are fields that this kubelet needs not: it looks when something happens.
 var withoutEffect = map[string]string{"syncFrequency": "--sync-frequency", "fileCheckFrequency": "--file-check-frequency"}
+
+// gateCFSPeriod is the one feature gate that is asked for.
+const gateCFSPeriod = "CustomCPUCFSQuotaPeriod"
 
 // warnings name what was asked for and has no effect.
 func (c *Config) warnings() ([]string, error) {
@@ -71,7 +72,8 @@ func (c *Config) warnings() ([]string, error) {
 			out = append(out, "KubeletConfiguration: "+name+" is accepted, "+list.why)
 		}
 	}
-	if gates := slices.Sorted(maps.Keys(c.FeatureGates)); len(gates) > 0 {
+	gates := slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(g string) bool { return g == gateCFSPeriod })
+	if len(gates) > 0 {
 		out = append(out, "feature gates of other implementations have no effect: "+strings.Join(gates, ", "))
 	}
 	slices.Sort(out)

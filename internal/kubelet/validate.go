@@ -154,6 +154,12 @@ func (c *Config) validateNumbers(p *problems) {
 	p.check(*k.ImageGCLowThresholdPercent < *k.ImageGCHighThresholdPercent,
 		"imageGCLowThresholdPercent (--image-gc-low-threshold) %v must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) %v",
 		*k.ImageGCLowThresholdPercent, *k.ImageGCHighThresholdPercent)
+	switch period := k.CPUCFSQuotaPeriod.Duration; {
+	case !c.FeatureGates[gateCFSPeriod]:
+		p.check(period == 100*time.Millisecond, "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) %v requires feature gate %s", *k.CPUCFSQuotaPeriod, gateCFSPeriod)
+	default:
+		p.check(period >= time.Millisecond && period <= time.Second, "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) %v must be between 1ms and 1sec, inclusive", *k.CPUCFSQuotaPeriod)
+	}
 	p.check(k.NodeLeaseDurationSeconds > 0, "nodeLeaseDurationSeconds must be greater than 0")
 	p.check(*k.NodeStatusMaxImages >= -1, "nodeStatusMaxImages (--node-status-max-images) %v must be -1 or greater", *k.NodeStatusMaxImages)
 	p.check(*k.OOMScoreAdj >= -1000 && *k.OOMScoreAdj <= 1000, "oomScoreAdj (--oom-score-adj) %v must be between -1000 and 1000, inclusive", *k.OOMScoreAdj)

@@ -29,7 +29,7 @@ type ContainerInput struct {
 	Dirs Dirs
 	// SeccompDefault: RuntimeDefault where the pod says nothing.
 	SeccompDefault bool
-	NoCPUQuota     bool
+	CFS            CFS
 	// TargetID of an ephemeral container with a target.
 	TargetID string
 	// UserNS has the IDs of a pod with a user namespace of its own.
@@ -71,12 +71,9 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := ContainerResources(in.Pod, c)
+	res := ContainerResources(in.Pod, c, in.CFS)
 	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
 	res.Unified = in.Swap.settings(in.Pod, c, in.NodeMemory)
-	if in.NoCPUQuota {
-		res.CpuQuota = 0
-	}
 	cfg.Linux = &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: sc}
 	for _, m := range cfg.Mounts { // owners appear in the container as they are on the node
 		m.UidMappings, m.GidMappings = in.UserNS.GetUids(), in.UserNS.GetGids()

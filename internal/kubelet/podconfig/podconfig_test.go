@@ -266,7 +266,7 @@ func TestResources(t *testing.T) {
 		{list("1m", ""), list("1m", ""), 2, 1000, 0, 999, "/x/kubepods/burstable/podu"},
 	} {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{Requests: tc.req, Limits: tc.lim}}}}}
-		r := resourcesOf(pod.Spec.Containers[0].Resources)
+		r := resourcesOf(pod.Spec.Containers[0].Resources, CFS{})
 		oom := OOMScoreAdj(pod, &pod.Spec.Containers[0], 10<<30)
 		if r.CpuShares != tc.shares || r.CpuQuota != tc.quota || r.MemoryLimitInBytes != tc.limit || oom != tc.oom {
 			t.Errorf("%v %v: shares %d, quota %d, memory %d, oom %d", tc.req, tc.lim, r.CpuShares, r.CpuQuota, r.MemoryLimitInBytes, oom)

@@ -24,8 +24,8 @@ type ResizeStep struct {
 // container's limit is ever above its pod's: the pod's group grows before its
 // containers and shrinks after them, and containers that shrink make room for those
 // that grow. Memory comes first. Only the named containers are changed.
-func ResizeSteps(old, next *v1.Pod, containers []string) []ResizeStep {
-	was, want := PodCgroupResources(old, 0), PodCgroupResources(next, 0)
+func ResizeSteps(old, next *v1.Pod, containers []string, cfs CFS) []ResizeStep {
+	was, want := PodCgroupResources(old, 0, cfs), PodCgroupResources(next, 0, cfs)
 	var out []ResizeStep
 	pod := func(r *specs.LinuxResources, memory int64) { out = append(out, ResizeStep{Pod: r, Memory: memory}) }
 
@@ -34,7 +34,7 @@ func ResizeSteps(old, next *v1.Pod, containers []string) []ResizeStep {
 	if to != 0 && from != 0 && to > from {
 		pod(limit, 0)
 	}
-	out = append(out, containerSteps(old, next, containers, memoryStep)...)
+	out = append(out, containerSteps(old, next, containers, cfs, memoryStep)...)
 	if to != 0 && (from == 0 || to < from) {
 		pod(limit, to)
 	}
@@ -49,7 +49,7 @@ func ResizeSteps(old, next *v1.Pod, containers []string) []ResizeStep {
 	if *want.CPU.Shares > *was.CPU.Shares {
 		pod(shares, 0)
 	}
-	out = append(out, containerSteps(old, next, containers, cpuStep)...)
+	out = append(out, containerSteps(old, next, containers, cfs, cpuStep)...)
 	if *want.CPU.Shares < *was.CPU.Shares {
 		pod(shares, 0)
 	}
@@ -68,7 +68,7 @@ func memoryOf(r *specs.LinuxResources) int64 {
 
 // containerSteps changes containers, those that shrink first. step returns by how
 // much one grows, and nil when it stays as it is.
-func containerSteps(old, next *v1.Pod, names []string, step func(was, want *runtimeapi.LinuxContainerResources) (*ResizeStep, int64)) []ResizeStep {
+func containerSteps(old, next *v1.Pod, names []string, cfs CFS, step func(was, want *runtimeapi.LinuxContainerResources) (*ResizeStep, int64)) []ResizeStep {
 	type change struct {
 		ResizeStep
 		by int64
@@ -79,7 +79,7 @@ func containerSteps(old, next *v1.Pod, names []string, step func(was, want *runt
 		if a == nil || b == nil {
 			continue
 		}
-		if s, by := step(ContainerResources(old, a), ContainerResources(next, b)); s != nil {
+		if s, by := step(ContainerResources(old, a, cfs), ContainerResources(next, b, cfs)); s != nil {
 			s.Container = name
 			changes = append(changes, change{*s, by})
 		}

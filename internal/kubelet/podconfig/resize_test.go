@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -33,14 +34,14 @@ func TestResizeStepsKeepContainersBelowTheirPod(t *testing.T) {
 		"they exchange": {sized(small, big), sized(big, small), []string{"b memory 100!", "a memory 200", "b cpu 10000", "a cpu 20000"}},
 	} {
 		var got []string
-		for _, s := range ResizeSteps(tc.old, tc.next, []string{"a", "b"}) {
+		for _, s := range ResizeSteps(tc.old, tc.next, []string{"a", "b"}, CFS{}) {
 			got = append(got, describe(s))
 		}
 		if !slices.Equal(got, tc.want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
 		}
 	}
-	if steps := ResizeSteps(sized(small, small), sized(big, small), nil); len(steps) != 3 {
+	if steps := ResizeSteps(sized(small, small), sized(big, small), nil, CFS{}); len(steps) != 3 {
 		t.Errorf("containers that are not to be changed are: %+v", steps)
 	}
 }
@@ -68,13 +69,13 @@ func describe(s ResizeStep) string {
 func TestPodLevelResources(t *testing.T) {
 	pod := sized(v1.ResourceRequirements{}, limits("100m", "100Mi"))
 	pod.Spec.Resources = new(limits("1", "1Gi"))
-	if r := ContainerResources(pod, &pod.Spec.Containers[0]); r.CpuQuota != 100000 || r.MemoryLimitInBytes != 1<<30 {
+	if r := ContainerResources(pod, &pod.Spec.Containers[0], CFS{}); r.CpuQuota != 100000 || r.MemoryLimitInBytes != 1<<30 {
 		t.Errorf("without own limits: %+v", r)
 	}
-	if r := ContainerResources(pod, &pod.Spec.Containers[1]); r.CpuQuota != 10000 || r.MemoryLimitInBytes != 100<<20 {
+	if r := ContainerResources(pod, &pod.Spec.Containers[1], CFS{}); r.CpuQuota != 10000 || r.MemoryLimitInBytes != 100<<20 {
 		t.Errorf("with own limits: %+v", r)
 	}
-	if r := PodCgroupResources(pod, 0); *r.CPU.Quota != 100000 || *r.CPU.Shares != 1024 || *r.Memory.Limit != 1<<30 {
+	if r := PodCgroupResources(pod, 0, CFS{}); *r.CPU.Quota != 100000 || *r.CPU.Shares != 1024 || *r.Memory.Limit != 1<<30 {
 		t.Errorf("pod: %+v", r)
 	}
 	pod.Spec.Resources.Limits = nil // Burstable
@@ -87,14 +88,29 @@ func TestPodLevelResources(t *testing.T) {
 func TestOverhead(t *testing.T) {
 	pod := sized(limits("100m", "100Mi"), limits("100m", "100Mi"))
 	pod.Spec.Overhead = v1.ResourceList{v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("20Mi")}
-	if r := PodCgroupResources(pod, 0); *r.CPU.Quota != 25000 || *r.CPU.Shares != 256 || *r.Memory.Limit != 220<<20 {
+	if r := PodCgroupResources(pod, 0, CFS{}); *r.CPU.Quota != 25000 || *r.CPU.Shares != 256 || *r.Memory.Limit != 220<<20 {
 		t.Errorf("cgroup: quota %d, shares %d, memory %d", *r.CPU.Quota, *r.CPU.Shares, *r.Memory.Limit)
 	}
-	overhead, rest := SandboxResources(pod)
+	overhead, rest := SandboxResources(pod, CFS{})
 	if overhead.MemoryLimitInBytes != 20<<20 || rest.MemoryLimitInBytes != 200<<20 {
 		t.Errorf("the runtime is told %v and %v", overhead, rest)
 	}
-	if r := ContainerResources(pod, &pod.Spec.Containers[0]); r.MemoryLimitInBytes != 100<<20 {
+	if r := ContainerResources(pod, &pod.Spec.Containers[0], CFS{}); r.MemoryLimitInBytes != 100<<20 {
 		t.Errorf("container: %v", r)
+	}
+}
+
+// TestCPUQuotas: of another period, and none where limits are not enforced.
+func TestCPUQuotas(t *testing.T) {
+	pod := sized(limits("200m", "1Mi"), limits("0", "1Mi"))
+	pod.Spec.Containers = pod.Spec.Containers[:1]
+	for cfs, want := range map[CFS][2]int64{{}: {100000, 20000}, {Period: 10 * time.Millisecond}: {10000, 2000}, {Period: time.Millisecond}: {1000, 1000}, {Off: true}: {}} {
+		c, group := ContainerResources(pod, &pod.Spec.Containers[0], cfs), PodCgroupResources(pod, 0, cfs).CPU
+		if got := [2]int64{c.CpuPeriod, c.CpuQuota}; got != want {
+			t.Errorf("%+v: container %v, want %v", cfs, got, want)
+		}
+		if cfs.Off != (group.Quota == nil) || !cfs.Off && (*group.Quota != want[1] || int64(*group.Period) != want[0]) {
+			t.Errorf("%+v: cgroup of the pod %+v", cfs, group)
+		}
 	}
 }

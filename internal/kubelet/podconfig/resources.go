@@ -1,9 +1,11 @@
 package podconfig
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/api/core/v1"
@@ -16,10 +18,24 @@ import (
 const (
 	minShares    = 2
 	maxShares    = 262144
-	period       = 100000 // µs
-	minQuota     = 1000   // µs, what the kernel allows
+	minQuota     = 1000 // µs, what the kernel allows
 	cpuUnlimited = -1
 )
+
+// CFS is how CPU limits are enforced.
+type CFS struct {
+	// Off: they are not.
+	Off bool
+	// Period of the quota; 0 is the kernel's 100 ms.
+	Period time.Duration
+}
+
+func (c CFS) period() int64 {
+	if c.Period == 0 {
+		return 100000
+	}
+	return c.Period.Microseconds()
+}
 
 // Shares converts CPU requests in thousandths to cpu.shares.
 func Shares(milli int64) int64 {
@@ -29,34 +45,32 @@ func Shares(milli int64) int64 {
 	return min(max(milli*1024/1000, minShares), maxShares)
 }
 
-// Quota converts a CPU limit in thousandths to microseconds in each period of 100 ms.
-func Quota(milli int64) int64 {
+// quota converts a CPU limit in thousandths to microseconds in each period.
+func (c CFS) quota(milli int64) int64 {
 	if milli == 0 {
 		return 0
 	}
-	return max(milli*period/1000, minQuota)
+	return max(milli*c.period()/1000, minQuota)
 }
 
 // ContainerResources are a container's limits. Where it has none of its own, those of
 // the pod as a whole hold it (KEP-2837).
-func ContainerResources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
-	return resourcesOf(podplan.Effective(c.Resources, pod.Spec.Resources))
+func ContainerResources(pod *v1.Pod, c *v1.Container, cfs CFS) *runtimeapi.LinuxContainerResources {
+	return resourcesOf(podplan.Effective(c.Resources, pod.Spec.Resources), cfs)
 }
 
 // resourcesOf converts what a container asks for. Without a request the limit counts as one.
-func resourcesOf(r v1.ResourceRequirements) *runtimeapi.LinuxContainerResources {
+func resourcesOf(r v1.ResourceRequirements, cfs CFS) *runtimeapi.LinuxContainerResources {
 	cpu := r.Requests.Cpu()
 	if _, ok := r.Requests[v1.ResourceCPU]; !ok {
 		cpu = r.Limits.Cpu()
 	}
 	out := &runtimeapi.LinuxContainerResources{
-		CpuShares: Shares(cpu.MilliValue()), CpuPeriod: period, CpuQuota: Quota(r.Limits.Cpu().MilliValue()),
-		MemoryLimitInBytes: r.Limits.Memory().Value(),
+		CpuShares: Shares(cpu.MilliValue()), MemoryLimitInBytes: r.Limits.Memory().Value(), HugepageLimits: hugepages(r.Limits),
 	}
-	if out.CpuQuota == 0 {
-		out.CpuQuota = cpuUnlimited
+	if !cfs.Off {
+		out.CpuPeriod, out.CpuQuota = cfs.period(), cmp.Or(cfs.quota(r.Limits.Cpu().MilliValue()), cpuUnlimited)
 	}
-	out.HugepageLimits = hugepages(r.Limits)
 	return out
 }
 
@@ -75,10 +89,10 @@ func hugepages(limits v1.ResourceList) []*runtimeapi.HugepageLimit {
 
 // SandboxResources are what a runtime is told of a pod as a whole: its RuntimeClass's
 // overhead, and what its containers have.
-func SandboxResources(pod *v1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
+func SandboxResources(pod *v1.Pod, cfs CFS) (overhead, resources *runtimeapi.LinuxContainerResources) {
 	opts := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
-	return resourcesOf(v1.ResourceRequirements{Limits: pod.Spec.Overhead, Requests: pod.Spec.Overhead}),
-		resourcesOf(v1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, opts), Limits: podLimits(pod, opts)})
+	return resourcesOf(v1.ResourceRequirements{Limits: pod.Spec.Overhead, Requests: pod.Spec.Overhead}, cfs),
+		resourcesOf(v1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, opts), Limits: podLimits(pod, opts)}, cfs)
 }
 
 // podLimits are the pod's limits of those resources that every container limits:
@@ -149,7 +163,7 @@ func spareMemory(pod *v1.Pod) int64 {
 }
 
 // PodCgroupResources are the limits of the pod's cgroup.
-func PodCgroupResources(pod *v1.Pod, pidsLimit int64) *specs.LinuxResources {
+func PodCgroupResources(pod *v1.Pod, pidsLimit int64, cfs CFS) *specs.LinuxResources {
 	opts := resourcehelper.PodResourcesOptions{}
 	requests, limits := resourcehelper.PodRequests(pod, opts), podLimits(pod, opts)
 	shares := uint64(Shares(requests.Cpu().MilliValue()))
@@ -157,8 +171,8 @@ func PodCgroupResources(pod *v1.Pod, pidsLimit int64) *specs.LinuxResources {
 		shares = minShares
 	}
 	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}}
-	if quota := Quota(limits.Cpu().MilliValue()); quota > 0 {
-		p := uint64(period)
+	if quota := cfs.quota(limits.Cpu().MilliValue()); quota > 0 && !cfs.Off {
+		p := uint64(cfs.period())
 		res.CPU.Quota, res.CPU.Period = &quota, &p
 	}
 	if m := limits.Memory().Value(); m > 0 {

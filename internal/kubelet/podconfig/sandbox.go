@@ -24,6 +24,7 @@ type SandboxInput struct {
 	Dirs          Dirs
 	// UserNS has the IDs of a pod with a user namespace of its own.
 	UserNS *runtimeapi.UserNamespace
+	CFS    CFS
 	// Overhead of the pod's RuntimeClass is in Pod.Spec.Overhead.
 }
 
@@ -143,7 +144,7 @@ func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
 	cfg := &runtimeapi.LinuxPodSandboxConfig{
 		CgroupParent: in.CgroupParent, SecurityContext: sc,
 	}
-	cfg.Overhead, cfg.Resources = SandboxResources(pod)
+	cfg.Overhead, cfg.Resources = SandboxResources(pod, in.CFS)
 	psc := pod.Spec.SecurityContext
 	if psc == nil {
 		return cfg, nil

@@ -188,6 +188,9 @@ func (o *Ops) recordedPull(ctx context.Context, pod *v1.Pod, want wanted, image 
 
 // pullWith tries one credential after the other, and tells which was taken.
 func (o *Ops) pullWith(ctx context.Context, pod *v1.Pod, image *runtimeapi.ImageSpec, sandbox *runtimeapi.PodSandboxConfig) (string, pullrecord.Access, error) {
+	if o.rate != nil && !o.rate.TryAccept() {
+		return "", pullrecord.Access{}, errors.New("pull QPS exceeded")
+	}
 	found, err := o.credentials(ctx, pod, image.Image)
 	if err != nil {
 		return "", pullrecord.Access{}, err

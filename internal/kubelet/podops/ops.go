@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/flowcontrol"
 	internalapi "k8s.io/cri-api/pkg/apis"
 
 	"wherry.dev/internal/kubelet/credential"
@@ -73,9 +74,13 @@ type Config struct {
 	HostIPs []string
 	// SeccompDefault: RuntimeDefault where a pod says nothing.
 	SeccompDefault bool
-	NoCPUQuota     bool
+	// CFS is how CPU limits are enforced.
+	CFS podconfig.CFS
 	// MaxPulls is how many images are pulled at the same time; 0 for any number.
 	MaxPulls int
+	// PullQPS is how many pulls may begin in a second, 0 for any number, and PullBurst
+	// how many at once.
+	PullQPS, PullBurst int32
 	// Swap that containers may use; nil where that cannot be limited.
 	Swap *podconfig.Swap
 	// DockerConfig is a file with the node's registry credentials.
@@ -120,6 +125,8 @@ type Ops struct {
 	stopHooks sync.Map
 	// pulls has a place for each pull that may run; nil for any number.
 	pulls chan struct{}
+	// rate is that of pulls; nil for any.
+	rate flowcontrol.PassiveRateLimiter
 }
 
 // New returns Ops.
@@ -127,6 +134,9 @@ func New(cfg Config, deps Deps) *Ops {
 	o := &Ops{Config: cfg, Deps: deps}
 	if cfg.MaxPulls > 0 {
 		o.pulls = make(chan struct{}, cfg.MaxPulls)
+	}
+	if cfg.PullQPS > 0 {
+		o.rate = flowcontrol.NewTokenBucketPassiveRateLimiter(float32(cfg.PullQPS), int(cfg.PullBurst))
 	}
 	return o
 }
@@ -236,11 +246,7 @@ func (o *Ops) ensureCgroup(in *podplan.Input) podworker.Result {
 	if r := in.Record.Resize; r != nil && r.Active != nil {
 		pod = podplan.WithApplied(pod, &in.Record) // the resize takes its own steps
 	}
-	limits := podconfig.PodCgroupResources(pod, o.PidsLimit)
-	if o.NoCPUQuota {
-		limits.CPU.Quota, limits.CPU.Period = nil, nil
-	}
-	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), limits)
+	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), podconfig.PodCgroupResources(pod, o.PidsLimit, o.CFS))
 	if err != nil {
 		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", err)
 	}

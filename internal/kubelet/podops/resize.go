@@ -26,7 +26,7 @@ func (o *Ops) resizePod(ctx context.Context, op podplan.Op, in *podplan.Input) p
 			names = append(names, c.Name)
 		}
 	}
-	steps := podconfig.ResizeSteps(podplan.WithApplied(in.Pod, &in.Record), in.Pod, names)
+	steps := podconfig.ResizeSteps(podplan.WithApplied(in.Pod, &in.Record), in.Pod, names, o.CFS)
 	if err := o.checkShrink(ctx, in, ids, steps); err != nil {
 		return failed(err)
 	}
@@ -43,16 +43,13 @@ func (o *Ops) resizePod(ctx context.Context, op podplan.Op, in *podplan.Input) p
 
 func (o *Ops) resizeStep(ctx context.Context, in *podplan.Input, ids map[string]string, s podconfig.ResizeStep) error {
 	if s.Container != "" {
-		if o.NoCPUQuota {
-			s.Limits.CpuQuota, s.Limits.CpuPeriod = 0, 0
-		}
 		err := o.Runtime.UpdateContainerResources(ctx, ids[s.Container], &runtimeapi.ContainerResources{Linux: s.Limits})
 		if err != nil {
 			return fmt.Errorf("update resources of container %s: %w", s.Container, err)
 		}
 		return nil
 	}
-	if o.Cgroups == nil || o.NoCPUQuota && s.Pod.CPU != nil && s.Pod.CPU.Quota != nil || !o.Cgroups.Exists(o.Layout.Pod(in.Pod)) {
+	if o.Cgroups == nil || !o.Cgroups.Exists(o.Layout.Pod(in.Pod)) {
 		return nil
 	}
 	if err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), s.Pod); err != nil {
@@ -63,7 +60,7 @@ func (o *Ops) resizeStep(ctx context.Context, in *podplan.Input, ids map[string]
 
 // tellSandbox lets the runtime refuse. One that has nothing to say is not asked.
 func (o *Ops) tellSandbox(ctx context.Context, in *podplan.Input) error {
-	overhead, resources := podconfig.SandboxResources(in.Pod)
+	overhead, resources := podconfig.SandboxResources(in.Pod, o.CFS)
 	for i := range in.Sandboxes {
 		s := &in.Sandboxes[i]
 		if !s.Ready {
