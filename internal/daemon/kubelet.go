@@ -47,7 +47,8 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
 	c.HealthzPort = ptr.To[int32](0) // the API server's /readyz and the node's lease tell
 	c.CgroupRoot = d.cfg.CgroupRoot()
 	c.ClusterDomain, c.ClusterDNS = d.cfg.ClusterDomain, d.cfg.ClusterDNS
-	c.FailSwapOn = new(false) // a laptop's swap is no reason not to start; pods do not use it
+	c.RegistryPullQPS = new(int32(0)) // pulls are side by side here, and none is refused
+	c.FailSwapOn = new(false)         // a laptop's swap is no reason not to start; pods do not use it
 	c.MaxPods, c.PodCIDR = int32(d.cfg.MaxPods), d.cfg.PodCIDR
 	c.NodeLabels = map[string]string{}
 	for _, l := range d.cfg.NodeLabels {
