@@ -24,6 +24,8 @@ type ContainerInput struct {
 	Mounts    []*runtimeapi.Mount
 	// NodeMemory in bytes scales the OOM score.
 	NodeMemory int64
+	// PageSizes of the node's huge pages.
+	PageSizes []string
 	// Swap that the container may use; nil where that cannot be limited.
 	Swap *Swap
 	Dirs Dirs
@@ -72,6 +74,7 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 		return nil, err
 	}
 	res := ContainerResources(in.Pod, c, in.CFS)
+	res.HugepageLimits = hugepages(in.Pod, c, in.PageSizes)
 	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
 	res.Unified = in.Swap.settings(in.Pod, c, in.NodeMemory)
 	cfg.Linux = &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: sc}

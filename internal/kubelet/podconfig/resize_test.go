@@ -114,3 +114,31 @@ func TestCPUQuotas(t *testing.T) {
 		}
 	}
 }
+
+// TestHugePageLimits: what was not asked for may not be had, unless the pod as a whole may.
+func TestHugePageLimits(t *testing.T) {
+	pages := v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
+	has := v1.Container{Name: "has", Resources: v1.ResourceRequirements{Requests: pages, Limits: pages}}
+	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{has, {Name: "none"}}}}
+	sizes := PageSizes(v1.ResourceList{"cpu": resource.MustParse("1"), "hugepages-1Gi": {}, "hugepages-2Mi": {}})
+	limits := func(c *v1.Container) string {
+		text := ""
+		for _, l := range hugepages(pod, c, sizes) {
+			text += fmt.Sprintf("%s=%d ", l.PageSize, l.Limit)
+		}
+		return text
+	}
+	if got := limits(&pod.Spec.Containers[0]); got != "1GB=0 2MB=4194304 " {
+		t.Errorf("limits %s", got)
+	}
+	if got := limits(&pod.Spec.Containers[1]); got != "1GB=0 2MB=0 " {
+		t.Errorf("a container that asks for none: %s", got)
+	}
+	if got := fmt.Sprint(PodHugePages(pod, sizes)); got != "[{1GB 0} {2MB 4194304}]" {
+		t.Errorf("cgroup of the pod %s", got)
+	}
+	pod.Spec.Resources = &v1.ResourceRequirements{Requests: pages, Limits: pages}
+	if got := limits(&pod.Spec.Containers[1]); got != "1GB=0 2MB=4194304 " {
+		t.Errorf("with limits of the pod: %s", got)
+	}
+}

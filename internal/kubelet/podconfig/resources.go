@@ -66,23 +66,10 @@ func resourcesOf(r v1.ResourceRequirements, cfs CFS) *runtimeapi.LinuxContainerR
 		cpu = r.Limits.Cpu()
 	}
 	out := &runtimeapi.LinuxContainerResources{
-		CpuShares: Shares(cpu.MilliValue()), MemoryLimitInBytes: r.Limits.Memory().Value(), HugepageLimits: hugepages(r.Limits),
+		CpuShares: Shares(cpu.MilliValue()), MemoryLimitInBytes: r.Limits.Memory().Value(),
 	}
 	if !cfs.Off {
 		out.CpuPeriod, out.CpuQuota = cfs.period(), cmp.Or(cfs.quota(r.Limits.Cpu().MilliValue()), cpuUnlimited)
-	}
-	return out
-}
-
-// hugepages returns a limit for each size that the container asks for.
-func hugepages(limits v1.ResourceList) []*runtimeapi.HugepageLimit {
-	var out []*runtimeapi.HugepageLimit
-	for name, q := range limits {
-		size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix)
-		if !ok {
-			continue
-		}
-		out = append(out, &runtimeapi.HugepageLimit{PageSize: strings.ReplaceAll(size, "i", "") + "B", Limit: uint64(q.Value())})
 	}
 	return out
 }

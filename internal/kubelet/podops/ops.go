@@ -246,7 +246,9 @@ func (o *Ops) ensureCgroup(in *podplan.Input) podworker.Result {
 	if r := in.Record.Resize; r != nil && r.Active != nil {
 		pod = podplan.WithApplied(pod, &in.Record) // the resize takes its own steps
 	}
-	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), podconfig.PodCgroupResources(pod, o.PidsLimit, o.CFS))
+	limits := podconfig.PodCgroupResources(pod, o.PidsLimit, o.CFS)
+	limits.HugepageLimits = podconfig.PodHugePages(pod, podconfig.PageSizes(o.Node().Allocatable))
+	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), limits)
 	if err != nil {
 		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", err)
 	}

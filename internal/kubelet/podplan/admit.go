@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -97,9 +98,9 @@ func admitResources(in AdmitInput) (string, string) {
 	}
 	for _, name := range ordered(requests) {
 		have, known := capacity[name]
-		if !known && name != v1.ResourceCPU && name != v1.ResourceMemory && name != v1.ResourceEphemeralStorage {
-			continue // a resource of the cluster, not of the node
-		}
+		// Huge pages of another size are as if there were none; the rest that is not known is
+		// the cluster's, or the node has not told its capacity yet.
+		known = known || strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) && len(capacity) > 0
 		want, taken := requests[name], used[name]
 		sum := want.DeepCopy()
 		sum.Add(taken)

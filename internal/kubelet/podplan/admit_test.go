@@ -20,6 +20,7 @@ func node() *v1.Node {
 		}},
 		Status: v1.NodeStatus{Allocatable: v1.ResourceList{
 			v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourcePods: resource.MustParse("5"),
+			"hugepages-2Mi": resource.MustParse("2Mi"),
 		}},
 	}
 }
@@ -63,6 +64,8 @@ func TestAdmit(t *testing.T) {
 		"CPU":                {change: requesting("1500m", "2Gi"), want: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"},
 		"memory":             {change: requesting("100m", "2Gi"), want: "OutOfmemory", message: "requested: 2147483648, used: 0, capacity: 1073741824"},
 		"unknown resource":   {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["example.com/x"] = resource.MustParse("1") }},
+		"huge pages":         {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["hugepages-2Mi"] = resource.MustParse("4Mi") }, want: "OutOfhugepages-2Mi", message: "requested: 4194304, used: 0, capacity: 2097152"},
+		"of another size":    {change: func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests["hugepages-1Gi"] = resource.MustParse("1Gi") }, want: "OutOfhugepages-1Gi", message: "capacity: 0"},
 		"selector":           {change: func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }, want: "NodeAffinity", message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"},
 		"taint":              {change: func(p *v1.Pod) { p.Spec.Tolerations = nil }, want: "TaintToleration", message: "untolerated taint"},
 		"static":             {change: func(p *v1.Pod) { p.Spec.Tolerations = nil }, static: true},

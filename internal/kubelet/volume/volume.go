@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -122,7 +123,23 @@ func kindOf(v *v1.Volume) string {
 	}
 }
 
-// mountEmptyDir makes an emptyDir: a folder, or a tmpfs for medium Memory.
+// mountHugePages makes an emptyDir of huge pages, of the size that its medium says or its
+// pod asks for.
+func mountHugePages(pod *v1.Pod, medium v1.StorageMedium, dir string) error {
+	if medium != v1.StorageMediumHugePages && !strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix)) {
+		return fmt.Errorf("unknown storage medium %q", medium)
+	}
+	size, err := podconfig.PageSize(pod, medium)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	return mount.HugePages(dir, size)
+}
+
+// mountEmptyDir makes an emptyDir: a folder, a tmpfs for medium Memory, or huge pages.
 func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 	src := v.EmptyDir
 	if src == nil {
@@ -143,7 +160,9 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 		}
 		mode |= fs.ModeSticky // as every tmpfs has it whose mount does not say otherwise; upstream's does not
 	default:
-		return fmt.Errorf("emptyDir medium %q is not supported by this node", src.Medium)
+		if err := mountHugePages(pod, src.Medium, dir); err != nil {
+			return err
+		}
 	}
 	// MkdirAll and mount obey the umask; an emptyDir is open to every user of the pod.
 	if g := fsGroup(pod); g != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/podconfig"
@@ -201,6 +202,44 @@ func TestEmptyDir(t *testing.T) {
 	info, err := os.Stat(set(t, m, disk))
 	if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 {
 		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// TestHugePages: of the medium's size or the one that the pod asks for.
+func TestHugePages(t *testing.T) {
+	m := newMounter(t, objs{})
+	pages := func(medium v1.StorageMedium, sizes ...string) *v1.Pod {
+		pod := podWith(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: medium}})
+		pod.UID = types.UID(strings.Join(append(sizes, string(medium)), "-"))
+		pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{}
+		for _, s := range sizes {
+			pod.Spec.Containers[0].Resources.Requests[v1.ResourceName("hugepages-"+s)] = resource.MustParse("1Gi")
+		}
+		return pod
+	}
+	for _, pod := range []*v1.Pod{pages(v1.StorageMediumHugePages, "2Mi"), pages("HugePages-2Mi", "2Mi", "1Gi")} {
+		for range 2 {
+			dir := set(t, m, pod)
+			var st unix.Statfs_t
+			if err := unix.Statfs(dir, &st); err != nil || st.Type != unix.HUGETLBFS_MAGIC || st.Bsize != 2<<20 {
+				t.Errorf("%s: %+v, %v", pod.UID, st, err)
+			}
+			if info, err := os.Stat(dir); err != nil || info.Mode() != fs.ModeDir|0o777 {
+				t.Errorf("%v, %v", info, err)
+			}
+		}
+		if err := m.Clear(pod.UID); err != nil || m.Left(pod.UID) {
+			t.Errorf("left behind: %v", err)
+		}
+	}
+	for text, pod := range map[string]*v1.Pod{
+		"multiple huge page sizes":           pages(v1.StorageMediumHugePages, "2Mi", "1Gi"),
+		"no resource request for huge pages": pages("HugePages-1Gi", "2Mi"),
+		"unknown storage medium":             pages("Tape"),
+	} {
+		if _, err := m.Mount(t.Context(), pod, "v"); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v, want %q", err, text)
+		}
 	}
 }
 
