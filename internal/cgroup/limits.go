@@ -67,6 +67,9 @@ func (t *Tree) applyHuge(p string, limits []specs.LinuxHugepageLimit) error {
 		root, format = t.v2(), "hugetlb.%s.max"
 	}
 	for _, l := range limits {
+		if root == "" && l.Limit == 0 {
+			continue
+		}
 		if root == "" {
 			return errors.New("no hugetlb controller is mounted")
 		}

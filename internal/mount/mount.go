@@ -43,6 +43,18 @@ func Tmpfs(dir string, mode os.FileMode, sizeBytes int64) error {
 	return nil
 }
 
+// HugePages mounts a file system whose files lie in huge pages of a size, unless a mount
+// is there already. dir must exist.
+func HugePages(dir string, pageBytes int64) error {
+	if ok, err := Mounted(dir); err != nil || ok {
+		return err
+	}
+	if err := unix.Mount("nodev", dir, "hugetlbfs", 0, fmt.Sprintf("pagesize=%d", pageBytes)); err != nil {
+		return fmt.Errorf("mount hugetlbfs at %s: %w", dir, err)
+	}
+	return nil
+}
+
 // Bind makes src visible at dst, recursively and read-only where asked. dst must exist.
 func Bind(src, dst string, readOnly bool) error {
 	if ok, err := Mounted(dst); err != nil || ok {
