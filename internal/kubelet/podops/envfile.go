@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/kubelet/podconfig"
@@ -47,13 +48,18 @@ func readEnvFile(dir, name, key string) (string, bool, error) {
 		return "", false, err
 	}
 	defer func() { _ = root.Close() }()
-	f, err := root.Open(name)
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // the pod may have put a pipe there
 	if err != nil {
 		return "", false, err
 	}
 	defer func() { _ = f.Close() }()
-	if info, err := f.Stat(); err != nil || info.Size() > maxEnvFile {
-		return "", false, fmt.Errorf("%s is larger than %d bytes or cannot be read: %w", name, maxEnvFile, err)
+	switch info, err := f.Stat(); {
+	case err != nil:
+		return "", false, err
+	case !info.Mode().IsRegular():
+		return "", false, fmt.Errorf("%s is not a file", name)
+	case info.Size() > maxEnvFile:
+		return "", false, fmt.Errorf("%s is larger than %d bytes", name, maxEnvFile)
 	}
 	value, err := podconfig.EnvFileValue(f, key)
 	return value, value != "", err
