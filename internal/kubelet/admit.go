@@ -42,6 +42,7 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 	delete(k.preempting, pod.UID)
 	in := podplan.AdmitInput{
 		Pod: pod, Node: k.node.Node(), Others: k.othersLocked(pod.UID), Static: static, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
+		AppArmor: appArmorEnabled(),
 	}
 	v := podplan.Admit(in)
 	if v.Reason == podplan.ReasonNodeAffinity {
@@ -63,11 +64,17 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 	return v
 }
 
+// appArmorEnabled tells whether the kernel enforces AppArmor profiles.
+func appArmorEnabled() bool {
+	on, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	return err == nil && strings.HasPrefix(string(on), "Y")
+}
+
 // rejection is the metric's label for a reason: of resources that clusters make up
 // there may be any number.
 func rejection(reason string) string {
 	resource, ok := strings.CutPrefix(reason, podplan.ReasonOutOf)
-	if ok && !slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods"}, resource) {
+	if ok && !slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods"}, resource) && !strings.HasPrefix(resource, v1.ResourceHugePagesPrefix) {
 		return "OutOfExtendedResources"
 	}
 	return reason

@@ -159,7 +159,7 @@ func (b *envBuilder) valueFrom(src *v1.EnvVarSource) (string, bool, error) {
 				return "", false, fmt.Errorf("container %s not found", name)
 			}
 		}
-		v, err := ResourceField(src.ResourceFieldRef, c, b.Allocatable)
+		v, err := ResourceField(src.ResourceFieldRef, b.Pod, c, b.Allocatable)
 		return v, true, err
 	case src.ConfigMapKeyRef != nil:
 		return b.configMapKey(src.ConfigMapKeyRef)

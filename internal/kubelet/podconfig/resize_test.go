@@ -142,3 +142,56 @@ func TestHugePageLimits(t *testing.T) {
 		t.Errorf("with limits of the pod: %s", got)
 	}
 }
+
+// TestResourceFields of every kind of container, with divisors, and where nothing is set.
+func TestResourceFields(t *testing.T) {
+	list := func(pairs ...string) v1.ResourceList {
+		l := v1.ResourceList{}
+		for i := 0; i < len(pairs); i += 2 {
+			l[v1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+		}
+		return l
+	}
+	always := v1.ContainerRestartPolicyAlways
+	pod := &v1.Pod{Spec: v1.PodSpec{
+		InitContainers: []v1.Container{
+			{Name: "init", Resources: v1.ResourceRequirements{Limits: list("cpu", "1500m"), Requests: list("memory", "100M")}},
+			{Name: "side", RestartPolicy: &always, Resources: v1.ResourceRequirements{Limits: list("memory", "1Gi", "hugepages-2Mi", "4Mi")}},
+		},
+		Containers: []v1.Container{{Name: "app"}},
+	}}
+	node := list("cpu", "4", "memory", "8Gi", "ephemeral-storage", "10Gi", "hugepages-2Mi", "64Mi")
+	for _, tc := range []struct{ container, field, divisor, want string }{
+		{"init", "limits.cpu", "", "2"},
+		{"init", "limits.cpu", "1m", "1500"},
+		{"init", "requests.cpu", "", "0"},
+		{"init", "requests.memory", "1Mi", "96"},
+		{"init", "limits.memory", "1Gi", "8"},
+		{"side", "limits.memory", "1k", "1073742"},
+		{"side", "limits.hugepages-2Mi", "2Mi", "2"},
+		{"side", "limits.cpu", "", "4"},
+		{"app", "limits.hugepages-2Mi", "", "0"},
+		{"app", "limits.ephemeral-storage", "1Gi", "10"},
+		{"app", "limits.example.com/x", "", "unsupported container resource : limits.example.com/x"},
+		{"app", "requests.pods", "", "unsupported container resource : requests.pods"},
+	} {
+		ref := &v1.ResourceFieldSelector{Resource: tc.field}
+		if tc.divisor != "" {
+			ref.Divisor = resource.MustParse(tc.divisor)
+		}
+		got, err := ResourceField(ref, pod, findContainer(pod, tc.container), node)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != tc.want {
+			t.Errorf("%s of %s by %q: %s, want %s", tc.field, tc.container, tc.divisor, got, tc.want)
+		}
+	}
+	pod.Spec.Resources = &v1.ResourceRequirements{Limits: list("cpu", "2")}
+	for _, field := range []string{"limits.cpu", "limits.memory"} {
+		got, err := ResourceField(&v1.ResourceFieldSelector{Resource: field}, pod, &pod.Spec.Containers[0], node)
+		if want := map[string]string{"limits.cpu": "2", "limits.memory": "8589934592"}[field]; got != want || err != nil {
+			t.Errorf("%s under limits of the pod: %s, %v", field, got, err)
+		}
+	}
+}

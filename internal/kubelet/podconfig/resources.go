@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -171,33 +172,31 @@ func PodCgroupResources(pod *v1.Pod, pidsLimit int64, cfs CFS) *specs.LinuxResou
 	return res
 }
 
-// ResourceField resolves a resourceFieldRef for a container; limits that are not
-// set are the node's allocatable.
-func ResourceField(ref *v1.ResourceFieldSelector, c *v1.Container, allocatable v1.ResourceList) (string, error) {
-	kind, name, ok := strings.Cut(ref.Resource, ".")
-	if !ok || kind != "limits" && kind != "requests" {
+// ResourceField resolves a resourceFieldRef for a container of a pod. CPU, memory and
+// ephemeral storage that are not limited are the pod's as a whole, or else the node's
+// allocatable.
+func ResourceField(ref *v1.ResourceFieldSelector, pod *v1.Pod, c *v1.Container, allocatable v1.ResourceList) (string, error) {
+	kind, resource, ok := strings.Cut(ref.Resource, ".")
+	name := v1.ResourceName(resource)
+	plain := slices.Contains([]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}, name)
+	if !ok || kind != "limits" && kind != "requests" || !plain && !strings.HasPrefix(resource, v1.ResourceHugePagesPrefix) {
 		return "", fmt.Errorf("unsupported container resource : %v", ref.Resource)
 	}
-	q := c.Resources.Requests[v1.ResourceName(name)]
+	q := c.Resources.Requests[name]
 	if kind == "limits" {
-		var set bool
-		if q, set = c.Resources.Limits[v1.ResourceName(name)]; !set || q.IsZero() {
-			q = allocatable[v1.ResourceName(name)]
+		q = c.Resources.Limits[name]
+		for _, l := range []v1.ResourceList{podLevelLimits(pod), allocatable} {
+			if plain && q.IsZero() {
+				q = l[name]
+			}
 		}
 	}
-	divisor := ref.Divisor
-	if name == string(v1.ResourceCPU) {
-		d := divisor.MilliValue()
-		if d == 0 {
-			d = 1000
-		}
-		return fmt.Sprint((q.MilliValue() + d - 1) / d), nil
+	value, d := q.Value(), ref.Divisor.Value()
+	if name == v1.ResourceCPU {
+		value, d = q.MilliValue(), cmp.Or(ref.Divisor.MilliValue(), 1000)
 	}
-	d := divisor.Value()
-	if d == 0 {
-		d = 1
-	}
-	return fmt.Sprint((q.Value() + d - 1) / d), nil
+	d = max(d, 1)
+	return fmt.Sprint((value + d - 1) / d), nil
 }
 
 // MemoryLimit is the pod's memory limit in bytes, 0 without one.

@@ -27,6 +27,8 @@ type AdmitInput struct {
 	Static bool
 	// AllowedSysctls that are not safe, by name or by prefix ending in "*".
 	AllowedSysctls []string
+	// AppArmor: the kernel enforces its profiles.
+	AppArmor bool
 }
 
 // check returns why a pod may not run, or nothing.
@@ -36,7 +38,7 @@ var (
 	// first are the checks that no room can help with.
 	first = []check{admitSysctls, admitOS, admitGroups}
 	// then are the scheduler's, for what has changed since, and for pods that it never saw.
-	then = []check{admitAffinity, admitPorts, admitTaints}
+	then = []check{admitAffinity, admitPorts, admitTaints, admitAppArmor}
 )
 
 // Admit decides, once, whether a pod may run on the node. The checks are the
@@ -82,6 +84,32 @@ func admitGroups(in AdmitInput) (string, string) {
 		return "", ""
 	}
 	return "SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"
+}
+
+// admitAppArmor refuses a profile that nobody would enforce.
+func admitAppArmor(in AdmitInput) (string, string) {
+	if in.AppArmor || !wantsAppArmor(in.Pod) {
+		return "", ""
+	}
+	return "AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"
+}
+
+func wantsAppArmor(pod *v1.Pod) bool {
+	asks := func(p *v1.AppArmorProfile) bool { return p != nil && p.Type != v1.AppArmorProfileTypeUnconfined }
+	if sc := pod.Spec.SecurityContext; sc != nil && asks(sc.AppArmorProfile) {
+		return true
+	}
+	for _, c := range ordinary(pod) {
+		if sc := c.SecurityContext; sc != nil && asks(sc.AppArmorProfile) {
+			return true
+		}
+	}
+	for key, profile := range pod.Annotations {
+		if strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) && profile != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
+			return true
+		}
+	}
+	return false
 }
 
 func admitResources(in AdmitInput) (string, string) {

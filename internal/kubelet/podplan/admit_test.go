@@ -47,6 +47,11 @@ func TestAdmit(t *testing.T) {
 			p.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: name, Value: "1"}}}
 		}
 	}
+	profile := func(kind v1.AppArmorProfileType) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{AppArmorProfile: &v1.AppArmorProfile{Type: kind}}
+		}
+	}
 	all := func(fs ...func(*v1.Pod)) func(*v1.Pod) {
 		return func(p *v1.Pod) {
 			for _, f := range fs {
@@ -79,8 +84,10 @@ func TestAdmit(t *testing.T) {
 			want: "SysctlForbidden", message: `"net.ipv4.tcp_syncookies" not allowed with host Net enabled`},
 		"sysctl of the host's IPC": {change: all(sysctl("kernel.shm_rmid_forced"), func(p *v1.Pod) { p.Spec.HostIPC = true }),
 			want: "SysctlForbidden", message: `"kernel.shm_rmid_forced" not allowed with host IPC enabled`},
-		"OS":       {change: func(p *v1.Pod) { p.Spec.OS = &v1.PodOS{Name: v1.Windows} }, want: "PodOSNotSupported", message: "Failed to admit pod as the OS field doesn't match node OS"},
-		"OS label": {change: func(p *v1.Pod) { p.Labels = map[string]string{v1.LabelOSStable: "windows"} }, want: "PodOSSelectorNodeLabelDoesNotMatch"},
+		"OS":          {change: func(p *v1.Pod) { p.Spec.OS = &v1.PodOS{Name: v1.Windows} }, want: "PodOSNotSupported", message: "Failed to admit pod as the OS field doesn't match node OS"},
+		"OS label":    {change: func(p *v1.Pod) { p.Labels = map[string]string{v1.LabelOSStable: "windows"} }, want: "PodOSSelectorNodeLabelDoesNotMatch"},
+		"AppArmor":    {change: profile(v1.AppArmorProfileTypeRuntimeDefault), want: "AppArmor", message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"},
+		"no AppArmor": {change: profile(v1.AppArmorProfileTypeUnconfined)},
 		"strict groups": {change: func(p *v1.Pod) {
 			p.Spec.SecurityContext = &v1.PodSecurityContext{SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict)}
 		}, want: "SupplementalGroupsPolicyNotSupported", message: "SupplementalGroupsPolicy=Strict is not supported in this node"},

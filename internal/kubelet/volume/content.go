@@ -190,7 +190,7 @@ func (c *content) downwardValue(item *v1.DownwardAPIVolumeFile) (string, error) 
 	for _, list := range [][]v1.Container{c.pod.Spec.Containers, c.pod.Spec.InitContainers} {
 		for i := range list {
 			if list[i].Name == ref.ContainerName {
-				return podconfig.ResourceField(ref, &list[i], c.m.Allocatable())
+				return podconfig.ResourceField(ref, c.pod, &list[i], c.m.Allocatable())
 			}
 		}
 	}
