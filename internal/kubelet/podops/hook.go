@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -67,43 +65,42 @@ func (o *Ops) handle(ctx context.Context, in *podplan.Input, op podplan.Op, h *v
 // hookClient takes any certificate, as probes do: it asks a container of the pod
 // by its address.
 var hookClient = &http.Client{
-	Timeout: 0,
 	Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a pod's certificate has no name that could be checked
 		DisableKeepAlives: true, Proxy: nil,
 	},
+	CheckRedirect: StayOnHost,
 }
 
+// hookAgent is who asks.
+const hookAgent = "kube-lifecycle/1.37"
+
 func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, get *v1.HTTPGetAction) error {
-	host := get.Host
-	if host == "" {
-		host = podIP(in)
-	}
-	if host == "" {
+	ip := podIP(in)
+	if ip == "" && get.Host == "" {
 		return errors.New("the pod has no address yet")
 	}
-	port, err := Port(get.Port, podplan.FindContainer(in.Pod, op.Name))
+	req, err := HTTPRequest(ctx, get, podplan.FindContainer(in.Pod, op.Name), ip, hookAgent)
 	if err != nil {
 		return err
 	}
-	u := url.URL{Scheme: strings.ToLower(string(get.Scheme)), Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: get.Path}
-	if u.Scheme == "" {
-		u.Scheme = "http"
-	}
-	if parsed, err := url.Parse(get.Path); err == nil {
-		u.Path, u.RawQuery = parsed.Path, parsed.RawQuery
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
+	err = ask(req)
+	if err == nil || !strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
 		return err
 	}
-	for _, h := range get.HTTPHeaders {
-		req.Header.Add(h.Name, h.Value)
-		if strings.EqualFold(h.Name, "Host") {
-			req.Host = h.Value
-		}
+	// Whoever speaks HTTP where HTTPS was said is asked once more, without credentials.
+	req.URL.Scheme = "http"
+	req.Header.Del("Authorization")
+	if err := ask(req); err != nil {
+		return err
 	}
-	req.Header.Set("User-Agent", "kube-lifecycle/1.37")
+	o.event(in.Pod, v1.EventTypeWarning, "LifecycleHTTPFallback",
+		"request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host)
+	return nil
+}
+
+// ask sends a request; whatever is answered will do.
+func ask(req *http.Request) error {
 	resp, err := hookClient.Do(req)
 	if err != nil {
 		return err

@@ -7,9 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,10 +21,7 @@ import (
 	"wherry.dev/internal/kubelet/podops"
 )
 
-const (
-	userAgent    = "kube-probe/1.37"
-	maxRedirects = 10
-)
+const userAgent = "kube-probe/1.37"
 
 // dialer sets no keep-alive: a probe's connection lives for one exchange.
 var dialer = net.Dialer{KeepAlive: -1}
@@ -55,7 +50,7 @@ var transport = &http.Transport{
 func httpGet(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container, ip string, timeout time.Duration) answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := request(ctx, get, spec, ip)
+	req, err := podops.HTTPRequest(ctx, get, spec, ip, userAgent)
 	if err != nil {
 		return answer{err: err}
 	}
@@ -64,15 +59,7 @@ func httpGet(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container, ip 
 			return a
 		}
 	}
-	client := &http.Client{Transport: transport, CheckRedirect: func(next *http.Request, via []*http.Request) error {
-		if next.URL.Hostname() != via[0].URL.Hostname() {
-			return http.ErrUseLastResponse
-		}
-		if len(via) >= maxRedirects {
-			return fmt.Errorf("stopped after %d redirects", maxRedirects)
-		}
-		return nil
-	}}
+	client := &http.Client{Transport: transport, CheckRedirect: podops.StayOnHost}
 	resp, err := client.Do(req)
 	if err != nil {
 		return answer{verdict: failure, text: err.Error()}
@@ -94,48 +81,6 @@ func judge(resp *http.Response) answer {
 		return answer{verdict: success, text: string(body)}
 	}
 	return answer{verdict: failure, text: fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode)}
-}
-
-func request(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container, ip string) (*http.Request, error) {
-	port, err := podops.Port(get.Port, spec)
-	if err != nil {
-		return nil, err
-	}
-	host := get.Host
-	if host == "" {
-		host = ip
-	}
-	u, err := url.Parse(get.Path)
-	if err != nil { // a path such as "%" is probed as it is written
-		u = &url.URL{Path: get.Path}
-	}
-	u.Scheme, u.Host = strings.ToLower(string(get.Scheme)), net.JoinHostPort(host, strconv.Itoa(port))
-	if u.Scheme == "" {
-		u.Scheme = "http"
-	}
-	if !strings.HasPrefix(u.Path, "/") {
-		u.Path = "/" + u.Path
-		u.RawPath = ""
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	for _, h := range get.HTTPHeaders {
-		req.Header.Add(h.Name, h.Value)
-	}
-	if h := req.Header.Get("Host"); h != "" {
-		req.Host = h
-	}
-	if _, ok := req.Header["User-Agent"]; !ok {
-		req.Header.Set("User-Agent", userAgent)
-	}
-	if _, ok := req.Header["Accept"]; !ok {
-		req.Header.Set("Accept", "*/*")
-	} else if req.Header.Get("Accept") == "" {
-		req.Header.Del("Accept")
-	}
-	return req, nil
 }
 
 func tcpConnect(ctx context.Context, host string, port int, timeout time.Duration) answer {
