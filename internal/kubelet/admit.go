@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"context"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -164,35 +162,4 @@ func (k *Kubelet) othersLocked(uid types.UID) []*v1.Pod {
 func taken(s podworker.Snapshot) bool {
 	v := s.Input.Record.Verdict
 	return v != nil && v.Admitted && s.Plan.Life != podplan.PodTerminated
-}
-
-// maxMessage is how much of a termination message is kept, in bytes.
-const (
-	maxMessage  = 4096
-	maxLogBytes = 2048
-	maxLogLines = 80
-)
-
-// finalMessage reads a dead instance's termination message: its file, or where
-// the pod asks for it, the end of its log.
-func (k *Kubelet) finalMessage(pod *v1.Pod, c *podplan.Container, logPath string) string {
-	msg := readStart(k.dirs.MessageFile(pod.UID, c.Name, c.Attempt), maxMessage)
-	spec := podplan.FindContainer(pod, c.Name)
-	if msg != "" || spec == nil || c.ExitCode == 0 || spec.TerminationMessagePolicy != v1.TerminationMessageFallbackToLogsOnError {
-		return msg
-	}
-	return logs.Tail(logPath, maxLogLines, maxLogBytes)
-}
-
-func readStart(path string, most int64) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, most))
-	if err != nil {
-		return ""
-	}
-	return string(data)
 }

@@ -227,15 +227,18 @@ func (w *Worker) containerOf(pod *v1.Pod, sandbox string, st *runtimeapi.Contain
 	return c
 }
 
-// finalMessage reads an instance's termination message once: it cannot change.
+// finalMessage reads an instance's termination message once: it cannot change. What the
+// runtime says of the end comes first.
 func (w *Worker) finalMessage(pod *v1.Pod, c *podplan.Container, logPath string) string {
 	if m, ok := w.messages[c.ID]; ok {
 		return m
 	}
 	m := c.Message
 	if w.deps.FinalMessage != nil {
-		if own := w.deps.FinalMessage(pod, c, logPath); own != "" {
-			m = own
+		if own := w.deps.FinalMessage(pod, c, logPath); m != "" && own != "" {
+			m += ": " + own
+		} else {
+			m += own
 		}
 	}
 	w.messages[c.ID] = m
