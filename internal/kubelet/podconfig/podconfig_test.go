@@ -357,7 +357,21 @@ func TestHostname(t *testing.T) {
 			t.Errorf("%+v: %s %s %v", tc, got, domain, err)
 		}
 	}
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}, Spec: v1.PodSpec{Hostname: "h", Subdomain: "s", SetHostnameAsFQDN: new(true)}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}, Spec: v1.PodSpec{Hostname: "h", Subdomain: "s"}}
+	for override, want := range map[string]string{"a.example.org": "a.example.org", strings.Repeat("a", 62) + ".b": strings.Repeat("a", 62), "A_B": ""} {
+		pod.Spec.HostnameOverride = &override
+		if got, domain, err := Hostname(pod, "c.l"); got != want || domain != "" || (err != nil) != (want == "") {
+			t.Errorf("%s: %s %s %v", override, got, domain, err)
+		}
+		if want == "" {
+			continue
+		}
+		cfg, err := Sandbox(SandboxInput{Pod: pod, ClusterDomain: "c.l", LogRoot: "/l"})
+		if err != nil || cfg.Hostname != want {
+			t.Errorf("%s: %+v, %v", override, cfg, err)
+		}
+	}
+	pod.Spec.HostnameOverride, pod.Spec.SetHostnameAsFQDN = nil, new(true)
 	cfg, err := Sandbox(SandboxInput{Pod: pod, ClusterDomain: "c.l", LogRoot: "/l"})
 	if err != nil || cfg.Hostname != "h.s.ns.svc.c.l" || cfg.LogDirectory != "/l/ns_p_u" {
 		t.Errorf("%+v, %v", cfg, err)

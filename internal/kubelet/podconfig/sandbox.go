@@ -67,10 +67,12 @@ func Sandbox(in SandboxInput) (*runtimeapi.PodSandboxConfig, error) {
 
 // Hostname returns a pod's hostname and, with a subdomain, its domain.
 func Hostname(pod *v1.Pod, clusterDomain string) (hostname, domain string, err error) {
-	const maxHostname = 63
 	hostname = pod.Name
 	if o := pod.Spec.HostnameOverride; o != nil {
-		return *o, "", nil
+		if msgs := validation.IsDNS1123Subdomain(*o); len(msgs) > 0 {
+			return "", "", fmt.Errorf("pod HostnameOverride %q is not a valid DNS subdomain: %s", *o, strings.Join(msgs, ";"))
+		}
+		return cutHostname(*o), "", nil
 	}
 	if pod.Spec.Hostname != "" {
 		if msgs := validation.IsDNS1123Label(pod.Spec.Hostname); len(msgs) > 0 {
@@ -78,9 +80,7 @@ func Hostname(pod *v1.Pod, clusterDomain string) (hostname, domain string, err e
 		}
 		hostname = pod.Spec.Hostname
 	}
-	if len(hostname) > maxHostname {
-		hostname = strings.TrimRight(hostname[:maxHostname], "-.")
-	}
+	hostname = cutHostname(hostname)
 	if pod.Spec.Subdomain != "" {
 		if msgs := validation.IsDNS1123Label(pod.Spec.Subdomain); len(msgs) > 0 {
 			return "", "", fmt.Errorf("pod Subdomain %q is not a valid DNS label: %s", pod.Spec.Subdomain, strings.Join(msgs, ";"))
@@ -88,6 +88,15 @@ func Hostname(pod *v1.Pod, clusterDomain string) (hostname, domain string, err e
 		domain = pod.Spec.Subdomain + "." + pod.Namespace + ".svc." + clusterDomain
 	}
 	return hostname, domain, nil
+}
+
+// cutHostname cuts what is longer than the kernel takes.
+func cutHostname(name string) string {
+	const longest = 63
+	if len(name) <= longest {
+		return name
+	}
+	return strings.TrimRight(name[:longest], "-.")
 }
 
 // shownHostname is what the kernel's hostname is set to.
