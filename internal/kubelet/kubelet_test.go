@@ -163,9 +163,12 @@ func (w *world) stop() {
 }
 
 // run plays a test in virtual time on a node that is ready.
-func run(t *testing.T, play func(w *world)) {
+func run(t *testing.T, play func(w *world)) { runWith(t, func(*Config) {}, play) }
+
+func runWith(t *testing.T, configure func(*Config), play func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		configure(&w.cfg)
 		w.start()
 		play(w)
 		w.stop()

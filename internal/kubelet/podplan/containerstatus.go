@@ -33,15 +33,30 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 	st.RestartCount = max(st.RestartCount, int32(last.Attempt), int32(r.in.Record.history(c.Name).Dropped))
 	st.ContainerID = r.id(last.ID)
 	st.Image, st.ImageID = last.Image, last.ImageRef
-	if before := r.before(last); before != nil {
+	if before := r.predecessor(last); before != nil {
 		st.LastTerminationState = r.terminated(before)
-	} else if h := r.in.Record.history(c.Name); h.Last != nil && h.Last.ID != last.ID {
-		st.LastTerminationState = r.terminated(h.Last)
 	}
 	r.setState(&st, c, last, waiting)
 	r.setReady(&st, c, last)
 	r.setResources(&st, c, last)
 	return st
+}
+
+// predecessor is the instance that an instance followed: one that the runtime has, one
+// that is recorded, or one that was reported and is not known any more.
+func (r *reporter) predecessor(last *Container) *Container {
+	if before := r.before(last); before != nil {
+		return before
+	}
+	before := r.in.Record.history(last.Name).Last
+	if before != nil && before.ID == last.ID {
+		before = nil
+	}
+	lost := r.lost(last.Name)
+	if lost != nil && lost.ID != last.ID && lost.Attempt < last.Attempt && (before == nil || before.Attempt < lost.Attempt) {
+		return lost
+	}
+	return before
 }
 
 func (r *reporter) setState(st *v1.ContainerStatus, c *v1.Container, last *Container, waiting string) {
@@ -54,6 +69,9 @@ func (r *reporter) setState(st *v1.ContainerStatus, c *v1.Container, last *Conta
 		st.State.Waiting = r.why(c, waiting)
 	case r.ending != nil || r.in.Pod.DeletionTimestamp != nil || r.in.Absent || r.doneFor(c, last):
 		st.State = r.terminated(last)
+		if t := st.State.Terminated; last.Lost && t.Reason == ReasonContainerStatusUnknown {
+			t.Message = messageUnknown
+		}
 	default:
 		r.setRestarting(st, c, last, waiting)
 	}

@@ -69,8 +69,7 @@ func (v *view) lost(name string) *Container {
 	case st.State.Terminated != nil:
 		setTerminated(&c, st.State.Terminated)
 	case st.State.Running != nil:
-		c.ExitCode, c.Reason = 137, "ContainerStatusUnknown"
-		c.Message = "The container could not be located when the pod was terminated"
+		c.ExitCode, c.Reason, c.Message = 137, ReasonContainerStatusUnknown, messageLost
 		c.Started = st.State.Running.StartedAt.UTC()
 	case st.LastTerminationState.Terminated != nil:
 		setTerminated(&c, st.LastTerminationState.Terminated)
