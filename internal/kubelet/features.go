@@ -7,4 +7,5 @@ var features = map[string]bool{
 	"ContainerRestartRules":                   true,
 	"RestartAllContainersOnContainerExits":    true,
 	"InPlacePodLevelResourcesVerticalScaling": true,
+	"InPlacePodVerticalScalingInitContainers": true,
 }

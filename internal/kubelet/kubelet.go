@@ -14,6 +14,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -211,6 +212,9 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Runtime: k.deps.Runtime, Images: k.deps.Images, Client: k.deps.Client, Tokens: tokens, Objects: k.objects, Users: users, Plugins: plugins, Pulled: pulled,
 		Volumes: &volume.Mounter{
 			Dirs: k.dirs, Objects: func(ctx context.Context) volume.Objects { return k.objects.For(ctx) },
+			Bundles: func(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error) {
+				return k.objects.For(ctx).TrustBundles()
+			},
 			Tokens: tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
 		},
 		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.list,

@@ -82,6 +82,9 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if !lowersOOM() {
+		exceptions["guaranteed qos - 1 container with resize policy"] = "a container that was restarted is to have an oom_score_adj of -997; the machine it ran on lacks CAP_SYS_RESOURCE"
+	}
 	return report.Print(os.Stdout, "conformance", exceptions), nil
 }
 

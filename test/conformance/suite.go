@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"wherry.dev/test/ginkgo"
 	"wherry.dev/test/registries"
 )
@@ -21,6 +23,14 @@ import (
 var exceptions = ginkgo.Exceptions{
 	"Kubelet when scheduling a read only busybox container should not write to root filesystem": "it wants the error in the words of busybox's shell; the image has bash",
 	"PrivilegedPod [NodeConformance] should enable privileged commands":                         "it makes a dummy link; the kernel of the machine it ran on has none",
+}
+
+// lowersOOM tells whether this machine lets a process lower its oom_score_adj.
+func lowersOOM() bool {
+	var hdr unix.CapUserHeader
+	var data [2]unix.CapUserData
+	hdr.Version = unix.LINUX_CAPABILITY_VERSION_3
+	return unix.Capget(&hdr, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // batch is how many specs one process of the test program runs.

@@ -12,7 +12,9 @@ import (
 	"sync"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -31,6 +33,8 @@ type Kind string
 const (
 	ConfigMap Kind = "configmaps"
 	Secret    Kind = "secrets"
+	// TrustBundles are all of the cluster's: pods choose them by signer and labels.
+	TrustBundles Kind = "clustertrustbundles"
 )
 
 // Ref names an object.
@@ -216,6 +220,15 @@ func (v View) Secret(namespace, name string) (*v1.Secret, error) {
 	return obj.(*v1.Secret), nil
 }
 
+// TrustBundles returns the cluster's trust bundles.
+func (v View) TrustBundles() ([]certificatesv1.ClusterTrustBundle, error) {
+	obj, err := v.cache.Get(v.ctx, Ref{Kind: TrustBundles})
+	if err != nil {
+		return nil, err
+	}
+	return obj.(*certificatesv1.ClusterTrustBundleList).Items, nil
+}
+
 // loop lists and watches one object until it is not wanted any more.
 func (c *Cache) loop(ctx context.Context, e *entry) {
 	const first, most = 10 * time.Millisecond, 5 * time.Second
@@ -247,6 +260,8 @@ func (c *Cache) list(ctx context.Context, e *entry) (string, error) {
 	var items []runtime.Object
 	var version string
 	switch e.ref.Kind {
+	case TrustBundles:
+		return c.listBundles(ctx, e)
 	case ConfigMap:
 		l, err := c.client.CoreV1().ConfigMaps(e.ref.Namespace).List(ctx, opts)
 		if err != nil {
@@ -274,6 +289,18 @@ func (c *Cache) list(ctx context.Context, e *entry) (string, error) {
 	}
 	c.put(e, nil, notFound(e.ref))
 	return version, nil
+}
+
+func (c *Cache) listBundles(ctx context.Context, e *entry) (string, error) {
+	l, err := c.client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		if apierrors.IsNotFound(err) { // the API server does not serve them
+			c.put(e, nil, fmt.Errorf("while getting ClusterTrustBundle: %w", err))
+		}
+		return "", c.failed(e, err)
+	}
+	c.put(e, l, nil)
+	return l.ResourceVersion, nil
 }
 
 // failed turns a refusal that lasts into the answer. At first the authorizer may
@@ -310,9 +337,13 @@ func (c *Cache) watch(ctx context.Context, e *entry, version string) error {
 	}
 	var w watch.Interface
 	var err error
-	if e.ref.Kind == ConfigMap {
+	switch e.ref.Kind {
+	case TrustBundles:
+		opts.FieldSelector = ""
+		w, err = c.client.CertificatesV1().ClusterTrustBundles().Watch(ctx, opts)
+	case ConfigMap:
 		w, err = c.client.CoreV1().ConfigMaps(e.ref.Namespace).Watch(ctx, opts)
-	} else {
+	default:
 		w, err = c.client.CoreV1().Secrets(e.ref.Namespace).Watch(ctx, opts)
 	}
 	if err != nil {
@@ -329,6 +360,9 @@ func (c *Cache) watch(ctx context.Context, e *entry, version string) error {
 			}
 			if ev.Type == watch.Error {
 				return apierrors.FromObject(ev.Object)
+			}
+			if ev.Type != watch.Bookmark && e.ref.Kind == TrustBundles {
+				return nil // there are few: they are listed anew
 			}
 			if ev.Type == watch.Bookmark || !named(ev.Object, e.ref.Name) {
 				continue
@@ -365,6 +399,10 @@ func (c *Cache) put(e *entry, obj runtime.Object, err error) {
 }
 
 func sameVersion(a, b runtime.Object) bool {
+	if al, ok := a.(*certificatesv1.ClusterTrustBundleList); ok {
+		bl, ok := b.(*certificatesv1.ClusterTrustBundleList)
+		return ok && equality.Semantic.DeepEqual(al.Items, bl.Items)
+	}
 	am, aok := a.(metav1.Object)
 	bm, bok := b.(metav1.Object)
 	if !aok || !bok {

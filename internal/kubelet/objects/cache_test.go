@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -126,6 +127,32 @@ func TestWatchLingersAndEnds(t *testing.T) {
 		c.mu.Unlock()
 		if left != 0 {
 			t.Error("the watch goes on for nobody")
+		}
+	})
+}
+
+// TestTrustBundlesAreFollowed as a whole, once a pod uses any.
+func TestTrustBundlesAreFollowed(t *testing.T) {
+	play(t, func(t *testing.T, c *Cache, client *fake.Clientset, n *atomic.Int32) {
+		pod := &v1.Pod{Spec: v1.PodSpec{Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
+			Sources: []v1.VolumeProjection{{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}, {ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}},
+		}}}}}}
+		refs := Refs(pod)
+		if len(refs) != 1 {
+			t.Errorf("refs %v", refs)
+		}
+		c.Use("pod", refs)
+		if got, err := c.For(t.Context()).TrustBundles(); err != nil || len(got) != 0 {
+			t.Errorf("%v, %v", got, err)
+		}
+		b := &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
+		if _, err := client.CertificatesV1().ClusterTrustBundles().Create(t.Context(), b, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got, err := c.For(t.Context()).TrustBundles(); err != nil || len(got) != 1 || n.Load() != 1 {
+			t.Errorf("%v, %v, %d changes", got, err, n.Load())
 		}
 	})
 }

@@ -53,6 +53,10 @@ func (r *refs) volume(v *v1.Volume) {
 			if src.Secret != nil {
 				r.add(Secret, src.Secret.Name)
 			}
+			if ref := (Ref{Kind: TrustBundles}); src.ClusterTrustBundle != nil && !r.seen[ref] {
+				r.seen[ref] = true
+				r.list = append(r.list, ref)
+			}
 		}
 	}
 }

@@ -88,7 +88,7 @@ func (c *content) projected(p *v1.ProjectedVolumeSource) error {
 		case src.ServiceAccountToken != nil:
 			errs = append(errs, c.token(src.ServiceAccountToken, p.DefaultMode))
 		case src.ClusterTrustBundle != nil:
-			errs = append(errs, errors.New("projected clusterTrustBundle is not supported by this node"))
+			errs = append(errs, c.bundle(src.ClusterTrustBundle, p.DefaultMode))
 		case src.PodCertificate != nil:
 			errs = append(errs, errors.New("projected podCertificate is not supported by this node"))
 		}
@@ -197,8 +197,7 @@ func (c *content) downwardValue(item *v1.DownwardAPIVolumeFile) (string, error) 
 	return "", fmt.Errorf("container %s not found", ref.ContainerName)
 }
 
-// token adds a service account token. It is readable for its owner only where the
-// pod says who that is.
+// token adds a service account token.
 func (c *content) token(src *v1.ServiceAccountTokenProjection, mode *int32) error {
 	token, refreshAt, err := c.m.Tokens.Token(c.ctx, c.pod, src)
 	if err != nil {
@@ -207,6 +206,11 @@ func (c *content) token(src *v1.ServiceAccountTokenProjection, mode *int32) erro
 	if c.refresh.IsZero() || refreshAt.Before(c.refresh) {
 		c.refresh = refreshAt
 	}
+	return c.private(src.Path, []byte(token), mode)
+}
+
+// private adds what is readable for its owner only where the pod says who that is.
+func (c *content) private(path string, data []byte, mode *int32) error {
 	m := defaultMode
 	if mode != nil {
 		m = *mode
@@ -215,12 +219,12 @@ func (c *content) token(src *v1.ServiceAccountTokenProjection, mode *int32) erro
 	if owner != nil || fsGroup(c.pod) != nil {
 		m = 0o600
 	}
-	if err := c.add(src.Path, []byte(token), m, nil); err != nil {
+	if err := c.add(path, data, m, nil); err != nil {
 		return err
 	}
-	f := c.files[filepath.Clean(src.Path)]
+	f := c.files[filepath.Clean(path)]
 	f.uid = owner
-	c.files[filepath.Clean(src.Path)] = f
+	c.files[filepath.Clean(path)] = f
 	return nil
 }
 

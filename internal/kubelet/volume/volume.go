@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -40,6 +41,8 @@ type Mounter struct {
 	// Objects returns a view whose look-ups end with the context.
 	Objects func(ctx context.Context) Objects
 	Tokens  Tokens
+	// Bundles, if not nil, returns the cluster's trust bundles.
+	Bundles func(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error)
 	// Node facts for the downward API.
 	NodeName    string
 	Allocatable func() v1.ResourceList

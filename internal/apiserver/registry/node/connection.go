@@ -36,6 +36,7 @@ type Connector struct {
 	lookup    *registry.Lookup
 	transport *http.Transport
 	unchecked *http.Transport
+	others    *http.Transport
 }
 
 // TLS names the files for connections to kubelets.
@@ -57,13 +58,19 @@ func NewConnector(lookup *registry.Lookup, files TLS, timeout time.Duration) (*C
 	}
 	checked := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12}
 	unchecked := checked.Clone()
-	unchecked.InsecureSkipVerify = true //nolint:gosec // asked for by PodLogOptions.insecureSkipTLSVerifyBackend
+	unchecked.InsecureSkipVerify = true             //nolint:gosec // asked for by PodLogOptions.insecureSkipTLSVerifyBackend
+	others := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a pod has no name that could be checked
 	return &Connector{
 		lookup:    lookup,
 		transport: newTransport(checked, timeout),
 		unchecked: newTransport(unchecked, timeout),
+		others:    newTransport(others, timeout),
 	}, nil
 }
+
+// Others is the way to all that is no kubelet, on nodes and in pods: without our client
+// certificate, whatever theirs are.
+func (c *Connector) Others() http.RoundTripper { return c.others }
 
 // newTransport never uses a proxy: HTTPS_PROXY in our environment is for images.
 func newTransport(cfg *tls.Config, timeout time.Duration) *http.Transport {
@@ -81,6 +88,7 @@ func newTransport(cfg *tls.Config, timeout time.Duration) *http.Transport {
 func (c *Connector) Close() {
 	c.transport.CloseIdleConnections()
 	c.unchecked.CloseIdleConnections()
+	c.others.CloseIdleConnections()
 }
 
 // Kubelet is how to reach one.

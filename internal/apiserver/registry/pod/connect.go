@@ -166,37 +166,29 @@ func getPod(ctx context.Context, pods getter, name string) (*corev1.Pod, error) 
 	return p, nil
 }
 
-// pickContainer returns the container that is meant: the named one, or the only one.
+// pickContainer returns the container that is meant: the named one, or the only one
+// besides init and ephemeral containers.
 func pickContainer(name string, p *corev1.Pod) (string, error) {
-	var containers, all []string
-	for i := range p.Spec.Containers {
-		containers = append(containers, p.Spec.Containers[i].Name)
+	var all []string
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			all = append(all, list[i].Name)
+		}
 	}
-	inits := make([]string, 0, len(p.Spec.InitContainers))
-	for i := range p.Spec.InitContainers {
-		inits = append(inits, p.Spec.InitContainers[i].Name)
-	}
-	all = append(append(all, containers...), inits...)
 	for i := range p.Spec.EphemeralContainers {
 		all = append(all, p.Spec.EphemeralContainers[i].Name)
 	}
-	if name == "" {
-		if len(all) == 1 {
-			return all[0], nil
-		}
-		if len(all) == 0 {
-			return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s", p.Name))
-		}
-		msg := fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", p.Name, containers)
-		if len(inits) > 0 {
-			msg += fmt.Sprintf(" or one of the init containers: %s", inits)
-		}
-		return "", apierrors.NewBadRequest(msg)
-	}
-	if slices.Contains(all, name) {
+	switch {
+	case slices.Contains(all, name):
 		return name, nil
+	case name != "":
+		return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, p.Name))
+	case len(p.Spec.Containers) == 1:
+		return p.Spec.Containers[0].Name, nil
+	case len(p.Spec.Containers) == 0:
+		return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s", p.Name))
 	}
-	return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, p.Name))
+	return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", p.Name, all))
 }
 
 // mayCreate asks for the right to create the subresource, whatever the method was.

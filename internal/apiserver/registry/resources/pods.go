@@ -67,6 +67,7 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 					},
 				}),
 			}
+			out["proxy"] = pod.NewProxy(row.Main, deps.Kubelets.Others())
 			maps.Copy(out, pod.NewConnects(row.Main, deps.Kubelets, deps.Authorizer))
 			return out
 		},

@@ -1,13 +1,15 @@
 package validation
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// PodResize checks an update of resources (KEP-1287): CPU and memory of containers and
-// sidecars, in amounts that leave the pod its class of service. class is what the new
+// PodResize checks an update of resources (KEP-1287): CPU and memory of all
+// containers but ephemeral ones, in amounts that leave the pod its class of service. class is what the new
 // pod's would be.
 func PodResize(pod, old *corev1.Pod, class corev1.PodQOSClass) field.ErrorList {
 	if _, ok := old.Annotations[corev1.MirrorPodAnnotationKey]; ok {
@@ -35,13 +37,16 @@ func PodResize(pod, old *corev1.Pod, class corev1.PodQOSClass) field.ErrorList {
 	}
 	for i := range old.Spec.InitContainers {
 		c, was, at := &pod.Spec.InitContainers[i], &old.Spec.InitContainers[i], at.Child("initContainers").Index(i)
-		if sidecar(was) {
-			p.resizeContainer(at, at, c, was, "only cpu and memory resources for sidecar containers are mutable")
-		} else if !apiequality.Semantic.DeepEqual(c, was) {
-			p.forbidden(field.NewPath("spec"), "resources for non-sidecar init containers are immutable")
+		p.resizeContainer(at, at, c, was, "only cpu and memory resources for init or sidecar containers are mutable")
+		if !sidecar(was) && !apiequality.Semantic.DeepEqual(c, was) && restartsToResize(c) {
+			p.forbidden(at, "non-sidecar init containers with a resize policy of RestartContainer cannot be resized")
 		}
 	}
 	return p.list
+}
+
+func restartsToResize(c *corev1.Container) bool {
+	return slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool { return p.RestartPolicy == corev1.RestartContainer })
 }
 
 // nodeCanResize: a node that can reports what its running containers have.

@@ -125,6 +125,16 @@ func TestResize(t *testing.T) {
 	delete(first(less).Resources.Requests, corev1.ResourceCPU)
 	check(t, PodResize(less, old, corev1.PodQOSBurstable), "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed")
 
+	old.Spec.InitContainers = []corev1.Container{*first(old).DeepCopy()}
+	old.Spec.InitContainers[0].Name = "init"
+	init := old.DeepCopy()
+	init.Spec.InitContainers[0].Resources.Requests["cpu"] = resource.MustParse("200m")
+	check(t, PodResize(init, old, corev1.PodQOSBurstable))
+	init.Spec.InitContainers[0].Image = "other"
+	check(t, PodResize(init, old, corev1.PodQOSBurstable),
+		"spec.initContainers[0]: Forbidden: only cpu and memory resources for init or sidecar containers are mutable")
+	old.Spec.InitContainers = nil
+
 	old.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	check(t, PodResize(more, old, corev1.PodQOSBurstable), "spec: Forbidden: Pod running on node without support for resize")
 }
