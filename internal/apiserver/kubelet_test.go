@@ -88,7 +88,7 @@ func (fakeKubelet) PortForward(_ context.Context, _, _ string, port int32, strea
 }
 
 // withKubelet runs a kubelet for the node n1, on which the pod p runs.
-func withKubelet(t *testing.T, s *Server) {
+func withKubelet(t *testing.T, s *Server) (port int32) {
 	t.Helper()
 	cert, key, err := s.CA().Issue(t.TempDir(), "kubelet", pki.Leaf{CommonName: "system:node:n1", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}, time.Now())
 	if err != nil {
@@ -109,10 +109,11 @@ func withKubelet(t *testing.T, s *Server) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 
+	port = int32(server.Listener.Addr().(*net.TCPAddr).Port)
 	ctx, c := t.Context(), admin(t, s)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
 		Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
-		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(server.Listener.Addr().(*net.TCPAddr).Port)}},
+		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: port}},
 	}}
 	if _, err := c.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -122,6 +123,7 @@ func withKubelet(t *testing.T, s *Server) {
 	if _, err := c.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	return port
 }
 
 func TestLogsComeFromTheKubelet(t *testing.T) {
@@ -139,9 +141,22 @@ func TestLogsComeFromTheKubelet(t *testing.T) {
 			t.Errorf("%s: log of another container: %v", name, err)
 		}
 	}
-	got, err := admin(t, s).CoreV1().RESTClient().Get().Resource("nodes").Name("n1").SubResource("proxy").Suffix("healthz").DoRaw(t.Context())
-	if err != nil || string(got) != "GET /healthz" {
-		t.Errorf("nodes/n1/proxy: %q, %v", got, err)
+}
+
+func TestProxyLeadsToNodes(t *testing.T) {
+	s := start(t)
+	port := withKubelet(t, s)
+	ask := func(name string) (string, error) {
+		got, err := admin(t, s).CoreV1().RESTClient().Get().Resource("nodes").Name(name).SubResource("proxy").Suffix("healthz").DoRaw(t.Context())
+		return string(got), err
+	}
+	for _, name := range []string{"n1", fmt.Sprintf("n1:%d", port), fmt.Sprintf("https:n1:%d", port)} {
+		if got, err := ask(name); err != nil || got != "GET /healthz" {
+			t.Errorf("nodes/%s/proxy: %q, %v", name, got, err)
+		}
+	}
+	if got, err := ask("n1:1"); !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "address not allowed") {
+		t.Errorf("another port on loopback: %q, %v", got, err)
 	}
 }
 

@@ -235,3 +235,16 @@ func TestStringDataOfSecretsGoesIntoData(t *testing.T) {
 		t.Errorf("got %v, %v", s.Data, s.StringData)
 	}
 }
+
+func TestNegativeGracePeriodIsOneSecond(t *testing.T) {
+	p := &corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(-5))}}
+	Pod(p)
+	if got := *p.Spec.TerminationGracePeriodSeconds; got != 1 {
+		t.Errorf("%d", got)
+	}
+	template := &corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(-5))}
+	PodSpec(template)
+	if got := *template.TerminationGracePeriodSeconds; got != -5 {
+		t.Errorf("of a template: %d", got)
+	}
+}

@@ -26,6 +26,9 @@ func Pod(p *corev1.Pod) {
 		hostPorts(spec.InitContainers)
 	}
 	PodSpec(spec)
+	if *spec.TerminationGracePeriodSeconds < 0 { // a pod template keeps what it says
+		*spec.TerminationGracePeriodSeconds = 1
+	}
 }
 
 // PodSpec fills in what a pod template gets as well.

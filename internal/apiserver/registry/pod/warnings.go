@@ -48,9 +48,6 @@ func Warnings(_ context.Context, p *corev1.Pod) []string {
 		}
 		seen[s.Name] = true
 	}
-	if grace := p.Spec.TerminationGracePeriodSeconds; grace != nil && *grace < 0 {
-		warn(spec.Child("terminationGracePeriodSeconds"), "must be >= 0; negative values are invalid and will be treated as 1")
-	}
 	warnFractions(warn, spec.Child("overhead"), p.Spec.Overhead)
 	for i := range p.Spec.InitContainers {
 		warnContainer(warn, spec.Child("initContainers").Index(i), &p.Spec.InitContainers[i])
