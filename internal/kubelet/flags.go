@@ -169,6 +169,11 @@ var ignoredFlags = []string{
 	"runtime-cgroups", "pod-infra-container-image",
 	"lock-file", "exit-on-lock-contention", "minimum-container-ttl-duration", "maximum-dead-containers-per-container",
 	"maximum-dead-containers", "experimental-mounter-path", "experimental-allocatable-ignore-eviction", "reserved-memory",
+	// of upstream's cAdvisor
+	"application-metrics-count-limit", "boot-id-file", "container-hints", "containerd", "containerd-namespace", "enable-load-reader",
+	"event-storage-age-limit", "event-storage-event-limit", "global-housekeeping-interval", "housekeeping-interval", "log-cadvisor-usage",
+	"machine-id-file", "max-housekeeping-interval", "storage-driver-buffer-duration", "storage-driver-db", "storage-driver-host",
+	"storage-driver-password", "storage-driver-secure", "storage-driver-table", "storage-driver-user",
 }
 
 // ignored is a flag that is accepted and has no effect.
