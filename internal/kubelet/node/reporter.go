@@ -80,8 +80,10 @@ type Reporter struct {
 	ready   chan struct{}
 	once    sync.Once
 	lost    atomic.Bool
-	node    atomic.Pointer[v1.Node]
-	facts   facts
+	// advertised is the capacity that others have written into the status, as last seen.
+	advertised atomic.Pointer[v1.ResourceList]
+	node       atomic.Pointer[v1.Node]
+	facts      facts
 	// reported is what the server has, as far as we know. Only Run's goroutine uses it.
 	reported *v1.Node
 	sentAt   time.Time
@@ -116,6 +118,10 @@ func (r *Reporter) Observe(n *v1.Node) {
 	c := n.DeepCopy()
 	c.Status = old.Status
 	r.node.Store(c)
+	advertised := extended(n.Status.Capacity)
+	if before := r.advertised.Swap(&advertised); before == nil || !equality.Semantic.DeepEqual(*before, advertised) {
+		r.Trigger() // so that pods may use it soon
+	}
 	if old.UID == n.UID && old.Spec.Unschedulable != n.Spec.Unschedulable {
 		reason := "NodeSchedulable"
 		if n.Spec.Unschedulable {
@@ -351,15 +357,27 @@ func (r *Reporter) merge(st *v1.NodeStatus) {
 			st.Conditions = append(st.Conditions, o)
 		}
 	}
-	// Extended resources belong to device plugins and operators.
-	for name, q := range old.Capacity {
-		if _, ok := st.Capacity[name]; !ok && isExtended(name) {
-			st.Capacity[name] = q
-			if a, ok := old.Allocatable[name]; ok {
-				st.Allocatable[name] = a
-			}
+	// Extended resources belong to operators, who advertise them as capacity.
+	advertised := extended(old.Capacity)
+	if seen := r.advertised.Load(); seen != nil {
+		advertised = *seen
+	}
+	for name, q := range advertised {
+		if _, ok := st.Capacity[name]; !ok {
+			st.Capacity[name], st.Allocatable[name] = q, q
 		}
 	}
+}
+
+// extended are the resources that no kubelet knows by itself.
+func extended(capacity v1.ResourceList) v1.ResourceList {
+	out := v1.ResourceList{}
+	for name, q := range capacity {
+		if isExtended(name) {
+			out[name] = q
+		}
+	}
+	return out
 }
 
 func hasCondition(list []v1.NodeCondition, t v1.NodeConditionType) bool {
