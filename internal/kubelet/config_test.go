@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
@@ -219,5 +220,16 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 				t.Errorf("got %v, want something about %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestRequestsAreLimitedOnlyOnDemand(t *testing.T) {
+	cfg, client := DefaultConfig(), &rest.Config{}
+	if cfg.limitRequests(client); client.QPS != -1 || client.ContentType != "application/vnd.kubernetes.protobuf" {
+		t.Errorf("by default: %v %s", client.QPS, client.ContentType)
+	}
+	cfg.KubeAPIQPS, cfg.KubeAPIBurst, cfg.ContentType = new(int32(7)), 9, "application/json"
+	if cfg.limitRequests(client); client.QPS != 7 || client.Burst != 9 || client.ContentType != "application/json" {
+		t.Errorf("%v %d %s", client.QPS, client.Burst, client.ContentType)
 	}
 }

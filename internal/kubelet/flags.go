@@ -96,9 +96,9 @@ func (c *Config) addNodeFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(k.FailCgroupV1, "fail-cgroupv1", *k.FailCgroupV1, "do not start on a machine with cgroup v1")
 	fs.Int32Var(k.EventRecordQPS, "event-qps", *k.EventRecordQPS, "how many events a second are sent, 0 for any number")
 	fs.Int32Var(&k.EventBurst, "event-burst", k.EventBurst, "how many events are sent at once")
-	fs.Int32Var(k.KubeAPIQPS, "kube-api-qps", *k.KubeAPIQPS, "accepted; the API server's fairness limits")
-	fs.Int32Var(&k.KubeAPIBurst, "kube-api-burst", k.KubeAPIBurst, "accepted; the API server's fairness limits")
-	fs.StringVar(&k.ContentType, "kube-api-content-type", k.ContentType, "accepted; the kubelet speaks protobuf")
+	fs.Int32Var(k.KubeAPIQPS, "kube-api-qps", *k.KubeAPIQPS, "how many requests a second go to the API server where it is not the default: that leaves it to the API server's fairness")
+	fs.Int32Var(&k.KubeAPIBurst, "kube-api-burst", k.KubeAPIBurst, "how many requests go to the API server at once, with --kube-api-qps")
+	fs.StringVar(&k.ContentType, "kube-api-content-type", k.ContentType, "encoding of requests to the API server")
 	fs.Var(cliflag.NewMapStringBool(&k.FeatureGates), "feature-gates", "accepted; gates of other implementations have no effect")
 }
 
