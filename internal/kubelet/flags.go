@@ -157,7 +157,7 @@ func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.SystemCgroups, "system-cgroups", k.SystemCgroups, noEffect)
 	fs.StringVar(&k.HairpinMode, "hairpin-mode", k.HairpinMode, noEffect)
 	fs.BoolVar(k.MakeIPTablesUtilChains, "make-iptables-util-chains", *k.MakeIPTablesUtilChains, noEffect)
-	fs.BoolVar(&k.ProtectKernelDefaults, "protect-kernel-defaults", k.ProtectKernelDefaults, noEffect)
+	fs.BoolVar(&k.ProtectKernelDefaults, "protect-kernel-defaults", k.ProtectKernelDefaults, "do not start on a machine whose kernel is not set up as Kubernetes wishes; its settings are never changed")
 	fs.BoolVar(&k.KernelMemcgNotification, "kernel-memcg-notification", k.KernelMemcgNotification, noEffect)
 	fs.Int64Var(&k.MaxOpenFiles, "max-open-files", k.MaxOpenFiles, noEffect)
 	fs.Int32Var(k.OOMScoreAdj, "oom-score-adj", *k.OOMScoreAdj, noEffect)

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -263,4 +264,51 @@ func requireClients(t *testing.T, ca *pki.CA) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(text)
 	return &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots, MinVersion: tls.VersionTLS12}
+}
+
+// TestServingCertificateFollowsTheNodesAddresses, which a cloud controller tells.
+func TestServingCertificateFollowsTheNodesAddresses(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		ca, err := pki.LoadOrCreateCA(dir, "ca", "ca", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, count := signing(t, &signer{t: t, ca: ca, life: time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		addresses := []v1.NodeAddress{{Type: v1.NodeHostName, Address: "n1"}}
+		m, err := NewServer(ctx, client, Serving{NodeName: "n1", Dir: dir, Addresses: func() []v1.NodeAddress { return addresses }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if count() != 0 {
+			t.Error("a certificate was asked for before there was an address")
+		}
+		for i, tell := range [][]v1.NodeAddress{
+			{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}, {Type: v1.NodeInternalIP, Address: "192.0.2.1"}},
+			{{Type: v1.NodeExternalIP, Address: "198.51.100.1"}, {Type: v1.NodeExternalDNS, Address: "n1.example.com"}},
+		} {
+			addresses = append(slices.Clone(addresses), tell...)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			c, err := m.Current()
+			if err != nil || count() != i+1 {
+				t.Fatalf("%d requests, %v", count(), err)
+			}
+			for _, a := range addresses {
+				if err := c.Leaf.VerifyHostname(a.Address); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Hour) // client-go's manager looks at its context only then
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,10 +81,10 @@ type Reporter struct {
 	ready   chan struct{}
 	once    sync.Once
 	lost    atomic.Bool
-	// advertised is the capacity that others have written into the status, as last seen.
-	advertised atomic.Pointer[v1.ResourceList]
-	node       atomic.Pointer[v1.Node]
-	facts      facts
+	// theirs is what others have written into the status, as last seen.
+	theirs atomic.Pointer[theirs]
+	node   atomic.Pointer[v1.Node]
+	facts  facts
 	// reported is what the server has, as far as we know. Only Run's goroutine uses it.
 	reported *v1.Node
 	sentAt   time.Time
@@ -118,9 +119,9 @@ func (r *Reporter) Observe(n *v1.Node) {
 	c := n.DeepCopy()
 	c.Status = old.Status
 	r.node.Store(c)
-	advertised := extended(n.Status.Capacity)
-	if before := r.advertised.Swap(&advertised); before == nil || !equality.Semantic.DeepEqual(*before, advertised) {
-		r.Trigger() // so that pods may use it soon
+	seen := theirsIn(&n.Status)
+	if before := r.theirs.Swap(&seen); before == nil || !before.equal(seen) {
+		r.Trigger() // so that it counts soon
 	}
 	if old.UID == n.UID && old.Spec.Unschedulable != n.Spec.Unschedulable {
 		reason := "NodeSchedulable"
@@ -341,8 +342,12 @@ func twoWay(before, after *v1.Node) ([]byte, error) {
 // merge keeps what others write into the status, and transition times.
 func (r *Reporter) merge(st *v1.NodeStatus) {
 	old := &r.reported.Status
-	if r.cfg.ExternalCloud && len(old.Addresses) > 0 {
-		st.Addresses = old.Addresses // the cloud controller knows better
+	others := theirsIn(old)
+	if seen := r.theirs.Load(); seen != nil {
+		others = *seen
+	}
+	if r.cfg.ExternalCloud && len(others.addresses) > 0 {
+		st.Addresses = others.addresses // the cloud controller knows better
 	}
 	st.VolumesAttached, st.VolumesInUse, st.Phase, st.Config = old.VolumesAttached, old.VolumesInUse, old.Phase, old.Config
 	for i := range st.Conditions {
@@ -357,27 +362,32 @@ func (r *Reporter) merge(st *v1.NodeStatus) {
 			st.Conditions = append(st.Conditions, o)
 		}
 	}
-	// Extended resources belong to operators, who advertise them as capacity.
-	advertised := extended(old.Capacity)
-	if seen := r.advertised.Load(); seen != nil {
-		advertised = *seen
-	}
-	for name, q := range advertised {
+	for name, q := range others.capacity {
 		if _, ok := st.Capacity[name]; !ok {
 			st.Capacity[name], st.Allocatable[name] = q, q
 		}
 	}
 }
 
-// extended are the resources that no kubelet knows by itself.
-func extended(capacity v1.ResourceList) v1.ResourceList {
-	out := v1.ResourceList{}
-	for name, q := range capacity {
+// theirs is the part of a status that others write: extended resources are advertised as
+// capacity by operators, addresses told by a cloud controller.
+type theirs struct {
+	capacity  v1.ResourceList
+	addresses []v1.NodeAddress
+}
+
+func (t *theirs) equal(o theirs) bool {
+	return equality.Semantic.DeepEqual(t.capacity, o.capacity) && slices.Equal(t.addresses, o.addresses)
+}
+
+func theirsIn(st *v1.NodeStatus) theirs {
+	t := theirs{capacity: v1.ResourceList{}, addresses: st.Addresses}
+	for name, q := range st.Capacity {
 		if isExtended(name) {
-			out[name] = q
+			t.capacity[name] = q
 		}
 	}
-	return out
+	return t
 }
 
 func hasCondition(list []v1.NodeCondition, t v1.NodeConditionType) bool {
