@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	kubeversion "k8s.io/component-base/version"
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet"
@@ -21,8 +22,10 @@ effect here warns. Without --kubeconfig it runs static pods only; where there is
 --bootstrap-kubeconfig gets one from the API server.`,
 		Example: `  wherry kubelet --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml \
     --container-runtime-endpoint unix:///run/containerd/containerd.sock`,
-		Args: cobra.NoArgs,
+		Args:    cobra.NoArgs,
+		Version: kubeversion.Get().GitVersion,
 	}
+	cmd.SetVersionTemplate("Kubernetes {{.Version}}\n") // as installers of Kubernetes expect it
 	cfg.AddFlags(cmd.Flags())
 	cfg.Flags = cmd.Flags()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
@@ -100,7 +102,7 @@ func (s *serving) handler(info *server.SecureServingInfo) (http.Handler, error) 
 	}
 	m.Handle("/metrics", legacyregistry.Handler())
 	routes.Profiling{}.Install(m)
-	codecs := serializer.NewCodecFactory(runtime.NewScheme())
+	codecs := errorCodecs()
 	failed := apifilters.Unauthorized(codecs)
 	resolver := &apirequest.RequestInfoFactory{}
 	h := apifilters.WithAuthorization(m, authz.Authorizer, codecs)
@@ -108,4 +110,11 @@ func (s *serving) handler(info *server.SecureServingInfo) (http.Handler, error) 
 	h = apifilters.WithRequestInfo(h, resolver)
 	h = apifilters.WithCacheControl(h)
 	return filters.WithPanicRecovery(h, resolver), nil
+}
+
+// errorCodecs write refusals, which are objects of the API.
+func errorCodecs() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return serializer.NewCodecFactory(scheme)
 }

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
@@ -219,5 +221,35 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 				t.Errorf("got %v, want something about %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestRequestsAreLimitedOnlyOnDemand(t *testing.T) {
+	cfg, client := DefaultConfig(), &rest.Config{}
+	if cfg.limitRequests(client); client.QPS != -1 || client.ContentType != "application/vnd.kubernetes.protobuf" {
+		t.Errorf("by default: %v %s", client.QPS, client.ContentType)
+	}
+	cfg.KubeAPIQPS, cfg.KubeAPIBurst, cfg.ContentType = new(int32(7)), 9, "application/json"
+	if cfg.limitRequests(client); client.QPS != 7 || client.Burst != 9 || client.ContentType != "application/json" {
+		t.Errorf("%v %d %s", client.QPS, client.Burst, client.ContentType)
+	}
+}
+
+func TestKernelThatIsNotSetUpIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	for name, value := range kernelDefaults {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(value+"\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := checkKernel(dir); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kernel/panic"), []byte("0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkKernel(dir); err == nil || err.Error() != "invalid kernel flag: kernel/panic, expected value: 10, actual value: 0" {
+		t.Errorf("%v", err)
 	}
 }

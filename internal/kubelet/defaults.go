@@ -24,6 +24,9 @@ var defaultEviction = map[string]string{
 	"imagefs.available": "15%", "imagefs.inodesFree": "5%",
 }
 
+// defaultQPS is upstream's limit of requests to the API server.
+const defaultQPS = 50
+
 // def sets a field that has its zero value.
 func def[T comparable](field *T, value T) {
 	var zero T
@@ -85,7 +88,7 @@ func defaultNode(k *kubeletconfig.KubeletConfiguration) {
 	def(&k.MaxPods, 110)
 	defPtr(&k.EventRecordQPS, 50)
 	def(&k.EventBurst, 100)
-	defPtr(&k.KubeAPIQPS, 50)
+	defPtr(&k.KubeAPIQPS, defaultQPS)
 	def(&k.KubeAPIBurst, 100)
 	def(&k.ContentType, "application/vnd.kubernetes.protobuf")
 	defPtr(&k.OOMScoreAdj, -999)

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	remote "k8s.io/cri-client/pkg"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/certificates"
 )
@@ -53,11 +54,20 @@ func Connect(ctx context.Context, cfg *Config) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
 	paths := certificates.Paths{Kubeconfig: cfg.Kubeconfig, Bootstrap: cfg.BootstrapKubeconfig, CertDir: cfg.CertDir}
-	rest, hangUp, err := certificates.ClientConfig(ctx, paths, cfg.NodeName, cfg.RotateCertificates)
+	client, hangUp, err := certificates.ClientConfig(ctx, paths, cfg.NodeName, cfg.RotateCertificates)
 	if err != nil {
 		return nil, err
 	}
 	cfg.hangUp = hangUp
-	rest.QPS, rest.ContentType = -1, runtime.ContentTypeProtobuf
-	return kubernetes.NewForConfig(rest)
+	cfg.limitRequests(client)
+	return kubernetes.NewForConfig(client)
+}
+
+// limitRequests leaves the number of requests to the API server's own fairness, unless
+// somebody has asked for another limit than upstream's default.
+func (c *Config) limitRequests(client *rest.Config) {
+	client.QPS, client.ContentType = -1, c.ContentType
+	if qps := ptr.Deref(c.KubeAPIQPS, defaultQPS); qps != defaultQPS && qps > 0 {
+		client.QPS, client.Burst = float32(qps), int(c.KubeAPIBurst)
+	}
 }

@@ -96,9 +96,9 @@ func (c *Config) addNodeFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(k.FailCgroupV1, "fail-cgroupv1", *k.FailCgroupV1, "do not start on a machine with cgroup v1")
 	fs.Int32Var(k.EventRecordQPS, "event-qps", *k.EventRecordQPS, "how many events a second are sent, 0 for any number")
 	fs.Int32Var(&k.EventBurst, "event-burst", k.EventBurst, "how many events are sent at once")
-	fs.Int32Var(k.KubeAPIQPS, "kube-api-qps", *k.KubeAPIQPS, "accepted; the API server's fairness limits")
-	fs.Int32Var(&k.KubeAPIBurst, "kube-api-burst", k.KubeAPIBurst, "accepted; the API server's fairness limits")
-	fs.StringVar(&k.ContentType, "kube-api-content-type", k.ContentType, "accepted; the kubelet speaks protobuf")
+	fs.Int32Var(k.KubeAPIQPS, "kube-api-qps", *k.KubeAPIQPS, "how many requests a second go to the API server where it is not the default: that leaves it to the API server's fairness")
+	fs.Int32Var(&k.KubeAPIBurst, "kube-api-burst", k.KubeAPIBurst, "how many requests go to the API server at once, with --kube-api-qps")
+	fs.StringVar(&k.ContentType, "kube-api-content-type", k.ContentType, "encoding of requests to the API server")
 	fs.Var(cliflag.NewMapStringBool(&k.FeatureGates), "feature-gates", "accepted; gates of other implementations have no effect")
 }
 
@@ -157,7 +157,7 @@ func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.SystemCgroups, "system-cgroups", k.SystemCgroups, noEffect)
 	fs.StringVar(&k.HairpinMode, "hairpin-mode", k.HairpinMode, noEffect)
 	fs.BoolVar(k.MakeIPTablesUtilChains, "make-iptables-util-chains", *k.MakeIPTablesUtilChains, noEffect)
-	fs.BoolVar(&k.ProtectKernelDefaults, "protect-kernel-defaults", k.ProtectKernelDefaults, noEffect)
+	fs.BoolVar(&k.ProtectKernelDefaults, "protect-kernel-defaults", k.ProtectKernelDefaults, "do not start on a machine whose kernel is not set up as Kubernetes wishes; its settings are never changed")
 	fs.BoolVar(&k.KernelMemcgNotification, "kernel-memcg-notification", k.KernelMemcgNotification, noEffect)
 	fs.Int64Var(&k.MaxOpenFiles, "max-open-files", k.MaxOpenFiles, noEffect)
 	fs.Int32Var(k.OOMScoreAdj, "oom-score-adj", *k.OOMScoreAdj, noEffect)
@@ -169,6 +169,11 @@ var ignoredFlags = []string{
 	"runtime-cgroups", "pod-infra-container-image",
 	"lock-file", "exit-on-lock-contention", "minimum-container-ttl-duration", "maximum-dead-containers-per-container",
 	"maximum-dead-containers", "experimental-mounter-path", "experimental-allocatable-ignore-eviction", "reserved-memory",
+	// of upstream's cAdvisor
+	"application-metrics-count-limit", "boot-id-file", "container-hints", "containerd", "containerd-namespace", "enable-load-reader",
+	"event-storage-age-limit", "event-storage-event-limit", "global-housekeeping-interval", "housekeeping-interval", "log-cadvisor-usage",
+	"machine-id-file", "max-housekeeping-interval", "storage-driver-buffer-duration", "storage-driver-db", "storage-driver-host",
+	"storage-driver-password", "storage-driver-secure", "storage-driver-table", "storage-driver-user",
 }
 
 // ignored is a flag that is accepted and has no effect.

@@ -3,7 +3,10 @@ package kubelet
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/klog/v2"
@@ -32,6 +35,11 @@ func (k *Kubelet) checkHost(log klog.Logger) error {
 			return fmt.Errorf("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false: %s", strings.Join(on, ", "))
 		}
 	}
+	if k.cfg.ProtectKernelDefaults {
+		if err := checkKernel("/proc/sys"); err != nil {
+			return err
+		}
+	}
 	mode, err := cgroup.Version()
 	if err != nil {
 		return err
@@ -58,4 +66,27 @@ func swapDevices(table string) []string {
 		}
 	}
 	return on
+}
+
+// kernelDefaults are upstream's wishes for the kernel. It writes them itself, unless told
+// not to; we write none in any case.
+var kernelDefaults = map[string]string{
+	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+}
+
+// checkKernel refuses a kernel that was not set up (protectKernelDefaults).
+func checkKernel(sysctls string) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(kernelDefaults)) {
+		data, err := os.ReadFile(filepath.Join(sysctls, name))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if have, want := strings.TrimSpace(string(data)), kernelDefaults[name]; have != want {
+			errs = append(errs, fmt.Errorf("invalid kernel flag: %s, expected value: %s, actual value: %s", name, want, have))
+		}
+	}
+	return errors.Join(errs...)
 }

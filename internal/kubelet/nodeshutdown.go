@@ -2,19 +2,30 @@ package kubelet
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	basemetrics "k8s.io/component-base/metrics"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/shutdown"
+	"wherry.dev/internal/record"
 )
 
 // downs is what the kubelet does when the machine goes down.
 type downs struct {
-	k *Kubelet
+	k    *Kubelet
+	log  klog.Logger
+	file string
+	last lastShutdown
 	// static are the static pods that were ended. A cancelled shutdown brings them
 	// back; so does the next start, for nothing is recorded against them. Only the
 	// shutdown manager's goroutine uses it.
@@ -28,8 +39,57 @@ func (k *Kubelet) awaitShutdown(ctx context.Context) error {
 	if len(periods) == 0 {
 		return nil
 	}
-	m := &shutdown.Manager{Periods: periods, Node: &downs{k: k, static: map[types.UID]*v1.Pod{}}, Dial: k.dialLogind}
+	d := &downs{k: k, log: klog.FromContext(ctx), file: filepath.Join(k.cfg.RootDir, "graceful_node_shutdown_state"), static: map[types.UID]*v1.Pod{}}
+	d.load()
+	m := &shutdown.Manager{Periods: periods, Node: d, Dial: k.dialLogind}
 	return m.Run(ctx)
+}
+
+// lastShutdown is the file that tells, after the machine has come up again, how its last
+// shutdown went; name and fields are upstream's.
+type lastShutdown struct {
+	StartTime time.Time `json:"startTime"`
+	EndTime   time.Time `json:"endTime"`
+}
+
+// load shows the last shutdown in the metrics.
+func (d *downs) load() {
+	data, err := os.ReadFile(d.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var last lastShutdown
+	if err == nil {
+		err = json.Unmarshal(data, &last)
+	}
+	if err != nil {
+		d.log.Error(err, "Failed to load graceful shutdown state")
+		return
+	}
+	d.show(last)
+}
+
+func (d *downs) show(last lastShutdown) {
+	d.last = last
+	for gauge, at := range map[*basemetrics.Gauge]time.Time{metrics.ShutdownStart: last.StartTime, metrics.ShutdownEnd: last.EndTime} {
+		if at.IsZero() {
+			gauge.Set(0)
+			continue
+		}
+		gauge.Set(float64(at.Unix()))
+	}
+}
+
+// note keeps how the shutdown goes. A failure does not keep pods from being ended.
+func (d *downs) note(last lastShutdown) {
+	d.show(last)
+	data, err := json.Marshal(last)
+	if err == nil {
+		err = record.WriteFile(d.file, data, 0o644)
+	}
+	if err != nil {
+		d.log.Error(err, "Failed to store graceful shutdown state")
+	}
 }
 
 // Active are the pods that are to be ended.
@@ -81,8 +141,7 @@ func (d *downs) ShuttingDown(down bool) {
 	what := "cancellation"
 	if down {
 		what = "event"
-		metrics.ShutdownStart.Set(float64(time.Now().Unix()))
-		metrics.ShutdownEnd.Set(0)
+		d.note(lastShutdown{StartTime: time.Now()})
 	}
 	d.k.events.Eventf(d.k.node.Ref(), v1.EventTypeNormal, "Shutdown", "Shutdown manager detected shutdown %s", what)
 	d.k.node.Trigger()
@@ -96,4 +155,6 @@ func (d *downs) ShuttingDown(down bool) {
 }
 
 // Finished notes when all pods had ended.
-func (d *downs) Finished() { metrics.ShutdownEnd.Set(float64(time.Now().Unix())) }
+func (d *downs) Finished() {
+	d.note(lastShutdown{StartTime: d.last.StartTime, EndTime: time.Now()})
+}

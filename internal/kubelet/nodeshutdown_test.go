@@ -2,7 +2,10 @@ package kubelet
 
 import (
 	"context"
+	"encoding/json"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -10,8 +13,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/shutdown"
 )
 
@@ -76,6 +81,16 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 		w.until("the late pod is refused", func() bool { return w.get("late").Status.Phase == v1.PodFailed })
 		if p := w.get("late"); p.Status.Reason != "NodeShutdown" {
 			t.Errorf("%+v", p.Status)
+		}
+		var last lastShutdown
+		data, err := os.ReadFile(filepath.Join(w.cfg.RootDir, "graceful_node_shutdown_state"))
+		if err != nil || json.Unmarshal(data, &last) != nil || last.StartTime.IsZero() || last.EndTime.Before(last.StartTime) {
+			t.Errorf("%s, %v", data, err)
+		}
+		metrics.ShutdownStart.Set(0)
+		(&downs{k: w.k, file: filepath.Join(w.cfg.RootDir, "graceful_node_shutdown_state")}).load()
+		if at, err := testutil.GetGaugeMetricValue(metrics.ShutdownStart); err != nil || int64(at) != last.StartTime.Unix() {
+			t.Errorf("after the machine has come up again: %v, %v", at, err)
 		}
 		l.shutdowns <- false
 		w.until("the node is ready again", func() bool {

@@ -183,6 +183,9 @@ func (k *Kubelet) rotateCertificates(ctx context.Context, g *errgroup.Group) err
 		for _, ip := range k.hostIPs {
 			s.IPs = append(s.IPs, net.ParseIP(ip))
 		}
+		if k.cfg.CloudProvider == "external" {
+			s.Addresses = func() []v1.NodeAddress { return k.node.Node().Status.Addresses }
+		}
 		m, err := certificates.NewServer(ctx, k.deps.Client, s)
 		if err != nil {
 			return err

@@ -1,8 +1,13 @@
 package e2e
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -85,20 +90,87 @@ func nodeReady(n *v1.Node) bool {
 	return false
 }
 
+// TestCertificateNearItsEndIsRotated starts a kubelet with a certificate of an hour of
+// which seconds are left: it goes on with a new one when the old one is over.
+func TestCertificateNearItsEndIsRotated(t *testing.T) {
+	needsOwnRuntime(t)
+	c := startCluster(t)
+	ca, err := pki.LoadOrCreateCA(filepath.Join(c.data, "pki"), "ca", "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &parts{cluster: c, dir: filepath.Dir(c.data), apiPort: c.flags[3], ca: ca}
+	p.runtime()
+	dir := filepath.Join(p.dir, "joined")
+	end := time.Now().Add(15 * time.Second).Truncate(time.Second)
+	cert, key := p.almostOver(end)
+	p.startJoining(dir, "--kubeconfig", p.writeKubeconfig(dir, "kubelet.conf", &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}))
+	p.until("node joined is not Ready", func() bool {
+		n, err := c.client.CoreV1().Nodes().Get(t.Context(), "joined", metav1.GetOptions{})
+		return err == nil && nodeReady(n)
+	})
+	current := filepath.Join(dir, "pki", "kubelet-client-current.pem")
+	p.until("no new certificate", func() bool {
+		pair, err := tls.LoadX509KeyPair(current, current)
+		return err == nil && pair.Leaf.NotAfter.After(end) && pair.Leaf.Subject.CommonName == "system:node:joined"
+	})
+	if target, err := os.Readlink(current); err != nil || !strings.HasPrefix(filepath.Base(target), "kubelet-client-20") {
+		t.Errorf("%s -> %s, %v", current, target, err)
+	}
+	p.until("the old certificate's end", func() bool { return time.Now().After(end) })
+	c.create(busybox("there", func(pod *v1.Pod) { pod.Spec.NodeName = "joined" }))
+	c.await("there", "ready", ready)
+	c.delete("there")
+}
+
+// almostOver is a client certificate of an hour, and its key.
+func (p *parts) almostOver(end time.Time) (certPEM, keyPEM []byte) {
+	p.t.Helper()
+	file := filepath.Join(p.dir, "old.key")
+	key, err := pki.LoadOrCreateKey(file)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	der, err := p.ca.Sign(&x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "system:node:joined", Organization: []string{"system:nodes"}},
+		NotBefore: end.Add(-time.Hour), NotAfter: end, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, key.Public())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if keyPEM, err = os.ReadFile(file); err != nil {
+		p.t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM
+}
+
+// writeKubeconfig writes how somebody reaches the API server.
+func (p *parts) writeKubeconfig(dir, name string, who *clientcmdapi.AuthInfo) string {
+	p.t.Helper()
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:" + p.apiPort, CertificateAuthority: p.ca.CertFile}
+	cfg.AuthInfos["u"] = who
+	cfg.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	cfg.CurrentContext = "x"
+	path := filepath.Join(dir, name)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), clientcmd.WriteToFile(*cfg, path)); err != nil {
+		p.t.Fatal(err)
+	}
+	return path
+}
+
 // joining starts a kubelet that has only a token.
 func (p *parts) joining(dir, token string) {
 	p.t.Helper()
+	bootstrap := p.writeKubeconfig(dir, "bootstrap.conf", &clientcmdapi.AuthInfo{Token: token})
+	p.startJoining(dir, "--bootstrap-kubeconfig", bootstrap, "--kubeconfig", filepath.Join(dir, "kubelet.conf"))
+}
+
+// startJoining starts a kubelet that rotates its certificates.
+func (p *parts) startJoining(dir string, credentials ...string) {
+	p.t.Helper()
 	group := fmt.Sprintf("wherry-kj%x", os.Getpid()%0xfffff)
 	if err := os.MkdirAll(filepath.Join(dir, "conf.d"), 0o700); err != nil {
-		p.t.Fatal(err)
-	}
-	bootstrap := filepath.Join(dir, "bootstrap.conf")
-	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:" + p.apiPort, CertificateAuthority: p.ca.CertFile}
-	cfg.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token}
-	cfg.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	cfg.CurrentContext = "x"
-	if err := clientcmd.WriteToFile(*cfg, bootstrap); err != nil {
 		p.t.Fatal(err)
 	}
 	const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -116,8 +188,7 @@ func (p *parts) joining(dir, token string) {
 			p.t.Errorf("what the kubelet left: %v", err)
 		}
 	})
-	p.start("kubelet", "--bootstrap-kubeconfig", bootstrap, "--kubeconfig", filepath.Join(dir, "kubelet.conf"),
-		"--config", filepath.Join(dir, "kubelet.yaml"), "--config-dir", filepath.Join(dir, "conf.d"),
+	p.start(append([]string{"kubelet", "--config", filepath.Join(dir, "kubelet.yaml"), "--config-dir", filepath.Join(dir, "conf.d"),
 		"--hostname-override", "joined", "--node-ip", "127.0.0.1", "--root-dir", dir, "--container-logs-dir", "",
-		"--container-runtime-endpoint", p.endpoint, "--fail-swap-on=false")
+		"--container-runtime-endpoint", p.endpoint, "--fail-swap-on=false"}, credentials...)...)
 }

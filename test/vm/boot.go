@@ -47,6 +47,9 @@ ip link set lo up
 for m in overlay veth bridge tun nf_tables nft_chain_nat nft_masq nft_nat nft_ct nft_numgen nft_fib_inet; do modprobe $m; done
 `)
 	for _, p := range o.packages {
+		if p == withSwap {
+			b.WriteString("dd if=/dev/zero of=/tmp/swap bs=1M count=1024 && chmod 600 /tmp/swap && mkswap /tmp/swap && swapon /tmp/swap\n")
+		}
 		fmt.Fprintf(&b, "cd /tests/%s && ./run.test -test.v -test.short -test.timeout %s -test.run '%s'; echo %s %s $?\n", p, o.limit, o.tests(p), resultMark, p)
 	}
 	b.WriteString("echo " + doneMark + "\nsync\npoweroff -f\n")

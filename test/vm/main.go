@@ -19,7 +19,10 @@ import (
 )
 
 // packages whose code differs between the cgroup versions, or runs on them.
-var packages = []string{"internal/cgroup", "internal/oci", "internal/cri"}
+var packages = []string{"internal/cgroup", "internal/oci", "internal/cri", withSwap}
+
+// withSwap is the package whose tests find the machine with swap, the last one.
+const withSwap = "test/v2"
 
 // debian is what has to be installed, by the program that it is known by.
 var debian = [][2]string{

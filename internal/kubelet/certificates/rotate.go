@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/certificate"
@@ -76,19 +79,54 @@ type Serving struct {
 	NodeName string
 	DNSNames []string
 	IPs      []net.IP
+	// Addresses, if not nil, is asked for the names instead, again and again: with a cloud
+	// controller they come later, and change. Without an address nothing is requested.
+	Addresses func() []v1.NodeAddress
 	// Dir gets kubelet-server-current.pem; CertFile and KeyFile are used until then.
 	Dir, CertFile, KeyFile string
 }
 
 // NewServer returns the manager of the serving certificate.
 func NewServer(ctx context.Context, client kubernetes.Interface, s Serving) (*Manager, error) {
-	return start(ctx, client, s.Dir, s.CertFile, s.KeyFile, func() {}, certificate.Config{
+	cfg := certificate.Config{
 		SignerName: certificatesv1.KubeletServingSignerName, Name: serverName,
-		Template:                &x509.CertificateRequest{Subject: nodeSubject(s.NodeName), DNSNames: s.DNSNames, IPAddresses: s.IPs},
 		GetUsages:               certificate.DefaultKubeletServingGetUsages,
 		CertificateRotation:     metrics.ServerRotation,
 		CertificateRenewFailure: metrics.ServerRenewErrors,
-	})
+	}
+	if s.Addresses == nil {
+		cfg.Template = &x509.CertificateRequest{Subject: nodeSubject(s.NodeName), DNSNames: s.DNSNames, IPAddresses: s.IPs}
+	} else {
+		cfg.GetTemplate = func() *x509.CertificateRequest {
+			names, ips := namesOf(s.Addresses())
+			if len(ips) == 0 {
+				return nil
+			}
+			return &x509.CertificateRequest{Subject: nodeSubject(s.NodeName), DNSNames: names, IPAddresses: ips}
+		}
+	}
+	return start(ctx, client, s.Dir, s.CertFile, s.KeyFile, func() {}, cfg)
+}
+
+// namesOf sorts addresses of a node, each once, into names and IP addresses.
+func namesOf(addresses []v1.NodeAddress) (names []string, ips []net.IP) {
+	for _, a := range addresses {
+		ip := net.ParseIP(a.Address)
+		switch {
+		case a.Address == "":
+		case ip != nil && (a.Type == v1.NodeHostName || a.Type == v1.NodeInternalIP || a.Type == v1.NodeExternalIP):
+			if !slices.ContainsFunc(ips, ip.Equal) {
+				ips = append(ips, ip)
+			}
+		case a.Type == v1.NodeHostName || a.Type == v1.NodeInternalDNS || a.Type == v1.NodeExternalDNS:
+			if !slices.Contains(names, a.Address) {
+				names = append(names, a.Address)
+			}
+		}
+	}
+	slices.Sort(names)
+	slices.SortFunc(ips, func(a, b net.IP) int { return strings.Compare(a.String(), b.String()) })
+	return names, ips
 }
 
 func start(ctx context.Context, client kubernetes.Interface, dir, certFile, keyFile string, renewed func(), cfg certificate.Config) (*Manager, error) {

@@ -13,8 +13,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,8 +73,8 @@ func TestRotationComesInTheLastThirdOfALife(t *testing.T) {
 		s := &signer{t: t, ca: ca, life: 10 * time.Hour}
 		client, count := signing(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
-		hungUp := 0
-		m, err := NewClient(ctx, client, Client{NodeName: "n1", Dir: dir, HangUp: func() { hungUp++ }})
+		var hungUp atomic.Int32
+		m, err := NewClient(ctx, client, Client{NodeName: "n1", Dir: dir, HangUp: func() { hungUp.Add(1) }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,8 +83,8 @@ func TestRotationComesInTheLastThirdOfALife(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		first, err := m.Current()
-		if err != nil || count() != 1 || hungUp != 1 {
-			t.Fatalf("%d requests, %d hung up, %v", count(), hungUp, err)
+		if err != nil || count() != 1 || hungUp.Load() != 1 {
+			t.Fatalf("%d requests, %d hung up, %v", count(), hungUp.Load(), err)
 		}
 		time.Sleep(7*time.Hour - 5*time.Minute) // signed for ten hours and one minute
 		synctest.Wait()
@@ -92,8 +94,8 @@ func TestRotationComesInTheLastThirdOfALife(t *testing.T) {
 		time.Sleep(2*time.Hour + 10*time.Minute)
 		synctest.Wait()
 		second, err := m.Current()
-		if err != nil || count() != 2 || second.Leaf.Equal(first.Leaf) || hungUp != 2 {
-			t.Errorf("%s before the end: %d requests, %d hung up, %v", time.Until(first.Leaf.NotAfter), count(), hungUp, err)
+		if err != nil || count() != 2 || second.Leaf.Equal(first.Leaf) || hungUp.Load() != 2 {
+			t.Errorf("%s before the end: %d requests, %d hung up, %v", time.Until(first.Leaf.NotAfter), count(), hungUp.Load(), err)
 		}
 		target, err := os.Readlink(filepath.Join(dir, "kubelet-client-current.pem"))
 		if err != nil || !strings.HasPrefix(filepath.Base(target), "kubelet-client-20") {
@@ -116,15 +118,18 @@ func TestExpiredIdentityEndsTheKubelet(t *testing.T) {
 			t.Fatal(err)
 		}
 		client, _ := signing(t, &signer{t: t, ca: ca, life: time.Hour})
+		var gone, answers atomic.Bool
+		client.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return gone.Load(), nil, errors.New("the API server is gone")
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		m, err := NewClient(ctx, client, Client{NodeName: "n1", Dir: dir, HangUp: func() {}, Bootstraps: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		answers := false
 		m.expired = func(_ context.Context, since time.Time) error {
-			if !answers {
+			if !answers.Load() {
 				return nil
 			}
 			return fmt.Errorf("expired %s", since.UTC().Format(time.RFC3339))
@@ -132,12 +137,10 @@ func TestExpiredIdentityEndsTheKubelet(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- m.Run(ctx) }()
 		time.Sleep(time.Second)
-		client.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, errors.New("the API server is gone")
-		})
+		gone.Store(true)
 		time.Sleep(time.Hour + grace - time.Minute)
 		synctest.Wait()
-		answers = true
+		answers.Store(true)
 		select {
 		case err := <-done:
 			t.Errorf("it ended early: %v", err)
@@ -263,4 +266,53 @@ func requireClients(t *testing.T, ca *pki.CA) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(text)
 	return &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots, MinVersion: tls.VersionTLS12}
+}
+
+// TestServingCertificateFollowsTheNodesAddresses, which a cloud controller tells.
+func TestServingCertificateFollowsTheNodesAddresses(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		ca, err := pki.LoadOrCreateCA(dir, "ca", "ca", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, count := signing(t, &signer{t: t, ca: ca, life: time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		var addresses atomic.Pointer[[]v1.NodeAddress]
+		addresses.Store(&[]v1.NodeAddress{{Type: v1.NodeHostName, Address: "n1"}})
+		m, err := NewServer(ctx, client, Serving{NodeName: "n1", Dir: dir, Addresses: func() []v1.NodeAddress { return *addresses.Load() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if count() != 0 {
+			t.Error("a certificate was asked for before there was an address")
+		}
+		for i, tell := range [][]v1.NodeAddress{
+			{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}, {Type: v1.NodeInternalIP, Address: "192.0.2.1"}},
+			{{Type: v1.NodeExternalIP, Address: "198.51.100.1"}, {Type: v1.NodeExternalDNS, Address: "n1.example.com"}},
+		} {
+			all := slices.Concat(*addresses.Load(), tell)
+			addresses.Store(&all)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			c, err := m.Current()
+			if err != nil || count() != i+1 {
+				t.Fatalf("%d requests, %v", count(), err)
+			}
+			for _, a := range all {
+				if err := c.Leaf.VerifyHostname(a.Address); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Hour) // client-go's manager looks at its context only then
+	})
 }

@@ -168,7 +168,7 @@ func TestNodeThatExistsKeepsWhatOthersWrote(t *testing.T) {
 		<-r.Ready()
 		synctest.Wait()
 		n := getNode(t, c)
-		if n.Labels["theirs"] != "1" || n.Labels["disk"] != "hdd" || !n.Spec.Unschedulable || len(n.Spec.Taints) != 0 || len(n.Status.Conditions) != 5 || n.Status.Capacity["example.com/gpu"] != resource.MustParse("2") {
+		if n.Labels["theirs"] != "1" || n.Labels["disk"] != "hdd" || !n.Spec.Unschedulable || len(n.Spec.Taints) != 0 || len(n.Status.Conditions) != 5 || n.Status.Capacity["example.com/gpu"] != resource.MustParse("2") || n.Status.Allocatable["example.com/gpu"] != resource.MustParse("2") {
 			t.Errorf("%+v", n)
 		}
 		if n.Labels[v1.LabelHostname] != "n1" || n.Labels["beta.kubernetes.io/os"] != "linux" || n.Labels[v1.LabelTopologyZone] != "theirs" || n.Labels[v1.LabelArchStable] == "" {
@@ -269,6 +269,67 @@ func TestDeclaredFeatures(t *testing.T) {
 	}
 	if got := r.declared(&runtimeapi.RuntimeFeatures{UserNamespacesHostNetwork: true}); len(got) != 2 {
 		t.Errorf("with a runtime that can do it: %q", got)
+	}
+}
+
+// TestAdvertisedResourceBecomesAllocatable is what operators do without a device plugin.
+func TestAdvertisedResourceBecomesAllocatable(t *testing.T) {
+	play(t, nil, func(t *testing.T, r *Reporter, _ *fakecri.Runtime, c *fake.Clientset, _ *told) {
+		<-r.Ready()
+		synctest.Wait()
+		advertise := func(n *v1.Node, change func(v1.ResourceList)) {
+			n = n.DeepCopy()
+			change(n.Status.Capacity)
+			if _, err := c.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			r.Observe(n) // by the watch
+			synctest.Wait()
+		}
+		advertise(getNode(t, c), func(l v1.ResourceList) { l["example.com/dongle"] = resource.MustParse("4") })
+		n := getNode(t, c)
+		if n.Status.Capacity["example.com/dongle"] != resource.MustParse("4") || n.Status.Allocatable["example.com/dongle"] != resource.MustParse("4") {
+			t.Errorf("%v, %v", n.Status.Capacity, n.Status.Allocatable)
+		}
+		advertise(n, func(l v1.ResourceList) { delete(l, "example.com/dongle") })
+		n = getNode(t, c)
+		if _, ok := n.Status.Allocatable["example.com/dongle"]; ok || len(n.Status.Capacity) == 0 {
+			t.Errorf("it was taken away: %v, %v", n.Status.Capacity, n.Status.Allocatable)
+		}
+	})
+}
+
+func TestLargestImagesAreReported(t *testing.T) {
+	var imgs []*runtimeapi.Image
+	for i := range 60 {
+		imgs = append(imgs, &runtimeapi.Image{Id: fmt.Sprint(i), Size: uint64(i), RepoTags: []string{"1", "2", "3", "4", "5", "6"}, RepoDigests: []string{"digest"}})
+	}
+	got := imageList(imgs, 50)
+	if len(got) != 50 || got[0].SizeBytes != 59 || got[49].SizeBytes != 10 || len(got[0].Names) != 5 || got[0].Names[0] != "digest" {
+		t.Errorf("%d images, the first %+v", len(got), got[0])
+	}
+	if got := imageList(imgs, -1); len(got) != 60 {
+		t.Errorf("%d images without a limit", len(got))
+	}
+}
+
+func TestRuntimeHandlersAndFeatures(t *testing.T) {
+	r, err := New(testConfig(), nil, nil, nil, &told{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := r.status(&runtimeapi.StatusResponse{
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		RuntimeHandlers: []*runtimeapi.RuntimeHandler{
+			{Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}}, {Name: ""},
+		},
+	}, nil, nil, time.Now())
+	if len(st.RuntimeHandlers) != 2 || st.RuntimeHandlers[0].Name != "" || st.RuntimeHandlers[0].Features != nil ||
+		!*st.RuntimeHandlers[1].Features.RecursiveReadOnlyMounts || *st.RuntimeHandlers[1].Features.UserNamespaces || !*st.Features.SupplementalGroupsPolicy {
+		t.Errorf("%+v, %+v", st.RuntimeHandlers, st.Features)
+	}
+	if st.DaemonEndpoints.KubeletEndpoint.Port != testConfig().Port() {
+		t.Errorf("%+v", st.DaemonEndpoints)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,8 +81,10 @@ type Reporter struct {
 	ready   chan struct{}
 	once    sync.Once
 	lost    atomic.Bool
-	node    atomic.Pointer[v1.Node]
-	facts   facts
+	// theirs is what others have written into the status, as last seen.
+	theirs atomic.Pointer[theirs]
+	node   atomic.Pointer[v1.Node]
+	facts  facts
 	// reported is what the server has, as far as we know. Only Run's goroutine uses it.
 	reported *v1.Node
 	sentAt   time.Time
@@ -116,6 +119,10 @@ func (r *Reporter) Observe(n *v1.Node) {
 	c := n.DeepCopy()
 	c.Status = old.Status
 	r.node.Store(c)
+	seen := theirsIn(&n.Status)
+	if before := r.theirs.Swap(&seen); before == nil || !before.equal(seen) {
+		r.Trigger() // so that it counts soon
+	}
 	if old.UID == n.UID && old.Spec.Unschedulable != n.Spec.Unschedulable {
 		reason := "NodeSchedulable"
 		if n.Spec.Unschedulable {
@@ -335,8 +342,12 @@ func twoWay(before, after *v1.Node) ([]byte, error) {
 // merge keeps what others write into the status, and transition times.
 func (r *Reporter) merge(st *v1.NodeStatus) {
 	old := &r.reported.Status
-	if r.cfg.ExternalCloud && len(old.Addresses) > 0 {
-		st.Addresses = old.Addresses // the cloud controller knows better
+	others := theirsIn(old)
+	if seen := r.theirs.Load(); seen != nil {
+		others = *seen
+	}
+	if r.cfg.ExternalCloud && len(others.addresses) > 0 {
+		st.Addresses = others.addresses // the cloud controller knows better
 	}
 	st.VolumesAttached, st.VolumesInUse, st.Phase, st.Config = old.VolumesAttached, old.VolumesInUse, old.Phase, old.Config
 	for i := range st.Conditions {
@@ -351,15 +362,32 @@ func (r *Reporter) merge(st *v1.NodeStatus) {
 			st.Conditions = append(st.Conditions, o)
 		}
 	}
-	// Extended resources belong to device plugins and operators.
-	for name, q := range old.Capacity {
-		if _, ok := st.Capacity[name]; !ok && isExtended(name) {
-			st.Capacity[name] = q
-			if a, ok := old.Allocatable[name]; ok {
-				st.Allocatable[name] = a
-			}
+	for name, q := range others.capacity {
+		if _, ok := st.Capacity[name]; !ok {
+			st.Capacity[name], st.Allocatable[name] = q, q
 		}
 	}
+}
+
+// theirs is the part of a status that others write: extended resources are advertised as
+// capacity by operators, addresses told by a cloud controller.
+type theirs struct {
+	capacity  v1.ResourceList
+	addresses []v1.NodeAddress
+}
+
+func (t *theirs) equal(o theirs) bool {
+	return equality.Semantic.DeepEqual(t.capacity, o.capacity) && slices.Equal(t.addresses, o.addresses)
+}
+
+func theirsIn(st *v1.NodeStatus) theirs {
+	t := theirs{capacity: v1.ResourceList{}, addresses: st.Addresses}
+	for name, q := range st.Capacity {
+		if isExtended(name) {
+			t.capacity[name] = q
+		}
+	}
+	return t
 }
 
 func hasCondition(list []v1.NodeCondition, t v1.NodeConditionType) bool {

@@ -15,6 +15,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/cert"
@@ -70,10 +72,13 @@ func (a *Auth) authenticate(r *http.Request) (user.Info, error) {
 		}
 	}
 	if token := bearer(r); token != "" {
-		if a.Client == nil || !a.Tokens {
-			return nil, errUnauthorized
-		}
 		return a.byToken(r.Context(), token)
+	}
+	if resp, ok, err := websocket.NewProtocolAuthenticator(authenticator.TokenFunc(a.byProtocol)).AuthenticateRequest(r); ok || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return resp.User, nil
 	}
 	if a.Anonymous {
 		return &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, nil
@@ -127,7 +132,19 @@ func (a *Auth) byCertificate(chain []*x509.Certificate) (user.Info, error) {
 	return &user.DefaultInfo{Name: s.CommonName, Groups: append(s.Organization, user.AllAuthenticated)}, nil
 }
 
+// byProtocol takes the token of a browser, which cannot set headers of a WebSocket.
+func (a *Auth) byProtocol(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	who, err := a.byToken(ctx, token)
+	if err != nil {
+		return nil, false, err
+	}
+	return &authenticator.Response{User: who}, true, nil
+}
+
 func (a *Auth) byToken(ctx context.Context, token string) (user.Info, error) {
+	if a.Client == nil || !a.Tokens {
+		return nil, errUnauthorized
+	}
 	key := sha256.Sum256([]byte(token))
 	a.mu.Lock()
 	c, ok := a.tokens[key]

@@ -69,7 +69,7 @@ func (s *Server) routeOpen(mux *http.ServeMux) {
 	slis.SLIMetricsWithReset{}.Install(mux)
 	if s.cfg.Stats != nil {
 		mux.HandleFunc("GET /stats/summary", s.cfg.Stats.summary)
-		mux.HandleFunc("GET /stats/{$}", s.cfg.Stats.summary)
+		mux.HandleFunc("POST /stats/summary", s.cfg.Stats.summary)
 		mux.HandleFunc("GET /metrics/resource", s.cfg.Stats.resource)
 		mux.HandleFunc("GET /metrics/cadvisor", s.cfg.Stats.cadvisor)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -213,6 +214,26 @@ func TestWhoMayAsk(t *testing.T) {
 	f.do("GET", "/pods", "good")
 	if asked() != before {
 		t.Error("the answer was not cached")
+	}
+}
+
+// TestTokenOfABrowser comes as a subprotocol, for a WebSocket has no headers of one's own.
+func TestTokenOfABrowser(t *testing.T) {
+	f := newFixture(t)
+	for token, want := range map[string]string{"good": "user", "bad": ""} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/exec/ns/p/c", nil)
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "websocket")
+		r.Header.Set("Sec-WebSocket-Protocol", "base64url.bearer.authorization.k8s.io."+base64.RawURLEncoding.EncodeToString([]byte(token))+", v4.channel.k8s.io")
+		who, err := (&Auth{Client: f.review, NodeName: "n1", Tokens: true, TokenTTL: time.Minute}).authenticate(r)
+		switch {
+		case want == "":
+			if err == nil {
+				t.Errorf("%s: %v", token, who)
+			}
+		case err != nil || who.GetName() != want || r.Header.Get("Sec-WebSocket-Protocol") != "v4.channel.k8s.io":
+			t.Errorf("%s: %v, %v, %s", token, who, err, r.Header.Get("Sec-WebSocket-Protocol"))
+		}
 	}
 }
 
