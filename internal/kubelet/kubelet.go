@@ -215,7 +215,8 @@ func (k *Kubelet) build(ctx context.Context) error {
 			Bundles: func(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error) {
 				return k.objects.For(ctx).TrustBundles()
 			},
-			Tokens: tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
+			Certificates: volume.NewCertificateSource(k.deps.Client, k.node.Node),
+			Tokens:       tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
 		},
 		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.list,
 		Node: func() podops.Node {

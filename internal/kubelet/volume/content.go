@@ -32,7 +32,7 @@ type content struct {
 	ctx   context.Context
 	pod   *v1.Pod
 	files map[string]file
-	// refresh is the earliest time at which a token wants renewal.
+	// refresh is the earliest time at which a token or certificate wants renewal.
 	refresh time.Time
 }
 
@@ -70,11 +70,12 @@ func (c *content) gather(v *v1.Volume) error {
 	case v.DownwardAPI != nil:
 		return c.downward(v.DownwardAPI.Items, v.DownwardAPI.DefaultMode)
 	default:
-		return c.projected(v.Projected)
+		return c.projected(v)
 	}
 }
 
-func (c *content) projected(p *v1.ProjectedVolumeSource) error {
+func (c *content) projected(v *v1.Volume) error {
+	p := v.Projected
 	var errs []error
 	for i := range p.Sources {
 		src := &p.Sources[i]
@@ -90,7 +91,7 @@ func (c *content) projected(p *v1.ProjectedVolumeSource) error {
 		case src.ClusterTrustBundle != nil:
 			errs = append(errs, c.bundle(src.ClusterTrustBundle, p.DefaultMode))
 		case src.PodCertificate != nil:
-			errs = append(errs, errors.New("projected podCertificate is not supported by this node"))
+			errs = append(errs, c.certificate(v.Name, i, src.PodCertificate, p.DefaultMode))
 		}
 	}
 	return errors.Join(errs...)
@@ -203,10 +204,15 @@ func (c *content) token(src *v1.ServiceAccountTokenProjection, mode *int32) erro
 	if err != nil {
 		return err
 	}
-	if c.refresh.IsZero() || refreshAt.Before(c.refresh) {
-		c.refresh = refreshAt
-	}
+	c.renewAt(refreshAt)
 	return c.private(src.Path, []byte(token), mode)
+}
+
+// renewAt asks for the volume to be written anew, at the latest then.
+func (c *content) renewAt(at time.Time) {
+	if !at.IsZero() && (c.refresh.IsZero() || at.Before(c.refresh)) {
+		c.refresh = at
+	}
 }
 
 // private adds what is readable for its owner only where the pod says who that is.

@@ -43,6 +43,8 @@ type Mounter struct {
 	Tokens  Tokens
 	// Bundles, if not nil, returns the cluster's trust bundles.
 	Bundles func(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error)
+	// Certificates, if not nil, are those of pods.
+	Certificates *CertificateSource
 	// Node facts for the downward API.
 	NodeName    string
 	Allocatable func() v1.ResourceList
@@ -223,6 +225,9 @@ func (m *Mounter) Clear(uid types.UID) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
+	}
+	if m.Certificates != nil {
+		m.Certificates.Forget(uid)
 	}
 	return errors.Join(RemoveTree(m.Dirs.Subpaths(uid)), RemoveTree(m.Dirs.Volumes(uid)))
 }

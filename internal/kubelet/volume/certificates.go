@@ -1,0 +1,332 @@
+package volume
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// firstWait is how long a certificate is waited for before it is told that it is
+	// not there; laterWait is the same once that has been told, and renewWait while
+	// there is an older one.
+	firstWait, laterWait, renewWait = 15 * time.Second, 10 * time.Minute, 5 * time.Second
+	// renewAgain is when a renewal that was not answered is looked for again.
+	renewAgain = time.Minute
+	// renewJitter spreads the renewals of many pods.
+	renewJitter = 5 * time.Minute
+	// watchAgain is how long a watch that ended is left alone.
+	watchAgain = time.Second
+)
+
+var errNotIssued = errors.New("credential bundle is not issued yet")
+
+// CertificateSource asks signers for certificates for pods (KEP-4317), and keeps them and
+// their keys in memory until they want renewal. A kubelet that starts anew asks anew.
+type CertificateSource struct {
+	client kubernetes.Interface
+	node   func() *v1.Node
+
+	mu    sync.Mutex
+	certs map[certKey]*certificate
+}
+
+type certKey struct {
+	uid    types.UID
+	volume string
+	source int
+}
+
+// certificate is where one source of a volume stands. Its own lock is held while it is
+// asked for.
+//
+//	none ──request──> pending ──issued──> fresh ──refreshAt──> fresh, pending ──issued──> fresh
+//	                     └──denied, failed──> refused
+type certificate struct {
+	mu         sync.Mutex
+	key, chain []byte // of the certificate in use
+	refreshAt  time.Time
+	request    string // pending; its key is next
+	next       []byte
+	told       bool  // that it is not issued yet
+	refused    error // for good
+}
+
+// NewCertificateSource returns a source. node returns the node as it is registered.
+func NewCertificateSource(client kubernetes.Interface, node func() *v1.Node) *CertificateSource {
+	return &CertificateSource{client: client, node: node, certs: map[certKey]*certificate{}}
+}
+
+// Forget drops the keys and certificates of a pod.
+func (s *CertificateSource) Forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range s.certs {
+		if k.uid == uid {
+			delete(s.certs, k)
+		}
+	}
+}
+
+// Bundle returns a private key and a certificate chain in PEM, and when to ask again.
+func (s *CertificateSource) Bundle(ctx context.Context, pod *v1.Pod, volume string, source int, src *v1.PodCertificateProjection) (key, chain []byte, refreshAt time.Time, err error) {
+	if s.client == nil {
+		return nil, nil, time.Time{}, errors.New("pod certificates are not supported without an API server")
+	}
+	k := certKey{pod.UID, volume, source}
+	s.mu.Lock()
+	c := s.certs[k]
+	if c == nil {
+		c = &certificate{}
+		s.certs[k] = c
+	}
+	s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.chain != nil && time.Now().Before(c.refreshAt) || c.refused != nil && c.chain == nil {
+		return c.key, c.chain, c.refreshAt, c.refused
+	}
+	if c.refused == nil {
+		err = s.renew(ctx, pod, c, src)
+	}
+	if c.chain == nil {
+		return nil, nil, time.Time{}, err
+	}
+	if c.refused == nil && !time.Now().Before(c.refreshAt) {
+		c.refreshAt = time.Now().Add(renewAgain) // what there is serves meanwhile
+	}
+	return c.key, c.chain, c.refreshAt, nil
+}
+
+// renew asks for a certificate, unless that was done, and waits for the answer for a while.
+func (s *CertificateSource) renew(ctx context.Context, pod *v1.Pod, c *certificate, src *v1.PodCertificateProjection) error {
+	if c.request == "" {
+		if err := s.ask(ctx, pod, c, src); err != nil {
+			return fmt.Errorf("while creating PodCertificateRequest: %w", err)
+		}
+	}
+	patience := firstWait
+	switch {
+	case c.chain != nil:
+		patience = renewWait
+	case c.told:
+		patience = laterWait
+	}
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	req, err := s.await(within, pod.Namespace, c.request)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		c.told = true
+		return errNotIssued
+	}
+	if err != nil {
+		if apierrors.IsNotFound(err) || apierrors.IsGone(err) {
+			c.request, c.next = "", nil
+		}
+		return fmt.Errorf("PodCertificateRequest of signer %s: %w", src.SignerName, err)
+	}
+	if err := c.take(req); err != nil {
+		klog.FromContext(ctx).Error(err, "No certificate for a pod", "request", klog.KObj(req), "signer", src.SignerName)
+		return err
+	}
+	return nil
+}
+
+// take takes over what a signer answered.
+func (c *certificate) take(req *certificatesv1.PodCertificateRequest) error {
+	cond := answer(req)
+	if cond.Type != certificatesv1.PodCertificateRequestConditionTypeIssued {
+		c.refused = fmt.Errorf("PodCertificateRequest was permanently %s: reason=%q message=%q", map[string]string{
+			certificatesv1.PodCertificateRequestConditionTypeDenied: "denied", certificatesv1.PodCertificateRequestConditionTypeFailed: "failed",
+		}[cond.Type], cond.Reason, cond.Message)
+		c.request, c.next, c.refreshAt = "", nil, time.Time{}
+		return c.refused
+	}
+	c.key, c.chain, c.refreshAt = c.next, cleanChain([]byte(req.Status.CertificateChain)), time.Now().Add(renewAgain)
+	if at := req.Status.BeginRefreshAt; at != nil {
+		c.refreshAt = at.Add(mathrand.N(renewJitter))
+	}
+	c.request, c.next, c.told = "", nil, false
+	return nil
+}
+
+// answer is the condition by which a signer answered; the zero value while it has not.
+func answer(req *certificatesv1.PodCertificateRequest) metav1.Condition {
+	for _, cond := range req.Status.Conditions {
+		switch cond.Type {
+		case certificatesv1.PodCertificateRequestConditionTypeDenied, certificatesv1.PodCertificateRequestConditionTypeFailed,
+			certificatesv1.PodCertificateRequestConditionTypeIssued:
+			return cond
+		}
+	}
+	return metav1.Condition{}
+}
+
+// ask makes a key, and a request for a certificate for it.
+func (s *CertificateSource) ask(ctx context.Context, pod *v1.Pod, c *certificate, src *v1.PodCertificateProjection) error {
+	account, err := s.client.CoreV1().ServiceAccounts(pod.Namespace).Get(ctx, cmp.Or(pod.Spec.ServiceAccountName, "default"), metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("while fetching service account: %w", err)
+	}
+	key, csr, err := newKey(src.KeyType)
+	if err != nil {
+		return fmt.Errorf("while generating keypair: %w", err)
+	}
+	node := s.node()
+	req, err := s.client.CertificatesV1().PodCertificateRequests(pod.Namespace).Create(ctx, &certificatesv1.PodCertificateRequest{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, GenerateName: "req-",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
+		},
+		Spec: certificatesv1.PodCertificateRequestSpec{
+			SignerName: src.SignerName, PodName: pod.Name, PodUID: pod.UID, ServiceAccountName: account.Name, ServiceAccountUID: account.UID,
+			NodeName: types.NodeName(node.Name), NodeUID: node.UID, MaxExpirationSeconds: src.MaxExpirationSeconds,
+			StubPKCS10Request: csr, UnverifiedUserAnnotations: src.UserAnnotations,
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	c.request, c.next = req.Name, key
+	return nil
+}
+
+// await waits until a signer has answered a request.
+func (s *CertificateSource) await(ctx context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error) {
+	requests := s.client.CertificatesV1().PodCertificateRequests(namespace)
+	for {
+		req, err := requests.Get(ctx, name, metav1.GetOptions{})
+		if err != nil || answer(req).Type != "" {
+			return req, err
+		}
+		w, err := requests.Watch(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(), ResourceVersion: req.ResourceVersion,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if req, err = follow(ctx, w, name); req != nil || err != nil {
+			return req, err
+		}
+		if err := pause(ctx, watchAgain); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// follow returns a request once it is answered, or nothing when the watch ends.
+func follow(ctx context.Context, w watch.Interface, name string) (*certificatesv1.PodCertificateRequest, error) {
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case ev, ok := <-w.ResultChan():
+			if !ok || ev.Type == watch.Error {
+				return nil, nil
+			}
+			req, is := ev.Object.(*certificatesv1.PodCertificateRequest)
+			switch {
+			case !is || req.Name != name:
+			case ev.Type == watch.Deleted:
+				return nil, apierrors.NewNotFound(certificatesv1.Resource("podcertificaterequests"), name)
+			case answer(req).Type != "":
+				return req, nil
+			}
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// newKey makes a key of a type, in PEM, and an empty certificate request signed with it.
+func newKey(kind string) (keyPEM, csr []byte, err error) {
+	var key crypto.Signer
+	switch kind {
+	case "RSA3072":
+		key, err = rsa.GenerateKey(rand.Reader, 3072)
+	case "RSA4096":
+		key, err = rsa.GenerateKey(rand.Reader, 4096)
+	case "ECDSAP256":
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case "ECDSAP384":
+		key, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	case "ECDSAP521":
+		key, err = ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	case "ED25519":
+		_, key, err = ed25519.GenerateKey(rand.Reader)
+	default:
+		return nil, nil, fmt.Errorf("unknown key type %q", kind)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	csr, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), csr, err
+}
+
+// cleanChain keeps the certificates of a chain, without headers and what stands between.
+func cleanChain(chain []byte) []byte {
+	var out bytes.Buffer
+	for b, rest := pem.Decode(chain); b != nil; b, rest = pem.Decode(rest) {
+		out.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: b.Bytes}))
+	}
+	return out.Bytes()
+}
+
+// certificate adds the files of one podCertificate source.
+func (c *content) certificate(volume string, source int, src *v1.PodCertificateProjection, mode *int32) error {
+	if c.m.Certificates == nil {
+		return errors.New("projected podCertificate is not supported by this node")
+	}
+	key, chain, refreshAt, err := c.m.Certificates.Bundle(c.ctx, c.pod, volume, source, src)
+	if err != nil {
+		return err
+	}
+	c.renewAt(refreshAt)
+	for path, data := range map[string][]byte{src.CredentialBundlePath: append(bytes.Clone(key), chain...), src.KeyPath: key, src.CertificateChainPath: chain} {
+		if path == "" {
+			continue
+		}
+		if err := c.private(path, data, mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
