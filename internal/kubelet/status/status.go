@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/kubernetes"
@@ -61,8 +62,8 @@ type slot struct {
 	// base is what the server has; doubtful after a patch whose outcome is not known.
 	base     v1.PodStatus
 	doubtful bool
-	dirty   bool
-	sending bool
+	dirty    bool
+	sending  bool
 	// dropped while sending: the slot stays until the sender has ended, so that a pod
 	// of the same UID which comes then is not overtaken by what was sent before.
 	dropped bool
@@ -390,17 +391,32 @@ func ours(c v1.PodCondition, want v1.PodStatus) bool {
 	return false
 }
 
+// meta knows how lists of a pod are merged.
+var meta = sync.OnceValues(func() (strategicpatch.PatchMetaFromStruct, error) {
+	return strategicpatch.NewPatchMetaFromStruct(v1.Pod{})
+})
+
 // diff is a strategic merge patch that also demands the UID.
 func diff(uid types.UID, base, want v1.PodStatus) ([]byte, error) {
-	before, err := json.Marshal(v1.Pod{Status: base})
+	schema, err := meta()
 	if err != nil {
 		return nil, err
 	}
-	after, err := json.Marshal(v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}, Status: want})
+	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&base)
 	if err != nil {
 		return nil, err
 	}
-	return strategicpatch.CreateTwoWayMergePatch(before, after, v1.Pod{})
+	after, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&want)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := strategicpatch.CreateTwoWayMergeMapPatchUsingLookupPatchMeta(
+		strategicpatch.JSONMap{"status": before}, strategicpatch.JSONMap{"status": after}, schema)
+	if err != nil {
+		return nil, err
+	}
+	patch["metadata"] = map[string]any{"uid": string(uid)}
+	return json.Marshal(patch)
 }
 
 func pause(ctx context.Context, d time.Duration) {
