@@ -61,7 +61,7 @@ const panics = "WHERRY_SIM_PANICS"
 // TestMain trades memory for speed: lives are short, and what they leave is garbage.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(1000)
-	if err := os.Setenv("GODEBUG", "tracebacklabels=1"); err != nil { // a panic names its seed
+	if err := os.Setenv("GODEBUG", strings.TrimPrefix(os.Getenv("GODEBUG")+",tracebacklabels=1", ",")); err != nil { // a panic names its seed
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
