@@ -79,8 +79,9 @@ func (r *reporter) settleResources(st *v1.PodStatus) {
 		applied = WithApplied(r.in.Pod, &r.in.Record)
 	}
 	st.AllocatedResources = orNil(resourcehelper.PodRequests(allocated, opts))
-	res := v1.ResourceRequirements{
-		Requests: orNil(resourcehelper.PodRequests(applied, opts)), Limits: orNil(resourcehelper.PodLimits(applied, opts)),
+	res := v1.ResourceRequirements{Requests: st.AllocatedResources, Limits: orNil(resourcehelper.PodLimits(applied, opts))}
+	if applied != allocated {
+		res.Requests = orNil(resourcehelper.PodRequests(applied, opts))
 	}
 	if res.Requests != nil || res.Limits != nil {
 		st.Resources = &res

@@ -63,7 +63,6 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 		w.listed = false
 		return in, err
 	}
-	in.Residue = w.deps.Residue(w.uid)
 	in.Volumes, in.Images, in.Hooks = maps.Clone(w.volumes), maps.Clone(w.images), maps.Clone(w.hooks)
 	in.Failures = maps.Clone(w.failures)
 	in.InFlight = make(map[podplan.Key]podplan.Flight, len(w.flights))

@@ -361,6 +361,10 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 	w.resize(ctx, &in)
 	now := time.Now()
 	plan := podplan.Next(in, now)
+	if plan.Life == podplan.PodTerminating || plan.Life == podplan.PodTerminated {
+		in.Residue = w.deps.Residue(w.uid) // the disk is asked only where it matters
+		plan = podplan.Next(in, now)
+	}
 	if !reflect.DeepEqual(plan.Record, w.record) {
 		if err := w.writeRecord(plan.Record); err != nil {
 			return w.trouble(ctx, err), false

@@ -9,8 +9,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -102,28 +104,44 @@ func (a *apiServer) patchStatus(data []byte) (*v1.Pod, error) {
 		a.mu.Unlock()
 		return nil, apierrors.NewConflict(podResource, "p", fmt.Errorf("UID is %s", uid))
 	}
-	before, err := json.Marshal(v1.Pod{Status: a.pod.Status})
+	st, err := patched(&a.pod.Status, data)
 	if err != nil {
-		a.mu.Unlock()
-		return nil, err
-	}
-	after, err := strategicpatch.StrategicMergePatch(before, data, v1.Pod{})
-	if err != nil {
-		a.mu.Unlock()
-		return nil, err
-	}
-	patched := &v1.Pod{}
-	if err := json.Unmarshal(after, patched); err != nil {
 		a.mu.Unlock()
 		return nil, err
 	}
 	p := a.pod.DeepCopy()
-	p.Status = patched.Status
+	p.Status = *st
 	a.pod = p
 	a.hist.add(Event{What: StatusWritten, UID: staticOf(p), Status: p.Status.DeepCopy()})
 	a.mu.Unlock()
 	a.changed()
 	return p, nil
+}
+
+var podMeta = sync.OnceValues(func() (strategicpatch.PatchMetaFromStruct, error) {
+	return strategicpatch.NewPatchMetaFromStruct(v1.Pod{})
+})
+
+// patched is a status with a strategic merge patch of its pod.
+func patched(st *v1.PodStatus, data []byte) (*v1.PodStatus, error) {
+	schema, err := podMeta()
+	if err != nil {
+		return nil, err
+	}
+	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(st)
+	if err != nil {
+		return nil, err
+	}
+	var patch strategicpatch.JSONMap
+	if err := utiljson.Unmarshal(data, &patch); err != nil {
+		return nil, err
+	}
+	after, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(strategicpatch.JSONMap{"status": before}, patch, schema)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1.PodStatus{}
+	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(after["status"].(map[string]any), out)
 }
 
 // client is what one life of the kubelet has of the API server.

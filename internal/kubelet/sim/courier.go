@@ -32,7 +32,7 @@ func newCourier(n *node) *courier { return &courier{n: n, wake: make(chan struct
 func (c *courier) Put(_ *v1.Pod, st v1.PodStatus) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.want, c.dirty = st.DeepCopy(), true
+	c.want, c.dirty = &st, true // nobody changes what a worker has put
 	select {
 	case c.wake <- struct{}{}:
 	default:

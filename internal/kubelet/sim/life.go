@@ -51,11 +51,14 @@ type life struct {
 
 // Outcome of a life.
 type Outcome struct {
-	Seed    uint64
-	History []string
+	Seed uint64
+	hist *history
 	// Err is what was violated, nil when all was well.
 	Err error
 }
+
+// History tells all that happened, a line for each event.
+func (o Outcome) History() []string { return o.hist.lines() }
 
 // Play plays the life of a seed, with files in dir, which must be empty. Goroutines
 // have the seed as a label, which a panic shows where GODEBUG has tracebacklabels=1.
@@ -76,7 +79,7 @@ func play(t *testing.T, seed uint64, dir string, b breaks) Outcome {
 			l := newLife(t, seed, dir)
 			l.broken, l.dice.jostle = b, b.draw
 			l.play()
-			out.Err, out.History = l.hist.failure(), l.hist.lines()
+			out.Err, out.hist = l.hist.failure(), l.hist
 		})
 	})
 	if err := clean(dir, out.Err != nil); err != nil && out.Err == nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,6 +46,7 @@ const hostIP = "192.0.2.1"
 type node struct {
 	life   *life
 	number int
+	key    string // of all that is drawn for it
 	table  *podworker.Table
 	status writer
 	prober *prober.Manager
@@ -53,6 +55,7 @@ type node struct {
 	follow atomic.Bool     // the sources are followed: not before orphans have workers
 	ctx    context.Context // of the process, for those calls that die with it
 	cancel context.CancelFunc
+	wire   string        // the status that was put last; there is one worker at a time
 	dead   chan struct{} // closed when it was killed
 	once   sync.Once
 	done   chan struct{}
@@ -60,7 +63,7 @@ type node struct {
 
 // startNode starts a kubelet on what the last one left.
 func startNode(l *life, number int) (*node, error) {
-	n := &node{life: l, number: number, dead: make(chan struct{}), done: make(chan struct{})}
+	n := &node{life: l, number: number, key: strconv.Itoa(number) + " ", dead: make(chan struct{}), done: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(klog.NewContext(l.t.Context(), logr.Discard()))
 	records, err := podworker.OpenRecords(filepath.Join(l.dir, "records"))
 	if err != nil {
@@ -260,7 +263,7 @@ type watched struct {
 func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
 	h := w.n.life.hist
 	// Ops that are started together begin one after another, always in the same order.
-	key := fmt.Sprintf("%d op %s", w.n.number, op.Key())
+	key := w.n.key + "op " + string(op.Key())
 	time.Sleep(w.n.life.dice.upTo(100*time.Microsecond, key))
 	if ctx.Err() == nil {
 		h.add(Event{What: OpBegins, UID: in.Pod.UID, Op: op, Ending: in.Record.Ending != nil})
@@ -293,22 +296,32 @@ type sink struct {
 }
 
 func (s sink) Put(pod *v1.Pod, st v1.PodStatus) {
-	s.n.put(pod.UID, &st)
-	s.writer.Put(pod, st)
+	if s.n.put(pod.UID, &st) {
+		s.writer.Put(pod, st)
+	}
 }
 
 func (s sink) PutSoon(pod *v1.Pod, st v1.PodStatus) {
-	s.n.put(pod.UID, &st)
-	s.writer.PutSoon(pod, st)
+	if s.n.put(pod.UID, &st) {
+		s.writer.PutSoon(pod, st)
+	}
 }
 
-func (n *node) put(uid types.UID, st *v1.PodStatus) {
+// put tells whether a status is to be handed on: a courier need not hear the same twice.
+func (n *node) put(uid types.UID, st *v1.PodStatus) bool {
 	if n.life.broken.status != nil {
 		n.life.broken.status(st)
 	}
-	if n.ctx.Err() == nil {
+	wire, err := st.Marshal()
+	if err != nil {
+		n.life.hist.fail(err)
+	}
+	same := string(wire) == n.wire
+	if n.wire = string(wire); !same && n.ctx.Err() == nil {
 		n.life.hist.add(Event{What: StatusPut, UID: uid, Status: st})
 	}
+	_, courier := n.status.(*courier)
+	return !same || !courier
 }
 
 type silent struct{}

@@ -118,6 +118,9 @@ func restText(p *v1.Pod) string {
 // restless tells whether a container of the pod fails by nature, or a pull does: then
 // its status changes now and then.
 func (l *life) restless(pod *v1.Pod) bool {
+	if restartsAll(pod) {
+		return true
+	}
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]

@@ -24,7 +24,7 @@ var (
 func call[T any](ctx context.Context, n *node, name, what string, effect func(context.Context) (T, error)) (T, error) {
 	var none T
 	op, _ := ctx.Value(opKey{}).(string)
-	l, key := n.life, fmt.Sprintf("%d %s %s %s", n.number, op, name, what)
+	l, key := n.life, n.key+op+" "+name+" "+what
 	took := l.duration(key, name)
 	if err := n.wait(ctx, took/2+1, key); err != nil {
 		return none, err

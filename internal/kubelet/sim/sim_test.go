@@ -61,7 +61,7 @@ const panics = "WHERRY_SIM_PANICS"
 // TestMain trades memory for speed: lives are short, and what they leave is garbage.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(1000)
-	if err := os.Setenv("GODEBUG", "tracebacklabels=1"); err != nil { // a panic names its seed
+	if err := os.Setenv("GODEBUG", strings.TrimPrefix(os.Getenv("GODEBUG")+",tracebacklabels=1", ",")); err != nil { // a panic names its seed
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
@@ -88,7 +88,7 @@ func TestLives(t *testing.T) {
 						failed.Add(1)
 						t.Error(report(out))
 					} else if *lives == 1 {
-						t.Log("\n" + strings.Join(out.History, "\n"))
+						t.Log("\n" + strings.Join(out.History(), "\n"))
 					}
 				}
 			})
@@ -108,7 +108,7 @@ func FuzzLives(f *testing.F) {
 }
 
 func report(out Outcome) string {
-	text := out.History
+	text := out.History()
 	if *lives != 1 && len(text) > 40 {
 		text = append(slices.Clone(text[:1]), append([]string{"…"}, text[len(text)-40:]...)...)
 	}
@@ -121,7 +121,7 @@ func TestASeedPlaysTheSameLifeAgain(t *testing.T) {
 	lives := func(draw func()) [][]string {
 		var out [][]string
 		for s := range uint64(20) {
-			out = append(out, play(t, 1000+s, filepath.Join(root, "a"), breaks{draw: draw}).History)
+			out = append(out, play(t, 1000+s, filepath.Join(root, "a"), breaks{draw: draw}).History())
 		}
 		return out
 	}

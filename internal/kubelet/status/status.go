@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/kubernetes"
@@ -58,10 +59,11 @@ type slot struct {
 	// what they put before at every look.
 	wire  []byte
 	since time.Time
-	// base is what the server has.
-	base    v1.PodStatus
-	dirty   bool
-	sending bool
+	// base is what the server has; doubtful after a patch whose outcome is not known.
+	base     v1.PodStatus
+	doubtful bool
+	dirty    bool
+	sending  bool
 	// dropped while sending: the slot stays until the sender has ended, so that a pod
 	// of the same UID which comes then is not overtaken by what was sent before.
 	dropped bool
@@ -262,10 +264,10 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 			m.mu.Unlock()
 			return
 		}
-		want, base, apiUID := s.want, s.base, s.apiUID
+		want, apiUID := s.want, s.apiUID
 		m.mu.Unlock()
-		got, err := m.patch(ctx, s, apiUID, base, want)
-		if err == nil || m.gone(ctx, s, apiUID, err) {
+		got, err := m.write(ctx, s, apiUID, want)
+		if err == nil || apierrors.IsNotFound(err) {
 			m.mu.Lock()
 			m.sentLocked(uid, s, apiUID, want, got)
 			m.mu.Unlock()
@@ -301,25 +303,43 @@ func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, want v1.P
 	}
 }
 
-// gone tells whether an error means that there is nothing to write to any more.
-func (m *Manager) gone(ctx context.Context, s *slot, apiUID types.UID, err error) bool {
-	if apierrors.IsNotFound(err) {
-		return true
+// write makes the server have a status, and returns it, nil if it had it. What the server
+// has is in doubt after a failure: the answer may be all that failed.
+func (m *Manager) write(ctx context.Context, s *slot, apiUID types.UID, want v1.PodStatus) (*v1.PodStatus, error) {
+	base, err := m.baseOf(ctx, s, apiUID)
+	if err != nil {
+		return nil, err
 	}
-	if !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
-		return false
+	got, err := m.patch(ctx, s, apiUID, base, want)
+	if err != nil {
+		m.mu.Lock()
+		s.doubtful = true
+		m.mu.Unlock()
+	}
+	return got, err
+}
+
+// baseOf is what the server has; an object of another UID is none.
+func (m *Manager) baseOf(ctx context.Context, s *slot, apiUID types.UID) (v1.PodStatus, error) {
+	m.mu.Lock()
+	base, doubtful := s.base, s.doubtful
+	m.mu.Unlock()
+	if !doubtful {
+		return base, nil
 	}
 	pod, err := m.client.CoreV1().Pods(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
 	if err != nil {
-		return apierrors.IsNotFound(err)
+		return base, err
 	}
 	if pod.UID != apiUID {
-		return true
+		return base, apierrors.NewNotFound(v1.Resource("pods"), s.name)
 	}
 	m.mu.Lock()
-	s.base = pod.Status
-	m.mu.Unlock()
-	return false
+	defer m.mu.Unlock()
+	if s.apiUID == apiUID {
+		s.base, s.doubtful = pod.Status, false
+	}
+	return pod.Status, nil
 }
 
 // patch sends the difference, if any, and returns what the server has then.
@@ -371,17 +391,32 @@ func ours(c v1.PodCondition, want v1.PodStatus) bool {
 	return false
 }
 
+// meta knows how lists of a pod are merged.
+var meta = sync.OnceValues(func() (strategicpatch.PatchMetaFromStruct, error) {
+	return strategicpatch.NewPatchMetaFromStruct(v1.Pod{})
+})
+
 // diff is a strategic merge patch that also demands the UID.
 func diff(uid types.UID, base, want v1.PodStatus) ([]byte, error) {
-	before, err := json.Marshal(v1.Pod{Status: base})
+	schema, err := meta()
 	if err != nil {
 		return nil, err
 	}
-	after, err := json.Marshal(v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}, Status: want})
+	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&base)
 	if err != nil {
 		return nil, err
 	}
-	return strategicpatch.CreateTwoWayMergePatch(before, after, v1.Pod{})
+	after, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&want)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := strategicpatch.CreateTwoWayMergeMapPatchUsingLookupPatchMeta(
+		strategicpatch.JSONMap{"status": before}, strategicpatch.JSONMap{"status": after}, schema)
+	if err != nil {
+		return nil, err
+	}
+	patch["metadata"] = map[string]any{"uid": string(uid)}
+	return json.Marshal(patch)
 }
 
 func pause(ctx context.Context, d time.Duration) {

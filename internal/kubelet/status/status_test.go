@@ -185,3 +185,33 @@ func TestWhatWasSentOfALastLifeDoesNotOvertakeTheNext(t *testing.T) {
 		}
 	})
 }
+
+// A patch may have been applied although its answer was lost: what it changed was then
+// never changed back.
+func TestAPatchWhoseAnswerWasLostIsNotForgotten(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, _ *atomic.Int32) {
+		lose := false
+		c.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if !lose {
+				return false, nil, nil
+			}
+			lose = false
+			patched := pod()
+			patched.Status.Phase = v1.PodPending
+			if err := c.Tracker().Update(a.GetResource(), patched, "ns"); err != nil {
+				t.Error(err)
+			}
+			return true, nil, errors.New("the connection is gone")
+		})
+		m.Put(pod(), with(v1.PodRunning))
+		synctest.Wait()
+		lose = true
+		m.Put(pod(), with(v1.PodPending))
+		synctest.Wait()
+		m.Put(pod(), with(v1.PodRunning))
+		time.Sleep(time.Minute)
+		if got := get(t, c).Status.Phase; got != v1.PodRunning {
+			t.Errorf("phase %s", got)
+		}
+	})
+}
