@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -41,9 +42,7 @@ func frontProxy(t *testing.T, s *Server, dir, name string, headers http.Header) 
 	cfg.CertFile, cfg.KeyFile = cert, key
 	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			for k, v := range headers {
-				r.Header[k] = v
-			}
+			maps.Copy(r.Header, headers)
 			return next.RoundTrip(r)
 		})
 	}

@@ -60,8 +60,7 @@ func TestEveryFieldHasAnEffectOrIsNamed(t *testing.T) {
 	read := selected(t)
 	var walk func(typ reflect.Type, path string)
 	walk = func(typ reflect.Type, path string) {
-		for i := range typ.NumField() {
-			f := typ.Field(i)
+		for f := range typ.Fields() {
 			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if tag == "" || slices.Contains(readElsewhere, f.Name) { // TypeMeta
 				continue

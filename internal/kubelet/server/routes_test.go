@@ -258,7 +258,7 @@ func TestWhatTheProcessIs(t *testing.T) {
 		}
 	}
 	code, body = answer(t, s.mux, "GET", "/flagz", "")
-	if code != 200 || !strings.Contains(body, "kubelet flagz") || !regexp.MustCompile("node-ip.*192\\.0\\.2\\.1").MatchString(body) || strings.Contains(body, "secret") {
+	if code != 200 || !strings.Contains(body, "kubelet flagz") || !regexp.MustCompile(`node-ip.*192\.0\.2\.1`).MatchString(body) || strings.Contains(body, "secret") {
 		t.Errorf("/flagz: %d\n%s", code, body)
 	}
 	if code, _ := answer(t, New(Config{Debugging: true}, f.pods, fakecri.Service{Runtime: f.rt}).mux, "GET", "/flagz", ""); code != 404 {
