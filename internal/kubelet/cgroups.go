@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet/node"
@@ -187,4 +188,11 @@ func (k *Kubelet) swap() *podconfig.Swap {
 		s.Capacity = *info.Capacity
 	}
 	return s
+}
+
+// oomGroup tells whether all processes of a container go when one runs out of memory,
+// which only cgroup v2 can do.
+func (k *Kubelet) oomGroup() bool {
+	mode, err := cgroup.Version()
+	return err == nil && mode == cgroup.V2 && !ptr.Deref(k.cfg.SingleProcessOOMKill, false)
 }

@@ -52,6 +52,9 @@ func (k *Kubelet) checkHost(log klog.Logger) error {
 	if ptr.Deref(k.cfg.FailCgroupV1, false) {
 		return errors.New("kubelet is configured to not run on a host using cgroup v1; use cgroup v2, or set failCgroupV1 (--fail-cgroupv1) to false")
 	}
+	if !ptr.Deref(k.cfg.SingleProcessOOMKill, true) {
+		return errors.New("invalid configuration: singleProcessOOMKill must not be explicitly set to false when using cgroup v1")
+	}
 	log.Info("Warning: the host uses cgroup v1: no swap for pods, no pressure statistics, no memory QoS")
 	return nil
 }

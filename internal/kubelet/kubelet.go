@@ -248,7 +248,7 @@ func (k *Kubelet) opsConfig() podops.Config {
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, HostIPs: k.hostIPs, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), CFS: podconfig.CFS{Off: !ptr.Deref(k.cfg.CPUCFSQuota, true), Period: k.cfg.CPUCFSQuotaPeriod.Duration},
-		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), OOMGroup: k.oomGroup(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }
 

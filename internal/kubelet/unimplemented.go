@@ -25,7 +25,7 @@ var unimplementedFields = map[string]string{
 	"evictionMinimumReclaim": "--eviction-minimum-reclaim", "evictionMaxPodGracePeriod": "--eviction-max-pod-grace-period",
 	"evictionPressureTransitionPeriod": "--eviction-pressure-transition-period",
 	"kernelMemcgNotification":          "--kernel-memcg-notification",
-	"kubeletCgroups":                   "--kubelet-cgroups", "systemCgroups": "--system-cgroups", "singleProcessOOMKill": "",
+	"kubeletCgroups":                   "--kubelet-cgroups", "systemCgroups": "--system-cgroups",
 	"cgroupsPerQOS": "--cgroups-per-qos",
 	"maxOpenFiles":  "--max-open-files",
 	"oomScoreAdj":   "--oom-score-adj", "streamingConnectionIdleTimeout": "--streaming-connection-idle-timeout",

@@ -245,7 +245,12 @@ func TestLimitedSwap(t *testing.T) {
 
 func TestNoSwap(t *testing.T) {
 	needsSwap(t)
-	rt := node(t, "NoSwap", pod("burstable", "128Mi", "132Mi", "trap : TERM; while :; do sleep 1000; done"))
+	// its child outgrows the limit, and takes it along
+	parent := pod("parent", "32Mi", "32Mi", "tail /dev/zero & wait; sleep 1000")
+	rt := node(t, "NoSwap", pod("burstable", "128Mi", "132Mi", "trap : TERM; while :; do sleep 1000; done"), parent)
+	if st := await(t, rt, "parent", runtimeapi.ContainerState_CONTAINER_EXITED); st.ExitCode != 137 || st.Reason != "OOMKilled" {
+		t.Errorf("exit %d %s", st.ExitCode, st.Reason)
+	}
 	if got := swapMax(t, rt, "burstable"); got != "0" {
 		t.Errorf("memory.swap.max is %s", got)
 	}

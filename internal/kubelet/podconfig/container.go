@@ -28,7 +28,9 @@ type ContainerInput struct {
 	PageSizes []string
 	// Swap that the container may use; nil where that cannot be limited.
 	Swap *Swap
-	Dirs Dirs
+	// OOMGroup: who runs out of memory ends with all of its processes (cgroup v2).
+	OOMGroup bool
+	Dirs     Dirs
 	// SeccompDefault: RuntimeDefault where the pod says nothing.
 	SeccompDefault bool
 	CFS            CFS
@@ -76,12 +78,24 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	res := ContainerResources(in.Pod, c, in.CFS)
 	res.HugepageLimits = hugepages(in.Pod, c, in.PageSizes)
 	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
-	res.Unified = in.Swap.settings(in.Pod, c, in.NodeMemory)
+	res.Unified = in.unified()
 	cfg.Linux = &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: sc}
 	for _, m := range cfg.Mounts { // owners appear in the container as they are on the node
 		m.UidMappings, m.GidMappings = in.UserNS.GetUids(), in.UserNS.GetGids()
 	}
 	return cfg, nil
+}
+
+// unified are settings that only cgroup v2 has.
+func (in *ContainerInput) unified() map[string]string {
+	s := in.Swap.settings(in.Pod, in.Container, in.NodeMemory)
+	if in.OOMGroup {
+		if s == nil {
+			s = map[string]string{}
+		}
+		s["memory.oom.group"] = "1"
+	}
+	return s
 }
 
 func expandAll(list []string, lookup func(string) (string, bool)) []string {

@@ -41,3 +41,14 @@ func TestSwapOfAContainer(t *testing.T) {
 		}
 	}
 }
+
+func TestOOMKillsAllOfAContainer(t *testing.T) {
+	in := ContainerInput{Pod: &v1.Pod{}, Container: &v1.Container{}}
+	if got := in.unified(); got != nil {
+		t.Errorf("on cgroup v1: %v", got)
+	}
+	in.OOMGroup, in.Swap = true, &Swap{}
+	if got := in.unified(); len(got) != 2 || got["memory.oom.group"] != "1" || got["memory.swap.max"] != "0" {
+		t.Errorf("%v", got)
+	}
+}

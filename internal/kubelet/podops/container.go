@@ -90,7 +90,7 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 	node := o.Node()
 	input := podconfig.ContainerInput{
 		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts,
-		NodeMemory: node.Memory, PageSizes: podconfig.PageSizes(node.Allocatable), Swap: o.Swap, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
+		NodeMemory: node.Memory, PageSizes: podconfig.PageSizes(node.Allocatable), Swap: o.Swap, OOMGroup: o.OOMGroup, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
 		UserNS: users,
 	}
 	if err := o.imageUser(ctx, &input); err != nil {

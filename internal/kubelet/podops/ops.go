@@ -85,6 +85,8 @@ type Config struct {
 	PullQPS, PullBurst int32
 	// Swap that containers may use; nil where that cannot be limited.
 	Swap *podconfig.Swap
+	// OOMGroup: who runs out of memory ends with all of its processes.
+	OOMGroup bool
 	// DockerConfig is a file with the node's registry credentials.
 	DockerConfig string
 }
