@@ -139,7 +139,7 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&k.VolumeStatsAggPeriod.Duration, "volume-stats-agg-period", k.VolumeStatsAggPeriod.Duration, "how old the measured size of a volume may be")
 	fs.StringVar(&k.VolumePluginDir, "volume-plugin-dir", k.VolumePluginDir, noEffect)
 	fs.BoolVar(k.EnableControllerAttachDetach, "enable-controller-attach-detach", *k.EnableControllerAttachDetach, noEffect)
-	fs.BoolVar(k.LocalStorageCapacityIsolation, "local-storage-capacity-isolation", *k.LocalStorageCapacityIsolation, noEffect)
+	fs.BoolVar(k.LocalStorageCapacityIsolation, "local-storage-capacity-isolation", *k.LocalStorageCapacityIsolation, "report ephemeral storage as a resource of the node")
 }
 
 // addManagerFlags adds those of parts that are not there.

@@ -299,6 +299,22 @@ func TestAdvertisedResourceBecomesAllocatable(t *testing.T) {
 	})
 }
 
+func TestLocalStorageIsReportedUnlessSwitchedOff(t *testing.T) {
+	for off, want := range map[bool]bool{false: true, true: false} {
+		cfg := testConfig()
+		cfg.NoLocalStorage = off
+		r, err := New(cfg, nil, nil, nil, &told{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		capacity, allocatable := r.resources()
+		_, has := capacity[v1.ResourceEphemeralStorage]
+		if _, also := allocatable[v1.ResourceEphemeralStorage]; has != want || also != want {
+			t.Errorf("switched off %v: %v %v", off, capacity, allocatable)
+		}
+	}
+}
+
 func TestLargestImagesAreReported(t *testing.T) {
 	var imgs []*runtimeapi.Image
 	for i := range 60 {

@@ -56,6 +56,8 @@ type Config struct {
 	// Features that the kubelet has, by their feature gates (KEP-5328).
 	Features map[string]bool
 	MaxPods  int64
+	// NoLocalStorage: ephemeral storage is nobody's to count here.
+	NoLocalStorage bool
 	// Reserved is taken off the capacity: for the system, for Kubernetes, for eviction.
 	Reserved v1.ResourceList
 	// RootDir is on the file system that counts as ephemeral storage.

@@ -127,6 +127,9 @@ func (r *Reporter) resources() (capacity, allocatable v1.ResourceList) {
 		v1.ResourceEphemeralStorage: *resource.NewQuantity(r.facts.storage, resource.BinarySI),
 		v1.ResourcePods:             *resource.NewQuantity(r.cfg.MaxPods, resource.DecimalSI),
 	}
+	if r.cfg.NoLocalStorage {
+		delete(capacity, v1.ResourceEphemeralStorage)
+	}
 	maps.Copy(capacity, r.facts.huge)
 	allocatable = v1.ResourceList{}
 	for name, q := range capacity {
