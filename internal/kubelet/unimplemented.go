@@ -32,7 +32,7 @@ var unimplementedFields = map[string]string{
 	"volumePluginDir": "--volume-plugin-dir", "enableControllerAttachDetach": "--enable-controller-attach-detach",
 	"hairpinMode": "--hairpin-mode", "makeIPTablesUtilChains": "--make-iptables-util-chains",
 	"iptablesMasqueradeBit": "", "iptablesDropBit": "",
-	"defaultPodSysctls": "",
+	"defaultPodSysctls":                         "",
 	"configMapAndSecretChangeDetectionStrategy": "", "showHiddenMetricsForVersion": "", "containerLogMaxWorkers": "",
 }
 
