@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -63,6 +64,40 @@ func TestImagesOfOthersWantCredentials(t *testing.T) {
 			t.Errorf("%d pulls after a pod without credentials", n)
 		}
 	})
+}
+
+// TestReasonsOfFailedPulls that a runtime gives in the words that CRI has for them.
+func TestReasonsOfFailedPulls(t *testing.T) {
+	for text, want := range map[string]string{
+		"RegistryUnavailable: refused":        "image pull failed for registry.io/c:1 because the registry is unavailable: refused",
+		"SignatureValidationFailed: not ours": "image pull failed for registry.io/c:1 because the signature validation failed: not ours",
+		"no such host":                        "no such host",
+	} {
+		run(t, func(w *world) {
+			w.rt.Fail = func(call, _ string) error {
+				if call == "PullImage" {
+					return errors.New(text)
+				}
+				return nil
+			}
+			c := container("c")
+			c.Image = "registry.io/c:1"
+			w.create(plainPod("a", v1.RestartPolicyAlways, c))
+			w.pass(time.Second)
+			reason, _, found := strings.Cut(text, ":")
+			if !found {
+				reason = "ErrImagePull"
+			}
+			if s := w.status("a", "c").State.Waiting; s == nil || s.Reason != reason || s.Message != want {
+				t.Errorf("%s: %+v", text, s)
+			}
+			w.pass(4 * time.Second)
+			if s := w.status("a", "c").State.Waiting; s == nil || s.Reason != "ImagePullBackOff" || s.Message != `Back-off pulling image "registry.io/c:1": `+reason+": "+want {
+				t.Errorf("%s, backed off: %+v", text, s)
+			}
+			w.wantEvent("Failed: Error: " + reason)
+		})
+	}
 }
 
 // TestPullsBeyondTheRateAreRefused, and tried again.

@@ -209,14 +209,20 @@ func (o *Ops) pullWith(ctx context.Context, pod *v1.Pod, image *runtimeapi.Image
 	return "", pullrecord.Access{}, errors.Join(errs...)
 }
 
+// pullReasons are what a runtime begins its error with to say more than that a pull failed.
+var pullReasons = map[string]string{
+	podplan.ReasonRegistryUnavailable: "the registry is unavailable", podplan.ReasonSignatureValidationFailed: "the signature validation failed",
+}
+
 func (o *Ops) pullFailed(ctx context.Context, want wanted, err error) podworker.Result {
 	if ctx.Err() == nil {
 		o.Events.Eventf(want.ref, v1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", want.image, err)
 	}
 	res := podworker.Result{Err: err, Reason: podplan.ReasonErrImagePull, Message: err.Error()}
-	if msg, ok := strings.CutPrefix(detail(err), podplan.ReasonRegistryUnavailable); ok {
-		res.Reason = podplan.ReasonRegistryUnavailable
-		res.Message = fmt.Sprintf("image pull failed for %s because the registry is unavailable%s", want.image, msg)
+	for reason, why := range pullReasons {
+		if msg, ok := strings.CutPrefix(detail(err), reason); ok {
+			res.Reason, res.Message = reason, fmt.Sprintf("image pull failed for %s because %s%s", want.image, why, msg)
+		}
 	}
 	if ctx.Err() == nil {
 		o.Events.Eventf(want.ref, v1.EventTypeWarning, "Failed", "Error: %s", res.Reason)

@@ -133,7 +133,7 @@ func (r *reporter) why(c *v1.Container, fallback string) *v1.ContainerStateWaiti
 
 // whyImage tells how the pull of an image failed, or that it is backed off.
 func (r *reporter) whyImage(image string, f Failure) *v1.ContainerStateWaiting {
-	pulled := f.Reason == ReasonErrImagePull || f.Reason == ReasonRegistryUnavailable
+	pulled := f.Reason == ReasonErrImagePull || f.Reason == ReasonRegistryUnavailable || f.Reason == ReasonSignatureValidationFailed
 	if pulled && r.backedOff(f) {
 		return &v1.ContainerStateWaiting{Reason: ReasonImagePullBackOff, Message: BackoffMessage(image, f)}
 	}

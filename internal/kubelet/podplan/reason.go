@@ -22,6 +22,9 @@ const (
 	ReasonContainerStatusUnknown = "ContainerStatusUnknown"
 	ReasonDeadlineExceeded       = "DeadlineExceeded"
 
+	// ReasonSignatureValidationFailed is a runtime's, of an image that it does not trust.
+	ReasonSignatureValidationFailed = "SignatureValidationFailed"
+
 	// ReasonNodeAffinity refuses a pod whose selector or affinity the node does not fit,
 	// ReasonOutOf and a resource's name one for which there is not enough.
 	ReasonNodeAffinity = "NodeAffinity"

@@ -227,11 +227,19 @@ func (p *planner) bringResize() {
 }
 
 // growsFirst tells whether a new instance has to wait for the pod's cgroup: its limits
-// may be above those that the pod still has. A resize that failed holds nothing up.
+// may be above those that the pod still has. A resize that failed holds nothing up, nor
+// does one that waits for a container that cannot be stopped.
 func (p *planner) growsFirst(name string) bool {
 	r := p.plan.Record.Resize
 	if r == nil || r.Active == nil || p.in.Resized == r.Seq || p.plan.Record.history(name).Applied == nil {
 		return false
+	}
+	for other := range p.plan.Record.Containers {
+		for _, o := range p.live(other) {
+			if _, stuck := p.in.Failures[StopKey(o.ID)]; stuck {
+				return false
+			}
+		}
 	}
 	f, failed := p.in.Failures[ResizeKey]
 	return !failed || f.Attempt != r.Seq

@@ -163,6 +163,29 @@ func TestResizeByRestart(t *testing.T) {
 	}
 }
 
+// TestResizeThatCannotGoOnHoldsNoContainerUp: another one cannot be stopped.
+func TestResizeThatCannotGoOnHoldsNoContainerUp(t *testing.T) {
+	in, now := resizing(), time.Unix(1000, 0)
+	restart := []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
+	in.Pod.Spec.Containers[0].ResizePolicy = restart
+	in.Pod.Spec.Containers = append(in.Pod.Spec.Containers, v1.Container{Name: "stuck", ResizePolicy: restart, Resources: cpu("100m")})
+	in.Containers = append(in.Containers, Container{ID: "2", Name: "stuck", SandboxID: "s", State: Running, Started: time.Unix(900, 0)})
+	in.Record.Verdict = new(Verdict{Admitted: true, Allocated: allocated(in.Pod)})
+	ask(&in, "200m")
+	in.Pod.Spec.Containers[1].Resources = cpu("200m")
+	TakeResize(&in, ResizeDecision{Allocate: true})
+	in.step(now)
+	in.Containers[0].State, in.Containers[0].Finished = Exited, now
+	in.Images["c"] = Image{Attempt: 1, Ref: "sha256:1"}
+	if p, _ := in.step(now); wants(p, CreateContainer, "c") || !wants(p, StopContainer, "stuck") {
+		t.Errorf("ops %+v", p.Ops)
+	}
+	in.Failures = map[Key]Failure{StopKey("2"): {Count: 1, At: now, Message: "no"}}
+	if p, _ := in.step(now); !wants(p, CreateContainer, "c") {
+		t.Errorf("it waits for a container that does not stop: %+v", p.Ops)
+	}
+}
+
 // TestResizeWhileAContainerIsMade: the create in flight has the old resources.
 func TestResizeWhileAContainerIsMade(t *testing.T) {
 	in, now := resizing(), time.Unix(1000, 0)

@@ -38,7 +38,8 @@ func (c *content) bundle(src *v1.ClusterTrustBundleProjection, mode *int32) erro
 
 // chooseBundles returns the bundle of a name, or those of a signer with certain labels.
 func chooseBundles(src *v1.ClusterTrustBundleProjection, all []certificatesv1.ClusterTrustBundle) ([]certificatesv1.ClusterTrustBundle, error) {
-	fits, missing := func(*certificatesv1.ClusterTrustBundle) bool { return false }, ""
+	var fits func(*certificatesv1.ClusterTrustBundle) bool
+	var missing string
 	switch {
 	case src.Name != nil:
 		fits = func(b *certificatesv1.ClusterTrustBundle) bool { return b.Name == *src.Name }

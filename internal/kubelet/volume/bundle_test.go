@@ -78,7 +78,7 @@ func TestTrustBundles(t *testing.T) {
 			}
 			found[string(b.Bytes)] = true
 		}
-		for _, a := range strings.Split(tc.want, "") {
+		for a := range strings.SplitSeq(tc.want, "") {
 			if !found[a] || len(found) != len(tc.want) {
 				t.Errorf("%s: anchors %v, want %s", name, found, tc.want)
 			}
