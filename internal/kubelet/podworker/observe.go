@@ -104,8 +104,7 @@ func (w *Worker) loadRecord(ctx context.Context) error {
 		return nil
 	}
 	r, err := w.deps.Records.Read(w.uid)
-	var corrupt *record.CorruptError
-	if errors.As(err, &corrupt) {
+	if _, corrupt := errors.AsType[*record.CorruptError](err); corrupt {
 		klog.FromContext(ctx).Error(err, "The pod's record is lost; what it held is decided anew")
 		err = nil
 	}
