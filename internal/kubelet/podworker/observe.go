@@ -78,7 +78,8 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 // reported is the newest status of ours, with the conditions of others as the
 // source has them now.
 func (w *Worker) reported(pod *v1.Pod) v1.PodStatus {
-	st := *w.status.DeepCopy()
+	st := w.status // what it points to is never changed
+	st.Conditions = slices.Clone(st.Conditions)
 	if !podplan.IsTerminal(st.Phase) && podplan.IsTerminal(pod.Status.Phase) {
 		st.Phase, st.Reason, st.Message = pod.Status.Phase, pod.Status.Reason, pod.Status.Message
 	}

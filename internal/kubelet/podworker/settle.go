@@ -1,6 +1,7 @@
 package podworker
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,6 +22,9 @@ func (w *Worker) settle() {
 			t.Err = o.res.Err.Error()
 		}
 		w.note(t)
+		if o.res.Err == nil && w.vain(f.Op) {
+			o.res.Err = fmt.Errorf("%s was done several times, and had no effect", f.Op.Kind)
+		}
 		switch {
 		case o.res.Err == nil:
 			delete(w.failures, o.key)
@@ -31,6 +35,40 @@ func (w *Worker) settle() {
 			w.failed(f, o.res)
 		}
 	}
+}
+
+// vainAfter is how often an op whose effect can be seen may succeed before it counts as
+// one that failed, so that a runtime which says yes and does nothing is not asked without
+// a pause.
+const vainAfter = 3
+
+const keptRepeated = 100
+
+// repeated is an op that succeeded, and how often in a row.
+type repeated struct {
+	op    podplan.Op
+	times int
+}
+
+// vain tells whether an op has succeeded again and again, and is wanted still.
+func (w *Worker) vain(op podplan.Op) bool {
+	switch op.Kind {
+	case podplan.StartContainer, podplan.StopContainer, podplan.RemoveContainer, podplan.StopSandbox, podplan.RemoveSandbox:
+	default:
+		return false
+	}
+	key := op.Key()
+	op.Deadline = time.Time{}
+	last := w.repeated[key]
+	if last.op != op {
+		last = repeated{op: op}
+	}
+	last.times++
+	if len(w.repeated) >= keptRepeated {
+		clear(w.repeated) // most are of instances that are long gone
+	}
+	w.repeated[key] = last
+	return last.times > vainAfter
 }
 
 // achieved notes what a successful op leaves in memory. What the runtime shows by

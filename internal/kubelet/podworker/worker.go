@@ -157,6 +157,7 @@ type Worker struct {
 	hooks       map[string]podplan.Hook
 	resized     uint32
 	failures    map[podplan.Key]podplan.Failure
+	repeated    map[podplan.Key]repeated
 	flights     map[podplan.Key]*flight
 	cgroup      bool
 	forgotten   bool
@@ -183,6 +184,7 @@ func newWorker(uid types.UID, deps Deps) *Worker {
 		uid: uid, deps: deps, wakeCh: make(chan struct{}, 1), listDue: true,
 		messages: map[string]string{}, volumes: map[string]podplan.Volume{}, images: map[string]podplan.Image{},
 		hooks: map[string]podplan.Hook{}, failures: map[podplan.Key]podplan.Failure{}, flights: map[podplan.Key]*flight{},
+		repeated: map[podplan.Key]repeated{},
 	}
 	w.put(&Snapshot{})
 	return w

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"hash/fnv"
 	"sync"
 	"time"
 )
@@ -29,9 +28,16 @@ func (d *dice) roll(n uint64, what string) uint64 {
 	count := d.drawn[what]
 	d.drawn[what]++
 	d.mu.Unlock()
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(what))
-	return mix(h.Sum64()^mix(d.seed)^mix(count+1<<32)) % n
+	return mix(fnv(what)^mix(d.seed)^mix(count+1<<32)) % n
+}
+
+// fnv is the hash FNV-1a, without the allocations of hash/fnv.
+func fnv(text string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(text) {
+		h = (h ^ uint64(text[i])) * 1099511628211
+	}
+	return h
 }
 
 // mix spreads the bits of a number (the finalizer of splitmix64).

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -235,6 +234,7 @@ type history struct {
 	mu       sync.Mutex
 	events   []Event
 	checkers map[types.UID]*Checker
+	uids     []types.UID // of the checkers, in the order in which the pods came
 	err      error
 	put      string // the newest status that the worker put
 }
@@ -265,12 +265,13 @@ func (h *history) checkLocked(e Event) error {
 		e.UID = e.Pod.UID
 		if h.checkers[e.UID] == nil {
 			h.checkers[e.UID] = NewChecker()
+			h.uids = append(h.uids, e.UID)
 			for _, other := range h.checkers {
 				h.checkers[e.UID].up = other.up
 			}
 		}
 	}
-	for _, uid := range slices.Sorted(maps.Keys(h.checkers)) {
+	for _, uid := range h.uids {
 		c := h.checkers[uid]
 		switch {
 		case e.UID == "" || e.UID == uid:

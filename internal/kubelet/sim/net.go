@@ -105,7 +105,7 @@ func (n *node) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	defer l.net.done.Done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(n.ctx, cancel)()
+	defer context.AfterFunc(n.ctx, cancel)() //nolint:contextcheck // it ends with the process, too
 	var here net.Conn
 	conn, err := call(ctx, n, "Dial", addr, func(context.Context) (net.Conn, error) {
 		key := fmt.Sprintf("%d dial %s", n.number, addr)

@@ -238,7 +238,7 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 	newest := newestOf(s, c.Name)
 	init := slices.ContainsFunc(s.Pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
 	once := init && !podplan.IsSidecar(c)
-	stuck := c.Command[0] == broken || refused(c) || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever && c.Image != imagePresent
+	stuck := c.Command[0] == broken || refused(c) || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever
 	switch {
 	case once && appThere(s):
 		return true, nil // it may be gone

@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	lives = flag.Uint64("lives", fromEnv("LIVES", 1000), "how many lives to play")
+	lives = flag.Uint64("lives", fromEnv("LIVES", 2000), "how many lives to play")
 	most  = flag.Uint64("most", 1, "after how many failures to stop")
 	seed  = flag.Uint64("seed", fromEnv("SEED", 1), "seed of the first life; the next have the next numbers")
 )
@@ -136,6 +136,21 @@ func TestASeedPlaysTheSameLifeAgain(t *testing.T) {
 	}
 }
 
+// A runtime that says yes to a stop and does nothing was asked again at once, for ever.
+func TestWhatHasNoEffectIsBackedOff(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "life")
+	lies := breaks{before: func(op *podplan.Op) {
+		if op.Kind == podplan.StopContainer || op.Kind == podplan.RemoveSandbox {
+			op.Kind = podplan.EnsureCgroup
+		}
+	}}
+	for s := range uint64(20) {
+		if out := play(t, s, dir, lies); out.Err != nil && strings.Contains(out.Err.Error(), "it is not backed off") {
+			t.Error(report(out))
+		}
+	}
+}
+
 // stir lets other goroutines go first now and then, and makes threads sleep, as a loaded
 // machine does.
 func stir() {
@@ -198,7 +213,7 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 				op.Kind = podplan.EnsureCgroup // never started, and nobody is told
 			}
 		}},
-		"it is not backed off": {before: func(op *podplan.Op) {
+		"containers are left": {before: func(op *podplan.Op) {
 			if op.Kind == podplan.StopContainer {
 				op.Kind = podplan.EnsureCgroup
 			}

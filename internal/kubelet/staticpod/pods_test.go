@@ -29,13 +29,13 @@ func (s shown) SetMirror(static types.UID, mirror *v1.Pod) {
 	}
 }
 
-func pod(uid types.UID, hash string) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid, Annotations: map[string]string{podconfig.AnnotationConfigHash: hash}}}
+func pod(uid types.UID) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid, Annotations: map[string]string{podconfig.AnnotationConfigHash: "1"}}}
 }
 
-func mirrorOf(uid types.UID, hash string) *v1.Pod {
-	p := pod(uid, hash)
-	p.Annotations[podconfig.AnnotationConfigMirror] = hash
+func mirrorOf(uid types.UID) *v1.Pod {
+	p := pod(uid)
+	p.Annotations[podconfig.AnnotationConfigMirror] = "1"
 	return p
 }
 
@@ -44,8 +44,8 @@ func mirrorOf(uid types.UID, hash string) *v1.Pod {
 func TestAMirrorThatWasSeenBeforeItsPodShowsItsStatus(t *testing.T) {
 	status := shown{}
 	p := New(Deps{Table: table{}, Status: status})
-	p.SetMirror(mirrorOf("m", "1"), false)
-	p.Set("file", []*v1.Pod{pod("s", "1")})
+	p.SetMirror(mirrorOf("m"), false)
+	p.Set("file", []*v1.Pod{pod("s")})
 	if status["s"] != "m" {
 		t.Errorf("mirrors: %v", status)
 	}
@@ -55,9 +55,9 @@ func TestAMirrorThatWasSeenBeforeItsPodShowsItsStatus(t *testing.T) {
 func TestNewsOfAnOldMirrorDoNotHideTheNewOne(t *testing.T) {
 	status := shown{}
 	p := New(Deps{Table: table{}, Status: status})
-	p.Set("file", []*v1.Pod{pod("s", "1")})
-	p.SetMirror(mirrorOf("new", "1"), false)
-	p.SetMirror(mirrorOf("old", "1"), true)
+	p.Set("file", []*v1.Pod{pod("s")})
+	p.SetMirror(mirrorOf("new"), false)
+	p.SetMirror(mirrorOf("old"), true)
 	if status["s"] != "new" {
 		t.Errorf("mirrors: %v", status)
 	}
@@ -74,12 +74,12 @@ func TestAMirrorThatWentBeforeItsCreationWasAnsweredIsMadeAgain(t *testing.T) {
 	made := 0
 	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		made++
-		m := mirrorOf("m", "1")
+		m := mirrorOf("m")
 		p.SetMirror(m, false)
 		p.SetMirror(m, true)
 		return true, m, nil
 	})
-	p.Set("file", []*v1.Pod{pod("s", "1")})
+	p.Set("file", []*v1.Pod{pod("s")})
 	for range 2 {
 		if err := p.sync(t.Context()); err != nil {
 			t.Fatal(err)
