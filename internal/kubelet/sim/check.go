@@ -306,7 +306,7 @@ func (c *Checker) rate(e Event) error {
 	case e.Op.Backoff:
 		most = 150
 	case calm && c.asked == 0 && e.Op.Kind == podplan.CreateContainer:
-		most = 65 // what the node refuses is tried again every ten seconds
+		most = 80 // what the node refuses is tried again every ten seconds
 	case calm && c.asked == 0:
 		most = 25
 	}
