@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -236,6 +237,9 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Resize: k.decideResize, Freed: k.freed,
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Started: podStarted,
+		Ended: func(kind string, end *v1.ContainerStateTerminated) {
+			metrics.TerminatedContainers.WithLabelValues(kind, strconv.Itoa(int(end.ExitCode)), end.Reason).Inc()
+		},
 	}, nil)
 	k.statics = staticpod.New(staticpod.Deps{
 		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: k.apiSynced.Load,

@@ -28,6 +28,7 @@ var wanted = map[string]string{
 	"kubelet_run_podsandbox_duration_seconds": "runtime_handler", "kubelet_started_pods_total": "", "kubelet_started_pods_errors_total": "", "kubelet_started_containers_total": "container_type",
 	"kubelet_running_pods": "", "kubelet_running_containers": "container_state", "kubelet_image_pull_duration_seconds": "image_size_in_bytes",
 	"kubelet_node_name": "node", "kubelet_desired_pods": "static", "kubelet_active_pods": "static", "kubelet_mirror_pods": "", "kubelet_cgroup_version": "",
+	"kubelet_started_user_namespaced_pods_total": "", "kubelet_started_user_namespaced_pods_errors_total": "",
 	"kubelet_certificate_manager_client_ttl_seconds": "", "kubelet_certificate_manager_server_ttl_seconds": "",
 }
 
@@ -58,6 +59,19 @@ func total(f *dto.MetricFamily) float64 {
 	sum := 0.0
 	for _, m := range f.GetMetric() {
 		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+	}
+	return sum
+}
+
+// ended is how many instances of containers ended with a code.
+func ended(all map[string]*dto.MetricFamily, code string) float64 {
+	var sum float64
+	for _, m := range all["kubelet_terminated_containers_total"].GetMetric() {
+		for _, l := range m.Label {
+			if l.GetName() == "exit_code" && l.GetValue() == code {
+				sum += m.GetCounter().GetValue()
+			}
+		}
 	}
 	return sum
 }
@@ -121,6 +135,14 @@ func TestMetricsAreThereAndMove(t *testing.T) {
 			if !strings.Contains(probes(t), want) {
 				t.Errorf("/metrics/probes has no %s", want)
 			}
+		}
+		w.rt.Kill(w.rt.Live(string(w.get("a").UID), "c")[0], 139)
+		w.until("restarted", func() bool {
+			s := w.get("a").Status.ContainerStatuses[0]
+			return s.RestartCount == 1 && s.State.Running != nil
+		})
+		if got := ended(gather(t), "139"); got != 1 { // not the exit code of any other test
+			t.Errorf("%v terminated containers", got)
 		}
 		w.remove("a", 1)
 		w.until("gone", func() bool { return w.gone("a") })

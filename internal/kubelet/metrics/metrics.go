@@ -87,6 +87,14 @@ var (
 	StartedContainers = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "started_containers_total", Help: "Cumulative number of containers started", StabilityLevel: metrics.ALPHA,
 	}, []string{"container_type"})
+	// TerminatedContainers are instances that ended, by type, exit code and reason.
+	TerminatedContainers = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "terminated_containers_total", Help: "Cumulative number of container terminations.", StabilityLevel: metrics.ALPHA,
+	}, []string{"container_type", "exit_code", "reason"})
+	// StartedUserNamespaces counts sandboxes that were run with a user namespace.
+	StartedUserNamespaces = counter("started_user_namespaced_pods_total", "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.")
+	// StartedUserNamespaceErrors counts those that failed.
+	StartedUserNamespaceErrors = counter("started_user_namespaced_pods_errors_total", "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.")
 	// RunningPods have a sandbox that is ready.
 	RunningPods = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "running_pods", Help: "Number of pods that have a running pod sandbox", StabilityLevel: metrics.ALPHA,
@@ -216,6 +224,7 @@ var (
 var register = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(PodStart, PodStartSLI, PodStartTotal, PodWorkerStart, PodWorker, StatusSync, Relist, RelistInterval,
 		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
+		TerminatedContainers, StartedUserNamespaces, StartedUserNamespaceErrors,
 		RunningPods, RunningContainers, ImagePull, Evictions, Preemptions, Rejections, NodeName,
 		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets,
 		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation, ShutdownStart, ShutdownEnd,

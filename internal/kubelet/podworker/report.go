@@ -20,12 +20,53 @@ func (w *Worker) report(in *podplan.Input, plan *podplan.Plan, now time.Time) {
 		w.deps.Status.Put(in.Pod, w.status)
 	}
 	w.tell(in)
+	w.countEnds(&in.Reported)
 	if w.deps.Started != nil && w.status.Phase == v1.PodRunning && in.Reported.Phase == v1.PodPending {
 		w.mu.Lock()
 		seen := w.since
 		w.mu.Unlock()
 		w.deps.Started(in.Pod, seen, w.pulling)
 	}
+}
+
+// countEnds tells of the instances that have ended since another status.
+func (w *Worker) countEnds(before *v1.PodStatus) {
+	if w.deps.Ended == nil {
+		return
+	}
+	for _, lists := range []struct {
+		kind     string
+		old, now []v1.ContainerStatus
+	}{
+		{"init_container", before.InitContainerStatuses, w.status.InitContainerStatuses},
+		{"container", before.ContainerStatuses, w.status.ContainerStatuses},
+		{"ephemeral_container", before.EphemeralContainerStatuses, w.status.EphemeralContainerStatuses},
+	} {
+		known := map[string]bool{}
+		for i := range lists.old {
+			for _, t := range ends(&lists.old[i]) {
+				known[lists.old[i].Name+t.ContainerID] = true
+			}
+		}
+		for i := range lists.now {
+			for _, t := range ends(&lists.now[i]) {
+				if !known[lists.now[i].Name+t.ContainerID] {
+					w.deps.Ended(lists.kind, t)
+				}
+			}
+		}
+	}
+}
+
+// ends are the ends that a status has of its container.
+func ends(st *v1.ContainerStatus) []*v1.ContainerStateTerminated {
+	var out []*v1.ContainerStateTerminated
+	for _, t := range []*v1.ContainerStateTerminated{st.LastTerminationState.Terminated, st.State.Terminated} {
+		if t != nil {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // starting tells whether a pod is on its way up, with nothing to tell but that.

@@ -89,6 +89,9 @@ type Deps struct {
 	// Started, if not nil, is told that a pod runs for the first time, when it was
 	// first seen, and how long images were pulled for it.
 	Started func(pod *v1.Pod, seen time.Time, pulling time.Duration)
+	// Ended, if not nil, is told once of each instance that ended, with the type of its
+	// container as metrics name it.
+	Ended func(containerType string, end *v1.ContainerStateTerminated)
 	// Node returns the facts of the node that plans depend on.
 	Node func() podplan.Node
 }
