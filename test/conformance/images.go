@@ -110,6 +110,11 @@ func build(repo string, root images.Root, agnhost string) (v1.Image, error) {
 			return nil, err
 		}
 		layers = append(layers, images.Root{"usr/bin/effective-uid": program})
+	case "kitten": // for image volumes
+		layers = append(layers, images.Root{
+			"data.json":      {Data: []byte("{\"image\": \"kitten.jpg\"}\n"), Mode: 0o644},
+			"etc/os-release": {Data: []byte("NAME=\"Alpine Linux\"\n"), Mode: 0o644},
+		})
 	case "agnhost":
 		if agnhost == "" {
 			return nil, nil
