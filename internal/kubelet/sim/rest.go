@@ -250,6 +250,8 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 		return !once && (!init || !ill(c)) || appThere(s), nil
 	case stuck && (!once || newest.ExitCode != 0):
 		return false, nil
+	case newest.Live() && now.Sub(newest.Created) < time.Minute:
+		return false, nil // it was made just now, after a back-off
 	case newest.Live():
 		return false, fmt.Errorf("%s is %s", c.Name, newest.State)
 	case once && newest.ExitCode == 0:
