@@ -134,10 +134,7 @@ func (p *planner) wait(format string, args ...any) {
 
 // run plans a pod that is to run.
 func (p *planner) run() {
-	p.plan.Life = PodPending
-	if p.initialised() {
-		p.plan.Life = PodRunning
-	}
+	defer p.noteLife()
 	p.checkDeadline()
 	p.prepare()
 	ready := p.bringSandbox()
@@ -149,6 +146,16 @@ func (p *planner) run() {
 	p.bringContainers(ready)
 	p.bringResize()
 	p.collectDead()
+}
+
+// noteLife tells whether the pod is initialised by what the record says from now on.
+func (p *planner) noteLife() {
+	v, in := *p.view, *p.in
+	in.Record, v.in = p.plan.Record, &in
+	p.plan.Life = PodPending
+	if v.initialised() {
+		p.plan.Life = PodRunning
+	}
 }
 
 func (p *planner) checkDeadline() {

@@ -206,3 +206,23 @@ func TestRestartRules(t *testing.T) {
 		}
 	}
 }
+
+// The plan that begins a restart of all containers called the pod Running, and the same
+// input with the record that it had written called it Pending (seed 1012592).
+func TestPlanOfARestartOfAllIsTheSameWithItsOwnRecord(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyOnFailure,
+		has(Container{ID: "1", Name: "i", State: Exited}), has(Container{ID: "2", Name: "d", State: Running}), has(Container{ID: "3", Name: "c", State: Exited, ExitCode: 42}))
+	in.Pod.Spec.InitContainers = []v1.Container{{Name: "i"}}
+	in.Pod.Spec.Containers = []v1.Container{{Name: "d"}, {Name: "c", RestartPolicyRules: []v1.ContainerRestartRule{{
+		Action:    v1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+	}}}}
+	first := Next(in, noon)
+	if first.Record.RestartAll == nil {
+		t.Fatal("nothing is restarted")
+	}
+	in.Record = first.Record
+	if again := Next(in, noon); again.Life != first.Life || again.Life != PodPending {
+		t.Errorf("%s, then %s", first.Life, again.Life)
+	}
+}
