@@ -223,7 +223,9 @@ func (s *CertificateSource) await(ctx context.Context, namespace, name string) (
 			return req, err
 		}
 		w, err := requests.Watch(ctx, metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(), ResourceVersion: req.ResourceVersion,
+			// the node authorizer allows to watch what names the node, and asks for it
+			FieldSelector:   fields.Set{"metadata.name": name, "spec.nodeName": string(req.Spec.NodeName)}.String(),
+			ResourceVersion: req.ResourceVersion,
 		})
 		if err != nil {
 			return nil, err
