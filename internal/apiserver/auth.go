@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -136,6 +137,20 @@ func (o nodeObjects) Volume(ctx context.Context, name string) (*corev1.Persisten
 	return registry.Get[*corev1.PersistentVolume](ctx, o.lookup, schema.GroupResource{Resource: "persistentvolumes"}, "", name)
 }
 
-func (o nodeObjects) Attachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
-	return registry.Get[*storagev1.VolumeAttachment](ctx, o.lookup, storagev1.Resource("volumeattachments"), "", name)
+func (o nodeObjects) NodeOf(ctx context.Context, resource schema.GroupResource, namespace, name string) (string, error) {
+	switch resource {
+	case storagev1.Resource("volumeattachments"):
+		attachment, err := registry.Get[*storagev1.VolumeAttachment](ctx, o.lookup, resource, namespace, name)
+		if err != nil {
+			return "", err
+		}
+		return attachment.Spec.NodeName, nil
+	case certificatesv1.Resource("podcertificaterequests"):
+		req, err := registry.Get[*certificatesv1.PodCertificateRequest](ctx, o.lookup, resource, namespace, name)
+		if err != nil {
+			return "", err
+		}
+		return string(req.Spec.NodeName), nil
+	}
+	return "", fmt.Errorf("%s name no node", resource)
 }

@@ -34,6 +34,8 @@ var (
 	classesResource   = schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"}
 	csiNodesResource  = schema.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}
 	requestsResource  = schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}
+	bundlesResource   = schema.GroupResource{Group: "certificates.k8s.io", Resource: "clustertrustbundles"}
+	podCertsResource  = schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}
 	leasesResource    = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 )
 
@@ -41,7 +43,7 @@ var (
 var Names = []string{
 	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "Priority",
 	"DefaultTolerationSeconds", "DefaultStorageClass", "RuntimeClass", "CertificateApproval",
-	"CertificateSigning", "CertificateSubjectRestriction", "PodResizeValidator", "ResourceQuota",
+	"CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction", "PodResizeValidator", "ResourceQuota",
 }
 
 // Chain returns all plugins but the disabled ones.
@@ -65,6 +67,7 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, disabled [
 
 		"CertificateApproval":           &certificateApproval{may},
 		"CertificateSigning":            &certificateSigning{may},
+		"ClusterTrustBundleAttest":      &clusterTrustBundleAttest{may},
 		"CertificateSubjectRestriction": certificateSubjectRestriction{},
 	}
 	var chain []admission.Interface

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"slices"
-	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"wherry.dev/internal/apiserver/auth/signer"
 	"wherry.dev/internal/apiserver/registry/validation"
 )
 
@@ -46,7 +46,7 @@ func (p *certificateApproval) Validate(ctx context.Context, a admission.Attribut
 	if !ok {
 		return forbid(a, "expected type CertificateSigningRequest, got: %T", a.GetOldObject())
 	}
-	if !maySigner(ctx, p.may(), a.GetUserInfo(), "approve", old.Spec.SignerName) {
+	if !signer.Allows(ctx, p.may(), a.GetUserInfo(), "approve", old.Spec.SignerName) {
 		return forbid(a, "user not permitted to approve requests with signerName %q", old.Spec.SignerName)
 	}
 	return nil
@@ -67,25 +67,49 @@ func (p *certificateSigning) Validate(ctx context.Context, a admission.Attribute
 	if bytes.Equal(old.Status.Certificate, obj.Status.Certificate) && apiequality.Semantic.DeepEqual(old.Status.Conditions, obj.Status.Conditions) {
 		return nil
 	}
-	if !maySigner(ctx, p.may(), a.GetUserInfo(), "sign", old.Spec.SignerName) {
+	if !signer.Allows(ctx, p.may(), a.GetUserInfo(), "sign", old.Spec.SignerName) {
 		return forbid(a, "user not permitted to sign requests with signerName %q", old.Spec.SignerName)
 	}
 	return nil
 }
 
-// maySigner asks for the signer by its name, and by its domain with a star. A refusal
-// and an error are the same: no.
-func maySigner(ctx context.Context, may authorizer.Authorizer, who user.Info, verb, signer string) bool {
-	domain, _, _ := strings.Cut(signer, "/")
-	for _, name := range []string{signer, domain + "/*"} {
-		decision, _, err := may.Authorize(ctx, authorizer.AttributesRecord{
-			User: who, Verb: verb, Name: name, APIGroup: requestsResource.Group, APIVersion: "*", Resource: "signers", ResourceRequest: true,
-		})
-		if err == nil && decision == authorizer.DecisionAllow {
-			return true
-		}
+// clusterTrustBundleAttest lets only those say which certificates a signer's are told by
+// who may attest for it.
+type clusterTrustBundleAttest struct{ may func() authorizer.Authorizer }
+
+var _ admission.ValidationInterface = (*clusterTrustBundleAttest)(nil)
+
+func (*clusterTrustBundleAttest) Handles(op admission.Operation) bool {
+	return op == admission.Create || op == admission.Update
+}
+
+func (p *clusterTrustBundleAttest) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() != bundlesResource {
+		return nil
 	}
-	return false
+	obj, ok := a.GetObject().(*certificatesv1.ClusterTrustBundle)
+	if !ok {
+		return forbid(a, "expected type ClusterTrustBundle, got: %T", a.GetObject())
+	}
+	if obj.Spec.SignerName == "" { // it cannot be changed
+		return nil
+	}
+	if old, ok := a.GetOldObject().(*certificatesv1.ClusterTrustBundle); ok && a.GetOperation() == admission.Update && sameButForDeletion(obj, old) {
+		return nil
+	}
+	if !signer.Allows(ctx, p.may(), a.GetUserInfo(), "attest", obj.Spec.SignerName) {
+		return forbid(a, "user not permitted to attest for signerName %q", obj.Spec.SignerName)
+	}
+	return nil
+}
+
+// sameButForDeletion reports whether only what garbage collection and a rewrite of the
+// storage change differs.
+func sameButForDeletion(obj, old *certificatesv1.ClusterTrustBundle) bool {
+	was := obj.DeepCopy()
+	was.OwnerReferences, was.Finalizers = old.OwnerReferences, old.Finalizers
+	was.SelfLink, was.ManagedFields = old.SelfLink, old.ManagedFields
+	return apiequality.Semantic.DeepEqual(was, old)
 }
 
 func (certificateSubjectRestriction) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {

@@ -53,6 +53,8 @@ func (p *nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ a
 		return admitLease(name, a)
 	case csiNodesResource:
 		return admitCSINode(name, a)
+	case podCertsResource:
+		return p.admitPodCertificate(ctx, name, a)
 	}
 	return nil
 }

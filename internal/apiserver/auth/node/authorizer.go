@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -24,8 +25,8 @@ type objects interface {
 	PodsOn(ctx context.Context, node string) ([]corev1.Pod, error)
 	// Volume returns a persistent volume.
 	Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
-	// Attachment returns a volume attachment.
-	Attachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
+	// NodeOf returns the node that a volume attachment or a pod certificate request is for.
+	NodeOf(ctx context.Context, resource schema.GroupResource, namespace, name string) (string, error)
 }
 
 // Authorizer decides about requests of nodes; it has no opinion about others.
@@ -96,7 +97,9 @@ func (a *Authorizer) special(resource schema.GroupResource) decide {
 	case schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}:
 		return leases
 	case schema.GroupResource{Group: storagev1.GroupName, Resource: "volumeattachments"}:
-		return a.attachments
+		return a.ofNode
+	case schema.GroupResource{Group: certificatesv1.GroupName, Resource: "podcertificaterequests"}:
+		return a.certificateRequests
 	case schema.GroupResource{Group: storagev1.GroupName, Resource: "csinodes"}:
 		return csiNodes
 	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
@@ -183,8 +186,8 @@ func (a *Authorizer) volumes(ctx context.Context, node string, attrs authorizer.
 	return a.related(ctx, node, object{volume.Spec.ClaimRef.Namespace, ref{claim, volume.Spec.ClaimRef.Name}})
 }
 
-// attachments allows to get the volume attachments of the node.
-func (a *Authorizer) attachments(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+// ofNode allows to get single objects that name the node.
+func (a *Authorizer) ofNode(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	switch {
 	case attrs.GetVerb() != "get":
 		return refuse("can only get individual resources of this type")
@@ -193,11 +196,41 @@ func (a *Authorizer) attachments(ctx context.Context, node string, attrs authori
 	case attrs.GetName() == "":
 		return refuse("No Object name found")
 	}
-	attachment, err := a.objects.Attachment(ctx, attrs.GetName())
-	if err != nil || attachment.Spec.NodeName != node {
+	resource := schema.GroupResource{Group: attrs.GetAPIGroup(), Resource: attrs.GetResource()}
+	if of, err := a.objects.NodeOf(ctx, resource, attrs.GetNamespace(), attrs.GetName()); err != nil || of != node {
 		return refuse("no relationship found between node '%s' and this object", node)
 	}
 	return allow()
+}
+
+// certificateRequests allows to make requests, and to read those of the node.
+func (a *Authorizer) certificateRequests(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	if attrs.GetSubresource() != "" {
+		return refuse("nodes may not access the status subresource of PodCertificateRequests")
+	}
+	switch attrs.GetVerb() {
+	case "create":
+		return allow() // NodeRestriction checks for which pod
+	case "get":
+		return a.ofNode(ctx, node, attrs)
+	case "list", "watch":
+		return selecting(node, attrs, "podcertificaterequests with nodeName field selector")
+	}
+	return refuse("nodes may not %s podcertificaterequests", attrs.GetVerb())
+}
+
+// selecting allows to list and watch what names the node, and nothing else.
+func selecting(node string, attrs authorizer.Attributes, what string) (authorizer.Decision, string, error) {
+	requirements, err := attrs.GetFieldSelector()
+	if err != nil {
+		return authorizer.DecisionNoOpinion, "", err
+	}
+	for _, r := range requirements {
+		if r.Field == "spec.nodeName" && r.Operator == selection.Equals && r.Value == node {
+			return allow()
+		}
+	}
+	return refuse("can only list/watch %s", what)
 }
 
 func csiNodes(_ context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -296,16 +329,7 @@ func (a *Authorizer) podItself(ctx context.Context, node string, attrs authorize
 		if attrs.GetName() != "" {
 			return a.ownPod(ctx, node, attrs)
 		}
-		requirements, err := attrs.GetFieldSelector()
-		if err != nil {
-			return authorizer.DecisionNoOpinion, "", err
-		}
-		for _, r := range requirements {
-			if r.Field == "spec.nodeName" && r.Operator == selection.Equals && r.Value == node {
-				return allow()
-			}
-		}
-		return refuse("can only list/watch pods with spec.nodeName field selector")
+		return selecting(node, attrs, "pods with spec.nodeName field selector")
 	}
 	return authorizer.DecisionNoOpinion, "", nil
 }

@@ -74,6 +74,9 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("create", "authorization.k8s.io", "subjectaccessreviews"),
 		events(),
 	},
+	"podcertificaterequestcleaner": {
+		rule("get list watch delete", "certificates.k8s.io", "podcertificaterequests"),
+	},
 	"resourcequota-controller": {
 		rule("list watch", "*", "*"),
 		rule("update", core, "resourcequotas/status"),
@@ -132,6 +135,7 @@ func ClusterRoles() []rbacv1.ClusterRole {
 			rule("watch", core, "events"), events()),
 		role("system:service-account-issuer-discovery", urls("get",
 			"/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/")),
+		role("system:cluster-trust-bundle-discovery", rule(read, "certificates.k8s.io", "clustertrustbundles")),
 		role("system:kubelet-api-admin",
 			rule(read, core, "nodes"), rule("proxy", core, "nodes"),
 			rule("*", core, "nodes/proxy nodes/metrics nodes/stats nodes/log"),
@@ -182,6 +186,7 @@ func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 		bind(requestRoles+"nodeclient", group(bootstrappers)),
 		bind(requestRoles+"selfnodeclient", group(user.NodesGroup)),
 		bind("system:service-account-issuer-discovery", group(serviceaccount.AllServiceAccountsGroup)),
+		bind("system:cluster-trust-bundle-discovery", group(serviceaccount.AllServiceAccountsGroup)),
 	}
 	for _, name := range slices.Sorted(maps.Keys(controllers)) {
 		bindings = append(bindings, bind(controller+name, account(name)))

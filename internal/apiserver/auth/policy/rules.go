@@ -111,6 +111,8 @@ func NodeRules() []rbacv1.PolicyRule {
 		rule("get", "resource.k8s.io", "resourceclaims"),
 		rule("deletecollection", "resource.k8s.io", "resourceslices"),
 		rule("get", core, "serviceaccounts"),
+		rule(read, "certificates.k8s.io", "clustertrustbundles"),
+		rule("get list watch create", "certificates.k8s.io", "podcertificaterequests"),
 	}
 }
 

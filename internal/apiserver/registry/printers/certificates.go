@@ -28,6 +28,40 @@ var CertificateSigningRequests = registry.Table[*certificatesv1.CertificateSigni
 	},
 }
 
+// ClusterTrustBundles is the table of cluster trust bundles.
+var ClusterTrustBundles = registry.Table[*certificatesv1.ClusterTrustBundle]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		column("SignerName", certificatesv1.ClusterTrustBundleSpec{}.SwaggerDoc()["signerName"]),
+	},
+	Cells: func(b *certificatesv1.ClusterTrustBundle, _ time.Time) []any {
+		return []any{b.Name, orNone(b.Spec.SignerName)}
+	},
+}
+
+// PodCertificateRequests is the table of pod certificate requests.
+var PodCertificateRequests = registry.Table[*certificatesv1.PodCertificateRequest]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		column("PodName", certificatesv1.PodCertificateRequestSpec{}.SwaggerDoc()["podName"]),
+		column("ServiceAccountName", certificatesv1.PodCertificateRequestSpec{}.SwaggerDoc()["serviceAccountName"]),
+		column("NodeName", certificatesv1.PodCertificateRequestSpec{}.SwaggerDoc()["nodeName"]),
+		column("SignerName", certificatesv1.PodCertificateRequestSpec{}.SwaggerDoc()["signerName"]),
+		column("State", "Is the request Pending, Issued, Denied, or Failed?"),
+		column("UnverifiedUserAnnotations", certificatesv1.PodCertificateRequestSpec{}.SwaggerDoc()["unverifiedUserAnnotations"]),
+	},
+	Cells: func(r *certificatesv1.PodCertificateRequest, _ time.Time) []any {
+		state := "Pending"
+		for _, c := range r.Status.Conditions {
+			state = c.Type // no others are allowed than Issued, Denied and Failed
+		}
+		return []any{
+			r.Name, r.Spec.PodName, r.Spec.ServiceAccountName, string(r.Spec.NodeName), r.Spec.SignerName, state,
+			formatLabels(r.Spec.UnverifiedUserAnnotations),
+		}
+	},
+}
+
 // requestState is Pending, Approved or Denied, and what came of it.
 func requestState(r *certificatesv1.CertificateSigningRequest) string {
 	has := map[certificatesv1.RequestConditionType]bool{}

@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -82,28 +80,13 @@ func CertificateSigningRequest(r *certificatesv1.CertificateSigningRequest) fiel
 	return p.list
 }
 
+// signerName checks who is to sign: everybody but the signer that older versions made up.
 func (p *problems) signerName(at path, name string) {
-	const legacy = "kubernetes.io/legacy-unknown"
-	domain, rest, ok := strings.Cut(name, "/")
-	switch {
-	case name == "":
-		p.required(at, "")
-		return
-	case name == legacy:
+	if name == "kubernetes.io/legacy-unknown" {
 		p.invalid(at, name, "the legacy signerName is not allowed via this API version")
 		return
-	case !ok || strings.Contains(rest, "/"):
-		p.invalid(at, name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
-		return
 	}
-	matches(p, at, domain, utilvalidation.IsDNS1123Subdomain(domain))
-	if !strings.Contains(domain, ".") {
-		p.invalid(at, domain, "should be a domain with at least two segments separated by dots")
-	}
-	matches(p, at, rest, utilvalidation.IsDNS1123Subdomain(rest))
-	if most := utilvalidation.DNS1123SubdomainMaxLength + 1 + 571; len(name) > most {
-		p.add(field.TooLong(at, name, most))
-	}
+	p.signer(at, name)
 }
 
 func (p *problems) requestConditions(at path, conditions []certificatesv1.CertificateSigningRequestCondition) {

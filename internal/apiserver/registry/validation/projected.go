@@ -2,11 +2,9 @@ package validation
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -107,6 +105,9 @@ func (p *projection) trustBundle(at path, b *corev1.ClusterTrustBundleProjection
 		if *b.Name == "" {
 			p.required(at.Child("name"), "must be a valid object name")
 		}
+		for _, m := range referredBundle(*b.Name) {
+			p.invalid(at.Child("name"), *b.Name, "not a valid clustertrustbundlename: %s", m)
+		}
 		if b.LabelSelector != nil {
 			p.invalid(at.Child("labelSelector"), b.LabelSelector, "labelSelector must be unset if name is specified")
 		}
@@ -124,40 +125,16 @@ func (p *projection) trustBundle(at path, b *corev1.ClusterTrustBundleProjection
 	p.file(b.Path, b.Path)
 }
 
-// signer checks a signer's name: a domain, a slash, a path of it.
-func (p *problems) signer(at path, name string) {
-	if !p.present(at, name) {
-		return
-	}
-	domain, rest, ok := strings.Cut(name, "/")
-	if !ok {
-		p.invalid(at, name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
-		return
-	}
-	p.addAll(utilvalidation.IsFullyQualifiedDomainName(at, domain))
-	if rest == "" {
-		p.invalid(at, name, "path must have at least one segment")
-		return
-	}
-	for segment := range strings.SplitSeq(rest, ".") {
-		matches(p, at, name, utilvalidation.IsDNS1123Label(segment))
-	}
-}
-
 var podKeyTypes = []string{"ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519", "RSA3072", "RSA4096"}
-
-const minCertificateSeconds, maxCertificateSeconds, maxKubernetesCertificateSeconds = 3600, 91 * 86400, 86400
 
 func (p *projection) certificate(at path, c *corev1.PodCertificateProjection) {
 	p.signer(at.Child("signerName"), c.SignerName)
+	p.userAnnotations(at.Child("userAnnotations"), c.UserAnnotations)
 	if !slices.Contains(podKeyTypes, c.KeyType) {
 		p.add(field.NotSupported(at.Child("keyType"), c.KeyType, podKeyTypes))
 	}
 	if s := c.MaxExpirationSeconds; s != nil {
-		longest := int32(maxCertificateSeconds)
-		if strings.HasPrefix(c.SignerName, "kubernetes.io/") {
-			longest = maxKubernetesCertificateSeconds
-		}
+		longest := longestCertificate(c.SignerName)
 		switch at := at.Child("maxExpirationSeconds"); {
 		case *s < minCertificateSeconds:
 			p.invalid(at, *s, "if provided, maxExpirationSeconds must be >= 3600")
