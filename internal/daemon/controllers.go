@@ -89,6 +89,9 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 		{"certificates", "certificate-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return certificates.New(c, f, d.api.CA())
 		}},
+		{"podcertificates", "podcertificaterequestcleaner", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return certificates.NewPodRequestCleaner(c, f)
+		}},
 		{"podgc", "pod-garbage-collector", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return podgc.New(c, f)
 		}},
