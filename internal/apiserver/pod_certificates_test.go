@@ -285,6 +285,12 @@ func TestPodCertificateRequestsAreOfANodesOwnPods(t *testing.T) {
 	ctx := t.Context()
 	own, other := newPodOnNode(t, s, "p", "n1"), newPodOnNode(t, s, "q", "n2")
 	api := clientFor(t, s.ClientConfig("system:node:n1", "system:nodes", "system:authenticated")).CertificatesV1().PodCertificateRequests("default")
+	mirror := testPod("mirror")
+	mirror.Spec.NodeName, mirror.Annotations = "n1", map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+	mirror, err := admin(t, s).CoreV1().Pods("default").Create(ctx, mirror, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	forged := own.request()
 	forged.Status.CertificateChain = "forged"
 	r, err := api.Create(ctx, forged, metav1.CreateOptions{})
@@ -299,6 +305,7 @@ func TestPodCertificateRequestsAreOfANodesOwnPods(t *testing.T) {
 		`"n2", which is not the requesting node "n1"`: other.request(),
 		"not running on node":                         other.request(func(s spec) { s.NodeName, s.NodeUID = own.spec.NodeName, own.spec.NodeUID }),
 		"names node UID":                              own.request(func(s spec) { s.NodeUID = "x" }),
+		`pod "default/mirror" is a mirror pod`:        own.request(func(s spec) { s.PodName, s.PodUID = mirror.Name, mirror.UID }),
 		"contains pod UID":                            own.request(func(s spec) { s.PodUID = "x" }),
 		`pods "absent" not found`:                     own.request(func(s spec) { s.PodName = "absent" }),
 		`contains serviceAccountName ("root")`:        own.request(func(s spec) { s.ServiceAccountName = "root" }),

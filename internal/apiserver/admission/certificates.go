@@ -107,8 +107,7 @@ func (p *clusterTrustBundleAttest) Validate(ctx context.Context, a admission.Att
 // storage change differs.
 func sameButForDeletion(obj, old *certificatesv1.ClusterTrustBundle) bool {
 	was := obj.DeepCopy()
-	was.OwnerReferences, was.Finalizers = old.OwnerReferences, old.Finalizers
-	was.SelfLink, was.ManagedFields = old.SelfLink, old.ManagedFields
+	was.OwnerReferences, was.Finalizers, was.ManagedFields = old.OwnerReferences, old.Finalizers, old.ManagedFields
 	return apiequality.Semantic.DeepEqual(was, old)
 }
 
