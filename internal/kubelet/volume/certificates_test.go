@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
@@ -32,6 +34,13 @@ func newSigning(t *testing.T) *signing {
 	s.PrependReactor("create", "podcertificaterequests", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		s.requests++
 		a.(clienttesting.CreateAction).GetObject().(*certificatesv1.PodCertificateRequest).Name = fmt.Sprintf("req-%d", s.requests)
+		return false, nil, nil
+	})
+	// as the node authorizer
+	s.PrependWatchReactor("podcertificaterequests", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		if of, _ := a.(clienttesting.WatchAction).GetWatchRestrictions().Fields.RequiresExactMatch("spec.nodeName"); of != "n" {
+			return true, nil, errors.New("can only list/watch podcertificaterequests with nodeName field selector")
+		}
 		return false, nil, nil
 	})
 	return s
