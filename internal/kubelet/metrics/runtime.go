@@ -39,15 +39,7 @@ func (r Runtime) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxCo
 	id, err := asked("run_podsandbox", func() (string, error) { return r.RuntimeService.RunPodSandbox(ctx, cfg, handler) })
 	RunSandbox.WithLabelValues(handler).Observe(time.Since(began).Seconds())
 	StartedPods.Inc()
-	users := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
-	own := users != nil && users.Mode == runtimeapi.NamespaceMode_POD
-	if own {
-		StartedUserNamespaces.Inc()
-	}
 	if err != nil {
-		if own {
-			StartedUserNamespaceErrors.Inc()
-		}
 		StartedPodErrors.Inc()
 		RunSandboxErrors.WithLabelValues(handler).Inc()
 	}

@@ -22,6 +22,7 @@ import (
 
 	"wherry.dev/internal/kubelet/credential"
 	"wherry.dev/internal/kubelet/objects"
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -180,7 +181,25 @@ func (o *Ops) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podworke
 	}
 	res := o.do(ctx, op, in)
 	_ = trace.End(span, res.Err)
+	if h := in.Pod.Spec.HostUsers; h != nil && !*h {
+		countUserNamespace(op.Kind, res.Err)
+	}
 	return res
+}
+
+// countUserNamespace counts what became of a pod with a user namespace of its own: that
+// the namespace is of no use shows as late as when its containers are made.
+func countUserNamespace(kind podplan.Kind, err error) {
+	switch kind {
+	case podplan.RunSandbox:
+		metrics.StartedUserNamespaces.Inc()
+	case podplan.CreateContainer, podplan.StartContainer:
+	default:
+		return
+	}
+	if err != nil {
+		metrics.StartedUserNamespaceErrors.Inc()
+	}
 }
 
 func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
