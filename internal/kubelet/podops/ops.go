@@ -21,8 +21,8 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 
 	"wherry.dev/internal/kubelet/credential"
-	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
