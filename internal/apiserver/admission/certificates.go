@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
-	"wherry.dev/internal/apiserver/registry/validation"
+	"wherry.dev/internal/api/validation"
 )
 
 // certificateApproval lets only those approve a certificate who may, by RBAC, approve
