@@ -19,11 +19,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/defaults"
 	authnode "wherry.dev/internal/apiserver/auth/node"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/registry"
-	"wherry.dev/internal/apiserver/registry/defaults"
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/resources"
 	"wherry.dev/internal/apiserver/registry/service"

@@ -68,14 +68,23 @@ func appArmorEnabled() bool {
 	return err == nil && strings.HasPrefix(string(on), "Y")
 }
 
+// rejections are the reasons that the metric tells apart, as upstream does.
+var rejections = []string{
+	"AppArmor", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "SupplementalGroupsPolicyNotSupported", "UnexpectedAdmissionError",
+	"OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods", "PodFeatureUnsupported", "SysctlForbidden", shutdown.ReasonNotAdmitted,
+}
+
 // rejection is the metric's label for a reason: of resources that clusters make up
 // there may be any number.
 func rejection(reason string) string {
-	resource, ok := strings.CutPrefix(reason, podplan.ReasonOutOf)
-	if ok && !slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods"}, resource) && !strings.HasPrefix(resource, v1.ResourceHugePagesPrefix) {
+	switch {
+	case slices.Contains(rejections, reason):
+		return reason
+	case strings.HasPrefix(reason, podplan.ReasonOutOf):
 		return "OutOfExtendedResources"
+	default:
+		return "Other"
 	}
-	return reason
 }
 
 // lookAtNode takes over the node's labels as the API server has them now.

@@ -108,7 +108,7 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.ImageServiceEndpoint, "image-service-endpoint", k.ImageServiceEndpoint, "address of the CRI image service (default that of the runtime)")
 	fs.DurationVar(&k.RuntimeRequestTimeout.Duration, "runtime-request-timeout", k.RuntimeRequestTimeout.Duration, "time for calls of the runtime that do not take long")
 	fs.StringVar(&k.StaticPodPath, "pod-manifest-path", k.StaticPodPath, "folder, or file, of static pods")
-	fs.DurationVar(&k.FileCheckFrequency.Duration, "file-check-frequency", k.FileCheckFrequency.Duration, "accepted; changes of files are seen at once")
+	fs.DurationVar(&k.FileCheckFrequency.Duration, "file-check-frequency", k.FileCheckFrequency.Duration, "how often manifests are read again besides; changes of the files themselves are seen at once")
 	fs.StringVar(&c.CredentialProviderConfig, "image-credential-provider-config", c.CredentialProviderConfig, "file or folder with a CredentialProviderConfig: plugins that give credentials for registries")
 	fs.StringVar(&c.CredentialProviderBinDir, "image-credential-provider-bin-dir", c.CredentialProviderBinDir, "folder of the credential provider plugins' executables")
 	fs.StringVar(&k.StaticPodURL, "manifest-url", k.StaticPodURL, "URL of static pods")

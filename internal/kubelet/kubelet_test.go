@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -29,7 +30,12 @@ import (
 	"wherry.dev/internal/mount"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The second handler slows errors down by a clock of the whole process, which in virtual
+	// time may be decades off: only the one that logs is left.
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	goleak.VerifyTestMain(m)
+}
 
 // world is a node with a fake runtime and a fake API server, in virtual time.
 type world struct {
@@ -127,6 +133,17 @@ func (w *world) start() {
 // launch runs the kubelet and waits until it is ready, also in real time.
 func (w *world) launch() {
 	w.t.Helper()
+	w.begin()
+	select {
+	case <-w.k.Ready():
+	case err := <-w.done:
+		w.t.Fatalf("Run ended: %v", err)
+	}
+}
+
+// begin runs the kubelet.
+func (w *world) begin() {
+	w.t.Helper()
 	deps := Deps{
 		Runtime: fakecri.Service{Runtime: w.rt}, Images: fakecri.Images{Runtime: w.rt},
 		Cgroups: noCgroups{filepath.Join(filepath.Dir(w.cfg.RootDir), "cgroup")},
@@ -144,11 +161,6 @@ func (w *world) launch() {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.k, w.cancel, w.done = k, cancel, make(chan error, 1)
 	go func() { w.done <- k.Run(ctx) }()
-	select {
-	case <-k.Ready():
-	case err := <-w.done:
-		w.t.Fatalf("Run ended: %v", err)
-	}
 }
 
 func (w *world) stop() {

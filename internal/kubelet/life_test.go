@@ -11,8 +11,11 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
@@ -260,6 +263,7 @@ func TestImageNeverPull(t *testing.T) {
 			t.Errorf("%+v", s.State)
 		}
 		w.wantEvent("ErrImageNeverPull: Container image \"late:v1\" is not present with pull policy of Never")
+		w.wantEvent("Failed: Error: ErrImageNeverPull")
 		if w.rt.Calls("PullImage") != 0 {
 			t.Error("it was pulled")
 		}
@@ -424,6 +428,41 @@ func TestAdmission(t *testing.T) {
 		w.wantEvent("OutOfcpu: Node didn't have enough resource: cpu")
 		if w.rt.Calls("RunPodSandbox") != 0 {
 			t.Error("a refused pod got a sandbox")
+		}
+	})
+}
+
+// TestARefusalIsRecordedOnce: by one event, and by one status, also when the kubelet
+// comes again and finds that there would be room now.
+func TestARefusalIsRecordedOnce(t *testing.T) {
+	run(t, func(w *world) {
+		writes := 0
+		w.client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			writes++
+			return false, nil, nil
+		})
+		picky := plainPod("picky", v1.RestartPolicyAlways, container("c"))
+		picky.Spec.NodeSelector = map[string]string{"disk": "ssd"}
+		w.create(picky)
+		w.pass(time.Minute)
+		before := w.get("picky").Status
+		w.stop()
+		w.cfg.NodeLabels = map[string]string{"disk": "ssd"}
+		w.start()
+		w.pass(time.Hour)
+		if after := w.get("picky").Status; after.Phase != v1.PodFailed || after.Reason != "NodeAffinity" || !equality.Semantic.DeepEqual(before, after) {
+			t.Errorf("%+v, was %+v", after, before)
+		}
+		told := 0
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, e := range w.told {
+			if e == "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector" {
+				told++
+			}
+		}
+		if told != 1 || writes != 1 || w.rt.Calls("RunPodSandbox") != 0 {
+			t.Errorf("%d events, %d writes", told, writes)
 		}
 	})
 }

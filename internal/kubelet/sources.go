@@ -23,7 +23,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	if path := k.cfg.StaticPodPath; path != "" {
 		k.expect("file")
 		g.Go(func() error {
-			return source.Files(ctx, path, k.cfg.NodeName, func(pods []*v1.Pod) { k.setStaticPods("file", pods) })
+			return source.Files(ctx, path, k.cfg.NodeName, k.cfg.FileCheckFrequency.Duration, func(pods []*v1.Pod) { k.setStaticPods("file", pods) })
 		})
 	}
 	if url := k.cfg.StaticPodURL; url != "" {
@@ -151,12 +151,14 @@ func (s *services) remove(svc *v1.Service) {
 
 func (s *services) synced() { s.once.Do(func() { close(s.known) }) }
 
-// list returns all services once they are known.
-func (s *services) list(ctx context.Context) ([]*v1.Service, error) {
-	select {
-	case <-s.known:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// list returns all services once they are known; a static pod gets those that are.
+func (s *services) list(ctx context.Context, pod *v1.Pod) ([]*v1.Service, error) {
+	if !podconfig.IsStatic(pod) {
+		select {
+		case <-s.known:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,18 +1,24 @@
 package kubelet
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/kubelet/fakecri"
@@ -126,7 +132,7 @@ func TestFiles(t *testing.T) {
 	got := make(chan []*v1.Pod, 10)
 	done := make(chan error, 1)
 	ctx, cancel := contextWithCancel(t)
-	go func() { done <- source.Files(ctx, dir, "n1", func(p []*v1.Pod) { got <- p }) }()
+	go func() { done <- source.Files(ctx, dir, "n1", time.Hour, func(p []*v1.Pod) { got <- p }) }()
 	next := func(n int) []*v1.Pod {
 		t.Helper()
 		for {
@@ -264,18 +270,164 @@ func TestStaticPodsOfTwoSources(t *testing.T) {
 }
 
 func TestStaticPodsNeedNoAPIServer(t *testing.T) {
-	for what, spec := range map[string]string{
-		"serviceaccounts":                         `serviceAccountName: x`,
-		"secrets":                                 `imagePullSecrets: [{name: x}]`,
-		"configmaps (via configmap volumes)":      `volumes: [{name: v, configMap: {name: x}}]`,
-		"secrets (via projected volumes)":         `volumes: [{name: v, projected: {sources: [{secret: {name: x}}]}}]`,
-		"serviceaccounts (via projected volumes)": `volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: x}}]}}]`,
-		"persistentvolumeclaims":                  `volumes: [{name: v, persistentVolumeClaim: {claimName: x}}]`,
-		"csidrivers (via CSI volumes)":            `volumes: [{name: v, csi: {driver: x}}]`,
+	for spec, what := range map[string]string{
+		`serviceAccountName: x`:                                             "serviceaccounts",
+		`imagePullSecrets: [{name: x}]`:                                     "secrets",
+		`volumes: [{name: v, configMap: {name: x}}]`:                        "configmaps",
+		`volumes: [{name: v, secret: {secretName: x}}]`:                     "secrets",
+		`volumes: [{name: v, projected: {sources: [{secret: {name: x}}]}}]`: "secrets",
+		`resourceClaims: [{name: r, resourceClaimName: x}]`:                 "resourceclaims",
+		`volumes: [{name: v, persistentVolumeClaim: {claimName: x}}]`:       "persistentvolumeclaims",
+		`volumes: [{name: v, csi: {driver: x}}]`:                            "csidrivers (via CSI volumes)",
+		`volumes: [{name: v, azureFile: {secretName: x, shareName: sh}}]`:   "secrets",
 	} {
 		_, err := source.StaticPod([]byte(manifest+"  "+spec+"\n"), "n1", "file:x", time.Now())
 		if err == nil || err.Error() != "static pods may not reference "+what {
 			t.Errorf("%s: %v", spec, err)
 		}
 	}
+}
+
+// TestManifests: what the API server would refuse never runs, what it would fill in is
+// there, and what a newer one may know is no reason to refuse.
+func TestManifests(t *testing.T) {
+	for spec, want := range map[string]string{
+		`ephemeralContainers: [{name: e, image: i}]`:                                     "spec.ephemeralContainers: Forbidden: cannot be set on create",
+		`initContainers: [{name: c, image: i}]`:                                          "Duplicate value: \"c\"",
+		`initContainers: [{name: i}]`:                                                    "spec.initContainers[0].image: Required value",
+		`restartPolicy: Sometimes`:                                                       "spec.restartPolicy: Unsupported value",
+		`volumes: [{name: "a b", emptyDir: {}}]`:                                         "spec.volumes[0].name: Invalid value",
+		`volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: x}}]}}]`: "must not be specified when serviceAccountName is not set",
+		`aFieldOfTomorrow: true`:                                                         "",
+		`tolerations: [{operator: Exists, effect: NoExecute}]`:                           "",
+	} {
+		p, err := source.StaticPod([]byte(manifest+"  "+spec+"\n"), "n1", "file:x", time.Now())
+		if want != "" {
+			if err == nil || !strings.HasPrefix(err.Error(), "invalid pod: ") || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v", spec, err)
+			}
+			continue
+		}
+		if err != nil || p.Name != "web-n1" || len(p.Spec.Tolerations) != 1 || p.Spec.Containers[0].TerminationMessagePolicy != v1.TerminationMessageReadFile {
+			t.Errorf("%s: %v, %+v", spec, err, p)
+		}
+	}
+	for text, want := range map[string]string{
+		strings.Replace(manifest, "name: web", "name: Web", 1):      "invalid pod: metadata.name: Invalid value: \"Web-n1\"",
+		strings.Replace(manifest, "name: web", "labels: {a: b}", 1): "invalid pod: name is needed for the pod",
+		strings.Replace(manifest, "Pod", "Service", 1):              "invalid pod",
+		strings.Replace(manifest, "Pod", "Pood", 1):                 "couldn't parse as pod(",
+		"": "couldn't parse as pod(",
+	} {
+		if _, err := source.StaticPod([]byte(text), "n1", "file:x", time.Now()); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// TestFilesThatChange in the ways that editors, tools and accidents change them.
+func TestFilesThatChange(t *testing.T) {
+	root := t.TempDir()
+	dir, elsewhere := filepath.Join(root, "manifests"), filepath.Join(root, "elsewhere.yaml")
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(path, num string) {
+		t.Helper()
+		ok(os.WriteFile(path, []byte(strings.Replace(manifest, "NUM", num, 1)), 0o600))
+	}
+	got := make(chan []*v1.Pod)
+	done := make(chan error, 1)
+	ctx, cancel := contextWithCancel(t)
+	go func() {
+		done <- source.Files(ctx, dir+"/", "n1", time.Millisecond, func(p []*v1.Pod) {
+			select {
+			case got <- p:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	// next waits until the pods run as many seconds as said, and stay so.
+	next := func(want ...string) (last []*v1.Pod) {
+		t.Helper()
+		for same, deadline := 0, time.Now().Add(10*time.Second); same < 3; {
+			if time.Now().After(deadline) {
+				t.Fatalf("never %q: %+v", want, last)
+			}
+			last = <-got
+			var nums []string
+			for _, p := range last {
+				nums = append(nums, p.Spec.Containers[0].Command[1])
+			}
+			if same++; !slices.Equal(nums, want) {
+				same = 0
+			}
+		}
+		return last
+	}
+	next() // the folder is not there yet
+	ok(os.Mkdir(dir, 0o700))
+	next()
+	web := filepath.Join(dir, "web.yaml")
+	write(web, "1")
+	first := next("1")[0]
+	ok(os.Truncate(web, 20)) // somebody writes it in two goes
+	next("1")
+	write(web, "2")
+	if p := next("2")[0]; p.UID == first.UID {
+		t.Error("the UID does not follow the content")
+	}
+	write(filepath.Join(dir, ".web.yaml.swp"), "3")
+	write(web+"~", "3")
+	ok(os.Mkdir(filepath.Join(dir, "folder.yaml"), 0o700))
+	next("2")
+	ok(os.Rename(web, filepath.Join(dir, "renamed.yaml")))
+	next("2")
+	write(web, "3") // of two with the same name, the last counts
+	next("3")
+	ok(os.Remove(web))
+	next("2")
+	ok(os.Remove(filepath.Join(dir, "renamed.yaml")))
+	next()
+	write(elsewhere, "4")
+	ok(os.Symlink(elsewhere, web))
+	next("4")
+	write(elsewhere, "5") // the folder does not tell
+	next("5")
+	ok(os.Remove(elsewhere))
+	next()
+	write(elsewhere, "6")
+	next("6")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAStaticPodRunsWhileTheAPIServerIsDown, and shows once it is back.
+func TestAStaticPodRunsWhileTheAPIServerIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var down atomic.Bool
+		down.Store(true)
+		w.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return down.Load(), nil, errors.New("connection refused")
+		})
+		w.client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+			return down.Load(), nil, errors.New("connection refused")
+		})
+		w.begin()
+		synctest.Wait()
+		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
+		w.pass(time.Second)
+		if len(w.rt.Live("", "c")) != 1 {
+			t.Error("it waits for the API server")
+		}
+		down.Store(false)
+		w.until("shown", func() bool { return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning })
+		w.stop()
+	})
 }

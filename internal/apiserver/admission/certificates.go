@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/auth/signer"
-	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 // certificateApproval lets only those approve a certificate who may, by RBAC, approve

@@ -49,6 +49,12 @@ func IsMirror(pod *v1.Pod) bool {
 	return ok
 }
 
+// IsStatic tells whether a pod comes from the node itself, not from the API server.
+func IsStatic(pod *v1.Pod) bool {
+	source := pod.Annotations[AnnotationConfigSource]
+	return source != "" && source != "api"
+}
+
 // IsNodeCritical tells whether the node cannot do without the pod.
 func IsNodeCritical(pod *v1.Pod) bool {
 	return podplan.IsCritical(pod) && pod.Spec.PriorityClassName == "system-node-critical"

@@ -166,7 +166,7 @@ func (o *Ops) imageUser(ctx context.Context, in *podconfig.ContainerInput) error
 }
 
 func (o *Ops) environment(ctx context.Context, in *podplan.Input, spec *v1.Container, ips []string) ([]podconfig.Env, error) {
-	services, err := o.Services(ctx)
+	services, err := o.Services(ctx, in.Pod)
 	if err != nil {
 		return nil, err
 	}

@@ -10,16 +10,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"wherry.dev/internal/kubelet/credential"
 	"wherry.dev/internal/kubelet/pullrecord"
 )
 
@@ -36,19 +35,22 @@ type dockerAuth struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
-// credentials returns those of the pod's pull secrets, of the node and of its
-// credential provider plugins that fit an image, the most specific first.
+// credentials returns those of the pod's pull secrets, then of the node, then of its
+// credential provider plugins that fit an image, of each the most specific first.
 func (o *Ops) credentials(ctx context.Context, pod *v1.Pod, image string) ([]match, error) {
 	var found []match
 	lost := []string(nil)
 	for _, ref := range pod.Spec.ImagePullSecrets {
+		if ref.Name == "" {
+			continue // the API lets it pass
+		}
 		secret, err := o.Objects.For(ctx).Secret(pod.Namespace, ref.Name)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if err != nil {
-			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-				lost = append(lost, ref.Name)
-				continue
-			}
-			return nil, err
+			lost = append(lost, ref.Name)
+			continue
 		}
 		auths, err := secretAuths(secret)
 		if err != nil {
@@ -65,16 +67,18 @@ func (o *Ops) credentials(ctx context.Context, pod *v1.Pod, image string) ([]mat
 		o.event(pod, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
 			"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(lost, ", "))
 	}
+	sortMatches(found)
 	node, err := o.nodeAuths()
 	if err != nil {
 		return nil, err
 	}
 	found = append(found, matches(node, image)...)
-	if found, err = o.fromPlugins(ctx, pod, image, found); err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(found, func(a, b match) int { return cmp.Compare(len(b.key), len(a.key)) })
-	return found, nil
+	return o.fromPlugins(ctx, pod, image, found)
+}
+
+// sortMatches puts the most specific first; of several for the same, the first stays so.
+func sortMatches(m []match) {
+	slices.SortStableFunc(m, func(a, b match) int { return cmp.Or(cmp.Compare(len(b.key), len(a.key)), cmp.Compare(b.key, a.key)) })
 }
 
 func (o *Ops) fromPlugins(ctx context.Context, pod *v1.Pod, image string, found []match) ([]match, error) {
@@ -119,24 +123,29 @@ func (o *Ops) nodeAuths() (map[string]dockerAuth, error) {
 }
 
 func secretAuths(s *v1.Secret) (map[string]dockerAuth, error) {
-	switch s.Type {
-	case v1.SecretTypeDockerConfigJson:
-		return parseDockerConfig(s.Data[v1.DockerConfigJsonKey])
-	case v1.SecretTypeDockercfg:
+	full, old := s.Data[v1.DockerConfigJsonKey], s.Data[v1.DockerConfigKey]
+	switch {
+	case s.Type == v1.SecretTypeDockerConfigJson && len(full) > 0:
+		return parseDockerConfig(full)
+	case s.Type == v1.SecretTypeDockercfg && len(old) > 0:
 		auths := map[string]dockerAuth{}
-		err := json.Unmarshal(s.Data[v1.DockerConfigKey], &auths)
-		return auths, err
+		if json.Unmarshal(old, &auths) != nil {
+			return nil, errDockerConfig
+		}
+		return auths, nil
 	default:
 		return nil, nil
 	}
 }
 
+// errDockerConfig says no more: the decoder's message could quote the secret.
+var errDockerConfig = errors.New("not a valid Docker configuration")
+
 // parseDockerConfig reads the auths of a Docker configuration.
 func parseDockerConfig(data []byte) (map[string]dockerAuth, error) {
 	var cfg dockerConfig
-	if err := json.Unmarshal(data, &cfg); err != nil {
-		// The decoder's message could quote the secret.
-		return nil, errors.New("not a valid Docker configuration")
+	if json.Unmarshal(data, &cfg) != nil {
+		return nil, errDockerConfig
 	}
 	return cfg.Auths, nil
 }
@@ -169,6 +178,7 @@ func matches(auths map[string]dockerAuth, image string) []match {
 		}
 		out = append(out, match{key: key, auth: auth})
 	}
+	sortMatches(out)
 	return out
 }
 
@@ -179,7 +189,7 @@ func keyFits(key, domain, repo string) bool {
 	if host == "index.docker.io" || host == "registry-1.docker.io" {
 		host = "docker.io"
 	}
-	if ok, err := path.Match(host, domain); err != nil || !ok && host != domain {
+	if !credential.Matches(host, domain) {
 		return false
 	}
 	return prefix == "" || repo == prefix || strings.HasPrefix(repo, prefix+"/")

@@ -27,8 +27,7 @@ func (o *Ops) pullImage(ctx context.Context, op podplan.Op, in *podplan.Input) p
 	name, err := normalize(want.image)
 	if err != nil {
 		msg := fmt.Sprintf("Failed to apply default image tag %q: %v", want.image, err)
-		o.Events.Eventf(want.ref, v1.EventTypeWarning, "InspectFailed", "%s", msg)
-		return podworker.Result{Err: errors.New(msg), Reason: podplan.ReasonInvalidImageName, Message: msg}
+		return o.noImage(want, "InspectFailed", podworker.Result{Err: errors.New(msg), Reason: podplan.ReasonInvalidImageName, Message: msg})
 	}
 	image := &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: want.image, Annotations: in.Pod.Annotations}
 	if want.policy != v1.PullAlways {
@@ -73,10 +72,11 @@ func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input
 	resp, err := o.Images.ImageStatus(ctx, image, false)
 	if err != nil {
 		msg := fmt.Sprintf("Failed to inspect image %q: %v", want.image, detail(err))
+		res := podworker.Result{Err: err, Reason: podplan.ReasonImageInspectError, Message: msg}
 		if ctx.Err() == nil {
-			o.Events.Eventf(want.ref, v1.EventTypeWarning, "InspectFailed", "%s", msg)
+			o.noImage(want, "InspectFailed", res)
 		}
-		return podworker.Result{Err: err, Reason: podplan.ReasonImageInspectError, Message: msg}, false
+		return res, false
 	}
 	usable := resp.Image != nil
 	if usable && o.Pulled != nil {
@@ -95,10 +95,19 @@ func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input
 		return podworker.Result{}, false
 	}
 	msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", want.image)
+	res := podworker.Result{Err: errors.New(msg), Reason: podplan.ReasonErrImageNeverPull, Message: msg}
 	if !op.Backoff {
-		o.Events.Eventf(want.ref, v1.EventTypeWarning, "ErrImageNeverPull", "%s", msg)
+		o.noImage(want, "ErrImageNeverPull", res)
 	}
-	return podworker.Result{Err: errors.New(msg), Reason: podplan.ReasonErrImageNeverPull, Message: msg}, false
+	return res, false
+}
+
+// noImage tells why there is no image by two events: what is wrong with the image, and
+// that the container fails for it.
+func (o *Ops) noImage(want wanted, event string, res podworker.Result) podworker.Result {
+	o.Events.Eventf(want.ref, v1.EventTypeWarning, event, "%s", res.Message)
+	o.Events.Eventf(want.ref, v1.EventTypeWarning, "Failed", "Error: %s", res.Reason)
+	return res
 }
 
 // shown is what a pod can show to use an image that others pulled.

@@ -114,8 +114,9 @@ type Deps struct {
 	Cgroups Cgroups // nil: the runtime makes its own
 	Events  Recorder
 	Status  Flusher
-	// Services returns all services; it waits until they are known.
-	Services func(ctx context.Context) ([]*v1.Service, error)
+	// Services returns all services that a pod may see; it waits until they are known,
+	// except for a static pod, which runs without an API server.
+	Services func(ctx context.Context, pod *v1.Pod) ([]*v1.Service, error)
 	Node     func() Node
 	// Dial makes the connections of http hooks; nil for the usual way.
 	Dial Dial

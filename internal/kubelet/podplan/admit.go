@@ -10,6 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/version"
+	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -38,12 +40,12 @@ var (
 	// first are the checks that no room can help with.
 	first = []check{admitSysctls, admitOS, admitGroups}
 	// then are the scheduler's, for what has changed since, and for pods that it never saw.
-	then = []check{admitAffinity, admitPorts, admitTaints, admitAppArmor}
+	then = []check{admitAffinity, admitPorts, admitTaints, admitAppArmor, admitFeatures}
 )
 
 // Admit decides, once, whether a pod may run on the node. The checks are the
 // node's own, beyond what the scheduler promised: sysctls, operating system,
-// resources, node selector and affinity, host ports, NoExecute taints.
+// resources, node selector and affinity, host ports, NoExecute taints, features.
 func Admit(in AdmitInput) Verdict {
 	for _, check := range slices.Concat(first, []check{admitResources}, then) {
 		if reason, message := check(in); reason != "" {
@@ -92,6 +94,26 @@ func admitAppArmor(in AdmitInput) (string, string) {
 		return "", ""
 	}
 	return "AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"
+}
+
+// admitFeatures refuses a pod that needs what this node does not declare (KEP-5328).
+func admitFeatures(in AdmitInput) (string, string) {
+	kubelet, err := version.ParseGeneric(in.Node.Status.NodeInfo.KubeletVersion)
+	if err != nil {
+		kubelet = version.MajorMinor(0, 0) // of a kubelet of no known version nothing is taken for granted
+	}
+	needs, err := ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: &in.Pod.Spec, Status: &in.Pod.Status}, kubelet)
+	if err != nil {
+		return reasonFeature, fmt.Sprintf("Failed to infer pod's feature requirements: %v", err)
+	}
+	match, err := ndf.DefaultFramework.MatchNode(needs, in.Node)
+	switch {
+	case err != nil:
+		return reasonFeature, fmt.Sprintf("Failed to match pod's feature requirements against the node: %v", err)
+	case !match.IsMatch:
+		return reasonFeature, "Pod requires node features that are not available: " + strings.Join(match.UnsatisfiedRequirements, ", ")
+	}
+	return "", ""
 }
 
 func wantsAppArmor(pod *v1.Pod) bool {

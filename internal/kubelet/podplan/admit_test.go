@@ -21,7 +21,7 @@ func node() *v1.Node {
 		Status: v1.NodeStatus{Allocatable: v1.ResourceList{
 			v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourcePods: resource.MustParse("5"),
 			"hugepages-2Mi": resource.MustParse("2Mi"),
-		}},
+		}, DeclaredFeatures: []string{"RestartAllContainersOnContainerExits"}},
 	}
 }
 
@@ -88,6 +88,12 @@ func TestAdmit(t *testing.T) {
 		"OS label":    {change: func(p *v1.Pod) { p.Labels = map[string]string{v1.LabelOSStable: "windows"} }, want: "PodOSSelectorNodeLabelDoesNotMatch"},
 		"AppArmor":    {change: profile(v1.AppArmorProfileTypeRuntimeDefault), want: "AppArmor", message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"},
 		"no AppArmor": {change: profile(v1.AppArmorProfileTypeUnconfined)},
+		"a feature that is not declared": {change: func(p *v1.Pod) {
+			p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", BindMountOptions: []string{"noexec"}}}
+		}, want: "PodFeatureUnsupported", message: "Pod requires node features that are not available: VolumeBindMountOptions"},
+		"a feature that is": {change: func(p *v1.Pod) {
+			p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{Action: v1.ContainerRestartRuleActionRestartAllContainers}}
+		}},
 		"strict groups": {change: func(p *v1.Pod) {
 			p.Spec.SecurityContext = &v1.PodSecurityContext{SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict)}
 		}, want: "SupplementalGroupsPolicyNotSupported", message: "SupplementalGroupsPolicy=Strict is not supported in this node"},

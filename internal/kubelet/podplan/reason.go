@@ -30,6 +30,8 @@ const (
 	ReasonNodeAffinity = "NodeAffinity"
 	ReasonOutOf        = "OutOf"
 
+	reasonFeature = "PodFeatureUnsupported"
+
 	messageDeadline = "Pod was active on the node longer than the specified deadline"
 	messageUnknown  = "The container could not be located when the pod was terminated"
 	messageLost     = "The container could not be located when the pod was deleted.  The container used to be Running"

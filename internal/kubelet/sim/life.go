@@ -146,7 +146,7 @@ func (l *life) admit(pod *v1.Pod) podplan.Verdict {
 		})
 		return podplan.Verdict{} // others have to go first
 	}
-	return podplan.Admit(podplan.AdmitInput{Pod: pod, Node: &v1.Node{}})
+	return podplan.Admit(podplan.AdmitInput{Pod: pod, Node: &v1.Node{Status: v1.NodeStatus{DeclaredFeatures: []string{"RestartAllContainersOnContainerExits"}}}})
 }
 
 // resizing decides on a resize: now and then there is no room, or never will be.

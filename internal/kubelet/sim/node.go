@@ -96,7 +96,7 @@ func startNode(l *life, number int) (*node, error) {
 		},
 		Dial:    n.dial,
 		Cgroups: l.cgroups, Events: silent{}, Status: n.status,
-		Services: func(context.Context) ([]*v1.Service, error) { return nil, nil },
+		Services: func(context.Context, *v1.Pod) ([]*v1.Service, error) { return nil, nil },
 		Node:     func() podops.Node { return podops.Node{Memory: 8 << 30} },
 	})
 	look := fmt.Sprintf("%d look", number)

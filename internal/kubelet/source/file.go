@@ -11,44 +11,44 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/yaml"
 
+	"wherry.dev/internal/api/defaults"
+	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/kubelet/podconfig"
 )
 
 // maxManifest is the size of a manifest that is read.
 const maxManifest = 10 << 20
 
-// Files reads the manifests in a folder, or one file, and again whenever the
-// kernel tells of a change. set gets all static pods that are there now; a file
-// that cannot be read keeps the pod that it last described.
-func Files(ctx context.Context, path, node string, set func([]*v1.Pod)) error {
+// Files reads the manifests in a folder, or one file, again whenever the kernel tells
+// of a change, and every so often: what a link points to changes without a word. set
+// gets all static pods that are there now; a file that cannot be read keeps the pod
+// that it last described.
+func Files(ctx context.Context, path, node string, every time.Duration, set func([]*v1.Pod)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch static pods: %w", err)
 	}
 	defer func() { _ = w.Close() }()
-	f := &files{path: path, node: node, last: map[string]*v1.Pod{}}
-	watched := f.watch(ctx, w)
-	set(f.read(ctx))
+	f := &files{path: filepath.Clean(path), node: node, set: set, last: map[string]*v1.Pod{}}
+	again := time.NewTicker(max(every, time.Millisecond))
+	defer again.Stop()
+	f.watch(ctx, w)
+	f.read(ctx)
 	for {
-		// A folder that is not there yet cannot be watched: look for it now and then.
-		var again <-chan time.Time
-		var timer *time.Timer
-		if !watched {
-			timer = time.NewTimer(20 * time.Second)
-			again = timer.C
-		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -56,54 +56,47 @@ func Files(ctx context.Context, path, node string, set func([]*v1.Pod)) error {
 			if !ok {
 				return errors.New("watch of static pods ended")
 			}
-			if ev.Name == path && ev.Has(fsnotify.Remove|fsnotify.Rename) {
-				watched = false
+			if ev.Name == f.path {
+				f.watch(ctx, w) // it may be another now
 			}
 		case err := <-w.Errors:
 			klog.FromContext(ctx).Error(err, "Watch of static pods", "path", path)
-		case <-again:
+		case <-again.C:
+			f.watch(ctx, w)
 		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if !watched {
-			watched = f.watch(ctx, w)
-		}
-		set(f.read(ctx))
+		f.read(ctx)
 	}
 }
 
 type files struct {
 	path, node string
+	set        func([]*v1.Pod)
 	last       map[string]*v1.Pod // by file
 }
 
 // watch watches the folder; for a single file, the folder it is in, since editors
-// replace files.
-func (f *files) watch(ctx context.Context, w *fsnotify.Watcher) bool {
+// replace files. What is watched already stays so.
+func (f *files) watch(ctx context.Context, w *fsnotify.Watcher) {
 	dir := f.path
 	if info, err := os.Stat(f.path); err == nil && !info.IsDir() {
 		dir = filepath.Dir(f.path)
 	}
 	if err := w.Add(dir); err != nil {
 		klog.FromContext(ctx).V(2).Info("Static pods cannot be watched yet", "path", f.path, "err", err)
-		return false
 	}
-	return true
 }
 
-// read returns the pods of all manifests.
-func (f *files) read(ctx context.Context) []*v1.Pod {
+// read hands over the pods of all manifests. A folder that cannot be listed says
+// nothing about them: only one that is not there has none.
+func (f *files) read(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	names, err := f.names()
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			log.Error(err, "Static pods cannot be listed", "path", f.path)
-		}
-		names = nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Error(err, "Static pods cannot be listed", "path", f.path)
+		return
 	}
 	now := make(map[string]*v1.Pod, len(names))
-	var out []*v1.Pod
+	byName := map[types.NamespacedName]string{}
 	for _, name := range names {
 		pod, err := readManifest(name, f.node)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -113,21 +106,22 @@ func (f *files) read(ctx context.Context) []*v1.Pod {
 			log.Error(err, "Static pod cannot be read", "file", name)
 			pod = f.last[name]
 		}
-		if old := f.last[name]; old != nil && pod != nil && unchanged(old, pod) {
-			pod = old // seen before: its time of first sight stays
+		if pod == nil {
+			continue
 		}
-		if pod != nil {
-			now[name] = pod
-			out = append(out, pod)
+		now[name] = pod
+		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		if other := byName[key]; other != "" {
+			log.Error(nil, "Two manifests have a pod of the same name, the last counts", "pod", key, "ignored", other, "file", name)
 		}
+		byName[key] = name
 	}
 	f.last = now
-	return out
-}
-
-// unchanged tells whether a manifest says what it said before.
-func unchanged(old, pod *v1.Pod) bool {
-	return old.UID == pod.UID && equality.Semantic.DeepEqual(old.Spec, pod.Spec) && maps.Equal(old.Labels, pod.Labels)
+	out := make([]*v1.Pod, 0, len(byName))
+	for _, name := range slices.Sorted(maps.Values(byName)) {
+		out = append(out, now[name])
+	}
+	f.set(out)
 }
 
 // names lists the manifests, without what editors and package managers leave.
@@ -175,29 +169,34 @@ func readManifest(name, node string) (*v1.Pod, error) {
 }
 
 // StaticPod decodes a manifest and makes of it the pod that the node runs: named
-// after the node, with a UID that follows from content, node and origin.
+// after the node, with a UID that follows from content, node and origin. Fields that are
+// not known are those of a newer kubelet, and left out, as everywhere in Kubernetes.
 func StaticPod(data []byte, node, origin string, now time.Time) (*v1.Pod, error) {
-	pod := &v1.Pod{}
-	if err := yaml.UnmarshalStrict(data, pod); err != nil {
-		return nil, fmt.Errorf("not a pod: %w", err)
+	obj, err := decode(data)
+	if err != nil {
+		return nil, err
 	}
-	if pod.Kind != "Pod" || pod.APIVersion != "v1" {
-		return nil, fmt.Errorf("kind %q of %q is not a Pod of v1", pod.Kind, pod.APIVersion)
+	pod, ok := obj.(*v1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("invalid pod: it is a %T", obj)
 	}
 	return makeStatic(pod, node, origin, now)
 }
 
+func decode(data []byte) (runtime.Object, error) {
+	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't parse as pod(%w), please check config file", err)
+	}
+	return obj, nil
+}
+
 // makeStatic makes a static pod of what was read.
 func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error) {
-	if len(pod.Spec.Containers) == 0 {
-		return nil, errors.New("spec.containers is empty")
-	}
 	if pod.Name == "" {
-		return nil, errors.New("metadata.name is missing")
+		return nil, errors.New("invalid pod: name is needed for the pod")
 	}
-	if what := apiReference(pod); what != "" {
-		return nil, fmt.Errorf("static pods may not reference %s", what)
-	}
+	pod.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
 	pod.Status = v1.PodStatus{}
 	hash, err := staticHash(pod, node, origin)
 	if err != nil {
@@ -206,10 +205,7 @@ func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error
 	if pod.UID == "" {
 		pod.UID = types.UID(hash)
 	}
-	pod.Name = strings.ToLower(pod.Name + "-" + node)
-	if msgs := validation.IsDNS1123Subdomain(pod.Name); len(msgs) > 0 {
-		return nil, fmt.Errorf("metadata.name %q: %s", pod.Name, strings.Join(msgs, ", "))
-	}
+	pod.Name += "-" + strings.ToLower(node)
 	if pod.Namespace == "" {
 		pod.Namespace = metav1.NamespaceDefault
 	}
@@ -221,11 +217,34 @@ func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error
 	pod.Annotations[podconfig.AnnotationConfigSource] = kind
 	pod.Annotations[podconfig.AnnotationConfigSeen] = now.UTC().Format(time.RFC3339Nano)
 	pod.Spec.NodeName = node
-	if kind == "file" { // what evicts pods from a node must not evict what the node itself wants
-		pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute})
+	if kind == "file" {
+		tolerateAll(pod)
 	}
-	setDefaults(pod)
+	defaults.Pod(pod)
+	if err := check(pod); err != nil {
+		return nil, err
+	}
 	return pod, nil
+}
+
+// tolerateAll lets a pod stay: what evicts pods from a node must not evict what the node
+// itself wants.
+func tolerateAll(pod *v1.Pod) {
+	all := v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}
+	rest := slices.DeleteFunc(pod.Spec.Tolerations, func(t v1.Toleration) bool { return t.MatchToleration(&all) })
+	pod.Spec.Tolerations = append(rest, all)
+}
+
+// check refuses what the API server would refuse, and what needs it.
+func check(pod *v1.Pod) error {
+	problems := apivalidation.ValidateObjectMeta(&pod.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
+	if problems = append(problems, validation.PodCreate(pod)...); len(problems) > 0 {
+		return fmt.Errorf("invalid pod: %w", problems.ToAggregate())
+	}
+	if what := apiReference(pod); what != "" {
+		return fmt.Errorf("static pods may not reference %s", what)
+	}
+	return nil
 }
 
 func staticHash(pod *v1.Pod, node, origin string) (string, error) {

@@ -14,7 +14,16 @@ func apiReference(pod *v1.Pod) string {
 	if pod.Spec.ServiceAccountName != "" {
 		return "serviceaccounts"
 	}
-	if len(pod.Spec.ResourceClaims) > 0 {
+	refs := objects.Refs(pod)
+	of := func(kind objects.Kind) bool {
+		return slices.ContainsFunc(refs, func(r objects.Ref) bool { return r.Kind == kind })
+	}
+	switch {
+	case of(objects.Secret):
+		return "secrets"
+	case of(objects.ConfigMap):
+		return "configmaps"
+	case len(pod.Spec.ResourceClaims) > 0:
 		return "resourceclaims"
 	}
 	for i := range pod.Spec.Volumes {
@@ -22,36 +31,24 @@ func apiReference(pod *v1.Pod) string {
 			return what
 		}
 	}
-	refs := objects.Refs(pod)
-	switch {
-	case len(refs) == 0:
-		return ""
-	case slices.ContainsFunc(refs, func(r objects.Ref) bool { return r.Kind == objects.Secret }):
-		return "secrets"
-	default:
-		return "configmaps"
-	}
+	return ""
 }
 
 func volumeReference(v *v1.Volume) string {
 	switch {
-	case v.ConfigMap != nil:
-		return "configmaps (via configmap volumes)"
-	case v.Secret != nil:
-		return "secrets (via secret volumes)"
 	case v.CSI != nil:
 		return "csidrivers (via CSI volumes)"
+	case v.Glusterfs != nil:
+		return "endpoints (via glusterFS volumes)"
 	case v.PersistentVolumeClaim != nil:
 		return "persistentvolumeclaims"
 	case v.Ephemeral != nil:
 		return "persistentvolumeclaims (via ephemeral volumes)"
+	case v.AzureFile != nil:
+		return "secrets"
 	case v.Projected != nil:
 		for i := range v.Projected.Sources {
 			switch s := &v.Projected.Sources[i]; {
-			case s.ConfigMap != nil:
-				return "configmaps (via projected volumes)"
-			case s.Secret != nil:
-				return "secrets (via projected volumes)"
 			case s.ServiceAccountToken != nil:
 				return "serviceaccounts (via projected volumes)"
 			case s.ClusterTrustBundle != nil:

@@ -10,9 +10,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -115,29 +114,32 @@ func (u *urlSource) get(ctx context.Context) ([]byte, error) {
 // decode reads a Pod, or all pods of a PodList. One that cannot be is no reason to
 // run half of a list.
 func (u *urlSource) decode(data []byte) ([]*v1.Pod, error) {
-	origin, now := "http:"+u.url, time.Now()
-	var meta metav1.TypeMeta
-	if err := yaml.Unmarshal(data, &meta); err != nil {
-		return nil, fmt.Errorf("neither a Pod nor a PodList: %w", err)
+	obj, err := decode(data)
+	if err != nil {
+		return nil, err
 	}
-	if meta.Kind != "PodList" {
-		pod, err := StaticPod(data, u.node, origin, now)
-		return []*v1.Pod{pod}, err
+	var items []v1.Pod
+	switch o := obj.(type) {
+	case *v1.Pod:
+		items = []v1.Pod{*o}
+	case *v1.PodList:
+		items = o.Items
+	default:
+		return nil, fmt.Errorf("neither a Pod nor a PodList: %T", obj)
 	}
-	var list v1.PodList
-	if err := yaml.UnmarshalStrict(data, &list); err != nil {
-		return nil, fmt.Errorf("not a list of pods: %w", err)
-	}
+	now, named := time.Now(), map[types.NamespacedName]bool{}
 	var pods []*v1.Pod
 	var errs []error
-	for i := range list.Items {
-		p := &list.Items[i]
-		p.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
-		pod, err := makeStatic(p, u.node, origin, now)
+	for i := range items {
+		pod, err := makeStatic(&items[i], u.node, "http:"+u.url, now)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("pod %d of the list: %w", i, err))
+			errs = append(errs, fmt.Errorf("pod %d: %w", i, err))
+			continue
 		}
-		pods = append(pods, pod)
+		if key := (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}); !named[key] { // of two, the first
+			named[key] = true
+			pods = append(pods, pod)
+		}
 	}
 	return pods, errors.Join(errs...)
 }

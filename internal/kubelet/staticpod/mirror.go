@@ -107,17 +107,14 @@ func (p *Pods) sync(ctx context.Context) error {
 		}
 	}
 	p.mu.Unlock()
+	var errs []error // one that the API server does not take must not keep the others from showing
 	for _, pod := range remove {
-		if err := p.remove(ctx, pod); err != nil {
-			return err
-		}
+		errs = append(errs, p.remove(ctx, pod))
 	}
 	for _, pod := range create {
-		if err := p.create(ctx, pod); err != nil {
-			return err
-		}
+		errs = append(errs, p.create(ctx, pod))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (p *Pods) remove(ctx context.Context, mirror *v1.Pod) error {

@@ -9,8 +9,11 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"wherry.dev/internal/kubelet/podconfig"
 )
 
 // Table runs the pods; *podworker.Table is one.
@@ -71,6 +74,7 @@ func (p *Pods) Set(from string, pods []*v1.Pod) {
 	for _, name := range slices.Sorted(maps.Keys(p.from)) {
 		for _, pod := range p.from[name] {
 			if p.byUID[pod.UID] == nil {
+				pod = seenBefore(before[pod.UID], pod)
 				p.byUID[pod.UID] = pod
 				all = append(all, pod)
 			}
@@ -97,4 +101,18 @@ func (p *Pods) Set(from string, pods []*v1.Pod) {
 	}
 	p.mu.Unlock()
 	p.Poke()
+}
+
+// seenBefore is the pod as it was read before, when it says nothing new; of a manifest
+// that sets its UID, what is new has the time of first sight of what was there before.
+func seenBefore(old, pod *v1.Pod) *v1.Pod {
+	if old == nil || old == pod {
+		return pod
+	}
+	pod = pod.DeepCopy()
+	pod.Annotations[podconfig.AnnotationConfigSeen] = old.Annotations[podconfig.AnnotationConfigSeen]
+	if equality.Semantic.DeepEqual(old.Spec, pod.Spec) && maps.Equal(old.Labels, pod.Labels) && maps.Equal(old.Annotations, pod.Annotations) {
+		return old
+	}
+	return pod
 }

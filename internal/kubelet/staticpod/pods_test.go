@@ -1,6 +1,8 @@
 package staticpod
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -87,5 +89,52 @@ func TestAMirrorThatWentBeforeItsCreationWasAnsweredIsMadeAgain(t *testing.T) {
 	}
 	if made != 2 {
 		t.Errorf("made %d times", made)
+	}
+}
+
+// A namespace that is not there kept all other static pods from showing.
+func TestAMirrorThatIsRefusedDoesNotHideOthers(t *testing.T) {
+	client := fake.NewClientset()
+	p := New(Deps{
+		Table: table{}, Status: shown{}, Client: client, Listed: func() bool { return true },
+		Node: func() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}} },
+	})
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.GetNamespace() == "none", nil, errors.New("no such namespace")
+	})
+	var all []*v1.Pod
+	for _, ns := range []string{"a", "b", "none", "c", "d"} {
+		one := pod(types.UID(ns))
+		one.Namespace = ns
+		all = append(all, one)
+	}
+	p.Set("file", all)
+	if err := p.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "create mirror pod none/p: no such namespace") {
+		t.Error(err)
+	}
+	list, err := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 4 {
+		t.Errorf("%v, %d mirrors", err, len(list.Items))
+	}
+}
+
+// What was read again and says the same is the same pod, with its time of first sight.
+func TestWhatWasSeenBeforeStays(t *testing.T) {
+	p := New(Deps{Table: table{}, Status: shown{}})
+	read := func(seen, image string) *v1.Pod {
+		one := pod("s")
+		one.Annotations[podconfig.AnnotationConfigSeen] = seen
+		one.Spec.Containers = []v1.Container{{Name: "c", Image: image}}
+		return one
+	}
+	first := read("1", "a")
+	p.Set("http", []*v1.Pod{first})
+	p.Set("http", []*v1.Pod{read("2", "a")})
+	if p.byUID["s"] != first {
+		t.Error("it is another pod")
+	}
+	p.Set("http", []*v1.Pod{read("3", "b")}) // a manifest may say its UID
+	if got := p.byUID["s"]; got.Spec.Containers[0].Image != "b" || got.Annotations[podconfig.AnnotationConfigSeen] != "1" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
-	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 // events are stored once and served twice: as core/v1 and as events.k8s.io/v1.

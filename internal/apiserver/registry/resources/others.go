@@ -10,9 +10,9 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 
+	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
-	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 func leases() registry.Row[*coordinationv1.Lease] {

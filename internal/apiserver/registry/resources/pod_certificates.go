@@ -17,7 +17,7 @@ import (
 	"wherry.dev/internal/apiserver/auth/signer"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
-	"wherry.dev/internal/apiserver/registry/validation"
+	"wherry.dev/internal/api/validation"
 )
 
 // clusterTrustBundles are trust anchors that pods mount; those of a signer are named

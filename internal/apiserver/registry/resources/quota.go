@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/quota"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
-	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 func resourceQuotas(deps Deps) registry.Row[*corev1.ResourceQuota] {

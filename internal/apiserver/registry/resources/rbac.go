@@ -4,10 +4,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 
+	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
 	"wherry.dev/internal/apiserver/registry/role"
-	"wherry.dev/internal/apiserver/registry/validation"
 )
 
 func roles(deps Deps) registry.Row[*rbacv1.Role] {

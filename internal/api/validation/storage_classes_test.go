@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"wherry.dev/internal/apiserver/registry/defaults"
+	"wherry.dev/internal/api/defaults"
 )
 
 func TestStorageClasses(t *testing.T) {

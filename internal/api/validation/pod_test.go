@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
-	"wherry.dev/internal/apiserver/registry/defaults"
+	"wherry.dev/internal/api/defaults"
 )
 
 // newPod is valid; the defaults are in.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"wherry.dev/internal/apiserver/registry/defaults"
+	"wherry.dev/internal/api/defaults"
 )
 
 func TestConfigMapsAndSecrets(t *testing.T) {
