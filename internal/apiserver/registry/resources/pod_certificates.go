@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/auth/signer"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/printers"
-	"wherry.dev/internal/api/validation"
 )
 
 // clusterTrustBundles are trust anchors that pods mount; those of a signer are named
