@@ -66,6 +66,46 @@ func TestImagesOfOthersWantCredentials(t *testing.T) {
 	})
 }
 
+// TestEventsOfPulls are those that people and dashboards look for.
+func TestEventsOfPulls(t *testing.T) {
+	run(t, func(w *world) {
+		w.rt.Publish("registry.io/c:1")
+		w.rt.Delay = func(call string) time.Duration {
+			if call == "PullImage" {
+				return 1500 * time.Millisecond
+			}
+			return 0
+		}
+		for _, name := range []string{"a", "b"} {
+			c := container("c")
+			c.Image = "registry.io/c:1"
+			w.create(plainPod(name, v1.RestartPolicyAlways, c))
+			w.until("ready", func() bool { return condition(w.get(name), v1.PodReady) == v1.ConditionTrue })
+		}
+		bad := container("c")
+		bad.Image = "Not An Image"
+		w.create(plainPod("bad", v1.RestartPolicyAlways, bad))
+		w.until("refused", func() bool { return waiting(w.status("bad", "c")) == "InvalidImageName" })
+		w.wantEvent(`Pulling: Pulling image "registry.io/c:1"`)
+		w.wantEvent(`Pulled: Successfully pulled image "registry.io/c:1" in 1.5s (1.5s including waiting). Image size: `)
+		w.wantEvent(`Pulled: Container image "registry.io/c:1" already present on machine and can be accessed by the pod`)
+		w.wantEvent(`InspectFailed: Failed to apply default image tag "Not An Image": couldn't parse image name "Not An Image": `)
+		w.wantEvent("Failed: Error: InvalidImageName")
+	})
+}
+
+// TestLostPullSecrets: a pull without them may do.
+func TestLostPullSecrets(t *testing.T) {
+	run(t, func(w *world) {
+		w.rt.Publish("registry.io/private:1")
+		p := private("a", "lost", v1.PullAlways)
+		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1.LocalObjectReference{}, v1.LocalObjectReference{Name: "gone"})
+		w.create(p)
+		w.until("ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
+		w.wantEvent("FailedToRetrieveImagePullSecret: Unable to retrieve some image pull secrets (lost, gone); attempting to pull the image may not succeed.")
+	})
+}
+
 // TestReasonsOfFailedPulls that a runtime gives in the words that CRI has for them.
 func TestReasonsOfFailedPulls(t *testing.T) {
 	for text, want := range map[string]string{

@@ -242,7 +242,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 		},
 	}, nil)
 	k.statics = staticpod.New(staticpod.Deps{
-		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: k.apiSynced.Load,
+		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: k.apiSynced.Load, Settled: k.table.IsSynced,
 	})
 	return k.ensureCgroups(ctx)
 }

@@ -86,6 +86,7 @@ func (k *Kubelet) sourceSynced(name string) {
 	k.syncMu.Unlock()
 	if all {
 		k.table.Synced()
+		k.statics.Poke()
 		close(k.synced)
 	}
 }

@@ -54,14 +54,25 @@ func TestStaticPodAndItsMirror(t *testing.T) {
 		m := w.get("web-n1")
 		hash := m.Annotations["kubernetes.io/config.hash"]
 		if hash == "" || m.Annotations["kubernetes.io/config.mirror"] != hash || m.Annotations["kubernetes.io/config.source"] != "file" ||
-			len(m.OwnerReferences) != 1 || m.OwnerReferences[0].Kind != "Node" {
-			t.Errorf("mirror: %+v", m.ObjectMeta)
+			m.Annotations["kubernetes.io/config.seen"] == "" || len(m.OwnerReferences) != 1 {
+			t.Fatalf("mirror: %+v", m.ObjectMeta)
+		}
+		if o := m.OwnerReferences[0]; o.APIVersion != "v1" || o.Kind != "Node" || o.Name != "n1" || o.UID != w.k.node.Node().UID || !*o.Controller {
+			t.Errorf("owner: %+v", o)
+		}
+		if all := (v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}); !slices.Contains(m.Spec.Tolerations, all) {
+			t.Errorf("tolerations: %+v", m.Spec.Tolerations)
 		}
 		now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
 		if err := w.client.CoreV1().Pods("default").Delete(t.Context(), m.Name, now); err != nil { // somebody deletes it
 			t.Fatal(err)
 		}
 		w.until("mirror is back", func() bool { return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning })
+		m = w.get("web-n1")
+		w.remove("web-n1", 30) // or asks it to go
+		w.until("another mirror", func() bool {
+			return !w.gone("web-n1") && w.get("web-n1").UID != m.UID && w.get("web-n1").Status.Phase == v1.PodRunning
+		})
 		if w.rt.Calls("CreateContainer") != 1 {
 			t.Error("the deletion of the mirror touched the pod")
 		}
@@ -104,24 +115,62 @@ func TestAStaticPodThatIsPutBackRunsAgain(t *testing.T) {
 	})
 }
 
+// TestARestartLeavesStaticPodsAlone, and their mirrors; a manifest that was changed
+// meanwhile is another pod, which begins when the one of the same name has ended.
+func TestARestartLeavesStaticPodsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.prepare = func(k *Kubelet) { k.expect("file") }
+		old := static(t, "1")
+		w.startWith(old)
+		running := func() bool { return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning }
+		w.until("running", running)
+		mirror := w.get("web-n1").UID
+		w.stop()
+		w.startWith(static(t, "1"))
+		w.pass(time.Hour)
+		if w.rt.Calls("CreateContainer") != 1 || w.rt.Calls("StopContainer") != 0 || w.get("web-n1").UID != mirror {
+			t.Errorf("the restart touched the pod, or its mirror: %d made, %d stopped, mirror %s, was %s", w.rt.Calls("CreateContainer"), w.rt.Calls("StopContainer"), w.get("web-n1").UID, mirror)
+		}
+		w.rt.Behave = func(*runtimeapi.ContainerConfig) fakecri.Behaviour { return fakecri.Behaviour{IgnoreTerm: true} }
+		w.stop()
+		w.startWith(static(t, "2"))
+		w.until("replaced", func() bool {
+			live := len(w.rt.Live("", "c"))
+			if live > 1 {
+				t.Fatal("both run")
+			}
+			return live == 1 && len(w.rt.Live(string(old.UID), "c")) == 0 && running() && w.get("web-n1").UID != mirror
+		})
+		w.stop()
+	})
+}
+
 func TestStandaloneKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.alone = true
-		w.start()
-		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
+		w.prepare = func(k *Kubelet) { k.expect("file") }
+		w.startWith(static(t, "1"))
 		w.until("running", func() bool { return len(w.rt.Live("", "c")) == 1 })
 		w.stop()
-		w.start()
-		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
+		w.startWith(static(t, "1"))
 		w.pass(time.Minute)
 		if w.rt.Calls("CreateContainer") != 1 {
-			t.Log("without --pod-manifest-path the pod was unwanted for a moment, as it should be")
+			t.Error("the restart touched the pod")
 		}
 		w.k.setStaticPods("file", nil)
 		w.until("gone", func() bool { return w.rt.Sandboxes() == 0 })
 		w.stop()
 	})
+}
+
+// startWith starts a kubelet whose folder of manifests has one pod.
+func (w *world) startWith(pod *v1.Pod) {
+	w.begin()
+	synctest.Wait()
+	w.k.setStaticPods("file", []*v1.Pod{pod})
+	synctest.Wait()
 }
 
 func TestFiles(t *testing.T) {

@@ -112,7 +112,7 @@ func startNode(l *life, number int) (*node, error) {
 	}, nil)
 	if m, ok := n.status.(*status.Manager); ok && l.static {
 		n.static = staticpod.New(staticpod.Deps{
-			Table: n.table, Status: m, Client: api, Listed: n.listed.Load,
+			Table: n.table, Status: m, Client: api, Listed: n.listed.Load, Settled: n.table.IsSynced,
 			Node: func() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "node"}} },
 		})
 	}
@@ -135,6 +135,9 @@ func (n *node) run() {
 		n.follow.Store(true)
 		n.deliver()
 		n.table.Synced()
+		if n.static != nil {
+			n.static.Poke()
+		}
 	}
 	<-n.ctx.Done()
 	all.Wait()

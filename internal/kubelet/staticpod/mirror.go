@@ -92,6 +92,7 @@ func (p *Pods) sync(ctx context.Context) error {
 	if !p.deps.Listed() {
 		return nil
 	}
+	settled := p.deps.Settled()
 	p.mu.Lock()
 	var create, remove []*v1.Pod
 	for key, s := range p.static {
@@ -102,7 +103,7 @@ func (p *Pods) sync(ctx context.Context) error {
 		}
 	}
 	for key, have := range p.mirror {
-		if p.static[key] == nil {
+		if p.static[key] == nil && settled {
 			remove = append(remove, have)
 		}
 	}

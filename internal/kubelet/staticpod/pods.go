@@ -37,6 +37,9 @@ type Deps struct {
 	Node func() *v1.Node
 	// Listed tells whether the pods that the API server has are known.
 	Listed func() bool
+	// Settled tells whether all sources have told what they have: what none has had
+	// before, one of them may have yet.
+	Settled func() bool
 }
 
 // Pods are the static pods of a node. It is the only writer of their mirrors; the

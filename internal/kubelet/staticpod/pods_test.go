@@ -70,7 +70,7 @@ func TestNewsOfAnOldMirrorDoNotHideTheNewOne(t *testing.T) {
 func TestAMirrorThatWentBeforeItsCreationWasAnsweredIsMadeAgain(t *testing.T) {
 	client := fake.NewClientset()
 	p := New(Deps{
-		Table: table{}, Status: shown{}, Client: client, Listed: func() bool { return true },
+		Table: table{}, Status: shown{}, Client: client, Listed: func() bool { return true }, Settled: func() bool { return true },
 		Node: func() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}} },
 	})
 	made := 0
@@ -96,7 +96,7 @@ func TestAMirrorThatWentBeforeItsCreationWasAnsweredIsMadeAgain(t *testing.T) {
 func TestAMirrorThatIsRefusedDoesNotHideOthers(t *testing.T) {
 	client := fake.NewClientset()
 	p := New(Deps{
-		Table: table{}, Status: shown{}, Client: client, Listed: func() bool { return true },
+		Table: table{}, Status: shown{}, Client: client, Listed: func() bool { return true }, Settled: func() bool { return true },
 		Node: func() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}} },
 	})
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
