@@ -72,7 +72,11 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	close(s.ready)
+	select {
+	case <-s.prepared: // every path is there, OpenAPI's among them
+		close(s.ready)
+	case <-ctx.Done():
+	}
 	return nil
 }
 

@@ -59,6 +59,8 @@ type Server struct {
 	// handler is what in-process requests go to; set once everything is installed.
 	handler http.Handler
 	ready   chan struct{}
+	// prepared is closed when every path is installed.
+	prepared chan struct{}
 }
 
 // New opens the data, makes what certificates are missing, and binds the port. The
@@ -72,7 +74,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg.SecurePort = listener.Addr().(*net.TCPAddr).Port
-	s := &Server{cfg: cfg, listener: listener, users: newLoopbackUsers(), ready: make(chan struct{})}
+	s := &Server{cfg: cfg, listener: listener, users: newLoopbackUsers(), ready: make(chan struct{}), prepared: make(chan struct{})}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -263,7 +265,9 @@ func (s *Server) Run(ctx context.Context) error {
 // serve runs the library's server: it stops accepting when ctx ends, and returns
 // when all is drained.
 func (s *Server) serve(ctx context.Context) error {
-	if err := s.generic.PrepareRun().RunWithContext(ctx); err != nil {
+	prepared := s.generic.PrepareRun()
+	close(s.prepared)
+	if err := prepared.RunWithContext(ctx); err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
 	return nil

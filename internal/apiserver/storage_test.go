@@ -189,6 +189,17 @@ func TestDriverWithTokensInAttributesWarns(t *testing.T) {
 	}
 }
 
+// Ready was told while the descriptions of groups were still being made: a client that asked
+// for one at once was told that there is none.
+func TestReadyServerHasAllPaths(t *testing.T) {
+	s := start(t)
+	select {
+	case <-s.prepared:
+	default:
+		t.Error("ready before all is installed")
+	}
+}
+
 func TestOpenAPIDescribesStorage(t *testing.T) {
 	s := start(t)
 	raw, err := admin(t, s).Discovery().RESTClient().Get().AbsPath("/openapi/v3/apis/storage.k8s.io/v1").SetHeader("Accept", "application/json").DoRaw(t.Context())
