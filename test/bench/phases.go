@@ -144,7 +144,7 @@ func (n *node) crowd(ctx context.Context, o options) ([]row, error) {
 		return nil, err
 	}
 	title := fmt.Sprintf("idle with %d pods", o.crowd)
-	rows, err := n.cost(ctx, title, o.idle)
+	rows, err := n.cost(ctx, title, "", o.idle)
 	if err != nil {
 		return nil, err
 	}
@@ -264,11 +264,11 @@ func (n *node) kills(ctx context.Context, o options) ([]row, error) {
 }
 
 func (n *node) idle(ctx context.Context, o options) ([]row, error) {
-	return n.cost(ctx, "idle", o.idle)
+	return n.cost(ctx, "idle", "< 200", o.idle)
 }
 
 // cost watches the daemon for a while: memory, and share of a core.
-func (n *node) cost(ctx context.Context, name string, d time.Duration) ([]row, error) {
+func (n *node) cost(ctx context.Context, name, mostMiB string, d time.Duration) ([]row, error) {
 	select { // the last pod's garbage is still being collected
 	case <-time.After(5 * time.Second):
 	case <-ctx.Done():
@@ -292,7 +292,7 @@ func (n *node) cost(ctx context.Context, name string, d time.Duration) ([]row, e
 		return nil, err
 	}
 	return []row{
-		of(name+", RSS of wherry, MiB", "< 200", []float64{rss}),
+		of(name+", RSS of wherry, MiB", mostMiB, []float64{rss}),
 		of(name+", share of a core, %", "< 1", []float64{(after - before) / float64(d.Milliseconds()) * 100}),
 	}, nil
 }

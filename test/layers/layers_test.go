@@ -16,6 +16,7 @@ const module = "wherry.dev/"
 // forbidden lists, for the packages below a folder, what none of them may depend on.
 var forbidden = map[string][]string{
 	"internal/apiserver":       {"internal/kubelet", "internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/scheduler", "internal/controller", "internal/daemon"},
+	"internal/api":             {"internal/apiserver", "internal/kubelet", "internal/cri", "internal/scheduler", "internal/controller", "internal/daemon"},
 	"internal/scheduler":       {"internal/kubelet", "internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/apiserver", "internal/controller", "internal/daemon"},
 	"internal/controller":      {"internal/kubelet", "internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/apiserver", "internal/scheduler", "internal/daemon"},
 	"internal/kubelet":         {"internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/netns", "internal/apiserver", "internal/scheduler", "internal/controller", "internal/daemon"},
