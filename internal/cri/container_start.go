@@ -47,12 +47,12 @@ func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (
 		return err
 	}
 	failpoint("start-intended")
+	began := nanos(time.Now()) // before it can end: what ends at once must not end before it began
 	if err := c.runtime.Start(ctx, c.bundle); err != nil {
 		return err
 	}
 	failpoint("start-done")
-	now := nanos(time.Now())
-	if err := c.update(func(st *containerStatus) { st.Starting, st.StartedAt = false, now }); err != nil {
+	if err := c.update(func(st *containerStatus) { st.Starting, st.StartedAt = false, began }); err != nil {
 		return err
 	}
 	failpoint("start-recorded")
