@@ -240,7 +240,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Ended: func(kind string, end *v1.ContainerStateTerminated) {
 			metrics.TerminatedContainers.WithLabelValues(kind, strconv.Itoa(int(end.ExitCode)), end.Reason).Inc()
 		},
-	}, nil)
+	})
 	k.statics = staticpod.New(staticpod.Deps{
 		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: k.apiSynced.Load, Settled: k.table.IsSynced,
 	})

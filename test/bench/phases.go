@@ -159,10 +159,23 @@ func (n *node) crowd(ctx context.Context, o options) ([]row, error) {
 
 // exits are of containers that nothing restarts, so that a status tells of the end alone.
 func (n *node) exits(ctx context.Context, o options) ([]row, error) {
-	var told []float64
-	for i := range o.kills {
-		name := fmt.Sprintf("exit-%d", i)
-		if err := n.create(ctx, name, func(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyNever }); err != nil {
+	never := func(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyNever }
+	told, err := n.afterKill(ctx, "exit", o.kills, func(s *seen) time.Time { return s.died }, never)
+	return []row{of("container's end → status at the API, ms", "≤ 20", told)}, err
+}
+
+func (n *node) kills(ctx context.Context, o options) ([]row, error) {
+	restarted, err := n.afterKill(ctx, "kill", o.kills, func(s *seen) time.Time { return s.back })
+	return []row{of("kill → running again at the API, ms", "≤ 100", restarted)}, err
+}
+
+// afterKill starts pods one after another, kills the process of each, and measures until
+// what then is seen.
+func (n *node) afterKill(ctx context.Context, prefix string, count int, then func(*seen) time.Time, change ...func(*v1.Pod)) ([]float64, error) {
+	var took []float64
+	for i := range count {
+		name := fmt.Sprintf("%s-%d", prefix, i)
+		if err := n.create(ctx, name, change...); err != nil {
 			return nil, err
 		}
 		if err := n.await(ctx, "ready", []string{name}, func(s *seen) bool { return !s.ready.IsZero() }); err != nil {
@@ -177,15 +190,16 @@ func (n *node) exits(ctx context.Context, o options) ([]row, error) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			return nil, err
 		}
-		if err := n.await(ctx, "ended", []string{name}, func(s *seen) bool { return !s.died.IsZero() }); err != nil {
+		if err := n.await(ctx, "seen after its kill", []string{name}, func(s *seen) bool { return !then(s).IsZero() }); err != nil {
 			return nil, err
 		}
-		told = append(told, ms(killed, n.of(name).died))
+		end := n.of(name)
+		took = append(took, ms(killed, then(&end)))
 		if _, err := n.remove(ctx, name); err != nil {
 			return nil, err
 		}
 	}
-	return []row{of("container's end → status at the API, ms", "≤ 20", told)}, nil
+	return took, nil
 }
 
 // probes lets readiness probes ask this program, which so knows when one was answered.
@@ -231,36 +245,6 @@ func (n *node) probes(ctx context.Context, o options) ([]row, error) {
 		}
 	}
 	return []row{of("probe's answer → status at the API, ms", "≤ 10", told)}, nil
-}
-
-func (n *node) kills(ctx context.Context, o options) ([]row, error) {
-	var restarted []float64
-	for i := range o.kills {
-		name := fmt.Sprintf("kill-%d", i)
-		if err := n.create(ctx, name); err != nil {
-			return nil, err
-		}
-		if err := n.await(ctx, "ready", []string{name}, func(s *seen) bool { return !s.ready.IsZero() }); err != nil {
-			return nil, err
-		}
-		pid, err := processOf(name)
-		if err != nil {
-			return nil, err
-		}
-		n.arm(name)
-		killed := time.Now()
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			return nil, err
-		}
-		if err := n.await(ctx, "restarted", []string{name}, func(s *seen) bool { return !s.back.IsZero() }); err != nil {
-			return nil, err
-		}
-		restarted = append(restarted, ms(killed, n.of(name).back))
-		if _, err := n.remove(ctx, name); err != nil {
-			return nil, err
-		}
-	}
-	return []row{of("kill → running again at the API, ms", "≤ 100", restarted)}, nil
 }
 
 func (n *node) idle(ctx context.Context, o options) ([]row, error) {

@@ -29,14 +29,7 @@ import (
 // gets its client certificate at once, and its serving certificate once an
 // administrator has approved it.
 func TestKubeletJoinsByBootstrap(t *testing.T) {
-	needsOwnRuntime(t)
-	c := startCluster(t)
-	ca, err := pki.LoadOrCreateCA(filepath.Join(c.data, "pki"), "ca", "", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &parts{cluster: c, dir: filepath.Dir(c.data), apiPort: c.flags[3], ca: ca}
-	p.runtime()
+	c, p := clusterToJoin(t)
 	c.kubectl("create", "serviceaccount", "joiner")
 	for _, role := range []string{"system:node-bootstrapper", "system:certificates.k8s.io:certificatesigningrequests:nodeclient"} {
 		c.kubectl("create", "clusterrolebinding", "join-"+strconv.Itoa(len(role)), "--clusterrole="+role, "--serviceaccount=default:joiner")
@@ -81,6 +74,20 @@ func TestKubeletJoinsByBootstrap(t *testing.T) {
 	c.delete("there")
 }
 
+// clusterToJoin starts a cluster, and a runtime for a second kubelet.
+func clusterToJoin(t *testing.T) (*cluster, *parts) {
+	t.Helper()
+	needsOwnRuntime(t)
+	c := startCluster(t)
+	ca, err := pki.LoadOrCreateCA(filepath.Join(c.data, "pki"), "ca", "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &parts{cluster: c, dir: filepath.Dir(c.data), apiPort: c.flags[3], ca: ca}
+	p.runtime()
+	return c, p
+}
+
 func nodeReady(n *v1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == v1.NodeReady {
@@ -93,14 +100,7 @@ func nodeReady(n *v1.Node) bool {
 // TestCertificateNearItsEndIsRotated starts a kubelet with a certificate of an hour of
 // which seconds are left: it goes on with a new one when the old one is over.
 func TestCertificateNearItsEndIsRotated(t *testing.T) {
-	needsOwnRuntime(t)
-	c := startCluster(t)
-	ca, err := pki.LoadOrCreateCA(filepath.Join(c.data, "pki"), "ca", "", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &parts{cluster: c, dir: filepath.Dir(c.data), apiPort: c.flags[3], ca: ca}
-	p.runtime()
+	c, p := clusterToJoin(t)
 	dir := filepath.Join(p.dir, "joined")
 	end := time.Now().Add(15 * time.Second).Truncate(time.Second)
 	cert, key := p.almostOver(end)

@@ -26,32 +26,23 @@ type Table struct {
 	// spawn runs a worker under Run's context; nil unless Run runs.
 	spawn   func(func(context.Context))
 	running sync.WaitGroup
-	// changed tells listeners that the set of pods is another.
-	changed func()
 }
 
-// NewTable returns an empty table. onChange is called, without locks held, after a
-// pod came or went; it must not block.
-func NewTable(deps Deps, onChange func()) *Table {
-	if onChange == nil {
-		onChange = func() {}
-	}
+// NewTable returns an empty table.
+func NewTable(deps Deps) *Table {
 	return &Table{
 		deps: deps, workers: map[types.UID]*Worker{}, forgotten: map[types.UID]bool{},
-		waiting: map[types.UID]types.UID{}, changed: onChange,
+		waiting: map[types.UID]types.UID{},
 	}
 }
 
 // Set tells what a source wants of a pod. The newest call wins.
 func (t *Table) Set(pod *v1.Pod, static bool) {
 	t.mu.Lock()
-	if t.forgotten[pod.UID] {
-		t.mu.Unlock()
-		return
+	defer t.mu.Unlock()
+	if !t.forgotten[pod.UID] {
+		t.setLocked(pod, static)
 	}
-	t.setLocked(pod, static)
-	t.mu.Unlock()
-	t.changed()
 }
 
 func (t *Table) setLocked(pod *v1.Pod, static bool) {
@@ -96,13 +87,12 @@ func (t *Table) releaseLocked(uid types.UID) {
 // last seen, with the grace period that its deletion asked for.
 func (t *Table) Remove(uid types.UID, last *v1.Pod) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	delete(t.forgotten, uid)
 	if w, ok := t.workers[uid]; ok {
 		w.setAbsent(last)
 		t.startLocked(w)
 	}
-	t.mu.Unlock()
-	t.changed()
 }
 
 // Adopt makes sure that a pod which only the runtime or a record knows has a
@@ -123,13 +113,12 @@ func (t *Table) Adopt(orphan *v1.Pod) {
 // absent from now on.
 func (t *Table) Synced() {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.synced = true
 	for _, w := range t.workers {
 		w.sourcesSynced()
 		t.startLocked(w)
 	}
-	t.mu.Unlock()
-	t.changed()
 }
 
 // IsSynced tells whether Synced was called.
@@ -258,7 +247,6 @@ func (t *Table) ended(w *Worker) {
 		t.setLocked(pod, true) // its manifest was put back in the meantime
 	}
 	t.mu.Unlock()
-	t.changed()
 }
 
 func (t *Table) get(uid types.UID) *Worker {

@@ -17,7 +17,7 @@ func named(uid types.UID) *v1.Pod {
 // A kubelet knows a static pod that was replaced while it was away only as an orphan:
 // the new one was started beside it.
 func TestAStaticPodWaitsForAnOrphanOfItsName(t *testing.T) {
-	table := NewTable(Deps{Node: func() podplan.Node { return podplan.Node{} }}, nil)
+	table := NewTable(Deps{Node: func() podplan.Node { return podplan.Node{} }})
 	table.Adopt(named("old"))
 	table.Set(named("new"), true)
 	if table.waiting["new"] != "old" {

@@ -109,7 +109,7 @@ func startNode(l *life, number int) (*node, error) {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment
 			return podplan.Node{HostIPs: []string{hostIP}, RuntimeName: "fake", CgroupsManaged: true}
 		},
-	}, nil)
+	})
 	if m, ok := n.status.(*status.Manager); ok && l.static {
 		n.static = staticpod.New(staticpod.Deps{
 			Table: n.table, Status: m, Client: api, Listed: n.listed.Load, Settled: n.table.IsSynced,
