@@ -180,6 +180,7 @@ func sortedKeys[V any](m map[string]V) []string {
 // Where things lie.
 func (c Config) sandboxRoot() string                { return filepath.Join(c.Root, "sandboxes") }
 func (c Config) containerRoot() string              { return filepath.Join(c.Root, "containers") }
+func (c Config) skeletonRoot() string               { return filepath.Join(c.Root, "skeletons") }
 func (c Config) sandboxState() string               { return filepath.Join(c.State, "s") }
 func (c Config) containerState() string             { return filepath.Join(c.State, "c") }
 func (c Config) exitDir() string                    { return filepath.Join(c.State, "exits") }
@@ -208,15 +209,18 @@ func (c Config) network() cni.Config {
 	}
 }
 
-// folders makes what every verb relies on.
 // exitRoom is enough for 4096 exit files, of a page each.
 const exitRoom = 16 << 20
 
+// folders makes what every verb relies on.
 func (c Config) folders() error {
 	for _, d := range []string{c.sandboxRoot(), c.containerRoot(), c.sandboxState(), c.containerState()} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return err
 		}
+	}
+	if err := c.sweepSkeletons(); err != nil {
+		return err
 	}
 	// Room of their own: conmon has one try at writing an exit code down, and a pod
 	// can fill the state folder by way of its /etc/hosts.

@@ -217,12 +217,9 @@ func (s *Server) mountRootfs(ctx context.Context, b *sandbox, c *container) (err
 	if err := os.Chown(c.upper(), b.owner(), b.owner()); err != nil { // it is the container's /
 		return err
 	}
-	if len(layers) == 0 { // an image without layers is legal: `FROM scratch` alone
-		empty := filepath.Join(c.root, "lower")
-		if err := os.Mkdir(empty, 0o755); err != nil {
-			return err
-		}
-		layers = []string{empty}
+	lowest, err := s.cfg.skeleton(c.config().GetMounts())
+	if err != nil {
+		return err
 	}
-	return b.overlay(c.rootfs(), layers, c.upper(), c.workdir(), filepath.Join(c.volumeDir(), "rootfs"))
+	return b.overlay(c.rootfs(), append(layers, lowest), c.upper(), c.workdir(), filepath.Join(c.volumeDir(), "rootfs"))
 }

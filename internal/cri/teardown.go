@@ -36,7 +36,7 @@ func (c Config) wipe(ctx context.Context) error {
 		return fmt.Errorf("tear down cgroups: %w", err)
 	}
 	for _, dir := range []string{c.sandboxState(), c.containerState(), c.exitDir(), c.runtimeState(""), c.network().Plugins.CacheDir,
-		c.sandboxRoot(), c.containerRoot()} {
+		c.sandboxRoot(), c.containerRoot(), c.skeletonRoot()} {
 		if err := mount.RemoveTree(dir); err != nil {
 			return err
 		}

@@ -57,7 +57,7 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	}
 	e.cmd = exec.Command(r.Path, append(args, o.ID)...) //nolint:noctx // ended by Kill
 	e.cmd.Dir = "/"
-	e.cmd.Env = cleanEnv(os.Environ())
+	e.cmd.Env = r.environ()
 	e.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 	e.cmd.ExtraFiles = []*os.File{process}
 	if o.Stdin != nil {

@@ -137,7 +137,7 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	var out bytes.Buffer
 	cmd := exec.Command(r.Conmon, args...) //nolint:noctx // outlives the call
 	cmd.Dir = b.Dir
-	cmd.Env = append(cleanEnv(os.Environ()), "_OCI_SYNCPIPE=3")
+	cmd.Env = append(r.environ(), "_OCI_SYNCPIPE=3")
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
@@ -181,6 +181,12 @@ func cleanEnv(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		return strings.HasPrefix(e, "NOTIFY_SOCKET=") || strings.HasPrefix(e, "LISTEN_")
 	})
+}
+
+// environ is the runtime's environment. Before it enters a container it makes a copy of
+// itself that nobody can write, by way of a file in this folder, or else in /tmp.
+func (r *Runtime) environ() []string {
+	return append(cleanEnv(os.Environ()), "_LIBCONTAINER_STATEDIR="+filepath.Dir(r.State))
 }
 
 // readSync reads what conmon reports over _OCI_SYNCPIPE (API version 1).
@@ -347,7 +353,7 @@ func (r *Runtime) Delete(ctx context.Context, b Bundle) error {
 // run executes a verb of the runtime.
 func (r *Runtime) run(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.Path, append(r.globalArgs(), args...)...)
-	cmd.Env = cleanEnv(os.Environ())
+	cmd.Env = r.environ()
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {

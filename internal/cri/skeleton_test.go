@@ -1,0 +1,95 @@
+package cri
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestWritableLayerHasNoPlaces looks at what the runtime itself writes into a
+// container's layer: nothing, for it finds every place to mount at in the skeleton.
+func TestWritableLayerHasNoPlaces(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	folder, file := t.TempDir(), filepath.Join(t.TempDir(), "file")
+	n.must(os.WriteFile(file, []byte("hello"), 0o644))
+	cfg := containerConfig("c", "sh", "-c", "sleep 1000")
+	cfg.Mounts = []*runtimeapi.Mount{
+		{HostPath: folder, ContainerPath: "/var/run/secrets/kubernetes.io/serviceaccount"},
+		{HostPath: folder, ContainerPath: "/dev/in-memory"},
+		{HostPath: folder, ContainerPath: "/../data/"},
+	}
+	id := p.start(cfg)
+	wantEmpty := func(id string) {
+		t.Helper()
+		entries, err := os.ReadDir(n.containers[id].upper())
+		n.must(err)
+		if len(entries) > 0 {
+			t.Errorf("the writable layer has %v", entries)
+		}
+	}
+	wantEmpty(id)
+	if got := n.exec(id, "stat", "-c", "%a %U", "/", "/var/run/secrets", "/data"); got != "755 root\n755 root\n"+modeOf(t, folder)+" root\n" {
+		t.Errorf("modes: %q", got)
+	}
+	cfg.Mounts = append(cfg.Mounts, &runtimeapi.Mount{HostPath: file, ContainerPath: "/data/file"}, &runtimeapi.Mount{HostPath: folder, ContainerPath: "/etc/hosts"})
+	cfg.Metadata.Name = "other"
+	other := p.start(cfg)
+	wantEmpty(other)
+	if got := n.exec(other, "cat", "/data/file"); got != "hello" {
+		t.Errorf("mounted file: %q", got)
+	}
+	same := cfg
+	same.Metadata.Name = "same"
+	p.start(same)
+	if made, err := os.ReadDir(n.cfg.skeletonRoot()); err != nil || len(made) != 2 {
+		t.Errorf("skeletons: %v, %v", made, err)
+	}
+}
+
+func modeOf(t *testing.T, dir string) string {
+	t.Helper()
+	st, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%o", st.Mode().Perm())
+}
+
+// TestSkeletonsAreBounded mounts at ever new places.
+func TestSkeletonsAreBounded(t *testing.T) {
+	c := Config{Root: t.TempDir()}
+	folder := t.TempDir()
+	plain, err := c.skeleton(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range mostSkeletons + 10 {
+		dir, err := c.skeleton([]*runtimeapi.Mount{{HostPath: folder, ContainerPath: fmt.Sprintf("/%d", i)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if own := i < mostSkeletons-1; own != (dir != plain) {
+			t.Fatalf("skeleton %d is %s", i, dir)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(c.skeletonRoot(), newSkeleton+"1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.sweepSkeletons(); err != nil {
+		t.Fatal(err)
+	}
+	made, err := os.ReadDir(c.skeletonRoot())
+	if err != nil || len(made) != mostSkeletons {
+		t.Errorf("%d skeletons, %v", len(made), err)
+	}
+	for _, d := range made {
+		if strings.HasPrefix(d.Name(), newSkeleton) {
+			t.Errorf("left: %s", d.Name())
+		}
+	}
+}
