@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,9 +109,13 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 	say := newNotifier(out)
 	setVerbosity(cfg.Verbosity)
 	if os.Getenv("GOGC") == "" {
-		// a node's live heap is small and its garbage short-lived: half the head room
-		// costs little time and keeps tens of MiB off small machines
-		debug.SetGCPercent(50)
+		ctx, cancel := context.WithCancel(ctx)
+		paced := make(chan struct{})
+		go func() {
+			defer close(paced)
+			paceGC(ctx)
+		}()
+		defer func() { cancel(); <-paced }()
 	}
 	dm := daemon.New(cfg, say.progress)
 	err := notify(ctx, dm.Ready(), func(ctx context.Context) error {
