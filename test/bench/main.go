@@ -25,9 +25,11 @@ import (
 
 func main() {
 	o := options{}
+	flag.StringVar(&o.dir, "dir", "/var/lib", "where the node's data lie: by default where a node has them, for a temporary\nfolder's disk may be another, or full of what was deleted a moment ago")
 	flag.StringVar(&o.report, "o", "", "write the report as JSON to this file")
 	flag.IntVar(&o.sequence, "seq", 20, "pods one after another")
 	flag.IntVar(&o.batch, "batch", 30, "pods at once")
+	flag.IntVar(&o.rounds, "rounds", 5, "batches")
 	flag.IntVar(&o.kills, "kills", 10, "restarts after a kill, ends, and probes")
 	flag.IntVar(&o.crowd, "crowd", 110, "idle pods")
 	flag.DurationVar(&o.idle, "idle", 20*time.Second, "how long the idle node is watched")
@@ -45,9 +47,9 @@ func main() {
 }
 
 type options struct {
-	report                        string
-	sequence, batch, kills, crowd int
-	idle                          time.Duration
+	report, dir                           string
+	sequence, batch, rounds, kills, crowd int
+	idle                                  time.Duration
 }
 
 // row is one line of the report; values are in the unit of the name.
@@ -61,7 +63,7 @@ type row struct {
 }
 
 func run(ctx context.Context, wherry string, o options) (err error) {
-	dir, err := os.MkdirTemp("", "wherry-bench-")
+	dir, err := os.MkdirTemp(o.dir, "wherry-bench-")
 	if err != nil {
 		return err
 	}

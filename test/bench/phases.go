@@ -99,21 +99,34 @@ func (n *node) sequence(ctx context.Context, o options) ([]row, error) {
 }
 
 func (n *node) batch(ctx context.Context, o options) ([]row, error) {
+	var rates []float64
+	for round := range o.rounds {
+		rate, err := n.atOnce(ctx, fmt.Sprintf("batch-%d", round), o.batch)
+		if err != nil {
+			return nil, err
+		}
+		rates = append(rates, rate)
+	}
+	return []row{of(fmt.Sprintf("%d at once, pods/s", o.batch), "≥ 40", rates)}, nil
+}
+
+// atOnce creates pods side by side, and tells how many run in a second.
+func (n *node) atOnce(ctx context.Context, prefix string, count int) (perSecond float64, err error) {
 	var names []string
 	start := time.Now()
-	errs := make(chan error, o.batch)
-	for i := range o.batch {
-		name := fmt.Sprintf("batch-%d", i)
+	errs := make(chan error, count)
+	for i := range count {
+		name := fmt.Sprintf("%s-%d", prefix, i)
 		names = append(names, name)
 		go func() { errs <- n.create(ctx, name) }()
 	}
 	for range names {
 		if err := <-errs; err != nil {
-			return nil, err
+			return 0, err
 		}
 	}
 	if err := n.await(ctx, "running", names, func(s *seen) bool { return !s.running.IsZero() }); err != nil {
-		return nil, err
+		return 0, err
 	}
 	var last time.Time
 	for _, name := range names {
@@ -121,9 +134,8 @@ func (n *node) batch(ctx context.Context, o options) ([]row, error) {
 			last = t
 		}
 	}
-	rate := float64(o.batch) / last.Sub(start).Seconds()
-	_, err := n.remove(ctx, names...)
-	return []row{of(fmt.Sprintf("%d at once, pods/s", o.batch), "≥ 40", []float64{rate})}, err
+	_, err = n.remove(ctx, names...)
+	return float64(count) / last.Sub(start).Seconds(), err
 }
 
 // crowd is what the daemon costs with as many idle pods as a node may have.
