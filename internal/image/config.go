@@ -60,6 +60,9 @@ func (c Config) withDefaults() (Config, error) {
 
 // pins tells whether a reference, in full, is one of the pinned.
 func (c Config) pins(ref string) bool {
+	if len(c.Pinned) == 0 {
+		return false
+	}
 	short := ref
 	if named, err := reference.ParseNormalizedNamed(ref); err == nil {
 		short = reference.FamiliarString(named)

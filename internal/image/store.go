@@ -134,14 +134,14 @@ func (s *Store) resolveLocked(refOrID string) (string, bool) {
 	if id, ok := s.refs[refOrID]; ok {
 		return id, true
 	}
+	prefix := "sha256:" + strings.TrimPrefix(refOrID, "sha256:")
+	if _, ok := s.images[prefix]; ok { // a whole ID is no reference
+		return prefix, true
+	}
 	if ref, err := Normalize(refOrID); err == nil {
 		if id, ok := s.refs[ref]; ok {
 			return id, true
 		}
-	}
-	prefix := "sha256:" + strings.TrimPrefix(refOrID, "sha256:")
-	if _, ok := s.images[prefix]; ok {
-		return prefix, true
 	}
 	found := ""
 	for id := range s.images {
