@@ -12,7 +12,8 @@ import (
 )
 
 // unimplementedFields of KubeletConfiguration are accepted; one that is not as by
-// default warns. Behind each the flag that also sets it, if there is one.
+// default warns. Behind each the flag that also sets it, if there is one. syncFrequency is
+// not missing: changes are seen when they happen.
 var unimplementedFields = map[string]string{
 	"imageMinimumGCAge": "--minimum-image-ttl-duration", "imageMaximumGCAge": "",
 	"imageGCHighThresholdPercent": "--image-gc-high-threshold", "imageGCLowThresholdPercent": "--image-gc-low-threshold",
@@ -34,10 +35,8 @@ var unimplementedFields = map[string]string{
 	"iptablesMasqueradeBit": "", "iptablesDropBit": "",
 	"defaultPodSysctls":                         "",
 	"configMapAndSecretChangeDetectionStrategy": "", "showHiddenMetricsForVersion": "", "containerLogMaxWorkers": "",
+	"syncFrequency": "--sync-frequency",
 }
-
-// withoutEffect are fields that this kubelet needs not: it looks when something happens.
-var withoutEffect = map[string]string{"syncFrequency": "--sync-frequency", "fileCheckFrequency": "--file-check-frequency"}
 
 // gateCFSPeriod is the one feature gate that is asked for.
 const gateCFSPeriod = "CustomCPUCFSQuotaPeriod"
@@ -46,7 +45,7 @@ const gateCFSPeriod = "CustomCPUCFSQuotaPeriod"
 func (c *Config) warnings() ([]string, error) {
 	var out []string
 	for _, flag := range c.ignoredFlags {
-		out = append(out, fmt.Sprintf("--%s is accepted, and not implemented", flag))
+		out = append(out, fmt.Sprintf("--%s is accepted, and has no effect", flag))
 	}
 	var defaults kubeletconfig.KubeletConfiguration
 	setDefaults(&defaults)
@@ -58,19 +57,14 @@ func (c *Config) warnings() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, list := range []struct {
-		fields map[string]string
-		why    string
-	}{{unimplementedFields, "and not implemented"}, {withoutEffect, "and without effect: changes are seen at once"}} {
-		for name, flag := range list.fields {
-			if reflect.DeepEqual(have[name], want[name]) {
-				continue
-			}
-			if flag != "" {
-				name += " (" + flag + ")"
-			}
-			out = append(out, "KubeletConfiguration: "+name+" is accepted, "+list.why)
+	for name, flag := range unimplementedFields {
+		if reflect.DeepEqual(have[name], want[name]) {
+			continue
 		}
+		if flag != "" {
+			name += " (" + flag + ")"
+		}
+		out = append(out, "KubeletConfiguration: "+name+" is accepted, and has no effect")
 	}
 	gates := slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(g string) bool { return g == gateCFSPeriod })
 	if len(gates) > 0 {
