@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -192,6 +193,21 @@ func TestRotateKeepsSoManyFiles(t *testing.T) {
 	all, err := filepath.Glob(path + "*")
 	if err != nil || len(all) != 3 || !strings.HasSuffix(all[1], ".gz") {
 		t.Errorf("files: %v, %v", all, err)
+	}
+}
+
+func TestARemovedLogIsOpenedAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	rt := reopen(func() error { return os.WriteFile(path, nil, 0o600) })
+	if ok, err := Rotate(t.Context(), rt, "id", path, Limits{MaxSize: 1, MaxFiles: 2}, time.Now()); ok || err != nil || !taken(path) {
+		t.Errorf("%v, %v, %v", ok, err, taken(path))
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	gone := reopen(func() error { return os.ErrProcessDone })
+	if _, err := Rotate(t.Context(), gone, "id", path, Limits{MaxSize: 1, MaxFiles: 2}, time.Now()); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("the error is lost: %v", err)
 	}
 }
 
