@@ -205,6 +205,12 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"twice":       {head + "maxPods: 1\nmaxPods: 2\n", "", "already set"},
 		"cpu period":  {"", "--cpu-cfs-quota-period=50ms", "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {50ms} requires feature gate CustomCPUCFSQuotaPeriod"},
 		"long period": {head + "featureGates: {CustomCPUCFSQuotaPeriod: true}\ncpuCFSQuotaPeriod: 2s\n", "", "must be between 1ms and 1sec, inclusive"},
+		"sysctls":     {head + "defaultPodSysctls: {net.core.somaxconn: \"1\"}\n", "", "defaultPodSysctls requires feature gate DefaultPodSysctls"},
+		"sysctl":      {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {vm.swappiness: \"1\"}\n", "", `the sysctl "vm.swappiness" is not known to be namespaced`},
+		"any sysctl":  {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {net.ipv4.*: \"1\"}\n", "", `"net.ipv4.*" is not a sysctl's name`},
+		"same sysctl": {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {net.core.somaxconn: \"1\", net/core/somaxconn: \"2\"}\n", "", "are the same sysctl"},
+		"pulls":       {head + "serializeImagePulls: true\nmaxParallelImagePulls: 2\n", "", "maxParallelImagePulls cannot be larger than 1 unless"},
+		"both":        {head + "systemReservedCgroup: /x\nenforceNodeAllocatable: [system-reserved, system-reserved-compressible]\n", "", "cannot be specified together"},
 		"run once":    {"", "--runonce", "Runonce mode has been deprecated"},
 		"percentage":  {"", "--eviction-hard=memory.available<200%", "percentage"},
 	} {

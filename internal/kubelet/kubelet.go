@@ -91,7 +91,7 @@ type Kubelet struct {
 	ready               chan struct{}
 	serves              chan struct{} // closed when the runtime has answered and the server serves
 	synced              chan struct{} // closed when all sources have delivered
-	apiListed           chan struct{} // closed when the API server\'s pods are in the table
+	apiListed           chan struct{} // closed when the API server's pods are in the table
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
@@ -253,7 +253,7 @@ func (k *Kubelet) opsConfig() podops.Config {
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, HostIPs: k.hostIPs, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), CFS: podconfig.CFS{Off: !ptr.Deref(k.cfg.CPUCFSQuota, true), Period: k.cfg.CPUCFSQuotaPeriod.Duration},
-		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), OOMGroup: k.oomGroup(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), OOMGroup: k.oomGroup(), Sysctls: k.cfg.DefaultPodSysctls, DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }
 
