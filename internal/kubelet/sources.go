@@ -12,6 +12,7 @@ import (
 
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/source"
 )
 
@@ -103,10 +104,23 @@ func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 		return
 	}
 	k.objects.Use(pod.UID, objects.Refs(pod))
-	if _, known := k.table.Get(pod.UID); !known {
+	if old, known := k.table.Get(pod.UID); known {
+		k.checkUpdate(old.Pod, pod)
+	} else {
 		k.firstSeen.Store(pod.UID, time.Now())
 	}
 	k.table.Set(pod, false)
+}
+
+// checkUpdate tells of an update that the node does what it can for, and cannot do all of.
+func (k *Kubelet) checkUpdate(old, pod *v1.Pod) {
+	missing, err := podplan.UpdateNeeds(old, pod, k.node.Node())
+	if err != nil {
+		missing = err.Error()
+	}
+	if missing != "" {
+		k.events.Eventf(pod, v1.EventTypeWarning, "FailedNodeDeclaredFeaturesCheck", "%s", missing)
+	}
 }
 
 func (k *Kubelet) removeAPIPod(pod *v1.Pod) {
