@@ -142,6 +142,9 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 			return nil, fmt.Errorf("kubelet: %w", err)
 		}
 	}
+	if err := os.MkdirAll(k.checkpoints(), 0o700); err != nil { // they hold what the containers had in memory
+		return nil, fmt.Errorf("kubelet: %w", err)
+	}
 	for _, dir := range []string{cfg.PodLogsDir, cfg.ContainerLogsDir} {
 		if dir == "" {
 			continue

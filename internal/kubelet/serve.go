@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	goruntime "runtime"
 	"strconv"
 	"sync"
@@ -88,6 +89,9 @@ func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
 	return nil
 }
 
+// checkpoints is the folder of archives of containers.
+func (k *Kubelet) checkpoints() string { return filepath.Join(k.cfg.RootDir, "checkpoints") }
+
 func (k *Kubelet) serverConfig() (server.Config, error) {
 	a, z := k.cfg.Authentication, k.cfg.Authorization
 	cfg := server.Config{
@@ -97,7 +101,7 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 			AllowAll: z.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
 			TokenTTL: a.Webhook.CacheTTL.Duration, AllowTTL: z.Webhook.CacheAuthorizedTTL.Duration, DenyTTL: z.Webhook.CacheUnauthorizedTTL.Duration,
 		},
-		PodLogs: k.cfg.PodLogsDir, LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
+		PodLogs: k.cfg.PodLogsDir, Checkpoints: k.checkpoints(), LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
 		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Flags: k.cfg.Flags, Healthy: k.Healthy, Refresh: k.refreshMetrics,
 		Stats: &server.Stats{
