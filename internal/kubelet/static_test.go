@@ -459,6 +459,23 @@ func TestFilesThatChange(t *testing.T) {
 	}
 }
 
+// TestARefusedStaticPodIsAskedForAgain by the next kubelet: nobody makes it anew.
+func TestARefusedStaticPodIsAskedForAgain(t *testing.T) {
+	run(t, func(w *world) {
+		pod := static(t, "1")
+		w.k.goingDown.Store(true)
+		w.k.setStaticPods("file", []*v1.Pod{pod})
+		w.until("it is refused", func() bool { p := w.get("web-n1"); return p.Status.Phase == v1.PodFailed && p.Status.Reason == "NodeShutdown" })
+		w.stop()
+		w.start()
+		w.k.setStaticPods("file", []*v1.Pod{pod})
+		w.until("it runs", func() bool { return w.get("web-n1").Status.Phase == v1.PodRunning })
+		if st := w.get("web-n1").Status; st.Reason != "" || st.Message != "" {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
 // TestABadManifestStopsNothingAndIsTold: what runs stays, also over the next look at the
 // folder, and an event says which file, which field, and what to do.
 func TestABadManifestStopsNothingAndIsTold(t *testing.T) {
