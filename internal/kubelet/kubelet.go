@@ -205,7 +205,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	plugins, err := k.credentialPlugins()
+	plugins, err := k.credentialPlugins(tokens)
 	if err != nil {
 		return err
 	}
