@@ -211,6 +211,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"same sysctl": {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {net.core.somaxconn: \"1\", net/core/somaxconn: \"2\"}\n", "", "are the same sysctl"},
 		"pulls":       {head + "serializeImagePulls: true\nmaxParallelImagePulls: 2\n", "", "maxParallelImagePulls cannot be larger than 1 unless"},
 		"both":        {head + "systemReservedCgroup: /x\nenforceNodeAllocatable: [system-reserved, system-reserved-compressible]\n", "", "cannot be specified together"},
+		"no cgroups":  {"", "--cgroups-per-qos=false", `cgroupsPerQOS (--cgroups-per-qos) must be set to true when "pods" contained in enforceNodeAllocatable`},
 		"run once":    {"", "--runonce", "Runonce mode has been deprecated"},
 		"percentage":  {"", "--eviction-hard=memory.available<200%", "percentage"},
 	} {

@@ -118,7 +118,7 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.PodLogsDir, "pod-logs-dir", k.PodLogsDir, "folder for the pods' logs")
 	fs.StringVar(&k.CgroupRoot, "cgroup-root", k.CgroupRoot, "cgroup that the pods' groups lie in")
 	fs.StringVar(&k.CgroupDriver, "cgroup-driver", k.CgroupDriver, "cgroupfs or systemd; the runtime's own word counts first")
-	fs.BoolVar(k.CgroupsPerQOS, "cgroups-per-qos", *k.CgroupsPerQOS, "accepted; pods always lie in cgroups of their QoS class")
+	fs.BoolVar(k.CgroupsPerQOS, "cgroups-per-qos", *k.CgroupsPerQOS, "pods lie in cgroups of their QoS class; false leaves pods and QoS classes without cgroups, and containers to the runtime")
 	fs.StringSliceVar(&k.ClusterDNS, "cluster-dns", k.ClusterDNS, "addresses of the cluster's DNS")
 	fs.StringVar(&k.ClusterDomain, "cluster-domain", k.ClusterDomain, "domain of the cluster")
 	fs.StringVar(k.ResolverConfig, "resolv-conf", *k.ResolverConfig, "resolver configuration of the host that pods get")

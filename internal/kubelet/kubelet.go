@@ -126,6 +126,9 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
+	if !ptr.Deref(cfg.CgroupsPerQOS, true) {
+		deps.Cgroups = nil
+	}
 	k := &Kubelet{
 		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}), synced: make(chan struct{}),
 		apiListed: make(chan struct{}),

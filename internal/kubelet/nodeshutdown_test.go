@@ -121,7 +121,9 @@ func TestStaticPodsComeBack(t *testing.T) {
 		pod, other := static(t, "1"), static(t, "2")
 		other.Name, other.UID, other.Annotations[podconfig.AnnotationConfigHash] = "other-n1", "other", "other"
 		w.k.setStaticPods("file", []*v1.Pod{pod, other})
-		runs := func() bool { return w.get("web-n1").Status.Phase == v1.PodRunning && len(w.rt.Live(string(pod.UID), "")) > 0 }
+		runs := func() bool {
+			return w.get("web-n1").Status.Phase == v1.PodRunning && len(w.rt.Live(string(pod.UID), "")) > 0
+		}
 		down := func() {
 			l.shutdowns <- true
 			w.until("it is gone", func() bool { return len(w.rt.Live(string(pod.UID), "")) == 0 && !l.held })

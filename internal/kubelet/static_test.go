@@ -465,7 +465,10 @@ func TestARefusedStaticPodIsAskedForAgain(t *testing.T) {
 		pod := static(t, "1")
 		w.k.goingDown.Store(true)
 		w.k.setStaticPods("file", []*v1.Pod{pod})
-		w.until("it is refused", func() bool { p := w.get("web-n1"); return p.Status.Phase == v1.PodFailed && p.Status.Reason == "NodeShutdown" })
+		w.until("it is refused", func() bool {
+			p := w.get("web-n1")
+			return p.Status.Phase == v1.PodFailed && p.Status.Reason == "NodeShutdown"
+		})
 		w.stop()
 		w.start()
 		w.k.setStaticPods("file", []*v1.Pod{pod})

@@ -207,6 +207,7 @@ func (c *Config) validateNode(p *problems) {
 	for _, what := range k.EnforceNodeAllocatable {
 		p.check(!seen[what], "duplicated enforcements %q in enforceNodeAllocatable (--enforce-node-allocatable)", what)
 		seen[what] = true
+		p.check(what == "none" || *k.CgroupsPerQOS, "cgroupsPerQOS (--cgroups-per-qos) must be set to true when %q contained in enforceNodeAllocatable (--enforce-node-allocatable)", what)
 		switch what {
 		case "pods":
 		case "none":

@@ -290,7 +290,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		"is not CredentialProvider": {"kind: CredentialProviderConfig", "kind: Pod"},
 		"unknown field":             {"args:", "arguments:"},
 		"v1beta1":                   {"kubelet.config.k8s.io/v1\n", "kubelet.config.k8s.io/v2\n"},
-		"\"a b\": name part":         {"args:", tokenAttributes + "requiredServiceAccountAnnotationKeys: [a b]}\n  args:"},
+		"\"a b\": name part":        {"args:", tokenAttributes + "requiredServiceAccountAnnotationKeys: [a b]}\n  args:"},
 		"is there twice":            {"args:", tokenAttributes + "optionalServiceAccountAnnotationKeys: [a, a]}\n  args:"},
 		"both required and":         {"args:", tokenAttributes + "optionalServiceAccountAnnotationKeys: [a], requiredServiceAccountAnnotationKeys: [a]}\n  args:"},
 	} {
