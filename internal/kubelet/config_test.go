@@ -175,6 +175,23 @@ func FuzzConfigFile(f *testing.F) {
 	})
 }
 
+func TestMissingCredentialPluginsAreToldBeforeTheStart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "providers.yaml")
+	providers := "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{name: helper, matchImages: [a.io], defaultCacheDuration: 1m, apiVersion: credentialprovider.kubelet.k8s.io/v1}]\n"
+	if err := os.WriteFile(file, []byte(providers), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{t.TempDir(): "helper", "/nonexistent": "plugin directory", "": "plugin directory"} {
+		cfg, err := parse(t, "", "--image-credential-provider-config="+file, "--image-credential-provider-bin-dir="+dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", dir, err)
+		}
+	}
+}
+
 func TestBadConfigurationIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct{ file, flag, want string }{
 		"kind":        {"kind: Pod\napiVersion: v1\n", "", "KubeletConfiguration"},

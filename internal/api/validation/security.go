@@ -139,7 +139,9 @@ const maxSysctlName = 253
 var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
 
 // IsSysctlName tells whether a text has the form of a sysctl's name.
-func IsSysctlName(name string) bool { return len(name) <= maxSysctlName && sysctlName.MatchString(name) }
+func IsSysctlName(name string) bool {
+	return len(name) <= maxSysctlName && sysctlName.MatchString(name)
+}
 
 func (c *podContext) sysctls(at path, list []corev1.Sysctl) {
 	seen := map[string]bool{}

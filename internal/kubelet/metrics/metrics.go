@@ -138,10 +138,11 @@ var (
 	HTTPInflight = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "http_inflight_requests", Help: "Number of the inflight http requests", StabilityLevel: metrics.ALPHA,
 	}, httpLabels)
-	// PluginErrors and PluginDuration are of runs of credential provider plugins.
+	// PluginErrors counts runs of credential provider plugins that failed.
 	PluginErrors = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "credential_provider_plugin_errors_total", Help: "Number of errors from credential provider plugin", StabilityLevel: metrics.ALPHA,
 	}, []string{"plugin_name"})
+	// PluginDuration is how long their runs took.
 	PluginDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: subsystem, Name: "credential_provider_plugin_duration", Help: "Duration of execution in seconds for credential provider plugin",
 		Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA,
