@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	kubeversion "k8s.io/component-base/version"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet"
@@ -38,6 +39,7 @@ effect here warns. Without --kubeconfig it runs static pods only; where there is
 		if err := cfg.Validate(); err != nil { // before anything is waited for
 			return err
 		}
+		cfg.SetUpProcess(klog.FromContext(cmd.Context()))
 		groups, err := cgroup.System()
 		if err != nil {
 			return err

@@ -29,7 +29,7 @@ func (s *Server) PortForward(ctx context.Context, id string, port int32, client 
 	}
 	conn, err := b.dial(ctx, port)
 	if err != nil {
-		return fmt.Errorf("forward to port %d of sandbox %s: %w", port, b.id, err)
+		return err
 	}
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close(); _ = client.Close() })
@@ -59,11 +59,12 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// dial connects to localhost inside the pod's network, over IPv4 and then IPv6.
+// dial connects to localhost inside the pod's network, over IPv4 and then IPv6. Its error
+// is one line, in containerd's words: kubectl shows it.
 func (b *sandbox) dial(ctx context.Context, port int32) (*net.TCPConn, error) {
 	connect := func() (*net.TCPConn, error) {
-		var errs []error
-		for _, host := range []string{"127.0.0.1", "::1"} {
+		var errs [2]error
+		for i, host := range []string{"127.0.0.1", "::1"} {
 			// DialContext may use another thread, in another namespace: not for a
 			// literal address, which one socket is made for, on this thread.
 			var d net.Dialer
@@ -71,9 +72,9 @@ func (b *sandbox) dial(ctx context.Context, port int32) (*net.TCPConn, error) {
 			if err == nil {
 				return c.(*net.TCPConn), nil
 			}
-			errs = append(errs, err)
+			errs[i] = err
 		}
-		return nil, errors.Join(errs...)
+		return nil, fmt.Errorf("failed to connect to localhost:%d inside namespace %q, IPv4: %w IPv6: %w", port, b.id, errs[0], errs[1])
 	}
 	if !b.networks {
 		return connect()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -166,4 +167,16 @@ func TestHealthDoesNotWaitForTheAPIServer(t *testing.T) {
 	if err := k.Healthy(); err == nil || err.Error() != "sync Loop took longer than expected" {
 		t.Errorf("stuck: %v", err)
 	}
+}
+
+func TestPodsWithoutCgroupsOfTheirOwn(t *testing.T) {
+	runWith(t, func(c *Config) { c.CgroupsPerQOS, c.EnforceNodeAllocatable = new(false), []string{"none"} }, func(w *world) {
+		w.create(testPod("a"))
+		w.until("ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
+		w.remove("a", 0)
+		w.until("gone", func() bool { return w.gone("a") && w.rt.Sandboxes() == 0 })
+		if _, err := os.Stat(filepath.Join(filepath.Dir(w.cfg.RootDir), "cgroup")); !os.IsNotExist(err) {
+			t.Errorf("cgroups were made: %v", err)
+		}
+	})
 }

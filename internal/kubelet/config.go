@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
+
+	"wherry.dev/internal/kubelet/credential"
 )
 
 // Config is all that a kubelet can be told. What KubeletConfiguration has (package
@@ -59,6 +61,11 @@ func (c *Config) Validate() error {
 	filled := *c
 	if err := filled.complete(); err != nil {
 		return fmt.Errorf("kubelet configuration: %w", err)
+	}
+	if c.CredentialProviderConfig != "" { // a plugin that is missing is told before anything is waited for
+		if _, err := credential.Load(c.CredentialProviderConfig, c.CredentialProviderBinDir, nil); err != nil {
+			return fmt.Errorf("kubelet configuration: %w", err)
+		}
 	}
 	return nil
 }

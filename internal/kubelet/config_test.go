@@ -175,6 +175,23 @@ func FuzzConfigFile(f *testing.F) {
 	})
 }
 
+func TestMissingCredentialPluginsAreToldBeforeTheStart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "providers.yaml")
+	providers := "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{name: helper, matchImages: [a.io], defaultCacheDuration: 1m, apiVersion: credentialprovider.kubelet.k8s.io/v1}]\n"
+	if err := os.WriteFile(file, []byte(providers), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{t.TempDir(): "helper", "/nonexistent": "plugin directory", "": "plugin directory"} {
+		cfg, err := parse(t, "", "--image-credential-provider-config="+file, "--image-credential-provider-bin-dir="+dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", dir, err)
+		}
+	}
+}
+
 func TestBadConfigurationIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct{ file, flag, want string }{
 		"kind":        {"kind: Pod\napiVersion: v1\n", "", "KubeletConfiguration"},
@@ -205,6 +222,13 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"twice":       {head + "maxPods: 1\nmaxPods: 2\n", "", "already set"},
 		"cpu period":  {"", "--cpu-cfs-quota-period=50ms", "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {50ms} requires feature gate CustomCPUCFSQuotaPeriod"},
 		"long period": {head + "featureGates: {CustomCPUCFSQuotaPeriod: true}\ncpuCFSQuotaPeriod: 2s\n", "", "must be between 1ms and 1sec, inclusive"},
+		"sysctls":     {head + "defaultPodSysctls: {net.core.somaxconn: \"1\"}\n", "", "defaultPodSysctls requires feature gate DefaultPodSysctls"},
+		"sysctl":      {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {vm.swappiness: \"1\"}\n", "", `the sysctl "vm.swappiness" is not known to be namespaced`},
+		"any sysctl":  {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {net.ipv4.*: \"1\"}\n", "", `"net.ipv4.*" is not a sysctl's name`},
+		"same sysctl": {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {net.core.somaxconn: \"1\", net/core/somaxconn: \"2\"}\n", "", "are the same sysctl"},
+		"pulls":       {head + "serializeImagePulls: true\nmaxParallelImagePulls: 2\n", "", "maxParallelImagePulls cannot be larger than 1 unless"},
+		"both":        {head + "systemReservedCgroup: /x\nenforceNodeAllocatable: [system-reserved, system-reserved-compressible]\n", "", "cannot be specified together"},
+		"no cgroups":  {"", "--cgroups-per-qos=false", `cgroupsPerQOS (--cgroups-per-qos) must be set to true when "pods" contained in enforceNodeAllocatable`},
 		"run once":    {"", "--runonce", "Runonce mode has been deprecated"},
 		"percentage":  {"", "--eviction-hard=memory.available<200%", "percentage"},
 	} {

@@ -27,6 +27,9 @@ var defaultEviction = map[string]string{
 // defaultQPS is upstream's limit of requests to the API server.
 const defaultQPS = 50
 
+// defaultLogInterval is how often the sizes of containers' logs are looked at.
+var defaultLogInterval = metav1.Duration{Duration: 10 * time.Second}
+
 // def sets a field that has its zero value.
 func def[T comparable](field *T, value T) {
 	var zero T
@@ -131,7 +134,7 @@ func defaultPods(k *kubeletconfig.KubeletConfiguration) {
 	def(&k.ContainerLogMaxSize, "10Mi")
 	defPtr(&k.ContainerLogMaxFiles, 5)
 	defPtr(&k.ContainerLogMaxWorkers, 1)
-	defPtr(&k.ContainerLogMonitorInterval, metav1.Duration{Duration: 10 * time.Second})
+	defPtr(&k.ContainerLogMonitorInterval, defaultLogInterval)
 	def(&k.ConfigMapAndSecretChangeDetectionStrategy, kubeletconfig.WatchChangeDetectionStrategy)
 	defPtr(&k.CrashLoopBackOff.MaxContainerRestartPeriod, metav1.Duration{Duration: 5 * time.Minute})
 	defPtr(&k.RegistryPullQPS, 5)

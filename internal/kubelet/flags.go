@@ -67,7 +67,7 @@ func (c *Config) addServerFlags(fs *pflag.FlagSet) {
 	hook := &k.Authorization.Webhook
 	fs.DurationVar(&hook.CacheAuthorizedTTL.Duration, "authorization-webhook-cache-authorized-ttl", hook.CacheAuthorizedTTL.Duration, "how long a permission is kept")
 	fs.DurationVar(&hook.CacheUnauthorizedTTL.Duration, "authorization-webhook-cache-unauthorized-ttl", hook.CacheUnauthorizedTTL.Duration, "how long a refusal is kept")
-	fs.DurationVar(&k.StreamingConnectionIdleTimeout.Duration, "streaming-connection-idle-timeout", k.StreamingConnectionIdleTimeout.Duration, "accepted; the runtime ends idle streams")
+	fs.DurationVar(&k.StreamingConnectionIdleTimeout.Duration, "streaming-connection-idle-timeout", k.StreamingConnectionIdleTimeout.Duration, "accepted; the runtime ends idle streams, after a time of its own")
 }
 
 func (c *Config) addNodeFlags(fs *pflag.FlagSet) {
@@ -118,7 +118,7 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.PodLogsDir, "pod-logs-dir", k.PodLogsDir, "folder for the pods' logs")
 	fs.StringVar(&k.CgroupRoot, "cgroup-root", k.CgroupRoot, "cgroup that the pods' groups lie in")
 	fs.StringVar(&k.CgroupDriver, "cgroup-driver", k.CgroupDriver, "cgroupfs or systemd; the runtime's own word counts first")
-	fs.BoolVar(k.CgroupsPerQOS, "cgroups-per-qos", *k.CgroupsPerQOS, "accepted; pods always lie in cgroups of their QoS class")
+	fs.BoolVar(k.CgroupsPerQOS, "cgroups-per-qos", *k.CgroupsPerQOS, "pods lie in cgroups of their QoS class; false leaves pods and QoS classes without cgroups, and containers to the runtime")
 	fs.StringSliceVar(&k.ClusterDNS, "cluster-dns", k.ClusterDNS, "addresses of the cluster's DNS")
 	fs.StringVar(&k.ClusterDomain, "cluster-domain", k.ClusterDomain, "domain of the cluster")
 	fs.StringVar(k.ResolverConfig, "resolv-conf", *k.ResolverConfig, "resolver configuration of the host that pods get")
@@ -159,8 +159,8 @@ func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(k.MakeIPTablesUtilChains, "make-iptables-util-chains", *k.MakeIPTablesUtilChains, noEffect)
 	fs.BoolVar(&k.ProtectKernelDefaults, "protect-kernel-defaults", k.ProtectKernelDefaults, "do not start on a machine whose kernel is not set up as Kubernetes wishes; its settings are never changed")
 	fs.BoolVar(&k.KernelMemcgNotification, "kernel-memcg-notification", k.KernelMemcgNotification, noEffect)
-	fs.Int64Var(&k.MaxOpenFiles, "max-open-files", k.MaxOpenFiles, noEffect)
-	fs.Int32Var(k.OOMScoreAdj, "oom-score-adj", *k.OOMScoreAdj, noEffect)
+	fs.Int64Var(&k.MaxOpenFiles, "max-open-files", k.MaxOpenFiles, "how many files the kubelet's process may have open")
+	fs.Int32Var(k.OOMScoreAdj, "oom-score-adj", *k.OOMScoreAdj, "how soon the kernel ends the kubelet's process when memory runs out, -1000 (never) to 1000")
 	fs.BoolVar(&k.RunOnce, "runonce", k.RunOnce, "not supported, as upstream")
 }
 

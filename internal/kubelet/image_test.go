@@ -170,11 +170,11 @@ func TestPullsBeyondTheRateAreRefused(t *testing.T) {
 	})
 }
 
-// TestPullsTakeTurns where the configuration says so.
+// TestPullsTakeTurns where the configuration says so, within a pod and between pods.
 func TestPullsTakeTurns(t *testing.T) {
 	for most, cfg := range map[int]func(*Config){
 		1: func(c *Config) { c.SerializeImagePulls = new(true) },
-		2: func(c *Config) { c.MaxParallelImagePulls = ptr.To[int32](2) },
+		2: func(c *Config) { c.SerializeImagePulls, c.MaxParallelImagePulls = new(false), ptr.To[int32](2) },
 		4: func(*Config) {},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -194,17 +194,22 @@ func TestPullsTakeTurns(t *testing.T) {
 				time.AfterFunc(time.Second, func() { mu.Lock(); defer mu.Unlock(); running-- })
 				return time.Second
 			}
-			p := plainPod("a", v1.RestartPolicyAlways)
-			for _, name := range []string{"a", "b", "c", "d"} {
-				c := container(name)
-				c.Image = "registry.io/" + name + ":1"
-				w.rt.Publish(c.Image)
-				p.Spec.Containers = append(p.Spec.Containers, c)
+			began := time.Now()
+			for _, pod := range []string{"p", "q"} {
+				p := plainPod(pod, v1.RestartPolicyAlways)
+				for _, name := range []string{"a", "b"} {
+					c := container(name)
+					c.Image = "registry.io/" + pod + name + ":1"
+					w.rt.Publish(c.Image)
+					p.Spec.Containers = append(p.Spec.Containers, c)
+				}
+				w.create(p)
 			}
-			w.create(p)
-			w.until("ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
-			if highest != most {
-				t.Errorf("%d pulls at the same time, want %d", highest, most)
+			w.until("ready", func() bool {
+				return condition(w.get("p"), v1.PodReady) == v1.ConditionTrue && condition(w.get("q"), v1.PodReady) == v1.ConditionTrue
+			})
+			if took := time.Since(began).Truncate(time.Second); highest != most || took != time.Duration(4/most)*time.Second {
+				t.Errorf("%d pulls at the same time, want %d; in %v", highest, most, took)
 			}
 			w.stop()
 		})

@@ -3,7 +3,6 @@ package kubelet
 import (
 	"context"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -11,16 +10,17 @@ import (
 
 	"wherry.dev/internal/kubelet/credential"
 	"wherry.dev/internal/kubelet/podops"
+	"wherry.dev/internal/kubelet/volume"
 )
 
 // credentialPlugins loads the image credential provider plugins; nil without any.
-func (k *Kubelet) credentialPlugins() (podops.CredentialPlugins, error) {
+func (k *Kubelet) credentialPlugins(tokens *volume.TokenSource) (podops.CredentialPlugins, error) {
 	if k.cfg.CredentialProviderConfig == "" {
 		return nil, nil
 	}
 	var accounts credential.Accounts
 	if k.deps.Client != nil {
-		accounts = serviceAccounts{k.deps.Client}
+		accounts = serviceAccounts{k.deps.Client, tokens}
 	}
 	return credential.Load(k.cfg.CredentialProviderConfig, k.cfg.CredentialProviderBinDir, accounts)
 }
@@ -33,24 +33,17 @@ func (k *Kubelet) maxPulls() int {
 	return int(ptr.Deref(k.cfg.MaxParallelImagePulls, 0))
 }
 
-// serviceAccounts asks the API server for accounts, and for tokens bound to pods.
-type serviceAccounts struct{ client kubernetes.Interface }
+// serviceAccounts asks the API server for accounts, and for tokens bound to pods. Tokens
+// are kept: what a plugin answered for one of them counts only for that one.
+type serviceAccounts struct {
+	client kubernetes.Interface
+	tokens *volume.TokenSource
+}
 
 func (s serviceAccounts) ServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
 	return s.client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 func (s serviceAccounts) Token(ctx context.Context, pod *v1.Pod, account *v1.ServiceAccount, audience string) (string, error) {
-	req := &authenticationv1.TokenRequest{
-		ObjectMeta: metav1.ObjectMeta{UID: account.UID},
-		Spec: authenticationv1.TokenRequestSpec{
-			Audiences:      []string{audience},
-			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
-		},
-	}
-	got, err := s.client.CoreV1().ServiceAccounts(account.Namespace).CreateToken(ctx, account.Name, req, metav1.CreateOptions{})
-	if err != nil {
-		return "", err
-	}
-	return got.Status.Token, nil
+	return s.tokens.AccountToken(ctx, pod, account.UID, audience)
 }

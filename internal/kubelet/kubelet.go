@@ -91,7 +91,7 @@ type Kubelet struct {
 	ready               chan struct{}
 	serves              chan struct{} // closed when the runtime has answered and the server serves
 	synced              chan struct{} // closed when all sources have delivered
-	apiListed           chan struct{} // closed when the API server\'s pods are in the table
+	apiListed           chan struct{} // closed when the API server's pods are in the table
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
@@ -126,6 +126,9 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
+	if !ptr.Deref(cfg.CgroupsPerQOS, true) {
+		deps.Cgroups = nil
+	}
 	k := &Kubelet{
 		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}), synced: make(chan struct{}),
 		apiListed: make(chan struct{}),
@@ -141,6 +144,9 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			return nil, fmt.Errorf("kubelet: %w", err)
 		}
+	}
+	if err := os.MkdirAll(k.checkpoints(), 0o700); err != nil { // they hold what the containers had in memory
+		return nil, fmt.Errorf("kubelet: %w", err)
 	}
 	for _, dir := range []string{cfg.PodLogsDir, cfg.ContainerLogsDir} {
 		if dir == "" {
@@ -202,7 +208,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	plugins, err := k.credentialPlugins()
+	plugins, err := k.credentialPlugins(tokens)
 	if err != nil {
 		return err
 	}
@@ -253,7 +259,7 @@ func (k *Kubelet) opsConfig() podops.Config {
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, HostIPs: k.hostIPs, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), CFS: podconfig.CFS{Off: !ptr.Deref(k.cfg.CPUCFSQuota, true), Period: k.cfg.CPUCFSQuotaPeriod.Duration},
-		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), OOMGroup: k.oomGroup(), DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), OOMGroup: k.oomGroup(), Sysctls: k.cfg.DefaultPodSysctls, DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }
 

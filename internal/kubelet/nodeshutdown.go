@@ -16,6 +16,7 @@ import (
 
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/shutdown"
 	"wherry.dev/internal/record"
 )
@@ -26,10 +27,6 @@ type downs struct {
 	log  klog.Logger
 	file string
 	last lastShutdown
-	// static are the static pods that were ended. A cancelled shutdown brings them
-	// back; so does the next start, for nothing is recorded against them. Only the
-	// shutdown manager's goroutine uses it.
-	static map[types.UID]*v1.Pod
 }
 
 // awaitShutdown ends pods gracefully before the machine goes down, where the
@@ -39,7 +36,7 @@ func (k *Kubelet) awaitShutdown(ctx context.Context) error {
 	if len(periods) == 0 {
 		return nil
 	}
-	d := &downs{k: k, log: klog.FromContext(ctx), file: filepath.Join(k.cfg.RootDir, "graceful_node_shutdown_state"), static: map[types.UID]*v1.Pod{}}
+	d := &downs{k: k, log: klog.FromContext(ctx), file: filepath.Join(k.cfg.RootDir, "graceful_node_shutdown_state")}
 	d.load()
 	m := &shutdown.Manager{Periods: periods, Node: d, Dial: k.dialLogind}
 	return m.Run(ctx)
@@ -103,17 +100,9 @@ func (d *downs) Active() []*v1.Pod {
 	return out
 }
 
-// End lets a pod of the API server fail. A static pod has nobody that would make it
-// anew: it is stopped as if its manifest were gone.
+// End lets a pod fail. Nobody makes a static pod anew: a cancelled shutdown does, and the
+// next start of the kubelet.
 func (d *downs) End(pod *v1.Pod, grace int64) {
-	if s, ok := d.k.table.Get(pod.UID); ok && s.Static {
-		d.static[pod.UID] = pod
-		short := pod.DeepCopy()
-		short.Spec.TerminationGracePeriodSeconds = &grace
-		d.k.table.Set(short, true)
-		d.k.table.Remove(pod.UID, nil)
-		return
-	}
 	d.k.table.Evict(pod.UID, podplan.Ending{
 		Since: time.Now(), Reason: shutdown.ReasonTerminated, Message: shutdown.MessageTerminated, Grace: &grace,
 		Disruption: v1.PodReasonTerminationByKubelet,
@@ -122,21 +111,11 @@ func (d *downs) End(pod *v1.Pod, grace int64) {
 
 // Ended waits until nothing of a pod runs any more.
 func (d *downs) Ended(ctx context.Context, pod *v1.Pod) {
-	for {
-		s, ok := d.k.table.Get(pod.UID)
-		if !ok || s.Plan.Life == podplan.PodTerminated {
-			return
-		}
-		select {
-		case <-s.Superseded:
-		case <-ctx.Done():
-			return
-		}
-	}
+	d.until(ctx, pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
 }
 
 // ShuttingDown keeps new pods out and makes the node NotReady, or takes that back.
-func (d *downs) ShuttingDown(down bool) {
+func (d *downs) ShuttingDown(ctx context.Context, down bool) {
 	d.k.goingDown.Store(down)
 	what := "cancellation"
 	if down {
@@ -148,9 +127,27 @@ func (d *downs) ShuttingDown(down bool) {
 	if down {
 		return
 	}
-	for uid, pod := range d.static {
-		d.k.table.Set(pod, true)
-		delete(d.static, uid)
+	for _, s := range d.k.table.List() {
+		if e := s.Plan.Record.Ending; s.Static && !s.Absent && e != nil && e.Reason == shutdown.ReasonTerminated {
+			d.k.table.Remove(s.Pod.UID, nil)
+			d.until(ctx, s.Pod.UID, func(now *podworker.Snapshot) bool { return now.Absent })
+			d.k.table.Set(s.Pod, true)
+		}
+	}
+}
+
+// until waits until a pod is as wanted, or gone, or the context ends.
+func (d *downs) until(ctx context.Context, uid types.UID, ok func(*podworker.Snapshot) bool) {
+	for {
+		s, known := d.k.table.Get(uid)
+		if !known || ok(&s) {
+			return
+		}
+		select {
+		case <-s.Superseded:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

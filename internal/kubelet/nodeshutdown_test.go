@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/shutdown"
 )
 
@@ -106,7 +107,9 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 	})
 }
 
-func TestStaticPodsComeBackWhenAShutdownIsCancelled(t *testing.T) {
+// TestStaticPodsComeBack after a shutdown that is cancelled, and with the next kubelet
+// after one that is not; until then their mirrors show why they do not run.
+func TestStaticPodsComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.cfg.ShutdownGracePeriod.Duration = 30 * time.Second
@@ -115,13 +118,37 @@ func TestStaticPodsComeBackWhenAShutdownIsCancelled(t *testing.T) {
 			k.dialLogind = func(context.Context) (shutdown.Login, error) { return l, nil }
 		}
 		w.start()
-		pod := static(t, "1")
-		w.k.setStaticPods("file", []*v1.Pod{pod})
-		w.until("it runs", func() bool { return len(w.rt.Live(string(pod.UID), "")) > 0 })
-		l.shutdowns <- true
-		w.until("it is gone", func() bool { return w.rt.Sandboxes() == 0 && !l.held })
+		pod, other := static(t, "1"), static(t, "2")
+		other.Name, other.UID, other.Annotations[podconfig.AnnotationConfigHash] = "other-n1", "other", "other"
+		w.k.setStaticPods("file", []*v1.Pod{pod, other})
+		runs := func() bool {
+			return w.get("web-n1").Status.Phase == v1.PodRunning && len(w.rt.Live(string(pod.UID), "")) > 0
+		}
+		down := func() {
+			l.shutdowns <- true
+			w.until("it is gone", func() bool { return len(w.rt.Live(string(pod.UID), "")) == 0 && !l.held })
+			p := w.get("web-n1")
+			if st := p.Status; st.Phase != v1.PodFailed || st.Reason != "Terminated" || condition(p, v1.PodReady) != v1.ConditionFalse || condition(p, v1.DisruptionTarget) != v1.ConditionTrue {
+				t.Errorf("%+v", st)
+			}
+		}
+		w.until("it runs", runs)
+		down()
+		w.k.setStaticPods("file", []*v1.Pod{pod}) // the other's manifest is taken away
+		w.pass(time.Second)
 		l.shutdowns <- false
-		w.until("it runs again", func() bool { return len(w.rt.Live(string(pod.UID), "")) > 0 })
+		w.until("it runs again", runs)
+		if p := w.get("web-n1"); p.Status.Reason != "" || condition(p, v1.PodReady) != v1.ConditionTrue {
+			t.Errorf("%+v", p.Status)
+		}
+		if w.pass(time.Minute); !w.gone("other-n1") || len(w.rt.Live("other", "")) > 0 {
+			t.Error("a pod without manifest runs again")
+		}
+		down()
+		w.stop()
+		w.start()
+		w.k.setStaticPods("file", []*v1.Pod{pod})
+		w.until("it runs after the start", runs)
 		w.stop()
 	})
 }

@@ -117,3 +117,33 @@ func TestResizeGoesByPriority(t *testing.T) {
 		}
 	})
 }
+
+func TestUpdateThatNeedsAFeatureWhichTheNodeLacksIsTold(t *testing.T) {
+	run(t, func(w *world) {
+		pod := plainPod("a", v1.RestartPolicyAlways, container("c"))
+		memory := &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi"))}
+		pod.Spec.Volumes = []v1.Volume{{Name: "m", VolumeSource: v1.VolumeSource{EmptyDir: memory}}}
+		w.create(pod)
+		w.until("it is ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
+		w.resize("a", "20m") // that every node can
+		w.pass(time.Second)
+		update := w.get("a")
+		update.Spec.Volumes[0].EmptyDir.SizeLimit = new(resource.MustParse("2Mi"))
+		if _, err := w.client.CoreV1().Pods("default").Update(t.Context(), update, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(time.Second)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		var told []string
+		for _, e := range w.told {
+			if strings.HasPrefix(e, "FailedNodeDeclaredFeaturesCheck") {
+				told = append(told, e)
+			}
+		}
+		want := "FailedNodeDeclaredFeaturesCheck: Pod requires node features that are not available: InPlacePodVerticalScalingMemoryBackedVolumes"
+		if len(told) != 1 || told[0] != want {
+			t.Errorf("%q", told)
+		}
+	})
+}

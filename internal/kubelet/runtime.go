@@ -96,9 +96,22 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 		if err != nil { // it holds only this one pod up: its worker tries again
 			klog.FromContext(ctx).Error(err, "A pod is adopted without what is recorded of it")
 		}
+		if refusedForNow(&rec) {
+			rec.Ending = &podplan.Ending{Since: time.Now().Round(0).UTC(), Removed: true}
+			if err := k.records.Write(uid, rec); err != nil {
+				return err
+			}
+		}
 		k.table.Adopt(recordPod(uid, rec))
 	}
 	return nil
+}
+
+// refusedForNow tells whether a static pod was not admitted, or ended for the node's sake,
+// as before the machine went down. Nobody makes it anew: a kubelet that starts does.
+func refusedForNow(rec *podplan.Record) bool {
+	refused, ended := rec.Verdict != nil && !rec.Verdict.Admitted, rec.Ending != nil && rec.Ending.Disruption != ""
+	return rec.Static && (refused || ended)
 }
 
 func recordPod(uid types.UID, rec podplan.Record) *v1.Pod {

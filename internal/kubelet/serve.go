@@ -15,16 +15,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	cliflag "k8s.io/component-base/cli/flag"
-	"k8s.io/klog/v2"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/certificates"
-	"wherry.dev/internal/kubelet/logs"
-	"wherry.dev/internal/kubelet/podconfig"
-	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/server"
 	"wherry.dev/internal/pki"
 )
@@ -94,6 +89,9 @@ func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
 	return nil
 }
 
+// checkpoints is the folder of archives of containers.
+func (k *Kubelet) checkpoints() string { return filepath.Join(k.cfg.RootDir, "checkpoints") }
+
 func (k *Kubelet) serverConfig() (server.Config, error) {
 	a, z := k.cfg.Authentication, k.cfg.Authorization
 	cfg := server.Config{
@@ -103,7 +101,7 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 			AllowAll: z.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
 			TokenTTL: a.Webhook.CacheTTL.Duration, AllowTTL: z.Webhook.CacheAuthorizedTTL.Duration, DenyTTL: z.Webhook.CacheUnauthorizedTTL.Duration,
 		},
-		PodLogs: k.cfg.PodLogsDir, LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
+		PodLogs: k.cfg.PodLogsDir, Checkpoints: k.checkpoints(), LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
 		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Flags: k.cfg.Flags, Healthy: k.Healthy, Refresh: k.refreshMetrics,
 		Stats: &server.Stats{
@@ -248,36 +246,6 @@ const stuckAfter = 10 * time.Minute
 func (k *Kubelet) Healthy() error {
 	if at := k.looked.Load(); at != 0 && time.Since(time.Unix(0, at)) > stuckAfter {
 		return errors.New("sync Loop took longer than expected")
-	}
-	return nil
-}
-
-// rotateLogs keeps the logs of running containers from growing without end. Only
-// the size tells, and a watch of every write would cost more than a look now and then.
-func (k *Kubelet) rotateLogs(ctx context.Context) error {
-	size, err := resource.ParseQuantity(k.cfg.ContainerLogMaxSize)
-	if err != nil {
-		return err
-	}
-	limits := logs.Limits{MaxSize: size.Value(), MaxFiles: int(ptr.Deref(k.cfg.ContainerLogMaxFiles, 5))}
-	every := 10 * time.Second
-	if d := k.cfg.ContainerLogMonitorInterval; d != nil && d.Duration > 0 {
-		every = d.Duration
-	}
-	for ctx.Err() == nil {
-		sleep(ctx, every)
-		for _, p := range k.table.List() {
-			for i := range p.Input.Containers {
-				c := &p.Input.Containers[i]
-				if c.State != podplan.Running || ctx.Err() != nil {
-					continue
-				}
-				path := filepath.Join(podconfig.LogDir(k.cfg.PodLogsDir, p.Pod), podconfig.LogPath(c.Name, c.Attempt))
-				if _, err := logs.Rotate(ctx, k.deps.Runtime, c.ID, path, limits, time.Now()); err != nil && ctx.Err() == nil {
-					klog.FromContext(ctx).Error(err, "Log not rotated", "container", c.Name, "podUID", p.Pod.UID)
-				}
-			}
-		}
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/source"
 )
 
@@ -22,9 +23,11 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	defer k.sourceSynced("none") // of no source at all, everything is known
 	if path := k.cfg.StaticPodPath; path != "" {
 		k.expect("file")
-		g.Go(func() error {
-			return source.Files(ctx, path, k.cfg.NodeName, k.cfg.FileCheckFrequency.Duration, func(pods []*v1.Pod) { k.setStaticPods("file", pods) })
-		})
+		files := source.Manifests{
+			Path: path, Node: k.cfg.NodeName, Every: k.cfg.FileCheckFrequency.Duration, Bad: k.badManifest,
+			Set: func(pods []*v1.Pod) { k.setStaticPods("file", pods) },
+		}
+		g.Go(func() error { return files.Follow(ctx) })
 	}
 	if url := k.cfg.StaticPodURL; url != "" {
 		k.expect("http")
@@ -97,16 +100,40 @@ func (k *Kubelet) setStaticPods(from string, pods []*v1.Pod) {
 	k.sourceSynced(from)
 }
 
+// badManifest tells, where kubectl shows it, that a manifest has no effect: at the pod that
+// runs on as it was, or at the node.
+func (k *Kubelet) badManifest(file string, kept *v1.Pod, err error) {
+	if kept == nil {
+		k.events.Eventf(k.node.Ref(), v1.EventTypeWarning, "FailedValidation", "Static pod manifest %s cannot be used: %v", file, err)
+		return
+	}
+	k.events.Eventf(kept, v1.EventTypeWarning, "FailedValidation",
+		"Static pod manifest %s cannot be used: %v. The pod runs on as it was before; correct the file, or remove it to stop the pod", file, err)
+}
+
 func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 	if podconfig.IsMirror(pod) {
 		k.statics.SetMirror(pod, false)
 		return
 	}
 	k.objects.Use(pod.UID, objects.Refs(pod))
-	if _, known := k.table.Get(pod.UID); !known {
+	if old, known := k.table.Get(pod.UID); known {
+		k.checkUpdate(old.Pod, pod)
+	} else {
 		k.firstSeen.Store(pod.UID, time.Now())
 	}
 	k.table.Set(pod, false)
+}
+
+// checkUpdate tells of an update that the node does what it can for, and cannot do all of.
+func (k *Kubelet) checkUpdate(old, pod *v1.Pod) {
+	missing, err := podplan.UpdateNeeds(old, pod, k.node.Node())
+	if err != nil {
+		missing = err.Error()
+	}
+	if missing != "" {
+		k.events.Eventf(pod, v1.EventTypeWarning, "FailedNodeDeclaredFeaturesCheck", "%s", missing)
+	}
 }
 
 func (k *Kubelet) removeAPIPod(pod *v1.Pod) {

@@ -181,7 +181,8 @@ func TestFiles(t *testing.T) {
 	got := make(chan []*v1.Pod, 10)
 	done := make(chan error, 1)
 	ctx, cancel := contextWithCancel(t)
-	go func() { done <- source.Files(ctx, dir, "n1", time.Hour, func(p []*v1.Pod) { got <- p }) }()
+	files := source.Manifests{Path: dir, Node: "n1", Every: time.Hour, Set: func(p []*v1.Pod) { got <- p }, Bad: func(string, *v1.Pod, error) {}}
+	go func() { done <- files.Follow(ctx) }()
 	next := func(n int) []*v1.Pod {
 		t.Helper()
 		for {
@@ -391,14 +392,16 @@ func TestFilesThatChange(t *testing.T) {
 	got := make(chan []*v1.Pod)
 	done := make(chan error, 1)
 	ctx, cancel := contextWithCancel(t)
-	go func() {
-		done <- source.Files(ctx, dir+"/", "n1", time.Millisecond, func(p []*v1.Pod) {
+	files := source.Manifests{
+		Path: dir + "/", Node: "n1", Every: time.Millisecond, Bad: func(string, *v1.Pod, error) {},
+		Set: func(p []*v1.Pod) {
 			select {
 			case got <- p:
 			case <-ctx.Done():
 			}
-		})
-	}()
+		},
+	}
+	go func() { done <- files.Follow(ctx) }()
 	// next waits until the pods run as many seconds as said, and stay so.
 	next := func(want ...string) (last []*v1.Pod) {
 		t.Helper()
@@ -454,6 +457,82 @@ func TestFilesThatChange(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestARefusedStaticPodIsAskedForAgain by the next kubelet: nobody makes it anew.
+func TestARefusedStaticPodIsAskedForAgain(t *testing.T) {
+	run(t, func(w *world) {
+		pod := static(t, "1")
+		w.k.goingDown.Store(true)
+		w.k.setStaticPods("file", []*v1.Pod{pod})
+		w.until("it is refused", func() bool {
+			p := w.get("web-n1")
+			return p.Status.Phase == v1.PodFailed && p.Status.Reason == "NodeShutdown"
+		})
+		w.stop()
+		w.start()
+		w.k.setStaticPods("file", []*v1.Pod{pod})
+		w.until("it runs", func() bool { return w.get("web-n1").Status.Phase == v1.PodRunning })
+		if st := w.get("web-n1").Status; st.Reason != "" || st.Message != "" {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestABadManifestStopsNothingAndIsTold: what runs stays, also over the next look at the
+// folder, and an event says which file, which field, and what to do.
+func TestABadManifestStopsNothingAndIsTold(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	file, other := filepath.Join(dir, "web.yaml"), filepath.Join(dir, "other.yaml")
+	w.cfg.StaticPodPath, w.cfg.FileCheckFrequency.Duration = dir, 5*time.Millisecond
+	good := strings.Replace(manifest, "NUM", "1000", 1)
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(file, good)
+	w.launch()
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				t.Fatalf("never: %s; events %q", what, w.told)
+			}
+		}
+	}
+	told := func(text string) int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		n := 0
+		for _, e := range w.told {
+			if strings.HasPrefix(e, "FailedValidation: Static pod manifest "+text) {
+				n++
+			}
+		}
+		return n
+	}
+	eventually("it runs", func() bool { return w.rt.Containers() == 1 })
+	write(file, strings.Replace(good, "image:", "imag:", 1))
+	write(other, "kind: Pod")
+	eventually("events", func() bool {
+		return told(file+" cannot be used: invalid pod: spec.containers[0].image: Required value. The pod runs on as it was before; correct the file, or remove it to stop the pod") == 1 &&
+			told(other+" cannot be used: couldn't parse as pod(") == 1
+	})
+	write(filepath.Join(dir, "more.yaml"), strings.Replace(good, "name: web", "name: more", 1))
+	eventually("the folder is looked at again, and nothing stops", func() bool { return w.rt.Containers() == 2 })
+	if n := told(""); n != 2 {
+		t.Errorf("%d events", n)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	eventually("a removed manifest stops its pod", func() bool { return w.rt.Containers() == 1 })
+	w.stop()
 }
 
 // TestAStaticPodRunsWhileTheAPIServerIsDown, and shows once it is back.

@@ -12,7 +12,10 @@ import (
 )
 
 // unimplementedFields of KubeletConfiguration are accepted; one that is not as by
-// default warns. Behind each the flag that also sets it, if there is one.
+// default warns. Behind each the flag that also sets it, if there is one. Two are not
+// missing: syncFrequency, for changes are seen when they happen, and
+// streamingConnectionIdleTimeout, for idle streams are ended by the runtime's server, after
+// a time of its own (4h here as in containerd); upstream's kubelet does not read it either.
 var unimplementedFields = map[string]string{
 	"imageMinimumGCAge": "--minimum-image-ttl-duration", "imageMaximumGCAge": "",
 	"imageGCHighThresholdPercent": "--image-gc-high-threshold", "imageGCLowThresholdPercent": "--image-gc-low-threshold",
@@ -26,27 +29,25 @@ var unimplementedFields = map[string]string{
 	"evictionPressureTransitionPeriod": "--eviction-pressure-transition-period",
 	"kernelMemcgNotification":          "--kernel-memcg-notification",
 	"kubeletCgroups":                   "--kubelet-cgroups", "systemCgroups": "--system-cgroups",
-	"cgroupsPerQOS": "--cgroups-per-qos",
-	"maxOpenFiles":  "--max-open-files",
-	"oomScoreAdj":   "--oom-score-adj", "streamingConnectionIdleTimeout": "--streaming-connection-idle-timeout",
-	"volumePluginDir": "--volume-plugin-dir", "enableControllerAttachDetach": "--enable-controller-attach-detach",
+	"streamingConnectionIdleTimeout": "--streaming-connection-idle-timeout",
+	"volumePluginDir":                "--volume-plugin-dir", "enableControllerAttachDetach": "--enable-controller-attach-detach",
 	"hairpinMode": "--hairpin-mode", "makeIPTablesUtilChains": "--make-iptables-util-chains",
 	"iptablesMasqueradeBit": "", "iptablesDropBit": "",
-	"defaultPodSysctls":                         "",
-	"configMapAndSecretChangeDetectionStrategy": "", "showHiddenMetricsForVersion": "", "containerLogMaxWorkers": "",
+	"configMapAndSecretChangeDetectionStrategy": "", "showHiddenMetricsForVersion": "",
+	"syncFrequency": "--sync-frequency",
 }
 
-// withoutEffect are fields that this kubelet needs not: it looks when something happens.
-var withoutEffect = map[string]string{"syncFrequency": "--sync-frequency", "fileCheckFrequency": "--file-check-frequency"}
-
-// gateCFSPeriod is the one feature gate that is asked for.
-const gateCFSPeriod = "CustomCPUCFSQuotaPeriod"
+// The feature gates that are asked for: without them their field is refused.
+const (
+	gateCFSPeriod  = "CustomCPUCFSQuotaPeriod"
+	gatePodSysctls = "DefaultPodSysctls"
+)
 
 // warnings name what was asked for and has no effect.
 func (c *Config) warnings() ([]string, error) {
 	var out []string
 	for _, flag := range c.ignoredFlags {
-		out = append(out, fmt.Sprintf("--%s is accepted, and not implemented", flag))
+		out = append(out, fmt.Sprintf("--%s is accepted, and has no effect", flag))
 	}
 	var defaults kubeletconfig.KubeletConfiguration
 	setDefaults(&defaults)
@@ -58,21 +59,16 @@ func (c *Config) warnings() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, list := range []struct {
-		fields map[string]string
-		why    string
-	}{{unimplementedFields, "and not implemented"}, {withoutEffect, "and without effect: changes are seen at once"}} {
-		for name, flag := range list.fields {
-			if reflect.DeepEqual(have[name], want[name]) {
-				continue
-			}
-			if flag != "" {
-				name += " (" + flag + ")"
-			}
-			out = append(out, "KubeletConfiguration: "+name+" is accepted, "+list.why)
+	for name, flag := range unimplementedFields {
+		if reflect.DeepEqual(have[name], want[name]) {
+			continue
 		}
+		if flag != "" {
+			name += " (" + flag + ")"
+		}
+		out = append(out, "KubeletConfiguration: "+name+" is accepted, and has no effect")
 	}
-	gates := slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(g string) bool { return g == gateCFSPeriod })
+	gates := slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(g string) bool { return g == gateCFSPeriod || g == gatePodSysctls })
 	if len(gates) > 0 {
 		out = append(out, "feature gates of other implementations have no effect: "+strings.Join(gates, ", "))
 	}

@@ -16,11 +16,13 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	tracing "k8s.io/component-base/tracing/api/v1"
+	"k8s.io/component-helpers/node/util/sysctl"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
 
+	apivalidation "wherry.dev/internal/api/validation"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -51,6 +53,7 @@ func (c *Config) validate() error {
 	if err := podplan.CheckSysctlPatterns(k.AllowedUnsafeSysctls); err != nil {
 		p.add("allowedUnsafeSysctls: %v", err)
 	}
+	c.validateSysctls(p)
 	for _, err := range logsapi.Validate(&k.Logging, nil, field.NewPath("logging")) {
 		p.list = append(p.list, err)
 	}
@@ -163,6 +166,8 @@ func (c *Config) validateNumbers(p *problems) {
 	p.check(k.NodeLeaseDurationSeconds > 0, "nodeLeaseDurationSeconds must be greater than 0")
 	p.check(*k.NodeStatusMaxImages >= -1, "nodeStatusMaxImages (--node-status-max-images) %v must be -1 or greater", *k.NodeStatusMaxImages)
 	p.check(*k.OOMScoreAdj >= -1000 && *k.OOMScoreAdj <= 1000, "oomScoreAdj (--oom-score-adj) %v must be between -1000 and 1000, inclusive", *k.OOMScoreAdj)
+	p.check(k.MaxParallelImagePulls == nil || *k.MaxParallelImagePulls <= 1 || !*k.SerializeImagePulls,
+		"maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set to false")
 	p.check(k.MaxParallelImagePulls == nil || *k.MaxParallelImagePulls >= 1, "maxParallelImagePulls %v must be a positive number", ptr.Deref(k.MaxParallelImagePulls, 0))
 	if _, err := resource.ParseQuantity(k.ContainerLogMaxSize); err != nil {
 		p.add("containerLogMaxSize (--container-log-max-size) %q: %v", k.ContainerLogMaxSize, err)
@@ -195,9 +200,14 @@ func (c *Config) validateNode(p *problems) {
 		p.add("memorySwap.swapBehavior %q must be one of: \"\", %q or %q", k.MemorySwap.SwapBehavior, swapLimited, swapNone)
 	}
 	seen := map[string]bool{}
+	for _, one := range []string{"system-reserved", "kube-reserved"} {
+		both := slices.Contains(k.EnforceNodeAllocatable, one) && slices.Contains(k.EnforceNodeAllocatable, one+"-compressible")
+		p.check(!both, "both %q and %q cannot be specified together in enforceNodeAllocatable (--enforce-node-allocatable)", one, one+"-compressible")
+	}
 	for _, what := range k.EnforceNodeAllocatable {
 		p.check(!seen[what], "duplicated enforcements %q in enforceNodeAllocatable (--enforce-node-allocatable)", what)
 		seen[what] = true
+		p.check(what == "none" || *k.CgroupsPerQOS, "cgroupsPerQOS (--cgroups-per-qos) must be set to true when %q contained in enforceNodeAllocatable (--enforce-node-allocatable)", what)
 		switch what {
 		case "pods":
 		case "none":
@@ -223,6 +233,19 @@ func (c *Config) validateShutdown(p *problems) {
 	}
 	p.check(len(k.ShutdownGracePeriodByPodPriority) == 0 || whole == 0 && critical == 0,
 		"Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time")
+}
+
+// validateSysctls refuses, for all pods, what is the whole machine's, or a pattern.
+func (c *Config) validateSysctls(p *problems) {
+	p.check(len(c.DefaultPodSysctls) == 0 || c.FeatureGates[gatePodSysctls], "defaultPodSysctls requires feature gate %s", gatePodSysctls)
+	seen := map[string]string{}
+	for _, given := range slices.Sorted(maps.Keys(c.DefaultPodSysctls)) {
+		ns, name, _ := sysctl.GetNamespace(given)
+		p.check(ns != sysctl.UnknownNamespace, "defaultPodSysctls: the sysctl %q is not known to be namespaced", given)
+		p.check(apivalidation.IsSysctlName(given), "defaultPodSysctls: %q is not a sysctl's name", given)
+		p.check(seen[name] == "", "defaultPodSysctls: %q and %q are the same sysctl", seen[name], given)
+		seen[name] = given
+	}
 }
 
 func (c *Config) validateReserved(p *problems) {

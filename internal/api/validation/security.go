@@ -138,6 +138,11 @@ const maxSysctlName = 253
 
 var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
 
+// IsSysctlName tells whether a text has the form of a sysctl's name.
+func IsSysctlName(name string) bool {
+	return len(name) <= maxSysctlName && sysctlName.MatchString(name)
+}
+
 func (c *podContext) sysctls(at path, list []corev1.Sysctl) {
 	seen := map[string]bool{}
 	for i, s := range list {
@@ -145,7 +150,7 @@ func (c *podContext) sysctls(at path, list []corev1.Sysctl) {
 		switch {
 		case s.Name == "":
 			c.required(at, "")
-		case len(s.Name) > maxSysctlName || !sysctlName.MatchString(s.Name):
+		case !IsSysctlName(s.Name):
 			c.invalid(at, s.Name, "must have at most %d characters and match regex %s", maxSysctlName, sysctlName)
 		case seen[s.Name]:
 			c.add(field.Duplicate(at, s.Name))

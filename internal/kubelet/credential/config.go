@@ -5,6 +5,8 @@
 package credential
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -13,8 +15,11 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	kubeletv1 "k8s.io/kubelet/config/v1"
 	"sigs.k8s.io/yaml"
+
+	"wherry.dev/internal/kubelet/metrics"
 )
 
 const (
@@ -25,34 +30,40 @@ const (
 // apiVersions of the protocol; v1 added service accounts, nothing else differs.
 var apiVersions = []string{tokenAPI, group + "/v1beta1", group + "/v1alpha1"}
 
-// readConfig reads a file, or all of a folder in the order of their names.
-func readConfig(path string) ([]kubeletv1.CredentialProvider, error) {
+// configVersions have the same fields, but that the older ones lack tokenAttributes.
+var configVersions = []string{"kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"}
+
+// readConfig reads a file, or all of a folder in the order of their names, and returns
+// also a hash of what they hold.
+func readConfig(path string) (all []kubeletv1.CredentialProvider, hash string, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	files := []string{path}
 	if info.IsDir() {
 		if files, err = configFiles(path); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
-	var all []kubeletv1.CredentialProvider
+	sum := sha256.New()
 	for _, f := range files {
 		data, err := os.ReadFile(f)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
+		// With their lengths, two files never look like others; a hash takes all writes.
+		_, _ = sum.Write(append(binary.BigEndian.AppendUint64(nil, uint64(len(data))), data...))
 		var cfg kubeletv1.CredentialProviderConfig
 		if err := yaml.UnmarshalStrict(data, &cfg); err != nil {
-			return nil, fmt.Errorf("%s: %w", f, err)
+			return nil, "", fmt.Errorf("%s: %w", f, err)
 		}
-		if cfg.Kind != "CredentialProviderConfig" || !strings.HasPrefix(cfg.APIVersion, "kubelet.config.k8s.io/") {
-			return nil, fmt.Errorf("%s: kind %q of %q is not CredentialProviderConfig of kubelet.config.k8s.io/v1", f, cfg.Kind, cfg.APIVersion)
+		if cfg.Kind != "CredentialProviderConfig" || !slices.Contains(configVersions, cfg.APIVersion) {
+			return nil, "", fmt.Errorf("%s: kind %q of %q is not CredentialProviderConfig of %s", f, cfg.Kind, cfg.APIVersion, strings.Join(configVersions, " or "))
 		}
 		all = append(all, cfg.Providers...)
 	}
-	return all, validate(all)
+	return all, fmt.Sprintf("sha256:%x", sum.Sum(nil)), validate(all)
 }
 
 func configFiles(dir string) ([]string, error) {
@@ -129,6 +140,16 @@ func validateTokens(p *kubeletv1.CredentialProvider, bad func(string, ...any)) {
 	if t.CacheType != kubeletv1.ServiceAccountServiceAccountTokenCacheType && t.CacheType != kubeletv1.TokenServiceAccountTokenCacheType {
 		bad("tokenAttributes.cacheType %q is neither ServiceAccount nor Token", t.CacheType)
 	}
+	for _, list := range [][]string{t.RequiredServiceAccountAnnotationKeys, t.OptionalServiceAccountAnnotationKeys} {
+		for i, k := range list {
+			for _, problem := range validation.IsQualifiedName(strings.ToLower(k)) {
+				bad("tokenAttributes: annotation %q: %s", k, problem)
+			}
+			if slices.Contains(list[:i], k) {
+				bad("tokenAttributes: annotation %q is there twice", k)
+			}
+		}
+	}
 	for _, k := range t.RequiredServiceAccountAnnotationKeys {
 		if slices.Contains(t.OptionalServiceAccountAnnotationKeys, k) {
 			bad("tokenAttributes: annotation %q cannot be both required and optional", k)
@@ -138,13 +159,15 @@ func validateTokens(p *kubeletv1.CredentialProvider, bad func(string, ...any)) {
 
 // Load reads the configuration (a file or a folder) and finds the plugins' executables.
 func Load(config, binDir string, accounts Accounts) (*Plugins, error) {
-	all, err := readConfig(config)
+	all, hash, err := readConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("image credential providers: %w", err)
 	}
 	if _, err := os.Stat(binDir); err != nil {
 		return nil, fmt.Errorf("image credential providers: plugin directory: %w", err)
 	}
+	metrics.PluginConfig.Reset()
+	metrics.PluginConfig.WithLabelValues(hash).Set(1)
 	ps := &Plugins{accounts: accounts}
 	for _, p := range all {
 		bin, err := exec.LookPath(filepath.Join(binDir, p.Name))

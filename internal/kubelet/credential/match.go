@@ -43,6 +43,20 @@ func Matches(pattern, image string) bool {
 	return true
 }
 
+// location is what the key of a credential means: docker's configurations write
+// https://index.docker.io/v1/ for all of Docker Hub.
+func location(key string) string {
+	host, path, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://"), "/")
+	if host == "index.docker.io" {
+		host = "docker.io"
+	}
+	path = strings.TrimPrefix(strings.TrimPrefix(path, "v1/"), "v2/")
+	if path == "" {
+		return host
+	}
+	return host + "/" + path
+}
+
 func host(u *url.URL) string {
 	if h, _, err := net.SplitHostPort(u.Host); err == nil {
 		return h

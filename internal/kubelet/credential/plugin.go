@@ -21,6 +21,8 @@ import (
 	"k8s.io/klog/v2"
 	kubeletv1 "k8s.io/kubelet/config/v1"
 	providerv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+
+	"wherry.dev/internal/kubelet/metrics"
 )
 
 // timeout of one run of a plugin.
@@ -63,7 +65,7 @@ func (ps *Plugins) For(ctx context.Context, pod *v1.Pod, image string) []Credent
 			continue
 		}
 		for _, c := range found {
-			if Matches(c.Pattern, image) {
+			if Matches(location(c.Pattern), image) {
 				out = append(out, c)
 			}
 		}
@@ -111,7 +113,7 @@ func (p *plugin) provide(ctx context.Context, accounts Accounts, pod *v1.Pod, im
 		}
 	}
 	var out []Credential
-	for _, pattern := range slices.Sorted(maps.Keys(auth)) {
+	for _, pattern := range slices.Backward(slices.Sorted(maps.Keys(auth))) { // of two prefixes the longer one first
 		a := auth[pattern]
 		out = append(out, Credential{Pattern: pattern, Username: a.Username, Password: a.Password, Account: req.account})
 	}
@@ -248,7 +250,15 @@ func executable(bin string, cfg kubeletv1.CredentialProvider) runner {
 		}
 		var out, problems bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &problems
-		if err := cmd.Run(); err != nil {
+		cmd.WaitDelay = time.Second // for children of its own that hold its output open
+		began := time.Now()
+		err = cmd.Run()
+		metrics.PluginDuration.WithLabelValues(cfg.Name).Observe(time.Since(began).Seconds())
+		if ctx.Err() != nil {
+			err = ctx.Err() // and not that it was killed
+		}
+		if err != nil {
+			metrics.PluginErrors.WithLabelValues(cfg.Name).Inc()
 			return nil, fmt.Errorf("exec plugin %s for image %s: %w: %s", cfg.Name, req.Image, err, strings.TrimSpace(problems.String()))
 		}
 		var resp providerv1.CredentialProviderResponse

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -212,6 +215,71 @@ func TestExecutable(t *testing.T) {
 	}
 }
 
+const tokenAttributes = "tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true, "
+
+// TestKeysOfAnswers: they are written as in docker's configurations, and the most
+// specific one counts first.
+func TestKeysOfAnswers(t *testing.T) {
+	auth := map[string]providerv1.AuthConfig{}
+	for _, key := range []string{
+		"https://index.docker.io/v1/", "docker.io/library", "https://a.registry.io/v2/team", "a.registry.io", "*.registry.io", "http://b.registry.io", "a.registry.io/other",
+	} {
+		auth[key] = providerv1.AuthConfig{Username: key}
+	}
+	cfg := provider()
+	cfg.MatchImages = []string{"*.*", "*.*.*"}
+	ps := &Plugins{list: []*plugin{newPlugin(cfg, func(context.Context, providerv1.CredentialProviderRequest) (*providerv1.CredentialProviderResponse, error) {
+		return &providerv1.CredentialProviderResponse{CacheKeyType: providerv1.GlobalPluginCacheKeyType, Auth: auth}, nil
+	})}}
+	for image, want := range map[string][]string{
+		"docker.io/library/busybox": {"https://index.docker.io/v1/", "docker.io/library"},
+		"a.registry.io/team/x":      {"https://a.registry.io/v2/team", "a.registry.io", "*.registry.io"},
+		"b.registry.io/x":           {"http://b.registry.io", "*.registry.io"},
+	} {
+		var got []string
+		for _, c := range ps.For(t.Context(), &v1.Pod{}, image) {
+			got = append(got, c.Username)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q", image, got)
+		}
+	}
+}
+
+// TestAPluginThatHangsIsEnded, also when a child of its own holds its output.
+func TestAPluginThatHangsIsEnded(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "plugin")
+	if err := os.WriteFile(bin, []byte("#!/bin/sh\nsleep 30 &\necho $! > $PIDFILE\nwait\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	fifo := filepath.Join(t.TempDir(), "pid")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := provider()
+	cfg.Env = []kubeletv1.ExecEnvVar{{Name: "PIDFILE", Value: fifo}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := executable(bin, cfg)(ctx, providerv1.CredentialProviderRequest{})
+		done <- err
+	}()
+	data, err := os.ReadFile(fifo) // once it runs
+	child, perr := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || perr != nil {
+		t.Fatalf("%q: %v, %v", data, err, perr)
+	}
+	defer func() {
+		if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
+			t.Errorf("the plugin's child: %v", err)
+		}
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestConfigurationsThatAreRefused(t *testing.T) {
 	for want, change := range map[string][2]string{
 		"two of that name":          {"- name: plugin", "- {name: plugin, matchImages: [a], defaultCacheDuration: 1m, apiVersion: credentialprovider.kubelet.k8s.io/v1}\n- name: plugin"},
@@ -221,12 +289,16 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		"defaultCacheDuration":      {"1m", "-1m"},
 		"is not CredentialProvider": {"kind: CredentialProviderConfig", "kind: Pod"},
 		"unknown field":             {"args:", "arguments:"},
+		"v1beta1":                   {"kubelet.config.k8s.io/v1\n", "kubelet.config.k8s.io/v2\n"},
+		"\"a b\": name part":        {"args:", tokenAttributes + "requiredServiceAccountAnnotationKeys: [a b]}\n  args:"},
+		"is there twice":            {"args:", tokenAttributes + "optionalServiceAccountAnnotationKeys: [a, a]}\n  args:"},
+		"both required and":         {"args:", tokenAttributes + "optionalServiceAccountAnnotationKeys: [a], requiredServiceAccountAnnotationKeys: [a]}\n  args:"},
 	} {
 		path := filepath.Join(t.TempDir(), "c.yaml")
 		if err := os.WriteFile(path, []byte(strings.Replace(config, change[0], change[1], 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readConfig(path); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := readConfig(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -113,6 +114,64 @@ func TestFollowGoesOnAcrossARotation(t *testing.T) {
 	}
 }
 
+// TestFollowWithTailAndSinceGoesOnAcrossARotation: what was left out at first says nothing
+// about what is written later.
+func TestFollowWithTailAndSinceGoesOnAcrossARotation(t *testing.T) {
+	for name, tc := range map[string]struct {
+		o    Options
+		want string // of the first file
+	}{
+		"tail":           {Options{Tail: ptr.To[int64](1)}, "three\n"},
+		"tail none":      {Options{Tail: ptr.To[int64](0)}, ""},
+		"since":          {Options{Since: time.Date(2026, 1, 1, 0, 0, 2, 0, time.UTC)}, "two\nthree\n"},
+		"tail and since": {Options{Tail: ptr.To[int64](2), Since: time.Date(2026, 1, 1, 0, 0, 3, 0, time.UTC)}, "three\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := write(t, "2026-01-01T00:00:01Z stdout F one\n2026-01-01T00:00:02Z stdout F two\n2026-01-01T00:00:03Z stdout F three\n")
+			out := &lines{got: make(chan struct{}, 100)}
+			ended, done := make(chan struct{}), make(chan error, 1)
+			tc.o.Follow, tc.o.Ended = true, ended
+			go func() { done <- Read(t.Context(), path, tc.o, out, nil) }()
+			for range strings.Count(tc.want, "\n") {
+				<-out.got
+			}
+			if tc.want == "" { // it stands at the end once it writes what comes
+				appendUntil(t, path, out)
+			}
+			ok, err := Rotate(t.Context(), reopen(func() error {
+				return os.WriteFile(path, []byte("2026-01-01T00:00:04Z stdout F four\n"), 0o600)
+			}), "id", path, Limits{MaxSize: 1, MaxFiles: 3}, time.Now())
+			if err != nil || !ok {
+				t.Fatalf("Rotate: %v, %v", ok, err)
+			}
+			<-out.got
+			appendTo(t, path, "2026-01-01T00:00:05Z stdout F five\n")
+			<-out.got
+			close(ended)
+			got := strings.ReplaceAll(out.String(), "more\n", "")
+			if err := <-done; err != nil || got != tc.want+"four\nfive\n" {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// appendUntil writes lines until one comes out.
+func appendUntil(t *testing.T, path string, out *lines) {
+	t.Helper()
+	for {
+		appendTo(t, path, "2026-01-01T00:00:03Z stdout F more\n")
+		select {
+		case <-out.got:
+			for len(out.got) > 0 {
+				<-out.got
+			}
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
 // slow is a writer that waits until it may take its first piece.
 type slow struct {
 	may chan struct{}
@@ -192,6 +251,21 @@ func TestRotateKeepsSoManyFiles(t *testing.T) {
 	all, err := filepath.Glob(path + "*")
 	if err != nil || len(all) != 3 || !strings.HasSuffix(all[1], ".gz") {
 		t.Errorf("files: %v, %v", all, err)
+	}
+}
+
+func TestARemovedLogIsOpenedAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	rt := reopen(func() error { return os.WriteFile(path, nil, 0o600) })
+	if ok, err := Rotate(t.Context(), rt, "id", path, Limits{MaxSize: 1, MaxFiles: 2}, time.Now()); ok || err != nil || !taken(path) {
+		t.Errorf("%v, %v, %v", ok, err, taken(path))
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	gone := reopen(func() error { return os.ErrProcessDone })
+	if _, err := Rotate(t.Context(), gone, "id", path, Limits{MaxSize: 1, MaxFiles: 2}, time.Now()); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("the error is lost: %v", err)
 	}
 }
 

@@ -27,10 +27,14 @@ type Limits struct {
 }
 
 // Rotate renames a log that has grown too large, lets the runtime open a new one,
-// compresses the older ones and removes what is too many. It tells whether it did.
+// compresses the older ones and removes what is too many. It tells whether it did. A log
+// that somebody removed the runtime opens anew: what it writes would be lost for ever.
 func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now time.Time) (bool, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
+		if err := rt.ReopenContainerLog(ctx, id); err != nil {
+			return false, fmt.Errorf("reopen the removed log of container %s: %w", id, err)
+		}
 		return false, nil
 	}
 	if err != nil {

@@ -138,6 +138,20 @@ var (
 	HTTPInflight = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "http_inflight_requests", Help: "Number of the inflight http requests", StabilityLevel: metrics.ALPHA,
 	}, httpLabels)
+	// PluginErrors counts runs of credential provider plugins that failed.
+	PluginErrors = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "credential_provider_plugin_errors_total", Help: "Number of errors from credential provider plugin", StabilityLevel: metrics.ALPHA,
+	}, []string{"plugin_name"})
+	// PluginDuration is how long their runs took.
+	PluginDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: subsystem, Name: "credential_provider_plugin_duration", Help: "Duration of execution in seconds for credential provider plugin",
+		Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA,
+	}, []string{"plugin_name"})
+	// PluginConfig is 1 for the hash of the plugins' configuration.
+	PluginConfig = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "credential_provider_config_info",
+		Help: "Information about the last applied credential provider configuration with hash as label", StabilityLevel: metrics.ALPHA,
+	}, []string{"hash"})
 	// WebSockets counts streams whose protocol the kubelet translates.
 	WebSockets = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "websocket_streaming_requests_total",
@@ -226,7 +240,7 @@ var register = sync.OnceFunc(func() {
 		LastSeen, Operations, OperationErrors, OperationDuration, RunSandbox, StartedPods, StartedPodErrors, StartedContainers,
 		TerminatedContainers, StartedUserNamespaces, StartedUserNamespaceErrors,
 		RunningPods, RunningContainers, ImagePull, Evictions, Preemptions, Rejections, NodeName,
-		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets,
+		HTTPRequests, HTTPDuration, HTTPInflight, WebSockets, PluginErrors, PluginDuration, PluginConfig,
 		ClientTTL, ServerTTL, ClientRenewErrors, ServerRenewErrors, ServerRotation, ShutdownStart, ShutdownEnd,
 		RunSandboxErrors, StartedContainerErrors, DesiredPods, ActivePods, MirrorPods, CgroupVersion)
 	for _, v := range Volumes {

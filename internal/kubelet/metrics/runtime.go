@@ -63,6 +63,11 @@ func (r Runtime) StartContainer(ctx context.Context, id string) error {
 	return err
 }
 
+// CheckpointContainer is measured.
+func (r Runtime) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) error {
+	return called("checkpoint_container", func() error { return r.RuntimeService.CheckpointContainer(ctx, req) })
+}
+
 // StopPodSandbox is measured.
 func (r Runtime) StopPodSandbox(ctx context.Context, id string) error {
 	return called("stop_podsandbox", func() error { return r.RuntimeService.StopPodSandbox(ctx, id) })

@@ -3,7 +3,7 @@ package node
 import (
 	"bufio"
 	"bytes"
-	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,7 +20,6 @@ type facts struct {
 	cpus    int64
 	memory  int64
 	storage int64
-	swap    int64
 	huge    v1.ResourceList
 	info    v1.NodeSystemInfo
 }
@@ -31,20 +30,27 @@ func readFacts(root string) (facts, error) {
 	if err != nil {
 		return f, err
 	}
-	values := parseMeminfo(mem)
-	if f.memory = values["MemTotal"]; f.memory == 0 {
-		return f, fmt.Errorf("/proc/meminfo has no MemTotal")
+	f.info = systemInfo()
+	if err := f.ofMemory(mem); err != nil {
+		return f, err
 	}
-	f.swap = values["SwapTotal"]
 	if f.storage, err = storage(root); err != nil {
 		return f, err
 	}
 	f.hugepages()
-	f.info = systemInfo()
-	if f.swap > 0 {
-		f.info.Swap = &v1.NodeSwapStatus{Capacity: &f.swap}
-	}
 	return f, nil
+}
+
+// ofMemory takes over what /proc/meminfo says. A machine without swap reports none.
+func (f *facts) ofMemory(meminfo []byte) error {
+	values := parseMeminfo(meminfo)
+	if f.memory = values["MemTotal"]; f.memory == 0 {
+		return errors.New("/proc/meminfo has no MemTotal")
+	}
+	if swap := values["SwapTotal"]; swap > 0 {
+		f.info.Swap = &v1.NodeSwapStatus{Capacity: &swap}
+	}
+	return nil
 }
 
 // parseMeminfo reads /proc/meminfo into bytes.

@@ -391,6 +391,40 @@ func TestNodeThatMayNotBeCreatedIsFound(t *testing.T) {
 	})
 }
 
+func TestSwapIsReported(t *testing.T) {
+	for meminfo, want := range map[string]int64{
+		"MemTotal:  1024 kB\nSwapTotal: 2048 kB\nSwapFree: 1 kB\n": 2 << 20, "MemTotal: 1024 kB\nSwapTotal: 0 kB\n": 0, "MemTotal: 1024 kB\n": 0,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			rt, client := fakecri.New(), fake.NewClientset()
+			r, err := New(testConfig(), client, fakecri.Service{Runtime: rt}, fakecri.Images{Runtime: rt}, &told{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.facts.info.Swap = nil
+			if err := r.facts.ofMemory([]byte(meminfo)); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { _ = r.Run(ctx) })
+			synctest.Wait()
+			st := getNode(t, client).Status
+			cancel()
+			wg.Wait()
+			if got := st.NodeInfo.Swap; (got == nil) != (want == 0) || got != nil && *got.Capacity != want {
+				t.Errorf("%q: %+v", meminfo, got)
+			}
+			if q := st.Capacity[v1.ResourceMemory]; q.Value() != 1<<20 {
+				t.Errorf("memory: %s", q.String())
+			}
+		})
+	}
+	if (&facts{}).ofMemory([]byte("SwapTotal: 1 kB\n")) == nil {
+		t.Error("a machine without memory")
+	}
+}
+
 func TestHostIP(t *testing.T) {
 	for given, want := range map[string]string{
 		"192.0.2.1": "[192.0.2.1]", "192.0.2.1,2001:db8::1": "[192.0.2.1 2001:db8::1]", "2001:db8::1, 192.0.2.1": "[2001:db8::1 192.0.2.1]",

@@ -1,6 +1,7 @@
 package podconfig
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -375,6 +376,28 @@ func TestHostname(t *testing.T) {
 	cfg, err := Sandbox(SandboxInput{Pod: pod, ClusterDomain: "c.l", LogRoot: "/l"})
 	if err != nil || cfg.Hostname != "h.s.ns.svc.c.l" || cfg.LogDirectory != "/l/ns_p_u" {
 		t.Errorf("%+v, %v", cfg, err)
+	}
+}
+
+func TestSysctlsOfAllPods(t *testing.T) {
+	all := map[string]string{"net/core/somaxconn": "1", "kernel.sem": "2", "kernel.domainname": "d", "user.max_user_namespaces": "3"}
+	for name, tc := range map[string]struct {
+		spec v1.PodSpec
+		want map[string]string
+	}{
+		"own namespaces": {v1.PodSpec{HostUsers: new(false)}, map[string]string{
+			"net.core.somaxconn": "1", "kernel.sem": "2", "kernel.domainname": "d", "user.max_user_namespaces": "3"}},
+		"the host's users":   {v1.PodSpec{}, map[string]string{"net.core.somaxconn": "1", "kernel.sem": "2", "kernel.domainname": "d"}},
+		"the host's network": {v1.PodSpec{HostNetwork: true}, map[string]string{"kernel.sem": "2"}},
+		"the host's IPC":     {v1.PodSpec{HostIPC: true}, map[string]string{"net.core.somaxconn": "1", "kernel.domainname": "d"}},
+		"the pod's own": {v1.PodSpec{SecurityContext: &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net.core.somaxconn", Value: "9"}, {Name: "net.a", Value: "b"}}}},
+			map[string]string{"net.core.somaxconn": "9", "net.a": "b", "kernel.sem": "2", "kernel.domainname": "d"}},
+	} {
+		users := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD}
+		cfg, err := Sandbox(SandboxInput{Pod: &v1.Pod{Spec: tc.spec}, UserNS: users, Sysctls: all})
+		if err != nil || !maps.Equal(cfg.Linux.Sysctls, tc.want) {
+			t.Errorf("%s: %v, %v", name, cfg.GetLinux().GetSysctls(), err)
+		}
 	}
 }
 

@@ -25,6 +25,8 @@ type SandboxInput struct {
 	// UserNS has the IDs of a pod with a user namespace of its own.
 	UserNS *runtimeapi.UserNamespace
 	CFS    CFS
+	// Sysctls that the node gives to all pods.
+	Sysctls map[string]string
 	// Overhead of the pod's RuntimeClass is in Pod.Spec.Overhead.
 }
 
@@ -151,7 +153,7 @@ func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
 		Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 	}
 	cfg := &runtimeapi.LinuxPodSandboxConfig{
-		CgroupParent: in.CgroupParent, SecurityContext: sc,
+		CgroupParent: in.CgroupParent, SecurityContext: sc, Sysctls: sysctls(pod, in.Sysctls),
 	}
 	cfg.Overhead, cfg.Resources = SandboxResources(pod, in.CFS)
 	psc := pod.Spec.SecurityContext
@@ -173,13 +175,29 @@ func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
 	if psc.SeccompProfile != nil {
 		sc.Seccomp = seccomp(psc.SeccompProfile, in.Dirs.Seccomp())
 	}
-	if len(psc.Sysctls) > 0 {
-		cfg.Sysctls = map[string]string{}
-		for _, s := range psc.Sysctls {
-			cfg.Sysctls[sysctl.NormalizeName(s.Name)] = s.Value
+	return cfg, nil
+}
+
+// sysctls are those that the pod sets, over those that the node gives to all pods
+// (KEP-5996). The node's own namespaces keep what they have.
+func sysctls(pod *v1.Pod, all map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, value := range all {
+		ns, name, _ := sysctl.GetNamespace(name)
+		hosts := map[sysctl.Namespace]bool{
+			sysctl.IPCNamespace: pod.Spec.HostIPC, sysctl.NetNamespace: pod.Spec.HostNetwork,
+			sysctl.UTSNamespace: pod.Spec.HostNetwork, sysctl.UserNamespace: !OwnUsers(pod),
+		}
+		if own, known := hosts[ns]; known && !own {
+			out[name] = value
 		}
 	}
-	return cfg, nil
+	if psc := pod.Spec.SecurityContext; psc != nil {
+		for _, s := range psc.Sysctls {
+			out[sysctl.NormalizeName(s.Name)] = s.Value
+		}
+	}
+	return out
 }
 
 // OwnUsers tells whether the pod asks for a user namespace of its own.

@@ -88,6 +88,8 @@ type Config struct {
 	Swap *podconfig.Swap
 	// OOMGroup: who runs out of memory ends with all of its processes.
 	OOMGroup bool
+	// Sysctls that all pods get, unless they set them themselves.
+	Sysctls map[string]string
 	// DockerConfig is a file with the node's registry credentials.
 	DockerConfig string
 }

@@ -66,7 +66,7 @@ func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32, users *runtimeapi.UserN
 		cgroup = o.Layout.Parent(pod)
 	}
 	cfg, err := podconfig.Sandbox(podconfig.SandboxInput{
-		Pod: pod, Attempt: attempt, LogRoot: o.PodLogs, CgroupParent: cgroup, DNS: dns, ClusterDomain: o.ClusterDomain, Dirs: o.Dirs, UserNS: users, CFS: o.CFS,
+		Pod: pod, Attempt: attempt, LogRoot: o.PodLogs, CgroupParent: cgroup, DNS: dns, ClusterDomain: o.ClusterDomain, Dirs: o.Dirs, UserNS: users, CFS: o.CFS, Sysctls: o.Sysctls,
 	})
 	return cfg, warnings, err
 }

@@ -10,8 +10,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/util/version"
-	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -94,26 +92,6 @@ func admitAppArmor(in AdmitInput) (string, string) {
 		return "", ""
 	}
 	return "AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"
-}
-
-// admitFeatures refuses a pod that needs what this node does not declare (KEP-5328).
-func admitFeatures(in AdmitInput) (string, string) {
-	kubelet, err := version.ParseGeneric(in.Node.Status.NodeInfo.KubeletVersion)
-	if err != nil {
-		kubelet = version.MajorMinor(0, 0) // of a kubelet of no known version nothing is taken for granted
-	}
-	needs, err := ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: &in.Pod.Spec, Status: &in.Pod.Status}, kubelet)
-	if err != nil {
-		return reasonFeature, fmt.Sprintf("Failed to infer pod's feature requirements: %v", err)
-	}
-	match, err := ndf.DefaultFramework.MatchNode(needs, in.Node)
-	switch {
-	case err != nil:
-		return reasonFeature, fmt.Sprintf("Failed to match pod's feature requirements against the node: %v", err)
-	case !match.IsMatch:
-		return reasonFeature, "Pod requires node features that are not available: " + strings.Join(match.UnsatisfiedRequirements, ", ")
-	}
-	return "", ""
 }
 
 func wantsAppArmor(pod *v1.Pod) bool {

@@ -3,22 +3,45 @@ package server
 import (
 	"fmt"
 	"net/http"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// checkpoint looks for the container as upstream does, and then says that there is
-// no such feature (KEP-2008): the runtime makes no checkpoints.
+// checkpoint lets the runtime write what a container is to an archive, and answers with
+// the archive's path (KEP-2008).
 func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 	p, ok := s.pod(w, r)
 	if !ok {
 		return
 	}
-	name := r.PathValue("container")
-	if podplan.FindContainer(p.Pod, name) == nil {
+	pod, name := p.Pod, r.PathValue("container")
+	if podplan.FindContainer(pod, name) == nil {
 		http.Error(w, fmt.Sprintf("container %s does not exist", name), http.StatusNotFound)
 		return
 	}
-	http.Error(w, fmt.Sprintf("checkpointing of %s/%s/%s is not supported by this kubelet; delete and recreate the pod instead",
-		p.Pod.Namespace, p.Pod.Name, name), http.StatusNotImplemented)
+	req := &runtimeapi.CheckpointContainerRequest{Location: filepath.Join(s.cfg.Checkpoints,
+		fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, name, time.Now().Format(time.RFC3339)))}
+	if given := r.URL.Query()["timeout"]; len(given) > 0 { // in seconds; the last one counts
+		var err error
+		if req.Timeout, err = strconv.ParseInt(given[len(given)-1], 10, 64); err != nil {
+			http.Error(w, "cannot parse value of timeout parameter", http.StatusNotFound)
+			return
+		}
+	}
+	c, ok := running(p, name)
+	err := fmt.Errorf("container %s not found", name)
+	if ok {
+		req.ContainerId = c.ID
+		err = s.runtime.CheckpointContainer(r.Context(), req)
+	}
+	if err != nil {
+		http.Error(w, fmt.Sprintf("checkpointing of %s/%s/%s failed (%v)", pod.Namespace, pod.Name, name, err), http.StatusInternalServerError)
+		return
+	}
+	writeJSON(w, map[string][]string{"items": {req.Location}})
 }

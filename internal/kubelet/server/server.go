@@ -37,6 +37,8 @@ type Config struct {
 	CipherSuites []uint16
 	Curves       []tls.CurveID
 	PodLogs      string
+	// Checkpoints is the folder for archives of containers.
+	Checkpoints string
 	// SystemLogs is the folder behind /logs, /var/log; empty disables the path.
 	SystemLogs string
 	// LogQuery lets /logs be asked for the logs of services (KEP-2258).

@@ -404,7 +404,7 @@ func TestStreamsThatCannotBe(t *testing.T) {
 	for path, code := range map[string]int{
 		"/exec/ns/p/c?command=x": 400, "/exec/ns/p/none?command=x&output=1": 500, "/exec/ns/none/c?command=x&output=1": 404,
 		"/exec/ns/p/other/c?command=x&output=1": 500, "/attach/ns/p/c": 400, "/portForward/ns/p/other": 404, "/portForward/ns/none": 404,
-		"/run/ns/none/c?cmd=x": 404, "/run/ns/p/none?cmd=x": 500, "/checkpoint/ns/p/c": 501, "/checkpoint/ns/p/none": 404, "/checkpoint/ns/none/c": 404,
+		"/run/ns/none/c?cmd=x": 404, "/run/ns/p/none?cmd=x": 500, "/checkpoint/ns/p/c": 500, "/checkpoint/ns/p/c?timeout=x": 404, "/checkpoint/ns/p/none": 404, "/checkpoint/ns/none/c": 404,
 	} {
 		if got, body := f.do("POST", path, "admin"); got != code {
 			t.Errorf("%s: %d %s", path, got, body)

@@ -68,6 +68,9 @@ func (p process) Attach(ctx context.Context, id string, in io.Reader, out, errOu
 }
 
 func (process) PortForward(_ context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	if port == 81 {
+		return errors.New("connection refused")
+	}
 	buf := make([]byte, 5)
 	if _, err := io.ReadFull(stream, buf); err != nil {
 		return err
@@ -153,6 +156,7 @@ func TestExitCodeComesThrough(t *testing.T) {
 	}
 }
 
+// TestPortForwardByBothProtocols: several ports at once, of which nobody listens to one.
 func TestPortForwardByBothProtocols(t *testing.T) {
 	u, err := newStreams(t).Parse("/portForward/ns/p")
 	if err != nil {
@@ -173,7 +177,7 @@ func TestPortForwardByBothProtocols(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := contextWithCancel(t)
 			ready := make(chan struct{})
-			fw, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{"127.0.0.1"}, []string{"0:80"}, ready, io.Discard, io.Discard)
+			fw, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{"127.0.0.1"}, []string{"0:80", "0:8080", "0:81"}, ready, io.Discard, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -188,19 +192,36 @@ func TestPortForwardByBothProtocols(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", forwarded[0].Local))
+			var conns []net.Conn // all are open at once
+			for range 2 {
+				for _, p := range forwarded[:2] {
+					conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Local))
+					if err != nil {
+						t.Fatal(err)
+					}
+					conns = append(conns, conn)
+				}
+			}
+			for i, conn := range conns {
+				if _, err := conn.Write([]byte("hello")); err != nil {
+					t.Error(err)
+				}
+				want := fmt.Sprintf("sb:%d hello", forwarded[i%2].Remote)
+				if got, err := io.ReadAll(conn); err != nil || string(got) != want {
+					t.Errorf("%q, %v, want %q", got, err, want)
+				}
+				_ = conn.Close()
+			}
+			conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", forwarded[2].Local))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := conn.Write([]byte("hello")); err != nil {
-				t.Error(err)
-			}
-			if got, err := io.ReadAll(conn); err != nil || string(got) != "sb:80 hello" {
-				t.Errorf("%q, %v", got, err)
+			if got, err := io.ReadAll(conn); len(got) > 0 {
+				t.Errorf("nobody answers, and %q, %v comes back", got, err)
 			}
 			_ = conn.Close()
 			cancel()
-			if err := <-done; err != nil {
+			if err := <-done; err != nil && !errors.Is(err, portforward.ErrLostConnectionToPod) {
 				t.Error(err)
 			}
 		})

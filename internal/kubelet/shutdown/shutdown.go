@@ -106,7 +106,7 @@ type Node interface {
 	// Ended waits until a pod is terminated, or the context ends.
 	Ended(ctx context.Context, pod *v1.Pod)
 	// ShuttingDown tells that the machine is going down, or that it is not after all.
-	ShuttingDown(down bool)
+	ShuttingDown(ctx context.Context, down bool)
 	// Finished tells that the pods have ended, or their time is over.
 	Finished()
 }
@@ -176,7 +176,7 @@ func (m *Manager) watch(ctx context.Context) error {
 			if !ok {
 				return io.ErrUnexpectedEOF
 			}
-			m.Node.ShuttingDown(down)
+			m.Node.ShuttingDown(ctx, down)
 			if down {
 				m.end(ctx)
 				m.Node.Finished()

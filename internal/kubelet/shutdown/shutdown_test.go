@@ -94,8 +94,8 @@ func (m *machine) Ended(ctx context.Context, p *v1.Pod) {
 	case <-ctx.Done():
 	}
 }
-func (m *machine) ShuttingDown(down bool) { m.note("down %v", down) }
-func (m *machine) Finished()              { m.note("finished") }
+func (m *machine) ShuttingDown(_ context.Context, down bool) { m.note("down %v", down) }
+func (m *machine) Finished()                                 { m.note("finished") }
 
 func (m *machine) Reserve(_ context.Context, d time.Duration) error {
 	m.note("reserve %v", d)

@@ -33,21 +33,32 @@ import (
 // maxManifest is the size of a manifest that is read.
 const maxManifest = 10 << 20
 
-// Files reads the manifests in a folder, or one file, again whenever the kernel tells
-// of a change, and every so often: what a link points to changes without a word. set
-// gets all static pods that are there now; a file that cannot be read keeps the pod
-// that it last described.
-func Files(ctx context.Context, path, node string, every time.Duration, set func([]*v1.Pod)) error {
+// Manifests are static pods in a folder, or in one file.
+type Manifests struct {
+	Path, Node string
+	// Every so often they are read again besides: what a link points to changes without
+	// a word.
+	Every time.Duration
+	// Set gets all static pods that are there now.
+	Set func([]*v1.Pod)
+	// Bad is told, once for each error, of a file that cannot be used and is not just
+	// being written, and of the pod that runs on, nil when there was none.
+	Bad func(file string, kept *v1.Pod, err error)
+}
+
+// Follow reads the manifests again whenever the kernel tells of a change. A file that
+// cannot be used keeps the pod that it last described (docs/adr/0005).
+func (m Manifests) Follow(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch static pods: %w", err)
 	}
 	defer func() { _ = w.Close() }()
-	f := &files{path: filepath.Clean(path), node: node, set: set, last: map[string]*v1.Pod{}}
-	again := time.NewTicker(max(every, time.Millisecond))
+	f := &files{Manifests: m, path: filepath.Clean(m.Path), last: map[string]*v1.Pod{}, told: map[string]string{}}
+	again := time.NewTicker(max(m.Every, time.Millisecond))
 	defer again.Stop()
 	f.watch(ctx, w)
-	f.read(ctx)
+	f.tell(f.read(ctx))
 	for {
 		select {
 		case <-ctx.Done():
@@ -59,19 +70,33 @@ func Files(ctx context.Context, path, node string, every time.Duration, set func
 			if ev.Name == f.path {
 				f.watch(ctx, w) // it may be another now
 			}
+			f.read(ctx)
 		case err := <-w.Errors:
-			klog.FromContext(ctx).Error(err, "Watch of static pods", "path", path)
+			klog.FromContext(ctx).Error(err, "Watch of static pods", "path", f.path)
+			f.read(ctx)
 		case <-again.C:
 			f.watch(ctx, w)
+			f.tell(f.read(ctx))
 		}
-		f.read(ctx)
 	}
 }
 
 type files struct {
-	path, node string
-	set        func([]*v1.Pod)
-	last       map[string]*v1.Pod // by file
+	Manifests
+	path string
+	last map[string]*v1.Pod // by file
+	told map[string]string  // errors, by file
+}
+
+// tell tells of files that cannot be used, but not again what it has told.
+func (f *files) tell(bad map[string]error) {
+	for name, err := range bad {
+		if f.told[name] != err.Error() {
+			f.told[name] = err.Error()
+			f.Bad(name, f.last[name], err)
+		}
+	}
+	maps.DeleteFunc(f.told, func(name, _ string) bool { return bad[name] == nil })
 }
 
 // watch watches the folder; for a single file, the folder it is in, since editors
@@ -86,25 +111,26 @@ func (f *files) watch(ctx context.Context, w *fsnotify.Watcher) {
 	}
 }
 
-// read hands over the pods of all manifests. A folder that cannot be listed says
-// nothing about them: only one that is not there has none.
-func (f *files) read(ctx context.Context) {
+// read hands over the pods of all manifests, and returns which files cannot be used. A
+// folder that cannot be listed says nothing about them: only one that is not there has none.
+func (f *files) read(ctx context.Context) map[string]error {
 	log := klog.FromContext(ctx)
 	names, err := f.names()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Error(err, "Static pods cannot be listed", "path", f.path)
-		return
+		return nil
 	}
+	bad := map[string]error{}
 	now := make(map[string]*v1.Pod, len(names))
 	byName := map[types.NamespacedName]string{}
 	for _, name := range names {
-		pod, err := readManifest(name, f.node)
+		pod, err := readManifest(name, f.Node)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			log.Error(err, "Static pod cannot be read", "file", name)
-			pod = f.last[name]
+			bad[name], pod = err, f.last[name]
+			log.Error(err, "Could not process manifest file; its last good pod, if any, runs on", "path", name, "runsOn", pod != nil)
 		}
 		if pod == nil {
 			continue
@@ -121,7 +147,8 @@ func (f *files) read(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Values(byName)) {
 		out = append(out, now[name])
 	}
-	f.set(out)
+	f.Set(out)
+	return bad
 }
 
 // names lists the manifests, without what editors and package managers leave.
@@ -155,17 +182,13 @@ func readManifest(name, node string) (*v1.Pod, error) {
 		return nil, err
 	}
 	if info.Size() > maxManifest {
-		return nil, fmt.Errorf("%s is larger than %d bytes", name, maxManifest)
+		return nil, fmt.Errorf("larger than %d bytes", maxManifest)
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	pod, err := StaticPod(data, node, "file:"+name, time.Now())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return pod, nil
+	return StaticPod(data, node, "file:"+name, time.Now())
 }
 
 // StaticPod decodes a manifest and makes of it the pod that the node runs: named

@@ -32,7 +32,8 @@ type TokenSource struct {
 }
 
 type tokenKey struct {
-	uid      types.UID
+	uid      types.UID // the pod's
+	account  types.UID // empty: of that name, whichever it is
 	audience string
 	seconds  int64
 }
@@ -49,38 +50,49 @@ func NewTokenSource(client kubernetes.Interface) *TokenSource {
 
 // Token returns a token bound to the pod.
 func (t *TokenSource) Token(ctx context.Context, pod *v1.Pod, src *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
-	if t.client == nil {
-		return "", time.Time{}, errors.New("no API server is configured to issue service account tokens")
-	}
 	seconds := int64(3600)
 	if src.ExpirationSeconds != nil {
 		seconds = *src.ExpirationSeconds
 	}
-	key := tokenKey{pod.UID, src.Audience, seconds}
+	got, err := t.get(ctx, pod, tokenKey{uid: pod.UID, audience: src.Audience, seconds: seconds})
+	return got.token, got.refreshAt, err
+}
+
+// AccountToken returns a token of the pod's service account, if it still has this UID,
+// for one audience.
+func (t *TokenSource) AccountToken(ctx context.Context, pod *v1.Pod, account types.UID, audience string) (string, error) {
+	got, err := t.get(ctx, pod, tokenKey{uid: pod.UID, account: account, audience: audience, seconds: 3600})
+	return got.token, err
+}
+
+func (t *TokenSource) get(ctx context.Context, pod *v1.Pod, key tokenKey) (issued, error) {
+	if t.client == nil {
+		return issued{}, errors.New("no API server is configured to issue service account tokens")
+	}
 	now := time.Now()
 	t.mu.Lock()
 	have, ok := t.tokens[key]
 	t.mu.Unlock()
 	if ok && now.Before(have.refreshAt) {
-		return have.token, have.refreshAt, nil
+		return have, nil
 	}
-	got, err := t.request(ctx, pod, src.Audience, seconds, now)
+	got, err := t.request(ctx, pod, key, now)
 	if err != nil {
-		return "", time.Time{}, fmt.Errorf("failed to fetch token: %w", err)
+		return issued{}, fmt.Errorf("failed to fetch token: %w", err)
 	}
 	t.mu.Lock()
 	t.tokens[key] = got
 	t.mu.Unlock()
-	return got.token, got.refreshAt, nil
+	return got, nil
 }
 
-func (t *TokenSource) request(ctx context.Context, pod *v1.Pod, audience string, seconds int64, now time.Time) (issued, error) {
-	req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		ExpirationSeconds: &seconds,
+func (t *TokenSource) request(ctx context.Context, pod *v1.Pod, key tokenKey, now time.Time) (issued, error) {
+	req := &authenticationv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: key.account}, Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &key.seconds,
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
 	}}
-	if audience != "" {
-		req.Spec.Audiences = []string{audience}
+	if key.audience != "" {
+		req.Spec.Audiences = []string{key.audience}
 	}
 	account := pod.Spec.ServiceAccountName
 	if account == "" {
@@ -90,7 +102,7 @@ func (t *TokenSource) request(ctx context.Context, pod *v1.Pod, audience string,
 	if err != nil {
 		return issued{}, err
 	}
-	life := time.Duration(seconds) * time.Second
+	life := time.Duration(key.seconds) * time.Second
 	if end := resp.Status.ExpirationTimestamp; !end.IsZero() && end.After(now) {
 		life = end.Sub(now)
 	}

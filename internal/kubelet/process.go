@@ -1,0 +1,46 @@
+package kubelet
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+)
+
+// SetUpProcess gives this process oomScoreAdj and maxOpenFiles. What it may not set, for
+// want of CAP_SYS_RESOURCE, it logs and leaves, as upstream.
+//
+// Only for a process that is the kubelet and nothing else. `wherry up` does not call it:
+// the monitors and containers that the runtime starts there inherit both, so a pod would
+// get other limits than on any other node, and the API server a protection that nobody
+// asked for. Who wants them there says so where the process is started (systemd's
+// OOMScoreAdjust= and LimitNOFILE=).
+func (c *Config) SetUpProcess(log klog.Logger) {
+	if err := setOOMScoreAdj(ptr.Deref(c.OOMScoreAdj, 0)); err != nil {
+		log.Info("Failed to apply oomScoreAdj (--oom-score-adj)", "oomScoreAdj", *c.OOMScoreAdj, "err", err)
+	}
+	most := uint64(c.MaxOpenFiles)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}); err != nil {
+		log.Error(err, "Failed to set rlimit on max file handles (maxOpenFiles, --max-open-files)", "maxOpenFiles", most)
+	}
+}
+
+// setOOMScoreAdj makes the kernel take this process the later when memory runs out, the
+// lower the value is.
+func setOOMScoreAdj(value int32) error {
+	f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.Itoa(int(value)))
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("set oom_score_adj to %d: %w", value, err)
+	}
+	return nil
+}
