@@ -39,7 +39,7 @@ type containerRecord struct {
 // neither was half made, or lost its state in a reboot.
 type containerStatus struct {
 	PID       int                                                                              `json:"pid"`
-	PIDStart  uint64                                                                           `json:"pidStart"` // in clock ticks since boot: tells a reused PID
+	PIDStart  uint64                                                                           `json:"pidStart"`          // in clock ticks since boot: tells a reused PID
 	Refused   string                                                                           `json:"refused,omitempty"` // by the OCI runtime, and why
 	Starting  bool                                                                             `json:"starting,omitempty"`
 	StartedAt int64                                                                            `json:"startedAt,omitempty"`  // ns
