@@ -278,6 +278,13 @@ func (w *Worker) wanted() *v1.Pod {
 	return w.pod
 }
 
+// gone tells whether no source has the pod.
+func (w *Worker) gone() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.absent
+}
+
 // precedes tells whether a static pod of the same name has to wait for this one.
 func (w *Worker) precedes(pod *v1.Pod) bool {
 	w.mu.Lock()
