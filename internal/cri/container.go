@@ -39,7 +39,8 @@ type containerRecord struct {
 // neither was half made, or lost its state in a reboot.
 type containerStatus struct {
 	PID       int                                                                              `json:"pid"`
-	PIDStart  uint64                                                                           `json:"pidStart"` // in clock ticks since boot: tells a reused PID
+	PIDStart  uint64                                                                           `json:"pidStart"`          // in clock ticks since boot: tells a reused PID
+	Refused   string                                                                           `json:"refused,omitempty"` // by the OCI runtime, and why
 	Starting  bool                                                                             `json:"starting,omitempty"`
 	StartedAt int64                                                                            `json:"startedAt,omitempty"`  // ns
 	EndedAt   int64                                                                            `json:"finishedAt,omitempty"` // ns
@@ -54,6 +55,9 @@ type containerStatus struct {
 //
 //	CREATED ── StartContainer ──▶ RUNNING ──▶ EXITED
 //	   └───────── its process dies ─────────────▲
+//
+// One that the OCI runtime refused to make is CREATED without a process until somebody
+// starts or stops it: the start fails with the runtime's words, and it is EXITED.
 func (st containerStatus) state() runtimeapi.ContainerState {
 	switch {
 	case st.EndedAt != 0:
@@ -75,6 +79,8 @@ type container struct {
 
 	op      sync.Mutex    // serialises start, update and remove
 	ctl     sync.Mutex    // serialises commands to conmon
+	given   sync.Once     // closes gaveUp
+	gaveUp  chan struct{} // closed when a refused one is to end
 	exited  chan struct{} // closed when it has ended and its status says so
 	cleaned chan struct{} // closed when nothing of it is mounted or running any more
 
@@ -100,7 +106,7 @@ func (s *Server) newContainer(rec containerRecord, r *oci.Runtime) *container {
 			ID: rec.ID, Dir: filepath.Join(s.cfg.containerState(), rec.ID), Log: rec.Log, ExitDir: s.cfg.exitDir(),
 			Cgroup: rec.Cgroup, Hooked: rec.Hooked, Terminal: cfg.GetTty(), Stdin: cfg.GetStdin(), StdinOnce: cfg.GetStdinOnce(),
 		},
-		exited: make(chan struct{}), cleaned: make(chan struct{}),
+		gaveUp: make(chan struct{}), exited: make(chan struct{}), cleaned: make(chan struct{}),
 	}
 }
 

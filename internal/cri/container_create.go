@@ -44,7 +44,9 @@ func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateCont
 //  2. the image is held, its layers and a writable one are mounted
 //  3. the spec
 //  4. the group
-//  5. conmon and the OCI runtime create it
+//  5. conmon and the OCI runtime create it; what the runtime refuses is told when the
+//     container is started, as containerd does: a pod that is not to be restarted fails
+//     then, instead of being made for ever
 //  6. the status: from here on it exists
 func (s *Server) createContainer(ctx context.Context, b *sandbox, cfg *runtimeapi.ContainerConfig) (id string, err error) {
 	ctx, span := trace.Start(ctx, "cri: create container")
@@ -165,7 +167,11 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 			return err
 		}
 	}
-	if err := s.ociCreate(ctx, c, spec.Process.User); err != nil {
+	err = s.ociCreate(ctx, c, spec.Process.User)
+	if _, refused := errors.AsType[*oci.RefusedError](err); refused {
+		err = c.update(func(st *containerStatus) { st.Refused, st.User = err.Error(), spec.Process.User })
+	}
+	if err != nil {
 		return err
 	}
 	failpoint("container-status")

@@ -25,13 +25,20 @@ const (
 	reasonError     = "Error"
 	reasonOOM       = "OOMKilled"
 	reasonUnknown   = "ContainerStatusUnknown"
+	reasonStart     = "StartError"
 )
 
 // unknownExit is the code of a container whose end nobody saw.
 const unknownExit = 137
 
-// openWatch opens the conmon of a container; nil when it has ended.
+// startExit is the code of a container that could not be started.
+const startExit = 128
+
+// openWatch opens the conmon of a container; nil when it has ended, or has none to watch.
 func openWatch(c *container) (*process, error) {
+	if c.current().Refused != "" {
+		return nil, nil
+	}
 	pid, err := oci.ReadPID(c.bundle.MonitorPIDFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -49,7 +56,13 @@ func (s *Server) watch(ctx context.Context, c *container, monitor *process) {
 	ctx = trace.WithPod(context.WithoutCancel(ctx), s.uidOf(c))
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("container", c.id))
 	s.work.Go(func() {
-		if monitor != nil && !s.waitFor(monitor) {
+		if c.current().Refused != "" {
+			select {
+			case <-c.gaveUp:
+			case <-s.ctx.Done():
+				return
+			}
+		} else if monitor != nil && !s.waitFor(monitor) {
 			return // the server closes
 		}
 		s.finish(ctx, c)
@@ -97,6 +110,9 @@ func (s *Server) finish(ctx context.Context, c *container) {
 	close(c.cleaned)
 }
 
+// giveUp lets a container that was refused end.
+func (c *container) giveUp() { c.given.Do(func() { close(c.gaveUp) }) }
+
 // end sets the status of a container that has ended.
 func (c *container) end(e ending) {
 	c.mu.Lock()
@@ -117,6 +133,9 @@ type ending struct {
 func (s *Server) readExit(ctx context.Context, c *container) (end ending, err error) {
 	_, span := trace.Start(ctx, "cri: container exit")
 	defer func() { _ = trace.End(span, err) }()
+	if why := c.current().Refused; why != "" {
+		return ending{at: time.Now(), code: startExit, reason: reasonStart, message: why}, nil
+	}
 	end, err = readExitFile(c.bundle.ExitFile())
 	if err != nil {
 		end = ending{at: time.Now(), code: unknownExit, reason: reasonUnknown,

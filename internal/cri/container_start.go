@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +28,7 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 		return nil, precondition("sandbox %s is not ready", b.id)
 	}
 	if err := s.startContainer(ctx, b, c); err != nil {
-		return nil, fmt.Errorf("start container %s: %w", c.id, err)
+		return nil, fmt.Errorf("start container %s: %w", c.config().GetMetadata().GetName(), err)
 	}
 	return &runtimeapi.StartContainerResponse{}, nil
 }
@@ -41,6 +42,10 @@ func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (
 		return err
 	}
 	defer c.uses.Done()
+	if why := c.current().Refused; why != "" {
+		c.giveUp()
+		return errors.New(why)
+	}
 	// The intent first: a crash after the start must not leave a container that
 	// runs and is said to wait.
 	if err := c.update(func(st *containerStatus) { st.Starting = true }); err != nil {

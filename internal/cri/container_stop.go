@@ -49,6 +49,9 @@ func (s *Server) stopContainer(ctx context.Context, c *container, grace time.Dur
 		}
 	}
 	failpoint("stop-kill")
+	if c.current().Refused != "" {
+		c.giveUp()
+	}
 	if err := c.signal(unix.SIGKILL); err != nil {
 		return err
 	}

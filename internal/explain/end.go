@@ -130,13 +130,14 @@ func (e *explainer) stopping(c *podplan.Container) {
 	w := Wait{Step: "end of container " + c.Name, Said: "it was asked to stop and has not ended", Next: "it ends"}
 	f := e.flight(podplan.StopKey(c.ID))
 	failure, failed := e.in.Failures[podplan.StopKey(c.ID)]
+	hook := e.flight(podplan.PreStopKey(c.ID))
 	switch {
+	case f == nil && hook != nil:
+		w.Step, w.Since, w.Said = "preStop hook of container "+c.Name, when(hook.Since), "it has not returned"
+		w.Next = fmt.Sprintf("it returns, or the container is asked to stop at %s", hook.Op.Deadline.UTC().Format("15:04:05 UTC"))
 	case f != nil:
 		w.Since = when(f.Since)
 		w.Next = fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format("15:04:05 UTC"))
-		if spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil {
-			w.Said = "its preStop hook runs, or it was asked to stop and has not ended"
-		}
 		if f.Op.Deadline.Before(e.Now) {
 			w.Said = "it does not end, even by SIGKILL: its process may hang in the kernel, on a disk or a network file system"
 		}

@@ -49,6 +49,10 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 		in.Node = k.node.Node()
 		v = podplan.Admit(in)
 	}
+	if !v.Admitted && k.roomSoonLocked(in) {
+		k.preempting[pod.UID] = true
+		return podplan.Verdict{}
+	}
 	if strings.HasPrefix(v.Reason, podplan.ReasonOutOf) && podplan.IsCritical(pod) {
 		if v = k.preemptLocked(in, strings.TrimPrefix(v.Reason, podplan.ReasonOutOf)); v.Reason == "" {
 			return v // it is asked for again when the others have gone
@@ -100,6 +104,14 @@ func (k *Kubelet) lookAtNode(ctx context.Context) {
 		return
 	}
 	k.node.Observe(n)
+}
+
+// roomSoonLocked tells whether a pod is refused only for what pods hold that were deleted
+// by force, and whose containers are about to end: the scheduler sees them no more.
+func (k *Kubelet) roomSoonLocked(in podplan.AdmitInput) bool {
+	all := len(in.Others)
+	in.Others = slices.DeleteFunc(slices.Clone(in.Others), func(p *v1.Pod) bool { return k.table.Unwanted(p.UID) })
+	return len(in.Others) < all && podplan.Admit(in).Admitted
 }
 
 // preemptLocked makes room for a critical pod. The zero verdict means that others go

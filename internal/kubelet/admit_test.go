@@ -2,10 +2,15 @@ package kubelet
 
 import (
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/kubelet/fakecri"
 )
 
 // TestCriticalPodPreempts: the one that goes says why, and the other starts when it
@@ -35,5 +40,31 @@ func TestCriticalPodPreempts(t *testing.T) {
 		small.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(w.free(0))}
 		w.create(small)
 		w.until("an ordinary one is refused", func() bool { return w.get("small").Status.Reason == "OutOfcpu" })
+	})
+}
+
+// A pod that came right behind the forced deletion of another was refused for what that
+// one still held, and failed for good.
+func TestPodWaitsForOneThatWasDeletedByForce(t *testing.T) {
+	run(t, func(w *world) {
+		w.rt.Behave = func(*runtimeapi.ContainerConfig) fakecri.Behaviour { return fakecri.Behaviour{IgnoreTerm: true} }
+		w.sized("old", w.free(100))
+		ask := func(name string) {
+			p := plainPod(name, v1.RestartPolicyAlways, container("c"))
+			p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(w.free(50))}
+			w.create(p)
+		}
+		if err := w.client.CoreV1().Pods("default").Delete(t.Context(), "old", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		ask("new")
+		w.pass(100 * time.Millisecond)
+		if got := w.get("new").Status; len(w.rt.Live("uid-old", "c")) != 1 || got.Phase == v1.PodFailed || len(w.rt.Live("uid-new", "c")) != 0 {
+			w.dump()
+			t.Fatalf("while the other ends: %+v", got)
+		}
+		w.until("it runs", func() bool { return condition(w.get("new"), v1.PodReady) == v1.ConditionTrue })
+		ask("newer")
+		w.until("it is refused, for nobody goes", func() bool { return w.get("newer").Status.Reason == "OutOfcpu" })
 	})
 }

@@ -86,7 +86,8 @@ type Kubelet struct {
 	granted map[types.UID]*v1.Pod
 	// deferred are the pods that wait for room to grow.
 	deferred map[types.UID]bool
-	// preempting are critical pods for which others go, evicted those who go.
+	// preempting are pods that wait until others have gone; evicted are those who go for
+	// critical ones.
 	preempting, evicted map[types.UID]bool
 	ready               chan struct{}
 	serves              chan struct{} // closed when the runtime has answered and the server serves

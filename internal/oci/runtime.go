@@ -199,10 +199,16 @@ func readSync(f io.Reader) (int, error) {
 		return 0, fmt.Errorf("conmon gave no answer: %w", err)
 	}
 	if msg.Data <= 0 {
-		return 0, errors.New(cleanMessage(msg.Message))
+		return 0, &RefusedError{cleanMessage(msg.Message)}
 	}
 	return msg.Data, nil
 }
+
+// RefusedError is what a runtime says that would not make a container: its command is
+// not there, say, or its working folder is a file.
+type RefusedError struct{ Message string }
+
+func (e *RefusedError) Error() string { return e.Message }
 
 // cleanMessage makes one line of what a runtime wrote to its log or stderr.
 func cleanMessage(s string) string {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,20 @@ func TestPodRunsLogsExecsAndGoes(t *testing.T) {
 	c.podRunsLogsExecsAndGoes()
 	if got := c.must("trace", "pod/hello"); !strings.Contains(got, "dominated by") {
 		t.Errorf("trace: %s", got)
+	}
+	c.configzNamesTheRuntime()
+}
+
+// configzNamesTheRuntime that the kubelet is on; it named containerd's usual socket.
+func (c *cluster) configzNamesTheRuntime() {
+	c.t.Helper()
+	want := "unix://" + filepath.Join(c.run, "cri.sock")
+	if c.containerd != nil {
+		want = c.containerd.Endpoint
+	}
+	node := c.must("kubectl", "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+	if got := c.kubectl("get", "--raw", "/api/v1/nodes/"+node+"/proxy/configz"); !strings.Contains(got, `"containerRuntimeEndpoint":"`+want+`"`) {
+		c.t.Errorf("configz: %s", got)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -133,10 +132,7 @@ type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 type Ops struct {
 	Config
 	Deps
-	// stopHooks remembers, by container ID, whose preStop hook was begun, so that a
-	// stop that is repeated with a shorter grace period does not run it again.
-	stopHooks sync.Map
-	hooks     *http.Client
+	hooks *http.Client
 	// pulls has a place for each pull that may run; nil for any number.
 	pulls chan struct{}
 	// rate is that of pulls; nil for any.
@@ -168,6 +164,7 @@ var spanNames = map[podplan.Kind]string{
 	podplan.CreateContainer: "kubelet: create container",
 	podplan.StartContainer:  "kubelet: start container",
 	podplan.RunHook:         "kubelet: run postStart hook",
+	podplan.RunPreStop:      "kubelet: run preStop hook",
 	podplan.StopContainer:   "kubelet: stop container",
 	podplan.RemoveContainer: "kubelet: remove container",
 	podplan.ResizePod:       "kubelet: resize pod",
@@ -231,6 +228,8 @@ func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podworke
 		return o.runHook(ctx, op, in)
 	case podplan.ResizePod:
 		return o.resizePod(ctx, op, in)
+	case podplan.RunPreStop:
+		return o.runPreStop(ctx, op, in)
 	case podplan.StopContainer:
 		return o.stopContainer(ctx, op, in)
 	case podplan.RemoveContainer:

@@ -15,31 +15,41 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// hookGrace is what a container has between the stop signal and the kill when its
-// preStop hook used the grace period up.
-const hookGrace = 2 * time.Second
-
-// stopContainer runs the preStop hook and stops the container by the deadline.
+// stopContainer stops the container by the deadline.
 func (o *Ops) stopContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
-	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Killing", "%s", op.Message)
-	least := time.Duration(0)
-	if hook := o.preStop(ctx, op, in); hook != nil && op.Reason != podplan.ReasonRestartAll {
-		least = hookGrace
-		if _, begun := o.stopHooks.LoadOrStore(op.ID, true); !begun {
-			o.runPreStop(ctx, op, in, hook)
-		}
+	_, hooked := in.PreStops[op.ID]
+	if _, hooks := in.InFlight[podplan.PreStopKey(op.ID)]; !hooked && !hooks {
+		o.killing(in.Pod, op)
 	}
-	if ctx.Err() != nil {
-		return failed(ctx.Err())
-	}
-	grace := max(time.Until(op.Deadline), least)
+	grace := max(time.Until(op.Deadline), 0)
 	if err := o.Runtime.StopContainer(ctx, op.ID, int64(math.Ceil(grace.Seconds()-0.05))); err != nil && !notFound(err) {
 		if ctx.Err() == nil {
 			o.event(in.Pod, v1.EventTypeWarning, "FailedKillPod", "error killing pod: failed to \"KillContainer\" for %q: %v", op.Name, detail(err))
 		}
 		return failed(fmt.Errorf("stop container %s: %w", op.ID, err))
 	}
-	o.stopHooks.Delete(op.ID)
+	return podworker.Result{}
+}
+
+func (o *Ops) killing(pod *v1.Pod, op podplan.Op) {
+	o.containerEvent(pod, op.Name, v1.EventTypeNormal, "Killing", "%s", op.Message)
+}
+
+// runPreStop runs the hook until it returns or the container has ended.
+func (o *Ops) runPreStop(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+	o.killing(in.Pod, op)
+	hook := o.preStop(ctx, op, in)
+	if hook == nil {
+		return podworker.Result{}
+	}
+	if err := o.handle(ctx, in, op, hook); err != nil {
+		klog.FromContext(ctx).V(2).Info("PreStop hook failed", "container", op.Name, "containerID", op.ID, "err", err)
+		if ctx.Err() != nil && time.Now().Before(op.Deadline) {
+			return failed(ctx.Err()) // it was not the hook's fault
+		}
+		// The message may hold secrets of the container: it stays in the log.
+		o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
+	}
 	return podworker.Result{}
 }
 
@@ -47,7 +57,7 @@ func (o *Ops) stopContainer(ctx context.Context, op podplan.Op, in *podplan.Inpu
 // was written into its annotations.
 func (o *Ops) preStop(ctx context.Context, op podplan.Op, in *podplan.Input) *v1.LifecycleHandler {
 	if spec := podplan.FindContainer(in.Pod, op.Name); spec != nil {
-		if spec.Lifecycle == nil || !running(in, op.ID) {
+		if spec.Lifecycle == nil {
 			return nil
 		}
 		return spec.Lifecycle.PreStop
@@ -66,24 +76,4 @@ func (o *Ops) preStop(ctx context.Context, op podplan.Op, in *podplan.Input) *v1
 		return nil
 	}
 	return hook
-}
-
-func running(in *podplan.Input, id string) bool {
-	for i := range in.Containers {
-		if in.Containers[i].ID == id {
-			return in.Containers[i].State == podplan.Running
-		}
-	}
-	return false
-}
-
-// runPreStop runs the hook until the deadline at most.
-func (o *Ops) runPreStop(ctx context.Context, op podplan.Op, in *podplan.Input, hook *v1.LifecycleHandler) {
-	ctx, cancel := context.WithDeadline(ctx, op.Deadline)
-	defer cancel()
-	if err := o.handle(ctx, in, op, hook); err != nil {
-		klog.FromContext(ctx).V(2).Info("PreStop hook failed", "container", op.Name, "containerID", op.ID, "err", err)
-		// The message may hold secrets of the container: it stays in the log.
-		o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
-	}
 }

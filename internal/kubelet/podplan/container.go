@@ -42,6 +42,10 @@ func (p *planner) tend(c *v1.Container, o *Container) {
 	if p.stopping(o) {
 		return
 	}
+	if hook, begun, _ := p.hookOf(o); begun {
+		p.stop(o, hook.Reason, hook.Message)
+		return
+	}
 	switch o.State {
 	case Created:
 		p.startCreated(c, o)
@@ -51,9 +55,6 @@ func (p *planner) tend(c *v1.Container, o *Container) {
 		p.tendRunning(c, o)
 	}
 }
-
-// stopping leaves a stop in flight alone.
-func (p *planner) stopping(o *Container) bool { return p.keep(StopKey(o.ID)) }
 
 func (p *planner) startCreated(c *v1.Container, o *Container) {
 	f, failed := p.in.Failures[ContainerKey(c.Name)]
@@ -117,29 +118,6 @@ func (p *planner) replace(o *Container) {
 // replaced tells whether a new instance follows a dead one whatever the policy says.
 func (v *view) replaced(name string, dead *Container) bool {
 	return dead != nil && v.in.Record.history(name).Replace == dead.Attempt+1
-}
-
-// halt ends an instance, whether it runs or not.
-func (p *planner) halt(o *Container, reason, message string) {
-	if o.State == Created {
-		p.drop(o)
-		return
-	}
-	p.stop(o, reason, message)
-}
-
-// stop ends one instance within its grace period, counted from when the stop began.
-func (p *planner) stop(o *Container, reason, message string) {
-	op := Op{Kind: StopContainer, Name: o.Name, ID: o.ID, Reason: reason, Message: message}
-	if p.stopping(o) {
-		return
-	}
-	g := grace(p.in.Pod)
-	if probe := p.in.Probes[o.ID]; probe.Failed != "" && probe.Grace != nil {
-		g = *probe.Grace
-	}
-	op.Deadline = p.now.Add(time.Duration(g) * time.Second)
-	p.try(op)
 }
 
 // bringUp plans a new instance: restart policy, back-off, image, create.

@@ -23,8 +23,8 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 		st.Started = new(r.started(c, last))
 	}
 	switch {
-	case last == nil && old != nil && old.State.Waiting != nil && IsTerminal(r.in.Reported.Phase):
-		st.State = old.State // why it never ran, which a restart of the kubelet forgets
+	case last == nil && old != nil && old.State.Running == nil && IsTerminal(r.in.Reported.Phase):
+		st.State = old.State // what was final, or why it never ran, which a restart forgets
 		return st
 	case last == nil:
 		st.State.Waiting = r.why(c, waiting)

@@ -8,10 +8,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// minStop is what a container has to shut down when its grace period is zero or has
-// passed before its turn came.
-const minStop = 2 * time.Second
-
 // ending decides whether the pod must end, and why.
 func (p *planner) ending() (Ending, bool) {
 	in := p.in
@@ -74,8 +70,8 @@ func (p *planner) busy(name string) bool {
 
 // end takes a pod down.
 //
-//  1. Containers stop within the grace period; sidecars after the others, in
-//     reverse order.
+//  1. The preStop hooks of all containers run. Each then stops within what is left of
+//     the grace period; sidecars after the others, in reverse order.
 //  2. When nothing runs: sandboxes stop, volumes and cgroup go.
 //  3. A deleted pod's sandboxes and containers are removed, and last its object.
 func (p *planner) end(e Ending) {
@@ -155,38 +151,21 @@ func (p *planner) stopAll(e Ending) {
 			continue
 		}
 		others = true
-		p.stopBy(c, later(deadline, soonest))
+		p.stopBy(c, deadline, soonest)
 	}
 	order := func(c *Container) int {
 		return slices.IndexFunc(p.in.Pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
 	}
 	slices.SortFunc(sidecars, func(a, b *Container) int { return order(b) - order(a) })
 	for i, c := range sidecars {
-		// A sidecar waits for its turn, but not beyond the grace period.
+		// A sidecar waits for its turn, but not beyond the grace period; its hook does not.
 		if !others && i == 0 || !deadline.After(p.now) {
-			p.stopBy(c, later(deadline, soonest))
+			p.stopBy(c, deadline, soonest)
 			continue
 		}
+		p.preStop(c, endOp(c, deadline))
 		p.recheck(deadline)
 		p.watchReadiness(c)
-	}
-}
-
-// stopBy stops an instance; a deadline that came nearer replaces a stop in flight.
-func (p *planner) stopBy(c *Container, deadline time.Time) {
-	p.watchReadiness(c)
-	op := Op{Kind: StopContainer, Name: c.Name, ID: c.ID, Deadline: deadline, Message: "Stopping container " + c.Name}
-	if f, ok := p.in.InFlight[op.Key()]; ok && !f.Canceled && !deadline.Before(f.Op.Deadline) {
-		p.want(f.Op)
-		return
-	}
-	p.try(op)
-	p.wait("container %s is stopping, until %s", c.Name, deadline.UTC().Format(time.RFC3339))
-}
-
-func (p *planner) watchReadiness(c *Container) {
-	if spec := FindContainer(p.in.Pod, c.Name); spec != nil && c.State == Running && p.started(spec, c) {
-		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: c.ID, Name: c.Name, Since: c.Started, Started: true, Ending: true})
 	}
 }
 
@@ -199,13 +178,6 @@ func (p *planner) endGrace(e Ending) time.Duration {
 		g = *e.Grace
 	}
 	return time.Duration(g) * time.Second
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // noteAll records the final states of the containers that go with a sandbox: their

@@ -209,3 +209,18 @@ func TestInstanceThatNeverRanHasABeginning(t *testing.T) {
 		t.Errorf("%v", end)
 	}
 }
+
+// A container that never ran ended with its pod by the first status, and by the second
+// it waited again.
+func TestContainersThatNeverRanStayEndedWithTheirPod(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
+		in.Record.Ending = &Ending{Since: noon, Reason: ReasonDeadlineExceeded}
+		in.Sandboxes = nil
+	})
+	for range 3 {
+		in.Reported = Status(in, noon)
+		if end := in.Reported.ContainerStatuses[0].State.Terminated; in.Reported.Phase != v1.PodFailed || end == nil || end.Reason != ReasonContainerStatusUnknown {
+			t.Fatalf("%+v", in.Reported)
+		}
+	}
+}

@@ -32,6 +32,8 @@ type Input struct {
 	Probes map[string]Probe
 	// Hooks has the outcome of postStart by container ID.
 	Hooks map[string]Hook
+	// PreStops has the preStop hooks that are over, by container ID.
+	PreStops map[string]Op
 	// Resized is the newest Resize.Seq that was applied to all that runs.
 	Resized uint32
 

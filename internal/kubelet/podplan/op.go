@@ -18,6 +18,9 @@ const (
 	CreateContainer Kind = "CreateContainer"
 	StartContainer  Kind = "StartContainer"
 	RunHook         Kind = "RunHook"
+	// RunPreStop runs the preStop hook of an instance that is to stop, before StopContainer;
+	// Deadline is when that comes although the hook has not returned.
+	RunPreStop      Kind = "RunPreStop"
 	StopContainer   Kind = "StopContainer"
 	RemoveContainer Kind = "RemoveContainer"
 	// ResizePod gives what runs the resources that are allocated; Attempt is Resize.Seq.
@@ -39,7 +42,7 @@ type Op struct {
 	// SandboxID that a container is created in.
 	SandboxID string `json:",omitempty"`
 	Attempt   uint32 `json:",omitempty"`
-	// Deadline by which StopContainer kills; zero kills at once.
+	// Deadline by which StopContainer kills; zero kills at once. Of a hook, see RunPreStop.
 	Deadline time.Time `json:",omitzero"`
 	// Reason and Message tell why (for events).
 	Reason  string `json:",omitempty"`
@@ -71,6 +74,8 @@ func (o Op) Key() Key {
 		return ResizeKey
 	case RunHook:
 		return Key("hook/" + o.ID)
+	case RunPreStop:
+		return PreStopKey(o.ID)
 	case StopContainer:
 		return StopKey(o.ID)
 	case RemoveContainer:
@@ -99,11 +104,14 @@ func ContainerKey(container string) Key { return Key("container/" + container) }
 // StopKey is the key of StopContainer.
 func StopKey(id string) Key { return Key("stop/" + id) }
 
+// PreStopKey is the key of RunPreStop.
+func PreStopKey(id string) Key { return Key("prestop/" + id) }
+
 // teardown tells whether the op takes things away; such an op does not hold the
 // end of a pod up.
 func (k Kind) teardown() bool {
 	switch k {
-	case RemoveCgroup, ClearVolumes, StopSandbox, RemoveSandbox, StopContainer, RemoveContainer, Forget:
+	case RemoveCgroup, ClearVolumes, StopSandbox, RemoveSandbox, RunPreStop, StopContainer, RemoveContainer, Forget:
 		return true
 	default:
 		return false

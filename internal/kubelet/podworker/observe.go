@@ -64,6 +64,7 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 		return in, err
 	}
 	in.Volumes, in.Images, in.Hooks = maps.Clone(w.volumes), maps.Clone(w.images), maps.Clone(w.hooks)
+	in.PreStops = maps.Clone(w.preStops)
 	in.Failures = maps.Clone(w.failures)
 	in.InFlight = make(map[podplan.Key]podplan.Flight, len(w.flights))
 	for k, f := range w.flights {

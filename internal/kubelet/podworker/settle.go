@@ -95,11 +95,14 @@ func (w *Worker) achieved(f *flight, res Result) {
 		delete(w.images, op.Name)
 	case podplan.RunHook:
 		w.hooks[op.ID] = podplan.Hook{Done: res.HookFailed == "", Failed: res.HookFailed}
+	case podplan.RunPreStop:
+		w.preStops[op.ID] = op
 	case podplan.ResizePod:
 		w.resized = res.Resized
 	case podplan.RemoveContainer:
 		delete(w.messages, op.ID)
 		delete(w.hooks, op.ID)
+		delete(w.preStops, op.ID)
 		delete(w.failures, podplan.ContainerKey(op.Name))
 	case podplan.Forget:
 		w.forgotten = true

@@ -171,6 +171,13 @@ func (t *Table) Get(uid types.UID) (Snapshot, bool) {
 	return Snapshot{}, false
 }
 
+// Unwanted tells whether no source has the pod any more, also when its worker has not
+// looked yet.
+func (t *Table) Unwanted(uid types.UID) bool {
+	w := t.get(uid)
+	return w != nil && w.gone()
+}
+
 // ByName returns the snapshot of the pod of that name which is not gone; of two, as
 // after a forced deletion, the one that a source wants.
 func (t *Table) ByName(namespace, name string) (Snapshot, bool) {

@@ -158,6 +158,7 @@ type Worker struct {
 	volumes     map[string]podplan.Volume
 	images      map[string]podplan.Image
 	hooks       map[string]podplan.Hook
+	preStops    map[string]podplan.Op
 	resized     uint32
 	failures    map[podplan.Key]podplan.Failure
 	repeated    map[podplan.Key]repeated
@@ -187,7 +188,7 @@ func newWorker(uid types.UID, deps Deps) *Worker {
 		uid: uid, deps: deps, wakeCh: make(chan struct{}, 1), listDue: true,
 		messages: map[string]string{}, volumes: map[string]podplan.Volume{}, images: map[string]podplan.Image{},
 		hooks: map[string]podplan.Hook{}, failures: map[podplan.Key]podplan.Failure{}, flights: map[podplan.Key]*flight{},
-		repeated: map[podplan.Key]repeated{},
+		preStops: map[string]podplan.Op{}, repeated: map[podplan.Key]repeated{},
 	}
 	w.put(&Snapshot{})
 	return w
@@ -275,6 +276,13 @@ func (w *Worker) wanted() *v1.Pod {
 		return nil
 	}
 	return w.pod
+}
+
+// gone tells whether no source has the pod.
+func (w *Worker) gone() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.absent
 }
 
 // precedes tells whether a static pod of the same name has to wait for this one.

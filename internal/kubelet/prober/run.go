@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -93,7 +94,7 @@ func (m *Manager) exec(ctx context.Context, t *target, cmd []string, timeout tim
 	case errors.As(err, &exit):
 		return answer{verdict: failure, text: text}
 	case errors.Is(err, remote.ErrCommandTimedOut), status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
-		return answer{verdict: failure, text: fmt.Sprintf("command timed out: %q timed out after %v", cmd, timeout)}
+		return answer{verdict: failure, text: fmt.Sprintf("command timed out: %q timed out after %v", strings.Join(cmd, " "), timeout)}
 	default:
 		return answer{err: err}
 	}

@@ -1,0 +1,118 @@
+package podplan
+
+import "time"
+
+// minStop is what a container has to shut down when its grace period is zero or has
+// passed before its turn came.
+const minStop = 2 * time.Second
+
+// stopping leaves a stop in flight alone, and a hook that goes on beside it.
+func (p *planner) stopping(o *Container) bool {
+	if !p.keep(StopKey(o.ID)) {
+		return false
+	}
+	p.keep(PreStopKey(o.ID))
+	return true
+}
+
+// halt ends an instance, whether it runs or not.
+func (p *planner) halt(o *Container, reason, message string) {
+	if o.State == Created {
+		p.drop(o)
+		return
+	}
+	p.stop(o, reason, message)
+}
+
+// stop ends one instance within its grace period, counted from when the stop began.
+func (p *planner) stop(o *Container, reason, message string) {
+	if p.stopping(o) {
+		return
+	}
+	g := grace(p.in.Pod)
+	if probe := p.in.Probes[o.ID]; probe.Failed != "" && probe.Grace != nil {
+		g = *probe.Grace
+	}
+	p.hookAndStop(o, Op{
+		Kind: StopContainer, Name: o.Name, ID: o.ID, Reason: reason, Message: message,
+		Deadline: p.now.Add(time.Duration(g) * time.Second),
+	}, time.Time{})
+}
+
+// stopBy stops an instance of a pod that ends by the deadline, but not before soonest; a
+// deadline that came nearer replaces a stop in flight.
+func (p *planner) stopBy(c *Container, deadline, soonest time.Time) {
+	p.watchReadiness(c)
+	p.hookAndStop(c, endOp(c, deadline), soonest)
+}
+
+// endOp stops an instance because its pod ends.
+func endOp(c *Container, deadline time.Time) Op {
+	return Op{Kind: StopContainer, Name: c.Name, ID: c.ID, Deadline: deadline, Message: "Stopping container " + c.Name}
+}
+
+// hookAndStop runs the preStop hook, and stops the instance when it is over or the stop's
+// time is up. The hook then goes on until the container has ended.
+func (p *planner) hookAndStop(o *Container, op Op, soonest time.Time) {
+	hook, begun, runs := p.preStop(o, op)
+	if begun {
+		op.Reason, op.Message = hook.Reason, hook.Message
+		if hook.Deadline.Before(op.Deadline) {
+			op.Deadline = hook.Deadline // since its time runs
+		}
+		if runs && op.Deadline.After(p.now) {
+			p.recheck(op.Deadline)
+			p.wait("preStop hook of container %s runs, until %s", o.Name, op.Deadline.UTC().Format(time.RFC3339))
+			return
+		}
+		soonest = p.now.Add(minStop)
+	}
+	op.Deadline = later(op.Deadline, soonest)
+	if f, ok := p.in.InFlight[op.Key()]; ok && !f.Canceled && !op.Deadline.Before(f.Op.Deadline) {
+		p.want(f.Op)
+		return
+	}
+	p.try(op)
+	p.wait("container %s is stopping, until %s", o.Name, op.Deadline.UTC().Format(time.RFC3339))
+}
+
+// preStop runs the preStop hook of an instance that is to stop, once, if it has one and
+// there is time. It returns the hook, whether it was begun, and whether it is at it.
+func (p *planner) preStop(o *Container, stop Op) (hook Op, begun, runs bool) {
+	if hook, begun, runs = p.hookOf(o); begun {
+		if runs {
+			p.keep(hook.Key())
+		}
+		return hook, true, runs
+	}
+	spec := FindContainer(p.in.Pod, o.Name)
+	none := spec != nil && (spec.Lifecycle == nil || spec.Lifecycle.PreStop == nil) // an orphan's is written on it
+	if none || o.State != Running || !stop.Deadline.After(p.now) {
+		return Op{}, false, false
+	}
+	stop.Kind = RunPreStop
+	p.want(stop)
+	return stop, true, true
+}
+
+// hookOf returns the preStop hook of an instance that was begun.
+func (p *planner) hookOf(o *Container) (hook Op, begun, runs bool) {
+	if f, ok := p.in.InFlight[PreStopKey(o.ID)]; ok {
+		return f.Op, true, true
+	}
+	hook, over := p.in.PreStops[o.ID]
+	return hook, over, false
+}
+
+func (p *planner) watchReadiness(c *Container) {
+	if spec := FindContainer(p.in.Pod, c.Name); spec != nil && c.State == Running && p.started(spec, c) {
+		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: c.ID, Name: c.Name, Since: c.Started, Started: true, Ending: true})
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}

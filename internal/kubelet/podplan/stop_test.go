@@ -1,0 +1,132 @@
+package podplan
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+// hooked gives containers and sidecars of a pod a preStop hook.
+func hooked(in *Input) {
+	hook := &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+	for _, c := range ordinary(in.Pod) {
+		c.Lifecycle = hook
+	}
+}
+
+func withSidecar(in *Input) {
+	in.Pod.Spec.InitContainers = []v1.Container{{Name: "s", Image: "i", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}}
+}
+
+// follow has the ops of a plan in flight from then on.
+func (in *Input) follow(p Plan, now time.Time) {
+	in.Record = p.Record
+	flights := map[Key]Flight{}
+	for _, op := range p.Ops {
+		if f, ok := in.InFlight[op.Key()]; ok && f.Op == op {
+			flights[op.Key()] = f
+		} else {
+			flights[op.Key()] = Flight{Op: op, Since: now}
+		}
+	}
+	in.InFlight = flights
+}
+
+func (in *Input) hookReturns(id string) {
+	if in.PreStops == nil {
+		in.PreStops = map[string]Op{}
+	}
+	in.PreStops[id] = in.InFlight[PreStopKey(id)].Op
+	delete(in.InFlight, PreStopKey(id))
+}
+
+func wantOps(t *testing.T, when string, p Plan, want ...Key) {
+	t.Helper()
+	var got []Key
+	for _, op := range p.Ops {
+		got = append(got, op.Key())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %v, want %v", when, got, want)
+	}
+}
+
+// A sidecar's hook ran when its turn to stop came; upstream runs all hooks at once.
+func TestHooksOfSidecarsRunWithTheOthers(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, withSidecar, hooked, deletedNow,
+		has(Container{ID: "1", Name: "c", State: Running}), has(Container{ID: "2", Name: "s", State: Running}))
+	plan := Next(in, noon)
+	wantOps(t, "at first", plan, PreStopKey("1"), PreStopKey("2"))
+	in.follow(plan, noon)
+	in.hookReturns("2")
+	plan = Next(in, noon.Add(time.Second))
+	wantOps(t, "the sidecar waits for its turn", plan, PreStopKey("1"))
+	in.hookReturns("1")
+	plan = Next(in, noon.Add(2*time.Second))
+	wantOps(t, "the hook is over", plan, StopKey("1"))
+	in.Containers[0].State = Exited
+	plan = Next(in, noon.Add(3*time.Second))
+	wantOps(t, "the other has ended", plan, StopKey("2"))
+	if d := plan.Ops[0].Deadline; !d.Equal(noon.Add(30 * time.Second)) {
+		t.Errorf("the sidecar has until %v", d)
+	}
+}
+
+// A hook that takes longer than the grace period goes on until the container is killed,
+// two seconds later, and the stop is asked for once.
+func TestHookThatOutlivesTheGracePeriod(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, hooked, deletedNow, has(Container{ID: "1", Name: "c", State: Running}))
+	*in.Pod.DeletionGracePeriodSeconds = 1
+	plan := Next(in, noon)
+	if !plan.RecheckAt.Equal(noon.Add(time.Second)) {
+		t.Errorf("looks again at %v", plan.RecheckAt)
+	}
+	in.follow(plan, noon)
+	for i := range 10 {
+		now := noon.Add(time.Second + time.Duration(i)*100*time.Millisecond)
+		plan = Next(in, now)
+		wantOps(t, "time is up", plan, PreStopKey("1"), StopKey("1"))
+		in.follow(plan, now)
+		if d := in.InFlight[StopKey("1")].Op.Deadline; !d.Equal(noon.Add(3 * time.Second)) {
+			t.Fatalf("killed at %v", d)
+		}
+	}
+}
+
+// A second delete with less time cut a hook off that had time still.
+func TestShorterGraceLeavesAHookItsTime(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, hooked, deletedNow, has(Container{ID: "1", Name: "c", State: Running}))
+	in.follow(Next(in, noon), noon)
+	*in.Pod.DeletionGracePeriodSeconds = 10
+	plan := Next(in, noon.Add(5*time.Second))
+	wantOps(t, "a shorter grace period", plan, PreStopKey("1"))
+	if !plan.RecheckAt.Equal(noon.Add(10*time.Second)) || plan.Ops[0] != in.InFlight[PreStopKey("1")].Op {
+		t.Errorf("looks again at %v, for %v", plan.RecheckAt, plan.Ops)
+	}
+	*in.Pod.DeletionGracePeriodSeconds = 0
+	plan = Next(in, noon.Add(6*time.Second))
+	wantOps(t, "no grace", plan, PreStopKey("1"), StopKey("1"))
+}
+
+// The hook of a container whose probe failed has the probe's grace period, although the
+// probe's result is forgotten meanwhile.
+func TestHookAfterAFailedProbe(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, hooked, has(Container{ID: "1", Name: "c", State: Running}))
+	in.Probes = map[string]Probe{"1": {Failed: "no", FailedKind: "liveness", Grace: ptr.To[int64](7)}}
+	in.follow(Next(in, noon), noon)
+	in.Probes = nil
+	plan := Next(in, noon.Add(time.Second))
+	wantOps(t, "while it runs", plan, PreStopKey("1"))
+	in.hookReturns("1")
+	plan = Next(in, noon.Add(2*time.Second))
+	wantOps(t, "when it is over", plan, StopKey("1"))
+	op := plan.Ops[0]
+	if !op.Deadline.Equal(noon.Add(7*time.Second)) || op.Reason != "liveness" || op.Message != "Container c failed liveness probe, will be restarted" {
+		t.Errorf("%+v", op)
+	}
+}
