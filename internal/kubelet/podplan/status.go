@@ -69,7 +69,7 @@ func Status(in Input, now time.Time) v1.PodStatus {
 // settleResources sums up what the pod was given, and what of it is applied.
 func (r *reporter) settleResources(st *v1.PodStatus) {
 	v := r.in.Record.Verdict
-	if v == nil || !v.Admitted {
+	if v == nil || !v.Admitted || !r.hasResources() {
 		return
 	}
 	opts := resourcehelper.PodResourcesOptions{}
@@ -86,6 +86,17 @@ func (r *reporter) settleResources(st *v1.PodStatus) {
 	if res.Requests != nil || res.Limits != nil {
 		st.Resources = &res
 	}
+}
+
+// hasResources tells whether the pod asks for, or was given, any: of most pods in a crowd
+// of small ones there is nothing to sum up.
+func (r *reporter) hasResources() bool {
+	pod := r.in.Pod
+	if pod.Spec.Overhead != nil || pod.Spec.Resources != nil || r.in.Record.Resize != nil {
+		return true
+	}
+	some := func(c v1.Container) bool { return c.Resources.Requests != nil || c.Resources.Limits != nil }
+	return slices.ContainsFunc(pod.Spec.Containers, some) || slices.ContainsFunc(pod.Spec.InitContainers, some)
 }
 
 func orNil(l v1.ResourceList) v1.ResourceList {

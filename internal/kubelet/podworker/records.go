@@ -42,13 +42,10 @@ func (r *Records) Write(uid types.UID, rec podplan.Record) error {
 // WriteCached replaces a pod's record atomically: it outlives the process, but is on
 // the disk only when the kernel writes it there.
 func (r *Records) WriteCached(uid types.UID, rec podplan.Record) error {
-	data, err := json.Marshal(rec)
-	if err == nil {
-		data, err = json.Marshal(struct {
-			Version int             `json:"version"`
-			Data    json.RawMessage `json:"data"`
-		}{recordVersion, data})
-	}
+	data, err := json.Marshal(struct {
+		Version int            `json:"version"`
+		Data    podplan.Record `json:"data"`
+	}{recordVersion, rec})
 	if err != nil {
 		return fmt.Errorf("encode record of pod %s: %w", uid, err)
 	}

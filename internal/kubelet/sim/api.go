@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -122,13 +124,10 @@ var podMeta = sync.OnceValues(func() (strategicpatch.PatchMetaFromStruct, error)
 	return strategicpatch.NewPatchMetaFromStruct(v1.Pod{})
 })
 
-// patched is a status with a strategic merge patch of its pod.
+// patched is a status with a strategic merge patch of its pod. Only the fields that the
+// patch has are merged: to convert the others would cost most of its time.
 func patched(st *v1.PodStatus, data []byte) (*v1.PodStatus, error) {
 	schema, err := podMeta()
-	if err != nil {
-		return nil, err
-	}
-	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(st)
 	if err != nil {
 		return nil, err
 	}
@@ -136,12 +135,48 @@ func patched(st *v1.PodStatus, data []byte) (*v1.PodStatus, error) {
 	if err := utiljson.Unmarshal(data, &patch); err != nil {
 		return nil, err
 	}
+	fields := touchedBy(patch)
+	touched := &v1.PodStatus{}
+	copyFields(touched, st, fields)
+	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(touched)
+	if err != nil {
+		return nil, err
+	}
 	after, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(strategicpatch.JSONMap{"status": before}, patch, schema)
 	if err != nil {
 		return nil, err
 	}
-	out := &v1.PodStatus{}
-	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(after["status"].(map[string]any), out)
+	merged := &v1.PodStatus{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(after["status"].(map[string]any), merged); err != nil {
+		return nil, err
+	}
+	out := *st
+	copyFields(&out, merged, fields)
+	return &out, nil
+}
+
+// touchedBy names the fields of the status that a patch has, before it is merged: the
+// merge takes it to pieces.
+func touchedBy(patch strategicpatch.JSONMap) map[string]bool {
+	has := map[string]bool{}
+	changes, _ := patch["status"].(map[string]any)
+	for key := range changes {
+		_, field, directive := strings.Cut(key, "/")
+		if !directive {
+			field = key
+		}
+		has[field] = true
+	}
+	return has
+}
+
+func copyFields(to, from *v1.PodStatus, fields map[string]bool) {
+	t, f := reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem()
+	for i := range t.NumField() {
+		if name, _, _ := strings.Cut(t.Type().Field(i).Tag.Get("json"), ","); fields[name] {
+			t.Field(i).Set(f.Field(i))
+		}
+	}
 }
 
 // client is what one life of the kubelet has of the API server.

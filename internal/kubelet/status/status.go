@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -55,6 +56,8 @@ type slot struct {
 	// pod, of its mirror. Empty while there is none.
 	apiUID types.UID
 	want   v1.PodStatus
+	// taken counts what want has been.
+	taken uint64
 	// wire is want in protobuf: comparing that is many times cheaper, and workers put
 	// what they put before at every look.
 	wire  []byte
@@ -84,7 +87,8 @@ func New(client kubernetes.Interface, observe func(time.Duration)) *Manager {
 	return &Manager{client: client, observe: observe, slots: map[types.UID]*slot{}, mirrors: map[types.UID]object{}}
 }
 
-// Put says what a pod's status should be from now on; it is sent at once.
+// Put says what a pod's status should be from now on; it is sent at once. Nobody may
+// change what a status that was put points to.
 func (m *Manager) Put(pod *v1.Pod, st v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +131,7 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 	if s == nil {
 		s = &slot{namespace: pod.Namespace, name: pod.Name}
 		if pod.Annotations["kubernetes.io/config.source"] == "" || pod.Annotations["kubernetes.io/config.source"] == "api" {
-			s.apiUID, s.base = pod.UID, *pod.Status.DeepCopy()
+			s.apiUID, s.base = pod.UID, pod.Status
 		} else if mirror, ok := m.mirrors[pod.UID]; ok {
 			s.apiUID, s.base = mirror.uid, mirror.status
 		}
@@ -137,7 +141,8 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 	} else if wire != nil && bytes.Equal(s.wire, wire) && s.later == nil {
 		return nil
 	}
-	s.want, s.wire = *st.DeepCopy(), wire
+	s.want, s.wire = st, wire
+	s.taken++
 	return s
 }
 
@@ -264,12 +269,12 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 			m.mu.Unlock()
 			return
 		}
-		want, apiUID := s.want, s.apiUID
+		want, taken, apiUID := s.want, s.taken, s.apiUID
 		m.mu.Unlock()
 		got, err := m.write(ctx, s, apiUID, want)
 		if err == nil || apierrors.IsNotFound(err) {
 			m.mu.Lock()
-			m.sentLocked(uid, s, apiUID, want, got)
+			m.sentLocked(uid, s, apiUID, taken, got)
 			m.mu.Unlock()
 			wait = retryFirst
 			continue
@@ -285,7 +290,7 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 }
 
 // sentLocked notes what the server has now, and whether that is the newest.
-func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, want v1.PodStatus, got *v1.PodStatus) {
+func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, taken uint64, got *v1.PodStatus) {
 	if mirror, ok := m.mirrors[uid]; ok && got != nil && mirror.uid == apiUID {
 		m.mirrors[uid] = object{apiUID, *got}
 	}
@@ -295,7 +300,7 @@ func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, want v1.P
 	if got != nil {
 		s.base = *got
 	}
-	if equality.Semantic.DeepEqual(want, s.want) {
+	if taken == s.taken {
 		if m.observe != nil {
 			m.observe(time.Since(s.since))
 		}
@@ -345,7 +350,7 @@ func (m *Manager) baseOf(ctx context.Context, s *slot, apiUID types.UID) (v1.Pod
 // patch sends the difference, if any, and returns what the server has then.
 func (m *Manager) patch(ctx context.Context, s *slot, apiUID types.UID, base, want v1.PodStatus) (*v1.PodStatus, error) {
 	want = withForeign(want, base)
-	if equality.Semantic.DeepEqual(base, want) {
+	if !differing(&base, &want) {
 		return nil, nil
 	}
 	data, err := diff(apiUID, base, want)
@@ -389,6 +394,22 @@ func ours(c v1.PodCondition, want v1.PodStatus) bool {
 		}
 	}
 	return false
+}
+
+// differing tells whether two statuses differ, and clears the fields in which they do
+// not: to make a patch of those would be most of its cost.
+func differing(base, want *v1.PodStatus) bool {
+	b, w := reflect.ValueOf(base).Elem(), reflect.ValueOf(want).Elem()
+	differ := false
+	for i := range b.NumField() {
+		if equality.Semantic.DeepEqual(b.Field(i).Interface(), w.Field(i).Interface()) {
+			b.Field(i).SetZero()
+			w.Field(i).SetZero()
+		} else {
+			differ = true
+		}
+	}
+	return differ
 }
 
 // meta knows how lists of a pod are merged.
