@@ -8,11 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/component-helpers/node/util/sysctl"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/mount"
@@ -68,9 +69,28 @@ func checkSandboxConfig(c *runtimeapi.PodSandboxConfig) error {
 	if _, err := bandwidth(c.GetAnnotations()); err != nil {
 		return invalid("%w", err)
 	}
-	for name := range c.GetLinux().GetSysctls() {
+	return checkSysctls(c.GetLinux().GetSysctls(), c.GetLinux().GetSecurityContext().GetNamespaceOptions())
+}
+
+// sysctlKinds are the namespaces whose sysctls a pod may set.
+var sysctlKinds = map[sysctl.Namespace]netns.Kind{
+	sysctl.NetNamespace: netns.Net, sysctl.IPCNamespace: netns.IPC, sysctl.UTSNamespace: netns.UTS,
+}
+
+// checkSysctls refuses those that would be set on the machine, whoever asks. Those of a
+// user namespace would want a process in it.
+func checkSysctls(all map[string]string, o *runtimeapi.NamespaceOption) error {
+	for _, name := range sortedKeys(all) {
 		if _, err := netns.SysctlPath(name); err != nil {
 			return invalid("%w", err)
+		}
+		ns, _, _ := sysctl.GetNamespace(name)
+		kind, known := sysctlKinds[ns]
+		if !known {
+			return invalid("sysctl %q is not in a separate kernel namespace", name)
+		}
+		if !slices.Contains(kinds(o), kind) {
+			return invalid("sysctl %q is not allowed in the host's %s namespace", name, ns)
 		}
 	}
 	return nil
@@ -293,7 +313,8 @@ func (b *sandbox) setUpNamespaces() error {
 
 func (b *sandbox) setSysctl(name, value string) error {
 	set := func() error { return netns.SetSysctl(name, value) }
-	if b.owner() == 0 || strings.HasPrefix(name, "net") {
+	// Of a user namespace, its root alone may set what is the IPC namespace's.
+	if ns, _, _ := sysctl.GetNamespace(name); b.owner() == 0 || ns != sysctl.IPCNamespace {
 		return set()
 	}
 	return netns.As(b.owner(), set)

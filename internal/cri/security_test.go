@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -142,6 +144,32 @@ func TestSandboxSettings(t *testing.T) {
 	want := "search a.local b.local\nnameserver 10.0.0.10\noptions ndots:5\n777\n1\n" + p.cfg.Hostname + "\n64\n"
 	if out != want {
 		t.Errorf("%q, want %q", out, want)
+	}
+}
+
+// TestSysctlsOfTheMachineAreRefused: a pod's are those of its own namespaces.
+func TestSysctlsOfTheMachineAreRefused(t *testing.T) {
+	n := newNode(t)
+	host := func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE }
+	ipc := func(o *runtimeapi.NamespaceOption) { o.Ipc = runtimeapi.NamespaceMode_NODE }
+	own := func(*runtimeapi.NamespaceOption) {}
+	for name, tc := range map[string]struct {
+		in   func(*runtimeapi.NamespaceOption)
+		want string
+	}{
+		"vm.swappiness":            {own, `sysctl "vm.swappiness" is not in a separate kernel namespace`},
+		"user.max_user_namespaces": {own, `sysctl "user.max_user_namespaces" is not in a separate kernel namespace`},
+		"net/core/somaxconn":       {host, `sysctl "net/core/somaxconn" is not allowed in the host's Net namespace`},
+		"kernel.domainname":        {host, `sysctl "kernel.domainname" is not allowed in the host's UTS namespace`},
+		"kernel.sem":               {ipc, `sysctl "kernel.sem" is not allowed in the host's IPC namespace`},
+	} {
+		cfg := n.podConfig(func(c *runtimeapi.PodSandboxConfig) {
+			c.Linux.Sysctls = map[string]string{name: "1"}
+			tc.in(c.Linux.SecurityContext.NamespaceOptions)
+		})
+		if _, err := n.run.RunPodSandbox(t.Context(), cfg, ""); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

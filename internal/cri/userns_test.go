@@ -196,14 +196,14 @@ func TestUserNamespaceSettings(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		n.needUserns()
 		p := n.pod(withUserns, func(c *runtimeapi.PodSandboxConfig) {
-			c.Linux.Sysctls = map[string]string{"net.core.somaxconn": "777", "kernel.shm_rmid_forced": "1"}
+			c.Linux.Sysctls = map[string]string{"net.core.somaxconn": "777", "kernel.shm_rmid_forced": "1", "kernel.domainname": "dom"}
 		})
 		for name, c := range map[string]struct {
 			script string
 			change secChange
 			want   string
 		}{
-			"sysctls":   {`cat /proc/sys/net/core/somaxconn /proc/sys/kernel/shm_rmid_forced`, nil, "777\n1"},
+			"sysctls":   {`cd /proc/sys; cat net/core/somaxconn kernel/shm_rmid_forced kernel/domainname`, nil, "777\n1\ndom"},
 			"user":      {`id -u; touch /tmp/x; stat -c %u /tmp/x`, func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUser = number(1000) }, "1000\n1000"},
 			"read-only": {`touch /x 2>&1 | grep -o Read-only`, func(s *runtimeapi.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true }, "Read-only"},
 			"net admin": {`ip link set lo mtu 1400 && cat /sys/class/net/lo/mtu`, func(s *runtimeapi.LinuxContainerSecurityContext) {
