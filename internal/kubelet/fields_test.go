@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
@@ -82,4 +83,26 @@ func TestEveryFieldHasAnEffectOrIsNamed(t *testing.T) {
 		}
 	}
 	walk(reflect.TypeFor[kubeletconfig.KubeletConfiguration](), "")
+}
+
+// TestHelpOfFlagsSaysWhatHasNoEffect: --help must not promise what a warning denies.
+func TestHelpOfFlagsSaysWhatHasNoEffect(t *testing.T) {
+	cfg := DefaultConfig()
+	fs := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
+	cfg.AddFlags(fs)
+	denied := map[string]bool{}
+	for _, flag := range unimplementedFields {
+		denied[strings.TrimPrefix(flag, "--")] = true
+	}
+	for name := range denied {
+		if name != "" && !slices.Contains(ignoredFlags, name) && fs.Lookup(name) == nil {
+			t.Errorf("--%s is named, and is no flag", name)
+		}
+	}
+	fs.VisitAll(func(f *pflag.Flag) {
+		admits := f.Usage == noEffect || strings.HasPrefix(f.Usage, "accepted;") && f.Name != "feature-gates" && f.Name != "node-status-update-frequency"
+		if !slices.Contains(ignoredFlags, f.Name) && admits != denied[f.Name] {
+			t.Errorf("--%s: the warning says %v, its help %q", f.Name, denied[f.Name], f.Usage)
+		}
+	})
 }

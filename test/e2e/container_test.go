@@ -22,7 +22,23 @@ func TestKubectlReachesEveryContainer(t *testing.T) {
 	t.Run("while it starts", c.reachesWhatStarts)
 	t.Run("stdin once", c.attachesOnce)
 	t.Run("ports", c.forwardsSeveralPorts)
+	t.Run("checkpoint", c.saysThatItMakesNoCheckpoints)
 	t.Run("previous", c.showsThePreviousLog)
+}
+
+func (c *cluster) saysThatItMakesNoCheckpoints(t *testing.T) {
+	needsOwnRuntime(t) // others may make some
+	c.await("again", "running for the third time", restarted(2))
+	_, err := c.try("kubectl", "create", "--raw", "/api/v1/nodes/"+c.flags[1]+"/proxy/checkpoint/default/again/main?timeout=5", "-f", "/dev/null")
+	if err == nil || !strings.Contains(err.Error(), "checkpointing of default/again/main failed (checkpointing a container is not supported by this runtime)") {
+		t.Errorf("checkpoint: %v", err)
+	}
+}
+
+func restarted(times int32) func(*v1.Pod) bool {
+	return func(p *v1.Pod) bool {
+		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount == times && ready(p)
+	}
 }
 
 // talks is a container that says something five times a second until it is told to end by
@@ -87,9 +103,7 @@ func (c *cluster) createRestarting(name string) {
 }
 
 func (c *cluster) showsThePreviousLog(t *testing.T) {
-	c.await("again", "running for the third time", func(p *v1.Pod) bool {
-		return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount == 2 && ready(p)
-	})
+	c.await("again", "running for the third time", restarted(2))
 	for flag, want := range map[string]string{"--previous=false": "run 3\n", "--previous": "run 2\n"} {
 		if got := c.kubectl("logs", "again", flag); got != want {
 			t.Errorf("%s: %q", flag, got)
