@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 )
 
 // SetUpProcess gives this process oomScoreAdj and maxOpenFiles. What it may not set, for
@@ -19,8 +18,10 @@ import (
 // asked for. Who wants them there says so where the process is started (systemd's
 // OOMScoreAdjust= and LimitNOFILE=).
 func (c *Config) SetUpProcess(log klog.Logger) {
-	if err := setOOMScoreAdj(ptr.Deref(c.OOMScoreAdj, 0)); err != nil {
-		log.Info("Failed to apply oomScoreAdj (--oom-score-adj)", "oomScoreAdj", *c.OOMScoreAdj, "err", err)
+	if c.OOMScoreAdj != nil {
+		if err := setOOMScoreAdj(*c.OOMScoreAdj); err != nil {
+			log.Info("Failed to apply oomScoreAdj (--oom-score-adj)", "err", err)
+		}
 	}
 	most := uint64(c.MaxOpenFiles)
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}); err != nil {

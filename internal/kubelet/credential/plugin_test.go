@@ -307,5 +307,6 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 func FuzzMatches(f *testing.F) {
 	f.Add("*.registry.io:5000/a", "a.registry.io:5000/a/b")
 	f.Add("[", "x/y")
-	f.Fuzz(func(_ *testing.T, pattern, image string) { Matches(pattern, image) })
+	f.Add("https://index.docker.io/v1/", "docker.io/library/x")
+	f.Fuzz(func(_ *testing.T, pattern, image string) { Matches(location(pattern), image) })
 }
