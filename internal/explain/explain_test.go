@@ -103,10 +103,10 @@ func TestExplain(t *testing.T) {
 		}), []string{": ContainerCreating", "It waits for: volume v.", `said: configmap "settings" not found`, "again: now", `goes on when: config map "settings" exists`}},
 		"sandbox": {facts(fails(podplan.SandboxKey, "", "no network"), func(f *Facts) { f.Worker.Input.Sandboxes = nil }),
 			[]string{"the pod's sandbox and network, for 5s", "said: no network"}},
-		"pull": {facts(runs(podplan.Op{Kind: podplan.PullImage, Name: "c"}, time.Minute)), []string{"image of container c, for 1m0s", `image "img" is being pulled`}},
-		"pull fails": {facts(fails(podplan.ImageKey("c"), podplan.ReasonErrImagePull, "not found")),
+		"pull": {facts(runs(podplan.Op{Kind: podplan.PullImage, Name: "c", Image: "img"}, time.Minute)), []string{"image of container c, for 1m0s", `image "img" is being pulled`}},
+		"pull fails": {facts(fails(podplan.ImageKey("c", "img"), podplan.ReasonErrImagePull, "not found")),
 			[]string{": ImagePullBackOff", "image of container c", "said: ErrImagePull: not found", "again: in 15s, at 12:00:15", "imagePullSecrets"}},
-		"never pulled": {facts(fails(podplan.ImageKey("c"), podplan.ReasonErrImageNeverPull, "not present")), []string{"wherry image import"}},
+		"never pulled": {facts(fails(podplan.ImageKey("c", "img"), podplan.ReasonErrImageNeverPull, "not present")), []string{"wherry image import"}},
 		"create fails": {facts(fails(podplan.ContainerKey("c"), podplan.ReasonCreateConfigError, `secret "s" not found`)),
 			[]string{": CreateContainerConfigError", "container c, for", `said: CreateContainerConfigError: secret "s" not found`}},
 		"crash": {facts(instance(podplan.Exited, func(c *podplan.Container) {

@@ -150,7 +150,7 @@ func (e *explainer) container(c *v1.Container, init bool) bool {
 		return true
 	}
 	name := label(c, init)
-	return e.step(podplan.PullImage, podplan.ImageKey(c.Name), "image of "+name, fmt.Sprintf("image %q is being pulled", c.Image), e.imageHelp(c)) ||
+	return e.step(podplan.PullImage, podplan.ImageKey(c.Name, c.Image), "image of "+name, fmt.Sprintf("image %q is being pulled", c.Image), e.imageHelp(c)) ||
 		e.step(podplan.CreateContainer, podplan.ContainerKey(c.Name), name, "it is being created or started", e.createHelp(c)) ||
 		init
 }
@@ -241,7 +241,7 @@ func probeText(p *v1.Probe) string {
 }
 
 func (e *explainer) imageHelp(c *v1.Container) string {
-	switch e.in.Failures[podplan.ImageKey(c.Name)].Reason {
+	switch e.in.Failures[podplan.ImageKey(c.Name, c.Image)].Reason {
 	case podplan.ReasonErrImageNeverPull:
 		return fmt.Sprintf("image %q is put on the node (wherry image import), or imagePullPolicy lets it be pulled", c.Image)
 	case podplan.ReasonInvalidImageName:

@@ -120,11 +120,11 @@ func (r *reporter) why(c *v1.Container, fallback string) *v1.ContainerStateWaiti
 	if ok && f.Reason != "" {
 		return &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 	}
-	if f, ok := r.in.Failures[ImageKey(c.Name)]; ok && f.Reason != "" {
+	if f, ok := r.in.Failures[ImageKey(c.Name, c.Image)]; ok && f.Reason != "" {
 		return r.whyImage(c.Image, f)
 	}
 	for _, v := range imageVolumes(r.in.Pod, c) {
-		if f, ok := r.in.Failures[ImageKey(VolumeImage(v.Name))]; ok && f.Reason != "" {
+		if f, ok := r.in.Failures[ImageKey(VolumeImage(v.Name), v.Image.Reference)]; ok && f.Reason != "" {
 			return r.whyImage(v.Image.Reference, f)
 		}
 	}
