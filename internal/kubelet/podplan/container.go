@@ -227,15 +227,15 @@ func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 // mounts, side by side, and tells whether all are there.
 func (p *planner) imagesReady(c *v1.Container, attempt uint32) bool {
 	ready := p.imageReady(c, Op{Kind: PullImage, Name: c.Name, Image: c.Image, Attempt: attempt})
-	for _, v := range imageVolumes(p.in.Pod, c) {
+	for _, v := range ImageVolumes(p.in.Pod, c) {
 		// Resolved once in a pod's life: a restarted container sees the same image.
 		ready = p.imageReady(c, Op{Kind: PullImage, Name: VolumeImage(v.Name), Image: v.Image.Reference}) && ready
 	}
 	return ready
 }
 
-// imageVolumes are the volumes of images that a container mounts.
-func imageVolumes(pod *v1.Pod, c *v1.Container) []*v1.Volume {
+// ImageVolumes are the volumes of images that a container mounts.
+func ImageVolumes(pod *v1.Pod, c *v1.Container) []*v1.Volume {
 	var out []*v1.Volume
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
