@@ -117,17 +117,6 @@ func TestOOMKill(t *testing.T) {
 	}
 }
 
-func TestCommandThatDoesNotExist(t *testing.T) {
-	p := newNode(t).pod()
-	_, err := p.run.CreateContainer(t.Context(), p.id, containerConfig("c", "no-such-program"), p.cfg)
-	if err == nil || !strings.Contains(err.Error(), "no-such-program") {
-		t.Errorf("got %v", err)
-	}
-	if cs, _ := p.run.ListContainers(t.Context(), nil); len(cs) > 0 {
-		t.Errorf("a container is left: %v", cs)
-	}
-}
-
 func TestExecSync(t *testing.T) {
 	p := newNode(t).pod()
 	id := p.sh("main", "sleep 1000")

@@ -303,6 +303,8 @@ func (e *explainer) resize() {
 		switch c.Reason {
 		case v1.PodReasonDeferred:
 			next = "other pods on the node end or shrink; it is tried again by itself"
+		case v1.PodReasonError:
+			next = "what it says is put right, such as less memory in use than the new limit; it is tried again by itself"
 		case v1.PodReasonInfeasible:
 			next = "the pod asks for resources that this node can give; until then it runs with what it has"
 		}

@@ -103,10 +103,22 @@ func TestExplain(t *testing.T) {
 		}), []string{": ContainerCreating", "It waits for: volume v.", `said: configmap "settings" not found`, "again: now", `goes on when: config map "settings" exists`}},
 		"sandbox": {facts(fails(podplan.SandboxKey, "", "no network"), func(f *Facts) { f.Worker.Input.Sandboxes = nil }),
 			[]string{"the pod's sandbox and network, for 5s", "said: no network"}},
-		"pull": {facts(runs(podplan.Op{Kind: podplan.PullImage, Name: "c"}, time.Minute)), []string{"image of container c, for 1m0s", `image "img" is being pulled`}},
-		"pull fails": {facts(fails(podplan.ImageKey("c"), podplan.ReasonErrImagePull, "not found")),
+		"pull": {facts(runs(podplan.Op{Kind: podplan.PullImage, Name: "c", Image: "img"}, time.Minute)), []string{"image of container c, for 1m0s", `image "img" is being pulled`}},
+		"pull fails": {facts(fails(podplan.ImageKey("c", "img"), podplan.ReasonErrImagePull, "not found")),
 			[]string{": ImagePullBackOff", "image of container c", "said: ErrImagePull: not found", "again: in 15s, at 12:00:15", "imagePullSecrets"}},
-		"never pulled": {facts(fails(podplan.ImageKey("c"), podplan.ReasonErrImageNeverPull, "not present")), []string{"wherry image import"}},
+		"pull of a volume fails": {facts(fails(podplan.ImageKey(podplan.VolumeImage("v"), "data:1"), podplan.ReasonErrImagePull, "not found"), func(f *Facts) {
+			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "data:1"}}}}
+			f.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
+			f.Worker.Status = podplan.Status(f.Worker.Input, now)
+			f.Pod.Status = f.Worker.Status
+		}), []string{": ImagePullBackOff", "It waits for: image of volume v, for container c.", "said: ErrImagePull: not found", `a pull of "data:1" succeeds`}},
+		"volume cannot be renewed": {facts(instance(podplan.Running), ready, fails(podplan.VolumeKey("v"), "", `configmap "settings" not found`), func(f *Facts) {
+			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
+				LocalObjectReference: v1.LocalObjectReference{Name: "settings"},
+			}}}}
+			f.Worker.Input.Volumes["v"] = podplan.Volume{Mounted: true}
+		}), []string{"It runs and is ready", `volume v is as it was and cannot be renewed: configmap "settings" not found; it is when config map "settings" exists`}},
+		"never pulled": {facts(fails(podplan.ImageKey("c", "img"), podplan.ReasonErrImageNeverPull, "not present")), []string{"wherry image import"}},
 		"create fails": {facts(fails(podplan.ContainerKey("c"), podplan.ReasonCreateConfigError, `secret "s" not found`)),
 			[]string{": CreateContainerConfigError", "container c, for", `said: CreateContainerConfigError: secret "s" not found`}},
 		"crash": {facts(instance(podplan.Exited, func(c *podplan.Container) {

@@ -21,6 +21,7 @@ func (e *explainer) worker() {
 	if !e.started() {
 		e.ground()
 	}
+	e.stale()
 	pod := e.in.Pod
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
@@ -118,6 +119,16 @@ func (e *explainer) ground() {
 		"the container runtime and its network (CNI) can make it; see the runtime's log on the node")
 }
 
+// stale notes which volumes of a pod that runs cannot be renewed.
+func (e *explainer) stale() {
+	for i := range e.in.Pod.Spec.Volumes {
+		v := &e.in.Pod.Spec.Volumes[i]
+		if f, failed := e.in.Failures[podplan.VolumeKey(v.Name)]; failed && e.in.Volumes[v.Name].Mounted {
+			e.note("volume %s is as it was and cannot be renewed: %s; it is when %s", v.Name, f.Message, volumeHelp(v))
+		}
+	}
+}
+
 func volumeHelp(v *v1.Volume) string {
 	switch {
 	case v.ConfigMap != nil:
@@ -150,8 +161,15 @@ func (e *explainer) container(c *v1.Container, init bool) bool {
 		return true
 	}
 	name := label(c, init)
-	return e.step(podplan.PullImage, podplan.ImageKey(c.Name), "image of "+name, fmt.Sprintf("image %q is being pulled", c.Image), e.imageHelp(c)) ||
-		e.step(podplan.CreateContainer, podplan.ContainerKey(c.Name), name, "it is being created or started", e.createHelp(c)) ||
+	if e.image(c.Name, c.Image, "image of "+name) {
+		return true
+	}
+	for _, v := range podplan.ImageVolumes(e.in.Pod, c) {
+		if e.image(podplan.VolumeImage(v.Name), v.Image.Reference, fmt.Sprintf("image of volume %s, for %s", v.Name, name)) {
+			return true
+		}
+	}
+	return e.step(podplan.CreateContainer, podplan.ContainerKey(c.Name), name, "it is being created or started", e.createHelp(c)) ||
 		init
 }
 
@@ -240,16 +258,22 @@ func probeText(p *v1.Probe) string {
 	}
 }
 
-func (e *explainer) imageHelp(c *v1.Container) string {
-	switch e.in.Failures[podplan.ImageKey(c.Name)].Reason {
+// image explains the pull of a container's or a volume's image.
+func (e *explainer) image(owner, image, name string) bool {
+	key := podplan.ImageKey(owner, image)
+	return e.step(podplan.PullImage, key, name, fmt.Sprintf("image %q is being pulled", image), imageHelp(image, e.in.Failures[key].Reason))
+}
+
+func imageHelp(image, reason string) string {
+	switch reason {
 	case podplan.ReasonErrImageNeverPull:
-		return fmt.Sprintf("image %q is put on the node (wherry image import), or imagePullPolicy lets it be pulled", c.Image)
+		return fmt.Sprintf("image %q is put on the node (wherry image import), or imagePullPolicy lets it be pulled", image)
 	case podplan.ReasonInvalidImageName:
-		return fmt.Sprintf("the image's name %q is corrected", c.Image)
+		return fmt.Sprintf("the image's name %q is corrected", image)
 	case podplan.ReasonRegistryUnavailable:
 		return "the registry answers again"
 	default:
-		return fmt.Sprintf("a pull of %q succeeds: its name and tag are right, the registry can be reached, and the pod may pull it (imagePullSecrets)", c.Image)
+		return fmt.Sprintf("a pull of %q succeeds: its name and tag are right, the registry can be reached, and the pod may pull it (imagePullSecrets)", image)
 	}
 }
 

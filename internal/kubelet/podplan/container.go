@@ -226,16 +226,16 @@ func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 // imagesReady plans the pulls of the container's own image and of those that it
 // mounts, side by side, and tells whether all are there.
 func (p *planner) imagesReady(c *v1.Container, attempt uint32) bool {
-	ready := p.imageReady(c, Op{Kind: PullImage, Name: c.Name, Attempt: attempt}, c.Image)
-	for _, v := range imageVolumes(p.in.Pod, c) {
+	ready := p.imageReady(c, Op{Kind: PullImage, Name: c.Name, Image: c.Image, Attempt: attempt})
+	for _, v := range ImageVolumes(p.in.Pod, c) {
 		// Resolved once in a pod's life: a restarted container sees the same image.
-		ready = p.imageReady(c, Op{Kind: PullImage, Name: VolumeImage(v.Name)}, v.Image.Reference) && ready
+		ready = p.imageReady(c, Op{Kind: PullImage, Name: VolumeImage(v.Name), Image: v.Image.Reference}) && ready
 	}
 	return ready
 }
 
-// imageVolumes are the volumes of images that a container mounts.
-func imageVolumes(pod *v1.Pod, c *v1.Container) []*v1.Volume {
+// ImageVolumes are the volumes of images that a container mounts.
+func ImageVolumes(pod *v1.Pod, c *v1.Container) []*v1.Volume {
 	var out []*v1.Volume
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
@@ -247,13 +247,13 @@ func imageVolumes(pod *v1.Pod, c *v1.Container) []*v1.Volume {
 }
 
 // imageReady plans one pull, and tells whether the image is there.
-func (p *planner) imageReady(c *v1.Container, op Op, image string) bool {
+func (p *planner) imageReady(c *v1.Container, op Op) bool {
 	key := op.Key()
-	if img, ok := p.in.Images[op.Name]; ok && img.Attempt == op.Attempt {
+	if img, ok := p.in.Images[op.Name]; ok && img.Attempt == op.Attempt && img.Name == op.Image {
 		return true
 	}
 	if p.keep(key) {
-		p.wait("container %s: pulling image %q", c.Name, image)
+		p.wait("container %s: pulling image %q", c.Name, op.Image)
 		return false
 	}
 	f, failed := p.in.Failures[key]

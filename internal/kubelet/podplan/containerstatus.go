@@ -120,11 +120,11 @@ func (r *reporter) why(c *v1.Container, fallback string) *v1.ContainerStateWaiti
 	if ok && f.Reason != "" {
 		return &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 	}
-	if f, ok := r.in.Failures[ImageKey(c.Name)]; ok && f.Reason != "" {
+	if f, ok := r.in.Failures[ImageKey(c.Name, c.Image)]; ok && f.Reason != "" {
 		return r.whyImage(c.Image, f)
 	}
-	for _, v := range imageVolumes(r.in.Pod, c) {
-		if f, ok := r.in.Failures[ImageKey(VolumeImage(v.Name))]; ok && f.Reason != "" {
+	for _, v := range ImageVolumes(r.in.Pod, c) {
+		if f, ok := r.in.Failures[ImageKey(VolumeImage(v.Name), v.Image.Reference)]; ok && f.Reason != "" {
 			return r.whyImage(v.Image.Reference, f)
 		}
 	}
@@ -250,7 +250,7 @@ func (r *reporter) id(id string) string {
 // by the instance, and while there is none by what was asked for.
 func (r *reporter) volumeMounts(c *v1.Container, last *Container) []v1.VolumeMountStatus {
 	var out []v1.VolumeMountStatus
-	images := imageVolumes(r.in.Pod, c)
+	images := ImageVolumes(r.in.Pod, c)
 	for _, m := range c.VolumeMounts {
 		st := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		made := mountAt(last, m.MountPath)

@@ -87,7 +87,7 @@ func TestFailedStartBacksOffAsACrashUnderANewNumber(t *testing.T) {
 	if st.State.Waiting == nil || st.State.Waiting.Reason != ReasonCrashLoopBackOff || st.LastTerminationState.Terminated.Message != "no such file" {
 		t.Errorf("%+v", st)
 	}
-	in.Images["c"] = Image{Attempt: 3}
+	in.Images["c"] = Image{Attempt: 3, Name: "i"}
 	if got := Next(in, noon.Add(time.Minute)); len(got.Ops) != 1 || got.Ops[0].Attempt != 3 {
 		t.Errorf("%+v", got.Ops)
 	}
@@ -96,7 +96,7 @@ func TestFailedStartBacksOffAsACrashUnderANewNumber(t *testing.T) {
 // CrashLoopBackOff was shown, and told by an event, while the first restart was made.
 func TestRestartThatIsUnderWayIsNotBackedOff(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 1, Finished: noon}), func(in *Input) {
-		in.Images["c"] = Image{Attempt: 1}
+		in.Images["c"] = Image{Attempt: 1, Name: "i"}
 	})
 	plan := Next(in, noon)
 	in.Record = plan.Record
@@ -151,7 +151,7 @@ func TestRemovalGoesToItsEnd(t *testing.T) {
 func TestNextInstanceWaitsForTheRemovalOfItsNumber(t *testing.T) {
 	op := Op{Kind: RemoveContainer, Name: "c", ID: "1"}
 	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
-		in.Images["c"], in.InFlight[op.Key()] = Image{}, Flight{Op: op}
+		in.Images["c"], in.InFlight[op.Key()] = Image{Name: "i"}, Flight{Op: op}
 	})
 	if got := kinds(Next(in, noon)); slices.Contains(got, CreateContainer) {
 		t.Errorf("%v", got)

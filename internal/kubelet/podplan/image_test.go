@@ -43,8 +43,8 @@ func TestImageVolumeHoldsOnlyWhoMountsIt(t *testing.T) {
 	if wants(p, MountVolume, "data") {
 		t.Error("an image is mounted like a folder of the node")
 	}
-	in.Images["a"], in.Images["b"] = Image{Ref: "sha256:1"}, Image{Ref: "sha256:1"}
-	in.Failures = map[Key]Failure{ImageKey(VolumeImage("data")): {Count: 1, At: now, Reason: ReasonErrImagePull, Message: "no such image"}}
+	in.Images["a"], in.Images["b"] = Image{Name: "busybox", Ref: "sha256:1"}, Image{Name: "busybox", Ref: "sha256:1"}
+	in.Failures = map[Key]Failure{ImageKey(VolumeImage("data"), in.Pod.Spec.Volumes[0].Image.Reference): {Count: 1, At: now, Reason: ReasonErrImagePull, Message: "no such image"}}
 	p = Next(in, now)
 	if wants(p, CreateContainer, "a") || !wants(p, CreateContainer, "b") {
 		t.Errorf("ops: %+v", p.Ops)
@@ -58,7 +58,7 @@ func TestImageVolumeHoldsOnlyWhoMountsIt(t *testing.T) {
 			t.Errorf("b waits for %s", got)
 		}
 	}
-	in.Images[VolumeImage("data")] = Image{Ref: "sha256:2"}
+	in.Images[VolumeImage("data")] = Image{Name: in.Pod.Spec.Volumes[0].Image.Reference, Ref: "sha256:2"}
 	if !wants(Next(in, now), CreateContainer, "a") {
 		t.Error("with its image there, a is not created")
 	}
@@ -87,5 +87,39 @@ func TestVolumeMountStatus(t *testing.T) {
 	}
 	if st.User.Linux.UID != 7 || *st.StopSignal != v1.SIGQUIT {
 		t.Errorf("user %+v, stop signal %v", st.User, st.StopSignal)
+	}
+}
+
+// A container whose image was corrected waited for the end of the back-off of the image
+// that could not be pulled, and its status said that the new one could not.
+func TestCorrectedImageIsPulledAtOnce(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
+		in.Failures[ImageKey("c", "i")] = Failure{Count: 6, At: noon, Reason: ReasonErrImagePull, Message: "not found"}
+	})
+	if p := Next(in, noon.Add(time.Minute)); wants(p, PullImage, "c") && !p.Ops[0].Backoff {
+		t.Fatalf("ops while it is backed off: %+v", p.Ops)
+	}
+	in.Pod.Spec.Containers[0].Image = "better"
+	p := Next(in, noon.Add(time.Minute))
+	if len(p.Ops) != 1 || p.Ops[0] != (Op{Kind: PullImage, Name: "c", Image: "better"}) {
+		t.Errorf("ops: %+v", p.Ops)
+	}
+	if st := Status(in, noon.Add(time.Minute)); WaitingReason(&st, "c") != ReasonContainerCreating {
+		t.Errorf("it waits for %+v", st.ContainerStatuses[0].State)
+	}
+}
+
+// A pod whose image was changed before its container was made got a container of the
+// image that it had first, under the name of the new one.
+func TestImageChangedBeforeTheContainerIsMade(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
+		in.Images["c"] = Image{Name: "i", Ref: "sha256:1"}
+	})
+	if p := Next(in, noon); !wants(p, CreateContainer, "c") {
+		t.Fatalf("ops: %+v", p.Ops)
+	}
+	in.Pod.Spec.Containers[0].Image = "better"
+	if p := Next(in, noon); !wants(p, PullImage, "c") || wants(p, CreateContainer, "c") {
+		t.Errorf("ops: %+v", p.Ops)
 	}
 }

@@ -130,7 +130,9 @@ type Residue struct {
 // Image says that the image for an attempt of a container is there.
 type Image struct {
 	Attempt uint32
-	Ref     string
+	// Name is the image as the spec had it.
+	Name string
+	Ref  string
 }
 
 // Probe is the newest result of a container's probes. A nil pointer is "not known yet".

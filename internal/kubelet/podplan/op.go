@@ -49,6 +49,8 @@ type Op struct {
 	Message string `json:",omitempty"`
 	// Objects makes a refresh of a volume differ from the one before.
 	Objects uint64 `json:",omitempty"`
+	// Image to be pulled, as the spec has it.
+	Image string `json:",omitempty"`
 	// Backoff: an image must not be pulled now, only looked for.
 	Backoff bool `json:",omitempty"`
 }
@@ -67,7 +69,7 @@ func (o Op) Key() Key {
 	case StopSandbox, RemoveSandbox:
 		return Key("sandbox/" + o.ID)
 	case PullImage:
-		return ImageKey(o.Name)
+		return ImageKey(o.Name, o.Image)
 	case CreateContainer, StartContainer:
 		return ContainerKey(o.Name)
 	case ResizePod:
@@ -91,8 +93,9 @@ const SandboxKey Key = "sandbox"
 // VolumeKey is the key of MountVolume.
 func VolumeKey(volume string) Key { return Key("volume/" + volume) }
 
-// ImageKey is the key of PullImage, for a container or a VolumeImage.
-func ImageKey(container string) Key { return Key("image/" + container) }
+// ImageKey is the key of PullImage, for a container or a VolumeImage: another image in
+// the spec has nothing to do with how the last one's pull went.
+func ImageKey(container, image string) Key { return Key("image/" + container + "/" + image) }
 
 // VolumeImage is the name under which the image of a volume is pulled; no container
 // can have it.

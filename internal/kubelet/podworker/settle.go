@@ -90,7 +90,7 @@ func (w *Worker) achieved(f *flight, res Result) {
 		}
 	case podplan.PullImage:
 		w.pulling += time.Since(f.Since)
-		w.images[op.Name] = podplan.Image{Attempt: op.Attempt, Ref: res.Image}
+		w.images[op.Name] = podplan.Image{Attempt: op.Attempt, Name: op.Image, Ref: res.Image}
 	case podplan.CreateContainer:
 		delete(w.images, op.Name)
 	case podplan.RunHook:
