@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
@@ -601,6 +602,49 @@ func TestEviction(t *testing.T) {
 		w.pass(time.Minute)
 		if w.rt.Calls("CreateContainer") != 1 || w.get("a").Status.Reason != "Evicted" {
 			t.Error("the eviction was forgotten")
+		}
+	})
+}
+
+// A pod's last status, written while it was forgotten, came back as an update and had its
+// objects watched for ever.
+func TestNothingIsWatchedForAPodThatIsGone(t *testing.T) {
+	run(t, func(w *world) {
+		var mu sync.Mutex
+		var watches []*watch.FakeWatcher
+		w.client.PrependWatchReactor("configmaps", func(clienttesting.Action) (bool, watch.Interface, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			watches = append(watches, watch.NewFake())
+			return true, watches[len(watches)-1], nil
+		})
+		failures := 0
+		w.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			last := strings.Contains(string(a.(clienttesting.PatchAction).GetPatch()), `"phase":"Failed"`)
+			if last && failures < 5 { // it is on its way still when all the rest is done
+				failures++
+				return true, nil, errors.New("not now")
+			}
+			return false, nil, nil
+		})
+		pod := plainPod("p", v1.RestartPolicyAlways, container("c"))
+		pod.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{
+			LocalObjectReference: v1.LocalObjectReference{Name: "missing"}, Optional: new(true),
+		}}}
+		w.create(pod)
+		w.until("it runs", func() bool { return w.get("p").Status.Phase == v1.PodRunning })
+		w.remove("p", 1)
+		w.until("it is gone", func() bool { return w.gone("p") })
+		w.pass(3 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(watches) == 0 {
+			t.Error("nothing was watched")
+		}
+		for _, o := range watches {
+			if !o.IsStopped() {
+				t.Error("its config map is watched still")
+			}
 		}
 	})
 }

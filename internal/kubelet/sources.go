@@ -142,6 +142,7 @@ func (k *Kubelet) removeAPIPod(pod *v1.Pod) {
 		return
 	}
 	k.firstSeen.Delete(pod.UID)
+	k.objects.Use(pod.UID, nil) // after the last update, which may have come when the pod was forgotten
 	k.table.Remove(pod.UID, pod)
 }
 

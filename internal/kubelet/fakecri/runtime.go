@@ -61,6 +61,10 @@ type Runtime struct {
 	// KeepCreated: StopContainer leaves a container that was never started as it is,
 	// as containerd's does.
 	KeepCreated bool
+	// Authorize, if not nil, is what the registry says to a pull with these credentials.
+	Authorize func(image string, auth *runtimeapi.AuthConfig) error
+	// Handlers that there are besides the default one; others are refused.
+	Handlers []string
 	// OnChange is told all that happens to sandboxes and containers, in order. It must
 	// neither block nor call the runtime.
 	OnChange func(Change)

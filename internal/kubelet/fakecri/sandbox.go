@@ -17,6 +17,9 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxC
 	if err := r.begin(ctx, "RunPodSandbox", cfg.Metadata.Name); err != nil {
 		return "", err
 	}
+	if r.Handlers != nil && handler != "" && !slices.Contains(r.Handlers, handler) {
+		return "", status.Errorf(codes.Unknown, "failed to get sandbox runtime: no runtime for %q is configured", handler)
+	}
 	r.mu.Lock()
 	for _, s := range r.sandboxes {
 		if s.cfg.Metadata.Uid != cfg.Metadata.Uid {

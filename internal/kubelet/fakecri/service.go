@@ -41,9 +41,17 @@ func (r *Runtime) Status(ctx context.Context, _ bool) (*runtimeapi.StatusRespons
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true}, network,
 		}},
-		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}},
+		RuntimeHandlers: r.handlers(),
 		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
 	}, nil
+}
+
+func (r *Runtime) handlers() []*runtimeapi.RuntimeHandler {
+	out := []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}}
+	for _, name := range r.Handlers {
+		out = append(out, &runtimeapi.RuntimeHandler{Name: name, Features: &runtimeapi.RuntimeHandlerFeatures{}})
+	}
+	return out
 }
 
 // SetNotReady sets why the network is not ready.
@@ -193,9 +201,14 @@ func (i Images) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec, _ b
 }
 
 // PullImage takes an image from the registry.
-func (i Images) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, _ *runtimeapi.AuthConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
+func (i Images) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
 	if err := i.begin(ctx, "PullImage", spec.Image); err != nil {
 		return "", err
+	}
+	if i.Authorize != nil {
+		if err := i.Authorize(spec.Image, auth); err != nil {
+			return "", status.Errorf(codes.Unknown, "failed to pull and unpack image %q: %v", spec.Image, err)
+		}
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,6 +42,7 @@ type Env struct{ Name, Value string }
 // env, a later one replacing an earlier of its name. Invalid names of envFrom are
 // skipped and returned.
 func Environment(in EnvInput) (env []Env, skipped []string, err error) {
+	in.Objects = &seenObjects{Objects: in.Objects}
 	b := &envBuilder{EnvInput: in, services: serviceEnv(in)}
 	for i := range in.Container.EnvFrom {
 		if err := b.from(&in.Container.EnvFrom[i]); err != nil {
@@ -58,6 +60,32 @@ func Environment(in EnvInput) (env []Env, skipped []string, err error) {
 		}
 	}
 	return b.env, b.skipped, nil
+}
+
+// seenObjects looks each object up once: it may change in the meantime, and no environment
+// is to have a part of what it was and a part of what it is.
+type seenObjects struct {
+	Objects
+	configMaps map[string]func() (*v1.ConfigMap, error)
+	secrets    map[string]func() (*v1.Secret, error)
+}
+
+func (s *seenObjects) ConfigMap(namespace, name string) (*v1.ConfigMap, error) {
+	return seen(&s.configMaps, name, func() (*v1.ConfigMap, error) { return s.Objects.ConfigMap(namespace, name) })
+}
+
+func (s *seenObjects) Secret(namespace, name string) (*v1.Secret, error) {
+	return seen(&s.secrets, name, func() (*v1.Secret, error) { return s.Objects.Secret(namespace, name) })
+}
+
+func seen[T any](before *map[string]func() (T, error), name string, look func() (T, error)) (T, error) {
+	if *before == nil {
+		*before = map[string]func() (T, error){}
+	}
+	if (*before)[name] == nil {
+		(*before)[name] = sync.OnceValues(look)
+	}
+	return (*before)[name]()
 }
 
 type envBuilder struct {

@@ -1,6 +1,7 @@
 package podconfig
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -409,5 +410,31 @@ func TestSystemdSlices(t *testing.T) {
 	}
 	if got := l.Parent(pod); got != "kubepods-besteffort-poda_b.slice" {
 		t.Error(got)
+	}
+}
+
+// changing is a config map that is another one at every look.
+type changing struct {
+	Objects
+	looks int
+}
+
+func (c *changing) ConfigMap(string, string) (*v1.ConfigMap, error) {
+	c.looks++
+	return &v1.ConfigMap{Data: map[string]string{"user": fmt.Sprint("user", c.looks), "password": fmt.Sprint("password", c.looks)}}, nil
+}
+
+// A config map that changed while an environment was put together gave half of each state.
+func TestAnEnvironmentShowsOneStateOfAnObject(t *testing.T) {
+	key := func(name string) v1.EnvVar {
+		return v1.EnvVar{Name: name, ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{
+			LocalObjectReference: v1.LocalObjectReference{Name: "cm"}, Key: name,
+		}}}
+	}
+	env, _, err := Environment(EnvInput{
+		Pod: &v1.Pod{}, Container: &v1.Container{Env: []v1.EnvVar{key("user"), key("password")}}, Objects: &changing{},
+	})
+	if want := []Env{{"user", "user1"}, {"password", "password1"}}; err != nil || !slices.Equal(env, want) {
+		t.Errorf("%v, %v", env, err)
 	}
 }

@@ -7,8 +7,11 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	nodev1client "k8s.io/client-go/kubernetes/typed/node/v1"
 
 	"wherry.dev/internal/kubelet/podconfig"
 )
@@ -185,7 +189,8 @@ type client struct {
 	n *node
 }
 
-func (c client) CoreV1() corev1.CoreV1Interface { return core{n: c.n} }
+func (c client) CoreV1() corev1.CoreV1Interface       { return core{n: c.n} }
+func (c client) NodeV1() nodev1client.NodeV1Interface { return nodeAPI{n: c.n} }
 
 type core struct {
 	corev1.CoreV1Interface
@@ -193,6 +198,58 @@ type core struct {
 }
 
 func (c core) Pods(string) corev1.PodInterface { return pods{n: c.n} }
+func (c core) ConfigMaps(ns string) corev1.ConfigMapInterface {
+	return configMaps{n: c.n, namespace: ns}
+}
+func (c core) Secrets(ns string) corev1.SecretInterface { return secrets{n: c.n, namespace: ns} }
+
+func (c core) ServiceAccounts(string) corev1.ServiceAccountInterface { return accounts{n: c.n} }
+
+// accounts issue tokens.
+type accounts struct {
+	corev1.ServiceAccountInterface
+	n *node
+}
+
+// tokenForm is a token: the UID of its pod, and until when it is good.
+const tokenForm = "token %s until %d"
+
+func (a accounts) CreateToken(ctx context.Context, name string, req *authenticationv1.TokenRequest, _ metav1.CreateOptions) (*authenticationv1.TokenRequest, error) {
+	return call(ctx, a.n, "api token", name, func(context.Context) (*authenticationv1.TokenRequest, error) {
+		out := req.DeepCopy()
+		end := time.Now().Add(time.Duration(*req.Spec.ExpirationSeconds) * time.Second)
+		out.Status = authenticationv1.TokenRequestStatus{
+			Token: fmt.Sprintf(tokenForm, req.Spec.BoundObjectRef.UID, end.Unix()), ExpirationTimestamp: metav1.NewTime(end),
+		}
+		return out, nil
+	})
+}
+
+// classes are the runtime classes of the cluster.
+type classes struct {
+	nodev1client.RuntimeClassInterface
+	n *node
+}
+
+type nodeAPI struct {
+	nodev1client.NodeV1Interface
+	n *node
+}
+
+func (a nodeAPI) RuntimeClasses() nodev1client.RuntimeClassInterface { return classes{n: a.n} }
+
+func (c classes) Get(ctx context.Context, name string, _ metav1.GetOptions) (*nodev1.RuntimeClass, error) {
+	return call(ctx, c.n, "api get", name, func(context.Context) (*nodev1.RuntimeClass, error) {
+		handler := handlerFast
+		switch {
+		case name == classOrphan:
+			handler = classOrphan
+		case name == classLost, name == classLate && c.n.life.faulty():
+			return nil, apierrors.NewNotFound(schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}, name)
+		}
+		return &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: handler}, nil
+	})
+}
 
 type pods struct {
 	corev1.PodInterface

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -296,7 +297,7 @@ func (c *Checker) live() string {
 
 // rate checks that an op is not repeated faster than any back-off would let it.
 func (c *Checker) rate(e Event) error {
-	key := string(e.Op.Kind) + " " + e.Op.Name
+	key := string(e.Op.Kind) + " " + cmp.Or(e.Op.Name, e.Op.ID)
 	if e.Op.Backoff {
 		key += " look"
 	}
@@ -305,7 +306,7 @@ func (c *Checker) rate(e Event) error {
 	switch calm := c.faultless != 0 && e.At-10*time.Minute > c.faultless; {
 	case e.Op.Backoff:
 		most = 150
-	case calm && c.asked == 0 && e.Op.Kind == podplan.CreateContainer:
+	case calm && c.asked == 0 && (e.Op.Kind == podplan.CreateContainer || e.Op.Kind == podplan.RunSandbox && sandboxless(c.pod)):
 		most = 80 // what the node refuses is tried again every ten seconds
 	case calm && c.asked == 0:
 		most = 25

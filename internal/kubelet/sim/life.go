@@ -9,6 +9,7 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,9 +18,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
 	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/internal/kubelet/podops"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/mount"
 )
 
@@ -35,12 +39,18 @@ type life struct {
 	uid  types.UID   // of the pod that is, or was last, wanted
 	uids []types.UID // of all that there were
 
-	cgroups *cgroups
-	net     *internet
+	cgroups   *cgroups
+	net       *internet
+	shelf     *shelf
+	pods      sync.Map // by UID, as they came
+	refusals  sync.Map // by UID, why the node refuses them
+	taints    []v1.Taint
+	policy    kubeletconfig.ImagePullCredentialsVerificationPolicy // empty: nothing is recorded
+	open      bool                                                 // the private image is for all pods, where it is on the node
+	calmSince atomic.Int64                                         // when the faults ended, 0: not yet
 	// static pods come from a manifest, which is nil when it was removed.
 	static   bool
 	manifest atomic.Pointer[v1.Pod]
-	refused  bool
 	real     bool        // the status is written by the real manager, not by a courier
 	quiet    atomic.Bool // the faults have ended
 	current  atomic.Pointer[node]
@@ -70,6 +80,14 @@ type breaks struct {
 	before func(*podplan.Op)                                 // changes an op that is to be done
 	after  func(w watched, op podplan.Op, in *podplan.Input) // does more than that
 	status func(*v1.PodStatus)                               // changes what is put
+	result func(*podworker.Result)                           // changes what an op came to
+
+	deps    func(*podops.Deps)                 // changes what ops work with
+	admit   bool                               // everything is admitted
+	sandbox func(*runtimeapi.PodSandboxConfig) // changes what is made
+	handler func(string) string
+	create  func(*runtimeapi.ContainerConfig)
+	auth    func(*runtimeapi.AuthConfig) // changes what a pull shows
 }
 
 func play(t *testing.T, seed uint64, dir string, b breaks) Outcome {
@@ -104,13 +122,18 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 		rt: fakecri.New(imagePresent), killed: make(chan struct{}, 1),
 	}
 	l.cgroups = &cgroups{l: l, m: map[string]bool{}}
-	l.net = newInternet(l)
+	l.net, l.shelf = newInternet(l), newShelf(l)
 	l.rt.Publish(imageOther)
-	pod := RandomPod(l.r, "p")
-	l.uid, l.uids = pod.UID, []types.UID{pod.UID}
+	l.rt.Handlers = []string{handlerFast}
 	l.static = l.chance(0.12)
-	l.refused = l.chance(0.03)
 	l.real = l.chance(0.1)
+	if !l.static && l.chance(0.02) {
+		l.taints = []v1.Taint{{Key: "example.com/no", Effect: v1.TaintEffectNoExecute}}
+	}
+	l.firstObjects()
+	pod := l.newPod()
+	l.verification(pod)
+	l.uid, l.uids = pod.UID, []types.UID{pod.UID}
 	l.rt.KeepCreated = l.chance(0.5)
 	l.rt.NoEvents = l.chance(0.2)
 	l.rt.Behave = func(cfg *runtimeapi.ContainerConfig) fakecri.Behaviour {
@@ -119,12 +142,36 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 	l.rt.OnChange = l.changed
 	l.api = &apiServer{hist: l.hist, changed: l.watch}
 	if l.static {
-		l.manifest.Store(manifest(pod))
+		l.manifest.Store(pod)
 	} else {
 		l.api.pod = pod
 	}
 	l.hist.add(Event{What: PodSet, Pod: pod})
 	return l
+}
+
+// newPod makes a pod, with all that the life has for it.
+func (l *life) newPod() *v1.Pod {
+	g := generator{l.r}
+	pod := RandomPod(l.r, "p")
+	pod.UID = types.UID(fmt.Sprintf("uid-p-%d", len(l.uids)))
+	if l.static {
+		manifest(pod)
+	} else {
+		g.widen(pod)
+	}
+	g.local(pod)
+	reason := ""
+	switch {
+	case g.chance(0.04):
+		reason = g.unwelcome(pod)
+	case len(l.taints) > 0 && g.chance(0.5):
+		pod.Spec.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists}}
+	case len(l.taints) > 0:
+		reason = "TaintToleration"
+	}
+	l.know(pod, reason)
+	return pod
 }
 
 func (l *life) chance(p float64) bool { return l.r.Float64() < p }
@@ -135,9 +182,6 @@ func (l *life) upTo(d time.Duration) time.Duration { return time.Duration(l.r.In
 func (l *life) faulty() bool { return !l.quiet.Load() }
 
 func (l *life) admit(pod *v1.Pod) podplan.Verdict {
-	if l.refused {
-		return podplan.Verdict{Reason: "OutOfcpu", Message: "there is none left"}
-	}
 	if l.faulty() && l.dice.chance(0.1, "admission waits") {
 		time.AfterFunc(l.dice.upTo(20*time.Second, "admission waits for"), func() {
 			if n := l.current.Load(); n != nil {
@@ -146,7 +190,11 @@ func (l *life) admit(pod *v1.Pod) podplan.Verdict {
 		})
 		return podplan.Verdict{} // others have to go first
 	}
-	return podplan.Admit(podplan.AdmitInput{Pod: pod, Node: &v1.Node{Status: v1.NodeStatus{DeclaredFeatures: []string{"RestartAllContainersOnContainerExits"}}}})
+	in := podplan.AdmitInput{Pod: pod, Node: simNode(l.taints), Others: []*v1.Pod{otherPod()}, Static: l.static}
+	if l.broken.admit {
+		in = podplan.AdmitInput{Pod: &v1.Pod{}, Node: &v1.Node{}}
+	}
+	return podplan.Admit(in)
 }
 
 // resizing decides on a resize: now and then there is no room, or never will be.
@@ -170,23 +218,13 @@ func (l *life) want() *v1.Pod {
 	return pod
 }
 
-// ConfigMap is what the pod's volume shows. Now and then it cannot be had.
-func (l *life) ConfigMap(_, name string) (*v1.ConfigMap, error) {
-	if name == configMissing || l.faulty() && l.dice.chance(0.2, "configmap") {
-		return nil, fmt.Errorf("configmap %q not found", name)
-	}
-	return &v1.ConfigMap{Data: map[string]string{"key": "value"}}, nil
-}
-
-// Secret is never there.
-func (l *life) Secret(_, name string) (*v1.Secret, error) {
-	return nil, fmt.Errorf("secret %q not found", name)
-}
-
 // changed is told what happens in the runtime. The kubelet gets an event: later,
 // twice, or not at all.
 func (l *life) changed(c fakecri.Change) {
 	l.hist.add(FromRuntime(c))
+	if c.What == "started" && c.Name == "i0" {
+		l.writeEnvFile(c.UID)
+	}
 	if l.faulty() && l.dice.chance(0.1, "event lost") {
 		return
 	}
@@ -256,6 +294,8 @@ func (l *life) play() {
 		l.hist.fail(err)
 	} else if !l.gone() {
 		l.hist.fail(errors.New("the pod was asked to go and is not gone"))
+	} else if l.shelf.watched() > 0 && l.pass(3*time.Minute) && l.shelf.watched() > 0 {
+		l.hist.fail(fmt.Errorf("%d objects are watched for nobody", l.shelf.watched()))
 	}
 }
 
@@ -306,6 +346,7 @@ func (l *life) pass(d time.Duration) bool {
 func (l *life) calm() {
 	l.quiet.Store(true)
 	l.hist.add(Event{What: FaultsEnd})
+	l.lastObjects()
 	// A kill on the very last day.
 	select {
 	case <-l.killed:

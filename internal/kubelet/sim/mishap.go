@@ -8,7 +8,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
@@ -23,7 +22,7 @@ func (l *life) mishap() {
 		}
 		deeds := []func(){l.killContainer, l.killSandbox, l.dropContainer, l.restartKubelet, l.objectChanges, l.evict, l.dropImage, l.reboot}
 		if !l.static {
-			deeds = append(deeds, l.changeImage, l.changeLabels, l.addEphemeral, l.remove, l.gate, l.resize, l.resizePod, l.shortenDeadline)
+			deeds = append(deeds, l.changeObject, l.changeObject, l.changeImage, l.changeLabels, l.addEphemeral, l.remove, l.gate, l.resize, l.resizePod, l.shortenDeadline)
 		} else {
 			deeds = append(deeds, l.replaceManifest, l.putBack, l.deleteMirror)
 			if l.chance(0.2) {
@@ -98,7 +97,7 @@ func (l *life) evict() {
 
 // dropImage is what the collection of garbage does, or an administrator.
 func (l *life) dropImage() {
-	image := pick(l.r, imagePresent, imageOther)
+	image := pick(l.r, imagePresent, imageOther, imagePrivate)
 	l.note("%s is removed", image)
 	l.rt.DropImage(image)
 }
@@ -172,7 +171,7 @@ func (l *life) gate() {
 func (l *life) resize() {
 	i, cpu, memory := l.r.Int(), 10+l.r.Int64N(50), 8+l.r.Int64N(50)
 	l.change(func(p *v1.Pod) {
-		if c := &p.Spec.Containers[i%len(p.Spec.Containers)]; c.Resources.Requests != nil {
+		if c := &p.Spec.Containers[i%len(p.Spec.Containers)]; c.Resources.Requests != nil && l.refusal(p.UID) == "" {
 			setResources(&c.Resources, cpu, memory)
 		}
 	})
@@ -212,6 +211,10 @@ func manifest(pod *v1.Pod) *v1.Pod {
 		podconfig.AnnotationConfigSource: "file", podconfig.AnnotationConfigHash: string(pod.UID),
 	}
 	pod.Spec.ReadinessGates = nil
+	// It may not refer to objects of the API.
+	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.ConfigMap != nil })
+	c := &pod.Spec.Containers[0]
+	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == "config" })
 	return pod
 }
 
@@ -220,11 +223,10 @@ func (l *life) replaceManifest() {
 	if l.manifest.Load() == nil {
 		return
 	}
-	pod := RandomPod(l.r, "p")
-	pod.UID = types.UID(fmt.Sprintf("uid-p-%d", len(l.uids)))
+	pod := l.newPod()
 	l.hist.add(Event{What: PodAsked, UID: l.uid})
 	l.uid, l.uids = pod.UID, append(l.uids, pod.UID)
-	l.manifest.Store(manifest(pod))
+	l.manifest.Store(pod)
 	l.hist.add(Event{What: PodSet, Pod: pod})
 	l.watch()
 }

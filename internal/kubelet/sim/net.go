@@ -3,9 +3,13 @@ package sim
 import (
 	"bufio"
 	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"slices"
@@ -19,6 +23,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -26,7 +31,7 @@ import (
 // What is asked of a container over the network, and how.
 var (
 	asked     = []string{"startup", "liveness", "readiness", "postStart", "preStop"}
-	protocols = []string{"http", "tcp", "grpc"}
+	protocols = []string{"http", "tcp", "grpc", "https"}
 )
 
 // door is what a container's port is for; the number says all of it, so that the
@@ -69,7 +74,7 @@ func doorOf(addr string) (ip string, d door, err error) {
 // probe makes the handler of a probe on the door.
 func (d door) probe() v1.ProbeHandler {
 	switch d.protocol {
-	case "http":
+	case "http", "https":
 		return v1.ProbeHandler{HTTPGet: d.get()}
 	case "tcp":
 		return v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt(d.port())}}
@@ -79,7 +84,11 @@ func (d door) probe() v1.ProbeHandler {
 }
 
 func (d door) get() *v1.HTTPGetAction {
-	return &v1.HTTPGetAction{Path: "/" + d.ask, Port: intstr.FromInt(d.port()), Scheme: v1.URISchemeHTTP}
+	scheme := v1.URISchemeHTTP
+	if d.protocol == "https" {
+		scheme = v1.URISchemeHTTPS
+	}
+	return &v1.HTTPGetAction{Path: "/" + d.ask, Port: intstr.FromInt(d.port()), Scheme: scheme}
 }
 
 // internet is what runs behind the addresses of pods, without a socket.
@@ -116,19 +125,65 @@ func (n *node) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 		if d.protocol == "tcp" {
 			l.answered(d, id)
 		}
+		if d.protocol == "https" {
+			var there net.Conn
+			if here, there, err = l.net.secure(ctx, key); err == nil {
+				l.net.done.Go(func() { l.net.serve(there, d, id, key) })
+			}
+			return here, err
+		}
 		var there net.Conn
 		here, there = net.Pipe()
 		if d.protocol == "grpc" {
 			l.net.call(visit{there, d, id, key})
-		} else {
-			l.net.done.Go(func() { l.net.serve(there, d, id, key) })
+			return here, nil
 		}
+		l.net.done.Go(func() { l.net.serve(there, d, id, key) })
 		return here, nil
 	})
 	if err != nil && here != nil {
 		_ = here.Close()
 	}
 	return conn, err
+}
+
+// certificate is that of all containers of all lives.
+var certificate = sync.OnceValue(func() *tls.Config {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		panic(err) // there is no randomness
+	}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(nil, cert, cert, public, private)
+	if err != nil {
+		panic(err)
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: private}}, MinVersion: tls.VersionTLS13,
+		CurvePreferences: []tls.CurveID{tls.X25519}, SessionTicketsDisabled: true,
+	}
+})
+
+// secure makes a connection with TLS at its far end; now and then that one speaks HTTP. It
+// has buffers: a transport says good-bye with a lock held, which must not wait.
+func (i *internet) secure(ctx context.Context, key string) (here, there net.Conn, err error) {
+	const size = 64 << 10
+	between := bufconn.Listen(size)
+	accepted := make(chan net.Conn, 1)
+	i.done.Go(func() {
+		if c, err := between.Accept(); err == nil {
+			accepted <- c
+		}
+		close(accepted)
+	})
+	if here, err = between.DialContext(ctx); err != nil {
+		return nil, nil, errors.Join(err, between.Close())
+	}
+	there = <-accepted
+	if i.l.faulty() && i.l.dice.chance(0.1, key+" speaks HTTP") {
+		return here, there, nil
+	}
+	return here, tls.Server(there, certificate()), nil
 }
 
 // answered tells the history what a container said of itself.

@@ -39,26 +39,32 @@ type writer interface {
 	Run(ctx context.Context) error
 }
 
+// services are those of the cluster.
+var services = []*v1.Service{
+	{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db"}, Spec: v1.ServiceSpec{ClusterIP: serviceIP, Ports: []v1.ServicePort{{Port: 5432}}}},
+}
+
 // hostIP is the node's address.
 const hostIP = "192.0.2.1"
 
 // node is one life of the kubelet: its memory ends with it.
 type node struct {
-	life   *life
-	number int
-	key    string // of all that is drawn for it
-	table  *podworker.Table
-	status writer
-	prober *prober.Manager
-	static *staticpod.Pods
-	listed atomic.Bool     // the API server's pods are known
-	follow atomic.Bool     // the sources are followed: not before orphans have workers
-	ctx    context.Context // of the process, for those calls that die with it
-	cancel context.CancelFunc
-	wire   string        // the status that was put last; there is one worker at a time
-	dead   chan struct{} // closed when it was killed
-	once   sync.Once
-	done   chan struct{}
+	life    *life
+	number  int
+	key     string // of all that is drawn for it
+	table   *podworker.Table
+	status  writer
+	prober  *prober.Manager
+	static  *staticpod.Pods
+	objects *objects.Cache
+	listed  atomic.Bool     // the API server's pods are known
+	follow  atomic.Bool     // the sources are followed: not before orphans have workers
+	ctx     context.Context // of the process, for those calls that die with it
+	cancel  context.CancelFunc
+	wire    string        // the status that was put last; there is one worker at a time
+	dead    chan struct{} // closed when it was killed
+	once    sync.Once
+	done    chan struct{}
 }
 
 // startNode starts a kubelet on what the last one left.
@@ -85,20 +91,34 @@ func startNode(l *life, number int) (*node, error) {
 	}
 	n.prober = prober.New(cri, silent{}, func(uid types.UID) { n.table.Wake(uid) }, nil)
 	n.prober.DialBy(n.dial)
-	tokens := volume.NewTokenSource(nil)
-	ops := podops.New(podops.Config{
-		NodeName: "n1", Dirs: dirs, PodLogs: filepath.Join(l.dir, "logs"), PidsLimit: -1,
-	}, podops.Deps{
-		Runtime: cri, Images: imageSeam{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: objects.New(nil, nil), Users: users,
+	tokens := volume.NewTokenSource(api)
+	n.objects = objects.New(api, func(uid types.UID) { n.table.ObjectChanged(uid) })
+	deps := podops.Deps{
+		Runtime: cri, Images: imageSeam{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: n.objects, Users: users,
+		Plugins: plugin{n},
 		Volumes: &volume.Mounter{
-			Dirs: dirs, Objects: func(context.Context) volume.Objects { return l }, Tokens: tokens, NodeName: "n1",
+			Dirs: dirs, Objects: func(ctx context.Context) volume.Objects { return n.objects.For(ctx) }, Tokens: tokens, NodeName: "n1",
 			Allocatable: func() v1.ResourceList { return nil },
 		},
 		Dial:    n.dial,
 		Cgroups: l.cgroups, Events: silent{}, Status: n.status,
-		Services: func(context.Context, *v1.Pod) ([]*v1.Service, error) { return nil, nil },
+		Services: func(context.Context, *v1.Pod) ([]*v1.Service, error) { return services, nil },
 		Node:     func() podops.Node { return podops.Node{Memory: 8 << 30} },
-	})
+	}
+	if l.policy != "" {
+		records, err := l.records()
+		if err != nil {
+			return nil, err
+		}
+		deps.Pulled = pullRecords{records, n}
+	}
+	if l.broken.deps != nil {
+		l.broken.deps(&deps)
+	}
+	ops := podops.New(podops.Config{
+		NodeName: "n1", Dirs: dirs, PodLogs: filepath.Join(l.dir, "logs"), PidsLimit: -1,
+		ClusterDNS: []string{clusterDNS}, ClusterDomain: clusterDomain, HostIPs: []string{hostIP},
+	}, deps)
 	look := fmt.Sprintf("%d look", number)
 	n.table = podworker.NewTable(podworker.Deps{
 		Runtime: cri, Executor: watched{ops, n}, Status: sink{n.status, n}, Prober: n.prober, Records: records,
@@ -126,6 +146,7 @@ func (n *node) run() {
 	defer close(n.done)
 	var all sync.WaitGroup
 	all.Go(func() { _ = n.status.Run(n.ctx) })
+	all.Go(func() { _ = n.objects.Run(n.ctx) })
 	if n.adopt() {
 		all.Go(func() { _ = n.table.Run(n.ctx) })
 		all.Go(n.relist)
@@ -201,8 +222,10 @@ func (n *node) deliver() {
 	case n.static != nil:
 		n.deliverStatic(pod, last)
 	case pod != nil:
+		n.objects.Use(pod.UID, objects.Refs(pod))
 		n.table.Set(pod, false)
 	default:
+		n.objects.Use(n.life.uid, nil)
 		n.table.Remove(n.life.uid, last)
 	}
 }
@@ -278,6 +301,9 @@ func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podwo
 	res := w.ops.Do(context.WithValue(ctx, opKey{}, string(op.Key())), do, in)
 	if b.after != nil {
 		b.after(w, op, in)
+	}
+	if b.result != nil {
+		b.result(&res)
 	}
 	text := opDone
 	switch {

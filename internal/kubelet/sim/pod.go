@@ -211,9 +211,9 @@ func (g generator) hooks(c *v1.Container) {
 }
 
 func (g generator) hook(c *v1.Container, ask string, ill bool) *v1.LifecycleHandler {
-	switch protocol := pick(g.r, "exec", "exec", "http"); {
-	case protocol == "http":
-		d := door{container: c.Name, ask: ask, protocol: "http", sick: ill}
+	switch protocol := pick(g.r, "exec", "exec", "exec", "exec", "http", "https"); {
+	case protocol != "exec":
+		d := door{container: c.Name, ask: ask, protocol: protocol, sick: ill}
 		if ill { // whatever a hook answers, it has been run: only one that cannot be asked fails
 			d.protocol = "tcp"
 		}
@@ -231,7 +231,7 @@ func (g generator) probe(c *v1.Container, ask string) *v1.Probe {
 		InitialDelaySeconds: int32(g.some(10)),
 	}
 	ill := g.chance(0.06)
-	switch protocol := pick(g.r, "exec", "exec", "exec", "exec", "http", "http", "http", "tcp", "tcp", "grpc"); {
+	switch protocol := pick(g.r, "exec", "exec", "exec", "exec", "http", "http", "http", "https", "tcp", "tcp", "grpc"); {
 	case protocol != "exec":
 		p.ProbeHandler = door{container: c.Name, ask: ask, protocol: protocol, sick: ill}.probe()
 	case ill:

@@ -30,6 +30,14 @@ func (l *life) atRest() {
 	if err := l.limited(&snap); err != nil {
 		l.hist.fail(err)
 	}
+	if v := snap.Input.Record.Verdict; v != nil && v.Reason != l.refusal(l.uid) {
+		l.hist.fail(fmt.Errorf("the node said %q of %s, not %q", v.Reason, l.uid, l.refusal(l.uid)))
+	}
+	if appThere(snap) && snap.Input.Record.Ending == nil && !podplan.IsTerminal(snap.Status.Phase) {
+		if err := l.shown(snap.Pod); err != nil {
+			l.hist.fail(err)
+		}
+	}
 	if e := snap.Input.Record.Ending; e != nil && time.Since(e.Since) < 2*time.Minute {
 		return // its deadline came just now
 	}
@@ -124,12 +132,38 @@ func (l *life) restless(pod *v1.Pod) bool {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
-			if c.Command[0] == crasher || c.Command[0] == broken || c.Command[0] == job || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever || refused(c) || ill(c) {
+			if c.Command[0] == crasher || c.Command[0] == broken || c.Command[0] == job || stuck(pod, c) || ill(c) {
 				return true
 			}
 		}
 	}
-	return pod.Spec.ActiveDeadlineSeconds != nil
+	return pod.Spec.ActiveDeadlineSeconds != nil || sandboxless(pod)
+}
+
+// sandboxless tells whether a pod has no sandbox, ever.
+func sandboxless(pod *v1.Pod) bool {
+	c := pod.Spec.RuntimeClassName
+	return c != nil && (*c == classLost || *c == classOrphan)
+}
+
+// stuck tells whether a container may be for ever before its first instance.
+func stuck(pod *v1.Pod, c *v1.Container) bool {
+	return c.Command[0] == broken || refused(c) || imageless(pod, c) || configless(c)
+}
+
+// imageless tells whether there may be no image for a container.
+func imageless(pod *v1.Pod, c *v1.Container) bool {
+	return c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever ||
+		c.Image == imagePrivate && !slices.ContainsFunc(pod.Spec.ImagePullSecrets, func(s v1.LocalObjectReference) bool {
+			return s.Name == pullRight || s.Name == pullLate
+		})
+}
+
+// configless tells whether a container wants what is never there.
+func configless(c *v1.Container) bool {
+	return slices.ContainsFunc(c.Env, func(e v1.EnvVar) bool {
+		return e.Name == "MISSING" && !*e.ValueFrom.ConfigMapKeyRef.Optional
+	})
 }
 
 // ill tells whether something keeps a container from running for long.
@@ -161,7 +195,7 @@ func settled(s podworker.Snapshot, now time.Time) error {
 	if r := s.Input.Record.Resize; r != nil && r.Active != nil {
 		return fmt.Errorf("the resize of generation %d is not done", *r.Active)
 	}
-	if slices.ContainsFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == configMissing }) {
+	if sandboxless(s.Pod) || slices.ContainsFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == configMissing }) {
 		return explained(s)
 	}
 	if restartsAll(s.Pod) {
@@ -218,8 +252,12 @@ func ready(s podworker.Snapshot, now time.Time) error {
 			return nil
 		}
 	}
-	if len(s.Pod.Spec.ReadinessGates) > 0 {
-		return nil // somebody else's
+	for _, gate := range s.Pod.Spec.ReadinessGates {
+		if !slices.ContainsFunc(s.Pod.Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == gate.ConditionType && c.Status == v1.ConditionTrue
+		}) {
+			want = v1.ConditionFalse
+		}
 	}
 	for _, c := range s.Status.Conditions {
 		if c.Type == v1.PodReady && c.Status != want {
@@ -238,10 +276,12 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 	newest := newestOf(s, c.Name)
 	init := slices.ContainsFunc(s.Pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
 	once := init && !podplan.IsSidecar(c)
-	stuck := c.Command[0] == broken || refused(c) || c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever
+	stuck := stuck(s.Pod, c)
 	switch {
 	case once && appThere(s):
 		return true, nil // it may be gone
+	case newest == nil && configless(c) && !imageless(s.Pod, c):
+		return false, saysWhy(&s.Status, c.Name)
 	case newest == nil && stuck:
 		return false, nil
 	case newest == nil:
@@ -263,6 +303,16 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 	default:
 		return false, nil
 	}
+}
+
+// saysWhy checks what is said of a container whose configuration cannot be had.
+func saysWhy(st *v1.PodStatus, name string) error {
+	for _, c := range statuses(st) {
+		if c.Name == name && (c.State.Waiting == nil || c.State.Waiting.Reason != podplan.ReasonCreateConfigError) {
+			return fmt.Errorf("%s lacks an object, and is %s", name, stateText(&c))
+		}
+	}
+	return nil
 }
 
 // runs tells whether a container runs, and has for a while.

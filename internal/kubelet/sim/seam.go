@@ -102,7 +102,14 @@ type seam struct {
 }
 
 func (s seam) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+	if b := s.n.life.broken.sandbox; b != nil {
+		b(cfg)
+	}
+	if b := s.n.life.broken.handler; b != nil {
+		handler = b(handler)
+	}
 	return call(ctx, s.n, "RunPodSandbox", "", func(ctx context.Context) (string, error) {
+		s.n.life.hist.fail(s.n.life.inspectSandbox(cfg, handler))
 		return s.RuntimeService.RunPodSandbox(ctx, cfg, handler)
 	})
 }
@@ -140,7 +147,11 @@ func (s seam) ContainerStatus(ctx context.Context, id string, verbose bool) (*ru
 }
 
 func (s seam) CreateContainer(ctx context.Context, sandbox string, cfg *runtimeapi.ContainerConfig, sc *runtimeapi.PodSandboxConfig) (string, error) {
+	if b := s.n.life.broken.create; b != nil {
+		b(cfg)
+	}
 	return call(ctx, s.n, "CreateContainer", cfg.Metadata.Name, func(ctx context.Context) (string, error) {
+		s.n.life.hist.fail(s.n.life.inspectContainer(cfg, sc.Metadata.Uid))
 		return s.RuntimeService.CreateContainer(ctx, sandbox, cfg, sc)
 	})
 }
@@ -221,7 +232,11 @@ func (s imageSeam) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec, 
 }
 
 func (s imageSeam) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sc *runtimeapi.PodSandboxConfig) (string, error) {
+	if b := s.n.life.broken.auth; b != nil && auth != nil {
+		b(auth)
+	}
 	return call(ctx, s.n, "PullImage", spec.Image, func(ctx context.Context) (string, error) {
+		s.n.life.hist.fail(s.n.life.inspectPull(spec.Image, auth, sc.Metadata.Uid))
 		return s.ImageManagerService.PullImage(ctx, spec, auth, sc)
 	})
 }

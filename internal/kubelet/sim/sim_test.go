@@ -21,8 +21,12 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/kubelet/objects"
+	"wherry.dev/internal/kubelet/podops"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
 )
 
 var (
@@ -223,6 +227,39 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 				time.Sleep(time.Hour)
 			}
 		}},
+		"may not use":                 {deps: func(d *podops.Deps) { d.Pulled = nil }},
+		"which its pod does not have": {auth: func(a *runtimeapi.AuthConfig) { a.Password = "another's" }},
+		"is not what the objects said": {create: func(cfg *runtimeapi.ContainerConfig) {
+			for _, e := range cfg.Envs {
+				if e.Key == "CONFIG" {
+					e.Value = []byte(configOne + " v-1")
+				}
+			}
+		}},
+		"with runtime handler": {handler: func(string) string { return "" }},
+		"with host ports":      {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.PortMappings = nil }},
+		"with name servers":    {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.DnsConfig = nil }},
+		"which is refused":     {admit: true},
+		"volume ": {before: func(op *podplan.Op) {
+			if op.Kind == podplan.MountVolume && time.Since(dawn) > time.Minute {
+				op.Kind = podplan.EnsureCgroup // never written again
+			}
+		}},
+		"is not there: ": {before: func(op *podplan.Op) {
+			if op.Kind == podplan.MountVolume {
+				op.Kind = podplan.EnsureCgroup
+			}
+		}},
+		"watched for nobody": {after: func(w watched, op podplan.Op, in *podplan.Input) {
+			if op.Kind == podplan.Forget {
+				w.n.objects.Use("nobody", objects.Refs(in.Pod))
+			}
+		}},
+		"lacks an object, and is": {result: func(r *podworker.Result) {
+			if r.Reason == podplan.ReasonCreateConfigError {
+				r.Reason = podplan.ReasonCreateContainerError
+			}
+		}},
 		"did not come to rest": {before: func(op *podplan.Op) {
 			if op.Kind == podplan.CreateContainer {
 				time.Sleep(time.Hour)
@@ -233,7 +270,7 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "life")
 			var seen []error
-			for s := range uint64(60) {
+			for s := range uint64(400) {
 				out := play(t, s, dir, b)
 				if out.Err != nil && strings.Contains(out.Err.Error(), rule) {
 					return

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"hash/fnv"
 	"sync"
 	"time"
 
@@ -107,8 +107,15 @@ func (t *TokenSource) request(ctx context.Context, pod *v1.Pod, key tokenKey, no
 		life = end.Sub(now)
 	}
 	wait := min(time.Duration(float64(life)*tokenRefresh), tokenMaxAge)
-	wait -= rand.N(min(tokenJitter, wait/10+1))
+	wait -= spread(pod.UID, min(tokenJitter, wait/10+1))
 	return issued{resp.Status.Token, now.Add(wait)}, nil
+}
+
+// spread keeps pods that came together from renewing together, each by its own share of most.
+func spread(uid types.UID, most time.Duration) time.Duration {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(uid))
+	return time.Duration(h.Sum64() % uint64(most))
 }
 
 // Forget drops the tokens of a pod that is gone.
