@@ -147,6 +147,10 @@ func (p *planner) bringUp(c *v1.Container, sandboxReady bool) {
 		p.wait("container %s waits for its sandbox, volumes and cgroup", c.Name)
 		return
 	}
+	if p.hookBy != "" {
+		p.wait("container %s waits for the postStart hook of container %s", c.Name, p.hookBy)
+		return
+	}
 	if p.growsFirst(c.Name) {
 		p.wait("container %s waits until its pod is resized", c.Name)
 		return

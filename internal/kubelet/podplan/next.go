@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,6 +16,8 @@ type planner struct {
 	now    time.Time
 	plan   Plan
 	wanted map[Key]bool
+	// hookBy is the container whose postStart hook those behind it wait for.
+	hookBy string
 }
 
 // Next decides what should be in flight for the pod from now on.
@@ -276,9 +279,41 @@ func (p *planner) bringContainers(ready bool) {
 			p.advance(c, ready)
 		}
 	}
-	for i := range pod.Spec.Containers {
-		p.advance(&pod.Spec.Containers[i], ready)
+	p.bringApps(ready)
+}
+
+// bringApps brings the app containers up, each by itself but for postStart hooks: what
+// comes behind a container that has one starts when that is over, as proxies rely on that
+// have to be ready before what they serve.
+func (p *planner) bringApps(ready bool) {
+	for i := range p.in.Pod.Spec.Containers {
+		c := &p.in.Pod.Spec.Containers[i]
+		p.advance(c, ready)
+		if p.hookBy == "" && p.hookComes(c) {
+			p.hookBy = c.Name
+		}
 	}
+}
+
+// hookComes tells whether the postStart hook of a container runs, or will as far as can be
+// seen: one that fails to come up holds nobody.
+func (p *planner) hookComes(c *v1.Container) bool {
+	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return false
+	}
+	last := p.last(c.Name)
+	if last != nil && last.State == Running && !last.Lost {
+		return !p.hookDone(c, last) && p.in.Hooks[last.ID].Failed == ""
+	}
+	if _, failed := p.in.Failures[ContainerKey(c.Name)]; failed {
+		return false
+	}
+	for key := range p.in.Failures {
+		if strings.HasPrefix(string(key), string(ImageKey(c.Name, ""))) {
+			return false
+		}
+	}
+	return last == nil || last.State == Created || !p.done(c, last) && !p.crashDue(c.Name, last).After(p.now)
 }
 
 // bringInit walks the init containers in order up to the first that holds the
@@ -311,9 +346,7 @@ func (p *planner) bringInit(ready bool) {
 		p.holdOthers(i + 1)
 		return
 	}
-	for i := range pod.Spec.Containers {
-		p.advance(&pod.Spec.Containers[i], ready)
-	}
+	p.bringApps(ready)
 }
 
 // holdOthers lets what is in flight for later init containers go on.
