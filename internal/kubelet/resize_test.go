@@ -1,6 +1,8 @@
 package kubelet
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +146,40 @@ func TestUpdateThatNeedsAFeatureWhichTheNodeLacksIsTold(t *testing.T) {
 		want := "FailedNodeDeclaredFeaturesCheck: Pod requires node features that are not available: InPlacePodVerticalScalingMemoryBackedVolumes"
 		if len(told) != 1 || told[0] != want {
 			t.Errorf("%q", told)
+		}
+	})
+}
+
+// A downward API volume went on telling what a container had before it was resized.
+func TestDownwardVolumeFollowsAResize(t *testing.T) {
+	run(t, func(w *world) {
+		p := plainPod("a", v1.RestartPolicyAlways, container("c"))
+		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m")}
+		p.Spec.Volumes = []v1.Volume{{Name: "d", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{
+			DefaultMode: ptr.To[int32](0o644),
+			Items: []v1.DownwardAPIVolumeFile{{Path: "cpu", ResourceFieldRef: &v1.ResourceFieldSelector{
+				ContainerName: "c", Resource: "requests.cpu", Divisor: resource.MustParse("1m"),
+			}}},
+		}}}}
+		p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "d", MountPath: "/d"}}
+		w.create(p)
+		w.until("ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
+		told := func() string {
+			got, err := os.ReadFile(filepath.Join(w.k.dirs.Pods(), "uid-a", "volumes", "kubernetes.io~downward-api", "d", "cpu"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(got)
+		}
+		if got := told(); got != "100" {
+			t.Errorf("at first: %q", got)
+		}
+		w.resize("a", "200m")
+		w.until("it has more", func() bool { return w.actual("a") == "200m" })
+		w.pass(time.Second)
+		if got := told(); got != "200" {
+			w.dump()
+			t.Errorf("after the resize: %q", got)
 		}
 	})
 }

@@ -438,6 +438,12 @@ func (w *Worker) resize(ctx context.Context, in *podplan.Input) {
 	d := w.deps.Resize(ctx, in)
 	before := in.Record.Resize
 	podplan.TakeResize(in, d)
+	if resizeMoved(before, in.Record.Resize) { // what the downward API shows of resources
+		w.mu.Lock()
+		w.objects++
+		in.Objects = w.objects
+		w.mu.Unlock()
+	}
 	if !reflect.DeepEqual(before, in.Record.Resize) {
 		w.note(Transition{What: "resize: " + cmp.Or(d.Reason, "allocated")})
 	}
