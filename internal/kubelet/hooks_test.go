@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clienttesting "k8s.io/client-go/testing"
 )
 
@@ -160,6 +161,39 @@ func TestStatusIsWrittenOnceForEachStep(t *testing.T) {
 		w.until("gone", func() bool { return w.gone("a") })
 		if p := patches(); len(p) != 1 {
 			t.Errorf("%d writes for an end:\n%s", len(p), strings.Join(p, "\n"))
+		}
+	})
+}
+
+// TestHookOfAnOrphan, whose object went while the kubelet was away: the hook is written on
+// the container, and there is nothing else left of it.
+func TestHookOfAnOrphan(t *testing.T) {
+	run(t, func(w *world) {
+		var mu sync.Mutex
+		var ran []string
+		w.rt.Exec = func(_ string, cmd []string) ([]byte, int, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			ran = append(ran, cmd[0])
+			return nil, 0, nil
+		}
+		c := container("c")
+		c.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+		w.create(plainPod("a", v1.RestartPolicyAlways, c))
+		w.create(plainPod("b", v1.RestartPolicyAlways, container("c")))
+		w.until("ready", func() bool {
+			return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue && condition(w.get("b"), v1.PodReady) == v1.ConditionTrue
+		})
+		w.stop()
+		for _, name := range []string{"a", "b"} {
+			if err := w.client.CoreV1().Pods("default").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.start()
+		w.until("nothing is left", func() bool { return w.rt.Sandboxes()+w.rt.Containers() == 0 })
+		if !slices.Equal(ran, []string{"bye"}) {
+			t.Errorf("ran %q", ran)
 		}
 	})
 }
