@@ -45,8 +45,9 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
 	c.PodLogsDir, c.ContainerLogsDir = d.cfg.PodLogsDir, containerLogsDir(&d.cfg)
 	c.StaticPodPath = d.cfg.ManifestDir
 	c.Address, c.Port = d.cfg.BindAddress, int32(d.cfg.KubeletPort)
-	c.ContainerRuntimeEndpoint = cmp.Or(d.cfg.RuntimeEndpoint, "unix://"+d.cfg.CRISocket()) // for /configz alone
-	c.HealthzPort = ptr.To[int32](0)                                                        // the API server's /readyz and the node's lease tell
+	// Only /configz looks at it: the kubelet has its runtime by then.
+	c.ContainerRuntimeEndpoint = cmp.Or(d.cfg.RuntimeEndpoint, "unix://"+d.cfg.CRISocket())
+	c.HealthzPort = ptr.To[int32](0) // the API server's /readyz and the node's lease tell
 	c.CgroupRoot = d.cfg.CgroupRoot()
 	c.ClusterDomain, c.ClusterDNS = d.cfg.ClusterDomain, d.cfg.ClusterDNS
 	c.RegistryPullQPS = new(int32(0)) // pulls are side by side here, and none is refused
