@@ -489,7 +489,8 @@ func TestABadManifestStopsNothingAndIsTold(t *testing.T) {
 	good := strings.Replace(manifest, "NUM", "1000", 1)
 	write := func(path, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		whole := filepath.Join(t.TempDir(), "manifest") // a half-written one would be told, too
+		if err := errors.Join(os.WriteFile(whole, []byte(text), 0o600), os.Rename(whole, path)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -37,6 +37,9 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 		st.LastTerminationState = r.terminated(before)
 	}
 	r.setState(&st, c, last, waiting)
+	if now, before := st.State.Terminated, st.LastTerminationState.Terminated; now != nil && before != nil && now.ContainerID == before.ContainerID {
+		st.LastTerminationState = v1.ContainerState{} // it was, while it waited for a restart
+	}
 	r.setReady(&st, c, last)
 	r.setResources(&st, c, last)
 	return st

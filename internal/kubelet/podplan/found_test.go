@@ -224,3 +224,20 @@ func TestContainersThatNeverRanStayEndedWithTheirPod(t *testing.T) {
 		}
 	}
 }
+
+// A container that was backed off when its pod was deleted ended twice: its last state was
+// the same instance as its state.
+func TestBackedOffContainerEndsOnceWithItsPod(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 1, Finished: noon, Attempt: 1}), func(in *Input) {
+		in.Record.Containers = map[string]History{"c": {Attempt: 1, Wait: time.Minute}}
+	})
+	in.Reported = Status(in, noon)
+	if st := in.Reported.ContainerStatuses[0]; st.State.Waiting == nil || st.LastTerminationState.Terminated == nil {
+		t.Fatalf("while it waits: %+v", st)
+	}
+	deletedNow(&in)
+	in.Record.Ending = &Ending{Since: noon}
+	if st := Status(in, noon).ContainerStatuses[0]; st.State.Terminated == nil || st.LastTerminationState.Terminated != nil || st.RestartCount != 1 {
+		t.Errorf("at the end: %+v", st)
+	}
+}
