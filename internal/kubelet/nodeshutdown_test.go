@@ -122,7 +122,7 @@ func TestStaticPodsComeBack(t *testing.T) {
 		other.Name, other.UID, other.Annotations[podconfig.AnnotationConfigHash] = "other-n1", "other", "other"
 		w.k.setStaticPods("file", []*v1.Pod{pod, other})
 		runs := func() bool {
-			return w.get("web-n1").Status.Phase == v1.PodRunning && len(w.rt.Live(string(pod.UID), "")) > 0
+			return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning && len(w.rt.Live(string(pod.UID), "")) > 0
 		}
 		down := func() {
 			l.shutdowns <- true
