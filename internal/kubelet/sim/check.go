@@ -309,7 +309,7 @@ func (c *Checker) rate(e Event) error {
 	case calm && c.asked == 0 && (e.Op.Kind == podplan.CreateContainer || e.Op.Kind == podplan.RunSandbox && sandboxless(c.pod)):
 		most = 80 // what the node refuses is tried again every ten seconds
 	case calm && c.asked == 0:
-		most = 25
+		most = 30
 	}
 	if n := len(c.begun[key]); n > most {
 		return fmt.Errorf("%s was begun %d times in ten minutes: it is repeated without a cause", key, n)

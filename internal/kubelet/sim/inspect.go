@@ -151,6 +151,12 @@ func (l *life) inspectContainer(cfg *runtimeapi.ContainerConfig, uid string) err
 	if image := cfg.GetImage().GetUserSpecifiedImage(); image == imagePrivate && !l.open && !l.entitled(pod) {
 		return fmt.Errorf("%s is created from %s, which its pod may not use", c.Name, image)
 	}
+	if want, has := pod.Spec.SecurityContext.RunAsUser, cfg.GetLinux().GetSecurityContext().GetRunAsUser(); want != nil && has.GetValue() != *want {
+		return fmt.Errorf("%s is created to run as %v, not as %d", c.Name, has, *want)
+	}
+	if signal := cfg.StopSignal == runtimeapi.Signal_SIGNAL_SIGUSR1; signal != (c.Lifecycle != nil && c.Lifecycle.StopSignal != nil) {
+		return fmt.Errorf("%s is created with the stop signal %s", c.Name, cfg.StopSignal)
+	}
 	for _, m := range cfg.Mounts {
 		if m.HostPath == "" {
 			continue

@@ -127,7 +127,7 @@ func startNode(l *life, number int) (*node, error) {
 		Tell:   ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment
-			return podplan.Node{HostIPs: []string{hostIP}, RuntimeName: "fake", CgroupsManaged: true}
+			return podplan.Node{HostIPs: []string{hostIP}, RuntimeName: "fake", CgroupsManaged: true, MaxCrashWait: l.crashWait}
 		},
 	})
 	if m, ok := n.status.(*status.Manager); ok && l.static {
