@@ -239,6 +239,10 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 		"with runtime handler": {handler: func(string) string { return "" }},
 		"with host ports":      {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.PortMappings = nil }},
 		"with name servers":    {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.DnsConfig = nil }},
+		"with hostname":        {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.Hostname = "another" }},
+		"of its overhead":      {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.Linux.Overhead = nil }},
+		"to run as":            {create: func(cfg *runtimeapi.ContainerConfig) { cfg.Linux.SecurityContext.RunAsUser = nil }},
+		"with the stop signal": {create: func(cfg *runtimeapi.ContainerConfig) { cfg.StopSignal = 0 }},
 		"which is refused":     {admit: true},
 		"volume ": {before: func(op *podplan.Op) {
 			if op.Kind == podplan.MountVolume && time.Since(dawn) > time.Minute {
