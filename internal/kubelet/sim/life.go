@@ -229,6 +229,9 @@ func (l *life) changed(c fakecri.Change) {
 	if c.What == "started" && c.Name == "i0" {
 		l.writeEnvFile(c.UID)
 	}
+	if c.What == "exited" {
+		l.writeMessage(&c)
+	}
 	if l.faulty() && l.dice.chance(0.1, "event lost") {
 		return
 	}

@@ -122,7 +122,7 @@ func startNode(l *life, number int) (*node, error) {
 	look := fmt.Sprintf("%d look", number)
 	n.table = podworker.NewTable(podworker.Deps{
 		Runtime: cri, Executor: watched{ops, n}, Status: sink{n.status, n}, Prober: n.prober, Records: records,
-		Admit: func(_ context.Context, pod *v1.Pod, _ bool) podplan.Verdict { return l.admit(pod) }, Residue: ops.Residue,
+		Admit: func(_ context.Context, pod *v1.Pod, _ bool) podplan.Verdict { return l.admit(pod) }, Residue: ops.Residue, FinalMessage: ops.FinalMessage,
 		Resize: func(context.Context, *podplan.Input) podplan.ResizeDecision { return l.resizing() },
 		Tell:   ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {

@@ -200,6 +200,14 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 				w.ops.Do(w.n.ctx, podplan.Op{Kind: podplan.CreateContainer, Name: "c0", SandboxID: in.Sandboxes[0].ID}, &with)
 			}
 		}},
+		"is told with the message": {status: func(st *v1.PodStatus) {
+			for i := range st.ContainerStatuses {
+				if end := st.ContainerStatuses[i].State.Terminated; end != nil {
+					st.ContainerStatuses[i].State.Terminated = end.DeepCopy()
+					st.ContainerStatuses[i].State.Terminated.Message = ""
+				}
+			}
+		}},
 		"restart count of": {status: func(st *v1.PodStatus) {
 			for i := range st.ContainerStatuses {
 				st.ContainerStatuses[i].RestartCount %= 2
