@@ -240,7 +240,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.table = podworker.NewTable(podworker.Deps{
 		Prober:  k.prober,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admit: k.admit,
-		Residue: k.ops.Residue, FinalMessage: k.finalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
+		Residue: k.ops.Residue, FinalMessage: k.ops.FinalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
 		Resize: k.decideResize, Freed: k.freed,
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Started: podStarted,

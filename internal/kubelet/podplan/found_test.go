@@ -241,3 +241,19 @@ func TestBackedOffContainerEndsOnceWithItsPod(t *testing.T) {
 		t.Errorf("at the end: %+v", st)
 	}
 }
+
+// A status that was written before the instance it is of was started has the end of the one
+// before: after a restart of the kubelet that was told as the end of the instance itself.
+func TestAnEndIsThatOfItsOwnInstance(t *testing.T) {
+	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "3", Name: "c", Attempt: 2, State: Exited, ExitCode: 1}), func(in *Input) {
+		in.Reported.ContainerStatuses = []v1.ContainerStatus{{
+			Name: "c", ContainerID: "fake://2", RestartCount: 1, State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: ReasonContainerCreating}},
+			LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "fake://1", Message: "of the first"}},
+		}}
+		in.Node.RuntimeName = "fake"
+	})
+	end := Status(in, noon).ContainerStatuses[0].LastTerminationState.Terminated
+	if end == nil || end.ContainerID != "fake://1" || end.Message != "of the first" {
+		t.Errorf("%+v", end)
+	}
+}

@@ -73,6 +73,9 @@ func (v *view) lost(name string) *Container {
 		c.Started = st.State.Running.StartedAt.UTC()
 	case st.LastTerminationState.Terminated != nil:
 		setTerminated(&c, st.LastTerminationState.Terminated)
+		if id := st.LastTerminationState.Terminated.ContainerID; id != "" {
+			c.ID = trimScheme(id) // the status is of the next instance, which was not started yet
+		}
 	default:
 		return nil
 	}

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"strings"
@@ -101,27 +100,35 @@ func (a *apiServer) patchStatus(data []byte) (*v1.Pod, error) {
 		a.mu.Unlock()
 		return nil, apierrors.NewNotFound(podResource, "p")
 	}
-	var meta metav1.PartialObjectMetadata
-	if err := json.Unmarshal(data, &meta); err != nil {
+	var patch strategicpatch.JSONMap
+	if err := utiljson.Unmarshal(data, &patch); err != nil {
 		a.mu.Unlock()
 		return nil, err
 	}
-	if uid := a.pod.UID; meta.UID != "" && meta.UID != uid {
+	meta, _ := patch["metadata"].(map[string]any)
+	if uid, _ := meta["uid"].(string); uid != "" && types.UID(uid) != a.pod.UID {
+		uid := a.pod.UID
 		a.mu.Unlock()
 		return nil, apierrors.NewConflict(podResource, "p", fmt.Errorf("UID is %s", uid))
 	}
-	st, err := patched(&a.pod.Status, data)
+	st, err := patched(&a.pod.Status, patch)
 	if err != nil {
 		a.mu.Unlock()
 		return nil, err
 	}
-	p := a.pod.DeepCopy()
-	p.Status = *st
-	a.pod = p
-	a.hist.add(Event{What: StatusWritten, UID: staticOf(p), Status: p.Status.DeepCopy()})
+	p := a.writeLocked(st)
 	a.mu.Unlock()
 	a.changed()
 	return p, nil
+}
+
+// writeLocked gives the pod another status; what was there, and what comes, is never changed.
+func (a *apiServer) writeLocked(st *v1.PodStatus) *v1.Pod {
+	p := *a.pod
+	p.Status = *st
+	a.pod = &p
+	a.hist.add(Event{What: StatusWritten, UID: staticOf(&p), Status: st})
+	return &p
 }
 
 var podMeta = sync.OnceValues(func() (strategicpatch.PatchMetaFromStruct, error) {
@@ -130,13 +137,9 @@ var podMeta = sync.OnceValues(func() (strategicpatch.PatchMetaFromStruct, error)
 
 // patched is a status with a strategic merge patch of its pod. Only the fields that the
 // patch has are merged: to convert the others would cost most of its time.
-func patched(st *v1.PodStatus, data []byte) (*v1.PodStatus, error) {
+func patched(st *v1.PodStatus, patch strategicpatch.JSONMap) (*v1.PodStatus, error) {
 	schema, err := podMeta()
 	if err != nil {
-		return nil, err
-	}
-	var patch strategicpatch.JSONMap
-	if err := utiljson.Unmarshal(data, &patch); err != nil {
 		return nil, err
 	}
 	fields := touchedBy(patch)

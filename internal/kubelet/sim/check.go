@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -42,6 +43,7 @@ type Checker struct {
 	flying    map[podplan.Key]podplan.Op
 	begun     map[string][]time.Duration
 	steps     []time.Duration
+	words     map[string]string // the last of each instance, by ID
 	status    *v1.PodStatus
 	// counts of restarts as the worker puts them, and as the API server has them.
 	counts, writtenCounts map[string]int32
@@ -63,7 +65,7 @@ type box struct {
 func NewChecker() *Checker {
 	return &Checker{
 		instances: map[string]*instance{}, sandboxes: map[string]*box{}, there: map[string]bool{}, highest: map[string]uint32{},
-		flying: map[podplan.Key]podplan.Op{}, begun: map[string][]time.Duration{}, counts: map[string]int32{}, writtenCounts: map[string]int32{},
+		words: map[string]string{}, flying: map[podplan.Key]podplan.Op{}, begun: map[string][]time.Duration{}, counts: map[string]int32{}, writtenCounts: map[string]int32{},
 	}
 }
 
@@ -111,6 +113,9 @@ func (c *Checker) Check(e Event) error {
 		if c.byOthers {
 			clear(c.counts) // a static pod has no status of its own at the API server to remember it
 		}
+		if err := c.message(e.Status); err != nil {
+			return err
+		}
 		return shape(e.Status, c.counts)
 	case StatusWritten:
 		return c.written(e)
@@ -142,6 +147,7 @@ func (c *Checker) container(e Event) error {
 		if i := c.instances[e.ID]; i != nil {
 			i.exited = true
 		}
+		c.words[e.ID] = lastWords(e.Name, e.Attempt, e.Code)
 		if b := c.sandboxes[e.Sandbox]; b != nil && e.Code == 0 {
 			b.done[e.Name] = true
 		}
@@ -309,7 +315,7 @@ func (c *Checker) rate(e Event) error {
 	case calm && c.asked == 0 && (e.Op.Kind == podplan.CreateContainer || e.Op.Kind == podplan.RunSandbox && sandboxless(c.pod)):
 		most = 80 // what the node refuses is tried again every ten seconds
 	case calm && c.asked == 0:
-		most = 25
+		most = 30
 	}
 	if n := len(c.begun[key]); n > most {
 		return fmt.Errorf("%s was begun %d times in ten minutes: it is repeated without a cause", key, n)
@@ -364,6 +370,22 @@ func (c *Checker) written(e Event) error {
 		return fmt.Errorf("startTime went from %v to %v", before.StartTime, st.StartTime)
 	}
 	return shape(st, c.writtenCounts)
+}
+
+// message checks that what is told of an end is that instance's own message.
+func (c *Checker) message(st *v1.PodStatus) error {
+	for _, s := range statuses(st) {
+		for _, t := range []*v1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+			if t == nil || t.Reason != "Completed" && t.Reason != "Error" {
+				continue
+			}
+			_, id, _ := strings.Cut(t.ContainerID, "://")
+			if want, known := c.words[id]; known && t.Message != want {
+				return fmt.Errorf("the end of %s is told with the message %q, not %q", id, t.Message, want)
+			}
+		}
+	}
+	return nil
 }
 
 // shape checks what must hold of every status by itself, and the counts.

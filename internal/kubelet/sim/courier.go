@@ -115,9 +115,10 @@ func (a *apiServer) writeStatus(want *v1.PodStatus) error {
 		a.mu.Unlock()
 		return apierrors.NewNotFound(podResource, "p")
 	}
-	st := want.DeepCopy()
+	st := new(v1.PodStatus)
+	*st = *want // nobody changes what a worker has put
 	others := slices.DeleteFunc(slices.Clone(a.pod.Status.Conditions), func(c v1.PodCondition) bool { return podplan.OwnsCondition(c.Type) })
-	st.Conditions = append(others, slices.DeleteFunc(st.Conditions, func(c v1.PodCondition) bool {
+	st.Conditions = append(others, slices.DeleteFunc(slices.Clone(st.Conditions), func(c v1.PodCondition) bool {
 		return slices.ContainsFunc(others, func(o v1.PodCondition) bool { return o.Type == c.Type })
 	})...)
 	before, err1 := a.pod.Status.Marshal()
@@ -126,10 +127,7 @@ func (a *apiServer) writeStatus(want *v1.PodStatus) error {
 		a.mu.Unlock()
 		return nil
 	}
-	p := a.pod.DeepCopy()
-	p.Status = *st
-	a.pod = p
-	a.hist.add(Event{What: StatusWritten, UID: p.UID, Status: st.DeepCopy()})
+	a.writeLocked(st)
 	a.mu.Unlock()
 	a.changed()
 	return nil

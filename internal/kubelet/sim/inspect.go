@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podplan"
 )
@@ -151,6 +152,12 @@ func (l *life) inspectContainer(cfg *runtimeapi.ContainerConfig, uid string) err
 	if image := cfg.GetImage().GetUserSpecifiedImage(); image == imagePrivate && !l.open && !l.entitled(pod) {
 		return fmt.Errorf("%s is created from %s, which its pod may not use", c.Name, image)
 	}
+	if want, has := pod.Spec.SecurityContext.RunAsUser, cfg.GetLinux().GetSecurityContext().GetRunAsUser(); want != nil && has.GetValue() != *want {
+		return fmt.Errorf("%s is created to run as %v, not as %d", c.Name, has, *want)
+	}
+	if signal := cfg.StopSignal == runtimeapi.Signal_SIGNAL_SIGUSR1; signal != (c.Lifecycle != nil && c.Lifecycle.StopSignal != nil) {
+		return fmt.Errorf("%s is created with the stop signal %s", c.Name, cfg.StopSignal)
+	}
 	for _, m := range cfg.Mounts {
 		if m.HostPath == "" {
 			continue
@@ -287,6 +294,19 @@ func (l *life) writeEnvFile(uid string) {
 		l.hist.fail(err)
 	}
 	l.hist.fail(os.WriteFile(file, []byte("# by i0\n"+envFileKey+"='from a file'\n"), 0o644))
+}
+
+// lastWords are what an instance leaves in its termination message.
+func lastWords(name string, attempt uint32, code int32) string {
+	return fmt.Sprintf("%s/%d ended with %d", name, attempt, code)
+}
+
+// writeMessage is what an instance does before it ends.
+func (l *life) writeMessage(c *fakecri.Change) {
+	file := filepath.Join(l.dir, "kubelet", "pods", c.UID, "containers", c.Name, fmt.Sprint(c.Attempt))
+	if _, err := os.Stat(file); err == nil {
+		l.hist.fail(os.WriteFile(file, []byte(lastWords(c.Name, c.Attempt, c.Code)), 0o666))
+	}
 }
 
 // shown checks that volumes have what their objects hold, and a token that is good.

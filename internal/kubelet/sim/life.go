@@ -47,6 +47,7 @@ type life struct {
 	taints    []v1.Taint
 	policy    kubeletconfig.ImagePullCredentialsVerificationPolicy // empty: nothing is recorded
 	open      bool                                                 // the private image is for all pods, where it is on the node
+	crashWait time.Duration                                        // the cap of the crash back-off, 0: the default
 	calmSince atomic.Int64                                         // when the faults ended, 0: not yet
 	// static pods come from a manifest, which is nil when it was removed.
 	static   bool
@@ -129,6 +130,9 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 	l.real = l.chance(0.1)
 	if !l.static && l.chance(0.02) {
 		l.taints = []v1.Taint{{Key: "example.com/no", Effect: v1.TaintEffectNoExecute}}
+	}
+	if l.chance(0.1) {
+		l.crashWait = 30 * time.Second
 	}
 	l.firstObjects()
 	pod := l.newPod()
@@ -224,6 +228,9 @@ func (l *life) changed(c fakecri.Change) {
 	l.hist.add(FromRuntime(c))
 	if c.What == "started" && c.Name == "i0" {
 		l.writeEnvFile(c.UID)
+	}
+	if c.What == "exited" {
+		l.writeMessage(&c)
 	}
 	if l.faulty() && l.dice.chance(0.1, "event lost") {
 		return

@@ -45,6 +45,12 @@ type door struct {
 
 const doors = 10000
 
+// What requests by HTTP say in their headers.
+const (
+	virtualHost = "virtual.example"
+	askHeader   = "X-Ask"
+)
+
 // port is the door's number.
 func (d door) port() int {
 	n := doors + strings.IndexByte("cis", d.container[0])*10000 + int(d.container[1]-'0')*1000 +
@@ -88,7 +94,9 @@ func (d door) get() *v1.HTTPGetAction {
 	if d.protocol == "https" {
 		scheme = v1.URISchemeHTTPS
 	}
-	return &v1.HTTPGetAction{Path: "/" + d.ask, Port: intstr.FromInt(d.port()), Scheme: scheme}
+	return &v1.HTTPGetAction{Path: "/" + d.ask, Port: intstr.FromInt(d.port()), Scheme: scheme, HTTPHeaders: []v1.HTTPHeader{
+		{Name: "Host", Value: virtualHost}, {Name: askHeader, Value: d.ask},
+	}}
 }
 
 // internet is what runs behind the addresses of pods, without a socket.
@@ -201,6 +209,9 @@ func (i *internet) serve(c net.Conn, d door, id, key string) {
 	req, err := http.ReadRequest(r)
 	if err != nil {
 		return
+	}
+	if req.Header.Get(askHeader) != d.ask || req.URL.Path == "/"+d.ask && req.Host != virtualHost {
+		l.hist.fail(fmt.Errorf("a request for %s of %s came to %q with headers %v", d.ask, id, req.Host, req.Header))
 	}
 	late := l.dice.upTo(300*time.Millisecond, key+" takes")
 	if l.faulty() && l.dice.chance(0.02, key+" hangs") {

@@ -122,12 +122,12 @@ func startNode(l *life, number int) (*node, error) {
 	look := fmt.Sprintf("%d look", number)
 	n.table = podworker.NewTable(podworker.Deps{
 		Runtime: cri, Executor: watched{ops, n}, Status: sink{n.status, n}, Prober: n.prober, Records: records,
-		Admit: func(_ context.Context, pod *v1.Pod, _ bool) podplan.Verdict { return l.admit(pod) }, Residue: ops.Residue,
+		Admit: func(_ context.Context, pod *v1.Pod, _ bool) podplan.Verdict { return l.admit(pod) }, Residue: ops.Residue, FinalMessage: ops.FinalMessage,
 		Resize: func(context.Context, *podplan.Input) podplan.ResizeDecision { return l.resizing() },
 		Tell:   ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment
-			return podplan.Node{HostIPs: []string{hostIP}, RuntimeName: "fake", CgroupsManaged: true}
+			return podplan.Node{HostIPs: []string{hostIP}, RuntimeName: "fake", CgroupsManaged: true, MaxCrashWait: l.crashWait}
 		},
 	})
 	if m, ok := n.status.(*status.Manager); ok && l.static {

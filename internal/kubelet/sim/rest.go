@@ -298,7 +298,7 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 		return true, nil
 	case !podplan.Restarts(s.Pod, c, newest.ExitCode):
 		return !init, nil
-	case now.Sub(newest.Finished) > 11*time.Minute: // it may wait for a sidecar that waits itself
+	case s.Input.Node.MaxCrashWait > 0 && now.Sub(newest.Finished) > 4*time.Minute, now.Sub(newest.Finished) > 11*time.Minute: // it may wait for a sidecar that waits itself
 		return false, fmt.Errorf("%s ended %v ago and was not started again", c.Name, now.Sub(newest.Finished))
 	default:
 		return false, nil

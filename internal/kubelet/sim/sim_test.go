@@ -30,7 +30,7 @@ import (
 )
 
 var (
-	lives = flag.Uint64("lives", fromEnv("LIVES", 2000), "how many lives to play")
+	lives = flag.Uint64("lives", fromEnv("LIVES", 3000), "how many lives to play")
 	most  = flag.Uint64("most", 1, "after how many failures to stop")
 	seed  = flag.Uint64("seed", fromEnv("SEED", 1), "seed of the first life; the next have the next numbers")
 )
@@ -200,6 +200,14 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 				w.ops.Do(w.n.ctx, podplan.Op{Kind: podplan.CreateContainer, Name: "c0", SandboxID: in.Sandboxes[0].ID}, &with)
 			}
 		}},
+		"is told with the message": {status: func(st *v1.PodStatus) {
+			for i := range st.ContainerStatuses {
+				if end := st.ContainerStatuses[i].State.Terminated; end != nil {
+					st.ContainerStatuses[i].State.Terminated = end.DeepCopy()
+					st.ContainerStatuses[i].State.Terminated.Message = ""
+				}
+			}
+		}},
 		"restart count of": {status: func(st *v1.PodStatus) {
 			for i := range st.ContainerStatuses {
 				st.ContainerStatuses[i].RestartCount %= 2
@@ -239,6 +247,10 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 		"with runtime handler": {handler: func(string) string { return "" }},
 		"with host ports":      {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.PortMappings = nil }},
 		"with name servers":    {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.DnsConfig = nil }},
+		"with hostname":        {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.Hostname = "another" }},
+		"of its overhead":      {sandbox: func(cfg *runtimeapi.PodSandboxConfig) { cfg.Linux.Overhead = nil }},
+		"to run as":            {create: func(cfg *runtimeapi.ContainerConfig) { cfg.Linux.SecurityContext.RunAsUser = nil }},
+		"with the stop signal": {create: func(cfg *runtimeapi.ContainerConfig) { cfg.StopSignal = 0 }},
 		"which is refused":     {admit: true},
 		"volume ": {before: func(op *podplan.Op) {
 			if op.Kind == podplan.MountVolume && time.Since(dawn) > time.Minute {

@@ -69,8 +69,15 @@ func (g generator) local(pod *v1.Pod) {
 		c := &pod.Spec.Containers[0]
 		c.Ports = append(c.Ports, v1.ContainerPort{ContainerPort: 80, HostPort: portFree, Protocol: v1.ProtocolTCP})
 	}
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{}
+	if g.chance(0.05) {
+		pod.Spec.SecurityContext.RunAsUser, pod.Spec.SecurityContext.RunAsNonRoot = new(int64(runAs)), new(true)
+	}
+	if g.chance(0.05) {
+		pod.Spec.SecurityContext.FSGroup = new(int64(runAs))
+	}
 	if g.chance(0.05) && !pod.Spec.HostNetwork {
-		pod.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net.ipv4.ip_local_port_range", Value: "1024 65535"}}}
+		pod.Spec.SecurityContext.Sysctls = []v1.Sysctl{{Name: "net.ipv4.ip_local_port_range", Value: "1024 65535"}}
 	}
 }
 
@@ -228,6 +235,9 @@ func overhead() v1.ResourceList {
 	return v1.ResourceList{v1.ResourceCPU: resource.MustParse("5m"), v1.ResourceMemory: resource.MustParse("8Mi")}
 }
 
+// runAs is the user of those pods that say which.
+const runAs = 1000
+
 // Host ports: one that another pod has, and one that nobody has.
 const (
 	portTaken = 8080
@@ -269,7 +279,7 @@ func (g generator) unwelcome(pod *v1.Pod) string {
 		c.Resources, pod.Spec.Resources = *g.resources("3500m", "20Mi"), nil
 		return "OutOfcpu"
 	case 3:
-		pod.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "kernel.msgmax", Value: "1"}}}
+		pod.Spec.SecurityContext.Sysctls = []v1.Sysctl{{Name: "kernel.msgmax", Value: "1"}}
 		return "SysctlForbidden"
 	case 4:
 		pod.Spec.OS = &v1.PodOS{Name: v1.Windows}

@@ -10,7 +10,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 
@@ -423,6 +425,7 @@ func diff(uid types.UID, base, want v1.PodStatus) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	lists := takeLists(&base, &want)
 	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&base)
 	if err != nil {
 		return nil, err
@@ -437,7 +440,33 @@ func diff(uid types.UID, base, want v1.PodStatus) ([]byte, error) {
 		return nil, err
 	}
 	patch["metadata"] = map[string]any{"uid": string(uid)}
+	if st, ok := patch["status"].(map[string]any); ok {
+		maps.Copy(st, lists)
+	} else if len(lists) > 0 {
+		patch["status"] = lists
+	}
 	return json.Marshal(patch)
+}
+
+// takeLists takes the lists that differ and are replaced as a whole out of both statuses:
+// those of containers, most of every patch. They need no schema.
+func takeLists(base, want *v1.PodStatus) map[string]any {
+	out := map[string]any{}
+	b, w := reflect.ValueOf(base).Elem(), reflect.ValueOf(want).Elem()
+	for i := range b.NumField() {
+		tag := b.Type().Field(i).Tag
+		if b.Field(i).Kind() != reflect.Slice || tag.Get("patchStrategy") != "" || equality.Semantic.DeepEqual(b.Field(i).Interface(), w.Field(i).Interface()) {
+			continue
+		}
+		name, _, _ := strings.Cut(tag.Get("json"), ",")
+		out[name] = nil
+		if w.Field(i).Len() > 0 {
+			out[name] = w.Field(i).Interface()
+		}
+		b.Field(i).SetZero()
+		w.Field(i).SetZero()
+	}
+	return out
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -1,4 +1,4 @@
-package kubelet
+package podops
 
 import (
 	"errors"
@@ -24,10 +24,10 @@ const (
 	reasonCannotRun = "ContainerCannotRun"
 )
 
-// finalMessage reads a dead instance's termination message: the end of its file, or
+// FinalMessage reads a dead instance's termination message: the end of its file, or
 // where the pod asks for it, of its log.
-func (k *Kubelet) finalMessage(pod *v1.Pod, c *podplan.Container, logPath string) string {
-	msg, err := readEnd(k.dirs.MessageFile(pod.UID, c.Name, c.Attempt), maxMessage)
+func (o *Ops) FinalMessage(pod *v1.Pod, c *podplan.Container, logPath string) string {
+	msg, err := readEnd(o.Dirs.MessageFile(pod.UID, c.Name, c.Attempt), maxMessage)
 	if err != nil {
 		return fmt.Sprintf("Error on reading termination log: %v", err)
 	}

@@ -1,4 +1,4 @@
-package kubelet
+package podops
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 
 // TestTerminationMessages: the end of a long one, and of the log where that is asked for.
 func TestTerminationMessages(t *testing.T) {
-	k := &Kubelet{dirs: podconfig.Dirs{Root: t.TempDir()}}
+	o := &Ops{Config: Config{Dirs: podconfig.Dirs{Root: t.TempDir()}}}
 	log := filepath.Join(t.TempDir(), "0.log")
 	var lines strings.Builder
 	for i := range 200 {
@@ -50,14 +50,14 @@ func TestTerminationMessages(t *testing.T) {
 	} {
 		pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", TerminationMessagePolicy: tc.policy}}}}
 		pod.UID = "u"
-		path := k.dirs.MessageFile(pod.UID, "c", 0)
+		path := o.Dirs.MessageFile(pod.UID, "c", 0)
 		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, []byte(tc.file), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := k.finalMessage(pod, &podplan.Container{Name: "c", ExitCode: tc.exit, Reason: tc.reason}, tc.log)
+		got := o.FinalMessage(pod, &podplan.Container{Name: "c", ExitCode: tc.exit, Reason: tc.reason}, tc.log)
 		if len(got) != tc.size || !strings.HasPrefix(got, tc.first) {
 			t.Errorf("%s: %d bytes, %.20q", name, len(got), got)
 		}
