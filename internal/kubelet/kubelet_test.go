@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -121,7 +122,36 @@ func newWorld(t testing.TB) *world {
 		}
 		return true, req, nil
 	})
+	w.loseNothing()
 	return w
+}
+
+// loseNothing lets the kubelet's watch of pods tell what happened since its list, as an API
+// server's does; the made-up one begins with what happens next.
+func (w *world) loseNothing() {
+	var mu sync.Mutex
+	var since watch.Interface
+	pods := v1.SchemeGroupVersion.WithResource("pods")
+	w.client.PrependReactor("list", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.(clienttesting.ListAction).GetListRestrictions().Fields.Empty() { // the test's own
+			return false, nil, nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if since != nil {
+			since.Stop()
+		}
+		var err error
+		since, err = w.client.Tracker().Watch(pods, metav1.NamespaceAll)
+		return err != nil, nil, err
+	})
+	w.client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		taken := since
+		since = nil
+		return taken != nil, taken, nil
+	})
 }
 
 func (w *world) start() {
