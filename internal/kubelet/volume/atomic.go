@@ -47,10 +47,7 @@ func writeAtomic(dir string, files map[string]file, group *int64) error {
 }
 
 func fill(dir string, files map[string]file, group *int64) error {
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
-	}
-	if err := own(dir, nil, group); err != nil {
+	if err := ownFolder(dir, 0o755, group); err != nil {
 		return err
 	}
 	for name, f := range files {
@@ -83,14 +80,23 @@ func makeParents(dir, name string, group *int64) error {
 		if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		if err := own(path, nil, group); err != nil {
-			return err
-		}
-		if err := os.Chmod(path, 0o755); err != nil {
+		if err := ownFolder(path, 0o755, group); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ownFolder sets a folder's mode, whatever the umask; with an fsGroup it is that group's,
+// and so is what is made in it.
+func ownFolder(dir string, mode fs.FileMode, group *int64) error {
+	if group != nil {
+		mode |= fs.ModeSetgid
+	}
+	if err := own(dir, nil, group); err != nil {
+		return err
+	}
+	return os.Chmod(dir, mode)
 }
 
 // fileMode is a file's mode; with an fsGroup its group may read.

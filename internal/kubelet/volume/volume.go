@@ -169,14 +169,7 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 			return err
 		}
 	}
-	// MkdirAll and mount obey the umask; an emptyDir is open to every user of the pod.
-	if g := fsGroup(pod); g != nil {
-		mode |= fs.ModeSetgid
-		if err := os.Lchown(dir, -1, int(*g)); err != nil {
-			return err
-		}
-	}
-	return os.Chmod(dir, mode)
+	return ownFolder(dir, mode, fsGroup(pod)) // open to every user of the pod
 }
 
 // tmpfsSize is the size limit, or the pod's memory limit where that is smaller.

@@ -129,9 +129,14 @@ func TestItemsModesAndAbsence(t *testing.T) {
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](4242)}
 	dir := set(t, m, pod)
 	want(t, filepath.Join(dir, "deep/er/file"), "x", 0o440)
-	var st unix.Stat_t
-	if err := unix.Stat(filepath.Join(dir, "deep/er/file"), &st); err != nil || st.Gid != 4242 {
-		t.Errorf("gid %d, %v", st.Gid, err)
+	for path, mode := range map[string]uint32{
+		"": unix.S_IFDIR | unix.S_ISGID | 0o777, dataLink: unix.S_IFDIR | unix.S_ISGID | 0o755, "deep/er": unix.S_IFDIR | unix.S_ISGID | 0o755,
+		"deep/er/file": unix.S_IFREG | 0o440,
+	} {
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(dir, path), &st); err != nil || st.Gid != 4242 || st.Mode != mode {
+			t.Errorf("%q: gid %d, mode %o, %v", path, st.Gid, st.Mode, err)
+		}
 	}
 	if ok, err := mount.Mounted(dir); err != nil || !ok {
 		t.Error("a secret is not on tmpfs")
