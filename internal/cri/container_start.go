@@ -7,6 +7,7 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/trace"
 )
@@ -57,11 +58,28 @@ func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (
 		return err
 	}
 	failpoint("start-done")
-	if err := c.update(func(st *containerStatus) { st.Starting, st.StartedAt = false, began }); err != nil {
+	if err := c.noteStart(ctx, began); err != nil {
 		return err
 	}
 	failpoint("start-recorded")
 	s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	return nil
+}
+
+// noteStart records that the container runs. One that has ended by now did start: that its
+// record is not on disk is told as it is of its end, and fails nothing.
+func (c *container) noteStart(ctx context.Context, at int64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := c.status
+	next.Starting, next.StartedAt = false, at
+	if err := c.saveLocked(next); err != nil {
+		if next.EndedAt == 0 {
+			return err
+		}
+		klog.FromContext(ctx).Error(err, "The container's start is not on disk")
+	}
+	c.status = next
 	return nil
 }
 

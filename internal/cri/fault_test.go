@@ -187,6 +187,20 @@ func (n *node) fill(dir string) (release func()) {
 	}
 }
 
+// A start failed when its container had ended before the start was recorded, and the disk
+// for the end was full.
+func TestStartOfWhatHasEndedDoesNotFail(t *testing.T) {
+	nowhere := filepath.Join(t.TempDir(), "none")
+	c := &container{id: "c", root: nowhere, bundle: oci.Bundle{Dir: nowhere}}
+	if err := c.noteStart(t.Context(), 1); err == nil || c.status.StartedAt != 0 {
+		t.Errorf("a running container without a record: %v, %+v", err, c.status)
+	}
+	c.status.EndedAt = 2
+	if err := c.noteStart(t.Context(), 1); err != nil || c.status.StartedAt != 1 {
+		t.Errorf("an ended one: %v, %+v", err, c.status)
+	}
+}
+
 // TestFullDisk: of the durable folder, and then of that until the next boot.
 func TestFullDisk(t *testing.T) {
 	for _, name := range []string{"root", "state"} {
