@@ -13,7 +13,7 @@ import (
 // processors' time would go into collections that find the same live heap again.
 const (
 	gcPercentAtRest = 50
-	gcPercentBusy   = 200
+	gcPercentBusy   = 100
 )
 
 // Collections that follow each other sooner than this are a burst; a pause of this
