@@ -170,7 +170,7 @@ func (n *node) adopt() bool {
 	cri := seam{fakecri.Service{Runtime: n.life.rt}, n}
 	for {
 		list, err := cri.ListPodSandbox(n.ctx, nil)
-		if n.ctx.Err() != nil {
+		if n.gone() {
 			return false
 		}
 		if err == nil {
@@ -265,6 +265,16 @@ func (n *node) kill(where string) {
 	})
 }
 
+// gone tells whether it was killed or stopped: what ends because of that is not told.
+func (n *node) gone() bool {
+	select {
+	case <-n.dead:
+		return true // before ctx ends
+	default:
+		return n.ctx.Err() != nil
+	}
+}
+
 // stop ends it as SIGTERM does, unless it was killed, and waits for its end.
 func (n *node) stop() {
 	n.once.Do(func() {
@@ -312,7 +322,7 @@ func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podwo
 	case res.HookFailed != "":
 		text = "hook failed: " + res.HookFailed
 	}
-	if w.n.ctx.Err() == nil {
+	if !w.n.gone() {
 		h.add(Event{What: OpEnds, UID: in.Pod.UID, Op: op, Text: text})
 	}
 	return res
