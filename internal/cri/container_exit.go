@@ -140,7 +140,10 @@ func (s *Server) readExit(ctx context.Context, c *container) (end ending, err er
 	if err != nil {
 		end = ending{at: time.Now(), code: unknownExit, reason: reasonUnknown,
 			message: "the container's monitor (conmon) ended before it could report; the exit code is not known"}
-		if !errors.Is(err, os.ErrNotExist) {
+		switch {
+		case c.rec.Boot != s.boot:
+			end.message = "the machine was restarted while the container was there; the exit code is not known"
+		case !errors.Is(err, os.ErrNotExist):
 			end.message = err.Error()
 		}
 		return end, errors.Join(s.killFirst(c), s.killRest(c))

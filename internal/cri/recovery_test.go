@@ -95,7 +95,7 @@ func TestReboot(t *testing.T) {
 	if st, err := n.run.PodSandboxStatus(t.Context(), p.id, false); err != nil || st.Status.State != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 		t.Errorf("sandbox after a reboot: %v, %v", st, err)
 	}
-	if st := n.waitExit(id); st.Reason != reasonUnknown {
+	if st := n.waitExit(id); st.Reason != reasonUnknown || !strings.Contains(st.Message, "the machine was restarted") {
 		t.Errorf("container after a reboot: %+v", st)
 	}
 	if st := n.status(done); st.ExitCode != 4 {
