@@ -141,7 +141,7 @@ func (l *life) changeImage() {
 
 func (l *life) changeLabels() {
 	l.api.update(func(p *v1.Pod) {
-		p.Labels = map[string]string{"changed": fmt.Sprint(time.Since(dawn).Nanoseconds())}
+		metav1.SetMetaDataLabel(&p.ObjectMeta, "changed", fmt.Sprint(time.Since(dawn).Nanoseconds()))
 	})
 }
 
