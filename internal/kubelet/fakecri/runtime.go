@@ -173,13 +173,13 @@ func (r *Runtime) Config(id string) *runtimeapi.ContainerConfig {
 	return nil
 }
 
-// At returns the ID of the running container of that name at an address; that of the
-// node is empty.
-func (r *Runtime) At(ip, name string) string {
+// At returns the ID of the running container of that name at an address, that of the node
+// is empty, or in the pod of a UID.
+func (r *Runtime) At(where, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.inLocked(nil) {
-		if c.sandbox.ip == ip && c.cfg.Metadata.Name == name && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if (c.sandbox.ip == where || c.sandbox.cfg.Metadata.Uid == where) && c.cfg.Metadata.Name == name && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			return c.id
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/objects"
+	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -301,12 +302,28 @@ func lastWords(name string, attempt uint32, code int32) string {
 	return fmt.Sprintf("%s/%d ended with %d", name, attempt, code)
 }
 
+// lastWordsPolicy lets every second container of a kind say its last words in its log when
+// it fails.
+func lastWordsPolicy(name string) v1.TerminationMessagePolicy {
+	if strings.HasSuffix(name, "1") {
+		return v1.TerminationMessageFallbackToLogsOnError
+	}
+	return v1.TerminationMessageReadFile
+}
+
 // writeMessage is what an instance does before it ends.
 func (l *life) writeMessage(c *fakecri.Change) {
 	file := filepath.Join(l.dir, "kubelet", "pods", c.UID, "containers", c.Name, fmt.Sprint(c.Attempt))
-	if _, err := os.Stat(file); err == nil {
-		l.hist.fail(os.WriteFile(file, []byte(lastWords(c.Name, c.Attempt, c.Code)), 0o666))
+	if _, err := os.Stat(file); err != nil {
+		return
 	}
+	words := lastWords(c.Name, c.Attempt, c.Code)
+	if pod := l.known(c.UID); lastWordsPolicy(c.Name) == v1.TerminationMessageFallbackToLogsOnError && c.Code != 0 && pod != nil {
+		file = filepath.Join(podconfig.LogDir(filepath.Join(l.dir, "logs"), pod), podconfig.LogPath(c.Name, c.Attempt))
+		words = dawn.Format(time.RFC3339Nano) + " stderr P " + words + "\n"
+		l.hist.fail(os.MkdirAll(filepath.Dir(file), 0o755))
+	}
+	l.hist.fail(os.WriteFile(file, []byte(words), 0o666))
 }
 
 // shown checks that volumes have what their objects hold, and a token that is good.

@@ -163,6 +163,7 @@ func (l *life) newPod() *v1.Pod {
 		manifest(pod)
 	} else {
 		g.widen(pod)
+		giveHosts(pod)
 	}
 	g.local(pod)
 	reason := ""

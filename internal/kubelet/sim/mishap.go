@@ -148,10 +148,11 @@ func (l *life) changeLabels() {
 func (l *life) addEphemeral() {
 	nature, target := pick(l.r, daemon, job, crasher), pick(l.r, "", "c0")
 	l.change(func(p *v1.Pod) {
+		name := fmt.Sprintf("e%d", len(p.Spec.EphemeralContainers))
 		p.Spec.EphemeralContainers = append(slices.Clone(p.Spec.EphemeralContainers), v1.EphemeralContainer{
 			EphemeralContainerCommon: v1.EphemeralContainerCommon{
-				Name: fmt.Sprintf("e%d", len(p.Spec.EphemeralContainers)), Image: imagePresent, Command: []string{nature},
-				TerminationMessagePath: "/dev/termination-log",
+				Name: name, Image: imagePresent, Command: []string{nature},
+				TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: lastWordsPolicy(name),
 			},
 			TargetContainerName: target,
 		})

@@ -148,7 +148,8 @@ func (g generator) restartRules(c *v1.Container) {
 
 func (g generator) container(name, nature string) v1.Container {
 	c := v1.Container{
-		Name: name, Image: imagePresent, Command: []string{nature}, TerminationMessagePath: "/dev/termination-log",
+		Name: name, Image: imagePresent, Command: []string{nature},
+		TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: lastWordsPolicy(name),
 		ImagePullPolicy: pick(g.r, v1.PullIfNotPresent, v1.PullIfNotPresent, v1.PullAlways),
 	}
 	switch {
