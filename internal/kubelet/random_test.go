@@ -5,12 +5,14 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -25,13 +27,16 @@ var nodes = flag.Int("nodes", 6, "how many random nodes to play")
 
 // TestSimNodes plays nodes with several pods, a runtime that is slow, fails,
 // answers after a loss and forgets events, an API server that fails, and a kubelet
-// that is killed. Once the faults stop, every pod must be where it should be; once
+// that is killed, and a critical pod for which there is no room. Once the faults stop, every pod must be where it should be; once
 // all are deleted, nothing may be left.
 func TestSimNodes(t *testing.T) {
 	for s := range *nodes {
 		t.Run(fmt.Sprint(s), func(t *testing.T) { playNode(t, uint64(s)) })
 	}
 }
+
+// critical is the pod for which others have to go.
+const critical = "critical"
 
 // chaos draws faults; it is used by many goroutines.
 type chaos struct {
@@ -108,6 +113,9 @@ func playNode(t *testing.T, seed uint64) {
 		names := w.live(c, checks)
 		c.set(false)
 		w.settle(names)
+		if !w.gone(critical) && strings.HasPrefix(w.get(critical).Status.Reason, "OutOf") {
+			t.Errorf("the critical pod is refused: %+v", w.get(critical).Status)
+		}
 		for _, n := range names {
 			if !w.gone(n) && w.get(n).DeletionTimestamp == nil {
 				w.remove(n, 5)
@@ -159,6 +167,14 @@ func (w *world) live(c *chaos, checks *checks) []string {
 		switch {
 		case i%6 == 0:
 			p := randomPod(c, fmt.Sprintf("p%d", i))
+			request := p.Spec.Containers[0].Resources.Requests
+			switch i {
+			case 12: // nearly all that there is
+				request[v1.ResourceCPU] = resource.MustParse(w.free(300))
+			case 36: // comes anyway
+				request[v1.ResourceCPU], p.Name, p.UID = resource.MustParse("500m"), critical, "uid-"+critical
+				p.Spec.Priority = ptr.To[int32](2000001000)
+			}
 			names = append(names, p.Name)
 			checks.expect(p)
 			w.create(p)
