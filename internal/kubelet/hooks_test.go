@@ -12,19 +12,30 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
+// commands lets containers run every command well but the one named bad, and returns what
+// they ran so far.
+func (w *world) commands() (ran func() []string) {
+	var mu sync.Mutex
+	var all []string
+	w.rt.Exec = func(_ string, cmd []string) ([]byte, int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, cmd[0])
+		if cmd[0] == "bad" {
+			return nil, 1, nil
+		}
+		return nil, 0, nil
+	}
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
 func TestHooks(t *testing.T) {
 	run(t, func(w *world) {
-		var mu sync.Mutex
-		var ran []string
-		w.rt.Exec = func(_ string, cmd []string) ([]byte, int, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			ran = append(ran, cmd[0])
-			if cmd[0] == "bad" {
-				return nil, 1, nil
-			}
-			return nil, 0, nil
-		}
+		ran := w.commands()
 		hook := func(cmd string) *v1.LifecycleHandler {
 			return &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{cmd}}}
 		}
@@ -35,8 +46,8 @@ func TestHooks(t *testing.T) {
 		w.create(plainPod("good", v1.RestartPolicyAlways, good))
 		w.create(plainPod("bad", v1.RestartPolicyNever, bad))
 		w.pass(time.Second)
-		if !slices.Contains(ran, "post") || condition(w.get("good"), v1.PodReady) != v1.ConditionTrue {
-			t.Errorf("good: ran %v, %+v", ran, w.get("good").Status)
+		if !slices.Contains(ran(), "post") || condition(w.get("good"), v1.PodReady) != v1.ConditionTrue {
+			t.Errorf("good: ran %v, %+v", ran(), w.get("good").Status)
 		}
 		w.wantEvent("FailedPostStartHook: PostStartHook failed")
 		w.wantEvent("Killing: FailedPostStartHook")
@@ -44,12 +55,12 @@ func TestHooks(t *testing.T) {
 			w.dump()
 			t.Errorf("bad: %s", p.Status.Phase)
 		}
-		before := len(ran)
+		before := len(ran())
 		w.stop()
 		w.start()
 		w.pass(time.Minute)
-		if len(ran) != before {
-			t.Errorf("hooks ran again after a restart of the kubelet: %v", ran)
+		if len(ran()) != before {
+			t.Errorf("hooks ran again after a restart of the kubelet: %v", ran())
 		}
 		w.remove("good", 30)
 		w.pass(4 * time.Second)
@@ -169,14 +180,7 @@ func TestStatusIsWrittenOnceForEachStep(t *testing.T) {
 // the container, and there is nothing else left of it.
 func TestHookOfAnOrphan(t *testing.T) {
 	run(t, func(w *world) {
-		var mu sync.Mutex
-		var ran []string
-		w.rt.Exec = func(_ string, cmd []string) ([]byte, int, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			ran = append(ran, cmd[0])
-			return nil, 0, nil
-		}
+		ran := w.commands()
 		c := container("c")
 		c.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
 		w.create(plainPod("a", v1.RestartPolicyAlways, c))
@@ -192,8 +196,8 @@ func TestHookOfAnOrphan(t *testing.T) {
 		}
 		w.start()
 		w.until("nothing is left", func() bool { return w.rt.Sandboxes()+w.rt.Containers() == 0 })
-		if !slices.Equal(ran, []string{"bye"}) {
-			t.Errorf("ran %q", ran)
+		if !slices.Equal(ran(), []string{"bye"}) {
+			t.Errorf("ran %q", ran())
 		}
 	})
 }

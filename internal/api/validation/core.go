@@ -13,6 +13,7 @@ import (
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
+	"k8s.io/utils/ptr"
 )
 
 const whenImmutable = "field is immutable when `immutable` is set"
@@ -39,20 +40,31 @@ func ConfigMap(c *corev1.ConfigMap) field.ErrorList {
 	return p.list
 }
 
+// part is a field of an object, and what it was.
+type part struct {
+	name     string
+	now, old any
+}
+
+// frozen refuses that an object changes which said that it is immutable, or says so no more.
+func (p *problems) frozen(now, old *bool, parts ...part) {
+	if !ptr.Deref(old, false) {
+		return
+	}
+	if !ptr.Deref(now, false) {
+		p.forbidden(field.NewPath("immutable"), whenImmutable)
+	}
+	for _, f := range parts {
+		if !apiequality.Semantic.DeepEqual(f.now, f.old) {
+			p.forbidden(field.NewPath(f.name), whenImmutable)
+		}
+	}
+}
+
 // ConfigMapUpdate checks a config map that replaces old.
 func ConfigMapUpdate(c, old *corev1.ConfigMap) field.ErrorList {
 	p := &problems{}
-	if old.Immutable != nil && *old.Immutable {
-		if c.Immutable == nil || !*c.Immutable {
-			p.forbidden(field.NewPath("immutable"), whenImmutable)
-		}
-		if !apiequality.Semantic.DeepEqual(c.Data, old.Data) {
-			p.forbidden(field.NewPath("data"), whenImmutable)
-		}
-		if !apiequality.Semantic.DeepEqual(c.BinaryData, old.BinaryData) {
-			p.forbidden(field.NewPath("binaryData"), whenImmutable)
-		}
-	}
+	p.frozen(c.Immutable, old.Immutable, part{"data", c.Data, old.Data}, part{"binaryData", c.BinaryData, old.BinaryData})
 	return append(p.list, ConfigMap(c)...)
 }
 
@@ -113,14 +125,7 @@ func (p *problems) jsonKey(at path, s *corev1.Secret, key string) {
 func SecretUpdate(s, old *corev1.Secret) field.ErrorList {
 	p := &problems{}
 	immutable(p, field.NewPath("type"), s.Type, old.Type)
-	if old.Immutable != nil && *old.Immutable {
-		if s.Immutable == nil || !*s.Immutable {
-			p.forbidden(field.NewPath("immutable"), whenImmutable)
-		}
-		if !apiequality.Semantic.DeepEqual(s.Data, old.Data) {
-			p.forbidden(field.NewPath("data"), whenImmutable)
-		}
-	}
+	p.frozen(s.Immutable, old.Immutable, part{"data", s.Data, old.Data})
 	return append(p.list, Secret(s)...)
 }
 
