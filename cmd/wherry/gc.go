@@ -10,7 +10,7 @@ import (
 // How much garbage the heap may hold, in percent of what is live. A node's live heap is
 // small and its garbage short-lived: at rest half the head room costs little time and
 // keeps tens of MiB off small machines. While pods come by the dozen a fifth of the
-// processors' time would go into collections that find the same live heap again.
+// daemon's time would go into collections that find the same live heap again.
 const (
 	gcPercentAtRest = 50
 	gcPercentBusy   = 100
