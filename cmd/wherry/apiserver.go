@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -27,7 +28,7 @@ func apiserverCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := notify(cmd.Context(), s.Ready(), s.Run); err != nil {
+			if err := notify(cmd.Context(), s.Ready(), untilStorageFails(s)); err != nil {
 				return fmt.Errorf("apiserver: %w", err)
 			}
 			return nil
@@ -35,4 +36,21 @@ func apiserverCommand() *cobra.Command {
 	}
 	cfg.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// untilStorageFails runs the server, and ends it when its etcd has failed: whoever
+// started this process starts it again.
+func untilStorageFails(s *apiserver.Server) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		go func() {
+			select {
+			case <-s.StorageFailed():
+				stop()
+			case <-ctx.Done():
+			}
+		}()
+		return errors.Join(s.Run(ctx), s.StorageErr())
+	}
 }

@@ -134,10 +134,23 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 		<-told
 		return err
 	})
+	if errors.Is(err, daemon.ErrRestart) {
+		err = startAnew()
+	}
 	if err != nil {
 		say.failed(err)
 	}
 	return err
+}
+
+// startAnew puts this program in its own place, in the same process: for those who wait
+// for it, or watch over it, nothing has ended. It returns only with an error.
+func startAnew() error {
+	// what may have been removed or replaced meanwhile is still there under this name
+	if err := syscall.Exec("/proc/self/exe", os.Args, os.Environ()); err != nil {
+		return fmt.Errorf("start anew: %w", err)
+	}
+	return nil
 }
 
 func setVerbosity(v int) {

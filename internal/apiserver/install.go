@@ -83,7 +83,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.Authorization.Authorizer = s.authorizer
 	cfg.RuleResolver = s.rules
 	var err error
-	if cfg.AdmissionControl, err = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.authorizer }, s.cfg.DisableAdmission); err != nil {
+	if cfg.AdmissionControl, err = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.authorizer }, s.backend.Room, s.cfg.DisableAdmission); err != nil {
 		return nil, err
 	}
 	return cfg, s.secure(cfg)

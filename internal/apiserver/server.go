@@ -222,6 +222,14 @@ func (s *Server) store(group, resource string) *registry.Store {
 // starts with.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
+// StorageFailed is closed when the embedded etcd cannot go on; StorageErr says why. The
+// server still answers, mostly with that reason. Only another process can open the data
+// again.
+func (s *Server) StorageFailed() <-chan struct{} { return s.backend.Failed() }
+
+// StorageErr returns why the embedded etcd has failed, or nil.
+func (s *Server) StorageErr() error { return s.backend.Err() }
+
 // CA is the certificate authority of the instance: clients whose certificates it has
 // signed are authenticated, and it signed the serving certificate unless one was given.
 func (s *Server) CA() *pki.CA { return s.creds.ca }

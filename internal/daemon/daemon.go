@@ -15,6 +15,7 @@ import (
 
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/config"
+	"wherry.dev/internal/disk"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/kubelet"
 	"wherry.dev/internal/mount"
@@ -31,6 +32,7 @@ type Daemon struct {
 	progress func(string)
 	traces   *trace.Store
 	group    *group
+	began    time.Time
 
 	lock   *instanceLock
 	fresh  bool // nothing of the instance ran when this start began
@@ -87,11 +89,40 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}
 	started = true
 	close(d.ready)
-	return d.group.wait(ctx)
+	return d.live(ctx)
+}
+
+// ErrRestart is what Run returns when the same program should take this one's place, at
+// once: it cannot mend itself, and the containers and their pods' states are safe.
+var ErrRestart = errors.New("wherry starts anew")
+
+// Between two starts of a node whose data failed, and the room that the next one wants.
+const (
+	restartAfter = 10 * time.Second
+	restartRoom  = 2 * minFree
+)
+
+// live waits for the end. When the cluster's data have failed, the kubelet and the pods go
+// on as they are, and as soon as there is room for the data the node starts anew.
+func (d *Daemon) live(ctx context.Context) error {
+	if failed, err := waitFor(ctx, d.group, d.api.StorageFailed()); !failed {
+		return err
+	}
+	log := klog.FromContext(ctx)
+	log.Error(d.api.StorageErr(), "The cluster's data have failed; pods go on, and nothing can be changed until the node has started anew")
+	for wait := restartAfter - time.Since(d.began); ; wait = time.Second {
+		if due, err := waitFor(ctx, d.group, time.After(wait)); !due {
+			return err
+		}
+		if room, err := disk.Look(d.cfg.DataDir); err == nil && room.Free >= restartRoom {
+			log.Info("Starting anew, with room for the cluster's data", "freeMiB", room.Free>>20)
+			return ErrRestart
+		}
+	}
 }
 
 func (d *Daemon) startAll(ctx context.Context) error {
-	begin := time.Now()
+	d.began = time.Now()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.startAPI(ctx, gctx) })
 	g.Go(func() error { return d.startRuntime(ctx, gctx) })
@@ -104,7 +135,7 @@ func (d *Daemon) startAll(ctx context.Context) error {
 	if err := d.startKubelet(ctx); err != nil {
 		return err
 	}
-	klog.FromContext(ctx).Info("The node is Ready", "node", d.cfg.NodeName, "after", time.Since(begin).Round(time.Millisecond))
+	klog.FromContext(ctx).Info("The node is Ready", "node", d.cfg.NodeName, "after", time.Since(d.began).Round(time.Millisecond))
 	return nil
 }
 

@@ -7,17 +7,17 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
+	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/config"
+	"wherry.dev/internal/disk"
 )
 
-// minFree is how much room a node needs to start: etcd's preallocated log alone
-// takes 64 MiB.
+// minFree is how much room a node needs for its first start: etcd's files hold 64 MiB
+// from the beginning, and keep a reserve of 32.
 const minFree = 128 << 20
 
 // preflight finds what would stop a start halfway, before anything is made.
@@ -89,23 +89,20 @@ func RequireRoot() error {
 	return nil
 }
 
-// checkRoom looks at the file system that dir is on, or will be.
+// checkRoom looks at the file system that dir is on, or will be. A node that has its data
+// holds the room that a start needs already, and on a full disk it is the one to mend that.
 func checkRoom(dir string) error {
-	for {
-		var st unix.Statfs_t
-		err := unix.Statfs(dir, &st)
-		switch {
-		case errors.Is(err, unix.ENOENT):
-			dir = filepath.Dir(dir)
-			continue
-		case err != nil:
-			return fmt.Errorf("look for room on %s: %w", dir, err)
-		}
-		if free := st.Bavail * uint64(st.Bsize); free < minFree {
-			return fmt.Errorf("the disk of %s is full: %d MiB are free, %d are needed; make room, or use another --data-dir", dir, free>>20, minFree>>20)
-		}
+	if _, err := os.Stat(apiserver.DataIn(dir)); err == nil {
 		return nil
 	}
+	room, err := disk.Look(dir)
+	if err != nil {
+		return err
+	}
+	if room.Free < minFree {
+		return fmt.Errorf("the disk of %s is full: %d MiB are free, %d are needed; make room, or use another --data-dir", dir, room.Free>>20, minFree>>20)
+	}
+	return nil
 }
 
 func checkPort(ctx context.Context, host string, port int, flag string) error {

@@ -6,6 +6,7 @@
 package record
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // tmpMark is part of the name of every unfinished write; List and Sweep know it.
@@ -84,8 +87,26 @@ func Read(path string, v any) (version int, err error) {
 	return e.Version, nil
 }
 
-// WriteFile replaces path by data: temporary file, fsync, rename, fsync of the folder.
-func WriteFile(path string, data []byte, mode fs.FileMode) (err error) {
+// WriteFile replaces path by data: temporary file, fsync, rename, fsync of the folder. On
+// a full disk a file that says the same already is as good as written.
+func WriteFile(path string, data []byte, mode fs.FileMode) error {
+	err := replace(path, data, mode)
+	if errors.Is(err, unix.ENOSPC) && says(path, data, mode) {
+		return nil
+	}
+	return err
+}
+
+func says(path string, data []byte, mode fs.FileMode) bool {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != mode {
+		return false
+	}
+	have, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(have, data)
+}
+
+func replace(path string, data []byte, mode fs.FileMode) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, tmpMark+filepath.Base(path)+"-")
 	if err != nil {

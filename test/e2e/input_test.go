@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/test/images"
 )
@@ -101,10 +103,55 @@ func TestFullDiskIsRefused(t *testing.T) {
 	c.failsWith("is full: ", c.upCommand())
 }
 
-// A disk that fills up later stops the daemon at the latest when etcd cannot write. The
-// containers do not notice, and once there is room it goes on with all that was said to
-// be stored.
-func TestDiskThatFillsUpLosesNothing(t *testing.T) {
+// A disk that fills up later stops nothing: what is new is refused, what makes room is
+// not, and neither the daemon nor a pod ends. A daemon that is killed then starts again.
+func TestFullDiskStopsNothing(t *testing.T) {
+	needsOwnRuntime(t)
+	c := newCluster(t)
+	c.smallDisk("400m")
+	c.addImage("busybox.tar", images.SaveBusybox)
+	c.up()
+	c.create(busybox("before"))
+	c.create(busybox("goner"))
+	before := c.await("before", "ready", ready)
+	c.await("goner", "ready", ready)
+	pid := c.pid()
+	fill := filepath.Join(c.data, "fill")
+	if err := fillDisk(fill); err != nil {
+		t.Fatal(err)
+	}
+	c.wantFull()
+	c.delete("goner")
+	if now := c.pid(); now != pid {
+		t.Errorf("the daemon was %d and is %d", pid, now)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitGone(t, pid)
+	if err := fillDisk(filepath.Join(c.data, "more")); err != nil {
+		t.Fatal(err)
+	}
+	c.up()
+	c.wantFull()
+	c.exec("before", "true")
+	for _, f := range []string{fill, filepath.Join(c.data, "more")} {
+		if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.create(busybox("after"))
+	c.await("after", "ready", ready)
+	now := c.get("before").Status.ContainerStatuses[0]
+	if was := before.Status.ContainerStatuses[0]; now.ContainerID != was.ContainerID || now.RestartCount != 0 {
+		t.Errorf("was %s, is %+v", was.ContainerID, now)
+	}
+}
+
+// Even the reserve comes to an end, when enough is written that may still be written. Then
+// etcd fails, and nothing else: pods go on, containers that end are restarted, and once
+// there is room the node is whole again by itself, in the same process.
+func TestFailedEtcdLeavesThePods(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
 	c.smallDisk("400m")
@@ -112,26 +159,63 @@ func TestDiskThatFillsUpLosesNothing(t *testing.T) {
 	c.up()
 	c.create(busybox("before"))
 	before := c.await("before", "ready", ready)
+	pid := c.pid()
 	fill := filepath.Join(c.data, "fill")
 	if err := fillDisk(fill); err != nil {
 		t.Fatal(err)
 	}
-	stored := c.createUntilRefused(strings.Repeat("x", 900<<10))
-	c.failsWith("is full: ", c.upCommand())
+	c.useUpTheReserve()
+	if _, err := c.try("kubectl", "get", "pods"); err == nil || !strings.Contains(err.Error(), "etcd has stopped") {
+		t.Errorf("get pods: %v", err)
+	}
 	if err := os.Remove(fill); err != nil {
 		t.Fatal(err)
 	}
-	c.up()
-	for _, name := range stored {
-		if _, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{}); err != nil {
-			t.Error(err)
+	deadline := time.Now().Add(time.Minute)
+	for c.tryCreate() != nil {
+		if time.Now().After(deadline) {
+			t.Fatalf("no room is found again: %v", c.tryCreate())
 		}
+		time.Sleep(100 * time.Millisecond)
 	}
 	c.create(busybox("after"))
 	c.await("after", "ready", ready)
-	if now := c.get("before").Status.ContainerStatuses[0]; now.ContainerID != before.Status.ContainerStatuses[0].ContainerID {
-		t.Errorf("was %s, is %+v", before.Status.ContainerStatuses[0].ContainerID, now)
+	now := c.get("before").Status.ContainerStatuses[0]
+	if was := before.Status.ContainerStatuses[0]; now.ContainerID != was.ContainerID || now.RestartCount != 0 || c.pid() != pid {
+		t.Errorf("was %s in %d, is %+v in %d", was.ContainerID, pid, now, c.pid())
 	}
+}
+
+// useUpTheReserve writes statuses until etcd cannot take another one.
+func (c *cluster) useUpTheReserve() {
+	c.t.Helper()
+	nodes := c.client.CoreV1().Nodes()
+	node, err := nodes.Get(c.t.Context(), c.flags[1], metav1.GetOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for i := range 1000 {
+		patch := fmt.Sprintf(`{"status":{"nodeInfo":{"osImage":"%d%s"}}}`, i, strings.Repeat("x", 200<<10))
+		if _, err := nodes.Patch(c.t.Context(), node.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+			c.t.Logf("%d statuses, and then %v", i, err)
+			return
+		}
+	}
+	c.t.Fatal("the reserve has no end")
+}
+
+// wantFull tries to create something on a full disk.
+func (c *cluster) wantFull() {
+	c.t.Helper()
+	if err := c.tryCreate(); err == nil || !strings.Contains(err.Error(), "the disk of the cluster's data is full") {
+		c.t.Errorf("create on a full disk: %v", err)
+	}
+}
+
+func (c *cluster) tryCreate() error {
+	_, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Create(c.t.Context(),
+		&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "more-"}}, metav1.CreateOptions{})
+	return err
 }
 
 func fillDisk(path string) error {
@@ -147,24 +231,6 @@ func fillDisk(path string) error {
 		return errors.Join(err, f.Close())
 	}
 	return f.Close()
-}
-
-// createUntilRefused creates config maps until the daemon is gone, and returns the names
-// of those that it confirmed.
-func (c *cluster) createUntilRefused(data string) (stored []string) {
-	c.t.Helper()
-	for i := range 200 {
-		name := fmt.Sprintf("big-%d", i)
-		_, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Create(c.t.Context(),
-			&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"x": data}}, metav1.CreateOptions{})
-		if err == nil {
-			stored = append(stored, name)
-		} else if utilnet.IsConnectionRefused(err) {
-			return stored
-		}
-	}
-	c.t.Fatalf("%d objects of %d bytes went onto a full disk", len(stored), len(data))
-	return nil
 }
 
 func TestSecondDaemonOfTheSameInstanceIsRefused(t *testing.T) {

@@ -46,8 +46,8 @@ var Names = []string{
 	"CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction", "PodResizeValidator", "ResourceQuota",
 }
 
-// Chain returns all plugins but the disabled ones.
-func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, disabled []string) (admission.Interface, error) {
+// Chain returns all plugins but the disabled ones. room is what roomForGrowth asks.
+func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() error, disabled []string) (admission.Interface, error) {
 	for _, name := range disabled {
 		if !slices.Contains(Names, name) {
 			return nil, fmt.Errorf("--disable-admission-plugins %q: there is no such plugin; the plugins are %v", name, Names)
@@ -70,7 +70,7 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, disabled [
 		"ClusterTrustBundleAttest":      &clusterTrustBundleAttest{may},
 		"CertificateSubjectRestriction": certificateSubjectRestriction{},
 	}
-	var chain []admission.Interface
+	chain := []admission.Interface{roomForGrowth{room}}
 	for _, name := range Names {
 		if !slices.Contains(disabled, name) {
 			chain = append(chain, all[name])

@@ -72,6 +72,9 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 	b.client.Kubernetes = b.client
 	b.client.KV = etcd3.NewETCDLatencyTracker(b.client.KV)
 	if b.embedded != nil {
+		b.client.KV = &mortalKV{KV: b.client.KV, end: b.embedded.end}
+	}
+	if b.embedded != nil {
 		// The in-process client has no endpoint that etcd3.New could ask.
 		//nolint:contextcheck // the check outlives Open, as long as the client does
 		feature.DefaultFeatureSupportChecker.CheckClient(b.client.Ctx(), embeddedProbe{b.client.Client}, storage.RequestWatchProgress)
@@ -91,6 +94,33 @@ func (b *Backend) Close() error {
 		b.closeErr = b.client.Close()
 	})
 	return b.closeErr
+}
+
+// Failed is closed when the embedded etcd cannot go on, Err says why; nil for an external
+// one. Every request is refused from then on, and only another process can open the data
+// again.
+func (b *Backend) Failed() <-chan struct{} {
+	if b.embedded == nil {
+		return nil
+	}
+	return b.embedded.end.failed()
+}
+
+// Err returns why the embedded etcd has failed, or nil.
+func (b *Backend) Err() error {
+	if b.embedded == nil {
+		return nil
+	}
+	return b.embedded.end.err()
+}
+
+// Room returns the refusal, for the client, of everything that would make the data grow,
+// or nil while there is room. It costs a system call.
+func (b *Backend) Room() error {
+	if b.embedded == nil {
+		return nil
+	}
+	return b.embedded.room()
 }
 
 // Check reads a key, as /readyz and /livez do.

@@ -25,9 +25,11 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 const (
@@ -54,6 +56,8 @@ type embedded struct {
 	etcd   *embed.Etcd
 	lock   *os.File
 	client *clientv3.Client
+	space  *space
+	end    *fatality
 }
 
 // openEmbedded opens (or makes) the etcd data below dir. An unreadable or corrupt
@@ -66,21 +70,44 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	etcd, err := startEtcd(ctx, dir)
+	end := newFatality(ctx)
+	etcd, err := startEtcd(ctx, dir, end)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("etcd data in %s cannot be opened: %w; restore the folder from a backup, or remove it to start empty", dir, err), lock.Close())
 	}
-	return &embedded{etcd: etcd, lock: lock, client: v3client.New(etcd.Server)}, nil
+	e := &embedded{etcd: etcd, lock: lock, client: v3client.New(etcd.Server), space: newSpace(MemberDir(dir)), end: end}
+	if err := e.room(); err != nil {
+		klog.FromContext(ctx).Info("The cluster's data has little room", "reason", err)
+	}
+	return e, nil
 }
 
-// close ends the server; what was acknowledged is on disk already.
+// close ends the server; what was acknowledged is on disk already. One that has failed
+// cannot be waited for: its goroutines hold each other up, and are left to the end of
+// the process.
 func (e *embedded) close() error {
 	err := e.client.Close()
 	if errors.Is(err, context.Canceled) {
 		err = nil // what Close of a client without connections answers
 	}
-	e.etcd.Close()
+	if e.end.err() == nil {
+		e.etcd.Close()
+	}
 	return errors.Join(err, e.lock.Close())
+}
+
+// room says why nothing new can be taken, if so, and lets the server fail at once when
+// it would do so later, with the disk that made it fail having room again.
+func (e *embedded) room() error {
+	if err := e.end.err(); err != nil {
+		return unavailable(err)
+	}
+	backend := e.etcd.Server.Backend()
+	refusal, regained := e.space.look(backend.Size(), backend.SizeInUse())
+	if regained && !e.space.nextSegment() {
+		e.end.fail(errors.New("it found no room for its log while the disk was full"))
+	}
+	return refusal
 }
 
 // lockDir takes the folder for this process. etcd itself would wait for ever.
@@ -105,10 +132,10 @@ var starting sync.Mutex
 
 // startEtcd starts the server and waits until it leads. Damage that etcd answers with a
 // panic or by exiting is an error here.
-func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
+func startEtcd(ctx context.Context, dir string, end *fatality) (*embed.Etcd, error) {
 	starting.Lock()
 	defer starting.Unlock()
-	end := newFatality()
+	wal.SegmentSizeBytes = segmentBytes
 	cfg, err := etcdConfig(dir, end)
 	if err != nil {
 		return nil, err
@@ -133,13 +160,12 @@ func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
 	var etcd *embed.Etcd
 	select {
 	case etcd = <-opened:
-	case err := <-end.reason:
-		return nil, err
+	case <-end.failed():
+		return nil, end.err()
 	}
 	if err := lead(ctx, etcd.Server, end); err != nil {
 		return nil, err
 	}
-	end.started.Store(true)
 	return etcd, nil
 }
 
@@ -175,6 +201,9 @@ func checkFiles(member string) error {
 	return errors.Join(err, db.Close())
 }
 
+// MemberDir is etcd's own data folder.
+func MemberDir(dir string) string { return filepath.Join(dir, "member-data") }
+
 func etcdConfig(dir string, end *fatality) (*embed.Config, error) {
 	member, err := url.Parse(memberURL)
 	if err != nil {
@@ -182,7 +211,7 @@ func etcdConfig(dir string, end *fatality) (*embed.Config, error) {
 	}
 	cfg := embed.NewConfig()
 	cfg.Name = memberName
-	cfg.Dir = filepath.Join(dir, "member-data")
+	cfg.Dir = MemberDir(dir)
 	// No listeners. The advertised addresses are names that never resolve; etcd
 	// only wants them to be there.
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
@@ -226,8 +255,8 @@ func lead(ctx context.Context, server *etcdserver.EtcdServer, end *fatality) err
 			return nil
 		case err := <-server.StopNotify():
 			return fmt.Errorf("etcd stopped while starting: %v", err)
-		case err := <-end.reason:
-			return err
+		case <-end.failed():
+			return end.err()
 		case <-ctx.Done():
 			return fmt.Errorf("etcd has not started: %w", ctx.Err())
 		case <-tick.C:

@@ -1,11 +1,11 @@
 package storage
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -21,16 +21,20 @@ func etcdLogger(end *fatality) *zap.Logger {
 	return zap.New(klogCore{}, zap.WithFatalHook(end), zap.WithPanicHook(end))
 }
 
-// fatality is what becomes of messages after which etcd cannot go on. While it starts,
-// they end the goroutine and become an error of the start: etcd panics in goroutines of
-// its own when it finds damage, which nobody could recover from. Later on they are
-// panics: nothing may be acknowledged any more.
+// fatality is what becomes of messages after which etcd cannot go on. They end the
+// goroutine, and nothing is acknowledged any more. While etcd starts they are an error of
+// the start: it panics in goroutines of its own when it finds damage, which nobody could
+// recover from. Later on the server has failed, and whoever runs it opens it anew, in
+// another process: what is left of it still holds its files.
 type fatality struct {
-	started atomic.Bool
-	reason  chan error // of one
+	ctx  context.Context // ends with the reason
+	stop context.CancelCauseFunc
 }
 
-func newFatality() *fatality { return &fatality{reason: make(chan error, 1)} }
+func newFatality(ctx context.Context) *fatality {
+	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	return &fatality{ctx, stop}
+}
 
 // OnWrite implements zapcore.CheckWriteHook.
 func (f *fatality) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
@@ -41,20 +45,17 @@ func (f *fatality) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) 
 			text.WriteString(": " + err.Error())
 		}
 	}
-	if f.started.Load() {
-		panic("etcd: " + text.String())
-	}
 	f.fail(errors.New(text.String()))
 	runtime.Goexit()
 }
 
 // fail keeps the first reason.
-func (f *fatality) fail(err error) {
-	select {
-	case f.reason <- err:
-	default:
-	}
-}
+func (f *fatality) fail(err error) { f.stop(err) }
+
+func (f *fatality) failed() <-chan struct{} { return f.ctx.Done() }
+
+// err returns why etcd has failed, or nil.
+func (f *fatality) err() error { return context.Cause(f.ctx) }
 
 // expected are warnings that a lone member without listeners cannot avoid, or that every
 // empty folder causes.

@@ -1,0 +1,193 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"wherry.dev/internal/apiserver/storage"
+)
+
+// diskOf gives a server a disk of its own.
+func diskOf(t *testing.T, size string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// a server that failed keeps its files open until the process ends
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+// fill takes all the room there is.
+func fill(t *testing.T, dir string) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, "hog")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for chunk := make([]byte, 1<<20); err == nil; {
+		_, err = f.Write(chunk)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func makeMap(t *testing.T, c kubernetes.Interface, name string, size int) error {
+	t.Helper()
+	_, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"x": strings.Repeat("x", size)},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+func wantRefused(t *testing.T, what string, err error) {
+	t.Helper()
+	if apierrors.ReasonForError(err) != storage.ReasonInsufficientStorage || !strings.Contains(err.Error(), "is full") {
+		t.Errorf("%s on a full disk: %v", what, err)
+	}
+}
+
+func TestFullDiskStillTakesDeletionsAndStatuses(t *testing.T) {
+	dir := diskOf(t, "256m")
+	s := startIn(t, dir)
+	c := admin(t, s)
+	ctx := t.Context()
+	for i := range 40 {
+		if err := makeMap(t, c, fmt.Sprintf("m-%d", i), 100<<10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node, err := c.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: "kept", Finalizers: []string{"example.com/mine"},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hog := fill(t, dir)
+
+	wantRefused(t, "create", makeMap(t, c, "more", 1))
+	kept.Data = map[string]string{"a": "b"}
+	_, err = c.CoreV1().ConfigMaps("default").Update(ctx, kept, metav1.UpdateOptions{})
+	wantRefused(t, "update", err)
+	if _, err := c.CoreV1().ConfigMaps("default").Get(ctx, "m-0", metav1.GetOptions{}); err != nil {
+		t.Errorf("get: %v", err)
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n", Namespace: "default"}}
+	if _, err := c.CoordinationV1().Leases("default").Create(ctx, lease, metav1.CreateOptions{}); err != nil {
+		t.Errorf("lease: %v", err)
+	}
+	// A day of heartbeats, and the deletion of everything.
+	for i := range 1500 {
+		node.Status.NodeInfo.KernelVersion = fmt.Sprint(i)
+		node.ResourceVersion = ""
+		if _, err := c.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+			t.Fatalf("status %d: %v", i, err)
+		}
+	}
+	for i := range 40 {
+		if err := c.CoreV1().ConfigMaps("default").Delete(ctx, fmt.Sprintf("m-%d", i), metav1.DeleteOptions{}); err != nil {
+			t.Fatalf("delete: %v", err)
+		}
+	}
+	if err := c.CoreV1().ConfigMaps("default").Delete(ctx, "kept", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if kept, err = c.CoreV1().ConfigMaps("default").Get(ctx, "kept", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kept.Finalizers = nil
+	if _, err := c.CoreV1().ConfigMaps("default").Update(ctx, kept, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("a finalizer that goes: %v", err)
+	}
+	if err := os.Remove(hog); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeMap(t, c, "after", 1); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	select {
+	case <-s.StorageFailed():
+		t.Errorf("etcd failed: %v", s.StorageErr())
+	default:
+	}
+}
+
+// What is in reserve comes to an end, too. Then etcd fails, and nothing else: requests are
+// answered at once, and a server that starts once there is room has all that was confirmed.
+func TestEtcdThatFailsEndsNothingElse(t *testing.T) {
+	dir := diskOf(t, "200m")
+	s, stop := run(t, dir)
+	defer stop()
+	c := admin(t, s)
+	ctx := t.Context()
+	node, err := c.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hog := fill(t, dir)
+	confirmed := -1
+	for i := 0; ; i++ {
+		node.ResourceVersion = ""
+		node.Status.NodeInfo.KernelVersion = fmt.Sprint(i)
+		node.Status.NodeInfo.OSImage = strings.Repeat("x", 200<<10)
+		if _, err = c.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+			break
+		}
+		confirmed = i
+	}
+	select {
+	case <-s.StorageFailed():
+	case <-time.After(30 * time.Second):
+		t.Fatalf("after %d statuses: %v; etcd goes on", confirmed, err)
+	}
+	t.Logf("etcd took %d statuses: %v", confirmed, s.StorageErr())
+	_, err = c.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+	if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "etcd has stopped") {
+		t.Errorf("get: %v", err)
+	}
+	if err := makeMap(t, c, "more", 1); !apierrors.IsServiceUnavailable(err) {
+		t.Errorf("create: %v", err)
+	}
+	stop()
+	if err := os.Remove(hog); err != nil {
+		t.Fatal(err)
+	}
+	// The next server is another process's in life; here its data are a copy, for those of
+	// the failed one hold on to theirs.
+	next := t.TempDir()
+	if err := os.CopyFS(next, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := admin(t, startIn(t, next)).CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := got.Status.NodeInfo.KernelVersion; v != fmt.Sprint(confirmed) && v != fmt.Sprint(confirmed+1) {
+		t.Errorf("status %d was confirmed, and %s is there", confirmed, v)
+	}
+}

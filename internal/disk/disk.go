@@ -1,0 +1,116 @@
+// Package disk looks at how much room a file system has, says how soon to look again,
+// and keeps some of the room in reserve. It never waits for a disk: statfs answers from
+// memory.
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Room is what a file system has, in bytes and inodes. Free is what programs without
+// privileges may still take. A file system that makes inodes as it needs them has
+// Inodes 0.
+type Room struct {
+	Free, Total        uint64
+	FreeInodes, Inodes uint64
+	Device             uint64 // of the file system; equal for two paths on the same one
+}
+
+// Look returns the room of the file system that path is on, or will be once it is made.
+func Look(path string) (Room, error) {
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(path, &st)
+		if errors.Is(err, unix.ENOENT) && filepath.Dir(path) != path {
+			path = filepath.Dir(path)
+			continue
+		}
+		if err != nil {
+			return Room{}, fmt.Errorf("look for room on %s: %w", path, err)
+		}
+		var file unix.Stat_t
+		if err := unix.Stat(path, &file); err != nil {
+			return Room{}, fmt.Errorf("look for room on %s: %w", path, err)
+		}
+		size := uint64(st.Bsize)
+		return Room{
+			Free: st.Bavail * size, Total: st.Blocks * size,
+			FreeInodes: st.Ffree, Inodes: st.Files, Device: file.Dev,
+		}, nil
+	}
+}
+
+const (
+	// fastest is about what one machine's programs write to a page cache, bytes a second.
+	fastest  = 4 << 30
+	soonest  = 20 * time.Millisecond
+	latest   = 10 * time.Second
+	inodesAt = 1_000_000 // about what they make, a second
+)
+
+// NextLook is how long nobody can have used up all but half of floor, so that a watch
+// costs nothing while there is much room and sees the end of it coming. floor is the
+// free space at which the watcher acts.
+func (r Room) NextLook(floor uint64) time.Duration {
+	next := until(r.Free, floor/2, fastest)
+	if r.Inodes > 0 {
+		next = min(next, until(r.FreeInodes, 0, inodesAt))
+	}
+	return next
+}
+
+func until(free, floor, rate uint64) time.Duration {
+	if free <= floor {
+		return soonest
+	}
+	seconds := float64(free-floor) / float64(rate)
+	if seconds >= latest.Seconds() {
+		return latest
+	}
+	return max(soonest, time.Duration(seconds*float64(time.Second)))
+}
+
+// Reserve is a file that takes up room until somebody needs it.
+type Reserve struct {
+	Path string
+	Size int64
+}
+
+// Hold makes the file, with blocks behind all of it. One that is there already is left
+// alone; when there is no room for it, nothing stays.
+func (r Reserve) Hold() error {
+	if r.Held() {
+		return nil
+	}
+	f, err := os.OpenFile(r.Path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("reserve of disk space: %w", err)
+	}
+	err = errors.Join(unix.Fallocate(int(f.Fd()), 0, 0, r.Size), f.Close())
+	if err != nil {
+		return errors.Join(fmt.Errorf("reserve of disk space %s: %w", r.Path, err), r.GiveBack())
+	}
+	return nil
+}
+
+// Held reports whether the whole reserve is there.
+func (r Reserve) Held() bool {
+	var st unix.Stat_t
+	err := unix.Stat(r.Path, &st)
+	return err == nil && st.Blocks*512 >= r.Size
+}
+
+// GiveBack removes the file; one that is not there is no error.
+func (r Reserve) GiveBack() error {
+	if err := os.Remove(r.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reserve of disk space: %w", err)
+	}
+	return nil
+}
