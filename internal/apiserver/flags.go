@@ -7,8 +7,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
-
-	"wherry.dev/internal/apiserver/storage"
 )
 
 // AddFlags binds the configuration to flags; c's values are the defaults. Names are
@@ -124,9 +122,6 @@ func (c *Config) warnIgnored(log logr.Logger) {
 }
 
 func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
-
-// DataIn is where a data dir has the data of the embedded etcd, once it has started.
-func DataIn(dataDir string) string { return storage.MemberDir((&Config{DataDir: dataDir}).etcdDir()) }
 
 // cidrFlag is a pflag.Value for a network that may be nil.
 type cidrFlag struct{ to **net.IPNet }

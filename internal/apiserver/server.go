@@ -87,6 +87,9 @@ func (s *Server) open(ctx context.Context) error {
 		return err
 	}
 	s.cfg.warnIgnored(klog.FromContext(ctx))
+	if lost := s.cfg.LostData(); lost != "" {
+		klog.FromContext(ctx).Error(nil, lost)
+	}
 	var err error
 	if s.creds, err = loadCredentials(&s.cfg, time.Now()); err != nil {
 		return err

@@ -204,6 +204,9 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 		return err
 	}
 	c.ServiceCIDR = cidr
+	if lost := c.LostData(); lost != "" {
+		d.progress("WARNING: " + lost)
+	}
 	if d.api, err = apiserver.New(ctx, c); err != nil {
 		return err
 	}

@@ -13,14 +13,12 @@ import (
 	"errors"
 	"expvar"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"go.etcd.io/bbolt"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -167,38 +165,6 @@ func startEtcd(ctx context.Context, dir string, end *fatality) (*embed.Etcd, err
 		return nil, err
 	}
 	return etcd, nil
-}
-
-// checkFiles finds damage that etcd itself would wait for ever about, or that would end
-// the process by a signal: a missing log, a file that is no database, or one that is
-// cut short.
-func checkFiles(member string) error {
-	path := filepath.Join(member, "snap", "db")
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	logs, err := filepath.Glob(filepath.Join(member, "wal", "*.wal"))
-	if err != nil {
-		return err
-	}
-	if len(logs) == 0 {
-		return fmt.Errorf("there is a database, %s, and no write-ahead log", path)
-	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	err = db.View(func(tx *bbolt.Tx) error {
-		if tx.Size() > info.Size() {
-			return fmt.Errorf("%s: the file ends after %d of %d bytes", path, info.Size(), tx.Size())
-		}
-		return nil
-	})
-	return errors.Join(err, db.Close())
 }
 
 // MemberDir is etcd's own data folder.

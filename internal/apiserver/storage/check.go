@@ -1,0 +1,128 @@
+package storage
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+)
+
+// checkFiles finds damage that etcd itself would wait for ever about, or that would end
+// the process: it panics in goroutines of its own. The error names the file.
+func checkFiles(member string) error {
+	database, logs := filepath.Join(member, "snap", "db"), filepath.Join(member, "wal")
+	size, err := sizeOf(database)
+	if err != nil {
+		return err
+	}
+	switch hasLog := wal.Exist(logs); {
+	case size < 0 && !hasLog:
+		return nil // a first start
+	case size < 0:
+		return fmt.Errorf("there is a write-ahead log in %s, and no database %s", logs, database)
+	case size == 0:
+		return fmt.Errorf("%s: the file is empty", database)
+	}
+	applied, keys, err := checkDatabase(database, size)
+	if err != nil {
+		return fmt.Errorf("%s: %w", database, err)
+	}
+	if !wal.Exist(logs) {
+		if keys == 0 { // of a first start that was killed
+			return os.Remove(database)
+		}
+		return fmt.Errorf("there is a database, %s, and no write-ahead log", database)
+	}
+	if err := checkLog(logs, applied); err != nil {
+		return fmt.Errorf("%s: %w", logs, err)
+	}
+	return nil
+}
+
+// sizeOf returns a file's size, -1 where there is none.
+func sizeOf(path string) (int64, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return -1, nil
+	}
+	if err != nil {
+		return -1, err
+	}
+	return info.Size(), nil
+}
+
+// checkDatabase reads every page of the database, as etcd does at its start. It returns
+// the index of the last log entry that is in it, and how many keys it has.
+func checkDatabase(path string, size int64) (applied uint64, keys int, err error) {
+	defer rescue(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a page that the disk cannot read
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return applied, keys, db.View(func(tx *bbolt.Tx) error {
+		if tx.Size() > size {
+			return fmt.Errorf("the file ends after %d of %d bytes", size, tx.Size())
+		}
+		return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
+			return b.ForEach(func(k, v []byte) error {
+				switch {
+				case string(name) == string(schema.Key.Name()):
+					keys++
+				case string(name) == string(schema.Meta.Name()) && string(k) == string(schema.MetaConsistentIndexKeyName) && len(v) == 8:
+					applied = binary.BigEndian.Uint64(v)
+				}
+				return nil
+			})
+		})
+	})
+}
+
+// checkLog reads the log from its last snapshot on. A last entry that is half there was
+// never acknowledged; but what the database has was.
+func checkLog(dir string, applied uint64) (err error) {
+	defer rescue(&err)
+	log := etcdLogger(nil)
+	snapshots, err := wal.ValidSnapshotEntries(log, dir)
+	if err != nil {
+		return err
+	}
+	start := &walpb.Snapshot{}
+	if n := len(snapshots); n > 0 {
+		start = snapshots[n-1]
+	}
+	w, err := wal.OpenForRead(log, dir, start)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = w.Close() }() // it was only read, and has closed its files mostly
+	_, _, entries, err := w.ReadAll()
+	if err != nil {
+		return err
+	}
+	last := start.GetIndex()
+	if n := len(entries); n > 0 {
+		last = entries[n-1].GetIndex()
+	}
+	if last < applied {
+		return fmt.Errorf("the log is damaged or cut short: it ends with entry %d, and the database has %d of them", last, applied)
+	}
+	return nil
+}
+
+// rescue turns a panic, or a page of a mapped file that cannot be read, into an error.
+func rescue(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("the file is damaged: %v", r)
+	}
+}
