@@ -155,13 +155,19 @@ func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*
 	}, nil
 }
 
-// usageAge is how old a measurement of the writable layers may be: containerd's too.
-const usageAge = 10 * time.Second
+// usageAge is how old a measurement of the writable layers may be: containerd's too. One
+// that took a moment is made anew sooner, so that a container which fills the disk is seen;
+// a hundredth of the time goes into it at the most.
+const (
+	usageAge   = 10 * time.Second
+	usageShare = 100
+)
 
 // measuredUsage is a usage that is expensive to find out: every file is looked at.
 type measuredUsage struct {
 	mu   sync.Mutex
 	at   time.Time
+	took time.Duration
 	last *runtimeapi.FilesystemUsage
 }
 
@@ -169,13 +175,15 @@ type measuredUsage struct {
 func (u *measuredUsage) get(now time.Time, dir string) (*runtimeapi.FilesystemUsage, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.last != nil && now.Sub(u.at) < usageAge {
+	if u.last != nil && now.Sub(u.at) < min(usageAge, usageShare*u.took) {
 		return u.last, nil
 	}
+	began := time.Now()
 	bytes, inodes, err := diskUsage(dir)
 	if err != nil {
 		return nil, err
 	}
+	u.took = time.Since(began)
 	u.at, u.last = now, fsUsage(nanos(now), dir, bytes, inodes)
 	return u.last, nil
 }

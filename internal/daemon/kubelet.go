@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/config"
+	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet"
 	"wherry.dev/internal/pki"
 )
@@ -52,6 +54,9 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
 	c.ClusterDomain, c.ClusterDNS = d.cfg.ClusterDomain, d.cfg.ClusterDNS
 	c.RegistryPullQPS = new(int32(0)) // pulls are side by side here, and none is refused
 	c.FailSwapOn = new(false)         // a laptop's swap is no reason not to start; pods do not use it
+	if err := diskThresholds(&c); err != nil {
+		return c, err
+	}
 	c.MaxPods, c.PodCIDR = int32(d.cfg.MaxPods), d.cfg.PodCIDR
 	c.NodeLabels = map[string]string{}
 	for _, l := range d.cfg.NodeLabels {
@@ -73,6 +78,29 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
 	c.TLSCertFile, c.TLSPrivateKeyFile = cert, key
 	c.Authentication.X509.ClientCAFile = ca.CertFile
 	return c, nil
+}
+
+// Where pods that fill the disk are evicted: at a twentieth of it, as far as that is
+// between these. A tenth, upstream's, is a lot of a laptop's disk, and more than the
+// machine's owner may have left for us.
+const (
+	leastDisk    = 96 << 20 // above what the cluster's data need for themselves
+	mostDisk     = 1 << 30
+	diskPressure = 10 * time.Second // how long the node takes no pods afterwards
+)
+
+func diskThresholds(c *kubelet.Config) error {
+	room, err := disk.Look(c.RootDir)
+	if err != nil {
+		return err
+	}
+	least := strconv.FormatUint(min(max(room.Total/20, leastDisk), mostDisk), 10)
+	c.EvictionHard = map[string]string{
+		"memory.available": "100Mi", "nodefs.available": least, "imagefs.available": least,
+		"nodefs.inodesFree": "2%", "imagefs.inodesFree": "2%",
+	}
+	c.EvictionPressureTransitionPeriod.Duration = diskPressure
+	return nil
 }
 
 // containerLogsDir is where log collectors look; instances beside the default one

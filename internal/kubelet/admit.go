@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -34,6 +35,9 @@ func (k *Kubelet) admit(ctx context.Context, pod *v1.Pod, static bool) podplan.V
 	}
 	if k.goingDown.Load() {
 		return k.refuse(pod, podplan.Verdict{Reason: shutdown.ReasonNotAdmitted, Message: shutdown.MessageNotAdmitted})
+	}
+	if k.pressed.Load() && !podplan.IsCritical(pod) {
+		return k.refuse(pod, podplan.Verdict{Reason: podplan.ReasonEvicted, Message: eviction.MessageCondition})
 	}
 	k.admitMu.Lock()
 	defer k.admitMu.Unlock()

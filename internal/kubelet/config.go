@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"wherry.dev/internal/kubelet/credential"
+	"wherry.dev/internal/kubelet/eviction"
 )
 
 // Config is all that a kubelet can be told. What KubeletConfiguration has (package
@@ -118,9 +118,9 @@ func (c *Config) reserved(memory, storage int64) (v1.ResourceList, error) {
 	for signal, target := range map[string]struct {
 		name  v1.ResourceName
 		total int64
-	}{"memory.available": {v1.ResourceMemory, memory}, "nodefs.available": {v1.ResourceEphemeralStorage, storage}} {
+	}{"memory.available": {v1.ResourceMemory, memory}, eviction.NodeFsAvailable: {v1.ResourceEphemeralStorage, storage}} {
 		if value := c.EvictionHard[signal]; value != "" {
-			q, err := threshold(value, target.total)
+			q, err := eviction.Quantity(value, target.total)
 			if err != nil {
 				return nil, fmt.Errorf("--eviction-hard: %s: %w", signal, err)
 			}
@@ -128,18 +128,6 @@ func (c *Config) reserved(memory, storage int64) (v1.ResourceList, error) {
 		}
 	}
 	return out, nil
-}
-
-// threshold reads an eviction threshold: a quantity, or a percentage of a total.
-func threshold(s string, total int64) (resource.Quantity, error) {
-	if p, ok := strings.CutSuffix(s, "%"); ok {
-		n, err := strconv.ParseFloat(p, 64)
-		if err != nil || n < 0 || n > 100 {
-			return resource.Quantity{}, fmt.Errorf("%q is not a percentage", s)
-		}
-		return *resource.NewQuantity(int64(float64(total)*n/100), resource.BinarySI), nil
-	}
-	return resource.ParseQuantity(s)
 }
 
 // Swap that containers may use (memorySwap.swapBehavior).

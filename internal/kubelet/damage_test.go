@@ -1,15 +1,19 @@
 package kubelet
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
 )
 
 // TestDamagedRecordsDoNotKeepTheKubeletFromStarting: of the pods, of their user
@@ -55,6 +59,47 @@ func TestDamagedRecordsDoNotKeepTheKubeletFromStarting(t *testing.T) {
 		}
 		w.remove("a", 1)
 		w.until("gone", func() bool { return w.gone("a") })
+		w.stop()
+	})
+}
+
+// The record of a pod that ends is written before it ends. On a full disk there is no room
+// for it, and the pod may be what fills the disk.
+func TestFullDiskDoesNotKeepAPodFromEnding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		records := filepath.Join(w.cfg.RootDir, "records")
+		if err := os.MkdirAll(records, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", records, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(records, 0); err != nil {
+				t.Error(err)
+			}
+		})
+		w.start()
+		for _, name := range []string{"evicted", "deleted"} {
+			w.create(plainPod(name, v1.RestartPolicyAlways, container("c")))
+			w.until("Running", func() bool { return condition(w.get(name), v1.PodReady) == v1.ConditionTrue })
+		}
+		hog := filepath.Join(records, "hog")
+		if err := os.WriteFile(hog, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+		w.k.table.Evict("uid-evicted", podplan.Ending{Since: time.Now(), Reason: podplan.ReasonEvicted, Message: "low", Grace: new(int64)})
+		w.until("Failed", func() bool { return w.get("evicted").Status.Phase == v1.PodFailed })
+		w.remove("deleted", 1)
+		w.until("gone", func() bool { return w.gone("deleted") })
+		if err := os.Remove(hog); err != nil {
+			t.Fatal(err)
+		}
+		w.until("recorded", func() bool {
+			rec, err := w.k.records.Read("uid-evicted")
+			return err == nil && rec.Ending != nil && rec.Ending.Reason == podplan.ReasonEvicted
+		})
 		w.stop()
 	})
 }

@@ -91,7 +91,7 @@ func (c *Config) addNodeFlags(fs *pflag.FlagSet) {
 	fs.Var(cliflag.NewMapStringString(&k.EvictionSoftGracePeriod), "eviction-soft-grace-period", noEffect)
 	fs.Var(cliflag.NewMapStringString(&k.EvictionMinimumReclaim), "eviction-minimum-reclaim", noEffect)
 	fs.Int32Var(&k.EvictionMaxPodGracePeriod, "eviction-max-pod-grace-period", k.EvictionMaxPodGracePeriod, noEffect)
-	fs.DurationVar(&k.EvictionPressureTransitionPeriod.Duration, "eviction-pressure-transition-period", k.EvictionPressureTransitionPeriod.Duration, noEffect)
+	fs.DurationVar(&k.EvictionPressureTransitionPeriod.Duration, "eviction-pressure-transition-period", k.EvictionPressureTransitionPeriod.Duration, "how long a condition of the node such as DiskPressure outlasts its cause")
 	fs.BoolVar(k.FailSwapOn, "fail-swap-on", *k.FailSwapOn, "do not start on a machine with swap")
 	fs.BoolVar(k.FailCgroupV1, "fail-cgroupv1", *k.FailCgroupV1, "do not start on a machine with cgroup v1")
 	fs.Int32Var(k.EventRecordQPS, "event-qps", *k.EventRecordQPS, "how many events a second are sent, 0 for any number")

@@ -107,7 +107,9 @@ type Kubelet struct {
 	// firstSeen has when pods came (time.Time), by UID, until their workers began.
 	firstSeen sync.Map
 	// goingDown: the machine shuts down, no pod is admitted any more.
-	goingDown  atomic.Bool
+	goingDown atomic.Bool
+	// pressed: the node's disk is short of room, or was a moment ago.
+	pressed    atomic.Bool
 	dialLogind func(context.Context) (shutdown.Login, error)
 	// looked is when the relist last began to look, in nanoseconds since 1970.
 	looked atomic.Int64
@@ -197,7 +199,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Unschedulable:  !k.cfg.RegisterSchedulable, MaxPods: k.cfg.maxPods(int64(goruntime.NumCPU())), Reserved: reserved, RootDir: k.cfg.RootDir,
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
-		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble,
+		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, DiskPressure: k.pressed.Load,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
 	if err != nil {
 		return err
@@ -307,7 +309,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.tellReady, k.rotateLogs, k.awaitShutdown,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.tellReady, k.rotateLogs, k.awaitShutdown, k.guardDisk,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	basemetrics "k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 
@@ -111,7 +110,7 @@ func (d *downs) End(pod *v1.Pod, grace int64) {
 
 // Ended waits until nothing of a pod runs any more.
 func (d *downs) Ended(ctx context.Context, pod *v1.Pod) {
-	d.until(ctx, pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
+	d.k.awaitPod(ctx, pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
 }
 
 // ShuttingDown keeps new pods out and makes the node NotReady, or takes that back.
@@ -130,23 +129,8 @@ func (d *downs) ShuttingDown(ctx context.Context, down bool) {
 	for _, s := range d.k.table.List() {
 		if e := s.Plan.Record.Ending; s.Static && !s.Absent && e != nil && e.Reason == shutdown.ReasonTerminated {
 			d.k.table.Remove(s.Pod.UID, nil)
-			d.until(ctx, s.Pod.UID, func(now *podworker.Snapshot) bool { return now.Absent })
+			d.k.awaitPod(ctx, s.Pod.UID, func(now *podworker.Snapshot) bool { return now.Absent })
 			d.k.table.Set(s.Pod, true)
-		}
-	}
-}
-
-// until waits until a pod is as wanted, or gone, or the context ends.
-func (d *downs) until(ctx context.Context, uid types.UID, ok func(*podworker.Snapshot) bool) {
-	for {
-		s, known := d.k.table.Get(uid)
-		if !known || ok(&s) {
-			return
-		}
-		select {
-		case <-s.Superseded:
-		case <-ctx.Done():
-			return
 		}
 	}
 }

@@ -70,6 +70,8 @@ type Config struct {
 	MaxImages      int
 	// Trouble, if not nil, says what besides the runtime keeps the node from being ready.
 	Trouble func() string
+	// DiskPressure, if not nil, tells whether the node's disk is short of room.
+	DiskPressure func() bool
 }
 
 // Reporter writes the Node object.
@@ -91,6 +93,7 @@ type Reporter struct {
 	reported *v1.Node
 	sentAt   time.Time
 	wasReady *bool
+	wasShort bool // of disk space
 }
 
 // New returns a reporter. Without a client nothing is written, but Node works.
@@ -424,11 +427,21 @@ func (r *Reporter) note(n *v1.Node) {
 			ready = c.Status == v1.ConditionTrue
 		}
 	}
+	short := slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == v1.NodeDiskPressure && c.Status == v1.ConditionTrue
+	})
 	if r.wasReady == nil {
-		for _, reason := range []string{"NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"} {
-			r.tell(reason)
-		}
+		r.tell("NodeHasSufficientMemory")
+		r.tell("NodeHasSufficientPID")
 	}
+	if r.wasReady == nil || short != r.wasShort {
+		reason := "NodeHasNoDiskPressure"
+		if short {
+			reason = "NodeHasDiskPressure"
+		}
+		r.tell(reason)
+	}
+	r.wasShort = short
 	if r.wasReady == nil || *r.wasReady != ready {
 		reason := "NodeNotReady"
 		if ready {

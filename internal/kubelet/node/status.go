@@ -160,6 +160,9 @@ func (r *Reporter) conditions(rt *runtimeapi.StatusResponse, rtErr error, now me
 		cond(v1.NodeDiskPressure, v1.ConditionFalse, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
 		cond(v1.NodePIDPressure, v1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 	}
+	if r.cfg.DiskPressure != nil && r.cfg.DiskPressure() {
+		out[1] = cond(v1.NodeDiskPressure, v1.ConditionTrue, "KubeletHasDiskPressure", "kubelet has disk pressure")
+	}
 	why := notReady(rt, rtErr)
 	if r.cfg.Trouble != nil && r.cfg.Trouble() != "" {
 		why = append(why, r.cfg.Trouble())

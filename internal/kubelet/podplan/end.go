@@ -208,7 +208,7 @@ func (p *planner) endSandboxes(gone bool) bool {
 	}
 	if !gone {
 		p.collectDead()
-		return left
+		return p.clearLayers() || left
 	}
 	if len(p.in.Sandboxes) == 0 {
 		for i := range p.in.Containers {
@@ -217,4 +217,16 @@ func (p *planner) endSandboxes(gone bool) bool {
 		}
 	}
 	return left
+}
+
+// clearLayers removes the containers of a pod that was evicted, and tells whether any is
+// left: what they wrote is what the node needs back.
+func (p *planner) clearLayers() bool {
+	if e := p.plan.Record.Ending; e == nil || e.Reason != ReasonEvicted {
+		return false
+	}
+	for i := range p.in.Containers {
+		p.remove(&p.in.Containers[i])
+	}
+	return len(p.in.Containers) > 0
 }

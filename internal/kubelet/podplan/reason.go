@@ -22,6 +22,9 @@ const (
 	ReasonContainerStatusUnknown = "ContainerStatusUnknown"
 	ReasonDeadlineExceeded       = "DeadlineExceeded"
 
+	// ReasonEvicted is that of a pod which the node could not keep, or not take.
+	ReasonEvicted = "Evicted"
+
 	// ReasonSignatureValidationFailed is a runtime's, of an image that it does not trust.
 	ReasonSignatureValidationFailed = "SignatureValidationFailed"
 

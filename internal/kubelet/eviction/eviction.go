@@ -1,0 +1,215 @@
+// Package eviction decides, without looking at anything itself, whether a disk of the
+// node is short of room, and which pod has to go for it. Signals, order and words are
+// upstream's, from its documentation of node-pressure eviction. One thing is added: a pod goes
+// only when that gives back something worth having, so that a disk which somebody else
+// has filled does not cost the node all of its pods.
+package eviction
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"wherry.dev/internal/disk"
+)
+
+// Signals of --eviction-hard that are about disks.
+const (
+	NodeFsAvailable   = "nodefs.available"
+	NodeFsInodesFree  = "nodefs.inodesFree"
+	ImageFsAvailable  = "imagefs.available"
+	ImageFsInodesFree = "imagefs.inodesFree"
+)
+
+// MessageCondition is why a pod is not admitted to a node whose disk is short of room.
+const MessageCondition = "The node had condition: [DiskPressure]. "
+
+// What a pod must hold at the least for its end to be of use.
+const (
+	worthBytes  = 8 << 20
+	worthInodes = 1000
+)
+
+// Threshold is where eviction begins: less than Least is free.
+type Threshold struct {
+	Signal string
+	Least  int64 // bytes, or inodes
+}
+
+// Inodes reports whether the threshold counts inodes.
+func (t Threshold) Inodes() bool {
+	return t.Signal == NodeFsInodesFree || t.Signal == ImageFsInodesFree
+}
+
+// resource is what the signal is about, in the words of events.
+func (t Threshold) resource() string {
+	if t.Inodes() {
+		return "inodes"
+	}
+	return string(v1.ResourceEphemeralStorage)
+}
+
+// ParseThresholds reads --eviction-hard as far as it is about the disks: a quantity, or a
+// percentage of what the disk has. A file system that makes inodes as it needs them has
+// no threshold for them. The order is upstream's: what is short first is told.
+func ParseThresholds(hard map[string]string, node, image disk.Room) ([]Threshold, error) {
+	var out []Threshold
+	for _, s := range []struct {
+		signal string
+		total  uint64
+	}{
+		{NodeFsAvailable, node.Total}, {NodeFsInodesFree, node.Inodes},
+		{ImageFsAvailable, image.Total}, {ImageFsInodesFree, image.Inodes},
+	} {
+		value := hard[s.signal]
+		if value == "" || s.total == 0 {
+			continue
+		}
+		least, err := Quantity(value, int64(s.total))
+		if err != nil {
+			return nil, fmt.Errorf("--eviction-hard: %s: %w", s.signal, err)
+		}
+		if n := least.Value(); n > 0 {
+			out = append(out, Threshold{Signal: s.signal, Least: n})
+		}
+	}
+	return out, nil
+}
+
+// Quantity reads a threshold: a quantity, or a percentage of a total.
+func Quantity(s string, total int64) (resource.Quantity, error) {
+	if p, ok := strings.CutSuffix(s, "%"); ok {
+		n, err := strconv.ParseFloat(p, 64)
+		if err != nil || n < 0 || n > 100 {
+			return resource.Quantity{}, fmt.Errorf("%q is not a percentage", s)
+		}
+		return *resource.NewQuantity(int64(float64(total)*n/100), resource.BinarySI), nil
+	}
+	q, err := resource.ParseQuantity(s)
+	if err == nil && q.Sign() < 0 {
+		err = fmt.Errorf("%q is negative", s)
+	}
+	return q, err
+}
+
+// Shortage is a threshold that is crossed, and what is left.
+type Shortage struct {
+	Threshold
+	Free int64
+}
+
+// Short returns the first threshold that is crossed.
+func Short(list []Threshold, node, image disk.Room) (Shortage, bool) {
+	for _, t := range list {
+		free := map[string]uint64{
+			NodeFsAvailable: node.Free, NodeFsInodesFree: node.FreeInodes, ImageFsAvailable: image.Free, ImageFsInodesFree: image.FreeInodes,
+		}[t.Signal]
+		if int64(free) < t.Least {
+			return Shortage{Threshold: t, Free: int64(free)}, true
+		}
+	}
+	return Shortage{}, false
+}
+
+// Reclaiming is the message of the node's event EvictionThresholdMet.
+func (s Shortage) Reclaiming() string { return "Attempting to reclaim " + s.resource() }
+
+// Usage is what a pod, or one of its containers, holds of the disk.
+type Usage struct{ Bytes, Inodes uint64 }
+
+func (u Usage) of(t Threshold) uint64 {
+	if t.Inodes() {
+		return u.Inodes
+	}
+	return u.Bytes
+}
+
+// Pod is a candidate.
+type Pod struct {
+	Pod *v1.Pod
+	Usage
+	Containers map[string]Usage // writable layer and logs
+}
+
+// Choose returns the pod that has to go, if there is one that is worth it: of those that
+// take more of the disk than they asked for first, then by priority, then the one that
+// holds most.
+func Choose(s Shortage, pods []Pod) (Pod, bool) {
+	worth := uint64(worthBytes)
+	if s.Inodes() {
+		worth = worthInodes
+	}
+	var left []Pod
+	for _, p := range pods {
+		if p.of(s.Threshold) >= worth {
+			left = append(left, p)
+		}
+	}
+	if len(left) == 0 {
+		return Pod{}, false
+	}
+	return slices.MinFunc(left, func(a, b Pod) int {
+		return cmp.Or(
+			-cmp.Compare(bit(exceeds(a, s)), bit(exceeds(b, s))),
+			cmp.Compare(priority(a.Pod), priority(b.Pod)),
+			-cmp.Compare(a.of(s.Threshold), b.of(s.Threshold)),
+		)
+	}), true
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// exceeds reports whether a pod takes more than it asked for. Nobody can ask for inodes.
+func exceeds(p Pod, s Shortage) bool {
+	if s.Inodes() {
+		return false
+	}
+	asked := resourcehelper.PodRequests(p.Pod, resourcehelper.PodResourcesOptions{})[v1.ResourceEphemeralStorage]
+	return int64(p.Bytes) > asked.Value()
+}
+
+func priority(pod *v1.Pod) int32 {
+	if pod.Spec.Priority == nil {
+		return 0
+	}
+	return *pod.Spec.Priority
+}
+
+// Message tells the owner of an evicted pod why, and which of its containers took more
+// than they asked for.
+func Message(s Shortage, p Pod) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", s.resource(), amount(s.Threshold, s.Least), amount(s.Threshold, s.Free))
+	if s.Inodes() {
+		return b.String()
+	}
+	for _, list := range [][]v1.Container{p.Pod.Spec.InitContainers, p.Pod.Spec.Containers} {
+		for i := range list {
+			asked := list[i].Resources.Requests[v1.ResourceEphemeralStorage]
+			used := resource.NewQuantity(int64(p.Containers[list[i].Name].Bytes), resource.BinarySI)
+			if used.Cmp(asked) > 0 {
+				fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", list[i].Name, used, asked.String(), s.resource())
+			}
+		}
+	}
+	return b.String()
+}
+
+func amount(t Threshold, n int64) string {
+	if t.Inodes() {
+		return strconv.FormatInt(n, 10)
+	}
+	// whole KiB, for a message that changes with every byte says no more
+	return resource.NewQuantity(n>>10<<10, resource.BinarySI).String()
+}

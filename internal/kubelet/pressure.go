@@ -1,0 +1,185 @@
+package kubelet
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/disk"
+	"wherry.dev/internal/kubelet/eviction"
+	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/server"
+)
+
+// goneWithin is how long the end of one pod is waited for before another one goes.
+const goneWithin = 30 * time.Second
+
+// pressure is the node's watch over its disks.
+type pressure struct {
+	k          *Kubelet
+	nodeDir    string
+	imageDir   string // the same where nobody tells
+	thresholds []eviction.Threshold
+	usage      *server.Stats
+	// until is how long the condition outlasts its cause.
+	until time.Time
+	told  string // the signal of which an event has told
+}
+
+// guardDisk watches the disks, and evicts the pods that fill them: the greatest first,
+// one at a time, until there is room again.
+func (k *Kubelet) guardDisk(ctx context.Context) error {
+	p := &pressure{k: k, nodeDir: k.cfg.RootDir, imageDir: k.imageDir(ctx), usage: &server.Stats{
+		Runtime: k.deps.Runtime, Pods: k.table, RootDir: k.cfg.RootDir, PodLogs: k.cfg.PodLogsDir,
+	}}
+	node, image, err := p.look()
+	if err == nil {
+		p.thresholds, err = eviction.ParseThresholds(k.cfg.EvictionHard, node, image)
+	}
+	if err != nil {
+		return err
+	}
+	if len(p.thresholds) == 0 {
+		return nil
+	}
+	select {
+	case <-k.synced: // nobody is evicted for whom a source has not spoken yet
+	case <-ctx.Done():
+	}
+	for ctx.Err() == nil {
+		sleep(ctx, p.step(ctx))
+	}
+	return nil
+}
+
+// imageDir is where the runtime keeps its images.
+func (k *Kubelet) imageDir(ctx context.Context) string {
+	info, err := k.deps.Images.ImageFsInfo(ctx)
+	if err == nil {
+		for _, f := range info.GetImageFilesystems() {
+			if dir := f.GetFsId().GetMountpoint(); dir != "" {
+				return dir
+			}
+		}
+	}
+	return k.cfg.RootDir
+}
+
+func (p *pressure) look() (node, image disk.Room, err error) {
+	if node, err = disk.Look(p.nodeDir); err != nil {
+		return node, image, err
+	}
+	image, err = disk.Look(p.imageDir)
+	return node, image, err
+}
+
+// step looks once, and makes room if need be. It returns when to look again.
+func (p *pressure) step(ctx context.Context) time.Duration {
+	log := klog.FromContext(ctx)
+	node, image, err := p.look()
+	if err != nil {
+		log.Error(err, "The room on the node's disks is not known")
+		return goneWithin
+	}
+	short, is := eviction.Short(p.thresholds, node, image)
+	p.press(is)
+	if !is {
+		p.told = ""
+		return p.next(node, image)
+	}
+	if p.told != short.Signal {
+		p.told = short.Signal
+		log.Info("A disk of the node is short of room", "signal", short.Signal, "free", short.Free, "threshold", short.Least)
+		p.k.events.Eventf(p.k.node.Ref(), v1.EventTypeWarning, "EvictionThresholdMet", "%s", short.Reclaiming())
+	}
+	pods, err := p.usage.Disk(ctx)
+	if err != nil {
+		log.Error(err, "What the pods hold of the disk is not known")
+		return time.Second
+	}
+	victim, found := eviction.Choose(short, p.evictable(pods))
+	if !found {
+		log.V(2).Info("No pod's end would make room", "signal", short.Signal)
+		return time.Second
+	}
+	p.evict(ctx, short, victim)
+	return 0
+}
+
+// next is when the first of the disks can be short of room.
+func (p *pressure) next(node, image disk.Room) time.Duration {
+	next := goneWithin
+	for _, t := range p.thresholds {
+		room := node
+		if t.Signal == eviction.ImageFsAvailable || t.Signal == eviction.ImageFsInodesFree {
+			room = image
+		}
+		if t.Inodes() {
+			next = min(next, room.NextLook(0))
+		} else {
+			next = min(next, room.NextLook(uint64(t.Least)))
+		}
+	}
+	if p.k.pressed.Load() {
+		next = min(next, max(time.Until(p.until), time.Millisecond))
+	}
+	return next
+}
+
+// press keeps the node's condition, which outlasts its cause for a while.
+func (p *pressure) press(short bool) {
+	now := time.Now()
+	if short {
+		p.until = now.Add(p.k.cfg.EvictionPressureTransitionPeriod.Duration)
+	}
+	if pressed := short || now.Before(p.until); p.k.pressed.Swap(pressed) != pressed {
+		p.k.node.Trigger()
+	}
+}
+
+// evictable leaves out the pods that the node itself needs, and those that end already.
+func (p *pressure) evictable(pods []eviction.Pod) []eviction.Pod {
+	var out []eviction.Pod
+	for _, c := range pods {
+		s, ok := p.k.table.Get(c.Pod.UID)
+		if ok && s.Plan.Record.Ending == nil && !podplan.IsCritical(c.Pod) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// evict ends a pod at once, and waits until what it held is given back.
+func (p *pressure) evict(ctx context.Context, short eviction.Shortage, victim eviction.Pod) {
+	message := eviction.Message(short, victim)
+	klog.FromContext(ctx).Info("Evicting a pod", "pod", klog.KObj(victim.Pod), "podUID", victim.Pod.UID, "bytes", victim.Bytes, "inodes", victim.Inodes, "signal", short.Signal)
+	p.k.events.Eventf(victim.Pod, v1.EventTypeWarning, podplan.ReasonEvicted, "%s", message)
+	metrics.Evictions.WithLabelValues(short.Signal).Inc()
+	p.k.table.Evict(victim.Pod.UID, podplan.Ending{
+		Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonEvicted, Message: message, Grace: new(int64),
+		Disruption: v1.PodReasonTerminationByKubelet,
+	})
+	ctx, cancel := context.WithTimeout(ctx, goneWithin)
+	defer cancel()
+	p.k.awaitPod(ctx, victim.Pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
+}
+
+// awaitPod waits until a pod is as wanted, or gone, or the context ends.
+func (k *Kubelet) awaitPod(ctx context.Context, uid types.UID, ok func(*podworker.Snapshot) bool) {
+	for {
+		s, known := k.table.Get(uid)
+		if !known || ok(&s) {
+			return
+		}
+		select {
+		case <-s.Superseded:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
