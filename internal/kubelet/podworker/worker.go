@@ -3,10 +3,12 @@ package podworker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -116,10 +118,6 @@ type Snapshot struct {
 	superseded chan struct{}
 }
 
-// AtRest tells whether the pod ends, and nothing of it runs any more: see podplan.AtRest.
-// Of a pod at which its worker has not looked yet nobody knows.
-func (s *Snapshot) AtRest() bool { return !s.At.IsZero() && podplan.AtRest(&s.Input) }
-
 // Transition is one thing that a worker did or learned.
 type Transition struct {
 	At   time.Time
@@ -154,6 +152,7 @@ type Worker struct {
 	// what only the goroutine touches
 	record      podplan.Record
 	recorded    bool // the record on disk is known
+	unwritten   bool // the record on disk is older than this one
 	status      v1.PodStatus
 	statusKnown bool
 	sandboxes   []string
@@ -289,13 +288,6 @@ func (w *Worker) gone() bool {
 	return w.absent
 }
 
-// leaving tells whether the pod is to end, by what is known outside of its goroutine.
-func (w *Worker) leaving() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.absent || w.eviction != nil || w.pod != nil && (w.pod.DeletionTimestamp != nil || podplan.IsTerminal(w.pod.Status.Phase))
-}
-
 // precedes tells whether a static pod of the same name has to wait for this one.
 func (w *Worker) precedes(pod *v1.Pod) bool {
 	w.mu.Lock()
@@ -389,42 +381,52 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 		in.Residue = w.deps.Residue(w.uid) // the disk is asked only where it matters
 		plan = podplan.Next(in, now)
 	}
-	if !reflect.DeepEqual(plan.Record, w.record) {
-		if err := w.writeRecord(plan.Record); err != nil {
-			return w.trouble(ctx, err), false
-		}
+	again, err := w.keepRecord(ctx, plan.Record)
+	if err != nil {
+		return again, false
 	}
-	w.troubles = 0
 	in.Record = plan.Record
-	w.act(ctx, in, plan, now)
+	w.report(&in, &plan, now)
+	w.cancelDropped(plan)
+	if w.deps.Prober != nil {
+		w.deps.Prober.Sync(ctx, in.Pod, podIPs(&in), plan.Probes)
+	}
+	w.startNew(ctx, plan, &in)
+	w.publish(in, plan, now)
 	if plan.Done {
 		w.close(ctx)
 		return 0, true
 	}
 	if plan.RecheckAt.IsZero() {
-		return 0, false
+		return again, false
 	}
-	return max(time.Until(plan.RecheckAt), time.Millisecond), false
+	next := max(time.Until(plan.RecheckAt), time.Millisecond)
+	if again > 0 {
+		next = min(next, again)
+	}
+	return next, false
 }
 
-// act carries a plan out. The snapshot comes before the status: who learns from the API
-// server that the pod holds nothing any more may ask for its room at once. The status comes
-// before the ops, the last of which waits until it is written.
-func (w *Worker) act(ctx context.Context, in podplan.Input, plan podplan.Plan, now time.Time) {
-	reports := !in.Absent && !in.Forgotten // an orphan has nobody to report to
-	if reports {
-		w.status = podplan.Status(in, now)
+// keepRecord writes the record if it changed. On a full disk that of a pod which ends is
+// only kept in memory until there is room: what the pod holds may be what fills the disk,
+// and the next kubelet would end it all the same. It returns when to try again, 0 for not
+// at all; with an error nothing may be done before.
+func (w *Worker) keepRecord(ctx context.Context, r podplan.Record) (again time.Duration, err error) {
+	if !w.unwritten && reflect.DeepEqual(r, w.record) {
+		w.troubles = 0
+		return 0, nil
 	}
-	w.cancelDropped(plan)
-	if w.deps.Prober != nil {
-		w.deps.Prober.Sync(ctx, in.Pod, podIPs(&in), plan.Probes)
+	err = w.writeRecord(r)
+	w.unwritten = errors.Is(err, syscall.ENOSPC) && r.Ending != nil
+	switch {
+	case w.unwritten:
+		w.record = r
+		return w.trouble(ctx, err), nil
+	case err != nil:
+		return w.trouble(ctx, err), err
 	}
-	launch := w.takeUp(ctx, plan, &in)
-	w.publish(in, plan, now)
-	if reports {
-		w.report(&in, &plan)
-	}
-	launch()
+	w.troubles = 0
+	return 0, nil
 }
 
 // trouble logs what kept the worker from planning, and backs off.
@@ -509,9 +511,7 @@ func (w *Worker) cancelDropped(plan podplan.Plan) {
 	}
 }
 
-// takeUp notes the ops that are new; what it returns launches them.
-func (w *Worker) takeUp(ctx context.Context, plan podplan.Plan, in *podplan.Input) (launch func()) {
-	var launches []func()
+func (w *Worker) startNew(ctx context.Context, plan podplan.Plan, in *podplan.Input) {
 	for _, op := range plan.Ops {
 		key := op.Key()
 		if _, ok := w.flights[key]; ok {
@@ -520,7 +520,7 @@ func (w *Worker) takeUp(ctx context.Context, plan podplan.Plan, in *podplan.Inpu
 		octx, cancel := context.WithCancel(ctx)
 		w.flights[key] = &flight{Flight: podplan.Flight{Op: op, Since: time.Now().Round(0)}, cancel: cancel, objects: in.Objects}
 		w.note(Transition{What: "start", Op: &op})
-		launches = append(launches, func() {
+		w.flying.Go(func() {
 			defer cancel()
 			res := w.deps.Executor.Do(octx, op, in)
 			w.mu.Lock()
@@ -529,18 +529,12 @@ func (w *Worker) takeUp(ctx context.Context, plan podplan.Plan, in *podplan.Inpu
 			w.Wake()
 		})
 	}
-	return func() {
-		for _, f := range launches {
-			w.flying.Go(f)
-		}
-	}
 }
 
 // publish lets others see what this step saw and decided.
 func (w *Worker) publish(in podplan.Input, plan podplan.Plan, now time.Time) {
 	old := w.Snapshot()
-	atRest := podplan.AtRest(&in) && !old.AtRest()
-	if w.deps.Freed != nil && (atRest || resizeMoved(old.Input.Record.Resize, plan.Record.Resize)) {
+	if w.deps.Freed != nil && (plan.Life == podplan.PodTerminated && old.Plan.Life != plan.Life || resizeMoved(old.Input.Record.Resize, plan.Record.Resize)) {
 		defer w.deps.Freed()
 	}
 	w.mu.Lock()
