@@ -96,6 +96,7 @@ type Kubelet struct {
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
+	started  chan struct{} // of one: a container has started
 
 	statics  *staticpod.Pods
 	listener net.Listener
@@ -111,6 +112,7 @@ type Kubelet struct {
 	// pressed: the node's disk is short of room, or was a moment ago.
 	pressed    atomic.Bool
 	dialLogind func(context.Context) (shutdown.Login, error)
+	watchLogs  func() (logWatch, error)
 	// looked is when the relist last began to look, in nanoseconds since 1970.
 	looked atomic.Int64
 
@@ -137,7 +139,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		apiListed: make(chan struct{}),
 		events:    newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
-		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, relistCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
+		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, relistCh: make(chan struct{}, 1), started: make(chan struct{}, 1), dialLogind: shutdown.Logind, watchLogs: openLogWatch,
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {

@@ -185,6 +185,8 @@ func (w *world) begin() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	// A wait for the kernel keeps virtual time from passing.
+	k.watchLogs = func() (logWatch, error) { return silentWatch{}, nil }
 	if w.prepare != nil {
 		w.prepare(k)
 	}
@@ -399,4 +401,14 @@ func TestOrphanIsTornDown(t *testing.T) {
 
 func contextWithCancel(t *testing.T) (context.Context, context.CancelFunc) {
 	return context.WithCancel(t.Context())
+}
+
+// silentWatch never tells of a write.
+type silentWatch struct{}
+
+func (silentWatch) Next(string) error { return nil }
+
+func (silentWatch) Run(ctx context.Context, _ func(string)) error {
+	<-ctx.Done()
+	return nil
 }

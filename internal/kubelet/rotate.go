@@ -2,7 +2,10 @@ package kubelet
 
 import (
 	"context"
+	"maps"
+	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,46 +22,192 @@ import (
 // containerLog is what a running container writes to.
 type containerLog struct{ id, path string }
 
-// rotateLogs keeps the logs of running containers from growing without end. Only
-// the size tells, and a watch of every write would cost more than a look now and then.
-// containerLogMaxWorkers are at work at the same time, never two on one log.
+// logWatch tells of the next write to each log that it is asked for. *logs.Watch is one.
+type logWatch interface {
+	Next(path string) error
+	Run(ctx context.Context, written func(path string)) error
+}
+
+func openLogWatch() (logWatch, error) { return logs.NewWatch() }
+
+// How soon after a look the next write to the same log is of interest: sooner, the sooner
+// its limit can be reached at the rate at which it has grown.
+const (
+	soonestLook  = 20 * time.Millisecond
+	latestLook   = 100 * time.Millisecond
+	startsSettle = 200 * time.Millisecond
+)
+
+// rotation keeps the logs of running containers from growing without end. A write wakes
+// it, and then for a while no other one of the same log does, so that a flood is limited
+// as it is written, and a log that grows slowly costs next to nothing. A look at all of
+// them now and then finds what no event told.
+type rotation struct {
+	k      *Kubelet
+	limits logs.Limits
+	every  time.Duration // a look at all of them
+	watch  logWatch
+	queue  workqueue.TypedInterface[containerLog]
+
+	mu    sync.Mutex
+	known map[string]containerLog // by path
+	seen  map[string]growth       // by path, of those that are known
+}
+
+// growth is how a log stood at the last look, and when it was last rotated.
+type growth struct {
+	size        int64
+	at, rotated time.Time
+}
+
+// rotateLogs runs the rotation. containerLogMaxWorkers are at work at the same time,
+// never two on one log.
 func (k *Kubelet) rotateLogs(ctx context.Context) error {
 	size, err := resource.ParseQuantity(k.cfg.ContainerLogMaxSize)
 	if err != nil {
 		return err
 	}
-	limits := logs.Limits{MaxSize: size.Value(), MaxFiles: int(ptr.Deref(k.cfg.ContainerLogMaxFiles, 5))}
-	queue := workqueue.NewTyped[containerLog]()
-	var g errgroup.Group
+	r := &rotation{
+		k: k, limits: logs.Limits{MaxSize: size.Value(), MaxFiles: int(ptr.Deref(k.cfg.ContainerLogMaxFiles, 5))},
+		every: ptr.Deref(k.cfg.ContainerLogMonitorInterval, defaultLogInterval).Duration,
+		queue: workqueue.NewTyped[containerLog](), known: map[string]containerLog{}, seen: map[string]growth{},
+	}
+	if r.watch, err = k.watchLogs(); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.watch.Run(ctx, r.written) })
 	for range ptr.Deref(k.cfg.ContainerLogMaxWorkers, 1) {
 		g.Go(func() error {
-			for {
-				l, down := queue.Get()
-				if down {
-					return nil
-				}
-				k.rotateLog(ctx, l, limits)
-				queue.Done(l)
-			}
+			r.work(ctx)
+			return nil
 		})
 	}
-	for ctx.Err() == nil {
-		sleep(ctx, ptr.Deref(k.cfg.ContainerLogMonitorInterval, defaultLogInterval).Duration)
-		for _, l := range k.runningLogs() {
-			queue.Add(l)
-		}
-	}
-	queue.ShutDown()
+	g.Go(func() error {
+		r.lookAtAll(ctx)
+		return nil
+	})
 	return g.Wait()
 }
 
-func (k *Kubelet) rotateLog(ctx context.Context, l containerLog, limits logs.Limits) {
-	if ctx.Err() != nil {
-		return // the queue is emptied, and nothing more done
+// lookAtAll queues every log now and then, and new ones when containers have started.
+func (r *rotation) lookAtAll(ctx context.Context) {
+	defer r.queue.ShutDown()
+	due := time.NewTimer(r.every)
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.k.started:
+			sleep(ctx, startsSettle) // they come in batches, and their pods' workers look first
+			r.queueAll(false)
+		case <-due.C:
+			r.queueAll(true)
+			due.Reset(r.every)
+		}
 	}
-	if _, err := logs.Rotate(ctx, k.deps.Runtime, l.id, l.path, limits, time.Now()); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Failed to rotate log for container", "containerID", l.id, "path", l.path)
+}
+
+func (r *rotation) queueAll(also bool) {
+	now := map[string]containerLog{}
+	for _, l := range r.k.runningLogs() {
+		now[l.path] = l
 	}
+	r.mu.Lock()
+	before := r.known
+	r.known = now
+	maps.DeleteFunc(r.seen, func(path string, _ growth) bool { return now[path].id == "" })
+	r.mu.Unlock()
+	for path, l := range now {
+		if also || before[path] != l {
+			r.queue.Add(l)
+		}
+	}
+}
+
+// written queues a log that was written to.
+func (r *rotation) written(path string) {
+	r.mu.Lock()
+	l, ok := r.known[path]
+	r.mu.Unlock()
+	if ok {
+		r.queue.Add(l)
+	}
+}
+
+func (r *rotation) work(ctx context.Context) {
+	for {
+		l, down := r.queue.Get()
+		if down {
+			return
+		}
+		if ctx.Err() == nil { // else the queue is emptied, and nothing more done
+			r.look(ctx, l)
+		}
+		r.queue.Done(l)
+	}
+}
+
+// look rotates a log if it has grown too large, and has its next write told, but not too
+// soon. Older files are compressed once the log has calmed down.
+func (r *rotation) look(ctx context.Context, l containerLog) {
+	log := klog.FromContext(ctx)
+	pause := r.pause(l.path, time.Now())
+	done, err := logs.Rotate(ctx, r.k.deps.Runtime, l.id, l.path, r.limits, time.Now())
+	if err == nil && r.calm(l.path, done, time.Now()) {
+		err = logs.Compress(l.path)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Error(err, "Failed to rotate log for container", "containerID", l.id, "path", l.path)
+	}
+	time.AfterFunc(pause, func() {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := r.watch.Next(l.path); err != nil {
+			log.Error(err, "Writes to a log are not told; it is looked at now and then", "containerID", l.id)
+		}
+	})
+}
+
+// pause is how long the log will be left alone after this look: half of the time in which
+// it reaches its limit.
+func (r *rotation) pause(path string, now time.Time) time.Duration {
+	info, err := os.Stat(path)
+	if err != nil {
+		return latestLook
+	}
+	size := info.Size()
+	r.mu.Lock()
+	before, ok := r.seen[path]
+	r.seen[path] = growth{size, now, before.rotated}
+	r.mu.Unlock()
+	if size < before.size { // it was rotated in between
+		before.size = 0
+	}
+	grown, room := float64(size-before.size), float64(r.limits.MaxSize)
+	if size < r.limits.MaxSize {
+		room -= float64(size)
+	}
+	if !ok || grown <= 0 {
+		return latestLook
+	}
+	due := room / grown * float64(now.Sub(before.at)) / 2
+	return time.Duration(min(max(due, float64(soonestLook)), float64(latestLook)))
+}
+
+// calm notes whether a log was rotated, and tells whether that was long ago: to compress
+// takes longer than a flood takes to fill the next file.
+func (r *rotation) calm(path string, rotated bool, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.seen[path]
+	if rotated {
+		g.rotated = now
+		r.seen[path] = g
+	}
+	return now.Sub(g.rotated) >= r.every
 }
 
 func (k *Kubelet) runningLogs() []containerLog {

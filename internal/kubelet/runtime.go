@@ -185,6 +185,12 @@ func (k *Kubelet) watchRuntime(ctx context.Context) error {
 }
 
 func (k *Kubelet) hint(ev *runtimeapi.ContainerEventResponse) {
+	if ev.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT {
+		select {
+		case k.started <- struct{}{}:
+		default:
+		}
+	}
 	if uid := ev.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
 		k.table.Wake(types.UID(uid))
 		return

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -94,5 +96,44 @@ func (c *cluster) awaitPressure(want v1.ConditionStatus) {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("DiskPressure is not %s", want)
 		}
+	}
+}
+
+// A container that floods its log fills no disk: it has the files that it may have, and
+// not many times that for the ten seconds until somebody looks.
+func TestFloodOfALogIsLimitedAsItIsWritten(t *testing.T) {
+	needsOwnRuntime(t)
+	c := newCluster(t)
+	c.smallDisk("600m")
+	c.addImage("busybox.tar", images.SaveBusybox)
+	c.up()
+	c.create(busybox("neighbour"))
+	c.await("neighbour", "ready", ready)
+	p := c.create(onDisk("flood", "while true; do yes 'a line of a log that says nothing new to anybody'; done"))
+	c.await("flood", "running", phase(v1.PodRunning))
+	logs := filepath.Join(c.data, "log", "pods", "default_flood_"+string(p.UID), "main")
+	var most int64
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		var sum int64
+		files, err := filepath.Glob(filepath.Join(logs, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if info, err := os.Stat(f); err == nil {
+				sum += info.Size()
+			}
+		}
+		most = max(most, sum)
+	}
+	t.Logf("its logs took %d MiB at the most", most>>20)
+	if limit := int64(300 << 20); most < 20<<20 || most > limit { // five of 10 MiB, and what a moment brings
+		t.Errorf("the logs took %d MiB at the most", most>>20)
+	}
+	if p := c.get("flood"); p.Status.Phase != v1.PodRunning {
+		t.Errorf("the flood is %s", describe(p))
+	}
+	if got := c.kubectl("logs", "flood", "--tail=1"); !strings.HasPrefix(got, "a line of a log") {
+		t.Errorf("its last line is %q", got)
 	}
 }

@@ -228,14 +228,22 @@ func TestTwoRotationsInOneSecondLoseNothing(t *testing.T) {
 	path := write(t, "2026-01-01T00:00:01Z stdout F one\n")
 	rt := reopen(func() error { return os.WriteFile(path, []byte("2026-01-01T00:00:02Z stdout F two\n"), 0o600) })
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for i, want := range []bool{true, false} {
-		if ok, err := Rotate(t.Context(), rt, "id", path, Limits{MaxSize: 1, MaxFiles: 9}, now); err != nil || ok != want {
+	for i := range 2 {
+		if ok, err := Rotate(t.Context(), rt, "id", path, Limits{MaxSize: 1, MaxFiles: 9}, now); err != nil || !ok {
 			t.Errorf("rotation %d: %v, %v", i, ok, err)
 		}
 	}
-	got, err := os.ReadFile(path + ".20260101-000000")
-	if err != nil || !strings.Contains(string(got), "one") {
-		t.Errorf("%q, %v", got, err)
+	for name, want := range map[string]string{".20260101-000000": "one", ".20260101-000000-001": "two"} {
+		got, err := os.ReadFile(path + name)
+		if err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if err := compress(path + ".20260101-000000"); err != nil {
+		t.Fatal(err)
+	}
+	if old, err := rotated(path); err != nil || len(old) != 2 || !strings.HasSuffix(old[0], "-000000.gz") {
+		t.Errorf("the older one is not first: %v, %v", old, err)
 	}
 }
 
@@ -246,6 +254,9 @@ func TestRotateKeepsSoManyFiles(t *testing.T) {
 		rt := reopen(func() error { return os.WriteFile(path, []byte(sample), 0o600) })
 		if ok, err := Rotate(t.Context(), rt, "id", path, Limits{MaxSize: 10, MaxFiles: 3}, now.Add(time.Duration(i)*time.Second)); err != nil || !ok {
 			t.Fatalf("Rotate: %v, %v", ok, err)
+		}
+		if err := Compress(path); err != nil {
+			t.Fatal(err)
 		}
 	}
 	all, err := filepath.Glob(path + "*")

@@ -187,7 +187,7 @@ func rotatedSince(path string, ours fs.FileInfo) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(all)
+	slices.SortFunc(all, byAge)
 	for i, name := range all {
 		if info, err := os.Stat(name); err == nil && os.SameFile(info, ours) {
 			return all[i+1:], nil

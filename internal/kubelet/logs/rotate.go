@@ -26,9 +26,9 @@ type Limits struct {
 	MaxFiles int
 }
 
-// Rotate renames a log that has grown too large, lets the runtime open a new one,
-// compresses the older ones and removes what is too many. It tells whether it did. A log
-// that somebody removed the runtime opens anew: what it writes would be lost for ever.
+// Rotate renames a log that has grown too large, lets the runtime open a new one, and
+// removes what is too many of the older ones. It tells whether it did. A log that somebody
+// removed the runtime opens anew: what it writes would be lost for ever.
 func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now time.Time) (bool, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -43,28 +43,19 @@ func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now tim
 	if l.MaxSize <= 0 || info.Size() < l.MaxSize {
 		return false, nil
 	}
-	name := path + "." + now.Format("20060102-150405")
-	if taken(name) || taken(name+".gz") {
-		return false, nil // rotated in this very second: a rename would lose that file
-	}
 	old, err := rotated(path)
 	if err != nil {
 		return false, err
 	}
 	// The one that is rotated now becomes the newest of the old.
-	keep := max(l.MaxFiles-2, 0)
-	for len(old) > keep {
+	for keep := max(l.MaxFiles-2, 0); len(old) > keep; old = old[1:] {
 		if err := os.Remove(old[0]); err != nil {
 			return false, err
 		}
-		old = old[1:]
 	}
-	for _, f := range old {
-		if !strings.HasSuffix(f, ".gz") {
-			if err := compress(f); err != nil {
-				return false, err
-			}
-		}
+	name, ok := freeName(path + "." + now.Format("20060102-150405"))
+	if !ok {
+		return false, nil
 	}
 	if err := os.Rename(path, name); err != nil {
 		return false, err
@@ -74,6 +65,38 @@ func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now tim
 		return false, errors.Join(fmt.Errorf("reopen log of container %s: %w", id, err), os.Rename(name, path))
 	}
 	return true, nil
+}
+
+// Compress does so with the rotated files of a log but for the newest, which may still be
+// read.
+func Compress(path string) error {
+	old, err := rotated(path)
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	for _, f := range old[:len(old)-1] {
+		if !strings.HasSuffix(f, ".gz") {
+			if err := compress(f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// freeName returns the name for a file that is rotated now: upstream's, with a number
+// behind it where one of this very second has that. A rename over it would lose that file.
+func freeName(name string) (string, bool) {
+	for i := range 1000 {
+		candidate := name
+		if i > 0 {
+			candidate = fmt.Sprintf("%s-%03d", name, i)
+		}
+		if !taken(candidate) && !taken(candidate+".gz") {
+			return candidate, true
+		}
+	}
+	return "", false
 }
 
 func taken(path string) bool {
@@ -97,8 +120,13 @@ func rotated(path string) ([]string, error) {
 		}
 		out = append(out, f)
 	}
-	slices.Sort(out)
+	slices.SortFunc(out, byAge)
 	return out, nil
+}
+
+// byAge orders rotated files, oldest first; a compressed one keeps its place.
+func byAge(a, b string) int {
+	return strings.Compare(strings.TrimSuffix(a, ".gz"), strings.TrimSuffix(b, ".gz"))
 }
 
 // compress replaces a file by its gzip.
