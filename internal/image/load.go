@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/record"
+	"wherry.dev/internal/safepath"
 )
 
 // load reads the store and sweeps what a crash left. What cannot be read is given
@@ -137,7 +138,7 @@ func (s *Store) loadLayer(name, chainID string, mounted func(dir string) bool) e
 	case inUse:
 		return nil
 	default:
-		return os.RemoveAll(dir)
+		return safepath.RemoveAll(dir)
 	}
 	s.layers[m.ChainID] = m
 	return nil
@@ -214,7 +215,7 @@ func emptyDir(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+		if err := safepath.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}

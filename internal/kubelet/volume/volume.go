@@ -22,6 +22,7 @@ import (
 
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/mount"
+	"wherry.dev/internal/safepath"
 )
 
 // Objects looks configMaps and secrets up.
@@ -222,5 +223,5 @@ func (m *Mounter) Clear(uid types.UID) error {
 	if m.Certificates != nil {
 		m.Certificates.Forget(uid)
 	}
-	return errors.Join(RemoveTree(m.Dirs.Subpaths(uid)), RemoveTree(m.Dirs.Volumes(uid)))
+	return errors.Join(safepath.RemoveAll(m.Dirs.Subpaths(uid)), safepath.RemoveAll(m.Dirs.Volumes(uid)))
 }
