@@ -184,7 +184,7 @@ func subPath(root, sub string) (string, error) {
 		return root, nil
 	}
 	if !filepath.IsLocal(sub) {
-		return "", invalid("path %q in the image: it leads out of it", sub)
+		return "", fmt.Errorf("path %q in the image leads out of it", sub)
 	}
 	dir, err := safepath.Open(root)
 	if err != nil {

@@ -173,12 +173,15 @@ func reopen(f *os.File) (*os.File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, &os.PathError{Op: "open", Path: f.Name(), Err: ErrNotRegular}
 	}
-	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(procPath(int(f.Fd())), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: f.Name(), Err: err}
 	}
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
+
+// procPath leads to what a descriptor points at, whatever has its name now.
+func procPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
 // ReadFile reads a regular file of at most so many bytes.
 func ReadFile(path string, most int64) ([]byte, error) {

@@ -53,7 +53,7 @@ func (m *Mounter) mountContent(ctx context.Context, pod *v1.Pod, v *v1.Volume, d
 	} else if err := os.MkdirAll(dir, 0o777); err != nil {
 		return time.Time{}, err
 	}
-	if err := ownFolder(dir, 0o777, fsGroup(pod)); err != nil {
+	if err := ownVolume(dir, 0o777, fsGroup(pod)); err != nil {
 		return time.Time{}, err
 	}
 	return c.refresh, writeAtomic(dir, c.files, fsGroup(pod))

@@ -116,3 +116,56 @@ func TestSubPathRace(t *testing.T) {
 		t.Error("no subPath was ever made: nothing was tried")
 	}
 }
+
+// TestContentRace: a container that made its configMap writable, as root of a user
+// namespace can, swaps what the kubelet writes for links to the host's folders.
+func TestContentRace(t *testing.T) {
+	vol, h := t.TempDir(), newHostFiles(t, 1)
+	link := filepath.Join(t.TempDir(), "link")
+	stop := make(chan struct{})
+	var attacker sync.WaitGroup
+	attacker.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			entries, _ := os.ReadDir(vol)
+			for _, e := range entries {
+				if e.IsDir() && os.Symlink(h.paths[0], link) == nil {
+					_ = unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, filepath.Join(vol, e.Name()), unix.RENAME_EXCHANGE)
+					_ = os.RemoveAll(link)
+				}
+			}
+		}
+	})
+	defer attacker.Wait()
+	defer close(stop)
+	group := new(int64(1234))
+	for i := range 300 {
+		files := map[string]file{"f1": {data: fmt.Append(nil, i), mode: 0o644}, "d/e/f": {data: []byte("x"), mode: 0o666}}
+		_ = writeAtomic(vol, files, group) // what comes of it is the pod's own affair
+		h.check(t)
+	}
+}
+
+// TestSwollenHostsFile: a container filled its /etc/hosts; the kubelet read all of it
+// into its memory when the next container started.
+func TestSwollenHostsFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "etc-hosts")
+	if err := writeInPlace(path, []byte("hosts")); err != nil {
+		t.Fatal(err)
+	}
+	before := stat(t, path)
+	if err := os.Truncate(path, 1<<43); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeInPlace(path, []byte("hosts")); err != nil {
+		t.Fatal(err)
+	}
+	want(t, path, "hosts", 0o644)
+	if stat(t, path).Ino != before.Ino {
+		t.Error("the file was replaced: containers have the old one")
+	}
+}

@@ -170,7 +170,7 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 			return err
 		}
 	}
-	return ownFolder(dir, mode, fsGroup(pod)) // open to every user of the pod
+	return ownVolume(dir, mode, fsGroup(pod)) // open to every user of the pod
 }
 
 // tmpfsSize is the size limit, or the pod's memory limit where that is smaller.
