@@ -223,9 +223,7 @@ func (c *Config) Complete() error {
 		}
 		c.NodeName = strings.ToLower(host)
 	}
-	orDefault(&c.ManifestDir, DefaultManifestDir, c.below("manifests"))
-	orDefault(&c.PodLogsDir, "/var/log/pods", c.below("log", "pods"))
-	orDefault(&c.CNIConfDir, c.path("cni", "net.d"), "")
+	c.DefaultDirs()
 	if c.NodeIP == "" {
 		ip, err := defaultIP()
 		if err != nil {
@@ -234,6 +232,13 @@ func (c *Config) Complete() error {
 		c.NodeIP = ip.String()
 	}
 	return c.validate()
+}
+
+// DefaultDirs fills in the folders that follow from the data dir.
+func (c *Config) DefaultDirs() {
+	orDefault(&c.ManifestDir, DefaultManifestDir, c.below("manifests"))
+	orDefault(&c.PodLogsDir, "/var/log/pods", c.below("log", "pods"))
+	orDefault(&c.CNIConfDir, c.path("cni", "net.d"), "")
 }
 
 func (c *Config) path(elem ...string) string {
