@@ -32,7 +32,7 @@ func (o *Ops) forget(ctx context.Context, in *podplan.Input) podworker.Result {
 	o.Tokens.Forget(pod.UID)
 	errs := []error{o.Users.Release(pod.UID), safepath.RemoveAll(o.Dirs.Pod(pod.UID))}
 	if pod.Name != "" {
-		errs = append(errs, safepath.RemoveAll(podconfig.LogDir(o.PodLogs, pod)))
+		errs = append(errs, o.sweepLogLinks(pod, nil), safepath.RemoveAll(podconfig.LogDir(o.PodLogs, pod)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return failed(err)
