@@ -24,6 +24,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
+
+	"wherry.dev/internal/safepath"
 )
 
 // Places that the default instance uses; another --data-dir keeps everything
@@ -197,7 +199,7 @@ func (c *Config) Load(file string) error {
 }
 
 func (c *Config) merge(file string) error {
-	data, err := os.ReadFile(file)
+	data, err := safepath.ReadFile(file, safepath.ConfigSize)
 	if err != nil {
 		return fmt.Errorf("config file: %w", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -200,4 +201,37 @@ func ReadAll(f *os.File, most int64) ([]byte, error) {
 		return nil, &os.PathError{Op: "read", Path: f.Name(), Err: fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, most)}
 	}
 	return data, err
+}
+
+// ConfigSize is more than any file of configuration has.
+const ConfigSize = 10 << 20
+
+// CheckFiles refuses a folder in which a file with one of the endings is not regular, or
+// larger than ConfigSize: a library that reads the folder would block on a pipe. A folder
+// that is not there has no such file.
+func CheckFiles(dir string, endings ...string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() || !slices.Contains(endings, filepath.Ext(e.Name())) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		info, err := os.Stat(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist): // a link to nothing, or removed meanwhile
+		case err != nil:
+			return err
+		case !info.Mode().IsRegular():
+			return &os.PathError{Op: "read", Path: path, Err: ErrNotRegular}
+		case info.Size() > ConfigSize:
+			return &os.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, ConfigSize)}
+		}
+	}
+	return nil
 }
