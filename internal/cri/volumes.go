@@ -52,6 +52,9 @@ func (s *Server) resolveMounts(b *sandbox, c *container) ([]oci.ResolvedMount, e
 		if err != nil {
 			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
 		}
+		if err := checkPlace(c.rootfs(), m.GetContainerPath(), src); err != nil {
+			return nil, fmt.Errorf("mount: %w", err)
+		}
 		locked, err := b.lockedOptions(src)
 		if err != nil {
 			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
@@ -195,7 +198,7 @@ func subPath(root, sub string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("path %q in the image: %w", sub, err)
 	}
-	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	path, err := os.Readlink(safepath.Proc(f))
 	return path, errors.Join(err, f.Close())
 }
 

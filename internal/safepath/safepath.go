@@ -184,6 +184,10 @@ func reopen(f *os.File) (*os.File, error) {
 // procPath leads to what a descriptor points at, whatever has its name now.
 func procPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
+// Proc is a path that leads to an open file, whatever has its name now: to read its real
+// path, or to mount it.
+func Proc(f *os.File) string { return procPath(int(f.Fd())) }
+
 // ReadFile reads a regular file of at most so many bytes.
 func ReadFile(path string, most int64) ([]byte, error) {
 	f, err := Regular(path)

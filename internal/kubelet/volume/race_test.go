@@ -95,7 +95,7 @@ func TestSubPathRace(t *testing.T) {
 	defer attacker.Wait()
 	defer close(stop)
 	made := 0
-	for i := range 1500 {
+	for i := range 800 {
 		sub := "a"
 		if i%2 == 1 {
 			sub = "a/b"
@@ -143,7 +143,7 @@ func TestContentRace(t *testing.T) {
 	defer attacker.Wait()
 	defer close(stop)
 	group := new(int64(1234))
-	for i := range 300 {
+	for i := range 100 {
 		files := map[string]file{"f1": {data: fmt.Append(nil, i), mode: 0o644}, "d/e/f": {data: []byte("x"), mode: 0o666}}
 		_ = writeAtomic(vol, files, group) // what comes of it is the pod's own affair
 		h.check(t)

@@ -31,20 +31,19 @@ func bindSubpath(root, sub, target string) error {
 		return fmt.Errorf("subPath %q: %w", sub, err)
 	}
 	defer func() { _ = f.Close() }()
-	return bindFD(int(f.Fd()), target)
+	return bind(f, target)
 }
 
-// bindFD binds what an open descriptor refers to.
-func bindFD(fd int, target string) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+// bind binds what an open file points at.
+func bind(f *os.File, target string) error {
+	info, err := f.Stat()
+	if err != nil {
 		return err
 	}
-	if err := makeTarget(target, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+	if err := makeTarget(target, info.IsDir()); err != nil {
 		return err
 	}
-	src := fmt.Sprintf("/proc/self/fd/%d", fd)
-	if err := unix.Mount(src, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if err := unix.Mount(safepath.Proc(f), target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind subPath at %s: %w", target, err)
 	}
 	return nil
