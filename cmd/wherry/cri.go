@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -13,8 +12,6 @@ import (
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/daemon"
-	"wherry.dev/internal/image"
-	"wherry.dev/internal/mount"
 	"wherry.dev/internal/version"
 )
 
@@ -44,25 +41,14 @@ running when it stops; the next start on the same folders finds them.`,
 			if cfg.Socket, err = socketPath(listen, run); err != nil {
 				return err
 			}
-			if err := mount.Tmpfs(run, 0o711, 0); err != nil {
-				return err
-			}
-			if err := os.Chmod(run, 0o711); err != nil { // pods with a user namespace pass through it; an older wherry made it 0700
-				return err
-			}
-			cfg.Root, cfg.State = filepath.Join(data, "cri"), filepath.Join(run, "cri")
-			images, err := image.OpenWith(filepath.Join(data, "store"), daemon.ImageConfig(&registries))
+			r, err := daemon.OpenRuntime(cmd.Context(), daemon.RuntimeConfig{DataDir: data, RunDir: run, CRI: cfg, Images: daemon.ImageConfig(&registries)})
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, images.Close()) }()
-			s, err := cri.New(cmd.Context(), cfg, images)
-			if err != nil {
-				return err
-			}
+			defer func() { err = errors.Join(err, r.Close()) }()
 			ready := make(chan struct{})
-			close(ready) // New has recovered everything; what is left is to listen
-			return notify(cmd.Context(), ready, s.Run)
+			close(ready) // it has recovered everything; what is left is to listen
+			return notify(cmd.Context(), ready, r.Run)
 		},
 	}
 	f := cmd.Flags()

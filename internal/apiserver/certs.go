@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/client-go/util/keyutil"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/pki"
 )
@@ -28,6 +29,9 @@ type credentials struct {
 // loadCredentials reads the files of cfg, and makes those that it does not name and
 // that do not exist yet.
 func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
+	if err := pki.RefuseLost(cfg.CertDir, "ca", "kubernetes"); err != nil {
+		return nil, err
+	}
 	ca, err := pki.LoadOrCreateCA(cfg.CertDir, "ca", "kubernetes", now)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
@@ -56,9 +60,13 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 	if cfg.ServiceAccountSigningKeyFile != "" {
 		key = cfg.ServiceAccountSigningKeyFile
 	}
+	_, absent := os.Lstat(key)
 	c.serviceAccountKey, err = pki.LoadOrCreateKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("service account signing key: %w", err)
+	}
+	if absent != nil && !ca.New() {
+		klog.Background().Error(absent, "The key that signs service accounts' tokens was lost and is made anew: tokens of before are refused")
 	}
 	c.serviceAccountKeys = []crypto.PublicKey{c.serviceAccountKey.Public()}
 	for _, file := range cfg.ServiceAccountKeyFiles {

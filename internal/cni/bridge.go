@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -439,9 +440,6 @@ func (b *Bridge) loadServices() error {
 // Remove takes the whole network of the instance away: table, veths, bridge, leases.
 // It needs no open Bridge, so it also works for an instance that is not running.
 func (cfg BridgeConfig) Remove(ctx context.Context) error {
-	if err := nft.DeleteTable(ctx, "inet", cfg.Table); err != nil {
-		return err
-	}
 	host, err := rtnl.Open()
 	if err != nil {
 		return err
@@ -463,8 +461,59 @@ func (cfg BridgeConfig) Remove(ctx context.Context) error {
 			}
 		}
 	}
-	if err := host.DeleteByName(cfg.Name); err != nil {
+	if err := cfg.RemoveNames(ctx); err != nil {
 		return err
 	}
 	return os.RemoveAll(cfg.Dir)
+}
+
+// RemoveNames removes the table, the bridge and what is plugged into it, whether or not a
+// file tells about them.
+func (cfg BridgeConfig) RemoveNames(ctx context.Context) error {
+	if err := nft.DeleteTable(ctx, "inet", cfg.Table); err != nil {
+		return err
+	}
+	ports, err := portsOf(cfg.Name)
+	if err != nil {
+		return err
+	}
+	host, err := rtnl.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = host.Close() }()
+	for _, link := range append(ports, cfg.Name) {
+		if err := host.DeleteByName(link); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// portsOf names what is plugged into a bridge; one that is not there has nothing.
+func portsOf(bridge string) ([]string, error) {
+	br, err := netlink.LinkByName(bridge)
+	if _, gone := errors.AsType[netlink.LinkNotFoundError](err); gone {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("link %s: %w", bridge, err)
+	}
+	for range 10 {
+		links, err := netlink.LinkList()
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue // links came or went meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list links: %w", err)
+		}
+		var ports []string
+		for _, l := range links {
+			if l.Attrs().MasterIndex == br.Attrs().Index {
+				ports = append(ports, l.Attrs().Name)
+			}
+		}
+		return ports, nil
+	}
+	return nil, errors.New("list links: they change too fast")
 }

@@ -1,9 +1,14 @@
 package cni
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/safepath"
 )
 
 // FuzzConfigurationFile: whatever lies in the CNI folder is a network or an error;
@@ -48,4 +53,55 @@ func FuzzNetworkRecord(f *testing.F) {
 			t.Errorf("%s: %+v", doc, a)
 		}
 	})
+}
+
+// TestPipeInTheFolder: reading it blocked every pod for ever, and the process's end.
+func TestPipeInTheFolder(t *testing.T) {
+	cfg := PluginsConfig{ConfDir: t.TempDir()}
+	list := []byte(`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`)
+	for _, err := range []error{
+		unix.Mkfifo(filepath.Join(cfg.ConfDir, "0.conflist"), 0o600),
+		os.WriteFile(filepath.Join(cfg.ConfDir, "data"), list, 0o600),
+		os.Symlink("data", filepath.Join(cfg.ConfDir, "1.conflist")), // as of a mounted ConfigMap
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, skipped, err := loadChain(cfg)
+	if err != nil || c.name() != "n" || !errors.Is(skipped, safepath.ErrNotRegular) {
+		t.Errorf("%+v, skipped %v, %v", c, skipped, err)
+	}
+	if err := unix.Mkfifo(filepath.Join(cfg.ConfDir, "2.conf"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(cfg.ConfDir, "1.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := loadChain(cfg); !errors.Is(err, safepath.ErrNotRegular) {
+		t.Errorf("with nothing else in it: %v", err)
+	}
+}
+
+// TestPipeAmongPlugins: the plugins of a network may have files of their own.
+func TestPipeAmongPlugins(t *testing.T) {
+	dir := t.TempDir()
+	for _, err := range []error{
+		os.WriteFile(filepath.Join(dir, "n.conflist"), []byte(`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`), 0o600),
+		os.Mkdir(filepath.Join(dir, "n"), 0o755), os.WriteFile(filepath.Join(dir, "n/b.conf"), []byte(`{"type":"b"}`), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, _, err := loadChain(PluginsConfig{ConfDir: dir})
+	if err != nil || len(c.list.Plugins) != 2 || c.list.Plugins[1].Network.Type != "b" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if err := unix.Mkfifo(filepath.Join(dir, "n/c.conf"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := loadChain(PluginsConfig{ConfDir: dir}); !errors.Is(err, safepath.ErrNotRegular) {
+		t.Errorf("got %v", err)
+	}
 }

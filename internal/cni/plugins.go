@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"wherry.dev/internal/cni/rtnl"
 	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/netns"
+	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/trace"
 )
 
@@ -93,9 +95,13 @@ func newChain(cfg PluginsConfig, list *libcni.NetworkConfigList) *chain {
 }
 
 func loadNetwork(file string) (*libcni.NetworkConfigList, error) {
-	list, err := libcni.NetworkConfFromFile(file)
+	doc, err := safepath.ReadFile(file, safepath.ConfigSize) // others write to the folder
+	if err != nil {
+		return nil, err
+	}
+	list, err := networkOf(doc, filepath.Dir(file))
 	if err != nil || len(list.Plugins) == 0 {
-		conf, cerr := libcni.ConfFromFile(file) //nolint:staticcheck // single-plugin files are deprecated, not gone
+		conf, cerr := libcni.ConfFromBytes(doc) //nolint:staticcheck // single-plugin files are deprecated, not gone
 		if cerr != nil || conf.Network.Type == "" {
 			if err == nil {
 				err = errors.New("no plugins in it")
@@ -110,6 +116,30 @@ func loadNetwork(file string) (*libcni.NetworkConfigList, error) {
 		return nil, err
 	}
 	return list, checkVersion(list)
+}
+
+// networkOf reads a list of plugins, and those that it has in files of its own.
+func networkOf(doc []byte, dir string) (*libcni.NetworkConfigList, error) {
+	list, err := libcni.NetworkConfFromBytes(doc)
+	if err != nil || list.LoadOnlyInlinedPlugins {
+		return list, err
+	}
+	files, err := libcni.ConfFiles(filepath.Join(dir, list.Name), []string{".conf"})
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		doc, err := safepath.ReadFile(f, safepath.ConfigSize)
+		if err != nil {
+			return nil, err
+		}
+		plugin, err := libcni.NetworkPluginConfFromBytes(doc)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		list.Plugins = append(list.Plugins, plugin)
+	}
+	return list, nil
 }
 
 // checkVersion refuses what no plugin could be asked for, by name.

@@ -24,6 +24,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
+
+	"wherry.dev/internal/safepath"
 )
 
 // Places that the default instance uses; another --data-dir keeps everything
@@ -197,7 +199,7 @@ func (c *Config) Load(file string) error {
 }
 
 func (c *Config) merge(file string) error {
-	data, err := os.ReadFile(file)
+	data, err := safepath.ReadFile(file, safepath.ConfigSize)
 	if err != nil {
 		return fmt.Errorf("config file: %w", err)
 	}
@@ -223,9 +225,7 @@ func (c *Config) Complete() error {
 		}
 		c.NodeName = strings.ToLower(host)
 	}
-	orDefault(&c.ManifestDir, DefaultManifestDir, c.below("manifests"))
-	orDefault(&c.PodLogsDir, "/var/log/pods", c.below("log", "pods"))
-	orDefault(&c.CNIConfDir, c.path("cni", "net.d"), "")
+	c.DefaultDirs()
 	if c.NodeIP == "" {
 		ip, err := defaultIP()
 		if err != nil {
@@ -234,6 +234,13 @@ func (c *Config) Complete() error {
 		c.NodeIP = ip.String()
 	}
 	return c.validate()
+}
+
+// DefaultDirs fills in the folders that follow from the data dir.
+func (c *Config) DefaultDirs() {
+	orDefault(&c.ManifestDir, DefaultManifestDir, c.below("manifests"))
+	orDefault(&c.PodLogsDir, "/var/log/pods", c.below("log", "pods"))
+	orDefault(&c.CNIConfDir, c.path("cni", "net.d"), "")
 }
 
 func (c *Config) path(elem ...string) string {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 )
 
 func write(t *testing.T, path, text string) {
@@ -92,5 +93,23 @@ func TestInstancesDiffer(t *testing.T) {
 	a, b := Config{DataDir: "/a"}, Config{DataDir: "/b"}
 	if a.InstanceID() == b.InstanceID() || len(a.InstanceID()) != 8 {
 		t.Errorf("%s %s", a.InstanceID(), b.InstanceID())
+	}
+}
+
+// TestPipeAmongDropIns: `wherry up` waited for it, and did not even end on SIGTERM.
+func TestPipeAmongDropIns(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "config.d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(dir, "config.d/x.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := Default()
+	if err := c.Load(filepath.Join(dir, "config.yaml")); err == nil || !strings.Contains(err.Error(), "x.yaml: is not a regular file") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"wherry.dev/internal/safepath"
 )
 
 // cdiDevices are the qualified names that a container asks for: in CRI's field, and
@@ -35,6 +37,11 @@ func (s *Server) injectCDI(spec *specs.Spec, cfg *runtimeapi.ContainerConfig) er
 	names, err := cdiDevices(cfg)
 	if err != nil || len(names) == 0 {
 		return err
+	}
+	for _, dir := range s.cfg.CDISpecDirs {
+		if err := safepath.CheckFiles(dir, ".json", ".yaml"); err != nil {
+			return fmt.Errorf("CDI device injection failed: %w", err)
+		}
 	}
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(s.cfg.CDISpecDirs...), cdi.WithAutoRefresh(false))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -55,5 +56,18 @@ func TestCDIDevices(t *testing.T) {
 				t.Errorf("a device that no spec has: %v", err)
 			}
 		})
+	}
+}
+
+// TestPipeAmongCDISpecs: the container that asked for a device was made for ever.
+func TestPipeAmongCDISpecs(t *testing.T) {
+	specs := t.TempDir()
+	n := newNode(t, func(c *Config) { c.CDISpecDirs = []string{specs, filepath.Join(specs, "absent")} })
+	n.must(unix.Mkfifo(filepath.Join(specs, "vendor.json"), 0o600))
+	p := n.pod()
+	cfg := containerConfig("gpu", "true")
+	cfg.CDIDevices = []*runtimeapi.CDIDevice{{Name: "vendor.com/gpu=one"}}
+	if _, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg); err == nil || !strings.Contains(err.Error(), "vendor.json: is not a regular file") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -53,6 +53,8 @@ type Config struct {
 
 	StreamAddress string // where exec, attach and port-forward are served; "" is 127.0.0.1:0
 	Version       string // of Wherry, for the Version call
+
+	Progress func(string) `json:"-"` // hears what a start waits for; nil leaves it to the log
 }
 
 // RuntimeConfig is an OCI runtime for one handler.

@@ -166,6 +166,9 @@ func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) er
 		if err := os.MkdirAll(filepath.Dir(c.rec.Log), 0o755); err != nil {
 			return err
 		}
+		if err := checkLog(c.rec.Log); err != nil {
+			return err
+		}
 	}
 	err = s.ociCreate(ctx, c, spec.Process.User)
 	if _, refused := errors.AsType[*oci.RefusedError](err); refused {

@@ -71,7 +71,7 @@ func (c *container) reopenLog(ctx context.Context) error {
 	// conmon ends, and with it the container, when it cannot make the file, on a full
 	// disk for example: it gets one that is there already.
 	tmp := c.rec.Log + ".tmp"
-	if err := os.WriteFile(tmp, nil, 0o600); err != nil {
+	if err := makeLog(tmp); err != nil {
 		return err
 	}
 	if err := c.swapLog(ctx, fifo, moved, before); err != nil {
@@ -81,6 +81,28 @@ func (c *container) reopenLog(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// makeLog makes an empty log, in the place of whatever has its name.
+func makeLog(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// checkLog refuses a log that conmon would write elsewhere: pods that collect logs have a
+// hostPath to all of them, and may have put a link or a pipe there.
+func checkLog(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Mode().IsRegular() {
+		return nil
+	}
+	return errors.Join(err, precondition("the container's log %s is not a regular file; remove it", path))
 }
 
 // swapLog sends the command and waits until another file than before has the log's name.

@@ -13,6 +13,7 @@ import (
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/oci"
+	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/trace"
 )
 
@@ -80,12 +81,12 @@ func (s *Server) clearContainer(ctx context.Context, c *container) error {
 	if ok, err := mount.Mounted(c.rootfs()); err != nil || ok {
 		return errors.Join(fmt.Errorf("%s is still mounted", c.rootfs()), err)
 	}
-	if err := os.RemoveAll(c.bundle.Dir); err != nil {
+	if err := safepath.RemoveAll(c.bundle.Dir); err != nil {
 		return err
 	}
 	failpoint("remove-bundle")
 	s.images.Release(c.id)
-	return os.RemoveAll(c.root)
+	return safepath.RemoveAll(c.root)
 }
 
 // killBundle ends the processes of a bundle, conmon first. halfMade is one that a

@@ -195,6 +195,36 @@ func TestReopenSparesAFileThatIsNotTheContainers(t *testing.T) {
 	n.must(n.run.ReopenContainerLog(t.Context(), id))
 }
 
+// TestLogWrittenElsewhere: a pod that collects logs puts a link or a pipe where the next
+// log will be; conmon writes as root, and does not come back from a pipe.
+func TestLogWrittenElsewhere(t *testing.T) {
+	n := newNode(t)
+	p := n.pod()
+	victim := filepath.Join(t.TempDir(), "root's")
+	n.must(os.WriteFile(victim, []byte("precious"), 0o600))
+	for name, plant := range map[string]func(path string) error{
+		"link": func(path string) error { return os.Symlink(victim, path) },
+		"pipe": func(path string) error { return unix.Mkfifo(path, 0o600) },
+	} {
+		cfg := containerConfig(name, "sh", "-c", "echo to a log; sleep 1000")
+		log := filepath.Join(p.cfg.GetLogDirectory(), cfg.GetLogPath())
+		n.must(os.MkdirAll(filepath.Dir(log), 0o755))
+		n.must(plant(log))
+		if _, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s: %v", name, err)
+		}
+		n.must(os.Remove(log))
+		id := p.start(cfg)
+		n.must(plant(log + ".tmp"))
+		if ok, err := n.rotate(t.Context(), id, log, log+".1"); err != nil || !ok {
+			t.Errorf("%s in the way of a rotation: %v", name, err)
+		}
+	}
+	if doc, err := os.ReadFile(victim); err != nil || string(doc) != "precious" {
+		t.Errorf("the file holds %q, %v", doc, err)
+	}
+}
+
 // conmon carried the command out after the caller had given up and had given the log
 // its name back: the log was lost.
 func TestReopenThatTimesOutTakesNothing(t *testing.T) {

@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/moby/sys/mountinfo"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/moby/sys/mountinfo"
+	"wherry.dev/internal/safepath"
 )
 
 // mountSource follows the links of a path. A missing one becomes a folder, as in
@@ -64,42 +64,14 @@ func checkPropagation(src string, p runtimeapi.MountPropagation) error {
 // ensureDir makes the working folder inside the container's root, where the image
 // has none; symbolic links are followed as the container would. It belongs to owner.
 func ensureDir(rootfs, dir string, owner int) error {
-	root, err := os.OpenFile(rootfs, unix.O_PATH|unix.O_DIRECTORY, 0)
+	root, err := safepath.Open(rootfs)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(int(root.Fd()), dir, &how)
-	if err == nil {
-		return unix.Close(fd)
-	}
-	if !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("working directory %s: %w", dir, err)
-	}
-	return makeDirIn(root, dir, owner, how)
-}
-
-// makeDirIn makes dir one element at a time, each parent opened inside the root.
-func makeDirIn(root *os.File, dir string, owner int, how unix.OpenHow) error {
-	parent := filepath.Dir(dir)
-	fd, err := unix.Openat2(int(root.Fd()), parent, &how)
-	if errors.Is(err, unix.ENOENT) && parent != "/" {
-		if err := makeDirIn(root, parent, owner, how); err != nil {
-			return err
-		}
-		fd, err = unix.Openat2(int(root.Fd()), parent, &how)
-	}
+	f, err := root.MakeAllFor(owner, dir, 0o755)
 	if err != nil {
 		return fmt.Errorf("working directory %s: %w", dir, err)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	err = unix.Mkdirat(fd, filepath.Base(dir), 0o755)
-	if err == nil {
-		err = unix.Fchownat(fd, filepath.Base(dir), owner, owner, unix.AT_SYMLINK_NOFOLLOW)
-	}
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("make working directory %s: %w", dir, err)
-	}
-	return nil
+	return f.Close()
 }

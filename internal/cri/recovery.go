@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
@@ -149,7 +151,8 @@ func (s *Server) recover(ctx context.Context) error {
 			continue
 		}
 		delete(s.sandboxes, id)
-		if err := s.clearSandbox(ctx, b); err != nil {
+		what := fmt.Sprintf("the end of the half-made sandbox %.12s of pod %s/%s", id, b.config.GetMetadata().GetNamespace(), b.config.GetMetadata().GetName())
+		if err := s.telling(ctx, what, func() error { return s.clearSandbox(ctx, b) }); err != nil {
 			log.Error(err, "A half-made sandbox cannot be cleared; the next start tries again", "sandbox", id)
 			left[id] = true
 			continue
@@ -163,7 +166,7 @@ func (s *Server) recover(ctx context.Context) error {
 			}
 		}
 	}
-	if err := s.sweep(ctx, left); err != nil {
+	if err := errors.Join(s.sweep(ctx, left), s.sweepRuntimes()); err != nil {
 		return err
 	}
 	log.Info("Recovered", "sandboxes", len(s.sandboxes), "containers", len(s.containers))
@@ -188,7 +191,8 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 	whole := ok && rec.ID == id && rec.Config.m != nil
 	if !whole {
 		klog.FromContext(ctx).Info("Clearing a container whose record cannot be read", "container", id)
-		return s.clearContainer(ctx, s.unknownContainer(id, r))
+		c := s.unknownContainer(id, r)
+		return s.telling(ctx, waitsFor(c), func() error { return s.clearContainer(ctx, c) })
 	}
 	c := s.newContainer(rec, r)
 	if whole, err = c.loadStatus(klog.FromContext(ctx), s.boot); err != nil {
@@ -196,9 +200,33 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 	}
 	if !whole || b == nil || b.status.Phase == phaseMaking {
 		klog.FromContext(ctx).Info("Clearing a half-made container", "container", id)
-		return s.clearContainer(ctx, c)
+		return s.telling(ctx, waitsFor(c), func() error { return s.clearContainer(ctx, c) })
 	}
 	return s.resume(ctx, c)
+}
+
+// patience is how long a step of the start may take before somebody is told about it.
+const patience = time.Second
+
+// telling says what a step of the start waits for, when it takes long.
+func (s *Server) telling(ctx context.Context, what string, step func() error) error {
+	t := time.AfterFunc(patience, func() {
+		klog.FromContext(ctx).Info("The start waits", "for", what)
+		if s.cfg.Progress != nil {
+			s.cfg.Progress("waiting for " + what)
+		}
+	})
+	defer t.Stop()
+	return step()
+}
+
+// waitsFor names what the clearing of a half-made container can wait for.
+func waitsFor(c *container) string {
+	pod := ""
+	if labels := c.config().GetLabels(); labels["io.kubernetes.pod.name"] != "" {
+		pod = fmt.Sprintf(" of pod %s/%s", labels["io.kubernetes.pod.namespace"], labels["io.kubernetes.pod.name"])
+	}
+	return fmt.Sprintf("the end of conmon and the processes of container %.12s%s, which was being made when wherry last ended", c.id, pod)
 }
 
 // resume puts a whole container back.
@@ -267,4 +295,24 @@ func (s *Server) sweep(ctx context.Context, left map[string]bool) error {
 		}
 	}
 	return nil
+}
+
+// copies matches what crun and runc copy themselves to before they enter a container, and
+// remove at once: nobody can change that program.
+var copies = regexp.MustCompile(`^(crun|runc)\.[A-Za-z0-9]{6}$`)
+
+// sweepRuntimes removes the copies of calls that were killed: no start of ours uses them.
+func (s *Server) sweepRuntimes() error {
+	dir := s.cfg.runtimeState("")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Type().IsRegular() && copies.MatchString(e.Name()) {
+			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -117,3 +117,45 @@ func (n *node) forgetBoot() {
 		}
 	}
 }
+
+// TestCopiesOfTheRuntimeAreSwept: crun copies itself to a file before it enters a container;
+// of a call that was killed it stayed, in memory, until the machine was restarted.
+func TestCopiesOfTheRuntimeAreSwept(t *testing.T) {
+	n := newNode(t)
+	id := n.pod().sh("c", "sleep 1000")
+	dir := n.cfg.runtimeState("")
+	n.must(os.WriteFile(filepath.Join(dir, "crun.aB3xYz"), []byte("ELF"), 0o700))
+	n.must(os.WriteFile(filepath.Join(dir, "else"), nil, 0o700))
+	n.must(os.Mkdir(filepath.Join(dir, "crun.custom"), 0o700)) // a handler's state
+	n.restart()
+	var left []string
+	entries, err := os.ReadDir(dir)
+	n.must(err)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if got := strings.Join(left, " "); got != "crun crun.custom else runc" {
+		t.Errorf("left: %s", got)
+	}
+	if out := n.exec(id, "echo", "lives"); out != "lives\n" {
+		t.Errorf("exec: %q", out)
+	}
+}
+
+// TestStartSaysWhatItWaitsFor: a conmon that does not go held a start for ten seconds, and
+// nobody was told why.
+func TestStartSaysWhatItWaitsFor(t *testing.T) {
+	n := newNode(t)
+	said := make(chan string, 1)
+	n.Server.cfg.Progress = func(s string) { said <- s }
+	id := n.pod().sh("c", "sleep 1000")
+	c, err := n.findContainer(id)
+	n.must(err)
+	n.must(n.telling(t.Context(), waitsFor(c), func() error {
+		got := <-said // a step that ends only when somebody was told
+		if want := "waiting for the end of conmon and the processes of container " + id[:12]; !strings.HasPrefix(got, want) {
+			t.Errorf("said %q", got)
+		}
+		return nil
+	}))
+}

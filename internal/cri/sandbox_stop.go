@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/netns"
+	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/trace"
 )
 
@@ -118,14 +118,14 @@ func (s *Server) clearSandbox(ctx context.Context, b *sandbox) error {
 			return err
 		}
 	}
-	if err := os.RemoveAll(b.state); err != nil {
+	if err := safepath.RemoveAll(b.state); err != nil {
 		// A mount that a crash left: unmount what is there, then again.
 		if err := mount.RemoveTree(b.state); err != nil {
 			return err
 		}
 	}
 	failpoint("clear-state")
-	return os.RemoveAll(b.root)
+	return safepath.RemoveAll(b.root)
 }
 
 // RemovePodSandbox removes a sandbox and what is left of its containers. It can be

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 
@@ -16,6 +15,7 @@ import (
 
 	"wherry.dev/internal/oci"
 	"wherry.dev/internal/oci/seccomp"
+	"wherry.dev/internal/safepath"
 )
 
 // profile is what a container asked for; neither is unconfined.
@@ -41,7 +41,7 @@ func readProfile(sec *runtimeapi.LinuxContainerSecurityContext) (profile, error)
 		return profile{}, nil
 	}
 	path := strings.TrimPrefix(p.GetLocalhostRef(), "localhost/")
-	doc, err := os.ReadFile(path)
+	doc, err := safepath.ReadFile(path, safepath.ConfigSize)
 	if err != nil {
 		return profile{}, fmt.Errorf("seccomp profile: %w", err)
 	}

@@ -27,6 +27,19 @@ func (s *Server) Teardown(ctx context.Context) error {
 	return cfg.wipe(ctx)
 }
 
+// ClearNames removes what bears the instance's name on the machine: processes and groups,
+// links and rules. It needs no file of the instance, and leaves those that there are.
+func (c Config) ClearNames(ctx context.Context) error {
+	c = c.withNetworkDefaults()
+	if err := errors.Join(cgroup.Kill(c.cgroupRoot()), cgroup.Remove(c.cgroupRoot())); err != nil {
+		return fmt.Errorf("tear down cgroups: %w", err)
+	}
+	if err := c.network().Bridge.RemoveNames(ctx); err != nil {
+		return fmt.Errorf("tear down the network: %w", err)
+	}
+	return nil
+}
+
 // wipe removes what an instance without pods leaves on the machine.
 func (c Config) wipe(ctx context.Context) error {
 	if err := c.network().Remove(ctx); err != nil {

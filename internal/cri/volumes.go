@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/netns"
 	"wherry.dev/internal/oci"
+	"wherry.dev/internal/safepath"
 )
 
 // volumeDir has the sources of those mounts that are not simply a folder of the
@@ -51,6 +51,9 @@ func (s *Server) resolveMounts(b *sandbox, c *container) ([]oci.ResolvedMount, e
 		}
 		if err != nil {
 			return nil, fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
+		}
+		if err := checkPlace(c.rootfs(), m.GetContainerPath(), src); err != nil {
+			return nil, fmt.Errorf("mount: %w", err)
 		}
 		locked, err := b.lockedOptions(src)
 		if err != nil {
@@ -183,19 +186,20 @@ func subPath(root, sub string) (string, error) {
 	if sub == "" {
 		return root, nil
 	}
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if !filepath.IsLocal(sub) {
+		return "", fmt.Errorf("path %q in the image leads out of it", sub)
+	}
+	dir, err := safepath.Open(root)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = unix.Close(dir) }()
-	fd, err := unix.Openat2(dir, sub, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	defer func() { _ = dir.Close() }()
+	f, err := dir.Path(sub)
 	if err != nil {
 		return "", fmt.Errorf("path %q in the image: %w", sub, err)
 	}
-	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-	return path, errors.Join(err, unix.Close(fd))
+	path, err := os.Readlink(safepath.Proc(f))
+	return path, errors.Join(err, f.Close())
 }
 
 // volumeImages are the images that the container mounts, by their place among the

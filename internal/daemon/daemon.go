@@ -3,10 +3,12 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -159,7 +161,7 @@ func (d *Daemon) openDirs() error {
 		return err
 	}
 	if err = record.Write(instanceFile(d.cfg.DataDir), 1, d.cfg); err == nil {
-		d.fresh, err = openRunDir(d.cfg.RunDir)
+		d.fresh, err = openRunDir(d.cfg.RunDir, d.cfg.DataDir)
 	}
 	if err != nil {
 		return errors.Join(err, d.lock.release())
@@ -170,8 +172,11 @@ func (d *Daemon) openDirs() error {
 // openRunDir puts the run dir on a tmpfs: what is there need not survive a reboot,
 // and it is made and removed with every pod. Everybody may pass through it, for the
 // root of a pod with a user namespace is nobody special. Fresh tells that nothing was
-// there yet.
-func openRunDir(dir string) (fresh bool, err error) {
+// there yet. It says in it whose it is: that of the instance with the data dir.
+func openRunDir(dir, dataDir string) (fresh bool, err error) {
+	if err := checkRunDir(dir, dataDir); err != nil {
+		return false, err
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
@@ -187,7 +192,31 @@ func openRunDir(dir string) (fresh bool, err error) {
 	if err != nil {
 		return fresh, err
 	}
-	return fresh, os.Chmod(dir, 0o711)
+	if err != nil {
+		return fresh, err
+	}
+	return fresh, errors.Join(os.Chmod(dir, 0o711), os.WriteFile(ownerFile(dir), []byte(dataDir+"\n"), 0o600))
+}
+
+// ownerFile names the data dir of the instance whose run dir this is.
+func ownerFile(runDir string) string { return filepath.Join(runDir, "data-dir") }
+
+// runDirOwner reads it; "" when nobody has said so.
+func runDirOwner(runDir string) (string, error) {
+	doc, err := os.ReadFile(ownerFile(runDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(doc)), err
+}
+
+// checkRunDir refuses another instance's run dir: what is mounted there is its pods'.
+func checkRunDir(runDir, dataDir string) error {
+	owner, err := runDirOwner(runDir)
+	if err != nil || owner == "" || owner == dataDir {
+		return err
+	}
+	return fmt.Errorf("%s is the run dir of the instance with --data-dir %s; give the --run-dir of %s", runDir, owner, dataDir)
 }
 
 func (d *Daemon) startAPI(ctx, startCtx context.Context) error {

@@ -15,12 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
+	"wherry.dev/internal/image"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/record"
+	"wherry.dev/internal/safepath"
 )
 
 // stopPatience is how long a daemon may take to stop; its components drain their
@@ -31,14 +34,24 @@ const stopPatience = time.Minute
 // told no more than the folders.
 func instanceFile(dataDir string) string { return filepath.Join(dataDir, "instance.json") }
 
-// Down stops the daemon of an instance, if it runs, and then everything that ran
-// on it: containers get a SIGTERM and ten seconds. Afterwards no process, mount,
-// namespace, link, rule or cgroup of the instance is left; with purge its data is
-// gone too. It is safe to repeat, and after a crash at any moment.
-func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func(string)) error {
+// Down stops the daemon of an instance, or a runtime alone, if one runs, and then
+// everything that ran on it: containers get a SIGTERM and ten seconds. Afterwards no
+// process, mount, namespace, link, rule or cgroup of the instance is left; with purge its
+// data is gone too. It is safe to repeat, after a crash at any moment, at the same time,
+// and when no file of the instance is left: the names of the rest follow from the data
+// dir's path.
+func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func(string)) (err error) {
 	if err := RequireRoot(); err != nil {
 		return err
 	}
+	if err := checkRunDir(runDir, dataDir); err != nil {
+		return err
+	}
+	lock, err := lockDown(ctx, dataDir, progress)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.release()) }()
 	if err := stopDaemon(ctx, dataDir, progress); err != nil {
 		return err
 	}
@@ -46,13 +59,21 @@ func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func
 	if err != nil {
 		return err
 	}
-	if known {
-		if err := takeDown(ctx, cfg, progress); err != nil {
+	if purge {
+		if err := refuseForeign(dataDir); err != nil {
 			return err
 		}
 	}
-	if !purge {
-		return nil
+	if err := takeDownAlone(ctx, dataDir, runDir, progress); err != nil {
+		return err
+	}
+	if known {
+		err = takeDown(ctx, cfg, progress)
+	} else {
+		err = clearNames(ctx, cfg, progress)
+	}
+	if err != nil || !purge {
+		return err
 	}
 	progress("removing " + dataDir)
 	return purgeData(cfg)
@@ -111,31 +132,70 @@ func waitExit(ctx context.Context, fd int, patience time.Duration) (bool, error)
 }
 
 // lastConfig returns the configuration of the instance's last start; known is
-// false when there was none.
+// false when there was none. One that cannot be read is taken to be the default.
 func lastConfig(dataDir, runDir string) (cfg config.Config, known bool, err error) {
 	cfg = config.Default()
 	_, err = record.Read(instanceFile(dataDir), &cfg)
-	if errors.Is(err, fs.ErrNotExist) {
+	corrupt, damaged := errors.AsType[*record.CorruptError](err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		err = nil
-	} else {
+	case damaged:
+		klog.Background().Error(corrupt, "The configuration of the last start is lost; the default is taken")
+		cfg, known, err = config.Default(), true, nil
+	default:
 		known = err == nil
 	}
 	cfg.DataDir, cfg.RunDir = dataDir, runDir
+	cfg.DefaultDirs()
 	return cfg, known, err
 }
 
 // takeDown removes what runs on the instance.
-func takeDown(ctx context.Context, cfg config.Config, progress func(string)) (err error) {
-	lock, err := lockInstance(cfg.DataDir)
+func takeDown(ctx context.Context, cfg config.Config, progress func(string)) error {
+	return whileLocked(cfg.DataDir, cfg.RunDir, func() error {
+		progress("stopping the pods")
+		return removeRunning(ctx, cfg)
+	})
+}
+
+// whileLocked does something with the folders that no daemon has meanwhile.
+func whileLocked(dataDir, runDir string, do func() error) (err error) {
+	lock, err := lockInstance(dataDir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.release()) }()
-	progress("stopping the pods")
-	if _, err := openRunDir(cfg.RunDir); err != nil {
+	if _, err := openRunDir(runDir, dataDir); err != nil {
 		return err
 	}
-	return removeRunning(ctx, cfg)
+	return do()
+}
+
+// clearNames removes what bears the name of an instance that no record tells about: it is
+// new, or its files were removed under it.
+func clearNames(ctx context.Context, cfg config.Config, progress func(string)) error {
+	cc, err := criConfig(&cfg)
+	if err != nil {
+		return err
+	}
+	if err := cc.ClearNames(ctx); err != nil {
+		return err
+	}
+	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
+		return err
+	}
+	owner, err := runDirOwner(cfg.RunDir)
+	if err != nil {
+		return err
+	}
+	if owner == cfg.DataDir {
+		return mount.RemoveTree(cfg.RunDir)
+	}
+	if _, err := os.Stat(cfg.RunDir); err == nil {
+		progress("leaving " + cfg.RunDir + ": nothing tells whose run dir it is")
+	}
+	return nil
 }
 
 // removeRunning takes everything away that is not data. The caller holds the
@@ -150,10 +210,7 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 	if err := errors.Join(cgroup.Kill(cfg.CgroupRoot()), cgroup.Remove(cfg.CgroupRoot())); err != nil {
 		return err
 	}
-	if err := mount.UnmountUnder(cfg.RunDir); err != nil {
-		return err
-	}
-	return os.RemoveAll(cfg.RunDir)
+	return mount.RemoveTree(cfg.RunDir)
 }
 
 func teardownRuntime(ctx context.Context, cfg config.Config) (err error) {
@@ -169,7 +226,12 @@ func teardownRuntime(ctx context.Context, cfg config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	s, err := cri.New(ctx, cc, images)
+	return tearDown(ctx, cc, images)
+}
+
+// tearDown removes all containers of a runtime, and what it has on the machine.
+func tearDown(ctx context.Context, cfg cri.Config, images *image.Store) error {
+	s, err := cri.New(ctx, cfg, images)
 	if err != nil {
 		return err
 	}
@@ -213,18 +275,45 @@ func purgeData(cfg config.Config) error {
 			return err
 		}
 		for _, l := range logs {
-			errs = append(errs, removeLinks(containerLogsDir(&cfg), l), os.RemoveAll(l))
+			errs = append(errs, removeLinks(containerLogsDir(&cfg), l), safepath.RemoveAll(l))
 		}
 	}
 	errs = append(errs, removeFolder(cfg.DataDir), removeEmpty(cfg.ManifestDir), removeEmpty(filepath.Dir(config.DefaultManifestDir)))
 	return errors.Join(errs...)
 }
 
-// removeFolder removes a folder, or what is in it where it is a disk of its own.
+// removeFolder removes a folder; where it, or a folder in it, is a disk of its own, what
+// is on that.
 func removeFolder(dir string) error {
-	err := os.RemoveAll(dir)
-	if left, listErr := os.ReadDir(dir); errors.Is(err, unix.EBUSY) && listErr == nil && len(left) == 0 {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if e.IsDir() {
+			errs = append(errs, safepath.Empty(path))
+		}
+		errs = append(errs, removeUnlessDisk(path))
+	}
+	return errors.Join(append(errs, removeUnlessDisk(dir))...)
+}
+
+// removeUnlessDisk removes a file, or an empty folder unless something is mounted there.
+func removeUnlessDisk(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EBUSY) {
+		return nil
+	}
+	if left, lerr := os.ReadDir(path); lerr == nil && len(left) > 0 {
+		mounted, merr := mount.Under(path) // disks in it, which stay, and what is on them not
+		if merr == nil && len(mounted) > 0 {
+			return nil
+		}
 	}
 	return err
 }

@@ -56,6 +56,12 @@ func (g *group) start(ctx context.Context, name string, run func(context.Context
 	}()
 }
 
+// wait returns nil when ctx ends, or the error of the first component that failed.
+func (g *group) wait(ctx context.Context) error {
+	_, err := waitFor[struct{}](ctx, g, nil)
+	return err
+}
+
 // waitFor reports whether the event happened; if not, ctx has ended, or err is why a
 // component failed.
 func waitFor[T any](ctx context.Context, g *group, event <-chan T) (happened bool, err error) {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -53,10 +54,29 @@ func hostPort(host string, port int) string { return net.JoinHostPort(host, strc
 
 // writeAdminKubeconfig writes the administrator's kubeconfig (group system:masters).
 func (d *Daemon) writeAdminKubeconfig() error {
+	if err := d.tellNewCA(); err != nil {
+		return err
+	}
 	return writeKubeconfig(d.api.CA(), filepath.Join(d.cfg.DataDir, "pki"), kubeconfigSpec{
 		path: d.cfg.Kubeconfig(), server: hostPort("127.0.0.1", d.cfg.SecurePort), name: "admin",
 		leaf: pki.Leaf{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}},
 	}, time.Now())
+}
+
+// tellNewCA says so when the kubeconfig that was handed out is of another CA: its copies,
+// nodes and tokens elsewhere are not believed any more.
+func (d *Daemon) tellNewCA() error {
+	old, err := clientcmd.LoadFromFile(d.cfg.Kubeconfig())
+	if err != nil || old.Clusters["wherry"] == nil {
+		return nil //nolint:nilerr // there was none, or none that worked: it is written anew
+	}
+	ca, err := d.api.CA().Cert()
+	if err != nil || bytes.Equal(ca, old.Clusters["wherry"].CertificateAuthorityData) || !d.api.CA().New() {
+		return err
+	}
+	d.progress("the cluster's certificate authority was missing, and a new one was made: kubeconfigs, nodes and tokens " +
+		"of before are refused; " + d.cfg.Kubeconfig() + " is made anew")
+	return nil
 }
 
 // servingNames are what the node's servers are called by.

@@ -75,6 +75,7 @@ func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	if err != nil {
 		return err
 	}
+	cc.Progress = d.progress
 	server, err := cri.New(ctx, cc, d.images)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/trace"
 )
 
@@ -70,7 +71,7 @@ type tarArchive struct {
 
 // openArchive indexes the tar; a compressed one is first expanded into ingest.
 func (s *Store) openArchive(file string) (*tarArchive, error) {
-	f, err := os.Open(file)
+	f, err := safepath.Regular(file)
 	if err != nil {
 		return nil, err
 	}

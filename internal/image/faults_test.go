@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wherry.dev/internal/image"
+	"wherry.dev/internal/record"
 	"wherry.dev/test/images"
 )
 
@@ -413,6 +414,13 @@ func corruptRecord(t *testing.T, ref, other, doc string, file func(dir, id strin
 	}
 	tree(t, overlay(t, s, pull(t, s, ref).ID))
 	checkWhole(t, s)
+	// What was made anew is on disk: the next start has nothing to make.
+	if err := record.Sweep(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := record.Read(path, new(any)); err != nil {
+		t.Errorf("the record is as damaged as before: %v", err)
+	}
 }
 
 func onlyLayer(t *testing.T, dir, _ string) string {

@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"wherry.dev/internal/image"
 )
 
@@ -304,4 +306,22 @@ func TestFolderOfCertificates(t *testing.T) {
 func TestTLSOnLoopbackNeedsNoConfiguration(t *testing.T) {
 	srv := newServer(t, (*httptest.Server).StartTLS)
 	pull(t, open(t, t.TempDir()), srv.push(t, "demo:1", twoLayers(t)))
+}
+
+// TestPipeInTheRegistrysFolder: a pull waited for it for ever.
+func TestPipeInTheRegistrysFolder(t *testing.T) {
+	for _, name := range []string{"hosts.toml", "ca.crt", "client.cert"} {
+		root := t.TempDir()
+		dir := filepath.Join(root, "127.0.0.1_1_")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := openWith(t, t.TempDir(), image.Config{CertsDirs: []string{root}}).Pull(t.Context(), "127.0.0.1:1/x:1", image.PullOptions{})
+		if err == nil || !strings.Contains(err.Error(), name+": is not a regular file") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/record"
+	"wherry.dev/internal/safepath"
 )
 
 // layerMeta is what layers/<id>/meta.json holds.
@@ -101,7 +102,7 @@ func (s *Store) dropLayersLocked() (gone []string, err error) {
 func removeAll(dirs []string) error {
 	var errs []error
 	for _, d := range dirs {
-		errs = append(errs, os.RemoveAll(d))
+		errs = append(errs, safepath.RemoveAll(d))
 	}
 	return errors.Join(errs...)
 }
@@ -121,7 +122,7 @@ func (s *Store) unpack(ctx context.Context, chainID string, diffID digest.Digest
 	if err != nil {
 		return errors.Join(err, blob.Close())
 	}
-	defer func() { _ = os.RemoveAll(tmp) }() // what stays is swept by Open
+	defer func() { _ = safepath.RemoveAll(tmp) }() // what stays is swept by Open
 	m := layerMeta{ChainID: chainID, DiffID: diffID.String()}
 	if m.TarSize, err = applyTar(ctx, tmp, diffID, parents, blob); err != nil {
 		return fmt.Errorf("unpack: %w", err)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/record"
+	"wherry.dev/internal/safepath"
 )
 
 // load reads the store and sweeps what a crash left. What cannot be read is given
@@ -129,15 +130,18 @@ func (s *Store) loadLayer(name, chainID string, mounted func(dir string) bool) e
 		s.reserved[m.ChainID]++ // a container runs on it, whatever became of the image's record
 	case err == nil:
 	case chainID != "":
-		klog.Background().Error(err, "The record of an image layer is made anew", "layer", chainID)
+		klog.Background().Error(err, "The record of an image layer is made anew; the image can run, and not be exported", "layer", chainID)
 		m = layerMeta{ChainID: chainID}
 		if m.Bytes, m.Inodes, err = diskUsage(filepath.Join(dir, "fs")); err != nil {
 			return nil //nolint:nilerr // there is no layer: the image is incomplete, which is seen next
 		}
+		if err := record.Write(filepath.Join(dir, "meta.json"), recordVersion, m); err != nil {
+			klog.Background().Error(err, "It is not on disk; the next start makes it again", "layer", chainID)
+		}
 	case inUse:
 		return nil
 	default:
-		return os.RemoveAll(dir)
+		return safepath.RemoveAll(dir)
 	}
 	s.layers[m.ChainID] = m
 	return nil
@@ -177,11 +181,13 @@ func (s *Store) dropIncomplete() error {
 // loadRefs reads the names, or the copy of them that is kept for the case that they
 // cannot be read.
 func (s *Store) loadRefs() error {
+	damaged := false
 	for _, p := range []string{s.refsPath(), s.refsCopy()} {
 		var refs map[string]string
 		_, err := record.Read(p, &refs)
 		if _, ok := errors.AsType[*record.CorruptError](err); ok {
 			klog.Background().Error(err, "Names of images are read from their copy", "copy", s.refsCopy())
+			damaged = true
 			continue
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -193,6 +199,14 @@ func (s *Store) loadRefs() error {
 		}
 	}
 	maps.DeleteFunc(s.refs, func(_, id string) bool { _, ok := s.images[id]; return !ok })
+	if !damaged {
+		return nil
+	}
+	for _, p := range []string{s.refsPath(), s.refsCopy()} {
+		if err := record.Write(p, recordVersion, s.refs); err != nil {
+			klog.Background().Error(err, "They are not on disk; the next start reads the copy again")
+		}
+	}
 	return nil
 }
 
@@ -214,7 +228,7 @@ func emptyDir(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+		if err := safepath.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +27,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/sirupsen/logrus"
 
+	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/version"
 )
 
@@ -143,13 +143,16 @@ func (s *Store) hostDir(host string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		if err := safepath.CheckFiles(dir, ".toml", ".crt", ".cert", ".key"); err != nil {
+			return "", err
+		}
 		return dir, checkHostsFile(filepath.Join(dir, "hosts.toml"))
 	}
 	return "", errdefs.ErrNotFound
 }
 
 func checkHostsFile(path string) error {
-	doc, err := os.ReadFile(path)
+	doc, err := safepath.ReadFile(path, safepath.ConfigSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // a folder of certificates only
 	}

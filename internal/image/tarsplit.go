@@ -3,14 +3,14 @@ package image
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/vbatts/tar-split/tar/asm"
 	"github.com/vbatts/tar-split/tar/storage"
-	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/safepath"
 )
 
 // tarRecord is the file beside an unpacked layer that has everything of its tar but
@@ -72,16 +72,9 @@ func (u unpacker) Next() (*storage.Entry, error) {
 }
 
 // layerFiles opens the files of an unpacked layer, none outside of it.
-type layerFiles struct{ root *os.File }
+type layerFiles struct{ *safepath.Dir }
 
-func (l layerFiles) Get(name string) (io.ReadCloser, error) {
-	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(int(l.root.Fd()), name, &how)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", name, err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
+func (l layerFiles) Get(name string) (io.ReadCloser, error) { return l.Regular(name) }
 
 // writeTar writes the tar that the layer in dir was unpacked from.
 func writeTar(w io.Writer, record, dir string) (err error) {
@@ -94,7 +87,7 @@ func writeTar(w io.Writer, record, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	root, err := safepath.Open(dir)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 
 	"github.com/spf13/pflag"
@@ -15,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
+
+	"wherry.dev/internal/safepath"
 )
 
 // strict decodes a KubeletConfiguration; unknown and doubled fields are errors.
@@ -70,7 +71,7 @@ func (c *Config) LoadFiles(fs *pflag.FlagSet) error {
 
 // readConfig checks a file and returns it as JSON.
 func readConfig(path string) ([]byte, error) {
-	data, err := os.ReadFile(path)
+	data, err := safepath.ReadFile(path, safepath.ConfigSize)
 	if err != nil {
 		return nil, err
 	}

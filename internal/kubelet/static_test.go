@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -559,4 +560,53 @@ func TestAStaticPodRunsWhileTheAPIServerIsDown(t *testing.T) {
 		w.until("shown", func() bool { return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning })
 		w.stop()
 	})
+}
+
+// TestManifestThatIsNoManifest: a link to root's files showed their text in logs and
+// events, a pipe kept static pods from being read ever again.
+func TestManifestThatIsNoManifest(t *testing.T) {
+	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
+	for name, text := range map[string]string{
+		"shadow": "root:$6$hunter2:19000:0:99999:7:::\ndaemon:*:19000\n", "word": "hunter2", "number": "123: hunter2\n456: [hunter2",
+		"kind": "apiVersion: hunter2\nkind: hunter2\n", "json": `{"hunter2": 1, hunter2}`, "text": "hunter2: `hunter2`\n- hunter2\n",
+	} {
+		if err := os.WriteFile(secret, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := source.StaticPod([]byte(text), "n1", "file:x", time.Now())
+		if err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "123") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := unix.Mkfifo(filepath.Join(dir, "a-pipe.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "b.yaml"), []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := contextWithCancel(t)
+	var bad string
+	var got []*v1.Pod
+	files := source.Manifests{Path: dir, Node: "n1", Every: time.Hour, Set: func(p []*v1.Pod) { got = p },
+		Bad: func(file string, _ *v1.Pod, err error) { bad = filepath.Base(file) + ": " + err.Error(); cancel() }}
+	if err := files.Follow(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || !strings.Contains(bad, "a-pipe.yaml: ") || !strings.HasSuffix(bad, "is not a regular file") {
+		t.Errorf("%d pods; told %q", len(got), bad)
+	}
+}
+
+// TestUIDOfAManifest: it becomes the name of folders and groups, which a pod's end removes.
+func TestUIDOfAManifest(t *testing.T) {
+	for uid, ok := range map[string]bool{
+		"../../../../etc": false, "..": false, ".": false, "a/b": false, "-x": false, "a b": false, "*": false, "a\\0b": false, strings.Repeat("u", 129): false,
+		"1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed": true, "x_1.y": true,
+	} {
+		text := strings.Replace(manifest, "name: web", `name: web, uid: "`+uid+`"`, 1)
+		p, err := source.StaticPod([]byte(text), "n1", "file:x", time.Now())
+		if ok != (err == nil) || !ok && !strings.Contains(err.Error(), "metadata.uid") {
+			t.Errorf("%q: %+v, %v", uid, p, err)
+		}
+	}
 }

@@ -3,10 +3,11 @@ package mount
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/safepath"
 )
 
 // maxOptions is what mount(2) takes: one page, with its terminating zero.
@@ -98,12 +99,5 @@ func RemoveTree(dir string) error {
 	if err := UnmountUnder(dir); err != nil {
 		return err
 	}
-	points, err := Under(dir)
-	if err != nil {
-		return err
-	}
-	if len(points) > 0 {
-		return fmt.Errorf("remove %s: %s is still mounted", dir, points[0])
-	}
-	return os.RemoveAll(dir)
+	return safepath.RemoveAll(dir)
 }

@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/safepath"
 )
 
 // ResolveUser finds out who the container runs as: the pod's security context, then
@@ -165,7 +165,12 @@ const maxUserDB = 16 << 20
 // scanInRoot reads the colon-separated lines of a file of the image; a missing file
 // has none. Symbolic links are followed within the image only.
 func scanInRoot(rootfs, path string, line func(fields []string)) error {
-	f, err := openInRoot(rootfs, path)
+	root, err := safepath.Open(rootfs)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	f, err := root.Regular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -173,9 +178,6 @@ func scanInRoot(rootfs, path string, line func(fields []string)) error {
 		return fmt.Errorf("read %s of the image: %w", path, err)
 	}
 	defer func() { _ = f.Close() }()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return errors.Join(fmt.Errorf("%s of the image is not a regular file", path), err)
-	}
 	s := bufio.NewScanner(io.LimitReader(f, maxUserDB))
 	s.Buffer(nil, 1<<20)
 	for s.Scan() {
@@ -187,21 +189,4 @@ func scanInRoot(rootfs, path string, line func(fields []string)) error {
 		return fmt.Errorf("read %s of the image: %w", path, err)
 	}
 	return nil
-}
-
-// openInRoot opens a file as a process chrooted to root would see it.
-func openInRoot(root, path string) (*os.File, error) {
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = unix.Close(dir) }()
-	fd, err := unix.Openat2(dir, path, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), path), nil
 }

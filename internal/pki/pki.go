@@ -38,6 +38,7 @@ type CA struct {
 	KeyFile  string
 	cert     *x509.Certificate
 	key      crypto.Signer
+	made     bool
 }
 
 // Leaf says what an issued certificate is for.
@@ -50,31 +51,67 @@ type Leaf struct {
 	Client        bool
 }
 
-// LoadOrCreateCA returns the CA kept as dir/name.crt and dir/name.key.
+// LoadOrCreateCA returns the CA kept as dir/name.crt and dir/name.key; of one that is lost
+// in part it makes no other.
 func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	ca := &CA{CertFile: filepath.Join(dir, name+".crt"), KeyFile: filepath.Join(dir, name+".key")}
-	key, err := LoadOrCreateKey(ca.KeyFile)
-	if err != nil {
-		return nil, err
-	}
-	ca.key = key
 	cert, err := readCert(ca.CertFile)
-	if err == nil {
-		ca.cert = cert
-		return ca, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	if _, kerr := os.Lstat(ca.KeyFile); errors.Is(kerr, fs.ErrNotExist) && cert != nil {
+		return nil, fmt.Errorf("the key of the certificate authority %s is missing: restore %s from a backup", ca.CertFile, ca.KeyFile)
+	}
+	if ca.key, err = LoadOrCreateKey(ca.KeyFile); err != nil {
+		return nil, err
+	}
+	if ca.cert = cert; cert == nil { // of the same key as one that is lost, what that signed stays good
+		ca.made = true
+		ca.cert, err = ca.selfSign(commonName, now)
+		return ca, err
+	}
+	if pub, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !pub.Equal(ca.key.Public()) {
+		return nil, fmt.Errorf("%s is not the key of the certificate authority %s: restore both from one backup", ca.KeyFile, ca.CertFile)
+	}
+	return ca, nil
+}
+
+// RefuseLost finds what a CA has signed that is not there any more. Another in its place
+// would not be believed by those who were given certificates of it.
+func RefuseLost(dir, name, commonName string) error {
+	for _, ext := range []string{".crt", ".key"} {
+		if _, err := os.Lstat(filepath.Join(dir, name+ext)); !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	certs, err := filepath.Glob(filepath.Join(dir, "*.crt"))
+	if err != nil {
+		return err
+	}
+	for _, path := range certs {
+		cert, err := readCert(path)
+		if err != nil || cert.Issuer.CommonName != commonName || cert.IsCA {
+			continue
+		}
+		return fmt.Errorf("the certificate authority that signed %s is missing: restore %s.crt and .key from a backup; or, "+
+			"if kubeconfigs and nodes that were given certificates of it may lose their access, remove %s and start again",
+			path, filepath.Join(dir, name), dir)
+	}
+	return nil
+}
+
+func (ca *CA) selfSign(commonName string, now time.Time) (*x509.Certificate, error) {
 	tmpl := template(commonName, nil, now, caValidity)
 	tmpl.IsCA, tmpl.BasicConstraintsValid = true, true
 	tmpl.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageCRLSign
-	ca.cert, err = sign(ca.CertFile, tmpl, tmpl, key.Public(), key)
-	return ca, err
+	return sign(ca.CertFile, tmpl, tmpl, ca.key.Public(), ca.key)
 }
+
+// New tells that the CA's certificate was not there before.
+func (ca *CA) New() bool { return ca.made }
 
 // Cert returns the CA's certificate in PEM.
 func (ca *CA) Cert() ([]byte, error) { return os.ReadFile(ca.CertFile) }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/scheduler/plugins"
 )
@@ -59,7 +59,7 @@ func DefaultConfig() Config {
 // LoadConfig reads a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
 // It returns warnings for what is accepted and has no effect here.
 func LoadConfig(path string) (Config, []string, error) {
-	data, err := os.ReadFile(path)
+	data, err := safepath.ReadFile(path, safepath.ConfigSize)
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("scheduler configuration: %w", err)
 	}

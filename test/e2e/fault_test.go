@@ -109,7 +109,7 @@ func (c *cluster) instanceID() string {
 }
 
 // leftovers lists what of an instance is still on the machine.
-func leftovers(t *testing.T, c *cluster, id string) []string {
+func leftovers(t testing.TB, c *cluster, id string) []string {
 	t.Helper()
 	var left []string
 	note := func(what string, lines ...string) {

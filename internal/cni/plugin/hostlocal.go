@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -16,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"wherry.dev/internal/failpoint"
+	"wherry.dev/internal/safepath"
 )
 
 // hostLocalConf is what host-local reads of the configuration; the rest of it is
@@ -292,7 +292,7 @@ func hostLocalStatus(_ context.Context, args *skel.CmdArgs) error {
 // readResolvConf hands on a file in resolv.conf(5)'s form.
 func readResolvConf(path string) (types.DNS, error) {
 	var d types.DNS
-	doc, err := os.ReadFile(path)
+	doc, err := safepath.ReadFile(path, safepath.ConfigSize)
 	if err != nil {
 		return d, fmt.Errorf("ipam.resolvConf: %w", err)
 	}

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/safepath"
 )
 
 // defaultDataDir is upstream's, and so are the files in it: one plugin can take over
@@ -78,7 +80,7 @@ func (s *store) load() error {
 		if err != nil || !e.Type().IsRegular() {
 			continue
 		}
-		doc, err := os.ReadFile(filepath.Join(s.dir, e.Name()))
+		doc, err := safepath.ReadFile(filepath.Join(s.dir, e.Name()), safepath.ConfigSize)
 		if err != nil {
 			return err
 		}
@@ -129,7 +131,7 @@ func (s *store) lease(o owner, set rangeSet, index int, want netip.Addr) (netip.
 		}
 		return want, s.write(want, o, lastPath)
 	}
-	last, _ := os.ReadFile(lastPath) // only a hint, wherever it leads
+	last, _ := safepath.ReadFile(lastPath, safepath.ConfigSize) // only a hint, wherever it leads
 	lastAddr, _ := netip.ParseAddr(strings.TrimSpace(string(last)))
 	var free netip.Addr
 	set.each(lastAddr, func(a netip.Addr, r *ipRange) bool {

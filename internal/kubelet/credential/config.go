@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/internal/safepath"
 )
 
 const (
@@ -48,7 +49,7 @@ func readConfig(path string) (all []kubeletv1.CredentialProvider, hash string, e
 	}
 	sum := sha256.New()
 	for _, f := range files {
-		data, err := os.ReadFile(f)
+		data, err := safepath.ReadFile(f, safepath.ConfigSize)
 		if err != nil {
 			return nil, "", err
 		}

@@ -32,6 +32,9 @@ type Options struct {
 	Ended  <-chan struct{}
 }
 
+// maxEntry is the size of an entry that is read; runtimes split lines far below it.
+const maxEntry = 16 << 20
+
 // errLimit ends a read that has written as much as it may.
 var errLimit = errors.New("limit reached")
 
@@ -134,7 +137,7 @@ func (r *reader) wait(ctx context.Context) error {
 }
 
 func (r *reader) open() error {
-	f, err := os.Open(r.path)
+	f, err := open(r.path)
 	if err != nil {
 		return err
 	}
@@ -198,7 +201,7 @@ func rotatedSince(path string, ours fs.FileInfo) ([]string, error) {
 
 // readRotated writes what a rotated file has that is newer than what was read.
 func (r *reader) readRotated(name string) error {
-	f, err := os.Open(name)
+	f, err := open(name)
 	if errors.Is(err, fs.ErrNotExist) || strings.HasSuffix(name, ".tmp") {
 		return nil // compressed or removed meanwhile; half compressed
 	}
@@ -262,6 +265,9 @@ func (r *reader) writeLines() error {
 			return err
 		}
 		data = data[i+1:]
+	}
+	if len(data) > maxEntry {
+		data = nil // no runtime writes such an entry; its end is none either
 	}
 	r.rest = append(r.rest[:0], data...)
 	return nil

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"wherry.dev/internal/safepath"
 )
 
 // Reopener makes the runtime write to a new file after a rename.
@@ -118,7 +120,9 @@ func rotated(path string) ([]string, error) {
 			}
 			continue
 		}
-		out = append(out, f)
+		if info, err := os.Lstat(f); err == nil && info.Mode().IsRegular() { // else it is not of our making
+			out = append(out, f)
+		}
 	}
 	slices.SortFunc(out, byAge)
 	return out, nil
@@ -130,24 +134,33 @@ func byAge(a, b string) int {
 }
 
 // compress replaces a file by its gzip.
-func compress(path string) (err error) {
-	in, err := os.Open(path)
+func compress(path string) error {
+	dir, name, err := folder(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	tmp := name + ".tmp"
+	if err := gzipTo(dir, name, tmp); err != nil {
+		return errors.Join(err, dir.RemoveAll(tmp))
+	}
+	if err := dir.Rename(tmp, name+".gz"); err != nil {
+		return err
+	}
+	return dir.Remove(name)
+}
+
+func gzipTo(dir *safepath.Dir, from, to string) error {
+	in, err := dir.Regular(from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = in.Close() }()
-	tmp := path + ".tmp"
-	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o640)
+	out, err := dir.Create(to)
 	if err != nil {
 		return err
 	}
 	zw := gzip.NewWriter(out)
 	_, err = io.Copy(zw, in)
-	if err = errors.Join(err, zw.Close(), out.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	if err := os.Rename(tmp, path+".gz"); err != nil {
-		return err
-	}
-	return os.Remove(path)
+	return errors.Join(err, zw.Close(), out.Chmod(0o640), out.Close())
 }

@@ -3,13 +3,12 @@ package logs
 import (
 	"bytes"
 	"io"
-	"os"
 )
 
 // Tail returns the end of a container's log as plain text: at most so many lines
 // and bytes. A log that cannot be read is empty.
 func Tail(path string, lines int, most int64) string {
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return ""
 	}
@@ -21,7 +20,7 @@ func Tail(path string, lines int, most int64) string {
 			return ""
 		}
 	}
-	data, err := io.ReadAll(f)
+	data, err := io.ReadAll(io.LimitReader(f, chunk))
 	if err != nil {
 		return ""
 	}

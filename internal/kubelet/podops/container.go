@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/objects"
@@ -211,7 +210,7 @@ func (o *Ops) startContainer(ctx context.Context, op podplan.Op, in *podplan.Inp
 	}
 	metrics.StartedContainers.WithLabelValues(containerType(in.Pod, op.Name)).Inc()
 	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Started", "Container started")
-	o.addLogLink(ctx, in.Pod, op)
+	o.addLogLink(ctx, in, op)
 	return podworker.Result{}
 }
 
@@ -223,25 +222,6 @@ func containerType(pod *v1.Pod, name string) string {
 		return "ephemeral_container"
 	default:
 		return "container"
-	}
-}
-
-// addLogLink shows the log in the folder that collectors of all containers' logs
-// read. A failure costs only that.
-func (o *Ops) addLogLink(ctx context.Context, pod *v1.Pod, op podplan.Op) {
-	if o.ContainerLogs == "" {
-		return
-	}
-	target := filepath.Join(podconfig.LogDir(o.PodLogs, pod), podconfig.LogPath(op.Name, op.Attempt))
-	err := os.Symlink(target, podconfig.LogSymlink(o.ContainerLogs, pod, op.Name, op.ID))
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		klog.FromContext(ctx).Error(err, "Log symlink not made", "container", op.Name)
-	}
-}
-
-func (o *Ops) removeLogLink(pod *v1.Pod, container, id string) {
-	if o.ContainerLogs != "" {
-		_ = os.Remove(podconfig.LogSymlink(o.ContainerLogs, pod, container, id))
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -20,6 +19,7 @@ import (
 
 	"wherry.dev/internal/kubelet/credential"
 	"wherry.dev/internal/kubelet/pullrecord"
+	"wherry.dev/internal/safepath"
 )
 
 // dockerConfig is a .dockerconfigjson, or in its older form just the auths.
@@ -112,7 +112,7 @@ func (o *Ops) nodeAuths() (map[string]dockerAuth, error) {
 	if o.DockerConfig == "" {
 		return nil, nil
 	}
-	data, err := os.ReadFile(o.DockerConfig)
+	data, err := safepath.ReadFile(o.DockerConfig, safepath.ConfigSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -1,14 +1,15 @@
 package podops
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/safepath"
 )
 
 // maxEnvFile is the size of an environment file that is read (KEP-3721).
@@ -43,24 +44,20 @@ func readEnvFile(dir, name, key string) (string, bool, error) {
 	if !filepath.IsLocal(name) {
 		return "", false, fmt.Errorf("path %q must be relative and must not contain '..'", name)
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := safepath.Open(dir)
 	if err != nil {
 		return "", false, err
 	}
 	defer func() { _ = root.Close() }()
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // the pod may have put a pipe there
+	f, err := root.Regular(name)
 	if err != nil {
 		return "", false, err
 	}
 	defer func() { _ = f.Close() }()
-	switch info, err := f.Stat(); {
-	case err != nil:
+	data, err := safepath.ReadAll(f, maxEnvFile)
+	if err != nil {
 		return "", false, err
-	case !info.Mode().IsRegular():
-		return "", false, fmt.Errorf("%s is not a file", name)
-	case info.Size() > maxEnvFile:
-		return "", false, fmt.Errorf("%s is larger than %d bytes", name, maxEnvFile)
 	}
-	value, err := podconfig.EnvFileValue(f, key)
+	value, err := podconfig.EnvFileValue(bytes.NewReader(data), key)
 	return value, value != "", err
 }

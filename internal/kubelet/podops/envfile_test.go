@@ -52,9 +52,9 @@ func TestFileKeys(t *testing.T) {
 		"not in the form":  {sel: v1.FileKeySelector{VolumeName: "v", Path: "bad", Key: "A", Optional: new(true)}, want: "couldn't parse env file"},
 		"link out of it":   {sel: v1.FileKeySelector{VolumeName: "v", Path: "link", Key: "A"}, want: "couldn't parse env file"},
 		"path out of it":   {sel: v1.FileKeySelector{VolumeName: "v", Path: "../x", Key: "A"}, want: "must not contain '..'"},
-		"pipe":             {sel: v1.FileKeySelector{VolumeName: "v", Path: "pipe", Key: "A"}, want: "is not a file"},
-		"folder":           {sel: v1.FileKeySelector{VolumeName: "v", Path: "d", Key: "A"}, want: "is not a file"},
-		"larger than 64Ki": {sel: v1.FileKeySelector{VolumeName: "v", Path: "big", Key: "A"}, want: "is larger than 65536 bytes"},
+		"pipe":             {sel: v1.FileKeySelector{VolumeName: "v", Path: "pipe", Key: "A"}, want: "is not a regular file"},
+		"folder":           {sel: v1.FileKeySelector{VolumeName: "v", Path: "d", Key: "A"}, want: "is not a regular file"},
+		"larger than 64Ki": {sel: v1.FileKeySelector{VolumeName: "v", Path: "big", Key: "A"}, want: "it has more than 65536 bytes"},
 	} {
 		value, found, err := o.fileKey(pod)(&tc.sel)
 		if value != tc.value || found != (tc.value != "") {

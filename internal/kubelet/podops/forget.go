@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,7 +12,7 @@ import (
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
-	"wherry.dev/internal/kubelet/volume"
+	"wherry.dev/internal/safepath"
 )
 
 // forget removes the last traces of a pod that is to be gone, and its API object
@@ -31,9 +30,9 @@ func (o *Ops) forget(ctx context.Context, in *podplan.Input) podworker.Result {
 	}
 	o.Objects.Use(pod.UID, nil)
 	o.Tokens.Forget(pod.UID)
-	errs := []error{o.Users.Release(pod.UID), volume.RemoveTree(o.Dirs.Pod(pod.UID))}
+	errs := []error{o.Users.Release(pod.UID), safepath.RemoveAll(o.Dirs.Pod(pod.UID))}
 	if pod.Name != "" {
-		errs = append(errs, os.RemoveAll(podconfig.LogDir(o.PodLogs, pod)))
+		errs = append(errs, o.sweepLogLinks(pod, nil), safepath.RemoveAll(podconfig.LogDir(o.PodLogs, pod)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return failed(err)

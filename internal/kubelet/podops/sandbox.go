@@ -12,6 +12,7 @@ import (
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/safepath"
 )
 
 // runSandbox makes the pod's sandbox.
@@ -53,7 +54,7 @@ func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32, users *runtimeapi.UserN
 	var host []byte
 	if o.ResolvConf != "" {
 		var err error
-		if host, err = os.ReadFile(o.ResolvConf); err != nil && !os.IsNotExist(err) {
+		if host, err = safepath.ReadFile(o.ResolvConf, safepath.ConfigSize); err != nil && !os.IsNotExist(err) {
 			return nil, nil, fmt.Errorf("resolvConf: %w", err)
 		}
 	}

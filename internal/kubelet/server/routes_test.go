@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 	"k8s.io/component-base/metrics/testutil"
 
 	"wherry.dev/internal/kubelet/fakecri"
@@ -183,6 +184,43 @@ func TestNodeLogs(t *testing.T) {
 	plain := New(Config{Debugging: true, SystemLogs: dir}, f.pods, fakecri.Service{Runtime: f.rt})
 	if code, body := answer(t, plain.mux, "GET", "/logs/web.log?query=sshd", ""); code != 200 || body != "from web.log\n" {
 		t.Errorf("%d %q", code, body)
+	}
+}
+
+// TestNodeLogsShowNoFileElsewhere: a pod that collects logs may write to their folder; a
+// link of its making showed every file of the host, a pipe kept its reader for ever.
+func TestNodeLogsShowNoFileElsewhere(t *testing.T) {
+	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
+	for _, err := range []error{
+		os.WriteFile(outside, []byte("root's"), 0o600), os.WriteFile(filepath.Join(dir, "a.log"), []byte("a log"), 0o600),
+		os.Symlink(outside, filepath.Join(dir, "shadow.log")), os.Symlink("/", filepath.Join(dir, "host")),
+		os.Symlink(filepath.Join(dir, "a.log"), filepath.Join(dir, "b.log")), unix.Mkfifo(filepath.Join(dir, "pipe.log"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := newFixture(t)
+	s := New(Config{Debugging: true, SystemLogs: dir, LogQuery: true}, f.pods, fakecri.Service{Runtime: f.rt})
+	for path, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"/logs/b.log":               {200, "a log"}, // as /var/log/containers has them
+		"/logs/?query=b":            {200, "a log"},
+		"/logs/shadow.log":          {403, "Forbidden"},
+		"/logs/host/":               {403, "Forbidden"},
+		"/logs/host" + outside:      {403, "Forbidden"},
+		"/logs/pipe.log":            {403, "Forbidden"},
+		"/logs/?query=shadow":       {200, "it leads out of the folder"},
+		"/logs/?query=pipe":         {200, "is not a regular file"},
+		"/logs/?query=/shadow.log":  {406, "it leads out of the folder"},
+		"/logs/?query=/pipe.log":    {406, "is not a regular file"},
+		"/logs/?query=/host/../a.l": {406, "no such file"},
+	} {
+		if code, body := answer(t, s.mux, "GET", path, ""); code != want.code || !strings.Contains(body, want.text) || strings.Contains(body, "root's") {
+			t.Errorf("%s: %d %q, want %d %q", path, code, body, want.code, want.text)
+		}
 	}
 }
 

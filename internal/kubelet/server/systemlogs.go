@@ -19,6 +19,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"wherry.dev/internal/safepath"
 )
 
 // Bounds of a node log query (KEP-2258).
@@ -31,7 +33,7 @@ const (
 
 // systemLogs serves the files of the log folder and, if it may, the logs of services.
 func (s *Server) systemLogs() http.Handler {
-	files := http.FileServer(http.Dir(s.cfg.SystemLogs))
+	files := http.FileServer(logFolder(s.cfg.SystemLogs))
 	if !s.cfg.LogQuery {
 		return files
 	}
@@ -59,6 +61,25 @@ func (s *Server) systemLogs() http.Handler {
 		defer cancel()
 		q.copy(ctx, s.cfg.SystemLogs, w)
 	})
+}
+
+// logFolder shows the log folder. Pods that collect logs may write there: what is no file
+// of that folder, a link that leads out of it or a pipe, is not shown.
+type logFolder string
+
+func (l logFolder) Open(path string) (http.File, error) { return l.open(path) }
+
+func (l logFolder) open(path string) (*os.File, error) {
+	dir, err := safepath.Open(string(l))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	f, err := dir.Within(path)
+	if errors.Is(err, safepath.ErrNotRegular) {
+		err = fmt.Errorf("%w: %w", fs.ErrPermission, err)
+	}
+	return f, err
 }
 
 // logQuery asks for the logs of services, or for one file.
@@ -145,7 +166,7 @@ func (q *logQuery) validate(root string) field.ErrorList {
 	case len(q.files) == 1 && q.logQueryOptions != (logQueryOptions{}):
 		errs = append(errs, field.Invalid(query, q.files, "cannot specify file with options"))
 	case len(q.files) == 1:
-		if f, err := os.OpenInRoot(root, strings.TrimLeft(q.files[0], "/")); err != nil {
+		if f, err := logFolder(root).open(q.files[0]); err != nil {
 			errs = append(errs, field.Invalid(query, q.files, err.Error()))
 		} else {
 			_ = f.Close()
@@ -252,7 +273,7 @@ func copyServiceFile(ctx context.Context, w io.Writer, root, name string) {
 }
 
 func copyFile(ctx context.Context, w io.Writer, root, path string) error {
-	f, err := os.OpenInRoot(root, path)
+	f, err := logFolder(root).open(path)
 	if err != nil {
 		return err
 	}

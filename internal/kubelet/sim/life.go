@@ -398,7 +398,7 @@ func (l *life) empty() error {
 	if pod, _ := l.api.get(); l.static && pod != nil {
 		return fmt.Errorf("%s is left", pod.UID)
 	}
-	for _, dir := range []string{"records", "kubelet/pods", "logs"} {
+	for _, dir := range []string{"records", "kubelet/pods", "logs", "links"} {
 		entries, err := os.ReadDir(l.dir + "/" + dir)
 		if err != nil && !os.IsNotExist(err) {
 			return err

@@ -75,8 +75,10 @@ func startNode(l *life, number int) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Join(l.dir, "kubelet", "pods"), 0o755); err != nil {
-		return nil, err
+	for _, dir := range []string{"kubelet/pods", "links"} {
+		if err := os.MkdirAll(filepath.Join(l.dir, dir), 0o755); err != nil {
+			return nil, err
+		}
 	}
 	users, err := userns.Open(userns.Config{Pods: filepath.Join(l.dir, "kubelet", "pods"), IDsPerPod: userns.Unit, MaxPods: 10})
 	if err != nil {
@@ -116,7 +118,7 @@ func startNode(l *life, number int) (*node, error) {
 		l.broken.deps(&deps)
 	}
 	ops := podops.New(podops.Config{
-		NodeName: "n1", Dirs: dirs, PodLogs: filepath.Join(l.dir, "logs"), PidsLimit: -1,
+		NodeName: "n1", Dirs: dirs, PodLogs: filepath.Join(l.dir, "logs"), ContainerLogs: filepath.Join(l.dir, "links"), PidsLimit: -1,
 		ClusterDNS: []string{clusterDNS}, ClusterDomain: clusterDomain, HostIPs: []string{hostIP},
 	}, deps)
 	look := fmt.Sprintf("%d look", number)

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -20,18 +21,26 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
 
 	"wherry.dev/internal/api/defaults"
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/safepath"
 )
 
 // maxManifest is the size of a manifest that is read.
 const maxManifest = 10 << 20
+
+// maxUID is how long the UID of a pod may be, which a manifest can set.
+const maxUID = 128
+
+var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
 // Manifests are static pods in a folder, or in one file.
 type Manifests struct {
@@ -168,7 +177,7 @@ func (f *files) names() ([]string, error) {
 	for _, e := range entries {
 		name := filepath.Join(f.path, e.Name())
 		info, err := os.Stat(name)
-		if err != nil || !info.Mode().IsRegular() || strings.HasPrefix(e.Name(), ".") || strings.HasSuffix(e.Name(), "~") {
+		if err != nil || info.IsDir() || strings.HasPrefix(e.Name(), ".") || strings.HasSuffix(e.Name(), "~") {
 			continue
 		}
 		out = append(out, name)
@@ -177,14 +186,7 @@ func (f *files) names() ([]string, error) {
 }
 
 func readManifest(name, node string) (*v1.Pod, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxManifest {
-		return nil, fmt.Errorf("larger than %d bytes", maxManifest)
-	}
-	data, err := os.ReadFile(name)
+	data, err := safepath.ReadFile(name, maxManifest)
 	if err != nil {
 		return nil, err
 	}
@@ -207,11 +209,35 @@ func StaticPod(data []byte, node, origin string, now time.Time) (*v1.Pod, error)
 }
 
 func decode(data []byte) (runtime.Object, error) {
-	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
+	err := recognize(data)
+	var obj runtime.Object
+	if err == nil {
+		obj, _, err = scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("couldn't parse as pod(%w), please check config file", err)
 	}
 	return obj, nil
+}
+
+// yamlLine is what may be told of a YAML error.
+var yamlLine = regexp.MustCompile(`line \d+`)
+
+// recognize refuses what is no object of Kubernetes, without a word of its text: it goes
+// to logs and events, and who may put a link to root's files here need not be root.
+func recognize(data []byte) error {
+	doc, err := yaml.YAMLToJSON(data)
+	if err != nil {
+		return fmt.Errorf("it is not YAML %s", yamlLine.FindString(err.Error()))
+	}
+	kind, err := jsonserializer.DefaultMetaFactory.Interpret(doc)
+	if err != nil || kind.Kind == "" || kind.Version == "" {
+		return errors.New("it has no apiVersion and kind")
+	}
+	if !scheme.Scheme.Recognizes(*kind) {
+		return errors.New("its apiVersion and kind are not known here; is it a v1 Pod?")
+	}
+	return nil
 }
 
 // makeStatic makes a static pod of what was read.
@@ -227,6 +253,9 @@ func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error
 	}
 	if pod.UID == "" {
 		pod.UID = types.UID(hash)
+	}
+	if len(pod.UID) > maxUID || !uidForm.MatchString(string(pod.UID)) { // it becomes the name of folders and groups
+		return nil, fmt.Errorf("invalid pod: metadata.uid: must be up to %d letters, digits, '-', '_' and '.', and begin with a letter or digit", maxUID)
 	}
 	pod.Name += "-" + strings.ToLower(node)
 	if pod.Namespace == "" {

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/safepath"
 )
 
 // The names that readers of live volumes know: ..data points to the folder of the
@@ -19,68 +24,85 @@ const (
 	dataTmp  = "..data_tmp"
 )
 
-// writeAtomic makes files the content of dir. group, if not nil, may read them.
-func writeAtomic(dir string, files map[string]file, group *int64) error {
-	old, err := os.Readlink(filepath.Join(dir, dataLink))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if old != "" && same(filepath.Join(dir, old), files, group) {
-		return link(dir, files)
-	}
-	stamp, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
+// writeAtomic makes files the content of the folder at path. group, if not nil, may read
+// them. Containers have the folder read-only; one that got around that (root of a user
+// namespace may mount as it likes) must still not lead what is written here elsewhere.
+func writeAtomic(path string, files map[string]file, group *int64) error {
+	dir, err := safepath.Open(path)
 	if err != nil {
 		return err
 	}
-	if err := fill(stamp, files, group); err != nil {
-		_ = os.RemoveAll(stamp)
+	defer func() { _ = dir.Close() }()
+	old, err := dir.Readlink(dataLink)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := swap(dir, filepath.Base(stamp)); err != nil {
-		_ = os.RemoveAll(stamp)
-		return err
+	if old != "" && same(dir, old, files, group) {
+		return link(dir, files)
+	}
+	stamp := time.Now().UTC().Format("..2006_01_02_15_04_05.") + rand.Text()
+	if err := fill(dir, stamp, files, group); err != nil {
+		return errors.Join(err, dir.RemoveAll(stamp))
+	}
+	if err := swap(dir, stamp); err != nil {
+		return errors.Join(err, dir.RemoveAll(stamp))
 	}
 	if err := link(dir, files); err != nil {
 		return err
 	}
-	return sweep(dir, filepath.Base(stamp), files)
+	return sweep(dir, stamp, files)
 }
 
-func fill(dir string, files map[string]file, group *int64) error {
-	if err := ownFolder(dir, 0o755, group); err != nil {
+// fill makes a folder with the files in dir.
+func fill(dir *safepath.Dir, stamp string, files map[string]file, group *int64) error {
+	if err := dir.Make(stamp, 0o755); err != nil {
+		return err
+	}
+	in, err := dir.Sub(stamp)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	if err := ownFolder(in, ".", 0o755, group); err != nil {
 		return err
 	}
 	for name, f := range files {
-		path := filepath.Join(dir, name)
-		if err := makeParents(dir, name, group); err != nil {
+		if err := makeParents(in, name, group); err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, f.data, 0o600); err != nil {
-			return err
-		}
-		if err := own(path, f.uid, group); err != nil {
-			return err
-		}
-		// Chmod after chown, which may clear bits, and regardless of the umask.
-		if err := os.Chmod(path, fileMode(f.mode, group)); err != nil {
+		if err := f.write(in, name, group); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func makeParents(dir, name string, group *int64) error {
-	parts := strings.Split(filepath.Dir(name), string(filepath.Separator))
-	path := dir
-	for _, p := range parts {
-		if p == "." {
+func (f file) write(in *safepath.Dir, name string, group *int64) error {
+	out, err := in.Create(name)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(f.data)
+	if err == nil {
+		err = own(out, f.uid, group)
+	}
+	if err == nil { // after chown, which may clear bits, and regardless of the umask
+		err = out.Chmod(fileMode(f.mode, group))
+	}
+	return errors.Join(err, out.Close())
+}
+
+// makeParents makes the folders that a file's name has in it.
+func makeParents(in *safepath.Dir, name string, group *int64) error {
+	for i, c := range name {
+		if c != filepath.Separator {
 			continue
 		}
-		path = filepath.Join(path, p)
-		if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		made, err := in.MakeAll(name[:i], 0o755)
+		if err != nil {
 			return err
 		}
-		if err := ownFolder(path, 0o755, group); err != nil {
+		if err := errors.Join(made.Close(), ownFolder(in, name[:i], 0o755, group)); err != nil {
 			return err
 		}
 	}
@@ -89,14 +111,24 @@ func makeParents(dir, name string, group *int64) error {
 
 // ownFolder sets a folder's mode, whatever the umask; with an fsGroup it is that group's,
 // and so is what is made in it.
-func ownFolder(dir string, mode fs.FileMode, group *int64) error {
+func ownFolder(in *safepath.Dir, path string, mode fs.FileMode, group *int64) error {
 	if group != nil {
 		mode |= fs.ModeSetgid
 	}
-	if err := own(dir, nil, group); err != nil {
+	f, err := in.Folder(path)
+	if err != nil {
 		return err
 	}
-	return os.Chmod(dir, mode)
+	return errors.Join(own(f, nil, group), f.Chmod(mode), f.Close())
+}
+
+// ownVolume does that for a volume.
+func ownVolume(path string, mode fs.FileMode, group *int64) error {
+	dir, err := safepath.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(ownFolder(dir, ".", mode, group), dir.Close())
 }
 
 // fileMode is a file's mode; with an fsGroup its group may read.
@@ -108,7 +140,7 @@ func fileMode(mode int32, group *int64) fs.FileMode {
 	return m
 }
 
-func own(path string, uid, gid *int64) error {
+func own(f *os.File, uid, gid *int64) error {
 	if uid == nil && gid == nil {
 		return nil
 	}
@@ -119,27 +151,26 @@ func own(path string, uid, gid *int64) error {
 	if gid != nil {
 		g = int(*gid)
 	}
-	return os.Lchown(path, u, g)
+	return f.Chown(u, g)
 }
 
 // swap makes ..data point to the new folder.
-func swap(dir, stamp string) error {
-	tmp := filepath.Join(dir, dataTmp)
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func swap(dir *safepath.Dir, stamp string) error {
+	if err := dir.RemoveAll(dataTmp); err != nil {
 		return err
 	}
-	if err := os.Symlink(stamp, tmp); err != nil {
+	if err := dir.Symlink(stamp, dataTmp); err != nil {
 		return err
 	}
-	return os.Rename(tmp, filepath.Join(dir, dataLink))
+	return dir.Rename(dataTmp, dataLink)
 }
 
 // link makes the names that containers see: each first element of a path is a
 // symlink into ..data.
-func link(dir string, files map[string]file) error {
+func link(dir *safepath.Dir, files map[string]file) error {
 	for name := range files {
 		first, _, _ := strings.Cut(name, string(filepath.Separator))
-		err := os.Symlink(filepath.Join(dataLink, first), filepath.Join(dir, first))
+		err := dir.Symlink(filepath.Join(dataLink, first), first)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -148,49 +179,73 @@ func link(dir string, files map[string]file) error {
 }
 
 // sweep removes names that are no more, and the folders of older content.
-func sweep(dir, current string, files map[string]file) error {
+func sweep(dir *safepath.Dir, current string, files map[string]file) error {
 	keep := map[string]bool{dataLink: true, current: true}
 	for name := range files {
 		first, _, _ := strings.Cut(name, string(filepath.Separator))
 		keep[first] = true
 	}
-	entries, err := os.ReadDir(dir)
+	names, err := dir.Names()
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if keep[e.Name()] {
+	for _, name := range names {
+		if keep[name] {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+		if err := dir.RemoveAll(name); err != nil {
 			return fmt.Errorf("remove old content: %w", err)
 		}
 	}
 	return nil
 }
 
-// same tells whether a folder holds exactly these files.
-func same(dir string, files map[string]file, group *int64) bool {
-	seen := 0
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
+// same tells whether a folder in dir holds exactly these files.
+func same(dir *safepath.Dir, old string, files map[string]file, group *int64) bool {
+	in, err := dir.Sub(old)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = in.Close() }()
+	for name, f := range files {
+		if !f.is(in, name, group) {
+			return false
 		}
-		name, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
+	}
+	n, err := count(in)
+	return err == nil && n == len(files)
+}
+
+// is tells whether the file is in the folder as it is to be.
+func (f file) is(in *safepath.Dir, name string, group *int64) bool {
+	have, err := in.Regular(name)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = have.Close() }()
+	info, err := have.Stat()
+	if err != nil || info.Mode().Perm() != fileMode(f.mode, group) {
+		return false
+	}
+	data, err := safepath.ReadAll(have, int64(len(f.data)))
+	return err == nil && bytes.Equal(data, f.data)
+}
+
+// count is how many files are in a folder and below it.
+func count(in *safepath.Dir) (n int, err error) {
+	names, err := in.Names()
+	for _, name := range names {
+		sub, serr := in.Sub(name)
+		if errors.Is(serr, unix.ENOTDIR) {
+			n++
+			continue
 		}
-		f, ok := files[name]
-		info, err := d.Info()
-		if err != nil || !ok || info.Mode().Perm() != fileMode(f.mode, group) {
-			return errors.Join(err, fs.ErrInvalid)
+		if serr != nil {
+			return n, serr
 		}
-		data, err := os.ReadFile(path)
-		if err != nil || !bytes.Equal(data, f.data) {
-			return errors.Join(err, fs.ErrInvalid)
-		}
-		seen++
-		return nil
-	})
-	return err == nil && seen == len(files)
+		below, cerr := count(sub)
+		n += below
+		err = errors.Join(err, cerr, sub.Close())
+	}
+	return n, err
 }

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/mount"
@@ -47,13 +48,13 @@ func (m *Mounter) mountContent(ctx context.Context, pod *v1.Pod, v *v1.Volume, d
 		return time.Time{}, err
 	}
 	if v.ConfigMap == nil {
-		if err := mount.Tmpfs(dir, 0o777, podconfig.MemoryLimit(pod)); err != nil {
+		if err := mount.Tmpfs(dir, 0o777, m.tmpfsSize(pod, new(resource.Quantity))); err != nil {
 			return time.Time{}, err
 		}
 	} else if err := os.MkdirAll(dir, 0o777); err != nil {
 		return time.Time{}, err
 	}
-	if err := ownFolder(dir, 0o777, fsGroup(pod)); err != nil {
+	if err := ownVolume(dir, 0o777, fsGroup(pod)); err != nil {
 		return time.Time{}, err
 	}
 	return c.refresh, writeAtomic(dir, c.files, fsGroup(pod))

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,10 +9,12 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/safepath"
 )
 
 // ContainerInput is what the mounts of one container instance depend on.
@@ -180,18 +183,15 @@ func propagationOf(p *v1.MountPropagationMode) (runtimeapi.MountPropagation, err
 }
 
 // writeInPlace writes a file that containers may have bound: it must stay the same
-// inode, so it is not replaced.
+// inode, so it is not replaced. They may have written to it, as much as they liked.
 func writeInPlace(path string, data []byte) error {
-	if old, err := os.ReadFile(path); err == nil && string(old) == string(data) {
+	if old, err := safepath.ReadFile(path, int64(len(data))); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o644)
+	return write(path, os.O_TRUNC, data, 0o644)
 }
 
 // makeMessageFile makes the file that any user of the container may write to.
@@ -199,15 +199,18 @@ func makeMessageFile(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
+	if err := write(path, os.O_EXCL, nil, 0o666); !errors.Is(err, fs.ErrExist) {
+		return err
 	}
+	return nil
+}
+
+// write makes a file's content and mode, whatever the umask.
+func write(path string, how int, data []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW|how, mode)
 	if err != nil {
 		return err
 	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o666)
+	_, err = f.Write(data)
+	return errors.Join(err, f.Chmod(mode), f.Close())
 }

@@ -1,91 +1,49 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/safepath"
 )
 
-// bindSubpath makes the part of a volume that a subPath names visible at target.
-// Every element is resolved inside the volume (openat2, RESOLVE_IN_ROOT), so that
-// no symlink that a container planted leads out of it. A missing path is made as
-// folders, with the volume's own permissions.
+// bindSubpath makes the part of a volume that a subPath names visible at target. The
+// containers of the pod may be writing to the volume: no link of theirs leads out of it.
+// A missing path is made as folders, with the volume's own permissions.
 func bindSubpath(root, sub, target string) error {
 	if !filepath.IsLocal(sub) {
 		return fmt.Errorf("subPath %q must be relative and must not contain '..'", sub)
 	}
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC, 0)
+	dir, err := safepath.Open(root)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: root, Err: err}
+		return err
 	}
-	defer func() { _ = unix.Close(dir) }()
-	fd, err := openIn(dir, sub)
-	if errors.Is(err, unix.ENOENT) {
-		if err = makeIn(dir, sub); err == nil {
-			fd, err = openIn(dir, sub)
-		}
+	defer func() { _ = dir.Close() }()
+	mode, err := dir.Mode()
+	if err != nil {
+		return err
 	}
+	f, err := dir.MakeAll(sub, mode)
 	if err != nil {
 		return fmt.Errorf("subPath %q: %w", sub, err)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	return bindFD(fd, target)
+	defer func() { _ = f.Close() }()
+	return bind(f, target)
 }
 
-func openIn(dir int, path string) (int, error) {
-	return unix.Openat2(dir, path, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
-}
-
-// makeIn makes the missing folders of a path, each inside its parent.
-func makeIn(dir int, path string) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(dir, &st); err != nil {
+// bind binds what an open file points at.
+func bind(f *os.File, target string) error {
+	info, err := f.Stat()
+	if err != nil {
 		return err
 	}
-	done := ""
-	for part := range strings.SplitSeq(filepath.Clean(path), string(filepath.Separator)) {
-		parent := dir
-		if done != "" {
-			fd, err := openIn(dir, done)
-			if err != nil {
-				return err
-			}
-			parent = fd
-		}
-		err := unix.Mkdirat(parent, part, st.Mode&0o7777)
-		if err == nil {
-			err = unix.Fchmodat(parent, part, st.Mode&0o7777, 0)
-		} else if errors.Is(err, unix.EEXIST) {
-			err = nil
-		}
-		if parent != dir {
-			_ = unix.Close(parent)
-		}
-		if err != nil {
-			return err
-		}
-		done = filepath.Join(done, part)
-	}
-	return nil
-}
-
-// bindFD binds what an open descriptor refers to.
-func bindFD(fd int, target string) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := makeTarget(target, info.IsDir()); err != nil {
 		return err
 	}
-	if err := makeTarget(target, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
-		return err
-	}
-	src := fmt.Sprintf("/proc/self/fd/%d", fd)
-	if err := unix.Mount(src, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if err := unix.Mount(safepath.Proc(f), target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind subPath at %s: %w", target, err)
 	}
 	return nil

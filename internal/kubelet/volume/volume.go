@@ -7,6 +7,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +19,12 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/mount"
+	"wherry.dev/internal/safepath"
 )
 
 // Objects looks configMaps and secrets up.
@@ -160,7 +163,7 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
 			return err
 		}
-		if err := mount.Tmpfs(dir, mode, tmpfsSize(pod, src)); err != nil {
+		if err := mount.Tmpfs(dir, mode, m.tmpfsSize(pod, cmp.Or(src.SizeLimit, new(resource.Quantity)))); err != nil {
 			return err
 		}
 		mode |= fs.ModeSticky // as every tmpfs has it whose mount does not say otherwise; upstream's does not
@@ -169,17 +172,19 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 			return err
 		}
 	}
-	return ownFolder(dir, mode, fsGroup(pod)) // open to every user of the pod
+	return ownVolume(dir, mode, fsGroup(pod)) // open to every user of the pod
 }
 
-// tmpfsSize is the size limit, or the pod's memory limit where that is smaller.
-func tmpfsSize(pod *v1.Pod, src *v1.EmptyDirVolumeSource) int64 {
-	size := int64(0)
-	if src.SizeLimit != nil {
-		size = src.SizeLimit.Value()
-	}
-	if limit := podconfig.MemoryLimit(pod); limit > 0 && (size == 0 || limit < size) {
-		size = limit
+// tmpfsSize is how large a tmpfs of the pod may be: what the pod may have of memory, its
+// limit or what the node has for pods, and no more than the volume's own limit. 0 is
+// unknown, and half of the machine's memory.
+func (m *Mounter) tmpfsSize(pod *v1.Pod, limit *resource.Quantity) int64 {
+	allocatable := m.Allocatable()
+	size := allocatable.Memory().Value()
+	for _, less := range []int64{podconfig.MemoryLimit(pod), limit.Value()} {
+		if less > 0 && (size <= 0 || less < size) {
+			size = less
+		}
 	}
 	return size
 }
@@ -222,5 +227,5 @@ func (m *Mounter) Clear(uid types.UID) error {
 	if m.Certificates != nil {
 		m.Certificates.Forget(uid)
 	}
-	return errors.Join(RemoveTree(m.Dirs.Subpaths(uid)), RemoveTree(m.Dirs.Volumes(uid)))
+	return errors.Join(safepath.RemoveAll(m.Dirs.Subpaths(uid)), safepath.RemoveAll(m.Dirs.Volumes(uid)))
 }

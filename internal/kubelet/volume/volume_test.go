@@ -211,6 +211,37 @@ func TestEmptyDir(t *testing.T) {
 }
 
 // TestHugePages: of the medium's size or the one that the pod asks for.
+// TestMemoryWithoutALimit: it was half of the machine's memory, whatever pods may have.
+func TestMemoryWithoutALimit(t *testing.T) {
+	m := newMounter(t, objs{secret: map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("x")}}}})
+	m.Allocatable = func() v1.ResourceList { return v1.ResourceList{v1.ResourceMemory: resource.MustParse("8Mi")} }
+	limit := func(q string) *v1.Pod {
+		pod := podWith(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}})
+		if q != "" {
+			pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse(q)}
+		}
+		return pod
+	}
+	own := limit("4Mi")
+	own.Spec.Volumes[0].EmptyDir.SizeLimit = resource.NewQuantity(2<<20, resource.BinarySI)
+	large := limit("")
+	large.Spec.Volumes[0].EmptyDir.SizeLimit = resource.NewQuantity(1<<40, resource.BinarySI)
+	for name, c := range map[string]struct {
+		pod  *v1.Pod
+		want int64
+	}{
+		"node": {limit(""), 8 << 20}, "pod": {limit("4Mi"), 4 << 20}, "more than the node": {limit("1Ti"), 8 << 20},
+		"own": {own, 2 << 20}, "large": {large, 8 << 20},
+		"secret": {podWith(v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}), 8 << 20},
+	} {
+		c.pod.UID = types.UID(name)
+		var st unix.Statfs_t
+		if err := unix.Statfs(set(t, m, c.pod), &st); err != nil || int64(st.Blocks)*st.Bsize != c.want {
+			t.Errorf("%s: %d bytes, want %d (%v)", name, int64(st.Blocks)*st.Bsize, c.want, err)
+		}
+	}
+}
+
 func TestHugePages(t *testing.T) {
 	m := newMounter(t, objs{})
 	pages := func(medium v1.StorageMedium, sizes ...string) *v1.Pod {
@@ -393,30 +424,4 @@ func TestClearLeavesNothingAndTouchesNobodyElse(t *testing.T) {
 		t.Error("something is left")
 	}
 	want(t, filepath.Join(host, "sub/keep"), "x", 0o600)
-}
-
-func TestRemoveTreeStopsAtAMount(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "pod")
-	other := t.TempDir()
-	if err := os.WriteFile(filepath.Join(other, "keep"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	at := filepath.Join(dir, "a/b")
-	if err := os.MkdirAll(at, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := mount.Bind(other, at, false); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = mount.Unmount(at) })
-	if err := RemoveTree(dir); err == nil || !strings.Contains(err.Error(), "still mounted") {
-		t.Errorf("got %v", err)
-	}
-	want(t, filepath.Join(other, "keep"), "x", 0o600)
-	if err := mount.Unmount(at); err != nil {
-		t.Fatal(err)
-	}
-	if err := RemoveTree(dir); err != nil {
-		t.Error(err)
-	}
 }

@@ -1,0 +1,142 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/cri"
+	"wherry.dev/internal/image"
+	"wherry.dev/internal/record"
+	"wherry.dev/internal/trace"
+)
+
+// RuntimeConfig is that of a CRI runtime alone.
+type RuntimeConfig struct {
+	DataDir, RunDir string
+	CRI             cri.Config // its folders are set by OpenRuntime
+	Images          image.Config
+}
+
+// Runtime is the CRI runtime alone, an instance without a control plane and a kubelet.
+// `wherry image` and `wherry down` find it as they find a whole node: by the lock in the
+// data dir, the control socket in the run dir, and a record of how it was started.
+type Runtime struct {
+	cfg    RuntimeConfig
+	lock   *instanceLock
+	images *image.Store
+	server *cri.Server
+}
+
+// runtimeFile keeps the configuration of the last start of a runtime alone.
+func runtimeFile(dataDir string) string { return filepath.Join(dataDir, "runtime.json") }
+
+// OpenRuntime takes the folders and recovers what runs there.
+func OpenRuntime(ctx context.Context, cfg RuntimeConfig) (r *Runtime, err error) {
+	cfg.CRI.Root, cfg.CRI.State = filepath.Join(cfg.DataDir, "cri"), filepath.Join(cfg.RunDir, "cri")
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return nil, err
+	}
+	r = &Runtime{cfg: cfg}
+	if r.lock, err = lockInstance(cfg.DataDir); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	if _, err := openRunDir(cfg.RunDir, cfg.DataDir); err != nil {
+		return nil, err
+	}
+	if err := record.Write(runtimeFile(cfg.DataDir), 1, cfg.CRI); err != nil {
+		return nil, err
+	}
+	return r, r.open(ctx)
+}
+
+func (r *Runtime) open(ctx context.Context) (err error) {
+	if r.images, err = image.OpenWith(StoreDir(r.cfg.DataDir), r.cfg.Images); err != nil {
+		return err
+	}
+	r.server, err = cri.New(ctx, r.cfg.CRI, r.images)
+	return err
+}
+
+// Run serves the CRI and the control socket until ctx ends. Containers go on running.
+func (r *Runtime) Run(ctx context.Context) error {
+	traces := trace.NewStore()
+	shutdown := traces.Install()
+	c := &control{images: r.images, traces: traces}
+	g := newGroup()
+	g.start(ctx, "cri", r.server.Run)
+	g.start(ctx, "control", func(ctx context.Context) error { return c.serve(ctx, ControlSocket(r.cfg.RunDir)) })
+	return errors.Join(g.wait(ctx), g.stop(), shutdown(context.WithoutCancel(ctx)))
+}
+
+// Close gives the folders up to the next process.
+func (r *Runtime) Close() error {
+	var errs []error
+	if r.images != nil {
+		errs = append(errs, r.images.Close())
+	}
+	return errors.Join(append(errs, r.lock.release())...)
+}
+
+// takeDownAlone removes what runs on a runtime that ran alone, if one did.
+func takeDownAlone(ctx context.Context, dataDir, runDir string, progress func(string)) (err error) {
+	var cfg cri.Config
+	_, err = record.Read(runtimeFile(dataDir), &cfg)
+	if errors.Is(err, fs.ErrNotExist) {
+		return refuseUnknown(dataDir)
+	}
+	if err != nil {
+		return err
+	}
+	return whileLocked(dataDir, runDir, func() error {
+		progress("stopping the containers")
+		images, err := image.OpenWith(StoreDir(dataDir), image.Config{})
+		if err != nil {
+			return err
+		}
+		err = tearDown(ctx, cfg, images)
+		return errors.Join(err, images.Close())
+	})
+}
+
+// refuseUnknown refuses the folders of a runtime that left no record, as older ones of
+// Wherry did not: containers may run there that nobody here knows how to stop.
+func refuseUnknown(dataDir string) error {
+	if _, err := os.Stat(instanceFile(dataDir)); err == nil {
+		return nil
+	}
+	for _, kind := range []string{"sandboxes", "containers"} {
+		if left, err := os.ReadDir(filepath.Join(dataDir, "cri", kind)); err == nil && len(left) > 0 {
+			return fmt.Errorf("%s has containers of a `wherry cri` that left no record of how it ran; "+
+				"start that once more with this version, then take it down", dataDir)
+		}
+	}
+	return nil
+}
+
+// refuseForeign refuses to delete the data of an API server that runs by itself.
+func refuseForeign(dataDir string) error {
+	path := filepath.Join(dataDir, "etcd", "member", "snap", "db")
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("an API server is running on %s (%s is locked: %w); stop it first", dataDir, path, err)
+	}
+	return nil
+}

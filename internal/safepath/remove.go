@@ -1,0 +1,137 @@
+package safepath
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrMounted says that something is mounted where a tree is to be removed.
+var ErrMounted = errors.New("is still mounted")
+
+// deepest is how many folders are open at a time: a stranger can make them as deep as
+// the disk is large.
+const deepest = 32
+
+// RemoveAll removes what has the path and all that is below it. The way to it must be
+// trusted. A mount in the tree stays, with what is in it, and is an error; what lies
+// beside it is removed. What is not there is removed.
+func RemoveAll(path string) error {
+	path = filepath.Clean(path)
+	parent, err := Open(filepath.Dir(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = parent.Close() }()
+	return new(remover).entry(parent.fd, filepath.Base(path), path, 0)
+}
+
+// Empty removes all that is in a folder, which may be a mount, and leaves the folder.
+func Empty(path string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return new(remover).content(fd, path, 0)
+}
+
+// remover removes one tree.
+type remover struct {
+	top   int // the tree's root folder
+	moved int
+}
+
+// entry removes what has a name in an open folder.
+func (r *remover) entry(parent int, name, path string, depth int) error {
+	err := unix.Unlinkat(parent, name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return failed(path, err)
+	}
+	if depth == deepest {
+		return r.raise(parent, name, path)
+	}
+	fd, oerr := unix.Openat2(parent, name, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS,
+	})
+	switch {
+	case errors.Is(oerr, unix.ENOENT):
+		return nil
+	case errors.Is(oerr, unix.ENOTDIR), errors.Is(oerr, unix.ELOOP):
+		return failed(path, err) // not a folder: the first word counts
+	case oerr != nil:
+		return failed(path, oerr)
+	}
+	if err := r.content(fd, path, depth); err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		return failed(path, err)
+	}
+	return nil
+}
+
+// content removes all that is in an open folder, and closes it.
+func (r *remover) content(fd int, path string, depth int) error {
+	if depth == 0 {
+		r.top = fd
+	}
+	dir := os.NewFile(uintptr(fd), path)
+	defer func() { _ = dir.Close() }()
+	for {
+		names, err := dir.Readdirnames(1000)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, name := range names {
+			if err := r.entry(fd, name, filepath.Join(path, name), depth+1); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		if len(errs) == len(names) {
+			return errors.Join(errs...)
+		}
+		// From the start again: what was removed may have moved what was not read yet.
+		if _, err := dir.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+	}
+}
+
+// raise moves a folder that is too deep to the top of the tree, whose removal comes to it.
+func (r *remover) raise(parent int, name, path string) error {
+	for {
+		r.moved++
+		err := unix.Renameat2(parent, name, r.top, ".deep-"+strconv.Itoa(r.moved), unix.RENAME_NOREPLACE)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EEXIST) {
+			return failed(path, err)
+		}
+	}
+}
+
+func failed(path string, err error) error {
+	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("remove %s: it %w", path, ErrMounted)
+	}
+	return &os.PathError{Op: "remove", Path: path, Err: err}
+}
