@@ -29,6 +29,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"wherry.dev/test/images"
+	"wherry.dev/test/panics"
 	"wherry.dev/test/runtimes"
 )
 
@@ -85,6 +86,9 @@ func newCluster(t testing.TB) *cluster {
 		c.useContainerd(path, dir)
 	}
 	t.Cleanup(func() {
+		if err := panics.None(filepath.Join(c.data, "log", "wherry.log*"), filepath.Join(dir, "*.log")); err != nil {
+			t.Error(err)
+		}
 		if t.Failed() {
 			c.dumpLog()
 		}

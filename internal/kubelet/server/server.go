@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
 
@@ -109,7 +110,7 @@ func (s *Server) ServeHealthz(ctx context.Context, l net.Listener) error {
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	logger := klog.FromContext(ctx)
 	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: 32 * time.Second, IdleTimeout: 90 * time.Second,
+		Handler: tellsPanics(h), ReadHeaderTimeout: 32 * time.Second, IdleTimeout: 90 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    log.New(klogWriter{logger}, "", 0),
 	}
@@ -125,6 +126,15 @@ func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		return e
 	}
 	return err
+}
+
+// tellsPanics logs a handler's panic as the API server does; net/http, which ends the
+// connection then, would tell of it in ErrorLog among the handshakes that failed.
+func tellsPanics(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		defer utilruntime.HandleCrashWithContext(req.Context())
+		h.ServeHTTP(w, req)
+	})
 }
 
 // klogWriter takes what net/http complains about: clients that break handshakes off.

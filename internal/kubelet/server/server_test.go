@@ -34,9 +34,10 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/pki"
+	"wherry.dev/test/panics"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(panics.Watch(m)) }
 
 // pods is a table with one pod.
 type pods struct {
