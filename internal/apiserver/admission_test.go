@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -383,5 +384,21 @@ func TestNodeSeesOnlyWhatItsPodsNeed(t *testing.T) {
 	}
 	if _, err := n1.CoreV1().Pods("default").Create(ctx, testPod("q"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a node's pod that is no mirror: %v", err)
+	}
+}
+
+func TestAPluginThatIsNotBuiltCanBeDisabled(t *testing.T) {
+	var log strings.Builder
+	s := start(t, func(cfg *Config) {
+		cfg.DisableAdmission = []string{"PodSecurity", "ResourceQuota"}
+		cfg.warnIgnored(funcr.New(func(_, args string) { log.WriteString(args) }, funcr.Options{}))
+	})
+	if got := log.String(); !strings.Contains(got, `"plugin"="PodSecurity"`) || strings.Contains(got, `"plugin"="ResourceQuota"`) {
+		t.Errorf("warnings: %s", got)
+	}
+	c := admin(t, s)
+	limit(t, c, corev1.ResourceList{"count/secrets": resource.MustParse("0")})
+	if _, err := c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("the other one is not disabled: %v", err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+
+	"wherry.dev/internal/apiserver/admission"
 )
 
 // AddFlags binds the configuration to flags; c's values are the defaults. Names are
@@ -122,8 +124,15 @@ func (c *Config) addIgnored(fs *pflag.FlagSet) {
 	}
 }
 
-// warnIgnored names the flags that were given and do nothing.
+// warnIgnored names the flags that were given and do nothing, and the plugins that nobody
+// needs to leave out.
 func (c *Config) warnIgnored(log logr.Logger) {
+	for _, name := range c.DisableAdmission {
+		if !slices.Contains(admission.Names, name) {
+			log.Info("Admission plugin is not built in: there is nothing to disable", "flag", "--disable-admission-plugins",
+				"plugin", name, "plugins", admission.Names)
+		}
+	}
 	if c.ignored == nil {
 		return
 	}
