@@ -23,8 +23,8 @@ import (
 // before cobra would come here.
 func kubectlCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                "kubectl",
-		Short:              "kubectl, for this node",
+		Use:   "kubectl",
+		Short: "kubectl, for this node",
 		Long: `kubectl. Without a kubeconfig of yours ($KUBECONFIG, ~/.kube/config), or when --data-dir or
 $` + config.EnvDataDir + ` names an instance, it reads that instance's.`,
 		DisableFlagParsing: true,
