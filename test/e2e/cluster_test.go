@@ -57,6 +57,8 @@ type cluster struct {
 	flags   []string
 	client  kubernetes.Interface
 	started bool
+	// files, if not 0, is how many its processes may open.
+	files int
 	// containerd is the runtime in place of our own where $CONTAINERD is its path.
 	containerd *runtimes.Runtime
 }
@@ -183,6 +185,9 @@ func (c *cluster) addImage(file string, save func(path string) error) {
 // command is a wherry command for this instance.
 func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.wherry, args...)
+	if c.files > 0 {
+		cmd = exec.CommandContext(ctx, "sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, c.files), c.wherry}, args...)...)
+	}
 	cmd.Env = append(os.Environ(), "WHERRY_DATA_DIR="+c.data, "WHERRY_RUN_DIR="+c.run, "KUBECONFIG=")
 	return cmd
 }

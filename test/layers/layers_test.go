@@ -30,6 +30,7 @@ var forbidden = map[string][]string{
 	"internal/image":           {"internal/cri", "internal/kubelet", "internal/oci", "internal/cni"},
 	"internal/record":          {"internal/", "k8s.io/"},
 	"internal/mount":           {"internal/", "k8s.io/"},
+	"internal/inbound":         {"internal/", "k8s.io/"},
 	"internal/netns":           {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
 	"internal/cgroup":          {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
 	"internal/trace":           {"internal/", "k8s.io/"},

@@ -18,6 +18,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/kubelet/podworker"
 )
 
@@ -87,7 +88,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.cfg.MinVersion != 0 {
 		cfg.MinVersion = s.cfg.MinVersion
 	}
-	return serve(ctx, tls.NewListener(l, cfg), measured("readwrite", s.cfg.Auth.guard(s.mux)))
+	in := inbound.Bound(l)
+	return serve(ctx, tls.NewListener(in, cfg), in.Handler(measured("readwrite", s.cfg.Auth.guard(s.mux))))
 }
 
 // ServeReadOnly answers, without TLS and to everybody, what only informs: pods,
@@ -96,14 +98,16 @@ func (s *Server) ServeReadOnly(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	s.routeOpen(mux)
 	routeDisabled(mux)
-	return serve(ctx, l, measured("readonly", mux))
+	in := inbound.Bound(l)
+	return serve(ctx, in, in.Handler(measured("readonly", mux)))
 }
 
 // ServeHealthz answers /healthz, and nothing else, without TLS.
 func (s *Server) ServeHealthz(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	s.routeHealth(mux)
-	return serve(ctx, l, mux)
+	in := inbound.Bound(l)
+	return serve(ctx, in, in.Handler(mux))
 }
 
 // serve runs an HTTP server until the context ends; requests end with it.
