@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/cli"
 	kubectlcmd "k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/plugin"
@@ -21,42 +23,78 @@ import (
 // before cobra would come here.
 func kubectlCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                "kubectl",
-		Short:              "kubectl, for this node",
+		Use:   "kubectl",
+		Short: "kubectl, for this node",
+		Long: `kubectl. Without a kubeconfig of yours ($KUBECONFIG, ~/.kube/config), or when --data-dir or
+$` + config.EnvDataDir + ` names an instance, it reads that instance's.`,
 		DisableFlagParsing: true,
 		Run:                func(*cobra.Command, []string) { os.Exit(kubectl(os.Args[1:])) },
 	}
 }
 
-// kubectl runs the kubectl in this binary. Without a kubeconfig of the user's it
-// talks to the instance of --data-dir.
+// kubectl runs the kubectl in this binary.
 func kubectl(args []string) int {
 	args, dataDir := takeDataDir(args)
-	if os.Getenv("KUBECONFIG") == "" {
-		data, _, err := config.Dirs(dataDir, "")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "wherry:", err)
-			return 1
-		}
-		file := filepath.Join(data, "kubeconfig")
-		if _, err := os.Stat(file); err == nil {
-			if err := os.Setenv("KUBECONFIG", file); err != nil {
-				fmt.Fprintln(os.Stderr, "wherry:", err)
-				return 1
-			}
-		}
+	if err := lendKubeconfig(args, dataDir); err != nil {
+		fmt.Fprintln(os.Stderr, "wherry:", err)
+		return 1
 	}
 	os.Args = args
-	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50).WithWarningPrinter(streams)
-	cmd := kubectlcmd.NewDefaultKubectlCommandWithArgs(kubectlcmd.KubectlOptions{
-		PluginHandler: kubectlcmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes),
-		Arguments:     args, ConfigFlags: flags, IOStreams: streams,
-	})
-	if err := cli.RunNoErrOutput(cmd); err != nil {
+	o := kubectlOptions(args)
+	o.PluginHandler = kubectlcmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes)
+	if err := cli.RunNoErrOutput(kubectlcmd.NewDefaultKubectlCommandWithArgs(o)); err != nil {
 		cmdutil.CheckErr(err) // prints and exits
 	}
 	return 0
+}
+
+func kubectlOptions(args []string) kubectlcmd.KubectlOptions {
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50).WithWarningPrinter(streams)
+	return kubectlcmd.KubectlOptions{Arguments: args, ConfigFlags: flags, IOStreams: streams}
+}
+
+// lendKubeconfig lets kubectl read the kubeconfig of an instance, where the user has none:
+// that of --data-dir or its variable, which names one, or else the default one behind
+// ~/.kube/config. It is the instance's own file, on which others depend: kubectl is never
+// pointed to it in order to write.
+func lendKubeconfig(args []string, dataDir string) error {
+	if os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "" || writesKubeconfig(args) {
+		return nil
+	}
+	named := dataDir != "" || os.Getenv(config.EnvDataDir) != ""
+	if !named && exists(clientcmd.RecommendedHomeFile) {
+		return nil
+	}
+	data, _, err := config.Dirs(dataDir, "")
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(data, "kubeconfig")
+	if !exists(file) {
+		return nil
+	}
+	return os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// readers are the commands of `kubectl config` that change nothing.
+var readers = []string{"view", "current-context", "get-clusters", "get-contexts", "get-users"}
+
+// writesKubeconfig asks kubectl's own commands which of them the arguments are.
+func writesKubeconfig(args []string) bool {
+	if !slices.Contains(args, "config") {
+		return false
+	}
+	found, _, err := kubectlcmd.NewKubectlCommand(kubectlOptions(args)).Find(args[1:])
+	if err != nil || !found.HasParent() {
+		return false
+	}
+	return found.Parent().Name() == "config" && !slices.Contains(readers, found.Name())
 }
 
 // takeDataDir removes --data-dir and --run-dir, which kubectl does not know, up to

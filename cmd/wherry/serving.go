@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server"
@@ -22,6 +23,8 @@ import (
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
+
+	"wherry.dev/internal/inbound"
 )
 
 // serving is how a control plane component that runs alone shows its health, metrics
@@ -71,10 +74,13 @@ func (s *serving) start() (stop func(), err error) {
 	if err := s.secure.ApplyTo(&info, &loopback); err != nil {
 		return nil, err
 	}
+	in := inbound.Bound(info.Listener)
+	info.Listener = in
 	handler, err := s.handler(info)
 	if err != nil {
 		return nil, err
 	}
+	handler = in.Handler(handler)
 	ended := make(chan struct{})
 	stopped, listenerStopped, err := info.Serve(handler, time.Second, ended)
 	if err != nil {
@@ -106,10 +112,20 @@ func (s *serving) handler(info *server.SecureServingInfo) (http.Handler, error) 
 	failed := apifilters.Unauthorized(codecs)
 	resolver := &apirequest.RequestInfoFactory{}
 	h := apifilters.WithAuthorization(m, authz.Authorizer, codecs)
-	h = apifilters.WithAuthentication(h, authn.Authenticator, failed, nil, nil)
+	h = apifilters.WithAuthentication(proves(h), authn.Authenticator, failed, nil, nil)
 	h = apifilters.WithRequestInfo(h, resolver)
 	h = apifilters.WithCacheControl(h)
 	return filters.WithPanicRecovery(h, resolver), nil
+}
+
+// proves tells the listener whose connections are no strangers'.
+func proves(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if who, ok := apirequest.UserFrom(req.Context()); ok && who.GetName() != user.Anonymous {
+			inbound.Proven(req.Context())
+		}
+		h.ServeHTTP(w, req)
+	})
 }
 
 // errorCodecs write refusals, which are objects of the API.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -176,6 +177,134 @@ func TestQuotaHoldsUnderConcurrency(t *testing.T) {
 	}
 }
 
+// limit gives the default namespace a quota.
+func limit(t *testing.T, c kubernetes.Interface, hard corev1.ResourceList) {
+	t.Helper()
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+	if _, err := c.CoreV1().ResourceQuotas("default").Create(t.Context(), q, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CoreV1().ResourceQuotas("default").List(t.Context(), metav1.ListOptions{}); err != nil { // the cache has it
+		t.Fatal(err)
+	}
+}
+
+func TestADeletedObjectFreesItsQuotaAtOnce(t *testing.T) {
+	s := start(t)
+	ctx, c := t.Context(), admin(t, s)
+	limit(t, c, corev1.ResourceList{"count/secrets": resource.MustParse("1")})
+	api := c.CoreV1().Secrets("default")
+	for i := range 20 {
+		name := fmt.Sprintf("s%d", i)
+		if _, err := api.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := api.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "second"}}, metav1.CreateOptions{})
+		refused(t, err, "exceeded quota: q, requested: count/secrets=1, used: count/secrets=1, limited: count/secrets=1")
+		if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWhatCouldNotBeCreatedTakesNothingOfAQuota(t *testing.T) {
+	s := start(t)
+	ctx, c := t.Context(), admin(t, s)
+	limit(t, c, corev1.ResourceList{"count/secrets": resource.MustParse("2")})
+	api := c.CoreV1().Secrets("default")
+	create := func(name string, opts metav1.CreateOptions) error {
+		_, err := api.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, opts)
+		return err
+	}
+	if err := create("a", metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := create("a", metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+			t.Errorf("a second time: %v", err)
+		}
+		if err := create("dry", metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := create("b", metav1.CreateOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestQuotaHoldsWhileObjectsComeAndGo: never more than the limit, and no refusal that
+// speaks of more.
+func TestQuotaHoldsWhileObjectsComeAndGo(t *testing.T) {
+	s := start(t)
+	ctx, c := t.Context(), admin(t, s)
+	limit(t, c, corev1.ResourceList{"pods": resource.MustParse("5")})
+	pods := c.CoreV1().Pods("default")
+	var alive, made atomic.Int32
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 15 {
+				pod, err := pods.Create(ctx, generated(testPod("")), metav1.CreateOptions{})
+				switch {
+				case apierrors.IsForbidden(err) && strings.HasSuffix(err.Error(), "requested: pods=1, used: pods=5, limited: pods=5"):
+					continue
+				case err != nil:
+					t.Errorf("refusal: %v", err)
+					return
+				}
+				made.Add(1)
+				if n := alive.Add(1); n > 5 {
+					t.Errorf("%d pods at once, quota 5", n)
+				}
+				alive.Add(-1)
+				if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if made.Load() <= 5 {
+		t.Errorf("%d pods made: those that were deleted free nothing", made.Load())
+	}
+}
+
+func TestQuotaHoldsUnderConcurrentUpdates(t *testing.T) {
+	s := start(t)
+	ctx, c := t.Context(), admin(t, s)
+	limit(t, c, corev1.ResourceList{"services.nodeports": resource.MustParse("2")})
+	const many = 10
+	var services []*corev1.Service
+	for i := range many {
+		service := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", i)},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+		}
+		service, err := c.CoreV1().Services("default").Create(ctx, service, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		services = append(services, service)
+	}
+	var changed atomic.Int32
+	var wg sync.WaitGroup
+	for _, service := range services {
+		wg.Go(func() {
+			service.Spec.Type = corev1.ServiceTypeNodePort
+			_, err := c.CoreV1().Services("default").Update(ctx, service, metav1.UpdateOptions{})
+			if err == nil {
+				changed.Add(1)
+			} else if !apierrors.IsForbidden(err) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := changed.Load(); n != 2 {
+		t.Errorf("%d services got node ports, quota 2", n)
+	}
+}
+
 func TestNothingIsCreatedInATerminatingNamespace(t *testing.T) {
 	s := start(t)
 	ctx := t.Context()
@@ -255,5 +384,21 @@ func TestNodeSeesOnlyWhatItsPodsNeed(t *testing.T) {
 	}
 	if _, err := n1.CoreV1().Pods("default").Create(ctx, testPod("q"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a node's pod that is no mirror: %v", err)
+	}
+}
+
+func TestAPluginThatIsNotBuiltCanBeDisabled(t *testing.T) {
+	var log strings.Builder
+	s := start(t, func(cfg *Config) {
+		cfg.DisableAdmission = []string{"PodSecurity", "ResourceQuota"}
+		cfg.warnIgnored(funcr.New(func(_, args string) { log.WriteString(args) }, funcr.Options{}))
+	})
+	if got := log.String(); !strings.Contains(got, `"plugin"="PodSecurity"`) || strings.Contains(got, `"plugin"="ResourceQuota"`) {
+		t.Errorf("warnings: %s", got)
+	}
+	c := admin(t, s)
+	limit(t, c, corev1.ResourceList{"count/secrets": resource.MustParse("0")})
+	if _, err := c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("the other one is not disabled: %v", err)
 	}
 }

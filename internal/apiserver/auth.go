@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
+	"net/http"
 	"strconv"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -30,6 +31,7 @@ import (
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/inbound"
 )
 
 // makeAuth puts together who clients are and what they may do.
@@ -75,11 +77,22 @@ func (s *Server) makeAuthenticator() (authenticator.Request, error) {
 		bearertoken.New(tokens),
 		websocket.NewProtocolAuthenticator(tokens),
 	)
-	all := []authenticator.Request{group.NewAuthenticatedGroupAdder(known)}
+	all := []authenticator.Request{group.NewAuthenticatedGroupAdder(proving(known))}
 	if s.cfg.AnonymousAuth {
 		all = append(all, anonymous.NewAuthenticator(nil))
 	}
 	return authnunion.NewFailOnError(all...), nil
+}
+
+// proving tells the listener whose connections are no strangers'.
+func proving(known authenticator.Request) authenticator.Request {
+	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		resp, ok, err := known.AuthenticateRequest(req)
+		if ok && err == nil {
+			inbound.Proven(req.Context())
+		}
+		return resp, ok, err
+	})
 }
 
 // secure sets up TLS.
@@ -95,6 +108,9 @@ func (s *Server) secure(cfg *genericapiserver.Config) error {
 	cfg.SecureServing = &genericapiserver.SecureServingInfo{
 		Listener: s.listener, Cert: serving,
 		ClientCA: dynamiccertificates.NewUnionCAContentProvider(clientCA, s.creds.requestHeader.CAContentProvider),
+	}
+	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(api, c))
 	}
 	cfg.Authentication.Authenticator = s.authenticator
 	cfg.Authentication.RequestHeaderConfig = s.creds.requestHeader

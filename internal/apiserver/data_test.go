@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"wherry.dev/test/panics"
 )
 
 // childDir, when set, makes this program a server on that folder which writes until it
@@ -28,7 +30,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	os.Exit(m.Run())
+	os.Exit(panics.Watch(m).Run())
 }
 
 // writeForEver creates config maps and names each one once it has been acknowledged.

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+
+	"wherry.dev/internal/apiserver/admission"
 )
 
 // AddFlags binds the configuration to flags; c's values are the defaults. Names are
@@ -100,17 +103,36 @@ var ignoredFlags = map[string]string{
 	"service-account-extend-token-expiration": "tokens are extended, as by default upstream",
 }
 
+// ignoredSwitches are those of ignoredFlags that need no value; all others have one, which
+// may stand behind a space.
+var ignoredSwitches = []string{
+	"allow-privileged", "enable-aggregator-routing", "enable-bootstrap-token-auth", "enable-priority-and-fairness",
+	"service-account-extend-token-expiration", "service-account-lookup", "watch-cache",
+}
+
 func (c *Config) addIgnored(fs *pflag.FlagSet) {
 	c.ignored = fs
 	for name, why := range ignoredFlags {
-		fs.String(name, "", "Accepted without effect: "+why+".")
-		fs.Lookup(name).NoOptDefVal = "true"
+		usage := "Accepted without effect: " + why + "."
+		if slices.Contains(ignoredSwitches, name) {
+			fs.Bool(name, false, usage)
+		} else {
+			// upstream takes some of them several times: a new one replaces the last here
+			fs.String(name, "", usage)
+		}
 		fs.Lookup(name).Hidden = true
 	}
 }
 
-// warnIgnored names the flags that were given and do nothing.
+// warnIgnored names the flags that were given and do nothing, and the plugins that nobody
+// needs to leave out.
 func (c *Config) warnIgnored(log logr.Logger) {
+	for _, name := range c.DisableAdmission {
+		if !slices.Contains(admission.Names, name) {
+			log.Info("Admission plugin is not built in: there is nothing to disable", "flag", "--disable-admission-plugins",
+				"plugin", name, "plugins", admission.Names)
+		}
+	}
 	if c.ignored == nil {
 		return
 	}

@@ -82,10 +82,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.AddHealthChecks(check)
 	cfg.Authorization.Authorizer = s.authorizer
 	cfg.RuleResolver = s.rules
-	var err error
-	if cfg.AdmissionControl, err = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.authorizer }, s.backend.Room, s.cfg.DisableAdmission); err != nil {
-		return nil, err
-	}
+	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.authorizer }, s.backend.Room, s.cfg.DisableAdmission)
 	return cfg, s.secure(cfg)
 }
 

@@ -30,13 +30,14 @@ import (
 	"wherry.dev/internal/apiserver/registry/serviceaccount"
 	"wherry.dev/internal/apiserver/scheme"
 	"wherry.dev/internal/apiserver/storage"
+	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/pki"
 )
 
 // Server is an API server that has its data open and its port bound.
 type Server struct {
 	cfg      Config
-	listener net.Listener
+	listener *inbound.Listener
 	creds    *credentials
 	scheme   *runtime.Scheme
 	codecs   serializer.CodecFactory
@@ -74,7 +75,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg.SecurePort = listener.Addr().(*net.TCPAddr).Port
-	s := &Server{cfg: cfg, listener: listener, users: newLoopbackUsers(), ready: make(chan struct{}), prepared: make(chan struct{})}
+	s := &Server{cfg: cfg, listener: inbound.Bound(listener), users: newLoopbackUsers(), ready: make(chan struct{}), prepared: make(chan struct{})}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -182,5 +184,22 @@ func expect(t *testing.T, w watch.Interface, want watch.EventType) *corev1.Pod {
 	case <-time.After(10 * time.Second):
 		t.Fatalf("no %s event", want)
 		return nil
+	}
+}
+
+func TestFlagsWithoutEffectTakeTheirValueInEitherForm(t *testing.T) {
+	for name := range ignoredFlags {
+		forms := [][]string{{"--" + name, "true"}, {"--" + name + "=true"}}
+		if slices.Contains(ignoredSwitches, name) {
+			forms = [][]string{{"--" + name}, {"--" + name + "=true"}, {"--" + name + "=false"}}
+		}
+		for _, form := range forms {
+			cfg := DefaultConfig()
+			fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+			cfg.AddFlags(fs)
+			if err := fs.Parse(append(form, "--secure-port", "1234")); err != nil || fs.NArg() != 0 || cfg.SecurePort != 1234 {
+				t.Errorf("%q: %v, left over %q, --secure-port %d", form, err, fs.Args(), cfg.SecurePort)
+			}
+		}
 	}
 }

@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -172,5 +174,66 @@ func TestSilentNodeIsTaintedUntilItSpeaksAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(v1.ConditionTrue, "mine:NoSchedule")
+	})
+}
+
+func TestPodsOfALostNodeAreNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := func(name string) *v1.Node {
+			return &v1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Status:     v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}},
+			}
+		}
+		on := func(name, node string, ready v1.ConditionStatus) *v1.Pod {
+			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{NodeName: node}}
+			p.Status.Phase = v1.PodRunning
+			p.Status.Conditions = []v1.PodCondition{{Type: v1.ContainersReady, Status: ready}, {Type: v1.PodReady, Status: ready, Reason: "theirs"}}
+			return p
+		}
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceNodeLease, Name: "alive"}}
+		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return nodelifecycle.New(c, f)
+		}, node("lost"), node("alive"), lease, on("a", "lost", v1.ConditionTrue), on("b", "lost", v1.ConditionFalse), on("c", "alive", v1.ConditionTrue))
+		defer stop()
+		want := func(name string, status v1.ConditionStatus) {
+			t.Helper()
+			synctest.Wait()
+			p, err := client.CoreV1().Pods("a").Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c := p.Status.Conditions[1]; c.Status != status || c.Reason != "theirs" {
+				t.Errorf("pod %s: %+v, want %s", name, c, status)
+			}
+		}
+		renew := func() {
+			if _, err := client.CoordinationV1().Leases(v1.NamespaceNodeLease).Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(nodelifecycle.GracePeriod - time.Second)
+		want("a", v1.ConditionTrue)
+		renew()
+		time.Sleep(2 * time.Second)
+		want("a", v1.ConditionFalse)
+		want("b", v1.ConditionFalse)
+		want("c", v1.ConditionTrue)
+		var told []string
+		events, err := client.CoreV1().Events("a").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events.Items {
+			told = append(told, fmt.Sprintf("%s %s %s: %s", e.InvolvedObject.Name, e.Type, e.Reason, e.Message))
+		}
+		if !slices.Equal(told, []string{"a Warning NodeNotReady: Node is not ready"}) {
+			t.Errorf("events: %q", told)
+		}
+		// one that comes to be there meanwhile is not ready either
+		if _, err := client.CoreV1().Pods("a").Create(t.Context(), on("late", "lost", v1.ConditionTrue), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		want("late", v1.ConditionFalse)
 	})
 }

@@ -24,13 +24,14 @@ import (
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/mount"
 	"wherry.dev/test/images"
+	"wherry.dev/test/panics"
 )
 
 func TestMain(m *testing.M) {
 	if code, ok := runChild(); ok {
 		os.Exit(code)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(panics.Watch(m), goleak.Cleanup(func(code int) {
 		if dir, err := archiveDir(); err == nil {
 			_ = os.RemoveAll(dir)
 		}

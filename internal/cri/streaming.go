@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
+
+	"wherry.dev/internal/inbound"
 )
 
 // streamServer serves exec, attach and port-forward. A URL of it works once, for a
@@ -33,7 +36,29 @@ func newStreamServer(addr string, r streaming.Runtime) (*streamServer, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return &streamServer{Server: srv, listener: l, http: &http.Server{Handler: srv, ReadHeaderTimeout: time.Minute}}, nil
+	in := inbound.Bound(l)
+	handler := in.Handler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		srv.ServeHTTP(proving{w, req.Context()}, req)
+	}))
+	return &streamServer{Server: srv, listener: in, http: &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
+}
+
+// proving tells the listener of connections that become streams: only who was told a URL
+// gets that far.
+type proving struct {
+	http.ResponseWriter
+	ctx context.Context
+}
+
+// Hijack implements http.Hijacker.
+func (p proving) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	inbound.Proven(p.ctx)
+	return http.NewResponseController(p.ResponseWriter).Hijack()
+}
+
+// Flush implements http.Flusher.
+func (p proving) Flush() {
+	_ = http.NewResponseController(p.ResponseWriter).Flush() // as the interface: without an answer
 }
 
 // run serves until ctx ends, and then cuts what still streams.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/record"
@@ -126,7 +127,7 @@ func refuseUnknown(dataDir string) error {
 
 // refuseForeign refuses to delete the data of an API server that runs by itself.
 func refuseForeign(dataDir string) error {
-	path := filepath.Join(dataDir, "etcd", "member", "snap", "db")
+	path := filepath.Join(apiserver.DataIn(dataDir), "member", "snap", "db")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

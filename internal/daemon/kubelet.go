@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/cgroup"
@@ -32,6 +33,9 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if cfg.NoClusterDNS {
+		klog.FromContext(ctx).Info("The cluster has no DNS (--cluster-dns): pods with dnsPolicy ClusterFirst get the node's resolv.conf")
+	}
 	d.node, err = kubelet.New(cfg, kubelet.Deps{Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups})
 	if err != nil {
 		return err
@@ -52,8 +56,9 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
 	c.HealthzPort = ptr.To[int32](0) // the API server's /readyz and the node's lease tell
 	c.CgroupRoot = d.cfg.CgroupRoot()
 	c.ClusterDomain, c.ClusterDNS = d.cfg.ClusterDomain, d.cfg.ClusterDNS
-	c.RegistryPullQPS = new(int32(0)) // pulls are side by side here, and none is refused
-	c.FailSwapOn = new(false)         // a laptop's swap is no reason not to start; pods do not use it
+	c.NoClusterDNS = len(c.ClusterDNS) == 0 // told once, not with each pod
+	c.RegistryPullQPS = new(int32(0))       // pulls are side by side here, and none is refused
+	c.FailSwapOn = new(false)               // a laptop's swap is no reason not to start; pods do not use it
 	if err := diskThresholds(&c); err != nil {
 		return c, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/scheduler/plugins"
 )
 
 // Facts is what is known of a pod and of what it stands on.
@@ -220,6 +221,9 @@ func (e *explainer) scheduling() {
 	}
 	if ev := e.event("FailedScheduling", "", ""); ev != nil && w.Said == "" {
 		w.Said = ev.Message
+	}
+	if strings.Contains(w.Said, plugins.NotSupported) {
+		w.Next = "nothing that happens in the cluster: the pod is made anew without it, or for another scheduler"
 	}
 	if n := e.status.NominatedNodeName; n != "" {
 		w.Next = fmt.Sprintf("the pods that are preempted on node %s end", n)

@@ -91,6 +91,15 @@ func TestExplain(t *testing.T) {
 				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu.", LastTransitionTime: before(time.Minute),
 			}}
 		}), []string{"pod ns/p: Pending, for 1h0m0s\nIt has no node yet.", "scheduler default-scheduler, for 1m0s", "said: 0/1 nodes are available: 1 Insufficient cpu."}},
+		"what the scheduler cannot do": {facts(nodeless, func(f *Facts) {
+			f.Pod.Status.Conditions = []v1.PodCondition{{
+				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable",
+				Message: "0/1 nodes are available: required pod anti-affinity: not supported by this scheduler.", LastTransitionTime: before(time.Minute),
+			}}
+		}), []string{"said: 0/1 nodes are available: required pod anti-affinity", "goes on when: nothing that happens in the cluster"}},
+		"a claim, bound by hand": {facts(fails(podplan.VolumeKey("v"), "", "volumes of this kind (persistentVolumeClaim) are not supported by this node"), func(f *Facts) {
+			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		}), []string{"It waits for: volume v.", "said: volumes of this kind (persistentVolumeClaim)", "goes on when: nothing on this node"}},
 		"gated": {facts(nodeless, func(f *Facts) {
 			f.Pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
 		}), []string{": SchedulingGated,", "scheduling gates example.com/quota"}},

@@ -139,8 +139,10 @@ func volumeHelp(v *v1.Volume) string {
 		return "all the sources of the projected volume exist"
 	case v.HostPath != nil:
 		return fmt.Sprintf("path %s is on the node, and of the type that is asked for", v.HostPath.Path)
-	default:
+	case v.EmptyDir != nil, v.DownwardAPI != nil, v.Image != nil, v.VolumeSource == v1.VolumeSource{}:
 		return "what the volume stands on is there"
+	default:
+		return "nothing on this node: it has no volumes of this kind, and the pod is made anew without it"
 	}
 }
 

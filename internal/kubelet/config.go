@@ -47,6 +47,10 @@ type Config struct {
 	// ConfigFile and ConfigDir are read by LoadFiles.
 	ConfigFile, ConfigDir string
 
+	// NoClusterDNS says that clusterDNS is empty because the cluster has no DNS: that is no
+	// mistake of this kubelet's configuration, of which each pod would be warned.
+	NoClusterDNS bool
+
 	// Flags, if not nil, are shown at /flagz.
 	Flags *pflag.FlagSet
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -275,5 +276,22 @@ func TestKernelThatIsNotSetUpIsRefused(t *testing.T) {
 	}
 	if err := checkKernel(dir); err == nil || err.Error() != "invalid kernel flag: kernel/panic, expected value: 10, actual value: 0" {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestFlagsWithoutEffectTakeTheirValueInEitherForm(t *testing.T) {
+	for _, name := range ignoredFlags {
+		forms := [][]string{{"--" + name, "true"}, {"--" + name + "=true"}}
+		if slices.Contains(ignoredSwitches, name) {
+			forms = [][]string{{"--" + name}, {"--" + name + "=true"}}
+		}
+		for _, form := range forms {
+			cfg := DefaultConfig()
+			fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+			cfg.AddFlags(fs)
+			if err := fs.Parse(append(form, "--port", "1234")); err != nil || fs.NArg() != 0 || cfg.Port != 1234 || !slices.Equal(cfg.ignoredFlags, []string{name}) {
+				t.Errorf("%q: %v, left over %q, --port %d, to be warned about %q", form, err, fs.Args(), cfg.Port, cfg.ignoredFlags)
+			}
+		}
 	}
 }

@@ -40,6 +40,9 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		fs.Var(&ignored{c: c, name: name}, name, noEffect)
 		fs.Lookup(name).Hidden = true
 	}
+	for _, name := range ignoredSwitches {
+		fs.Lookup(name).NoOptDefVal = "true"
+	}
 }
 
 func (c *Config) addServerFlags(fs *pflag.FlagSet) {
@@ -176,6 +179,11 @@ var ignoredFlags = []string{
 	"storage-driver-password", "storage-driver-secure", "storage-driver-table", "storage-driver-user",
 }
 
+// ignoredSwitches are those of ignoredFlags that need no value.
+var ignoredSwitches = []string{
+	"exit-on-lock-contention", "experimental-allocatable-ignore-eviction", "enable-load-reader", "log-cadvisor-usage", "storage-driver-secure",
+}
+
 // ignored is a flag that is accepted and has no effect.
 type ignored struct {
 	c           *Config
@@ -192,9 +200,6 @@ func (i *ignored) Set(s string) error {
 	}
 	return nil
 }
-
-// IsBoolFlag lets boolean flags be given without a value.
-func (i *ignored) IsBoolFlag() bool { return true }
 
 // taints is key=value:effect, separated by commas.
 type taints []v1.Taint

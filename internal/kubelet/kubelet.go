@@ -261,7 +261,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 func (k *Kubelet) opsConfig() podops.Config {
 	return podops.Config{
 		NodeName: k.cfg.NodeName, Dirs: k.dirs, PodLogs: k.cfg.PodLogsDir, ContainerLogs: k.cfg.ContainerLogsDir,
-		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS,
+		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS, NoClusterDNS: k.cfg.NoClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, HostIPs: k.hostIPs, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), CFS: podconfig.CFS{Off: !ptr.Deref(k.cfg.CPUCFSQuota, true), Period: k.cfg.CPUCFSQuotaPeriod.Duration},
 		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), OOMGroup: k.oomGroup(), Sysctls: k.cfg.DefaultPodSysctls, DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),

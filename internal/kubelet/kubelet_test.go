@@ -29,13 +29,14 @@ import (
 
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/mount"
+	"wherry.dev/test/panics"
 )
 
 func TestMain(m *testing.M) {
 	// The second handler slows errors down by a clock of the whole process, which in virtual
 	// time may be decades off: only the one that logs is left.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(panics.Watch(m))
 }
 
 // world is a node with a fake runtime and a fake API server, in virtual time.

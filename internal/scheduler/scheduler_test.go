@@ -249,3 +249,69 @@ func TestUnknownPluginInTheConfiguration(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestWhatIsNotSupportedIsSaid: such a pod is not bound as if it had asked for nothing.
+func TestWhatIsNotSupportedIsSaid(t *testing.T) {
+	term := []v1.PodAffinityTerm{{TopologyKey: v1.LabelHostname}}
+	volume := func(s v1.VolumeSource) func(*v1.Pod) {
+		return func(p *v1.Pod) { p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: s}} }
+	}
+	spread := func(when v1.UnsatisfiableConstraintAction) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: v1.LabelHostname, WhenUnsatisfiable: when}}
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(*v1.Pod)
+		want   string // "" is bound
+	}{
+		"anti": {func(p *v1.Pod) {
+			p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
+		}, "required pod anti-affinity"},
+		"affine": {func(p *v1.Pod) {
+			p.Spec.Affinity = &v1.Affinity{PodAffinity: &v1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
+		}, "required pod affinity"},
+		"preferred": {func(p *v1.Pod) {
+			p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{
+				PreferredDuringSchedulingIgnoredDuringExecution: []v1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: term[0]}},
+			}}
+		}, ""},
+		"spread":    {spread(v1.DoNotSchedule), "pod topology spread constraints with DoNotSchedule"},
+		"anyway":    {spread(v1.ScheduleAnyway), ""},
+		"claim":     {volume(v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}), `persistentvolumeclaim "data"`},
+		"ephemeral": {volume(v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}), `persistentvolumeclaim "ephemeral-v"`},
+		"emptydir":  {volume(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}), ""},
+		"device":    {func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} }, `resource claim "gpu"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := start(t, node("n1", "4"))
+				defer c.stop()
+				c.create(pod(name, "1", tc.change))
+				if tc.want == "" {
+					c.wantNode(name, "n1")
+					return
+				}
+				c.wantNode(name, "")
+				want := "0/1 nodes are available: " + tc.want + ": not supported by this scheduler."
+				c.wantMessage(name, want)
+				c.wantEvent(name, "FailedScheduling", want)
+			})
+		})
+	}
+}
+
+// wantEvent looks for an event about a pod.
+func (c *cluster) wantEvent(name, reason, note string) {
+	c.t.Helper()
+	list, err := c.client.EventsV1().Events("default").List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, e := range list.Items {
+		if e.Regarding.Name == name && e.Reason == reason && e.Note == note {
+			return
+		}
+	}
+	c.t.Errorf("pod %s has no event %s: %s in %+v", name, reason, note, list.Items)
+}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"wherry.dev/test/images"
+	"wherry.dev/test/panics"
 )
 
 func main() {
@@ -72,7 +73,7 @@ func run(ctx context.Context, wherry string, o options) (err error) {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, n.command(context.WithoutCancel(ctx), "down", "--purge"), os.RemoveAll(dir))
+		err = errors.Join(err, panics.None(filepath.Join(n.data, "log", "wherry.log*")), n.command(context.WithoutCancel(ctx), "down", "--purge"), os.RemoveAll(dir))
 	}()
 	if err := images.SaveBusybox(filepath.Join(n.data, "images", "busybox.tar")); err != nil {
 		return err

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/test/panics"
 )
 
 // options are the command line.
@@ -70,7 +72,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		return false, err
 	}
 	defer func() {
-		err = errors.Join(err, keep(n.log(), filepath.Join(o.logs, "wherry.log")), n.close(ctx))
+		err = errors.Join(err, panics.None(n.log()+"*"), keep(n.log(), filepath.Join(o.logs, "wherry.log")), n.close(ctx))
 	}()
 	s := suite{options: o, kubeconfig: n.kubeconfig(), dir: n.dir}
 	names, err := s.list(ctx)

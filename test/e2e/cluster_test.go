@@ -29,6 +29,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"wherry.dev/test/images"
+	"wherry.dev/test/panics"
 	"wherry.dev/test/runtimes"
 )
 
@@ -56,6 +57,8 @@ type cluster struct {
 	flags   []string
 	client  kubernetes.Interface
 	started bool
+	// files, if not 0, is how many its processes may open.
+	files int
 	// containerd is the runtime in place of our own where $CONTAINERD is its path.
 	containerd *runtimes.Runtime
 }
@@ -85,6 +88,9 @@ func newCluster(t testing.TB) *cluster {
 		c.useContainerd(path, dir)
 	}
 	t.Cleanup(func() {
+		if err := panics.None(filepath.Join(c.data, "log", "wherry.log*"), filepath.Join(dir, "*.log")); err != nil {
+			t.Error(err)
+		}
 		if t.Failed() {
 			c.dumpLog()
 		}
@@ -179,6 +185,9 @@ func (c *cluster) addImage(file string, save func(path string) error) {
 // command is a wherry command for this instance.
 func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.wherry, args...)
+	if c.files > 0 {
+		cmd = exec.CommandContext(ctx, "sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, c.files), c.wherry}, args...)...)
+	}
 	cmd.Env = append(os.Environ(), "WHERRY_DATA_DIR="+c.data, "WHERRY_RUN_DIR="+c.run, "KUBECONFIG=")
 	return cmd
 }

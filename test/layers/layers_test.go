@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -29,6 +32,7 @@ var forbidden = map[string][]string{
 	"internal/mount":           {"internal/", "k8s.io/"},
 	"internal/disk":            {"internal/", "k8s.io/"},
 	"internal/safepath":        {"internal/", "k8s.io/"},
+	"internal/inbound":         {"internal/", "k8s.io/"},
 	"internal/netns":           {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
 	"internal/cgroup":          {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
 	"internal/trace":           {"internal/", "k8s.io/"},
@@ -38,13 +42,15 @@ var forbidden = map[string][]string{
 }
 
 type pkg struct {
-	ImportPath string
-	Deps       []string
+	ImportPath, Dir           string
+	Deps                      []string
+	TestGoFiles, XTestGoFiles []string
 }
 
-func load(t *testing.T) []pkg {
+func load(t *testing.T, flags ...string) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-deps=false", "-json=ImportPath,Deps", "./...")
+	args := append([]string{"list", "-deps=false", "-json=ImportPath,Dir,Deps,TestGoFiles,XTestGoFiles"}, flags...)
+	cmd := exec.Command("go", append(args, "./...")...)
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {
@@ -105,4 +111,52 @@ func broken(path, dep string, denied []string) string {
 		}
 	}
 	return ""
+}
+
+// serving are packages with servers that recover a handler's panic.
+var serving = []string{"k8s.io/apiserver/pkg/server", module + "internal/kubelet/server", module + "internal/cri"}
+
+// A panic that a server recovers is a failure of the tests in which it happens: each test
+// program that may serve watches for it.
+func TestSuitesThatServeWatchForPanics(t *testing.T) {
+	packages := map[string]pkg{}
+	for _, p := range load(t) {
+		packages[p.ImportPath] = p
+	}
+	suites := 0
+	for _, p := range load(t, "-test") {
+		path, isTest := strings.CutSuffix(p.ImportPath, ".test")
+		if !isTest || !slices.ContainsFunc(p.Deps, serves) {
+			continue
+		}
+		suites++
+		if !watches(t, packages[path]) {
+			t.Errorf("the tests of %s do not notice a handler's panic: "+
+				"func TestMain(m *testing.M) { os.Exit(panics.Watch(m).Run()) }", path)
+		}
+	}
+	if suites == 0 {
+		t.Error("no tests serve: the rule holds nothing")
+	}
+}
+
+// serves takes a dependency as go list -test names it: of a package as it is, or as it is
+// for a test, which stands behind it.
+func serves(dep string) bool {
+	path, _, _ := strings.Cut(dep, " ")
+	return slices.Contains(serving, path)
+}
+
+func watches(t *testing.T, p pkg) bool {
+	t.Helper()
+	for _, file := range append(p.TestGoFiles, p.XTestGoFiles...) {
+		doc, err := os.ReadFile(filepath.Join(p.Dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(doc), "panics.Watch(m") {
+			return true
+		}
+	}
+	return false
 }

@@ -26,6 +26,7 @@ import (
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/mount"
+	"wherry.dev/test/panics"
 )
 
 // startTimeout is how long a runtime may take to answer.
@@ -204,7 +205,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 		if _, ok := errors.AsType[*exec.ExitError](r.exit); !ok { // containerd says how it was ended, by its status
 			errs = append(errs, r.exit)
 		}
-		errs = append(errs, r.teardown(ctx))
+		errs = append(errs, panics.None(r.logFile), r.teardown(ctx))
 	}
 	if r.Cgroup != "" && cgroup.Exists(r.Cgroup) {
 		errs = append(errs, cgroup.Kill(r.Cgroup), cgroup.Remove(r.Cgroup))

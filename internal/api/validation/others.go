@@ -257,6 +257,11 @@ func (p *problems) eventSeries(e *corev1.Event) {
 	}
 }
 
+// inMicroseconds is a time as it is stored: clients may hold it in nanoseconds.
+func inMicroseconds(t metav1.MicroTime) metav1.MicroTime {
+	return metav1.NewMicroTime(t.Truncate(time.Microsecond))
+}
+
 // StrictEventUpdate checks an update by way of events.k8s.io: only the series changes.
 func StrictEventUpdate(e, old *corev1.Event) field.ErrorList {
 	p := &problems{list: Event(e, true)}
@@ -275,7 +280,7 @@ func StrictEventUpdate(e, old *corev1.Event) field.ErrorList {
 		{"lastTimestamp", e.LastTimestamp, old.LastTimestamp},
 		{"count", e.Count, old.Count},
 		{"type", e.Type, old.Type},
-		{"eventTime", e.EventTime.Truncate(time.Microsecond).UTC(), old.EventTime.Truncate(time.Microsecond).UTC()},
+		{"eventTime", inMicroseconds(e.EventTime), inMicroseconds(old.EventTime)},
 		{"action", e.Action, old.Action},
 		{"related", e.Related, old.Related},
 		{"reportingController", e.ReportingController, old.ReportingController},

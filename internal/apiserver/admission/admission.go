@@ -47,12 +47,7 @@ var Names = []string{
 }
 
 // Chain returns all plugins but the disabled ones. room is what roomForGrowth asks.
-func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() error, disabled []string) (admission.Interface, error) {
-	for _, name := range disabled {
-		if !slices.Contains(Names, name) {
-			return nil, fmt.Errorf("--disable-admission-plugins %q: there is no such plugin; the plugins are %v", name, Names)
-		}
-	}
+func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() error, disabled []string) admission.Interface {
 	all := map[string]admission.Interface{
 		"NamespaceLifecycle":       newNamespaceLifecycle(lookup),
 		"LimitRanger":              &limitRanger{lookup},
@@ -76,7 +71,7 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func(
 			chain = append(chain, all[name])
 		}
 	}
-	return admission.NewChainHandler(chain...), nil
+	return admission.NewChainHandler(chain...)
 }
 
 // podOf returns the pod of a request to pods itself, for one of the operations.

@@ -3,7 +3,6 @@ package admission
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -11,36 +10,33 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 
 	"wherry.dev/internal/apiserver/quota"
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// pendingFor is how long an admitted object may take to appear in the watch cache
-// before it no longer counts. One that was not created after all counts that long.
-const pendingFor = 10 * time.Second
-
-// resourceQuota holds a namespace to its quotas. Usage is what storage holds, plus
-// what has been admitted and is still on its way there.
+// resourceQuota holds a namespace to its quotas. Usage is what storage holds, and what was
+// let pass and is still on its way there.
 type resourceQuota struct {
 	lookup *registry.Lookup
 
-	mu      sync.Mutex
-	pending map[string]map[types.UID]pendingUse // by namespace
+	mu    sync.Mutex
+	books map[string]*book // by namespace; those that somebody uses
 }
 
-type pendingUse struct {
-	until time.Time
-	by    map[string]corev1.ResourceList // by quota
+// book is what is on its way in one namespace. Who has it locked decides alone, so that
+// two requests do not both take the last of something.
+type book struct {
+	sync.Mutex
+	coming map[*quota.Coming]struct{}
+	users  int // resourceQuota.mu
 }
 
 var _ admission.ValidationInterface = (*resourceQuota)(nil)
 
 func newResourceQuota(lookup *registry.Lookup) *resourceQuota {
-	return &resourceQuota{lookup: lookup, pending: map[string]map[types.UID]pendingUse{}}
+	return &resourceQuota{lookup: lookup, books: map[string]*book{}}
 }
 
 func (*resourceQuota) Handles(op admission.Operation) bool {
@@ -56,104 +52,119 @@ func (p *resourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 		return nil
 	}
 	quotas, err := registry.List[*corev1.ResourceQuotaList](ctx, p.lookup, quotasResource, a.GetNamespace(), everything)
+	if err != nil || len(quotas.Items) == 0 {
+		return err
+	}
+	m, err := meta.Accessor(a.GetObject())
 	if err != nil {
 		return err
 	}
-	if len(quotas.Items) == 0 {
-		return nil
-	}
-	// One at a time, so that two requests do not both take the last of something.
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	wants := map[string]corev1.ResourceList{}
+	is := &quota.Coming{Resource: a.GetResource().GroupResource(), UID: m.GetUID(), Object: a.GetObject()}
+	b := p.open(a.GetNamespace())
+	defer p.close(a.GetNamespace(), b)
+	takes := false
 	for i := range quotas.Items {
-		q := &quotas.Items[i]
-		want, err := p.checkLocked(ctx, a, q)
+		more, err := p.check(ctx, a, &quotas.Items[i], b.others(is))
 		if err != nil {
 			return err
 		}
-		if len(want) > 0 {
-			wants[q.Name] = want
-		}
+		takes = takes || more
 	}
-	if len(wants) > 0 && !a.IsDryRun() {
-		p.reserveLocked(a, wants)
+	if !takes || a.IsDryRun() {
+		return nil
 	}
-	return nil
+	return p.enter(ctx, a.GetNamespace(), b, is)
 }
 
-// checkLocked returns what the request adds to the quota's usage.
-func (p *resourceQuota) checkLocked(ctx context.Context, a admission.Attributes, q *corev1.ResourceQuota) (corev1.ResourceList, error) {
-	if !quota.Matches(q, a.GetObject()) {
-		return nil, nil
+// check reports whether the request takes something of the quota, or why it may not.
+func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *corev1.ResourceQuota, coming []quota.Coming) (takes bool, err error) {
+	now, kind := time.Now(), a.GetResource().GroupResource()
+	use := quota.By(q, kind, a.GetObject(), now)
+	if use == nil {
+		return false, nil
 	}
 	if pod, ok := a.GetObject().(*corev1.Pod); ok && a.GetOperation() == admission.Create {
 		if missing := quota.MustSpecify(q, pod); len(missing) > 0 {
-			return nil, forbid(a, "failed quota: %s: must specify %s", q.Name, joined(missing))
+			return false, forbid(a, "failed quota: %s: must specify %s", q.Name, joined(missing))
 		}
 	}
-	want := quota.Only(q, added(a))
-	maps.DeleteFunc(want, func(_ corev1.ResourceName, v resource.Quantity) bool { return v.Sign() <= 0 })
-	if len(want) == 0 {
-		return nil, nil
+	if a.GetOperation() == admission.Update && a.GetOldObject() != nil {
+		use = quota.More(use, quota.By(q, kind, a.GetOldObject(), now))
 	}
-	used, seen, err := quota.Used(ctx, p.lookup, q)
+	more := quota.More(use, nil)
+	if len(more) == 0 {
+		return false, nil
+	}
+	used, err := quota.Used(ctx, p.lookup, q, coming, now)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	p.addPendingLocked(q, used, seen)
 	var over []corev1.ResourceName
-	for name, w := range want {
+	for name, m := range more {
 		total := used[name].DeepCopy()
-		total.Add(w)
+		total.Add(m)
 		if total.Cmp(q.Spec.Hard[name]) > 0 {
 			over = append(over, name)
 		}
 	}
 	if len(over) > 0 {
 		slices.Sort(over)
-		return nil, forbid(a, "exceeded quota: %s, requested: %s, used: %s, limited: %s",
-			q.Name, list(over, want), list(over, used), list(over, q.Spec.Hard))
+		return false, forbid(a, "exceeded quota: %s, requested: %s, used: %s, limited: %s",
+			q.Name, list(over, more), list(over, used), list(over, q.Spec.Hard))
 	}
-	return want, nil
+	return true, nil
 }
 
-// added is what the request adds to what is used.
-func added(a admission.Attributes) corev1.ResourceList {
-	kind := a.GetResource().GroupResource()
-	use := quota.Of(kind, a.GetObject())
-	if a.GetOperation() == admission.Update && a.GetOldObject() != nil {
-		use = quota.Subtract(use, quota.Of(kind, a.GetOldObject()))
+// open returns the namespace's book, locked; close it when decided.
+func (p *resourceQuota) open(namespace string) *book {
+	p.mu.Lock()
+	b := p.books[namespace]
+	if b == nil {
+		b = &book{coming: map[*quota.Coming]struct{}{}}
+		p.books[namespace] = b
 	}
-	return use
+	b.users++
+	p.mu.Unlock()
+	b.Lock()
+	return b
 }
 
-// addPendingLocked adds what the cache does not show yet.
-func (p *resourceQuota) addPendingLocked(q *corev1.ResourceQuota, used corev1.ResourceList, seen map[types.UID]bool) {
-	now := time.Now()
-	for uid, use := range p.pending[q.Namespace] {
-		if now.After(use.until) {
-			delete(p.pending[q.Namespace], uid)
-			continue
+func (p *resourceQuota) close(namespace string, b *book) {
+	b.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b.users--; b.users == 0 {
+		delete(p.books, namespace)
+	}
+}
+
+// enter counts the object as used until its write is over.
+func (p *resourceQuota) enter(ctx context.Context, namespace string, b *book, is *quota.Coming) error {
+	err := registry.Hold(ctx, func() {
+		b.Lock()
+		delete(b.coming, is)
+		p.close(namespace, b)
+	})
+	if err != nil {
+		return err
+	}
+	b.coming[is] = struct{}{}
+	p.mu.Lock()
+	b.users++
+	p.mu.Unlock()
+	return nil
+}
+
+// others lists what comes besides the object; two updates of one exclude each other in
+// storage, by its version.
+func (b *book) others(than *quota.Coming) []quota.Coming {
+	var out []quota.Coming
+	for c := range b.coming {
+		if c.UID != than.UID {
+			out = append(out, *c)
 		}
-		if !seen[uid] {
-			quota.Add(used, quota.Only(q, use.by[q.Name]))
-		}
 	}
-	if len(p.pending[q.Namespace]) == 0 {
-		delete(p.pending, q.Namespace)
-	}
-}
-
-func (p *resourceQuota) reserveLocked(a admission.Attributes, wants map[string]corev1.ResourceList) {
-	m, err := meta.Accessor(a.GetObject())
-	if err != nil || m.GetUID() == "" || a.GetOperation() != admission.Create {
-		return
-	}
-	if p.pending[a.GetNamespace()] == nil {
-		p.pending[a.GetNamespace()] = map[types.UID]pendingUse{}
-	}
-	p.pending[a.GetNamespace()][m.GetUID()] = pendingUse{until: time.Now().Add(pendingFor), by: wants}
+	return out
 }
 
 func joined(list []corev1.ResourceName) string {

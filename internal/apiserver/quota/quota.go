@@ -3,7 +3,9 @@
 package quota
 
 import (
+	"maps"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -20,12 +22,26 @@ func CountName(r schema.GroupResource) corev1.ResourceName {
 	return corev1.ResourceName(countPrefix + r.String())
 }
 
-// Of returns what one object of r uses.
-func Of(r schema.GroupResource, obj runtime.Object) corev1.ResourceList {
+// By returns what one object of r uses of the resources that the quota limits.
+func By(q *corev1.ResourceQuota, r schema.GroupResource, obj runtime.Object, now time.Time) corev1.ResourceList {
+	if !matches(q, obj) {
+		return nil
+	}
+	use, out := of(r, obj, now), corev1.ResourceList{}
+	for name := range q.Spec.Hard {
+		if have, ok := use[name]; ok {
+			out[name] = have
+		}
+	}
+	return out
+}
+
+// of returns what one object of r uses.
+func of(r schema.GroupResource, obj runtime.Object, now time.Time) corev1.ResourceList {
 	used := corev1.ResourceList{CountName(r): one()}
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		if Terminal(o) {
+		if ended(o, now) {
 			return used // still counted as an object, but it holds nothing
 		}
 		addPod(used, o)
@@ -41,9 +57,16 @@ func Of(r schema.GroupResource, obj runtime.Object) corev1.ResourceList {
 
 func one() resource.Quantity { return *resource.NewQuantity(1, resource.DecimalSI) }
 
-// Terminal reports whether a pod has ended, or should have by now.
-func Terminal(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+// ended reports whether a pod has ended, or should have by now: one that is stuck, on a
+// lost node perhaps, must not keep its replacement away.
+func ended(p *corev1.Pod, now time.Time) bool {
+	if p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+		return true
+	}
+	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
+		return false
+	}
+	return now.After(p.DeletionTimestamp.Add(time.Duration(*p.DeletionGracePeriodSeconds) * time.Second))
 }
 
 func addPod(used corev1.ResourceList, p *corev1.Pod) {
@@ -95,8 +118,8 @@ func addClaim(used corev1.ResourceList, c *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// Matches reports whether a quota is about the object: its scopes, which select pods.
-func Matches(q *corev1.ResourceQuota, obj runtime.Object) bool {
+// matches reports whether a quota is about the object: its scopes, which select pods.
+func matches(q *corev1.ResourceQuota, obj runtime.Object) bool {
 	for _, s := range scopes(q) {
 		p, ok := obj.(*corev1.Pod)
 		if !ok || !inScope(s, p) {
@@ -251,8 +274,8 @@ func computeResource(name corev1.ResourceName) (corev1.ResourceName, func(corev1
 	return "", nil, false
 }
 
-// Add adds from to sum.
-func Add(sum, from corev1.ResourceList) {
+// add adds from to sum.
+func add(sum, from corev1.ResourceList) {
 	for name, q := range from {
 		total := sum[name]
 		total.Add(q)
@@ -260,23 +283,28 @@ func Add(sum, from corev1.ResourceList) {
 	}
 }
 
-// Subtract returns a less b.
-func Subtract(a, b corev1.ResourceList) corev1.ResourceList {
-	out := corev1.ResourceList{}
-	for name, q := range a {
-		d := q.DeepCopy()
-		d.Sub(b[name])
-		out[name] = d
+// larger returns the larger of each.
+func larger(a, b corev1.ResourceList) corev1.ResourceList {
+	out := maps.Clone(a)
+	for name, q := range b {
+		if have, ok := a[name]; !ok || have.Cmp(q) < 0 {
+			if out == nil {
+				out = corev1.ResourceList{}
+			}
+			out[name] = q
+		}
 	}
 	return out
 }
 
-// Only keeps of list what the quota limits.
-func Only(q *corev1.ResourceQuota, list corev1.ResourceList) corev1.ResourceList {
+// More returns by how much a is above b, of what is.
+func More(a, b corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{}
-	for name := range q.Spec.Hard {
-		if have, ok := list[name]; ok {
-			out[name] = have
+	for name, q := range a {
+		d := q.DeepCopy()
+		d.Sub(b[name])
+		if d.Sign() > 0 {
+			out[name] = d
 		}
 	}
 	return out

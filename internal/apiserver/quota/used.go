@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,38 +20,57 @@ import (
 
 var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
 
-// Used returns what the quota's namespace uses now of each resource that it limits, and
-// the UIDs of the objects it counted.
-func Used(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota) (corev1.ResourceList, map[types.UID]bool, error) {
-	used, seen := corev1.ResourceList{}, map[types.UID]bool{}
+// Coming is an object that was let pass and that storage may not have yet, or has in an
+// older version.
+type Coming struct {
+	Resource schema.GroupResource
+	UID      types.UID
+	Object   runtime.Object
+}
+
+// Used returns what the quota's namespace uses now of each resource that it limits: what
+// storage holds, and what comes.
+func Used(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota, coming []Coming, now time.Time) (corev1.ResourceList, error) {
+	used := corev1.ResourceList{}
 	for _, resource := range counted(q) {
 		if lookup.Store(resource) == nil {
 			continue
 		}
-		list, err := registry.ListLive[runtime.Object](ctx, lookup, resource, q.Namespace, everything)
+		uses, err := stored(ctx, lookup, q, resource, now)
 		if err != nil {
-			return nil, nil, fmt.Errorf("usage of quota %s/%s: %w", q.Namespace, q.Name, err)
+			return nil, fmt.Errorf("usage of quota %s/%s: %w", q.Namespace, q.Name, err)
 		}
-		err = meta.EachListItem(list, func(obj runtime.Object) error {
-			m, err := meta.Accessor(obj)
-			if err != nil {
-				return err
+		for _, c := range coming {
+			if c.Resource == resource {
+				uses[c.UID] = larger(uses[c.UID], By(q, resource, c.Object, now))
 			}
-			seen[m.GetUID()] = true
-			if Matches(q, obj) {
-				Add(used, Of(resource, obj))
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, nil, err
+		}
+		for _, use := range uses {
+			add(used, use)
 		}
 	}
 	out := corev1.ResourceList{}
 	for name := range q.Spec.Hard {
 		out[name] = used[name]
 	}
-	return out, seen, nil
+	return out, nil
+}
+
+// stored returns what each object in storage uses of the quota.
+func stored(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota, resource schema.GroupResource, now time.Time) (map[types.UID]corev1.ResourceList, error) {
+	list, err := registry.ListLive[runtime.Object](ctx, lookup, resource, q.Namespace, everything)
+	if err != nil {
+		return nil, err
+	}
+	uses := map[types.UID]corev1.ResourceList{}
+	return uses, meta.EachListItem(list, func(obj runtime.Object) error {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return err
+		}
+		uses[m.GetUID()] = By(q, resource, obj, now)
+		return nil
+	})
 }
 
 // counted lists the resources whose objects use what the quota limits.

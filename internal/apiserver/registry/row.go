@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -101,6 +102,22 @@ func (s *Store) ShortNames() []string { return s.shortNames }
 
 // Categories implements rest.CategoriesProvider.
 func (s *Store) Categories() []string { return s.categories }
+
+// Create implements rest.Creater.
+func (s *Store) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
+	ctx, over := holding(ctx)
+	defer over()
+	return s.Store.Create(ctx, obj, validate, opts)
+}
+
+// Update implements rest.Updater.
+func (s *Store) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc, forceAllowCreate bool, opts *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
+	ctx, over := holding(ctx)
+	defer over()
+	return s.Store.Update(ctx, name, info, create, update, forceAllowCreate, opts)
+}
 
 var (
 	_ rest.StandardStorage    = (*Store)(nil)

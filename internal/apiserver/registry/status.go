@@ -38,6 +38,8 @@ func (s *StatusStore) Get(ctx context.Context, name string, opts *metav1.GetOpti
 func (s *StatusStore) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
 	update rest.ValidateObjectUpdateFunc, _ bool, opts *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
+	ctx, over := holding(ctx)
+	defer over()
 	return s.store.Update(ctx, name, info, create, update, false, opts)
 }
 

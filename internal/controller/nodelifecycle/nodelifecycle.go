@@ -3,12 +3,13 @@
 //
 // A kubelet renews its node's lease. What counts is when a renewal was seen here,
 // not the time written into it, so that clocks may differ; after GracePeriod
-// without one the node's conditions become Unknown. There is no ticker: one timer
+// without one the node's conditions become Unknown, and its pods are not ready. There is no ticker: one timer
 // a node stands for its next deadline.
 package nodelifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -36,6 +37,7 @@ const GracePeriod = 50 * time.Second
 type Controller struct {
 	client clientset.Interface
 	nodes  corelisters.NodeLister
+	pods   corelisters.PodLister
 	loop   *controller.Loop
 	events record.EventRecorder
 	grace  time.Duration
@@ -46,10 +48,13 @@ type Controller struct {
 
 // New makes the controller on the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
-	nodes := f.Core().V1().Nodes()
-	c := &Controller{client: client, nodes: nodes.Lister(), grace: GracePeriod, seen: map[string]time.Time{}}
+	nodes, pods := f.Core().V1().Nodes(), f.Core().V1().Pods()
+	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), grace: GracePeriod, seen: map[string]time.Time{}}
 	c.loop = controller.NewLoop("nodelifecycle", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), c.nodeChanged); err != nil {
+		return nil, err
+	}
+	if err := c.loop.Watch(pods.Informer(), c.podChanged); err != nil {
 		return nil, err
 	}
 	return c, c.loop.Watch(f.Coordination().V1().Leases().Informer(), func(_, obj any) {
@@ -135,7 +140,11 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return c.setTaints(ctx, node)
+	err = c.setTaints(ctx, node)
+	if unknown(node) {
+		err = errors.Join(err, c.markPodsNotReady(ctx, name))
+	}
+	return err
 }
 
 // markUnknown says of every condition that nobody knows any more.

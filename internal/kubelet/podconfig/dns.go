@@ -23,6 +23,8 @@ type DNSInput struct {
 	Pod           *v1.Pod
 	ClusterDNS    []string
 	ClusterDomain string
+	// NoClusterDNS says that there is none because the cluster has none.
+	NoClusterDNS bool
 	// Host is the node's resolv.conf; NoHost says that there is none to go by.
 	Host   []byte
 	NoHost bool
@@ -48,8 +50,7 @@ func DNS(in DNSInput) (*runtimeapi.DNSConfig, []Warning) {
 	if policy == v1.DNSClusterFirst || policy == v1.DNSClusterFirstWithHostNet {
 		if len(in.ClusterDNS) > 0 {
 			cfg = clusterDNS(in, host)
-		} else {
-			policy = v1.DNSDefault
+		} else if policy = v1.DNSDefault; !in.NoClusterDNS {
 			warnings = append(warnings, Warning{"MissingClusterDNS", fmt.Sprintf(
 				"pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
 				Format(in.Pod), v1.DNSClusterFirst, v1.DNSDefault)})

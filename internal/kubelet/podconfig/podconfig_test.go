@@ -187,6 +187,9 @@ func FuzzParseResolvConf(f *testing.F) {
 
 func TestNoDNS(t *testing.T) {
 	pod := &v1.Pod{Spec: v1.PodSpec{DNSPolicy: v1.DNSDefault}}
+	if cfg, warnings := DNS(DNSInput{Pod: &v1.Pod{}, NoClusterDNS: true, Host: []byte("nameserver 9.9.9.9\n")}); len(warnings) > 0 || !slices.Equal(cfg.Servers, []string{"9.9.9.9"}) {
+		t.Errorf("a cluster without DNS: %v, %v", cfg, warnings)
+	}
 	cfg, _ := DNS(DNSInput{Pod: pod, NoHost: true, NodeIPs: []string{"192.0.2.1", "2001:db8::1"}})
 	if !slices.Equal(cfg.Servers, []string{"127.0.0.1", "::1"}) || !slices.Equal(cfg.Searches, []string{"."}) {
 		t.Errorf("%+v", cfg)

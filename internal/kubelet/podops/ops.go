@@ -70,6 +70,7 @@ type Config struct {
 	Layout        podconfig.Layout
 	PidsLimit     int64
 	ClusterDNS    []string
+	NoClusterDNS  bool
 	ClusterDomain string
 	ResolvConf    string
 	// HostIPs are the node's addresses.

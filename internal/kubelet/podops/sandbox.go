@@ -59,7 +59,7 @@ func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32, users *runtimeapi.UserN
 		}
 	}
 	dns, warnings := podconfig.DNS(podconfig.DNSInput{
-		Pod: pod, ClusterDNS: o.ClusterDNS, ClusterDomain: o.ClusterDomain, Host: host,
+		Pod: pod, ClusterDNS: o.ClusterDNS, NoClusterDNS: o.NoClusterDNS, ClusterDomain: o.ClusterDomain, Host: host,
 		NoHost: o.ResolvConf == "", NodeIPs: o.HostIPs,
 	})
 	cgroup := ""

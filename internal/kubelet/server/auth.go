@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -15,16 +14,25 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
+	authnx509 "k8s.io/apiserver/pkg/authentication/request/x509"
+	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/inbound"
 )
 
-// Auth decides who may ask what.
-type Auth struct {
+// AuthConfig says who may ask.
+type AuthConfig struct {
 	// Client for TokenReview and SubjectAccessReview; nil refuses tokens.
 	Client kubernetes.Interface
 	// NodeName that permissions are asked for.
@@ -38,18 +46,19 @@ type Auth struct {
 	// AllowAll authorizes everybody.
 	AllowAll bool
 
+	// TokenTTL is how long it counts that a token is good, or that it is not.
 	TokenTTL, AllowTTL, DenyTTL time.Duration
-
-	mu     sync.Mutex
-	tokens map[[sha256.Size]byte]cached[user.Info]
-	rights map[right]cached[bool]
-	pool   *x509.CertPool
-	read   time.Time // when the CA file was last changed
 }
 
-type cached[T any] struct {
-	value   T
-	expires time.Time
+// Auth decides who may ask what.
+type Auth struct {
+	cfg    AuthConfig
+	known  authenticator.Request
+	rights *cache.LRUExpireCache // right → bool
+
+	mu   sync.Mutex
+	pool *x509.CertPool
+	read time.Time // when the CA file was last changed
 }
 
 // right is one thing that somebody may be allowed to do.
@@ -57,46 +66,59 @@ type right struct {
 	user, groups, extra, verb, subresource string
 }
 
-const maxCached = 10000
+// maxRights is how many answers are remembered; the one that was used last stays longest.
+const maxRights = 8192
 
-// errUnauthorized is the answer to missing or wrong credentials.
+// NewAuth asks, as upstream's kubelet does: a client certificate, a token, one that a
+// browser sends as a WebSocket's protocol, in the end nobody.
+func NewAuth(cfg AuthConfig) *Auth {
+	a := &Auth{cfg: cfg, rights: cache.NewLRUExpireCache(maxRights)}
+	var all []authenticator.Request
+	if cfg.ClientCAFile != "" {
+		all = append(all, authnx509.NewDynamic(a.verifyOptions, authnx509.CommonNameUserConversion))
+	}
+	if cfg.Tokens && cfg.Client != nil {
+		tokens := tokencache.New(authenticator.TokenFunc(a.review), false, cfg.TokenTTL, cfg.TokenTTL)
+		all = append(all, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
+	}
+	a.known = group.NewAuthenticatedGroupAdder(union.New(all...))
+	if cfg.Anonymous {
+		a.known = union.NewFailOnError(a.known, anonymous.NewAuthenticator(nil))
+	}
+	return a
+}
+
+// errUnauthorized is the answer to missing credentials.
 var errUnauthorized = errors.New("Unauthorized")
 
 // authenticate tells who asks.
 func (a *Auth) authenticate(r *http.Request) (user.Info, error) {
-	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && a.ClientCAFile != "" {
-		if who, err := a.byCertificate(r.TLS.PeerCertificates); err == nil {
-			return who, nil
-		} else if bearer(r) == "" {
-			return nil, err
-		}
+	resp, ok, err := a.known.AuthenticateRequest(r)
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return nil, errUnauthorized
 	}
-	if token := bearer(r); token != "" {
-		return a.byToken(r.Context(), token)
+	if resp.User.GetName() != user.Anonymous {
+		inbound.Proven(r.Context())
 	}
-	if resp, ok, err := websocket.NewProtocolAuthenticator(authenticator.TokenFunc(a.byProtocol)).AuthenticateRequest(r); ok || err != nil {
-		if err != nil {
-			return nil, err
-		}
-		return resp.User, nil
-	}
-	if a.Anonymous {
-		return &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, nil
-	}
-	return nil, errUnauthorized
+	return resp.User, nil
 }
 
-func bearer(r *http.Request) string {
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if strings.EqualFold(scheme, "bearer") {
-		return strings.TrimSpace(token)
+// verifyOptions of client certificates; none, while their CA cannot be read.
+func (a *Auth) verifyOptions() (x509.VerifyOptions, bool) {
+	opts := authnx509.DefaultVerifyOptions()
+	var err error
+	if opts.Roots, err = a.roots(); err != nil {
+		klog.Background().Error(err, "Client certificates are not taken")
 	}
-	return ""
+	return opts, err == nil
 }
 
 // roots returns the client CA, read anew when its file changed.
 func (a *Auth) roots() (*x509.CertPool, error) {
-	info, err := os.Stat(a.ClientCAFile)
+	info, err := os.Stat(a.cfg.ClientCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("client CA: %w", err)
 	}
@@ -105,7 +127,7 @@ func (a *Auth) roots() (*x509.CertPool, error) {
 	if a.pool != nil && info.ModTime().Equal(a.read) {
 		return a.pool, nil
 	}
-	pool, err := cert.NewPool(a.ClientCAFile)
+	pool, err := cert.NewPool(a.cfg.ClientCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("client CA: %w", err)
 	}
@@ -113,66 +135,23 @@ func (a *Auth) roots() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-func (a *Auth) byCertificate(chain []*x509.Certificate) (user.Info, error) {
-	roots, err := a.roots()
-	if err != nil {
-		return nil, err
-	}
-	opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	for _, c := range chain[1:] {
-		opts.Intermediates.AddCert(c)
-	}
-	if _, err := chain[0].Verify(opts); err != nil {
-		return nil, errUnauthorized
-	}
-	s := chain[0].Subject
-	if s.CommonName == "" {
-		return nil, errUnauthorized
-	}
-	return &user.DefaultInfo{Name: s.CommonName, Groups: append(s.Organization, user.AllAuthenticated)}, nil
-}
-
-// byProtocol takes the token of a browser, which cannot set headers of a WebSocket.
-func (a *Auth) byProtocol(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	who, err := a.byToken(ctx, token)
-	if err != nil {
-		return nil, false, err
-	}
-	return &authenticator.Response{User: who}, true, nil
-}
-
-func (a *Auth) byToken(ctx context.Context, token string) (user.Info, error) {
-	if a.Client == nil || !a.Tokens {
-		return nil, errUnauthorized
-	}
-	key := sha256.Sum256([]byte(token))
-	a.mu.Lock()
-	c, ok := a.tokens[key]
-	a.mu.Unlock()
-	if ok && time.Now().Before(c.expires) {
-		return c.value, nil
-	}
-	review, err := a.Client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
+// review asks the API server whose token it is.
+func (a *Auth) review(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	review, err := a.cfg.Client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("token review: %w", err)
+		return nil, false, fmt.Errorf("token review: %w", err)
 	}
 	if !review.Status.Authenticated {
-		return nil, errUnauthorized
+		return nil, false, nil
 	}
 	u := review.Status.User
 	who := &user.DefaultInfo{Name: u.Username, UID: u.UID, Groups: u.Groups, Extra: map[string][]string{}}
 	for k, v := range u.Extra {
 		who.Extra[k] = v
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.tokens == nil || len(a.tokens) >= maxCached {
-		a.tokens = map[[sha256.Size]byte]cached[user.Info]{}
-	}
-	a.tokens[key] = cached[user.Info]{who, time.Now().Add(a.TokenTTL)}
-	return who, nil
+	return &authenticator.Response{User: who}, true, nil
 }
 
 // subresources of the node that grant a request, the finer one first.
@@ -221,10 +200,10 @@ func verb(method string) string {
 
 // authorize tells whether somebody may make the request.
 func (a *Auth) authorize(r *http.Request, who user.Info) (bool, error) {
-	if a.AllowAll {
+	if a.cfg.AllowAll {
 		return true, nil
 	}
-	if a.Client == nil {
+	if a.cfg.Client == nil {
 		return false, nil
 	}
 	for _, sub := range subresources(r.URL.Path) {
@@ -238,33 +217,25 @@ func (a *Auth) authorize(r *http.Request, who user.Info) (bool, error) {
 
 func (a *Auth) may(ctx context.Context, who user.Info, verb, sub string) (bool, error) {
 	key := right{who.GetName(), strings.Join(who.GetGroups(), "\x00"), fmt.Sprint(who.GetUID(), who.GetExtra()), verb, sub}
-	a.mu.Lock()
-	c, ok := a.rights[key]
-	a.mu.Unlock()
-	if ok && time.Now().Before(c.expires) {
-		return c.value, nil
+	if allowed, ok := a.rights.Get(key); ok {
+		return allowed.(bool), nil
 	}
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: a.NodeName},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: a.cfg.NodeName},
 	}
 	for k, v := range who.GetExtra() {
 		spec.Extra[k] = v
 	}
-	review, err := a.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	review, err := a.cfg.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 	if err != nil {
 		return false, fmt.Errorf("access review: %w", err)
 	}
-	ttl := a.DenyTTL
+	ttl := a.cfg.DenyTTL
 	if review.Status.Allowed {
-		ttl = a.AllowTTL
+		ttl = a.cfg.AllowTTL
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.rights == nil || len(a.rights) >= maxCached {
-		a.rights = map[right]cached[bool]{}
-	}
-	a.rights[key] = cached[bool]{review.Status.Allowed, time.Now().Add(ttl)}
+	a.rights.Add(key, review.Status.Allowed, ttl)
 	return review.Status.Allowed, nil
 }
 

@@ -14,9 +14,11 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/kubelet/podworker"
 )
 
@@ -86,7 +88,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.cfg.MinVersion != 0 {
 		cfg.MinVersion = s.cfg.MinVersion
 	}
-	return serve(ctx, tls.NewListener(l, cfg), measured("readwrite", s.cfg.Auth.guard(s.mux)))
+	in := inbound.Bound(l)
+	return serve(ctx, tls.NewListener(in, cfg), in.Handler(measured("readwrite", s.cfg.Auth.guard(s.mux))))
 }
 
 // ServeReadOnly answers, without TLS and to everybody, what only informs: pods,
@@ -95,21 +98,23 @@ func (s *Server) ServeReadOnly(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	s.routeOpen(mux)
 	routeDisabled(mux)
-	return serve(ctx, l, measured("readonly", mux))
+	in := inbound.Bound(l)
+	return serve(ctx, in, in.Handler(measured("readonly", mux)))
 }
 
 // ServeHealthz answers /healthz, and nothing else, without TLS.
 func (s *Server) ServeHealthz(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	s.routeHealth(mux)
-	return serve(ctx, l, mux)
+	in := inbound.Bound(l)
+	return serve(ctx, in, in.Handler(mux))
 }
 
 // serve runs an HTTP server until the context ends; requests end with it.
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	logger := klog.FromContext(ctx)
 	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: 32 * time.Second, IdleTimeout: 90 * time.Second,
+		Handler: tellsPanics(h), ReadHeaderTimeout: 32 * time.Second, IdleTimeout: 90 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    log.New(klogWriter{logger}, "", 0),
 	}
@@ -125,6 +130,15 @@ func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		return e
 	}
 	return err
+}
+
+// tellsPanics logs a handler's panic as the API server does; net/http, which ends the
+// connection then, would tell of it in ErrorLog among the handshakes that failed.
+func tellsPanics(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		defer utilruntime.HandleCrashWithContext(req.Context())
+		h.ServeHTTP(w, req)
+	})
 }
 
 // klogWriter takes what net/http complains about: clients that break handshakes off.

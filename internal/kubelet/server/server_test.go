@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -34,9 +35,10 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/pki"
+	"wherry.dev/test/panics"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(panics.Watch(m)) }
 
 // pods is a table with one pod.
 type pods struct {
@@ -122,7 +124,9 @@ func newFixture(t *testing.T, deny ...string) *fixture {
 		t.Fatal(err)
 	}
 	srv := New(Config{
-		Auth: &Auth{Client: f.review, NodeName: "n1", ClientCAFile: ca.CertFile, Tokens: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute},
+		Auth: NewAuth(AuthConfig{
+			Client: f.review, NodeName: "n1", ClientCAFile: ca.CertFile, Tokens: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute,
+		}),
 		Certificate: func() (*tls.Certificate, error) {
 			c, err := tls.LoadX509KeyPair(certFile, keyFile)
 			return &c, err
@@ -217,6 +221,54 @@ func TestWhoMayAsk(t *testing.T) {
 	}
 }
 
+func (f *fixture) asked(resource string) (n int) {
+	for _, a := range f.review.Actions() {
+		if a.Matches("create", resource) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestABadTokenIsAskedForOnce(t *testing.T) {
+	f := newFixture(t)
+	for range 5 {
+		if code, body := f.do("GET", "/pods", "bad"); code != http.StatusUnauthorized {
+			t.Errorf("%d %s", code, body)
+		}
+	}
+	if n := f.asked("tokenreviews"); n != 1 {
+		t.Errorf("%d token reviews for one token", n)
+	}
+}
+
+// TestAFullCacheForgetsWhatWasNotUsed: strangers cannot make the kubelet forget its clients.
+func TestAFullCacheForgetsWhatWasNotUsed(t *testing.T) {
+	f := newFixture(t)
+	alices := 0
+	f.review.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).Spec.User == "alice" {
+			alices++
+		}
+		return false, nil, nil
+	})
+	a := NewAuth(AuthConfig{Client: f.review, NodeName: "n1", AllowTTL: time.Hour, DenyTTL: time.Hour})
+	ask := func(who string) {
+		if ok, err := a.may(t.Context(), &user.DefaultInfo{Name: who}, "get", "pods"); err != nil || !ok {
+			t.Fatalf("%s: %v, %v", who, ok, err)
+		}
+	}
+	for i := range 11000 {
+		if i%1000 == 0 {
+			ask("alice")
+		}
+		ask(fmt.Sprintf("stranger %d", i))
+	}
+	if alices != 1 {
+		t.Errorf("alice's rights were asked for %d times", alices)
+	}
+}
+
 // TestTokenOfABrowser comes as a subprotocol, for a WebSocket has no headers of one's own.
 func TestTokenOfABrowser(t *testing.T) {
 	f := newFixture(t)
@@ -225,7 +277,7 @@ func TestTokenOfABrowser(t *testing.T) {
 		r.Header.Set("Connection", "Upgrade")
 		r.Header.Set("Upgrade", "websocket")
 		r.Header.Set("Sec-WebSocket-Protocol", "base64url.bearer.authorization.k8s.io."+base64.RawURLEncoding.EncodeToString([]byte(token))+", v4.channel.k8s.io")
-		who, err := (&Auth{Client: f.review, NodeName: "n1", Tokens: true, TokenTTL: time.Minute}).authenticate(r)
+		who, err := NewAuth(AuthConfig{Client: f.review, NodeName: "n1", Tokens: true, TokenTTL: time.Minute}).authenticate(r)
 		switch {
 		case want == "":
 			if err == nil {

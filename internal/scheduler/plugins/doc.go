@@ -13,7 +13,7 @@ import (
 // Default returns the plugins of the default profile, in their order, with
 // upstream's weights.
 func Default(client clientset.Interface) []framework.WeightedPlugin {
-	return []framework.WeightedPlugin{
+	all := []framework.WeightedPlugin{
 		{Plugin: SchedulingGates{}},
 		{Plugin: PrioritySort{}},
 		{Plugin: NodeUnschedulable{}},
@@ -24,6 +24,10 @@ func Default(client clientset.Interface) []framework.WeightedPlugin {
 		{Plugin: NodeResourcesFit{}, Weight: 1},
 		{Plugin: DefaultBinder{Client: client}},
 	}
+	for _, m := range standIns() {
+		all = append(all, framework.WeightedPlugin{Plugin: m})
+	}
+	return all
 }
 
 // register lists cluster events without a hint: each of them wakes the pod.

@@ -2,6 +2,7 @@ package resources
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -76,7 +77,7 @@ func (s *quotaStore) List(ctx context.Context, opts *internalversion.ListOptions
 }
 
 func (s *quotaStore) fill(ctx context.Context, q *corev1.ResourceQuota) error {
-	used, _, err := quota.Used(ctx, s.lookup, q)
+	used, err := quota.Used(ctx, s.lookup, q, nil, time.Now())
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"wherry.dev/test/panics"
+)
+
+// asWherry, when set, makes this program wherry itself.
+const asWherry = "WHERRY_TEST_AS_WHERRY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asWherry) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(panics.Watch(m).Run())
+}
+
+// wherry is a command of this program, with variables of its own beside the environment's.
+func wherry(t *testing.T, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(append(os.Environ(), asWherry+"=1"), env...)
+	return cmd
+}

@@ -1,0 +1,94 @@
+package plugins
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// NotSupported is in the message of every pod that asks for what this scheduler cannot do.
+const NotSupported = "not supported by this scheduler"
+
+// missing stands where a plugin of upstream's will be, under its name: it turns pods away
+// that ask for what that one would see to, for they must not be bound as if nobody had
+// asked. Who turns it off in a profile wants them bound all the same.
+type missing struct {
+	name string
+	// asks names what a pod asks for.
+	asks func(*v1.Pod) []string
+}
+
+// standIns are the plugins that are missing, in upstream's order.
+func standIns() []missing {
+	return []missing{
+		{"VolumeBinding", claims},
+		{"PodTopologySpread", spread},
+		{"InterPodAffinity", affinity},
+		{"DynamicResources", devices},
+	}
+}
+
+// Name is upstream's.
+func (m missing) Name() string { return m.name }
+
+// PreFilter turns the pod away, from all nodes alike.
+func (m missing) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	what := m.asks(pod)
+	if len(what) == 0 {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, strings.Join(what, ", ")+": "+NotSupported)
+}
+
+// PreFilterExtensions is nil: there is no state.
+func (missing) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// EventsToRegister is empty: nothing that happens in the cluster makes up for it.
+func (missing) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return nil, nil
+}
+
+func claims(pod *v1.Pod) (out []string) {
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			out = append(out, fmt.Sprintf("persistentvolumeclaim %q", v.PersistentVolumeClaim.ClaimName))
+		case v.Ephemeral != nil:
+			out = append(out, fmt.Sprintf("persistentvolumeclaim %q", pod.Name+"-"+v.Name))
+		}
+	}
+	return out
+}
+
+func spread(pod *v1.Pod) []string {
+	must := func(c v1.TopologySpreadConstraint) bool { return c.WhenUnsatisfiable == v1.DoNotSchedule }
+	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, must) {
+		return []string{"pod topology spread constraints with DoNotSchedule"}
+	}
+	return nil
+}
+
+func affinity(pod *v1.Pod) (out []string) {
+	a := pod.Spec.Affinity
+	if a == nil {
+		return nil
+	}
+	if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+		out = append(out, "required pod affinity")
+	}
+	if a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+		out = append(out, "required pod anti-affinity")
+	}
+	return out
+}
+
+func devices(pod *v1.Pod) (out []string) {
+	for _, c := range pod.Spec.ResourceClaims {
+		out = append(out, fmt.Sprintf("resource claim %q", c.Name))
+	}
+	return out
+}
