@@ -78,6 +78,8 @@ type Config struct {
 	PinnedImages             []string        `json:"pinned-images,omitempty"`
 
 	MaxPods int `json:"max-pods,omitempty"`
+	// PodMaxPids is how many processes a pod may have; -1 as many as the machine.
+	PodMaxPids int64 `json:"pod-max-pids,omitempty"`
 
 	SchedulerConfig string `json:"scheduler-config,omitempty"`
 	Verbosity       int    `json:"v,omitempty"`
@@ -96,7 +98,7 @@ func Default() Config {
 		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
 		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
 		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local",
-		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110,
+		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110, PodMaxPids: 4096,
 		RegistryCertsDirs:        []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"},
 		ImagePullProgressTimeout: metav1.Duration{Duration: 5 * time.Minute},
 	}
@@ -158,6 +160,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	c.addRuntimeFlags(f)
 	c.AddImageFlags(f)
 	f.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "how many pods the node takes")
+	f.Int64Var(&c.PodMaxPids, "pod-max-pids", c.PodMaxPids, "how many processes a pod may have; -1 takes the limit away")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
 }
@@ -305,6 +308,9 @@ func (c *Config) validate() error {
 	}
 	if c.MaxPods < 1 {
 		bad("--max-pods %d must be at least 1", c.MaxPods)
+	}
+	if c.PodMaxPids < 1 && c.PodMaxPids != -1 {
+		bad("--pod-max-pids %d must be at least 1, or -1 for no limit", c.PodMaxPids)
 	}
 	if c.ImagePullProgressTimeout.Duration <= 0 {
 		bad("--image-pull-progress-timeout %s must be positive", c.ImagePullProgressTimeout.Duration)

@@ -3,7 +3,6 @@ package cri
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -71,7 +70,7 @@ func (s *Server) specInput(b *sandbox, c *container) (in oci.Input, err error) {
 			return in, err
 		}
 	}
-	if in.Sandbox.EtcLocked, err = b.lockedOptions(b.state); err != nil {
+	if in.Sandbox.EtcLocked, err = b.lockedOptions(b.sharedDir()); err != nil {
 		return in, err
 	}
 	in.AppArmor, err = appArmor(sec)
@@ -111,7 +110,7 @@ func (b *sandbox) shared() oci.Sandbox {
 		sh.Shm = "/dev/shm"
 	}
 	for _, f := range []string{"hosts", "hostname", "resolv.conf"} {
-		sh.Etc["/etc/"+f] = filepath.Join(b.state, f)
+		sh.Etc["/etc/"+f] = b.etcFile(f)
 	}
 	return sh
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -81,10 +82,24 @@ func (s *Server) newSandbox(rec sandboxRecord) *sandbox {
 
 func (b *sandbox) recordPath() string { return filepath.Join(b.root, "sandbox.json") }
 func (b *sandbox) nsDir() string      { return filepath.Join(b.state, "ns") }
-func (b *sandbox) shmDir() string     { return filepath.Join(b.state, "shm") }
 func (b *sandbox) netnsPath() string  { return netns.Path(b.nsDir(), netns.Net) }
 
 func (b *sandbox) statusPath() string { return filepath.Join(b.state, "status.json") }
+
+// shareDir has what the pod's containers share: /dev/shm and files of /etc.
+func (b *sandbox) shareDir() string { return filepath.Join(b.state, "share") }
+func (b *sandbox) shmDir() string   { return filepath.Join(b.sharedDir(), "shm") }
+
+func (b *sandbox) etcFile(name string) string { return filepath.Join(b.sharedDir(), name) }
+
+// sharedDir is the folder of a sandbox that runs: those of older versions of Wherry have it
+// all in their state.
+func (b *sandbox) sharedDir() string {
+	if _, err := os.Lstat(b.shareDir()); err != nil {
+		return b.state
+	}
+	return b.shareDir()
+}
 
 // current returns a copy of the status.
 func (b *sandbox) current() sandboxStatus {

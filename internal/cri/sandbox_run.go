@@ -21,8 +21,9 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// shmSize is that of /dev/shm, as in every container runtime.
-const shmSize = 64 << 20
+// shareSize is that of what a pod's containers share: of /dev/shm, as in every container
+// runtime, and a bit for the files of /etc.
+const shareSize = 64<<20 + 1<<20
 
 // RunPodSandbox makes a sandbox and returns when it is ready. A call that is
 // repeated joins the one in flight, and finds the sandbox of one that has finished.
@@ -213,8 +214,11 @@ func (s *Server) sandboxFiles(ctx context.Context, b *sandbox) (err error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	if err := mountShare(b.shareDir()); err != nil {
+		return err
+	}
 	for name, data := range map[string][]byte{"hostname": []byte(host + "\n"), "resolv.conf": resolv, "hosts": hosts} {
-		path := filepath.Join(b.state, name)
+		path := b.etcFile(name)
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			return err
 		}
@@ -225,19 +229,31 @@ func (s *Server) sandboxFiles(ctx context.Context, b *sandbox) (err error) {
 	if b.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetIpc() == runtimeapi.NamespaceMode_NODE {
 		return nil
 	}
-	return mountShm(b.shmDir(), b.owner())
+	return makeShm(b.shmDir(), b.owner())
 }
 
-// mountShm is mount.Tmpfs without the look into mountinfo: the folder is new.
-func mountShm(dir string, owner int) error {
-	if err := os.Mkdir(dir, 0o1777); err != nil {
+// mountShare is mount.Tmpfs without the look into mountinfo: the folder is new. What
+// containers write there has a limit of its own: in the run dir it would take the room that
+// the runtime's state needs.
+func mountShare(dir string) error {
+	if err := os.Mkdir(dir, 0o711); err != nil {
 		return err
 	}
-	data := fmt.Sprintf("mode=1777,size=%d,uid=%d,gid=%d", shmSize, owner, owner)
+	data := fmt.Sprintf("mode=711,size=%d", shareSize)
 	if err := unix.Mount("shm", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
 		return fmt.Errorf("mount %s: %w", dir, err)
 	}
 	return nil
+}
+
+func makeShm(dir string, owner int) error {
+	if err := os.Mkdir(dir, 0o1777); err != nil {
+		return err
+	}
+	if err := unix.Chmod(dir, 0o1777); err != nil { // whatever the umask
+		return fmt.Errorf("mode of %s: %w", dir, err)
+	}
+	return os.Lchown(dir, owner, owner)
 }
 
 // hostname is the pod's, or the machine's on the host network.
@@ -337,5 +353,8 @@ func defaultSysctls(asked map[string]string) error {
 	return nil
 }
 
-// unmountShm takes the shared memory away.
-func (b *sandbox) unmountShm() error { return mount.Unmount(b.shmDir()) }
+// unmountShare takes the shared memory away.
+// unmountShare also unmounts what older versions of Wherry had.
+func (b *sandbox) unmountShare() error {
+	return errors.Join(mount.Unmount(b.shareDir()), mount.Unmount(filepath.Join(b.state, "shm")))
+}

@@ -104,7 +104,7 @@ func (s *Server) releaseSandbox(ctx context.Context, b *sandbox) (err error) {
 		return err
 	}
 	failpoint("release-namespaces")
-	return b.unmountShm()
+	return b.unmountShare()
 }
 
 // clearSandbox removes every trace of a sandbox that has no containers (any more).

@@ -62,6 +62,7 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
 	if err := diskThresholds(&c); err != nil {
 		return c, err
 	}
+	c.PodPidsLimit = &d.cfg.PodMaxPids
 	c.MaxPods, c.PodCIDR = int32(d.cfg.MaxPods), d.cfg.PodCIDR
 	c.NodeLabels = map[string]string{}
 	for _, l := range d.cfg.NodeLabels {

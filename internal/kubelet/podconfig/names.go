@@ -105,9 +105,12 @@ func (d Dirs) Subpaths(uid types.UID) string { return filepath.Join(d.Pod(uid), 
 // EtcHosts is the pod's /etc/hosts.
 func (d Dirs) EtcHosts(uid types.UID) string { return filepath.Join(d.Pod(uid), "etc-hosts") }
 
+// Containers has, by container, the files of their last words.
+func (d Dirs) Containers(uid types.UID) string { return filepath.Join(d.Pod(uid), "containers") }
+
 // MessageFile is the file that an instance finds at its terminationMessagePath.
 func (d Dirs) MessageFile(uid types.UID, container string, attempt uint32) string {
-	return filepath.Join(d.Pod(uid), "containers", container, strconv.FormatUint(uint64(attempt), 10))
+	return filepath.Join(d.Containers(uid), container, strconv.FormatUint(uint64(attempt), 10))
 }
 
 // Seccomp is the folder of Localhost seccomp profiles.

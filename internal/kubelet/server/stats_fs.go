@@ -132,8 +132,9 @@ func (s *Stats) volumes(pod *v1.Pod, now time.Time) []stats.VolumeStats {
 	return out
 }
 
-// ephemeral is what a pod takes of the node's disk: writable layers, logs, and
-// volumes without a file system of their own.
+// ephemeral is what a pod takes of the node's disk: writable layers, logs, volumes
+// without a file system of their own, and what else containers can write to: /etc/hosts
+// and the files of last words.
 func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.FsStats {
 	out := fsStats(s.RootDir, metav1.NewTime(now))
 	if out == nil {
@@ -159,6 +160,9 @@ func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.
 		if v.PVCRef == nil && err == nil && len(dir) > 0 && !isMountPoint(dir[0]) {
 			add(&v.FsStats)
 		}
+	}
+	for _, path := range []string{podconfig.Dirs{Root: s.RootDir}.EtcHosts(pod.UID), podconfig.Dirs{Root: s.RootDir}.Containers(pod.UID)} {
+		add(s.usage(path, now))
 	}
 	out.UsedBytes, out.InodesUsed = &used, &inodes
 	return out
