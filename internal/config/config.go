@@ -78,6 +78,8 @@ type Config struct {
 	PinnedImages             []string        `json:"pinned-images,omitempty"`
 
 	MaxPods int `json:"max-pods,omitempty"`
+	// SeccompDefault confines containers whose pod says nothing about seccomp.
+	SeccompDefault bool `json:"seccomp-default"`
 
 	SchedulerConfig string `json:"scheduler-config,omitempty"`
 	Verbosity       int    `json:"v,omitempty"`
@@ -96,7 +98,7 @@ func Default() Config {
 		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
 		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
 		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local",
-		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110,
+		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110, SeccompDefault: true,
 		RegistryCertsDirs:        []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"},
 		ImagePullProgressTimeout: metav1.Duration{Duration: 5 * time.Minute},
 	}
@@ -158,6 +160,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	c.addRuntimeFlags(f)
 	c.AddImageFlags(f)
 	f.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "how many pods the node takes")
+	f.BoolVar(&c.SeccompDefault, "seccomp-default", c.SeccompDefault, "the runtime's seccomp profile (RuntimeDefault) for containers whose pod says nothing about seccomp; upstream's kubelet leaves those unconfined")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
 }

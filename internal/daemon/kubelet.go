@@ -51,7 +51,8 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
 	c.CgroupRoot = d.cfg.CgroupRoot()
 	c.ClusterDomain, c.ClusterDNS = d.cfg.ClusterDomain, d.cfg.ClusterDNS
 	c.RegistryPullQPS = new(int32(0)) // pulls are side by side here, and none is refused
-	c.FailSwapOn = new(false)         // a laptop's swap is no reason not to start; pods do not use it
+	c.SeccompDefault = &d.cfg.SeccompDefault
+	c.FailSwapOn = new(false) // a laptop's swap is no reason not to start; pods do not use it
 	c.MaxPods, c.PodCIDR = int32(d.cfg.MaxPods), d.cfg.PodCIDR
 	c.NodeLabels = map[string]string{}
 	for _, l := range d.cfg.NodeLabels {
