@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -13,21 +15,35 @@ import (
 // notify runs a component and tells systemd, where it asked, when it serves and
 // when it stops (sd_notify(3)).
 func notify(ctx context.Context, ready <-chan struct{}, run func(context.Context) error) error {
+	systemd := takeSystemd()
 	done := make(chan struct{})
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
 		select {
 		case <-ready:
-			tell(ctx, sddaemon.SdNotifyReady)
+			systemd.tell(ctx, sddaemon.SdNotifyReady)
 		case <-done:
 		}
 	}()
-	err := run(ctx)
+	err := run(context.WithValue(ctx, systemdKey{}, systemd))
 	close(done)
 	<-told
-	tell(ctx, sddaemon.SdNotifyStopping)
+	systemd.tell(ctx, sddaemon.SdNotifyStopping)
 	return err
+}
+
+// systemd is the socket on which it listens; "" when it did not ask.
+type systemd string
+
+type systemdKey struct{}
+
+// takeSystemd takes the socket for this program alone: the API server's library would
+// call the node ready when only the API is.
+func takeSystemd() systemd {
+	socket := os.Getenv("NOTIFY_SOCKET")
+	_ = os.Unsetenv("NOTIFY_SOCKET") // the name of a variable, it cannot fail
+	return systemd(socket)
 }
 
 // watched is notify for a component that tells how it is: while it is well, systemd's
@@ -43,18 +59,19 @@ func watched(ctx context.Context, ready <-chan struct{}, healthy func() error, r
 			klog.FromContext(ctx).Error(err, "The watchdog of systemd cannot be fed")
 		}
 		if every > 0 {
-			fed.Go(func() { feed(ctx, every/2, healthy) })
+			systemd, _ := ctx.Value(systemdKey{}).(systemd)
+			fed.Go(func() { systemd.feed(ctx, every/2, healthy) })
 		}
 		return run(ctx)
 	})
 }
 
-func feed(ctx context.Context, every time.Duration, healthy func() error) {
+func (s systemd) feed(ctx context.Context, every time.Duration, healthy func() error) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		if err := healthy(); err == nil {
-			tell(ctx, sddaemon.SdNotifyWatchdog)
+			s.tell(ctx, sddaemon.SdNotifyWatchdog)
 		} else {
 			klog.FromContext(ctx).Error(err, "Not well, systemd's watchdog is not fed")
 		}
@@ -66,11 +83,16 @@ func feed(ctx context.Context, every time.Duration, healthy func() error) {
 	}
 }
 
-func tell(ctx context.Context, state string) {
-	if os.Getenv("NOTIFY_SOCKET") == "" {
+func (s systemd) tell(ctx context.Context, state string) {
+	if s == "" {
 		return
 	}
-	if _, err := sddaemon.SdNotify(false, state); err != nil {
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: string(s), Net: "unixgram"})
+	if err == nil {
+		_, err = conn.Write([]byte(state))
+		err = errors.Join(err, conn.Close())
+	}
+	if err != nil {
 		klog.FromContext(ctx).Error(err, "systemd cannot be told", "state", state)
 	}
 }

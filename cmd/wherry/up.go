@@ -22,6 +22,7 @@ import (
 
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/daemon"
+	"wherry.dev/internal/ownlog"
 )
 
 // envNotify names the file descriptor on which a detached daemon tells the `wherry
@@ -117,6 +118,8 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 		}()
 		defer func() { cancel(); <-paced }()
 	}
+	stopLog := keepLogSmall(ctx, cfg.DataDir)
+	defer stopLog()
 	dm := daemon.New(cfg, say.progress)
 	err := notify(ctx, dm.Ready(), func(ctx context.Context) error {
 		done := make(chan struct{})
@@ -251,12 +254,39 @@ func upDetached(ctx context.Context, out io.Writer, cfg config.Config) error {
 	return child.Process.Release()
 }
 
+// The log of a detached daemon: 10 MiB, and four older files of that size.
+const (
+	logSize  = 10 << 20
+	logFiles = 4
+)
+
+func logPath(dataDir string) string { return filepath.Join(dataDir, "log", "wherry.log") }
+
 func openLog(dataDir string) (*os.File, error) {
-	dir := filepath.Join(dataDir, "log")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	path := logPath(dataDir)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	return os.OpenFile(filepath.Join(dir, "wherry.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	return ownlog.Open(path)
+}
+
+// keepLogSmall bounds the log where standard output and error lead to it, until the
+// process has nothing more to say.
+func keepLogSmall(ctx context.Context, dataDir string) (stop func()) {
+	l := ownlog.Log{Path: logPath(dataDir), Size: logSize, Keep: logFiles, FDs: []int{1, 2}}
+	if !l.IsOwn() {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	report := func(err error) { klog.FromContext(ctx).Error(err, "The log grows on", "file", l.Path) }
+	go func() {
+		defer close(done)
+		if err := l.Run(ctx, report); err != nil {
+			report(err)
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 var errSilent = errors.New("wherry ended without a word")

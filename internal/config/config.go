@@ -80,6 +80,8 @@ type Config struct {
 	MaxPods int `json:"max-pods,omitempty"`
 	// PodMaxPids is how many processes a pod may have; -1 as many as the machine.
 	PodMaxPids int64 `json:"pod-max-pids,omitempty"`
+	// SeccompDefault confines containers whose pod says nothing about seccomp.
+	SeccompDefault bool `json:"seccomp-default"`
 
 	SchedulerConfig string `json:"scheduler-config,omitempty"`
 	Verbosity       int    `json:"v,omitempty"`
@@ -98,7 +100,7 @@ func Default() Config {
 		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
 		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
 		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local",
-		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110, PodMaxPids: 4096,
+		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110, PodMaxPids: 4096, SeccompDefault: true,
 		RegistryCertsDirs:        []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"},
 		ImagePullProgressTimeout: metav1.Duration{Duration: 5 * time.Minute},
 	}
@@ -161,6 +163,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	c.AddImageFlags(f)
 	f.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "how many pods the node takes")
 	f.Int64Var(&c.PodMaxPids, "pod-max-pids", c.PodMaxPids, "how many processes a pod may have; -1 takes the limit away")
+	f.BoolVar(&c.SeccompDefault, "seccomp-default", c.SeccompDefault, "the runtime's seccomp profile (RuntimeDefault) for containers whose pod says nothing about seccomp; upstream's kubelet leaves those unconfined")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
 }

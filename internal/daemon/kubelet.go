@@ -63,6 +63,7 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
 		return c, err
 	}
 	c.PodPidsLimit = &d.cfg.PodMaxPids
+	c.SeccompDefault = &d.cfg.SeccompDefault
 	c.MaxPods, c.PodCIDR = int32(d.cfg.MaxPods), d.cfg.PodCIDR
 	c.NodeLabels = map[string]string{}
 	for _, l := range d.cfg.NodeLabels {
