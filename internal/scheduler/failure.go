@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -68,8 +69,7 @@ func (s *Scheduler) fail(ctx context.Context, p *framework.Profile, info *framew
 		s.queue.Remove(pod.UID)
 		return
 	}
-	s.queue.Requeue(ctx, info, rejected)
-	if ctx.Err() != nil {
+	if !s.queue.Requeue(ctx, info, rejected) || ctx.Err() != nil {
 		return
 	}
 	if perr := s.setCondition(ctx, pod, reason, err.Error()); perr != nil && !apierrors.IsNotFound(perr) {
@@ -85,15 +85,33 @@ func gone(err error) bool {
 	return errors.As(err, &status) && (apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Kind == "pods")
 }
 
-// setCondition patches PodScheduled unless it says the same already.
+// setCondition writes PodScheduled, unless the pod turns out to have a node: its binding
+// may have taken effect although the answer was lost.
 func (s *Scheduler) setCondition(ctx context.Context, pod *v1.Pod, reason, message string) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		err := s.patchCondition(ctx, pod, reason, message)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		now, gerr := s.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if gerr != nil || now.Spec.NodeName != "" || now.UID != pod.UID {
+			return gerr
+		}
+		pod = now
+		return err
+	})
+}
+
+// patchCondition patches PodScheduled of this version of the pod, unless it says the same
+// already.
+func (s *Scheduler) patchCondition(ctx context.Context, pod *v1.Pod, reason, message string) error {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse && c.Reason == reason && c.Message == message {
 			return nil
 		}
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID},
+		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
 		"status": map[string]any{"conditions": []v1.PodCondition{{
 			Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: reason, Message: message,
 			ObservedGeneration: pod.Generation, LastTransitionTime: metav1.Now(),

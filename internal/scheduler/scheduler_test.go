@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,7 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	ktesting "k8s.io/client-go/testing"
 
 	"wherry.dev/internal/scheduler"
@@ -54,6 +57,12 @@ type cluster struct {
 
 func start(t *testing.T, objs ...runtime.Object) *cluster {
 	t.Helper()
+	return startWith(t, func(c kubernetes.Interface) kubernetes.Interface { return c }, objs...)
+}
+
+// startWith gives the scheduler a client of its own.
+func startWith(t *testing.T, wrap func(kubernetes.Interface) kubernetes.Interface, objs ...runtime.Object) *cluster {
+	t.Helper()
 	c := &cluster{t: t, client: fake.NewClientset(objs...)}
 	c.client.PrependReactor("create", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 		ca, ok := a.(ktesting.CreateAction)
@@ -77,7 +86,7 @@ func start(t *testing.T, objs ...runtime.Object) *cluster {
 		p.Spec.NodeName = b.Target.Name
 		return true, b, c.client.Tracker().Update(gvr, p, b.Namespace)
 	})
-	s, err := scheduler.New(t.Context(), c.client, scheduler.DefaultConfig())
+	s, err := scheduler.New(t.Context(), wrap(c.client), scheduler.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,6 +308,72 @@ func TestWhatIsNotSupportedIsSaid(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAResizeThatFreesRoomWakesWhoWaits: the kubelet says so in a status of its own, long
+// after the spec changed.
+func TestAResizeThatFreesRoomWakesWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		has := func(cpu string) func(*v1.Pod) {
+			return func(p *v1.Pod) {
+				list := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}
+				p.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "c", AllocatedResources: list, Resources: &v1.ResourceRequirements{Requests: list}}}
+				p.Spec.NodeName = "n1"
+			}
+		}
+		large := pod("large", "3", has("3"))
+		c := start(t, node("n1", "4"), large)
+		defer c.stop()
+		c.create(pod("waits", "2"))
+		c.wantNode("waits", "")
+		for step, p := range []*v1.Pod{
+			pod("large", "1", has("3"), func(p *v1.Pod) { p.Generation = 2 }),
+			pod("large", "1", has("1"), func(p *v1.Pod) { p.Generation = 2 }),
+		} {
+			c.wantNode("waits", "")
+			if _, err := c.client.CoreV1().Pods("default").Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+				t.Fatalf("step %d: %v", step, err)
+			}
+			time.Sleep(30 * time.Second) // any back-off, but not the five minutes after which every pod is tried
+			synctest.Wait()
+		}
+		c.wantNode("waits", "n1")
+	})
+}
+
+// lossy is a client whose bindings take effect, while their answers are lost a second later.
+type lossy struct{ kubernetes.Interface }
+
+// IsWatchListSemanticsUnSupported says of the fake below what it says itself.
+func (lossy) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (l lossy) CoreV1() typedcore.CoreV1Interface { return lossyCore{l.Interface.CoreV1()} }
+
+type lossyCore struct{ typedcore.CoreV1Interface }
+
+func (l lossyCore) Pods(namespace string) typedcore.PodInterface {
+	return lossyPods{l.CoreV1Interface.Pods(namespace)}
+}
+
+type lossyPods struct{ typedcore.PodInterface }
+
+func (l lossyPods) Bind(ctx context.Context, b *v1.Binding, opts metav1.CreateOptions) error {
+	err := l.PodInterface.Bind(ctx, b, opts)
+	time.Sleep(time.Second)
+	return errors.Join(errors.New("the connection broke"), err)
+}
+
+func TestABoundPodIsNotSaidToBeUnscheduled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startWith(t, func(c kubernetes.Interface) kubernetes.Interface { return lossy{c} }, node("n1", "4"))
+		defer c.stop()
+		c.create(pod("p", "1"))
+		time.Sleep(time.Minute)
+		c.wantNode("p", "n1")
+		if got := c.get("p").Status.Conditions; len(got) > 0 {
+			t.Errorf("conditions: %+v", got)
+		}
+	})
 }
 
 // wantEvent looks for an event about a pod.

@@ -10,6 +10,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/scheduler/framework"
 )
 
 // watch feeds queue and cache.
@@ -102,8 +104,16 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	}
 }
 
+// scaledDown tells whether a pod counts for less of something than before: a resize frees
+// it when the kubelet has carried it out, and says so in the status.
 func scaledDown(old, pod *v1.Pod) bool {
-	return !equality.Semantic.DeepEqual(old.Status.ContainerStatuses, pod.Status.ContainerStatuses) && pod.Generation != old.Generation
+	before, now := framework.Requests(old), framework.Requests(pod)
+	for name, q := range before {
+		if less := now[name]; less.Cmp(q) < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Scheduler) podDeleted(ctx context.Context, obj any) {

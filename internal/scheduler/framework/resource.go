@@ -99,11 +99,17 @@ func (r *Resource) clone() *Resource {
 	return &c
 }
 
+// Requests is what a pod counts for on its node: while a resize is under way, the larger of
+// what it asks for and what it has.
+func Requests(pod *v1.Pod) v1.ResourceList {
+	return v1helper.PodRequests(pod, v1helper.PodResourcesOptions{UseStatusResources: true})
+}
+
 // podResource sums up what a pod requests: the larger of its containers together
 // and of each init container, plus sidecars and overhead (KEP-753).
 func podResource(pod *v1.Pod) fwk.PodResource {
 	opts := v1helper.PodResourcesOptions{UseStatusResources: true}
-	reqs := v1helper.PodRequests(pod, opts)
+	reqs := Requests(pod)
 	opts.NonMissingContainerRequests = v1.ResourceList{
 		v1.ResourceCPU:    *newMilli(defaultMilliCPURequest),
 		v1.ResourceMemory: *newBytes(defaultMemoryRequest),

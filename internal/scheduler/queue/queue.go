@@ -223,7 +223,9 @@ func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time
 	if it.info.InitialAttemptTimestamp == nil {
 		it.info.InitialAttemptTimestamp = &now
 	}
-	return it.info, time.Time{}
+	// the cycle's own: the queue takes over what the watch shows of the pod meanwhile
+	popped := *it.info
+	return &popped, time.Time{}
 }
 
 // retryOldLocked gives pods another chance that nothing has moved for long, in
@@ -267,13 +269,14 @@ func (q *Queue) wait(ctx context.Context, next time.Time) error {
 }
 
 // Requeue puts a popped pod back. rejectedBy are the plugins that found no node
-// for it; none means that the attempt ended in an error.
-func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo, rejectedBy sets.Set[string]) {
+// for it; none means that the attempt ended in an error. It returns false, and does
+// nothing, when the pod was deleted or bound meanwhile.
+func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo, rejectedBy sets.Set[string]) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	it, ok := q.items[info.GetPod().UID]
 	if !ok || it.place != inFlight {
-		return // deleted or bound meanwhile
+		return false
 	}
 	now := time.Now()
 	it.info.UnschedulablePlugins = rejectedBy
@@ -287,11 +290,12 @@ func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo, reje
 	it.info.BackoffExpiration = now.Add(q.backoffFor(it.info))
 	if len(rejectedBy) == 0 || it.moved {
 		q.enterLocked(ctx, it)
-		return
+		return true
 	}
 	it.place, it.since = inUnschedulable, now
 	q.unschedulable[info.GetPod().UID] = it
 	q.signal() // the timer must know
+	return true
 }
 
 // backoffFor doubles with every failed attempt.

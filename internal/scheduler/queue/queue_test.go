@@ -155,3 +155,25 @@ func TestRemovedPodIsNeitherPoppedNorRequeued(t *testing.T) {
 		}
 	})
 }
+
+// TestAPoppedPodDoesNotChange: a cycle that has looked at one version of a pod must not
+// assume another.
+func TestAPoppedPodDoesNotChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		add(t, q, pod("a", 1))
+		info := pop(t, q, "a")
+		changed := pod("a", 1)
+		changed.Generation, changed.Labels = 2, map[string]string{"new": "label"}
+		add(t, q, changed)
+		if got := info.GetPod().Generation; got != 1 {
+			t.Errorf("the popped pod became generation %d", got)
+		}
+		if !q.Requeue(t.Context(), info, sets.New("Fit")) {
+			t.Error("it is not queued again")
+		}
+		if got := pop(t, q, "a").GetPod().Generation; got != 2 {
+			t.Errorf("the next attempt has generation %d", got)
+		}
+	})
+}
