@@ -76,7 +76,8 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 		klog.FromContext(ctx).Error(err, "The runtime does not list its pods yet")
 		sleep(ctx, wait)
 	}
-	for _, pod := range found {
+	for uid, pod := range found {
+		k.ran[uid] = true
 		k.table.Adopt(pod)
 	}
 	uids, err := k.records.List()

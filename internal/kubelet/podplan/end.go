@@ -81,7 +81,7 @@ func (p *planner) end(e Ending) {
 		p.plan.Record.Ending = &e
 	}
 	p.stopAll(e)
-	if p.anyLive() || p.building() {
+	if anyLive(p.in) || p.building() {
 		return
 	}
 	gone := p.in.Absent || p.in.Pod.DeletionTimestamp != nil

@@ -171,11 +171,16 @@ func (t *Table) Get(uid types.UID) (Snapshot, bool) {
 	return Snapshot{}, false
 }
 
-// Unwanted tells whether no source has the pod any more, also when its worker has not
-// looked yet.
-func (t *Table) Unwanted(uid types.UID) bool {
+// Leaving tells whether a pod ends or is about to, also when its worker has not looked yet:
+// no source has it any more, it is deleted, its phase at the API server is final, or the
+// node ends it.
+func (t *Table) Leaving(uid types.UID) bool {
 	w := t.get(uid)
-	return w != nil && w.gone()
+	if w == nil {
+		return false
+	}
+	s := w.Snapshot()
+	return s.Plan.Record.Ending != nil || w.leaving()
 }
 
 // ByName returns the snapshot of the pod of that name which is not gone; of two, as
