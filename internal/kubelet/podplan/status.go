@@ -70,7 +70,7 @@ func Status(in Input, now time.Time) v1.PodStatus {
 // From here on it holds none of the node's resources, and a final phase may be told.
 func AtRest(in *Input) bool {
 	ends := in.Record.Ending != nil || in.Absent || in.Pod.DeletionTimestamp != nil
-	return ends && !anyLive(in) && !making(in)
+	return ends && !anyLive(in) && !making(in) && !mayAppear(in)
 }
 
 // making tells whether a container may come to life by an op in flight.
@@ -81,6 +81,33 @@ func making(in *Input) bool {
 		}
 	}
 	return false
+}
+
+// mayAppear tells whether an instance may show up that was asked for and never seen: the
+// answer to its creation was lost, or not waited for. None does once its sandbox is stopped.
+func mayAppear(in *Input) bool {
+	if !slices.ContainsFunc(in.Sandboxes, func(s Sandbox) bool { return s.Ready }) {
+		return false
+	}
+	v := newView(in)
+	unseen := func(name string) bool {
+		last, h := v.last(name), in.Record.history(name)
+		return last == nil && h.Dropped == 0 || last != nil && max(last.Attempt, h.Dropped) < h.Attempt
+	}
+	spec := &in.Pod.Spec
+	if slices.ContainsFunc(spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return unseen(c.Name) }) {
+		return true
+	}
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		if unseen(c.Name) {
+			return true
+		}
+		if last := v.last(c.Name); !IsSidecar(c) && last != nil && last.ExitCode != 0 {
+			return false // the turn of those behind it has not come
+		}
+	}
+	return slices.ContainsFunc(spec.Containers, func(c v1.Container) bool { return unseen(c.Name) })
 }
 
 // settleResources sums up what the pod was given, and what of it is applied.

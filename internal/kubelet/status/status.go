@@ -54,6 +54,8 @@ type Manager struct {
 // slot holds what one pod's status should be and what the server has.
 type slot struct {
 	namespace, name string
+	// pod as it was put last.
+	pod *v1.Pod
 	// apiUID is the UID of the object that is written: of the pod, or, for a static
 	// pod, of its mirror. Empty while there is none.
 	apiUID types.UID
@@ -143,7 +145,7 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 	} else if wire != nil && bytes.Equal(s.wire, wire) && s.later == nil {
 		return nil
 	}
-	s.want, s.wire = st, wire
+	s.pod, s.want, s.wire = pod, st, wire
 	s.taken++
 	return s
 }
@@ -271,9 +273,9 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 			m.mu.Unlock()
 			return
 		}
-		want, taken, apiUID := s.want, s.taken, s.apiUID
+		pod, want, taken, apiUID := s.pod, s.want, s.taken, s.apiUID
 		m.mu.Unlock()
-		got, err := m.write(ctx, s, apiUID, want)
+		got, err := m.write(ctx, s, apiUID, pod, want)
 		if err == nil || apierrors.IsNotFound(err) {
 			m.mu.Lock()
 			m.sentLocked(uid, s, apiUID, taken, got)
@@ -312,12 +314,12 @@ func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, taken uin
 
 // write makes the server have a status, and returns it, nil if it had it. What the server
 // has is in doubt after a failure: the answer may be all that failed.
-func (m *Manager) write(ctx context.Context, s *slot, apiUID types.UID, want v1.PodStatus) (*v1.PodStatus, error) {
+func (m *Manager) write(ctx context.Context, s *slot, apiUID types.UID, pod *v1.Pod, want v1.PodStatus) (*v1.PodStatus, error) {
 	base, err := m.baseOf(ctx, s, apiUID)
 	if err != nil {
 		return nil, err
 	}
-	got, err := m.patch(ctx, s, apiUID, base, want)
+	got, err := m.patch(ctx, s, apiUID, base, withForeign(podplan.Acceptable(pod, base, want), base))
 	if err != nil {
 		m.mu.Lock()
 		s.doubtful = true
@@ -351,7 +353,6 @@ func (m *Manager) baseOf(ctx context.Context, s *slot, apiUID types.UID) (v1.Pod
 
 // patch sends the difference, if any, and returns what the server has then.
 func (m *Manager) patch(ctx context.Context, s *slot, apiUID types.UID, base, want v1.PodStatus) (*v1.PodStatus, error) {
-	want = withForeign(want, base)
 	if !differing(&base, &want) {
 		return nil, nil
 	}
