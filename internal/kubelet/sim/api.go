@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -35,8 +36,9 @@ type apiServer struct {
 	changed func() // called without the lock after every change
 	made    int    // mirrors
 
-	mu  sync.Mutex
-	pod *v1.Pod // never changed in place
+	mu      sync.Mutex
+	version int
+	pod     *v1.Pod // never changed in place
 	// last is the pod as it was when it went.
 	last *v1.Pod
 }
@@ -56,9 +58,16 @@ func (a *apiServer) update(change func(*v1.Pod)) {
 	}
 	p := a.pod.DeepCopy()
 	change(p)
-	a.pod = p
+	a.storeLocked(p)
 	a.mu.Unlock()
 	a.changed()
+}
+
+// storeLocked makes a pod the newest version.
+func (a *apiServer) storeLocked(p *v1.Pod) {
+	a.version++
+	p.ResourceVersion = strconv.Itoa(a.version)
+	a.pod = p
 }
 
 // remove takes the object away.
@@ -81,7 +90,7 @@ func (a *apiServer) create(pod *v1.Pod) (*v1.Pod, error) {
 	a.made++
 	p := pod.DeepCopy()
 	p.UID, p.Status = types.UID(fmt.Sprintf("mirror-%d", a.made)), fresh(pod)
-	a.pod = p
+	a.storeLocked(p)
 	a.hist.add(Event{What: Note, Text: fmt.Sprintf("%s of %s is made", p.UID, staticOf(p))})
 	a.mu.Unlock()
 	a.changed()
@@ -142,7 +151,7 @@ func (a *apiServer) writeLocked(st *v1.PodStatus) (*v1.Pod, error) {
 		a.hist.fail(fmt.Errorf("%w, from %s to %s", err, statusText(&a.pod.Status), statusText(st)))
 		return nil, err
 	}
-	a.pod = &p
+	a.storeLocked(&p)
 	a.hist.add(Event{What: StatusWritten, UID: staticOf(&p), Status: st})
 	return &p, nil
 }
