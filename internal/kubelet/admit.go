@@ -53,6 +53,7 @@ func (k *Kubelet) hand(pod *v1.Pod, static, looked bool) (v podplan.Verdict, aga
 	delete(k.decided, pod.UID)
 	if v.Admitted {
 		k.admitting[pod.UID] = true
+		k.sharesChanged()
 	}
 	return v, false
 }

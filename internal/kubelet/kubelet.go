@@ -48,6 +48,7 @@ type Cgroups interface {
 	Remove(path string) error
 	Kill(path string) error
 	Exists(path string) bool
+	Children(path string) ([]string, error)
 }
 
 // Deps are the parts of the world that a kubelet works with.
@@ -101,6 +102,8 @@ type Kubelet struct {
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
+	// sharesCh is told that pods came, went or were resized.
+	sharesCh chan struct{}
 
 	statics  *staticpod.Pods
 	listener net.Listener
@@ -141,7 +144,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		events:    newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
 		waiting: map[types.UID]bool{}, ran: map[types.UID]bool{}, granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{},
-		relistCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
+		relistCh: make(chan struct{}, 1), sharesCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {
@@ -313,7 +316,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.tellReady, k.rotateLogs, k.awaitShutdown,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.sweep, k.followShares, k.tellReady, k.rotateLogs, k.awaitShutdown,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

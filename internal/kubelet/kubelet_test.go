@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -70,6 +71,18 @@ func (c noCgroups) Kill(string) error     { return nil }
 func (c noCgroups) Exists(p string) bool {
 	_, err := os.Stat(filepath.Join(c.dir, p))
 	return err == nil
+}
+
+func (c noCgroups) Children(p string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(c.dir, p))
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return out, err
 }
 
 func newWorld(t testing.TB) *world {

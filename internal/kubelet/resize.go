@@ -73,6 +73,7 @@ func grows(pod *v1.Pod, v *podplan.Verdict) bool {
 // freed lets the pods look again that wait for room, and decides on those that wait to be
 // admitted, in their order.
 func (k *Kubelet) freed() {
+	k.sharesChanged()
 	for _, uid := range k.takeFreed() {
 		k.table.Wake(uid)
 	}

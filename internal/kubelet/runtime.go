@@ -271,7 +271,6 @@ func (k *Kubelet) adoptOne(ctx context.Context, uid types.UID) {
 	}
 	if pod := pods[uid]; pod != nil {
 		k.table.Adopt(pod)
-		k.table.Remove(uid, nil)
 	}
 }
 

@@ -201,7 +201,6 @@ func (n *node) adoptLate() {
 	for uid := range podUIDs(list) {
 		if _, known := n.table.Get(types.UID(uid)); !known {
 			n.table.Adopt(orphan(types.UID(uid)))
-			n.table.Remove(types.UID(uid), nil)
 		}
 	}
 }
