@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -250,4 +251,24 @@ func (t *Tree) UnifiedDir(path string) (string, error) {
 		return filepath.Join(root, p), nil
 	}
 	return "", nil
+}
+
+// Children are the names of the groups right below one (in the hierarchy that carries
+// processes); none of one that is not there.
+func (t *Tree) Children(path string) ([]string, error) {
+	p, err := clean(path)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(filepath.Join(t.procsRoot(), p))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list cgroups below %s: %w", p, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
 }

@@ -15,7 +15,7 @@ import (
 // then its containers in the order in which they are brought up.
 func (e *explainer) worker() {
 	if e.in.Record.Verdict == nil {
-		e.wait(Wait{Step: "admission on node " + e.Pod.Spec.NodeName, Since: when(e.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here, at once or when others that go for it, or were deleted by force, have gone"})
+		e.wait(Wait{Step: "admission on node " + e.Pod.Spec.NodeName, Since: when(e.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here, at once or when others that end, or that go for it, hold nothing any more"})
 		return
 	}
 	if !e.started() {

@@ -23,7 +23,7 @@ func (k *Kubelet) refreshMetrics() {
 		if !p.Absent {
 			desired[p.Static]++
 		}
-		if taken(p) {
+		if holds(&p) {
 			active[p.Static]++
 			if p.Static {
 				mirrored++

@@ -48,6 +48,7 @@ type Cgroups interface {
 	Remove(path string) error
 	Kill(path string) error
 	Exists(path string) bool
+	Children(path string) ([]string, error)
 }
 
 // Deps are the parts of the world that a kubelet works with.
@@ -79,24 +80,31 @@ type Kubelet struct {
 	runtime  string // name, for container IDs
 	layout   podconfig.Layout
 
-	admitMu sync.Mutex
-	// admitting are pods whose verdict their worker has not published yet.
+	admitMu sync.Mutex // no I/O under it, but for the records of pods that were not looked at yet
+	// decided are verdicts for which the pods' workers have not asked yet.
+	decided map[types.UID]podplan.Verdict
+	// admitting are pods whose verdict their worker has, and has not published yet.
 	admitting map[types.UID]bool
+	// waiting are pods that can be admitted once others have gone.
+	waiting map[types.UID]bool
+	// ran are pods that had a sandbox when the kubelet started; nil once the API server's
+	// are known.
+	ran map[types.UID]bool
 	// granted has, by UID, pods whose new resources their worker has not published yet.
 	granted map[types.UID]*v1.Pod
 	// deferred are the pods that wait for room to grow.
 	deferred map[types.UID]bool
-	// preempting are pods that wait until others have gone; evicted are those who go for
-	// critical ones.
-	preempting, evicted map[types.UID]bool
-	ready               chan struct{}
-	serves              chan struct{} // closed when the runtime has answered and the server serves
-	synced              chan struct{} // closed when all sources have delivered
-	apiListed           chan struct{} // closed when the API server's pods are in the table
+
+	ready     chan struct{}
+	serves    chan struct{} // closed when the runtime has answered and the server serves
+	synced    chan struct{} // closed when all sources have delivered
+	apiListed chan struct{} // closed when the API server's pods are in the table
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
 	started  chan struct{} // of one: a container has started
+	// sharesCh is told that pods came, went or were resized.
+	sharesCh chan struct{}
 
 	statics  *staticpod.Pods
 	listener net.Listener
@@ -138,8 +146,10 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}), synced: make(chan struct{}),
 		apiListed: make(chan struct{}),
 		events:    newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
-		unsynced: map[string]bool{}, admitting: map[types.UID]bool{},
-		granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{}, preempting: map[types.UID]bool{}, evicted: map[types.UID]bool{}, relistCh: make(chan struct{}, 1), started: make(chan struct{}, 1), dialLogind: shutdown.Logind, watchLogs: openLogWatch,
+		unsynced: map[string]bool{}, decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
+		waiting: map[types.UID]bool{}, ran: map[types.UID]bool{}, granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{},
+		relistCh: make(chan struct{}, 1), sharesCh: make(chan struct{}, 1), started: make(chan struct{}, 1), dialLogind: shutdown.Logind,
+		watchLogs: openLogWatch,
 	}
 	var err error
 	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {
@@ -311,7 +321,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.tellReady, k.rotateLogs, k.awaitShutdown, k.guardDisk,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.sweep, k.followShares, k.tellReady, k.rotateLogs, k.awaitShutdown,
+		k.guardDisk,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

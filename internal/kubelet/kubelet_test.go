@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,9 +26,11 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/mount"
 	"wherry.dev/test/panics"
 )
@@ -69,6 +72,18 @@ func (c noCgroups) Kill(string) error     { return nil }
 func (c noCgroups) Exists(p string) bool {
 	_, err := os.Stat(filepath.Join(c.dir, p))
 	return err == nil
+}
+
+func (c noCgroups) Children(p string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(c.dir, p))
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return out, err
 }
 
 func newWorld(t testing.TB) *world {
@@ -397,6 +412,25 @@ func TestOrphanIsTornDown(t *testing.T) {
 		w.start()
 		w.until("nothing left", func() bool { return w.rt.Sandboxes()+w.rt.Containers() == 0 && len(w.k.table.List()) == 0 })
 		w.stop()
+	})
+}
+
+// What came to be in the runtime when its pod was gone already stayed for minutes, until the
+// next relist.
+func TestSandboxOfAPodThatIsGoneIsTornDown(t *testing.T) {
+	run(t, func(w *world) {
+		w.pass(10 * time.Second)
+		late := &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "late", Namespace: "default", Uid: "uid-late"},
+			Labels:   map[string]string{podconfig.LabelPodUID: "uid-late", podconfig.LabelPodName: "late", podconfig.LabelPodNamespace: "default"},
+		}
+		if _, err := w.rt.RunPodSandbox(t.Context(), late, ""); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(5 * time.Second)
+		if n := w.rt.Sandboxes(); n != 0 {
+			t.Errorf("%d sandboxes are left", n)
+		}
 	})
 }
 

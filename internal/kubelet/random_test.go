@@ -101,18 +101,19 @@ func playNode(t *testing.T, seed uint64) {
 			}
 			return b
 		}
+		w.start()
+		s := w.scheduled()
 		w.client.PrependReactor("*", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			if (a.GetVerb() == "patch" || a.GetVerb() == "delete") && c.chance(0.1) {
 				return true, nil, errChaos
 			}
 			return false, nil, nil
 		})
-		w.start()
 		checks := &checks{t: t, byUID: map[string]*sim.Checker{}}
 		w.rt.OnChange = checks.change
-		names := w.live(c, checks)
+		names := w.live(c, checks, s)
 		c.set(false)
-		w.settle(names)
+		names = w.settle(names, s)
 		if !w.gone(critical) && strings.HasPrefix(w.get(critical).Status.Reason, "OutOf") {
 			t.Errorf("the critical pod is refused: %+v", w.get(critical).Status)
 		}
@@ -159,8 +160,9 @@ func (c *checks) change(ch fakecri.Change) {
 	}
 }
 
-// live lets ten pods and their node live for a while.
-func (w *world) live(c *chaos, checks *checks) []string {
+// live lets pods and their node live for a while. Some are bound by hand, the others by the
+// scheduler, where there is room for them.
+func (w *world) live(c *chaos, checks *checks, s *scheduler) []string {
 	var names []string
 	for i := range 60 {
 		w.pass(c.upTo(5 * time.Second))
@@ -178,15 +180,23 @@ func (w *world) live(c *chaos, checks *checks) []string {
 			names = append(names, p.Name)
 			checks.expect(p)
 			w.create(p)
+		case i%4 == 1: // a third of the node: there is never room for all
+			p := randomPod(c, fmt.Sprintf("s%d", i))
+			q := resource.MustParse(w.free(0))
+			p.Spec.Containers[0].Resources.Requests[v1.ResourceCPU] = *resource.NewMilliQuantity(q.MilliValue()/3, resource.DecimalSI)
+			checks.expect(p)
+			s.add(p)
 		case c.chance(0.1):
 			w.stop()
 			w.start()
 		case c.chance(0.2):
-			if n := names[int(c.upTo(time.Duration(len(names))))]; !w.gone(n) && w.get(n).DeletionTimestamp == nil {
+			all := s.with(names)
+			if n := all[int(c.upTo(time.Duration(len(all))))]; !w.gone(n) && w.get(n).DeletionTimestamp == nil {
 				if c.chance(0.2) {
-					if err := w.client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "default", n); err != nil {
+					if err := w.client.Tracker().Delete(pods, "default", n); err != nil {
 						w.t.Fatal(err)
 					}
+					s.bind()
 				} else {
 					w.remove(n, int64(c.upTo(20)))
 				}
@@ -222,10 +232,14 @@ func randomPod(c *chaos, name string) *v1.Pod {
 	return p
 }
 
-// settle waits until every pod that is wanted runs, or has ended for good.
-func (w *world) settle(names []string) {
+// settle waits until every pod that is wanted runs, or has ended for good, and was not
+// refused what the scheduler saw. It returns all that there were, and no more will come.
+func (w *world) settle(names []string, s *scheduler) []string {
 	w.until("settled", func() bool {
-		for _, n := range names {
+		for _, n := range s.refused() {
+			w.t.Fatalf("there was room for it by the phases that the API server had: %s", n)
+		}
+		for _, n := range s.with(names) {
 			if w.gone(n) {
 				continue
 			}
@@ -240,4 +254,6 @@ func (w *world) settle(names []string) {
 		}
 		return true
 	})
+	s.close()
+	return s.with(names)
 }

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
 )
 
 // decideResize decides, one pod at a time, whether a pod can have the resources that
@@ -68,24 +70,46 @@ func grows(pod *v1.Pod, v *podplan.Verdict) bool {
 	return cmp.Or(max(want.Cpu().Cmp(*has.Cpu()), 0), max(want.Memory().Cmp(*has.Memory()), 0)) > 0
 }
 
-// freed lets the pods look again that wait for room.
+// freed lets the pods look again that wait for room, and decides on those that wait to be
+// admitted, in their order.
 func (k *Kubelet) freed() {
-	k.admitMu.Lock()
-	for _, set := range []map[types.UID]bool{k.deferred, k.preempting, k.evicted} {
-		maps.DeleteFunc(set, func(uid types.UID, _ bool) bool {
-			_, ok := k.table.Get(uid)
-			return !ok
-		})
+	k.sharesChanged()
+	for _, uid := range k.takeFreed() {
+		k.table.Wake(uid)
 	}
-	waiting := maps.Clone(k.deferred)
-	maps.Copy(waiting, k.preempting)
+}
+
+// takeFreed returns whom to wake.
+func (k *Kubelet) takeFreed() []types.UID {
+	k.admitMu.Lock()
+	defer k.admitMu.Unlock()
+	unknown := func(uid types.UID) bool {
+		_, ok := k.table.Get(uid)
+		return !ok
+	}
+	for _, set := range []map[types.UID]bool{k.deferred, k.admitting, k.waiting} {
+		maps.DeleteFunc(set, func(uid types.UID, _ bool) bool { return unknown(uid) })
+	}
+	maps.DeleteFunc(k.decided, func(uid types.UID, _ podplan.Verdict) bool { return unknown(uid) })
 	for uid, g := range k.granted {
 		if s, ok := k.table.Get(uid); !ok || podplan.WithAllocated(g, s.Input.Record.Verdict) == g && s.Input.Record.Verdict != nil {
 			delete(k.granted, uid) // published, or gone
 		}
 	}
-	k.admitMu.Unlock()
-	for uid := range waiting {
-		k.table.Wake(uid)
+	var waiting []podworker.Snapshot
+	for uid := range k.waiting {
+		if s, ok := k.table.Get(uid); ok && !k.table.Leaving(uid) {
+			waiting = append(waiting, s)
+		} else {
+			delete(k.waiting, uid) // it claims nothing any more
+		}
 	}
+	wake := slices.Collect(maps.Keys(k.deferred))
+	k.decideAllLocked(waiting)
+	for _, s := range waiting {
+		if !k.waiting[s.Pod.UID] {
+			wake = append(wake, s.Pod.UID)
+		}
+	}
+	return wake
 }

@@ -76,7 +76,8 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 		klog.FromContext(ctx).Error(err, "The runtime does not list its pods yet")
 		sleep(ctx, wait)
 	}
-	for _, pod := range found {
+	for uid, pod := range found {
+		k.ran[uid] = true
 		k.table.Adopt(pod)
 	}
 	uids, err := k.records.List()
@@ -192,10 +193,15 @@ func (k *Kubelet) hint(ev *runtimeapi.ContainerEventResponse) {
 		}
 	}
 	if uid := ev.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
-		k.table.Wake(types.UID(uid))
-		return
+		if _, known := k.table.Get(types.UID(uid)); known {
+			k.table.Wake(types.UID(uid))
+			return
+		}
+		if ev.PodSandboxStatus.State != runtimeapi.PodSandboxState_SANDBOX_READY {
+			return // the last of a pod that is gone
+		}
 	}
-	k.relistNow()
+	k.relistNow() // it may have come to be when its pod was gone
 }
 
 func (k *Kubelet) relistNow() {
@@ -246,13 +252,13 @@ func (k *Kubelet) relist(ctx context.Context) error {
 
 func (k *Kubelet) wakeChanged(ctx context.Context, before, now map[types.UID]uint64) {
 	for uid, print := range now {
-		if old, ok := before[uid]; ok && old == print {
-			continue
-		}
-		if _, known := k.table.Get(uid); known {
-			k.table.Relist(uid)
-		} else if k.table.IsSynced() {
+		_, known := k.table.Get(uid)
+		old, same := before[uid]
+		switch {
+		case !known && k.table.IsSynced():
 			k.adoptOne(ctx, uid)
+		case !same || old != print:
+			k.table.Relist(uid)
 		}
 	}
 	for uid := range before {
@@ -271,7 +277,6 @@ func (k *Kubelet) adoptOne(ctx context.Context, uid types.UID) {
 	}
 	if pod := pods[uid]; pod != nil {
 		k.table.Adopt(pod)
-		k.table.Remove(uid, nil)
 	}
 }
 

@@ -48,6 +48,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 			Gone: func(obj runtime.Object) { k.removeAPIPod(obj.(*v1.Pod)) },
 			Synced: func() {
 				k.apiSynced.Store(true)
+				k.admitListed()
 				close(k.apiListed)
 				k.table.WakeAll()
 				k.statics.Poke()
@@ -117,12 +118,16 @@ func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 		return
 	}
 	k.objects.Use(pod.UID, objects.Refs(pod))
-	if old, known := k.table.Get(pod.UID); known {
+	old, known := k.table.Get(pod.UID)
+	if known {
 		k.checkUpdate(old.Pod, pod)
 	} else {
 		k.firstSeen.Store(pod.UID, time.Now())
 	}
 	k.table.Set(pod, false)
+	if !known && k.apiSynced.Load() {
+		k.admitArrived(pod)
+	}
 }
 
 // checkUpdate tells of an update that the node does what it can for, and cannot do all of.

@@ -439,3 +439,29 @@ func TestHostIP(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
+
+// Labels that came while the status was looked at were lost, or the status was: each took the
+// node, changed its part, and stored it.
+func TestLabelsAndStatusDoNotLoseEachOther(t *testing.T) {
+	rt := fakecri.New("busybox:latest")
+	r, err := New(testConfig(), nil, fakecri.Service{Runtime: rt}, fakecri.Images{Runtime: rt}, &told{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2000 {
+		var both sync.WaitGroup
+		n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: fmt.Sprint(i + 10), Labels: map[string]string{"i": fmt.Sprint(i)}}}
+		both.Go(func() { r.Observe(n) })
+		both.Go(func() { r.withStatus(v1.NodeStatus{Phase: v1.NodePhase(n.Labels["i"])}) })
+		both.Wait()
+		if got := r.Node(); got.Labels["i"] != n.Labels["i"] || string(got.Status.Phase) != n.Labels["i"] {
+			t.Fatalf("after %d: labels %v, status of %s", i, got.Labels, got.Status.Phase)
+		}
+	}
+	was := r.Node().DeepCopy()
+	was.ResourceVersion, was.Labels = "9", nil
+	r.Observe(was) // a watch that is behind
+	if r.Node().Labels == nil {
+		t.Error("an old version took the place of the newest")
+	}
+}

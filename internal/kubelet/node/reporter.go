@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/kubernetes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -87,6 +88,7 @@ type Reporter struct {
 	lost    atomic.Bool
 	// theirs is what others have written into the status, as last seen.
 	theirs atomic.Pointer[theirs]
+	nodeMu sync.Mutex // held by who changes node
 	node   atomic.Pointer[v1.Node]
 	facts  facts
 	// reported is what the server has, as far as we know. Only Run's goroutine uses it.
@@ -118,12 +120,32 @@ func (r *Reporter) Ready() <-chan struct{} { return r.ready }
 // Node returns the node as the server has it, with the status that we last found.
 func (r *Reporter) Node() *v1.Node { return r.node.Load() }
 
-// Observe takes the node's object from a watch: labels and taints are others' too.
+// change makes another object the node, by the one that it was; nil leaves that.
+func (r *Reporter) change(f func(old *v1.Node) *v1.Node) (old, now *v1.Node) {
+	r.nodeMu.Lock()
+	defer r.nodeMu.Unlock()
+	old = r.node.Load()
+	if now = f(old); now == nil {
+		return old, old
+	}
+	r.node.Store(now)
+	return old, now
+}
+
+// Observe takes the node's object from a watch, or as it was looked at: labels and taints are
+// others' too.
 func (r *Reporter) Observe(n *v1.Node) {
-	old := r.node.Load()
-	c := n.DeepCopy()
-	c.Status = old.Status
-	r.node.Store(c)
+	old, now := r.change(func(old *v1.Node) *v1.Node {
+		if old.UID == n.UID && older(n, old) {
+			return nil
+		}
+		c := n.DeepCopy()
+		c.Status = old.Status
+		return c
+	})
+	if old == now {
+		return
+	}
 	seen := theirsIn(&n.Status)
 	if before := r.theirs.Swap(&seen); before == nil || !before.equal(seen) {
 		r.Trigger() // so that it counts soon
@@ -135,6 +157,12 @@ func (r *Reporter) Observe(n *v1.Node) {
 		}
 		r.tell(reason)
 	}
+}
+
+// older tells whether a version of the node came before another.
+func older(n, than *v1.Node) bool {
+	order, err := resourceversion.CompareResourceVersion(n.ResourceVersion, than.ResourceVersion)
+	return err == nil && order < 0
 }
 
 // Lost tells that the node's object was deleted: it is registered anew.
@@ -202,10 +230,7 @@ func (r *Reporter) report(ctx context.Context) error {
 	now := time.Now()
 	st, imgs, rtErr := r.look(ctx)
 	if r.client == nil {
-		n := r.node.Load().DeepCopy()
-		n.Status = r.status(st, imgs, rtErr, now)
-		r.node.Store(n)
-		r.note(n)
+		r.note(r.withStatus(r.status(st, imgs, rtErr, now)))
 		return nil
 	}
 	if r.lost.Swap(false) {
@@ -226,14 +251,21 @@ func (r *Reporter) report(ctx context.Context) error {
 		}
 		r.sentAt = now
 	}
-	seen := r.node.Load().DeepCopy()
-	if seen.UID == "" {
-		seen = r.reported.DeepCopy()
-	}
-	seen.Status = want.Status
-	r.node.Store(seen)
-	r.note(seen)
+	r.note(r.withStatus(want.Status))
 	return nil
+}
+
+// withStatus gives the node a status, and the object that was registered while none was seen.
+func (r *Reporter) withStatus(st v1.NodeStatus) *v1.Node {
+	_, now := r.change(func(old *v1.Node) *v1.Node {
+		n := old.DeepCopy()
+		if n.UID == "" && r.reported != nil {
+			n = r.reported.DeepCopy()
+		}
+		n.Status = st
+		return n
+	})
+	return now
 }
 
 func (r *Reporter) look(ctx context.Context) (*runtimeapi.StatusResponse, []*runtimeapi.Image, error) {

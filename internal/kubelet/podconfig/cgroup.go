@@ -63,3 +63,14 @@ func (l Layout) Candidates(uid string) []string {
 	}
 	return out
 }
+
+// UID is that of the pod whose cgroup has a name; false for a group of nobody's. A UID in
+// the name of a slice has dashes where it has underscores.
+func (l Layout) UID(name string) (string, bool) {
+	if !l.Systemd {
+		return strings.CutPrefix(name, "pod")
+	}
+	name, slice := strings.CutSuffix(name, ".slice")
+	_, uid, pod := strings.Cut(name, "-pod")
+	return strings.ReplaceAll(uid, "_", "-"), slice && pod
+}

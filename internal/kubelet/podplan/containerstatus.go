@@ -87,7 +87,8 @@ func (r *reporter) setRestarting(st *v1.ContainerStatus, c *v1.Container, last *
 	switch {
 	case r.in.Record.RestartAll != nil && last.Lost:
 		why = &v1.ContainerStateWaiting{Reason: ReasonRestartingAll, Message: messageRestartingAll}
-	case why.Reason == "" && last.Lost && r.replaced(c.Name, last):
+	case why.Reason == "" && r.replaced(c.Name, last) && (last.Lost || !mayComeBack(r.in.Pod, c, last.ExitCode)):
+		// The API server takes nobody back who was told to have ended for good.
 		why.Reason = waiting
 	}
 	if due := r.crashDue(c.Name, last); due.After(r.now) {

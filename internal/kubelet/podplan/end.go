@@ -81,7 +81,8 @@ func (p *planner) end(e Ending) {
 		p.plan.Record.Ending = &e
 	}
 	p.stopAll(e)
-	if p.anyLive() || p.building() {
+	p.awaitSandbox()
+	if anyLive(p.in) || p.building() {
 		return
 	}
 	gone := p.in.Absent || p.in.Pod.DeletionTimestamp != nil
@@ -116,12 +117,24 @@ func (p *planner) finish() {
 	p.try(Op{Kind: Forget})
 }
 
+// sandboxPatience is how long a sandbox may be in the making before it is given up when its
+// pod ends.
+const sandboxPatience = 10 * time.Second
+
+// awaitSandbox lets a sandbox that is being made come to be: runtimes go on with what nobody
+// waits for any more, and it would be there when all else of the pod is gone.
+func (p *planner) awaitSandbox() {
+	if until := p.in.InFlight[SandboxKey].Since.Add(sandboxPatience); until.After(p.now) && p.keep(SandboxKey) {
+		p.recheck(until)
+	}
+}
+
 // building tells whether an op that makes something has not returned yet.
 func (p *planner) building() bool {
 	found := false
 	for _, key := range slices.Sorted(maps.Keys(p.in.InFlight)) {
 		if op := p.in.InFlight[key].Op; !op.Kind.teardown() {
-			p.wait("%s was cancelled and has not returned", op.Kind)
+			p.wait("%s has not returned", op.Kind)
 			found = true
 		}
 	}

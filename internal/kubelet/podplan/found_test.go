@@ -257,3 +257,105 @@ func TestAnEndIsThatOfItsOwnInstance(t *testing.T) {
 		t.Errorf("%+v", end)
 	}
 }
+
+// The creation of a container was given up when its pod was deleted, and the runtime went on
+// with it: the pod was told Failed with ContainerStatusUnknown, and the API server refused the
+// container that showed up then.
+func TestPodHasNotEndedWhileAContainerMayShowUp(t *testing.T) {
+	dead := has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 1, Finished: noon})
+	for name, tc := range map[string]struct {
+		in   Input
+		held bool
+	}{
+		"never seen":         {lifeOf(v1.RestartPolicyNever, deletedNow), true},
+		"its next instance":  {lifeOf(v1.RestartPolicyAlways, deletedNow, dead, func(in *Input) { in.Record.Containers = map[string]History{"c": {Attempt: 1}} }), true},
+		"seen":               {lifeOf(v1.RestartPolicyNever, deletedNow, dead), false},
+		"stopped sandbox":    {lifeOf(v1.RestartPolicyNever, deletedNow, func(in *Input) { in.Sandboxes[0].Ready = false }), false},
+		"no sandbox":         {lifeOf(v1.RestartPolicyNever, deletedNow, func(in *Input) { in.Sandboxes = nil }), false},
+		"its turn never was": {lifeOf(v1.RestartPolicyNever, deletedNow, has(Container{ID: "0", Name: "i", State: Exited, ExitCode: 1, Finished: noon}), func(in *Input) { in.Pod.Spec.InitContainers = []v1.Container{{Name: "i"}} }), false},
+	} {
+		in := tc.in
+		in.Record = Next(in, noon).Record
+		if st := Status(in, noon); IsTerminal(st.Phase) == tc.held {
+			t.Errorf("%s: phase %s", name, st.Phase)
+		}
+		if got := slices.Contains(kinds(Next(in, noon)), RemoveSandbox); got != (len(in.Sandboxes) > 0) {
+			t.Errorf("%s: the sandbox is removed: %v", name, got)
+		}
+	}
+}
+
+// A sandbox that was being made when its pod was deleted was left, for minutes, when all else
+// of the pod had gone.
+func TestSandboxInTheMakingIsWaitedFor(t *testing.T) {
+	op := Op{Kind: RunSandbox}
+	in := lifeOf(v1.RestartPolicyNever, deletedNow, func(in *Input) {
+		in.Sandboxes = nil
+		in.InFlight[SandboxKey] = Flight{Op: op, Since: noon.Add(-time.Second)}
+	})
+	if got := Next(in, noon); !slices.Equal(got.Ops, []Op{op}) || !got.RecheckAt.Equal(noon.Add(9*time.Second)) {
+		t.Errorf("%+v", got)
+	}
+	if got := Next(in, noon.Add(time.Minute)); len(got.Ops) != 0 {
+		t.Errorf("one that hangs: %+v", got.Ops)
+	}
+}
+
+// A container under restartPolicy Never whose image was changed was told to have ended before
+// the next instance ran, and the API server takes nobody back from there: it stayed terminated
+// in the status for as long as it ran.
+func TestContainerThatIsReplacedIsNotToldToHaveEnded(t *testing.T) {
+	for policy, code := range map[v1.RestartPolicy]int32{v1.RestartPolicyNever: 137, v1.RestartPolicyOnFailure: 0} {
+		in := lifeOf(policy, has(Container{ID: "1", Name: "c", State: Running, Hash: "of another image"}))
+		plan := Next(in, noon)
+		if !slices.Equal(kinds(plan), []Kind{StopContainer}) {
+			t.Fatalf("%s: %v", policy, kinds(plan))
+		}
+		in.Record = plan.Record
+		in.Containers[0].State, in.Containers[0].ExitCode, in.Containers[0].Finished = Exited, code, noon
+		st := Status(in, noon)
+		c := st.ContainerStatuses[0]
+		if st.Phase != v1.PodRunning || c.State.Waiting == nil || c.State.Waiting.Reason != ReasonContainerCreating {
+			t.Errorf("%s: phase %s, %+v", policy, st.Phase, c.State)
+		}
+		if end := c.LastTerminationState.Terminated; end == nil || end.ExitCode != code {
+			t.Errorf("%s: its last end is %+v", policy, end)
+		}
+	}
+}
+
+// What had ended for good by the API server's account was told to run again when a new sandbox
+// made the init containers begin anew: the status was refused every ten seconds.
+func TestStatusIsOneThatTheAPIServerTakes(t *testing.T) {
+	ended := v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "x://1"}}
+	runs := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
+	pod := lifeOf(v1.RestartPolicyOnFailure).Pod
+	pod.Spec.InitContainers = []v1.Container{{Name: "i"}, {Name: "s", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}}
+	of := func(st v1.ContainerState, restarts int32) v1.PodStatus {
+		return v1.PodStatus{
+			InitContainerStatuses: []v1.ContainerStatus{{Name: "i", State: st, RestartCount: restarts}, {Name: "s", State: st, RestartCount: restarts}},
+			ContainerStatuses:     []v1.ContainerStatus{{Name: "c", State: st, RestartCount: restarts}},
+		}
+	}
+	want := of(runs, 1)
+	got := Acceptable(pod, of(ended, 0), want)
+	for what, tc := range map[string]struct {
+		st   v1.ContainerStatus
+		ends bool
+	}{
+		"init container": {got.InitContainerStatuses[0], true}, "sidecar": {got.InitContainerStatuses[1], false}, "container": {got.ContainerStatuses[0], true},
+	} {
+		if (tc.st.State.Terminated != nil) != tc.ends || tc.st.RestartCount != 1 {
+			t.Errorf("%s: %+v", what, tc.st)
+		}
+	}
+	if want.ContainerStatuses[0].State.Running == nil {
+		t.Error("what was put has changed")
+	}
+	failed := of(ended, 0)
+	failed.Phase = v1.PodFailed
+	pod.Spec.RestartPolicy = v1.RestartPolicyAlways
+	if got := Acceptable(pod, failed, want).ContainerStatuses[0].State; got.Terminated == nil {
+		t.Errorf("of a pod that has ended: %+v", got)
+	}
+}

@@ -24,7 +24,7 @@ func Status(in Input, now time.Time) v1.PodStatus {
 	now = now.Round(0).UTC()
 	r := &reporter{view: newView(&in), now: now, ending: in.Record.Ending}
 	gone := in.Absent || in.Pod.DeletionTimestamp != nil
-	r.rest = (r.ending != nil || gone) && !r.anyLive() && !r.making()
+	r.rest = AtRest(&in)
 	pod := in.Pod
 	st := v1.PodStatus{
 		ObservedGeneration: max(pod.Generation, in.Reported.ObservedGeneration),
@@ -66,6 +66,50 @@ func Status(in Input, now time.Time) v1.PodStatus {
 	return st
 }
 
+// AtRest tells whether the pod ends and nothing of it runs, or can come to run, any more.
+// From here on it holds none of the node's resources, and a final phase may be told.
+func AtRest(in *Input) bool {
+	ends := in.Record.Ending != nil || in.Absent || in.Pod.DeletionTimestamp != nil
+	return ends && !anyLive(in) && !making(in) && !mayAppear(in)
+}
+
+// making tells whether a container may come to life by an op in flight.
+func making(in *Input) bool {
+	for _, f := range in.InFlight {
+		if f.Op.Kind == CreateContainer || f.Op.Kind == StartContainer {
+			return true
+		}
+	}
+	return false
+}
+
+// mayAppear tells whether an instance may show up that was asked for and never seen: the
+// answer to its creation was lost, or not waited for. None does once its sandbox is stopped.
+func mayAppear(in *Input) bool {
+	if !slices.ContainsFunc(in.Sandboxes, func(s Sandbox) bool { return s.Ready }) {
+		return false
+	}
+	v := newView(in)
+	unseen := func(name string) bool {
+		last, h := v.last(name), in.Record.history(name)
+		return last == nil && h.Dropped == 0 || last != nil && max(last.Attempt, h.Dropped) < h.Attempt
+	}
+	spec := &in.Pod.Spec
+	if slices.ContainsFunc(spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return unseen(c.Name) }) {
+		return true
+	}
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		if unseen(c.Name) {
+			return true
+		}
+		if last := v.last(c.Name); !IsSidecar(c) && last != nil && last.ExitCode != 0 {
+			return false // the turn of those behind it has not come
+		}
+	}
+	return slices.ContainsFunc(spec.Containers, func(c v1.Container) bool { return unseen(c.Name) })
+}
+
 // settleResources sums up what the pod was given, and what of it is applied.
 func (r *reporter) settleResources(st *v1.PodStatus) {
 	v := r.in.Record.Verdict
@@ -104,16 +148,6 @@ func orNil(l v1.ResourceList) v1.ResourceList {
 		return nil
 	}
 	return l
-}
-
-// making tells whether a container may come to life by an op in flight.
-func (r *reporter) making() bool {
-	for _, f := range r.in.InFlight {
-		if f.Op.Kind == CreateContainer || f.Op.Kind == StartContainer {
-			return true
-		}
-	}
-	return false
 }
 
 // settlePhase sets phase, reason and message, holding back what is final until

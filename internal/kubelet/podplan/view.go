@@ -109,13 +109,8 @@ func (v *view) live(name string) []*Container {
 }
 
 // anyLive tells whether anything of the pod runs or may run.
-func (v *view) anyLive() bool {
-	for i := range v.in.Containers {
-		if v.in.Containers[i].Live() {
-			return true
-		}
-	}
-	return false
+func anyLive(in *Input) bool {
+	return slices.ContainsFunc(in.Containers, func(c Container) bool { return c.Live() })
 }
 
 // here tells whether the instance belongs to the sandbox in use.

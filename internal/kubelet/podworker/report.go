@@ -1,19 +1,13 @@
 package podworker
 
 import (
-	"time"
-
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// report hands the status over. An orphan has nobody to report to.
-func (w *Worker) report(in *podplan.Input, plan *podplan.Plan, now time.Time) {
-	if in.Absent || in.Forgotten {
-		return
-	}
-	w.status = podplan.Status(*in, now)
+// report hands the status over, and tells what it has that the last one had not.
+func (w *Worker) report(in *podplan.Input, plan *podplan.Plan) {
 	if starting(in, plan, &w.status) {
 		w.deps.Status.PutSoon(in.Pod, w.status)
 	} else {

@@ -95,8 +95,8 @@ func (t *Table) Remove(uid types.UID, last *v1.Pod) {
 	}
 }
 
-// Adopt makes sure that a pod which only the runtime or a record knows has a
-// worker. It begins once the sources have synced.
+// Adopt makes sure that a pod which only the runtime, a record or the disk knows has a
+// worker. It begins once the sources have synced: until then one may want the pod.
 func (t *Table) Adopt(orphan *v1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,6 +105,9 @@ func (t *Table) Adopt(orphan *v1.Pod) {
 	}
 	w := newWorker(orphan.UID, t.deps)
 	w.adopt(orphan)
+	if t.synced {
+		w.sourcesSynced()
+	}
 	t.workers[orphan.UID] = w
 	t.startLocked(w)
 }
@@ -171,11 +174,16 @@ func (t *Table) Get(uid types.UID) (Snapshot, bool) {
 	return Snapshot{}, false
 }
 
-// Unwanted tells whether no source has the pod any more, also when its worker has not
-// looked yet.
-func (t *Table) Unwanted(uid types.UID) bool {
+// Leaving tells whether a pod ends or is about to, also when its worker has not looked yet:
+// no source has it any more, it is deleted, its phase at the API server is final, or the
+// node ends it.
+func (t *Table) Leaving(uid types.UID) bool {
 	w := t.get(uid)
-	return w != nil && w.gone()
+	if w == nil {
+		return false
+	}
+	s := w.Snapshot()
+	return s.Plan.Record.Ending != nil || w.leaving()
 }
 
 // ByName returns the snapshot of the pod of that name which is not gone; of two, as
@@ -245,8 +253,8 @@ func (t *Table) ended(w *Worker) {
 	}
 	t.mu.Lock()
 	delete(t.workers, w.uid)
-	defer w.put(&s) // those who wait for a newer one find none
-	if !s.Absent && !s.Static {
+	defer w.put(&s)             // those who wait for a newer one find none
+	if !s.Static && !w.gone() { // the source may have told since the worker last looked
 		t.forgotten[w.uid] = true
 	}
 	t.releaseLocked(w.uid)

@@ -28,3 +28,21 @@ func TestAStaticPodWaitsForAnOrphanOfItsName(t *testing.T) {
 		t.Errorf("still waiting: %v", table.waiting)
 	}
 }
+
+// A pod whose removal the source told after its worker had last looked was remembered for
+// ever as one whose removal is still to be told.
+func TestRemovalThatWasToldIsNotWaitedFor(t *testing.T) {
+	for told, want := range map[bool]int{true: 0, false: 1} {
+		table := NewTable(Deps{Node: func() podplan.Node { return podplan.Node{} }})
+		table.Set(named("u"), false)
+		w := table.get("u")
+		w.put(&Snapshot{Pod: named("u"), Plan: podplan.Plan{Done: true}})
+		if told {
+			table.Remove("u", nil)
+		}
+		table.ended(w)
+		if got := len(table.forgotten); got != want {
+			t.Errorf("told %v: %d are remembered", told, got)
+		}
+	}
+}

@@ -118,6 +118,10 @@ type Snapshot struct {
 	superseded chan struct{}
 }
 
+// AtRest tells whether the pod ends, and nothing of it runs any more: see podplan.AtRest.
+// Of a pod at which its worker has not looked yet nobody knows.
+func (s *Snapshot) AtRest() bool { return !s.At.IsZero() && podplan.AtRest(&s.Input) }
+
 // Transition is one thing that a worker did or learned.
 type Transition struct {
 	At   time.Time
@@ -288,6 +292,13 @@ func (w *Worker) gone() bool {
 	return w.absent
 }
 
+// leaving tells whether the pod is to end, by what is known outside of its goroutine.
+func (w *Worker) leaving() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.absent || w.eviction != nil || w.pod != nil && (w.pod.DeletionTimestamp != nil || podplan.IsTerminal(w.pod.Status.Phase))
+}
+
 // precedes tells whether a static pod of the same name has to wait for this one.
 func (w *Worker) precedes(pod *v1.Pod) bool {
 	w.mu.Lock()
@@ -386,13 +397,7 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 		return again, false
 	}
 	in.Record = plan.Record
-	w.report(&in, &plan, now)
-	w.cancelDropped(plan)
-	if w.deps.Prober != nil {
-		w.deps.Prober.Sync(ctx, in.Pod, podIPs(&in), plan.Probes)
-	}
-	w.startNew(ctx, plan, &in)
-	w.publish(in, plan, now)
+	w.act(ctx, in, plan, now)
 	if plan.Done {
 		w.close(ctx)
 		return 0, true
@@ -427,6 +432,26 @@ func (w *Worker) keepRecord(ctx context.Context, r podplan.Record) (again time.D
 	}
 	w.troubles = 0
 	return 0, nil
+}
+
+// act carries a plan out. The snapshot comes before the status: who learns from the API
+// server that the pod holds nothing any more may ask for its room at once. The status comes
+// before the ops, the last of which waits until it is written.
+func (w *Worker) act(ctx context.Context, in podplan.Input, plan podplan.Plan, now time.Time) {
+	reports := !in.Absent && !in.Forgotten // an orphan has nobody to report to
+	if reports {
+		w.status = podplan.Status(in, now)
+	}
+	w.cancelDropped(plan)
+	if w.deps.Prober != nil {
+		w.deps.Prober.Sync(ctx, in.Pod, podIPs(&in), plan.Probes)
+	}
+	launch := w.takeUp(ctx, plan, &in)
+	w.publish(in, plan, now)
+	if reports {
+		w.report(&in, &plan)
+	}
+	launch()
 }
 
 // trouble logs what kept the worker from planning, and backs off.
@@ -511,7 +536,9 @@ func (w *Worker) cancelDropped(plan podplan.Plan) {
 	}
 }
 
-func (w *Worker) startNew(ctx context.Context, plan podplan.Plan, in *podplan.Input) {
+// takeUp notes the ops that are new; what it returns launches them.
+func (w *Worker) takeUp(ctx context.Context, plan podplan.Plan, in *podplan.Input) (launch func()) {
+	var launches []func()
 	for _, op := range plan.Ops {
 		key := op.Key()
 		if _, ok := w.flights[key]; ok {
@@ -520,7 +547,7 @@ func (w *Worker) startNew(ctx context.Context, plan podplan.Plan, in *podplan.In
 		octx, cancel := context.WithCancel(ctx)
 		w.flights[key] = &flight{Flight: podplan.Flight{Op: op, Since: time.Now().Round(0)}, cancel: cancel, objects: in.Objects}
 		w.note(Transition{What: "start", Op: &op})
-		w.flying.Go(func() {
+		launches = append(launches, func() {
 			defer cancel()
 			res := w.deps.Executor.Do(octx, op, in)
 			w.mu.Lock()
@@ -529,12 +556,18 @@ func (w *Worker) startNew(ctx context.Context, plan podplan.Plan, in *podplan.In
 			w.Wake()
 		})
 	}
+	return func() {
+		for _, f := range launches {
+			w.flying.Go(f)
+		}
+	}
 }
 
 // publish lets others see what this step saw and decided.
 func (w *Worker) publish(in podplan.Input, plan podplan.Plan, now time.Time) {
 	old := w.Snapshot()
-	if w.deps.Freed != nil && (plan.Life == podplan.PodTerminated && old.Plan.Life != plan.Life || resizeMoved(old.Input.Record.Resize, plan.Record.Resize)) {
+	atRest := podplan.AtRest(&in) && !old.AtRest()
+	if w.deps.Freed != nil && (atRest || resizeMoved(old.Input.Record.Resize, plan.Record.Resize)) {
 		defer w.deps.Freed()
 	}
 	w.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +23,9 @@ import (
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	nodev1client "k8s.io/client-go/kubernetes/typed/node/v1"
 
+	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
 )
 
 var podResource = schema.GroupResource{Resource: "pods"}
@@ -33,8 +36,9 @@ type apiServer struct {
 	changed func() // called without the lock after every change
 	made    int    // mirrors
 
-	mu  sync.Mutex
-	pod *v1.Pod // never changed in place
+	mu      sync.Mutex
+	version int
+	pod     *v1.Pod // never changed in place
 	// last is the pod as it was when it went.
 	last *v1.Pod
 }
@@ -54,9 +58,16 @@ func (a *apiServer) update(change func(*v1.Pod)) {
 	}
 	p := a.pod.DeepCopy()
 	change(p)
-	a.pod = p
+	a.storeLocked(p)
 	a.mu.Unlock()
 	a.changed()
+}
+
+// storeLocked makes a pod the newest version.
+func (a *apiServer) storeLocked(p *v1.Pod) {
+	a.version++
+	p.ResourceVersion = strconv.Itoa(a.version)
+	a.pod = p
 }
 
 // remove takes the object away.
@@ -78,12 +89,17 @@ func (a *apiServer) create(pod *v1.Pod) (*v1.Pod, error) {
 	}
 	a.made++
 	p := pod.DeepCopy()
-	p.UID, p.Status = types.UID(fmt.Sprintf("mirror-%d", a.made)), v1.PodStatus{}
-	a.pod = p
+	p.UID, p.Status = types.UID(fmt.Sprintf("mirror-%d", a.made)), fresh(pod)
+	a.storeLocked(p)
 	a.hist.add(Event{What: Note, Text: fmt.Sprintf("%s of %s is made", p.UID, staticOf(p))})
 	a.mu.Unlock()
 	a.changed()
 	return p, nil
+}
+
+// fresh is the status that the API server gives a pod that is made.
+func fresh(pod *v1.Pod) v1.PodStatus {
+	return v1.PodStatus{Phase: v1.PodPending, QOSClass: podplan.QOS(pod)}
 }
 
 // staticOf is the UID of the static pod that a mirror shows, or the pod's own.
@@ -116,19 +132,28 @@ func (a *apiServer) patchStatus(data []byte) (*v1.Pod, error) {
 		a.mu.Unlock()
 		return nil, err
 	}
-	p := a.writeLocked(st)
+	p, err := a.writeLocked(st)
 	a.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	a.changed()
 	return p, nil
 }
 
-// writeLocked gives the pod another status; what was there, and what comes, is never changed.
-func (a *apiServer) writeLocked(st *v1.PodStatus) *v1.Pod {
+// writeLocked gives the pod another status, if that may follow on the one it has; what was
+// there, and what comes, is never changed.
+func (a *apiServer) writeLocked(st *v1.PodStatus) (*v1.Pod, error) {
 	p := *a.pod
 	p.Status = *st
-	a.pod = &p
+	if errs := validation.PodStatus(&p, a.pod); len(errs) > 0 {
+		err := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, p.Name, errs)
+		a.hist.fail(fmt.Errorf("%w, from %s to %s", err, statusText(&a.pod.Status), statusText(st)))
+		return nil, err
+	}
+	a.storeLocked(&p)
 	a.hist.add(Event{What: StatusWritten, UID: staticOf(&p), Status: st})
-	return &p
+	return &p, nil
 }
 
 var podMeta = sync.OnceValues(func() (strategicpatch.PatchMetaFromStruct, error) {

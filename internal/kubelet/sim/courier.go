@@ -116,7 +116,7 @@ func (a *apiServer) writeStatus(want *v1.PodStatus) error {
 		return apierrors.NewNotFound(podResource, "p")
 	}
 	st := new(v1.PodStatus)
-	*st = *want // nobody changes what a worker has put
+	*st = podplan.Acceptable(a.pod, a.pod.Status, *want) // nobody changes what a worker has put
 	others := slices.DeleteFunc(slices.Clone(a.pod.Status.Conditions), func(c v1.PodCondition) bool { return podplan.OwnsCondition(c.Type) })
 	st.Conditions = append(others, slices.DeleteFunc(slices.Clone(st.Conditions), func(c v1.PodCondition) bool {
 		return slices.ContainsFunc(others, func(o v1.PodCondition) bool { return o.Type == c.Type })
@@ -127,8 +127,10 @@ func (a *apiServer) writeStatus(want *v1.PodStatus) error {
 		a.mu.Unlock()
 		return nil
 	}
-	a.writeLocked(st)
+	_, err := a.writeLocked(st)
 	a.mu.Unlock()
-	a.changed()
-	return nil
+	if err == nil {
+		a.changed()
+	}
+	return err
 }

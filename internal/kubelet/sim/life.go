@@ -148,6 +148,7 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 	if l.static {
 		l.manifest.Store(pod)
 	} else {
+		pod.Status = fresh(pod)
 		l.api.pod = pod
 	}
 	l.hist.add(Event{What: PodSet, Pod: pod})
@@ -279,6 +280,9 @@ func (l *life) play() {
 		l.net.close()
 	}()
 	l.up()
+	if l.chance(0.1) && l.pass(l.upTo(pick(l.r, 50*time.Millisecond, 500*time.Millisecond, 3*time.Second))) {
+		l.remove() // while it is being made
+	}
 	end := l.upTo(10 * time.Minute)
 	for time.Since(dawn) < end && l.pass(l.upTo(end/6)) {
 		if l.chance(0.1) {

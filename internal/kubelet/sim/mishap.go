@@ -29,6 +29,9 @@ func (l *life) mishap() {
 				deeds = append(deeds, l.remove)
 			}
 		}
+		if l.static || l.real { // a courier writes only what it was just told
+			deeds = append(deeds, l.patchStatus, l.patchStatus)
+		}
 		deeds[l.r.IntN(len(deeds))]()
 	}
 }
@@ -192,6 +195,18 @@ func setResources(r *v1.ResourceRequirements, milli, mebi int64) {
 		list[v1.ResourceCPU] = *resource.NewMilliQuantity(milli, resource.DecimalSI)
 		list[v1.ResourceMemory] = *resource.NewQuantity(mebi<<20, resource.BinarySI)
 	}
+}
+
+// patchStatus is somebody else who writes what is the node's to write.
+func (l *life) patchStatus() {
+	l.note("somebody patches the status")
+	l.api.update(func(p *v1.Pod) {
+		for i := range p.Status.Conditions {
+			if c := &p.Status.Conditions[i]; c.Type == v1.PodReady {
+				c.Status = v1.ConditionUnknown
+			}
+		}
+	})
 }
 
 func (l *life) shortenDeadline() {

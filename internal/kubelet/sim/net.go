@@ -268,7 +268,7 @@ func (v visit) String() string       { return v.key }
 // call takes a connection to the gRPC server.
 func (i *internet) call(v visit) {
 	i.once.Do(func() {
-		i.grpc = grpc.NewServer()
+		i.grpc = grpc.NewServer(grpc.WaitForHandlers(true))
 		grpc_health_v1.RegisterHealthServer(i.grpc, health{l: i.l})
 		i.done.Go(func() { _ = i.grpc.Serve(i) })
 	})

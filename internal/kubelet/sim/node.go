@@ -194,6 +194,19 @@ func (n *node) adopt() bool {
 	return true
 }
 
+// adoptLate tears down what came to be when its pod was gone.
+func (n *node) adoptLate() {
+	list, err := seam{fakecri.Service{Runtime: n.life.rt}, n}.ListPodSandbox(n.ctx, nil)
+	if err != nil || !n.table.IsSynced() {
+		return
+	}
+	for uid := range podUIDs(list) {
+		if _, known := n.table.Get(types.UID(uid)); !known {
+			n.table.Adopt(orphan(types.UID(uid)))
+		}
+	}
+}
+
 func orphan(uid types.UID) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid}}
 }
@@ -210,6 +223,7 @@ func (n *node) relist() {
 			for _, s := range n.table.List() {
 				n.table.Relist(s.Pod.UID)
 			}
+			n.adoptLate()
 		}
 	}
 }

@@ -45,6 +45,8 @@ func (l *life) atRest() {
 		l.hist.fail(fmt.Errorf("the API server does not show %s", l.uid))
 	} else if shown.Status.Phase != snap.Status.Phase {
 		l.hist.fail(fmt.Errorf("the API server has phase %q, the kubelet %q", shown.Status.Phase, snap.Status.Phase))
+	} else if err := foreign(&shown.Status); err != nil {
+		l.hist.fail(err)
 	}
 	l.down()
 	l.up()
@@ -54,6 +56,16 @@ func (l *life) atRest() {
 	if after := l.want(); !l.static && restText(after) != restText(pod) {
 		l.hist.fail(fmt.Errorf("a restart of the kubelet changed the status from %s to %s", statusText(&pod.Status), statusText(&after.Status)))
 	}
+}
+
+// foreign finds what somebody else wrote, and the node has not put right.
+func foreign(st *v1.PodStatus) error {
+	for _, c := range st.Conditions {
+		if c.Type == v1.PodReady && c.Status == v1.ConditionUnknown {
+			return errors.New("the API server has another's condition Ready still")
+		}
+	}
+	return nil
 }
 
 // limited checks that what runs has the limits that were allocated to it.

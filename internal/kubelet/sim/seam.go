@@ -20,13 +20,17 @@ var (
 
 // call is the way of everything that a kubelet asks of the world: it takes a while,
 // it fails before or after it took effect, the kubelet is killed before or after,
-// and when the caller gives up it takes a moment to return.
+// and when the caller gives up it takes a moment to return, and may take effect later.
 func call[T any](ctx context.Context, n *node, name, what string, effect func(context.Context) (T, error)) (T, error) {
 	var none T
 	op, _ := ctx.Value(opKey{}).(string)
 	l, key := n.life, n.key+op+" "+name+" "+what
 	took := l.duration(key, name)
 	if err := n.wait(ctx, took/2+1, key); err != nil {
+		if ctx.Err() != nil && goesOn(name, took) && l.dice.chance(0.5, key+" goes on") {
+			late := context.WithValue(context.WithoutCancel(ctx), lateKey{}, true)
+			time.AfterFunc(l.dice.upTo(took, key+" goes on for"), func() { _, _ = effect(late) })
+		}
 		return none, err
 	}
 	if l.faulty() && l.dice.chance(0.06, key+" fails") {
@@ -51,6 +55,16 @@ func call[T any](ctx context.Context, n *node, name, what string, effect func(co
 		return none, fmt.Errorf("%s: answer lost: %w", name, errFault)
 	}
 	return out, nil
+}
+
+// lateKey is where a context says that nobody waits for the call any more.
+type lateKey struct{}
+
+// goesOn tells whether the runtime goes on with what it was asked for when nobody waits for
+// its answer any more; one that hangs ends with its caller.
+func goesOn(call string, took time.Duration) bool {
+	makes := call == "RunPodSandbox" || call == "CreateContainer" || call == "StartContainer"
+	return makes && took < 3*time.Second
 }
 
 // wait lets time pass. A caller that gives up gets its answer a moment later.
@@ -151,7 +165,9 @@ func (s seam) CreateContainer(ctx context.Context, sandbox string, cfg *runtimea
 		b(cfg)
 	}
 	return call(ctx, s.n, "CreateContainer", cfg.Metadata.Name, func(ctx context.Context) (string, error) {
-		s.n.life.hist.fail(s.n.life.inspectContainer(cfg, sc.Metadata.Uid))
+		if ctx.Value(lateKey{}) == nil { // what it stands on may be gone by then
+			s.n.life.hist.fail(s.n.life.inspectContainer(cfg, sc.Metadata.Uid))
+		}
 		return s.RuntimeService.CreateContainer(ctx, sandbox, cfg, sc)
 	})
 }

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
@@ -45,7 +46,7 @@ type Manager struct {
 	mu    sync.Mutex
 	slots map[types.UID]*slot
 	// mirrors are the objects that show static pods, by the pods' UIDs.
-	mirrors map[types.UID]object
+	mirrors map[types.UID]*v1.Pod
 	// spawn runs a sender under Run's context; nil unless Run runs.
 	spawn   func(func(context.Context))
 	senders sync.WaitGroup
@@ -54,6 +55,8 @@ type Manager struct {
 // slot holds what one pod's status should be and what the server has.
 type slot struct {
 	namespace, name string
+	// pod as it was put last.
+	pod *v1.Pod
 	// apiUID is the UID of the object that is written: of the pod, or, for a static
 	// pod, of its mirror. Empty while there is none.
 	apiUID types.UID
@@ -64,11 +67,14 @@ type slot struct {
 	// what they put before at every look.
 	wire  []byte
 	since time.Time
-	// base is what the server has; doubtful after a patch whose outcome is not known.
+	// base is what the server has, by the newest version that was seen; doubtful after a
+	// patch whose outcome is not known.
 	base     v1.PodStatus
+	version  string
 	doubtful bool
 	dirty    bool
 	sending  bool
+	again    bool // it is written once more
 	// dropped while sending: the slot stays until the sender has ended, so that a pod
 	// of the same UID which comes then is not overtaken by what was sent before.
 	dropped bool
@@ -77,16 +83,35 @@ type slot struct {
 	idle  []chan struct{} // closed when not dirty any more
 }
 
-// object is one at the server, with the status that it has.
-type object struct {
-	uid    types.UID
-	status v1.PodStatus
+// see takes over what an object has at the server, if that is newer than what is known: then
+// others may have written it.
+func (s *slot) see(o *v1.Pod) bool {
+	if s.apiUID != o.UID || !newer(o.ResourceVersion, s.version) {
+		return false
+	}
+	s.base, s.version = o.Status, o.ResourceVersion
+	return true
+}
+
+// differs tells whether the server has something else than it should.
+func (s *slot) differs() bool {
+	base, want := s.base, due(s.pod, s.base, s.want)
+	return differing(&base, &want)
+}
+
+// newer compares the versions of an object.
+func newer(version, than string) bool {
+	if than == "" {
+		return version != ""
+	}
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order > 0
 }
 
 // New returns a manager. observe, if not nil, gets how long each status waited
 // until it was written. Without a client nothing is sent.
 func New(client kubernetes.Interface, observe func(time.Duration)) *Manager {
-	return &Manager{client: client, observe: observe, slots: map[types.UID]*slot{}, mirrors: map[types.UID]object{}}
+	return &Manager{client: client, observe: observe, slots: map[types.UID]*slot{}, mirrors: map[types.UID]*v1.Pod{}}
 }
 
 // Put says what a pod's status should be from now on; it is sent at once. Nobody may
@@ -133,20 +158,23 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 	if s == nil {
 		s = &slot{namespace: pod.Namespace, name: pod.Name}
 		if pod.Annotations["kubernetes.io/config.source"] == "" || pod.Annotations["kubernetes.io/config.source"] == "api" {
-			s.apiUID, s.base = pod.UID, pod.Status
+			s.point(pod)
 		} else if mirror, ok := m.mirrors[pod.UID]; ok {
-			s.apiUID, s.base = mirror.uid, mirror.status
+			s.point(mirror)
 		}
 		m.slots[pod.UID] = s
 	} else if s.dropped {
 		s.dropped = false
-	} else if wire != nil && bytes.Equal(s.wire, wire) && s.later == nil {
+	} else if seen := s.see(pod); wire != nil && bytes.Equal(s.wire, wire) && s.later == nil && (!seen || !s.differs()) {
 		return nil
 	}
-	s.want, s.wire = st, wire
+	s.pod, s.want, s.wire = pod, st, wire
 	s.taken++
 	return s
 }
+
+// point makes an object the one that is written.
+func (s *slot) point(o *v1.Pod) { s.apiUID, s.base, s.version = o.UID, o.Status, o.ResourceVersion }
 
 // SetMirror tells which object mirrors a static pod, with its status; nil when
 // there is none any more.
@@ -157,16 +185,22 @@ func (m *Manager) SetMirror(static types.UID, mirror *v1.Pod) {
 	if mirror == nil {
 		delete(m.mirrors, static)
 		if s != nil {
-			s.apiUID, s.base = "", v1.PodStatus{}
+			s.point(&v1.Pod{})
 		}
 		return
 	}
-	m.mirrors[static] = object{mirror.UID, *mirror.Status.DeepCopy()}
-	if s != nil && s.apiUID != mirror.UID {
-		s.apiUID, s.base = mirror.UID, *mirror.Status.DeepCopy()
+	if old := m.mirrors[static]; old == nil || old.UID != mirror.UID || newer(mirror.ResourceVersion, old.ResourceVersion) {
+		m.mirrors[static] = mirror.DeepCopy()
+	}
+	switch {
+	case s == nil:
+	case s.apiUID != mirror.UID:
+		s.point(m.mirrors[static])
 		if !s.dropped {
 			m.touchLocked(static, s)
 		}
+	case s.see(m.mirrors[static]) && !s.dropped && s.differs():
+		m.touchLocked(static, s)
 	}
 }
 
@@ -271,20 +305,22 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 			m.mu.Unlock()
 			return
 		}
-		want, taken, apiUID := s.want, s.taken, s.apiUID
+		pod, want, taken, apiUID, looked := s.pod, s.want, s.taken, s.apiUID, s.doubtful
 		m.mu.Unlock()
-		got, err := m.write(ctx, s, apiUID, want)
-		if err == nil || apierrors.IsNotFound(err) {
+		got, err := m.write(ctx, s, apiUID, pod, want)
+		refused := apierrors.IsInvalid(err) && looked // to what the server has, not to what it had
+		if refused {
+			klog.FromContext(ctx).Error(err, "Pod status is refused, until it or the pod changes", "pod", s.namespace+"/"+s.name, "podUID", uid)
+		}
+		if err == nil || refused || apierrors.IsNotFound(err) {
 			m.mu.Lock()
 			m.sentLocked(uid, s, apiUID, taken, got)
 			m.mu.Unlock()
 			wait = retryFirst
 			continue
 		}
-		if log := klog.FromContext(ctx).WithValues("pod", s.namespace+"/"+s.name, "podUID", uid); apierrors.IsInvalid(err) {
-			log.Error(err, "Pod status is refused")
-		} else if ctx.Err() == nil {
-			log.V(2).Info("Pod status not written, will retry", "err", err)
+		if ctx.Err() == nil {
+			klog.FromContext(ctx).V(2).Info("Pod status not written, will retry", "pod", s.namespace+"/"+s.name, "podUID", uid, "err", err)
 		}
 		pause(ctx, wait)
 		wait = min(wait*2, retryMost)
@@ -292,17 +328,20 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 }
 
 // sentLocked notes what the server has now, and whether that is the newest.
-func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, taken uint64, got *v1.PodStatus) {
-	if mirror, ok := m.mirrors[uid]; ok && got != nil && mirror.uid == apiUID {
-		m.mirrors[uid] = object{apiUID, *got}
+func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, taken uint64, got *v1.Pod) {
+	if mirror, ok := m.mirrors[uid]; ok && got != nil && mirror.UID == apiUID {
+		m.mirrors[uid] = got
 	}
 	if s.apiUID != apiUID {
 		return
 	}
-	if got != nil {
-		s.base = *got
+	if got != nil && !newer(s.version, got.ResourceVersion) {
+		s.point(got)
 	}
 	if taken == s.taken {
+		if s.again = got != nil && !s.again && s.differs(); s.again {
+			return // others wrote between what was known and this: once more, by what there is now
+		}
 		if m.observe != nil {
 			m.observe(time.Since(s.since))
 		}
@@ -312,12 +351,12 @@ func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, taken uin
 
 // write makes the server have a status, and returns it, nil if it had it. What the server
 // has is in doubt after a failure: the answer may be all that failed.
-func (m *Manager) write(ctx context.Context, s *slot, apiUID types.UID, want v1.PodStatus) (*v1.PodStatus, error) {
+func (m *Manager) write(ctx context.Context, s *slot, apiUID types.UID, pod *v1.Pod, want v1.PodStatus) (*v1.Pod, error) {
 	base, err := m.baseOf(ctx, s, apiUID)
 	if err != nil {
 		return nil, err
 	}
-	got, err := m.patch(ctx, s, apiUID, base, want)
+	got, err := m.patch(ctx, s, apiUID, base, due(pod, base, want))
 	if err != nil {
 		m.mu.Lock()
 		s.doubtful = true
@@ -344,14 +383,14 @@ func (m *Manager) baseOf(ctx context.Context, s *slot, apiUID types.UID) (v1.Pod
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s.apiUID == apiUID {
-		s.base, s.doubtful = pod.Status, false
+		s.point(pod)
+		s.doubtful = false
 	}
 	return pod.Status, nil
 }
 
 // patch sends the difference, if any, and returns what the server has then.
-func (m *Manager) patch(ctx context.Context, s *slot, apiUID types.UID, base, want v1.PodStatus) (*v1.PodStatus, error) {
-	want = withForeign(want, base)
+func (m *Manager) patch(ctx context.Context, s *slot, apiUID types.UID, base, want v1.PodStatus) (*v1.Pod, error) {
 	if !differing(&base, &want) {
 		return nil, nil
 	}
@@ -364,10 +403,15 @@ func (m *Manager) patch(ctx context.Context, s *slot, apiUID types.UID, base, wa
 	if trace.End(span, err) != nil {
 		return nil, err
 	}
-	return &pod.Status, nil
+	return pod, nil
 }
 
-// withForeign leaves conditions that others own as the server has them.
+// due is what the server should have, by what it has.
+func due(pod *v1.Pod, base, want v1.PodStatus) v1.PodStatus {
+	return withForeign(podplan.Acceptable(pod, base, want), base)
+}
+
+// withForeign leaves what others own as the server has it.
 func withForeign(want, base v1.PodStatus) v1.PodStatus {
 	var conditions []v1.PodCondition
 	for _, c := range base.Conditions {
@@ -381,6 +425,8 @@ func withForeign(want, base v1.PodStatus) v1.PodStatus {
 		}
 	}
 	want.Conditions = conditions
+	want.NominatedNodeName = base.NominatedNodeName
+	want.ResourceClaimStatuses, want.ExtendedResourceClaimStatus = base.ResourceClaimStatuses, base.ExtendedResourceClaimStatus
 	return want
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -37,9 +38,15 @@ func play(t *testing.T, f func(t *testing.T, m *Manager, c *fake.Clientset, patc
 	synctest.Test(t, func(t *testing.T) {
 		c := fake.NewClientset(pod())
 		var n atomic.Int32
-		c.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-			n.Add(1)
-			return false, nil, nil
+		write := clienttesting.ObjectReaction(c.Tracker())
+		c.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			version := strconv.Itoa(int(10 * n.Add(1)))
+			_, obj, err := write(a)
+			if err == nil {
+				p := obj.(*v1.Pod).DeepCopy()
+				p.ResourceVersion, obj = version, p
+			}
+			return true, obj, err
 		})
 		m := New(c, nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -296,4 +303,91 @@ func BenchmarkPatch(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// at is the pod as the server has it at a version.
+func at(version string, st v1.PodStatus) *v1.Pod {
+	p := pod()
+	p.ResourceVersion, p.Status = version, st
+	return p
+}
+
+// A status that somebody else had patched stayed wrong until the kubelet was restarted: what
+// was sent last was what was compared with.
+func TestStatusThatSomebodyElsePatchedIsPutRight(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
+		ours := with(v1.PodRunning)
+		ours.PodIP = "10.0.0.1"
+		m.Put(at("5", pod().Status), ours)
+		synctest.Wait()
+		p := get(t, c)
+		p.Status.PodIP, p.Status.Conditions = "192.0.2.66", p.Status.Conditions[:1]
+		p.Status.NominatedNodeName = "theirs"
+		if _, err := c.CoreV1().Pods("ns").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		m.Put(at("4", v1.PodStatus{Phase: v1.PodPending}), ours) // one that was on its way
+		synctest.Wait()
+		if n.Load() != 1 {
+			t.Errorf("%d writes after an old version", n.Load())
+		}
+		for _, version := range []string{"12", "12", "13"} {
+			st := get(t, c).Status
+			m.Put(at(version, st), ours)
+			synctest.Wait()
+		}
+		st := get(t, c).Status
+		if n.Load() != 2 || st.PodIP != "10.0.0.1" || len(st.Conditions) != 3 || st.NominatedNodeName != "theirs" {
+			t.Errorf("%d writes, %+v", n.Load(), st)
+		}
+	})
+}
+
+// So did a mirror's.
+func TestMirrorThatSomebodyElsePatchedIsPutRight(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
+		static := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "s", Annotations: map[string]string{"kubernetes.io/config.source": "file"}}}
+		m.SetMirror("s", at("3", pod().Status))
+		m.Put(static, with(v1.PodRunning))
+		synctest.Wait()
+		p := get(t, c)
+		p.Status.Phase = v1.PodFailed
+		if _, err := c.CoreV1().Pods("ns").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		m.SetMirror("s", at("12", p.Status))
+		synctest.Wait()
+		if st := get(t, c).Status; n.Load() != 2 || st.Phase != v1.PodRunning {
+			t.Errorf("%d writes, %+v", n.Load(), st)
+		}
+	})
+}
+
+// A status that the API server refused was sent again every ten seconds for as long as the pod
+// was there.
+func TestStatusThatIsRefusedIsNotSentForEver(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
+		refuse := true
+		c.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if refuse {
+				n.Add(1)
+				return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", nil)
+			}
+			return false, nil, nil
+		})
+		m.Put(pod(), with(v1.PodRunning))
+		time.Sleep(time.Hour)
+		if n.Load() != 2 {
+			t.Fatalf("%d writes: one by what was known, one by what the server has", n.Load())
+		}
+		if err := m.Flush(t.Context(), "u"); err != nil {
+			t.Error(err)
+		}
+		refuse = false
+		m.Put(pod(), with(v1.PodFailed))
+		synctest.Wait()
+		if st := get(t, c).Status; st.Phase != v1.PodFailed {
+			t.Errorf("the next one: %+v", st)
+		}
+	})
 }

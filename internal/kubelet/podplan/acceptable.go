@@ -1,0 +1,46 @@
+package podplan
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Acceptable is a status as the API server takes it from one who has another: a container
+// that was told to have ended for good stays so, whatever it does. That is an init container
+// which runs again in a new sandbox, or an instance that comes to light when its pod has ended.
+func Acceptable(pod *v1.Pod, has, want v1.PodStatus) v1.PodStatus {
+	final := IsTerminal(has.Phase)
+	want.InitContainerStatuses = stayEnded(pod, final, has.InitContainerStatuses, want.InitContainerStatuses)
+	want.ContainerStatuses = stayEnded(pod, final, has.ContainerStatuses, want.ContainerStatuses)
+	want.EphemeralContainerStatuses = stayEnded(pod, final, has.EphemeralContainerStatuses, want.EphemeralContainerStatuses)
+	return want
+}
+
+func stayEnded(pod *v1.Pod, final bool, has, want []v1.ContainerStatus) []v1.ContainerStatus {
+	out := want
+	for i := range want {
+		at := slices.IndexFunc(has, func(h v1.ContainerStatus) bool { return h.Name == want[i].Name })
+		if at < 0 || want[i].State.Terminated != nil || has[at].State.Terminated == nil {
+			continue
+		}
+		if c := FindContainer(pod, want[i].Name); !final && c != nil && mayComeBack(pod, c, has[at].State.Terminated.ExitCode) {
+			continue
+		}
+		if &out[0] == &want[0] {
+			out = slices.Clone(want)
+		}
+		out[i] = has[at]
+		out[i].RestartCount, out[i].VolumeMounts = max(has[at].RestartCount, want[i].RestartCount), want[i].VolumeMounts
+	}
+	return out
+}
+
+// mayComeBack tells whether the API server takes it that a container runs again which was
+// told to have ended: where its policy or a rule restarts it.
+func mayComeBack(pod *v1.Pod, c *v1.Container, code int32) bool {
+	if isEphemeral(pod, c.Name) {
+		return false
+	}
+	return couldRestartAll(pod) || Restarts(pod, c, code) || c.RestartPolicy == nil && pod.Spec.RestartPolicy == v1.RestartPolicyAlways
+}

@@ -1,0 +1,72 @@
+package kubelet
+
+import (
+	"context"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	v1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podplan"
+)
+
+// sharesChanged tells that what burstable pods ask for may be another sum.
+func (k *Kubelet) sharesChanged() {
+	select {
+	case k.sharesCh <- struct{}{}:
+	default:
+	}
+}
+
+// followShares gives the group of the burstable pods the CPU shares that they ask for
+// together, so that it weighs against guaranteed pods what its pods do. Not before it is
+// known which there are.
+func (k *Kubelet) followShares(ctx context.Context) error {
+	if k.deps.Cgroups == nil {
+		return nil
+	}
+	select {
+	case <-k.synced:
+	case <-ctx.Done():
+		return nil
+	}
+	const first, most = 100 * time.Millisecond, time.Minute
+	wait, has := first, uint64(0)
+	for ctx.Err() == nil {
+		want := k.burstableShares()
+		var again <-chan time.Time
+		if want != has {
+			err := k.deps.Cgroups.Ensure(k.layout.QOS(v1.PodQOSBurstable), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &want}})
+			if err == nil {
+				has, wait = want, first
+			} else {
+				klog.FromContext(ctx).Error(err, "CPU shares of the burstable pods are not what they ask for")
+				again = time.After(wait)
+				wait = min(2*wait, most)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.sharesCh:
+		case <-again:
+		}
+	}
+	return nil
+}
+
+// burstableShares are those of what burstable pods hold together.
+func (k *Kubelet) burstableShares() uint64 {
+	k.admitMu.Lock()
+	defer k.admitMu.Unlock()
+	milli := int64(0)
+	for _, pod := range k.othersLocked("") {
+		if podplan.QOS(pod) == v1.PodQOSBurstable {
+			requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
+			milli += requests.Cpu().MilliValue()
+		}
+	}
+	return uint64(podconfig.Shares(milli))
+}
