@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -83,13 +84,12 @@ func makeFolders(path string) (made []string, err error) {
 		}
 		missing = append(missing, p)
 	}
-	for i := len(missing) - 1; i >= 0; i-- {
-		if err := os.Mkdir(missing[i], 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return made, err
+	for i, p := range slices.Backward(missing) {
+		if err := os.Mkdir(p, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return missing[i+1:], err
 		}
-		made = append([]string{missing[i]}, made...)
 	}
-	return made, nil
+	return missing, nil
 }
 
 // release removes what was made for the lock, where nothing has come into it.

@@ -76,7 +76,7 @@ func (l Log) Run(ctx context.Context, report func(error)) error {
 				break
 			}
 			if _, err := changes.Read(buf); err != nil {
-				return nil //nolint:nilerr // closed: the end was asked for
+				return nil // closed: the end was asked for
 			}
 		}
 	}

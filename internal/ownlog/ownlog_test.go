@@ -31,7 +31,7 @@ func child(path string) {
 		panic("not its own log")
 	}
 	go func() { panic(l.Run(context.Background(), func(error) {})) }()
-	for i := 0; i < 5000; i++ {
+	for i := range 5000 {
 		fmt.Fprintf(os.Stdout, "line %d\n", i)
 	}
 	for {
