@@ -108,6 +108,16 @@ func gather(ctx context.Context, client kubernetes.Interface, namespace, name st
 	return f, nil
 }
 
+// inWords returns the error that the answer's body is, if it is one: a raw request's has but
+// the code's name.
+func inWords(err error, body []byte) error {
+	var status metav1.Status
+	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" && status.Message != "" {
+		return &apierrors.StatusError{ErrStatus: status}
+	}
+	return err
+}
+
 // askKubelet reads what the worker of the pod sees and decides.
 func askKubelet(ctx context.Context, client kubernetes.Interface, f *explain.Facts) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -116,7 +126,7 @@ func askKubelet(ctx context.Context, client kubernetes.Interface, f *explain.Fac
 		data, err := client.CoreV1().RESTClient().Get().Resource("nodes").Name(f.Pod.Spec.NodeName).
 			SubResource("proxy").Suffix(path...).DoRaw(ctx)
 		if err != nil {
-			return err
+			return inWords(err, data)
 		}
 		return json.Unmarshal(data, into)
 	}

@@ -116,8 +116,8 @@ func ask(c net.Conn, path, who string) error {
 }
 
 // answered asks on a connection and reads the answer.
-func answered(c net.Conn, path, who string) error {
-	if err := ask(c, path, who); err != nil {
+func answered(c net.Conn, who string) error {
+	if err := ask(c, "/", who); err != nil {
 		return err
 	}
 	return answer(c)
@@ -148,20 +148,20 @@ func TestAFloodOfStrangersLeavesRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-s.held
-	if err := answered(resting, "/", "known"); err != nil {
+	if err := answered(resting, "known"); err != nil {
 		t.Fatal(err)
 	}
 	for range 300 {
 		s.dialHigh()
 	}
 	// who comes now is served, and is the last that the listener took
-	if err := answered(s.dial(), "/", ""); err != nil {
+	if err := answered(s.dial(), ""); err != nil {
 		t.Errorf("a new client: %v", err)
 	}
 	if n := s.open(); n > 60 {
 		t.Errorf("%d connections are open, of 300 and 60 descriptors", n)
 	}
-	if err := answered(resting, "/", "known"); err != nil {
+	if err := answered(resting, "known"); err != nil {
 		t.Errorf("a known client between requests: %v", err)
 	}
 	s.free <- struct{}{}
@@ -225,7 +225,7 @@ func (s *server) restingLen() int {
 func TestStrangersHaveLittleTime(t *testing.T) {
 	s := serve(t, 1<<20, never)
 	known, served := s.dial(), s.dial()
-	if err := answered(known, "/", "known"); err != nil {
+	if err := answered(known, "known"); err != nil {
 		t.Fatal(err)
 	}
 	if err := ask(served, "/hold", ""); err != nil {
@@ -236,7 +236,7 @@ func TestStrangersHaveLittleTime(t *testing.T) {
 	if _, err := io.WriteString(half, "GET / HTTP/1.1\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if err := answered(again, "/", ""); err != nil {
+	if err := answered(again, ""); err != nil {
 		t.Fatal(err)
 	}
 	for s.restingLen() != 4 {
@@ -250,7 +250,7 @@ func TestStrangersHaveLittleTime(t *testing.T) {
 			t.Errorf("a stranger %s is not closed: %v", name, err)
 		}
 	}
-	if err := answered(known, "/", "known"); err != nil {
+	if err := answered(known, "known"); err != nil {
 		t.Errorf("a known client: %v", err)
 	}
 	s.free <- struct{}{}

@@ -39,9 +39,53 @@ func listImages(ctx context.Context, e2e string) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
+// upstream is an image whose program is upstream's own, static, by a path from the caller.
+type upstream struct {
+	image, at string
+	// specs need it, by a part of their names; "" are too many to name.
+	specs string
+}
+
+var upstreams = []upstream{
+	{"agnhost", "agnhost", ""},
+	{"sample-apiserver", "sample-apiserver", "Sample API Server"},
+	{"etcd", "usr/local/bin/etcd", "Sample API Server"},
+}
+
+// programs are the paths of upstream's, by image.
+type programs map[string]string
+
+// layer is the image's program, nil where the caller has none.
+func (p programs) layer(image string) (images.Root, error) {
+	for _, u := range upstreams {
+		if u.image != image || p[image] == "" {
+			continue
+		}
+		doc, err := os.ReadFile(p[image])
+		return images.Root{u.at: {Data: doc, Mode: 0o755}}, err
+	}
+	return nil, nil
+}
+
+// runnable splits off the specs that need a program which the caller does not have.
+func (p programs) runnable(names []string) (can []string, skipped map[string]string) {
+	skipped = map[string]string{}
+	for _, name := range names {
+		for _, u := range upstreams {
+			if u.specs != "" && p[u.image] == "" && strings.Contains(name, u.specs) {
+				skipped[name] = "it needs -" + u.image + ", upstream's program"
+			}
+		}
+		if skipped[name] == "" {
+			can = append(can, name)
+		}
+	}
+	return can, skipped
+}
+
 // catalog makes those images that can be made here, by repository and tag, and tells
-// the hosts of all registries. agnhost is upstream's program; "" leaves its image out.
-func catalog(names []string, agnhost string) (all map[string]v1.Image, hosts []string, err error) {
+// the hosts of all registries. An image of a program that the caller does not have is left out.
+func catalog(names []string, has programs) (all map[string]v1.Image, hosts []string, err error) {
 	root, err := base()
 	if err != nil {
 		return nil, nil, err
@@ -56,7 +100,7 @@ func catalog(names []string, agnhost string) (all map[string]v1.Image, hosts []s
 		hosts = append(hosts, host)
 		repo, _, _ := strings.Cut(path.Base(rest), ":")
 		if _, ok := made[repo]; !ok {
-			if made[repo], err = build(repo, root, agnhost); err != nil {
+			if made[repo], err = build(repo, root, has); err != nil {
 				return nil, nil, fmt.Errorf("image %s: %w", n, err)
 			}
 		}
@@ -91,11 +135,11 @@ func base() (images.Root, error) {
 
 // build makes the stand-in of upstream's image of that name; nil for one that is not
 // played here.
-func build(repo string, root images.Root, agnhost string) (v1.Image, error) {
+func build(repo string, root images.Root, has programs) (v1.Image, error) {
 	cfg := v1.Config{Env: []string{searchPath}, Cmd: []string{"sh"}}
 	layers := []images.Root{root}
 	switch repo {
-	case "busybox", "ipc-utils", "alpine", "glibc-dns-testing":
+	case "busybox", "ipc-utils", "alpine", "glibc-dns-testing", "jessie-dnsutils":
 	case "nonroot":
 		cfg.User = "1234"
 	case "pause":
@@ -115,12 +159,16 @@ func build(repo string, root images.Root, agnhost string) (v1.Image, error) {
 			"data.json":      {Data: []byte("{\"image\": \"kitten.jpg\"}\n"), Mode: 0o644},
 			"etc/os-release": {Data: []byte("NAME=\"Alpine Linux\"\n"), Mode: 0o644},
 		})
-	case "agnhost":
-		if agnhost == "" {
-			return nil, nil
+	case "sample-apiserver", "etcd":
+		program, err := has.layer(repo)
+		if program == nil || err != nil {
+			return nil, err
 		}
-		doc, err := os.ReadFile(agnhost)
-		if err != nil {
+		cfg.Entrypoint, cfg.Cmd = []string{"/" + slices.Collect(maps.Keys(program))[0]}, nil
+		layers = append(layers, program)
+	case "agnhost":
+		program, err := has.layer(repo)
+		if program == nil || err != nil {
 			return nil, err
 		}
 		crt, key, err := localhost()
@@ -128,9 +176,9 @@ func build(repo string, root images.Root, agnhost string) (v1.Image, error) {
 			return nil, err
 		}
 		cfg.Entrypoint, cfg.Cmd = []string{"/agnhost"}, []string{"pause"}
-		layers = append(layers, images.Root{
+		layers = append(layers, program, images.Root{
 			"localhost.crt": {Data: crt, Mode: 0o644}, "localhost.key": {Data: key, Mode: 0o644},
-			"agnhost": {Data: doc, Mode: 0o755}, "agnhost-2": {Link: "agnhost"}, "uploads": {Mode: fs.ModeDir | 0o755},
+			"agnhost-2": {Link: "agnhost"}, "uploads": {Mode: fs.ModeDir | 0o755},
 			"etc/passwd": {Data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n"), Mode: 0o644},
 			"etc/group":  {Data: []byte("root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"), Mode: 0o644},
 		})

@@ -1,6 +1,6 @@
 // Conformance runs upstream's e2e specs against a fresh node. The test program is
 // upstream's own, built elsewhere; its images are stand-ins from registries on loopback,
-// but for agnhost, whose program is upstream's too.
+// but for agnhost, sample-apiserver and etcd, whose programs are upstream's too.
 //
 //	go run ./test/conformance [flags] bin/wherry /path/to/e2e.test [flags of wherry up]
 package main
@@ -21,16 +21,27 @@ import (
 
 // options are the command line.
 type options struct {
-	wherry, e2e, agnhost string
-	focus, skip          string
-	procs                int
-	logs                 string
-	up                   []string
+	wherry, e2e string
+	programs    programs
+	focus, skip string
+	procs       int
+	logs        string
+	up          []string
 }
 
 func main() {
 	var o options
-	flag.StringVar(&o.agnhost, "agnhost", "", "upstream's agnhost program; without it specs that need it fail")
+	o.programs = programs{}
+	for _, p := range upstreams {
+		without := "specs that need it are skipped"
+		if p.specs == "" {
+			without = "specs that need it fail"
+		}
+		flag.Func(p.image, "upstream's "+p.image+" program; without it "+without, func(path string) error {
+			o.programs[p.image] = path
+			return nil
+		})
+	}
 	flag.StringVar(&o.focus, "focus", `\[NodeConformance\]`, "specs to run, a regular expression")
 	flag.StringVar(&o.skip, "skip", `\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:`, "specs to leave out")
 	flag.IntVar(&o.procs, "procs", 6, "specs to run side by side")
@@ -79,15 +90,16 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	names, skipped := o.programs.runnable(names)
+	for name, why := range skipped {
+		fmt.Printf("SKIP %s: %s\n", name, why)
+	}
 	fmt.Printf("%d specs, %d at a time\n", len(names), o.procs)
 	report, err := s.run(ctx, names)
-	if err != nil {
-		return false, err
-	}
 	if !lowersOOM() {
 		exceptions["guaranteed qos - 1 container with resize policy"] = "a container that was restarted is to have an oom_score_adj of -997; the machine it ran on lacks CAP_SYS_RESOURCE"
 	}
-	return report.Print(os.Stdout, "conformance", exceptions), nil
+	return report.Print(os.Stdout, "conformance", exceptions), err
 }
 
 // keep copies a file.

@@ -28,7 +28,7 @@ func up(ctx context.Context, o options, names []string) (n *node, err error) {
 			err = errors.Join(err, n.close(ctx))
 		}
 	}()
-	images, hosts, err := catalog(names, o.agnhost)
+	images, hosts, err := catalog(names, o.programs)
 	if err != nil {
 		return n, err
 	}

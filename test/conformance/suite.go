@@ -60,7 +60,9 @@ func (s *suite) list(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// run runs the specs and joins the reports.
+// run runs the specs and joins the reports. Those of a process that died without one are in
+// the report as aborted: they end neither the run nor its summary. So are those that an
+// interrupted run did not get to; the error says why.
 func (s *suite) run(ctx context.Context, names []string) (*ginkgo.Report, error) {
 	work := make(chan []string, len(names))
 	for b := range slices.Chunk(names, batch) {
@@ -68,10 +70,9 @@ func (s *suite) run(ctx context.Context, names []string) (*ginkgo.Report, error)
 	}
 	close(work)
 	var (
-		mu   sync.Mutex // guards all below
-		all  ginkgo.Report
-		errs []error
-		wg   sync.WaitGroup
+		mu  sync.Mutex // guards all
+		all ginkgo.Report
+		wg  sync.WaitGroup
 	)
 	for i := range s.procs {
 		wg.Go(func() {
@@ -85,19 +86,32 @@ func (s *suite) run(ctx context.Context, names []string) (*ginkgo.Report, error)
 					args = append(args, "--ginkgo.focus="+regexp.QuoteMeta(n)+"$")
 				}
 				report, err := s.process(ctx, strconv.Itoa(i)+"-"+strconv.Itoa(serial), args...)
-				mu.Lock()
 				if err != nil {
-					errs = append(errs, err)
-				} else {
-					all.Specs = append(all.Specs, report.Specs...)
-					s.progress(report)
+					report = aborted(b, err)
 				}
+				mu.Lock()
+				all.Specs = append(all.Specs, report.Specs...)
+				s.progress(report)
 				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	return &all, errors.Join(append(errs, ctx.Err())...)
+	for b := range work {
+		all.Specs = append(all.Specs, aborted(b, errors.New("the run ended before its turn")).Specs...)
+	}
+	return &all, ctx.Err()
+}
+
+// aborted is the report of specs whose process left none.
+func aborted(names []string, err error) *ginkgo.Report {
+	r := &ginkgo.Report{}
+	for _, n := range names {
+		sp := ginkgo.Spec{Text: n, Type: "It", State: "aborted"}
+		sp.Failure.Message = err.Error()
+		r.Specs = append(r.Specs, sp)
+	}
+	return r
 }
 
 // progress tells of failures at once.

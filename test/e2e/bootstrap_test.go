@@ -47,6 +47,11 @@ func TestKubeletJoinsByBootstrap(t *testing.T) {
 	c.await("there", "ready", ready)
 	if out, err := c.try("kubectl", "logs", "there"); err == nil {
 		t.Errorf("a serving certificate that nobody approved is trusted: %s", out)
+	} else if !strings.Contains(err.Error(), "kubectl certificate approve") {
+		t.Errorf("what to do is not said: %v", err)
+	}
+	if out := c.must("explain", "pod/there"); !strings.Contains(out, "kubectl certificate approve") {
+		t.Errorf("explain does not say what to do: %s", out)
 	}
 	serving := ""
 	p.until("the kubelet asks for no serving certificate", func() bool {

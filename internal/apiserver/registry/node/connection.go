@@ -115,7 +115,7 @@ func (c *Connector) Kubelet(ctx context.Context, name string) (Kubelet, error) {
 	}
 	return Kubelet{
 		URL:       url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(port))},
-		Transport: c.transport,
+		Transport: advising{c.transport},
 		Unchecked: c.unchecked,
 	}, nil
 }

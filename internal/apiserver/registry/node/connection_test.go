@@ -3,8 +3,12 @@ package node
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 )
@@ -35,5 +39,34 @@ func TestLogsBehindAProxyForImages(t *testing.T) {
 	}
 	if resp.StatusCode != http.StatusTeapot {
 		t.Error(resp.Status)
+	}
+}
+
+// TestAKubeletsOwnCertificateIsRefusedWithAdvice: an unknown authority tells nobody what to
+// do about it.
+func TestAKubeletsOwnCertificateIsRefusedWithAdvice(t *testing.T) {
+	made := httptest.NewUnstartedServer(http.NotFoundHandler())
+	none := httptest.NewUnstartedServer(http.NotFoundHandler())
+	made.StartTLS()
+	none.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return nil, errors.New("no serving certificate available for the kubelet")
+	}}
+	none.StartTLS()
+	tr := newTransport(&tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}, time.Minute)
+	defer tr.CloseIdleConnections()
+	for want, kubelet := range map[string]*httptest.Server{"serverTLSBootstrap: true": made, "no serving certificate yet": none} {
+		kubelet.Config.ErrorLog = log.New(io.Discard, "", 0)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, kubelet.URL, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := advising{tr}.RoundTrip(req)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "kubectl certificate approve NAME") {
+			t.Errorf("%v, want %s", err, want)
+		}
+		kubelet.Close()
 	}
 }

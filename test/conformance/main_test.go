@@ -1,0 +1,88 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"wherry.dev/test/images"
+)
+
+// fakeE2E passes the specs in its focus, but dies on the one named "dies".
+const fakeE2E = `#!/bin/sh
+for a in "$@"; do
+  case "$a" in
+  --ginkgo.json-report=*) report=${a#*=} ;;
+  --ginkgo.focus=*dies*) kill -9 $$ ;;
+  --ginkgo.focus=*) name=${a#*=} specs="$specs${specs:+,}{\"LeafNodeText\":\"${name%$}\",\"LeafNodeType\":\"It\",\"State\":\"passed\"}" ;;
+  esac
+done
+echo "[{\"SpecReports\":[$specs]}]" >"$report"
+`
+
+func TestAProcessThatDiesDoesNotTakeTheSummaryAlong(t *testing.T) {
+	dir := t.TempDir()
+	e2e := filepath.Join(dir, "e2e.test")
+	if err := os.WriteFile(e2e, []byte(fakeE2E), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	names := []string{"dies"}
+	for i := range 2 * batch {
+		names = append(names, "lives"+strings.Repeat("x", i))
+	}
+	s := suite{options: options{e2e: e2e, procs: 2, logs: dir}, dir: dir}
+	report, err := s.run(t.Context(), names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	ok := report.Print(&out, "conformance", nil)
+	if ok || !strings.Contains(out.String(), "conformance: 7 passed, 6 failed, 0 excused, 0 skipped") || !strings.Contains(out.String(), "FAIL dies: e2e.test: the tests wrote no report") {
+		t.Errorf("ok %v\n%s", ok, out.String())
+	}
+}
+
+func TestSpecsWithoutTheirProgramsAreSkipped(t *testing.T) {
+	names := []string{"Pods run", "Aggregator Should be able to support the 1.17 Sample API Server"}
+	for _, tc := range []struct {
+		has programs
+		can int
+	}{{programs{}, 1}, {programs{"etcd": "/e"}, 1}, {programs{"etcd": "/e", "sample-apiserver": "/s"}, 2}} {
+		can, skipped := tc.has.runnable(names)
+		if len(can) != tc.can || len(skipped) != 2-tc.can {
+			t.Errorf("%v: %q, %q", tc.has, can, skipped)
+		}
+	}
+}
+
+func TestProgramsOfUpstreamMakeImages(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "etcd")
+	if err := os.WriteFile(program, []byte("etcd"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	has := programs{"etcd": program}
+	for image, want := range map[string]string{"etcd": "/usr/local/bin/etcd", "sample-apiserver": ""} {
+		img, err := build(image, images.Root{}, has)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (img == nil) != (want == "") {
+			t.Errorf("%s: %v", image, img)
+			continue
+		}
+		if img == nil {
+			continue
+		}
+		cfg, err := img.ConfigFile()
+		if err != nil || !slices.Equal(cfg.Config.Entrypoint, []string{want}) {
+			t.Errorf("%s: %v, %v", image, err, cfg.Config.Entrypoint)
+		}
+	}
+	root, err := has.layer("etcd")
+	if err != nil || !slices.Equal(slices.Collect(maps.Keys(root)), []string{"usr/local/bin/etcd"}) {
+		t.Errorf("%v, %v", err, root)
+	}
+}
