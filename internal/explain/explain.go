@@ -276,7 +276,20 @@ func (e *explainer) running() {
 	}
 	e.gates()
 	e.resize()
+	e.told()
 	e.conclude()
+}
+
+// told notes where the API server goes on showing that a container has ended: it takes
+// nobody back who ended for good by its account.
+func (e *explainer) told() {
+	shown := podplan.Acceptable(e.Pod, e.Pod.Status, e.status)
+	api := slices.Concat(shown.InitContainerStatuses, shown.ContainerStatuses)
+	for i, now := range slices.Concat(e.status.InitContainerStatuses, e.status.ContainerStatuses) {
+		if end := api[i].State.Terminated; end != nil && now.State.Terminated == nil {
+			e.note("the API server goes on showing container %s as ended with exit code %d; by the kubelet it was started again", now.Name, end.ExitCode)
+		}
+	}
 }
 
 // gates explains conditions of others that the pod wants.

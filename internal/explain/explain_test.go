@@ -201,3 +201,18 @@ func waiting(reason, message string) v1.PodStatus {
 		Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason, Message: message}},
 	}}}
 }
+
+// A container that runs, and that the API server shows as ended, was explained by "It runs and
+// is ready", and no more.
+func TestExplainsWhatTheAPIServerGoesOnShowing(t *testing.T) {
+	for policy, told := range map[v1.RestartPolicy]bool{v1.RestartPolicyNever: true, v1.RestartPolicyAlways: false} {
+		f := facts(instance(podplan.Running), ready)
+		f.Pod.Spec.RestartPolicy = policy
+		f.Pod.Status = *f.Worker.Status.DeepCopy()
+		f.Pod.Status.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 7}}
+		x := Explain(f)
+		if text := x.Text(now); strings.Contains(text, "goes on showing container c as ended with exit code 7") != told {
+			t.Errorf("%s:\n%s", policy, text)
+		}
+	}
+}

@@ -22,6 +22,10 @@ func (l *life) atRest() {
 		l.hist.fail(errors.New("the pod is wanted and has no worker"))
 		return
 	}
+	if snap.At.IsZero() {
+		l.hist.fail(errors.New("the pod did not come to rest: its worker has not looked at it"))
+		return
+	}
 	if err := settled(snap, time.Now()); err != nil {
 		l.hist.fail(fmt.Errorf("the pod did not come to rest: %w; it waits for %q", err, snap.Plan.Waiting))
 		return

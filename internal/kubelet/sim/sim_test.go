@@ -219,7 +219,7 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 				st.Phase = v1.PodSucceeded
 			}
 		}},
-		"observedGeneration fell": {status: func(st *v1.PodStatus) { st.ObservedGeneration = -st.ObservedGeneration }},
+		"observedGeneration fell": {status: func(st *v1.PodStatus) { st.ObservedGeneration = max(0, 100-st.ObservedGeneration) }},
 		"times in": {before: func(op *podplan.Op) {
 			if op.Kind == podplan.StartContainer {
 				op.Kind = podplan.EnsureCgroup // never started, and nobody is told
