@@ -16,7 +16,7 @@ func overwrite(path string, at int64, data []byte, n int) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	for i := range n {
 		if _, err := f.WriteAt(data, at+int64(i)*4096); err != nil {
 			return err

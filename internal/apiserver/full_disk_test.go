@@ -43,7 +43,7 @@ func fill(t *testing.T, dir string) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	for chunk := make([]byte, 1<<20); err == nil; {
 		_, err = f.Write(chunk)
 	}

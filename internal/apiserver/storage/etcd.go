@@ -101,7 +101,7 @@ func (e *embedded) room() error {
 		return unavailable(err)
 	}
 	backend := e.etcd.Server.Backend()
-	refusal, regained := e.space.look(backend.Size(), backend.SizeInUse())
+	regained, refusal := e.space.look(backend.Size(), backend.SizeInUse())
 	if regained && !e.space.nextSegment() {
 		e.end.fail(errors.New("it found no room for its log while the disk was full"))
 	}

@@ -23,7 +23,7 @@ func unavailable(reason error) error {
 func whileAlive[T any](ctx context.Context, end *fatality, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(end.ctx, cancel)()
+	defer context.AfterFunc(end.ctx, cancel)() //nolint:contextcheck // the end of the server, not of a request
 	answer, err := f(ctx)
 	if reason := end.err(); err != nil && reason != nil {
 		err = unavailable(reason)

@@ -59,10 +59,10 @@ func newSpace(member string) *space {
 
 // look says why nothing new can be taken, if so. size and inUse are the database's.
 // regained tells that there is room again after there was none.
-func (s *space) look(size, inUse int64) (refusal error, regained bool) {
+func (s *space) look(size, inUse int64) (regained bool, refusal error) {
 	room, err := disk.Look(s.dir)
 	if err != nil {
-		return apierrors.NewInternalError(err), false
+		return false, apierrors.NewInternalError(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *space) look(size, inUse int64) (refusal error, regained bool) {
 	}
 	s.full = full
 	s.keepLocked(room, size)
-	return refusal, regained
+	return regained, refusal
 }
 
 // keepLocked gives the reserve back when the disk is full, takes it again once there is
