@@ -28,7 +28,7 @@ func apiserverCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := notify(cmd.Context(), s.Ready(), untilStorageFails(s)); err != nil {
+			if err := notify(cmd.Context(), s.Ready(), untilRestartDue(s)); err != nil {
 				return fmt.Errorf("apiserver: %w", err)
 			}
 			return nil
@@ -38,19 +38,19 @@ func apiserverCommand() *cobra.Command {
 	return cmd
 }
 
-// untilStorageFails runs the server, and ends it when its etcd has failed: whoever
+// untilRestartDue runs the server, and ends it when its etcd has failed, or will: whoever
 // started this process starts it again.
-func untilStorageFails(s *apiserver.Server) func(context.Context) error {
+func untilRestartDue(s *apiserver.Server) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		go func() {
 			select {
-			case <-s.StorageFailed():
+			case <-s.RestartDue():
 				stop()
 			case <-ctx.Done():
 			}
 		}()
-		return errors.Join(s.Run(ctx), s.StorageErr())
+		return errors.Join(s.Run(ctx), s.RestartReason())
 	}
 }

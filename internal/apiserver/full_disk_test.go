@@ -131,8 +131,8 @@ func TestFullDiskStillTakesDeletionsAndStatuses(t *testing.T) {
 		t.Errorf("with room again: %v", err)
 	}
 	select {
-	case <-s.StorageFailed():
-		t.Errorf("etcd failed: %v", s.StorageErr())
+	case <-s.RestartDue():
+		t.Errorf("etcd failed: %v", s.RestartReason())
 	default:
 	}
 }
@@ -161,11 +161,11 @@ func TestEtcdThatFailsEndsNothingElse(t *testing.T) {
 		confirmed = i
 	}
 	select {
-	case <-s.StorageFailed():
+	case <-s.RestartDue():
 	case <-time.After(30 * time.Second):
 		t.Fatalf("after %d statuses: %v; etcd goes on", confirmed, err)
 	}
-	t.Logf("etcd took %d statuses: %v", confirmed, s.StorageErr())
+	t.Logf("etcd took %d statuses: %v", confirmed, s.RestartReason())
 	_, err = c.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
 	if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "etcd has stopped") {
 		t.Errorf("get: %v", err)

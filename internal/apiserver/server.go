@@ -226,13 +226,12 @@ func (s *Server) store(group, resource string) *registry.Store {
 // starts with.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// StorageFailed is closed when the embedded etcd cannot go on; StorageErr says why. The
-// server still answers, mostly with that reason. Only another process can open the data
-// again.
-func (s *Server) StorageFailed() <-chan struct{} { return s.backend.Failed() }
+// RestartDue is closed when another process should open the data of the embedded etcd:
+// this one has failed, and the server answers with the reason, or will fail before long.
+func (s *Server) RestartDue() <-chan struct{} { return s.backend.RestartDue() }
 
-// StorageErr returns why the embedded etcd has failed, or nil.
-func (s *Server) StorageErr() error { return s.backend.Err() }
+// RestartReason returns why RestartDue is closed, or nil.
+func (s *Server) RestartReason() error { return s.backend.RestartReason() }
 
 // CA is the certificate authority of the instance: clients whose certificates it has
 // signed are authenticated, and it signed the serving certificate unless one was given.

@@ -22,8 +22,8 @@ import (
 )
 
 // shareSize is that of what a pod's containers share: of /dev/shm, as in every container
-// runtime, and a bit for the files of /etc.
-const shareSize = 64<<20 + 1<<20
+// runtime, and within it of the files of /etc.
+const shareSize = 64 << 20
 
 // RunPodSandbox makes a sandbox and returns when it is ready. A call that is
 // repeated joins the one in flight, and finds the sandbox of one that has finished.

@@ -104,14 +104,14 @@ const (
 	restartRoom  = 2 * minFree
 )
 
-// live waits for the end. When the cluster's data have failed, the kubelet and the pods go
-// on as they are, and as soon as there is room for the data the node starts anew.
+// live waits for the end. When the cluster's data have failed, or will, the kubelet and the
+// pods go on as they are, and as soon as there is room for the data the node starts anew.
 func (d *Daemon) live(ctx context.Context) error {
-	if failed, err := waitFor(ctx, d.group, d.api.StorageFailed()); !failed {
+	if failed, err := waitFor(ctx, d.group, d.api.RestartDue()); !failed {
 		return err
 	}
 	log := klog.FromContext(ctx)
-	log.Error(d.api.StorageErr(), "The cluster's data have failed; pods go on, and nothing can be changed until the node has started anew")
+	log.Error(d.api.RestartReason(), "The API server needs a new process for its data; pods go on, and the node starts anew as soon as there is room")
 	for wait := restartAfter - time.Since(d.began); ; wait = time.Second {
 		if due, err := waitFor(ctx, d.group, time.After(wait)); !due {
 			return err

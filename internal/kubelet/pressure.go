@@ -158,12 +158,13 @@ func (p *pressure) evictable(pods []eviction.Pod) []eviction.Pod {
 func (p *pressure) evict(ctx context.Context, short eviction.Shortage, victim eviction.Pod) {
 	message := eviction.Message(short, victim)
 	klog.FromContext(ctx).Info("Evicting a pod", "pod", klog.KObj(victim.Pod), "podUID", victim.Pod.UID, "bytes", victim.Bytes, "inodes", victim.Inodes, "signal", short.Signal)
-	p.k.events.Eventf(victim.Pod, v1.EventTypeWarning, podplan.ReasonEvicted, "%s", message)
 	metrics.Evictions.WithLabelValues(short.Signal).Inc()
 	p.k.table.Evict(victim.Pod.UID, podplan.Ending{
 		Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonEvicted, Message: message, Grace: new(int64),
 		Disruption: v1.PodReasonTerminationByKubelet,
 	})
+	// The API server of a full disk takes no events: this one waits until there is room.
+	defer p.k.events.Eventf(victim.Pod, v1.EventTypeWarning, podplan.ReasonEvicted, "%s", message)
 	ctx, cancel := context.WithTimeout(ctx, goneWithin)
 	defer cancel()
 	p.k.awaitPod(ctx, victim.Pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })

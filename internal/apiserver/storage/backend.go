@@ -96,22 +96,22 @@ func (b *Backend) Close() error {
 	return b.closeErr
 }
 
-// Failed is closed when the embedded etcd cannot go on, Err says why; nil for an external
-// one. Every request is refused from then on, and only another process can open the data
-// again.
-func (b *Backend) Failed() <-chan struct{} {
+// RestartDue is closed when the embedded etcd has failed, and every request is refused, or
+// when it will before long: only another process can open the data again. RestartReason
+// says why. It is nil for an external etcd.
+func (b *Backend) RestartDue() <-chan struct{} {
 	if b.embedded == nil {
 		return nil
 	}
-	return b.embedded.end.failed()
+	return b.embedded.end.due.Done()
 }
 
-// Err returns why the embedded etcd has failed, or nil.
-func (b *Backend) Err() error {
+// RestartReason returns why RestartDue is closed, or nil.
+func (b *Backend) RestartReason() error {
 	if b.embedded == nil {
 		return nil
 	}
-	return b.embedded.end.err()
+	return context.Cause(b.embedded.end.due)
 }
 
 // Room returns the refusal, for the client, of everything that would make the data grow,

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -71,7 +72,11 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	end := newFatality(ctx)
 	etcd, err := startEtcd(ctx, dir, end)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("etcd data in %s cannot be opened: %w; restore the folder from a backup, or remove it to start empty", dir, err), lock.Close())
+		remedy := "restore the folder from a backup, or remove it to start empty"
+		if strings.Contains(err.Error(), unix.ENOSPC.Error()) { // etcd wraps it no further
+			remedy = "nothing is damaged: make room on its disk, and start again"
+		}
+		return nil, errors.Join(fmt.Errorf("etcd data in %s cannot be opened: %w; %s", dir, err, remedy), lock.Close())
 	}
 	e := &embedded{etcd: etcd, lock: lock, client: v3client.New(etcd.Server), space: newSpace(MemberDir(dir)), end: end}
 	if err := e.room(); err != nil {
@@ -94,8 +99,8 @@ func (e *embedded) close() error {
 	return errors.Join(err, e.lock.Close())
 }
 
-// room says why nothing new can be taken, if so, and lets the server fail at once when
-// it would do so later, with the disk that made it fail having room again.
+// room says why nothing new can be taken, if so. When the disk has room again, and etcd
+// has given up making the next file of its log meanwhile, another server is due.
 func (e *embedded) room() error {
 	if err := e.end.err(); err != nil {
 		return unavailable(err)
@@ -103,7 +108,7 @@ func (e *embedded) room() error {
 	backend := e.etcd.Server.Backend()
 	regained, refusal := e.space.look(backend.Size(), backend.SizeInUse())
 	if regained && !e.space.nextSegment() {
-		e.end.fail(errors.New("it found no room for its log while the disk was full"))
+		e.end.warn(errors.New("etcd found no room for its log while the disk was full"))
 	}
 	return refusal
 }
@@ -139,6 +144,9 @@ func startEtcd(ctx context.Context, dir string, end *fatality) (*embed.Etcd, err
 		return nil, err
 	}
 	if err := checkFiles(filepath.Join(cfg.Dir, "member")); err != nil {
+		return nil, err
+	}
+	if err := newSpace(cfg.Dir).forStart(); err != nil {
 		return nil, err
 	}
 	opened := make(chan *embed.Etcd, 1)

@@ -29,11 +29,15 @@ func etcdLogger(end *fatality) *zap.Logger {
 type fatality struct {
 	ctx  context.Context // ends with the reason
 	stop context.CancelCauseFunc
+	// due ends, too, when the server still works and will fail later.
+	due  context.Context
+	warn context.CancelCauseFunc
 }
 
 func newFatality(ctx context.Context) *fatality {
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	return &fatality{ctx, stop}
+	due, warn := context.WithCancelCause(ctx)
+	return &fatality{ctx, stop, due, warn}
 }
 
 // OnWrite implements zapcore.CheckWriteHook.

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -124,6 +125,23 @@ func holdAhead(path string, size int64) error {
 		return fmt.Errorf("hold %d MiB: %w", databaseAhead>>20, err)
 	}
 	return nil
+}
+
+// forStart gives back all that is held when there is no room to start in: etcd takes the
+// room behind the log's last entry anew, and at the same time that of the log's next file.
+func (s *space) forStart() error {
+	room, err := disk.Look(s.dir)
+	if err != nil || room.Free >= 2*segmentBytes {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(s.wal, "*.tmp"))
+	for _, f := range files {
+		err = errors.Join(err, os.Remove(f))
+	}
+	if info, statErr := os.Stat(s.database); statErr == nil {
+		err = errors.Join(err, os.Truncate(s.database, info.Size())) // what is held behind its end
+	}
+	return errors.Join(err, s.reserve.GiveBack())
 }
 
 // nextSegment reports whether etcd has the next file of its log, with the room for it.

@@ -22,7 +22,7 @@ func (l *life) atRest() {
 		l.hist.fail(errors.New("the pod is wanted and has no worker"))
 		return
 	}
-	if snap.At.IsZero() {
+	if snap.At.IsZero() || snap.Input.Pod == nil {
 		l.hist.fail(errors.New("the pod did not come to rest: its worker has not looked at it"))
 		return
 	}
