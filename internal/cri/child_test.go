@@ -33,11 +33,17 @@ type job struct {
 
 // runChild makes the test binary that runtime.
 func runChild() (code int, ok bool) {
-	doc := os.Getenv(childEnv)
-	if doc == "" {
+	doc, path := os.Getenv(childEnv), os.Getenv(initEnv)
+	if doc == "" && path == "" {
 		return 0, false
 	}
-	if err := child(context.Background(), doc); err != nil {
+	var err error
+	if path != "" {
+		err = becomeInit(path)
+	} else {
+		err = child(context.Background(), doc)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1, true
 	}

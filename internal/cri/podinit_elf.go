@@ -9,38 +9,59 @@ import (
 )
 
 // The first process of a pod's shared PID namespace does nothing but adopt orphans
-// and let the kernel reap them: it sets SIGCHLD to SIG_IGN and sleeps for ever. As a
-// re-exec of Wherry it would cost tens of megabytes and milliseconds for each pod,
-// so it is these few instructions, for which a program is made around them:
+// and let the kernel reap them: it sets SIGCHLD to SIG_IGN, reaps what ended before that,
+// which the kernel leaves to it, and sleeps for ever. As a re-exec of Wherry it would cost
+// tens of megabytes and milliseconds for each pod, so it is these few instructions, for
+// which a program is made around them:
 //
 //	rt_sigaction(SIGCHLD, &act, NULL, 8)   act.handler = SIG_IGN, all else 0
-//	for (;;) pause()
+//	for (;;) {
+//		while (wait4(-1, NULL, WNOHANG | __WALL, NULL) > 0) {}
+//		pause()
+//	}
 var initCode = map[string][]byte{
 	"amd64": {
 		0xb8, 13, 0, 0, 0, // mov  $13, %eax        rt_sigaction
 		0xbf, 17, 0, 0, 0, // mov  $17, %edi        SIGCHLD
-		0x48, 0x8d, 0x35, 19, 0, 0, 0, // lea  act(%rip), %rsi
+		0x48, 0x8d, 0x35, 45, 0, 0, 0, // lea  act(%rip), %rsi
 		0x31, 0xd2, // xor  %edx, %edx
 		0x41, 0xba, 8, 0, 0, 0, // mov  $8, %r10d
 		0x0f, 0x05, // syscall
+		0xb8, 61, 0, 0, 0, // mov  $61, %eax        wait4
+		0xbf, 0xff, 0xff, 0xff, 0xff, // mov  $-1, %edi
+		0x31, 0xf6, // xor  %esi, %esi
+		0xba, 1, 0, 0, 0x40, // mov  $0x40000001, %edx
+		0x45, 0x31, 0xd2, // xor  %r10d, %r10d
+		0x0f, 0x05, // syscall
+		0x85, 0xc0, // test %eax, %eax
+		0x7f, 0xe6, // jg   back to wait4
 		0xb8, 34, 0, 0, 0, // mov  $34, %eax        pause
 		0x0f, 0x05, // syscall
-		0xeb, 0xf7, // jmp  back to the mov
+		0xeb, 0xdd, // jmp  back to wait4
 	},
 	"arm64": words(
 		0xd28010c8, // mov  x8, #134        rt_sigaction
 		0xd2800220, // mov  x0, #17         SIGCHLD
-		0x10000161, // adr  x1, act         11 instructions on
+		0x10000281, // adr  x1, act         20 instructions on
 		0xd2800002, // mov  x2, #0
 		0xd2800103, // mov  x3, #8
 		0xd4000001, // svc  #0
-		0xd2800000, // mov  x0, #0
+		0xd2802088, // mov  x8, #260        wait4
+		0x92800000, // mov  x0, #-1
 		0xd2800001, // mov  x1, #0
-		0xd2800928, // mov  x8, #73         ppoll(NULL, 0, NULL, NULL): arm64 has no pause
+		0x52800022, // mov  w2, #1
+		0x72a80002, // movk w2, #0x4000, lsl #16
 		0xd2800003, // mov  x3, #0
 		0xd4000001, // svc  #0
-		0x17fffffb, // b    back to mov x0
-		0xd503201f, // nop
+		0x7100001f, // cmp  w0, #0
+		0x54ffff0c, // b.gt back to wait4
+		0xd2800928, // mov  x8, #73         ppoll(NULL, 0, NULL, NULL): arm64 has no pause
+		0xd2800000, // mov  x0, #0
+		0xd2800001, // mov  x1, #0
+		0xd2800002, // mov  x2, #0
+		0xd2800003, // mov  x3, #0
+		0xd4000001, // svc  #0
+		0x17fffff1, // b    back to wait4
 	),
 }
 

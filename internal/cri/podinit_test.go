@@ -1,6 +1,11 @@
 package cri
 
 import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +23,53 @@ func sharedPID(c *runtimeapi.PodSandboxConfig) {
 func inSharedPID(cfg *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
 	cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	return cfg
+}
+
+// initEnv tells the test binary to become the init at this path, with a child that has ended.
+const initEnv = "WHERRY_TEST_INIT"
+
+func becomeInit(path string) error {
+	child, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
+	if err != nil {
+		return err
+	}
+	// Seen, and not reaped.
+	if err := unix.Waitid(unix.P_PID, child.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		return err
+	}
+	return unix.Exec(path, []string{path}, nil)
+}
+
+// An orphan of a container that ended while the pod's init was the OCI runtime still was a
+// zombie for ever: only from then on SIGCHLD is ignored.
+func TestInitReapsWhatEndedBeforeIt(t *testing.T) {
+	program, err := initProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "init")
+	if err := writeFile(path, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^$") //nolint:noctx // ended below
+	cmd.Env = append(os.Environ(), initEnv+"="+path)
+	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
+	proc := fmt.Sprintf("/proc/%d/", cmd.Process.Pid)
+	var exe, children string
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		exe, _ = os.Readlink(proc + "exe")
+		doc, err := os.ReadFile(fmt.Sprintf("%stask/%d/children", proc, cmd.Process.Pid))
+		if children = string(doc); err == nil && exe == path && children == "" {
+			return
+		}
+	}
+	t.Fatalf("%s has zombies: %q (%s)", exe, children, out.String())
 }
 
 func TestSharedPIDNamespace(t *testing.T) {

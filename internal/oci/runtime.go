@@ -125,6 +125,9 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 		return 0, err
 	}
 	defer view.close()
+	if err := r.makeHeldFIFO(b); err != nil {
+		return 0, err
+	}
 	sync, w, err := os.Pipe()
 	if err != nil {
 		return 0, err
@@ -256,7 +259,7 @@ func (r *Runtime) conmonArgs(b Bundle, v *view) ([]string, error) {
 		return nil, err
 	}
 	args = append(args, "-r", path)
-	for _, a := range append(rest, r.globalArgs()...) {
+	for _, a := range append(append(rest, r.globalArgs()...), r.heldArgs(b)...) {
 		args = append(args, "--runtime-arg", a)
 	}
 	return args, nil
@@ -295,46 +298,6 @@ func (r *Runtime) globalArgs() []string {
 		return append(args, "--cgroup-manager=cgroupfs")
 	}
 	return args
-}
-
-// Start lets the created container run.
-func (r *Runtime) Start(ctx context.Context, b Bundle) error {
-	if r.crun && !b.Hooked {
-		if err := r.releaseFIFO(b.ID); err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return r.run(ctx, "start", b.ID)
-}
-
-// releaseFIFO does what `crun start` does for a container without hooks: the
-// container's first process waits for a byte in a FIFO, whose reading end it holds.
-// That saves the 4 ms of an exec. The FIFO is removed last, so that as long as it
-// exists the byte may not have been written.
-func (r *Runtime) releaseFIFO(id string) error {
-	path := r.fifo(id)
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENXIO) {
-		return errors.New("the container's process has ended before it was started")
-	}
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
-	}
-	_, err = unix.Write(fd, []byte{'1'})
-	removed := os.Remove(path)
-	if errors.Is(removed, fs.ErrNotExist) {
-		removed = nil // the container ran, ended and was cleaned up meanwhile
-	}
-	return errors.Join(err, unix.Close(fd), removed)
-}
-
-func (r *Runtime) fifo(id string) string { return filepath.Join(r.State, id, "exec.fifo") }
-
-// Waiting tells whether a created container has not been started yet; only crun's
-// way shows that.
-func (r *Runtime) Waiting(id string) bool {
-	_, err := os.Stat(r.fifo(id))
-	return err == nil
 }
 
 // Delete removes the runtime's state of a container whose processes are gone. One
