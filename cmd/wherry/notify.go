@@ -10,6 +10,8 @@ import (
 
 	sddaemon "github.com/coreos/go-systemd/v22/daemon"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/daemon"
 )
 
 // notify runs a component and tells systemd, where it asked, when it serves and
@@ -29,6 +31,10 @@ func notify(ctx context.Context, ready <-chan struct{}, run func(context.Context
 	err := run(context.WithValue(ctx, systemdKey{}, systemd))
 	close(done)
 	<-told
+	if errors.Is(err, daemon.ErrRestart) {
+		systemd.handOver()
+		return err
+	}
 	systemd.tell(ctx, sddaemon.SdNotifyStopping)
 	return err
 }
@@ -44,6 +50,14 @@ func takeSystemd() systemd {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	_ = os.Unsetenv("NOTIFY_SOCKET") // the name of a variable, it cannot fail
 	return systemd(socket)
+}
+
+// handOver leaves the socket to the program that takes this one's place. Systemd hears
+// nothing of it: a service that says that it stops is killed if it does not end then.
+func (s systemd) handOver() {
+	if s != "" {
+		_ = os.Setenv("NOTIFY_SOCKET", string(s)) // as takeSystemd found it
+	}
 }
 
 // watched is notify for a component that tells how it is: while it is well, systemd's

@@ -3,14 +3,74 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
 
 	sddaemon "github.com/coreos/go-systemd/v22/daemon"
+
+	"wherry.dev/internal/daemon"
 )
+
+// A node that starts anew in its own place does not stop: systemd would kill one that said
+// so. The program that follows finds the socket, and nobody's end but its own is told.
+func TestRestartInPlaceIsNoEndForSystemd(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if err := l.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NOTIFY_SOCKET", socket)
+	hear := func() string {
+		t.Helper()
+		buf := make([]byte, 100)
+		n, err := l.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(buf[:n])
+	}
+	run := func(end error) {
+		t.Helper()
+		ready := make(chan struct{})
+		if err := notify(t.Context(), ready, func(context.Context) error {
+			close(ready)
+			if got := hear(); got != "READY=1" {
+				t.Errorf("when it is ready: %q", got)
+			}
+			return end
+		}); !errors.Is(err, end) {
+			t.Error(err)
+		}
+	}
+	run(daemon.ErrRestart)
+	run(nil)
+	if got := hear(); got != "STOPPING=1" {
+		t.Errorf("at the end: %q", got)
+	}
+}
+
+// A node that was told to end while it stops for a start anew ends.
+func TestEndThatIsAskedForDuringARestart(t *testing.T) {
+	const env = "WHERRY_TEST_STARTED_ANEW"
+	if os.Getenv(env) != "" {
+		os.Exit(3) // this is the program that took its place
+	}
+	t.Setenv(env, "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := startAnew(ctx, newNotifier(io.Discard)); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestSystemdHearsWhatMatters(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")

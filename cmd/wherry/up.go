@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/config"
@@ -138,7 +140,7 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 		return err
 	})
 	if errors.Is(err, daemon.ErrRestart) {
-		err = startAnew()
+		err = startAnew(ctx, say)
 	}
 	if err != nil {
 		say.failed(err)
@@ -147,13 +149,21 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 }
 
 // startAnew puts this program in its own place, in the same process: for those who wait
-// for it, or watch over it, nothing has ended. It returns only with an error.
-func startAnew() error {
-	// what may have been removed or replaced meanwhile is still there under this name
-	if err := syscall.Exec("/proc/self/exe", os.Args, os.Environ()); err != nil {
-		return fmt.Errorf("start anew: %w", err)
+// for it, or watch over it, nothing has ended. It returns only with an error, or when the
+// end was asked for meanwhile.
+func startAnew(ctx context.Context, say *notifier) error {
+	// All has stopped: who asks for the end from here on gets it at once, and is not heard
+	// by a program that is about to forget it.
+	signal.Reset(os.Interrupt, syscall.SIGTERM)
+	if ctx.Err() != nil {
+		return nil
 	}
-	return nil
+	env, err := say.handOver(os.Environ())
+	if err == nil {
+		// what may have been removed or replaced meanwhile is still there under this name
+		err = syscall.Exec("/proc/self/exe", os.Args, env)
+	}
+	return fmt.Errorf("start anew: %w", err)
 }
 
 func setVerbosity(v int) {
@@ -215,7 +225,21 @@ func (n *notifier) say(word, text string) {
 func (n *notifier) hangUp() {
 	if n.pipe != nil {
 		_ = n.pipe.Close()
+		n.pipe, n.out = nil, io.Discard // its words were for that one
 	}
+}
+
+// handOver leaves whoever waits to the program that takes this one's place, and returns
+// its environment.
+func (n *notifier) handOver(env []string) ([]string, error) {
+	if n.pipe == nil {
+		return env, nil
+	}
+	fd := n.pipe.Fd()
+	if _, err := unix.FcntlInt(fd, unix.F_SETFD, 0); err != nil {
+		return nil, fmt.Errorf("keep the pipe of `wherry up --detach`: %w", err)
+	}
+	return append(env, fmt.Sprintf("%s=%d", envNotify, fd)), nil
 }
 
 // upDetached starts this program again, in a session of its own, and waits until

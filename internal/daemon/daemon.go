@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver"
+	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/image"
@@ -110,14 +112,20 @@ func (d *Daemon) live(ctx context.Context) error {
 	if failed, err := waitFor(ctx, d.group, d.api.RestartDue()); !failed {
 		return err
 	}
-	log := klog.FromContext(ctx)
-	log.Error(d.api.RestartReason(), "The API server needs a new process for its data; pods go on, and the node starts anew as soon as there is room")
+	klog.FromContext(ctx).Error(d.api.RestartReason(),
+		"The API server needs a new process for its data; pods go on, and the node starts anew as soon as there is room")
+	return d.awaitRoom(ctx)
+}
+
+// awaitRoom waits until the cluster's data can be opened anew, which another process has to
+// do: what is left of an etcd that has failed holds its files. It returns nil when ctx ends.
+func (d *Daemon) awaitRoom(ctx context.Context) error {
 	for wait := restartAfter - time.Since(d.began); ; wait = time.Second {
 		if due, err := waitFor(ctx, d.group, time.After(wait)); !due {
 			return err
 		}
 		if room, err := disk.Look(d.cfg.DataDir); err == nil && room.Free >= restartRoom {
-			log.Info("Starting anew, with room for the cluster's data", "freeMiB", room.Free>>20)
+			klog.FromContext(ctx).Info("Starting anew, with room for the cluster's data", "freeMiB", room.Free>>20)
 			return ErrRestart
 		}
 	}
@@ -236,7 +244,12 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	if lost := c.LostData(); lost != "" {
 		d.progress("WARNING: " + lost)
 	}
-	if d.api, err = apiserver.New(ctx, c); err != nil {
+	d.api, err = apiserver.New(ctx, c)
+	if errors.Is(err, storage.ErrNoRoom) {
+		d.progress(fmt.Sprintf("waiting for %d MiB of room: %v", restartRoom>>20, err))
+		return cmp.Or(d.awaitRoom(startCtx), errors.New("stopped while waiting for room"))
+	}
+	if err != nil {
 		return err
 	}
 	d.group.start(ctx, "apiserver", d.api.Run)

@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -183,6 +186,65 @@ func TestFailedEtcdLeavesThePods(t *testing.T) {
 	now := c.get("before").Status.ContainerStatuses[0]
 	if was := before.Status.ContainerStatuses[0]; now.ContainerID != was.ContainerID || now.RestartCount != 0 || c.pid() != pid {
 		t.Errorf("was %s in %d, is %+v in %d", was.ContainerID, pid, now, c.pid())
+	}
+}
+
+// A node that is killed after its etcd has failed on a full disk cannot open the data again
+// until there is room: it says so, waits, and nobody is told to remove what is not damaged.
+func TestStartOnAFullDiskWaitsForRoom(t *testing.T) {
+	needsOwnRuntime(t)
+	c := newCluster(t)
+	c.smallDisk("400m")
+	c.addImage("busybox.tar", images.SaveBusybox)
+	c.up()
+	c.create(busybox("before"))
+	before := c.await("before", "ready", ready)
+	fills := []string{filepath.Join(c.data, "fill"), filepath.Join(c.data, "more")}
+	if err := fillDisk(fills[0]); err != nil {
+		t.Fatal(err)
+	}
+	c.useUpTheReserve()
+	pid := c.pid()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitGone(t, pid)
+	if err := fillDisk(fills[1]); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	up := c.command(ctx, append([]string{"up", "--detach"}, c.flags...)...)
+	says, err := up.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := up.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for lines := bufio.NewScanner(says); lines.Scan(); {
+		said = append(said, lines.Text())
+		if !strings.Contains(lines.Text(), "waiting for ") {
+			continue
+		}
+		if strings.Contains(lines.Text(), "start empty") {
+			t.Error("the data are called damaged")
+		}
+		for _, f := range fills {
+			if err := os.Remove(f); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := up.Wait(); err != nil || !strings.Contains(said[len(said)-1], "is Ready") || !slices.ContainsFunc(said, func(l string) bool {
+		return strings.Contains(l, "waiting for ")
+	}) {
+		t.Fatalf("%v: %s", err, strings.Join(said, "\n"))
+	}
+	now := c.await("before", "ready", ready).Status.ContainerStatuses[0]
+	if was := before.Status.ContainerStatuses[0]; now.ContainerID != was.ContainerID || now.RestartCount != 0 {
+		t.Errorf("was %s, is %+v", was.ContainerID, now)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +28,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/disk"
 )
 
 const (
@@ -72,17 +73,26 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	end := newFatality(ctx)
 	etcd, err := startEtcd(ctx, dir, end)
 	if err != nil {
-		remedy := "restore the folder from a backup, or remove it to start empty"
-		if strings.Contains(err.Error(), unix.ENOSPC.Error()) { // etcd wraps it no further
-			remedy = "nothing is damaged: make room on its disk, and start again"
-		}
-		return nil, errors.Join(fmt.Errorf("etcd data in %s cannot be opened: %w; %s", dir, err, remedy), lock.Close())
+		return nil, errors.Join(cannotOpen(dir, err), lock.Close())
 	}
 	e := &embedded{etcd: etcd, lock: lock, client: v3client.New(etcd.Server), space: newSpace(MemberDir(dir)), end: end}
 	if err := e.room(); err != nil {
 		klog.FromContext(ctx).Info("The cluster's data has little room", "reason", err)
 	}
 	return e, nil
+}
+
+// ErrNoRoom says that etcd's data could not be opened while their disk was full: that takes
+// some room, and is no sign of damage.
+var ErrNoRoom = errors.New("its disk is full")
+
+// cannotOpen says what to do about data that cannot be opened. Nobody is told to give up
+// what only wants room.
+func cannotOpen(dir string, err error) error {
+	if room, lerr := disk.Look(dir); lerr == nil && room.Free < openingBytes {
+		return fmt.Errorf("etcd data in %s cannot be opened while %w, with %d MiB free; make room on it (%w)", dir, ErrNoRoom, room.Free>>20, err)
+	}
+	return fmt.Errorf("etcd data in %s cannot be opened: %w; restore the folder from a backup, or remove it to start empty", dir, err)
 }
 
 // close ends the server; what was acknowledged is on disk already. One that has failed

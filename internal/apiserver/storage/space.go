@@ -28,6 +28,9 @@ const (
 	reserveBytes = 32 << 20
 	// segmentBytes is a file of the write-ahead log; etcd holds the next one, too.
 	segmentBytes = 16 << 20
+	// openingBytes is what opening the data takes at the most: a copy of the end of the log,
+	// which a full disk may have cut off, and the next file.
+	openingBytes = 2*segmentBytes + 8<<20
 	// quotaAt is the share of quotaBytes in use at which nothing new is taken: at all of
 	// it etcd itself refuses even deletions.
 	quotaAt = quotaBytes / 10 * 9
