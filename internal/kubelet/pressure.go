@@ -1,7 +1,10 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,6 +19,9 @@ import (
 	"wherry.dev/internal/kubelet/server"
 )
 
+// stuckMost is the longest pause between two looks at a disk that no pod's end would mend.
+const stuckMost = 10 * time.Second
+
 // goneWithin is how long the end of one pod is waited for before another one goes.
 const goneWithin = 30 * time.Second
 
@@ -29,6 +35,9 @@ type pressure struct {
 	// until is how long the condition outlasts its cause.
 	until time.Time
 	told  string // the signal of which an event has told
+	// What no pod's end would mend is looked at less and less often, while it stands still.
+	stuck     time.Duration
+	stuckFree int64
 }
 
 // guardDisk watches the disks, and evicts the pods that fill them: the greatest first,
@@ -89,7 +98,7 @@ func (p *pressure) step(ctx context.Context) time.Duration {
 	short, is := eviction.Short(p.thresholds, node, image)
 	p.press(is)
 	if !is {
-		p.told = ""
+		p.told, p.stuck = "", 0
 		return p.next(node, image)
 	}
 	if p.told != short.Signal {
@@ -104,11 +113,34 @@ func (p *pressure) step(ctx context.Context) time.Duration {
 	}
 	victim, found := eviction.Choose(short, p.evictable(pods))
 	if !found {
-		log.V(2).Info("No pod's end would make room", "signal", short.Signal)
-		return time.Second
+		return p.standstill(log, short, pods)
 	}
+	p.stuck = 0
 	p.evict(ctx, short, victim)
 	return 0
+}
+
+// standstill tells once that no pod may go whose end would make room, and which one holds
+// most. It returns when to look again.
+func (p *pressure) standstill(log klog.Logger, short eviction.Shortage, pods []eviction.Pod) time.Duration {
+	const less = 1 << 20
+	switch {
+	case p.stuck == 0:
+		message := short.Reclaiming() + ": no pod that may be evicted holds much of it"
+		if len(pods) > 0 {
+			most := slices.MaxFunc(pods, func(a, b eviction.Pod) int { return cmp.Compare(a.Bytes, b.Bytes) })
+			message += fmt.Sprintf("; of all pods %s holds most, %d MiB", klog.KObj(most.Pod), most.Bytes>>20)
+		}
+		log.Info("A disk of the node stays short of room", "signal", short.Signal, "reason", message)
+		p.k.events.Eventf(p.k.node.Ref(), v1.EventTypeWarning, "FreeDiskSpaceFailed", "%s", message)
+		p.stuck = time.Second
+	case short.Free < p.stuckFree-less:
+		p.stuck = time.Second
+	default:
+		p.stuck = min(2*p.stuck, stuckMost)
+	}
+	p.stuckFree = short.Free
+	return p.stuck
 }
 
 // next is when the first of the disks can be short of room.
