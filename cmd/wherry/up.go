@@ -155,8 +155,10 @@ func startAnew(ctx context.Context, say *notifier) error {
 	// All has stopped: who asks for the end from here on gets it at once, and is not heard
 	// by a program that is about to forget it.
 	signal.Reset(os.Interrupt, syscall.SIGTERM)
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
 	}
 	env, err := say.handOver(os.Environ())
 	if err == nil {
