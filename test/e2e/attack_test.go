@@ -258,6 +258,9 @@ func treeState(t *testing.T, dir string) string {
 			}
 			sum = fmt.Sprintf("%x", sha256.Sum256(data))[:12]
 		}
+		if path == "/dev/null" { // crun gives its owner to whoever has it as standard input: docs/status.md
+			st.Uid, st.Gid = 0, 0
+		}
 		fmt.Fprintf(&b, "%s %s %d:%d %d %s\n", path, info.Mode(), st.Uid, st.Gid, st.Rdev, sum)
 		return nil
 	})
