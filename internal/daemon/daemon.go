@@ -114,14 +114,14 @@ func (d *Daemon) live(ctx context.Context) error {
 	}
 	klog.FromContext(ctx).Error(d.api.RestartReason(),
 		"The API server needs a new process for its data; pods go on, and the node starts anew as soon as there is room")
-	return d.awaitRoom(ctx)
+	return d.awaitRoom(ctx, d.group)
 }
 
 // awaitRoom waits until the cluster's data can be opened anew, which another process has to
 // do: what is left of an etcd that has failed holds its files. It returns nil when ctx ends.
-func (d *Daemon) awaitRoom(ctx context.Context) error {
+func (d *Daemon) awaitRoom(ctx context.Context, g *group) error {
 	for wait := restartAfter - time.Since(d.began); ; wait = time.Second {
-		if due, err := waitFor(ctx, d.group, time.After(wait)); !due {
+		if due, err := waitFor(ctx, g, time.After(wait)); !due {
 			return err
 		}
 		if room, err := disk.Look(d.cfg.DataDir); err == nil && room.Free >= restartRoom {
@@ -246,15 +246,31 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	}
 	d.api, err = apiserver.New(ctx, c)
 	if errors.Is(err, storage.ErrNoRoom) {
-		d.progress(fmt.Sprintf("waiting for %d MiB of room: %v", restartRoom>>20, err))
-		return cmp.Or(d.awaitRoom(startCtx), errors.New("stopped while waiting for room"))
+		return d.startWithRoom(startCtx, err)
 	}
 	if err != nil {
 		return err
 	}
 	d.group.start(ctx, "apiserver", d.api.Run)
-	if err := d.group.ready(startCtx, "the API server", d.api.Ready()); err != nil {
+	select {
+	case <-d.api.RestartDue(): // there was room to open the data, and none to go on
+		return d.startWithRoom(startCtx, d.api.RestartReason())
+	case <-d.api.Ready():
+	case err := <-d.group.failed:
+		if reason := d.api.RestartReason(); reason != nil {
+			return d.startWithRoom(startCtx, reason)
+		}
 		return err
+	case <-startCtx.Done():
+		return errors.New("stopped while waiting for the API server")
 	}
 	return d.writeAdminKubeconfig()
+}
+
+// startWithRoom gives a start up that a full disk has failed: another one is made as soon
+// as there is room.
+func (d *Daemon) startWithRoom(ctx context.Context, reason error) error {
+	d.progress(fmt.Sprintf("waiting for %d MiB of room: %v", restartRoom>>20, reason))
+	// what has started may end in error meanwhile
+	return cmp.Or(d.awaitRoom(ctx, newGroup()), errors.New("stopped while waiting for room"))
 }
