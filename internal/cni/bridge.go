@@ -86,7 +86,10 @@ func openServices(cfg BridgeConfig) (*Bridge, error) {
 		return nil, err
 	}
 	b := &Bridge{cfg: cfg, host: host, rules: ruleset{table: cfg.Table}}
-	return b, b.loadServices()
+	if err := b.loadServices(); err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	return b, nil
 }
 
 // serveEverywhere lets pods on other networks reach the services, too.

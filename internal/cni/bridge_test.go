@@ -447,3 +447,14 @@ func BenchmarkSetup(b *testing.B) {
 		}
 	}
 }
+
+// A start that was given up while the bridge was set up ended in a panic: who closes what did
+// not come up closed a network without a bridge.
+func TestNetworkThatDoesNotComeUpIsNone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	n, err := Open(ctx, Config{Bridge: newConfig(t), Plugins: PluginsConfig{ConfDir: t.TempDir(), CacheDir: t.TempDir()}}, nil, nil)
+	if n != nil || err == nil {
+		t.Errorf("%v, %v", n, err)
+	}
+}

@@ -58,7 +58,10 @@ func Open(ctx context.Context, cfg Config, live map[string]Pod, known map[string
 	} else {
 		n.bridge, err = OpenBridge(ctx, cfg.Bridge, live)
 	}
-	return n, err
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
 }
 
 func (n *Network) findAbandoned(known map[string]bool) error {

@@ -106,10 +106,17 @@ func Default() Config {
 	}
 }
 
-// Dirs returns data and run dir as flags and environment say, for commands that
-// need no more than to find the instance they talk to.
+// Dirs returns data and run dir as flags, environment and the default config file say, in
+// that order, for commands that need no more than to find the instance they talk to. Where
+// none of them names a run dir it is "": that of the instance's last start.
 func Dirs(dataFlag, runFlag string) (data, run string, err error) {
-	c := Default()
+	c := Config{DataDir: DefaultDataDir}
+	if dataFlag == "" && os.Getenv(EnvDataDir) == "" {
+		// a file that is not for this user is none, as for kubectl with a user's own config
+		if err := c.Load(""); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return "", "", err
+		}
+	}
 	c.fromEnv()
 	if dataFlag != "" {
 		c.DataDir = dataFlag
@@ -131,6 +138,9 @@ func (c *Config) fromEnv() {
 
 func (c *Config) absolute() error {
 	for _, p := range []*string{&c.DataDir, &c.RunDir} {
+		if *p == "" {
+			continue
+		}
 		abs, err := filepath.Abs(*p)
 		if err != nil {
 			return err
@@ -318,8 +328,13 @@ func (c *Config) validate() error {
 	if c.ImagePullProgressTimeout.Duration <= 0 {
 		bad("--image-pull-progress-timeout %s must be positive", c.ImagePullProgressTimeout.Duration)
 	}
-	if c.DataDir == c.RunDir {
+	switch {
+	case c.DataDir == "/" || c.RunDir == "/":
+		bad("--data-dir and --run-dir must not be the root folder")
+	case c.DataDir == c.RunDir:
 		bad("--data-dir and --run-dir are both %s; give them different folders", c.DataDir)
+	case strings.HasPrefix(c.DataDir, c.RunDir+"/"):
+		bad("--data-dir %s lies in --run-dir %s, which goes with every `wherry down`; give it another folder", c.DataDir, c.RunDir)
 	}
 	return errors.Join(errs...)
 }

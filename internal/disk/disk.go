@@ -107,6 +107,37 @@ func (r Reserve) Held() bool {
 	return err == nil && st.Blocks*512 >= r.Size
 }
 
+// GiveBackTo leaves no more than size of the reserve.
+func (r Reserve) GiveBackTo(size int64) error {
+	var st unix.Stat_t
+	err := unix.Stat(r.Path, &st)
+	switch {
+	case errors.Is(err, unix.ENOENT), err == nil && st.Blocks*512 <= size:
+		return nil
+	case size <= 0:
+		return r.GiveBack()
+	case err == nil:
+		err = os.Truncate(r.Path, size)
+	}
+	if err != nil {
+		return fmt.Errorf("reserve of disk space: %w", err)
+	}
+	return nil
+}
+
+// GiveBackNow is GiveBack for somebody who needs the room at once: some file systems let nobody
+// have what was freed until that is on disk.
+func (r Reserve) GiveBackNow() error {
+	f, err := os.OpenFile(r.Path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close())
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reserve of disk space: %w", err)
+	}
+	return r.GiveBack()
+}
+
 // GiveBack removes the file; one that is not there is no error.
 func (r Reserve) GiveBack() error {
 	if err := os.Remove(r.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -70,6 +70,11 @@ func TestReserveIsHeldWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("more than there is: %v", err)
 	}
 	for range 2 {
+		if err := r.GiveBackTo(1 << 20); err != nil || r.Held() || before-free() < 1<<20 || before-free() > 2<<20 {
+			t.Fatalf("held %v, %d of %d bytes are free, %v", r.Held(), free(), before, err)
+		}
+	}
+	for range 2 {
 		if err := r.GiveBack(); err != nil || r.Held() {
 			t.Fatalf("held %v, %v", r.Held(), err)
 		}

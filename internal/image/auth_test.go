@@ -17,8 +17,8 @@ const (
 )
 
 // wantBasic demands a user name and password.
-func (s *server) wantBasic() {
-	s.on(func(w http.ResponseWriter, r *http.Request) bool {
+func wantBasic(s *server) {
+	s.On(func(w http.ResponseWriter, r *http.Request) bool {
 		if u, p, ok := r.BasicAuth(); ok && u == user && p == password {
 			return false
 		}
@@ -30,8 +30,8 @@ func (s *server) wantBasic() {
 
 // wantToken demands a token, as Docker Hub does; anonymous tells whether everybody is
 // given one.
-func (s *server) wantToken(anonymous bool) {
-	s.on(func(w http.ResponseWriter, r *http.Request) bool {
+func wantToken(s *server, anonymous bool) {
+	s.On(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/token" {
 			giveToken(w, r, anonymous)
 			return true
@@ -66,20 +66,20 @@ func giveToken(w http.ResponseWriter, r *http.Request, anonymous bool) {
 
 func TestCredentials(t *testing.T) {
 	encoded := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
-	anybody := func(s *server) { s.wantToken(true) }
-	token := func(s *server) { s.wantToken(false) }
+	anybody := func(s *server) { wantToken(s, true) }
+	token := func(s *server) { wantToken(s, false) }
 	for name, c := range map[string]struct {
 		demand func(*server)
 		auth   image.Auth
 		server string // for Auth.ServerAddress; HOST stands for the registry's
 		fails  string
 	}{
-		"basic":                   {demand: (*server).wantBasic, auth: image.Auth{Username: user, Password: password}},
-		"basic, encoded":          {demand: (*server).wantBasic, auth: image.Auth{Auth: encoded}},
-		"basic, named server":     {demand: (*server).wantBasic, auth: image.Auth{Username: user, Password: password}, server: "https://HOST/v1/"},
-		"basic, another server":   {demand: (*server).wantBasic, auth: image.Auth{Username: user, Password: password}, server: "https://elsewhere.example", fails: "pull access denied"},
-		"basic, none":             {demand: (*server).wantBasic, fails: "pull access denied"},
-		"basic, wrong":            {demand: (*server).wantBasic, auth: image.Auth{Username: user, Password: "x"}, fails: "401 Unauthorized"},
+		"basic":                   {demand: wantBasic, auth: image.Auth{Username: user, Password: password}},
+		"basic, encoded":          {demand: wantBasic, auth: image.Auth{Auth: encoded}},
+		"basic, named server":     {demand: wantBasic, auth: image.Auth{Username: user, Password: password}, server: "https://HOST/v1/"},
+		"basic, another server":   {demand: wantBasic, auth: image.Auth{Username: user, Password: password}, server: "https://elsewhere.example", fails: "pull access denied"},
+		"basic, none":             {demand: wantBasic, fails: "pull access denied"},
+		"basic, wrong":            {demand: wantBasic, auth: image.Auth{Username: user, Password: "x"}, fails: "401 Unauthorized"},
 		"token, anonymous":        {demand: anybody},
 		"token, password":         {demand: token, auth: image.Auth{Username: user, Password: password}},
 		"token, identity token":   {demand: token, auth: image.Auth{IdentityToken: identityToken}},
@@ -87,14 +87,14 @@ func TestCredentials(t *testing.T) {
 		"token, none":             {demand: token, fails: "failed to authorize"},
 		"token, wrong":            {demand: token, auth: image.Auth{Username: user, Password: "x"}, fails: "failed to authorize"},
 		"token, bad registry one": {demand: token, auth: image.Auth{RegistryToken: "x"}, fails: "refuses the token"},
-		"not base64":              {demand: (*server).wantBasic, auth: image.Auth{Auth: "%"}, fails: "not base64"},
+		"not base64":              {demand: wantBasic, auth: image.Auth{Auth: "%"}, fails: "not base64"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			srv, s := plain(t), open(t, t.TempDir())
-			ref := srv.push(t, "private:1", twoLayers(t))
+			ref := srv.Push(t, "private:1", twoLayers(t))
 			c.demand(srv)
-			c.auth.ServerAddress = strings.ReplaceAll(c.server, "HOST", srv.host)
+			c.auth.ServerAddress = strings.ReplaceAll(c.server, "HOST", srv.Host)
 			_, err := s.Pull(t.Context(), ref, image.PullOptions{Auth: c.auth})
 			switch {
 			case c.fails == "" && err != nil:

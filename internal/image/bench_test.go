@@ -52,7 +52,7 @@ func BenchmarkPull(b *testing.B) {
 		size += n
 	}
 	srv := plain(b)
-	ref := srv.push(b, "bench:1", img)
+	ref := srv.Push(b, "bench:1", img)
 	b.SetBytes(size)
 	b.ReportMetric(float64(size)/(1<<20), "MiB")
 	for b.Loop() {
@@ -68,7 +68,7 @@ func BenchmarkPull(b *testing.B) {
 // BenchmarkPullSmall is what a pull costs before the size of the image counts.
 func BenchmarkPullSmall(b *testing.B) {
 	srv := plain(b)
-	ref := srv.push(b, "bench:1", twoLayers(b))
+	ref := srv.Push(b, "bench:1", twoLayers(b))
 	for b.Loop() {
 		b.StopTimer()
 		s := open(b, b.TempDir())
@@ -80,7 +80,7 @@ func BenchmarkPullSmall(b *testing.B) {
 // BenchmarkPullPresent is what imagePullPolicy: Always costs when nothing is new.
 func BenchmarkPullPresent(b *testing.B) {
 	srv, s := plain(b), open(b, b.TempDir())
-	ref := srv.push(b, "bench:1", twoLayers(b))
+	ref := srv.Push(b, "bench:1", twoLayers(b))
 	pull(b, s, ref)
 	for b.Loop() {
 		pull(b, s, ref)

@@ -71,8 +71,8 @@ func killedAt(t *testing.T, step string, j job) {
 
 func TestKillBetweenAnyTwoStepsOfAPull(t *testing.T) {
 	srv := plain(t)
-	ref := srv.push(t, "demo:1", twoLayers(t))
-	other := srv.push(t, "other:1", twoMore(t))
+	ref := srv.Push(t, "demo:1", twoLayers(t))
+	other := srv.Push(t, "other:1", twoMore(t))
 	for _, step := range []string{
 		"pull-resolved", "pull-applied", "pull-unpacked", "pull-adopted", "pull-synced",
 		"pull-config", "pull-recorded", "pull-named",
@@ -127,7 +127,7 @@ func TestKillBetweenAnyTwoStepsOfAnImport(t *testing.T) {
 
 func TestKillBetweenAnyTwoStepsOfARemoval(t *testing.T) {
 	srv := plain(t)
-	ref := srv.push(t, "demo:1", twoLayers(t))
+	ref := srv.Push(t, "demo:1", twoLayers(t))
 	for _, step := range []string{"remove-record", "remove-layer"} {
 		t.Run(step, func(t *testing.T) {
 			dir := t.TempDir()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
+
+	"wherry.dev/internal/disk"
 )
 
 // Config is how a store talks to registries and which images it keeps for ever. The
@@ -22,6 +24,9 @@ type Config struct {
 	// Pinned are references of images that are never garbage-collected, short or in
 	// full. As in CRI-O, NAME* means all that begin so and *NAME* all that contain it.
 	Pinned []string
+	// KeepFree is how much of a disk pulls and imports leave to what runs on it; nil
+	// is nothing.
+	KeepFree func(disk.Room) (bytes, inodes uint64)
 }
 
 // DefaultProgressTimeout is containerd's image_pull_progress_timeout.

@@ -18,6 +18,7 @@ import (
 // Close ends it; who opened it must call that.
 type download struct {
 	file   *os.File
+	room   func() error
 	cancel context.CancelFunc
 	done   chan struct{} // closed when err and size are final
 	offset int64         // of the reader
@@ -38,7 +39,7 @@ func (s *Store) startDownload(ctx context.Context, r *registry, d ocispec.Descri
 	if err != nil {
 		return nil, err
 	}
-	dl := &download{file: f, done: make(chan struct{})}
+	dl := &download{file: f, room: s.checkRoom, done: make(chan struct{})}
 	dl.more = sync.NewCond(&dl.mu)
 	ctx, dl.cancel = context.WithCancel(ctx)
 	go func() {
@@ -71,7 +72,7 @@ func (dl *download) fetch(ctx context.Context, r *registry, d ocispec.Descriptor
 		if err != nil {
 			return false, err
 		}
-		_, err = io.CopyBuffer(sink, &countingReader{in, count}, make([]byte, 256<<10))
+		_, err = io.CopyBuffer(sink, &countingReader{&roomReader{r: in, check: dl.room}, count}, make([]byte, 256<<10))
 		return dl.size > from, errors.Join(err, in.Close())
 	})
 	switch {

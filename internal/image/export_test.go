@@ -56,7 +56,7 @@ func richImage(t *testing.T) v1.Image {
 
 func TestExportedArchiveIsTheSameImage(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
-	ref, other := srv.push(t, "rich:1", richImage(t)), srv.push(t, "other:2", twoLayers(t))
+	ref, other := srv.Push(t, "rich:1", richImage(t)), srv.Push(t, "other:2", twoLayers(t))
 	img, second := pull(t, s, ref), pull(t, s, other)
 	file := export(t, s, ref, second.ID)
 
@@ -84,7 +84,7 @@ func TestExportedArchiveIsTheSameImage(t *testing.T) {
 // What others read: docker load takes manifest.json, ctr and podman the OCI layout.
 func TestExportedArchiveIsReadByOthers(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
-	ref := srv.push(t, "rich:1", richImage(t))
+	ref := srv.Push(t, "rich:1", richImage(t))
 	img := pull(t, s, ref)
 	file := export(t, s, ref)
 
@@ -156,7 +156,7 @@ func untar(t *testing.T, file, dir string) {
 
 func TestExportTellsOfAChangedLayer(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
-	ref := srv.push(t, "demo:1", twoLayers(t))
+	ref := srv.Push(t, "demo:1", twoLayers(t))
 	layers, err := s.Layers(pull(t, s, ref).ID)
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestLayerThatHasAFileTwice(t *testing.T) {
 		&tar.Header{Typeflag: tar.TypeReg, Name: "a", Linkname: "first", Mode: 0o644},
 		&tar.Header{Typeflag: tar.TypeReg, Name: "a", Linkname: "other", Mode: 0o644})
 	srv, s := plain(t), open(t, t.TempDir())
-	ref := srv.push(t, "demo:1", imageOf(t, gzLayer(t, data)))
+	ref := srv.Push(t, "demo:1", imageOf(t, gzLayer(t, data)))
 	root := overlay(t, s, pull(t, s, ref).ID)
 	if doc, err := os.ReadFile(filepath.Join(root, "a")); err != nil || string(doc) != "other" {
 		t.Errorf("%q %v", doc, err)

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,25 +32,16 @@ func noise(t testing.TB, name string, size int) v1.Image {
 	return imageOf(t, gzLayer(t, rootTar(t, images.Root{name: {Data: data, Mode: 0o644}})))
 }
 
-// content asks the registry for what it would answer.
-func (s *server) content(r *http.Request) []byte {
-	clean := r.Clone(r.Context())
-	clean.Header.Del("Range")
-	w := httptest.NewRecorder()
-	s.registry.ServeHTTP(w, clean)
-	return w.Body.Bytes()
-}
-
 // onLayer has answer serve the image's first layer; n counts the requests from 1 on.
-func (s *server) onLayer(t testing.TB, img v1.Image, answer func(w http.ResponseWriter, r *http.Request, n int, data []byte)) *atomic.Int64 {
+func onLayer(t testing.TB, s *server, img v1.Image, answer func(w http.ResponseWriter, r *http.Request, n int, data []byte)) *atomic.Int64 {
 	t.Helper()
 	d := digests(t, img)[0]
 	var n atomic.Int64
-	s.on(func(w http.ResponseWriter, r *http.Request) bool {
+	s.On(func(w http.ResponseWriter, r *http.Request) bool {
 		if !isBlob(r) || !strings.HasSuffix(r.URL.Path, d) {
 			return false
 		}
-		answer(w, r, int(n.Add(1)), s.content(r))
+		answer(w, r, int(n.Add(1)), s.Content(r))
 		return true
 	})
 	return &n
@@ -71,9 +62,9 @@ func TestBrokenDownloadIsResumed(t *testing.T) {
 			t.Parallel()
 			srv, s := plain(t), open(t, t.TempDir())
 			img := noise(t, "n", 1<<20)
-			ref := srv.push(t, "demo:1", img)
+			ref := srv.Push(t, "demo:1", img)
 			var sent atomic.Int64
-			requests := srv.onLayer(t, img, func(w http.ResponseWriter, r *http.Request, n int, data []byte) {
+			requests := onLayer(t, srv, img, func(w http.ResponseWriter, r *http.Request, n int, data []byte) {
 				switch {
 				case n == 1:
 					sent.Add(700_000)
@@ -129,8 +120,8 @@ func mustLayer(t testing.TB, img v1.Image) []byte {
 func TestDownloadThatBreaksOftenGetsThere(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	img := noise(t, "n", 100_000)
-	ref := srv.push(t, "demo:1", img)
-	requests := srv.onLayer(t, img, func(w http.ResponseWriter, r *http.Request, _ int, data []byte) {
+	ref := srv.Push(t, "demo:1", img)
+	requests := onLayer(t, srv, img, func(w http.ResponseWriter, r *http.Request, _ int, data []byte) {
 		var from int
 		_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
 		if from > 0 {
@@ -159,13 +150,13 @@ func TestStalledRegistryIsCut(t *testing.T) {
 			t.Parallel()
 			srv := plain(t)
 			s := openWith(t, t.TempDir(), image.Config{ProgressTimeout: 2500 * time.Millisecond, CertsDirs: []string{}})
-			ref := srv.push(t, "demo:1", noise(t, "n", 100_000))
-			srv.on(func(w http.ResponseWriter, r *http.Request) bool {
+			ref := srv.Push(t, "demo:1", noise(t, "n", 100_000))
+			srv.On(func(w http.ResponseWriter, r *http.Request) bool {
 				if !stalled(r) {
 					return false
 				}
 				if isBlob(r) {
-					data := srv.content(r)
+					data := srv.Content(r)
 					w.Header().Set("Content-Length", fmt.Sprint(len(data)))
 					_, _ = w.Write(data[:len(data)/2])
 					_ = http.NewResponseController(w).Flush()
@@ -174,11 +165,11 @@ func TestStalledRegistryIsCut(t *testing.T) {
 				return true
 			})
 			_, err := s.Pull(t.Context(), ref, image.PullOptions{})
-			if err == nil || !strings.Contains(err.Error(), "the registry sent nothing for 500ms") || !strings.Contains(err.Error(), srv.host) {
+			if err == nil || !strings.Contains(err.Error(), "the registry sent nothing for 500ms") || !strings.Contains(err.Error(), srv.Host) {
 				t.Errorf("got %v", err)
 			}
 			checkEmpty(t, s)
-			srv.on(nil)
+			srv.On(nil)
 			pull(t, s, ref)
 		})
 	}
@@ -188,8 +179,8 @@ func TestStalledConnectionIsReplaced(t *testing.T) {
 	srv := plain(t)
 	s := openWith(t, t.TempDir(), image.Config{ProgressTimeout: 5 * time.Second, CertsDirs: []string{}})
 	img := noise(t, "n", 100_000)
-	ref := srv.push(t, "demo:1", img)
-	srv.onLayer(t, img, func(w http.ResponseWriter, r *http.Request, n int, data []byte) {
+	ref := srv.Push(t, "demo:1", img)
+	onLayer(t, srv, img, func(w http.ResponseWriter, r *http.Request, n int, data []byte) {
 		if n == 1 {
 			w.Header().Set("Content-Length", fmt.Sprint(len(data)))
 			_, _ = w.Write(data[:50_000])
@@ -208,14 +199,15 @@ func TestBusyRegistryIsAskedAgain(t *testing.T) {
 			t.Parallel()
 			srv, s := plain(t), open(t, t.TempDir())
 			img := twoLayers(t)
-			ref := srv.push(t, "demo:1", img)
+			ref := srv.Push(t, "demo:1", img)
 			var failures atomic.Int64
+			var mu sync.Mutex
 			failed := map[string]bool{}
-			srv.on(func(w http.ResponseWriter, r *http.Request) bool {
-				srv.mu.Lock()
+			srv.On(func(w http.ResponseWriter, r *http.Request) bool {
+				mu.Lock()
 				first := !failed[r.Method+r.URL.Path]
 				failed[r.Method+r.URL.Path] = true
-				srv.mu.Unlock()
+				mu.Unlock()
 				if !first {
 					return false
 				}
@@ -234,8 +226,8 @@ func TestBusyRegistryIsAskedAgain(t *testing.T) {
 
 func TestBrokenRegistryIsGivenUp(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
-	ref := srv.push(t, "demo:1", twoLayers(t))
-	srv.on(func(w http.ResponseWriter, r *http.Request) bool {
+	ref := srv.Push(t, "demo:1", twoLayers(t))
+	srv.On(func(w http.ResponseWriter, r *http.Request) bool {
 		if isBlob(r) {
 			w.WriteHeader(http.StatusBadGateway)
 		}
@@ -278,15 +270,15 @@ func TestLyingRegistry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			srv, s := plain(t), open(t, t.TempDir())
-			witness := pull(t, s, srv.push(t, "witness:1", twoLayers(t)))
+			witness := pull(t, s, srv.Push(t, "witness:1", twoLayers(t)))
 			img := noise(t, "n", 200_000)
 			layer := digests(t, img)[0]
-			ref := srv.push(t, "demo:1", img)
-			srv.on(func(w http.ResponseWriter, r *http.Request) bool {
+			ref := srv.Push(t, "demo:1", img)
+			srv.On(func(w http.ResponseWriter, r *http.Request) bool {
 				if !c.at(r, layer) {
 					return false
 				}
-				_, _ = w.Write(c.lie(srv.content(r)))
+				_, _ = w.Write(c.lie(srv.Content(r)))
 				return true
 			})
 			_, err := s.Pull(t.Context(), ref, image.PullOptions{})
@@ -298,7 +290,7 @@ func TestLyingRegistry(t *testing.T) {
 				t.Errorf("images: %+v", s.List())
 			}
 			tree(t, overlay(t, s, witness.ID))
-			srv.on(nil)
+			srv.On(nil)
 			pull(t, s, ref)
 		})
 	}
@@ -321,7 +313,7 @@ func smallDisk(t *testing.T, size int) (dir string, grow func(size int)) {
 
 func TestFullDisk(t *testing.T) {
 	srv := plain(t)
-	small, big := srv.push(t, "small:1", noise(t, "s", 1<<20)), srv.push(t, "big:1", noise(t, "bigger", 4<<20))
+	small, big := srv.Push(t, "small:1", noise(t, "s", 1<<20)), srv.Push(t, "big:1", noise(t, "bigger", 4<<20))
 	dir, grow := smallDisk(t, 6<<20)
 	s := open(t, dir)
 	witness := pull(t, s, small)
@@ -339,8 +331,8 @@ func TestFullDisk(t *testing.T) {
 // On a disk without a single free byte images can still be removed.
 func TestRemovalMakesRoomOnAFullDisk(t *testing.T) {
 	srv := plain(t)
-	ref := srv.push(t, "demo:1", noise(t, "s", 1<<20))
-	other := srv.push(t, "other:1", twoLayers(t))
+	ref := srv.Push(t, "demo:1", noise(t, "s", 1<<20))
+	other := srv.Push(t, "other:1", twoLayers(t))
 	dir, _ := smallDisk(t, 6<<20)
 	s := open(t, dir)
 	pull(t, s, ref)
@@ -366,7 +358,7 @@ func TestRemovalMakesRoomOnAFullDisk(t *testing.T) {
 
 func TestCorruptRecordCostsOneImageAtMost(t *testing.T) {
 	srv := plain(t)
-	ref, other := srv.push(t, "demo:1", noise(t, "n", 1000)), srv.push(t, "other:1", twoLayers(t))
+	ref, other := srv.Push(t, "demo:1", noise(t, "n", 1000)), srv.Push(t, "other:1", twoLayers(t))
 	for name, c := range map[string]struct {
 		file func(dir, id string) string
 		lost bool
@@ -434,7 +426,7 @@ func onlyLayer(t *testing.T, dir, _ string) string {
 
 func TestMissingLayerCostsOneImage(t *testing.T) {
 	srv, dir := plain(t), t.TempDir()
-	ref, other := srv.push(t, "demo:1", noise(t, "n", 1000)), srv.push(t, "other:1", twoLayers(t))
+	ref, other := srv.Push(t, "demo:1", noise(t, "n", 1000)), srv.Push(t, "other:1", twoLayers(t))
 	s := open(t, dir)
 	img := pull(t, s, ref)
 	pull(t, s, other)
@@ -455,7 +447,7 @@ func TestMissingLayerCostsOneImage(t *testing.T) {
 // A container goes on with its layers whatever becomes of the image's record.
 func TestLayersOfARunningContainerOutliveTheRecord(t *testing.T) {
 	srv, dir := plain(t), t.TempDir()
-	ref := srv.push(t, "demo:1", twoLayers(t))
+	ref := srv.Push(t, "demo:1", twoLayers(t))
 	s := open(t, dir)
 	img := pull(t, s, ref)
 	root := overlay(t, s, img.ID)
@@ -470,8 +462,8 @@ func TestLayersOfARunningContainerOutliveTheRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open(t, dir)
-	pull(t, s, srv.push(t, "other:1", noise(t, "n", 1000)))
-	if err := s.Remove(t.Context(), srv.host+"/other:1"); err != nil { // sweeps
+	pull(t, s, srv.Push(t, "other:1", noise(t, "n", 1000)))
+	if err := s.Remove(t.Context(), srv.Host+"/other:1"); err != nil { // sweeps
 		t.Fatal(err)
 	}
 	if doc, err := os.ReadFile(filepath.Join(root, "dir/keep")); err != nil || string(doc) != "1" {
@@ -479,7 +471,7 @@ func TestLayersOfARunningContainerOutliveTheRecord(t *testing.T) {
 	}
 	pull(t, s, ref)
 	for _, d := range digests(t, twoLayers(t)) {
-		if n := srv.fetched(d); n != 1 {
+		if n := srv.Fetched(d); n != 1 {
 			t.Errorf("layer %s was fetched %d times", d, n)
 		}
 	}

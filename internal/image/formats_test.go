@@ -2,13 +2,8 @@ package image_test
 
 import (
 	"archive/tar"
-	"bytes"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -24,10 +19,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"wherry.dev/internal/image"
+	"wherry.dev/test/hostile"
 	"wherry.dev/test/images"
 )
 
@@ -44,7 +39,7 @@ func TestFormats(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			srv, s := plain(t), open(t, t.TempDir())
-			ref := srv.push(t, "x:1", img)
+			ref := srv.Push(t, "x:1", img)
 			got := pull(t, s, ref)
 			if diff := cmp.Diff([]string{"a"}, tree(t, overlay(t, s, got.ID))); diff != "" {
 				t.Error(diff)
@@ -53,7 +48,7 @@ func TestFormats(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			byDigest := srv.host + "/x@" + digest.String()
+			byDigest := srv.Host + "/x@" + digest.String()
 			if diff := cmp.Diff([]string{byDigest}, got.Digests); diff != "" {
 				t.Error(diff)
 			}
@@ -69,13 +64,11 @@ func TestFormats(t *testing.T) {
 func TestPullOfWhatIsThereReadsNothing(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	img := twoLayers(t)
-	first := pull(t, s, srv.push(t, "demo:1", img))
-	srv.mu.Lock()
-	clear(srv.gets)
-	srv.mu.Unlock()
-	second := pull(t, s, srv.push(t, "demo:2", img))
-	if len(srv.gets) > 0 {
-		t.Errorf("read: %v", srv.gets)
+	first := pull(t, s, srv.Push(t, "demo:1", img))
+	srv.Gets()
+	second := pull(t, s, srv.Push(t, "demo:2", img))
+	if n := srv.Gets(); n > 0 {
+		t.Errorf("%d documents were read", n)
 	}
 	if second.ID != first.ID || len(second.Tags) != 2 {
 		t.Errorf("got %+v", second)
@@ -98,7 +91,7 @@ func TestIndexGivesThisMachinesImage(t *testing.T) {
 		"nested": index(of(theirs, &other), of(index(attestation, of(mine, &here)), nil)),
 	} {
 		s := open(t, t.TempDir())
-		got := pull(t, s, srv.push(t, "multi:"+tag, idx))
+		got := pull(t, s, srv.Push(t, "multi:"+tag, idx))
 		if diff := cmp.Diff([]string{"mine"}, tree(t, overlay(t, s, got.ID))); diff != "" {
 			t.Errorf("%s: %s", tag, diff)
 		}
@@ -111,7 +104,7 @@ func TestIndexGivesThisMachinesImage(t *testing.T) {
 		}
 	}
 	s := open(t, t.TempDir())
-	_, err := s.Pull(t.Context(), srv.push(t, "multi:none", index(of(theirs, &other), attestation)), image.PullOptions{})
+	_, err := s.Pull(t.Context(), srv.Push(t, "multi:none", index(of(theirs, &other), attestation)), image.PullOptions{})
 	if err == nil || !strings.Contains(err.Error(), "no image for linux/"+runtime.GOARCH) {
 		t.Errorf("got %v", err)
 	}
@@ -197,60 +190,13 @@ func TestAttributesOfFiles(t *testing.T) {
 	}
 }
 
-// zeroLayer is a layer with one file of zeros, which compresses well. It is made in a
-// stream: neither the test has it in memory.
-type zeroLayer struct {
-	data   []byte
-	digest v1.Hash
-	diffID v1.Hash
-}
-
-func newZeroLayer(t *testing.T, size int64) *zeroLayer {
-	t.Helper()
-	var out bytes.Buffer
-	z, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedFastest))
-	if err != nil {
-		t.Fatal(err)
-	}
-	hash := sha256.New()
-	w := tar.NewWriter(io.MultiWriter(z, hash))
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "big", Size: size, Mode: 0o644}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.CopyN(w, zeros{}, size); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(out.Bytes())
-	return &zeroLayer{
-		data:   out.Bytes(),
-		digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])},
-		diffID: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(hash.Sum(nil))},
-	}
-}
-
-func (l *zeroLayer) Digest() (v1.Hash, error)             { return l.digest, nil }
-func (l *zeroLayer) DiffID() (v1.Hash, error)             { return l.diffID, nil }
-func (l *zeroLayer) Size() (int64, error)                 { return int64(len(l.data)), nil }
-func (l *zeroLayer) MediaType() (types.MediaType, error)  { return types.OCILayerZStd, nil }
-func (l *zeroLayer) Uncompressed() (io.ReadCloser, error) { return nil, errors.ErrUnsupported }
-func (l *zeroLayer) Compressed() (io.ReadCloser, error) {
-	return io.NopCloser(bytes.NewReader(l.data)), nil
-}
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
-
 func TestHugeLayerIsNotReadIntoMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes a file of 1 GiB")
 	}
 	const size = 1 << 30
 	srv := plain(t)
-	ref := srv.push(t, "big:1", asOCI(imageOf(t, newZeroLayer(t, size))))
+	ref := srv.Push(t, "big:1", asOCI(imageOf(t, hostile.Zeros(t, size, compression.ZStd))))
 	s := open(t, t.TempDir())
 	runtime.GC()
 	var before, now runtime.MemStats

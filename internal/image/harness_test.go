@@ -1,33 +1,17 @@
 package image_test
 
 import (
-	"archive/tar"
-	"bytes"
-	"io"
 	"io/fs"
-	"log"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/compression"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 
 	"wherry.dev/internal/image"
+	"wherry.dev/test/hostile"
 	"wherry.dev/test/images"
 )
 
@@ -50,133 +34,19 @@ func openWith(t testing.TB, dir string, cfg image.Config) *image.Store {
 	return s
 }
 
-// server is a registry on loopback; hook sees every request first and answers it by
-// returning true.
-type server struct {
-	*httptest.Server
-	host     string // address:port
-	registry http.Handler
+// Names of what is shared with other suites.
+type server = hostile.Registry
 
-	mu   sync.Mutex
-	hook func(w http.ResponseWriter, r *http.Request) bool
-	gets map[string]int // by path
-}
-
-func newServer(t testing.TB, start func(*httptest.Server)) *server {
-	t.Helper()
-	s := &server{registry: registry.New(registry.Logger(log.New(io.Discard, "", 0))), gets: map[string]int{}}
-	s.Server = httptest.NewUnstartedServer(s)
-	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	start(s.Server)
-	t.Cleanup(s.Close)
-	s.host = s.Listener.Addr().String()
-	return s
-}
-
-func plain(t testing.TB) *server {
-	t.Helper()
-	return newServer(t, (*httptest.Server).Start)
-}
-
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	hook := s.hook
-	if r.Method == http.MethodGet {
-		s.gets[r.URL.Path]++
-	}
-	s.mu.Unlock()
-	if hook == nil || !hook(w, r) {
-		s.registry.ServeHTTP(w, r)
-	}
-}
-
-// on sets the hook.
-func (s *server) on(hook func(w http.ResponseWriter, r *http.Request) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hook = hook
-}
-
-// fetched is how often blobs of the digest were asked for.
-func (s *server) fetched(d string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for p, c := range s.gets {
-		if strings.HasSuffix(p, "/blobs/"+d) {
-			n += c
-		}
-	}
-	return n
-}
-
-// push stores the image without passing the hook, and returns its reference.
-func (s *server) push(t testing.TB, repoTag string, img interface {
-	Digest() (v1.Hash, error)
-}) string {
-	t.Helper()
-	direct := httptest.NewServer(s.registry)
-	defer direct.Close()
-	tag, err := name.NewTag(strings.TrimPrefix(direct.URL, "http://") + "/" + repoTag)
-	if err != nil {
-		t.Fatal(err)
-	}
-	switch i := img.(type) {
-	case v1.Image:
-		err = remote.Write(tag, i)
-	case v1.ImageIndex:
-		err = remote.WriteIndex(tag, i)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.host + "/" + repoTag
-}
-
-var blobGet = regexp.MustCompile(`/blobs/sha256:`)
-
-func isBlob(r *http.Request) bool {
-	return r.Method == http.MethodGet && blobGet.MatchString(r.URL.Path)
-}
-
-// imageOf makes an image for this machine of ready layers.
-func imageOf(t testing.TB, layers ...v1.Layer) v1.Image {
-	t.Helper()
-	img, err := mutate.AppendLayers(v1.Image(empty.Image), layers...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file = file.DeepCopy()
-	file.OS, file.Architecture = "linux", runtime.GOARCH
-	if img, err = mutate.ConfigFile(img, file); err != nil {
-		t.Fatal(err)
-	}
-	return img
-}
-
-// asOCI turns an image's media types into OCI's.
-func asOCI(img v1.Image) v1.Image {
-	return mutate.ConfigMediaType(mutate.MediaType(img, types.OCIManifestSchema1), types.OCIConfigJSON)
-}
-
-func layerOf(t testing.TB, data []byte, c compression.Compression, mediaType types.MediaType) v1.Layer {
-	t.Helper()
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil },
-		tarball.WithCompression(c), tarball.WithMediaType(mediaType))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-func gzLayer(t testing.TB, data []byte) v1.Layer {
-	t.Helper()
-	return layerOf(t, data, compression.GZip, types.DockerLayer)
-}
+var (
+	newServer = hostile.NewRegistry
+	plain     = hostile.Plain
+	isBlob    = hostile.IsBlob
+	imageOf   = hostile.ImageOf
+	asOCI     = hostile.AsOCI
+	layerOf   = hostile.LayerOf
+	gzLayer   = hostile.GzipLayer
+	tarOf     = hostile.Tar
+)
 
 func rootTar(t testing.TB, r images.Root) []byte {
 	t.Helper()
@@ -185,31 +55,6 @@ func rootTar(t testing.TB, r images.Root) []byte {
 		t.Fatal(err)
 	}
 	return data
-}
-
-// tarOf makes a layer of entries with all their attributes.
-func tarOf(t testing.TB, entries ...*tar.Header) []byte {
-	t.Helper()
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	for _, h := range entries {
-		body := h.Linkname
-		if h.Typeflag == tar.TypeReg {
-			h.Size, h.Linkname = int64(len(body)), ""
-		}
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
-		if h.Typeflag == tar.TypeReg {
-			if _, err := io.WriteString(w, body); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return buf.Bytes()
 }
 
 func twoLayers(t testing.TB) v1.Image {

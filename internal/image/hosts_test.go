@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,7 +72,7 @@ func TestMirrors(t *testing.T) {
 		"fails, so the server is asked": {
 			toml: `server = "http://ORIGIN"` + "\n" + `[host."http://MIRROR"]`, want: "origin",
 			mirror: func(m *server) {
-				m.on(func(w http.ResponseWriter, _ *http.Request) bool { http.NotFound(w, nil); return true })
+				m.On(func(w http.ResponseWriter, _ *http.Request) bool { http.NotFound(w, nil); return true })
 			},
 		},
 		"is down":                         {toml: `server = "http://ORIGIN"` + "\n" + `[host."http://127.0.0.1:1"]`, want: "origin"},
@@ -86,26 +87,26 @@ func TestMirrors(t *testing.T) {
 			t.Parallel()
 			origin, mirror, dir := plain(t), plain(t), newCerts(t)
 			img := twoLayers(t)
-			ref := origin.push(t, "demo:1", img)
-			mirror.push(t, "demo:1", img)
+			ref := origin.Push(t, "demo:1", img)
+			mirror.Push(t, "demo:1", img)
 			if c.mirror != nil {
 				c.mirror(mirror)
 			}
 			if c.dir == "" {
-				c.dir = underscored(origin.host)
+				c.dir = underscored(origin.Host)
 			}
-			dir.add(t, c.dir, "hosts.toml", strings.NewReplacer("ORIGIN", origin.host, "MIRROR", mirror.host).Replace(c.toml))
+			dir.add(t, c.dir, "hosts.toml", strings.NewReplacer("ORIGIN", origin.Host, "MIRROR", mirror.Host).Replace(c.toml))
 			if c.digest {
 				d, err := img.Digest()
 				if err != nil {
 					t.Fatal(err)
 				}
-				ref = origin.host + "/demo@" + d.String()
+				ref = origin.Host + "/demo@" + d.String()
 			}
 			s := dir.store(t)
 			pull(t, s, ref)
 			got := "origin"
-			if origin.fetched(digests(t, img)[0]) == 0 {
+			if origin.Fetched(digests(t, img)[0]) == 0 {
 				got = "mirror"
 			}
 			if got != c.want {
@@ -118,7 +119,7 @@ func TestMirrors(t *testing.T) {
 // underPath serves the API below another path only.
 func underPath(from, to string) func(*server) {
 	return func(m *server) {
-		m.on(func(w http.ResponseWriter, r *http.Request) bool {
+		m.On(func(w http.ResponseWriter, r *http.Request) bool {
 			if !strings.HasPrefix(r.URL.Path, from) {
 				http.NotFound(w, r)
 				return true
@@ -130,7 +131,7 @@ func underPath(from, to string) func(*server) {
 }
 
 func wantHeader(m *server) {
-	m.on(func(w http.ResponseWriter, r *http.Request) bool {
+	m.On(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("X-Key") == "open" {
 			return false
 		}
@@ -142,17 +143,20 @@ func wantHeader(m *server) {
 // A mirror is told for which registry it is asked, and under which name we ask.
 func TestMirrorLearnsTheNamespace(t *testing.T) {
 	mirror, dir := plain(t), newCerts(t)
-	mirror.push(t, "team/demo:1", twoLayers(t))
+	mirror.Push(t, "team/demo:1", twoLayers(t))
+	var mu sync.Mutex
 	namespaces, agents := map[string]bool{}, map[string]bool{}
-	mirror.on(func(_ http.ResponseWriter, r *http.Request) bool {
+	mirror.On(func(_ http.ResponseWriter, r *http.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
 		namespaces[r.URL.Query().Get("ns")] = true
 		agents[strings.Split(r.UserAgent(), "/")[0]] = true
 		return false
 	})
-	dir.add(t, "registry.example", "hosts.toml", `server = "https://registry.example"`+"\n"+`[host."http://`+mirror.host+`"]`)
+	dir.add(t, "registry.example", "hosts.toml", `server = "https://registry.example"`+"\n"+`[host."http://`+mirror.Host+`"]`)
 	pull(t, dir.store(t), "registry.example/team/demo:1")
-	mirror.mu.Lock()
-	defer mirror.mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
 	if len(namespaces) != 1 || !namespaces["registry.example"] || len(agents) != 1 || !agents["wherry"] {
 		t.Errorf("namespaces %v, agents %v", namespaces, agents)
 	}
@@ -161,25 +165,25 @@ func TestMirrorLearnsTheNamespace(t *testing.T) {
 func TestFirstFolderThatKnowsARegistryCounts(t *testing.T) {
 	origin, mirror := plain(t), plain(t)
 	img := twoLayers(t)
-	ref := origin.push(t, "demo:1", img)
-	mirror.push(t, "demo:1", img)
+	ref := origin.Push(t, "demo:1", img)
+	mirror.Push(t, "demo:1", img)
 	ours, theirs := newCerts(t), newCerts(t)
-	theirs.add(t, underscored(origin.host), "hosts.toml", `[host."http://`+mirror.host+`"]`)
+	theirs.add(t, underscored(origin.Host), "hosts.toml", `[host."http://`+mirror.Host+`"]`)
 	pull(t, ours.store(t, theirs), ref)
-	if mirror.fetched(digests(t, img)[0]) != 1 {
+	if mirror.Fetched(digests(t, img)[0]) != 1 {
 		t.Error("the second folder was not looked at")
 	}
-	ours.add(t, underscored(origin.host), "hosts.toml", `server = "http://`+origin.host+`"`)
+	ours.add(t, underscored(origin.Host), "hosts.toml", `server = "http://`+origin.Host+`"`)
 	pull(t, ours.store(t, theirs), ref)
-	if origin.fetched(digests(t, img)[0]) != 1 {
+	if origin.Fetched(digests(t, img)[0]) != 1 {
 		t.Error("the second folder was looked at")
 	}
 }
 
 func TestBrokenHostsFileIsAnError(t *testing.T) {
 	srv, dir := plain(t), newCerts(t)
-	path := dir.add(t, underscored(srv.host), "hosts.toml", "[host.\n")
-	_, err := dir.store(t).Pull(t.Context(), srv.push(t, "demo:1", twoLayers(t)), image.PullOptions{})
+	path := dir.add(t, underscored(srv.Host), "hosts.toml", "[host.\n")
+	_, err := dir.store(t).Pull(t.Context(), srv.Push(t, "demo:1", twoLayers(t)), image.PullOptions{})
 	if err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
 	}
@@ -277,9 +281,9 @@ func TestTLS(t *testing.T) {
 				}
 				h.StartTLS()
 			})
-			srv.push(t, "demo:1", twoLayers(t))
+			srv.Push(t, "demo:1", twoLayers(t))
 			dir := newCerts(t)
-			host := "https://" + srv.host
+			host := "https://" + srv.Host
 			dir.add(t, "registry.test", "hosts.toml", c.files(t, dir, host))
 			_, err := dir.store(t).Pull(t.Context(), "registry.test/demo:1", image.PullOptions{})
 			if c.fails == "" && err != nil || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
@@ -297,15 +301,15 @@ func TestFolderOfCertificates(t *testing.T) {
 		h.StartTLS()
 	})
 	dir := newCerts(t)
-	dir.add(t, underscored(srv.host), "ca.crt", p.ca)
-	dir.add(t, underscored(srv.host), "node.cert", p.client)
-	dir.add(t, underscored(srv.host), "node.key", p.clientKey)
-	pull(t, dir.store(t), srv.push(t, "demo:1", twoLayers(t)))
+	dir.add(t, underscored(srv.Host), "ca.crt", p.ca)
+	dir.add(t, underscored(srv.Host), "node.cert", p.client)
+	dir.add(t, underscored(srv.Host), "node.key", p.clientKey)
+	pull(t, dir.store(t), srv.Push(t, "demo:1", twoLayers(t)))
 }
 
 func TestTLSOnLoopbackNeedsNoConfiguration(t *testing.T) {
 	srv := newServer(t, (*httptest.Server).StartTLS)
-	pull(t, open(t, t.TempDir()), srv.push(t, "demo:1", twoLayers(t)))
+	pull(t, open(t, t.TempDir()), srv.Push(t, "demo:1", twoLayers(t)))
 }
 
 // TestPipeInTheRegistrysFolder: a pull waited for it for ever.

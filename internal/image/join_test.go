@@ -30,9 +30,9 @@ type gate struct {
 	open    chan struct{} // closed to let all through
 }
 
-func (s *server) gate() *gate {
+func gateOf(s *server) *gate {
 	g := &gate{arrived: make(chan struct{}, 100), open: make(chan struct{})}
-	s.on(func(_ http.ResponseWriter, r *http.Request) bool {
+	s.On(func(_ http.ResponseWriter, r *http.Request) bool {
 		if isBlob(r) {
 			g.arrived <- struct{}{}
 			select {
@@ -48,8 +48,8 @@ func (s *server) gate() *gate {
 func TestConcurrentPullsAreOne(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	img := twoLayers(t)
-	ref := srv.push(t, "demo:1", img)
-	g := srv.gate()
+	ref := srv.Push(t, "demo:1", img)
+	g := gateOf(srv)
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
@@ -68,7 +68,7 @@ func TestConcurrentPullsAreOne(t *testing.T) {
 		t.Errorf("%d images", n)
 	}
 	for _, d := range digests(t, img) {
-		if n := srv.fetched(d); n != 1 {
+		if n := srv.Fetched(d); n != 1 {
 			t.Errorf("layer %s was fetched %d times", d, n)
 		}
 	}
@@ -77,7 +77,7 @@ func TestConcurrentPullsAreOne(t *testing.T) {
 func TestOneLayerOfTwoImagesIsFetchedOnce(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	a, b := twoLayers(t), twoMore(t)
-	refs := []string{srv.push(t, "a:1", a), srv.push(t, "b:1", b)}
+	refs := []string{srv.Push(t, "a:1", a), srv.Push(t, "b:1", b)}
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
 	for i, ref := range refs {
@@ -88,7 +88,7 @@ func TestOneLayerOfTwoImagesIsFetchedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	shared := digests(t, a)[0]
-	if n := srv.fetched(shared); n != 1 {
+	if n := srv.Fetched(shared); n != 1 {
 		t.Errorf("the shared layer was fetched %d times", n)
 	}
 	_, before, err := s.Usage()
@@ -111,10 +111,10 @@ func TestOneLayerOfTwoImagesIsFetchedOnce(t *testing.T) {
 
 func TestSharedLayerOfACancelledPullIsFetchedByTheOther(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
-	a, b := srv.push(t, "a:1", twoLayers(t)), srv.push(t, "b:1", twoMore(t))
+	a, b := srv.Push(t, "a:1", twoLayers(t)), srv.Push(t, "b:1", twoMore(t))
 	shared := digests(t, twoLayers(t))[0]
 	stuck, free := make(chan struct{}, 100), make(chan struct{})
-	srv.on(func(_ http.ResponseWriter, r *http.Request) bool {
+	srv.On(func(_ http.ResponseWriter, r *http.Request) bool {
 		if isBlob(r) && hasSuffix(r.URL.Path, shared) {
 			select {
 			case stuck <- struct{}{}:
@@ -149,8 +149,8 @@ func hasSuffix(s, suffix string) bool {
 
 func TestCancelledPullLeavesNothing(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
-	ref := srv.push(t, "demo:1", twoLayers(t))
-	g := srv.gate()
+	ref := srv.Push(t, "demo:1", twoLayers(t))
+	g := gateOf(srv)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-g.arrived
@@ -167,8 +167,8 @@ func TestCancelledPullLeavesNothing(t *testing.T) {
 // Who has left hears nothing any more: what it would be told with may be closed.
 func TestOneOfTwoWhoWaitMayLeave(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
-	ref := srv.push(t, "demo:1", twoLayers(t))
-	g := srv.gate()
+	ref := srv.Push(t, "demo:1", twoLayers(t))
+	g := gateOf(srv)
 	ctx, cancel := context.WithCancel(t.Context())
 	heard := make(chan struct{}, 100)
 	var first, second error
@@ -196,8 +196,8 @@ func TestOneOfTwoWhoWaitMayLeave(t *testing.T) {
 func TestPullGoesOnAfterATimeout(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	img := twoLayers(t)
-	ref := srv.push(t, "demo:1", img)
-	g := srv.gate()
+	ref := srv.Push(t, "demo:1", img)
+	g := gateOf(srv)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	expired := &expiredContext{ctx, make(chan struct{})}
@@ -214,7 +214,7 @@ func TestPullGoesOnAfterATimeout(t *testing.T) {
 	close(g.open)
 	pull(t, s, ref)
 	for _, d := range digests(t, img) {
-		if n := srv.fetched(d); n != 1 {
+		if n := srv.Fetched(d); n != 1 {
 			t.Errorf("layer %s was fetched %d times", d, n)
 		}
 	}
@@ -239,8 +239,8 @@ func (c *expiredContext) Err() error {
 func TestCloseEndsPulls(t *testing.T) {
 	srv, dir := plain(t), t.TempDir()
 	s := open(t, dir)
-	ref := srv.push(t, "demo:1", twoLayers(t))
-	g := srv.gate()
+	ref := srv.Push(t, "demo:1", twoLayers(t))
+	g := gateOf(srv)
 	done := make(chan error, 1)
 	go func() {
 		_, err := s.Pull(t.Context(), ref, image.PullOptions{})

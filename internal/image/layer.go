@@ -124,7 +124,7 @@ func (s *Store) unpack(ctx context.Context, chainID string, diffID digest.Digest
 	}
 	defer func() { _ = safepath.RemoveAll(tmp) }() // what stays is swept by Open
 	m := layerMeta{ChainID: chainID, DiffID: diffID.String()}
-	if m.TarSize, err = applyTar(ctx, tmp, diffID, parents, blob); err != nil {
+	if m.TarSize, err = s.applyTar(ctx, tmp, diffID, parents, blob); err != nil {
 		return fmt.Errorf("unpack: %w", err)
 	}
 	failpoint.At("pull-applied")
@@ -156,7 +156,7 @@ func (s *Store) adoptLayer(tmp string, m layerMeta) error {
 
 // applyTar unpacks the blob into tmp/fs, and keeps beside it what is needed to write
 // the same tar again. It returns how long the tar is.
-func applyTar(ctx context.Context, tmp string, diffID digest.Digest, parents []string, blob io.ReadCloser) (size int64, err error) {
+func (s *Store) applyTar(ctx context.Context, tmp string, diffID digest.Digest, parents []string, blob io.ReadCloser) (size int64, err error) {
 	open := true
 	closeBlob := func() error {
 		if !open {
@@ -176,7 +176,7 @@ func applyTar(ctx context.Context, tmp string, diffID digest.Digest, parents []s
 	}
 	defer closePlain()
 	hash := sha256.New()
-	tarball := &tarCounter{r: io.TeeReader(plain, hash)}
+	tarball := &tarCounter{r: io.TeeReader(&roomReader{r: plain, check: s.checkRoom}, hash)}
 	rec, err := recordTar(filepath.Join(tmp, tarRecord), tarball)
 	if err != nil {
 		return 0, err

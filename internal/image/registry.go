@@ -101,6 +101,7 @@ func (s *Store) openRegistry(ctx context.Context, ref string, auth Auth) (*regis
 			return nil
 		},
 	})
+	hosts = plainTokens(hosts)
 	r := &registry{ref: ref, resolver: docker.NewResolver(docker.ResolverOptions{
 		Hosts: once(withToken(hosts, auth)), Headers: http.Header{"User-Agent": []string{"wherry/" + version.Version}},
 	})}
@@ -112,6 +113,23 @@ func (s *Store) openRegistry(ctx context.Context, ref string, auth Auth) (*regis
 	var err error
 	r.fetcher, err = r.resolver.Fetcher(ctx, ref)
 	return r, err
+}
+
+// plainTokens has access tokens asked for as no part of the blob that needs them.
+func plainTokens(hosts docker.RegistryHosts) docker.RegistryHosts {
+	return func(name string) ([]docker.RegistryHost, error) {
+		list, err := hosts(name)
+		for i := range list {
+			list[i].Authorizer = tokenAuthorizer{list[i].Authorizer}
+		}
+		return list, err
+	}
+}
+
+type tokenAuthorizer struct{ docker.Authorizer }
+
+func (a tokenAuthorizer) Authorize(ctx context.Context, req *http.Request) error {
+	return a.Authorizer.Authorize(context.WithValue(ctx, asBlob{}, nil), req)
 }
 
 // once has all requests of a pull share connections and access tokens.
@@ -342,6 +360,7 @@ func (r *registry) open(ctx context.Context, d ocispec.Descriptor, offset int64)
 
 // openAt sends the request, so that what is wrong with it is seen here.
 func (r *registry) openAt(ctx context.Context, d ocispec.Descriptor, offset int64) (io.ReadCloser, error) {
+	ctx = context.WithValue(ctx, asBlob{}, true)
 	in, err := r.fetcher.Fetch(ctx, d)
 	if err != nil {
 		return nil, err

@@ -25,6 +25,10 @@ type layerSource struct {
 	open func(ctx context.Context, count func(int), done func()) (io.ReadCloser, error)
 }
 
+// maxLayers is what overlayfs takes, 500, less the one that containers have below. More would
+// be downloaded, each into an open file, and unpacked for nothing.
+const maxLayers = 499
+
 // newSource checks a manifest, and reads the config that it names.
 func newSource(ctx context.Context, m ocispec.Manifest, read reader) (source, error) {
 	switch m.Config.MediaType {
@@ -51,6 +55,9 @@ func (s *source) parse() (r imageRecord, diffIDs []digest.Digest, err error) {
 	}
 	if len(s.layers) != len(cfg.RootFS.DiffIDs) {
 		return r, nil, fmt.Errorf("the manifest has %d layers, the config %d", len(s.layers), len(cfg.RootFS.DiffIDs))
+	}
+	if len(s.layers) > maxLayers {
+		return r, nil, fmt.Errorf("the image has %d layers; more than %d cannot be mounted", len(s.layers), maxLayers)
 	}
 	for _, d := range cfg.RootFS.DiffIDs {
 		if !isSHA256(d.String()) {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 func push(t *testing.T, img v1.Image) (ref string) {
 	t.Helper()
-	return plain(t).push(t, "demo:1", img)
+	return plain(t).Push(t, "demo:1", img)
 }
 
 func TestPullMakesWhiteoutsAndOpaqueFoldersWork(t *testing.T) {
@@ -56,7 +56,7 @@ func TestPullOfAMissingImageSaysSo(t *testing.T) {
 func TestPullLeavesNoConnections(t *testing.T) {
 	for name, srv := range map[string]*server{"plain": plain(t), "TLS": newServer(t, (*httptest.Server).StartTLS)} {
 		s := open(t, t.TempDir())
-		ref := srv.push(t, "demo:1", twoLayers(t))
+		ref := srv.Push(t, "demo:1", twoLayers(t))
 		before := goleak.IgnoreCurrent()
 		pull(t, s, ref)
 		if err := goleak.Find(before); err != nil {

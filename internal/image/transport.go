@@ -20,6 +20,38 @@ type transport struct {
 	stall time.Duration
 }
 
+// errEndless means that an answer that is read into memory, or to its end, is too long.
+var errEndless = fmt.Errorf("the registry's answer has more than %d bytes", maxJSON)
+
+// asBlob marks the exchanges whose answers may be of any size: they go to a file, and
+// are held to what the manifest says.
+type asBlob struct{}
+
+// bounded ends the answers to all others: manifests, and those of token servers, which
+// the library reads whatever they are.
+func bounded(ctx context.Context, body io.ReadCloser) io.ReadCloser {
+	if ctx.Value(asBlob{}) != nil {
+		return body
+	}
+	return &boundedBody{ReadCloser: body, left: maxJSON}
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left < 0 {
+		return 0, errEndless
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left+1)])
+	if b.left -= int64(n); b.left < 0 {
+		return n, errEndless
+	}
+	return n, err
+}
+
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	stalled := fmt.Errorf("%s: %w for %s", req.URL.Host, errStalled, t.stall)
@@ -35,7 +67,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, errors.Join(err, resp.Body.Close())
 	}
-	resp.Body = &guardedBody{body: resp.Body, ctx: ctx, cancel: cancel, timer: timer, stall: t.stall}
+	resp.Body = &guardedBody{body: bounded(req.Context(), resp.Body), ctx: ctx, cancel: cancel, timer: timer, stall: t.stall}
 	return resp, nil
 }
 

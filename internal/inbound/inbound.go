@@ -3,9 +3,11 @@
 // ends. Every listener that strangers reach goes through Bound.
 //
 //   - The last descriptors below the process's limit are a reserve that connections do not
-//     get. When one comes and only those are left, others have to go: strangers' that wait,
-//     or else those that wait for a known client's next request, or else strangers' that are
-//     being served. Where none of these is left, the new one is closed.
+//     get. When one comes and only those are left, others have to go: strangers' to which
+//     nothing was said yet, or else strangers' that wait, or else those that wait for a known
+//     client's next request, or else strangers' that are being served. Where none of these
+//     is left, the new one is closed.
+//   - A connection on which nothing was said yet stays with the kernel for a while.
 //   - A stranger's connection on which nothing is being served is closed after a time.
 //   - What accept(2) fails with, when files or memory are short, passes.
 //
@@ -19,6 +21,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -50,7 +53,27 @@ type Listener struct {
 }
 
 // Bound puts the connections of l into the process's pool.
-func Bound(l net.Listener) *Listener { return &Listener{l, process} }
+func Bound(l net.Listener) *Listener {
+	afterFirstByte(l)
+	return &Listener{l, process}
+}
+
+// afterFirstByte has the kernel keep connections on which nothing was said back, for about
+// as long as they would have: they take none of our files, and nobody's place. Where it
+// cannot, they come at once.
+func afterFirstByte(l net.Listener) {
+	s, ok := l.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return // it is closed, which Accept tells
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, int(patience/time.Second)) // see above
+	})
+}
 
 // Accept implements net.Listener. Its errors but that of a closed listener are temporary,
 // by which net/http and gRPC go on after a pause.
@@ -103,9 +126,12 @@ func Proven(ctx context.Context) {
 }
 
 // The kinds of connections, in the order in which they have to make room. Those of clients
-// that are known and being served do not.
+// that are known and being served do not. A client that comes in a flood is a stranger
+// until its request is there: what keeps it apart is that it completes its part of the
+// handshake, which the many that cost their sender nothing never do.
 const (
-	strangers       = iota // nothing is being served
+	silent          = iota // strangers' to which nothing was said: no whole ClientHello came
+	strangers              // nothing is being served
 	resting                // of a known client, between requests
 	strangersServed        //
 	kinds
@@ -135,10 +161,11 @@ func newPool(line func() int, patience time.Duration) *pool {
 	return p
 }
 
-// conn is a connection of a pool. All but the connection itself is the pool's mutex's.
+// conn is a connection of a pool. What changes is the pool's mutex's.
 type conn struct {
 	net.Conn
 	pool    *pool
+	greeted atomic.Bool // something was written to it; read without the mutex too
 	ends    ends
 	serving int // requests
 	proven  bool
@@ -152,6 +179,8 @@ type conn struct {
 // kind is what the connection is, unless it is one that stays.
 func (c *conn) kind() (kind int, may bool) {
 	switch {
+	case c.serving == 0 && !c.proven && !c.greeted.Load():
+		return silent, true
 	case c.serving == 0 && !c.proven:
 		return strangers, true
 	case c.serving == 0:
@@ -251,11 +280,22 @@ func (c *conn) sortLocked() {
 	c.pool.waitLocked()
 }
 
-// waitLocked sees to it that the stranger that came first is looked at when its time is up.
+// waitLocked sees to it that strangers are looked at when the time of one is up.
 func (p *pool) waitLocked() {
-	if p.timer == nil && p.lists[strangers].Len() > 0 {
-		first := p.lists[strangers].Front().Value.(*conn)
-		p.timer = time.AfterFunc(p.patience-time.Since(first.since), p.sweep)
+	if p.timer != nil {
+		return
+	}
+	var first time.Time
+	for _, l := range p.lists[:resting] {
+		if l.Len() == 0 {
+			continue
+		}
+		if since := l.Front().Value.(*conn).since; first.IsZero() || since.Before(first) {
+			first = since
+		}
+	}
+	if !first.IsZero() {
+		p.timer = time.AfterFunc(p.patience-time.Since(first), p.sweep)
 	}
 }
 
@@ -263,13 +303,15 @@ func (p *pool) waitLocked() {
 func (p *pool) sweep() {
 	var late []*conn
 	p.mu.Lock()
-	for e := p.lists[strangers].Front(); e != nil; e = p.lists[strangers].Front() {
-		c := e.Value.(*conn)
-		if time.Since(c.since) < p.patience {
-			break
+	for _, l := range p.lists[:resting] {
+		for e := l.Front(); e != nil; e = l.Front() {
+			c := e.Value.(*conn)
+			if time.Since(c.since) < p.patience {
+				break
+			}
+			c.forgetLocked()
+			late = append(late, c)
 		}
-		c.forgetLocked()
-		late = append(late, c)
 	}
 	p.timer = nil
 	p.waitLocked()
@@ -284,6 +326,14 @@ func (c *conn) forgetLocked() {
 	}
 	c.gone = true
 	c.sortLocked()
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	if !c.greeted.Load() {
+		c.change(func() { c.greeted.Store(true) })
+	}
+	return c.Conn.Write(b)
 }
 
 // Close implements net.Conn.

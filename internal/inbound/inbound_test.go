@@ -1,11 +1,13 @@
 package inbound
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -43,8 +45,9 @@ type server struct {
 	free chan struct{}
 }
 
-// serve starts a server whose connections may open some descriptors more than are open now.
-func serve(t *testing.T, descriptors int, patience time.Duration) *server {
+// serve starts a server whose connections may open some descriptors more than are open now,
+// over TLS if it gets a certificate.
+func serve(t *testing.T, descriptors int, patience time.Duration, certs ...tls.Certificate) *server {
 	t.Helper()
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,8 +68,12 @@ func serve(t *testing.T, descriptors int, patience time.Duration) *server {
 		}
 		mux.ServeHTTP(w, req)
 	}))}
+	var served net.Listener = l
+	if len(certs) > 0 {
+		served = tls.NewListener(l, &tls.Config{Certificates: certs, MinVersion: tls.VersionTLS12})
+	}
 	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
+	go func() { done <- srv.Serve(served) }()
 	t.Cleanup(func() {
 		close(s.free)
 		_ = srv.Close()
@@ -170,7 +177,30 @@ func TestAFloodOfStrangersLeavesRoom(t *testing.T) {
 	}
 }
 
-// TestWhoMakesRoom: strangers that wait, then known clients that rest, then strangers that
+// TestAFloodOfSilentStrangersCutsOffNoHandshake: a client that comes over TLS is in the
+// middle of its handshake when many come that say nothing.
+func TestAFloodOfSilentStrangersCutsOffNoHandshake(t *testing.T) {
+	cert := httptest.NewUnstartedServer(nil)
+	cert.StartTLS()
+	defer cert.Close()
+	s := serve(t, 60, never, cert.TLS.Certificates...)
+	flood := func(tls.ConnectionState) error { // the server's part of the handshake has come
+		for range 300 {
+			s.dialHigh()
+		}
+		return answered(s.over(s.dial(), nil), "") // the last that the listener took
+	}
+	if err := answered(s.over(s.dial(), flood), "known"); err != nil {
+		t.Errorf("a client in the middle of its handshake: %v", err)
+	}
+}
+
+// over is a connection with TLS, whose client's side calls a function in between.
+func (s *server) over(c net.Conn, between func(tls.ConnectionState) error) net.Conn {
+	return tls.Client(c, &tls.Config{InsecureSkipVerify: true, VerifyConnection: between}) //nolint:gosec // on loopback
+}
+
+// TestWhoMakesRoom: strangers that say nothing, then those that wait, then known clients that rest, then strangers that
 // are being served; never known clients that are.
 func TestWhoMakesRoom(t *testing.T) {
 	s := serve(t, 1<<20, never)
@@ -188,10 +218,11 @@ func TestWhoMakesRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for s.restingLen() != 2 {
+	conns["silent stranger"] = s.dial()
+	for s.restingLen() != 3 {
 		time.Sleep(time.Millisecond) // the answer is there before the handler has returned
 	}
-	for _, name := range []string{"resting stranger", "resting known", "served stranger"} {
+	for _, name := range []string{"silent stranger", "resting stranger", "resting known", "served stranger"} {
 		if !s.pool.makeRoom() {
 			t.Fatalf("%s does not make room", name)
 		}
@@ -219,7 +250,7 @@ func (s *server) wait(patience time.Duration) {
 func (s *server) restingLen() int {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
-	return s.pool.lists[strangers].Len() + s.pool.lists[resting].Len()
+	return s.pool.lists[silent].Len() + s.pool.lists[strangers].Len() + s.pool.lists[resting].Len()
 }
 
 func TestStrangersHaveLittleTime(t *testing.T) {
@@ -281,6 +312,37 @@ func (f *failing) Accept() (net.Conn, error) {
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", err)}
 	}
 	return f.Listener.Accept()
+}
+
+// TestWhoSaysNothingTakesNoFile: of two that come, the one that speaks is accepted first.
+func TestWhoSaysNothingTakesNoFile(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Bound(tcp)
+	var speaks net.Conn
+	for _, text := range []string{"", "hello"} {
+		c, err := net.Dial("tcp", tcp.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if _, err := io.WriteString(c, text); err != nil {
+			t.Fatal(err)
+		}
+		speaks = c
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.RemoteAddr().String(), speaks.LocalAddr().String(); got != want {
+		t.Errorf("%s was accepted before %s, which speaks", got, want)
+	}
+	if err := errors.Join(c.Close(), l.Close()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAcceptsErrorsEndNoServer(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/safepath"
 )
 
 // Mounted tells whether path is a mount point.
@@ -104,8 +106,11 @@ func Under(dir string) ([]string, error) {
 	return points, nil
 }
 
-// UnmountUnder takes every mount at and below dir away.
+// UnmountUnder takes every mount at and below dir away, whose full path it wants.
 func UnmountUnder(dir string) error {
+	if err := safepath.Full(dir); err != nil {
+		return fmt.Errorf("unmount all below %q: %w", dir, err)
+	}
 	points, err := Under(dir)
 	if err != nil {
 		return err

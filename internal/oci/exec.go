@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,9 +31,8 @@ type ExecOptions struct {
 	Cgroup  string
 	Dir     string // a folder for this exec's files; removed by Wait
 	Process specs.Process
-	Stdin   *os.File // nil is /dev/null
-	Stdout  *os.File // not with a terminal
-	Stderr  *os.File // not with a terminal
+	// Streams that are nil lead to a null device of the command's own. Not with a terminal.
+	Stdin, Stdout, Stderr *os.File
 	// With Process.Terminal one of these, as SendsConsole says:
 	Console  string   // unix socket that receives the terminal
 	Terminal *os.File // in which the runtime stands
@@ -60,15 +60,12 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	e.cmd.Env = r.environ()
 	e.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 	e.cmd.ExtraFiles = []*os.File{process}
-	if o.Stdin != nil {
-		e.cmd.Stdin = o.Stdin
+	null, err := r.null.open()
+	if err != nil {
+		return nil, errors.Join(err, e.cleanup())
 	}
-	if o.Stdout != nil {
-		e.cmd.Stdout = o.Stdout
-	}
-	if o.Stderr != nil {
-		e.cmd.Stderr = o.Stderr
-	}
+	defer func() { _ = null.Close() }()
+	e.cmd.Stdin, e.cmd.Stdout, e.cmd.Stderr = cmp.Or(o.Stdin, null), cmp.Or(o.Stdout, null), cmp.Or(o.Stderr, null)
 	if o.Terminal != nil {
 		e.cmd.Stdin, e.cmd.Stdout, e.cmd.Stderr = o.Terminal, o.Terminal, o.Terminal
 		e.cmd.SysProcAttr.Setctty = true // of its standard input

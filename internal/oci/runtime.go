@@ -37,6 +37,7 @@ type Runtime struct {
 	crun bool         // speaks crun's dialect
 	own  bool         // the groups are made and joined by us, not by the runtime
 	tree *cgroup.Tree // of the machine
+	null *nulls
 }
 
 // NewRuntime looks at the runtime and decides how cgroups are handled. crun manages
@@ -54,6 +55,9 @@ func NewRuntime(ctx context.Context, r Runtime) (*Runtime, error) {
 	r.crun = r.Type == Crun
 	r.own = r.crun && tree.Mode() != cgroup.V2
 	if err := os.MkdirAll(r.State, 0o700); err != nil {
+		return nil, err
+	}
+	if r.null, err = makeNulls(); err != nil {
 		return nil, err
 	}
 	r.Features = r.readFeatures(ctx)
@@ -125,6 +129,11 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 		return 0, err
 	}
 	defer view.close()
+	null, err := r.null.open()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = null.Close() }()
 	if err := r.makeHeldFIFO(b); err != nil {
 		return 0, err
 	}
@@ -133,7 +142,7 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 		return 0, err
 	}
 	defer func() { _ = sync.Close() }()
-	args, err := r.conmonArgs(b, view)
+	args, err := r.conmonArgs(b, view, null)
 	if err != nil {
 		return 0, errors.Join(err, w.Close())
 	}
@@ -234,7 +243,7 @@ func cleanMessage(s string) string {
 	return strings.Join(lines, "; ")
 }
 
-func (r *Runtime) conmonArgs(b Bundle, v *view) ([]string, error) {
+func (r *Runtime) conmonArgs(b Bundle, v *view, null *os.File) ([]string, error) {
 	args := []string{
 		"--api-version", "1", "-c", b.ID, "-u", b.ID, "-n", b.ID, "-b", b.Dir,
 		"-p", b.PIDFile(), "-P", b.MonitorPIDFile(), "--exit-dir", b.ExitDir,
@@ -254,7 +263,7 @@ func (r *Runtime) conmonArgs(b Bundle, v *view) ([]string, error) {
 			args = append(args, "--leave-stdin-open")
 		}
 	}
-	path, rest, err := r.command(b.Cgroup, v)
+	path, rest, err := r.command(b, v, null)
 	if err != nil {
 		return nil, err
 	}
@@ -265,28 +274,45 @@ func (r *Runtime) conmonArgs(b Bundle, v *view) ([]string, error) {
 	return args, nil
 }
 
-// command is the program that conmon runs as its runtime, with leading arguments.
-// Where groups are ours, a shell joins the container's group before it becomes the
-// runtime, so that conmon itself stays outside: it must survive the group's end to
-// report it, and its memory is not the container's.
-func (r *Runtime) command(group string, v *view) (path string, args []string, err error) {
-	if !r.own {
-		return r.Path, nil, nil
-	}
-	tasks, err := r.tree.TaskFiles(group)
-	if err != nil {
-		return "", nil, err
-	}
+// command is the program that conmon runs as its runtime, with leading arguments: a shell
+// that becomes the runtime once it has set it up.
+//
+//   - Where groups are ours it joins the container's, so that conmon itself stays outside:
+//     conmon must survive the group's end to report it, and its memory is not the container's.
+//   - The machine's null device, which conmon opens, becomes the container's own.
+func (r *Runtime) command(b Bundle, v *view, null *os.File) (path string, args []string, err error) {
 	var script strings.Builder
-	for _, t := range tasks {
-		fmt.Fprintf(&script, "echo 0 > '%s' || exit 1; ", t)
+	if r.own {
+		tasks, err := r.tree.TaskFiles(b.Cgroup)
+		if err != nil {
+			return "", nil, err
+		}
+		for _, t := range tasks {
+			fmt.Fprintf(&script, "echo 0 > '%s' || exit 1; ", t)
+		}
 	}
-	if v == nil {
-		script.WriteString(`exec "$@"`)
-	} else {
-		fmt.Fprintf(&script, `exec nsenter --mount=%s "$@"`, v.path())
+	script.WriteString("exec ")
+	if v != nil {
+		fmt.Fprintf(&script, "nsenter --mount=%s ", v.path())
+	}
+	script.WriteString(`"$@"`)
+	for _, stream := range b.nullStreams() {
+		fmt.Fprintf(&script, " %d<>/proc/%d/fd/%d", stream, os.Getpid(), null.Fd())
 	}
 	return "/bin/sh", []string{"-c", script.String(), "sh", r.Path}, nil
+}
+
+// nullStreams are the standard streams for which conmon makes no pipe. The terminal takes
+// their place later.
+func (b Bundle) nullStreams() []int {
+	switch {
+	case b.Terminal:
+		return []int{0, 1}
+	case b.Stdin:
+		return nil
+	default:
+		return []int{0}
+	}
 }
 
 func (r *Runtime) globalArgs() []string {

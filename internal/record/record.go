@@ -162,7 +162,7 @@ func Sweep(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tmpMark) {
+		if IsTemporary(e.Name()) {
 			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
 				return err
 			}
@@ -170,6 +170,9 @@ func Sweep(dir string) error {
 	}
 	return nil
 }
+
+// IsTemporary reports whether a file's name is that of an unfinished write.
+func IsTemporary(name string) bool { return strings.HasPrefix(name, tmpMark) }
 
 // SyncDir makes renames and removals in dir durable.
 func SyncDir(dir string) error {

@@ -20,8 +20,12 @@ const deepest = 32
 
 // RemoveAll removes what has the path and all that is below it. The way to it must be
 // trusted. A mount in the tree stays, with what is in it, and is an error; what lies
-// beside it is removed. What is not there is removed.
+// beside it is removed. What is not there is removed. A path that is not full, or the root,
+// is refused: a name that was left empty must not mean the folder the process is in.
 func RemoveAll(path string) error {
+	if err := Full(path); err != nil {
+		return &os.PathError{Op: "remove", Path: path, Err: err}
+	}
 	path = filepath.Clean(path)
 	parent, err := Open(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
@@ -34,8 +38,20 @@ func RemoveAll(path string) error {
 	return new(remover).entry(parent.fd, filepath.Base(path), path, 0)
 }
 
-// Empty removes all that is in a folder, which may be a mount, and leaves the folder.
+// Full refuses a path that does not begin at the root, and the root itself.
+func Full(path string) error {
+	if filepath.IsAbs(path) && filepath.Clean(path) != "/" {
+		return nil
+	}
+	return errors.New("it is not the full path of something below the root")
+}
+
+// Empty removes all that is in a folder, which may be a mount, and leaves the folder. It
+// refuses the paths that RemoveAll refuses.
 func Empty(path string) error {
+	if err := Full(path); err != nil {
+		return &os.PathError{Op: "empty", Path: path, Err: err}
+	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil

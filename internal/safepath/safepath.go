@@ -225,17 +225,24 @@ func CheckFiles(dir string, endings ...string) error {
 		if e.IsDir() || !slices.Contains(endings, filepath.Ext(e.Name())) {
 			continue
 		}
-		path := filepath.Join(dir, e.Name())
-		info, err := os.Stat(path)
-		switch {
-		case errors.Is(err, os.ErrNotExist): // a link to nothing, or removed meanwhile
-		case err != nil:
+		if err := CheckFile(filepath.Join(dir, e.Name())); err != nil {
 			return err
-		case !info.Mode().IsRegular():
-			return &os.PathError{Op: "read", Path: path, Err: ErrNotRegular}
-		case info.Size() > ConfigSize:
-			return &os.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, ConfigSize)}
 		}
+	}
+	return nil
+}
+
+// CheckFile is that for one file, as the operator names it to a library that reads it.
+func CheckFile(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist): // a link to nothing, or removed meanwhile
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return &os.PathError{Op: "read", Path: path, Err: ErrNotRegular}
+	case info.Size() > ConfigSize:
+		return &os.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, ConfigSize)}
 	}
 	return nil
 }

@@ -167,6 +167,30 @@ func TestRemovalStopsAtAMount(t *testing.T) {
 	}
 }
 
+// A path that had been left empty meant the folder that the process was in, and all of it
+// went: a failed start of a test's node removed the checkout.
+func TestAnEmptyPathRemovesNothing(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	must(t, os.MkdirAll("a/b", 0o755))
+	for _, path := range []string{"", ".", "a", "./a/b"} {
+		if err := RemoveAll(path); err == nil {
+			t.Errorf("RemoveAll(%q) is done", path)
+		}
+		if err := Empty(path); err == nil {
+			t.Errorf("Empty(%q) is done", path)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "a/b")); err != nil {
+		t.Error(err)
+	}
+	for path, ok := range map[string]bool{"/": false, "//": false, "/a/..": false, "/a": true, "/a/": true, "a": false, "": false} {
+		if err := Full(path); (err == nil) != ok {
+			t.Errorf("Full(%q): %v", path, err)
+		}
+	}
+}
+
 func TestEmptyLeavesTheFolder(t *testing.T) {
 	dir := t.TempDir()
 	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))

@@ -1,0 +1,64 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// nulls makes null devices, each a new one. Whoever has a process's files open may do to
+// them what their owner may, and crun makes the container's user the owner of its standard
+// ones: with the machine's null device as one of them, that user could take it away from
+// every program of the machine. One that two containers had would be a way from one to
+// the other.
+//
+// The devices have no name and lie on a file system that is mounted nowhere, so that nothing
+// has to be cleared away; that of the run dir may not open devices.
+type nulls struct {
+	mu   sync.Mutex // one name serves all, one after the other
+	root *os.File
+}
+
+const nullName = "null"
+
+func makeNulls() (*nulls, error) {
+	config, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file system for null devices: %w", err)
+	}
+	defer func() { _ = unix.Close(config) }()
+	if err := unix.FsconfigSetString(config, "mode", "700"); err != nil {
+		return nil, fmt.Errorf("make a file system for null devices: %w", err)
+	}
+	if err := unix.FsconfigCreate(config); err != nil {
+		return nil, fmt.Errorf("make a file system for null devices: %w", err)
+	}
+	root, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("mount a file system for null devices: %w", err)
+	}
+	return &nulls{root: os.NewFile(uintptr(root), "nulls")}, nil
+}
+
+// open makes a null device that ends when the last process closes it.
+func (n *nulls) open() (*os.File, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	root := int(n.root.Fd())
+	if err := unix.Mknodat(root, nullName, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+		return nil, fmt.Errorf("make a null device: %w", err)
+	}
+	fd, err := unix.Openat(root, nullName, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open a null device: %w", err), unix.Unlinkat(root, nullName, 0))
+	}
+	f := os.NewFile(uintptr(fd), nullName)
+	// Whatever the umask.
+	if err := errors.Join(unix.Fchmod(fd, 0o666), unix.Unlinkat(root, nullName, 0)); err != nil {
+		return nil, errors.Join(fmt.Errorf("make a null device: %w", err), f.Close())
+	}
+	return f, nil
+}
