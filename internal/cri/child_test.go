@@ -147,7 +147,7 @@ func TestKillBetweenAnyTwoSteps(t *testing.T) {
 			"container-folder", "container-recorded", "container-folders", "container-rootfs", "container-spec", "container-cgroup",
 			"conmon-started", "container-created", "container-status",
 		},
-		"start":            {"start-intended", "start-done", "start-recorded"},
+		"start":            {"start-intended", "start-opened", "start-written", "start-done", "start-recorded"},
 		"stop container":   {"stop-signalled", "exit-read", "exit-recorded", "release-mounts", "release-runtime"},
 		"kill container":   {"stop-kill", "stop-killed", "exit-read"},
 		"remove container": {"remove-released", "remove-exit", "remove-bundle"},

@@ -206,7 +206,6 @@ func TestSharedProcessNamespace(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		p := n.pod(sharedPID)
 		id := p.start(inSharedPID(containerConfig("c", "sh", "-c", "(sh -c 'sleep 0.01 & exec true'); exec sleep 1000")))
-		// Until all has run: of runc's container the first process can be runc still.
 		n.exec(id, "sh", "-c", `until ps -o args | grep -qx 'sleep 1000' && ! ps -o args | grep -q '[0]\.01'; do sleep 0.02; done`)
 		if out := n.exec(id, "sh", "-c", "cat /proc/1/comm; grep -h '^State' /proc/[0-9]*/status | grep -c Z || true"); out != "init\n0\n" {
 			t.Errorf("%q", out)

@@ -98,7 +98,10 @@ func (s *Server) finish(ctx context.Context, c *container) {
 	if b := s.sandboxOf(c); b != nil {
 		s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
-	if err := c.save(); err != nil {
+	switch err := c.save(); {
+	case errors.Is(err, unix.ENOSPC):
+		log.Info("The container's end is not recorded for want of room; the file of its monitor tells of it", "reason", err.Error())
+	case err != nil:
 		log.Error(err, "The container's end is not on disk")
 	}
 	failpoint("exit-recorded")

@@ -51,8 +51,11 @@ func (c *container) reopenLog(ctx context.Context) error {
 		return err
 	default:
 		mine, err := c.writesTo(before)
-		if err != nil || mine {
-			return err
+		if err != nil {
+			return c.controlError(ctx, err)
+		}
+		if mine {
+			return nil
 		}
 		if before.Size() > 0 {
 			return precondition("%s is not the container's own file, and not empty; move it away first", c.rec.Log)
@@ -108,7 +111,7 @@ func checkLog(path string) error {
 // swapLog sends the command and waits until another file than before has the log's name.
 func (c *container) swapLog(ctx context.Context, fifo int, moved *folderWatch, before os.FileInfo) error {
 	if _, err := unix.Write(fifo, []byte(reopenCommand)); err != nil {
-		return fmt.Errorf("write to the control FIFO of conmon: %w", err)
+		return c.controlError(ctx, fmt.Errorf("write to the control FIFO of conmon: %w", err))
 	}
 	done, ended := ctx.Done(), false
 	for {
@@ -174,7 +177,9 @@ func (c *container) resize(ctx context.Context, rows, cols uint16) error {
 	if err != nil {
 		return err
 	}
-	_, err = unix.Write(fifo, fmt.Appendf(nil, "1 %d %d\n", rows, cols))
+	if _, err = unix.Write(fifo, fmt.Appendf(nil, "1 %d %d\n", rows, cols)); err != nil {
+		err = c.controlError(ctx, fmt.Errorf("write to the control FIFO of conmon: %w", err))
+	}
 	return errors.Join(err, unix.Close(fifo))
 }
 
@@ -184,7 +189,7 @@ func (c *container) resize(ctx context.Context, rows, cols uint16) error {
 func (c *container) openControl(ctx context.Context) (int, error) {
 	fd, err := unix.Open(c.bundle.ControlFIFO(), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open the control FIFO of conmon: %w", err)
+		return -1, c.controlError(ctx, fmt.Errorf("open the control FIFO of conmon: %w", err))
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		n, err := unix.IoctlGetInt(fd, unix.TIOCINQ) // FIONREAD
@@ -201,6 +206,23 @@ func (c *container) openControl(ctx context.Context) (int, error) {
 		case <-ctx.Done():
 			return -1, errors.Join(ctx.Err(), unix.Close(fd))
 		}
+	}
+}
+
+// controlError says why conmon cannot be told anything. A FIFO that nobody reads is that of
+// a container whose end is on its way to us: the answer waits until it is known here, too.
+func (c *container) controlError(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.EPIPE): // nobody reads it
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH): // no such file, no such process
+	default:
+		return err
+	}
+	select {
+	case <-c.exited:
+		return precondition("the container has ended")
+	case <-ctx.Done():
+		return errors.Join(err, ctx.Err())
 	}
 }
 

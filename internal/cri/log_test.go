@@ -83,15 +83,21 @@ func (l *criLines) read(path, stream string) {
 }
 
 func TestAMillionLinesAcrossRotations(t *testing.T) {
-	const lines, long = 1_000_000, 300
+	const lines, long, parts = 1_000_000, 300, 10
 	n := newNode(t)
 	p := n.pod()
 	id := p.sh("c", fmt.Sprintf(`
 		awk 'BEGIN { for (i = 1; i <= %d; i++) { s = i ":"; while (length(s) < i * 100) s = s "abcdefghijklmnopqrstuvwxyz"; print s } }' >&2 &
-		seq 1 %d; wait`, long, lines))
+		for i in $(seq %d); do
+			while ! [ -e /go$i ]; do sleep 0.01; done
+			seq $(((i - 1) * %d + 1)) $((i * %[3]d))
+		done; wait`, long, parts, lines/parts))
 	path := n.status(id).LogPath
 	var files []string
 	for {
+		if part := len(files) + 1; part <= parts { // each part begins as the log is rotated
+			n.touch(id, fmt.Sprint("/go", part))
+		}
 		to := path + "." + strconv.Itoa(len(files))
 		more, err := n.rotate(t.Context(), id, path, to)
 		n.must(err)
@@ -104,7 +110,7 @@ func TestAMillionLinesAcrossRotations(t *testing.T) {
 		t.Fatalf("the writer: %+v", st)
 	}
 	files = append(files, path)
-	if len(files) < 10 {
+	if len(files) < parts { // the last part may be written before its rotation
 		t.Errorf("only %d rotations", len(files)-1)
 	}
 	t.Logf("%d rotations", len(files)-1)
@@ -252,6 +258,29 @@ func TestReopenThatTimesOutTakesNothing(t *testing.T) {
 	n.touch(id, "/stop")
 	n.waitExit(id)
 	checkLines(t, logText(t, path+".1", "stdout")+logText(t, path, "stdout"))
+}
+
+// conmon closes its end of the FIFO a moment before its own end is known: a rotation in
+// between failed with "no such device or address".
+func TestReopenWhileTheEndIsOnItsWay(t *testing.T) {
+	dir := t.TempDir()
+	c := &container{bundle: oci.Bundle{Dir: dir}, exited: make(chan struct{})}
+	if err := unix.Mkfifo(c.bundle.ControlFIFO(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.rec.Log = filepath.Join(dir, "0.log")
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := c.reopenLog(short); !errors.Is(err, unix.ENXIO) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while it is not known: %v", err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { close(c.exited) })
+	if err := c.reopenLog(t.Context()); err == nil || err.Error() != "the container has ended" {
+		t.Errorf("once it is known: %v", err)
+	}
+	if err := c.resize(t.Context(), 24, 80); err == nil || err.Error() != "the container has ended" {
+		t.Errorf("the size of its terminal: %v", err)
+	}
 }
 
 func TestReopenEndsWithConmon(t *testing.T) {

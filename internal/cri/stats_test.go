@@ -123,12 +123,22 @@ func TestStatsOfAKnownLoad(t *testing.T) {
 // podStatsAgree checks the pod's statistics against those of its only container.
 func (n *node) podStatsAgree(p *pod, id string, st *runtimeapi.ContainerStats) {
 	n.t.Helper()
-	pods, err := n.run.ListPodSandboxStats(n.t.Context(), &runtimeapi.PodSandboxStatsFilter{LabelSelector: p.cfg.Labels})
-	n.must(err)
-	if len(pods) != 1 || pods[0].Attributes.Id != p.id || len(pods[0].Linux.Containers) != 1 {
-		n.t.Fatalf("pods %v", pods)
+	var linux *runtimeapi.LinuxPodSandboxStats
+	look := func() {
+		pods, err := n.run.ListPodSandboxStats(n.t.Context(), &runtimeapi.PodSandboxStatsFilter{LabelSelector: p.cfg.Labels})
+		n.must(err)
+		if len(pods) != 1 || pods[0].Attributes.Id != p.id || len(pods[0].Linux.Containers) != 1 {
+			n.t.Fatalf("pods %v", pods)
+		}
+		linux = pods[0].Linux
 	}
-	linux := pods[0].Linux
+	// Three: the shell that became sleep, awk and its sleep. The command that waited for them may
+	// not be gone yet.
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if look(); linux.Process.ProcessCount.GetValue() == 3 || time.Now().After(deadline) {
+			break
+		}
+	}
 	if got := linux.Containers[0].Attributes; got.Id != id || got.Metadata.Name != "c" {
 		n.t.Errorf("attributes %v", got)
 	}

@@ -3,6 +3,7 @@ package cri
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -100,7 +101,16 @@ func listenConsole() (*consoleSocket, error) {
 
 func (s *consoleSocket) started() {}
 
-func (s *consoleSocket) unblock() { _ = s.listener.Close() }
+// unblock ends accept by a connection that brings nothing: the runtime's, which may have ended
+// before anybody has accepted that, comes before it.
+func (s *consoleSocket) unblock() {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
+	if err != nil {
+		_ = s.listener.Close() // accept is over, or the machine is short of files
+		return
+	}
+	_ = conn.Close()
+}
 
 func (s *consoleSocket) close() {
 	_ = s.listener.Close()
@@ -116,6 +126,9 @@ func (s *consoleSocket) accept() (*os.File, error) {
 	defer func() { _ = conn.Close() }()
 	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(buf, oob)
+	if errors.Is(err, io.EOF) {
+		return nil, errors.New("the runtime sent no terminal")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("receive the terminal: %w", err)
 	}

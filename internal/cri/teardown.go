@@ -27,6 +27,18 @@ func (s *Server) Teardown(ctx context.Context) error {
 	return cfg.wipe(ctx)
 }
 
+// TeardownVacant removes what an instance leaves on the machine that has no sandbox and no
+// container, and reports whether it is one. Other than a server it needs no room on the disk.
+func (c Config) TeardownVacant(ctx context.Context) (bool, error) {
+	for _, dir := range []string{c.sandboxRoot(), c.containerRoot()} {
+		left, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) || len(left) > 0 {
+			return false, err
+		}
+	}
+	return true, c.withNetworkDefaults().wipe(ctx)
+}
+
 // ClearNames removes what bears the instance's name on the machine: processes and groups,
 // links and rules. It needs no file of the instance, and leaves those that there are.
 func (c Config) ClearNames(ctx context.Context) error {
