@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"wherry.dev/internal/apiserver/auth/policy"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/apiserver/registry"
 )
 
@@ -109,43 +109,17 @@ func (s *Server) ensureNamespaces(ctx context.Context, client kubernetes.Interfa
 	return nil
 }
 
-// ensurePolicy makes the RBAC objects that are missing.
-func (s *Server) ensurePolicy(ctx context.Context, client kubernetes.Interface) error {
-	api := client.RbacV1()
-	for _, o := range policy.ClusterRoles() {
-		if err := ensure(ctx, &o, api.ClusterRoles()); err != nil {
-			return err
-		}
-	}
-	for _, o := range policy.ClusterRoleBindings() {
-		if err := ensure(ctx, &o, api.ClusterRoleBindings()); err != nil {
-			return err
-		}
-	}
-	for _, o := range policy.Roles() {
-		if err := ensure(ctx, &o, api.Roles(o.Namespace)); err != nil {
-			return err
-		}
-	}
-	for _, o := range policy.RoleBindings() {
-		if err := ensure(ctx, &o, api.RoleBindings(o.Namespace)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // ensurePriorityClasses makes the classes of what a cluster cannot do without.
 func (s *Server) ensurePriorityClasses(ctx context.Context, client kubernetes.Interface) error {
 	for _, c := range []*schedulingv1.PriorityClass{
 		{
-			ObjectMeta:  metav1.ObjectMeta{Name: "system-node-critical"},
-			Value:       2000001000,
+			ObjectMeta:  metav1.ObjectMeta{Name: pods.NodeCritical},
+			Value:       pods.NodeCriticalPriority,
 			Description: "Used for system critical pods that must not be moved from their current node.",
 		},
 		{
-			ObjectMeta:  metav1.ObjectMeta{Name: "system-cluster-critical"},
-			Value:       2000000000,
+			ObjectMeta:  metav1.ObjectMeta{Name: pods.ClusterCritical},
+			Value:       pods.ClusterCriticalPriority,
 			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
 		},
 	} {

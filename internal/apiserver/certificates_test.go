@@ -107,7 +107,7 @@ func TestWhoMayApproveAndSign(t *testing.T) {
 	controller := user("system:serviceaccount:kube-system:certificate-controller", "system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated")
 	node := user("system:node:n1", "system:nodes", "system:authenticated")
 	serving := certificatesv1.KubeletServingSignerName
-	if _, err := node.CertificatesV1().CertificateSigningRequests().Create(ctx, signingRequest(t, "r", serving, pkix.Name{CommonName: "x"}), metav1.CreateOptions{}); err != nil {
+	if _, err := node.CertificatesV1().CertificateSigningRequests().Create(ctx, signingRequest(t, "r", serving, pkix.Name{CommonName: "system:node:n1"}), metav1.CreateOptions{}); err != nil {
 		t.Fatalf("a node asks: %v", err)
 	}
 	api := controller.CertificatesV1().CertificateSigningRequests()
@@ -140,7 +140,7 @@ func TestWhoMayApproveAndSign(t *testing.T) {
 	} {
 		bad := signingRequest(t, "bad", serving, pkix.Name{CommonName: "x"})
 		change(bad)
-		if _, err := node.CertificatesV1().CertificateSigningRequests().Create(ctx, bad, metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), field) {
+		if _, err := admin(t, s).CertificatesV1().CertificateSigningRequests().Create(ctx, bad, metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/server/options"
+
+	"wherry.dev/internal/safepath"
 )
 
 // Config is what an API server is started with. DefaultConfig fills in what most
@@ -128,6 +130,18 @@ func (c *Config) Validate() []error {
 	for _, server := range c.EtcdServers {
 		u, err := url.Parse(server)
 		bad(err != nil || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme), "--etcd-servers %s is not an address like https://10.0.0.1:2379", server)
+	}
+	for flag, files := range map[string][]string{
+		"--client-ca-file": {c.ClientCAFile}, "--requestheader-client-ca-file": {c.RequestHeader.ClientCAFile},
+		"--tls-cert-file": {c.TLSCertFile}, "--tls-private-key-file": {c.TLSKeyFile},
+		"--etcd-cafile": {c.EtcdCAFile}, "--etcd-certfile": {c.EtcdCertFile}, "--etcd-keyfile": {c.EtcdKeyFile},
+		"--kubelet-certificate-authority": {c.KubeletCAFile}, "--kubelet-client-certificate": {c.KubeletClientCert}, "--kubelet-client-key": {c.KubeletClientKey},
+		"--service-account-signing-key-file": {c.ServiceAccountSigningKeyFile}, "--service-account-key-file": c.ServiceAccountKeyFiles,
+	} {
+		for _, file := range files {
+			err := safepath.CheckFile(file)
+			bad(err != nil, "%s: %w", flag, err)
+		}
 	}
 	bad((c.TLSCertFile == "") != (c.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file go together")
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile go together")

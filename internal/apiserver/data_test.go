@@ -233,3 +233,18 @@ func TestRestartKeepsEverything(t *testing.T) {
 		t.Errorf("a token from before the restart: %v", err)
 	}
 }
+
+// A start that was given up while etcd opened its data told people to remove them.
+func TestStartThatIsGivenUpCallsNoDataDamaged(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	cfg := DefaultConfig()
+	cfg.DataDir, cfg.SecurePort, cfg.BindAddress = t.TempDir(), 0, net.IPv4(127, 0, 0, 1)
+	s, err := New(ctx, cfg)
+	if err == nil {
+		err = s.Run(ctx)
+	}
+	if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "start empty") {
+		t.Errorf("got %v", err)
+	}
+}

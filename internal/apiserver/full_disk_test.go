@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"wherry.dev/internal/apiserver/storage"
+	"wherry.dev/test/disks"
 )
 
 // diskOf gives a server a disk of its own.
@@ -39,15 +39,7 @@ func diskOf(t *testing.T, size string) string {
 func fill(t *testing.T, dir string) (path string) {
 	t.Helper()
 	path = filepath.Join(dir, "hog")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	for chunk := make([]byte, 1<<20); err == nil; {
-		_, err = f.Write(chunk)
-	}
-	if !errors.Is(err, unix.ENOSPC) {
+	if err := disks.Fill(path); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -137,7 +129,7 @@ func TestFullDiskStillTakesDeletionsAndStatuses(t *testing.T) {
 	}
 }
 
-// What is in reserve comes to an end, too. Then etcd fails, and nothing else: requests are
+// A disk may not keep what it has promised. Then etcd fails, and nothing else: requests are
 // answered at once, and a server that starts once there is room has all that was confirmed.
 func TestEtcdThatFailsEndsNothingElse(t *testing.T) {
 	dir := diskOf(t, "200m")
@@ -150,11 +142,15 @@ func TestEtcdThatFailsEndsNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	hog := fill(t, dir)
+	if err := disks.TakeHeld(filepath.Join(dir, "etcd")); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, dir)
 	confirmed := -1
 	for i := 0; ; i++ {
 		node.ResourceVersion = ""
 		node.Status.NodeInfo.KernelVersion = fmt.Sprint(i)
-		node.Status.NodeInfo.OSImage = strings.Repeat("x", 200<<10)
+		node.Status.NodeInfo.OSImage = strings.Repeat("x", 20<<10)
 		if _, err = c.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 			break
 		}
@@ -189,5 +185,102 @@ func TestEtcdThatFailsEndsNothingElse(t *testing.T) {
 	}
 	if v := got.Status.NodeInfo.KernelVersion; v != fmt.Sprint(confirmed) && v != fmt.Sprint(confirmed+1) {
 		t.Errorf("status %d was confirmed, and %s is there", confirmed, v)
+	}
+}
+
+// Who may write what is still permitted on a full disk, does not get to use up the room for
+// it: an object may grow by little, and by less the less room there is. What does not grow
+// passes always, and the status of a pod passes at any size that one has.
+func TestFullDiskTakesNoGrowthByWhatIsPermitted(t *testing.T) {
+	dir := diskOf(t, "400m")
+	s := startIn(t, dir)
+	c := admin(t, s)
+	ctx := t.Context()
+	maps := c.CoreV1().ConfigMaps("default")
+	finalized := metav1.ObjectMeta{Finalizers: []string{"example.com/mine"}}
+	for _, name := range []string{"going", "staying"} {
+		finalized.Name = name
+		if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: finalized, Data: map[string]string{"x": "x"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"}}
+	for i := range 30 {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", i), Image: "i"})
+	}
+	if _, err := c.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	pod, err := c.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := maps.Delete(ctx, "going", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	hog := fill(t, dir)
+	wantRefused(t, "create", makeMap(t, c, "more", 1))
+	if err := disks.Fill(hog); err != nil {
+		t.Fatal(err)
+	}
+
+	write := func(name, value string) error {
+		m, err := maps.Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			m.Data["x"] = value
+			_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+		}
+		return err
+	}
+	wantRefused(t, "much, of what is being deleted", write("going", strings.Repeat("x", 64<<10)))
+	if err := write("going", strings.Repeat("x", 10<<10)); err != nil {
+		t.Errorf("little, of what is being deleted: %v", err)
+	}
+	wantRefused(t, "little, of what stays", write("staying", "xxx"))
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Name: "large", Namespace: "default", Annotations: map[string]string{"x": strings.Repeat("x", 100<<10)},
+	}}
+	_, err = c.CoordinationV1().Leases("default").Create(ctx, lease, metav1.CreateOptions{})
+	wantRefused(t, "a large lease", err)
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{
+		Name: "p", Annotations: map[string]string{"x": strings.Repeat("x", 100<<10)},
+	}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}
+	wantRefused(t, "a large binding", c.CoreV1().Pods("default").Bind(ctx, binding, metav1.CreateOptions{}))
+	for _, container := range pod.Spec.Containers {
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{
+			Name: container.Name, Image: "registry.example.com/some/image:v1.2.3", ImageID: "sha256:" + strings.Repeat("0", 64),
+			ContainerID: "wherry://" + strings.Repeat("0", 64), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+		})
+	}
+	if _, err := c.CoreV1().Pods("default").UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("the first status of a pod with many containers: %v", err)
+	}
+
+	// One after another, they do not add up to what is kept for the node.
+	var refused error
+	for i := 0; refused == nil && i < 20_000; i++ {
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprint("many-", i), Namespace: "default", Annotations: map[string]string{"x": strings.Repeat("x", 12<<10)},
+		}}
+		_, refused = c.CoordinationV1().Leases("default").Create(ctx, lease, metav1.CreateOptions{})
+	}
+	wantRefused(t, "leases without end", refused)
+	kubelets := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n", Namespace: "kube-system"}}
+	if _, err := c.CoordinationV1().Leases("kube-system").Create(ctx, kubelets, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a lease of the system: %v", err)
+	}
+	if err := write("going", "x"); err != nil {
+		t.Errorf("what shrinks: %v", err)
+	}
+	m, err := maps.Get(ctx, "going", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Finalizers = nil
+	if _, err := maps.Update(ctx, m, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("a finalizer that goes: %v", err)
+	}
+	if err := s.RestartReason(); err != nil {
+		t.Errorf("etcd has failed: %v", err)
 	}
 }

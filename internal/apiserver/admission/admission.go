@@ -47,7 +47,7 @@ var Names = []string{
 }
 
 // Chain returns all plugins but the disabled ones. room is what roomForGrowth asks.
-func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() error, disabled []string) admission.Interface {
+func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() (int64, error), disabled []string) admission.Interface {
 	all := map[string]admission.Interface{
 		"NamespaceLifecycle":       newNamespaceLifecycle(lookup),
 		"LimitRanger":              &limitRanger{lookup},
@@ -71,7 +71,7 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func(
 			chain = append(chain, all[name])
 		}
 	}
-	return admission.NewChainHandler(chain...)
+	return honest{admission.NewChainHandler(chain...)}
 }
 
 // podOf returns the pod of a request to pods itself, for one of the operations.
@@ -84,7 +84,11 @@ func podOf(a admission.Attributes, ops ...admission.Operation) (*corev1.Pod, boo
 }
 
 func forbid(a admission.Attributes, format string, args ...any) error {
-	return admission.NewForbidden(a, fmt.Errorf(format, args...))
+	err := fmt.Errorf(format, args...)
+	if status := later(err); status != nil {
+		return status
+	}
+	return admission.NewForbidden(a, err)
 }
 
 // deleting reports whether the object that a request is about is already on its way out.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 
+	"wherry.dev/internal/api/pods"
 	authnode "wherry.dev/internal/apiserver/auth/node"
 	"wherry.dev/internal/apiserver/registry"
 )
@@ -55,6 +56,8 @@ func (p *nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ a
 		return admitCSINode(name, a)
 	case podCertsResource:
 		return p.admitPodCertificate(ctx, name, a)
+	case requestsResource:
+		return admitSigningRequest(name, a)
 	}
 	return nil
 }
@@ -112,7 +115,7 @@ func (p *nodeRestriction) admitMirror(ctx context.Context, node string, a admiss
 	if !ok {
 		return forbid(a, "unexpected type %T", a.GetObject())
 	}
-	if !isMirror(pod) {
+	if !pods.IsMirror(pod) {
 		return forbid(a, "pod does not have %q annotation, node %q can only create mirror pods", corev1.MirrorPodAnnotationKey, node)
 	}
 	if pod.Spec.NodeName != node {
@@ -160,11 +163,9 @@ func referenced(pod *corev1.Pod) string {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return "resourceclaims"
 	}
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			if usesConfigMap(&containers[i]) {
-				return "configmaps"
-			}
+	for c := range pods.Containers(&pod.Spec) {
+		if usesConfigMap(c) {
+			return "configmaps"
 		}
 	}
 	for i := range pod.Spec.Volumes {

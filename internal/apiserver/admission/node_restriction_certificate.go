@@ -7,6 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/admission"
 
+	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/api/validation"
+	authnode "wherry.dev/internal/apiserver/auth/node"
 	"wherry.dev/internal/apiserver/registry"
 )
 
@@ -60,11 +63,34 @@ func (p *nodeRestriction) certifiedPod(ctx context.Context, a admission.Attribut
 		return forbid(a, "PodCertificateRequest for pod %q contains pod UID (%q) which differs from running pod %q", name, spec.PodUID, pod.UID)
 	case pod.Spec.NodeName != string(spec.NodeName):
 		return forbid(a, "pod %q is not running on node %q named in the PodCertificateRequest", name, spec.NodeName)
-	case isMirror(pod):
+	case pods.IsMirror(pod):
 		return forbid(a, "pod %q is a mirror pod", name)
 	case pod.Spec.ServiceAccountName != spec.ServiceAccountName:
 		return forbid(a, "PodCertificateRequest for pod %q contains serviceAccountName (%q) that differs from running pod (%q)",
 			name, spec.ServiceAccountName, pod.Spec.ServiceAccountName)
+	}
+	return nil
+}
+
+// admitSigningRequest: a node asks only for kubelets' certificates of its own name; the
+// signers look at the rest.
+func admitSigningRequest(node string, a admission.Attributes) error {
+	if a.GetOperation() != admission.Create || a.GetSubresource() != "" {
+		return nil
+	}
+	req, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return forbid(a, "unexpected type %T", a.GetObject())
+	}
+	if s := req.Spec.SignerName; s != certificatesv1.KubeletServingSignerName && s != certificatesv1.KubeAPIServerClientKubeletSignerName {
+		return nil
+	}
+	csr, err := validation.ParseCSR(req.Spec.Request)
+	if err != nil {
+		return forbid(a, "unable to parse csr: %w", err)
+	}
+	if want := authnode.UserName(node); csr.Subject.CommonName != want {
+		return forbid(a, "can only create a node CSR with CN=%s", want)
 	}
 	return nil
 }

@@ -84,8 +84,8 @@ func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *co
 		return false, nil
 	}
 	if pod, ok := a.GetObject().(*corev1.Pod); ok && a.GetOperation() == admission.Create {
-		if missing := quota.MustSpecify(q, pod); len(missing) > 0 {
-			return false, forbid(a, "failed quota: %s: must specify %s", q.Name, joined(missing))
+		if missing := quota.MustSpecify(q, pod); missing != "" {
+			return false, forbid(a, "failed quota: %s: must specify %s", q.Name, missing)
 		}
 	}
 	if a.GetOperation() == admission.Update && a.GetOldObject() != nil {
@@ -165,15 +165,6 @@ func (b *book) others(than *quota.Coming) []quota.Coming {
 		}
 	}
 	return out
-}
-
-func joined(list []corev1.ResourceName) string {
-	out := make([]string, len(list))
-	for i, n := range list {
-		out[i] = string(n)
-	}
-	slices.Sort(out)
-	return strings.Join(out, ",")
 }
 
 func list(names []corev1.ResourceName, from corev1.ResourceList) string {

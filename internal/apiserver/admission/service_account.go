@@ -17,6 +17,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage/names"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/apiserver/registry"
 )
 
@@ -48,7 +49,7 @@ func (p *serviceAccount) Admit(ctx context.Context, a admission.Attributes, _ ad
 	if !ok {
 		return nil
 	}
-	if isMirror(pod) {
+	if pods.IsMirror(pod) {
 		return nil
 	}
 	if pod.Spec.ServiceAccountName == "" {
@@ -72,13 +73,31 @@ func (p *serviceAccount) Admit(ctx context.Context, a admission.Attributes, _ ad
 }
 
 func (p *serviceAccount) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if pod, ok := debugged(a); ok {
+		return p.validateSecrets(ctx, a, pod, ephemeralSecretRefs(pod), nil)
+	}
 	pod, ok := podOf(a, admission.Create)
 	if !ok {
 		return nil
 	}
-	if isMirror(pod) {
+	if pods.IsMirror(pod) {
 		return validateMirror(a, pod)
 	}
+	return p.validateSecrets(ctx, a, pod, secretRefs(pod), pod.Spec.ImagePullSecrets)
+}
+
+// debugged returns the pod that gets ephemeral containers.
+func debugged(a admission.Attributes) (*corev1.Pod, bool) {
+	if a.GetResource().GroupResource() != podsResource || a.GetSubresource() != "ephemeralcontainers" || a.GetOperation() != admission.Update {
+		return nil, false
+	}
+	pod, ok := a.GetObject().(*corev1.Pod)
+	return pod, ok
+}
+
+// validateSecrets holds a pod to the secrets of its account, which must exist, where that asks
+// for it.
+func (p *serviceAccount) validateSecrets(ctx context.Context, a admission.Attributes, pod *corev1.Pod, refs []secretRef, pull []corev1.LocalObjectReference) error {
 	if pod.Spec.ServiceAccountName == "" {
 		return forbid(a, "no service account specified for pod %s/%s", a.GetNamespace(), pod.Name)
 	}
@@ -86,17 +105,13 @@ func (p *serviceAccount) Validate(ctx context.Context, a admission.Attributes, _
 	if err != nil {
 		return err
 	}
-	if enforce, err := strconv.ParseBool(account.Annotations[enforceMountable]); err == nil && enforce {
-		if err := onlyMountable(account, pod); err != nil {
-			return admission.NewForbidden(a, err)
-		}
+	if enforce, err := strconv.ParseBool(account.Annotations[enforceMountable]); err != nil || !enforce {
+		return nil //nolint:nilerr // what is no yes is a no
+	}
+	if err := onlyMountable(account, refs, pull); err != nil {
+		return admission.NewForbidden(a, err)
 	}
 	return nil
-}
-
-func isMirror(pod *corev1.Pod) bool {
-	_, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	return ok
 }
 
 // validateMirror: a node's own pod has no account of the API and uses nothing of it.
@@ -177,16 +192,13 @@ func mountToken(pod *corev1.Pod) {
 		name = names.SimpleNameGenerator.GenerateName(tokenVolume + "-")
 	}
 	needed := false
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			c := &containers[i]
-			taken := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == tokenPath })
-			if taken {
-				continue
-			}
-			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, ReadOnly: true, MountPath: tokenPath})
-			needed = true
+	for c := range pods.Containers(&pod.Spec) {
+		taken := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == tokenPath })
+		if taken {
+			continue
 		}
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, ReadOnly: true, MountPath: tokenPath})
+		needed = true
 	}
 	if needed && !have {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{
@@ -214,19 +226,18 @@ func tokenSource() *corev1.ProjectedVolumeSource {
 	}
 }
 
-// onlyMountable holds a pod to the secrets that its account lists, where the account
-// asks for that.
-func onlyMountable(account *corev1.ServiceAccount, pod *corev1.Pod) error {
+// onlyMountable compares what a pod uses with what its account lists.
+func onlyMountable(account *corev1.ServiceAccount, refs []secretRef, pull []corev1.LocalObjectReference) error {
 	listed := func(name string) bool {
 		return slices.ContainsFunc(account.Secrets, func(r corev1.ObjectReference) bool { return r.Name == name })
 	}
-	for _, ref := range secretRefs(pod) {
+	for _, ref := range refs {
 		if ref.pull || listed(ref.name) {
 			continue
 		}
 		return fmt.Errorf("%s secret.secretName=%q is not allowed because service account %s does not reference that secret", ref.where, ref.name, account.Name)
 	}
-	for i, ref := range pod.Spec.ImagePullSecrets {
+	for i, ref := range pull {
 		if !slices.Contains(account.ImagePullSecrets, ref) {
 			return fmt.Errorf("imagePullSecrets[%d].name=%q is not allowed because service account %s does not reference that imagePullSecret", i, ref.Name, account.Name)
 		}
@@ -240,6 +251,7 @@ type secretRef struct {
 	pull        bool
 }
 
+// secretRefs are the secrets that a new pod uses.
 func secretRefs(pod *corev1.Pod) []secretRef {
 	var refs []secretRef
 	for _, ref := range pod.Spec.ImagePullSecrets {
@@ -258,23 +270,36 @@ func secretRefs(pod *corev1.Pod) []secretRef {
 			}
 		}
 	}
-	add := func(kind string, c *corev1.Container) {
-		for _, env := range c.Env {
-			if env.ValueFrom != nil && env.ValueFrom.SecretKeyRef != nil {
-				refs = append(refs, secretRef{name: env.ValueFrom.SecretKeyRef.Name, where: fmt.Sprintf("%s %s with envVar %s referencing", kind, c.Name, env.Name)})
-			}
-		}
-		for _, from := range c.EnvFrom {
-			if from.SecretRef != nil {
-				refs = append(refs, secretRef{name: from.SecretRef.Name, where: fmt.Sprintf("%s %s with envFrom referencing", kind, c.Name)})
-			}
-		}
-	}
 	for i := range pod.Spec.InitContainers {
-		add("init container", &pod.Spec.InitContainers[i])
+		refs = append(refs, containerSecretRefs("init container", &pod.Spec.InitContainers[i])...)
 	}
 	for i := range pod.Spec.Containers {
-		add("container", &pod.Spec.Containers[i])
+		refs = append(refs, containerSecretRefs("container", &pod.Spec.Containers[i])...)
+	}
+	return refs
+}
+
+// ephemeralSecretRefs are the secrets that containers which came later use.
+func ephemeralSecretRefs(pod *corev1.Pod) []secretRef {
+	var refs []secretRef
+	for i := range pod.Spec.EphemeralContainers {
+		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		refs = append(refs, containerSecretRefs("ephemeral container", &c)...)
+	}
+	return refs
+}
+
+func containerSecretRefs(kind string, c *corev1.Container) []secretRef {
+	var refs []secretRef
+	for _, env := range c.Env {
+		if env.ValueFrom != nil && env.ValueFrom.SecretKeyRef != nil {
+			refs = append(refs, secretRef{name: env.ValueFrom.SecretKeyRef.Name, where: fmt.Sprintf("%s %s with envVar %s referencing", kind, c.Name, env.Name)})
+		}
+	}
+	for _, from := range c.EnvFrom {
+		if from.SecretRef != nil {
+			refs = append(refs, secretRef{name: from.SecretRef.Name, where: fmt.Sprintf("%s %s with envFrom referencing", kind, c.Name)})
+		}
 	}
 	return refs
 }

@@ -3,7 +3,9 @@
 package quota
 
 import (
+	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/storage/volume"
+	"k8s.io/kubectl/pkg/util/qos"
+	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // countPrefix counts objects of any resource: count/pods, count/roles.rbac.authorization.k8s.io.
@@ -60,7 +67,7 @@ func one() resource.Quantity { return *resource.NewQuantity(1, resource.DecimalS
 // ended reports whether a pod has ended, or should have by now: one that is stuck, on a
 // lost node perhaps, must not keep its replacement away.
 func ended(p *corev1.Pod, now time.Time) bool {
-	if p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+	if pods.IsTerminal(p.Status.Phase) {
 		return true
 	}
 	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
@@ -71,7 +78,7 @@ func ended(p *corev1.Pod, now time.Time) bool {
 
 func addPod(used corev1.ResourceList, p *corev1.Pod) {
 	used[corev1.ResourcePods] = one()
-	opts := resourcehelper.PodResourcesOptions{}
+	opts := resourcehelper.PodResourcesOptions{UseStatusResources: true} // a resize frees what the node has taken back
 	for name, q := range resourcehelper.PodRequests(p, opts) {
 		switch name {
 		case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
@@ -100,29 +107,59 @@ func addService(used corev1.ResourceList, s *corev1.Service) {
 		used[corev1.ResourceServicesNodePorts] = ports
 	case corev1.ServiceTypeLoadBalancer:
 		used[corev1.ResourceServicesLoadBalancers] = one()
-		if a := s.Spec.AllocateLoadBalancerNodePorts; a == nil || *a {
-			used[corev1.ResourceServicesNodePorts] = ports
+		if a := s.Spec.AllocateLoadBalancerNodePorts; a != nil && !*a {
+			ports = askedNodePorts(s)
+		}
+		used[corev1.ResourceServicesNodePorts] = ports
+	}
+}
+
+// askedNodePorts counts the node ports that a service names itself.
+func askedNodePorts(s *corev1.Service) resource.Quantity {
+	var asked int64
+	for _, p := range s.Spec.Ports {
+		if p.NodePort != 0 {
+			asked++
 		}
 	}
+	return *resource.NewQuantity(asked, resource.DecimalSI)
 }
 
 const classSuffix = ".storageclass.storage.k8s.io/"
 
 func addClaim(used corev1.ResourceList, c *corev1.PersistentVolumeClaim) {
 	used[corev1.ResourcePersistentVolumeClaims] = one()
-	storage := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	storage := storageOf(c)
 	used[corev1.ResourceRequestsStorage] = storage
-	if class := c.Spec.StorageClassName; class != nil && *class != "" {
-		used[corev1.ResourceName(*class+classSuffix+"requests.storage")] = storage
-		used[corev1.ResourceName(*class+classSuffix+"persistentvolumeclaims")] = one()
+	if class := volume.GetPersistentVolumeClaimClass(c); class != "" {
+		used[corev1.ResourceName(class+classSuffix+"requests.storage")] = storage
+		used[corev1.ResourceName(class+classSuffix+"persistentvolumeclaims")] = one()
 	}
 }
 
-// matches reports whether a quota is about the object: its scopes, which select pods.
+// storageOf is what a claim asks for, or what its volume has where that is more, in whole bytes.
+func storageOf(c *corev1.PersistentVolumeClaim) resource.Quantity {
+	storage := c.Spec.Resources.Requests.Storage().DeepCopy()
+	if has, ok := c.Status.AllocatedResources[corev1.ResourceStorage]; ok && has.Cmp(storage) > 0 {
+		storage = has.DeepCopy()
+	}
+	storage.RoundUp(0)
+	return storage
+}
+
+// matches reports whether a quota is about the object: its scopes select pods, or claims.
 func matches(q *corev1.ResourceQuota, obj runtime.Object) bool {
 	for _, s := range scopes(q) {
-		p, ok := obj.(*corev1.Pod)
-		if !ok || !inScope(s, p) {
+		switch o := obj.(type) {
+		case *corev1.Pod:
+			if !podInScope(s, o) {
+				return false
+			}
+		case *corev1.PersistentVolumeClaim:
+			if s.ScopeName != corev1.ResourceQuotaScopeVolumeAttributesClass || !inScope(s, attributesClasses(o)...) {
+				return false
+			}
+		default:
 			return false
 		}
 	}
@@ -140,7 +177,7 @@ func scopes(q *corev1.ResourceQuota) []corev1.ScopedResourceSelectorRequirement 
 	return out
 }
 
-func inScope(s corev1.ScopedResourceSelectorRequirement, p *corev1.Pod) bool {
+func podInScope(s corev1.ScopedResourceSelectorRequirement, p *corev1.Pod) bool {
 	terminating := p.Spec.ActiveDeadlineSeconds != nil && *p.Spec.ActiveDeadlineSeconds >= 0
 	switch s.ScopeName {
 	case corev1.ResourceQuotaScopeTerminating:
@@ -152,54 +189,40 @@ func inScope(s corev1.ScopedResourceSelectorRequirement, p *corev1.Pod) bool {
 	case corev1.ResourceQuotaScopeNotBestEffort:
 		return !bestEffort(p)
 	case corev1.ResourceQuotaScopePriorityClass:
-		return classInScope(s, p.Spec.PriorityClassName)
+		return inScope(s, p.Spec.PriorityClassName)
 	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
 		return crossNamespace(p)
 	}
 	return false
 }
 
-func classInScope(s corev1.ScopedResourceSelectorRequirement, class string) bool {
-	in := false
-	for _, v := range s.Values {
-		in = in || v == class
+// attributesClasses are the volume attributes classes that a claim asks for, has, or is about
+// to have.
+func attributesClasses(c *corev1.PersistentVolumeClaim) []string {
+	classes := []string{ptr.Deref(c.Spec.VolumeAttributesClassName, ""), ptr.Deref(c.Status.CurrentVolumeAttributesClassName, "")}
+	if m := c.Status.ModifyVolumeStatus; m != nil {
+		classes = append(classes, m.TargetVolumeAttributesClassName)
 	}
+	return classes
+}
+
+// inScope reports whether one of an object's classes is what the scope selects; "" is none.
+func inScope(s corev1.ScopedResourceSelectorRequirement, classes ...string) bool {
+	classes = slices.DeleteFunc(classes, func(class string) bool { return class == "" })
+	selected := func(class string) bool { return slices.Contains(s.Values, class) }
 	switch s.Operator {
 	case corev1.ScopeSelectorOpIn:
-		return in
+		return slices.ContainsFunc(classes, selected)
 	case corev1.ScopeSelectorOpNotIn:
-		return !in
+		return len(classes) == 0 || slices.ContainsFunc(classes, func(class string) bool { return !selected(class) })
 	case corev1.ScopeSelectorOpDoesNotExist:
-		return class == ""
+		return len(classes) == 0
 	default:
-		return class != ""
+		return len(classes) > 0
 	}
 }
 
-// bestEffort: no container asks for CPU or memory.
-func bestEffort(p *corev1.Pod) bool {
-	asks := func(r corev1.ResourceRequirements) bool {
-		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
-			for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-				if q, ok := list[name]; ok && !q.IsZero() {
-					return true
-				}
-			}
-		}
-		return false
-	}
-	if p.Spec.Resources != nil && asks(*p.Spec.Resources) {
-		return false
-	}
-	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range containers {
-			if asks(containers[i].Resources) {
-				return false
-			}
-		}
-	}
-	return true
-}
+func bestEffort(p *corev1.Pod) bool { return qos.ComputePodQOS(p) == corev1.PodQOSBestEffort }
 
 func crossNamespace(p *corev1.Pod) bool {
 	a := p.Spec.Affinity
@@ -227,33 +250,31 @@ func crossNamespace(p *corev1.Pod) bool {
 	return false
 }
 
-// MustSpecify returns the compute resources that the quota limits and that some
-// container of the pod leaves open: what it uses could not be told.
-func MustSpecify(q *corev1.ResourceQuota, p *corev1.Pod) []corev1.ResourceName {
-	var missing []corev1.ResourceName
-	for name := range q.Spec.Hard {
+// MustSpecify says which compute resources that the quota limits containers of the pod leave
+// open, and which containers: what they use could not be told. It is "" where none does, or
+// where the pod speaks for them.
+func MustSpecify(q *corev1.ResourceQuota, p *corev1.Pod) string {
+	if resourcehelper.IsPodLevelResourcesSet(p) {
+		return ""
+	}
+	var missing []string
+	for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
 		base, list, ok := computeResource(name)
 		if !ok {
 			continue
 		}
-		if r := p.Spec.Resources; r != nil {
-			if _, set := list(*r)[base]; set {
-				continue
+		var who []string
+		for c := range pods.Containers(&p.Spec) {
+			if _, set := list(c.Resources)[base]; !set {
+				who = append(who, c.Name)
 			}
 		}
-		for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-			for i := range containers {
-				if _, set := list(containers[i].Resources)[base]; !set {
-					missing = append(missing, name)
-					break
-				}
-			}
-			if len(missing) > 0 && missing[len(missing)-1] == name {
-				break
-			}
+		if len(who) > 0 {
+			slices.Sort(who)
+			missing = append(missing, fmt.Sprintf("%s for: %s", name, strings.Join(who, ",")))
 		}
 	}
-	return missing
+	return strings.Join(missing, "; ")
 }
 
 // computeResource splits a quota resource into what containers call it and where they

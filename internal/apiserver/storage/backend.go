@@ -71,9 +71,12 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 	}
 	b.client.Kubernetes = b.client
 	b.client.KV = etcd3.NewETCDLatencyTracker(b.client.KV)
+	around := around(toldOfQuota)
 	if b.embedded != nil {
-		b.client.KV = &mortalKV{KV: b.client.KV, end: b.embedded.end}
+		around = b.embedded.around
 	}
+	b.client.KV = &aroundKV{KV: b.client.KV, around: around}
+	b.client.Lease = &aroundLease{Lease: b.client.Lease, around: around}
 	if b.embedded != nil {
 		// The in-process client has no endpoint that etcd3.New could ask.
 		//nolint:contextcheck // the check outlives Open, as long as the client does
@@ -115,12 +118,14 @@ func (b *Backend) RestartReason() error {
 }
 
 // Room returns the refusal, for the client, of everything that would make the data grow,
-// or nil while there is room. It costs a system call.
-func (b *Backend) Room() error {
+// or nil while there is room, and by how many bytes a stored object may grow all the same
+// by what is taken nevertheless. It costs a system call.
+func (b *Backend) Room() (growth int64, refusal error) {
 	if b.embedded == nil {
-		return nil
+		return 0, nil
 	}
-	return b.embedded.room()
+	o := b.embedded.look()
+	return o.growth, o.refusal
 }
 
 // Check reads a key, as /readyz and /livez do.

@@ -42,10 +42,14 @@ func checkFiles(member string) error {
 		}
 		return fmt.Errorf("there is a database, %s, and no write-ahead log", database)
 	}
-	if err := checkLog(logs, applied); err != nil {
+	snapshot, begun, err := checkLog(logs, applied)
+	if err != nil {
 		return fmt.Errorf("%s: %w", logs, err)
 	}
-	return nil
+	if !begun && keys == 0 {
+		return errors.Join(os.RemoveAll(logs), os.Remove(database))
+	}
+	return dropUnrecorded(filepath.Dir(database), snapshot)
 }
 
 // sizeOf returns a file's size, -1 where there is none.
@@ -89,13 +93,15 @@ func checkDatabase(path string, size int64) (applied uint64, keys int, err error
 }
 
 // checkLog reads the log from its last snapshot on. A last entry that is half there was
-// never acknowledged; but what the database has was.
-func checkLog(dir string, applied uint64) (err error) {
+// never acknowledged; but what the database has was. It returns the index of that snapshot. In
+// a log that was not begun nothing is committed, not even who the members are: a first start was
+// killed, and the next one would never have a leader.
+func checkLog(dir string, applied uint64) (snapshot uint64, begun bool, err error) {
 	defer rescue(&err)
 	log := etcdLogger(nil)
 	snapshots, err := wal.ValidSnapshotEntries(log, dir)
 	if err != nil {
-		return err
+		return 0, false, err
 	}
 	start := &walpb.Snapshot{}
 	if n := len(snapshots); n > 0 {
@@ -103,21 +109,21 @@ func checkLog(dir string, applied uint64) (err error) {
 	}
 	w, err := wal.OpenForRead(log, dir, start)
 	if err != nil {
-		return err
+		return 0, false, err
 	}
 	defer func() { _ = w.Close() }() // it was only read, and has closed its files mostly
-	_, _, entries, err := w.ReadAll()
+	_, state, entries, err := w.ReadAll()
 	if err != nil {
-		return err
+		return 0, false, err
 	}
 	last := start.GetIndex()
 	if n := len(entries); n > 0 {
 		last = entries[n-1].GetIndex()
 	}
 	if last < applied {
-		return fmt.Errorf("the log is damaged or cut short: it ends with entry %d, and the database has %d of them", last, applied)
+		return 0, false, fmt.Errorf("the log is damaged or cut short: it ends with entry %d, and the database has %d of them", last, applied)
 	}
-	return nil
+	return start.GetIndex(), len(snapshots) > 0 && start.GetIndex() > 0 || state.GetCommit() > 0, nil
 }
 
 // rescue turns a panic, or a page of a mapped file that cannot be read, into an error.

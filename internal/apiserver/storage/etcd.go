@@ -56,8 +56,12 @@ type embedded struct {
 	etcd   *embed.Etcd
 	lock   *os.File
 	client *clientv3.Client
+	own    clientv3.KV // past the gate
 	space  *space
+	gate   *gate
 	end    *fatality
+
+	renewed int64 // the revision of the last renewal; the gate lets in one at a time
 }
 
 // openEmbedded opens (or makes) the etcd data below dir. An unreadable or corrupt
@@ -75,8 +79,13 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	if err != nil {
 		return nil, errors.Join(cannotOpen(dir, err), lock.Close())
 	}
-	e := &embedded{etcd: etcd, lock: lock, client: v3client.New(etcd.Server), space: newSpace(MemberDir(dir)), end: end}
-	if err := e.room(); err != nil {
+	client := v3client.New(etcd.Server)
+	e := &embedded{etcd: etcd, lock: lock, client: client, own: client.KV, space: newSpace(MemberDir(dir)), end: end}
+	e.gate, e.space.log.kept = e.newGate(), e.keepsLog
+	if err := e.space.log.dropBroken(); err != nil {
+		klog.FromContext(ctx).Error(err, "What etcd has left of a write that was cut short stays")
+	}
+	if err := e.look().refusal; err != nil {
 		klog.FromContext(ctx).Info("The cluster's data has little room", "reason", err)
 	}
 	return e, nil
@@ -87,40 +96,73 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 var ErrNoRoom = errors.New("its disk is full")
 
 // cannotOpen says what to do about data that cannot be opened. Nobody is told to give up
-// what only wants room.
+// what only wants room, or was not opened because the start was given up.
 func cannotOpen(dir string, err error) error {
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("stopped while opening the etcd data in %s: %w", dir, err)
+	}
 	if room, lerr := disk.Look(dir); lerr == nil && room.Free < openingBytes {
 		return fmt.Errorf("etcd data in %s cannot be opened while %w, with %d MiB free; make room on it (%w)", dir, ErrNoRoom, room.Free>>20, err)
 	}
 	return fmt.Errorf("etcd data in %s cannot be opened: %w; restore the folder from a backup, or remove it to start empty", dir, err)
 }
 
-// close ends the server; what was acknowledged is on disk already. One that has failed
-// cannot be waited for: its goroutines hold each other up, and are left to the end of
-// the process.
+// close ends the server; what was acknowledged is on disk already. One that has failed, or
+// fails meanwhile, cannot be waited for: its goroutines hold each other up, and are left to the
+// end of the process.
 func (e *embedded) close() error {
 	err := e.client.Close()
 	if errors.Is(err, context.Canceled) {
 		err = nil // what Close of a client without connections answers
 	}
 	if e.end.err() == nil {
-		e.etcd.Close()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			e.etcd.Close()
+		}()
+		select {
+		case <-closed:
+		case <-e.end.failed():
+		}
 	}
-	return errors.Join(err, e.lock.Close())
+	// Not by closing alone: a child that is being forked has the file open, too.
+	return errors.Join(err, unix.Flock(int(e.lock.Fd()), unix.LOCK_UN), e.lock.Close())
 }
 
-// room says why nothing new can be taken, if so. When the disk has room again, and etcd
-// has given up making the next file of its log meanwhile, another server is due.
-func (e *embedded) room() error {
+// keepsLog reports whether files of the log may have been released by a snapshot that there was
+// no room for. Once there is a later one, the files before it are outdated: as soon as etcd has
+// written down that it is there, which it has when it goes on to the next entry. The order
+// matters: a snapshot that is there after etcd has gone on from it was saved, or is the missed one.
+func (e *embedded) keepsLog() bool {
+	applied := e.etcd.Server.AppliedIndex()
+	saved := e.space.snapshot()
+	missed := e.end.missed.Load()
+	return missed > 0 && (saved <= missed || applied <= saved)
+}
+
+// entries returns how many etcd has applied since it last made a snapshot, of the snapshotEvery
+// after which it makes one with the next.
+func (e *embedded) entries() int {
+	saved := e.space.snapshot()
+	if missed := e.end.missed.Load(); missed > 0 && saved <= missed {
+		return snapshotEvery
+	}
+	return int(e.etcd.Server.AppliedIndex() - saved)
+}
+
+// look finds out how much room there is. When the disk has room again, and etcd has given
+// up making the next file of its log meanwhile, another server is due.
+func (e *embedded) look() outlook {
 	if err := e.end.err(); err != nil {
-		return unavailable(err)
+		return outlook{refusal: unavailable(err)}
 	}
 	backend := e.etcd.Server.Backend()
-	regained, refusal := e.space.look(backend.Size(), backend.SizeInUse())
-	if regained && !e.space.nextSegment() {
+	o := e.space.look(backend.Size(), backend.SizeInUse())
+	if o.regained && e.space.log.stuck() {
 		e.end.warn(errors.New("etcd found no room for its log while the disk was full"))
 	}
-	return refusal
+	return o
 }
 
 // lockDir takes the folder for this process. etcd itself would wait for ever.
@@ -171,6 +213,7 @@ func startEtcd(ctx context.Context, dir string, end *fatality) (*embed.Etcd, err
 			end.fail(err)
 			return
 		}
+		end.serves(etcd.Server)
 		opened <- etcd
 	}()
 	var etcd *embed.Etcd
@@ -203,7 +246,9 @@ func etcdConfig(dir string, end *fatality) (*embed.Config, error) {
 	cfg.InitialCluster = cfg.InitialClusterFromName(memberName)
 	cfg.TickMs, cfg.ElectionMs = uint(heartbeat/time.Millisecond), uint(election/time.Millisecond)
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotEvery, catchUpEntries
-	cfg.QuotaBackendBytes = quotaBytes
+	// Its own quota would refuse even what gets one out, until somebody takes its alarm
+	// back; and files of its log are space's to remove.
+	cfg.QuotaBackendBytes, cfg.MaxWalFiles = -1, 0
 	cfg.BootstrapDefragThresholdMegabytes = defragAtMiB
 	cfg.MaxRequestBytes = 3 << 20
 	cfg.EnableGRPCGateway = false

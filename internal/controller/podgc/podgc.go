@@ -20,6 +20,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
 )
 
@@ -48,8 +49,8 @@ type Controller struct {
 
 // New makes the controller on the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
-	pods, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
-	c := &Controller{client: client, pods: pods.Lister(), nodes: nodes.Lister(), threshold: TerminatedThreshold, missing: map[string]time.Time{}}
+	all, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
+	c := &Controller{client: client, pods: all.Lister(), nodes: nodes.Lister(), threshold: TerminatedThreshold, missing: map[string]time.Time{}}
 	c.loop = controller.NewLoop("podgc", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), func(old, obj any) {
 		if old == nil || obj == nil {
@@ -58,10 +59,10 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	}); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(pods.Informer(), func(old, obj any) {
+	return c, c.loop.Watch(all.Informer(), func(old, obj any) {
 		pod, ok := obj.(*v1.Pod)
 		was, _ := old.(*v1.Pod)
-		if ok && (was == nil || finished(pod) && !finished(was) || pod.DeletionTimestamp != nil && pod.Spec.NodeName == "") {
+		if ok && (was == nil || pods.IsTerminal(pod.Status.Phase) && !pods.IsTerminal(was.Status.Phase) || pod.DeletionTimestamp != nil && pod.Spec.NodeName == "") {
 			c.loop.Add(key)
 		}
 	})
@@ -70,27 +71,23 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 // Run works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
 
-func finished(p *v1.Pod) bool {
-	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
-}
-
 func (c *Controller) reconcile(ctx context.Context, _ string) error {
-	pods, err := c.pods.List(labels.Everything())
+	all, err := c.pods.List(labels.Everything())
 	if err != nil {
 		return err
 	}
-	gone, wait := c.goneNodes(pods, time.Now())
+	gone, wait := c.goneNodes(all, time.Now())
 	if wait > 0 {
 		c.loop.AddAfter(key, wait)
 	}
 	var done []*v1.Pod
-	for _, p := range pods {
+	for _, p := range all {
 		switch {
 		case p.Spec.NodeName == "" && p.DeletionTimestamp != nil:
 			err = c.remove(ctx, p, "")
 		case gone[p.Spec.NodeName]:
 			err = c.removeOrphan(ctx, p)
-		case finished(p):
+		case pods.IsTerminal(p.Status.Phase):
 			done = append(done, p)
 		}
 		if err != nil {
@@ -146,7 +143,7 @@ func (c *Controller) removeOrphan(ctx context.Context, p *v1.Pod) error {
 
 // remove fails an unfinished pod first, so that whoever owns it learns why.
 func (c *Controller) remove(ctx context.Context, p *v1.Pod, why string) error {
-	if why != "" && !finished(p) {
+	if why != "" && !pods.IsTerminal(p.Status.Phase) {
 		patch, err := json.Marshal(map[string]any{
 			"metadata": map[string]any{"uid": p.UID},
 			"status": map[string]any{"phase": v1.PodFailed, "conditions": []v1.PodCondition{{

@@ -104,6 +104,8 @@ func (a *Authorizer) special(resource schema.GroupResource) decide {
 		return csiNodes
 	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
 		return a.getting(resourceClaim)
+	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}:
+		return resourceSlices
 	}
 	return nil
 }
@@ -214,12 +216,12 @@ func (a *Authorizer) certificateRequests(ctx context.Context, node string, attrs
 	case "get":
 		return a.ofNode(ctx, node, attrs)
 	case "list", "watch":
-		return selecting(node, attrs, "podcertificaterequests with nodeName field selector")
+		return selecting(node, attrs, "list/watch podcertificaterequests with nodeName field selector")
 	}
 	return refuse("nodes may not %s podcertificaterequests", attrs.GetVerb())
 }
 
-// selecting allows to list and watch what names the node, and nothing else.
+// selecting allows what selects objects that name the node, and nothing else.
 func selecting(node string, attrs authorizer.Attributes, what string) (authorizer.Decision, string, error) {
 	requirements, err := attrs.GetFieldSelector()
 	if err != nil {
@@ -230,7 +232,15 @@ func selecting(node string, attrs authorizer.Attributes, what string) (authorize
 			return allow()
 		}
 	}
-	return refuse("can only list/watch %s", what)
+	return refuse("can only %s", what)
+}
+
+// resourceSlices: a kubelet only clears away, all at once, what drivers left of its node.
+func resourceSlices(_ context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	if attrs.GetVerb() != "deletecollection" || attrs.GetSubresource() != "" {
+		return authorizer.DecisionNoOpinion, "", nil
+	}
+	return selecting(node, attrs, "deletecollection resourceslices with nodeName field selector")
 }
 
 func csiNodes(_ context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -329,7 +339,7 @@ func (a *Authorizer) podItself(ctx context.Context, node string, attrs authorize
 		if attrs.GetName() != "" {
 			return a.ownPod(ctx, node, attrs)
 		}
-		return selecting(node, attrs, "pods with spec.nodeName field selector")
+		return selecting(node, attrs, "list/watch pods with spec.nodeName field selector")
 	}
 	return authorizer.DecisionNoOpinion, "", nil
 }

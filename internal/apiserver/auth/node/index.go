@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // kind is a kind of object that a node may read because a pod of it needs it.
@@ -53,13 +55,15 @@ func NewIndex() *Index {
 	}
 }
 
-// SetPod records a pod; what it refers to never changes but for ephemeral containers.
+// SetPod records a pod; what it refers to changes only by ephemeral containers, and by claims
+// that are made for it.
 func (x *Index) SetPod(p *corev1.Pod) {
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if old, ok := x.pods[key]; ok {
-		if old.node == p.Spec.NodeName && len(p.Spec.EphemeralContainers) == 0 && len(p.Status.ResourceClaimStatuses) == 0 {
+		if old.node == p.Spec.NodeName && len(p.Spec.EphemeralContainers) == 0 && len(p.Status.ResourceClaimStatuses) == 0 &&
+			p.Status.ExtendedResourceClaimStatus == nil {
 			return
 		}
 		x.removeLocked(key)
@@ -125,21 +129,15 @@ func refsOf(p *corev1.Pod) []ref {
 			set[ref{k, name}] = true
 		}
 	}
-	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+	if pods.IsMirror(p) {
 		return nil // its node wrote it
 	}
 	add(serviceAccount, p.Spec.ServiceAccountName)
 	for _, s := range p.Spec.ImagePullSecrets {
 		add(secret, s.Name)
 	}
-	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range containers {
-			containerRefs(&containers[i], add)
-		}
-	}
-	for i := range p.Spec.EphemeralContainers {
-		c := corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		containerRefs(&c, add)
+	for c := range pods.AllContainers(&p.Spec) {
+		containerRefs(c, add)
 	}
 	for i := range p.Spec.Volumes {
 		volumeRefs(p, &p.Spec.Volumes[i], add)
@@ -153,6 +151,9 @@ func refsOf(p *corev1.Pod) []ref {
 		if c.ResourceClaimName != nil {
 			add(resourceClaim, *c.ResourceClaimName)
 		}
+	}
+	if s := p.Status.ExtendedResourceClaimStatus; s != nil {
+		add(resourceClaim, s.ResourceClaimName)
 	}
 	refs := make([]ref, 0, len(set))
 	for r := range set {
@@ -212,6 +213,12 @@ func volumeRefs(p *corev1.Pod, v *corev1.Volume, add func(kind, string)) {
 		add(secret, v.ISCSI.SecretRef.Name)
 	case v.FlexVolume != nil && v.FlexVolume.SecretRef != nil:
 		add(secret, v.FlexVolume.SecretRef.Name)
+	case v.Cinder != nil && v.Cinder.SecretRef != nil:
+		add(secret, v.Cinder.SecretRef.Name)
+	case v.ScaleIO != nil && v.ScaleIO.SecretRef != nil:
+		add(secret, v.ScaleIO.SecretRef.Name)
+	case v.StorageOS != nil && v.StorageOS.SecretRef != nil:
+		add(secret, v.StorageOS.SecretRef.Name)
 	case v.AzureFile != nil:
 		add(secret, v.AzureFile.SecretName)
 	}

@@ -23,3 +23,6 @@ func Name(u user.Info) (string, bool) {
 	}
 	return name, true
 }
+
+// UserName is the user that a node is.
+func UserName(node string) string { return userPrefix + node }

@@ -192,17 +192,15 @@ func (x *Index) visitRoleLocked(b *binding, f func(*rbacv1.PolicyRule) bool) boo
 		return each(x.roles[types.NamespacedName{Namespace: b.key.Namespace, Name: b.ref.Name}], f)
 	}
 	role := x.clusterRoles[b.ref.Name]
-	if role == nil {
-		return true
-	}
-	return each(role.Rules, f) && x.visitAggregatedLocked(role, map[string]bool{role.Name: true}, f)
+	return role == nil || x.visitClusterRoleLocked(role, map[string]bool{role.Name: true}, f)
 }
 
-// visitAggregatedLocked follows a role's aggregation rule at once, without waiting
-// for a controller to copy the rules.
-func (x *Index) visitAggregatedLocked(role *rbacv1.ClusterRole, visited map[string]bool, f func(*rbacv1.PolicyRule) bool) bool {
+// visitClusterRoleLocked follows a role's aggregation rule at once, without waiting for a
+// controller to copy the rules. What an aggregated role has itself is such a copy, perhaps an
+// old one, or what somebody wrote in vain: it does not count.
+func (x *Index) visitClusterRoleLocked(role *rbacv1.ClusterRole, visited map[string]bool, f func(*rbacv1.PolicyRule) bool) bool {
 	if role.AggregationRule == nil {
-		return true
+		return each(role.Rules, f)
 	}
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
@@ -214,7 +212,7 @@ func (x *Index) visitAggregatedLocked(role *rbacv1.ClusterRole, visited map[stri
 				continue
 			}
 			visited[name] = true
-			if !each(other.Rules, f) || !x.visitAggregatedLocked(other, visited, f) {
+			if !x.visitClusterRoleLocked(other, visited, f) {
 				return false
 			}
 		}

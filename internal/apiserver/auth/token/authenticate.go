@@ -3,7 +3,6 @@ package token
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
 	"errors"
 	"fmt"
 	"strings"
@@ -25,9 +24,9 @@ type Objects interface {
 	Node(ctx context.Context, name string) (*corev1.Node, error)
 }
 
-// deletedLeeway is how long a token outlives the mark of deletion on what it is
-// bound to.
-const deletedLeeway = time.Minute
+// leeway is by how much the clocks of who issues and who checks a token may differ, and how
+// long a token outlives the mark of deletion on what it is bound to.
+const leeway = time.Minute
 
 // Authenticator checks tokens.
 type Authenticator struct {
@@ -48,7 +47,8 @@ func NewAuthenticator(issuer string, audiences []string, keys []crypto.PublicKey
 		audiences: audiences,
 		keys:      map[string]crypto.PublicKey{},
 		objects:   objects,
-		parser:    jwt.NewParser(jwt.WithValidMethods([]string{"ES256", "ES384", "ES512", "RS256"}), jwt.WithExpirationRequired()),
+		parser: jwt.NewParser(jwt.WithValidMethods([]string{"ES256", "ES384", "ES512", "RS256"}),
+			jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(leeway)),
 	}
 	for _, key := range keys {
 		id, err := keyID(key)
@@ -112,9 +112,7 @@ func (a *Authenticator) key(t *jwt.Token) (any, error) {
 	}
 	set := jwt.VerificationKeySet{}
 	for _, key := range a.keys {
-		if _, ok := key.(*ecdsa.PublicKey); ok {
-			set.Keys = append(set.Keys, key)
-		}
+		set.Keys = append(set.Keys, key)
 	}
 	return set, nil
 }
@@ -125,6 +123,8 @@ func explain(err error) error {
 		return errors.New("service account token has expired")
 	case errors.Is(err, jwt.ErrTokenNotValidYet):
 		return errors.New("service account token is not valid yet")
+	case errors.Is(err, jwt.ErrTokenUsedBeforeIssued):
+		return errors.New("service account token is issued in the future")
 	default:
 		return errors.New("service account token is not valid")
 	}
@@ -139,8 +139,11 @@ func (a *Authenticator) bound(ctx context.Context, k *kubernetesClaims) (*servic
 	if err != nil {
 		return nil, err
 	}
-	if err := same("service account", account, k.ServiceAccount.UID); err != nil {
-		return nil, err
+	switch {
+	case ended(account):
+		return nil, fmt.Errorf("service account %s/%s has been deleted", k.Namespace, k.ServiceAccount.Name)
+	case account.UID != k.ServiceAccount.UID:
+		return nil, fmt.Errorf("service account UID (%s) does not match claim (%s)", account.UID, k.ServiceAccount.UID)
 	}
 	info := &serviceaccount.ServiceAccountInfo{Namespace: k.Namespace, Name: k.ServiceAccount.Name, UID: string(k.ServiceAccount.UID)}
 	if k.Secret != nil {
@@ -169,18 +172,17 @@ func (a *Authenticator) bound(ctx context.Context, k *kubernetesClaims) (*servic
 }
 
 func check(kind string, obj metav1.Object, err error, uid types.UID) error {
-	if err != nil {
+	if err != nil || ended(obj) {
 		return errInvalidated
 	}
-	return same(kind, obj, uid)
-}
-
-func same(kind string, obj metav1.Object, uid types.UID) error {
 	if obj.GetUID() != uid {
-		return fmt.Errorf("%s UID (%s) does not match claim (%s)", kind, obj.GetUID(), uid)
-	}
-	if d := obj.GetDeletionTimestamp(); d != nil && time.Since(d.Time) > deletedLeeway {
-		return errInvalidated
+		return fmt.Errorf("%s UID (%s) does not match service account %s ref claim (%s)", kind, obj.GetUID(), kind, uid)
 	}
 	return nil
+}
+
+// ended reports whether an object should have been gone by now.
+func ended(obj metav1.Object) bool {
+	d := obj.GetDeletionTimestamp()
+	return d != nil && time.Since(d.Time) > leeway
 }

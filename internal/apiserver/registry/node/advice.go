@@ -1,13 +1,16 @@
 package node
 
 import (
-	"crypto/x509"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/registry/rest"
 )
 
 // advising is a way to kubelets that says what to do about one whose certificate is not
@@ -26,14 +29,42 @@ func (a advising) RoundTrip(req *http.Request) (*http.Response, error) {
 // dialled by it.
 func (a advising) WrappedRoundTripper() http.RoundTripper { return a.Transport }
 
+// advisingResponder gives the same advice about all that could not be passed on.
+type advisingResponder struct{ rest.Responder }
+
+// Error implements rest.Responder.
+func (r advisingResponder) Error(err error) { r.Responder.Error(advise(err)) }
+
+// dial opens a connection as the transport does, for HTTP/1.1 and with the same advice: those
+// who upgrade a request dial by themselves, and tell what the handshake said and no more.
+func dial(ctx context.Context, tr *http.Transport, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := tr.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	cfg := tr.TLSClientConfig.Clone()
+	cfg.ServerName, cfg.NextProtos = host, []string{"http/1.1"}
+	secure := tls.Client(conn, cfg)
+	ctx, cancel := context.WithTimeout(ctx, tr.TLSHandshakeTimeout)
+	defer cancel()
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(advise(err), conn.Close())
+	}
+	return secure, nil
+}
+
 const approve = "approve its request: kubectl get csr, kubectl certificate approve NAME"
 
+// advise goes by the text: who passes requests on keeps no more of the error.
 func advise(err error) error {
-	unknown := x509.UnknownAuthorityError{}
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &unknown):
+	case strings.Contains(err.Error(), "x509: certificate signed by unknown authority"):
 		return fmt.Errorf("%w (the kubelet made its serving certificate itself: start it with serverTLSBootstrap: true, "+
 			"or --rotate-server-certificates, and %s)", err, approve)
 	case strings.Contains(err.Error(), "remote error: tls: internal error"):

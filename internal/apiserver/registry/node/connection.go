@@ -97,6 +97,8 @@ type Kubelet struct {
 	Transport http.RoundTripper
 	// Unchecked does not verify the kubelet's certificate.
 	Unchecked http.RoundTripper
+	// Dial opens a connection for one request that is to be upgraded.
+	Dial func(ctx context.Context) (net.Conn, error)
 }
 
 // Kubelet returns how to reach the kubelet of a node.
@@ -113,10 +115,12 @@ func (c *Connector) Kubelet(ctx context.Context, name string) (Kubelet, error) {
 	if port == 0 {
 		port = kubeletPort
 	}
+	where := net.JoinHostPort(host, strconv.Itoa(port))
 	return Kubelet{
-		URL:       url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(port))},
+		URL:       url.URL{Scheme: "https", Host: where},
 		Transport: advising{c.transport},
 		Unchecked: c.unchecked,
+		Dial:      func(ctx context.Context) (net.Conn, error) { return dial(ctx, c.transport, where) },
 	}, nil
 }
 

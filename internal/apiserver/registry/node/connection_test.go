@@ -8,9 +8,12 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // TestLogsBehindAProxyForImages: HTTPS_PROXY, set so that images can be pulled, led the
@@ -67,6 +70,35 @@ func TestAKubeletsOwnCertificateIsRefusedWithAdvice(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "kubectl certificate approve NAME") {
 			t.Errorf("%v, want %s", err, want)
 		}
+		conn, err := dial(t.Context(), tr, kubelet.Listener.Addr().String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("to upgrade: %v, want %s", err, want)
+		}
+		for _, upgrade := range []string{"", "SPDY/3.1"} {
+			location, err := url.Parse(kubelet.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var told recorder
+			asked := httptest.NewRequest(http.MethodPost, "/exec/ns/pod/main", http.NoBody)
+			if upgrade != "" {
+				asked.Header.Set("Connection", "Upgrade")
+				asked.Header.Set("Upgrade", upgrade)
+			}
+			Forward(location, "", tr, advisingResponder{&told}).ServeHTTP(httptest.NewRecorder(), asked)
+			if told.err == nil || strings.Count(told.err.Error(), want) != 1 {
+				t.Errorf("through the proxy, upgrade %q: %v, want %s", upgrade, told.err, want)
+			}
+		}
 		kubelet.Close()
 	}
 }
+
+// recorder keeps the error that somebody is told.
+type recorder struct{ err error }
+
+func (r *recorder) Object(int, runtime.Object) {}
+func (r *recorder) Error(err error)            { r.err = err }

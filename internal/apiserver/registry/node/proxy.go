@@ -50,7 +50,7 @@ func (p *Proxy) Connect(ctx context.Context, name string, opts runtime.Object, r
 	if err != nil {
 		return nil, err
 	}
-	return Forward(location, o.Path, transport, responder), nil
+	return Forward(location, o.Path, transport, advisingResponder{responder}), nil
 }
 
 // locate finds what NAME, NAME:PORT or SCHEME:NAME:PORT is: the kubelet, or what listens
@@ -65,7 +65,7 @@ func (p *Proxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTrip
 		return nil, nil, err
 	}
 	if port == "" || port == kubelet.URL.Port() {
-		return &kubelet.URL, kubelet.Transport, nil
+		return &kubelet.URL, p.connector.transport, nil // the responder has the advice: upgrades dial by themselves
 	}
 	host := kubelet.URL.Hostname()
 	if err := Proxied(host); err != nil {

@@ -3,9 +3,9 @@ package pod
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -20,6 +20,7 @@ import (
 	translator "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/apiserver/registry/node"
 )
 
@@ -76,20 +77,39 @@ func (c *Connect) Connect(ctx context.Context, name string, opts runtime.Object,
 	if err := mayCreate(ctx, c.may()); err != nil {
 		return nil, err
 	}
-	location, transport, err := c.locate(ctx, name, opts)
+	location, dial, err := c.locate(ctx, name, opts)
 	if err != nil {
 		return nil, err
 	}
-	handler := http.Handler(proxy.NewUpgradeAwareHandler(location, transport, false, true, proxy.NewErrorResponder(responder)))
-	if streams, ok := streamsOf(opts); ok {
-		translated := translator.NewStreamTranslatorHandler(location, transport, 0, streams)
-		return translator.NewTranslatingHandler(handler, translated, wsstream.IsWebSocketRequestWithStreamCloseProtocol), nil
-	}
-	tunnel := translator.NewTunnelingHandler(handler)
-	return translator.NewTranslatingHandler(handler, tunnel, wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := dial(r.Context())
+		if err != nil {
+			responder.Error(fmt.Errorf("error dialing backend: %w", err))
+			return
+		}
+		defer func() { _ = conn.Close() }() // who upgraded it has closed it, or never used it
+		over(location, conn, opts, responder).ServeHTTP(w, r)
+	}), nil
 }
 
-func (c *Connect) locate(ctx context.Context, name string, opts runtime.Object) (*url.URL, http.RoundTripper, error) {
+// over serves streams on a connection to the kubelet.
+func over(location *url.URL, conn net.Conn, opts runtime.Object, responder rest.Responder) http.Handler {
+	plain := *location
+	plain.Scheme = "http" // TLS is behind us
+	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
+	handler := http.Handler(proxy.NewUpgradeAwareHandler(&plain, transport, false, true, proxy.NewErrorResponder(responder)))
+	if streams, ok := streamsOf(opts); ok {
+		translated := translator.NewStreamTranslatorHandler(&plain, transport, 0, streams)
+		return translator.NewTranslatingHandler(handler, translated, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
+	}
+	tunnel := translator.NewTunnelingHandler(handler)
+	return translator.NewTranslatingHandler(handler, tunnel, wsstream.IsWebSocketRequestWithTunnelingProtocol)
+}
+
+// dialer opens a connection to a kubelet.
+type dialer func(ctx context.Context) (net.Conn, error)
+
+func (c *Connect) locate(ctx context.Context, name string, opts runtime.Object) (*url.URL, dialer, error) {
 	p, err := getPod(ctx, c.pods, name)
 	if err != nil {
 		return nil, nil, err
@@ -128,7 +148,7 @@ func (c *Connect) locate(ctx context.Context, name string, opts runtime.Object) 
 	}
 	location := kubelet.URL
 	location.Path, location.RawQuery = path, params.Encode()
-	return &location, kubelet.Transport, nil
+	return &location, kubelet.Dial, nil
 }
 
 func withContainer(path, container string, p *corev1.Pod) (string, error) {
@@ -169,17 +189,8 @@ func getPod(ctx context.Context, pods getter, name string) (*corev1.Pod, error) 
 // pickContainer returns the container that is meant: the named one, or the only one
 // besides init and ephemeral containers.
 func pickContainer(name string, p *corev1.Pod) (string, error) {
-	var all []string
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			all = append(all, list[i].Name)
-		}
-	}
-	for i := range p.Spec.EphemeralContainers {
-		all = append(all, p.Spec.EphemeralContainers[i].Name)
-	}
 	switch {
-	case slices.Contains(all, name):
+	case name != "" && pods.FindContainer(p, name) != nil:
 		return name, nil
 	case name != "":
 		return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, p.Name))
@@ -187,6 +198,10 @@ func pickContainer(name string, p *corev1.Pod) (string, error) {
 		return p.Spec.Containers[0].Name, nil
 	case len(p.Spec.Containers) == 0:
 		return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s", p.Name))
+	}
+	var all []string
+	for c := range pods.AllContainers(&p.Spec) {
+		all = append(all, c.Name)
 	}
 	return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", p.Name, all))
 }

@@ -11,6 +11,9 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/kubectl/pkg/util/qos"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // FieldLabels are the selectable fields of a pod besides its name and namespace.
@@ -47,7 +50,7 @@ func PrepareCreate(_ context.Context, p *corev1.Pod) {
 	p.Generation = 1
 	p.Status = corev1.PodStatus{
 		Phase:    corev1.PodPending,
-		QOSClass: QOSClass(&p.Spec),
+		QOSClass: qos.ComputePodQOS(p),
 	}
 	mergeLabelKeys(p)
 	if len(p.Spec.SchedulingGates) > 0 {
@@ -158,7 +161,7 @@ func Graceful(_ context.Context, p *corev1.Pod, opts *metav1.DeleteOptions) bool
 	case p.Spec.TerminationGracePeriodSeconds != nil:
 		period = *p.Spec.TerminationGracePeriodSeconds
 	}
-	if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+	if p.Spec.NodeName == "" || pods.IsTerminal(p.Status.Phase) {
 		period = 0
 	}
 	if period < 0 {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/apiserver/registry"
 )
 
@@ -97,7 +98,7 @@ func summarize(p *corev1.Pod) podSummary {
 		switch {
 		case p.Status.Reason == nodeLost:
 			s.reason = "Unknown"
-		case p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded:
+		case !pods.IsTerminal(p.Status.Phase):
 			s.reason = "Terminating"
 		}
 	}
@@ -107,8 +108,7 @@ func summarize(p *corev1.Pod) podSummary {
 func sidecarNames(p *corev1.Pod) map[string]bool {
 	names := map[string]bool{}
 	for i := range p.Spec.InitContainers {
-		c := &p.Spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		if c := &p.Spec.InitContainers[i]; pods.IsSidecar(c) {
 			names[c.Name] = true
 		}
 	}
@@ -192,12 +192,8 @@ func (s *podSummary) mainContainers(p *corev1.Pod, sidecars map[string]bool) {
 }
 
 func condition(p *corev1.Pod, kind corev1.PodConditionType) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == kind {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	c := pods.FindCondition(&p.Status, kind)
+	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 func gates(p *corev1.Pod) string {

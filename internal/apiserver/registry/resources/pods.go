@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubectl/pkg/util/qos"
 
 	"wherry.dev/internal/api/validation"
 	"wherry.dev/internal/apiserver/registry"
@@ -63,7 +64,7 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 				"resize": row.Update(registry.Strategy[*corev1.Pod]{
 					Update: pod.PrepareResize,
 					ValidateUpdate: func(_ context.Context, p, old *corev1.Pod) field.ErrorList {
-						return validation.PodResize(p, old, pod.QOSClass(&p.Spec))
+						return validation.PodResize(p, old, qos.ComputePodQOS(p))
 					},
 				}),
 			}

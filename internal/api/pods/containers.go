@@ -1,0 +1,92 @@
+package pods
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Containers yields the init containers and then the containers of a pod.
+func Containers(spec *v1.PodSpec) iter.Seq[*v1.Container] {
+	return func(yield func(*v1.Container) bool) {
+		for _, list := range [...][]v1.Container{spec.InitContainers, spec.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// AllContainers yields what Containers does, and then the ephemeral containers.
+func AllContainers(spec *v1.PodSpec) iter.Seq[*v1.Container] {
+	return func(yield func(*v1.Container) bool) {
+		for c := range Containers(spec) {
+			if !yield(c) {
+				return
+			}
+		}
+		for i := range spec.EphemeralContainers {
+			if !yield((*v1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon)) {
+				return
+			}
+		}
+	}
+}
+
+// FindContainer returns the container, init or ephemeral container of that name, or nil.
+func FindContainer(pod *v1.Pod, name string) *v1.Container {
+	for c := range AllContainers(&pod.Spec) {
+		if c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// IsInit reports whether the pod has an init container of that name.
+func IsInit(pod *v1.Pod, name string) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name })
+}
+
+// IsEphemeral reports whether the pod has an ephemeral container of that name.
+func IsEphemeral(pod *v1.Pod, name string) bool {
+	return slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
+}
+
+// IsSidecar reports whether an init container keeps running beside the others (KEP-753).
+func IsSidecar(c *v1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
+}
+
+// Hash identifies the part of a container's spec whose change asks for a new
+// instance. All else is immutable or can be changed in place.
+func Hash(c *v1.Container) string {
+	data, err := json.Marshal([]string{c.Name, c.Image})
+	if err != nil {
+		return "" // strings always marshal
+	}
+	h := fnv.New32a()
+	_, _ = h.Write(data)
+	return fmt.Sprintf("%x", h.Sum32())
+}
+
+// ContainerRef refers to a container of a pod in an event.
+func ContainerRef(pod *v1.Pod, name string) *v1.ObjectReference {
+	field := "containers"
+	switch {
+	case IsInit(pod, name):
+		field = "initContainers"
+	case IsEphemeral(pod, name):
+		field = "ephemeralContainers"
+	}
+	return &v1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion, FieldPath: "spec." + field + "{" + name + "}",
+	}
+}

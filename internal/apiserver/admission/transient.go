@@ -1,0 +1,53 @@
+package admission
+
+import (
+	"context"
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+// later returns the answer behind an error that says to ask again, as storage gives it while its
+// caches fill at a start: whatever a plugin makes of it, the client must hear that, and does
+// ask again by itself.
+func later(err error) error {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if ok && (apierrors.IsTooManyRequests(status) || apierrors.IsServiceUnavailable(status) || apierrors.IsServerTimeout(status)) {
+		return status
+	}
+	return nil
+}
+
+// honest is a chain of plugins that refuses nothing for what will pass.
+type honest struct{ admission.Interface }
+
+var (
+	_ admission.MutationInterface   = honest{}
+	_ admission.ValidationInterface = honest{}
+)
+
+// Admit implements admission.MutationInterface.
+func (h honest) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	m, ok := h.Interface.(admission.MutationInterface)
+	if !ok {
+		return nil
+	}
+	return orLater(m.Admit(ctx, a, o))
+}
+
+// Validate implements admission.ValidationInterface.
+func (h honest) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	v, ok := h.Interface.(admission.ValidationInterface)
+	if !ok {
+		return nil
+	}
+	return orLater(v.Validate(ctx, a, o))
+}
+
+func orLater(err error) error {
+	if status := later(err); status != nil {
+		return status
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// around makes a call to etcd, of one that writes size bytes, or of a read when that is 0.
+type around func(ctx context.Context, size int, call func(context.Context) error) error
+
+// aroundKV has every call made by around.
+type aroundKV struct {
+	clientv3.KV
+	around around
+}
+
+func through[T any](ctx context.Context, around around, size int, f func(context.Context) (T, error)) (answer T, err error) {
+	err = around(ctx, size, func(ctx context.Context) (err error) {
+		answer, err = f(ctx)
+		return err
+	})
+	return answer, err
+}
+
+// Put implements clientv3.KV.
+func (k *aroundKV) Put(ctx context.Context, key, val string, opts ...clientv3.OpOption) (*clientv3.PutResponse, error) {
+	return through(ctx, k.around, len(key)+len(val), func(ctx context.Context) (*clientv3.PutResponse, error) { return k.KV.Put(ctx, key, val, opts...) })
+}
+
+// Get implements clientv3.KV.
+func (k *aroundKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return through(ctx, k.around, 0, func(ctx context.Context) (*clientv3.GetResponse, error) { return k.KV.Get(ctx, key, opts...) })
+}
+
+// Delete implements clientv3.KV.
+func (k *aroundKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.DeleteResponse, error) {
+	return through(ctx, k.around, len(key), func(ctx context.Context) (*clientv3.DeleteResponse, error) { return k.KV.Delete(ctx, key, opts...) })
+}
+
+// Compact implements clientv3.KV. It only outdates.
+func (k *aroundKV) Compact(ctx context.Context, rev int64, opts ...clientv3.CompactOption) (*clientv3.CompactResponse, error) {
+	return through(ctx, k.around, 0, func(ctx context.Context) (*clientv3.CompactResponse, error) { return k.KV.Compact(ctx, rev, opts...) })
+}
+
+// Txn implements clientv3.KV.
+func (k *aroundKV) Txn(ctx context.Context) clientv3.Txn { return &aroundTxn{kv: k, ctx: ctx} }
+
+// aroundTxn collects a transaction, for etcd's own takes its context at once.
+type aroundTxn struct {
+	kv              *aroundKV
+	ctx             context.Context // of the one call
+	cmps            []clientv3.Cmp
+	then, otherwise []clientv3.Op
+}
+
+// If implements clientv3.Txn.
+func (t *aroundTxn) If(cmps ...clientv3.Cmp) clientv3.Txn {
+	t.cmps = append(t.cmps, cmps...)
+	return t
+}
+
+// Then implements clientv3.Txn.
+func (t *aroundTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.then = append(t.then, ops...)
+	return t
+}
+
+// Else implements clientv3.Txn.
+func (t *aroundTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.otherwise = append(t.otherwise, ops...)
+	return t
+}
+
+// Commit implements clientv3.Txn.
+func (t *aroundTxn) Commit() (*clientv3.TxnResponse, error) {
+	size := 0
+	for _, op := range slices.Concat(t.then, t.otherwise) {
+		if !op.IsGet() {
+			size += len(op.KeyBytes()) + len(op.ValueBytes())
+		}
+	}
+	return through(t.ctx, t.kv.around, size, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return t.kv.KV.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.otherwise...).Commit()
+	})
+}
+
+// aroundLease has every lease granted by around.
+type aroundLease struct {
+	clientv3.Lease
+	around around
+}
+
+// Grant implements clientv3.Lease.
+func (l *aroundLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	return through(ctx, l.around, leaseBytes, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) { return l.Lease.Grant(ctx, ttl) })
+}
+
+const leaseBytes = 32 // two numbers
+
+// toldOfQuota is around for an external cluster: when its database has reached its quota,
+// the error says what to do.
+func toldOfQuota(ctx context.Context, _ int, call func(context.Context) error) error {
+	err := call(ctx)
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return insufficient("the database of etcd (--etcd-servers) has reached its quota, and it takes nothing but deletions "+
+			"(without a grace period, and of what has no finalizers): delete what is not needed; "+
+			"then let etcdctl compact, defrag and alarm disarm, or start etcd with a larger --quota-backend-bytes (%v)", err)
+	}
+	return err
+}
