@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps build images up down purge test attack lint bench bench-cri sim conformance critest test-v2 fuzz clean
+.PHONY: help deps build images up down purge test attack kills lint bench bench-cri sim conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -53,6 +53,9 @@ test: deps build ## all tests, as root; .ci/run calls exactly this
 
 attack: deps build ## hostile pods beside healthy ones, each for ATTACK_TIME (30s); a short form is part of make test
 	ATTACK_TIME=$(or $(ATTACK_TIME),30s) $(GO) test ./test/e2e -run '^TestAttack$$' -count=1 -v -timeout 2h
+
+kills: deps build ## kill -9 at random moments: make kills [KILLS=100]; a short form is part of make test
+	KILLS=$(or $(KILLS),100) $(GO) test ./test/e2e -run '^TestKilledAtRandomMoments' -count=1 -v -timeout 2h
 
 lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint
 	$< run ./...

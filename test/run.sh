@@ -18,7 +18,7 @@ inventory() {
 }
 
 before=$(inventory | sort)
-go test -p 2 -count=1 -timeout 20m ./...
+go test -p 2 -count=1 -timeout 60m ./...
 status=$?
 
 for _ in $(seq 20); do

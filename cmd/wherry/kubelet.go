@@ -10,10 +10,11 @@ import (
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet"
+	kubeletconfig "wherry.dev/internal/kubelet/config"
 )
 
 func kubeletCommand() *cobra.Command {
-	cfg := kubelet.DefaultConfig()
+	cfg := kubeletconfig.Default()
 	cmd := &cobra.Command{
 		Use:   "kubelet",
 		Short: "The kubelet alone, with upstream's flags, on any CRI runtime",
@@ -39,7 +40,7 @@ effect here warns. Without --kubeconfig it runs static pods only; where there is
 		if err := cfg.Validate(); err != nil { // before anything is waited for
 			return err
 		}
-		cfg.SetUpProcess(klog.FromContext(cmd.Context()))
+		kubelet.SetUpProcess(klog.FromContext(cmd.Context()), &cfg)
 		groups, err := cgroup.System()
 		if err != nil {
 			return err

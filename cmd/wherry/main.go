@@ -17,6 +17,7 @@ import (
 
 	"wherry.dev/internal/cni/plugin"
 	"wherry.dev/internal/config"
+	"wherry.dev/internal/daemon"
 	"wherry.dev/internal/version"
 )
 
@@ -83,7 +84,12 @@ func commandIndex(args []string, command string) int {
 // dirs are the flags that every command has to find its instance.
 type dirs struct{ data, run string }
 
-func (d *dirs) resolve() (data, run string, err error) { return config.Dirs(d.data, d.run) }
+func (d *dirs) resolve() (data, run string, err error) {
+	if data, run, err = config.Dirs(d.data, d.run); err == nil {
+		run, err = daemon.RunDirOf(data, run)
+	}
+	return data, run, err
+}
 
 func root() *cobra.Command {
 	var d dirs

@@ -13,6 +13,7 @@ import (
 	leaderoptions "k8s.io/component-base/config/options"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/scheduler"
 )
 
@@ -85,6 +86,10 @@ func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *
 }
 
 func (o *schedulerOptions) run(ctx context.Context, cfg scheduler.Config) error {
+	err := safepath.CheckFile(o.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
 	restConfig, err := clientcmd.BuildConfigFromFlags(o.master, o.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)

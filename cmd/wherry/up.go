@@ -162,6 +162,10 @@ func startAnew(ctx context.Context, say *notifier) error {
 	}
 	env, err := say.handOver(os.Environ())
 	if err == nil {
+		// A child between its fork and its program has our files open, with the locks of the
+		// data that only their closing ends.
+		syscall.ForkLock.Lock()
+		defer syscall.ForkLock.Unlock()
 		// what may have been removed or replaced meanwhile is still there under this name
 		err = syscall.Exec("/proc/self/exe", os.Args, env)
 	}

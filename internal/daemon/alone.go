@@ -39,6 +39,9 @@ func runtimeFile(dataDir string) string { return filepath.Join(dataDir, "runtime
 
 // OpenRuntime takes the folders and recovers what runs there.
 func OpenRuntime(ctx context.Context, cfg RuntimeConfig) (r *Runtime, err error) {
+	if err := checkDirs(cfg.DataDir, cfg.RunDir); err != nil {
+		return nil, err
+	}
 	cfg.CRI.Root, cfg.CRI.State = filepath.Join(cfg.DataDir, "cri"), filepath.Join(cfg.RunDir, "cri")
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return nil, err
@@ -77,7 +80,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	g := newGroup()
 	g.start(ctx, "cri", r.server.Run)
 	g.start(ctx, "control", func(ctx context.Context) error { return c.serve(ctx, ControlSocket(r.cfg.RunDir)) })
-	return errors.Join(g.wait(ctx), g.stop(), shutdown(context.WithoutCancel(ctx)))
+	return errors.Join(g.wait(ctx), g.stop(context.WithoutCancel(ctx)), shutdown(context.WithoutCancel(ctx)))
 }
 
 // Close gives the folders up to the next process.
@@ -101,12 +104,7 @@ func takeDownAlone(ctx context.Context, dataDir, runDir string, progress func(st
 	}
 	return whileLocked(dataDir, runDir, func() error {
 		progress("stopping the containers")
-		images, err := image.OpenWith(StoreDir(dataDir), image.Config{})
-		if err != nil {
-			return err
-		}
-		err = tearDown(ctx, cfg, images)
-		return errors.Join(err, images.Close())
+		return tearDown(ctx, cfg, func() (*image.Store, error) { return image.OpenWith(StoreDir(dataDir), image.Config{}) })
 	})
 }
 

@@ -103,8 +103,12 @@ var ErrRestart = errors.New("wherry starts anew")
 // Between two starts of a node whose data failed, and the room that the next one wants.
 const (
 	restartAfter = 10 * time.Second
-	restartRoom  = 2 * minFree
+	restartRoom  = minFree + 32<<20
 )
+
+// failedStop is how long a stop waits for components whose data have failed: what is left of
+// an etcd may hold somebody up for ever, and a node is safe to end at any moment.
+const failedStop = 10 * time.Second
 
 // live waits for the end. When the cluster's data have failed, or will, the kubelet and the
 // pods go on as they are, and as soon as there is room for the data the node starts anew.
@@ -151,7 +155,13 @@ func (d *Daemon) startAll(ctx context.Context) error {
 
 func (d *Daemon) stop(ctx context.Context) error {
 	klog.FromContext(ctx).Info("Stopping; containers go on running")
-	err := d.group.stop()
+	ctx = context.WithoutCancel(ctx)
+	if d.api != nil && d.api.RestartReason() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, failedStop, errors.New("the cluster's data have failed"))
+		defer cancel()
+	}
+	err := d.group.stop(ctx)
 	if d.images != nil {
 		err = errors.Join(err, d.images.Close())
 	}
@@ -159,6 +169,9 @@ func (d *Daemon) stop(ctx context.Context) error {
 }
 
 func (d *Daemon) openDirs() error {
+	if err := checkDirs(d.cfg.DataDir, d.cfg.RunDir); err != nil {
+		return err
+	}
 	for _, dir := range []string{d.cfg.DataDir, d.cfg.ImagesDir(), d.cfg.ManifestDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -185,20 +198,15 @@ func openRunDir(dir, dataDir string) (fresh bool, err error) {
 	if err := checkRunDir(dir, dataDir); err != nil {
 		return false, err
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if fresh, err = isFresh(dir); err != nil {
 		return false, err
 	}
-	fresh = len(entries) == 0
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fresh, err
 	}
 	onTmpfs, err := mount.IsTmpfs(dir)
 	if err == nil && !onTmpfs {
 		err = mount.Tmpfs(dir, 0o711, 0)
-	}
-	if err != nil {
-		return fresh, err
 	}
 	if err != nil {
 		return fresh, err
@@ -252,19 +260,20 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 		return err
 	}
 	d.group.start(ctx, "apiserver", d.api.Run)
-	select {
-	case <-d.api.RestartDue(): // there was room to open the data, and none to go on
-		return d.startWithRoom(startCtx, d.api.RestartReason())
-	case <-d.api.Ready():
-	case err := <-d.group.failed:
-		if reason := d.api.RestartReason(); reason != nil {
-			return d.startWithRoom(startCtx, reason)
-		}
+	if err := d.await(startCtx, "the API server", d.api.Ready()); err != nil {
 		return err
-	case <-startCtx.Done():
-		return errors.New("stopped while waiting for the API server")
 	}
 	return d.writeAdminKubeconfig()
+}
+
+// await waits until a component says that it is ready, or something goes wrong. When that is
+// the cluster's data, for which there was room to be opened and none to go on, nobody will be.
+func (d *Daemon) await(ctx context.Context, what string, ready <-chan struct{}) error {
+	err := d.group.ready(ctx, what, ready, d.api.RestartDue())
+	if reason := d.api.RestartReason(); err != nil && reason != nil {
+		return d.startWithRoom(ctx, reason)
+	}
+	return err
 }
 
 // startWithRoom gives a start up that a full disk has failed: another one is made as soon

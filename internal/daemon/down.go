@@ -21,6 +21,7 @@ import (
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
+	"wherry.dev/internal/kubelet"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/record"
 	"wherry.dev/internal/safepath"
@@ -60,7 +61,7 @@ func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func
 		return err
 	}
 	if purge {
-		if err := refuseForeign(dataDir); err != nil {
+		if err := errors.Join(checkDataDir(dataDir), refuseForeign(dataDir)); err != nil {
 			return err
 		}
 	}
@@ -76,7 +77,7 @@ func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func
 		return err
 	}
 	progress("removing " + dataDir)
-	return purgeData(cfg)
+	return purgeData(cfg, progress)
 }
 
 // stopDaemon ends the daemon and waits until it is gone.
@@ -207,30 +208,36 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
 		return err
 	}
+	if err := kubelet.ClearEnded(kubeletDir(cfg.DataDir)); err != nil {
+		return err
+	}
 	if err := errors.Join(cgroup.Kill(cfg.CgroupRoot()), cgroup.Remove(cfg.CgroupRoot())); err != nil {
 		return err
 	}
 	return mount.RemoveTree(cfg.RunDir)
 }
 
-func teardownRuntime(ctx context.Context, cfg config.Config) (err error) {
+func teardownRuntime(ctx context.Context, cfg config.Config) error {
 	if cfg.RuntimeEndpoint != "" {
 		return teardownExternalRuntime(ctx, &cfg)
 	}
-	images, err := openImages(&cfg)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, images.Close()) }()
 	cc, err := criConfig(&cfg)
 	if err != nil {
 		return err
 	}
-	return tearDown(ctx, cc, images)
+	return tearDown(ctx, cc, func() (*image.Store, error) { return openImages(&cfg) })
 }
 
 // tearDown removes all containers of a runtime, and what it has on the machine.
-func tearDown(ctx context.Context, cfg cri.Config, images *image.Store) error {
+func tearDown(ctx context.Context, cfg cri.Config, open func() (*image.Store, error)) (err error) {
+	if vacant, err := cfg.TeardownVacant(ctx); vacant || err != nil {
+		return err
+	}
+	images, err := open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, images.Close()) }()
 	s, err := cri.New(ctx, cfg, images)
 	if err != nil {
 		return err
@@ -263,7 +270,7 @@ func stopContainers(ctx context.Context, rt internalapi.RuntimeService, labels m
 func kubeletDir(dataDir string) string { return filepath.Join(dataDir, "kubelet") }
 
 // purgeData removes the data, and the logs of the pods that were there.
-func purgeData(cfg config.Config) error {
+func purgeData(cfg config.Config, progress func(string)) error {
 	pods, err := os.ReadDir(filepath.Join(kubeletDir(cfg.DataDir), "pods"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -278,13 +285,13 @@ func purgeData(cfg config.Config) error {
 			errs = append(errs, removeLinks(containerLogsDir(&cfg), l), safepath.RemoveAll(l))
 		}
 	}
-	errs = append(errs, removeFolder(cfg.DataDir), removeEmpty(cfg.ManifestDir), removeEmpty(filepath.Dir(config.DefaultManifestDir)))
+	errs = append(errs, removeData(cfg.DataDir, progress), removeEmpty(cfg.ManifestDir), removeEmpty(filepath.Dir(config.DefaultManifestDir)))
 	return errors.Join(errs...)
 }
 
-// removeFolder removes a folder; where it, or a folder in it, is a disk of its own, what
-// is on that.
-func removeFolder(dir string) error {
+// removeData removes the data dir, but what somebody else has put there; where it, or a
+// folder in it, is a disk of its own, what is on that.
+func removeData(dir string, progress func(string)) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -293,12 +300,21 @@ func removeFolder(dir string) error {
 		return err
 	}
 	var errs []error
+	var others []string
 	for _, e := range entries {
+		if !isOurs(e.Name()) {
+			others = append(others, e.Name())
+			continue
+		}
 		path := filepath.Join(dir, e.Name())
 		if e.IsDir() {
 			errs = append(errs, safepath.Empty(path))
 		}
 		errs = append(errs, removeUnlessDisk(path))
+	}
+	if len(others) > 0 {
+		progress(fmt.Sprintf("leaving %s in %s: not Wherry's", some(others), dir))
+		return errors.Join(errs...)
 	}
 	return errors.Join(append(errs, removeUnlessDisk(dir))...)
 }

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/cni"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/kubelet"
-	"wherry.dev/internal/kubelet/podconfig"
 )
 
 // dialPatience is how long the start waits for a runtime of somebody else's.
@@ -66,14 +66,14 @@ func teardownExternalRuntime(ctx context.Context, cfg *config.Config) error {
 	return serviceNetwork(cfg).Remove(ctx)
 }
 
-func removePods(ctx context.Context, cfg *config.Config, pods []fs.DirEntry) error {
+func removePods(ctx context.Context, cfg *config.Config, dirs []fs.DirEntry) error {
 	runtime, _, err := kubelet.DialRuntime(ctx, cfg.RuntimeEndpoint, "", dialPatience)
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for _, pod := range pods {
-		labels := map[string]string{podconfig.LabelPodUID: pod.Name()}
+	for _, dir := range dirs {
+		labels := map[string]string{pods.LabelPodUID: dir.Name()}
 		if err := stopContainers(ctx, runtime, labels); err != nil {
 			return err
 		}

@@ -75,28 +75,50 @@ func waitFor[T any](ctx context.Context, g *group, event <-chan T) (happened boo
 	}
 }
 
-// ready waits until the component says that it is, or something goes wrong.
-func (g *group) ready(ctx context.Context, name string, ready <-chan struct{}) error {
+// ready waits until the component says that it is, or something goes wrong: a component has
+// failed, or never is closed, or ctx ends.
+func (g *group) ready(ctx context.Context, name string, ready, never <-chan struct{}) error {
 	select {
 	case <-ready:
 		return nil
 	case err := <-g.failed:
 		return err
+	case <-never:
+		return fmt.Errorf("%s will not be ready", name)
 	case <-ctx.Done():
 		return fmt.Errorf("stopped while waiting for %s", name)
 	}
 }
 
-// stop ends all components, the last started first, each gone before the next.
-func (g *group) stop() error {
+// stop ends all components, the last started first, each gone before the next. When ctx ends
+// it waits no more, and those that are still there are an error.
+func (g *group) stop(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
 	for _, m := range slices.Backward(g.members) {
 		m.cancel()
-		<-m.done
+		if err := m.wait(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: it has not ended: %w", m.name, err))
+			continue
+		}
 		errs = append(errs, m.err)
 	}
 	g.members = nil
 	return errors.Join(errs...)
+}
+
+// wait returns nil when the member has ended, or why ctx has before.
+func (m *member) wait(ctx context.Context) error {
+	select {
+	case <-m.done:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-m.done:
+		return nil
+	default:
+		return context.Cause(ctx)
+	}
 }

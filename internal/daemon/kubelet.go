@@ -16,6 +16,7 @@ import (
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet"
+	kubeletconfig "wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/pki"
 )
 
@@ -41,11 +42,11 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 		return err
 	}
 	d.group.start(ctx, "kubelet", d.node.Run)
-	return d.group.ready(ctx, "the node", d.node.Ready())
+	return d.await(ctx, "the node", d.node.Ready())
 }
 
-func (d *Daemon) kubeletConfig(now time.Time) (kubelet.Config, error) {
-	c := kubelet.DefaultConfig()
+func (d *Daemon) kubeletConfig(now time.Time) (kubeletconfig.Config, error) {
+	c := kubeletconfig.Default()
 	c.NodeName, c.NodeIP = d.cfg.NodeName, d.cfg.NodeIP
 	c.RootDir = kubeletDir(d.cfg.DataDir)
 	c.PodLogsDir, c.ContainerLogsDir = d.cfg.PodLogsDir, containerLogsDir(&d.cfg)
@@ -96,18 +97,26 @@ const (
 	diskPressure = 10 * time.Second // how long the node takes no pods afterwards
 )
 
-func diskThresholds(c *kubelet.Config) error {
+func diskThresholds(c *kubeletconfig.Config) error {
 	room, err := disk.Look(c.RootDir)
 	if err != nil {
 		return err
 	}
-	least := strconv.FormatUint(min(max(room.Total/20, leastDisk), mostDisk), 10)
+	least := strconv.FormatUint(leastFree(room), 10)
 	c.EvictionHard = map[string]string{
 		"memory.available": "100Mi", "nodefs.available": least, "imagefs.available": least,
 		"nodefs.inodesFree": "2%", "imagefs.inodesFree": "2%",
 	}
 	c.EvictionPressureTransitionPeriod.Duration = diskPressure
 	return nil
+}
+
+func leastFree(room disk.Room) uint64 { return min(max(room.Total/20, leastDisk), mostDisk) }
+
+// keepFree is where pulls end, a little above: no pod is evicted for an image.
+func keepFree(room disk.Room) (bytes, inodes uint64) {
+	const above = 32 << 20
+	return leastFree(room) + above, room.Inodes / 25
 }
 
 // containerLogsDir is where log collectors look; instances beside the default one

@@ -40,25 +40,31 @@ func lockInstance(dataDir string) (*instanceLock, error) {
 	return &instanceLock{f}, nil
 }
 
+// writePID writes over what is there: on a full disk a file that was emptied first gets no room.
 func writePID(f *os.File) error {
-	if err := f.Truncate(0); err != nil {
+	line := strconv.Itoa(os.Getpid()) + "\n"
+	if _, err := f.WriteAt([]byte(line), 0); err != nil {
 		return err
 	}
-	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	return err
+	return f.Truncate(int64(len(line)))
 }
 
 func readPID(f *os.File) int {
 	buf := make([]byte, 16)
 	n, _ := f.ReadAt(buf, 0) // io.EOF is what a short file gives
-	pid, err := strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+	line, _, _ := strings.Cut(string(buf[:n]), "\n")
+	pid, err := strconv.Atoi(line)
 	if err != nil {
 		return 0
 	}
 	return pid
 }
 
-func (l *instanceLock) release() error { return l.f.Close() }
+// release gives the instance up. Not by closing alone: a child that is being forked, by anybody
+// in this process, has the file open until it executes its program.
+func (l *instanceLock) release() error {
+	return errors.Join(unix.Flock(int(l.f.Fd()), unix.LOCK_UN), l.f.Close())
+}
 
 // RunningPID returns the PID of the daemon of the data dir, or ErrNotRunning.
 func RunningPID(dataDir string) (int, error) {

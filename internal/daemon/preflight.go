@@ -16,9 +16,9 @@ import (
 	"wherry.dev/internal/disk"
 )
 
-// minFree is how much room a node needs for its first start: etcd's files hold 64 MiB
-// from the beginning, and keep a reserve of 32.
-const minFree = 128 << 20
+// minFree is how much room a node needs for its first start: etcd's files hold 110 MiB
+// from the beginning, and nothing new is taken below 48.
+const minFree = 192 << 20
 
 // preflight finds what would stop a start halfway, before anything is made.
 func preflight(ctx context.Context, cfg *config.Config) error {

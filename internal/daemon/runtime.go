@@ -51,10 +51,13 @@ func OpenImages(dataDir, runDir string) (*image.Store, error) {
 }
 
 func openImages(cfg *config.Config) (*image.Store, error) {
-	return image.OpenWith(StoreDir(cfg.DataDir), ImageConfig(cfg))
+	c := ImageConfig(cfg)
+	c.KeepFree = keepFree
+	return image.OpenWith(StoreDir(cfg.DataDir), c)
 }
 
-// ImageConfig is what the image store needs of the configuration.
+// ImageConfig is what the image store needs of the configuration. Beside a kubelet of its own
+// it keeps room free, too: where pods are evicted, that one knows.
 func ImageConfig(cfg *config.Config) image.Config {
 	return image.Config{
 		CertsDirs: cfg.RegistryCertsDirs, ProgressTimeout: cfg.ImagePullProgressTimeout.Duration, Pinned: cfg.PinnedImages,

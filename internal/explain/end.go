@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -35,7 +36,7 @@ func (e *explainer) terminating() {
 		asked = asked.Add(-time.Duration(*g) * time.Second)
 	}
 	e.out.Since = when(asked)
-	done := e.Pod.Spec.NodeName == "" || e.WorkerGone || podplan.IsTerminal(e.Pod.Status.Phase) && e.in == nil
+	done := e.Pod.Spec.NodeName == "" || e.WorkerGone || pods.IsTerminal(e.Pod.Status.Phase) && e.in == nil
 	held := false
 	if e.Pod.Spec.NodeName != "" && !e.WorkerGone {
 		held = e.node()
@@ -126,7 +127,7 @@ func opLabel(op podplan.Op) string {
 
 // stopping explains a container that has not ended yet.
 func (e *explainer) stopping(c *podplan.Container) {
-	spec := podplan.FindContainer(e.in.Pod, c.Name)
+	spec := pods.FindContainer(e.in.Pod, c.Name)
 	w := Wait{Step: "end of container " + c.Name, Said: "it was asked to stop and has not ended", Next: "it ends"}
 	f := e.flight(podplan.StopKey(c.ID))
 	failure, failed := e.in.Failures[podplan.StopKey(c.ID)]
@@ -144,7 +145,7 @@ func (e *explainer) stopping(c *podplan.Container) {
 	case failed:
 		w.Since, w.Said, w.Retry = e.failingSince(podplan.StopKey(c.ID), failure), failure.Message, when(podplan.TryAgain(podplan.StopContainer, failure))
 		w.Next = "the container runtime can stop it"
-	case spec != nil && podplan.IsSidecar(spec):
+	case spec != nil && pods.IsSidecar(spec):
 		w.Said, w.Next = "it is a sidecar: it is stopped after the others", "the other containers end"
 	}
 	e.wait(w)

@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/scheduler/plugins"
@@ -89,7 +90,7 @@ func Explain(f Facts) Explanation {
 	switch {
 	case p.DeletionTimestamp != nil:
 		e.terminating()
-	case podplan.IsTerminal(e.status.Phase):
+	case pods.IsTerminal(e.status.Phase):
 		e.ended()
 	case p.Spec.NodeName == "":
 		e.scheduling()
@@ -115,15 +116,6 @@ func when(t time.Time) *time.Time {
 	}
 	t = t.UTC()
 	return &t
-}
-
-func condition(st *v1.PodStatus, kind v1.PodConditionType) *v1.PodCondition {
-	for i := range st.Conditions {
-		if st.Conditions[i].Type == kind {
-			return &st.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // event returns the newest event of that reason whose object is the container, or
@@ -190,7 +182,7 @@ func details(reason, message string) string {
 func (e *explainer) scheduling() {
 	e.out.State, e.out.Since = "Pending", when(e.Pod.CreationTimestamp.Time)
 	e.out.Summary = "It has no node yet."
-	scheduled := condition(&e.status, v1.PodScheduled)
+	scheduled := pods.FindCondition(&e.status, v1.PodScheduled)
 	if gates := e.Pod.Spec.SchedulingGates; len(gates) > 0 {
 		var names []string
 		for _, g := range gates {
@@ -259,7 +251,7 @@ func (e *explainer) node() bool {
 // running explains a pod that has a node.
 func (e *explainer) running() {
 	e.out.State = state(e.Pod, &e.status)
-	if c := condition(&e.status, v1.PodReady); c != nil {
+	if c := pods.FindCondition(&e.status, v1.PodReady); c != nil {
 		e.out.Since = when(c.LastTransitionTime.Time)
 	}
 	held := e.node()
@@ -295,7 +287,7 @@ func (e *explainer) told() {
 // gates explains conditions of others that the pod wants.
 func (e *explainer) gates() {
 	for _, gate := range e.Pod.Spec.ReadinessGates {
-		c := condition(&e.Pod.Status, gate.ConditionType)
+		c := pods.FindCondition(&e.Pod.Status, gate.ConditionType)
 		if c != nil && c.Status == v1.ConditionTrue {
 			continue
 		}
@@ -312,7 +304,7 @@ func (e *explainer) gates() {
 
 func (e *explainer) resize() {
 	for _, kind := range []v1.PodConditionType{v1.PodResizePending, v1.PodResizeInProgress} {
-		c := condition(&e.status, kind)
+		c := pods.FindCondition(&e.status, kind)
 		if c == nil || c.Status != v1.ConditionTrue {
 			continue
 		}
@@ -331,7 +323,7 @@ func (e *explainer) resize() {
 
 // conclude writes the summary of a pod that has a node.
 func (e *explainer) conclude() {
-	ready := condition(&e.status, v1.PodReady)
+	ready := pods.FindCondition(&e.status, v1.PodReady)
 	isReady := ready != nil && ready.Status == v1.ConditionTrue
 	switch {
 	case len(e.out.Waits) == 0 && isReady:
@@ -351,7 +343,7 @@ func (e *explainer) conclude() {
 func state(p *v1.Pod, st *v1.PodStatus) string {
 	for i := range st.InitContainerStatuses {
 		c := &st.InitContainerStatuses[i]
-		sidecar := i < len(p.Spec.InitContainers) && podplan.IsSidecar(&p.Spec.InitContainers[i])
+		sidecar := i < len(p.Spec.InitContainers) && pods.IsSidecar(&p.Spec.InitContainers[i])
 		switch {
 		case c.State.Terminated != nil && c.State.Terminated.ExitCode == 0, sidecar && c.Started != nil && *c.Started:
 			continue
@@ -369,7 +361,7 @@ func state(p *v1.Pod, st *v1.PodStatus) string {
 		}
 	}
 	if st.Phase == v1.PodRunning {
-		if c := condition(st, v1.PodReady); c == nil || c.Status != v1.ConditionTrue {
+		if c := pods.FindCondition(st, v1.PodReady); c == nil || c.Status != v1.ConditionTrue {
 			return "Running, not ready"
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -154,9 +155,9 @@ func (e *explainer) container(c *v1.Container, init bool) bool {
 	}
 	ended := where.Last != nil && where.Last.State == podplan.Exited
 	switch {
-	case ended && !podplan.Restarts(e.in.Pod, c, where.Last.ExitCode):
+	case ended && !pods.Restarts(e.in.Pod, c, where.Last.ExitCode):
 		return false
-	case ended && init && !podplan.IsSidecar(c) && where.Last.ExitCode == 0:
+	case ended && init && !pods.IsSidecar(c) && where.Last.ExitCode == 0:
 		return false
 	case ended && where.Until.After(e.Now):
 		e.crashed(c, where)
@@ -177,7 +178,7 @@ func (e *explainer) container(c *v1.Container, init bool) bool {
 
 func label(c *v1.Container, init bool) string {
 	switch {
-	case init && podplan.IsSidecar(c):
+	case init && pods.IsSidecar(c):
 		return "sidecar " + c.Name
 	case init:
 		return "init container " + c.Name
@@ -214,7 +215,7 @@ func (e *explainer) live(c *v1.Container, init bool, where podplan.Standing) boo
 		e.wait(Wait{Step: "postStart hook of " + name, Since: when(last.Started), Said: "it has not returned", Next: "the hook ends; if it fails the container is killed"})
 	case !where.Started:
 		e.probe(c, name, "Startup", c.StartupProbe, last, "; after %d failures in a row the container is killed")
-	case init && !podplan.IsSidecar(c):
+	case init && !pods.IsSidecar(c):
 		e.wait(Wait{Step: name, Since: when(last.Started), Said: "it runs", Next: "it ends with exit code 0: containers behind an init container wait for that"})
 	case !where.Ready:
 		e.probe(c, name, "Readiness", c.ReadinessProbe, last, "")

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/node"
 	"wherry.dev/internal/kubelet/podconfig"
 )
@@ -148,7 +149,7 @@ func slicePath(group string) string {
 func (k *Kubelet) podsLimits() (*specs.LinuxResources, error) {
 	without := k.cfg
 	without.EvictionHard = nil
-	reserved, err := without.reserved(0, 0)
+	reserved, err := without.Reserved(0, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +184,7 @@ func (k *Kubelet) swap() *podconfig.Swap {
 	if err != nil || mode != cgroup.V2 {
 		return nil
 	}
-	s := &podconfig.Swap{Limited: k.cfg.MemorySwap.SwapBehavior == swapLimited}
+	s := &podconfig.Swap{Limited: k.cfg.MemorySwap.SwapBehavior == config.SwapLimited}
 	if info := k.node.Node().Status.NodeInfo.Swap; info != nil && info.Capacity != nil {
 		s.Capacity = *info.Capacity
 	}

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/kubelet/config"
 )
 
 // limits remembers what cgroups were limited to.
@@ -36,7 +37,7 @@ func (l *limits) Ensure(p string, r *specs.LinuxResources) error {
 }
 
 // limited starts a node and returns the limits of the group of all pods.
-func limited(t *testing.T, fail bool, change func(*Config)) (all *specs.LinuxResources, memory int64, told string) {
+func limited(t *testing.T, fail bool, change func(*config.Config)) (all *specs.LinuxResources, memory int64, told string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -61,7 +62,7 @@ func limited(t *testing.T, fail bool, change func(*Config)) (all *specs.LinuxRes
 }
 
 func TestAllPodsTogetherKeepToWhatIsAllocatable(t *testing.T) {
-	reserve := func(c *Config) {
+	reserve := func(c *config.Config) {
 		c.SystemReserved = map[string]string{"memory": "1Gi", "cpu": "500m", "pid": "1000"}
 		c.KubeReserved = map[string]string{"memory": "512Mi"}
 	}
@@ -72,7 +73,7 @@ func TestAllPodsTogetherKeepToWhatIsAllocatable(t *testing.T) {
 	if !strings.Contains(told, "NodeAllocatableEnforced: Updated Node Allocatable limit across pods") {
 		t.Error(told)
 	}
-	got, _, _ = limited(t, false, func(c *Config) { c.EnforceNodeAllocatable = []string{"none"} })
+	got, _, _ = limited(t, false, func(c *config.Config) { c.EnforceNodeAllocatable = []string{"none"} })
 	if got.Memory != nil {
 		t.Errorf("nobody asked for it: %+v", got)
 	}
@@ -170,7 +171,7 @@ func TestHealthDoesNotWaitForTheAPIServer(t *testing.T) {
 }
 
 func TestPodsWithoutCgroupsOfTheirOwn(t *testing.T) {
-	runWith(t, func(c *Config) { c.CgroupsPerQOS, c.EnforceNodeAllocatable = new(false), []string{"none"} }, func(w *world) {
+	runWith(t, func(c *config.Config) { c.CgroupsPerQOS, c.EnforceNodeAllocatable = new(false), []string{"none"} }, func(w *world) {
 		w.create(testPod("a"))
 		w.until("ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
 		w.remove("a", 0)

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -44,7 +44,7 @@ func TestDamagedRecordsDoNotKeepTheKubeletFromStarting(t *testing.T) {
 		w.until("Running", func() bool { return condition(w.get("b"), v1.PodReady) == v1.ConditionTrue })
 		ranges := map[uint32]string{}
 		for _, uid := range []string{"uid-a", "uid-b"} {
-			list, err := w.rt.ListPodSandbox(t.Context(), &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{podconfig.LabelPodUID: uid}})
+			list, err := w.rt.ListPodSandbox(t.Context(), &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{pods.LabelPodUID: uid}})
 			if err != nil || len(list) != 1 {
 				t.Fatalf("%d sandboxes of %s: %v", len(list), uid, err)
 			}

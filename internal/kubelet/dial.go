@@ -8,12 +8,11 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	remote "k8s.io/cri-client/pkg"
-	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/certificates"
+	"wherry.dev/internal/kubelet/config"
 )
 
 // DialRuntime connects to a CRI runtime, such as containerd, and to its images, which
@@ -43,14 +42,14 @@ func DialRuntime(ctx context.Context, endpoint, imageEndpoint string, timeout ti
 // Connect returns a client of the API server by --kubeconfig, which is bootstrapped
 // first where --bootstrap-kubeconfig says so; without a kubeconfig there is none. New
 // must get the same cfg.
-func Connect(ctx context.Context, cfg *Config) (kubernetes.Interface, error) {
+func Connect(ctx context.Context, cfg *config.Config) (kubernetes.Interface, error) {
 	if cfg.Kubeconfig == "" {
 		if cfg.BootstrapKubeconfig != "" {
 			return nil, errors.New("--bootstrap-kubeconfig needs --kubeconfig, the file to be written")
 		}
 		return nil, nil
 	}
-	if err := cfg.complete(); err != nil {
+	if err := cfg.Complete(); err != nil {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
 	paths := certificates.Paths{Kubeconfig: cfg.Kubeconfig, Bootstrap: cfg.BootstrapKubeconfig, CertDir: cfg.CertDir}
@@ -58,16 +57,7 @@ func Connect(ctx context.Context, cfg *Config) (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.hangUp = hangUp
-	cfg.limitRequests(client)
+	cfg.HangUp = hangUp
+	cfg.LimitRequests(client)
 	return kubernetes.NewForConfig(client)
-}
-
-// limitRequests leaves the number of requests to the API server's own fairness, unless
-// somebody has asked for another limit than upstream's default.
-func (c *Config) limitRequests(client *rest.Config) {
-	client.QPS, client.ContentType = -1, c.ContentType
-	if qps := ptr.Deref(c.KubeAPIQPS, defaultQPS); qps != defaultQPS && qps > 0 {
-		client.QPS, client.Burst = float32(qps), int(c.KubeAPIBurst)
-	}
 }

@@ -9,6 +9,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/kubelet/config"
 )
 
 // events sends events to the API server, off everybody's critical path: they are
@@ -23,7 +25,7 @@ type events struct {
 	burst int
 }
 
-func newEvents(cfg *Config, client kubernetes.Interface) *events {
+func newEvents(cfg *config.Config, client kubernetes.Interface) *events {
 	return &events{node: cfg.NodeName, client: client, qps: float32(ptr.Deref(cfg.EventRecordQPS, 0)), burst: int(cfg.EventBurst)}
 }
 

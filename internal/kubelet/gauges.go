@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	basemetrics "k8s.io/component-base/metrics"
 
+	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/admission"
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
@@ -23,7 +25,7 @@ func (k *Kubelet) refreshMetrics() {
 		if !p.Absent {
 			desired[p.Static]++
 		}
-		if holds(&p) {
+		if admission.Holds(&p) {
 			active[p.Static]++
 			if p.Static {
 				mirrored++
@@ -101,7 +103,7 @@ func (probeMeter) Probed(kind, result string, pod *v1.Pod, container string, too
 
 // Forget implements prober.Meter.
 func (probeMeter) Forget(pod *v1.Pod) {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range pods.Containers(&pod.Spec) {
 		for _, kind := range []string{prober.Startup, prober.Liveness, prober.Readiness} {
 			labels := map[string]string{"probe_type": kind, "container": c.Name, "pod": pod.Name, "namespace": pod.Namespace}
 			metrics.ProbeDuration.Delete(labels)

@@ -19,7 +19,7 @@ import (
 // checkHost refuses a machine that the configuration does not want, and tells what of
 // the configuration has no effect.
 func (k *Kubelet) checkHost(log klog.Logger) error {
-	warnings, err := k.cfg.warnings()
+	warnings, err := k.cfg.Warnings()
 	if err != nil {
 		return err
 	}

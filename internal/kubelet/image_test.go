@@ -11,6 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/kubelet/config"
 )
 
 const dockerConfig = `{"auths":{"registry.io":{"username":"u","password":"p"}}}`
@@ -172,10 +174,10 @@ func TestPullsBeyondTheRateAreRefused(t *testing.T) {
 
 // TestPullsTakeTurns where the configuration says so, within a pod and between pods.
 func TestPullsTakeTurns(t *testing.T) {
-	for most, cfg := range map[int]func(*Config){
-		1: func(c *Config) { c.SerializeImagePulls = new(true) },
-		2: func(c *Config) { c.SerializeImagePulls, c.MaxParallelImagePulls = new(false), ptr.To[int32](2) },
-		4: func(*Config) {},
+	for most, cfg := range map[int]func(*config.Config){
+		1: func(c *config.Config) { c.SerializeImagePulls = new(true) },
+		2: func(c *config.Config) { c.SerializeImagePulls, c.MaxParallelImagePulls = new(false), ptr.To[int32](2) },
+		4: func(*config.Config) {},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)

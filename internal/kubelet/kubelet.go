@@ -24,7 +24,9 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/kubelet/admission"
 	"wherry.dev/internal/kubelet/certificates"
+	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/node"
 	"wherry.dev/internal/kubelet/objects"
@@ -63,7 +65,7 @@ type Deps struct {
 
 // Kubelet is the node agent.
 type Kubelet struct {
-	cfg  Config
+	cfg  config.Config
 	deps Deps
 	dirs podconfig.Dirs
 
@@ -80,29 +82,18 @@ type Kubelet struct {
 	runtime  string // name, for container IDs
 	layout   podconfig.Layout
 
-	admitMu sync.Mutex // no I/O under it, but for the records of pods that were not looked at yet
-	// decided are verdicts for which the pods' workers have not asked yet.
-	decided map[types.UID]podplan.Verdict
-	// admitting are pods whose verdict their worker has, and has not published yet.
-	admitting map[types.UID]bool
-	// waiting are pods that can be admitted once others have gone.
-	waiting map[types.UID]bool
-	// ran are pods that had a sandbox when the kubelet started; nil once the API server's
-	// are known.
+	conditions admission.Conditions
+	admission  *admission.Admission
+	// ran are pods that had a sandbox when the kubelet started.
 	ran map[types.UID]bool
-	// granted has, by UID, pods whose new resources their worker has not published yet.
-	granted map[types.UID]*v1.Pod
-	// deferred are the pods that wait for room to grow.
-	deferred map[types.UID]bool
 
-	ready     chan struct{}
-	serves    chan struct{} // closed when the runtime has answered and the server serves
-	synced    chan struct{} // closed when all sources have delivered
-	apiListed chan struct{} // closed when the API server's pods are in the table
+	ready  chan struct{}
+	serves chan struct{} // closed when the runtime has answered and the server serves
+	synced chan struct{} // closed when all sources have delivered
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
-	started  chan struct{} // of one: a container has started
+	started  chan struct{} // of one: a container runs that did not before
 	// sharesCh is told that pods came, went or were resized.
 	sharesCh chan struct{}
 
@@ -113,14 +104,8 @@ type Kubelet struct {
 	// identity and serving are certificates that the API server signs; nil otherwise.
 	identity, serving *certificates.Manager
 	healthz           net.Listener
-	// firstSeen has when pods came (time.Time), by UID, until their workers began.
-	firstSeen sync.Map
-	// goingDown: the machine shuts down, no pod is admitted any more.
-	goingDown atomic.Bool
-	// pressed: the node's disk is short of room, or was a moment ago.
-	pressed    atomic.Bool
-	dialLogind func(context.Context) (shutdown.Login, error)
-	watchLogs  func() (logWatch, error)
+	dialLogind        func(context.Context) (shutdown.Login, error)
+	watchLogs         func() (logWatch, error)
 	// looked is when the relist last began to look, in nanoseconds since 1970.
 	looked atomic.Int64
 
@@ -132,11 +117,11 @@ type Kubelet struct {
 
 // New checks the configuration and builds a kubelet. Nothing runs yet, but the
 // runtime is asked for its version by Run.
-func New(cfg Config, deps Deps) (*Kubelet, error) {
+func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 	if deps.Runtime == nil || deps.Images == nil {
 		return nil, errors.New("kubelet: no container runtime")
 	}
-	if err := cfg.complete(); err != nil {
+	if err := cfg.Complete(); err != nil {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
 	if !ptr.Deref(cfg.CgroupsPerQOS, true) {
@@ -144,10 +129,8 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 	}
 	k := &Kubelet{
 		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}), synced: make(chan struct{}),
-		apiListed: make(chan struct{}),
-		events:    newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
-		unsynced: map[string]bool{}, decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
-		waiting: map[types.UID]bool{}, ran: map[types.UID]bool{}, granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{},
+		events: newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
+		unsynced: map[string]bool{}, ran: map[types.UID]bool{},
 		relistCh: make(chan struct{}, 1), sharesCh: make(chan struct{}, 1), started: make(chan struct{}, 1), dialLogind: shutdown.Logind,
 		watchLogs: openLogWatch,
 	}
@@ -171,7 +154,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 			return nil, fmt.Errorf("kubelet: %w", err)
 		}
 	}
-	if k.records, err = podworker.OpenRecords(filepath.Join(cfg.RootDir, "records")); err != nil {
+	if k.records, err = podworker.OpenRecords(recordsDir(cfg.RootDir)); err != nil {
 		return nil, fmt.Errorf("kubelet: %w", err)
 	}
 	return k, nil
@@ -199,19 +182,19 @@ func (k *Kubelet) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reserved, err := k.cfg.reserved(memory, storage)
+	reserved, err := k.cfg.Reserved(memory, storage)
 	if err != nil {
 		return err
 	}
 	k.node, err = node.New(node.Config{
 		Name: k.cfg.NodeName, IPs: k.hostIPs, Hostname: k.cfg.NodeName, Labels: k.cfg.NodeLabels, Taints: k.cfg.RegisterWithTaints,
 		PodCIDR: k.cfg.PodCIDR, Provider: k.cfg.ProviderID, Register: ptr.Deref(k.cfg.RegisterNode, true),
-		ExternalCloud: k.cfg.CloudProvider == "external", GivenIPs: k.cfg.NodeIP, Features: features,
+		ExternalCloud: k.cfg.CloudProvider == "external", GivenIPs: k.cfg.NodeIP, Features: admission.Features,
 		NoLocalStorage: !ptr.Deref(k.cfg.LocalStorageCapacityIsolation, true),
-		Unschedulable:  !k.cfg.RegisterSchedulable, MaxPods: k.cfg.maxPods(int64(goruntime.NumCPU())), Reserved: reserved, RootDir: k.cfg.RootDir,
+		Unschedulable:  !k.cfg.RegisterSchedulable, MaxPods: k.cfg.PodLimit(int64(goruntime.NumCPU())), Reserved: reserved, RootDir: k.cfg.RootDir,
 		RuntimeVersion: rt.RuntimeName + "://" + rt.RuntimeVersion, KubeletVersion: version.Get().GitVersion,
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
-		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, DiskPressure: k.pressed.Load,
+		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, DiskPressure: k.conditions.DiskPressure.Load,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
 	if err != nil {
 		return err
@@ -253,10 +236,11 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.prober = prober.New(k.deps.Runtime, k.events, func(uid types.UID) { k.table.Wake(uid) }, probeMeter{})
 	k.table = podworker.NewTable(podworker.Deps{
 		Prober:  k.prober,
-		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admit: k.admit,
+		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admission: k.newAdmission,
 		Residue: k.ops.Residue, FinalMessage: k.ops.FinalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
-		Resize: k.decideResize, Freed: k.freed,
+		Ran:     k.newLogs,
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
+		Began:   func(d time.Duration) { metrics.PodWorkerStart.Observe(d.Seconds()) },
 		Started: podStarted,
 		Ended: func(kind string, end *v1.ContainerStateTerminated) {
 			metrics.TerminatedContainers.WithLabelValues(kind, strconv.Itoa(int(end.ExitCode)), end.Reason).Inc()

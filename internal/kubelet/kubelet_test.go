@@ -29,8 +29,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/fakecri"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/mount"
 	"wherry.dev/test/panics"
 )
@@ -47,7 +48,7 @@ type world struct {
 	t      testing.TB
 	rt     *fakecri.Runtime
 	client *fake.Clientset
-	cfg    Config
+	cfg    config.Config
 	k      *Kubelet
 	alone  bool // no API server
 	// prepare changes a kubelet before it runs.
@@ -94,12 +95,13 @@ func newWorld(t testing.TB) *world {
 			t.Errorf("unmount: %v", err)
 		}
 	})
-	cfg := DefaultConfig()
+	cfg := config.Default()
 	cfg.NodeName, cfg.NodeIP = "n1", "192.0.2.10"
 	cfg.RootDir = filepath.Join(root, "kubelet")
 	cfg.PodLogsDir, cfg.ContainerLogsDir = filepath.Join(root, "pods"), filepath.Join(root, "containers")
 	cfg.EnableServer, cfg.HealthzPort = new(false), ptr.To[int32](0)
 	cfg.ResolverConfig = new("")
+	cfg.EvictionHard = map[string]string{"memory.available": "100Mi"} // the machine's disk may be fuller than by default
 	objs := []runtime.Object{
 		&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kube-root-ca.crt", UID: "ca"}, Data: map[string]string{"ca.crt": "CA"}},
 		&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", UID: "svc"}, Spec: v1.ServiceSpec{
@@ -147,7 +149,6 @@ func newWorld(t testing.TB) *world {
 func (w *world) loseNothing() {
 	var mu sync.Mutex
 	var since watch.Interface
-	pods := v1.SchemeGroupVersion.WithResource("pods")
 	w.client.PrependReactor("list", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if a.(clienttesting.ListAction).GetListRestrictions().Fields.Empty() { // the test's own
 			return false, nil, nil
@@ -158,7 +159,7 @@ func (w *world) loseNothing() {
 			since.Stop()
 		}
 		var err error
-		since, err = w.client.Tracker().Watch(pods, metav1.NamespaceAll)
+		since, err = w.client.Tracker().Watch(podResource, metav1.NamespaceAll)
 		return err != nil, nil, err
 	})
 	w.client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) {
@@ -223,9 +224,9 @@ func (w *world) stop() {
 }
 
 // run plays a test in virtual time on a node that is ready.
-func run(t *testing.T, play func(w *world)) { runWith(t, func(*Config) {}, play) }
+func run(t *testing.T, play func(w *world)) { runWith(t, func(*config.Config) {}, play) }
 
-func runWith(t *testing.T, configure func(*Config), play func(w *world)) {
+func runWith(t *testing.T, configure func(*config.Config), play func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		configure(&w.cfg)
@@ -422,7 +423,7 @@ func TestSandboxOfAPodThatIsGoneIsTornDown(t *testing.T) {
 		w.pass(10 * time.Second)
 		late := &runtimeapi.PodSandboxConfig{
 			Metadata: &runtimeapi.PodSandboxMetadata{Name: "late", Namespace: "default", Uid: "uid-late"},
-			Labels:   map[string]string{podconfig.LabelPodUID: "uid-late", podconfig.LabelPodName: "late", podconfig.LabelPodNamespace: "default"},
+			Labels:   map[string]string{pods.LabelPodUID: "uid-late", pods.LabelPodName: "late", pods.LabelPodNamespace: "default"},
 		}
 		if _, err := w.rt.RunPodSandbox(t.Context(), late, ""); err != nil {
 			t.Fatal(err)

@@ -115,7 +115,7 @@ func (d *downs) Ended(ctx context.Context, pod *v1.Pod) {
 
 // ShuttingDown keeps new pods out and makes the node NotReady, or takes that back.
 func (d *downs) ShuttingDown(ctx context.Context, down bool) {
-	d.k.goingDown.Store(down)
+	d.k.conditions.GoingDown.Store(down)
 	what := "cancellation"
 	if down {
 		what = "event"

@@ -16,8 +16,8 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/metrics"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/shutdown"
 )
 
@@ -119,7 +119,7 @@ func TestStaticPodsComeBack(t *testing.T) {
 		}
 		w.start()
 		pod, other := static(t, "1"), static(t, "2")
-		other.Name, other.UID, other.Annotations[podconfig.AnnotationConfigHash] = "other-n1", "other", "other"
+		other.Name, other.UID, other.Annotations[pods.AnnotationConfigHash] = "other-n1", "other", "other"
 		w.k.setStaticPods("file", []*v1.Pod{pod, other})
 		runs := func() bool {
 			return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning && len(w.rt.Live(string(pod.UID), "")) > 0

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/kubelet/eviction"
 	"wherry.dev/internal/kubelet/metrics"
@@ -24,6 +25,9 @@ const stuckMost = 10 * time.Second
 
 // goneWithin is how long the end of one pod is waited for before another one goes.
 const goneWithin = 30 * time.Second
+
+// seenWithin is how long what a pod held may take to show as free room once it is gone.
+const seenWithin = 10 * time.Second
 
 // pressure is the node's watch over its disks.
 type pressure struct {
@@ -116,7 +120,12 @@ func (p *pressure) step(ctx context.Context) time.Duration {
 		return p.standstill(log, short, pods)
 	}
 	p.stuck = 0
-	p.evict(ctx, short, victim)
+	if victim.Ended {
+		p.reclaim(ctx, short, victim)
+	} else {
+		p.evict(ctx, short, victim)
+	}
+	p.awaitRoom(ctx, short, victim, pods)
 	return 0
 }
 
@@ -157,7 +166,7 @@ func (p *pressure) next(node, image disk.Room) time.Duration {
 			next = min(next, room.NextLook(uint64(t.Least)))
 		}
 	}
-	if p.k.pressed.Load() {
+	if p.k.conditions.DiskPressure.Load() {
 		next = min(next, max(time.Until(p.until), time.Millisecond))
 	}
 	return next
@@ -169,21 +178,37 @@ func (p *pressure) press(short bool) {
 	if short {
 		p.until = now.Add(p.k.cfg.EvictionPressureTransitionPeriod.Duration)
 	}
-	if pressed := short || now.Before(p.until); p.k.pressed.Swap(pressed) != pressed {
+	if pressed := short || now.Before(p.until); p.k.conditions.DiskPressure.Swap(pressed) != pressed {
 		p.k.node.Trigger()
 	}
 }
 
-// evictable leaves out the pods that the node itself needs, and those that end already.
-func (p *pressure) evictable(pods []eviction.Pod) []eviction.Pod {
+// evictable leaves out the pods that the node itself needs, and those of which nothing more
+// is to be had. One that ends in its own time is not among these: it may write until then.
+func (p *pressure) evictable(all []eviction.Pod) []eviction.Pod {
 	var out []eviction.Pod
-	for _, c := range pods {
+	for _, c := range all {
 		s, ok := p.k.table.Get(c.Pod.UID)
-		if ok && s.Plan.Record.Ending == nil && !podplan.IsCritical(c.Pod) {
+		if !ok {
+			continue
+		}
+		e := s.Plan.Record.Ending
+		if c.Ended && e != nil && !e.Reclaim || !c.Ended && !pods.IsCritical(c.Pod) && (e == nil || e.Deadline(s.Pod).After(time.Now())) {
 			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// reclaim takes away what is left of the containers of a pod that has ended, and waits until
+// it is given back. Its status stays as it is.
+func (p *pressure) reclaim(ctx context.Context, short eviction.Shortage, ended eviction.Pod) {
+	klog.FromContext(ctx).Info("Removing the containers of a pod that has ended", "pod", klog.KObj(ended.Pod), "podUID", ended.Pod.UID,
+		"bytes", ended.Bytes, "inodes", ended.Inodes, "signal", short.Signal)
+	p.k.table.Reclaim(ended.Pod.UID)
+	ctx, cancel := context.WithTimeout(ctx, goneWithin)
+	defer cancel()
+	p.k.awaitPod(ctx, ended.Pod.UID, func(s *podworker.Snapshot) bool { return len(s.Input.Containers) == 0 })
 }
 
 // evict ends a pod at once, and waits until what it held is given back.
@@ -193,13 +218,39 @@ func (p *pressure) evict(ctx context.Context, short eviction.Shortage, victim ev
 	metrics.Evictions.WithLabelValues(short.Signal).Inc()
 	p.k.table.Evict(victim.Pod.UID, podplan.Ending{
 		Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonEvicted, Message: message, Grace: new(int64),
-		Disruption: v1.PodReasonTerminationByKubelet,
+		Disruption: v1.PodReasonTerminationByKubelet, Reclaim: true,
 	})
 	// The API server of a full disk takes no events: this one waits until there is room.
 	defer p.k.events.Eventf(victim.Pod, v1.EventTypeWarning, podplan.ReasonEvicted, "%s", message)
 	ctx, cancel := context.WithTimeout(ctx, goneWithin)
 	defer cancel()
 	p.k.awaitPod(ctx, victim.Pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
+}
+
+// awaitRoom waits until what a pod held shows on the disk: the kernel lets go of large files
+// in the background, and meanwhile another pod would go for nothing. It waits for no more
+// than a moment, and not at all while another pod goes on to fill the disk.
+func (p *pressure) awaitRoom(ctx context.Context, low eviction.Shortage, gone eviction.Pod, before []eviction.Pod) {
+	ctx, cancel := context.WithTimeout(ctx, seenWithin)
+	defer cancel()
+	for ctx.Err() == nil {
+		node, image, err := p.look()
+		if err != nil {
+			return // the next step tells
+		}
+		now, short := eviction.Short(p.thresholds, node, image)
+		if !short || eviction.GivenBack(low, now, gone) {
+			return
+		}
+		if now.Free < low.Free {
+			low = now
+		}
+		pods, err := p.usage.Disk(ctx)
+		if err != nil || eviction.Grows(now, before, pods, gone) {
+			return
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
 }
 
 // awaitPod waits until a pod is as wanted, or gone, or the context ends.

@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/config"
 )
 
 // SetUpProcess gives this process oomScoreAdj and maxOpenFiles. What it may not set, for
@@ -17,7 +19,7 @@ import (
 // get other limits than on any other node, and the API server a protection that nobody
 // asked for. Who wants them there says so where the process is started (systemd's
 // OOMScoreAdjust= and LimitNOFILE=).
-func (c *Config) SetUpProcess(log klog.Logger) {
+func SetUpProcess(log klog.Logger, c *config.Config) {
 	if c.OOMScoreAdj != nil {
 		if err := setOOMScoreAdj(*c.OOMScoreAdj); err != nil {
 			log.Info("Failed to apply oomScoreAdj (--oom-score-adj)", "err", err)

@@ -9,17 +9,19 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/kubelet/config"
 )
 
 // TestProcessIsSetUp plays the kubelet's process in one of its own: what is set cannot be
 // taken back without CAP_SYS_RESOURCE.
 func TestProcessIsSetUp(t *testing.T) {
 	if os.Getenv("WHERRY_TEST_PROCESS") != "" {
-		cfg := DefaultConfig()
+		cfg := config.Default()
 		cfg.OOMScoreAdj, cfg.MaxOpenFiles = new(int32(987)), 321
-		cfg.SetUpProcess(klog.Background())
+		SetUpProcess(klog.Background(), &cfg)
 		cfg.OOMScoreAdj, cfg.MaxOpenFiles = new(int32(5000)), 1<<62 // the kernel refuses both: they stay
-		cfg.SetUpProcess(klog.Background())
+		SetUpProcess(klog.Background(), &cfg)
 		score, err := os.ReadFile("/proc/self/oom_score_adj")
 		var l unix.Rlimit
 		if err == nil {

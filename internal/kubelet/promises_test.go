@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/fakecri"
 )
 
@@ -83,7 +84,9 @@ func TestProbeHasItsOwnGracePeriod(t *testing.T) {
 func TestCapOfTheCrashBackoff(t *testing.T) {
 	for limit, want := range map[time.Duration]int32{4 * time.Second: 12, 15 * time.Second: 5} {
 		t.Run(limit.String(), func(t *testing.T) {
-			runWith(t, func(c *Config) { c.CrashLoopBackOff.MaxContainerRestartPeriod = &metav1.Duration{Duration: limit} }, func(w *world) {
+			runWith(t, func(c *config.Config) {
+				c.CrashLoopBackOff.MaxContainerRestartPeriod = &metav1.Duration{Duration: limit}
+			}, func(w *world) {
 				w.behave(map[string]fakecri.Behaviour{"c": {RunFor: time.Second, ExitCode: 1}})
 				w.create(plainPod("a", v1.RestartPolicyAlways, container("c")))
 				w.pass(time.Minute)

@@ -193,7 +193,7 @@ func (w *world) live(c *chaos, checks *checks, s *scheduler) []string {
 			all := s.with(names)
 			if n := all[int(c.upTo(time.Duration(len(all))))]; !w.gone(n) && w.get(n).DeletionTimestamp == nil {
 				if c.chance(0.2) {
-					if err := w.client.Tracker().Delete(pods, "default", n); err != nil {
+					if err := w.client.Tracker().Delete(podResource, "default", n); err != nil {
 						w.t.Fatal(err)
 					}
 					s.bind()

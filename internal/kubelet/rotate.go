@@ -19,8 +19,11 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// containerLog is what a running container writes to.
-type containerLog struct{ id, path string }
+// containerLog is what a container writes to, or has written to.
+type containerLog struct {
+	id, path string
+	ended    bool
+}
 
 // logWatch tells of the next write to each log that it is asked for. *logs.Watch is one.
 type logWatch interface {
@@ -41,13 +44,14 @@ const (
 // rotation keeps the logs of running containers from growing without end. A write wakes
 // it, and then for a while no other one of the same log does, so that a flood is limited
 // as it is written, and a log that grows slowly costs next to nothing. A look at all of
-// them now and then finds what no event told.
+// them now and then finds what no event told, and, once, puts in order what a rotation has
+// left of the log of a container that has ended: nobody comes back to it.
 type rotation struct {
 	k      *Kubelet
 	limits logs.Limits
 	every  time.Duration // a look at all of them
 	watch  logWatch
-	queue  workqueue.TypedInterface[containerLog]
+	queue  workqueue.TypedInterface[string] // of paths: never two are at work on one
 
 	mu    sync.Mutex
 	known map[string]containerLog // by path
@@ -69,8 +73,8 @@ func (k *Kubelet) rotateLogs(ctx context.Context) error {
 	}
 	r := &rotation{
 		k: k, limits: logs.Limits{MaxSize: size.Value(), MaxFiles: int(ptr.Deref(k.cfg.ContainerLogMaxFiles, 5))},
-		every: ptr.Deref(k.cfg.ContainerLogMonitorInterval, defaultLogInterval).Duration,
-		queue: workqueue.NewTyped[containerLog](), known: map[string]containerLog{}, seen: map[string]growth{},
+		every: k.cfg.ContainerLogMonitorInterval.Duration,
+		queue: workqueue.NewTyped[string](), known: map[string]containerLog{}, seen: map[string]growth{},
 	}
 	if r.watch, err = k.watchLogs(); err != nil {
 		return err
@@ -90,7 +94,8 @@ func (k *Kubelet) rotateLogs(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lookAtAll queues every log now and then, and new ones when containers have started.
+// lookAtAll queues every log now and then, and new ones when containers are seen
+// to run, as all are at the kubelet's start.
 func (r *rotation) lookAtAll(ctx context.Context) {
 	defer r.queue.ShutDown()
 	due := time.NewTimer(r.every)
@@ -100,7 +105,7 @@ func (r *rotation) lookAtAll(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.k.started:
-			sleep(ctx, startsSettle) // they come in batches, and their pods' workers look first
+			sleep(ctx, startsSettle) // they come in batches
 			r.queueAll(false)
 		case <-due.C:
 			r.queueAll(true)
@@ -109,9 +114,17 @@ func (r *rotation) lookAtAll(ctx context.Context) {
 	}
 }
 
+// newLogs has the rotation look for logs that it does not know.
+func (k *Kubelet) newLogs() {
+	select {
+	case k.started <- struct{}{}:
+	default:
+	}
+}
+
 func (r *rotation) queueAll(also bool) {
 	now := map[string]containerLog{}
-	for _, l := range r.k.runningLogs() {
+	for _, l := range r.k.containerLogs() {
 		now[l.path] = l
 	}
 	r.mu.Lock()
@@ -120,32 +133,43 @@ func (r *rotation) queueAll(also bool) {
 	maps.DeleteFunc(r.seen, func(path string, _ growth) bool { return now[path].id == "" })
 	r.mu.Unlock()
 	for path, l := range now {
-		if also || before[path] != l {
-			r.queue.Add(l)
+		if also && !l.ended || before[path] != l {
+			r.queue.Add(path)
 		}
 	}
 }
 
 // written queues a log that was written to.
 func (r *rotation) written(path string) {
-	r.mu.Lock()
-	l, ok := r.known[path]
-	r.mu.Unlock()
-	if ok {
-		r.queue.Add(l)
+	if _, ok := r.log(path); ok {
+		r.queue.Add(path)
 	}
+}
+
+func (r *rotation) log(path string) (containerLog, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l, ok := r.known[path]
+	return l, ok
 }
 
 func (r *rotation) work(ctx context.Context) {
 	for {
-		l, down := r.queue.Get()
+		path, down := r.queue.Get()
 		if down {
 			return
 		}
-		if ctx.Err() == nil { // else the queue is emptied, and nothing more done
+		l, ok := r.log(path)
+		switch {
+		case ctx.Err() != nil || !ok: // the queue is emptied, and nothing more done
+		case l.ended:
+			if err := logs.Settle(path); err != nil {
+				klog.FromContext(ctx).Error(err, "Failed to put in order the log of container", "containerID", l.id, "path", path)
+			}
+		default:
 			r.look(ctx, l)
 		}
-		r.queue.Done(l)
+		r.queue.Done(path)
 	}
 }
 
@@ -210,12 +234,14 @@ func (r *rotation) calm(path string, rotated bool, now time.Time) bool {
 	return now.Sub(g.rotated) >= r.every
 }
 
-func (k *Kubelet) runningLogs() []containerLog {
+// containerLogs are those of containers that have started.
+func (k *Kubelet) containerLogs() []containerLog {
 	var out []containerLog
 	for _, p := range k.table.List() {
+		dir := podconfig.LogDir(k.cfg.PodLogsDir, p.Pod)
 		for i := range p.Input.Containers {
-			if c := &p.Input.Containers[i]; c.State == podplan.Running {
-				out = append(out, containerLog{c.ID, filepath.Join(podconfig.LogDir(k.cfg.PodLogsDir, p.Pod), podconfig.LogPath(c.Name, c.Attempt))})
+			if c := &p.Input.Containers[i]; c.State == podplan.Running || c.State == podplan.Exited {
+				out = append(out, containerLog{c.ID, filepath.Join(dir, podconfig.LogPath(c.Name, c.Attempt)), c.State == podplan.Exited})
 			}
 		}
 	}

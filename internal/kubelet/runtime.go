@@ -17,8 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/metrics"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -131,14 +131,14 @@ func (k *Kubelet) runtimePods(ctx context.Context) (map[types.UID]*v1.Pod, error
 	}
 	out := map[types.UID]*v1.Pod{}
 	for _, s := range list {
-		uid := types.UID(s.Labels[podconfig.LabelPodUID])
+		uid := types.UID(s.Labels[pods.LabelPodUID])
 		if uid == "" {
 			continue // not ours
 		}
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Name: s.Labels[podconfig.LabelPodName], Namespace: s.Labels[podconfig.LabelPodNamespace], UID: uid,
+			Name: s.Labels[pods.LabelPodName], Namespace: s.Labels[pods.LabelPodNamespace], UID: uid,
 		}}
-		if g, err := strconv.ParseInt(s.Annotations[podconfig.AnnotationPodGrace], 10, 64); err == nil {
+		if g, err := strconv.ParseInt(s.Annotations[pods.AnnotationPodGrace], 10, 64); err == nil {
 			pod.Spec.TerminationGracePeriodSeconds = &g
 		}
 		out[uid] = pod
@@ -186,12 +186,6 @@ func (k *Kubelet) watchRuntime(ctx context.Context) error {
 }
 
 func (k *Kubelet) hint(ev *runtimeapi.ContainerEventResponse) {
-	if ev.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT {
-		select {
-		case k.started <- struct{}{}:
-		default:
-		}
-	}
 	if uid := ev.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
 		if _, known := k.table.Get(types.UID(uid)); known {
 			k.table.Wake(types.UID(uid))
@@ -284,7 +278,7 @@ func (k *Kubelet) adoptOne(ctx context.Context, uid types.UID) {
 func (k *Kubelet) fingerprints(ctx context.Context) (map[types.UID]uint64, error) {
 	out := map[types.UID]uint64{}
 	mix := func(labels map[string]string, id string, state int32) {
-		uid := types.UID(labels[podconfig.LabelPodUID])
+		uid := types.UID(labels[pods.LabelPodUID])
 		if uid == "" {
 			return
 		}

@@ -20,12 +20,13 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
 // pods is their resource.
-var pods = v1.SchemeGroupVersion.WithResource("pods")
+var podResource = v1.SchemeGroupVersion.WithResource("pods")
 
 // scheduler binds pods as upstream's does: by what the API server has of the others, at the
 // very moment at which it has it. What it binds the node may not refuse for want of room.
@@ -74,7 +75,7 @@ func (s *scheduler) bind() {
 		if !s.fits(p) {
 			return false
 		}
-		if err := s.w.client.Tracker().Create(pods, p, p.Namespace); err != nil {
+		if err := s.w.client.Tracker().Create(podResource, p, p.Namespace); err != nil {
 			s.w.t.Error(err)
 		}
 		s.bound = append(s.bound, p.Name)
@@ -83,14 +84,14 @@ func (s *scheduler) bind() {
 }
 
 func (s *scheduler) fits(p *v1.Pod) bool {
-	list, err := s.w.client.Tracker().List(pods, v1.SchemeGroupVersion.WithKind("Pod"), "")
+	list, err := s.w.client.Tracker().List(podResource, v1.SchemeGroupVersion.WithKind("Pod"), "")
 	if err != nil {
 		s.w.t.Error(err)
 		return false
 	}
 	held, n := v1.ResourceList{}, int64(0)
 	for _, o := range list.(*v1.PodList).Items {
-		if !podplan.IsTerminal(o.Status.Phase) {
+		if !pods.IsTerminal(o.Status.Phase) {
 			sum(held, resourcehelper.PodRequests(&o, resourcehelper.PodResourcesOptions{UseStatusResources: true}))
 			n++
 		}

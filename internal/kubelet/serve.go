@@ -163,9 +163,9 @@ func (k *Kubelet) rotateCertificates(ctx context.Context, g *errgroup.Group) err
 	if err := os.MkdirAll(k.cfg.CertDir, 0o750); err != nil {
 		return err
 	}
-	if k.cfg.RotateCertificates && k.cfg.hangUp != nil {
+	if k.cfg.RotateCertificates && k.cfg.HangUp != nil {
 		m, err := certificates.NewClient(ctx, k.deps.Client, certificates.Client{
-			NodeName: k.cfg.NodeName, Dir: k.cfg.CertDir, HangUp: k.cfg.hangUp, Bootstraps: k.cfg.BootstrapKubeconfig != "",
+			NodeName: k.cfg.NodeName, Dir: k.cfg.CertDir, HangUp: k.cfg.HangUp, Bootstraps: k.cfg.BootstrapKubeconfig != "",
 		})
 		if err != nil {
 			return err

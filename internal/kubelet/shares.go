@@ -8,9 +8,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/klog/v2"
+	"k8s.io/kubectl/pkg/util/qos"
 
 	"wherry.dev/internal/kubelet/podconfig"
-	"wherry.dev/internal/kubelet/podplan"
 )
 
 // sharesChanged tells that what burstable pods ask for may be another sum.
@@ -59,11 +59,9 @@ func (k *Kubelet) followShares(ctx context.Context) error {
 
 // burstableShares are those of what burstable pods hold together.
 func (k *Kubelet) burstableShares() uint64 {
-	k.admitMu.Lock()
-	defer k.admitMu.Unlock()
 	milli := int64(0)
-	for _, pod := range k.othersLocked("") {
-		if podplan.QOS(pod) == v1.PodQOSBurstable {
+	for _, pod := range k.admission.Holding() {
+		if qos.GetPodQOS(pod) == v1.PodQOSBurstable {
 			requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
 			milli += requests.Cpu().MilliValue()
 		}

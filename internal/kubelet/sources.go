@@ -3,15 +3,14 @@ package kubelet
 import (
 	"context"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/objects"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/source"
 )
@@ -37,7 +36,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 		})
 	}
 	if client == nil {
-		close(k.apiListed)
+		k.admission.Listed(nil)
 		return
 	}
 	g.Go(func() error { return k.statics.Run(ctx) })
@@ -48,8 +47,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 			Gone: func(obj runtime.Object) { k.removeAPIPod(obj.(*v1.Pod)) },
 			Synced: func() {
 				k.apiSynced.Store(true)
-				k.admitListed()
-				close(k.apiListed)
+				k.admission.Listed(k.ran)
 				k.table.WakeAll()
 				k.statics.Poke()
 				k.sourceSynced("api")
@@ -113,7 +111,7 @@ func (k *Kubelet) badManifest(file string, kept *v1.Pod, err error) {
 }
 
 func (k *Kubelet) setAPIPod(pod *v1.Pod) {
-	if podconfig.IsMirror(pod) {
+	if pods.IsMirror(pod) {
 		k.statics.SetMirror(pod, false)
 		return
 	}
@@ -121,12 +119,10 @@ func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 	old, known := k.table.Get(pod.UID)
 	if known {
 		k.checkUpdate(old.Pod, pod)
-	} else {
-		k.firstSeen.Store(pod.UID, time.Now())
 	}
 	k.table.Set(pod, false)
 	if !known && k.apiSynced.Load() {
-		k.admitArrived(pod)
+		k.admission.Arrived(pod)
 	}
 }
 
@@ -142,11 +138,10 @@ func (k *Kubelet) checkUpdate(old, pod *v1.Pod) {
 }
 
 func (k *Kubelet) removeAPIPod(pod *v1.Pod) {
-	if podconfig.IsMirror(pod) {
+	if pods.IsMirror(pod) {
 		k.statics.SetMirror(pod, true)
 		return
 	}
-	k.firstSeen.Delete(pod.UID)
 	k.objects.Use(pod.UID, nil) // after the last update, which may have come when the pod was forgotten
 	k.table.Remove(pod.UID, pod)
 }
@@ -187,7 +182,7 @@ func (s *services) synced() { s.once.Do(func() { close(s.known) }) }
 
 // list returns all services once they are known; a static pod gets those that are.
 func (s *services) list(ctx context.Context, pod *v1.Pod) ([]*v1.Service, error) {
-	if !podconfig.IsStatic(pod) {
+	if !pods.IsStatic(pod) {
 		select {
 		case <-s.known:
 		case <-ctx.Done():

@@ -464,7 +464,7 @@ func TestFilesThatChange(t *testing.T) {
 func TestARefusedStaticPodIsAskedForAgain(t *testing.T) {
 	run(t, func(w *world) {
 		pod := static(t, "1")
-		w.k.goingDown.Store(true)
+		w.k.conditions.GoingDown.Store(true)
 		w.k.setStaticPods("file", []*v1.Pod{pod})
 		w.until("it is refused", func() bool {
 			p := w.get("web-n1")

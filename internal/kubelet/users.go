@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/userns"
 )
 
@@ -28,12 +28,12 @@ func (k *Kubelet) userNamespaces(ctx context.Context) (*userns.Allocator, error)
 	if ids <= 0 || ids > math.MaxUint32 {
 		return nil, fmt.Errorf("userNamespaces.idsPerPod %d is out of range", ids)
 	}
-	return userns.Open(userns.Config{Pods: k.dirs.Pods(), IDsPerPod: uint32(ids), Host: host, MaxPods: int(k.cfg.maxPods(int64(goruntime.NumCPU()))), Shown: k.shownUsers})
+	return userns.Open(userns.Config{Pods: k.dirs.Pods(), IDsPerPod: uint32(ids), Host: host, MaxPods: int(k.cfg.PodLimit(int64(goruntime.NumCPU()))), Shown: k.shownUsers})
 }
 
 // shownUsers is the range of IDs that the runtime's sandboxes of a pod have.
 func (k *Kubelet) shownUsers(ctx context.Context, uid types.UID) (userns.Range, bool, error) {
-	list, err := k.deps.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{podconfig.LabelPodUID: string(uid)}})
+	list, err := k.deps.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{pods.LabelPodUID: string(uid)}})
 	if err != nil {
 		return userns.Range{}, false, fmt.Errorf("list sandboxes: %w", err)
 	}

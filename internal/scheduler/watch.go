@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/scheduler/framework"
 )
 
@@ -84,7 +85,7 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	}
 	log := klog.FromContext(ctx)
 	switch {
-	case terminal(pod):
+	case pods.IsTerminal(pod.Status.Phase):
 		s.drop(ctx, pod)
 	case pod.Spec.NodeName != "":
 		s.queue.Remove(pod.UID)
@@ -128,10 +129,6 @@ func (s *Scheduler) drop(ctx context.Context, pod *v1.Pod) {
 	if pod.Spec.NodeName != "" {
 		s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, pod, nil)
 	}
-}
-
-func terminal(pod *v1.Pod) bool {
-	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
 
 // unwrap returns the last known state of an object whose deletion was missed.

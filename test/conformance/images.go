@@ -118,14 +118,18 @@ func base() (images.Root, error) {
 	if err != nil {
 		return nil, err
 	}
+	var missing []string
 	for _, pkg := range slices.Sorted(maps.Keys(tools)) {
 		err := root.AddTool(tools[pkg])
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("the test images need %s: apt-get install %s", tools[pkg], pkg)
-		}
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = append(missing, pkg)
+		case err != nil:
 			return nil, err
 		}
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("the test images are made of programs that are not there: apt-get install %s", strings.Join(missing, " "))
 	}
 	root["bin/sh"] = images.File{Link: "bash"}
 	root["bin/nc"] = images.File{Link: "nc.openbsd"}

@@ -59,6 +59,9 @@ func (n *node) command(ctx context.Context, args ...string) error {
 
 // close takes everything down.
 func (n *node) close(ctx context.Context) error {
+	if n.dir == "" {
+		return nil // it ended before anything was made
+	}
 	var errs []error
 	if n.started {
 		errs = append(errs, n.command(context.WithoutCancel(ctx), "down", "--purge"))

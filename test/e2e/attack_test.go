@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -29,10 +30,11 @@ import (
 
 // attackTime is how long each attack of `make attack` goes on; a short form of a few seconds is
 // part of all tests.
-func attackTime() time.Duration {
-	d, err := time.ParseDuration(os.Getenv("ATTACK_TIME"))
+func attackTime(t testing.TB) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(cmp.Or(os.Getenv("ATTACK_TIME"), "3s"))
 	if err != nil {
-		return 3 * time.Second
+		t.Fatalf("ATTACK_TIME: %v", err)
 	}
 	return d
 }
@@ -40,7 +42,7 @@ func attackTime() time.Duration {
 // attack is what one tenant tries.
 type attack struct {
 	pods []*v1.Pod
-	// wait, if set, is the end that the first pod comes to.
+	// wait, if set, is the end that the pods come to.
 	wait func(*v1.Pod) bool
 	what string // of wait, in words
 }
@@ -59,15 +61,19 @@ func TestAttack(t *testing.T) {
 	healthy := c.createHealthy()
 	pid, before := c.pid(), hostState(t, canaries)
 	watch := c.watchAPI()
-	for _, name := range slices.Sorted(maps.Keys(attacks(canaries))) {
+	all := attacks(canaries)
+	maps.Copy(all, imageAttacks(t, canaries))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		t.Run(name, func(t *testing.T) {
 			c := *c
 			c.t = t
-			c.run1(attacks(canaries)[name])
+			room := c.room()
+			c.run1(all[name])
 			if now := c.pid(); now != pid {
 				t.Fatalf("the daemon was %d and is %d", pid, now)
 			}
 			c.unharmed(healthy)
+			c.awaitRoom(room)
 		})
 	}
 	worst, failed := watch()
@@ -78,9 +84,26 @@ func TestAttack(t *testing.T) {
 	after := hostState(t, canaries)
 	for what := range before {
 		if after[what] != before[what] {
-			t.Errorf("%s of the host changed:\n%s\nnow\n%s", what, before[what], after[what])
+			t.Errorf("%s of the host changed, lines before (-) and now (+):\n%s", what, changed(before[what], after[what]))
 		}
 	}
+}
+
+// changed lists the lines that only one of two texts has.
+func changed(before, now string) string {
+	was, is := strings.Split(before, "\n"), strings.Split(now, "\n")
+	var lines []string
+	for _, l := range was {
+		if !slices.Contains(is, l) {
+			lines = append(lines, "- "+l)
+		}
+	}
+	for _, l := range is {
+		if !slices.Contains(was, l) {
+			lines = append(lines, "+ "+l)
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // run1 lets the tenant try, and takes its pods away.
@@ -90,10 +113,13 @@ func (c *cluster) run1(a attack) {
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		c.create(p)
 	}
-	if a.wait != nil {
-		c.await(a.pods[0].Name, a.what, a.wait)
-	} else {
-		time.Sleep(attackTime()) // as long as it lasts
+	if a.wait == nil {
+		time.Sleep(attackTime(c.t)) // as long as it lasts
+	}
+	for _, p := range a.pods {
+		if a.wait != nil {
+			c.await(p.Name, a.what, a.wait)
+		}
 	}
 	for _, p := range a.pods {
 		if log, err := c.try("kubectl", "logs", p.Name, "--all-containers", "--tail=200"); err == nil && strings.Contains(log, "ESCAPED") {
@@ -119,7 +145,7 @@ func (c *cluster) createHealthy() []*v1.Pod {
 			}
 			main.ReadinessProbe = &v1.Probe{ProbeHandler: main.LivenessProbe.ProbeHandler, PeriodSeconds: 1, TimeoutSeconds: 10}
 		}),
-		onDisk("keeps", "echo mine > /data/file; "+loop),
+		keeps(),
 		busybox("guaranteed", func(p *v1.Pod) {
 			want := v1.ResourceList{v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("32Mi")}
 			p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: want, Limits: want}
@@ -133,6 +159,14 @@ func (c *cluster) createHealthy() []*v1.Pod {
 		out = append(out, c.await(p.Name, "ready", ready))
 	}
 	return out
+}
+
+// keeps has something on the disk, and no more than it asked for: of those it is the first
+// to go when what fills the disk is no pod's.
+func keeps() *v1.Pod {
+	p := onDisk("keeps", "head -c 20000000 /dev/zero > /data/much; echo mine > /data/file; "+loop)
+	p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse("64Mi")}
+	return p
 }
 
 // unharmed waits until the neighbours are ready, and wants them to be the same containers
@@ -257,9 +291,6 @@ func treeState(t *testing.T, dir string) string {
 				return err
 			}
 			sum = fmt.Sprintf("%x", sha256.Sum256(data))[:12]
-		}
-		if path == "/dev/null" { // crun gives its owner to whoever has it as standard input: docs/status.md
-			st.Uid, st.Gid = 0, 0
 		}
 		fmt.Fprintf(&b, "%s %s %d:%d %d %s\n", path, info.Mode(), st.Uid, st.Gid, st.Rdev, sum)
 		return nil

@@ -50,6 +50,11 @@ func TestKubeletJoinsByBootstrap(t *testing.T) {
 	} else if !strings.Contains(err.Error(), "kubectl certificate approve") {
 		t.Errorf("what to do is not said: %v", err)
 	}
+	for _, verb := range [][]string{{"exec", "there", "--", "true"}, {"attach", "there"}, {"port-forward", "there", ":80"}} {
+		if out, err := c.try(append([]string{"kubectl"}, verb...)...); err == nil || !strings.Contains(err.Error(), "kubectl certificate approve") {
+			t.Errorf("what to do is not said to %s: %s %v", verb[0], out, err)
+		}
+	}
 	if out := c.must("explain", "pod/there"); !strings.Contains(out, "kubectl certificate approve") {
 		t.Errorf("explain does not say what to do: %s", out)
 	}
@@ -195,5 +200,5 @@ func (p *parts) startJoining(dir string, credentials ...string) {
 	})
 	p.start(append([]string{"kubelet", "--config", filepath.Join(dir, "kubelet.yaml"), "--config-dir", filepath.Join(dir, "conf.d"),
 		"--hostname-override", "joined", "--node-ip", "127.0.0.1", "--root-dir", dir, "--container-logs-dir", "",
-		"--container-runtime-endpoint", p.endpoint, "--fail-swap-on=false"}, credentials...)...)
+		"--container-runtime-endpoint", p.endpoint, "--fail-swap-on=false", evictionHard}, credentials...)...)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,18 +113,26 @@ func startCluster(t testing.TB) *cluster {
 	return c
 }
 
+// freePort finds a port that nobody has, below those that the kernel gives to clients: one
+// of them could have it before the server does.
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := 15000 + rand.IntN(15000) //nolint:gosec // no secret
+		l, err := net.Listen("tcp", fmt.Sprintf("0.0.0.0:%d", port))
+		if errors.Is(err, unix.EADDRINUSE) {
+			continue
+		}
+		if err == nil {
+			err = l.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return port
 	}
-	defer func() { _ = l.Close() }()
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		t.Fatalf("not TCP: %v", l.Addr())
-	}
-	return addr.Port
+	t.Fatal("no port is free")
+	return 0
 }
 
 // useContainerd puts the node's pods on a containerd of its own.

@@ -137,6 +137,9 @@ func endedBy(cmd *exec.Cmd, sig syscall.Signal) bool {
 	return ok && ws.Signaled() && ws.Signal() == sig
 }
 
+// evictionHard has kubelets not go by how full the machine's disk is.
+const evictionHard = "--eviction-hard=memory.available<100Mi"
+
 // until waits for something that no watch can tell, because it is not there yet.
 func (p *parts) until(what string, ok func() bool) {
 	p.t.Helper()
@@ -283,7 +286,7 @@ authentication:
 	}
 	args := []string{"--kubeconfig", p.kubeconfig("node", "system:node:alone", "system:nodes"), "--config", config,
 		"--hostname-override", "alone", "--node-ip", ip.String(), "--root-dir", filepath.Join(p.dir, "kubelet"),
-		"--container-runtime-endpoint", p.endpoint}
+		"--container-runtime-endpoint", p.endpoint, evictionHard}
 	p.t.Cleanup(func() {
 		// what a failure has left running goes, too
 		if err := errors.Join(cgroup.Kill("/"+group), cgroup.Remove("/"+group), mount.UnmountUnder(filepath.Join(p.dir, "kubelet"))); err != nil {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/kubelet"
+	"wherry.dev/test/disks"
 	"wherry.dev/test/images"
 )
 
@@ -170,7 +172,7 @@ func (c *cluster) container(name string) {
 		c.t.Fatal(err)
 	}
 	pod := &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name}, LogDirectory: filepath.Join(c.data, "logs"),
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name}, LogDirectory: filepath.Join(c.data, "log"),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{},
 	}
 	sandbox, err := rt.RunPodSandbox(ctx, pod, "")
@@ -187,4 +189,124 @@ func (c *cluster) container(name string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// TestDownClearsWhatEnds: the volumes of a pod that was ending lay there until the next
+// start. Those of a pod that goes on are its own.
+func TestDownClearsWhatEnds(t *testing.T) {
+	needsOwnRuntime(t)
+	c := startCluster(t)
+	var stays string
+	for _, name := range []string{"goes", "stays"} {
+		stays = string(c.create(onDisk(name, "echo here >> /data/file; trap '' TERM; while true; do sleep 1; done")).UID)
+		c.await(name, "ready", ready)
+	}
+	c.kubectl("delete", "pod", "goes", "--wait=false", "--grace-period=3600")
+	c.awaitEvent("goes", "Killing")
+	files := func() []string {
+		found, err := filepath.Glob(filepath.Join(c.data, "kubelet", "pods", "*", "volumes", "*", "data", "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if n := len(files()); n != 2 {
+		t.Fatalf("%d files", n)
+	}
+	c.must("down")
+	if left := files(); len(left) != 1 || !strings.Contains(left[0], stays) {
+		t.Errorf("left: %v", left)
+	}
+	c.up()
+	c.await("stays", "ready", ready)
+	if got := c.exec("stays", "cat", "/data/file"); got != "here\nhere\n" {
+		t.Errorf("the pod that goes on has %q in its volume", got)
+	}
+	c.await("goes", "gone", gone)
+}
+
+// TestDownOnAFullDisk says what it does in plain words, and nothing else.
+func TestDownOnAFullDisk(t *testing.T) {
+	needsOwnRuntime(t)
+	c := newCluster(t)
+	c.ext4Disk(600 << 20)
+	c.addImage("busybox.tar", images.SaveBusybox)
+	c.up()
+	c.create(busybox("a"))
+	c.await("a", "ready", ready)
+	if err := disks.Fill(filepath.Join(c.data, "most")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	full, stop := make(chan error, 1), make(chan struct{})
+	go func() { full <- keepFull(filepath.Join(c.data, "fill"), stop) }() // what `down` gives back is taken again
+	said, err := c.command(ctx, "down").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %s", err, said)
+	}
+	close(stop)
+	if err := <-full; err != nil {
+		t.Error(err)
+	}
+	for line := range strings.Lines(string(said)) {
+		if !strings.HasPrefix(line, "wherry: stopping ") {
+			t.Errorf("it says %q", line)
+		}
+	}
+}
+
+// keepFull takes all the room of a disk, again and again, until stop is closed.
+func keepFull(path string, stop <-chan struct{}) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	for chunk := make([]byte, 4096); ; {
+		if _, err := f.Write(chunk); err == nil {
+			continue
+		} else if !errors.Is(err, syscall.ENOSPC) {
+			return errors.Join(err, f.Close())
+		}
+		select {
+		case <-stop:
+			return f.Close()
+		case <-time.After(100 * time.Microsecond):
+		}
+	}
+}
+
+// A start may be stopped at any moment. It ends soon, and where nothing ran before nothing is
+// left but the data; from what the ones before left, the next goes on.
+func TestStopInEachPhaseOfAStart(t *testing.T) {
+	needsOwnRuntime(t)
+	c := newCluster(t)
+	for after := time.Duration(0); after <= 600*time.Millisecond; after += 50 * time.Millisecond {
+		c.started = true
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		cmd := c.command(ctx, append([]string{"up"}, c.flags...)...)
+		var says bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &says, &says
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(after)
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		err := cmd.Wait()
+		if ctx.Err() != nil {
+			t.Fatalf("stopped after %v it does not end: %s", after, &says)
+		}
+		cancel()
+		if err == nil { // it was Ready: then it stays as it is, for the next start
+			c.must("down")
+		}
+		for _, l := range leftovers(t, c, c.instanceID()) {
+			if l != "folder "+c.data {
+				t.Errorf("stopped after %v (%v: %s): left behind: %s", after, err, &says, l)
+			}
+		}
+	}
+	c.up()
 }

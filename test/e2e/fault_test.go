@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,19 +18,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Wherry is killed at random moments while pods come and go. After each restart
-// everything must converge, and after the purge nothing may be left.
+// kills is how often `make kills` kills the node; a short form is part of all tests.
+func kills(t *testing.T) int {
+	t.Helper()
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("KILLS"), "6"))
+	if err != nil {
+		t.Fatalf("KILLS: %v", err)
+	}
+	return n
+}
+
+// Wherry is killed at random moments, every third time while it starts, too, while pods come
+// and go. After each restart everything must converge, and after the purge nothing may be left.
 func TestKilledAtRandomMomentsConvergesAndLeaksNothing(t *testing.T) {
 	needsOwnRuntime(t)
 	c := startCluster(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // not for secrets
-	const pods, rounds = 20, 5
-	for round := range rounds {
+	const pods = 20
+	for round := range kills(t) {
 		var wg sync.WaitGroup
 		stop := make(chan struct{})
-		wg.Go(func() { c.churn(stop, round, pods) })
+		wg.Go(func() { c.churn(stop, round%3, pods) })                      // of three rounds' pods there is room for all
 		time.Sleep(time.Duration(100+random.IntN(1500)) * time.Millisecond) // the moment is the experiment
 		pid := c.pid()
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -37,6 +49,9 @@ func TestKilledAtRandomMomentsConvergesAndLeaksNothing(t *testing.T) {
 		close(stop)
 		wg.Wait()
 		waitGone(t, pid)
+		if round%3 == 2 {
+			c.killedWhileItStarts(time.Duration(random.IntN(800)) * time.Millisecond)
+		}
 		c.up()
 		c.settle()
 	}
@@ -52,6 +67,24 @@ func TestKilledAtRandomMomentsConvergesAndLeaksNothing(t *testing.T) {
 	c.started = false
 	for _, left := range leftovers(t, c, id) {
 		t.Errorf("left behind: %s", left)
+	}
+}
+
+// killedWhileItStarts kills a start after a while; the node may be Ready by then.
+func (c *cluster) killedWhileItStarts(after time.Duration) {
+	c.t.Helper()
+	up := c.command(c.t.Context(), append([]string{"up"}, c.flags...)...)
+	var out strings.Builder
+	up.Stdout, up.Stderr = &out, &out
+	if err := up.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	time.Sleep(after) // the moment is the experiment
+	if err := up.Process.Kill(); err != nil {
+		c.t.Fatalf("the start ended by itself: %v", err)
+	}
+	if err := up.Wait(); up.ProcessState.Exited() {
+		c.t.Fatalf("the start ended by itself: %v\n%s", err, out.String())
 	}
 }
 

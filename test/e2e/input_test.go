@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/test/disks"
 	"wherry.dev/test/images"
 )
 
@@ -80,16 +81,63 @@ func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
 	}
 }
 
+// A flag may name anything. What is no file held its program up for ever, or was read without
+// end.
+func TestOddFilesOfFlagsAreRefused(t *testing.T) {
+	c := newCluster(t)
+	pipe, folder := filepath.Join(t.TempDir(), "pipe"), t.TempDir()
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	none := []string{"--container-runtime-endpoint", "unix://" + filepath.Join(folder, "none"), "--root-dir", c.data, "--kubeconfig", filepath.Join(folder, "none")}
+	for command, flags := range map[string][]string{
+		"apiserver --cert-dir " + c.data: {
+			"client-ca-file", "requestheader-client-ca-file", "tls-cert-file", "tls-private-key-file", "etcd-cafile", "etcd-certfile", "etcd-keyfile",
+			"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key", "service-account-signing-key-file", "service-account-key-file",
+		},
+		"kubelet " + strings.Join(none, " "): {
+			"config", "client-ca-file", "tls-cert-file", "tls-private-key-file", "kubeconfig", "bootstrap-kubeconfig", "image-credential-provider-config",
+		},
+		"scheduler": {"config", "kubeconfig"},
+		"cri":       {"config"},
+	} {
+		for _, flag := range flags {
+			for _, odd := range []string{pipe, folder, "/dev/zero"} {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				args := append(strings.Fields(command), "--"+flag, odd)
+				if flag == "image-credential-provider-config" {
+					args = append(args, "--image-credential-provider-bin-dir", folder)
+				}
+				c.failsWith(odd, c.command(ctx, args...))
+				cancel()
+			}
+		}
+	}
+	c.failsWith("it is not a folder", c.command(t.Context(), append([]string{"kubelet", "--config-dir", "/dev/zero"}, none...)...))
+	if left, err := os.ReadDir(c.data); len(left) > 0 {
+		t.Errorf("left in the data dir: %v, %v", left, err)
+	}
+}
+
 // smallDisk gives the instance a disk of its own.
 func (c *cluster) smallDisk(size string) {
+	c.t.Helper()
+	c.ownDisk(func() error { return unix.Mount("tmpfs", c.data, "tmpfs", 0, "size="+size) })
+}
+
+// ownDisk has something mounted at the data dir, as long as the test goes on.
+func (c *cluster) ownDisk(mount func() error) {
 	c.t.Helper()
 	if err := os.MkdirAll(c.data, 0o700); err != nil {
 		c.t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", c.data, "tmpfs", 0, "size="+size); err != nil {
+	if err := mount(); err != nil {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() {
+		if c.t.Failed() {
+			c.dumpLog() // it is on that disk
+		}
 		c.purge()
 		c.started = false
 		if err := unix.Unmount(c.data, 0); err != nil {
@@ -119,7 +167,7 @@ func TestFullDiskStopsNothing(t *testing.T) {
 	c.await("goner", "ready", ready)
 	pid := c.pid()
 	fill := filepath.Join(c.data, "fill")
-	if err := fillDisk(fill); err != nil {
+	if err := disks.Fill(fill); err != nil {
 		t.Fatal(err)
 	}
 	c.wantFull()
@@ -131,7 +179,7 @@ func TestFullDiskStopsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitGone(t, pid)
-	if err := fillDisk(filepath.Join(c.data, "more")); err != nil {
+	if err := disks.Fill(filepath.Join(c.data, "more")); err != nil {
 		t.Fatal(err)
 	}
 	c.up()
@@ -150,9 +198,9 @@ func TestFullDiskStopsNothing(t *testing.T) {
 	}
 }
 
-// Even the reserve comes to an end, when enough is written that may still be written. Then
-// etcd fails, and nothing else: pods go on, containers that end are restarted, and once
-// there is room the node is whole again by itself, in the same process.
+// A disk may not keep what it has promised. Then etcd fails, and nothing else: pods go on,
+// containers that end are restarted, and once there is room the node is whole again by itself,
+// in the same process.
 func TestFailedEtcdLeavesThePods(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -163,10 +211,7 @@ func TestFailedEtcdLeavesThePods(t *testing.T) {
 	before := c.await("before", "ready", ready)
 	pid := c.pid()
 	fill := filepath.Join(c.data, "fill")
-	if err := fillDisk(fill); err != nil {
-		t.Fatal(err)
-	}
-	c.useUpTheReserve()
+	c.endEtcd(fill)
 	if _, err := c.try("kubectl", "get", "pods"); err == nil || !strings.Contains(err.Error(), "etcd has stopped") {
 		t.Errorf("get pods: %v", err)
 	}
@@ -176,6 +221,8 @@ func TestFailedEtcdLeavesThePods(t *testing.T) {
 	deadline := time.Now().Add(time.Minute)
 	for c.tryCreate() != nil {
 		if time.Now().After(deadline) {
+			_ = syscall.Kill(pid, syscall.SIGQUIT) // its stacks come into the log, which is shown
+			waitGone(t, pid)
 			t.Fatalf("no room is found again: %v", c.tryCreate())
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -199,16 +246,13 @@ func TestStartOnAFullDiskWaitsForRoom(t *testing.T) {
 	c.create(busybox("before"))
 	before := c.await("before", "ready", ready)
 	fills := []string{filepath.Join(c.data, "fill"), filepath.Join(c.data, "more")}
-	if err := fillDisk(fills[0]); err != nil {
-		t.Fatal(err)
-	}
-	c.useUpTheReserve()
+	c.endEtcd(fills[0])
 	pid := c.pid()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	waitGone(t, pid)
-	if err := fillDisk(fills[1]); err != nil {
+	if err := disks.Fill(fills[1]); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -252,22 +296,27 @@ func TestStartOnAFullDiskWaitsForRoom(t *testing.T) {
 	}
 }
 
-// useUpTheReserve writes statuses until etcd cannot take another one.
-func (c *cluster) useUpTheReserve() {
+// endEtcd fills the disk and makes it break its promise of room, and writes statuses until
+// etcd cannot take another one.
+func (c *cluster) endEtcd(fill string) {
 	c.t.Helper()
-	nodes := c.client.CoreV1().Nodes()
-	node, err := nodes.Get(c.t.Context(), c.flags[1], metav1.GetOptions{})
+	err := errors.Join(disks.Fill(fill), disks.TakeHeld(filepath.Join(c.data, "etcd")), disks.Fill(fill))
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	nodes := c.client.CoreV1().Nodes()
 	for i := range 1000 {
-		patch := fmt.Sprintf(`{"status":{"nodeInfo":{"osImage":"%d%s"}}}`, i, strings.Repeat("x", 200<<10))
-		if _, err := nodes.Patch(c.t.Context(), node.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+		patch := fmt.Sprintf(`{"status":{"nodeInfo":{"osImage":"%d%s"}}}`, i, strings.Repeat("x", 20<<10))
+		_, err := nodes.Patch(c.t.Context(), c.flags[1], types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		if err == nil && i%100 == 99 { // what was still to be had behind the log, and what others gave back
+			err = disks.Fill(fill)
+		}
+		if err != nil {
 			c.t.Logf("%d statuses, and then %v", i, err)
 			return
 		}
 	}
-	c.t.Fatal("the reserve has no end")
+	c.t.Fatal("etcd does not fail")
 }
 
 // wantFull tries to create something on a full disk.
@@ -282,21 +331,6 @@ func (c *cluster) tryCreate() error {
 	_, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Create(c.t.Context(),
 		&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "more-"}}, metav1.CreateOptions{})
 	return err
-}
-
-func fillDisk(path string) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	chunk := make([]byte, 1<<20)
-	for err == nil {
-		_, err = f.Write(chunk)
-	}
-	if !errors.Is(err, unix.ENOSPC) {
-		return errors.Join(err, f.Close())
-	}
-	return f.Close()
 }
 
 func TestSecondDaemonOfTheSameInstanceIsRefused(t *testing.T) {

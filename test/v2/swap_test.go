@@ -25,6 +25,7 @@ import (
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/kubelet"
+	kubeletconfig "wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/mount"
 	"wherry.dev/test/images"
 )
@@ -146,7 +147,7 @@ func startKubelet(t *testing.T, dir, id, behavior string, server *cri.Server, po
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := kubelet.DefaultConfig()
+	cfg := kubeletconfig.Default()
 	cfg.NodeName, cfg.NodeIP, cfg.RootDir = "n1", "127.0.0.1", filepath.Join(dir, "kubelet")
 	cfg.PodLogsDir, cfg.ContainerLogsDir, cfg.CgroupRoot = filepath.Join(dir, "logs"), "", "/wherry-"+id+"-pods"
 	cfg.EnableServer, cfg.HealthzPort, cfg.ResolverConfig, cfg.FailSwapOn = new(false), new(int32), new(""), new(false)

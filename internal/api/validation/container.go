@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // podContext is what the parts of a pod are checked against.
@@ -57,7 +59,7 @@ func (c *podContext) initContainers(at path) {
 		c.restartPolicy(at, ctr)
 		c.uniqueName(at, ctr.Name, names)
 		c.hostPorts(at, ctr, map[string]bool{}) // they run one after another
-		if sidecar(ctr) {
+		if pods.IsSidecar(ctr) {
 			c.handlers(at, ctr)
 			continue
 		}
@@ -80,17 +82,10 @@ func (c *podContext) initContainers(at path) {
 	}
 }
 
-// sidecar: an init container that goes on running (KEP-753).
-func sidecar(c *corev1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-}
-
 func (c *podContext) ephemeralContainers(at path) {
 	names := map[string]bool{}
-	for _, list := range [][]corev1.Container{c.spec.Containers, c.spec.InitContainers} {
-		for i := range list {
-			names[list[i].Name] = true
-		}
+	for ctr := range pods.Containers(c.spec) {
+		names[ctr.Name] = true
 	}
 	targets := make(map[string]bool, len(names))
 	for name := range names {

@@ -15,6 +15,8 @@ import (
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Lease checks a lease.
@@ -62,7 +64,9 @@ const (
 	systemPrefix        = "system-"
 )
 
-var systemClasses = map[string]int32{"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
+var systemClasses = map[string]int32{
+	pods.NodeCritical: pods.NodeCriticalPriority, pods.ClusterCritical: pods.ClusterCriticalPriority,
+}
 
 // PriorityClass checks a priority class.
 func PriorityClass(c *schedulingv1.PriorityClass) field.ErrorList {

@@ -10,6 +10,8 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // PodCreate checks a new pod.
@@ -31,8 +33,7 @@ func (p *problems) pod(pod *corev1.Pod) {
 	p.podAnnotations(field.NewPath("metadata", "annotations"), pod)
 	spec := field.NewPath("spec")
 	c := &podContext{problems: p, spec: &pod.Spec}
-	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	c.podSpec(spec, pod.Name, mirror)
+	c.podSpec(spec, pod.Name, pods.IsMirror(pod))
 	if pod.Spec.ServiceAccountName == "" {
 		c.noTokens(spec.Child("volumes"))
 	}

@@ -6,13 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // PodResize checks an update of resources (KEP-1287): CPU and memory of all
 // containers but ephemeral ones, in amounts that leave the pod its class of service. class is what the new
 // pod's would be.
 func PodResize(pod, old *corev1.Pod, class corev1.PodQOSClass) field.ErrorList {
-	if _, ok := old.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+	if pods.IsMirror(old) {
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods cannot be resized")}
 	}
 	if old.Spec.OS != nil && old.Spec.OS.Name == corev1.Windows {
@@ -38,7 +40,7 @@ func PodResize(pod, old *corev1.Pod, class corev1.PodQOSClass) field.ErrorList {
 	for i := range old.Spec.InitContainers {
 		c, was, at := &pod.Spec.InitContainers[i], &old.Spec.InitContainers[i], at.Child("initContainers").Index(i)
 		p.resizeContainer(at, at, c, was, "only cpu and memory resources for init or sidecar containers are mutable")
-		if !sidecar(was) && !apiequality.Semantic.DeepEqual(c, was) && restartsToResize(c) {
+		if !pods.IsSidecar(was) && !apiequality.Semantic.DeepEqual(c, was) && restartsToResize(c) {
 			p.forbidden(at, "non-sidecar init containers with a resize policy of RestartContainer cannot be resized")
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/diff"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // updatable lists, for the error message, what an update may change.
@@ -207,7 +209,7 @@ func (p *problems) podAnnotationUpdate(at path, pod, old *corev1.Pod) {
 // PodEphemeralContainers checks an update of the ephemeral containers: they can be
 // added, never changed or removed.
 func PodEphemeralContainers(pod, old *corev1.Pod) field.ErrorList {
-	if _, ok := old.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+	if pods.IsMirror(old) {
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods do not support ephemeral containers")}
 	}
 	p := &problems{}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/disk"
 )
 
@@ -123,6 +124,9 @@ func (s Shortage) Reclaiming() string { return "Attempting to reclaim " + s.reso
 // Usage is what a pod, or one of its containers, holds of the disk.
 type Usage struct{ Bytes, Inodes uint64 }
 
+// Plus adds two.
+func (u Usage) Plus(o Usage) Usage { return Usage{u.Bytes + o.Bytes, u.Inodes + o.Inodes} }
+
 func (u Usage) of(t Threshold) uint64 {
 	if t.Inodes() {
 		return u.Inodes
@@ -135,19 +139,24 @@ type Pod struct {
 	Pod *v1.Pod
 	Usage
 	Containers map[string]Usage // writable layer and logs
+	// Ended: nothing of it runs, and what is left of its containers costs nobody anything.
+	Ended bool
 }
 
-// Choose returns the pod that has to go, if there is one that is worth it: of those that
-// take more of the disk than they asked for first, then by priority, then the one that
-// holds most.
-func Choose(s Shortage, pods []Pod) (Pod, bool) {
-	worth := uint64(worthBytes)
+func worth(s Shortage) uint64 {
 	if s.Inodes() {
-		worth = worthInodes
+		return worthInodes
 	}
+	return worthBytes
+}
+
+// Choose returns the pod that has to go, if there is one that is worth it: those that have
+// ended first, then those that take more of the disk than they asked for, then by priority,
+// then the one that holds most.
+func Choose(s Shortage, pods []Pod) (Pod, bool) {
 	var left []Pod
 	for _, p := range pods {
-		if p.of(s.Threshold) >= worth {
+		if p.of(s.Threshold) >= worth(s) {
 			left = append(left, p)
 		}
 	}
@@ -156,11 +165,30 @@ func Choose(s Shortage, pods []Pod) (Pod, bool) {
 	}
 	return slices.MinFunc(left, func(a, b Pod) int {
 		return cmp.Or(
+			-cmp.Compare(bit(a.Ended), bit(b.Ended)),
 			-cmp.Compare(bit(exceeds(a, s)), bit(exceeds(b, s))),
 			cmp.Compare(priority(a.Pod), priority(b.Pod)),
 			-cmp.Compare(a.of(s.Threshold), b.of(s.Threshold)),
 		)
 	}), true
+}
+
+// GivenBack reports whether what a pod held shows on the disk, whose free room was at the
+// lowest when low was seen.
+func GivenBack(low, now Shortage, gone Pod) bool {
+	return now.Signal != low.Signal || now.Free-low.Free >= int64(gone.of(now.Threshold)/4*3)
+}
+
+// Grows reports whether another pod than the one that goes takes more and more meanwhile.
+func Grows(s Shortage, before, now []Pod, gone Pod) bool {
+	return slices.ContainsFunc(now, func(p Pod) bool {
+		i := slices.IndexFunc(before, func(b Pod) bool { return b.Pod.UID == p.Pod.UID })
+		was := uint64(0)
+		if i >= 0 {
+			was = before[i].of(s.Threshold)
+		}
+		return p.Pod.UID != gone.Pod.UID && p.of(s.Threshold) >= was+worth(s)
+	})
 }
 
 func bit(b bool) int {
@@ -194,13 +222,11 @@ func Message(s Shortage, p Pod) string {
 	if s.Inodes() {
 		return b.String()
 	}
-	for _, list := range [][]v1.Container{p.Pod.Spec.InitContainers, p.Pod.Spec.Containers} {
-		for i := range list {
-			asked := list[i].Resources.Requests[v1.ResourceEphemeralStorage]
-			used := resource.NewQuantity(int64(p.Containers[list[i].Name].Bytes), resource.BinarySI)
-			if used.Cmp(asked) > 0 {
-				fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", list[i].Name, used, asked.String(), s.resource())
-			}
+	for c := range pods.Containers(&p.Pod.Spec) {
+		asked := c.Resources.Requests[v1.ResourceEphemeralStorage]
+		used := resource.NewQuantity(int64(p.Containers[c.Name].Bytes), resource.BinarySI)
+		if used.Cmp(asked) > 0 {
+			fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, used, asked.String(), s.resource())
 		}
 	}
 	return b.String()

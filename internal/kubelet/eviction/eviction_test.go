@@ -28,6 +28,35 @@ func asks(q string) func(*v1.Pod) {
 
 func prio(n int32) func(*v1.Pod) { return func(p *v1.Pod) { p.Spec.Priority = &n } }
 
+// What a pod held that has gone is waited for before another one goes, unless that one writes.
+func TestRoomThatIsAboutToBeFree(t *testing.T) {
+	low := Shortage{Threshold{Signal: NodeFsAvailable, Least: 100 * mi}, 10 * mi}
+	gone := pod("gone", 400*mi, 1)
+	for free, want := range map[int64]bool{10 * mi: false, 90 * mi: false, 320 * mi: true} {
+		if got := GivenBack(low, Shortage{low.Threshold, free}, gone); got != want {
+			t.Errorf("%d free: %v", free, got)
+		}
+	}
+	other := pod("other", 30*mi, 1)
+	gone.Pod.UID, other.Pod.UID = "gone", "other"
+	for name, c := range map[string]struct {
+		now  []Pod
+		want bool
+	}{
+		"nobody writes":         {[]Pod{gone, other}, false},
+		"the one that goes":     {[]Pod{{Pod: gone.Pod, Usage: Usage{500 * mi, 1}}, other}, false},
+		"a little":              {[]Pod{{Pod: other.Pod, Usage: Usage{31 * mi, 1}}}, false},
+		"another hog":           {[]Pod{{Pod: other.Pod, Usage: Usage{60 * mi, 1}}}, true},
+		"one that has come now": {[]Pod{pod("new", 50*mi, 1)}, true},
+	} {
+		if got := Grows(low, []Pod{gone, other}, c.now, gone); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func ended(p Pod) Pod { p.Ended = true; return p }
+
 func TestChoose(t *testing.T) {
 	bytes := Shortage{Threshold: Threshold{Signal: NodeFsAvailable, Least: 100 * mi}}
 	inodes := Shortage{Threshold: Threshold{Signal: NodeFsInodesFree, Least: 1000}}
@@ -45,6 +74,7 @@ func TestChoose(t *testing.T) {
 		{"what was asked for before priority", bytes, []Pod{pod("a", 10*mi, 1, asks("20Mi")), pod("b", 30*mi, 1, prio(5))}, "b"},
 		{"those who asked, when nobody else is left", bytes, []Pod{pod("a", 10*mi, 1, asks("20Mi"))}, "a"},
 		{"nobody whose end would be of use", bytes, []Pod{pod("a", 1*mi, 1e6)}, ""},
+		{"what has ended before all others", bytes, []Pod{pod("a", 50*mi, 1), ended(pod("b", 10*mi, 1, prio(5), asks("20Mi")))}, "b"},
 		{"inodes", inodes, []Pod{pod("a", 1000*mi, 1), pod("b", 1, 5000), pod("c", 1, 4000, asks("1"))}, "b"},
 		{"few inodes", inodes, []Pod{pod("a", 1000*mi, 10)}, ""},
 	} {

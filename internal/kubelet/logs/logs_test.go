@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -79,7 +80,11 @@ type lines struct {
 func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer func() { l.got <- struct{}{} }()
+	defer func() {
+		for range bytes.Count(p, []byte("\n")) { // several may come at once
+			l.got <- struct{}{}
+		}
+	}()
 	return l.buf.Write(p)
 }
 
@@ -224,6 +229,32 @@ func appendTo(t *testing.T, path, text string) {
 	}
 }
 
+// pieces counts what is written to it.
+type pieces struct {
+	bytes.Buffer
+	n int
+}
+
+func (p *pieces) Write(b []byte) (int, error) { p.n++; return p.Buffer.Write(b) }
+
+// Each line of a flood was a packet of its own: who followed it was ten times slower than
+// the container, and its log was gone before it was read.
+func TestAFloodIsPassedOnInFewPieces(t *testing.T) {
+	const lines = 20_000
+	var text, want strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&text, "2026-01-01T00:00:01.5Z stdout F line %d\n", i)
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	var out pieces
+	if err := Read(t.Context(), write(t, text.String()), Options{}, &out, nil); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != want.String() || out.n > lines/100 {
+		t.Errorf("%d bytes of %d in %d pieces", out.Len(), want.Len(), out.n)
+	}
+}
+
 func TestTwoRotationsInOneSecondLoseNothing(t *testing.T) {
 	path := write(t, "2026-01-01T00:00:01Z stdout F one\n")
 	rt := reopen(func() error { return os.WriteFile(path, []byte("2026-01-01T00:00:02Z stdout F two\n"), 0o600) })
@@ -265,6 +296,37 @@ func TestRotateKeepsSoManyFiles(t *testing.T) {
 	}
 }
 
+// TestLogOfAContainerThatEndedDuringARotation: the process was killed between the rename
+// and the new file, and before that while it compressed; then the container ended.
+func TestLogOfAContainerThatEndedDuringARotation(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ns_pod_uid", "c", "0.log")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		".20260101-000000": "oldest", ".20260101-000000.tmp": "half of it",
+		".20260101-000001": "old", ".20260101-000001.gz": "compressed, and not yet removed",
+		".20260101-000002": "before", ".20260101-000003": "last", ".tmp": "",
+	} {
+		if err := os.WriteFile(path+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // the second time there is nothing to do
+		if err := Settle(path); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != "last" {
+			t.Errorf("the log is %q, %v", text, err)
+		}
+		all, err := filepath.Glob(path + "*")
+		want := []string{path, path + ".20260101-000000.gz", path + ".20260101-000001.gz", path + ".20260101-000002"}
+		if err != nil || !slices.Equal(all, want) {
+			t.Errorf("files: %v, %v", all, err)
+		}
+	}
+}
+
 func TestARemovedLogIsOpenedAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	rt := reopen(func() error { return os.WriteFile(path, nil, 0o600) })
@@ -299,4 +361,45 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q became %+v", line, e)
 		}
 	})
+}
+
+// The last line of a log that grows while it is read was all that came meanwhile, too; the
+// whole of one that grows faster than it is read never ended.
+func TestReadEndsWhereTheLogEnded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	line := "2026-11-22T10:00:00Z stdout F a line\n"
+	if err := os.WriteFile(path, []byte(strings.Repeat(line, 10)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, o := range map[int]Options{1: {Tail: new(int64(1))}, 0: {Tail: new(int64(0))}, 10: {}} {
+		grows := &growing{t: t, path: path, line: line}
+		if err := Read(t.Context(), path, o, grows, grows); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(grows.text.String(), "\n"); got != want {
+			t.Errorf("%d lines, want %d", got, want)
+		}
+		if err := os.Truncate(path, int64(10*len(line))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// growing adds a line to the log with each write of what was read.
+type growing struct {
+	t          *testing.T
+	path, line string
+	text       strings.Builder
+}
+
+func (g *growing) Write(p []byte) (int, error) {
+	f, err := os.OpenFile(g.path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return 0, err
+	}
+	_, err = f.WriteString(g.line)
+	if err := errors.Join(err, f.Close()); err != nil || g.text.Len() > 1<<20 {
+		return 0, errors.Join(err, errors.New("it does not end"))
+	}
+	return g.text.Write(p)
 }

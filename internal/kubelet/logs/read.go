@@ -3,6 +3,7 @@ package logs
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -34,6 +35,9 @@ type Options struct {
 
 // maxEntry is the size of an entry that is read; runtimes split lines far below it.
 const maxEntry = 16 << 20
+
+// together is about how much text is written at once.
+const together = 64 << 10
 
 // errLimit ends a read that has written as much as it may.
 var errLimit = errors.New("limit reached")
@@ -71,9 +75,12 @@ type reader struct {
 	watcher        *fsnotify.Watcher
 	file           *os.File
 	rest           []byte    // a line that is not complete yet
+	text           []byte    // of entries that were read, for the writer to
+	to             io.Writer // nil where there is no such text
 	left           int64     // bytes that may be written, -1 for any number
 	last           time.Time // of the newest entry seen
 	ended          bool
+	tailEnd        int64 // where the file ended when lines were counted from there
 }
 
 func (r *reader) close() {
@@ -90,13 +97,13 @@ func (r *reader) run(ctx context.Context) error {
 		if err := r.seekTail(); err != nil {
 			return err
 		}
+		if !r.o.Follow {
+			return r.upToNow()
+		}
 	}
 	for {
-		if err := r.drain(); err != nil {
+		if err := r.drain(r.file); err != nil {
 			return err
-		}
-		if !r.o.Follow {
-			return nil
 		}
 		switched, err := r.rotate()
 		if err != nil {
@@ -164,7 +171,7 @@ func (r *reader) rotate() (bool, error) {
 			return false, nil
 		}
 		// What was written between the drain and the rename.
-		if err := r.drain(); err != nil {
+		if err := r.drain(r.file); err != nil {
 			return false, err
 		}
 		missed, err := rotatedSince(r.path, old)
@@ -219,10 +226,10 @@ func (r *reader) readRotated(name string) error {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return nil
+			return r.flush()
 		}
 		if err != nil {
-			return fmt.Errorf("rotated log: %w", err)
+			return errors.Join(r.flush(), fmt.Errorf("rotated log: %w", err))
 		}
 		if e, ok := parse(line); !ok || !e.time.After(after) {
 			continue
@@ -233,14 +240,31 @@ func (r *reader) readRotated(name string) error {
 	}
 }
 
-// drain writes all complete lines up to the end of the file.
-func (r *reader) drain() error {
+// upToNow writes what is in the file now: of a flood the end may never be reached.
+func (r *reader) upToNow() error {
+	info, err := r.file.Stat()
+	if err != nil {
+		return err
+	}
+	at, err := r.file.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
+	}
+	end := info.Size()
+	if r.tailEnd > 0 { // that is what the lines were counted from
+		end = r.tailEnd
+	}
+	return r.drain(io.LimitReader(r.file, end-at))
+}
+
+// drain writes all complete lines up to the end.
+func (r *reader) drain(in io.Reader) error {
 	if r.file == nil {
 		return nil
 	}
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := r.file.Read(buf)
+		n, err := in.Read(buf)
 		r.rest = append(r.rest, buf[:n]...)
 		if werr := r.writeLines(); werr != nil {
 			return werr
@@ -270,6 +294,29 @@ func (r *reader) writeLines() error {
 		data = nil // no runtime writes such an entry; its end is none either
 	}
 	r.rest = append(r.rest[:0], data...)
+	return r.flush()
+}
+
+// flush writes the text of the entries that were read.
+func (r *reader) flush() error {
+	if len(r.text) == 0 {
+		return nil
+	}
+	_, err := r.to.Write(r.text)
+	r.text = r.text[:0]
+	return err
+}
+
+// put adds an entry's text to what is written together: each write is a packet to the
+// client, and one for each line is too slow for a flood, whose files go when they are old.
+func (r *reader) put(w io.Writer, text []byte) error {
+	if r.to != w || len(r.text) >= together {
+		if err := r.flush(); err != nil {
+			return err
+		}
+		r.to = w
+	}
+	r.text = append(r.text, text...)
 	return nil
 }
 
@@ -297,12 +344,12 @@ func (r *reader) writeLine(line []byte) error {
 	if r.left >= 0 && int64(len(text)) > r.left {
 		text = text[:r.left]
 	}
-	if _, err := w.Write(text); err != nil {
+	if err := r.put(w, text); err != nil {
 		return err
 	}
 	if r.left >= 0 {
 		if r.left -= int64(len(text)); r.left == 0 {
-			return errLimit
+			return cmp.Or(r.flush(), errLimit)
 		}
 	}
 	return nil
@@ -317,6 +364,7 @@ func (r *reader) seekTail() error {
 	if err != nil {
 		return err
 	}
+	r.tailEnd = end
 	want := *r.o.Tail + 1 // newlines from the end, the last line's own among them
 	const block = 32 << 10
 	for pos := end; pos > 0; {

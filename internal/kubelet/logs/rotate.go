@@ -86,6 +86,24 @@ func Compress(path string) error {
 	return nil
 }
 
+// Settle puts in order the log of a container that has ended, and that is not rotated any
+// more: the newest file has the log's name again, if the rotation was cut off before the
+// runtime made another, and older ones are compressed.
+func Settle(path string) error {
+	if !taken(path) {
+		old, err := rotated(path)
+		if err != nil {
+			return err
+		}
+		if n := len(old); n > 0 && !strings.HasSuffix(old[n-1], ".gz") {
+			if err := os.Rename(old[n-1], path); err != nil {
+				return err
+			}
+		}
+	}
+	return Compress(path)
+}
+
 // freeName returns the name for a file that is rotated now: upstream's, with a number
 // behind it where one of this very second has that. A rename over it would lose that file.
 func freeName(name string) (string, bool) {
@@ -147,7 +165,11 @@ func compress(path string) error {
 	if err := dir.Rename(tmp, name+".gz"); err != nil {
 		return err
 	}
-	return dir.Remove(name)
+	err = dir.Remove(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return dir.Remove(name + ".gz") // the container was removed meanwhile, and its log with it
+	}
+	return err
 }
 
 func gzipTo(dir *safepath.Dir, from, to string) error {

@@ -2,6 +2,8 @@ package objects
 
 import (
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Refs lists the objects that a pod refers to: by volumes, environment and pull secrets.
@@ -13,13 +15,8 @@ func Refs(pod *v1.Pod) []Ref {
 	for i := range pod.Spec.Volumes {
 		r.volume(&pod.Spec.Volumes[i])
 	}
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			r.env(list[i].EnvFrom, list[i].Env)
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		r.env(pod.Spec.EphemeralContainers[i].EnvFrom, pod.Spec.EphemeralContainers[i].Env)
+	for c := range pods.AllContainers(&pod.Spec) {
+		r.env(c.EnvFrom, c.Env)
 	}
 	return r.list
 }

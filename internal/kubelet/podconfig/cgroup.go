@@ -5,8 +5,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-
-	"wherry.dev/internal/kubelet/podplan"
+	"k8s.io/kubectl/pkg/util/qos"
 )
 
 // Layout is where the cgroups of pods lie: by QoS class, below a root. A runtime
@@ -36,7 +35,7 @@ func (l Layout) QOS(class v1.PodQOSClass) string {
 }
 
 // Pod is the pod's cgroup.
-func (l Layout) Pod(pod *v1.Pod) string { return l.pod(podplan.QOS(pod), string(pod.UID)) }
+func (l Layout) Pod(pod *v1.Pod) string { return l.pod(qos.GetPodQOS(pod), string(pod.UID)) }
 
 func (l Layout) pod(class v1.PodQOSClass, uid string) string {
 	dir := l.QOS(class)

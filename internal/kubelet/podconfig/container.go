@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/api/pods"
 )
 
 // ContainerInput is what a container's configuration depends on.
@@ -61,7 +61,7 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 		WorkingDir: c.WorkingDir,
 		Mounts:     in.Mounts,
 		Labels: map[string]string{
-			LabelPodName: in.Pod.Name, LabelPodNamespace: in.Pod.Namespace, LabelPodUID: string(in.Pod.UID), LabelContainerName: c.Name,
+			pods.LabelPodName: in.Pod.Name, pods.LabelPodNamespace: in.Pod.Namespace, pods.LabelPodUID: string(in.Pod.UID), pods.LabelContainerName: c.Name,
 		},
 		Annotations: containerAnnotations(in),
 		LogPath:     LogPath(c.Name, in.Attempt),
@@ -109,23 +109,23 @@ func expandAll(list []string, lookup func(string) (string, bool)) []string {
 func containerAnnotations(in ContainerInput) map[string]string {
 	c := in.Container
 	a := map[string]string{
-		AnnotationHash:          podplan.Hash(c),
-		AnnotationRestartCount:  fmt.Sprint(in.Attempt),
-		AnnotationMessagePath:   c.TerminationMessagePath,
-		AnnotationMessagePolicy: string(c.TerminationMessagePolicy),
-		AnnotationPodGrace:      fmt.Sprint(Grace(in.Pod)),
+		pods.AnnotationHash:          pods.Hash(c),
+		pods.AnnotationRestartCount:  fmt.Sprint(in.Attempt),
+		pods.AnnotationMessagePath:   c.TerminationMessagePath,
+		pods.AnnotationMessagePolicy: string(c.TerminationMessagePolicy),
+		pods.AnnotationPodGrace:      fmt.Sprint(pods.Grace(in.Pod)),
 	}
 	if g := in.Pod.DeletionGracePeriodSeconds; g != nil {
-		a[AnnotationPodDeleteGrace] = fmt.Sprint(*g)
+		a[pods.AnnotationPodDeleteGrace] = fmt.Sprint(*g)
 	}
 	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
 		if data, err := json.Marshal(c.Lifecycle.PreStop); err == nil {
-			a[AnnotationPreStop] = string(data)
+			a[pods.AnnotationPreStop] = string(data)
 		}
 	}
 	if len(c.Ports) > 0 {
 		if data, err := json.Marshal(c.Ports); err == nil {
-			a[AnnotationPorts] = string(data)
+			a[pods.AnnotationPorts] = string(data)
 		}
 	}
 	return a

@@ -9,6 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Limits of a resolv.conf that the resolvers in images keep to.
@@ -53,7 +55,7 @@ func DNS(in DNSInput) (*runtimeapi.DNSConfig, []Warning) {
 		} else if policy = v1.DNSDefault; !in.NoClusterDNS {
 			warnings = append(warnings, Warning{"MissingClusterDNS", fmt.Sprintf(
 				"pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
-				Format(in.Pod), v1.DNSClusterFirst, v1.DNSDefault)})
+				pods.Format(in.Pod), v1.DNSClusterFirst, v1.DNSDefault)})
 		}
 	}
 	if policy == v1.DNSDefault {

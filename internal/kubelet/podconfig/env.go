@@ -11,6 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Objects looks up what a pod's environment refers to.
@@ -228,11 +230,9 @@ func (b *envBuilder) secretKey(ref *v1.SecretKeySelector) (string, bool, error) 
 }
 
 func findContainer(pod *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
+	for c := range pods.Containers(&pod.Spec) {
+		if c.Name == name {
+			return c
 		}
 	}
 	return nil

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // PageSizes are the sizes of huge pages that a node has, by its resources.
@@ -85,10 +87,8 @@ func PageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
 	}
 	found := map[int64]bool{}
 	lists := []v1.ResourceList{podLevelRequests(pod)}
-	for _, cs := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range cs {
-			lists = append(lists, cs[i].Resources.Requests)
-		}
+	for c := range pods.Containers(&pod.Spec) {
+		lists = append(lists, c.Resources.Requests)
 	}
 	for _, l := range lists {
 		for _, size := range PageSizes(l) {

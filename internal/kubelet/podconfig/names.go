@@ -1,69 +1,12 @@
 package podconfig
 
 import (
-	"fmt"
 	"path/filepath"
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"wherry.dev/internal/kubelet/podplan"
 )
-
-// Labels and annotations that a kubelet puts on sandboxes and containers; crictl,
-// log collectors and monitors read them.
-const (
-	LabelPodName       = "io.kubernetes.pod.name"
-	LabelPodNamespace  = "io.kubernetes.pod.namespace"
-	LabelPodUID        = "io.kubernetes.pod.uid"
-	LabelContainerName = "io.kubernetes.container.name"
-
-	AnnotationHash           = "io.kubernetes.container.hash"
-	AnnotationRestartCount   = "io.kubernetes.container.restartCount"
-	AnnotationMessagePath    = "io.kubernetes.container.terminationMessagePath"
-	AnnotationMessagePolicy  = "io.kubernetes.container.terminationMessagePolicy"
-	AnnotationPorts          = "io.kubernetes.container.ports"
-	AnnotationPreStop        = "io.kubernetes.container.preStopHandler"
-	AnnotationPodGrace       = "io.kubernetes.pod.terminationGracePeriod"
-	AnnotationPodDeleteGrace = "io.kubernetes.pod.deletionGracePeriod"
-
-	// Annotations of static and mirror pods.
-	AnnotationConfigSource = "kubernetes.io/config.source"
-	AnnotationConfigHash   = "kubernetes.io/config.hash"
-	AnnotationConfigSeen   = "kubernetes.io/config.seen"
-	AnnotationConfigMirror = "kubernetes.io/config.mirror"
-)
-
-// Grace is the pod's own grace period in seconds.
-func Grace(pod *v1.Pod) int64 {
-	if g := pod.Spec.TerminationGracePeriodSeconds; g != nil {
-		return *g
-	}
-	return v1.DefaultTerminationGracePeriodSeconds
-}
-
-// IsMirror tells whether an API pod only mirrors a static pod.
-func IsMirror(pod *v1.Pod) bool {
-	_, ok := pod.Annotations[AnnotationConfigMirror]
-	return ok
-}
-
-// IsStatic tells whether a pod comes from the node itself, not from the API server.
-func IsStatic(pod *v1.Pod) bool {
-	source := pod.Annotations[AnnotationConfigSource]
-	return source != "" && source != "api"
-}
-
-// IsNodeCritical tells whether the node cannot do without the pod.
-func IsNodeCritical(pod *v1.Pod) bool {
-	return podplan.IsCritical(pod) && pod.Spec.PriorityClassName == "system-node-critical"
-}
-
-// Format names a pod in events and messages: name_namespace(uid).
-func Format(pod *v1.Pod) string {
-	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
-}
 
 // LogDir is the folder of a pod's logs.
 func LogDir(root string, pod *v1.Pod) string {
@@ -107,6 +50,9 @@ func (d Dirs) EtcHosts(uid types.UID) string { return filepath.Join(d.Pod(uid), 
 
 // Containers has, by container, the files of their last words.
 func (d Dirs) Containers(uid types.UID) string { return filepath.Join(d.Pod(uid), "containers") }
+
+// MaxMessage is how much is kept of a termination message, in bytes: the end of it.
+const MaxMessage = 4096
 
 // MessageFile is the file that an instance finds at its terminationMessagePath.
 func (d Dirs) MessageFile(uid types.UID, container string, attempt uint32) string {

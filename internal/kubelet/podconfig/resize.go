@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/api/pods"
 )
 
 // ResizeStep changes the limits of one cgroup: the pod's, or, with a name, a container's.
@@ -75,7 +75,7 @@ func containerSteps(old, next *v1.Pod, names []string, cfs CFS, step func(was, w
 	}
 	var changes []change
 	for _, name := range names {
-		a, b := podplan.FindContainer(old, name), podplan.FindContainer(next, name)
+		a, b := pods.FindContainer(old, name), pods.FindContainer(next, name)
 		if a == nil || b == nil {
 			continue
 		}

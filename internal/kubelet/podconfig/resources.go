@@ -12,8 +12,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/kubectl/pkg/util/qos"
 
-	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/api/pods"
 )
 
 const (
@@ -57,7 +58,7 @@ func (c CFS) quota(milli int64) int64 {
 // ContainerResources are a container's limits. Where it has none of its own, those of
 // the pod as a whole hold it (KEP-2837).
 func ContainerResources(pod *v1.Pod, c *v1.Container, cfs CFS) *runtimeapi.LinuxContainerResources {
-	return resourcesOf(podplan.Effective(c.Resources, pod.Spec.Resources), cfs)
+	return resourcesOf(pods.EffectiveResources(c.Resources, podLevelLimits(pod)), cfs)
 }
 
 // resourcesOf converts what a container asks for. Without a request the limit counts as one.
@@ -100,11 +101,9 @@ func podLimits(pod *v1.Pod, opts resourcehelper.PodResourcesOptions) v1.Resource
 }
 
 func allLimit(pod *v1.Pod, name v1.ResourceName) bool {
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if q := list[i].Resources.Limits[name]; q.IsZero() {
-				return false
-			}
+	for c := range pods.Containers(&pod.Spec) {
+		if q := c.Resources.Limits[name]; q.IsZero() {
+			return false
 		}
 	}
 	return true
@@ -114,10 +113,10 @@ func allLimit(pod *v1.Pod, name v1.ResourceName) bool {
 // the pod's QoS class and the container's share of the node's memory.
 func OOMScoreAdj(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	const guaranteed, bestEffort = -997, 1000
-	if IsNodeCritical(pod) {
+	if pods.IsNodeCritical(pod) {
 		return guaranteed
 	}
-	switch podplan.QOS(pod) {
+	switch qos.GetPodQOS(pod) {
 	case v1.PodQOSGuaranteed:
 		return guaranteed
 	case v1.PodQOSBestEffort:
@@ -129,7 +128,7 @@ func OOMScoreAdj(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	score := func(memory int64) int64 { return 1000 - 1000*memory/nodeMemory }
 	spare := spareMemory(pod)
 	adj := score(c.Resources.Requests.Memory().Value() + spare)
-	if podplan.IsSidecar(c) { // it goes no sooner than those that it serves
+	if pods.IsSidecar(c) { // it goes no sooner than those that it serves
 		least := int64(math.MaxInt64)
 		for i := range pod.Spec.Containers {
 			least = min(least, pod.Spec.Containers[i].Resources.Requests.Memory().Value())
@@ -155,7 +154,7 @@ func PodCgroupResources(pod *v1.Pod, pidsLimit int64, cfs CFS) *specs.LinuxResou
 	opts := resourcehelper.PodResourcesOptions{}
 	requests, limits := resourcehelper.PodRequests(pod, opts), podLimits(pod, opts)
 	shares := uint64(Shares(requests.Cpu().MilliValue()))
-	if podplan.QOS(pod) == v1.PodQOSBestEffort {
+	if qos.GetPodQOS(pod) == v1.PodQOSBestEffort {
 		shares = minShares
 	}
 	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}}

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	sysctl "k8s.io/component-helpers/node/util/sysctl"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // SandboxInput is what a sandbox's configuration depends on.
@@ -37,12 +39,12 @@ func Sandbox(in SandboxInput) (*runtimeapi.PodSandboxConfig, error) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[LabelPodName], labels[LabelPodNamespace], labels[LabelPodUID] = pod.Name, pod.Namespace, string(pod.UID)
+	labels[pods.LabelPodName], labels[pods.LabelPodNamespace], labels[pods.LabelPodUID] = pod.Name, pod.Namespace, string(pod.UID)
 	annotations := maps.Clone(pod.Annotations)
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[AnnotationPodGrace] = fmt.Sprint(Grace(pod))
+	annotations[pods.AnnotationPodGrace] = fmt.Sprint(pods.Grace(pod))
 	cfg := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: in.Attempt,
@@ -116,17 +118,13 @@ func shownHostname(pod *v1.Pod, hostname, domain string) (string, error) {
 
 func portMappings(pod *v1.Pod) []*runtimeapi.PortMapping {
 	var out []*runtimeapi.PortMapping
-	add := func(list []v1.Container) {
-		for i := range list {
-			for _, p := range list[i].Ports {
-				out = append(out, &runtimeapi.PortMapping{
-					Protocol: criProtocol(p.Protocol), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
-				})
-			}
+	for c := range pods.Containers(&pod.Spec) {
+		for _, p := range c.Ports {
+			out = append(out, &runtimeapi.PortMapping{
+				Protocol: criProtocol(p.Protocol), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
+			})
 		}
 	}
-	add(pod.Spec.InitContainers)
-	add(pod.Spec.Containers)
 	return out
 }
 
@@ -223,7 +221,7 @@ func Namespaces(pod *v1.Pod, users *runtimeapi.UserNamespace) (*runtimeapi.Names
 	}
 	if n.UsernsOptions = users; users == nil {
 		if OwnUsers(pod) {
-			return nil, fmt.Errorf("pod %s has no IDs for its user namespace", Format(pod))
+			return nil, fmt.Errorf("pod %s has no IDs for its user namespace", pods.Format(pod))
 		}
 		n.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
 	}
@@ -231,11 +229,9 @@ func Namespaces(pod *v1.Pod, users *runtimeapi.UserNamespace) (*runtimeapi.Names
 }
 
 func anyPrivileged(pod *v1.Pod) bool {
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if sc := list[i].SecurityContext; sc != nil && sc.Privileged != nil && *sc.Privileged {
-				return true
-			}
+	for c := range pods.Containers(&pod.Spec) {
+		if sc := c.SecurityContext; sc != nil && sc.Privileged != nil && *sc.Privileged {
+			return true
 		}
 	}
 	return false

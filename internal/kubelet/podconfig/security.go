@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/api/pods"
 )
 
 // effective merges a container's security context over the pod's.
@@ -56,7 +56,7 @@ func verifyNonRoot(in ContainerInput) error {
 	if !e.nonRoot {
 		return nil
 	}
-	name, pod := in.Container.Name, Format(in.Pod)
+	name, pod := in.Container.Name, pods.Format(in.Pod)
 	switch {
 	case e.user != nil && *e.user == 0:
 		return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", pod, name)
@@ -169,7 +169,7 @@ func deref(b *bool) bool { return b != nil && *b }
 // container joins.
 func TargetContainer(pod *v1.Pod, name string) string {
 	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name && podplan.FindContainer(pod, name) != nil {
+		if pod.Spec.EphemeralContainers[i].Name == name && pods.FindContainer(pod, name) != nil {
 			return pod.Spec.EphemeralContainers[i].TargetContainerName
 		}
 	}

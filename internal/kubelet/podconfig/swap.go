@@ -4,8 +4,9 @@ import (
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/qos"
 
-	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/api/pods"
 )
 
 // Swap is what containers may swap out (KEP-2400); it needs cgroup v2.
@@ -23,7 +24,7 @@ type Swap struct {
 func (s Swap) limit(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
 	switch {
-	case !s.Limited || nodeMemory <= 0 || podplan.IsCritical(pod) || podplan.QOS(pod) != v1.PodQOSBurstable:
+	case !s.Limited || nodeMemory <= 0 || pods.IsCritical(pod) || qos.GetPodQOS(pod) != v1.PodQOSBurstable:
 		return 0
 	case request.IsZero() && limit.IsZero() || request.Cmp(*limit) == 0:
 		return 0

@@ -14,11 +14,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/volume"
 )
 
@@ -35,8 +35,8 @@ func detail(err error) string {
 
 // createContainer makes an instance. What the pod asks for and cannot have is
 // CreateContainerConfigError, what the runtime refuses CreateContainerError.
-func (o *Ops) createContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
-	spec := podplan.FindContainer(in.Pod, op.Name)
+func (o *Ops) createContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
+	spec := pods.FindContainer(in.Pod, op.Name)
 	if spec == nil {
 		return failed(fmt.Errorf("container %q is not in the pod's spec", op.Name))
 	}
@@ -51,14 +51,14 @@ func (o *Ops) createContainer(ctx context.Context, op podplan.Op, in *podplan.In
 		return o.createFailed(ctx, in.Pod, op, podplan.ReasonCreateContainerError, err)
 	}
 	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Created", "Container created")
-	return podworker.Result{}
+	return podplan.Result{}
 }
 
-func (o *Ops) createFailed(ctx context.Context, pod *v1.Pod, op podplan.Op, reason string, err error) podworker.Result {
+func (o *Ops) createFailed(ctx context.Context, pod *v1.Pod, op podplan.Op, reason string, err error) podplan.Result {
 	if ctx.Err() == nil {
 		o.containerEvent(pod, op.Name, v1.EventTypeWarning, "Failed", "Error: %s", detail(err))
 	}
-	return podworker.Result{Err: err, Reason: reason, Message: detail(err), ImageGone: errors.Is(err, errImageGone)}
+	return podplan.Result{Err: err, Reason: reason, Message: detail(err), ImageGone: errors.Is(err, errImageGone)}
 }
 
 var errImageGone = errors.New("is not on the node any more")
@@ -201,24 +201,24 @@ func (o *Ops) hosts(pod *v1.Pod, ips []string) ([]byte, error) {
 	return podconfig.Hosts(pod, ips, hostname, domain, node), nil
 }
 
-func (o *Ops) startContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) startContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	if err := o.Runtime.StartContainer(ctx, op.ID); err != nil {
 		if ctx.Err() == nil {
 			o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "Failed", "Error: %s", detail(err))
 		}
-		return podworker.Result{Err: err, Reason: podplan.ReasonRunContainerError, Message: detail(err)}
+		return podplan.Result{Err: err, Reason: podplan.ReasonRunContainerError, Message: detail(err)}
 	}
 	metrics.StartedContainers.WithLabelValues(containerType(in.Pod, op.Name)).Inc()
 	o.containerEvent(in.Pod, op.Name, v1.EventTypeNormal, "Started", "Container started")
 	o.addLogLink(ctx, in, op)
-	return podworker.Result{}
+	return podplan.Result{}
 }
 
 func containerType(pod *v1.Pod, name string) string {
 	switch {
-	case slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name }):
+	case pods.IsInit(pod, name):
 		return "init_container"
-	case slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name }):
+	case pods.IsEphemeral(pod, name):
 		return "ephemeral_container"
 	default:
 		return "container"
@@ -226,7 +226,7 @@ func containerType(pod *v1.Pod, name string) string {
 }
 
 // removeContainer removes a dead instance and its log.
-func (o *Ops) removeContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) removeContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	if err := o.Runtime.RemoveContainer(ctx, op.ID); err != nil && !notFound(err) {
 		return failed(fmt.Errorf("remove container %s: %w", op.ID, err))
 	}
@@ -236,13 +236,25 @@ func (o *Ops) removeContainer(ctx context.Context, op podplan.Op, in *podplan.In
 		if c.ID != op.ID {
 			continue
 		}
-		logs, err := filepath.Glob(filepath.Join(podconfig.LogDir(o.PodLogs, in.Pod), podconfig.LogPath(c.Name, c.Attempt)) + "*")
-		if err != nil {
+		if err := removeLog(filepath.Join(podconfig.LogDir(o.PodLogs, in.Pod), podconfig.LogPath(c.Name, c.Attempt))); err != nil {
 			return failed(err)
 		}
-		for _, l := range append(logs, o.Dirs.MessageFile(in.Pod.UID, c.Name, c.Attempt)) {
-			_ = os.Remove(l)
+		_ = os.Remove(o.Dirs.MessageFile(in.Pod.UID, c.Name, c.Attempt))
+	}
+	return podplan.Result{}
+}
+
+// removeLog removes a log and its rotated files; those too that are renamed meanwhile,
+// because they are being compressed.
+func removeLog(path string) error {
+	for range 2 {
+		files, err := filepath.Glob(path + "*")
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			_ = os.Remove(f)
 		}
 	}
-	return podworker.Result{}
+	return nil
 }

@@ -9,18 +9,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/safepath"
 )
 
 // forget removes the last traces of a pod that is to be gone, and its API object
 // last: whoever waits for that may rely on nothing being left.
-func (o *Ops) forget(ctx context.Context, in *podplan.Input) podworker.Result {
+func (o *Ops) forget(ctx context.Context, in *podplan.Input) podplan.Result {
 	pod := in.Pod
 	left, err := o.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{
-		LabelSelector: map[string]string{podconfig.LabelPodUID: string(pod.UID)},
+		LabelSelector: map[string]string{pods.LabelPodUID: string(pod.UID)},
 	})
 	if err != nil {
 		return failed(fmt.Errorf("list sandboxes: %w", err))
@@ -38,7 +38,7 @@ func (o *Ops) forget(ctx context.Context, in *podplan.Input) podworker.Result {
 		return failed(err)
 	}
 	if in.Absent || in.Record.Static || o.Client == nil {
-		return podworker.Result{}
+		return podplan.Result{}
 	}
 	if err := o.Status.Flush(ctx, pod.UID); err != nil {
 		return failed(err)
@@ -50,5 +50,5 @@ func (o *Ops) forget(ctx context.Context, in *podplan.Input) podworker.Result {
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return failed(fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err))
 	}
-	return podworker.Result{}
+	return podplan.Result{}
 }

@@ -7,34 +7,32 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 )
 
 // runHook runs the postStart hook of an instance, once.
-func (o *Ops) runHook(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
-	spec := podplan.FindContainer(in.Pod, op.Name)
+func (o *Ops) runHook(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
+	spec := pods.FindContainer(in.Pod, op.Name)
 	if spec == nil || spec.Lifecycle == nil || spec.Lifecycle.PostStart == nil {
-		return podworker.Result{}
+		return podplan.Result{}
 	}
 	err := o.handle(ctx, in, op, spec.Lifecycle.PostStart)
 	if err == nil {
-		return podworker.Result{}
+		return podplan.Result{}
 	}
 	if ctx.Err() != nil {
 		return failed(ctx.Err())
 	}
 	klog.FromContext(ctx).V(2).Info("PostStart hook failed", "container", op.Name, "containerID", op.ID, "err", err)
 	o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
-	return podworker.Result{HookFailed: err.Error()}
+	return podplan.Result{HookFailed: err.Error()}
 }
 
 // handle carries out a lifecycle handler.
@@ -68,7 +66,7 @@ func newHookClient(dial Dial) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a pod's certificate has no name that could be checked
 		DisableKeepAlives: true, Proxy: nil, DialContext: dial,
-	}, CheckRedirect: StayOnHost}
+	}, CheckRedirect: pods.StayOnHost}
 }
 
 // hookAgent is who asks.
@@ -79,7 +77,7 @@ func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, 
 	if ip == "" && get.Host == "" {
 		return errors.New("the pod has no address yet")
 	}
-	req, err := HTTPRequest(ctx, get, podplan.FindContainer(in.Pod, op.Name), ip, hookAgent)
+	req, err := pods.HTTPRequest(ctx, get, pods.FindContainer(in.Pod, op.Name), ip, hookAgent)
 	if err != nil {
 		return err
 	}
@@ -118,22 +116,4 @@ func podIP(in *podplan.Input) string {
 		}
 	}
 	return ""
-}
-
-// Port resolves a port by number or by its name in the container.
-func Port(p intstr.IntOrString, c *v1.Container) (int, error) {
-	if p.Type == intstr.Int {
-		return p.IntValue(), nil
-	}
-	if c != nil {
-		for _, cp := range c.Ports {
-			if cp.Name == p.StrVal {
-				return int(cp.ContainerPort), nil
-			}
-		}
-	}
-	if n, err := strconv.Atoi(p.StrVal); err == nil {
-		return n, nil
-	}
-	return 0, fmt.Errorf("couldn't find port %q", p.StrVal)
 }

@@ -12,14 +12,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/pullrecord"
 )
 
 // pullImage makes sure that a container's image is on the node, by its pull policy.
-func (o *Ops) pullImage(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) pullImage(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	want, err := wantedImage(in.Pod, op.Name)
 	if err != nil {
 		return failed(err)
@@ -27,7 +26,7 @@ func (o *Ops) pullImage(ctx context.Context, op podplan.Op, in *podplan.Input) p
 	name, err := normalize(want.image)
 	if err != nil {
 		msg := fmt.Sprintf("Failed to apply default image tag %q: %v", want.image, err)
-		return o.noImage(want, "InspectFailed", podworker.Result{Err: errors.New(msg), Reason: podplan.ReasonInvalidImageName, Message: msg})
+		return o.noImage(want, "InspectFailed", podplan.Result{Err: errors.New(msg), Reason: podplan.ReasonInvalidImageName, Message: msg})
 	}
 	image := &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: want.image, Annotations: in.Pod.Annotations}
 	if want.policy != v1.PullAlways {
@@ -36,7 +35,7 @@ func (o *Ops) pullImage(ctx context.Context, op podplan.Op, in *podplan.Input) p
 		}
 	}
 	if op.Backoff {
-		return podworker.Result{Err: errors.New("image is still not present"), Reason: podplan.ReasonImagePullBackOff}
+		return podplan.Result{Err: errors.New("image is still not present"), Reason: podplan.ReasonImagePullBackOff}
 	}
 	return o.fetchImage(ctx, op, in, want, image)
 }
@@ -51,8 +50,8 @@ type wanted struct {
 
 // wantedImage finds what a pull is for: a container, or a volume (podplan.VolumeImage).
 func wantedImage(pod *v1.Pod, name string) (wanted, error) {
-	w := wanted{policy: v1.PullIfNotPresent, ref: ContainerRef(pod, name)}
-	if c := podplan.FindContainer(pod, name); c != nil {
+	w := wanted{policy: v1.PullIfNotPresent, ref: pods.ContainerRef(pod, name)}
+	if c := pods.FindContainer(pod, name); c != nil {
 		w.image, w.policy = c.Image, cmp.Or(c.ImagePullPolicy, w.policy)
 		return w, nil
 	}
@@ -68,11 +67,11 @@ func wantedImage(pod *v1.Pod, name string) (wanted, error) {
 
 // presentImage looks whether the image is on the node already, for this pod. One that
 // the pod may not use is, for it, not there.
-func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input, want wanted, image *runtimeapi.ImageSpec) (podworker.Result, bool) {
+func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input, want wanted, image *runtimeapi.ImageSpec) (podplan.Result, bool) {
 	resp, err := o.Images.ImageStatus(ctx, image, false)
 	if err != nil {
 		msg := fmt.Sprintf("Failed to inspect image %q: %v", want.image, detail(err))
-		res := podworker.Result{Err: err, Reason: podplan.ReasonImageInspectError, Message: msg}
+		res := podplan.Result{Err: err, Reason: podplan.ReasonImageInspectError, Message: msg}
 		if ctx.Err() == nil {
 			o.noImage(want, "InspectFailed", res)
 		}
@@ -82,20 +81,20 @@ func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input
 	if usable && o.Pulled != nil {
 		pull, err := o.Pulled.MustPull(want.image, resp.Image.Id, func() ([]pullrecord.Access, error) { return o.shown(ctx, in.Pod, image.Image) })
 		if err != nil {
-			return podworker.Result{Err: err, Reason: podplan.ReasonErrImagePull}, false
+			return podplan.Result{Err: err, Reason: podplan.ReasonErrImagePull}, false
 		}
 		usable = !pull
 	}
 	if usable {
 		o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulled",
 			"Container image %q already present on machine and can be accessed by the pod", want.image)
-		return podworker.Result{Image: resp.Image.Id}, true
+		return podplan.Result{Image: resp.Image.Id}, true
 	}
 	if want.policy != v1.PullNever {
-		return podworker.Result{}, false
+		return podplan.Result{}, false
 	}
 	msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", want.image)
-	res := podworker.Result{Err: errors.New(msg), Reason: podplan.ReasonErrImageNeverPull, Message: msg}
+	res := podplan.Result{Err: errors.New(msg), Reason: podplan.ReasonErrImageNeverPull, Message: msg}
 	if !op.Backoff {
 		o.noImage(want, "ErrImageNeverPull", res)
 	}
@@ -104,7 +103,7 @@ func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input
 
 // noImage tells why there is no image by two events: what is wrong with the image, and
 // that the container fails for it.
-func (o *Ops) noImage(want wanted, event string, res podworker.Result) podworker.Result {
+func (o *Ops) noImage(want wanted, event string, res podplan.Result) podplan.Result {
 	o.Events.Eventf(want.ref, v1.EventTypeWarning, event, "%s", res.Message)
 	o.Events.Eventf(want.ref, v1.EventTypeWarning, "Failed", "Error: %s", res.Reason)
 	return res
@@ -136,7 +135,7 @@ func (o *Ops) turn(ctx context.Context) (func(), error) {
 }
 
 // fetchImage pulls, with each credential that fits until one is taken.
-func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, want wanted, image *runtimeapi.ImageSpec) podworker.Result {
+func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, want wanted, image *runtimeapi.ImageSpec) podplan.Result {
 	o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulling", "Pulling image %q", want.image)
 	asked := time.Now()
 	done, err := o.turn(ctx)
@@ -166,7 +165,7 @@ func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, 
 	o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulled",
 		"Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", want.image,
 		took.Truncate(time.Millisecond), time.Since(asked).Truncate(time.Millisecond), size)
-	return podworker.Result{Image: ref}
+	return podplan.Result{Image: ref}
 }
 
 // recordedPull pulls an image between the records of who may use it, and tells its size.
@@ -223,11 +222,11 @@ var pullReasons = map[string]string{
 	podplan.ReasonRegistryUnavailable: "the registry is unavailable", podplan.ReasonSignatureValidationFailed: "the signature validation failed",
 }
 
-func (o *Ops) pullFailed(ctx context.Context, want wanted, err error) podworker.Result {
+func (o *Ops) pullFailed(ctx context.Context, want wanted, err error) podplan.Result {
 	if ctx.Err() == nil {
 		o.Events.Eventf(want.ref, v1.EventTypeWarning, "Failed", "Failed to pull image %q: %v", want.image, err)
 	}
-	res := podworker.Result{Err: err, Reason: podplan.ReasonErrImagePull, Message: err.Error()}
+	res := podplan.Result{Err: err, Reason: podplan.ReasonErrImagePull, Message: err.Error()}
 	for reason, why := range pullReasons {
 		if msg, ok := strings.CutPrefix(detail(err), reason); ok {
 			res.Reason, res.Message = reason, fmt.Sprintf("image pull failed for %s because %s%s", want.image, why, msg)
@@ -261,7 +260,7 @@ func (o *Ops) Tell(pod *v1.Pod, container, reason, message string) {
 		o.containerEvent(pod, container, v1.EventTypeWarning, "Failed", "Error: %s", reason)
 	case podplan.ReasonCrashLoopBackOff:
 		o.containerEvent(pod, container, v1.EventTypeWarning, "BackOff",
-			"Back-off restarting failed container %s in pod %s", container, podconfig.Format(pod))
+			"Back-off restarting failed container %s in pod %s", container, pods.Format(pod))
 	case podplan.ReasonPreempting:
 		o.event(pod, v1.EventTypeWarning, reason, "%s", message)
 	case podplan.ReasonDeadlineExceeded:

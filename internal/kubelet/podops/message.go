@@ -9,14 +9,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/logs"
+	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// maxMessage is how much of a termination message is kept, in bytes, and what is taken
-// of a log in its place.
+// What is taken of a log in place of a termination message.
 const (
-	maxMessage  = 4096
 	maxLogBytes = 2048
 	maxLogLines = 80
 
@@ -27,11 +27,11 @@ const (
 // FinalMessage reads a dead instance's termination message: the end of its file, or
 // where the pod asks for it, of its log.
 func (o *Ops) FinalMessage(pod *v1.Pod, c *podplan.Container, logPath string) string {
-	msg, err := readEnd(o.Dirs.MessageFile(pod.UID, c.Name, c.Attempt), maxMessage)
+	msg, err := readEnd(o.Dirs.MessageFile(pod.UID, c.Name, c.Attempt), podconfig.MaxMessage)
 	if err != nil {
 		return fmt.Sprintf("Error on reading termination log: %v", err)
 	}
-	spec := podplan.FindContainer(pod, c.Name)
+	spec := pods.FindContainer(pod, c.Name)
 	if msg != "" || spec == nil || c.ExitCode == 0 || c.Reason == reasonCannotRun || spec.TerminationMessagePolicy != v1.TerminationMessageFallbackToLogsOnError {
 		return msg
 	}

@@ -19,12 +19,12 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	internalapi "k8s.io/cri-api/pkg/apis"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/credential"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/pullrecord"
 	"wherry.dev/internal/kubelet/volume"
 	"wherry.dev/internal/trace"
@@ -173,7 +173,7 @@ var spanNames = map[podplan.Kind]string{
 }
 
 // Do carries one op out.
-func (o *Ops) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	ctx, span := trace.Start(ctx, spanNames[op.Kind])
 	if pod := podplan.WithAllocated(in.Pod, in.Record.Verdict); pod != in.Pod {
 		with := *in
@@ -203,7 +203,7 @@ func countUserNamespace(kind podplan.Kind, err error) {
 	}
 }
 
-func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	switch op.Kind {
 	case podplan.EnsureCgroup:
 		return o.ensureCgroup(in)
@@ -242,7 +242,7 @@ func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podworke
 	}
 }
 
-func failed(err error) podworker.Result { return podworker.Result{Err: err} }
+func failed(err error) podplan.Result { return podplan.Result{Err: err} }
 
 // event tells something about the pod.
 func (o *Ops) event(pod *v1.Pod, kind, reason, format string, args ...any) {
@@ -251,29 +251,10 @@ func (o *Ops) event(pod *v1.Pod, kind, reason, format string, args ...any) {
 
 // containerEvent tells something about one container of the pod.
 func (o *Ops) containerEvent(pod *v1.Pod, name, kind, reason, format string, args ...any) {
-	o.Events.Eventf(ContainerRef(pod, name), kind, reason, format, args...)
+	o.Events.Eventf(pods.ContainerRef(pod, name), kind, reason, format, args...)
 }
 
-// ContainerRef refers to a container of a pod in an event.
-func ContainerRef(pod *v1.Pod, name string) *v1.ObjectReference {
-	path := "spec.containers{" + name + "}"
-	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].Name == name {
-			path = "spec.initContainers{" + name + "}"
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name {
-			path = "spec.ephemeralContainers{" + name + "}"
-		}
-	}
-	return &v1.ObjectReference{
-		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-		ResourceVersion: pod.ResourceVersion, FieldPath: path,
-	}
-}
-
-func (o *Ops) ensureCgroup(in *podplan.Input) podworker.Result {
+func (o *Ops) ensureCgroup(in *podplan.Input) podplan.Result {
 	pod := in.Pod
 	if r := in.Record.Resize; r != nil && r.Active != nil {
 		pod = podplan.WithApplied(pod, &in.Record) // the resize takes its own steps
@@ -287,7 +268,7 @@ func (o *Ops) ensureCgroup(in *podplan.Input) podworker.Result {
 	return failed(err)
 }
 
-func (o *Ops) removeCgroup(in *podplan.Input) podworker.Result {
+func (o *Ops) removeCgroup(in *podplan.Input) podplan.Result {
 	for _, path := range o.Layout.Candidates(string(in.Pod.UID)) {
 		if !o.Cgroups.Exists(path) {
 			continue
@@ -299,7 +280,7 @@ func (o *Ops) removeCgroup(in *podplan.Input) podworker.Result {
 			return failed(err)
 		}
 	}
-	return podworker.Result{}
+	return podplan.Result{}
 }
 
 // Residue tells what of a pod is left besides its sandboxes.
@@ -313,7 +294,7 @@ func (o *Ops) Residue(uid types.UID) podplan.Residue {
 	return r
 }
 
-func (o *Ops) mountVolume(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) mountVolume(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	if err := os.MkdirAll(o.Dirs.Pod(in.Pod.UID), 0o750); err != nil {
 		return failed(err)
 	}
@@ -324,5 +305,5 @@ func (o *Ops) mountVolume(ctx context.Context, op podplan.Op, in *podplan.Input)
 			o.event(in.Pod, v1.EventTypeWarning, "FailedMount", "%v", err)
 		}
 	}
-	return podworker.Result{Err: err, RefreshAt: refresh.Round(0)}
+	return podplan.Result{Err: err, RefreshAt: refresh.Round(0)}
 }

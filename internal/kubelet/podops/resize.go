@@ -12,12 +12,11 @@ import (
 
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 )
 
 // resizePod gives a pod's cgroup and containers what is allocated to them (KEP-1287).
 // in.Pod has it already.
-func (o *Ops) resizePod(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) resizePod(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	ids := map[string]string{}
 	var names []string
 	for i := range in.Containers {
@@ -38,7 +37,7 @@ func (o *Ops) resizePod(ctx context.Context, op podplan.Op, in *podplan.Input) p
 			return failed(err)
 		}
 	}
-	return podworker.Result{Resized: op.Attempt}
+	return podplan.Result{Resized: op.Attempt}
 }
 
 func (o *Ops) resizeStep(ctx context.Context, in *podplan.Input, ids map[string]string, s podconfig.ResizeStep) error {

@@ -11,12 +11,11 @@ import (
 
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/safepath"
 )
 
 // runSandbox makes the pod's sandbox.
-func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	if op.Attempt > 0 {
 		o.event(in.Pod, v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 	}
@@ -24,7 +23,7 @@ func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 	if err != nil && ctx.Err() == nil {
 		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", err)
 	}
-	return podworker.Result{Err: err, Sandbox: id}
+	return podplan.Result{Err: err, Sandbox: id}
 }
 
 func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) (string, error) {
@@ -89,7 +88,7 @@ func (o *Ops) runtimeHandler(ctx context.Context, pod *v1.Pod) (string, error) {
 }
 
 // removeSandbox stops and removes a sandbox with all its containers.
-func (o *Ops) removeSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) removeSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	if err := o.Runtime.StopPodSandbox(ctx, op.ID); err != nil && !notFound(err) {
 		return failed(fmt.Errorf("stop sandbox %s: %w", op.ID, err))
 	}
@@ -101,5 +100,5 @@ func (o *Ops) removeSandbox(ctx context.Context, op podplan.Op, in *podplan.Inpu
 			o.removeLogLink(in.Pod, c.Name, c.ID)
 		}
 	}
-	return podworker.Result{}
+	return podplan.Result{}
 }

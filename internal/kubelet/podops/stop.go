@@ -10,13 +10,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 )
 
 // stopContainer stops the container by the deadline.
-func (o *Ops) stopContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) stopContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	_, hooked := in.PreStops[op.ID]
 	if _, hooks := in.InFlight[podplan.PreStopKey(op.ID)]; !hooked && !hooks {
 		o.killing(in.Pod, op)
@@ -28,7 +27,7 @@ func (o *Ops) stopContainer(ctx context.Context, op podplan.Op, in *podplan.Inpu
 		}
 		return failed(fmt.Errorf("stop container %s: %w", op.ID, err))
 	}
-	return podworker.Result{}
+	return podplan.Result{}
 }
 
 func (o *Ops) killing(pod *v1.Pod, op podplan.Op) {
@@ -36,11 +35,11 @@ func (o *Ops) killing(pod *v1.Pod, op podplan.Op) {
 }
 
 // runPreStop runs the hook until it returns or the container has ended.
-func (o *Ops) runPreStop(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (o *Ops) runPreStop(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	o.killing(in.Pod, op)
 	hook := o.preStop(ctx, op, in)
 	if hook == nil {
-		return podworker.Result{}
+		return podplan.Result{}
 	}
 	if err := o.handle(ctx, in, op, hook); err != nil {
 		klog.FromContext(ctx).V(2).Info("PreStop hook failed", "container", op.Name, "containerID", op.ID, "err", err)
@@ -50,13 +49,13 @@ func (o *Ops) runPreStop(ctx context.Context, op podplan.Op, in *podplan.Input) 
 		// The message may hold secrets of the container: it stays in the log.
 		o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
 	}
-	return podworker.Result{}
+	return podplan.Result{}
 }
 
 // preStop returns the hook of an instance: of the spec, or, for an orphan, what
 // was written into its annotations.
 func (o *Ops) preStop(ctx context.Context, op podplan.Op, in *podplan.Input) *v1.LifecycleHandler {
-	if spec := podplan.FindContainer(in.Pod, op.Name); spec != nil {
+	if spec := pods.FindContainer(in.Pod, op.Name); spec != nil {
 		if spec.Lifecycle == nil {
 			return nil
 		}
@@ -66,7 +65,7 @@ func (o *Ops) preStop(ctx context.Context, op podplan.Op, in *podplan.Input) *v1
 	if err != nil {
 		return nil
 	}
-	text := resp.GetStatus().GetAnnotations()[podconfig.AnnotationPreStop]
+	text := resp.GetStatus().GetAnnotations()[pods.AnnotationPreStop]
 	if text == "" {
 		return nil
 	}

@@ -4,13 +4,15 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Acceptable is a status as the API server takes it from one who has another: a container
 // that was told to have ended for good stays so, whatever it does. That is an init container
 // which runs again in a new sandbox, or an instance that comes to light when its pod has ended.
 func Acceptable(pod *v1.Pod, has, want v1.PodStatus) v1.PodStatus {
-	final := IsTerminal(has.Phase)
+	final := pods.IsTerminal(has.Phase)
 	want.InitContainerStatuses = stayEnded(pod, final, has.InitContainerStatuses, want.InitContainerStatuses)
 	want.ContainerStatuses = stayEnded(pod, final, has.ContainerStatuses, want.ContainerStatuses)
 	want.EphemeralContainerStatuses = stayEnded(pod, final, has.EphemeralContainerStatuses, want.EphemeralContainerStatuses)
@@ -24,7 +26,7 @@ func stayEnded(pod *v1.Pod, final bool, has, want []v1.ContainerStatus) []v1.Con
 		if at < 0 || want[i].State.Terminated != nil || has[at].State.Terminated == nil {
 			continue
 		}
-		if c := FindContainer(pod, want[i].Name); !final && c != nil && mayComeBack(pod, c, has[at].State.Terminated.ExitCode) {
+		if c := pods.FindContainer(pod, want[i].Name); !final && c != nil && pods.MayRunAgain(pod, c, has[at].State.Terminated.ExitCode) {
 			continue
 		}
 		if &out[0] == &want[0] {
@@ -34,13 +36,4 @@ func stayEnded(pod *v1.Pod, final bool, has, want []v1.ContainerStatus) []v1.Con
 		out[i].RestartCount, out[i].VolumeMounts = max(has[at].RestartCount, want[i].RestartCount), want[i].VolumeMounts
 	}
 	return out
-}
-
-// mayComeBack tells whether the API server takes it that a container runs again which was
-// told to have ended: where its policy or a rule restarts it.
-func mayComeBack(pod *v1.Pod, c *v1.Container, code int32) bool {
-	if isEphemeral(pod, c.Name) {
-		return false
-	}
-	return couldRestartAll(pod) || Restarts(pod, c, code) || c.RestartPolicy == nil && pod.Spec.RestartPolicy == v1.RestartPolicyAlways
 }

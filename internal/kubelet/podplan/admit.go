@@ -14,6 +14,8 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // AdmitInput is what admission depends on.
@@ -55,11 +57,8 @@ func Admit(in AdmitInput) Verdict {
 
 func allocated(pod *v1.Pod) map[string]v1.ResourceRequirements {
 	out := map[string]v1.ResourceRequirements{}
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			r := &list[i].Resources
-			out[list[i].Name] = v1.ResourceRequirements{Limits: r.Limits.DeepCopy(), Requests: r.Requests.DeepCopy()}
-		}
+	for c := range pods.Containers(&pod.Spec) {
+		out[c.Name] = v1.ResourceRequirements{Limits: c.Resources.Limits.DeepCopy(), Requests: c.Resources.Requests.DeepCopy()}
 	}
 	return out
 }
@@ -99,7 +98,7 @@ func wantsAppArmor(pod *v1.Pod) bool {
 	if sc := pod.Spec.SecurityContext; sc != nil && asks(sc.AppArmorProfile) {
 		return true
 	}
-	for _, c := range ordinary(pod) {
+	for c := range pods.Containers(&pod.Spec) {
 		if sc := c.SecurityContext; sc != nil && asks(sc.AppArmorProfile) {
 			return true
 		}
@@ -220,9 +219,9 @@ func admitAffinity(in AdmitInput) (string, string) {
 func admitPorts(in AdmitInput) (string, string) {
 	var taken []v1.ContainerPort
 	for _, o := range in.Others {
-		taken = append(taken, hostPorts(o)...)
+		taken = append(taken, pods.HostPorts(o)...)
 	}
-	for _, want := range hostPorts(in.Pod) {
+	for _, want := range pods.HostPorts(in.Pod) {
 		for _, t := range taken {
 			if want.HostPort == t.HostPort && protocol(want) == protocol(t) &&
 				(anyIP(want.HostIP) || anyIP(t.HostIP) || want.HostIP == t.HostIP) {
@@ -231,29 +230,6 @@ func admitPorts(in AdmitInput) (string, string) {
 		}
 	}
 	return "", ""
-}
-
-func hostPorts(pod *v1.Pod) []v1.ContainerPort {
-	var out []v1.ContainerPort
-	collect := func(list []v1.Container) {
-		for i := range list {
-			for _, port := range list[i].Ports {
-				if pod.Spec.HostNetwork && port.HostPort == 0 {
-					port.HostPort = port.ContainerPort
-				}
-				if port.HostPort > 0 {
-					out = append(out, port)
-				}
-			}
-		}
-	}
-	collect(pod.Spec.Containers)
-	for i := range pod.Spec.InitContainers {
-		if IsSidecar(&pod.Spec.InitContainers[i]) {
-			collect(pod.Spec.InitContainers[i : i+1])
-		}
-	}
-	return out
 }
 
 func protocol(p v1.ContainerPort) v1.Protocol {

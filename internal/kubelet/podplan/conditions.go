@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // owned are the conditions that the node writes; all others are kept as they are.
@@ -72,7 +74,7 @@ func (r *reporter) initialized(st *v1.PodStatus) v1.PodCondition {
 	var incomplete []string
 	for i := range st.InitContainerStatuses {
 		spec, cs := &r.in.Pod.Spec.InitContainers[i], st.InitContainerStatuses[i]
-		if IsSidecar(spec) && (cs.Started == nil || !*cs.Started) || !IsSidecar(spec) && !cs.Ready {
+		if pods.IsSidecar(spec) && (cs.Started == nil || !*cs.Started) || !pods.IsSidecar(spec) && !cs.Ready {
 			incomplete = append(incomplete, spec.Name)
 		}
 	}
@@ -98,7 +100,7 @@ func (r *reporter) containersReady(st *v1.PodStatus) v1.PodCondition {
 	}
 	var unready []string
 	for i := range st.InitContainerStatuses {
-		if IsSidecar(&r.in.Pod.Spec.InitContainers[i]) && !st.InitContainerStatuses[i].Ready {
+		if pods.IsSidecar(&r.in.Pod.Spec.InitContainers[i]) && !st.InitContainerStatuses[i].Ready {
 			unready = append(unready, st.InitContainerStatuses[i].Name)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // served is a pod of an init container, a sidecar and an app container with a readiness
@@ -31,7 +33,7 @@ var (
 func TestConditions(t *testing.T) {
 	unready := func(name string) func(*Input) {
 		return func(in *Input) {
-			FindContainer(in.Pod, name).ReadinessProbe = &v1.Probe{}
+			pods.FindContainer(in.Pod, name).ReadinessProbe = &v1.Probe{}
 			in.Probes = map[string]Probe{"c": {Ready: new(false)}, "s": {Ready: new(false)}}
 		}
 	}
@@ -60,11 +62,11 @@ func TestConditions(t *testing.T) {
 		"scheduled":  {served(), v1.PodPending, v1.PodScheduled, yes, "", "", no, no},
 	} {
 		st := Status(tc.in, noon)
-		c := findCondition(&st, tc.kind)
+		c := pods.FindCondition(&st, tc.kind)
 		if st.Phase != tc.phase || c == nil || c.Status != tc.status || c.Reason != tc.reason || c.Message != tc.message {
 			t.Errorf("%s: phase %s, %+v", name, st.Phase, c)
 		}
-		if i, r := findCondition(&st, v1.PodInitialized).Status, findCondition(&st, v1.ContainersReady).Status; i != tc.initialized || r != tc.contReady {
+		if i, r := pods.FindCondition(&st, v1.PodInitialized).Status, pods.FindCondition(&st, v1.ContainersReady).Status; i != tc.initialized || r != tc.contReady {
 			t.Errorf("%s: initialized %s, containers ready %s", name, i, r)
 		}
 	}
@@ -88,7 +90,7 @@ func TestConditionsOfPodsThatEnded(t *testing.T) {
 			if kind == v1.PodInitialized {
 				want = v1.ConditionTrue
 			}
-			if c := findCondition(&st, kind); st.Phase != tc.phase || c.Status != want || c.Reason != reason {
+			if c := pods.FindCondition(&st, kind); st.Phase != tc.phase || c.Status != want || c.Reason != reason {
 				t.Errorf("%s: phase %s, %+v", name, st.Phase, c)
 			}
 		}
@@ -101,7 +103,7 @@ func TestGenerations(t *testing.T) {
 	in := served(initDone, sideRuns, appRuns)
 	in.Record.Ending = &Ending{Since: noon, Reason: "Evicted", Message: "low on memory", Disruption: v1.PodReasonTerminationByKubelet, Grace: ptr.To[int64](5)}
 	in.Reported = Status(in, noon)
-	if d := findCondition(&in.Reported, v1.DisruptionTarget); d == nil || d.Status != v1.ConditionTrue || d.Reason != "TerminationByKubelet" || d.Message != "low on memory" {
+	if d := pods.FindCondition(&in.Reported, v1.DisruptionTarget); d == nil || d.Status != v1.ConditionTrue || d.Reason != "TerminationByKubelet" || d.Message != "low on memory" {
 		t.Errorf("disruption %+v", d)
 	}
 	in.Pod.Generation = 9
@@ -122,7 +124,7 @@ func TestGenerations(t *testing.T) {
 		}
 	}
 	in.Reported, in.Pod.Generation = st, 8 // the informer is behind
-	if st = Status(in, noon); st.ObservedGeneration != 9 || findCondition(&st, v1.PodReady).ObservedGeneration != 9 {
+	if st = Status(in, noon); st.ObservedGeneration != 9 || pods.FindCondition(&st, v1.PodReady).ObservedGeneration != 9 {
 		t.Errorf("a generation fell: %d", st.ObservedGeneration)
 	}
 }

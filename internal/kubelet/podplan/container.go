@@ -7,6 +7,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // advance plans the next step that brings a container to run, or keeps it so.
@@ -73,12 +75,12 @@ func (p *planner) startCreated(c *v1.Container, o *Container) {
 
 func (p *planner) tendRunning(c *v1.Container, o *Container) {
 	message, reason := "", ""
-	restart := restartsWhenKilled(p.in.Pod, c)
+	restart := pods.RestartsWhenKilled(p.in.Pod, c)
 	probe, hook := p.in.Probes[o.ID], p.in.Hooks[o.ID]
 	switch {
-	case isEphemeral(p.in.Pod, c.Name):
+	case pods.IsEphemeral(p.in.Pod, c.Name):
 		return
-	case o.Hash != "" && o.Hash != Hash(c):
+	case o.Hash != "" && o.Hash != pods.Hash(c):
 		message, restart = fmt.Sprintf("Container %s definition changed", c.Name), true
 		p.replace(o)
 	case p.restartsToResize(c.Name):
@@ -178,16 +180,16 @@ func (p *planner) done(c *v1.Container, dead *Container) bool {
 	if dead.Live() {
 		return false
 	}
-	if isEphemeral(p.in.Pod, c.Name) {
+	if pods.IsEphemeral(p.in.Pod, c.Name) {
 		return true
 	}
 	if p.replaced(c.Name, dead) {
 		return false
 	}
-	if isInit(p.in.Pod, c.Name) && !p.inNewest(dead) && !IsSidecar(c) {
-		return dead.ExitCode != 0 && !Restarts(p.in.Pod, c, dead.ExitCode)
+	if pods.IsInit(p.in.Pod, c.Name) && !p.inNewest(dead) && !pods.IsSidecar(c) {
+		return dead.ExitCode != 0 && !pods.Restarts(p.in.Pod, c, dead.ExitCode)
 	}
-	return !Restarts(p.in.Pod, c, dead.ExitCode)
+	return !pods.Restarts(p.in.Pod, c, dead.ExitCode)
 }
 
 // floor keeps restart counts from falling when instances were lost.
@@ -201,7 +203,7 @@ func (p *planner) floor(name string) uint32 {
 
 // crashDue is when a dead container may be started again.
 func (v *view) crashDue(name string, dead *Container) time.Time {
-	if dead.Finished.IsZero() || v.replaced(name, dead) || dead.ExitCode == 0 && dead.Lost && !asksForAll(FindContainer(v.in.Pod, name), 0) {
+	if dead.Finished.IsZero() || v.replaced(name, dead) || dead.ExitCode == 0 && dead.Lost && !pods.RestartsAll(pods.FindContainer(v.in.Pod, name), 0) {
 		return time.Time{}
 	}
 	wait := crashWait(v.in.Record.history(name), dead, v.in.Node.crashLimit())
@@ -333,7 +335,7 @@ func (p *planner) drop(o *Container) {
 func (p *planner) collectDead() {
 	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
 		list := p.byName[name]
-		if FindContainer(p.in.Pod, name) == nil {
+		if pods.FindContainer(p.in.Pod, name) == nil {
 			continue
 		}
 		kept := false

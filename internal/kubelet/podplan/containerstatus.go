@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // container returns the status of one container; waiting is the reason to give
@@ -19,11 +21,11 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 	if old != nil {
 		st.RestartCount, st.LastTerminationState = old.RestartCount, old.LastTerminationState
 	}
-	if !isEphemeral(r.in.Pod, c.Name) {
+	if !pods.IsEphemeral(r.in.Pod, c.Name) {
 		st.Started = new(r.started(c, last))
 	}
 	switch {
-	case last == nil && old != nil && old.State.Running == nil && IsTerminal(r.in.Reported.Phase):
+	case last == nil && old != nil && old.State.Running == nil && pods.IsTerminal(r.in.Reported.Phase):
 		st.State = old.State // what was final, or why it never ran, which a restart forgets
 		return st
 	case last == nil:
@@ -87,7 +89,7 @@ func (r *reporter) setRestarting(st *v1.ContainerStatus, c *v1.Container, last *
 	switch {
 	case r.in.Record.RestartAll != nil && last.Lost:
 		why = &v1.ContainerStateWaiting{Reason: ReasonRestartingAll, Message: messageRestartingAll}
-	case why.Reason == "" && r.replaced(c.Name, last) && (last.Lost || !mayComeBack(r.in.Pod, c, last.ExitCode)):
+	case why.Reason == "" && r.replaced(c.Name, last) && (last.Lost || !pods.MayRunAgain(r.in.Pod, c, last.ExitCode)):
 		// The API server takes nobody back who was told to have ended for good.
 		why.Reason = waiting
 	}
@@ -105,8 +107,7 @@ func (r *reporter) setRestarting(st *v1.ContainerStatus, c *v1.Container, last *
 // crashMessage is what upstream's kubelet says of a container that is backed off.
 func (r *reporter) crashMessage(name string, last *Container) string {
 	wait := crashWait(r.in.Record.history(name), last, r.in.Node.crashLimit())
-	pod := r.in.Pod
-	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)", wait, name, pod.Name, pod.Namespace, pod.UID)
+	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, name, pods.Format(r.in.Pod))
 }
 
 // doneFor is planner.done without a planner.
@@ -155,11 +156,11 @@ func BackoffMessage(image string, f Failure) string {
 }
 
 func (r *reporter) setReady(st *v1.ContainerStatus, c *v1.Container, last *Container) {
-	if isInit(r.in.Pod, c.Name) && !IsSidecar(c) {
+	if pods.IsInit(r.in.Pod, c.Name) && !pods.IsSidecar(c) {
 		st.Ready = st.State.Terminated != nil && last.ExitCode == 0
 		return
 	}
-	if !isEphemeral(r.in.Pod, c.Name) {
+	if !pods.IsEphemeral(r.in.Pod, c.Name) {
 		st.Ready = st.State.Running != nil && r.ready(c, last)
 	}
 }
@@ -169,7 +170,7 @@ func (r *reporter) setResources(st *v1.ContainerStatus, c *v1.Container, last *C
 	if last.StopSignal != "" {
 		st.StopSignal = &last.StopSignal
 	}
-	if isEphemeral(r.in.Pod, c.Name) {
+	if pods.IsEphemeral(r.in.Pod, c.Name) {
 		return
 	}
 	allocated := c.Resources

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // ending decides whether the pod must end, and why.
@@ -19,7 +21,7 @@ func (p *planner) ending() (Ending, bool) {
 		return Ending{Since: p.now}, true
 	case v != nil && !v.Admitted:
 		return Ending{Since: p.now, Reason: v.Reason, Message: "Pod was rejected: " + v.Message}, true
-	case IsTerminal(in.Reported.Phase):
+	case pods.IsTerminal(in.Reported.Phase):
 		return Ending{Since: p.now, Phase: in.Reported.Phase, Reason: in.Reported.Reason, Message: in.Reported.Message}, true
 	}
 	if at, ok := p.deadline(); ok && !at.After(p.now) {
@@ -40,8 +42,8 @@ func (p *planner) completed() v1.PodPhase {
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		last := p.last(c.Name)
-		if last != nil && !last.Live() && last.ExitCode != 0 && !IsSidecar(c) && !p.busy(c.Name) &&
-			!Restarts(pod, c, last.ExitCode) && !p.initialised() {
+		if last != nil && !last.Live() && last.ExitCode != 0 && !pods.IsSidecar(c) && !p.busy(c.Name) &&
+			!pods.Restarts(pod, c, last.ExitCode) && !p.initialised() {
 			return v1.PodFailed
 		}
 	}
@@ -81,7 +83,7 @@ func (p *planner) end(e Ending) {
 		p.plan.Record.Ending = &e
 	}
 	p.stopAll(e)
-	p.awaitSandbox()
+	p.awaitMade()
 	if anyLive(p.in) || p.building() {
 		return
 	}
@@ -117,15 +119,19 @@ func (p *planner) finish() {
 	p.try(Op{Kind: Forget})
 }
 
-// sandboxPatience is how long a sandbox may be in the making before it is given up when its
-// pod ends.
-const sandboxPatience = 10 * time.Second
+// madePatience is how long a sandbox or a container may be in the making before it is given up
+// when its pod ends.
+const madePatience = 10 * time.Second
 
-// awaitSandbox lets a sandbox that is being made come to be: runtimes go on with what nobody
-// waits for any more, and it would be there when all else of the pod is gone.
-func (p *planner) awaitSandbox() {
-	if until := p.in.InFlight[SandboxKey].Since.Add(sandboxPatience); until.After(p.now) && p.keep(SandboxKey) {
-		p.recheck(until)
+// awaitMade lets what is being made come to be: runtimes go on with what nobody waits for any
+// more, and it would be there when all else of the pod is gone.
+func (p *planner) awaitMade() {
+	for _, key := range slices.Sorted(maps.Keys(p.in.InFlight)) {
+		f := p.in.InFlight[key]
+		makes := f.Op.Kind == RunSandbox || f.Op.Kind == CreateContainer
+		if until := f.Since.Add(madePatience); makes && until.After(p.now) && p.keep(key) {
+			p.recheck(until)
+		}
 	}
 }
 
@@ -143,9 +149,9 @@ func (p *planner) building() bool {
 
 // stopAll stops what is live, sidecars last.
 func (p *planner) stopAll(e Ending) {
-	deadline := p.endDeadline(e)
+	deadline := e.Deadline(p.in.Pod)
 	soonest := p.now.Add(minStop)
-	if g := p.endGrace(e); g > 0 {
+	if g := deadline.Sub(e.Since); g > 0 {
 		soonest = p.now.Add(min(g, minStop))
 	}
 	var sidecars []*Container
@@ -159,7 +165,7 @@ func (p *planner) stopAll(e Ending) {
 			p.drop(c)
 			continue
 		}
-		if spec := FindContainer(p.in.Pod, c.Name); spec != nil && isInit(p.in.Pod, c.Name) && IsSidecar(spec) {
+		if spec := pods.FindContainer(p.in.Pod, c.Name); spec != nil && pods.IsInit(p.in.Pod, c.Name) && pods.IsSidecar(spec) {
 			sidecars = append(sidecars, c)
 			continue
 		}
@@ -180,17 +186,6 @@ func (p *planner) stopAll(e Ending) {
 		p.recheck(deadline)
 		p.watchReadiness(c)
 	}
-}
-
-// endDeadline is when what still runs is killed.
-func (p *planner) endDeadline(e Ending) time.Time { return e.Since.Add(p.endGrace(e)) }
-
-func (p *planner) endGrace(e Ending) time.Duration {
-	g := grace(p.in.Pod)
-	if e.Grace != nil {
-		g = *e.Grace
-	}
-	return time.Duration(g) * time.Second
 }
 
 // noteAll records the final states of the containers that go with a sandbox: their
@@ -232,10 +227,10 @@ func (p *planner) endSandboxes(gone bool) bool {
 	return left
 }
 
-// clearLayers removes the containers of a pod that was evicted, and tells whether any is
-// left: what they wrote is what the node needs back.
+// clearLayers removes the containers of a pod that ended where the node needs back what they
+// wrote, and tells whether any is left.
 func (p *planner) clearLayers() bool {
-	if e := p.plan.Record.Ending; e == nil || e.Reason != ReasonEvicted {
+	if e := p.plan.Record.Ending; e == nil || !e.Reclaim {
 		return false
 	}
 	for i := range p.in.Containers {

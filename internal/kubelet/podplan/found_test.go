@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // Each test here is a life that went wrong in the simulator, cut to the step that was.
@@ -276,7 +278,7 @@ func TestPodHasNotEndedWhileAContainerMayShowUp(t *testing.T) {
 	} {
 		in := tc.in
 		in.Record = Next(in, noon).Record
-		if st := Status(in, noon); IsTerminal(st.Phase) == tc.held {
+		if st := Status(in, noon); pods.IsTerminal(st.Phase) == tc.held {
 			t.Errorf("%s: phase %s", name, st.Phase)
 		}
 		if got := slices.Contains(kinds(Next(in, noon)), RemoveSandbox); got != (len(in.Sandboxes) > 0) {
@@ -297,6 +299,22 @@ func TestSandboxInTheMakingIsWaitedFor(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got := Next(in, noon.Add(time.Minute)); len(got.Ops) != 0 {
+		t.Errorf("one that hangs: %+v", got.Ops)
+	}
+}
+
+// So is a container: it came to be in a sandbox that was being removed, and its cgroup went
+// (make sim SEED=7417 LIVES=1).
+func TestContainerInTheMakingIsWaitedFor(t *testing.T) {
+	op := Op{Kind: CreateContainer, Name: "c", SandboxID: "s1"}
+	in := lifeOf(v1.RestartPolicyNever, deletedNow, func(in *Input) {
+		in.Containers = nil
+		in.InFlight[ContainerKey("c")] = Flight{Op: op, Since: noon.Add(-time.Second)}
+	})
+	if got := Next(in, noon); !slices.Equal(got.Ops, []Op{op}) || !got.RecheckAt.Equal(noon.Add(9*time.Second)) {
+		t.Errorf("%+v", got)
+	}
+	if got := Next(in, noon.Add(time.Minute)); slices.Contains(got.Ops, op) {
 		t.Errorf("one that hangs: %+v", got.Ops)
 	}
 }

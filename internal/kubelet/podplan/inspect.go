@@ -1,6 +1,10 @@
 package podplan
 
-import "time"
+import (
+	"time"
+
+	"wherry.dev/internal/api/pods"
+)
 
 // Standing is where a container stands, for those who explain a pod to people.
 type Standing struct {
@@ -15,7 +19,7 @@ type Standing struct {
 // Inspect tells where a container of a pod stands.
 func Inspect(in *Input, name string) Standing {
 	v := newView(in)
-	spec := FindContainer(in.Pod, name)
+	spec := pods.FindContainer(in.Pod, name)
 	s := Standing{Last: v.last(name)}
 	if s.Last == nil || spec == nil {
 		return s

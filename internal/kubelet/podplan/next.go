@@ -8,6 +8,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // planner gathers one plan.
@@ -275,7 +277,7 @@ func (p *planner) bringContainers(ready bool) {
 		return
 	}
 	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; IsSidecar(c) {
+		if c := &pod.Spec.InitContainers[i]; pods.IsSidecar(c) {
 			p.advance(c, ready)
 		}
 	}
@@ -329,7 +331,7 @@ func (p *planner) bringInit(ready bool) {
 			p.holdOthers(i + 1)
 			return
 		}
-		if IsSidecar(c) {
+		if pods.IsSidecar(c) {
 			p.advance(c, ready)
 			if !p.started(c, last) || !p.here(last) {
 				p.wait("init container %s has not started", c.Name)

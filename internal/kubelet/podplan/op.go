@@ -121,6 +121,28 @@ func (k Kind) teardown() bool {
 	}
 }
 
+// Result of an op.
+type Result struct {
+	Err error
+	// Reason and Message are what the container's status says of a failure;
+	// Message is Err's text when empty.
+	Reason, Message string
+	// Fatal: the same op would fail again until an object changes.
+	Fatal bool
+	// Image that a pull ensured.
+	Image string
+	// ImageGone: the image that a pull ensured is not on the node any more.
+	ImageGone bool
+	// Sandbox that was run.
+	Sandbox string
+	// RefreshAt is when a volume wants to be written again.
+	RefreshAt time.Time
+	// Resized is the Resize.Seq that was applied.
+	Resized uint32
+	// HookFailed is set when a postStart hook ran and failed.
+	HookFailed string
+}
+
 // Life is where a pod stands.
 type Life string
 

@@ -8,6 +8,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/kubectl/pkg/util/qos"
+
+	"wherry.dev/internal/api/pods"
 )
 
 const (
@@ -19,15 +22,7 @@ const (
 	MessagePreempted = "Pod was preempted by Kubelet to accommodate a critical pod."
 
 	reasonUnexpected = "UnexpectedAdmissionError"
-	systemCritical   = 2000000000
 )
-
-// IsCritical tells whether a pod counts as critical for the node: static pods do,
-// and those of a system priority class.
-func IsCritical(pod *v1.Pod) bool {
-	source := pod.Annotations["kubernetes.io/config.source"]
-	return source != "" && source != "api" || pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical
-}
 
 // need is how much of a resource is missing.
 type need struct {
@@ -104,7 +99,7 @@ func victims(pod *v1.Pod, others []*v1.Pod, needs []need) ([]*v1.Pod, bool) {
 	classes := map[v1.PodQOSClass][]*v1.Pod{}
 	for _, o := range others {
 		if preemptable(pod, o) {
-			classes[QOS(o)] = append(classes[QOS(o)], o)
+			classes[qos.GetPodQOS(o)] = append(classes[qos.GetPodQOS(o)], o)
 		}
 	}
 	bestEffort, burstable, guaranteed := classes[v1.PodQOSBestEffort], classes[v1.PodQOSBurstable], classes[v1.PodQOSGuaranteed]
@@ -119,7 +114,7 @@ func victims(pod *v1.Pod, others []*v1.Pod, needs []need) ([]*v1.Pod, bool) {
 }
 
 func preemptable(by, pod *v1.Pod) bool {
-	if IsCritical(by) && !IsCritical(pod) {
+	if pods.IsCritical(by) && !pods.IsCritical(pod) {
 		return true
 	}
 	return by.Spec.Priority != nil && pod.Spec.Priority != nil && *by.Spec.Priority > *pod.Spec.Priority

@@ -57,6 +57,32 @@ type Ending struct {
 	// DisruptionMessage its message where that is not Message.
 	Disruption        string `json:",omitempty"`
 	DisruptionMessage string `json:",omitempty"`
+	// Reclaim: what its containers wrote is given back as soon as they have ended.
+	Reclaim bool `json:",omitempty"`
+}
+
+// Hasten returns how a pod goes on to end that the node wants to end: by the sooner of the
+// two deadlines, and for the node's reason where it had none but somebody's wish.
+func (e *Ending) Hasten(pod *v1.Pod, by Ending) Ending {
+	out := *e
+	if e.Reason == "" && e.Phase == "" && !e.Removed {
+		out.Reason, out.Message, out.Disruption, out.DisruptionMessage = by.Reason, by.Message, by.Disruption, by.DisruptionMessage
+	}
+	out.Reclaim = e.Reclaim || by.Reclaim
+	if sooner := by.Deadline(pod); sooner.Before(e.Deadline(pod)) {
+		grace := max(int64(sooner.Sub(e.Since)/time.Second), 0)
+		out.Grace = &grace
+	}
+	return out
+}
+
+// Deadline is when what still runs of the pod is killed.
+func (e *Ending) Deadline(pod *v1.Pod) time.Time {
+	g := grace(pod)
+	if e.Grace != nil {
+		g = *e.Grace
+	}
+	return e.Since.Add(time.Duration(g) * time.Second)
 }
 
 // Removed tells whether the manifest of a static pod was taken away, and the pod is not

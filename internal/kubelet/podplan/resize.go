@@ -11,6 +11,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/kubectl/pkg/util/qos"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // resizeRetry is how often a resize that waits for room is looked at although no pod
@@ -53,7 +56,7 @@ const ResizeKey Key = "resize"
 // ResizeDue tells whether the node is to be asked for what the spec asks for. What
 // was infeasible stays so until the spec changes.
 func ResizeDue(in *Input) bool {
-	if in.Absent || in.Record.Ending != nil || in.Pod.DeletionTimestamp != nil || IsTerminal(in.Reported.Phase) ||
+	if in.Absent || in.Record.Ending != nil || in.Pod.DeletionTimestamp != nil || pods.IsTerminal(in.Reported.Phase) ||
 		!resizeWanted(in.Pod, in.Record.Verdict) {
 		return false
 	}
@@ -86,7 +89,7 @@ func TakeResize(in *Input, d ResizeDecision) {
 			h.Applied, h.AppliedPod = &was, limitsOf(old.Pod)
 		}
 		_, making := in.InFlight[ContainerKey(name)]
-		want := Effective(now[name], in.Pod.Spec.Resources)
+		want := pods.EffectiveResources(now[name], limitsOf(in.Pod.Spec.Resources))
 		has := h.effective()
 		if equalCompute(&has, &want) && equalCompute(h.Applied, new(now[name])) || len(v.live(name)) == 0 && !making {
 			h.Applied, h.AppliedPod = nil, nil
@@ -105,30 +108,6 @@ func TakeResize(in *Input, d ResizeDecision) {
 	in.Record = rec
 }
 
-// Effective are a container's resources with the limits of the pod as a whole where it
-// has none of its own (KEP-2837).
-func Effective(r v1.ResourceRequirements, pod *v1.ResourceRequirements) v1.ResourceRequirements {
-	return effective(r, limitsOf(pod))
-}
-
-func effective(r v1.ResourceRequirements, whole v1.ResourceList) v1.ResourceRequirements {
-	if len(whole) == 0 {
-		return r
-	}
-	limits := v1.ResourceList{}
-	maps.Copy(limits, r.Limits)
-	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
-		if own := limits[name]; !own.IsZero() {
-			continue
-		}
-		if q, ok := whole[name]; ok {
-			limits[name] = q
-		}
-	}
-	r.Limits = limits
-	return r
-}
-
 func limitsOf(r *v1.ResourceRequirements) v1.ResourceList {
 	if r == nil {
 		return nil
@@ -137,7 +116,9 @@ func limitsOf(r *v1.ResourceRequirements) v1.ResourceList {
 }
 
 // effective is what the live instance is held by, when other resources are allocated.
-func (h History) effective() v1.ResourceRequirements { return effective(*h.Applied, h.AppliedPod) }
+func (h History) effective() v1.ResourceRequirements {
+	return pods.EffectiveResources(*h.Applied, h.AppliedPod)
+}
 
 func orNothing(r *v1.ResourceRequirements) *v1.ResourceRequirements {
 	if r == nil {
@@ -171,13 +152,13 @@ func ResizeOrder(a, b *Input) int {
 		return *in.Pod.Spec.Priority
 	}
 	class := func(in *Input) int {
-		if QOS(in.Pod) == v1.PodQOSGuaranteed {
+		if qos.GetPodQOS(in.Pod) == v1.PodQOSGuaranteed {
 			return 0
 		}
 		return 1
 	}
 	since := func(in *Input) time.Time {
-		if c := findCondition(&in.Reported, v1.PodResizePending); c != nil {
+		if c := pods.FindCondition(&in.Reported, v1.PodResizePending); c != nil {
 			return c.LastTransitionTime.Time
 		}
 		return time.Unix(1<<40, 0) // it has just come
@@ -259,11 +240,11 @@ func (p *planner) resized(r *Resize) {
 // restartsToResize tells whether a container's resize policy wants a restart for
 // what changes, be it by a limit of the pod that holds it.
 func (v *view) restartsToResize(name string) bool {
-	c, h := FindContainer(v.in.Pod, name), v.in.Record.history(name)
+	c, h := pods.FindContainer(v.in.Pod, name), v.in.Record.history(name)
 	if c == nil || h.Applied == nil || v.in.Record.Verdict == nil {
 		return false
 	}
-	has, want := h.effective(), Effective(v.in.Record.Verdict.Allocated[name], v.in.Record.Verdict.Pod)
+	has, want := h.effective(), pods.EffectiveResources(v.in.Record.Verdict.Allocated[name], limitsOf(v.in.Record.Verdict.Pod))
 	return slices.ContainsFunc(c.ResizePolicy, func(rp v1.ContainerResizePolicy) bool {
 		return rp.RestartPolicy == v1.RestartContainer &&
 			(!same(has.Requests, want.Requests, rp.ResourceName) || !same(has.Limits, want.Limits, rp.ResourceName))
@@ -305,11 +286,9 @@ func WithApplied(pod *v1.Pod, rec *Record) *v1.Pod {
 func withResources(pod *v1.Pod, podLevel *v1.ResourceRequirements, of func(string) (v1.ResourceRequirements, bool)) *v1.Pod {
 	out := pod.DeepCopy()
 	out.Spec.Resources = podLevel.DeepCopy()
-	for _, list := range [][]v1.Container{out.Spec.InitContainers, out.Spec.Containers} {
-		for i := range list {
-			if r, ok := of(list[i].Name); ok {
-				list[i].Resources.Requests, list[i].Resources.Limits = r.Requests.DeepCopy(), r.Limits.DeepCopy()
-			}
+	for c := range pods.Containers(&out.Spec) {
+		if r, ok := of(c.Name); ok {
+			c.Resources.Requests, c.Resources.Limits = r.Requests.DeepCopy(), r.Limits.DeepCopy()
 		}
 	}
 	return out
@@ -323,13 +302,10 @@ func resizeWanted(pod *v1.Pod, v *Verdict) bool {
 	if (v.Pod != nil || pod.Spec.Resources != nil) && !equality.Semantic.DeepEqual(v.Pod, pod.Spec.Resources) {
 		return true
 	}
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			a, ok := v.Allocated[list[i].Name]
-			r := &list[i].Resources
-			if ok && (!equalLists(a.Requests, r.Requests) || !equalLists(a.Limits, r.Limits)) {
-				return true
-			}
+	for c := range pods.Containers(&pod.Spec) {
+		a, ok := v.Allocated[c.Name]
+		if ok && (!equalLists(a.Requests, c.Resources.Requests) || !equalLists(a.Limits, c.Resources.Limits)) {
+			return true
 		}
 	}
 	return false
@@ -356,7 +332,7 @@ func (r *reporter) resizeConditions() []v1.PodCondition {
 		c := v1.PodCondition{Type: v1.PodResizeInProgress, Status: v1.ConditionTrue}
 		if f, failed := r.in.Failures[ResizeKey]; failed && f.Attempt == rs.Seq {
 			c.Reason, c.Message = v1.PodReasonError, f.Message
-		} else if old := findCondition(&r.in.Reported, c.Type); !failed && old != nil && old.ObservedGeneration == *rs.Active {
+		} else if old := pods.FindCondition(&r.in.Reported, c.Type); !failed && old != nil && old.ObservedGeneration == *rs.Active {
 			c.Reason, c.Message = old.Reason, old.Message
 		}
 		c = r.stamp(c)
@@ -364,15 +340,6 @@ func (r *reporter) resizeConditions() []v1.PodCondition {
 		out = append(out, c)
 	}
 	return out
-}
-
-func findCondition(st *v1.PodStatus, t v1.PodConditionType) *v1.PodCondition {
-	for i := range st.Conditions {
-		if st.Conditions[i].Type == t {
-			return &st.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // Event is something to tell of a pod.
@@ -385,11 +352,11 @@ func ResizeEvents(in *Input, now *v1.PodStatus) []Event {
 		out = append(out, Event{kind, reason, resizeMessage(prefix, pod, generation, problem)})
 	}
 	allocated := WithAllocated(in.Pod, in.Record.Verdict)
-	was, is := findCondition(&in.Reported, v1.PodResizePending), findCondition(now, v1.PodResizePending)
+	was, is := pods.FindCondition(&in.Reported, v1.PodResizePending), pods.FindCondition(now, v1.PodResizePending)
 	if is != nil && (was == nil || was.Reason != is.Reason || was.ObservedGeneration != is.ObservedGeneration) {
 		tell(v1.EventTypeWarning, "Resize"+is.Reason, "Pod resize "+is.Reason, in.Pod, is.ObservedGeneration, is.Message)
 	}
-	was, is = findCondition(&in.Reported, v1.PodResizeInProgress), findCondition(now, v1.PodResizeInProgress)
+	was, is = pods.FindCondition(&in.Reported, v1.PodResizeInProgress), pods.FindCondition(now, v1.PodResizeInProgress)
 	switch {
 	case is == nil && was != nil && in.Record.Ending == nil:
 		tell(v1.EventTypeNormal, "ResizeCompleted", "Pod resize completed", allocated, was.ObservedGeneration, "")

@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	helper "k8s.io/component-helpers/resource"
+
+	"wherry.dev/internal/api/pods"
 )
 
 func cpu(s string) v1.ResourceRequirements {
@@ -71,7 +73,7 @@ func TestResizeThatCannotBeIsInfeasible(t *testing.T) {
 		t.Errorf("a container would be created with %s", got)
 	}
 	ask(&in, "100m") // the wish is taken back
-	if _, events := in.step(now); len(events) != 0 || findCondition(&in.Reported, v1.PodResizePending) != nil {
+	if _, events := in.step(now); len(events) != 0 || pods.FindCondition(&in.Reported, v1.PodResizePending) != nil {
 		t.Errorf("events %v, conditions: %+v", events, in.Reported.Conditions)
 	}
 	if WithAllocated(in.Pod, in.Record.Verdict) != in.Pod {
@@ -84,7 +86,7 @@ func TestResizeInPlace(t *testing.T) {
 	ask(&in, "200m")
 	TakeResize(&in, ResizeDecision{Reason: v1.PodReasonDeferred, Message: "no room"})
 	p, events := in.step(now)
-	if c := findCondition(&in.Reported, v1.PodResizePending); reasons(events) != "ResizeDeferred" || c == nil || c.Message != "no room" || c.ObservedGeneration != 2 {
+	if c := pods.FindCondition(&in.Reported, v1.PodResizePending); reasons(events) != "ResizeDeferred" || c == nil || c.Message != "no room" || c.ObservedGeneration != 2 {
 		t.Errorf("events %v, condition %+v", events, c)
 	}
 	if p.RecheckAt.IsZero() || !ResizeDue(&in) {
@@ -107,13 +109,13 @@ func TestResizeInPlace(t *testing.T) {
 	in.Failures = map[Key]Failure{ResizeKey: {Count: 1, At: now, Attempt: 1, Message: "runtime says no"}}
 	for _, want := range []string{"ResizeError", ""} {
 		p, events = in.step(now)
-		c := findCondition(&in.Reported, v1.PodResizeInProgress)
+		c := pods.FindCondition(&in.Reported, v1.PodResizeInProgress)
 		if len(p.Ops) != 0 || reasons(events) != want || c.Reason != v1.PodReasonError || c.Message != "runtime says no" || c.ObservedGeneration != 2 {
 			t.Errorf("ops %v, events %v, condition %+v", p.Ops, events, c)
 		}
 	}
 	in.Failures = nil
-	if p, events = in.step(now); len(p.Ops) != 1 || len(events) != 0 || findCondition(&in.Reported, v1.PodResizeInProgress).Reason != v1.PodReasonError {
+	if p, events = in.step(now); len(p.Ops) != 1 || len(events) != 0 || pods.FindCondition(&in.Reported, v1.PodResizeInProgress).Reason != v1.PodReasonError {
 		t.Errorf("after a restart: ops %v, events %v", p.Ops, events)
 	}
 	in.Resized = 1
@@ -334,7 +336,7 @@ func TestNewResizeDoesNotWaitForTheLast(t *testing.T) {
 	if p, _ := in.step(now); !wants(p, ResizePod, "") {
 		t.Errorf("ops %+v", p.Ops)
 	}
-	if c := findCondition(&in.Reported, v1.PodResizeInProgress); c.Reason != "" || c.ObservedGeneration != 3 {
+	if c := pods.FindCondition(&in.Reported, v1.PodResizeInProgress); c.Reason != "" || c.ObservedGeneration != 3 {
 		t.Errorf("condition %+v", c)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 const (
@@ -26,50 +28,6 @@ type RestartAll struct {
 	Source string
 }
 
-// exitRule returns what the first matching rule of a container says of an exit.
-func exitRule(c *v1.Container, exitCode int32) (v1.ContainerRestartRuleAction, bool) {
-	for _, rule := range c.RestartPolicyRules {
-		if rule.ExitCodes == nil {
-			continue
-		}
-		in := slices.Contains(rule.ExitCodes.Values, exitCode)
-		switch rule.ExitCodes.Operator {
-		case v1.ContainerRestartRuleOnExitCodesOpIn:
-			if in {
-				return rule.Action, true
-			}
-		case v1.ContainerRestartRuleOnExitCodesOpNotIn:
-			if !in {
-				return rule.Action, true
-			}
-		}
-	}
-	return "", false
-}
-
-// couldRestartAll tells whether an exit can ask for a restart of all containers.
-func couldRestartAll(pod *v1.Pod) bool {
-	for _, c := range ordinary(pod) {
-		for _, rule := range c.RestartPolicyRules {
-			if rule.Action == v1.ContainerRestartRuleActionRestartAllContainers {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// ordinary are the init containers and containers of a pod.
-func ordinary(pod *v1.Pod) []*v1.Container {
-	var out []*v1.Container
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			out = append(out, &list[i])
-		}
-	}
-	return out
-}
-
 // restartAll plans, once an exit asked for it, that all containers go: the live ones
 // are stopped, then all are removed, whose exit it was last. It tells whether it is
 // still at that. Then the pod begins with its first init container. The container
@@ -85,7 +43,7 @@ func (p *planner) restartAll() bool {
 	}
 	left := false
 	last := true // nothing but the source is left
-	for _, c := range ordinary(p.in.Pod) {
+	for c := range pods.Containers(&p.in.Pod.Spec) {
 		if list := p.byName[c.Name]; len(list) > 0 && c.Name != now.Source && list[0].State != Created {
 			p.replace(list[0]) // also one whose start was under way when it began
 		}
@@ -109,7 +67,7 @@ func (p *planner) restartAll() bool {
 		return false
 	}
 	p.wait("all containers are restarted, for %s exited", now.Source)
-	for _, c := range ordinary(p.in.Pod) {
+	for c := range pods.Containers(&p.in.Pod.Spec) {
 		if c.Name != now.Source || last {
 			p.removeDead(c.Name)
 		}
@@ -119,25 +77,16 @@ func (p *planner) restartAll() bool {
 
 // exitForAll is the container whose newest instance asks for a restart of all.
 func (p *planner) exitForAll() string {
-	for _, c := range ordinary(p.in.Pod) {
+	for c := range pods.Containers(&p.in.Pod.Spec) {
 		list := p.byName[c.Name]
 		if len(list) == 0 || list[0].Live() || !p.inNewest(list[0]) || p.busy(c.Name) {
 			continue
 		}
-		if asksForAll(c, list[0].ExitCode) {
+		if pods.RestartsAll(c, list[0].ExitCode) {
 			return c.Name
 		}
 	}
 	return ""
-}
-
-// asksForAll tells whether an exit code of a container asks for a restart of all.
-func asksForAll(c *v1.Container, code int32) bool {
-	if c == nil {
-		return false
-	}
-	action, ok := exitRule(c, code)
-	return ok && action == v1.ContainerRestartRuleActionRestartAllContainers
 }
 
 // beginRestartAll records that all containers are to be replaced, whatever their
@@ -145,7 +94,7 @@ func asksForAll(c *v1.Container, code int32) bool {
 func (p *planner) beginRestartAll(source string) *RestartAll {
 	now := &RestartAll{Since: p.now, Source: source}
 	p.plan.Record.RestartAll = now
-	for _, c := range ordinary(p.in.Pod) {
+	for c := range pods.Containers(&p.in.Pod.Spec) {
 		if last := p.last(c.Name); last != nil && c.Name != source {
 			p.replace(last)
 		}
@@ -167,7 +116,7 @@ func (p *planner) removeDead(name string) {
 
 // restartingAll is the condition AllContainersRestarting, of pods that can.
 func (r *reporter) restartingAll(st *v1.PodStatus) []v1.PodCondition {
-	if !couldRestartAll(r.in.Pod) {
+	if !pods.CanRestartAll(r.in.Pod) {
 		return nil
 	}
 	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionFalse}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // training is a pod of an init container, a worker that may ask for all to begin
@@ -53,12 +55,12 @@ func stateOf(in *Input, name string) (string, string) {
 func TestRestartAllContainers(t *testing.T) {
 	in, now := training(), time.Unix(1000, 0).UTC()
 	in.step(now)
-	if c := findCondition(&in.Reported, v1.AllContainersRestarting); c == nil || c.Status != v1.ConditionFalse {
+	if c := pods.FindCondition(&in.Reported, v1.AllContainersRestarting); c == nil || c.Status != v1.ConditionFalse {
 		t.Errorf("before: %+v", c)
 	}
 	in.Containers[1].State, in.Containers[1].ExitCode, in.Containers[1].Finished = Exited, 42, now
 	p, _ := in.step(now)
-	if c := findCondition(&in.Reported, v1.AllContainersRestarting); c.Status != v1.ConditionTrue || c.Reason != "RestartAllContainersStarted" || in.Reported.Phase != v1.PodRunning {
+	if c := pods.FindCondition(&in.Reported, v1.AllContainersRestarting); c.Status != v1.ConditionTrue || c.Reason != "RestartAllContainersStarted" || in.Reported.Phase != v1.PodRunning {
 		t.Errorf("phase %s, condition %+v", in.Reported.Phase, c)
 	}
 	if len(p.Ops) != 2 || p.Ops[0].ID != "h" || p.Ops[0].Kind != StopContainer || p.Ops[1] != (Op{Kind: RemoveContainer, Name: "init", ID: "i"}) {
@@ -81,10 +83,10 @@ func TestRestartAllContainers(t *testing.T) {
 	if len(p.Ops) != 1 || p.Ops[0] != (Op{Kind: PullImage, Name: "init", Attempt: 1}) || in.Reported.Phase != v1.PodRunning {
 		t.Fatalf("phase %s, ops %+v", in.Reported.Phase, p.Ops)
 	}
-	if c := findCondition(&in.Reported, v1.AllContainersRestarting); c.Status != v1.ConditionFalse {
+	if c := pods.FindCondition(&in.Reported, v1.AllContainersRestarting); c.Status != v1.ConditionFalse {
 		t.Errorf("after: %+v", c)
 	}
-	if c := findCondition(&in.Reported, v1.PodInitialized); c.Status != v1.ConditionTrue {
+	if c := pods.FindCondition(&in.Reported, v1.PodInitialized); c.Status != v1.ConditionTrue {
 		t.Errorf("initialised is taken back: %+v", c)
 	}
 	in.Containers = []Container{{ID: "i2", Name: "init", SandboxID: "s", Attempt: 1, State: Exited, Finished: now}}
@@ -171,39 +173,6 @@ func TestLateContainerIsNoProofOfInitialisation(t *testing.T) {
 	}
 	if state, _ := stateOf(&in, "init"); state != ReasonCompleted {
 		t.Errorf("the init container is shown as %s", state)
-	}
-}
-
-func TestRestartRules(t *testing.T) {
-	in, notIn := v1.ContainerRestartRuleOnExitCodesOpIn, v1.ContainerRestartRuleOnExitCodesOpNotIn
-	never, onFailure := v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure
-	for _, tc := range []struct {
-		pod    v1.RestartPolicy
-		policy *v1.ContainerRestartPolicy
-		op     v1.ContainerRestartRuleOnExitCodesOperator
-		values []int32
-		exit   int32
-		want   bool
-	}{
-		{pod: v1.RestartPolicyAlways, exit: 0, want: true},
-		{pod: v1.RestartPolicyAlways, policy: &never, exit: 1},
-		{pod: v1.RestartPolicyNever, policy: &onFailure, exit: 1, want: true},
-		{pod: v1.RestartPolicyNever, policy: &onFailure, exit: 0},
-		{pod: v1.RestartPolicyAlways, policy: &never, op: in, values: []int32{42}, exit: 42, want: true},
-		{pod: v1.RestartPolicyAlways, policy: &never, op: in, values: []int32{42}, exit: 1},
-		{pod: v1.RestartPolicyNever, policy: &never, op: notIn, values: []int32{0}, exit: 1, want: true},
-		{pod: v1.RestartPolicyNever, policy: &never, op: notIn, values: []int32{0}, exit: 0},
-	} {
-		c := v1.Container{Name: "c", RestartPolicy: tc.policy}
-		if tc.op != "" {
-			c.RestartPolicyRules = []v1.ContainerRestartRule{{
-				Action: v1.ContainerRestartRuleActionRestart, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: tc.op, Values: tc.values},
-			}}
-		}
-		pod := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: tc.pod, Containers: []v1.Container{c}}}
-		if got := Restarts(pod, &c, tc.exit); got != tc.want {
-			t.Errorf("%+v: %v", tc, got)
-		}
 	}
 }
 

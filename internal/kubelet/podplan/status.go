@@ -7,6 +7,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/kubectl/pkg/util/qos"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // reporter builds one status.
@@ -28,7 +31,7 @@ func Status(in Input, now time.Time) v1.PodStatus {
 	pod := in.Pod
 	st := v1.PodStatus{
 		ObservedGeneration: max(pod.Generation, in.Reported.ObservedGeneration),
-		QOSClass:           QOS(pod),
+		QOSClass:           qos.GetPodQOS(pod),
 		Message:            in.Reported.Message,
 		Reason:             in.Reported.Reason,
 		NominatedNodeName:  in.Reported.NominatedNodeName,
@@ -103,7 +106,7 @@ func mayAppear(in *Input) bool {
 		if unseen(c.Name) {
 			return true
 		}
-		if last := v.last(c.Name); !IsSidecar(c) && last != nil && last.ExitCode != 0 {
+		if last := v.last(c.Name); !pods.IsSidecar(c) && last != nil && last.ExitCode != 0 {
 			return false // the turn of those behind it has not come
 		}
 	}
@@ -139,8 +142,12 @@ func (r *reporter) hasResources() bool {
 	if pod.Spec.Overhead != nil || pod.Spec.Resources != nil || r.in.Record.Resize != nil {
 		return true
 	}
-	some := func(c v1.Container) bool { return c.Resources.Requests != nil || c.Resources.Limits != nil }
-	return slices.ContainsFunc(pod.Spec.Containers, some) || slices.ContainsFunc(pod.Spec.InitContainers, some)
+	for c := range pods.Containers(&pod.Spec) {
+		if c.Resources.Requests != nil || c.Resources.Limits != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func orNil(l v1.ResourceList) v1.ResourceList {
@@ -155,19 +162,19 @@ func orNil(l v1.ResourceList) v1.ResourceList {
 func (r *reporter) settlePhase(st *v1.PodStatus, gone bool) {
 	phase := r.phase(st)
 	switch {
-	case r.rest && r.ending != nil && r.ending.Reason != "" && !IsTerminal(r.in.Reported.Phase):
+	case r.rest && r.ending != nil && r.ending.Reason != "" && !pods.IsTerminal(r.in.Reported.Phase):
 		phase, st.Reason, st.Message = v1.PodFailed, r.ending.Reason, r.ending.Message
 		r.closeContainers(st)
-	case r.rest && !IsTerminal(phase) && r.ending != nil && r.ending.Phase != "":
+	case r.rest && !pods.IsTerminal(phase) && r.ending != nil && r.ending.Phase != "":
 		phase = r.ending.Phase // what told of it is gone by now
 		r.closeContainers(st)
-	case r.rest && gone && !IsTerminal(phase):
+	case r.rest && gone && !pods.IsTerminal(phase):
 		phase = v1.PodFailed
 		r.closeContainers(st)
-	case !r.rest && IsTerminal(phase):
+	case !r.rest && pods.IsTerminal(phase):
 		phase = v1.PodRunning
 	}
-	if IsTerminal(r.in.Reported.Phase) {
+	if pods.IsTerminal(r.in.Reported.Phase) {
 		phase = r.in.Reported.Phase
 	}
 	st.Phase = phase
@@ -240,10 +247,10 @@ func (r *reporter) phase(st *v1.PodStatus) v1.PodPhase {
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		last := r.last(c.Name)
-		if IsSidecar(c) || initDone || last == nil || last.Live() || last.ExitCode == 0 {
+		if pods.IsSidecar(c) || initDone || last == nil || last.Live() || last.ExitCode == 0 {
 			continue
 		}
-		if !Restarts(pod, c, last.ExitCode) {
+		if !pods.Restarts(pod, c, last.ExitCode) {
 			return v1.PodFailed
 		}
 	}
@@ -268,7 +275,7 @@ func (r *reporter) phase(st *v1.PodStatus) v1.PodPhase {
 			if ended.ExitCode == 0 {
 				succeeded++
 			}
-			if r.rest || !Restarts(pod, c, ended.ExitCode) && !r.replaced(c.Name, r.last(c.Name)) {
+			if r.rest || !pods.Restarts(pod, c, ended.ExitCode) && !r.replaced(c.Name, r.last(c.Name)) {
 				final++
 			}
 		}

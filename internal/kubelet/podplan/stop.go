@@ -1,6 +1,10 @@
 package podplan
 
-import "time"
+import (
+	"time"
+
+	"wherry.dev/internal/api/pods"
+)
 
 // minStop is what a container has to shut down when its grace period is zero or has
 // passed before its turn came.
@@ -85,7 +89,7 @@ func (p *planner) preStop(o *Container, stop Op) (hook Op, begun, runs bool) {
 		}
 		return hook, true, runs
 	}
-	spec := FindContainer(p.in.Pod, o.Name)
+	spec := pods.FindContainer(p.in.Pod, o.Name)
 	none := spec != nil && (spec.Lifecycle == nil || spec.Lifecycle.PreStop == nil) // an orphan's is written on it
 	if none || o.State != Running || !stop.Deadline.After(p.now) {
 		return Op{}, false, false
@@ -105,7 +109,7 @@ func (p *planner) hookOf(o *Container) (hook Op, begun, runs bool) {
 }
 
 func (p *planner) watchReadiness(c *Container) {
-	if spec := FindContainer(p.in.Pod, c.Name); spec != nil && c.State == Running && p.started(spec, c) {
+	if spec := pods.FindContainer(p.in.Pod, c.Name); spec != nil && c.State == Running && p.started(spec, c) {
 		p.plan.Probes = append(p.plan.Probes, ProbeTarget{ID: c.ID, Name: c.Name, Since: c.Started, Started: true, Ending: true})
 	}
 }

@@ -7,12 +7,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // hooked gives containers and sidecars of a pod a preStop hook.
 func hooked(in *Input) {
 	hook := &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
-	for _, c := range ordinary(in.Pod) {
+	for c := range pods.Containers(&in.Pod.Spec) {
 		c.Lifecycle = hook
 	}
 }

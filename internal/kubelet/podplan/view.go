@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // view orders an Input's facts the way that decisions ask for them.
@@ -130,7 +132,7 @@ func (v *view) initialised() bool {
 	pod := v.in.Pod
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		if last := v.last(c.Name); !IsSidecar(c) && v.replaced(c.Name, last) && !last.Live() {
+		if last := v.last(c.Name); !pods.IsSidecar(c) && v.replaced(c.Name, last) && !last.Live() {
 			return false
 		}
 	}
@@ -145,7 +147,7 @@ func (v *view) initialised() bool {
 		if !v.inNewest(last) {
 			return false
 		}
-		if IsSidecar(c) {
+		if pods.IsSidecar(c) {
 			if !v.started(c, last) {
 				return false
 			}

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/fakecri"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -23,23 +23,34 @@ func (noStatus) Drop(types.UID)                {}
 // inline runs ops against the fake runtime and nothing else.
 type inline struct{ rt fakecri.Service }
 
-func (e inline) Do(ctx context.Context, op podplan.Op, in *podplan.Input) Result {
+func (e inline) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	meta := &runtimeapi.PodSandboxMetadata{Name: in.Pod.Name, Namespace: in.Pod.Namespace, Uid: string(in.Pod.UID), Attempt: op.Attempt}
-	labels := map[string]string{podconfig.LabelPodUID: string(in.Pod.UID)}
+	labels := map[string]string{pods.LabelPodUID: string(in.Pod.UID)}
 	switch op.Kind {
 	case podplan.RunSandbox:
 		id, err := e.rt.RunPodSandbox(ctx, &runtimeapi.PodSandboxConfig{Metadata: meta, Labels: labels}, "")
-		return Result{Sandbox: id, Err: err}
+		return podplan.Result{Sandbox: id, Err: err}
 	case podplan.CreateContainer:
 		_, err := e.rt.CreateContainer(ctx, op.SandboxID, &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: op.Name, Attempt: op.Attempt}, Image: &runtimeapi.ImageSpec{}, Labels: labels,
 		}, nil)
-		return Result{Err: err}
+		return podplan.Result{Err: err}
 	case podplan.StartContainer:
-		return Result{Err: e.rt.StartContainer(ctx, op.ID)}
+		return podplan.Result{Err: e.rt.StartContainer(ctx, op.ID)}
 	default:
-		return Result{Image: "x"}
+		return podplan.Result{Image: "x"}
 	}
+}
+
+// welcome admits everybody.
+type welcome struct{}
+
+func (welcome) Admit(context.Context, *v1.Pod, bool) podplan.Verdict {
+	return podplan.Verdict{Admitted: true}
+}
+func (welcome) Freed() {}
+func (welcome) Resize(context.Context, *podplan.Input) podplan.ResizeDecision {
+	return podplan.ResizeDecision{}
 }
 
 // BenchmarkWake measures what one wake of a pod that runs costs: look, plan, status.
@@ -51,14 +62,13 @@ func BenchmarkWake(b *testing.B) {
 	}
 	deps := Deps{
 		Runtime: rt, Executor: inline{rt}, Status: noStatus{}, Records: records,
-		Admit:   func(context.Context, *v1.Pod, bool) podplan.Verdict { return podplan.Verdict{Admitted: true} },
 		Residue: func(types.UID) podplan.Residue { return podplan.Residue{} },
 		Node:    func() podplan.Node { return podplan.Node{HostIPs: []string{"192.0.2.1"}, RuntimeName: "fake"} },
 	}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{
 		RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{{Name: "c"}, {Name: "d"}},
 	}}
-	w := newWorker("u", deps)
+	w := newWorker("u", deps, welcome{})
 	w.set(pod, false)
 	for w.status.Phase != v1.PodRunning {
 		w.step(b.Context())

@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/record"
 )
@@ -41,16 +41,14 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	in := podplan.Input{Record: w.record, Node: w.deps.Node(), CgroupReady: w.cgroup, Forgotten: w.forgotten, Resized: w.resized}
 	w.mu.Lock()
 	in.Pod, in.Absent, in.Objects = w.pod, w.absent, w.objects
-	static, eviction := w.static, w.eviction
+	static, eviction, reclaim := w.static, w.eviction, w.reclaim
 	if w.listDue {
 		w.listed, w.listDue = false, false
 	}
 	w.mu.Unlock()
 	in.Record.Static = in.Record.Static || static
-	in.Record.Name, in.Record.Namespace, in.Record.Grace = in.Pod.Name, in.Pod.Namespace, podconfig.Grace(in.Pod)
-	if eviction != nil && in.Record.Ending == nil {
-		in.Record.Ending = eviction
-	}
+	in.Record.Name, in.Record.Namespace, in.Record.Grace = in.Pod.Name, in.Pod.Namespace, pods.Grace(in.Pod)
+	in.Record.Ending = endingNow(&in, eviction, reclaim)
 	in.Absent = in.Absent || in.Record.Removed()
 	if in.Absent && in.Record.Static {
 		w.deps.Status.Drop(w.uid) // the next mirror shows the next life
@@ -76,12 +74,37 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	return in, nil
 }
 
+// endingNow is how the pod ends, if it does: as is recorded, and as the node wants it.
+func endingNow(in *podplan.Input, eviction *podplan.Ending, reclaim bool) *podplan.Ending {
+	e := in.Record.Ending
+	switch {
+	case eviction != nil && e == nil:
+		e = eviction
+	case eviction != nil:
+		e = changed(e, e.Hasten(in.Pod, *eviction))
+	}
+	if reclaim && e != nil {
+		now := *e
+		now.Reclaim = true
+		e = changed(e, now)
+	}
+	return e
+}
+
+// changed returns what is new, or what it was: records are compared to know what to write.
+func changed(was *podplan.Ending, now podplan.Ending) *podplan.Ending {
+	if *was == now {
+		return was
+	}
+	return &now
+}
+
 // reported is the newest status of ours, with the conditions of others as the
 // source has them now.
 func (w *Worker) reported(pod *v1.Pod) v1.PodStatus {
 	st := w.status // what it points to is never changed
 	st.Conditions = slices.Clone(st.Conditions)
-	if !podplan.IsTerminal(st.Phase) && podplan.IsTerminal(pod.Status.Phase) {
+	if !pods.IsTerminal(st.Phase) && pods.IsTerminal(pod.Status.Phase) {
 		st.Phase, st.Reason, st.Message = pod.Status.Phase, pod.Status.Reason, pod.Status.Message
 	}
 	for _, c := range pod.Status.Conditions {
@@ -150,7 +173,7 @@ func (w *Worker) observeRuntime(ctx context.Context, in *podplan.Input) error {
 
 func (w *Worker) list(ctx context.Context) error {
 	found, err := w.deps.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{
-		LabelSelector: map[string]string{podconfig.LabelPodUID: string(w.uid)},
+		LabelSelector: map[string]string{pods.LabelPodUID: string(w.uid)},
 	})
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
@@ -207,12 +230,12 @@ func (w *Worker) containerOf(pod *v1.Pod, sandbox string, st *runtimeapi.Contain
 		Created: unix(st.CreatedAt), Started: unix(st.StartedAt), Finished: unix(st.FinishedAt),
 		ExitCode: st.ExitCode, Reason: st.Reason, Message: st.Message,
 		Image: st.GetImage().GetUserSpecifiedImage(), ImageRef: st.ImageRef,
-		Hash: st.Annotations[podconfig.AnnotationHash], Mounts: mountsOf(st.Mounts), StopSignal: signalOf(st.StopSignal),
+		Hash: st.Annotations[pods.AnnotationHash], Mounts: mountsOf(st.Mounts), StopSignal: signalOf(st.StopSignal),
 	}
 	if c.Image == "" {
 		c.Image = st.GetImage().GetImage()
 	}
-	if n, err := strconv.ParseUint(st.Annotations[podconfig.AnnotationRestartCount], 10, 32); err == nil {
+	if n, err := strconv.ParseUint(st.Annotations[pods.AnnotationRestartCount], 10, 32); err == nil {
 		c.Attempt = max(c.Attempt, uint32(n))
 	}
 	switch st.State {

@@ -3,6 +3,7 @@ package podworker
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"wherry.dev/internal/kubelet/podplan"
@@ -73,7 +74,7 @@ func (w *Worker) vain(op podplan.Op) bool {
 
 // achieved notes what a successful op leaves in memory. What the runtime shows by
 // itself is not noted: it is observed.
-func (w *Worker) achieved(f *flight, res Result) {
+func (w *Worker) achieved(f *flight, res podplan.Result) {
 	op := f.Op
 	switch op.Kind {
 	case podplan.EnsureCgroup:
@@ -109,8 +110,21 @@ func (w *Worker) achieved(f *flight, res Result) {
 	}
 }
 
+// maxMessage is how much is told of a failure, in bytes.
+const maxMessage = 8 << 10
+
+// shortened bounds a message, which may quote what a stranger wrote: the API server refuses
+// a status of some megabytes, and nobody would learn of the pod any more.
+func shortened(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	half := maxMessage / 2
+	return strings.ToValidUTF8(message[:half], "") + " … " + strings.ToValidUTF8(message[len(message)-half:], "")
+}
+
 // failed notes a failure, so that the plan can back off and the status can tell.
-func (w *Worker) failed(f *flight, res Result) {
+func (w *Worker) failed(f *flight, res podplan.Result) {
 	op := f.Op
 	key := op.Key()
 	old := w.failures[key]
@@ -128,7 +142,7 @@ func (w *Worker) failed(f *flight, res Result) {
 		count = 1
 	}
 	w.failures[key] = podplan.Failure{
-		Count: count, At: time.Now().Round(0), Reason: res.Reason, Message: message,
+		Count: count, At: time.Now().Round(0), Reason: res.Reason, Message: shortened(message),
 		Objects: f.objects, Attempt: op.Attempt, Fatal: res.Fatal,
 	}
 	if res.ImageGone {

@@ -14,7 +14,8 @@ import (
 // Table holds the workers of all pods on the node. The sources and the kubelet
 // write desired state into it; all others read snapshots.
 type Table struct {
-	deps Deps
+	deps      Deps
+	admission Admission
 
 	mu      sync.Mutex
 	workers map[types.UID]*Worker
@@ -30,29 +31,50 @@ type Table struct {
 
 // NewTable returns an empty table.
 func NewTable(deps Deps) *Table {
-	return &Table{
+	t := &Table{
 		deps: deps, workers: map[types.UID]*Worker{}, forgotten: map[types.UID]bool{},
 		waiting: map[types.UID]types.UID{},
 	}
+	t.admission = deps.Admission(t)
+	return t
 }
 
 // Set tells what a source wants of a pod. The newest call wins.
 func (t *Table) Set(pod *v1.Pod, static bool) {
+	newcomer := t.newcomer(pod.UID)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.forgotten[pod.UID] {
-		t.setLocked(pod, static)
+		t.setLocked(pod, static, newcomer)
 	}
 }
 
-func (t *Table) setLocked(pod *v1.Pod, static bool) {
-	w, known := t.workers[pod.UID]
-	if !known {
-		w = newWorker(pod.UID, t.deps)
-		t.workers[pod.UID] = w
-		if static {
-			t.holdLocked(pod)
-		}
+// newcomer returns a worker for a pod that has none yet, else nil. Its record is read now, not
+// under a lock: others ask for it before the worker looks.
+func (t *Table) newcomer(uid types.UID) *Worker {
+	if t.get(uid) != nil {
+		return nil
+	}
+	return newWorker(uid, t.deps, t.admission)
+}
+
+// workerLocked returns a pod's worker: the newcomer where there is none, and another one where
+// there was one a moment ago.
+func (t *Table) workerLocked(uid types.UID, newcomer *Worker) (w *Worker, known bool) {
+	if w, known = t.workers[uid]; known {
+		return w, true
+	}
+	if newcomer == nil {
+		newcomer = newWorker(uid, t.deps, t.admission)
+	}
+	t.workers[uid] = newcomer
+	return newcomer, false
+}
+
+func (t *Table) setLocked(pod *v1.Pod, static bool, newcomer *Worker) {
+	w, known := t.workerLocked(pod.UID, newcomer)
+	if !known && static {
+		t.holdLocked(pod)
 	}
 	w.set(pod, static)
 	t.startLocked(w)
@@ -98,17 +120,17 @@ func (t *Table) Remove(uid types.UID, last *v1.Pod) {
 // Adopt makes sure that a pod which only the runtime, a record or the disk knows has a
 // worker. It begins once the sources have synced: until then one may want the pod.
 func (t *Table) Adopt(orphan *v1.Pod) {
+	newcomer := t.newcomer(orphan.UID)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, ok := t.workers[orphan.UID]; ok {
+	w, known := t.workerLocked(orphan.UID, newcomer)
+	if known {
 		return
 	}
-	w := newWorker(orphan.UID, t.deps)
 	w.adopt(orphan)
 	if t.synced {
 		w.sourcesSynced()
 	}
-	t.workers[orphan.UID] = w
 	t.startLocked(w)
 }
 
@@ -159,7 +181,14 @@ func (t *Table) WakeAll() {
 	}
 }
 
-// Evict ends a pod for a reason of the node's.
+// Reclaim removes the containers that a pod which has ended left, with all that they wrote.
+func (t *Table) Reclaim(uid types.UID) {
+	if w := t.get(uid); w != nil {
+		w.giveBack()
+	}
+}
+
+// Evict ends a pod for a reason of the node's, or sooner than it was about to end.
 func (t *Table) Evict(uid types.UID, e podplan.Ending) {
 	if w := t.get(uid); w != nil {
 		w.evict(e)
@@ -259,7 +288,7 @@ func (t *Table) ended(w *Worker) {
 	}
 	t.releaseLocked(w.uid)
 	if pod := w.wanted(); pod != nil && s.Static {
-		t.setLocked(pod, true) // its manifest was put back in the meantime
+		t.setLocked(pod, true, nil) // its manifest was put back in the meantime
 	}
 	t.mu.Unlock()
 }

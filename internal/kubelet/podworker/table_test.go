@@ -14,10 +14,21 @@ func named(uid types.UID) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid}}
 }
 
+func emptyTable(t *testing.T) *Table {
+	t.Helper()
+	records, err := OpenRecords(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewTable(Deps{
+		Records: records, Node: func() podplan.Node { return podplan.Node{} }, Admission: func(*Table) Admission { return welcome{} },
+	})
+}
+
 // A kubelet knows a static pod that was replaced while it was away only as an orphan:
 // the new one was started beside it.
 func TestAStaticPodWaitsForAnOrphanOfItsName(t *testing.T) {
-	table := NewTable(Deps{Node: func() podplan.Node { return podplan.Node{} }})
+	table := emptyTable(t)
 	table.Adopt(named("old"))
 	table.Set(named("new"), true)
 	if table.waiting["new"] != "old" {
@@ -33,7 +44,7 @@ func TestAStaticPodWaitsForAnOrphanOfItsName(t *testing.T) {
 // ever as one whose removal is still to be told.
 func TestRemovalThatWasToldIsNotWaitedFor(t *testing.T) {
 	for told, want := range map[bool]int{true: 0, false: 1} {
-		table := NewTable(Deps{Node: func() podplan.Node { return podplan.Node{} }})
+		table := emptyTable(t)
 		table.Set(named("u"), false)
 		w := table.get("u")
 		w.put(&Snapshot{Pod: named("u"), Plan: podplan.Plan{Done: true}})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/trace"
 )
@@ -23,29 +25,7 @@ import (
 // Executor carries ops out. Do blocks until the op has ended, and returns soon
 // after its context was cancelled.
 type Executor interface {
-	Do(ctx context.Context, op podplan.Op, in *podplan.Input) Result
-}
-
-// Result of an op.
-type Result struct {
-	Err error
-	// Reason and Message are what the container's status says of a failure;
-	// Message is Err's text when empty.
-	Reason, Message string
-	// Fatal: the same op would fail again until an object changes.
-	Fatal bool
-	// Image that a pull ensured.
-	Image string
-	// ImageGone: the image that a pull ensured is not on the node any more.
-	ImageGone bool
-	// Sandbox that was run.
-	Sandbox string
-	// RefreshAt is when a volume wants to be written again.
-	RefreshAt time.Time
-	// Resized is the Resize.Seq that was applied.
-	Resized uint32
-	// HookFailed is set when a postStart hook ran and failed.
-	HookFailed string
+	Do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result
 }
 
 // StatusSink takes the status of pods; the newest wins.
@@ -63,6 +43,17 @@ type Prober interface {
 	Remove(uid types.UID)
 }
 
+// Admission decides what pods hold of the node, one at a time.
+type Admission interface {
+	// Admit decides whether a pod may run. The zero verdict says nothing yet: others have to
+	// go first, and the pod is woken when they have.
+	Admit(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict
+	// Resize decides on a pod that is to have other resources.
+	Resize(ctx context.Context, in *podplan.Input) podplan.ResizeDecision
+	// Freed is told that a pod may hold less of the node than before.
+	Freed()
+}
+
 // Deps is what workers need; all of it is shared and safe for concurrent use.
 type Deps struct {
 	Runtime  Runtime
@@ -70,13 +61,8 @@ type Deps struct {
 	Status   StatusSink
 	Prober   Prober
 	Records  *Records
-	// Admit decides on a pod, serialised over the table.
-	Admit func(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict
-	// Resize, if not nil, decides on a pod that is to have other resources, serialised
-	// over the table.
-	Resize func(ctx context.Context, in *podplan.Input) podplan.ResizeDecision
-	// Freed, if not nil, is told that a pod may hold less of the node than before.
-	Freed func()
+	// Admission makes what decides on the pods of the table.
+	Admission func(*Table) Admission
 	// Residue tells what of a pod is left on disk.
 	Residue func(uid types.UID) podplan.Residue
 	// FinalMessage returns the termination message of a dead instance.
@@ -88,6 +74,11 @@ type Deps struct {
 	TellPod func(pod *v1.Pod, e podplan.Event)
 	// Stepped, if not nil, is told how long each step took.
 	Stepped func(time.Duration)
+	// Ran, if not nil, is told that a container is seen running that was not before; the
+	// pod's snapshot shows it then.
+	Ran func()
+	// Began, if not nil, is told how long a pod that a source wants has waited for its worker.
+	Began func(waited time.Duration)
 	// Started, if not nil, is told that a pod runs for the first time, when it was
 	// first seen, and how long images were pulled for it.
 	Started func(pod *v1.Pod, seen time.Time, pulling time.Duration)
@@ -136,21 +127,25 @@ const keptTransitions = 50
 //
 // Its goroutine is the only writer of all but the fields that mu guards.
 type Worker struct {
-	uid     types.UID
-	deps    Deps
-	wakeCh  chan struct{}
-	started bool // guarded by Table.mu
-	snap    atomic.Pointer[Snapshot]
+	uid       types.UID
+	deps      Deps
+	admission Admission
+	wakeCh    chan struct{}
+	started   bool // guarded by Table.mu
+	snap      atomic.Pointer[Snapshot]
 
 	mu       sync.Mutex
 	pod      *v1.Pod
 	orphan   bool // pod was rebuilt from labels or the record
 	static   bool
 	absent   bool
-	since    time.Time // when the pod was first set
+	since    time.Time      // when the pod was first set
+	found    podplan.Record // what was recorded of it when the worker was made
 	objects  uint64
 	listDue  bool
 	eviction *podplan.Ending
+	// reclaim: what a pod that has ended left is to be given back.
+	reclaim  bool
 	outcomes []outcome
 
 	// what only the goroutine touches
@@ -187,16 +182,17 @@ type flight struct {
 
 type outcome struct {
 	key podplan.Key
-	res Result
+	res podplan.Result
 }
 
-func newWorker(uid types.UID, deps Deps) *Worker {
+func newWorker(uid types.UID, deps Deps, admission Admission) *Worker {
 	w := &Worker{
-		uid: uid, deps: deps, wakeCh: make(chan struct{}, 1), listDue: true,
+		uid: uid, deps: deps, admission: admission, wakeCh: make(chan struct{}, 1), listDue: true,
 		messages: map[string]string{}, volumes: map[string]podplan.Volume{}, images: map[string]podplan.Image{},
 		hooks: map[string]podplan.Hook{}, failures: map[podplan.Key]podplan.Failure{}, flights: map[podplan.Key]*flight{},
 		preStops: map[string]podplan.Op{}, repeated: map[podplan.Key]repeated{},
 	}
+	w.found, _ = deps.Records.Read(uid) // what is wrong with it the first look says
 	w.put(&Snapshot{})
 	return w
 }
@@ -210,11 +206,12 @@ func (w *Worker) put(s *Snapshot) {
 	}
 }
 
-// introduce shows a pod before its worker first looked at it.
+// introduce shows a pod, and what is recorded of it, before its worker first looked at it.
 func (w *Worker) introduce(s *Snapshot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.Snapshot().At.IsZero() {
+		s.Input.Record = w.found
 		w.put(s)
 	}
 }
@@ -296,7 +293,7 @@ func (w *Worker) gone() bool {
 func (w *Worker) leaving() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.absent || w.eviction != nil || w.pod != nil && (w.pod.DeletionTimestamp != nil || podplan.IsTerminal(w.pod.Status.Phase))
+	return w.absent || w.eviction != nil || w.pod != nil && (w.pod.DeletionTimestamp != nil || pods.IsTerminal(w.pod.Status.Phase))
 }
 
 // precedes tells whether a static pod of the same name has to wait for this one.
@@ -329,9 +326,17 @@ func (w *Worker) objectChanged() {
 
 func (w *Worker) evict(e podplan.Ending) {
 	w.mu.Lock()
-	if w.eviction == nil {
-		w.eviction = &e
+	if w.eviction != nil {
+		e = w.eviction.Hasten(w.pod, e)
 	}
+	w.eviction = &e
+	w.mu.Unlock()
+	w.Wake()
+}
+
+func (w *Worker) giveBack() {
+	w.mu.Lock()
+	w.reclaim = true
 	w.mu.Unlock()
 	w.Wake()
 }
@@ -348,6 +353,9 @@ func (w *Worker) run(ctx context.Context) {
 	since := w.since
 	w.mu.Unlock()
 	if !since.IsZero() {
+		if w.deps.Began != nil {
+			w.deps.Began(time.Since(since))
+		}
 		trace.Record(ctx, string(w.uid), "kubelet: see pod", since, time.Now())
 	}
 	for ctx.Err() == nil { // a wake may have come with the end
@@ -464,7 +472,7 @@ func (w *Worker) trouble(ctx context.Context, err error) time.Duration {
 
 // admit asks once whether the pod may run here.
 func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
-	if in.Record.Verdict != nil || in.Absent || in.Pod.DeletionTimestamp != nil || podplan.IsTerminal(in.Reported.Phase) {
+	if in.Record.Verdict != nil || in.Absent || in.Pod.DeletionTimestamp != nil || pods.IsTerminal(in.Reported.Phase) {
 		return
 	}
 	var v podplan.Verdict
@@ -472,7 +480,7 @@ func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
 		v = podplan.Readmitted(in.Pod, &in.Reported)
 	} else {
 		_, span := trace.Start(ctx, "kubelet: admit")
-		v = w.deps.Admit(ctx, in.Pod, in.Record.Static)
+		v = w.admission.Admit(ctx, in.Pod, in.Record.Static)
 		span.End()
 		if !v.Admitted && v.Reason == "" {
 			return // others have to go first; it is asked for again when they have
@@ -484,10 +492,10 @@ func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
 
 // resize asks whether a pod that is to have other resources can have them.
 func (w *Worker) resize(ctx context.Context, in *podplan.Input) {
-	if w.deps.Resize == nil || !podplan.ResizeDue(in) {
+	if !podplan.ResizeDue(in) {
 		return
 	}
-	d := w.deps.Resize(ctx, in)
+	d := w.admission.Resize(ctx, in)
 	before := in.Record.Resize
 	podplan.TakeResize(in, d)
 	if resizeMoved(before, in.Record.Resize) { // what the downward API shows of resources
@@ -567,14 +575,26 @@ func (w *Worker) takeUp(ctx context.Context, plan podplan.Plan, in *podplan.Inpu
 func (w *Worker) publish(in podplan.Input, plan podplan.Plan, now time.Time) {
 	old := w.Snapshot()
 	atRest := podplan.AtRest(&in) && !old.AtRest()
-	if w.deps.Freed != nil && (atRest || resizeMoved(old.Input.Record.Resize, plan.Record.Resize)) {
-		defer w.deps.Freed()
+	if atRest || resizeMoved(old.Input.Record.Resize, plan.Record.Resize) {
+		defer w.admission.Freed()
+	}
+	if w.deps.Ran != nil && ranSince(&old.Input, &in) {
+		defer w.deps.Ran()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.put(&Snapshot{
 		Pod: in.Pod, Static: in.Record.Static, Absent: in.Absent, Status: w.status, Input: in, Plan: plan, At: now,
 		InFlight: w.inFlight(), Transitions: w.transitions,
+	})
+}
+
+// ranSince tells whether a container runs that did not run before.
+func ranSince(old, now *podplan.Input) bool {
+	return slices.ContainsFunc(now.Containers, func(c podplan.Container) bool {
+		return c.State == podplan.Running && !slices.ContainsFunc(old.Containers, func(o podplan.Container) bool {
+			return o.ID == c.ID && o.State == podplan.Running
+		})
 	})
 }
 

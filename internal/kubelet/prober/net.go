@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
-	"wherry.dev/internal/kubelet/podops"
+	"wherry.dev/internal/api/pods"
 )
 
 const userAgent = "kube-probe/1.37"
@@ -61,7 +61,7 @@ func newNetwork(dial Dial) *network {
 func (n *network) httpGet(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container, ip string, timeout time.Duration) answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := podops.HTTPRequest(ctx, get, spec, ip, userAgent)
+	req, err := pods.HTTPRequest(ctx, get, spec, ip, userAgent)
 	if err != nil {
 		return answer{err: err}
 	}
@@ -70,7 +70,7 @@ func (n *network) httpGet(ctx context.Context, get *v1.HTTPGetAction, spec *v1.C
 			return a
 		}
 	}
-	client := &http.Client{Transport: n.transport, CheckRedirect: podops.StayOnHost}
+	client := &http.Client{Transport: n.transport, CheckRedirect: pods.StayOnHost}
 	resp, err := client.Do(req)
 	if err != nil {
 		return answer{verdict: failure, text: err.Error()}

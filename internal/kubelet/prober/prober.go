@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -89,7 +90,7 @@ func (m *Manager) Sync(ctx context.Context, pod *v1.Pod, ips []string, wanted []
 	have := m.pods[pod.UID]
 	keep := make(map[string]bool, len(wanted))
 	for _, w := range wanted {
-		spec := podplan.FindContainer(pod, w.Name)
+		spec := pods.FindContainer(pod, w.Name)
 		if spec == nil || !probed(spec) || len(ips) == 0 {
 			continue
 		}

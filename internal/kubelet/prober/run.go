@@ -13,7 +13,7 @@ import (
 	remote "k8s.io/cri-client/pkg"
 	utilexec "k8s.io/utils/exec"
 
-	"wherry.dev/internal/kubelet/podops"
+	"wherry.dev/internal/api/pods"
 )
 
 // Runner runs a command in a container; a CRI RuntimeService is one.
@@ -57,7 +57,7 @@ func (m *Manager) once(ctx context.Context, t *target, kind string, p *v1.Probe)
 	case p.HTTPGet != nil:
 		return m.network.httpGet(ctx, p.HTTPGet, t.spec, t.ip, timeout)
 	case p.TCPSocket != nil:
-		port, err := podops.Port(p.TCPSocket.Port, t.spec)
+		port, err := pods.Port(p.TCPSocket.Port, t.spec)
 		if err != nil {
 			return answer{err: err}
 		}
@@ -102,7 +102,7 @@ func (m *Manager) exec(ctx context.Context, t *target, cmd []string, timeout tim
 
 // tell makes events of what went wrong.
 func (m *Manager) tell(t *target, kind string, a answer) {
-	ref := podops.ContainerRef(t.pod, t.spec.Name)
+	ref := pods.ContainerRef(t.pod, t.spec.Name)
 	switch a.verdict {
 	case failure:
 		m.events.Eventf(ref, v1.EventTypeWarning, "Unhealthy", "%s probe failed: %s", kind, a.text)

@@ -9,7 +9,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/api/pods"
 )
 
 // checkpoint lets the runtime write what a container is to an archive, and answers with
@@ -20,7 +20,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	pod, name := p.Pod, r.PathValue("container")
-	if podplan.FindContainer(pod, name) == nil {
+	if pods.FindContainer(pod, name) == nil {
 		http.Error(w, fmt.Sprintf("container %s does not exist", name), http.StatusNotFound)
 		return
 	}

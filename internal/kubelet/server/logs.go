@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
@@ -33,7 +34,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("pod %q does not exist", r.PathValue("pod")), http.StatusNotFound)
 		return
 	}
-	if podplan.FindContainer(p.Pod, name) == nil {
+	if pods.FindContainer(p.Pod, name) == nil {
 		http.Error(w, fmt.Sprintf("container %q not found in pod %q", name, p.Pod.Name), http.StatusNotFound)
 		return
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podworker"
 )
 
@@ -43,23 +43,23 @@ func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	pods := map[string]*v1.Pod{}
+	found := map[string]*v1.Pod{}
 	for _, c := range containers {
-		uid := c.Labels[podconfig.LabelPodUID]
+		uid := c.Labels[pods.LabelPodUID]
 		if uid == "" {
 			continue
 		}
-		if pods[uid] == nil {
-			pods[uid] = &v1.Pod{ObjectMeta: metav1.ObjectMeta{
-				Name: c.Labels[podconfig.LabelPodName], Namespace: c.Labels[podconfig.LabelPodNamespace], UID: types.UID(uid),
+		if found[uid] == nil {
+			found[uid] = &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Name: c.Labels[pods.LabelPodName], Namespace: c.Labels[pods.LabelPodNamespace], UID: types.UID(uid),
 			}}
 		}
-		pods[uid].Spec.Containers = append(pods[uid].Spec.Containers, v1.Container{
+		found[uid].Spec.Containers = append(found[uid].Spec.Containers, v1.Container{
 			Name: c.GetMetadata().GetName(), Image: c.GetImage().GetImage(),
 		})
 	}
 	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
-	for _, p := range pods {
+	for _, p := range found {
 		list.Items = append(list.Items, *p)
 	}
 	slices.SortFunc(list.Items, byName)

@@ -13,13 +13,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podworker"
 )
 
 // StatsRuntime is the part of the CRI that measures.
 type StatsRuntime interface {
 	ListPodSandboxStats(ctx context.Context, filter *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error)
+	ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error)
+	ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error)
 	ListPodSandboxMetrics(ctx context.Context) ([]*runtimeapi.PodSandboxMetrics, error)
 	ListMetricDescriptors(ctx context.Context) ([]*runtimeapi.MetricDescriptor, error)
 }
@@ -173,7 +175,7 @@ func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now ti
 func (s *Stats) container(uid string, c *runtimeapi.ContainerStats, p podworker.Snapshot, now time.Time, short bool) stats.ContainerStats {
 	name := c.GetAttributes().GetMetadata().GetName()
 	if name == "" {
-		name = c.GetAttributes().GetLabels()[podconfig.LabelContainerName]
+		name = c.GetAttributes().GetLabels()[pods.LabelContainerName]
 	}
 	out := stats.ContainerStats{Name: name, CPU: s.cpu(uid+"/"+name, c.Cpu), Memory: memory(c.Memory), IO: blockIO(c.Io)}
 	for _, o := range p.Input.Containers {

@@ -4,51 +4,119 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/eviction"
+	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
 )
 
-// Disk measures, now, what the pods that have not ended hold of the node's disk: writable
-// layers, logs, and volumes without a file system of their own. VolumeAge must be zero.
+// Disk measures, now, what pods hold of the node's disk and would give back: writable layers,
+// logs, last words and volumes without a file system of their own; of pods that have ended,
+// what is left of their containers. VolumeAge must be zero.
 func (s *Stats) Disk(ctx context.Context) ([]eviction.Pod, error) {
 	list, err := s.Runtime.ListPodSandboxStats(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
+	running, measured := map[string]*runtimeapi.PodSandboxStats{}, map[string]bool{}
+	for _, ps := range list {
+		running[ps.GetAttributes().GetMetadata().GetUid()] = ps
+		for _, c := range ps.GetLinux().GetContainers() {
+			measured[c.GetAttributes().GetId()] = true
+		}
+	}
+	// The runtime measures what runs, and knows better than the pods' workers which that is: one
+	// that has ended a moment ago may hold most.
+	containers, err := s.Runtime.ListContainers(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	rest := map[string][]*runtimeapi.Container{}
+	for _, c := range containers {
+		if uid := c.Labels[pods.LabelPodUID]; !measured[c.Id] {
+			rest[uid] = append(rest[uid], c)
+		}
+	}
 	now := time.Now()
 	var out []eviction.Pod
 	for _, p := range s.Pods.List() {
-		if p.Plan.Life == podplan.PodTerminated {
-			continue
+		one := eviction.Pod{Pod: p.Pod, Containers: map[string]eviction.Usage{}, Ended: p.Plan.Life == podplan.PodTerminated}
+		if !one.Ended {
+			s.addLive(&one, running[string(p.Pod.UID)], p, now)
 		}
-		for _, ps := range list {
-			if ps.GetAttributes().GetMetadata().GetUid() != string(p.Pod.UID) {
-				continue
-			}
-			st := s.pod(ps, p, now, false)
-			one := eviction.Pod{Pod: p.Pod, Containers: map[string]eviction.Usage{}}
-			if e := st.EphemeralStorage; e != nil && e.UsedBytes != nil && e.InodesUsed != nil {
-				one.Usage = eviction.Usage{Bytes: *e.UsedBytes, Inodes: *e.InodesUsed}
-			}
-			for i := range st.Containers {
-				one.Containers[st.Containers[i].Name] = held(&st.Containers[i])
-			}
-			out = append(out, one)
-		}
+		s.addDead(ctx, &one, p, rest[string(p.Pod.UID)], now)
+		out = append(out, one)
 	}
 	return out, nil
 }
 
-// held is what a container itself holds.
-func held(c *stats.ContainerStats) eviction.Usage {
-	var u eviction.Usage
-	for _, f := range []*stats.FsStats{c.Rootfs, c.Logs} {
-		if f != nil && f.UsedBytes != nil && f.InodesUsed != nil {
-			u.Bytes += *f.UsedBytes
-			u.Inodes += *f.InodesUsed
+// addLive adds what a pod holds that has not ended, without its dead containers.
+func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now time.Time) {
+	if ps == nil { // its sandbox is yet to come, or gone; its volumes are there
+		ps = &runtimeapi.PodSandboxStats{Attributes: &runtimeapi.PodSandboxAttributes{Metadata: &runtimeapi.PodSandboxMetadata{
+			Name: p.Pod.Name, Namespace: p.Pod.Namespace, Uid: string(p.Pod.UID),
+		}}}
+	}
+	st := s.pod(ps, p, now, false)
+	if e := st.EphemeralStorage; e != nil {
+		one.Usage = usage(e)
+	}
+	for i := range st.Containers {
+		one.Containers[st.Containers[i].Name] = usage(st.Containers[i].Rootfs).Plus(usage(st.Containers[i].Logs))
+	}
+}
+
+// addDead adds what containers have left that do not run: that of a container which fills the
+// disk and crashes, again and again, is as large as that of one which runs.
+func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p podworker.Snapshot, dead []*runtimeapi.Container, now time.Time) {
+	for _, c := range dead {
+		name := c.GetMetadata().GetName()
+		left := s.layer(ctx, c.Id)
+		if _, logged := one.Containers[name]; !logged { // an instance that runs has the same folder of logs
+			left = left.Plus(usage(s.logs(p.Pod, name, now)))
+		}
+		if one.Ended { // else the pod's whole folder is counted
+			left = left.Plus(usage(s.usage(podconfig.Dirs{Root: s.RootDir}.MessageFile(p.Pod.UID, name, attempt(p, c)), now)))
+		}
+		one.Containers[name] = one.Containers[name].Plus(left)
+		one.Usage = one.Plus(left)
+	}
+}
+
+// attempt is which of the instances of its name a container is.
+func attempt(p podworker.Snapshot, c *runtimeapi.Container) uint32 {
+	for i := range p.Input.Containers {
+		if seen := &p.Input.Containers[i]; seen.ID == c.Id {
+			return seen.Attempt
 		}
 	}
-	return u
+	return c.GetMetadata().GetAttempt()
+}
+
+// layer is what a container has written to its root file system.
+func (s *Stats) layer(ctx context.Context, id string) eviction.Usage {
+	st, err := s.Runtime.ContainerStats(ctx, id)
+	if err != nil {
+		if status.Code(err) != codes.NotFound { // removed meanwhile
+			klog.FromContext(ctx).Error(err, "What a container that has ended holds of the disk is not known", "containerID", id)
+		}
+		return eviction.Usage{}
+	}
+	l := st.GetWritableLayer()
+	return eviction.Usage{Bytes: l.GetUsedBytes().GetValue(), Inodes: l.GetInodesUsed().GetValue()}
+}
+
+// usage of a folder; none where nobody knows.
+func usage(f *stats.FsStats) eviction.Usage {
+	if f == nil || f.UsedBytes == nil || f.InodesUsed == nil {
+		return eviction.Usage{}
+	}
+	return eviction.Usage{Bytes: *f.UsedBytes, Inodes: *f.InodesUsed}
 }

@@ -15,6 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
 
@@ -40,6 +42,19 @@ func (oneOfAll) ListPodSandboxStats(context.Context, *runtimeapi.PodSandboxStats
 			}},
 		},
 	}}, nil
+}
+
+func (oneOfAll) ContainerStats(context.Context, string) (*runtimeapi.ContainerStats, error) {
+	return &runtimeapi.ContainerStats{WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: num(5 << 20), InodesUsed: num(50)}}, nil
+}
+
+// ListContainers has the one that is measured, which runs, and one that ended a moment ago.
+func (oneOfAll) ListContainers(context.Context, *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+	labels := map[string]string{pods.LabelPodUID: "u"}
+	return []*runtimeapi.Container{
+		{Id: "c1", Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Labels: labels, State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		{Id: "c9", Metadata: &runtimeapi.ContainerMetadata{Name: "crashed"}, Labels: labels, State: runtimeapi.ContainerState_CONTAINER_EXITED},
+	}, nil
 }
 
 func (r oneOfAll) ListPodSandboxMetrics(context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
@@ -87,6 +102,26 @@ func newStats(t *testing.T, describes bool) (*Stats, *fixture) {
 		Runtime: oneOfAll{describes}, Pods: f.pods, NodeName: "n1", RootDir: root, PodLogs: f.logs, VolumeAge: time.Minute,
 		Machine: v1.NodeSystemInfo{MachineID: "m", BootID: "b", SystemUUID: "s", KernelVersion: "6", OSImage: "Debian"},
 	}, f
+}
+
+// A container that filled the disk and ended was counted nowhere until its pod's worker had
+// looked: the runtime no longer measured it, and the worker still called it running. Another pod
+// was evicted in its place.
+func TestContainerThatHasJustEndedIsCounted(t *testing.T) {
+	s, f := newStats(t, true)
+	f.pods.set(func(s *podworker.Snapshot) {
+		s.Input.Containers = []podplan.Container{{ID: "c1", Name: "c", State: podplan.Running}, {ID: "c9", Name: "crashed", State: podplan.Running}}
+	})
+	held, err := s.Disk(t.Context())
+	if err != nil || len(held) != 1 {
+		t.Fatal(held, err)
+	}
+	if got := held[0].Containers["crashed"].Bytes; got < 5<<20 || held[0].Bytes < got {
+		t.Errorf("it holds %d of the pod's %d bytes", got, held[0].Bytes)
+	}
+	if got := held[0].Containers["c"].Bytes; got >= 5<<20 {
+		t.Errorf("the one that runs is counted twice: %d bytes", got)
+	}
 }
 
 func TestSummaryHasEverything(t *testing.T) {

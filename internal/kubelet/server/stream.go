@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -106,7 +107,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	spec := podplan.FindContainer(p.Pod, r.PathValue("container"))
+	spec := pods.FindContainer(p.Pod, r.PathValue("container"))
 	if spec == nil {
 		http.Error(w, fmt.Sprintf("container %s not found in pod %s", r.PathValue("container"), r.PathValue("pod")), http.StatusInternalServerError)
 		return

@@ -16,6 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // What the status of a pod says that a shutdown ended, and why none is taken any more.
@@ -26,9 +28,6 @@ const (
 	MessageNotAdmitted  = "Pod was rejected as the node is shutting down."
 	MessageShuttingDown = "node is shutting down"
 )
-
-// systemCritical is the priority from which on pods are critical.
-const systemCritical = 2000000000
 
 // Period is how long pods from a priority on get.
 type Period = kubeletconfig.ShutdownGracePeriodByPodPriority
@@ -41,7 +40,7 @@ func Periods(k *kubeletconfig.KubeletConfiguration) []Period {
 		critical := k.ShutdownGracePeriodCriticalPods.Duration
 		list = []Period{
 			{Priority: 0, ShutdownGracePeriodSeconds: int64((whole - critical) / time.Second)},
-			{Priority: systemCritical, ShutdownGracePeriodSeconds: int64(critical / time.Second)},
+			{Priority: pods.ClusterCriticalPriority, ShutdownGracePeriodSeconds: int64(critical / time.Second)},
 		}
 	}
 	slices.SortFunc(list, func(a, b Period) int { return cmp.Compare(a.Priority, b.Priority) })

@@ -22,10 +22,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	nodev1client "k8s.io/client-go/kubernetes/typed/node/v1"
+	"k8s.io/kubectl/pkg/util/qos"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/api/validation"
-	"wherry.dev/internal/kubelet/podconfig"
-	"wherry.dev/internal/kubelet/podplan"
 )
 
 var podResource = schema.GroupResource{Resource: "pods"}
@@ -99,13 +99,13 @@ func (a *apiServer) create(pod *v1.Pod) (*v1.Pod, error) {
 
 // fresh is the status that the API server gives a pod that is made.
 func fresh(pod *v1.Pod) v1.PodStatus {
-	return v1.PodStatus{Phase: v1.PodPending, QOSClass: podplan.QOS(pod)}
+	return v1.PodStatus{Phase: v1.PodPending, QOSClass: qos.GetPodQOS(pod)}
 }
 
 // staticOf is the UID of the static pod that a mirror shows, or the pod's own.
 func staticOf(p *v1.Pod) types.UID {
-	if podconfig.IsMirror(p) {
-		return types.UID(p.Annotations[podconfig.AnnotationConfigMirror])
+	if pods.IsMirror(p) {
+		return types.UID(p.Annotations[pods.AnnotationConfigMirror])
 	}
 	return p.UID
 }
@@ -225,7 +225,7 @@ type core struct {
 	n *node
 }
 
-func (c core) Pods(string) corev1.PodInterface { return pods{n: c.n} }
+func (c core) Pods(string) corev1.PodInterface { return podClient{n: c.n} }
 func (c core) ConfigMaps(ns string) corev1.ConfigMapInterface {
 	return configMaps{n: c.n, namespace: ns}
 }
@@ -279,12 +279,12 @@ func (c classes) Get(ctx context.Context, name string, _ metav1.GetOptions) (*no
 	})
 }
 
-type pods struct {
+type podClient struct {
 	corev1.PodInterface
 	n *node
 }
 
-func (p pods) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*v1.Pod, error) {
+func (p podClient) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*v1.Pod, error) {
 	return call(ctx, p.n, "api get", "", func(context.Context) (*v1.Pod, error) {
 		if pod, _ := p.n.life.api.get(); pod != nil {
 			return pod, nil
@@ -293,17 +293,17 @@ func (p pods) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*v1.Pod, 
 	})
 }
 
-func (p pods) Patch(ctx context.Context, _ string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*v1.Pod, error) {
+func (p podClient) Patch(ctx context.Context, _ string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*v1.Pod, error) {
 	return call(ctx, p.n, "api patch", "", func(context.Context) (*v1.Pod, error) {
 		return p.n.life.api.patchStatus(data)
 	})
 }
 
-func (p pods) Create(ctx context.Context, pod *v1.Pod, _ metav1.CreateOptions) (*v1.Pod, error) {
+func (p podClient) Create(ctx context.Context, pod *v1.Pod, _ metav1.CreateOptions) (*v1.Pod, error) {
 	return call(ctx, p.n, "api create", "", func(context.Context) (*v1.Pod, error) { return p.n.life.api.create(pod) })
 }
 
-func (p pods) Delete(ctx context.Context, _ string, opts metav1.DeleteOptions) error {
+func (p podClient) Delete(ctx context.Context, _ string, opts metav1.DeleteOptions) error {
 	_, err := call(ctx, p.n, "api delete", "", func(context.Context) (struct{}, error) {
 		pod, _ := p.n.life.api.get()
 		if pod == nil {
@@ -312,7 +312,7 @@ func (p pods) Delete(ctx context.Context, _ string, opts metav1.DeleteOptions) e
 		if opts.Preconditions != nil && opts.Preconditions.UID != nil && *opts.Preconditions.UID != pod.UID {
 			return struct{}{}, apierrors.NewConflict(podResource, "p", fmt.Errorf("UID is %s", pod.UID))
 		}
-		if podconfig.IsMirror(pod) {
+		if pods.IsMirror(pod) {
 			p.n.life.hist.add(Event{What: Note, Text: string(pod.UID) + " is deleted"})
 		} else {
 			p.n.life.hist.add(Event{What: ObjectGone, UID: pod.UID})

@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -74,7 +74,7 @@ func (c *Checker) Check(e Event) error {
 	switch e.What {
 	case PodSet:
 		c.pod = e.Pod
-		if isStatic(c.pod) {
+		if pods.IsStatic(c.pod) {
 			c.asked = 0 // its manifest may have been put back
 		}
 	case PodAsked:
@@ -104,7 +104,7 @@ func (c *Checker) Check(e Event) error {
 		return c.op(e)
 	case OpEnds:
 		delete(c.flying, e.Op.Key())
-		if e.Op.Kind == podplan.Forget && e.Text == opDone && isStatic(c.pod) {
+		if e.Op.Kind == podplan.Forget && e.Text == opDone && pods.IsStatic(c.pod) {
 			c.anew(e.At)
 		}
 	case Stepped:
@@ -124,8 +124,6 @@ func (c *Checker) Check(e Event) error {
 	}
 	return nil
 }
-
-func isStatic(pod *v1.Pod) bool { return pod.Annotations[podconfig.AnnotationConfigSource] == "file" }
 
 // anew forgets a static pod that is gone: its manifest may be put back.
 func (c *Checker) anew(at time.Duration) {
@@ -200,7 +198,7 @@ func (c *Checker) order(name string, b *box) error {
 	at := slices.IndexFunc(inits, func(i v1.Container) bool { return i.Name == name })
 	app := slices.ContainsFunc(c.pod.Spec.Containers, func(i v1.Container) bool { return i.Name == name })
 	switch {
-	case at >= 0 && b.app && !podplan.IsSidecar(&inits[at]) && !c.byOthers:
+	case at >= 0 && b.app && !pods.IsSidecar(&inits[at]) && !c.byOthers:
 		return fmt.Errorf("init container %s is created although an app container was there", name)
 	case at >= 0 && b.app:
 		return nil
@@ -211,7 +209,7 @@ func (c *Checker) order(name string, b *box) error {
 	}
 	for i := range inits[:at] {
 		before := &inits[i]
-		switch sidecar := podplan.IsSidecar(before); {
+		switch sidecar := pods.IsSidecar(before); {
 		case app && b.app:
 		case !sidecar && !b.done[before.Name]:
 			return fmt.Errorf("%s is created before init container %s is done", name, before.Name)
@@ -350,10 +348,10 @@ func (c *Checker) written(e Event) error {
 		return nil // of its last life, and was on its way
 	}
 	c.status = st
-	if c.byOthers && isStatic(c.pod) {
+	if c.byOthers && pods.IsStatic(c.pod) {
 		clear(c.writtenCounts) // see StatusPut
 	}
-	if podplan.IsTerminal(st.Phase) {
+	if pods.IsTerminal(st.Phase) {
 		if id := c.live(); id != "" {
 			return fmt.Errorf("phase %s is written while %s lives", st.Phase, id)
 		}
@@ -362,7 +360,7 @@ func (c *Checker) written(e Event) error {
 		return shape(st, c.writtenCounts)
 	}
 	switch {
-	case podplan.IsTerminal(before.Phase) && st.Phase != before.Phase:
+	case pods.IsTerminal(before.Phase) && st.Phase != before.Phase:
 		return fmt.Errorf("phase went from %s to %q", before.Phase, st.Phase)
 	case st.ObservedGeneration < before.ObservedGeneration:
 		return fmt.Errorf("observedGeneration fell from %d to %d", before.ObservedGeneration, st.ObservedGeneration)

@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podconfig"
-	"wherry.dev/internal/kubelet/podplan"
 )
 
 const (
@@ -46,6 +46,15 @@ func (l *life) refusal(uid types.UID) string {
 	reason, _ := l.refusals.Load(uid)
 	text, _ := reason.(string)
 	return text
+}
+
+// refusalOf is what a pod is told that is refused for a reason: for a critical one without room
+// the node has looked for others that may go.
+func refusalOf(pod *v1.Pod, reason string) string {
+	if reason == "OutOfcpu" && pods.IsCritical(pod) {
+		return "UnexpectedAdmissionError"
+	}
+	return reason
 }
 
 // inspectSandbox checks what a sandbox is made from.
@@ -146,7 +155,7 @@ func (l *life) inspectContainer(cfg *runtimeapi.ContainerConfig, uid string) err
 	if pod == nil {
 		return nil
 	}
-	c := podplan.FindContainer(pod, cfg.Metadata.Name)
+	c := pods.FindContainer(pod, cfg.Metadata.Name)
 	if c == nil {
 		return nil // ephemeral
 	}

@@ -23,7 +23,6 @@ import (
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podops"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/mount"
 )
 
@@ -81,7 +80,7 @@ type breaks struct {
 	before func(*podplan.Op)                                 // changes an op that is to be done
 	after  func(w watched, op podplan.Op, in *podplan.Input) // does more than that
 	status func(*v1.PodStatus)                               // changes what is put
-	result func(*podworker.Result)                           // changes what an op came to
+	result func(*podplan.Result)                             // changes what an op came to
 
 	deps    func(*podops.Deps)                 // changes what ops work with
 	admit   bool                               // everything is admitted
@@ -186,34 +185,6 @@ func (l *life) chance(p float64) bool { return l.r.Float64() < p }
 func (l *life) upTo(d time.Duration) time.Duration { return time.Duration(l.r.Int64N(int64(d))) + 1 }
 
 func (l *life) faulty() bool { return !l.quiet.Load() }
-
-func (l *life) admit(pod *v1.Pod) podplan.Verdict {
-	if l.faulty() && l.dice.chance(0.1, "admission waits") {
-		time.AfterFunc(l.dice.upTo(20*time.Second, "admission waits for"), func() {
-			if n := l.current.Load(); n != nil {
-				n.table.Wake(pod.UID)
-			}
-		})
-		return podplan.Verdict{} // others have to go first
-	}
-	in := podplan.AdmitInput{Pod: pod, Node: simNode(l.taints), Others: []*v1.Pod{otherPod()}, Static: l.static}
-	if l.broken.admit {
-		in = podplan.AdmitInput{Pod: &v1.Pod{}, Node: &v1.Node{}}
-	}
-	return podplan.Admit(in)
-}
-
-// resizing decides on a resize: now and then there is no room, or never will be.
-func (l *life) resizing() podplan.ResizeDecision {
-	switch {
-	case l.faulty() && l.dice.chance(0.3, "no room"):
-		return podplan.ResizeDecision{Reason: v1.PodReasonDeferred, Message: "no room now"}
-	case l.dice.chance(0.1, "infeasible"):
-		return podplan.ResizeDecision{Reason: v1.PodReasonInfeasible, Message: "never"}
-	default:
-		return podplan.ResizeDecision{Allocate: true}
-	}
-}
 
 // want returns the pod as its source has it; nil when it has none.
 func (l *life) want() *v1.Pod {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/mount"
 )
@@ -224,7 +224,7 @@ func (l *life) shortenDeadline() {
 // manifest makes of a pod what the source of static pods would.
 func manifest(pod *v1.Pod) *v1.Pod {
 	pod.Annotations = map[string]string{
-		podconfig.AnnotationConfigSource: "file", podconfig.AnnotationConfigHash: string(pod.UID),
+		pods.AnnotationConfigSource: "file", pods.AnnotationConfigHash: string(pod.UID),
 	}
 	pod.Spec.ReadinessGates = nil
 	// It may not refer to objects of the API.

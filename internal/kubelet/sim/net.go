@@ -26,6 +26,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // What is asked of a container over the network, and how.
@@ -57,16 +59,14 @@ const zone = ".test"
 // giveHosts lets some probes name a host, instead of going to the pod's address.
 func giveHosts(pod *v1.Pod) {
 	host := string(pod.UID) + zone
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			for _, p := range []*v1.Probe{list[i].StartupProbe, list[i].LivenessProbe, list[i].ReadinessProbe} {
-				switch {
-				case p == nil || p.PeriodSeconds%3 != 0:
-				case p.HTTPGet != nil:
-					p.HTTPGet.Host = host
-				case p.TCPSocket != nil:
-					p.TCPSocket.Host = host
-				}
+	for c := range pods.Containers(&pod.Spec) {
+		for _, p := range []*v1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+			switch {
+			case p == nil || p.PeriodSeconds%3 != 0:
+			case p.HTTPGet != nil:
+				p.HTTPGet.Host = host
+			case p.TCPSocket != nil:
+				p.TCPSocket.Host = host
 			}
 		}
 	}

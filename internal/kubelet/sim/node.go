@@ -53,6 +53,9 @@ type node struct {
 	number  int
 	key     string // of all that is drawn for it
 	table   *podworker.Table
+	gate    gate
+	ran     map[types.UID]bool // the pods that the runtime had at its start
+	settled atomic.Bool        // the pods that it was started with are decided on
 	status  writer
 	prober  *prober.Manager
 	static  *staticpod.Pods
@@ -124,9 +127,8 @@ func startNode(l *life, number int) (*node, error) {
 	look := fmt.Sprintf("%d look", number)
 	n.table = podworker.NewTable(podworker.Deps{
 		Runtime: cri, Executor: watched{ops, n}, Status: sink{n.status, n}, Prober: n.prober, Records: records,
-		Admit: func(_ context.Context, pod *v1.Pod, _ bool) podplan.Verdict { return l.admit(pod) }, Residue: ops.Residue, FinalMessage: ops.FinalMessage,
-		Resize: func(context.Context, *podplan.Input) podplan.ResizeDecision { return l.resizing() },
-		Tell:   ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
+		Admission: n.newAdmission, Residue: ops.Residue, FinalMessage: ops.FinalMessage,
+		Tell: ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment
 			return podplan.Node{HostIPs: []string{hostIP}, RuntimeName: "fake", CgroupsManaged: true, MaxCrashWait: l.crashWait}
@@ -157,6 +159,8 @@ func (n *node) run() {
 		}
 		n.follow.Store(true)
 		n.deliver()
+		n.gate.Listed(n.ran)
+		n.settled.Store(true)
 		n.table.Synced()
 		if n.static != nil {
 			n.static.Poke()
@@ -177,6 +181,7 @@ func (n *node) adopt() bool {
 		}
 		if err == nil {
 			for uid := range podUIDs(list) {
+				n.ranAt(types.UID(uid))
 				n.table.Adopt(orphan(types.UID(uid)))
 			}
 			break
@@ -239,7 +244,11 @@ func (n *node) deliver() {
 		n.deliverStatic(pod, last)
 	case pod != nil:
 		n.objects.Use(pod.UID, objects.Refs(pod))
+		_, known := n.table.Get(pod.UID)
 		n.table.Set(pod, false)
+		if !known {
+			n.arrived(pod)
+		}
 	default:
 		n.objects.Use(n.life.uid, nil)
 		n.table.Remove(n.life.uid, last)
@@ -312,7 +321,7 @@ type watched struct {
 	n   *node
 }
 
-func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podworker.Result {
+func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	h := w.n.life.hist
 	// Ops that are started together begin one after another, always in the same order.
 	key := w.n.key + "op " + string(op.Key())

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -34,10 +35,10 @@ func (l *life) atRest() {
 	if err := l.limited(&snap); err != nil {
 		l.hist.fail(err)
 	}
-	if v := snap.Input.Record.Verdict; v != nil && v.Reason != l.refusal(l.uid) {
+	if v := snap.Input.Record.Verdict; v != nil && v.Reason != refusalOf(snap.Pod, l.refusal(l.uid)) {
 		l.hist.fail(fmt.Errorf("the node said %q of %s, not %q", v.Reason, l.uid, l.refusal(l.uid)))
 	}
-	if appThere(snap) && snap.Input.Record.Ending == nil && !podplan.IsTerminal(snap.Status.Phase) {
+	if appThere(snap) && snap.Input.Record.Ending == nil && !pods.IsTerminal(snap.Status.Phase) {
 		if err := l.shown(snap.Pod); err != nil {
 			l.hist.fail(err)
 		}
@@ -80,7 +81,7 @@ func (l *life) limited(s *podworker.Snapshot) error {
 	pod := podplan.WithAllocated(s.Pod, s.Input.Record.Verdict)
 	for i := range s.Input.Containers {
 		c := &s.Input.Containers[i]
-		spec := podplan.FindContainer(pod, c.Name)
+		spec := pods.FindContainer(pod, c.Name)
 		if c.State != podplan.Running || spec == nil || spec.Resources.Limits == nil {
 			continue
 		}
@@ -142,15 +143,12 @@ func restText(p *v1.Pod) string {
 // restless tells whether a container of the pod fails by nature, or a pull does: then
 // its status changes now and then.
 func (l *life) restless(pod *v1.Pod) bool {
-	if restartsAll(pod) {
+	if pods.CanRestartAll(pod) {
 		return true
 	}
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			if c.Command[0] == crasher || c.Command[0] == broken || c.Command[0] == job || stuck(pod, c) || ill(c) {
-				return true
-			}
+	for c := range pods.Containers(&pod.Spec) {
+		if c.Command[0] == crasher || c.Command[0] == broken || c.Command[0] == job || stuck(pod, c) || ill(c) {
+			return true
 		}
 	}
 	return pod.Spec.ActiveDeadlineSeconds != nil || sandboxless(pod)
@@ -194,7 +192,7 @@ func ill(c *v1.Container) bool {
 
 // settled says what of a pod, long after the last fault, is not as it should be.
 func settled(s podworker.Snapshot, now time.Time) error {
-	if podplan.IsTerminal(s.Status.Phase) {
+	if pods.IsTerminal(s.Status.Phase) {
 		for i := range s.Input.Containers {
 			if s.Input.Containers[i].Live() {
 				return fmt.Errorf("phase %s while %s lives", s.Status.Phase, s.Input.Containers[i].ID)
@@ -214,7 +212,7 @@ func settled(s podworker.Snapshot, now time.Time) error {
 	if sandboxless(s.Pod) || slices.ContainsFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == configMissing }) {
 		return explained(s)
 	}
-	if restartsAll(s.Pod) {
+	if pods.CanRestartAll(s.Pod) {
 		return nil // each exit sets it back to its beginning
 	}
 	healthy := true
@@ -243,14 +241,6 @@ func settled(s podworker.Snapshot, now time.Time) error {
 	return ready(s, now)
 }
 
-func restartsAll(pod *v1.Pod) bool {
-	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c v1.Container) bool {
-		return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
-			return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
-		})
-	})
-}
-
 // explained checks that the plan can say why a pod does not run.
 func explained(s podworker.Snapshot) error {
 	if len(s.Plan.Waiting) == 0 && len(s.Plan.Ops) == 0 {
@@ -264,7 +254,7 @@ func ready(s podworker.Snapshot, now time.Time) error {
 	want := v1.ConditionTrue
 	for i := range s.Pod.Spec.InitContainers {
 		c := &s.Pod.Spec.InitContainers[i]
-		if podplan.IsSidecar(c) && (!runs(s, c.Name, now) || ill(c) || c.ReadinessProbe != nil && fails(c.ReadinessProbe.ProbeHandler)) {
+		if pods.IsSidecar(c) && (!runs(s, c.Name, now) || ill(c) || c.ReadinessProbe != nil && fails(c.ReadinessProbe.ProbeHandler)) {
 			return nil
 		}
 	}
@@ -290,8 +280,8 @@ func ready(s podworker.Snapshot, now time.Time) error {
 // for something that is worth waiting for. It tells whether those behind it may go on.
 func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err error) {
 	newest := newestOf(s, c.Name)
-	init := slices.ContainsFunc(s.Pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
-	once := init && !podplan.IsSidecar(c)
+	init := pods.IsInit(s.Pod, c.Name)
+	once := init && !pods.IsSidecar(c)
 	stuck := stuck(s.Pod, c)
 	switch {
 	case once && appThere(s):
@@ -312,7 +302,7 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 		return false, fmt.Errorf("%s is %s", c.Name, newest.State)
 	case once && newest.ExitCode == 0:
 		return true, nil
-	case !podplan.Restarts(s.Pod, c, newest.ExitCode):
+	case !pods.Restarts(s.Pod, c, newest.ExitCode):
 		return !init, nil
 	case s.Input.Node.MaxCrashWait > 0 && now.Sub(newest.Finished) > 4*time.Minute, now.Sub(newest.Finished) > 11*time.Minute: // it may wait for a sidecar that waits itself
 		return false, fmt.Errorf("%s ended %v ago and was not started again", c.Name, now.Sub(newest.Finished))

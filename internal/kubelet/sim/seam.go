@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	utilexec "k8s.io/utils/exec"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 )
 
 var (
@@ -261,7 +261,7 @@ func (s imageSeam) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, au
 func podUIDs(list []*runtimeapi.PodSandbox) map[string]bool {
 	out := map[string]bool{}
 	for _, s := range list {
-		out[s.Labels[podconfig.LabelPodUID]] = true
+		out[s.Labels[pods.LabelPodUID]] = true
 	}
 	return out
 }

@@ -26,7 +26,6 @@ import (
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podops"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 )
 
 var (
@@ -267,7 +266,7 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 				w.n.objects.Use("nobody", objects.Refs(in.Pod))
 			}
 		}},
-		"lacks an object, and is": {result: func(r *podworker.Result) {
+		"lacks an object, and is": {result: func(r *podplan.Result) {
 			if r.Reason == podplan.ReasonCreateConfigError {
 				r.Reason = podplan.ReasonCreateContainerError
 			}

@@ -257,9 +257,9 @@ func simNode(taints []v1.Taint) *v1.Node {
 	}
 }
 
-// otherPod has been admitted before.
+// otherPod has been admitted before, and is as important as any.
 func otherPod() *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "other"}, Spec: v1.PodSpec{Containers: []v1.Container{{
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "other"}, Spec: v1.PodSpec{Priority: new(int32(2_000_001_000)), Containers: []v1.Container{{
 		Name: "c", Ports: []v1.ContainerPort{{HostPort: portTaken, ContainerPort: 80}},
 		Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}},
 	}}}}

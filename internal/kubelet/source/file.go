@@ -29,8 +29,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"wherry.dev/internal/api/defaults"
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/api/validation"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/safepath"
 )
 
@@ -265,9 +265,9 @@ func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error
 		pod.Annotations = map[string]string{}
 	}
 	kind, _, _ := strings.Cut(origin, ":")
-	pod.Annotations[podconfig.AnnotationConfigHash] = string(pod.UID)
-	pod.Annotations[podconfig.AnnotationConfigSource] = kind
-	pod.Annotations[podconfig.AnnotationConfigSeen] = now.UTC().Format(time.RFC3339Nano)
+	pod.Annotations[pods.AnnotationConfigHash] = string(pod.UID)
+	pod.Annotations[pods.AnnotationConfigSource] = kind
+	pod.Annotations[pods.AnnotationConfigSeen] = now.UTC().Format(time.RFC3339Nano)
 	pod.Spec.NodeName = node
 	if kind == "file" {
 		tolerateAll(pod)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 )
 
 func nameOf(p *v1.Pod) types.NamespacedName {
@@ -56,7 +56,7 @@ func (p *Pods) linkLocked(static *v1.Pod) {
 
 // reflects tells whether an object mirrors this very static pod.
 func reflects(static, mirror *v1.Pod) bool {
-	return mirror.Annotations[podconfig.AnnotationConfigMirror] == static.Annotations[podconfig.AnnotationConfigHash]
+	return mirror.Annotations[pods.AnnotationConfigMirror] == static.Annotations[pods.AnnotationConfigHash]
 }
 
 // Run makes the API server's objects follow the static pods until the context ends.
@@ -135,7 +135,7 @@ func (p *Pods) create(ctx context.Context, static *v1.Pod) error {
 	}
 	pod := static.DeepCopy()
 	pod.UID, pod.ResourceVersion = "", ""
-	pod.Annotations[podconfig.AnnotationConfigMirror] = static.Annotations[podconfig.AnnotationConfigHash]
+	pod.Annotations[pods.AnnotationConfigMirror] = static.Annotations[pods.AnnotationConfigHash]
 	pod.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: new(true),
 	}}

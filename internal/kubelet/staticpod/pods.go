@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 )
 
 // Table runs the pods; *podworker.Table is one.
@@ -113,7 +113,7 @@ func seenBefore(old, pod *v1.Pod) *v1.Pod {
 		return pod
 	}
 	pod = pod.DeepCopy()
-	pod.Annotations[podconfig.AnnotationConfigSeen] = old.Annotations[podconfig.AnnotationConfigSeen]
+	pod.Annotations[pods.AnnotationConfigSeen] = old.Annotations[pods.AnnotationConfigSeen]
 	if equality.Semantic.DeepEqual(old.Spec, pod.Spec) && maps.Equal(old.Labels, pod.Labels) && maps.Equal(old.Annotations, pod.Annotations) {
 		return old
 	}

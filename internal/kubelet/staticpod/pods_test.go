@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/api/pods"
 )
 
 type table struct{}
@@ -32,12 +32,12 @@ func (s shown) SetMirror(static types.UID, mirror *v1.Pod) {
 }
 
 func pod(uid types.UID) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid, Annotations: map[string]string{podconfig.AnnotationConfigHash: "1"}}}
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid, Annotations: map[string]string{pods.AnnotationConfigHash: "1"}}}
 }
 
 func mirrorOf(uid types.UID) *v1.Pod {
 	p := pod(uid)
-	p.Annotations[podconfig.AnnotationConfigMirror] = "1"
+	p.Annotations[pods.AnnotationConfigMirror] = "1"
 	return p
 }
 
@@ -123,7 +123,7 @@ func TestWhatWasSeenBeforeStays(t *testing.T) {
 	p := New(Deps{Table: table{}, Status: shown{}})
 	read := func(seen, image string) *v1.Pod {
 		one := pod("s")
-		one.Annotations[podconfig.AnnotationConfigSeen] = seen
+		one.Annotations[pods.AnnotationConfigSeen] = seen
 		one.Spec.Containers = []v1.Container{{Name: "c", Image: image}}
 		return one
 	}
@@ -134,7 +134,7 @@ func TestWhatWasSeenBeforeStays(t *testing.T) {
 		t.Error("it is another pod")
 	}
 	p.Set("http", []*v1.Pod{read("3", "b")}) // a manifest may say its UID
-	if got := p.byUID["s"]; got.Spec.Containers[0].Image != "b" || got.Annotations[podconfig.AnnotationConfigSeen] != "1" {
+	if got := p.byUID["s"]; got.Spec.Containers[0].Image != "b" || got.Annotations[pods.AnnotationConfigSeen] != "1" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/trace"
 )
@@ -157,7 +158,7 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 	s := m.slots[pod.UID]
 	if s == nil {
 		s = &slot{namespace: pod.Namespace, name: pod.Name}
-		if pod.Annotations["kubernetes.io/config.source"] == "" || pod.Annotations["kubernetes.io/config.source"] == "api" {
+		if !pods.IsStatic(pod) {
 			s.point(pod)
 		} else if mirror, ok := m.mirrors[pod.UID]; ok {
 			s.point(mirror)

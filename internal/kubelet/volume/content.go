@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/mount"
 )
@@ -189,11 +190,9 @@ func (c *content) downwardValue(item *v1.DownwardAPIVolumeFile) (string, error) 
 	if ref == nil {
 		return "", fmt.Errorf("downwardAPI item %q has neither fieldRef nor resourceFieldRef", item.Path)
 	}
-	for _, list := range [][]v1.Container{c.pod.Spec.Containers, c.pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == ref.ContainerName {
-				return podconfig.ResourceField(ref, c.pod, &list[i], c.m.Allocatable())
-			}
+	for ctr := range pods.Containers(&c.pod.Spec) {
+		if ctr.Name == ref.ContainerName {
+			return podconfig.ResourceField(ref, c.pod, ctr, c.m.Allocatable())
 		}
 	}
 	return "", fmt.Errorf("container %s not found", ref.ContainerName)
@@ -242,17 +241,15 @@ func commonUser(pod *v1.Pod) *int64 {
 		user = sc.RunAsUser
 	}
 	var common *int64
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			own := user
-			if sc := list[i].SecurityContext; sc != nil && sc.RunAsUser != nil {
-				own = sc.RunAsUser
-			}
-			if own == nil || common != nil && *common != *own {
-				return nil
-			}
-			common = own
+	for c := range pods.Containers(&pod.Spec) {
+		own := user
+		if sc := c.SecurityContext; sc != nil && sc.RunAsUser != nil {
+			own = sc.RunAsUser
 		}
+		if own == nil || common != nil && *common != *own {
+			return nil
+		}
+		common = own
 	}
 	return common
 }

@@ -198,16 +198,17 @@ func fsGroup(pod *v1.Pod) *int64 {
 
 // Left tells whether anything of the pod's volumes is on the node.
 func (m *Mounter) Left(uid types.UID) bool {
-	for _, dir := range []string{m.Dirs.Volumes(uid), m.Dirs.Subpaths(uid)} {
-		if _, err := os.Lstat(dir); err == nil {
+	for _, path := range []string{m.Dirs.Volumes(uid), m.Dirs.Subpaths(uid), m.Dirs.EtcHosts(uid)} {
+		if _, err := os.Lstat(path); err == nil {
 			return true
 		}
 	}
-	return false
+	return m.wrote(uid)
 }
 
 // Clear unmounts and removes all volumes of a pod, and nothing of what hostPath
-// volumes point to.
+// volumes point to. What its containers wrote into files of ours goes, too: on a disk
+// that they filled, other pods would have to go for it.
 func (m *Mounter) Clear(uid types.UID) error {
 	subpaths, err := filepath.Glob(filepath.Join(m.Dirs.Subpaths(uid), "*", "*", "*"))
 	if err != nil {
@@ -227,5 +228,5 @@ func (m *Mounter) Clear(uid types.UID) error {
 	if m.Certificates != nil {
 		m.Certificates.Forget(uid)
 	}
-	return errors.Join(safepath.RemoveAll(m.Dirs.Subpaths(uid)), safepath.RemoveAll(m.Dirs.Volumes(uid)))
+	return errors.Join(m.clearWritten(uid), safepath.RemoveAll(m.Dirs.Subpaths(uid)), safepath.RemoveAll(m.Dirs.Volumes(uid)))
 }

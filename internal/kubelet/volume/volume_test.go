@@ -425,3 +425,31 @@ func TestClearLeavesNothingAndTouchesNobodyElse(t *testing.T) {
 	}
 	want(t, filepath.Join(host, "sub/keep"), "x", 0o600)
 }
+
+// A pod that filled the disk by its /etc/hosts, or by its last words, held it until its
+// object was deleted: the next to be evicted for that were others.
+func TestClearGivesBackWhatContainersWroteIntoOurFiles(t *testing.T) {
+	m := newMounter(t, objs{})
+	const uid = "u"
+	words := m.Dirs.MessageFile(uid, "main", 0)
+	for path, end := range map[string]string{m.Dirs.EtcHosts(uid): "", words: "the end"} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(strings.Repeat("x", 1<<20)+end), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !m.Left(uid) {
+		t.Error("nothing is left")
+	}
+	if err := m.Clear(uid); err != nil || m.Left(uid) {
+		t.Errorf("%v, left: %v", err, m.Left(uid))
+	}
+	if _, err := os.Stat(m.Dirs.EtcHosts(uid)); !os.IsNotExist(err) {
+		t.Errorf("/etc/hosts: %v", err)
+	}
+	if got, err := os.ReadFile(words); err != nil || len(got) != 4096 || !strings.HasSuffix(string(got), "xxthe end") {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}

@@ -11,6 +11,8 @@ import (
 	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // generation numbers changes of NodeInfos, so that a snapshot copies only what
@@ -177,7 +179,7 @@ func (n *NodeInfo) account(p fwk.PodInfo, sign int64) {
 		n.requested.add(r, sign)
 	}
 	n.nonZeroRequested.add(&Resource{MilliCPU: res.Non0CPU, Memory: res.Non0Mem}, sign)
-	for _, port := range HostPorts(p.GetPod()) {
+	for _, port := range pods.HostPorts(p.GetPod()) {
 		if sign > 0 {
 			n.ports.Add(port.HostIP, string(port.Protocol), port.HostPort)
 		} else {
@@ -194,27 +196,4 @@ func (n *NodeInfo) account(p fwk.PodInfo, sign int64) {
 		}
 	}
 	n.generation = generation.Add(1)
-}
-
-// HostPorts returns the ports of all containers, sidecars among them, that take a
-// port of the node.
-func HostPorts(pod *v1.Pod) []v1.ContainerPort {
-	var ports []v1.ContainerPort
-	add := func(c *v1.Container) {
-		for _, p := range c.Ports {
-			if p.HostPort > 0 {
-				ports = append(ports, p)
-			}
-		}
-	}
-	for i := range pod.Spec.Containers {
-		add(&pod.Spec.Containers[i])
-	}
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
-			add(c)
-		}
-	}
-	return ports
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/api/pods"
 )
 
 // PrioritySort orders the queue by priority, then by time.
@@ -106,7 +106,7 @@ func (NodePorts) Name() string { return "NodePorts" }
 
 // PreFilter skips pods without host ports.
 func (NodePorts) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	if len(framework.HostPorts(pod)) == 0 {
+	if len(pods.HostPorts(pod)) == 0 {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	return nil, nil
@@ -118,7 +118,7 @@ func (NodePorts) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 // Filter looks for a conflict.
 func (NodePorts) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) *fwk.Status {
 	used := n.GetUsedPorts()
-	for _, p := range framework.HostPorts(pod) {
+	for _, p := range pods.HostPorts(pod) {
 		if used.CheckConflict(p.HostIP, string(p.Protocol), p.HostPort) {
 			return fwk.NewStatus(fwk.Unschedulable, "node(s) didn't have free ports for the requested pod ports")
 		}

@@ -298,10 +298,15 @@ func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo, reje
 	return true
 }
 
-// backoffFor doubles with every failed attempt.
+// backoffFor doubles with every failed attempt. Errors in a row count by themselves: that the
+// API server was away for a moment is no reason to wait for as long as no node has fitted.
 func (q *Queue) backoffFor(info *framework.QueuedPodInfo) time.Duration {
+	failed := info.UnschedulableCount
+	if info.ConsecutiveErrors > 0 {
+		failed = info.ConsecutiveErrors
+	}
 	d := q.cfg.InitialBackoff
-	for range info.UnschedulableCount + info.ConsecutiveErrors - 1 {
+	for range failed - 1 {
 		if d *= 2; d >= q.cfg.MaxBackoff {
 			return q.cfg.MaxBackoff
 		}

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -175,5 +176,159 @@ func TestAPoppedPodDoesNotChange(t *testing.T) {
 		if got := pop(t, q, "a").GetPod().Generation; got != 2 {
 			t.Errorf("the next attempt has generation %d", got)
 		}
+	})
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// failAndPop fails the pod and returns when it is tried again.
+func failAndPop(t *testing.T, q *Queue, info *framework.QueuedPodInfo, by sets.Set[string]) (*framework.QueuedPodInfo, time.Duration) {
+	t.Helper()
+	start := time.Now()
+	q.Requeue(t.Context(), info, by)
+	q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
+	info = pop(t, q, info.GetPod().Name)
+	return info, time.Since(start)
+}
+
+// TestAnErrorDoesNotWaitForWhatDidNotFit: attempts that found no node and errors were added up,
+// so that one lost answer cost a pod that had waited long for room the longest back-off.
+func TestAnErrorDoesNotWaitForWhatDidNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		add(t, q, pod("a", 0))
+		info := pop(t, q, "a")
+		for i, step := range []struct {
+			by   sets.Set[string]
+			want time.Duration
+		}{
+			{sets.New("Fit"), 1}, {sets.New("Fit"), 2}, {sets.New("Fit"), 4}, {sets.New("Fit"), 8}, {sets.New("Fit"), 10},
+			{nil, 1}, {nil, 2}, {sets.New("Fit"), 10}, {nil, 1},
+		} {
+			var after time.Duration
+			if info, after = failAndPop(t, q, info, step.by); after != step.want*time.Second {
+				t.Errorf("step %d: tried again after %s, want %d s", i, after, step.want)
+			}
+		}
+		if info.Attempts != 10 {
+			t.Errorf("%d attempts", info.Attempts)
+		}
+	})
+}
+
+func TestBackoffIsConfigured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newQueue(nil).cfg
+		cfg.InitialBackoff, cfg.MaxBackoff = 3*time.Second, 7*time.Second
+		q := New(cfg)
+		add(t, q, pod("a", 0))
+		info := pop(t, q, "a")
+		for _, want := range []time.Duration{3, 6, 7, 7} {
+			var after time.Duration
+			if info, after = failAndPop(t, q, info, nil); after != want*time.Second {
+				t.Errorf("tried again after %s, want %d s", after, want)
+			}
+		}
+	})
+}
+
+// wantLengths compares how many pods are where.
+func wantLengths(t *testing.T, q *Queue, active, backoff, unschedulable, gated int) {
+	t.Helper()
+	if a, b, u, g := q.Lengths(); a != active || b != backoff || u != unschedulable || g != gated {
+		t.Errorf("active %d, backoff %d, unschedulable %d, gated %d; want %d %d %d %d", a, b, u, g, active, backoff, unschedulable, gated)
+	}
+}
+
+func TestOnlyItsOwnChangeWakesAGatedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(map[string]bool{"a": true})
+		add(t, q, pod("a", 0))
+		q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*maxUnschedulable)
+		defer cancel()
+		if info, err := q.Pop(ctx); err == nil {
+			t.Errorf("popped %s", info.GetPod().Name)
+		}
+		same := pod("a", 0)
+		same.Labels = map[string]string{"new": "label"}
+		add(t, q, same)
+		wantLengths(t, q, 0, 0, 0, 1)
+		q.Remove("a")
+		wantLengths(t, q, 0, 0, 0, 0)
+	})
+}
+
+func TestWhichChangesOfAPodWakeIt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1.Pod)
+		wakes  bool
+	}{
+		"its spec":   {func(p *v1.Pod) { p.Generation = 2 }, true},
+		"its labels": {func(p *v1.Pod) { p.Labels = map[string]string{"new": "label"} }, true},
+		"its status": {func(p *v1.Pod) { p.Status.Phase = v1.PodPending; p.ResourceVersion = "2" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(nil)
+				add(t, q, pod("a", 0))
+				q.Requeue(t.Context(), pop(t, q, "a"), sets.New("Fit"))
+				changed := pod("a", 0)
+				tc.change(changed)
+				add(t, q, changed)
+				if tc.wakes {
+					wantLengths(t, q, 0, 1, 0, 0)
+				} else {
+					wantLengths(t, q, 0, 0, 1, 0)
+				}
+				// while an attempt runs
+				q.Remove("a")
+				add(t, q, pod("a", 0))
+				info := pop(t, q, "a")
+				add(t, q, changed)
+				q.Requeue(t.Context(), info, sets.New("Fit"))
+				if tc.wakes {
+					wantLengths(t, q, 0, 1, 0, 0)
+				} else {
+					wantLengths(t, q, 0, 0, 1, 0)
+				}
+			})
+		})
+	}
+}
+
+func TestRemovedPodLeavesWhereverItIs(t *testing.T) {
+	for name, bring := range map[string]func(*testing.T, *Queue){
+		"active":        func(*testing.T, *Queue) {},
+		"backoff":       func(t *testing.T, q *Queue) { q.Requeue(t.Context(), pop(t, q, "a"), nil) },
+		"unschedulable": func(t *testing.T, q *Queue) { q.Requeue(t.Context(), pop(t, q, "a"), sets.New("Fit")) },
+		"in flight":     func(t *testing.T, q *Queue) { pop(t, q, "a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(nil)
+				add(t, q, pod("a", 1))
+				bring(t, q)
+				add(t, q, pod("b", 0))
+				q.Remove("a")
+				wantLengths(t, q, 1, 0, 0, 0)
+				pop(t, q, "b")
+			})
+		})
+	}
+}
+
+// TestHigherPriorityOutOfBackoffGoesFirst: what waited is sorted in, not put at the end.
+func TestHigherPriorityOutOfBackoffGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		add(t, q, pod("important", 10))
+		q.Requeue(t.Context(), pop(t, q, "important"), nil)
+		add(t, q, pod("b", 0))
+		add(t, q, pod("c", 0))
+		pop(t, q, "b")
+		time.Sleep(DefaultInitialBackoff)
+		pop(t, q, "important")
+		pop(t, q, "c")
 	})
 }

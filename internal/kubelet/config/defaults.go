@@ -1,4 +1,4 @@
-package kubelet
+package config
 
 import (
 	"maps"
@@ -9,10 +9,10 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// DefaultConfig is what upstream's kubelet has without flags and config file, but for
+// Default is what upstream's kubelet has without flags and config file, but for
 // the access to its server, which is closed (upstream's flags alone leave it open),
 // and for cgroup v1, which is accepted with a warning.
-func DefaultConfig() Config {
+func Default() Config {
 	c := Config{RootDir: "/var/lib/kubelet", ContainerLogsDir: "/var/log/containers", RegisterSchedulable: true}
 	setDefaults(&c.KubeletConfiguration)
 	return c

@@ -1,7 +1,6 @@
-package kubelet
+package config
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -17,7 +16,7 @@ import (
 
 func parse(t *testing.T, file string, args ...string) (Config, error) {
 	t.Helper()
-	cfg := DefaultConfig()
+	cfg := Default()
 	fs := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
 	cfg.AddFlags(fs)
 	if file != "" {
@@ -61,7 +60,7 @@ func TestFlagsWinOverTheFile(t *testing.T) {
 	if len(cfg.RegisterWithTaints) != 2 || cfg.RegisterWithTaints[1].Key != "c" {
 		t.Errorf("taints: %+v", cfg.RegisterWithTaints)
 	}
-	warnings, err := cfg.warnings()
+	warnings, err := cfg.Warnings()
 	if err != nil || len(warnings) != 3 || !strings.Contains(warnings[0], "--lock-file") ||
 		!strings.Contains(warnings[1], "cpuManagerPolicy (--cpu-manager-policy)") || !strings.Contains(warnings[2], "A, B") {
 		t.Errorf("warnings: %q, %v", warnings, err)
@@ -69,8 +68,8 @@ func TestFlagsWinOverTheFile(t *testing.T) {
 }
 
 func TestDefaultsWarnOfNothing(t *testing.T) {
-	cfg := DefaultConfig()
-	if w, err := cfg.warnings(); err != nil || len(w) > 0 {
+	cfg := Default()
+	if w, err := cfg.Warnings(); err != nil || len(w) > 0 {
 		t.Errorf("%v, %v", w, err)
 	}
 	have, err := asMap(cfg.KubeletConfiguration)
@@ -142,18 +141,18 @@ func TestDropInsAreMergedInOrder(t *testing.T) {
 }
 
 func TestReservedCPUsCountInsteadOfQuantities(t *testing.T) {
-	cfg := DefaultConfig()
+	cfg := Default()
 	cfg.SystemReserved, cfg.KubeReserved = map[string]string{"cpu": "500m", "memory": "1Gi"}, map[string]string{"cpu": "100m"}
 	cfg.ReservedSystemCPUs = "0-1,5"
-	got, err := cfg.reserved(0, 0)
+	got, err := cfg.Reserved(0, 0)
 	if err != nil || got.Cpu().MilliValue() != 3000 || got.Memory().Value() != (1<<30)+(100<<20) {
 		t.Errorf("%v, %v", got, err)
 	}
 	cfg.PodsPerCore = 10
-	if n := cfg.maxPods(2); n != 20 {
+	if n := cfg.PodLimit(2); n != 20 {
 		t.Errorf("%d pods on two cores", n)
 	}
-	if n := cfg.maxPods(64); n != 110 {
+	if n := cfg.PodLimit(64); n != 110 {
 		t.Errorf("%d pods on 64 cores", n)
 	}
 }
@@ -166,12 +165,12 @@ func FuzzConfigFile(f *testing.F) {
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cfg := DefaultConfig()
+		cfg := Default()
 		cfg.ConfigFile, cfg.NodeName = path, "n"
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 		cfg.AddFlags(fs)
 		if cfg.LoadFiles(fs) == nil {
-			_ = cfg.complete() // must not panic, whatever was read
+			_ = cfg.Complete() // must not panic, whatever was read
 		}
 	})
 }
@@ -240,7 +239,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 			}
 			cfg, err := parse(t, tc.file, args...)
 			if err == nil {
-				err = cfg.complete()
+				err = cfg.Complete()
 			}
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want something about %q", err, tc.want)
@@ -250,32 +249,13 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 }
 
 func TestRequestsAreLimitedOnlyOnDemand(t *testing.T) {
-	cfg, client := DefaultConfig(), &rest.Config{}
-	if cfg.limitRequests(client); client.QPS != -1 || client.ContentType != "application/vnd.kubernetes.protobuf" {
+	cfg, client := Default(), &rest.Config{}
+	if cfg.LimitRequests(client); client.QPS != -1 || client.ContentType != "application/vnd.kubernetes.protobuf" {
 		t.Errorf("by default: %v %s", client.QPS, client.ContentType)
 	}
 	cfg.KubeAPIQPS, cfg.KubeAPIBurst, cfg.ContentType = new(int32(7)), 9, "application/json"
-	if cfg.limitRequests(client); client.QPS != 7 || client.Burst != 9 || client.ContentType != "application/json" {
+	if cfg.LimitRequests(client); client.QPS != 7 || client.Burst != 9 || client.ContentType != "application/json" {
 		t.Errorf("%v %d %s", client.QPS, client.Burst, client.ContentType)
-	}
-}
-
-func TestKernelThatIsNotSetUpIsRefused(t *testing.T) {
-	dir := t.TempDir()
-	for name, value := range kernelDefaults {
-		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(value+"\n"), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := checkKernel(dir); err != nil {
-		t.Error(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "kernel/panic"), []byte("0\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := checkKernel(dir); err == nil || err.Error() != "invalid kernel flag: kernel/panic, expected value: 10, actual value: 0" {
-		t.Errorf("%v", err)
 	}
 }
 
@@ -286,7 +266,7 @@ func TestFlagsWithoutEffectTakeTheirValueInEitherForm(t *testing.T) {
 			forms = [][]string{{"--" + name}, {"--" + name + "=true"}}
 		}
 		for _, form := range forms {
-			cfg := DefaultConfig()
+			cfg := Default()
 			fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 			cfg.AddFlags(fs)
 			if err := fs.Parse(append(form, "--port", "1234")); err != nil || fs.NArg() != 0 || cfg.Port != 1234 || !slices.Equal(cfg.ignoredFlags, []string{name}) {

@@ -1,4 +1,4 @@
-package kubelet
+package config
 
 import (
 	"go/ast"
@@ -25,7 +25,7 @@ var notReading = []string{"config.go", "defaults.go", "flags.go", "load.go", "va
 func selected(t *testing.T) map[string]bool {
 	t.Helper()
 	var files []string
-	for _, pattern := range []string{"*.go", "shutdown/*.go", "../../cmd/wherry/kubelet*.go"} {
+	for _, pattern := range []string{"*.go", "../*.go", "../shutdown/*.go", "../../../cmd/wherry/kubelet*.go"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %v", pattern, err)
@@ -40,7 +40,7 @@ func selected(t *testing.T) map[string]bool {
 		}
 		for _, decl := range parsed.Decls {
 			f, isFunc := decl.(*ast.FuncDecl)
-			settings := slices.Contains(notReading, file) && (!isFunc || f.Name.Name != "reserved" && f.Name.Name != "maxPods")
+			settings := slices.Contains(notReading, file) && (!isFunc || f.Name.Name != "Reserved" && f.Name.Name != "PodLimit")
 			if settings || strings.HasSuffix(file, "_test.go") {
 				continue
 			}
@@ -87,7 +87,7 @@ func TestEveryFieldHasAnEffectOrIsNamed(t *testing.T) {
 
 // TestHelpOfFlagsSaysWhatHasNoEffect: --help must not promise what a warning denies.
 func TestHelpOfFlagsSaysWhatHasNoEffect(t *testing.T) {
-	cfg := DefaultConfig()
+	cfg := Default()
 	fs := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
 	cfg.AddFlags(fs)
 	denied := map[string]bool{}

@@ -1,4 +1,4 @@
-package kubelet
+package config
 
 import (
 	"encoding/json"
@@ -91,6 +91,9 @@ func readConfig(path string) ([]byte, error) {
 // mergeDropIns merges all *.conf files below a folder, in lexical order of their paths.
 func mergeDropIns(merged []byte, dir string) ([]byte, error) {
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && path == dir && !e.IsDir() {
+			return errors.New("it is not a folder")
+		}
 		if err != nil || e.IsDir() || filepath.Ext(e.Name()) != ".conf" {
 			return err
 		}

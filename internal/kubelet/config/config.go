@@ -1,4 +1,6 @@
-package kubelet
+// Package config is what a kubelet can be told: upstream's flags, config file and drop-ins,
+// with their defaults and rules.
+package config
 
 import (
 	"fmt"
@@ -34,9 +36,9 @@ type Config struct {
 	NodeLabels       map[string]string
 	// RegisterSchedulable false registers the node as unschedulable.
 	RegisterSchedulable bool
-	// Kubeconfig of the API server; what counts for New is Deps.Client.
+	// Kubeconfig of the API server; what counts is the client that is made of it.
 	Kubeconfig string
-	// BootstrapKubeconfig is what Connect gets a Kubeconfig with.
+	// BootstrapKubeconfig is what a Kubeconfig is got with.
 	BootstrapKubeconfig string
 	// CloudProvider "external" registers the node with the taint that a cloud
 	// controller takes away.
@@ -54,16 +56,16 @@ type Config struct {
 	// Flags, if not nil, are shown at /flagz.
 	Flags *pflag.FlagSet
 
-	// hangUp, set by Connect, ends the client's connections, for a new certificate.
-	hangUp func()
+	// HangUp, set when the client is made, ends the client's connections, for a new certificate.
+	HangUp func()
 	// ignoredFlags were given.
 	ignoredFlags []string
 }
 
-// Validate says, as New would, what is wrong with the configuration.
+// Validate says, as a kubelet would, what is wrong with the configuration.
 func (c *Config) Validate() error {
 	filled := *c
-	if err := filled.complete(); err != nil {
+	if err := filled.Complete(); err != nil {
 		return fmt.Errorf("kubelet configuration: %w", err)
 	}
 	if c.CredentialProviderConfig != "" { // a plugin that is missing is told before anything is waited for
@@ -74,8 +76,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// complete fills in what follows from the rest, and refuses what cannot work.
-func (c *Config) complete() error {
+// Complete fills in what follows from the rest, and refuses what cannot work.
+func (c *Config) Complete() error {
 	if c.NodeName == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -92,9 +94,9 @@ func (c *Config) complete() error {
 	return c.validate()
 }
 
-// reserved is what pods may not use: for the system, for Kubernetes, and what the
+// Reserved is what pods may not use: for the system, for Kubernetes, and what the
 // hard eviction thresholds keep free.
-func (c *Config) reserved(memory, storage int64) (v1.ResourceList, error) {
+func (c *Config) Reserved(memory, storage int64) (v1.ResourceList, error) {
 	out := v1.ResourceList{}
 	add := func(name v1.ResourceName, q resource.Quantity) {
 		sum := out[name]
@@ -136,12 +138,12 @@ func (c *Config) reserved(memory, storage int64) (v1.ResourceList, error) {
 
 // Swap that containers may use (memorySwap.swapBehavior).
 const (
-	swapNone    = "NoSwap"
-	swapLimited = "LimitedSwap"
+	SwapNone    = "NoSwap"
+	SwapLimited = "LimitedSwap"
 )
 
-// maxPods is how many pods a machine with so many CPUs may run.
-func (c *Config) maxPods(cpus int64) int64 {
+// PodLimit is how many pods a machine with so many CPUs may run.
+func (c *Config) PodLimit(cpus int64) int64 {
 	if c.PodsPerCore > 0 {
 		return min(int64(c.PodsPerCore)*cpus, int64(c.MaxPods))
 	}

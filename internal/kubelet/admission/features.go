@@ -1,8 +1,8 @@
-package kubelet
+package admission
 
-// features are those feature gates of upstream that change what the API server or the
+// Features are those feature gates of upstream that change what the API server or the
 // scheduler may count on, and that this kubelet always has (KEP-5328).
-var features = map[string]bool{
+var Features = map[string]bool{
 	"ExtendWebSocketsToKubelet":               true,
 	"ContainerRestartRules":                   true,
 	"RestartAllContainersOnContainerExits":    true,

@@ -1,4 +1,4 @@
-package kubelet
+package config
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/util/cert"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	tracing "k8s.io/component-base/tracing/api/v1"
@@ -24,6 +25,7 @@ import (
 
 	apivalidation "wherry.dev/internal/api/validation"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/safepath"
 )
 
 // problems collects, in upstream's words, what is wrong with a configuration.
@@ -129,6 +131,23 @@ func (c *Config) validateServer(p *problems) {
 	if _, err := cliflag.TLSCurvePreferences(k.TLSCurvePreferences); err != nil {
 		p.add("tlsCurvePreferences: %v", err)
 	}
+	for name, file := range map[string]string{
+		"tlsCertFile (--tls-cert-file)": k.TLSCertFile, "tlsPrivateKeyFile (--tls-private-key-file)": k.TLSPrivateKeyFile,
+		"--kubeconfig": c.Kubeconfig, "--bootstrap-kubeconfig": c.BootstrapKubeconfig,
+	} {
+		if err := safepath.CheckFile(file); err != nil {
+			p.add("%s: %v", name, err)
+		}
+	}
+	if file := k.Authentication.X509.ClientCAFile; file != "" {
+		err := safepath.CheckFile(file)
+		if err == nil {
+			_, err = cert.NewPool(file)
+		}
+		if err != nil {
+			p.add("authentication.x509.clientCAFile (--client-ca-file): %v", err)
+		}
+	}
 	p.check((k.TLSCertFile == "") == (k.TLSPrivateKeyFile == ""),
 		"tlsCertFile (--tls-cert-file) and tlsPrivateKeyFile (--tls-private-key-file) go together")
 	p.check(!ptr.Deref(k.EnableSystemLogQuery, false) || ptr.Deref(k.EnableSystemLogHandler, true),
@@ -195,9 +214,9 @@ func (c *Config) validateNode(p *problems) {
 		p.check(t.TimeAdded == nil, "taint.TimeAdded is not nil")
 	}
 	switch k.MemorySwap.SwapBehavior {
-	case "", swapNone, swapLimited:
+	case "", SwapNone, SwapLimited:
 	default:
-		p.add("memorySwap.swapBehavior %q must be one of: \"\", %q or %q", k.MemorySwap.SwapBehavior, swapLimited, swapNone)
+		p.add("memorySwap.swapBehavior %q must be one of: \"\", %q or %q", k.MemorySwap.SwapBehavior, SwapLimited, SwapNone)
 	}
 	seen := map[string]bool{}
 	for _, one := range []string{"system-reserved", "kube-reserved"} {
@@ -258,7 +277,7 @@ func (c *Config) validateReserved(p *problems) {
 			return
 		}
 	}
-	if _, err := c.reserved(0, 0); err != nil {
+	if _, err := c.Reserved(0, 0); err != nil {
 		p.list = append(p.list, err)
 	}
 }

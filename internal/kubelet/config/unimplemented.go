@@ -1,4 +1,4 @@
-package kubelet
+package config
 
 import (
 	"encoding/json"
@@ -42,8 +42,8 @@ const (
 	gatePodSysctls = "DefaultPodSysctls"
 )
 
-// warnings name what was asked for and has no effect.
-func (c *Config) warnings() ([]string, error) {
+// Warnings name what was asked for and has no effect.
+func (c *Config) Warnings() ([]string, error) {
 	var out []string
 	for _, flag := range c.ignoredFlags {
 		out = append(out, fmt.Sprintf("--%s is accepted, and has no effect", flag))

@@ -1,0 +1,88 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"wherry.dev/test/disks"
+)
+
+// A child that is being forked while the node starts anew has the lock's file open until it
+// executes its program: the new process is not to take itself for another one that runs.
+func TestReleasedLockIsFreeWhileAChildIsForked(t *testing.T) {
+	dir := t.TempDir()
+	lock, err := lockInstance(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(int(lock.f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := lock.release(); err != nil {
+		t.Fatal(err)
+	}
+	if pid, err := RunningPID(dir); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("%d runs, %v", pid, err)
+	}
+}
+
+// The lock of a node is taken on a full disk, by `wherry down`: whose PID was there before is
+// written over, for a file that is emptied first may get no room again.
+func TestLockIsTakenOnAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(lockPath(dir), []byte("12345678901\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := disks.Fill(filepath.Join(dir, "fill")); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "fill"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // all that is given back is taken at once
+		defer close(stopped)
+		for page := make([]byte, 4096); ; {
+			select {
+			case <-stop:
+				return
+			default:
+				_, _ = f.Write(page) // there is room, or not
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(stop)
+		<-stopped
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2000 {
+		lock, err := lockInstance(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pid := readPID(lock.f); pid != os.Getpid() {
+			t.Errorf("it names %d", pid)
+		}
+		if err := lock.release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+// Package admission decides which pods may run on the node, and with which resources: one pod
+// at a time, in the order in which they come (those that the API server has when the kubelet
+// starts: in the order of their creation). What is decided is kept in the pods' records, by
+// their workers.
+package admission
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/eviction"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/shutdown"
+)
+
+// Table is what is asked of the pods' workers, and told to them. *podworker.Table is one.
+type Table interface {
+	List() []podworker.Snapshot
+	Get(uid types.UID) (podworker.Snapshot, bool)
+	// Leaving reports whether a pod ends or is about to.
+	Leaving(uid types.UID) bool
+	Wake(uid types.UID)
+	Evict(uid types.UID, e podplan.Ending)
+}
+
+// Conditions of the node under which it admits nobody, or only critical pods.
+type Conditions struct {
+	// GoingDown: the machine shuts down, and no pod is admitted any more.
+	GoingDown atomic.Bool
+	// DiskPressure: the node's disk is short of room, or was a moment ago.
+	DiskPressure atomic.Bool
+}
+
+// Config is what the node has to say.
+type Config struct {
+	Conditions *Conditions
+	// Node returns the node as it was last seen.
+	Node func() *v1.Node
+	// Look sees the node as the API server has it now, if there is one: its labels may have
+	// changed a moment ago.
+	Look           func(context.Context)
+	AllowedSysctls []string
+	// AppArmor: the kernel enforces profiles.
+	AppArmor bool
+	// Refused is told of pods that are not admitted.
+	Refused func(pod *v1.Pod, v podplan.Verdict)
+	// Preempted is told of each pod that goes for a critical one, and of the
+	// resource that it goes for.
+	Preempted func(resource string)
+	// Changed is told that pods hold more of the node, or less.
+	Changed func()
+}
+
+// Admission decides. The zero value is not one; see New.
+type Admission struct {
+	cfg   Config
+	table Table
+
+	listed chan struct{} // closed when all pods are known
+
+	mu sync.Mutex // no I/O under it
+	// decided are verdicts for which the pods' workers have not asked yet.
+	decided map[types.UID]podplan.Verdict
+	// admitting are pods whose verdict their worker has, and has not published yet.
+	admitting map[types.UID]bool
+	// waiting are pods that can be admitted once others have gone.
+	waiting map[types.UID]bool
+	// granted has, by UID, pods whose new resources their worker has not published yet.
+	granted map[types.UID]*v1.Pod
+	// deferred are the pods that wait for room to grow.
+	deferred map[types.UID]bool
+}
+
+var _ podworker.Admission = (*Admission)(nil)
+
+// New returns what decides on the pods of a table. Until Listed is called it decides on
+// static pods only.
+func New(cfg Config, table Table) *Admission {
+	return &Admission{
+		cfg: cfg, table: table, listed: make(chan struct{}), decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
+		waiting: map[types.UID]bool{}, granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{},
+	}
+}
+
+// Admit implements podworker.Admission: it returns what was decided on a pod, or decides now. A
+// pod of the API server waits until all that the server has are in the table: those that run
+// already come first.
+func (a *Admission) Admit(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict {
+	if !static {
+		select {
+		case <-a.listed:
+		case <-ctx.Done():
+			return podplan.Verdict{} // the next kubelet decides
+		}
+	}
+	v, again := a.hand(pod, static, false)
+	if again {
+		a.cfg.Look(ctx)
+		v, _ = a.hand(pod, static, true)
+	}
+	return v
+}
+
+// hand gives a pod's worker what is decided. The node's labels may have changed a moment
+// ago: unless they were looked at, a pod that does not match them is to be judged again.
+func (a *Admission) hand(pod *v1.Pod, static, looked bool) (v podplan.Verdict, again bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if again = !a.decideLocked(pod, static, looked); again {
+		return podplan.Verdict{}, true
+	}
+	v = a.decided[pod.UID]
+	delete(a.decided, pod.UID)
+	if v.Admitted {
+		a.admitting[pod.UID] = true
+		a.cfg.Changed()
+	}
+	return v, false
+}
+
+// decideLocked decides on a pod, once, against those that were admitted before, unless
+// others have to go first: then it waits. It reports whether that stands, which a mismatch of
+// labels that were not looked at does not.
+func (a *Admission) decideLocked(pod *v1.Pod, static, looked bool) bool {
+	if _, ok := a.decided[pod.UID]; ok {
+		return true
+	}
+	v := a.judgeLocked(pod, static)
+	switch {
+	case v.Reason == podplan.ReasonNodeAffinity && !looked:
+		return false
+	case !v.Admitted && v.Reason == "":
+		a.waiting[pod.UID] = true
+		return true
+	case !v.Admitted:
+		a.cfg.Refused(pod, v)
+	}
+	delete(a.waiting, pod.UID)
+	a.decided[pod.UID] = v
+	return true
+}
+
+func (a *Admission) judgeLocked(pod *v1.Pod, static bool) podplan.Verdict {
+	if a.cfg.Conditions.GoingDown.Load() {
+		return podplan.Verdict{Reason: shutdown.ReasonNotAdmitted, Message: shutdown.MessageNotAdmitted}
+	}
+	if a.cfg.Conditions.DiskPressure.Load() && !pods.IsCritical(pod) {
+		return podplan.Verdict{Reason: podplan.ReasonEvicted, Message: eviction.MessageCondition}
+	}
+	in := podplan.AdmitInput{
+		Pod: pod, Node: a.cfg.Node(), Others: a.othersLocked(pod.UID), Static: static, AllowedSysctls: a.cfg.AllowedSysctls, AppArmor: a.cfg.AppArmor,
+	}
+	v := podplan.Admit(in)
+	switch {
+	case v.Admitted, v.Reason == podplan.ReasonNodeAffinity:
+		return v
+	case a.roomSoon(in):
+		return podplan.Verdict{}
+	case strings.HasPrefix(v.Reason, podplan.ReasonOutOf) && pods.IsCritical(pod):
+		return a.preempt(in, strings.TrimPrefix(v.Reason, podplan.ReasonOutOf))
+	}
+	return v
+}
+
+// Listed tells that all pods of the API server are in the table, and decides on them, the
+// oldest first: their workers would race for the room. ran are those that had a sandbox when
+// the kubelet started.
+func (a *Admission) Listed(ran map[types.UID]bool) {
+	defer close(a.listed)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var undecided []podworker.Snapshot
+	for _, s := range a.table.List() {
+		switch {
+		case s.Static || s.Absent || a.table.Leaving(s.Pod.UID) || s.Input.Record.Verdict != nil:
+		case ran[s.Pod.UID]: // its record was lost: its worker will see that it was admitted
+			a.admitting[s.Pod.UID] = true
+		default:
+			undecided = append(undecided, s)
+		}
+	}
+	a.decideAllLocked(undecided)
+}
+
+// Arrived decides on a pod that has just come, so that pods are decided on in the order in
+// which they come.
+func (a *Admission) Arrived(pod *v1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.table.Leaving(pod.UID) {
+		a.decideLocked(pod, false, false)
+	}
+}
+
+// decideAllLocked decides on pods, the oldest first.
+func (a *Admission) decideAllLocked(pods []podworker.Snapshot) {
+	slices.SortFunc(pods, func(a, b podworker.Snapshot) int {
+		return cmp.Or(a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time),
+			cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
+	})
+	for _, s := range pods {
+		a.decideLocked(s.Pod, s.Static, false)
+	}
+}
+
+// roomSoon reports whether a pod is refused only for what pods hold that are about to end:
+// the scheduler may see them no more.
+func (a *Admission) roomSoon(in podplan.AdmitInput) bool {
+	all := len(in.Others)
+	in.Others = slices.DeleteFunc(slices.Clone(in.Others), func(p *v1.Pod) bool { return a.table.Leaving(p.UID) })
+	return len(in.Others) < all && podplan.Admit(in).Admitted
+}
+
+// preempt makes room for a critical pod. The zero verdict means that others go for it.
+func (a *Admission) preempt(in podplan.AdmitInput, resource string) podplan.Verdict {
+	leaving := map[types.UID]bool{}
+	for _, o := range in.Others {
+		leaving[o.UID] = a.table.Leaving(o.UID)
+	}
+	victims, v := podplan.Preempt(in, leaving)
+	if v != nil {
+		return *v
+	}
+	for _, p := range victims {
+		a.cfg.Preempted(resource)
+		a.table.Evict(p.UID, podplan.Ending{
+			Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonPreempting, Message: podplan.MessagePreempting,
+			Disruption: v1.PodReasonTerminationByKubelet, DisruptionMessage: podplan.MessagePreempted,
+		})
+	}
+	return podplan.Verdict{}
+}

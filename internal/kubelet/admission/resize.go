@@ -1,0 +1,115 @@
+package admission
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+// Resize implements podworker.Admission: whether a pod can have the resources that its spec asks
+// for by now. A pod that wants more than it has lets those go first that
+// have waited with a better claim, and for which there is room.
+func (a *Admission) Resize(_ context.Context, in *podplan.Input) podplan.ResizeDecision {
+	select {
+	case <-a.listed:
+	default:
+		return podplan.ResizeDecision{} // who else there is will be known in a moment
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	uid := in.Pod.UID
+	d := a.fits(in.Pod)
+	if d.Allocate && grows(in.Pod, in.Record.Verdict) {
+		if before := a.firstLocked(in); before != "" {
+			a.table.Wake(before)
+			d = podplan.ResizeDecision{Reason: v1.PodReasonDeferred, Message: "waits for the resize of another pod that comes first"}
+		}
+	}
+	if d.Reason == v1.PodReasonDeferred {
+		a.deferred[uid] = true
+	} else {
+		delete(a.deferred, uid)
+	}
+	if d.Allocate {
+		a.granted[uid] = in.Pod
+	}
+	return d
+}
+
+func (a *Admission) fits(pod *v1.Pod) podplan.ResizeDecision {
+	return podplan.DecideResize(podplan.AdmitInput{Pod: pod, Node: a.cfg.Node(), Others: a.othersLocked(pod.UID)})
+}
+
+// firstLocked is a deferred pod that comes before this one and fits.
+func (a *Admission) firstLocked(in *podplan.Input) types.UID {
+	for uid := range a.deferred {
+		s, ok := a.table.Get(uid)
+		if !ok || s.Pod == nil || !podplan.ResizeDue(&s.Input) {
+			delete(a.deferred, uid)
+			continue
+		}
+		if uid != in.Pod.UID && podplan.ResizeOrder(&s.Input, in) < 0 && a.fits(s.Pod).Allocate {
+			return uid
+		}
+	}
+	return ""
+}
+
+// grows reports whether a pod asks for more than was allocated to it.
+func grows(pod *v1.Pod, v *podplan.Verdict) bool {
+	opts := resourcehelper.PodResourcesOptions{}
+	want, has := resourcehelper.PodRequests(pod, opts), resourcehelper.PodRequests(podplan.WithAllocated(pod, v), opts)
+	return cmp.Or(max(want.Cpu().Cmp(*has.Cpu()), 0), max(want.Memory().Cmp(*has.Memory()), 0)) > 0
+}
+
+// Freed implements podworker.Admission: it lets the pods look again that wait for room, and
+// decides on those that wait to be admitted, in their order.
+func (a *Admission) Freed() {
+	a.cfg.Changed()
+	for _, uid := range a.takeFreed() {
+		a.table.Wake(uid)
+	}
+}
+
+// takeFreed returns whom to wake.
+func (a *Admission) takeFreed() []types.UID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	unknown := func(uid types.UID) bool {
+		_, ok := a.table.Get(uid)
+		return !ok
+	}
+	for _, set := range []map[types.UID]bool{a.deferred, a.admitting, a.waiting} {
+		maps.DeleteFunc(set, func(uid types.UID, _ bool) bool { return unknown(uid) })
+	}
+	maps.DeleteFunc(a.decided, func(uid types.UID, _ podplan.Verdict) bool { return unknown(uid) })
+	for uid, g := range a.granted {
+		if s, ok := a.table.Get(uid); !ok || podplan.WithAllocated(g, s.Input.Record.Verdict) == g && s.Input.Record.Verdict != nil {
+			delete(a.granted, uid) // published, or gone
+		}
+	}
+	var waiting []podworker.Snapshot
+	for uid := range a.waiting {
+		if s, ok := a.table.Get(uid); ok && !a.table.Leaving(uid) {
+			waiting = append(waiting, s)
+		} else {
+			delete(a.waiting, uid) // it claims nothing any more
+		}
+	}
+	wake := slices.Collect(maps.Keys(a.deferred))
+	a.decideAllLocked(waiting)
+	for _, s := range waiting {
+		if !a.waiting[s.Pod.UID] {
+			wake = append(wake, s.Pod.UID)
+		}
+	}
+	return wake
+}

@@ -1,0 +1,41 @@
+package kubelet
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/volume"
+)
+
+// ClearEnded removes the volumes of pods that were ending when the kubelet of a root folder
+// stopped: nobody takes them up again. Those of pods that go on with the next start are
+// theirs, as after a reboot. Nothing may run, and nothing be mounted there any more.
+func ClearEnded(rootDir string) error {
+	dir := recordsDir(rootDir)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	records, err := podworker.OpenRecords(dir)
+	if err != nil {
+		return err
+	}
+	uids, err := records.List()
+	if err != nil {
+		return err
+	}
+	volumes := &volume.Mounter{Dirs: podconfig.Dirs{Root: rootDir}}
+	var errs []error
+	for _, uid := range uids {
+		rec, err := records.Read(uid)
+		if err == nil && rec.Ending != nil { // of one that cannot be read the next start tells
+			errs = append(errs, volumes.Clear(uid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func recordsDir(rootDir string) string { return filepath.Join(rootDir, "records") }

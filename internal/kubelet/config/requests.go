@@ -1,0 +1,15 @@
+package config
+
+import (
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+)
+
+// LimitRequests leaves the number of requests to the API server's own fairness, unless
+// somebody has asked for another limit than upstream's default.
+func (c *Config) LimitRequests(client *rest.Config) {
+	client.QPS, client.ContentType = -1, c.ContentType
+	if qps := ptr.Deref(c.KubeAPIQPS, defaultQPS); qps != defaultQPS && qps > 0 {
+		client.QPS, client.Burst = float32(qps), int(c.KubeAPIBurst)
+	}
+}
