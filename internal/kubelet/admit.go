@@ -14,18 +14,15 @@ import (
 	"wherry.dev/internal/kubelet/admission"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/shutdown"
 )
 
-// newAdmission makes what decides on the pods of the table.
-func (k *Kubelet) newAdmission(table *podworker.Table) podworker.Admission {
-	k.admission = admission.New(admission.Config{
+func (k *Kubelet) admissionConfig() admission.Config {
+	return admission.Config{
 		Conditions: &k.conditions, Node: k.node.Node, Look: k.lookAtNode, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
 		AppArmor: appArmorEnabled(), Refused: k.refused, Changed: k.sharesChanged,
 		Preempted: func(resource string) { metrics.Preemptions.WithLabelValues(resource).Inc() },
-	}, table)
-	return k.admission
+	}
 }
 
 // appArmorEnabled reports whether the kernel enforces AppArmor profiles.

@@ -199,7 +199,8 @@ func (k *Kubelet) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.objects = objects.New(k.deps.Client, func(uid types.UID) { k.table.ObjectChanged(uid) })
+	pods := podworker.NewPods()
+	k.objects = objects.New(k.deps.Client, pods.ObjectChanged)
 	k.status = status.New(k.deps.Client, func(d time.Duration) { metrics.StatusSync.Observe(d.Seconds()) })
 	tokens := volume.NewTokenSource(k.deps.Client)
 	users, err := k.userNamespaces(ctx)
@@ -233,10 +234,11 @@ func (k *Kubelet) build(ctx context.Context) error {
 			k.node.Trigger()
 		},
 	})
-	k.prober = prober.New(k.deps.Runtime, k.events, func(uid types.UID) { k.table.Wake(uid) }, probeMeter{})
-	k.table = podworker.NewTable(podworker.Deps{
+	k.prober = prober.New(k.deps.Runtime, k.events, pods.Wake, probeMeter{})
+	k.admission = admission.New(k.admissionConfig(), pods)
+	k.table = podworker.NewTable(pods, podworker.Deps{
 		Prober:  k.prober,
-		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admission: k.newAdmission,
+		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admission: k.admission,
 		Residue: k.ops.Residue, FinalMessage: k.ops.FinalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
 		Ran:     k.newLogs,
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },

@@ -23,8 +23,8 @@ import (
 	"wherry.dev/internal/kubelet/shutdown"
 )
 
-// Table is what is asked of the pods' workers, and told to them. *podworker.Table is one.
-type Table interface {
+// Pods is what is asked of the pods' workers, and told to them. *podworker.Pods is one.
+type Pods interface {
 	List() []podworker.Snapshot
 	Get(uid types.UID) (podworker.Snapshot, bool)
 	// Leaving reports whether a pod ends or is about to.
@@ -63,8 +63,8 @@ type Config struct {
 
 // Admission decides. The zero value is not one; see New.
 type Admission struct {
-	cfg   Config
-	table Table
+	cfg  Config
+	pods Pods
 
 	listed chan struct{} // closed when all pods are known
 
@@ -83,11 +83,11 @@ type Admission struct {
 
 var _ podworker.Admission = (*Admission)(nil)
 
-// New returns what decides on the pods of a table. Until Listed is called it decides on
+// New returns what decides on pods. Until Listed is called it decides on
 // static pods only.
-func New(cfg Config, table Table) *Admission {
+func New(cfg Config, pods Pods) *Admission {
 	return &Admission{
-		cfg: cfg, table: table, listed: make(chan struct{}), decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
+		cfg: cfg, pods: pods, listed: make(chan struct{}), decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
 		waiting: map[types.UID]bool{}, granted: map[types.UID]*v1.Pod{}, deferred: map[types.UID]bool{},
 	}
 }
@@ -180,9 +180,9 @@ func (a *Admission) Listed(ran map[types.UID]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var undecided []podworker.Snapshot
-	for _, s := range a.table.List() {
+	for _, s := range a.pods.List() {
 		switch {
-		case s.Static || s.Absent || a.table.Leaving(s.Pod.UID) || s.Input.Record.Verdict != nil:
+		case s.Static || s.Absent || a.pods.Leaving(s.Pod.UID) || s.Input.Record.Verdict != nil:
 		case ran[s.Pod.UID]: // its record was lost: its worker will see that it was admitted
 			a.admitting[s.Pod.UID] = true
 		default:
@@ -197,7 +197,7 @@ func (a *Admission) Listed(ran map[types.UID]bool) {
 func (a *Admission) Arrived(pod *v1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.table.Leaving(pod.UID) {
+	if !a.pods.Leaving(pod.UID) {
 		a.decideLocked(pod, false, false)
 	}
 }
@@ -217,7 +217,7 @@ func (a *Admission) decideAllLocked(pods []podworker.Snapshot) {
 // the scheduler may see them no more.
 func (a *Admission) roomSoon(in podplan.AdmitInput) bool {
 	all := len(in.Others)
-	in.Others = slices.DeleteFunc(slices.Clone(in.Others), func(p *v1.Pod) bool { return a.table.Leaving(p.UID) })
+	in.Others = slices.DeleteFunc(slices.Clone(in.Others), func(p *v1.Pod) bool { return a.pods.Leaving(p.UID) })
 	return len(in.Others) < all && podplan.Admit(in).Admitted
 }
 
@@ -225,7 +225,7 @@ func (a *Admission) roomSoon(in podplan.AdmitInput) bool {
 func (a *Admission) preempt(in podplan.AdmitInput, resource string) podplan.Verdict {
 	leaving := map[types.UID]bool{}
 	for _, o := range in.Others {
-		leaving[o.UID] = a.table.Leaving(o.UID)
+		leaving[o.UID] = a.pods.Leaving(o.UID)
 	}
 	victims, v := podplan.Preempt(in, leaving)
 	if v != nil {
@@ -233,7 +233,7 @@ func (a *Admission) preempt(in podplan.AdmitInput, resource string) podplan.Verd
 	}
 	for _, p := range victims {
 		a.cfg.Preempted(resource)
-		a.table.Evict(p.UID, podplan.Ending{
+		a.pods.Evict(p.UID, podplan.Ending{
 			Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonPreempting, Message: podplan.MessagePreempting,
 			Disruption: v1.PodReasonTerminationByKubelet, DisruptionMessage: podplan.MessagePreempted,
 		})

@@ -19,7 +19,7 @@ func (a *Admission) Holding() []*v1.Pod {
 // othersLocked is Holding, but for one pod.
 func (a *Admission) othersLocked(uid types.UID) []*v1.Pod {
 	var others []*v1.Pod
-	for _, s := range a.table.List() {
+	for _, s := range a.pods.List() {
 		if s.Input.Record.Verdict != nil {
 			delete(a.admitting, s.Pod.UID)
 		}

@@ -29,7 +29,7 @@ func (a *Admission) Resize(_ context.Context, in *podplan.Input) podplan.ResizeD
 	d := a.fits(in.Pod)
 	if d.Allocate && grows(in.Pod, in.Record.Verdict) {
 		if before := a.firstLocked(in); before != "" {
-			a.table.Wake(before)
+			a.pods.Wake(before)
 			d = podplan.ResizeDecision{Reason: v1.PodReasonDeferred, Message: "waits for the resize of another pod that comes first"}
 		}
 	}
@@ -51,7 +51,7 @@ func (a *Admission) fits(pod *v1.Pod) podplan.ResizeDecision {
 // firstLocked is a deferred pod that comes before this one and fits.
 func (a *Admission) firstLocked(in *podplan.Input) types.UID {
 	for uid := range a.deferred {
-		s, ok := a.table.Get(uid)
+		s, ok := a.pods.Get(uid)
 		if !ok || s.Pod == nil || !podplan.ResizeDue(&s.Input) {
 			delete(a.deferred, uid)
 			continue
@@ -75,7 +75,7 @@ func grows(pod *v1.Pod, v *podplan.Verdict) bool {
 func (a *Admission) Freed() {
 	a.cfg.Changed()
 	for _, uid := range a.takeFreed() {
-		a.table.Wake(uid)
+		a.pods.Wake(uid)
 	}
 }
 
@@ -84,7 +84,7 @@ func (a *Admission) takeFreed() []types.UID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	unknown := func(uid types.UID) bool {
-		_, ok := a.table.Get(uid)
+		_, ok := a.pods.Get(uid)
 		return !ok
 	}
 	for _, set := range []map[types.UID]bool{a.deferred, a.admitting, a.waiting} {
@@ -92,13 +92,13 @@ func (a *Admission) takeFreed() []types.UID {
 	}
 	maps.DeleteFunc(a.decided, func(uid types.UID, _ podplan.Verdict) bool { return unknown(uid) })
 	for uid, g := range a.granted {
-		if s, ok := a.table.Get(uid); !ok || podplan.WithAllocated(g, s.Input.Record.Verdict) == g && s.Input.Record.Verdict != nil {
+		if s, ok := a.pods.Get(uid); !ok || podplan.WithAllocated(g, s.Input.Record.Verdict) == g && s.Input.Record.Verdict != nil {
 			delete(a.granted, uid) // published, or gone
 		}
 	}
 	var waiting []podworker.Snapshot
 	for uid := range a.waiting {
-		if s, ok := a.table.Get(uid); ok && !a.table.Leaving(uid) {
+		if s, ok := a.pods.Get(uid); ok && !a.pods.Leaving(uid) {
 			waiting = append(waiting, s)
 		} else {
 			delete(a.waiting, uid) // it claims nothing any more

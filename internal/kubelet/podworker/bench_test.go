@@ -61,14 +61,14 @@ func BenchmarkWake(b *testing.B) {
 		b.Fatal(err)
 	}
 	deps := Deps{
-		Runtime: rt, Executor: inline{rt}, Status: noStatus{}, Records: records,
+		Runtime: rt, Executor: inline{rt}, Status: noStatus{}, Records: records, Admission: welcome{},
 		Residue: func(types.UID) podplan.Residue { return podplan.Residue{} },
 		Node:    func() podplan.Node { return podplan.Node{HostIPs: []string{"192.0.2.1"}, RuntimeName: "fake"} },
 	}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{
 		RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{{Name: "c"}, {Name: "d"}},
 	}}
-	w := newWorker("u", deps, welcome{})
+	w := newWorker("u", deps)
 	w.set(pod, false)
 	for w.status.Phase != v1.PodRunning {
 		w.step(b.Context())

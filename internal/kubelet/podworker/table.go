@@ -7,18 +7,18 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-
-	"wherry.dev/internal/kubelet/podplan"
 )
 
-// Table holds the workers of all pods on the node. The sources and the kubelet
-// write desired state into it; all others read snapshots.
+// Table gives each pod of the node its worker. The sources and the kubelet write desired
+// state into it; all others know only its Pods.
 type Table struct {
-	deps      Deps
-	admission Admission
+	*Pods
 
-	mu      sync.Mutex
-	workers map[types.UID]*Worker
+	deps Deps
+
+	// mu is held for whatever depends on which workers there are; Pods' own lock is taken
+	// under it.
+	mu sync.Mutex
 	// forgotten UIDs whose removal the source has not told yet.
 	forgotten map[types.UID]bool
 	// waiting has the predecessor of the same name of each static pod that waits for it.
@@ -29,14 +29,9 @@ type Table struct {
 	running sync.WaitGroup
 }
 
-// NewTable returns an empty table.
-func NewTable(deps Deps) *Table {
-	t := &Table{
-		deps: deps, workers: map[types.UID]*Worker{}, forgotten: map[types.UID]bool{},
-		waiting: map[types.UID]types.UID{},
-	}
-	t.admission = deps.Admission(t)
-	return t
+// NewTable returns a table that gives workers to pods, which are empty.
+func NewTable(pods *Pods, deps Deps) *Table {
+	return &Table{Pods: pods, deps: deps, forgotten: map[types.UID]bool{}, waiting: map[types.UID]types.UID{}}
 }
 
 // Set tells what a source wants of a pod. The newest call wins.
@@ -55,19 +50,19 @@ func (t *Table) newcomer(uid types.UID) *Worker {
 	if t.get(uid) != nil {
 		return nil
 	}
-	return newWorker(uid, t.deps, t.admission)
+	return newWorker(uid, t.deps)
 }
 
 // workerLocked returns a pod's worker: the newcomer where there is none, and another one where
 // there was one a moment ago.
 func (t *Table) workerLocked(uid types.UID, newcomer *Worker) (w *Worker, known bool) {
-	if w, known = t.workers[uid]; known {
+	if w = t.get(uid); w != nil {
 		return w, true
 	}
 	if newcomer == nil {
-		newcomer = newWorker(uid, t.deps, t.admission)
+		newcomer = newWorker(uid, t.deps)
 	}
-	t.workers[uid] = newcomer
+	t.add(newcomer)
 	return newcomer, false
 }
 
@@ -86,9 +81,9 @@ func (t *Table) setLocked(pod *v1.Pod, static bool, newcomer *Worker) {
 // holdLocked lets a static pod wait until the one of the same name, whose manifest was
 // replaced, is gone; so may an orphan be, of which the last kubelet knew.
 func (t *Table) holdLocked(pod *v1.Pod) {
-	for uid, o := range t.workers {
-		if uid != pod.UID && o.precedes(pod) {
-			t.waiting[pod.UID] = uid
+	for _, o := range t.all() {
+		if o.uid != pod.UID && o.precedes(pod) {
+			t.waiting[pod.UID] = o.uid
 		}
 	}
 }
@@ -98,7 +93,7 @@ func (t *Table) releaseLocked(uid types.UID) {
 	for next, before := range t.waiting {
 		if before == uid {
 			delete(t.waiting, next)
-			if w := t.workers[next]; w != nil {
+			if w := t.get(next); w != nil {
 				t.startLocked(w)
 			}
 		}
@@ -111,7 +106,7 @@ func (t *Table) Remove(uid types.UID, last *v1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.forgotten, uid)
-	if w, ok := t.workers[uid]; ok {
+	if w := t.get(uid); w != nil {
 		w.setAbsent(last)
 		t.startLocked(w)
 	}
@@ -140,7 +135,7 @@ func (t *Table) Synced() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.synced = true
-	for _, w := range t.workers {
+	for _, w := range t.all() {
 		w.sourcesSynced()
 		t.startLocked(w)
 	}
@@ -153,100 +148,12 @@ func (t *Table) IsSynced() bool {
 	return t.synced
 }
 
-// Wake makes the pod's worker look again; an unknown UID is no error.
-func (t *Table) Wake(uid types.UID) {
-	if w := t.get(uid); w != nil {
-		w.Wake()
-	}
-}
-
-// Relist makes the worker ask the runtime anew which sandboxes the pod has.
-func (t *Table) Relist(uid types.UID) {
-	if w := t.get(uid); w != nil {
-		w.relist()
-	}
-}
-
-// ObjectChanged tells that an object which the pod refers to changed.
-func (t *Table) ObjectChanged(uid types.UID) {
-	if w := t.get(uid); w != nil {
-		w.objectChanged()
-	}
-}
-
-// WakeAll wakes every worker.
-func (t *Table) WakeAll() {
-	for _, w := range t.all() {
-		w.Wake()
-	}
-}
-
-// Reclaim removes the containers that a pod which has ended left, with all that they wrote.
-func (t *Table) Reclaim(uid types.UID) {
-	if w := t.get(uid); w != nil {
-		w.giveBack()
-	}
-}
-
-// Evict ends a pod for a reason of the node's, or sooner than it was about to end.
-func (t *Table) Evict(uid types.UID, e podplan.Ending) {
-	if w := t.get(uid); w != nil {
-		w.evict(e)
-	}
-}
-
-// Get returns the snapshot of a pod.
-func (t *Table) Get(uid types.UID) (Snapshot, bool) {
-	if w := t.get(uid); w != nil {
-		return w.Snapshot(), true
-	}
-	return Snapshot{}, false
-}
-
-// Leaving tells whether a pod ends or is about to, also when its worker has not looked yet:
-// no source has it any more, it is deleted, its phase at the API server is final, or the
-// node ends it.
-func (t *Table) Leaving(uid types.UID) bool {
-	w := t.get(uid)
-	if w == nil {
-		return false
-	}
-	s := w.Snapshot()
-	return s.Plan.Record.Ending != nil || w.leaving()
-}
-
-// ByName returns the snapshot of the pod of that name which is not gone; of two, as
-// after a forced deletion, the one that a source wants.
-func (t *Table) ByName(namespace, name string) (Snapshot, bool) {
-	var found Snapshot
-	ok := false
-	for _, w := range t.all() {
-		s := w.Snapshot()
-		if s.Pod != nil && s.Pod.Namespace == namespace && s.Pod.Name == name && (!ok || found.Absent) {
-			found, ok = s, true
-		}
-	}
-	return found, ok
-}
-
-// List returns the snapshots of all pods.
-func (t *Table) List() []Snapshot {
-	all := t.all()
-	out := make([]Snapshot, 0, len(all))
-	for _, w := range all {
-		if s := w.Snapshot(); s.Pod != nil {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
 // Run runs the workers until the context ends, and returns when all are gone.
 // Containers go on running.
 func (t *Table) Run(ctx context.Context) error {
 	t.mu.Lock()
 	t.spawn = func(f func(context.Context)) { t.running.Go(func() { f(ctx) }) }
-	for _, w := range t.workers {
+	for _, w := range t.all() {
 		t.startLocked(w)
 	}
 	t.mu.Unlock()
@@ -281,7 +188,7 @@ func (t *Table) ended(w *Worker) {
 		return
 	}
 	t.mu.Lock()
-	delete(t.workers, w.uid)
+	t.drop(w)
 	defer w.put(&s)             // those who wait for a newer one find none
 	if !s.Static && !w.gone() { // the source may have told since the worker last looked
 		t.forgotten[w.uid] = true
@@ -291,20 +198,4 @@ func (t *Table) ended(w *Worker) {
 		t.setLocked(pod, true, nil) // its manifest was put back in the meantime
 	}
 	t.mu.Unlock()
-}
-
-func (t *Table) get(uid types.UID) *Worker {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.workers[uid]
-}
-
-func (t *Table) all() []*Worker {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := make([]*Worker, 0, len(t.workers))
-	for _, w := range t.workers {
-		out = append(out, w)
-	}
-	return out
 }

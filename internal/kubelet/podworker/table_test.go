@@ -20,8 +20,8 @@ func emptyTable(t *testing.T) *Table {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewTable(Deps{
-		Records: records, Node: func() podplan.Node { return podplan.Node{} }, Admission: func(*Table) Admission { return welcome{} },
+	return NewTable(NewPods(), Deps{
+		Records: records, Node: func() podplan.Node { return podplan.Node{} }, Admission: welcome{},
 	})
 }
 

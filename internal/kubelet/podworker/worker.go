@@ -56,13 +56,12 @@ type Admission interface {
 
 // Deps is what workers need; all of it is shared and safe for concurrent use.
 type Deps struct {
-	Runtime  Runtime
-	Executor Executor
-	Status   StatusSink
-	Prober   Prober
-	Records  *Records
-	// Admission makes what decides on the pods of the table.
-	Admission func(*Table) Admission
+	Runtime   Runtime
+	Executor  Executor
+	Status    StatusSink
+	Prober    Prober
+	Records   *Records
+	Admission Admission
 	// Residue tells what of a pod is left on disk.
 	Residue func(uid types.UID) podplan.Residue
 	// FinalMessage returns the termination message of a dead instance.
@@ -127,12 +126,11 @@ const keptTransitions = 50
 //
 // Its goroutine is the only writer of all but the fields that mu guards.
 type Worker struct {
-	uid       types.UID
-	deps      Deps
-	admission Admission
-	wakeCh    chan struct{}
-	started   bool // guarded by Table.mu
-	snap      atomic.Pointer[Snapshot]
+	uid     types.UID
+	deps    Deps
+	wakeCh  chan struct{}
+	started bool // guarded by the table
+	snap    atomic.Pointer[Snapshot]
 
 	mu       sync.Mutex
 	pod      *v1.Pod
@@ -185,9 +183,9 @@ type outcome struct {
 	res podplan.Result
 }
 
-func newWorker(uid types.UID, deps Deps, admission Admission) *Worker {
+func newWorker(uid types.UID, deps Deps) *Worker {
 	w := &Worker{
-		uid: uid, deps: deps, admission: admission, wakeCh: make(chan struct{}, 1), listDue: true,
+		uid: uid, deps: deps, wakeCh: make(chan struct{}, 1), listDue: true,
 		messages: map[string]string{}, volumes: map[string]podplan.Volume{}, images: map[string]podplan.Image{},
 		hooks: map[string]podplan.Hook{}, failures: map[podplan.Key]podplan.Failure{}, flights: map[podplan.Key]*flight{},
 		preStops: map[string]podplan.Op{}, repeated: map[podplan.Key]repeated{},
@@ -480,7 +478,7 @@ func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
 		v = podplan.Readmitted(in.Pod, &in.Reported)
 	} else {
 		_, span := trace.Start(ctx, "kubelet: admit")
-		v = w.admission.Admit(ctx, in.Pod, in.Record.Static)
+		v = w.deps.Admission.Admit(ctx, in.Pod, in.Record.Static)
 		span.End()
 		if !v.Admitted && v.Reason == "" {
 			return // others have to go first; it is asked for again when they have
@@ -495,7 +493,7 @@ func (w *Worker) resize(ctx context.Context, in *podplan.Input) {
 	if !podplan.ResizeDue(in) {
 		return
 	}
-	d := w.admission.Resize(ctx, in)
+	d := w.deps.Admission.Resize(ctx, in)
 	before := in.Record.Resize
 	podplan.TakeResize(in, d)
 	if resizeMoved(before, in.Record.Resize) { // what the downward API shows of resources
@@ -576,7 +574,7 @@ func (w *Worker) publish(in podplan.Input, plan podplan.Plan, now time.Time) {
 	old := w.Snapshot()
 	atRest := podplan.AtRest(&in) && !old.AtRest()
 	if atRest || resizeMoved(old.Input.Record.Resize, plan.Record.Resize) {
-		defer w.admission.Freed()
+		defer w.deps.Admission.Freed()
 	}
 	if w.deps.Ran != nil && ranSince(&old.Input, &in) {
 		defer w.deps.Ran()

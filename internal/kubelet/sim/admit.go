@@ -18,12 +18,11 @@ type gate struct {
 	n *node
 }
 
-func (n *node) newAdmission(t *podworker.Table) podworker.Admission {
-	n.gate = gate{admission.New(admission.Config{
+func (n *node) newGate(pods *podworker.Pods) gate {
+	return gate{admission.New(admission.Config{
 		Conditions: &admission.Conditions{}, Node: func() *v1.Node { return simNode(n.life.taints) },
 		Look: func(context.Context) {}, Refused: func(*v1.Pod, podplan.Verdict) {}, Preempted: func(string) {}, Changed: func() {},
-	}, crowded{t}), n}
-	return n.gate
+	}, crowded{pods}), n}
 }
 
 func (g gate) Admit(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict {
@@ -54,11 +53,11 @@ func (g gate) Resize(ctx context.Context, in *podplan.Input) podplan.ResizeDecis
 }
 
 // crowded is a node with another pod on it, which no one can make go.
-type crowded struct{ *podworker.Table }
+type crowded struct{ *podworker.Pods }
 
 func (c crowded) List() []podworker.Snapshot {
 	other := podworker.Snapshot{Pod: otherPod(), Input: podplan.Input{Record: podplan.Record{Verdict: &podplan.Verdict{Admitted: true}}}}
-	return append(c.Table.List(), other)
+	return append(c.Pods.List(), other)
 }
 
 // arrived has the node decide on a pod that came after those that it was started with.

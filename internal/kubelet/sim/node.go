@@ -94,10 +94,11 @@ func startNode(l *life, number int) (*node, error) {
 	if l.static || l.real {
 		n.status = status.New(api, nil)
 	}
-	n.prober = prober.New(cri, silent{}, func(uid types.UID) { n.table.Wake(uid) }, nil)
+	pods := podworker.NewPods()
+	n.prober = prober.New(cri, silent{}, pods.Wake, nil)
 	n.prober.DialBy(n.dial)
 	tokens := volume.NewTokenSource(api)
-	n.objects = objects.New(api, func(uid types.UID) { n.table.ObjectChanged(uid) })
+	n.objects = objects.New(api, pods.ObjectChanged)
 	deps := podops.Deps{
 		Runtime: cri, Images: imageSeam{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: n.objects, Users: users,
 		Plugins: plugin{n},
@@ -125,9 +126,10 @@ func startNode(l *life, number int) (*node, error) {
 		ClusterDNS: []string{clusterDNS}, ClusterDomain: clusterDomain, HostIPs: []string{hostIP},
 	}, deps)
 	look := fmt.Sprintf("%d look", number)
-	n.table = podworker.NewTable(podworker.Deps{
+	n.gate = n.newGate(pods)
+	n.table = podworker.NewTable(pods, podworker.Deps{
 		Runtime: cri, Executor: watched{ops, n}, Status: sink{n.status, n}, Prober: n.prober, Records: records,
-		Admission: n.newAdmission, Residue: ops.Residue, FinalMessage: ops.FinalMessage,
+		Admission: n.gate, Residue: ops.Residue, FinalMessage: ops.FinalMessage,
 		Tell: ops.Tell, Stepped: func(time.Duration) { l.hist.add(Event{What: Stepped}) },
 		Node: func() podplan.Node {
 			time.Sleep(l.dice.upTo(100*time.Microsecond, look)) // no two looks at the same moment
