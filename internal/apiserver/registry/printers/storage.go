@@ -1,6 +1,7 @@
 package printers
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -99,6 +100,87 @@ var CSIDrivers = registry.Table[*storagev1.CSIDriver]{
 		return []any{
 			d.Name, or(d.Spec.AttachRequired, true), or(d.Spec.PodInfoOnMount, false), or(d.Spec.StorageCapacity, false),
 			tokens, or(d.Spec.RequiresRepublish, false), orNone(strings.Join(modes, ",")), age(d, now),
+		}
+	},
+}
+
+// accessModes are the short forms, in the order in which they are printed.
+var accessModes = []struct {
+	mode  corev1.PersistentVolumeAccessMode
+	short string
+}{
+
+	{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteMany, "RWX"}, {corev1.ReadWriteOncePod, "RWOP"},
+}
+
+func modes(list []corev1.PersistentVolumeAccessMode) string {
+	var out []string
+	for _, m := range accessModes {
+		if slices.Contains(list, m.mode) {
+			out = append(out, m.short)
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+// PersistentVolumes is the table of persistent volumes.
+var PersistentVolumes = registry.Table[*corev1.PersistentVolume]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		column("Capacity", corev1.PersistentVolumeSpec{}.SwaggerDoc()["capacity"]),
+		column("Access Modes", corev1.PersistentVolumeSpec{}.SwaggerDoc()["accessModes"]),
+		column("Reclaim Policy", corev1.PersistentVolumeSpec{}.SwaggerDoc()["persistentVolumeReclaimPolicy"]),
+		column("Status", corev1.PersistentVolumeStatus{}.SwaggerDoc()["phase"]),
+		column("Claim", corev1.PersistentVolumeSpec{}.SwaggerDoc()["claimRef"]),
+		column("StorageClass", "StorageClass of the pv"),
+		column("VolumeAttributesClass", "VolumeAttributesClass of the pv"),
+		column("Reason", corev1.PersistentVolumeStatus{}.SwaggerDoc()["reason"]),
+		ageColumn,
+		wide("VolumeMode", corev1.PersistentVolumeSpec{}.SwaggerDoc()["volumeMode"]),
+	},
+	Cells: func(v *corev1.PersistentVolume, now time.Time) []any {
+		claim := ""
+		if r := v.Spec.ClaimRef; r != nil {
+			claim = r.Namespace + "/" + r.Name
+		}
+		phase := string(v.Status.Phase)
+		if v.DeletionTimestamp != nil {
+			phase = "Terminating"
+		}
+		return []any{
+			v.Name, v.Spec.Capacity.Storage().String(), modes(v.Spec.AccessModes), string(v.Spec.PersistentVolumeReclaimPolicy),
+			phase, claim, v.Spec.StorageClassName, orUnset(v.Spec.VolumeAttributesClassName), v.Status.Reason, age(v, now), orUnset(v.Spec.VolumeMode),
+		}
+	},
+}
+
+// PersistentVolumeClaims is the table of persistent volume claims.
+var PersistentVolumeClaims = registry.Table[*corev1.PersistentVolumeClaim]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		column("Status", corev1.PersistentVolumeClaimStatus{}.SwaggerDoc()["phase"]),
+		column("Volume", corev1.PersistentVolumeClaimSpec{}.SwaggerDoc()["volumeName"]),
+		column("Capacity", corev1.PersistentVolumeClaimStatus{}.SwaggerDoc()["capacity"]),
+		column("Access Modes", corev1.PersistentVolumeClaimStatus{}.SwaggerDoc()["accessModes"]),
+		column("StorageClass", "StorageClass of the pvc"),
+		column("VolumeAttributesClass", "VolumeAttributesClass of the pvc"),
+		ageColumn,
+		wide("VolumeMode", corev1.PersistentVolumeClaimSpec{}.SwaggerDoc()["volumeMode"]),
+	},
+	Cells: func(c *corev1.PersistentVolumeClaim, now time.Time) []any {
+		phase, capacity, access, class := string(c.Status.Phase), "", "", ""
+		if c.DeletionTimestamp != nil {
+			phase = "Terminating"
+		}
+		if c.Spec.VolumeName != "" {
+			capacity, access = c.Status.Capacity.Storage().String(), modes(c.Status.AccessModes)
+		}
+		if c.Spec.StorageClassName != nil {
+			class = *c.Spec.StorageClassName
+		}
+		return []any{
+			c.Name, phase, c.Spec.VolumeName, capacity, access, class,
+			orUnset(c.Spec.VolumeAttributesClassName), age(c, now), orUnset(c.Spec.VolumeMode),
 		}
 	},
 }
