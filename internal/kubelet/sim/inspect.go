@@ -216,7 +216,7 @@ func (l *life) inspectEnvironment(pod *v1.Pod, c *v1.Container, cfg *runtimeapi.
 			want, possible := environmentOf(pod, c, chosen)
 			return possible && maps.Equal(want, have)
 		}
-		return slices.ContainsFunc(l.shelf.since(refs[i], time.Now().Add(-l.freshness())), func(data map[string]string) bool {
+		return slices.ContainsFunc(l.objects.since(refs[i], time.Now().Add(-l.freshness())), func(data map[string]string) bool {
 			chosen[refs[i]] = data
 			return try(i + 1)
 		})
@@ -357,7 +357,7 @@ func (l *life) shown(pod *v1.Pod) error {
 }
 
 func (l *life) showsAll(dir string, ref objects.Ref) error {
-	want, _ := l.shelf.now(ref)
+	want, _ := l.objects.now(ref)
 	have := map[string]string{}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -393,7 +393,7 @@ func (l *life) showsToken(dir string, pod *v1.Pod) error {
 		return fmt.Errorf("token %q is of another pod, or no good since %v", text, time.Unix(until, 0))
 	}
 	two, err := os.ReadFile(filepath.Join(dir, "two"))
-	if data, _ := l.shelf.now(ref(objects.ConfigMap, configTwo)); err != nil || string(two) != data[keyAlways] {
+	if data, _ := l.objects.now(ref(objects.ConfigMap, configTwo)); err != nil || string(two) != data[keyAlways] {
 		return fmt.Errorf("it shows %q where the object holds %q: %w", two, data[keyAlways], err)
 	}
 	return nil

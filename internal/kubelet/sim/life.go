@@ -40,7 +40,7 @@ type life struct {
 
 	cgroups   *cgroups
 	net       *internet
-	shelf     *shelf
+	objects   *objectStore
 	pods      sync.Map // by UID, as they came
 	refusals  sync.Map // by UID, why the node refuses them
 	taints    []v1.Taint
@@ -51,7 +51,7 @@ type life struct {
 	// static pods come from a manifest, which is nil when it was removed.
 	static   bool
 	manifest atomic.Pointer[v1.Pod]
-	real     bool        // the status is written by the real manager, not by a courier
+	real     bool        // the status is written by the real manager, not by a statusWriter
 	quiet    atomic.Bool // the faults have ended
 	current  atomic.Pointer[node]
 	started  int
@@ -122,7 +122,7 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 		rt: fakecri.New(imagePresent), killed: make(chan struct{}, 1),
 	}
 	l.cgroups = &cgroups{l: l, m: map[string]bool{}}
-	l.net, l.shelf = newInternet(l), newShelf(l)
+	l.net, l.objects = newInternet(l), newObjectStore(l)
 	l.rt.Publish(imageOther)
 	l.rt.Handlers = []string{handlerFast}
 	l.static = l.chance(0.12)
@@ -162,7 +162,7 @@ func (l *life) newPod() *v1.Pod {
 	if l.static {
 		manifest(pod)
 	} else {
-		g.widen(pod)
+		g.addObjects(pod)
 		giveHosts(pod)
 	}
 	g.local(pod)
@@ -277,8 +277,8 @@ func (l *life) play() {
 		l.hist.fail(err)
 	} else if !l.gone() {
 		l.hist.fail(errors.New("the pod was asked to go and is not gone"))
-	} else if l.shelf.watched() > 0 && l.pass(3*time.Minute) && l.shelf.watched() > 0 {
-		l.hist.fail(fmt.Errorf("%d objects are watched for nobody", l.shelf.watched()))
+	} else if l.objects.watched() > 0 && l.pass(3*time.Minute) && l.objects.watched() > 0 {
+		l.hist.fail(fmt.Errorf("%d objects are watched for nobody", l.objects.watched()))
 	}
 }
 

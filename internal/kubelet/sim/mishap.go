@@ -29,7 +29,7 @@ func (l *life) mishap() {
 				deeds = append(deeds, l.remove)
 			}
 		}
-		if l.static || l.real { // a courier writes only what it was just told
+		if l.static || l.real { // a statusWriter writes only what it was just told
 			deeds = append(deeds, l.patchStatus, l.patchStatus)
 		}
 		deeds[l.r.IntN(len(deeds))]()

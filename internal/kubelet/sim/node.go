@@ -32,7 +32,7 @@ import (
 	"wherry.dev/internal/kubelet/volume"
 )
 
-// writer is what brings statuses to the API server: a status.Manager, or a courier.
+// writer is what brings statuses to the API server: a status.Manager, or a statusWriter.
 type writer interface {
 	podworker.StatusSink
 	podops.Flusher
@@ -88,9 +88,9 @@ func startNode(l *life, number int) (*node, error) {
 		return nil, err
 	}
 	api := client{n: n}
-	cri := seam{fakecri.Service{Runtime: l.rt}, n}
+	cri := faultyRuntime{fakecri.Service{Runtime: l.rt}, n}
 	dirs := podconfig.Dirs{Root: filepath.Join(l.dir, "kubelet")}
-	n.status = newCourier(n)
+	n.status = newStatusWriter(n)
 	if l.static || l.real {
 		n.status = status.New(api, nil)
 	}
@@ -100,7 +100,7 @@ func startNode(l *life, number int) (*node, error) {
 	tokens := volume.NewTokenSource(api)
 	n.objects = objects.New(api, pods.ObjectChanged)
 	deps := podops.Deps{
-		Runtime: cri, Images: imageSeam{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: n.objects, Users: users,
+		Runtime: cri, Images: faultyImages{fakecri.Images{Runtime: l.rt}, n}, Client: api, Tokens: tokens, Objects: n.objects, Users: users,
 		Plugins: plugin{n},
 		Volumes: &volume.Mounter{
 			Dirs: dirs, Objects: func(ctx context.Context) volume.Objects { return n.objects.For(ctx) }, Tokens: tokens, NodeName: "n1",
@@ -175,7 +175,7 @@ func (n *node) run() {
 
 // adopt makes workers for what the runtime, a record or a folder knows.
 func (n *node) adopt() bool {
-	cri := seam{fakecri.Service{Runtime: n.life.rt}, n}
+	cri := faultyRuntime{fakecri.Service{Runtime: n.life.rt}, n}
 	for {
 		list, err := cri.ListPodSandbox(n.ctx, nil)
 		if n.gone() {
@@ -203,7 +203,7 @@ func (n *node) adopt() bool {
 
 // adoptLate tears down what came to be when its pod was gone.
 func (n *node) adoptLate() {
-	list, err := seam{fakecri.Service{Runtime: n.life.rt}, n}.ListPodSandbox(n.ctx, nil)
+	list, err := faultyRuntime{fakecri.Service{Runtime: n.life.rt}, n}.ListPodSandbox(n.ctx, nil)
 	if err != nil || !n.table.IsSynced() {
 		return
 	}
@@ -373,7 +373,7 @@ func (s sink) PutSoon(pod *v1.Pod, st v1.PodStatus) {
 	}
 }
 
-// put tells whether a status is to be handed on: a courier need not hear the same twice.
+// put tells whether a status is to be handed on: a statusWriter need not hear the same twice.
 func (n *node) put(uid types.UID, st *v1.PodStatus) bool {
 	if n.life.broken.status != nil {
 		n.life.broken.status(st)
@@ -386,8 +386,8 @@ func (n *node) put(uid types.UID, st *v1.PodStatus) bool {
 	if n.wire = string(wire); !same && n.ctx.Err() == nil {
 		n.life.hist.add(Event{What: StatusPut, UID: uid, Status: st})
 	}
-	_, courier := n.status.(*courier)
-	return !same || !courier
+	_, statusWriter := n.status.(*statusWriter)
+	return !same || !statusWriter
 }
 
 type silent struct{}

@@ -42,7 +42,7 @@ func authorize(image string, auth *runtimeapi.AuthConfig) error {
 func (l *life) passwords(pod *v1.Pod) []string {
 	var out []string
 	for _, s := range pod.Spec.ImagePullSecrets {
-		for _, data := range l.shelf.since(ref(objects.Secret, s.Name), dawn) {
+		for _, data := range l.objects.since(ref(objects.Secret, s.Name), dawn) {
 			if p := data[pullPassword]; p != "" {
 				out = append(out, p)
 			}
@@ -172,17 +172,17 @@ func (l *life) records() (*pullrecord.Records, error) {
 func (l *life) changeObject() {
 	r := pick(l.r, ref(objects.ConfigMap, configOne), ref(objects.ConfigMap, configTwo), ref(objects.Secret, secretOne),
 		ref(objects.Secret, pullRight), ref(objects.Secret, pullLate))
-	_, n := l.shelf.now(r)
+	_, n := l.objects.now(r)
 	gone := l.chance(0.25)
 	switch {
 	case gone:
-		l.shelf.put(r, nil)
+		l.objects.put(r, nil)
 	case r.Name == pullRight:
-		l.shelf.put(r, pullConfig(map[string]string{privateRegistry: right, "elsewhere.example": wrong}))
+		l.objects.put(r, pullConfig(map[string]string{privateRegistry: right, "elsewhere.example": wrong}))
 	case r.Name == pullLate:
-		l.shelf.put(r, pullConfig(map[string]string{privateRegistry: wrong}))
+		l.objects.put(r, pullConfig(map[string]string{privateRegistry: wrong}))
 	default:
-		l.shelf.put(r, data(r.Name, n, l.chance(0.5)))
+		l.objects.put(r, data(r.Name, n, l.chance(0.5)))
 	}
 	l.note("%s changes; it is there: %t", r, !gone)
 }
@@ -191,23 +191,23 @@ func (l *life) changeObject() {
 func (l *life) firstObjects() {
 	for _, r := range []objects.Ref{ref(objects.ConfigMap, configOne), ref(objects.ConfigMap, configTwo), ref(objects.Secret, secretOne)} {
 		if l.chance(0.7) {
-			l.shelf.put(r, data(r.Name, 0, l.chance(0.5)))
+			l.objects.put(r, data(r.Name, 0, l.chance(0.5)))
 		}
 	}
 	if l.chance(0.8) {
-		l.shelf.put(ref(objects.Secret, pullRight), pullConfig(map[string]string{privateRegistry: right}))
+		l.objects.put(ref(objects.Secret, pullRight), pullConfig(map[string]string{privateRegistry: right}))
 	}
-	l.shelf.put(ref(objects.Secret, pullWrong), pullConfig(map[string]string{privateRegistry: wrong}))
+	l.objects.put(ref(objects.Secret, pullWrong), pullConfig(map[string]string{privateRegistry: wrong}))
 }
 
 // lastObjects makes all that was missing for a while.
 func (l *life) lastObjects() {
 	for _, r := range []objects.Ref{ref(objects.ConfigMap, configOne), ref(objects.ConfigMap, configTwo), ref(objects.Secret, secretOne)} {
-		_, n := l.shelf.now(r)
-		l.shelf.put(r, data(r.Name, n, true))
+		_, n := l.objects.now(r)
+		l.objects.put(r, data(r.Name, n, true))
 	}
 	for _, name := range []string{pullRight, pullLate} {
-		l.shelf.put(ref(objects.Secret, name), pullConfig(map[string]string{privateRegistry: right}))
+		l.objects.put(ref(objects.Secret, name), pullConfig(map[string]string{privateRegistry: right}))
 	}
 	l.calmSince.Store(int64(time.Since(dawn)))
 }

@@ -11,7 +11,7 @@ import (
 	"wherry.dev/internal/kubelet/objects"
 )
 
-// Objects that pods refer to. Those that are not listed in a life's shelf at first are made
+// Objects that pods refer to. Those that are not listed in a life's store at first are made
 // later; configMissing never is.
 const (
 	configOne = "cm"
@@ -31,7 +31,7 @@ const (
 	imagePlugin     = pluginRegistry + "/img:1"
 
 	pullUser     = "puller"
-	pullPassword = "password" // the key under which a shelf remembers it
+	pullPassword = "password" // the key under which a store remembers it
 	right        = "right"
 	wrong        = "wrong"
 
@@ -81,8 +81,8 @@ func (g generator) local(pod *v1.Pod) {
 	}
 }
 
-// widen gives a pod what refers to objects of the API.
-func (g generator) widen(pod *v1.Pod) {
+// addObjects gives a pod what refers to objects of the API.
+func (g generator) addObjects(pod *v1.Pod) {
 	g.objectVolumes(pod)
 	for i := range pod.Spec.InitContainers {
 		if g.chance(0.15) {

@@ -13,10 +13,10 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// courier brings the newest status to the API server as status.Manager does, but
+// statusWriter brings the newest status to the API server as status.Manager does, but
 // without making patches, which would cost half of a life's time. Most lives have it
 // instead of the real one.
-type courier struct {
+type statusWriter struct {
 	n *node
 
 	wake chan struct{}
@@ -27,9 +27,9 @@ type courier struct {
 	idle  []chan struct{}
 }
 
-func newCourier(n *node) *courier { return &courier{n: n, wake: make(chan struct{}, 1)} }
+func newStatusWriter(n *node) *statusWriter { return &statusWriter{n: n, wake: make(chan struct{}, 1)} }
 
-func (c *courier) Put(_ *v1.Pod, st v1.PodStatus) {
+func (c *statusWriter) Put(_ *v1.Pod, st v1.PodStatus) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.want, c.dirty = &st, true // nobody changes what a worker has put
@@ -39,15 +39,15 @@ func (c *courier) Put(_ *v1.Pod, st v1.PodStatus) {
 	}
 }
 
-func (c *courier) PutSoon(pod *v1.Pod, st v1.PodStatus) { c.Put(pod, st) }
+func (c *statusWriter) PutSoon(pod *v1.Pod, st v1.PodStatus) { c.Put(pod, st) }
 
-func (c *courier) Drop(types.UID) {
+func (c *statusWriter) Drop(types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settleLocked()
 }
 
-func (c *courier) settleLocked() {
+func (c *statusWriter) settleLocked() {
 	c.dirty = false
 	for _, ch := range c.idle {
 		close(ch)
@@ -55,7 +55,7 @@ func (c *courier) settleLocked() {
 	c.idle = nil
 }
 
-func (c *courier) Flush(ctx context.Context, _ types.UID) error {
+func (c *statusWriter) Flush(ctx context.Context, _ types.UID) error {
 	c.mu.Lock()
 	if !c.dirty {
 		c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *courier) Flush(ctx context.Context, _ types.UID) error {
 }
 
 // Run writes until the context ends.
-func (c *courier) Run(ctx context.Context) error {
+func (c *statusWriter) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -81,13 +81,13 @@ func (c *courier) Run(ctx context.Context) error {
 		case <-c.wake:
 		}
 		for again := true; again; {
-			again = c.send(ctx) && c.n.wait(ctx, 300*time.Millisecond, "courier") == nil
+			again = c.send(ctx) && c.n.wait(ctx, 300*time.Millisecond, "statusWriter") == nil
 		}
 	}
 }
 
 // send writes the newest status, and tells whether to try again.
-func (c *courier) send(ctx context.Context) (again bool) {
+func (c *statusWriter) send(ctx context.Context) (again bool) {
 	c.mu.Lock()
 	want := c.want
 	dirty := c.dirty

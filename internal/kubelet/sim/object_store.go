@@ -31,9 +31,9 @@ type version struct {
 	uid   types.UID
 }
 
-// shelf is where the API server has config maps and secrets, with all that they ever
+// objectStore is where the API server has config maps and secrets, with all that they ever
 // were: what a kubelet shows of them may be old, but must have been true.
-type shelf struct {
+type objectStore struct {
 	l *life
 
 	mu       sync.Mutex
@@ -42,10 +42,12 @@ type shelf struct {
 	watchers []*watcher
 }
 
-func newShelf(l *life) *shelf { return &shelf{l: l, versions: map[objects.Ref][]version{}} }
+func newObjectStore(l *life) *objectStore {
+	return &objectStore{l: l, versions: map[objects.Ref][]version{}}
+}
 
 // put makes an object what it is from now on; nil takes it away.
-func (s *shelf) put(ref objects.Ref, data map[string]string) {
+func (s *objectStore) put(ref objects.Ref, data map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.versions[ref]
@@ -65,7 +67,7 @@ func (s *shelf) put(ref objects.Ref, data map[string]string) {
 }
 
 // now is what an object is, and how many versions of it there were.
-func (s *shelf) now(ref objects.Ref) (data map[string]string, versions int) {
+func (s *objectStore) now(ref objects.Ref) (data map[string]string, versions int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.versions[ref]
@@ -76,7 +78,7 @@ func (s *shelf) now(ref objects.Ref) (data map[string]string, versions int) {
 }
 
 // since lists what an object was at any time since a moment.
-func (s *shelf) since(ref objects.Ref, at time.Time) []map[string]string {
+func (s *objectStore) since(ref objects.Ref, at time.Time) []map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []map[string]string
@@ -109,7 +111,7 @@ func objectOf(ref objects.Ref, v version) runtime.Object {
 }
 
 // list returns an object, if it is there, and the version of the list.
-func (s *shelf) list(ctx context.Context, n *node, kind objects.Kind, namespace, selector string) (runtime.Object, string, error) {
+func (s *objectStore) list(ctx context.Context, n *node, kind objects.Kind, namespace, selector string) (runtime.Object, string, error) {
 	sel, err := fields.ParseSelector(selector)
 	if err != nil {
 		return nil, "", err
@@ -134,7 +136,7 @@ func (s *shelf) list(ctx context.Context, n *node, kind objects.Kind, namespace,
 
 // watcher follows one object for one life of the kubelet. Its events come late, in order.
 type watcher struct {
-	s    *shelf
+	s    *objectStore
 	ref  objects.Ref
 	key  string
 	out  chan watch.Event
@@ -143,7 +145,7 @@ type watcher struct {
 }
 
 // watch follows an object from a version on. It may end at any time.
-func (s *shelf) watch(ctx context.Context, n *node, kind objects.Kind, namespace string, opts metav1.ListOptions) (watch.Interface, error) {
+func (s *objectStore) watch(ctx context.Context, n *node, kind objects.Kind, namespace string, opts metav1.ListOptions) (watch.Interface, error) {
 	sel, err := fields.ParseSelector(opts.FieldSelector)
 	if err != nil {
 		return nil, err
@@ -206,7 +208,7 @@ func (w *watcher) tellLocked(v version) {
 }
 
 // watched is how many objects are followed.
-func (s *shelf) watched() int {
+func (s *objectStore) watched() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.watchers)
@@ -233,7 +235,7 @@ type configMaps struct {
 }
 
 func (c configMaps) List(ctx context.Context, opts metav1.ListOptions) (*v1.ConfigMapList, error) {
-	obj, rv, err := c.n.life.shelf.list(ctx, c.n, objects.ConfigMap, c.namespace, opts.FieldSelector)
+	obj, rv, err := c.n.life.objects.list(ctx, c.n, objects.ConfigMap, c.namespace, opts.FieldSelector)
 	out := &v1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: rv}}
 	if cm, ok := obj.(*v1.ConfigMap); ok {
 		out.Items = []v1.ConfigMap{*cm}
@@ -242,7 +244,7 @@ func (c configMaps) List(ctx context.Context, opts metav1.ListOptions) (*v1.Conf
 }
 
 func (c configMaps) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	return c.n.life.shelf.watch(ctx, c.n, objects.ConfigMap, c.namespace, opts)
+	return c.n.life.objects.watch(ctx, c.n, objects.ConfigMap, c.namespace, opts)
 }
 
 type secrets struct {
@@ -252,7 +254,7 @@ type secrets struct {
 }
 
 func (c secrets) List(ctx context.Context, opts metav1.ListOptions) (*v1.SecretList, error) {
-	obj, rv, err := c.n.life.shelf.list(ctx, c.n, objects.Secret, c.namespace, opts.FieldSelector)
+	obj, rv, err := c.n.life.objects.list(ctx, c.n, objects.Secret, c.namespace, opts.FieldSelector)
 	out := &v1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: rv}}
 	if s, ok := obj.(*v1.Secret); ok {
 		out.Items = []v1.Secret{*s}
@@ -261,7 +263,7 @@ func (c secrets) List(ctx context.Context, opts metav1.ListOptions) (*v1.SecretL
 }
 
 func (c secrets) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	return c.n.life.shelf.watch(ctx, c.n, objects.Secret, c.namespace, opts)
+	return c.n.life.objects.watch(ctx, c.n, objects.Secret, c.namespace, opts)
 }
 
 // pullConfig is the content of a pull secret.

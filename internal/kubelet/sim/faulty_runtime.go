@@ -109,13 +109,13 @@ func (l *life) duration(key, name string) time.Duration {
 	return l.dice.upTo(most, key+" takes")
 }
 
-// seam is the runtime as one life of the kubelet sees it.
-type seam struct {
+// faultyRuntime is the runtime as one life of the kubelet sees it.
+type faultyRuntime struct {
 	internalapi.RuntimeService
 	n *node
 }
 
-func (s seam) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+func (s faultyRuntime) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
 	if b := s.n.life.broken.sandbox; b != nil {
 		b(cfg)
 	}
@@ -128,39 +128,39 @@ func (s seam) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfi
 	})
 }
 
-func (s seam) StopPodSandbox(ctx context.Context, id string) error {
+func (s faultyRuntime) StopPodSandbox(ctx context.Context, id string) error {
 	return s.do(ctx, "StopPodSandbox", id, func(ctx context.Context) error { return s.RuntimeService.StopPodSandbox(ctx, id) })
 }
 
-func (s seam) RemovePodSandbox(ctx context.Context, id string) error {
+func (s faultyRuntime) RemovePodSandbox(ctx context.Context, id string) error {
 	return s.do(ctx, "RemovePodSandbox", id, func(ctx context.Context) error { return s.RuntimeService.RemovePodSandbox(ctx, id) })
 }
 
-func (s seam) PodSandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (s faultyRuntime) PodSandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error) {
 	return call(ctx, s.n, "PodSandboxStatus", id, func(ctx context.Context) (*runtimeapi.PodSandboxStatusResponse, error) {
 		return s.RuntimeService.PodSandboxStatus(ctx, id, verbose)
 	})
 }
 
-func (s seam) ListPodSandbox(ctx context.Context, f *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+func (s faultyRuntime) ListPodSandbox(ctx context.Context, f *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
 	return call(ctx, s.n, "ListPodSandbox", "", func(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
 		return s.RuntimeService.ListPodSandbox(ctx, f)
 	})
 }
 
-func (s seam) ListContainers(ctx context.Context, f *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+func (s faultyRuntime) ListContainers(ctx context.Context, f *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
 	return call(ctx, s.n, "ListContainers", "", func(ctx context.Context) ([]*runtimeapi.Container, error) {
 		return s.RuntimeService.ListContainers(ctx, f)
 	})
 }
 
-func (s seam) ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error) {
+func (s faultyRuntime) ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error) {
 	return call(ctx, s.n, "ContainerStatus", id, func(ctx context.Context) (*runtimeapi.ContainerStatusResponse, error) {
 		return s.RuntimeService.ContainerStatus(ctx, id, verbose)
 	})
 }
 
-func (s seam) CreateContainer(ctx context.Context, sandbox string, cfg *runtimeapi.ContainerConfig, sc *runtimeapi.PodSandboxConfig) (string, error) {
+func (s faultyRuntime) CreateContainer(ctx context.Context, sandbox string, cfg *runtimeapi.ContainerConfig, sc *runtimeapi.PodSandboxConfig) (string, error) {
 	if b := s.n.life.broken.create; b != nil {
 		b(cfg)
 	}
@@ -172,47 +172,47 @@ func (s seam) CreateContainer(ctx context.Context, sandbox string, cfg *runtimea
 	})
 }
 
-func (s seam) StartContainer(ctx context.Context, id string) error {
+func (s faultyRuntime) StartContainer(ctx context.Context, id string) error {
 	return s.do(ctx, "StartContainer", id, func(ctx context.Context) error { return s.RuntimeService.StartContainer(ctx, id) })
 }
 
-func (s seam) StopContainer(ctx context.Context, id string, timeout int64) error {
+func (s faultyRuntime) StopContainer(ctx context.Context, id string, timeout int64) error {
 	return s.do(ctx, "StopContainer", id, func(ctx context.Context) error {
 		return s.RuntimeService.StopContainer(ctx, id, timeout)
 	})
 }
 
-func (s seam) RemoveContainer(ctx context.Context, id string) error {
+func (s faultyRuntime) RemoveContainer(ctx context.Context, id string) error {
 	return s.do(ctx, "RemoveContainer", id, func(ctx context.Context) error { return s.RuntimeService.RemoveContainer(ctx, id) })
 }
 
-func (s seam) Status(ctx context.Context, verbose bool) (*runtimeapi.StatusResponse, error) {
+func (s faultyRuntime) Status(ctx context.Context, verbose bool) (*runtimeapi.StatusResponse, error) {
 	return call(ctx, s.n, "Status", "", func(ctx context.Context) (*runtimeapi.StatusResponse, error) {
 		return s.RuntimeService.Status(ctx, verbose)
 	})
 }
 
-func (s seam) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+func (s faultyRuntime) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	return call(ctx, s.n, "UpdatePodSandboxResources", "", func(ctx context.Context) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 		return s.RuntimeService.UpdatePodSandboxResources(ctx, req)
 	})
 }
 
-func (s seam) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.ContainerResources) error {
+func (s faultyRuntime) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.ContainerResources) error {
 	return s.do(ctx, "UpdateContainerResources", id, func(ctx context.Context) error {
 		return s.RuntimeService.UpdateContainerResources(ctx, id, r)
 	})
 }
 
 // ContainerStats tells that little memory is in use.
-func (s seam) ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error) {
+func (s faultyRuntime) ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error) {
 	return call(ctx, s.n, "ContainerStats", id, func(context.Context) (*runtimeapi.ContainerStats, error) {
 		return &runtimeapi.ContainerStats{Memory: &runtimeapi.MemoryUsage{UsageBytes: &runtimeapi.UInt64Value{Value: 1 << 20}}}, nil
 	})
 }
 
 // ExecSync runs what the commands of hooks and probes say.
-func (s seam) ExecSync(ctx context.Context, id string, cmd []string, _ time.Duration) (stdout, stderr []byte, err error) {
+func (s faultyRuntime) ExecSync(ctx context.Context, id string, cmd []string, _ time.Duration) (stdout, stderr []byte, err error) {
 	l := s.n.life
 	err = s.do(ctx, "ExecSync", id+" "+cmd[0], func(context.Context) error {
 		if len(l.rt.Live("", "")) == 0 {
@@ -230,24 +230,24 @@ func (s seam) ExecSync(ctx context.Context, id string, cmd []string, _ time.Dura
 	return nil, nil, err
 }
 
-func (s seam) do(ctx context.Context, name, what string, f func(context.Context) error) error {
+func (s faultyRuntime) do(ctx context.Context, name, what string, f func(context.Context) error) error {
 	_, err := call(ctx, s.n, name, what, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
 	return err
 }
 
-// imageSeam is the image service as one life of the kubelet sees it.
-type imageSeam struct {
+// faultyImages is the image service as one life of the kubelet sees it.
+type faultyImages struct {
 	internalapi.ImageManagerService
 	n *node
 }
 
-func (s imageSeam) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec, verbose bool) (*runtimeapi.ImageStatusResponse, error) {
+func (s faultyImages) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec, verbose bool) (*runtimeapi.ImageStatusResponse, error) {
 	return call(ctx, s.n, "ImageStatus", spec.Image, func(ctx context.Context) (*runtimeapi.ImageStatusResponse, error) {
 		return s.ImageManagerService.ImageStatus(ctx, spec, verbose)
 	})
 }
 
-func (s imageSeam) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sc *runtimeapi.PodSandboxConfig) (string, error) {
+func (s faultyImages) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sc *runtimeapi.PodSandboxConfig) (string, error) {
 	if b := s.n.life.broken.auth; b != nil && auth != nil {
 		b(auth)
 	}
