@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,8 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/explain"
-	"wherry.dev/internal/kubelet/podworker"
 )
 
 func explainCommand(d *dirs) *cobra.Command {
@@ -29,7 +30,7 @@ func explainCommand(d *dirs) *cobra.Command {
 		Long: `Says in plain words why a pod is Pending, ContainerCreating, not ready or
 Terminating: the step that it waits for, since when, what that step last said, and what
 would let it go on. It asks the API server and, through it, the kubelet of the pod's
-node (the path /debug/pods, for which one needs the right to get nodes/proxy). Whose
+node (the path /debug/reports, for which one needs the right to get nodes/proxy). Whose
 $KUBECONFIG is set asks that cluster.`,
 		Example: `  wherry explain pod/hello
   wherry explain pod/hello -n demo
@@ -118,41 +119,32 @@ func inWords(err error, body []byte) error {
 	return err
 }
 
-// askKubelet reads what the worker of the pod sees and decides.
+// askKubelet has the kubelet of the pod's node report what it waits for.
 func askKubelet(ctx context.Context, client kubernetes.Interface, f *explain.Facts) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	get := func(into any, path ...string) error {
-		data, err := client.CoreV1().RESTClient().Get().Resource("nodes").Name(f.Pod.Spec.NodeName).
-			SubResource("proxy").Suffix(path...).DoRaw(ctx)
-		if err != nil {
-			return inWords(err, data)
-		}
-		return json.Unmarshal(data, into)
-	}
-	worker := &podworker.Dump{}
-	err := get(worker, "debug", "pods", string(f.Pod.UID))
+	answer, err := client.CoreV1().RESTClient().Get().Resource("nodes").Name(f.Pod.Spec.NodeName).SubResource("proxy").
+		Suffix("debug", "reports", f.Pod.Namespace, f.Pod.Name, string(f.Pod.UID)).DoRaw(ctx)
+	kubelet := &report.Pod{}
 	if err == nil {
-		f.Worker = worker
-		return
+		err = json.Unmarshal(answer, kubelet)
+	} else {
+		err = inWords(err, answer)
 	}
-	if !apierrors.IsNotFound(err) {
-		f.WorkerErr = err.Error()
-		return
+	switch {
+	case err == nil && kubelet.Kind != report.Kind:
+		f.KubeletErr = fmt.Sprintf("it answered with a %q, and not with a %s: it is not Wherry's", kubelet.Kind, report.Kind)
+	case err == nil && kubelet.APIVersion != report.APIVersion:
+		f.KubeletErr = fmt.Sprintf("it reports as %s, and this wherry reads %s: use the version of the node", kubelet.APIVersion, report.APIVersion)
+	case err == nil:
+		f.Kubelet = kubelet
+	case apierrors.IsNotFound(err) && bytes.Contains(answer, []byte(report.NoPod)):
+		f.KubeletGone = true
+	case apierrors.IsNotFound(err):
+		f.KubeletErr = "it is not Wherry's, or its debugging handlers are off: " + err.Error()
+	default:
+		f.KubeletErr = err.Error()
 	}
-	var all []podworker.Summary
-	if err := get(&all, "debug", "pods"); err != nil {
-		f.WorkerErr = "it is not Wherry's, or its debugging handlers are off: " + err.Error()
-		return
-	}
-	// A static pod has another UID than the object that mirrors it.
-	for _, s := range all {
-		if s.Static && s.Namespace == f.Pod.Namespace && s.Name == f.Pod.Name && get(worker, "debug", "pods", string(s.UID)) == nil {
-			f.Worker = worker
-			return
-		}
-	}
-	f.WorkerGone = true
 }
 
 func printExplanation(w io.Writer, f explain.Facts, output string) error {

@@ -14,8 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/scheduler/plugins"
 )
 
@@ -28,12 +28,12 @@ type Facts struct {
 	Node *v1.Node
 	// NodeGone: the pod is bound to a node that does not exist.
 	NodeGone bool
-	// Worker is what the node's kubelet shows at /debug/pods/UID.
-	Worker *podworker.Dump
-	// WorkerGone: the kubelet answered, and does not know the pod.
-	WorkerGone bool
-	// WorkerErr says why the kubelet could not be asked.
-	WorkerErr string
+	// Kubelet is what the node's kubelet reports of the pod.
+	Kubelet *report.Pod
+	// KubeletGone: the kubelet answered, and does not know the pod.
+	KubeletGone bool
+	// KubeletErr says why the kubelet could not be asked.
+	KubeletErr string
 }
 
 // Explanation of a pod.
@@ -48,29 +48,14 @@ type Explanation struct {
 	Since   *time.Time `json:"since,omitempty"`
 	Summary string     `json:"summary"`
 	// Waits has what the pod waits for; the first holds the others.
-	Waits []Wait   `json:"waits,omitempty"`
-	Notes []string `json:"notes,omitempty"`
-}
-
-// Wait is one step that is not done.
-type Wait struct {
-	// Step names it, and the object that it is about.
-	Step  string     `json:"step"`
-	Since *time.Time `json:"since,omitempty"`
-	// Said is what the step last said.
-	Said string `json:"said,omitempty"`
-	// Next is what would let it go on.
-	Next string `json:"next"`
-	// Retry is when it is tried again by itself.
-	Retry *time.Time `json:"retry,omitempty"`
+	Waits []report.Wait `json:"waits,omitempty"`
+	Notes []string      `json:"notes,omitempty"`
 }
 
 // explainer gathers one explanation.
 type explainer struct {
 	Facts
 	out Explanation
-	// in is the worker's input, nil without one.
-	in *podplan.Input
 	// status is the newest there is: the kubelet's, or the API server's.
 	status v1.PodStatus
 }
@@ -81,11 +66,8 @@ func Explain(f Facts) Explanation {
 	e := &explainer{Facts: f, status: p.Status, out: Explanation{
 		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
 	}}
-	if f.Worker != nil {
-		e.in = &f.Worker.Input
-		if f.Worker.Status.Phase != "" {
-			e.status = f.Worker.Status
-		}
+	if f.Kubelet != nil && f.Kubelet.Status.Phase != "" {
+		e.status = f.Kubelet.Status
 	}
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -97,25 +79,29 @@ func Explain(f Facts) Explanation {
 	default:
 		e.running()
 	}
-	if f.WorkerErr != "" {
-		e.note("the kubelet of node %s could not be asked: %s", p.Spec.NodeName, f.WorkerErr)
+	if f.KubeletErr != "" {
+		e.note("the kubelet of node %s could not be asked: %s", p.Spec.NodeName, f.KubeletErr)
 	}
 	return e.out
 }
 
-func (e *explainer) wait(w Wait) { e.out.Waits = append(e.out.Waits, w) }
+func (e *explainer) wait(w report.Wait) { e.out.Waits = append(e.out.Waits, w) }
+
+// reported takes over what the kubelet waits for, with what events say of it.
+func (e *explainer) reported(waits []report.Wait) {
+	for _, w := range waits {
+		if of := w.Event; of != nil {
+			w.Event = nil
+			if ev := e.event(of.Reason, of.Container, of.Text); ev != nil && eventTime(ev).After(of.Since) {
+				w.Said = ev.Message
+			}
+		}
+		e.wait(w)
+	}
+}
 
 func (e *explainer) note(format string, args ...any) {
 	e.out.Notes = append(e.out.Notes, fmt.Sprintf(format, args...))
-}
-
-// when makes a time that may be missing.
-func when(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
 }
 
 // event returns the newest event of that reason whose object is the container, or
@@ -156,31 +142,17 @@ func (e *explainer) ended() {
 	}
 	for _, c := range slices.Concat(e.status.InitContainerStatuses, e.status.ContainerStatuses) {
 		if t := c.State.Terminated; t != nil {
-			e.note("container %s ended with exit code %d%s", c.Name, t.ExitCode, details(t.Reason, t.Message))
+			e.note("container %s ended with exit code %d%s", c.Name, t.ExitCode, report.Details(t.Reason, t.Message))
 			if e.out.Since == nil || t.FinishedAt.After(*e.out.Since) {
-				e.out.Since = when(t.FinishedAt.Time)
+				e.out.Since = report.When(t.FinishedAt.Time)
 			}
 		}
 	}
 }
 
-// details joins a reason and a message behind something.
-func details(reason, message string) string {
-	switch {
-	case reason == "" && message == "":
-		return ""
-	case message == "":
-		return " (" + reason + ")"
-	case reason == "":
-		return ": " + message
-	default:
-		return " (" + reason + "): " + message
-	}
-}
-
 // scheduling explains a pod without a node.
 func (e *explainer) scheduling() {
-	e.out.State, e.out.Since = "Pending", when(e.Pod.CreationTimestamp.Time)
+	e.out.State, e.out.Since = "Pending", report.When(e.Pod.CreationTimestamp.Time)
 	e.out.Summary = "It has no node yet."
 	scheduled := pods.FindCondition(&e.status, v1.PodScheduled)
 	if gates := e.Pod.Spec.SchedulingGates; len(gates) > 0 {
@@ -189,7 +161,7 @@ func (e *explainer) scheduling() {
 			names = append(names, g.Name)
 		}
 		e.out.State = "SchedulingGated"
-		e.wait(Wait{
+		e.wait(report.Wait{
 			Step: "scheduling gates " + strings.Join(names, ", "), Since: e.out.Since,
 			Said: "the scheduler does not look at the pod while it has gates",
 			Next: "the controllers that set the gates remove them from spec.schedulingGates",
@@ -201,14 +173,14 @@ func (e *explainer) scheduling() {
 		name = v1.DefaultSchedulerName
 	}
 	if scheduled == nil || scheduled.Status != v1.ConditionFalse {
-		e.wait(Wait{
+		e.wait(report.Wait{
 			Step: "scheduler " + name, Since: e.out.Since, Said: "nothing: it has not looked at the pod",
 			Next: fmt.Sprintf("a scheduler of the name %s runs and takes the pod up", name),
 		})
 		return
 	}
-	w := Wait{
-		Step: "scheduler " + name, Since: when(scheduled.LastTransitionTime.Time), Said: scheduled.Message,
+	w := report.Wait{
+		Step: "scheduler " + name, Since: report.When(scheduled.LastTransitionTime.Time), Said: scheduled.Message,
 		Next: "a node comes, changes or gets room so that the pod fits, or the pod asks for less; the scheduler tries again by itself then",
 	}
 	if ev := e.event("FailedScheduling", "", ""); ev != nil && w.Said == "" {
@@ -227,7 +199,7 @@ func (e *explainer) scheduling() {
 // the pod up.
 func (e *explainer) node() bool {
 	if e.NodeGone {
-		e.wait(Wait{
+		e.wait(report.Wait{
 			Step: "node " + e.Pod.Spec.NodeName, Said: "the node does not exist",
 			Next: "the node registers again, or the pod is deleted (the pod garbage collector does it after a while)",
 		})
@@ -238,8 +210,8 @@ func (e *explainer) node() bool {
 	}
 	for _, c := range e.Node.Status.Conditions {
 		if c.Type == v1.NodeReady && c.Status != v1.ConditionTrue {
-			e.wait(Wait{
-				Step: "node " + e.Node.Name, Since: when(c.LastTransitionTime.Time), Said: strings.TrimPrefix(details(c.Reason, c.Message), " "),
+			e.wait(report.Wait{
+				Step: "node " + e.Node.Name, Since: report.When(c.LastTransitionTime.Time), Said: strings.TrimPrefix(report.Details(c.Reason, c.Message), " "),
 				Next: "the kubelet of the node reports again that it is ready",
 			})
 			return c.Status == v1.ConditionUnknown
@@ -252,15 +224,16 @@ func (e *explainer) node() bool {
 func (e *explainer) running() {
 	e.out.State = state(e.Pod, &e.status)
 	if c := pods.FindCondition(&e.status, v1.PodReady); c != nil {
-		e.out.Since = when(c.LastTransitionTime.Time)
+		e.out.Since = report.When(c.LastTransitionTime.Time)
 	}
 	held := e.node()
 	switch {
-	case e.in != nil:
-		e.worker()
-	case e.WorkerGone && !held:
-		e.wait(Wait{
-			Step: "kubelet of node " + e.Pod.Spec.NodeName, Since: when(e.Pod.CreationTimestamp.Time), Said: "it has not taken the pod up yet",
+	case e.Kubelet != nil:
+		e.reported(e.Kubelet.Starting)
+		e.out.Notes = append(e.out.Notes, e.Kubelet.Notes...)
+	case e.KubeletGone && !held:
+		e.wait(report.Wait{
+			Step: "kubelet of node " + e.Pod.Spec.NodeName, Since: report.When(e.Pod.CreationTimestamp.Time), Said: "it has not taken the pod up yet",
 			Next: "its watch of the API server shows it the pod",
 		})
 	default:
@@ -291,12 +264,12 @@ func (e *explainer) gates() {
 		if c != nil && c.Status == v1.ConditionTrue {
 			continue
 		}
-		w := Wait{
+		w := report.Wait{
 			Step: fmt.Sprintf("readiness gate %s", gate.ConditionType), Said: "the pod does not have the condition",
 			Next: "the controller that the gate belongs to sets the condition to True in the pod's status",
 		}
 		if c != nil {
-			w.Since, w.Said = when(c.LastTransitionTime.Time), fmt.Sprintf("the condition is %s%s", c.Status, details(c.Reason, c.Message))
+			w.Since, w.Said = report.When(c.LastTransitionTime.Time), fmt.Sprintf("the condition is %s%s", c.Status, report.Details(c.Reason, c.Message))
 		}
 		e.wait(w)
 	}
@@ -317,7 +290,7 @@ func (e *explainer) resize() {
 		case v1.PodReasonInfeasible:
 			next = "the pod asks for resources that this node can give; until then it runs with what it has"
 		}
-		e.wait(Wait{Step: "resize", Since: when(c.LastTransitionTime.Time), Said: strings.TrimPrefix(details(c.Reason, c.Message), " "), Next: next})
+		e.wait(report.Wait{Step: "resize", Since: report.When(c.LastTransitionTime.Time), Said: strings.TrimPrefix(report.Details(c.Reason, c.Message), " "), Next: next})
 	}
 }
 

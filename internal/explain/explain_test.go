@@ -11,14 +11,21 @@ import (
 
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/waits"
 )
 
 var now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func before(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
+// sight is facts with the dump that the kubelet's report is made from.
+type sight struct {
+	Facts
+	Worker *podworker.Dump
+}
+
 // facts are those of a pod on node n1 whose sandbox is ready, changed by each step.
-func facts(change ...func(*Facts)) Facts {
+func facts(change ...func(*sight)) Facts {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", CreationTimestamp: before(time.Hour)},
 		Spec: v1.PodSpec{NodeName: "n1", RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{{
@@ -26,8 +33,8 @@ func facts(change ...func(*Facts)) Facts {
 			ReadinessProbe: &v1.Probe{PeriodSeconds: 5, ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}},
 		}}},
 	}
-	f := Facts{
-		Now: now, Pod: pod, Node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
+	f := sight{
+		Facts: Facts{Now: now, Pod: pod, Node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}},
 		Worker: &podworker.Dump{At: now, Input: podplan.Input{
 			Pod: pod, Record: podplan.Record{Verdict: &podplan.Verdict{Admitted: true}, StartTime: now.Add(-time.Hour)},
 			Sandboxes: []podplan.Sandbox{{ID: "s", Ready: true, IPs: []string{"10.0.0.1"}}},
@@ -40,40 +47,42 @@ func facts(change ...func(*Facts)) Facts {
 	if f.Worker != nil {
 		f.Worker.Status = podplan.Status(f.Worker.Input, now)
 		f.Pod.Status = f.Worker.Status
+		said := waits.Report("u", f.Worker, now)
+		f.Kubelet = &said
 	}
-	return f
+	return f.Facts
 }
 
-func instance(state podplan.State, change ...func(*podplan.Container)) func(*Facts) {
+func instance(state podplan.State, change ...func(*podplan.Container)) func(*sight) {
 	c := podplan.Container{ID: "1", Name: "c", SandboxID: "s", State: state, Created: now.Add(-time.Minute), Started: now.Add(-time.Minute)}
 	for _, f := range change {
 		f(&c)
 	}
-	return func(f *Facts) { f.Worker.Input.Containers = append(f.Worker.Input.Containers, c) }
+	return func(f *sight) { f.Worker.Input.Containers = append(f.Worker.Input.Containers, c) }
 }
 
-func fails(key podplan.Key, reason, message string) func(*Facts) {
-	return func(f *Facts) {
+func fails(key podplan.Key, reason, message string) func(*sight) {
+	return func(f *sight) {
 		f.Worker.Input.Failures[key] = podplan.Failure{Count: 2, At: now.Add(-5 * time.Second), Reason: reason, Message: message}
 	}
 }
 
-func runs(op podplan.Op, since time.Duration) func(*Facts) {
-	return func(f *Facts) {
+func runs(op podplan.Op, since time.Duration) func(*sight) {
+	return func(f *sight) {
 		f.Worker.InFlight = append(f.Worker.InFlight, podplan.Flight{Op: op, Since: now.Add(-since)})
 	}
 }
 
-func deleted(f *Facts) {
+func deleted(f *sight) {
 	f.Pod.DeletionTimestamp, f.Pod.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(20 * time.Second)}, ptr.To[int64](30)
 }
 
-func ready(f *Facts) { f.Worker.Input.Probes = map[string]podplan.Probe{"1": {Ready: new(true)}} }
+func ready(f *sight) { f.Worker.Input.Probes = map[string]podplan.Probe{"1": {Ready: new(true)}} }
 
-func nodeless(f *Facts) { f.Worker, f.Node, f.Pod.Spec.NodeName = nil, nil, "" }
+func nodeless(f *sight) { f.Worker, f.Node, f.Pod.Spec.NodeName = nil, nil, "" }
 
-func event(reason, message string) func(*Facts) {
-	return func(f *Facts) {
+func event(reason, message string) func(*sight) {
+	return func(f *sight) {
 		f.Events = append(f.Events, v1.Event{
 			Reason: reason, Message: message, LastTimestamp: before(time.Second),
 			InvolvedObject: v1.ObjectReference{FieldPath: "spec.containers{c}"},
@@ -86,42 +95,42 @@ func TestExplain(t *testing.T) {
 		facts Facts
 		want  []string
 	}{
-		"unschedulable": {facts(nodeless, func(f *Facts) {
+		"unschedulable": {facts(nodeless, func(f *sight) {
 			f.Pod.Status.Conditions = []v1.PodCondition{{
 				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu.", LastTransitionTime: before(time.Minute),
 			}}
 		}), []string{"pod ns/p: Pending, for 1h0m0s\nIt has no node yet.", "scheduler default-scheduler, for 1m0s", "said: 0/1 nodes are available: 1 Insufficient cpu."}},
-		"what the scheduler cannot do": {facts(nodeless, func(f *Facts) {
+		"what the scheduler cannot do": {facts(nodeless, func(f *sight) {
 			f.Pod.Status.Conditions = []v1.PodCondition{{
 				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable",
 				Message: "0/1 nodes are available: required pod anti-affinity: not supported by this scheduler.", LastTransitionTime: before(time.Minute),
 			}}
 		}), []string{"said: 0/1 nodes are available: required pod anti-affinity", "goes on when: nothing that happens in the cluster"}},
-		"a claim, bound by hand": {facts(fails(podplan.VolumeKey("v"), "", "volumes of this kind (persistentVolumeClaim) are not supported by this node"), func(f *Facts) {
+		"a claim, bound by hand": {facts(fails(podplan.VolumeKey("v"), "", "volumes of this kind (persistentVolumeClaim) are not supported by this node"), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		}), []string{"It waits for: volume v.", "said: volumes of this kind (persistentVolumeClaim)", "goes on when: nothing on this node"}},
-		"gated": {facts(nodeless, func(f *Facts) {
+		"gated": {facts(nodeless, func(f *sight) {
 			f.Pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
 		}), []string{": SchedulingGated,", "scheduling gates example.com/quota"}},
-		"nobody schedules": {facts(nodeless, func(f *Facts) { f.Pod.Spec.SchedulerName = "mine" }), []string{"scheduler mine", "said: nothing"}},
-		"not admitted yet": {facts(func(f *Facts) { f.Worker.Input.Record.Verdict = nil }), []string{"admission on node n1"}},
-		"volume": {facts(fails(podplan.VolumeKey("v"), "", `configmap "settings" not found`), func(f *Facts) {
+		"nobody schedules": {facts(nodeless, func(f *sight) { f.Pod.Spec.SchedulerName = "mine" }), []string{"scheduler mine", "said: nothing"}},
+		"not admitted yet": {facts(func(f *sight) { f.Worker.Input.Record.Verdict = nil }), []string{"admission on node n1"}},
+		"volume": {facts(fails(podplan.VolumeKey("v"), "", `configmap "settings" not found`), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
 				LocalObjectReference: v1.LocalObjectReference{Name: "settings"},
 			}}}}
 		}), []string{": ContainerCreating", "It waits for: volume v.", `said: configmap "settings" not found`, "again: now", `goes on when: config map "settings" exists`}},
-		"sandbox": {facts(fails(podplan.SandboxKey, "", "no network"), func(f *Facts) { f.Worker.Input.Sandboxes = nil }),
+		"sandbox": {facts(fails(podplan.SandboxKey, "", "no network"), func(f *sight) { f.Worker.Input.Sandboxes = nil }),
 			[]string{"the pod's sandbox and network, for 5s", "said: no network"}},
 		"pull": {facts(runs(podplan.Op{Kind: podplan.PullImage, Name: "c", Image: "img"}, time.Minute)), []string{"image of container c, for 1m0s", `image "img" is being pulled`}},
 		"pull fails": {facts(fails(podplan.ImageKey("c", "img"), podplan.ReasonErrImagePull, "not found")),
 			[]string{": ImagePullBackOff", "image of container c", "said: ErrImagePull: not found", "again: in 15s, at 12:00:15", "imagePullSecrets"}},
-		"pull of a volume fails": {facts(fails(podplan.ImageKey(podplan.VolumeImage("v"), "data:1"), podplan.ReasonErrImagePull, "not found"), func(f *Facts) {
+		"pull of a volume fails": {facts(fails(podplan.ImageKey(podplan.VolumeImage("v"), "data:1"), podplan.ReasonErrImagePull, "not found"), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "data:1"}}}}
 			f.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
 			f.Worker.Status = podplan.Status(f.Worker.Input, now)
 			f.Pod.Status = f.Worker.Status
 		}), []string{": ImagePullBackOff", "It waits for: image of volume v, for container c.", "said: ErrImagePull: not found", `a pull of "data:1" succeeds`}},
-		"volume cannot be renewed": {facts(instance(podplan.Running), ready, fails(podplan.VolumeKey("v"), "", `configmap "settings" not found`), func(f *Facts) {
+		"volume cannot be renewed": {facts(instance(podplan.Running), ready, fails(podplan.VolumeKey("v"), "", `configmap "settings" not found`), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
 				LocalObjectReference: v1.LocalObjectReference{Name: "settings"},
 			}}}}
@@ -132,49 +141,49 @@ func TestExplain(t *testing.T) {
 			[]string{": CreateContainerConfigError", "container c, for", `said: CreateContainerConfigError: secret "s" not found`}},
 		"crash": {facts(instance(podplan.Exited, func(c *podplan.Container) {
 			c.Attempt, c.ExitCode, c.Reason, c.Finished = 3, 1, "Error", now.Add(-10*time.Second)
-		}), func(f *Facts) {
+		}), func(f *sight) {
 			f.Worker.Input.Record.Containers = map[string]podplan.History{"c": {Attempt: 3, Wait: 40 * time.Second}}
 		}), []string{": CrashLoopBackOff", "back-off of container c, for 10s", "said: it ended with exit code 1 (Error); restarts: 3", "again: in 30s", "kubectl logs -n ns p -c c --previous"}},
 		"not ready": {facts(instance(podplan.Running), event("Unhealthy", "Readiness probe failed: no route")),
 			[]string{": Running, not ready", "readiness probe of container c, for 1m0s", "said: Readiness probe failed: no route", "exec true, every 5s"}},
-		"startup": {facts(instance(podplan.Running), func(f *Facts) {
+		"startup": {facts(instance(podplan.Running), func(f *sight) {
 			f.Pod.Spec.Containers[0].StartupProbe = &v1.Probe{FailureThreshold: 30, ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{}}}
 		}), []string{"startup probe of container c", "said: it has not passed yet", "after 30 failures in a row the container is killed"}},
-		"init": {facts(instance(podplan.Running, func(c *podplan.Container) { c.Name = "i" }), func(f *Facts) {
+		"init": {facts(instance(podplan.Running, func(c *podplan.Container) { c.Name = "i" }), func(f *sight) {
 			f.Pod.Spec.InitContainers = []v1.Container{{Name: "i"}}
 		}), []string{": Init:0/1", "init container i, for 1m0s", "it ends with exit code 0"}},
-		"hook": {facts(instance(podplan.Running), func(f *Facts) {
+		"hook": {facts(instance(podplan.Running), func(f *sight) {
 			f.Pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{}}
 			f.Worker.Input.Hooks = map[string]podplan.Hook{"1": {}}
 		}), []string{"postStart hook of container c"}},
-		"gate": {facts(instance(podplan.Running), ready, func(f *Facts) {
+		"gate": {facts(instance(podplan.Running), ready, func(f *sight) {
 			f.Pod.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "example.com/lb"}}
 		}), []string{"readiness gate example.com/lb", "said: the pod does not have the condition"}},
-		"node down": {facts(instance(podplan.Running), ready, func(f *Facts) {
-			f.Worker, f.WorkerErr = nil, "connection refused"
+		"node down": {facts(instance(podplan.Running), ready, func(f *sight) {
+			f.Worker, f.KubeletErr = nil, "connection refused"
 			f.Node.Status.Conditions = []v1.NodeCondition{{
 				Type: v1.NodeReady, Status: v1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.", LastTransitionTime: before(time.Minute),
 			}}
 		}), []string{"node n1, for 1m0s", "Kubelet stopped posting node status.", "note: the kubelet of node n1 could not be asked: connection refused"}},
-		"node gone": {facts(func(f *Facts) { f.Worker, f.NodeGone = nil, true }), []string{"said: the node does not exist"}},
-		"not seen":  {facts(func(f *Facts) { f.Worker, f.WorkerGone = nil, true }), []string{"kubelet of node n1", "it has not taken the pod up yet"}},
+		"node gone": {facts(func(f *sight) { f.Worker, f.NodeGone = nil, true }), []string{"said: the node does not exist"}},
+		"not seen":  {facts(func(f *sight) { f.Worker, f.KubeletGone = nil, true }), []string{"kubelet of node n1", "it has not taken the pod up yet"}},
 		"ready":     {facts(instance(podplan.Running), ready), []string{": Running", "It runs and is ready; it waits for nothing."}},
-		"ended": {facts(func(f *Facts) {
+		"ended": {facts(func(f *sight) {
 			f.Worker, f.Pod.Status = nil, v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "low on memory"}
 		}), []string{": Evicted", "It has ended and waits for nothing: low on memory"}},
-		"other words": {facts(func(f *Facts) { f.Worker, f.Pod.Status = nil, waiting("CreateContainerError", "it is broken") }), []string{"container c", "said: CreateContainerError: it is broken"}},
+		"other words": {facts(func(f *sight) { f.Worker, f.Pod.Status = nil, waiting("CreateContainerError", "it is broken") }), []string{"container c", "said: CreateContainerError: it is broken"}},
 		"stops": {facts(deleted, instance(podplan.Running), runs(podplan.Op{Kind: podplan.StopContainer, ID: "1", Deadline: now.Add(20 * time.Second)}, 10*time.Second)),
 			[]string{": Terminating, for 10s", "end of container c, for 10s", "it ends, or is killed at 12:00:20"}},
 		"hangs": {facts(deleted, instance(podplan.Running), runs(podplan.Op{Kind: podplan.StopContainer, ID: "1", Deadline: now.Add(-time.Minute)}, 2*time.Minute)),
 			[]string{"does not end, even by SIGKILL"}},
-		"unmount": {facts(deleted, fails("volumes", "", "device or resource busy"), func(f *Facts) {
+		"unmount": {facts(deleted, fails("volumes", "", "device or resource busy"), func(f *sight) {
 			op := &podplan.Op{Kind: podplan.ClearVolumes}
 			f.Worker.Transitions = []podworker.Transition{{What: "done", At: now.Add(-time.Minute), Op: op, Err: "busy"}, {What: "start", At: now, Op: op}}
 		}), []string{"unmounting the pod's volumes, for 1m0s", "said: device or resource busy"}},
-		"finalizer": {facts(deleted, func(f *Facts) {
-			f.Worker, f.WorkerGone, f.Pod.Finalizers = nil, true, []string{"example.com/keep"}
+		"finalizer": {facts(deleted, func(f *sight) {
+			f.Worker, f.KubeletGone, f.Pod.Finalizers = nil, true, []string{"example.com/keep"}
 		}), []string{"finalizers example.com/keep, for 10s", "said: they keep the object from going\n"}},
-		"goes": {facts(deleted, func(f *Facts) { f.Worker, f.WorkerGone = nil, true }), []string{"nothing of it is left but its object"}},
+		"goes": {facts(deleted, func(f *sight) { f.Worker, f.KubeletGone = nil, true }), []string{"nothing of it is left but its object"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := Explain(tc.facts)
@@ -208,7 +217,7 @@ func TestExplainsWhatTheAPIServerGoesOnShowing(t *testing.T) {
 	for policy, told := range map[v1.RestartPolicy]bool{v1.RestartPolicyNever: true, v1.RestartPolicyAlways: false} {
 		f := facts(instance(podplan.Running), ready)
 		f.Pod.Spec.RestartPolicy = policy
-		f.Pod.Status = *f.Worker.Status.DeepCopy()
+		f.Pod.Status = *f.Kubelet.Status.DeepCopy()
 		f.Pod.Status.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 7}}
 		x := Explain(f)
 		if text := x.Text(now); strings.Contains(text, "goes on showing container c as ended with exit code 7") != told {

@@ -26,6 +26,7 @@ var forbidden = map[string][]string{
 	"internal/kubelet":           {"internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/netns", "internal/apiserver", "internal/scheduler", "internal/controller", "internal/daemon"},
 	"internal/kubelet/podplan":   {"k8s.io/client-go", "internal/record", "internal/mount", "internal/cgroup", "internal/trace"},
 	"internal/kubelet/podconfig": {"internal/kubelet/podplan", "internal/kubelet/podworker", "internal/kubelet/podops", "k8s.io/client-go"},
+	"internal/explain":           {"internal/kubelet/podworker", "internal/apiserver", "internal/cri", "internal/daemon"},
 	"internal/kubelet/podworker": {"internal/kubelet/podops", "internal/kubelet/podconfig"},
 	"internal/kubelet/podops":    {"internal/kubelet/podworker"},
 	"internal/kubelet/prober":    {"internal/kubelet/podops", "internal/kubelet/podworker", "internal/kubelet/podconfig"},

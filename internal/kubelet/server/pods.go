@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,7 +13,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/kubelet/podworker"
+	"wherry.dev/internal/kubelet/waits"
 )
 
 // listPods shows the pods that the node should run, with their newest status.
@@ -82,8 +85,24 @@ func (s *Server) debugPods(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) debugPod(w http.ResponseWriter, r *http.Request) {
 	p, ok := s.pods.Get(types.UID(r.PathValue("uid")))
 	if !ok || p.Pod == nil {
-		http.Error(w, "pod does not exist", http.StatusNotFound)
+		http.Error(w, report.NoPod, http.StatusNotFound)
 		return
 	}
 	writeJSON(w, p.Dump())
+}
+
+// reportPod says in words what a pod waits for. A static pod is found by its name: the caller
+// may know only the UID of its mirror.
+func (s *Server) reportPod(w http.ResponseWriter, r *http.Request) {
+	p, ok := s.pods.Get(types.UID(r.PathValue("uid")))
+	if !ok || p.Pod == nil {
+		p, ok = s.pods.ByName(r.PathValue("namespace"), r.PathValue("name"))
+		ok = ok && p.Static
+	}
+	if !ok {
+		http.Error(w, report.NoPod, http.StatusNotFound)
+		return
+	}
+	dump := p.Dump()
+	writeJSON(w, waits.Report(p.Pod.UID, &dump, time.Now()))
 }

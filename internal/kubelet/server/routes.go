@@ -36,6 +36,7 @@ func (s *Server) route(mux *http.ServeMux) {
 		mux.HandleFunc("GET "+p, s.debugPods)
 	}
 	mux.HandleFunc("GET /debug/pods/{uid}", s.debugPod)
+	mux.HandleFunc("GET /debug/reports/{namespace}/{name}/{uid}", s.reportPod)
 	s.routeZPages(mux)
 }
 

@@ -31,6 +31,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -488,6 +489,25 @@ func TestRunAndDebug(t *testing.T) {
 	var list []podworker.Summary
 	if code, body := f.do("GET", "/debug/pods", "admin"); code != 200 || json.Unmarshal([]byte(body), &list) != nil || len(list) != 1 || list[0].UID != "u" {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+// `wherry explain` read the worker's own dump, which changes with every version.
+func TestReports(t *testing.T) {
+	f := newFixture(t)
+	var got report.Pod
+	code, body := f.do("GET", "/debug/reports/ns/p/u", "admin")
+	if err := json.Unmarshal([]byte(body), &got); code != 200 || err != nil ||
+		got.Kind != report.Kind || got.APIVersion != report.APIVersion || got.UID != "u" || len(got.Starting) == 0 {
+		t.Errorf("%d %v %s", code, err, body)
+	}
+	if code, body := f.do("GET", "/debug/reports/ns/p/another", "admin"); code != 404 || !strings.Contains(body, report.NoPod) {
+		t.Errorf("a pod of the API server by its name alone: %d %s", code, body)
+	}
+	// The caller may know one by the UID of its mirror.
+	f.pods.set(func(s *podworker.Snapshot) { s.Static = true })
+	if code, body := f.do("GET", "/debug/reports/ns/p/mirror", "admin"); code != 200 || !strings.Contains(body, `"uid":"u"`) {
+		t.Errorf("a static pod by its mirror: %d %s", code, body)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -27,7 +28,7 @@ import (
 func (s *Server) pod(w http.ResponseWriter, r *http.Request) (podworker.Snapshot, bool) {
 	p, ok := s.pods.ByName(r.PathValue("namespace"), r.PathValue("pod"))
 	if !ok {
-		http.Error(w, "pod does not exist", http.StatusNotFound)
+		http.Error(w, report.NoPod, http.StatusNotFound)
 	}
 	return p, ok
 }

@@ -1,4 +1,4 @@
-package explain
+package waits
 
 import (
 	"fmt"
@@ -9,36 +9,37 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// worker explains by what the kubelet saw and decided: what the pod stands on first,
+// starting explains what keeps the pod from being ready: what it stands on first,
 // then its containers in the order in which they are brought up.
-func (e *explainer) worker() {
-	if e.in.Record.Verdict == nil {
-		e.wait(Wait{Step: "admission on node " + e.Pod.Spec.NodeName, Since: when(e.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here, at once or when others that end, or that go for it, hold nothing any more"})
+func (r *reporter) starting() {
+	if r.in.Record.Verdict == nil {
+		r.wait(report.Wait{Step: "admission on node " + r.in.Pod.Spec.NodeName, Since: report.When(r.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here, at once or when others that end, or that go for it, hold nothing any more"})
 		return
 	}
-	if !e.started() {
-		e.ground()
+	if !r.started() {
+		r.ground()
 	}
-	e.stale()
-	pod := e.in.Pod
+	r.stale()
+	pod := r.in.Pod
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		if e.container(c, true) && !e.started() {
+		if r.container(c, true) && !r.started() {
 			return // those behind it have not had their turn
 		}
 	}
 	for i := range pod.Spec.Containers {
-		e.container(&pod.Spec.Containers[i], false)
+		r.container(&pod.Spec.Containers[i], false)
 	}
 }
 
 // started tells whether an app container ever was.
-func (e *explainer) started() bool {
-	for i := range e.in.Pod.Spec.Containers {
-		if podplan.Inspect(e.in, e.in.Pod.Spec.Containers[i].Name).Last != nil {
+func (r *reporter) started() bool {
+	for i := range r.in.Pod.Spec.Containers {
+		if podplan.Inspect(r.in, r.in.Pod.Spec.Containers[i].Name).Last != nil {
 			return true
 		}
 	}
@@ -46,9 +47,9 @@ func (e *explainer) started() bool {
 }
 
 // flight returns the op of a key that runs by now.
-func (e *explainer) flight(key podplan.Key) *podplan.Flight {
-	for i := range e.Worker.InFlight {
-		if f := &e.Worker.InFlight[i]; f.Op.Key() == key {
+func (r *reporter) flight(key podplan.Key) *podplan.Flight {
+	for i := range r.dump.InFlight {
+		if f := &r.dump.InFlight[i]; f.Op.Key() == key {
 			return f
 		}
 	}
@@ -56,39 +57,32 @@ func (e *explainer) flight(key podplan.Key) *podplan.Flight {
 }
 
 // step explains an op that runs or that failed; it tells whether there is one.
-func (e *explainer) step(kind podplan.Kind, key podplan.Key, name, doing, help string) bool {
-	failure, failed := e.in.Failures[key]
-	flight := e.flight(key)
+func (r *reporter) step(kind podplan.Kind, key podplan.Key, name, doing, help string) bool {
+	failure, failed := r.in.Failures[key]
+	flight := r.flight(key)
 	if flight == nil && !failed {
 		return false
 	}
-	w := Wait{Step: name, Said: doing, Next: "it is done"}
+	w := report.Wait{Step: name, Said: doing, Next: "it is done"}
 	if flight != nil {
-		w.Since = when(flight.Since)
+		w.Since = report.When(flight.Since)
 	}
 	if failed {
 		retry := podplan.TryAgain(kind, failure)
-		w.Since, w.Said = e.failingSince(key, failure), said(failure.Reason, failure.Message)
-		w.Retry, w.Next = when(retry), help
+		w.Since, w.Said = r.failingSince(key, failure), report.Said(failure.Reason, failure.Message)
+		w.Retry, w.Next = report.When(retry), help
 		if failure.Fatal {
 			w.Retry = nil
 		}
 	}
-	e.wait(w)
+	r.wait(w)
 	return true
 }
 
-func said(reason, message string) string {
-	if reason == "" {
-		return message
-	}
-	return strings.TrimSuffix(reason+": "+message, ": ")
-}
-
 // failingSince is when the op first failed in this row, as far as it is remembered.
-func (e *explainer) failingSince(key podplan.Key, f podplan.Failure) *time.Time {
+func (r *reporter) failingSince(key podplan.Key, f podplan.Failure) *time.Time {
 	since := f.At
-	for _, t := range slices.Backward(e.Worker.Transitions) {
+	for _, t := range slices.Backward(r.dump.Transitions) {
 		if t.Op == nil || t.Op.Key() != key || t.What != "done" {
 			continue
 		}
@@ -97,35 +91,35 @@ func (e *explainer) failingSince(key podplan.Key, f podplan.Failure) *time.Time 
 		}
 		since = t.At
 	}
-	return when(since)
+	return report.When(since)
 }
 
 // ground explains what containers stand on.
-func (e *explainer) ground() {
-	if e.in.Node.CgroupsManaged && !e.in.CgroupReady {
-		e.step(podplan.EnsureCgroup, "cgroup", "the pod's cgroup", "it is being made", "the node's cgroups can be written")
+func (r *reporter) ground() {
+	if r.in.Node.CgroupsManaged && !r.in.CgroupReady {
+		r.step(podplan.EnsureCgroup, "cgroup", "the pod's cgroup", "it is being made", "the node's cgroups can be written")
 	}
-	for i := range e.in.Pod.Spec.Volumes {
-		v := &e.in.Pod.Spec.Volumes[i]
-		if !e.in.Volumes[v.Name].Mounted {
-			e.step(podplan.MountVolume, podplan.VolumeKey(v.Name), "volume "+v.Name, "it is being set up", volumeHelp(v))
+	for i := range r.in.Pod.Spec.Volumes {
+		v := &r.in.Pod.Spec.Volumes[i]
+		if !r.in.Volumes[v.Name].Mounted {
+			r.step(podplan.MountVolume, podplan.VolumeKey(v.Name), "volume "+v.Name, "it is being set up", volumeHelp(v))
 		}
 	}
-	for i := range e.in.Sandboxes {
-		if e.in.Sandboxes[i].Ready {
+	for i := range r.in.Sandboxes {
+		if r.in.Sandboxes[i].Ready {
 			return
 		}
 	}
-	e.step(podplan.RunSandbox, podplan.SandboxKey, "the pod's sandbox and network", "it is being made",
+	r.step(podplan.RunSandbox, podplan.SandboxKey, "the pod's sandbox and network", "it is being made",
 		"the container runtime and its network (CNI) can make it; see the runtime's log on the node")
 }
 
 // stale notes which volumes of a pod that runs cannot be renewed.
-func (e *explainer) stale() {
-	for i := range e.in.Pod.Spec.Volumes {
-		v := &e.in.Pod.Spec.Volumes[i]
-		if f, failed := e.in.Failures[podplan.VolumeKey(v.Name)]; failed && e.in.Volumes[v.Name].Mounted {
-			e.note("volume %s is as it was and cannot be renewed: %s; it is when %s", v.Name, f.Message, volumeHelp(v))
+func (r *reporter) stale() {
+	for i := range r.in.Pod.Spec.Volumes {
+		v := &r.in.Pod.Spec.Volumes[i]
+		if f, failed := r.in.Failures[podplan.VolumeKey(v.Name)]; failed && r.in.Volumes[v.Name].Mounted {
+			r.note("volume %s is as it was and cannot be renewed: %s; it is when %s", v.Name, f.Message, volumeHelp(v))
 		}
 	}
 }
@@ -148,31 +142,31 @@ func volumeHelp(v *v1.Volume) string {
 }
 
 // container explains one container, and tells whether it holds those behind it.
-func (e *explainer) container(c *v1.Container, init bool) bool {
-	where := podplan.Inspect(e.in, c.Name)
+func (r *reporter) container(c *v1.Container, init bool) bool {
+	where := podplan.Inspect(r.in, c.Name)
 	if where.Last != nil && where.Last.State == podplan.Running {
-		return e.live(c, init, where)
+		return r.live(c, init, where)
 	}
 	ended := where.Last != nil && where.Last.State == podplan.Exited
 	switch {
-	case ended && !pods.Restarts(e.in.Pod, c, where.Last.ExitCode):
+	case ended && !pods.Restarts(r.in.Pod, c, where.Last.ExitCode):
 		return false
 	case ended && init && !pods.IsSidecar(c) && where.Last.ExitCode == 0:
 		return false
-	case ended && where.Until.After(e.Now):
-		e.crashed(c, where)
+	case ended && where.Until.After(r.now):
+		r.crashed(c, where)
 		return true
 	}
 	name := label(c, init)
-	if e.image(c.Name, c.Image, "image of "+name) {
+	if r.image(c.Name, c.Image, "image of "+name) {
 		return true
 	}
-	for _, v := range podplan.ImageVolumes(e.in.Pod, c) {
-		if e.image(podplan.VolumeImage(v.Name), v.Image.Reference, fmt.Sprintf("image of volume %s, for %s", v.Name, name)) {
+	for _, v := range podplan.ImageVolumes(r.in.Pod, c) {
+		if r.image(podplan.VolumeImage(v.Name), v.Image.Reference, fmt.Sprintf("image of volume %s, for %s", v.Name, name)) {
 			return true
 		}
 	}
-	return e.step(podplan.CreateContainer, podplan.ContainerKey(c.Name), name, "it is being created or started", e.createHelp(c)) ||
+	return r.step(podplan.CreateContainer, podplan.ContainerKey(c.Name), name, "it is being created or started", r.createHelp(c)) ||
 		init
 }
 
@@ -188,37 +182,37 @@ func label(c *v1.Container, init bool) string {
 }
 
 // crashed explains a container that is backed off.
-func (e *explainer) crashed(c *v1.Container, where podplan.Standing) {
+func (r *reporter) crashed(c *v1.Container, where podplan.Standing) {
 	last := where.Last
-	text := fmt.Sprintf("it ended with exit code %d%s", last.ExitCode, details(last.Reason, last.Message))
+	text := fmt.Sprintf("it ended with exit code %d%s", last.ExitCode, report.Details(last.Reason, last.Message))
 	if last.Attempt > 0 {
 		text += fmt.Sprintf("; restarts: %d", last.Attempt)
 	}
-	e.wait(Wait{
-		Step: "back-off of container " + c.Name, Since: when(last.Finished), Said: text, Retry: when(where.Until),
-		Next: fmt.Sprintf("the back-off is over; to see why it ends: kubectl logs -n %s %s -c %s --previous", e.Pod.Namespace, e.Pod.Name, c.Name),
+	r.wait(report.Wait{
+		Step: "back-off of container " + c.Name, Since: report.When(last.Finished), Said: text, Retry: report.When(where.Until),
+		Next: fmt.Sprintf("the back-off is over; to see why it ends: kubectl logs -n %s %s -c %s --previous", r.in.Pod.Namespace, r.in.Pod.Name, c.Name),
 	})
 }
 
 // live explains a container that runs, and tells whether it holds those behind it.
-func (e *explainer) live(c *v1.Container, init bool, where podplan.Standing) bool {
+func (r *reporter) live(c *v1.Container, init bool, where podplan.Standing) bool {
 	last, name := where.Last, label(c, init)
-	if f := e.flight(podplan.StopKey(last.ID)); f != nil {
-		e.wait(Wait{
-			Step: "end of " + name, Since: when(f.Since), Said: f.Op.Message, Retry: nil,
+	if f := r.flight(podplan.StopKey(last.ID)); f != nil {
+		r.wait(report.Wait{
+			Step: "end of " + name, Since: report.When(f.Since), Said: f.Op.Message, Retry: nil,
 			Next: fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format("15:04:05 UTC")),
 		})
 		return init
 	}
 	switch {
 	case !where.HookDone:
-		e.wait(Wait{Step: "postStart hook of " + name, Since: when(last.Started), Said: "it has not returned", Next: "the hook ends; if it fails the container is killed"})
+		r.wait(report.Wait{Step: "postStart hook of " + name, Since: report.When(last.Started), Said: "it has not returned", Next: "the hook ends; if it fails the container is killed"})
 	case !where.Started:
-		e.probe(c, name, "Startup", c.StartupProbe, last, "; after %d failures in a row the container is killed")
+		r.probe(c, name, "Startup", c.StartupProbe, last, "; after %d failures in a row the container is killed")
 	case init && !pods.IsSidecar(c):
-		e.wait(Wait{Step: name, Since: when(last.Started), Said: "it runs", Next: "it ends with exit code 0: containers behind an init container wait for that"})
+		r.wait(report.Wait{Step: name, Since: report.When(last.Started), Said: "it runs", Next: "it ends with exit code 0: containers behind an init container wait for that"})
 	case !where.Ready:
-		e.probe(c, name, "Readiness", c.ReadinessProbe, last, "")
+		r.probe(c, name, "Readiness", c.ReadinessProbe, last, "")
 		return false
 	default:
 		return false
@@ -227,18 +221,16 @@ func (e *explainer) live(c *v1.Container, init bool, where podplan.Standing) boo
 }
 
 // probe explains a probe that does not pass.
-func (e *explainer) probe(c *v1.Container, name, kind string, p *v1.Probe, last *podplan.Container, or string) {
-	w := Wait{
-		Step: strings.ToLower(kind) + " probe of " + name, Since: when(last.Started), Said: "it has not passed yet",
+func (r *reporter) probe(c *v1.Container, name, kind string, p *v1.Probe, last *podplan.Container, or string) {
+	w := report.Wait{
+		Step: strings.ToLower(kind) + " probe of " + name, Since: report.When(last.Started), Said: "it has not passed yet",
 		Next: "the probe passes (" + probeText(p) + ")",
 	}
-	if ev := e.event("Unhealthy", c.Name, kind+" probe"); ev != nil && eventTime(ev).After(last.Started.Add(-time.Second)) {
-		w.Said = ev.Message
-	}
+	w.Event = &report.Event{Reason: "Unhealthy", Container: c.Name, Text: kind + " probe", Since: last.Started.Add(-time.Second)}
 	if or != "" && p != nil {
 		w.Next += fmt.Sprintf(or, max(p.FailureThreshold, 1))
 	}
-	e.wait(w)
+	r.wait(w)
 }
 
 // probeText is what a probe does, in short.
@@ -262,9 +254,9 @@ func probeText(p *v1.Probe) string {
 }
 
 // image explains the pull of a container's or a volume's image.
-func (e *explainer) image(owner, image, name string) bool {
+func (r *reporter) image(owner, image, name string) bool {
 	key := podplan.ImageKey(owner, image)
-	return e.step(podplan.PullImage, key, name, fmt.Sprintf("image %q is being pulled", image), imageHelp(image, e.in.Failures[key].Reason))
+	return r.step(podplan.PullImage, key, name, fmt.Sprintf("image %q is being pulled", image), imageHelp(image, r.in.Failures[key].Reason))
 }
 
 func imageHelp(image, reason string) string {
@@ -280,8 +272,8 @@ func imageHelp(image, reason string) string {
 	}
 }
 
-func (e *explainer) createHelp(c *v1.Container) string {
-	switch e.in.Failures[podplan.ContainerKey(c.Name)].Reason {
+func (r *reporter) createHelp(c *v1.Container) string {
+	switch r.in.Failures[podplan.ContainerKey(c.Name)].Reason {
 	case podplan.ReasonCreateConfigError:
 		return "what the container's spec refers to (config maps, secrets, users) is there"
 	case podplan.ReasonRunContainerError:
