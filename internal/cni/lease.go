@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"wherry.dev/internal/cni/rtnl"
+	"wherry.dev/internal/record"
 )
 
 // lease ties an address to a sandbox. It is free again only when the veth that
@@ -238,11 +239,7 @@ func (l *leases) storeLocked(x lease) error {
 		return err
 	}
 	path := filepath.Join(l.dir, x.Addr.String())
-	tmp := filepath.Join(l.dir, "new")
-	if err := os.WriteFile(tmp, doc, 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := record.WriteFileCached(path, doc, 0o600); err != nil {
 		return err
 	}
 	l.byAddr[x.Addr] = x

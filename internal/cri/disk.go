@@ -3,7 +3,6 @@ package cri
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -21,24 +20,7 @@ const recordVersion = 1
 // outlive this process, and does once the kernel has it. After a crash of the
 // machine nothing runs any more, so a lost record only means a folder to sweep; an
 // fsync costs more than the rest of a pod's start.
-func saveRecord(path string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode record %s: %w", path, err)
-	}
-	doc, err := json.Marshal(struct {
-		Version int             `json:"version"`
-		Data    json.RawMessage `json:"data"`
-	}{recordVersion, data})
-	if err != nil {
-		return fmt.Errorf("encode record %s: %w", path, err)
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, doc, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
-}
+func saveRecord(path string, v any) error { return record.WriteCached(path, recordVersion, v) }
 
 // loadRecord reads a record; ok is false when there is none that can be read. One bad
 // file must not keep a node from starting: it is named here, and what it stands for

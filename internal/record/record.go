@@ -21,7 +21,7 @@ import (
 // tmpMark is part of the name of every unfinished write; List and Sweep know it.
 const tmpMark = ".tmp-"
 
-// envelope versions every record, so that a later release can tell what it reads.
+// envelope is how a record is read; it versions every one, so that a later release can tell what it reads.
 type envelope struct {
 	Version int             `json:"version"`
 	Data    json.RawMessage `json:"data"`
@@ -55,12 +55,21 @@ func WriteNew(path string, version int, v any) error {
 	return os.WriteFile(path, doc, 0o600)
 }
 
-func encode(path string, version int, v any) ([]byte, error) {
-	data, err := json.Marshal(v)
+// WriteCached is Write for a record that need only outlive the process: it is on disk when the
+// kernel writes it there. An fsync costs more than all else of a small record.
+func WriteCached(path string, version int, v any) error {
+	doc, err := encode(path, version, v)
 	if err != nil {
-		return nil, fmt.Errorf("encode record %s: %w", path, err)
+		return err
 	}
-	doc, err := json.Marshal(envelope{Version: version, Data: data})
+	return WriteFileCached(path, doc, 0o600)
+}
+
+func encode(path string, version int, v any) ([]byte, error) {
+	doc, err := json.Marshal(struct {
+		Version int `json:"version"`
+		Data    any `json:"data"`
+	}{version, v})
 	if err != nil {
 		return nil, fmt.Errorf("encode record %s: %w", path, err)
 	}
@@ -93,6 +102,20 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	err := replace(path, data, mode)
 	if errors.Is(err, unix.ENOSPC) && says(path, data, mode) {
 		return nil
+	}
+	return err
+}
+
+// WriteFileCached replaces path by data atomically, and does not wait for the disk. Of what a
+// killed writer leaves, the next write of the same path makes use.
+func WriteFileCached(path string, data []byte, mode fs.FileMode) error {
+	tmp := filepath.Join(filepath.Dir(path), tmpMark+filepath.Base(path))
+	err := os.WriteFile(tmp, data, mode)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp)
 	}
 	return err
 }

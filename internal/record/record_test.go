@@ -44,3 +44,31 @@ func TestFullDiskKeepsWhatIsThere(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
+
+// A killed writer's temporary file was in nobody's way, and one that failed left it for ever.
+func TestWriteCachedLeavesNothingBehind(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "r.json")
+	if err := os.WriteFile(filepath.Join(dir, tmpMark+"r.json"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteCached(path, 3, map[string]int{"a": 1}); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]int
+	if version, err := Read(path, &got); err != nil || version != 3 || got["a"] != 1 {
+		t.Errorf("%d %v %v", version, got, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path, 0o700); err != nil { // in the way of the rename
+		t.Fatal(err)
+	}
+	if err := WriteCached(path, 3, got); err == nil {
+		t.Error("a record in a folder's place")
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 1 {
+		t.Errorf("left behind: %v", left)
+	}
+}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"wherry.dev/internal/record"
 	"wherry.dev/internal/safepath"
 )
 
@@ -151,11 +152,7 @@ func (s *store) lease(o owner, set rangeSet, index int, want netip.Addr) (netip.
 // write stores a lease in one step: no other process sees half of it, and none that
 // is killed leaves half of it.
 func (s *store) write(a netip.Addr, o owner, lastPath string) error {
-	tmp := filepath.Join(s.dir, ".new")
-	if err := os.WriteFile(tmp, []byte(o.id+"\r\n"+o.ifname), 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, filepath.Join(s.dir, a.String())); err != nil {
+	if err := record.WriteFileCached(filepath.Join(s.dir, a.String()), []byte(o.id+"\r\n"+o.ifname), 0o600); err != nil {
 		return err
 	}
 	s.leases[a] = o

@@ -1,7 +1,6 @@
 package podworker
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,18 +41,10 @@ func (r *Records) Write(uid types.UID, rec podplan.Record) error {
 // WriteCached replaces a pod's record atomically: it outlives the process, but is on
 // the disk only when the kernel writes it there.
 func (r *Records) WriteCached(uid types.UID, rec podplan.Record) error {
-	data, err := json.Marshal(struct {
-		Version int            `json:"version"`
-		Data    podplan.Record `json:"data"`
-	}{recordVersion, rec})
-	if err != nil {
-		return fmt.Errorf("encode record of pod %s: %w", uid, err)
-	}
-	tmp := filepath.Join(r.dir, ".tmp-"+string(uid))
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+	if err := record.WriteCached(r.path(uid), recordVersion, rec); err != nil {
 		return fmt.Errorf("record of pod %s: %w", uid, err)
 	}
-	return os.Rename(tmp, r.path(uid))
+	return nil
 }
 
 // Read returns a pod's record; a pod without one has the zero record. So has one whose
