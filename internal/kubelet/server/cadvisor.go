@@ -5,10 +5,10 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -29,13 +29,13 @@ func (s *Stats) cadvisor(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	e.send(w)
+	e.send(w, r)
 }
 
 // machine is what the node has.
 func (s *Stats) machine(e *exposition) {
 	m := s.Machine
-	labels := "boot_id=" + strconv.Quote(m.BootID) + ",machine_id=" + strconv.Quote(m.MachineID) + ",system_uuid=" + strconv.Quote(m.SystemUUID)
+	labels := labelled("boot_id", m.BootID, "machine_id", m.MachineID, "system_uuid", m.SystemUUID)
 	memory := keyed("/proc/meminfo")
 	for _, f := range []struct {
 		name, help string
@@ -45,13 +45,13 @@ func (s *Stats) machine(e *exposition) {
 		{"machine_memory_bytes", "Amount of memory installed on the machine.", float64(memory["MemTotal"]) * 1024},
 		{"machine_swap_bytes", "Amount of swap memory available on the machine.", float64(memory["SwapTotal"]) * 1024},
 	} {
-		e.family(f.name, "gauge", f.help)
-		e.value(f.name, labels, f.value, time.Time{})
+		e.family(f.name, dto.MetricType_GAUGE, f.help)
+		e.value(labels, f.value, time.Time{})
 	}
-	e.family("machine_scrape_error", "gauge", "1 if there was an error while getting machine metrics, 0 otherwise.")
-	e.value("machine_scrape_error", "", 0, time.Time{})
-	e.family("cadvisor_version_info", "gauge", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.")
-	e.value("cadvisor_version_info", `cadvisorRevision="",cadvisorVersion="",dockerVersion="",kernelVersion=`+strconv.Quote(m.KernelVersion)+",osVersion="+strconv.Quote(m.OSImage), 1, time.Time{})
+	e.family("machine_scrape_error", dto.MetricType_GAUGE, "1 if there was an error while getting machine metrics, 0 otherwise.")
+	e.value(nil, 0, time.Time{})
+	e.family("cadvisor_version_info", dto.MetricType_GAUGE, "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.")
+	e.value(labelled("cadvisorRevision", "", "cadvisorVersion", "", "dockerVersion", "", "kernelVersion", m.KernelVersion, "osVersion", m.OSImage), 1, time.Time{})
 }
 
 // described are the families of the runtime's own description.
@@ -81,15 +81,19 @@ func (s *Stats) described(ctx context.Context, e *exposition) error {
 		if len(list) == 0 {
 			continue
 		}
-		e.family(d.Name, strings.ToLower(list[0].MetricType.String()), d.Help)
+		kind := dto.MetricType_GAUGE
+		if list[0].MetricType == runtimeapi.MetricType_COUNTER {
+			kind = dto.MetricType_COUNTER
+		}
+		e.family(d.Name, kind, d.Help)
 		for _, m := range list {
-			var labels []string
+			var labels []*dto.LabelPair
 			for i, key := range d.LabelKeys {
 				if i < len(m.LabelValues) {
-					labels = append(labels, key+"="+strconv.Quote(m.LabelValues[i]))
+					labels = append(labels, labelled(key, m.LabelValues[i])...)
 				}
 			}
-			e.value(d.Name, strings.Join(labels, ","), float64(m.GetValue().GetValue()), time.Time{})
+			e.value(labels, float64(m.GetValue().GetValue()), time.Time{})
 		}
 	}
 	return nil
@@ -97,28 +101,30 @@ func (s *Stats) described(ctx context.Context, e *exposition) error {
 
 // derivation is a family of containers, and where its value comes from.
 type derivation struct {
-	name, kind, help string
-	of               func(c *stats.ContainerStats) *uint64
-	scale            float64
+	name  string
+	kind  dto.MetricType
+	help  string
+	of    func(c *stats.ContainerStats) *uint64
+	scale float64
 }
 
 var derivations = []derivation{
-	{"container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", func(c *stats.ContainerStats) *uint64 {
+	{"container_cpu_usage_seconds_total", dto.MetricType_COUNTER, "Cumulative cpu time consumed in seconds.", func(c *stats.ContainerStats) *uint64 {
 		if c.CPU == nil {
 			return nil
 		}
 		return c.CPU.UsageCoreNanoSeconds
 	}, 1e-9},
-	{"container_memory_working_set_bytes", "gauge", "Current working set in bytes.", ofMemory(func(m *stats.MemoryStats) *uint64 { return m.WorkingSetBytes }), 1},
-	{"container_memory_usage_bytes", "gauge", "Current memory usage in bytes, including all memory regardless of when it was accessed", ofMemory(func(m *stats.MemoryStats) *uint64 { return m.UsageBytes }), 1},
-	{"container_memory_rss", "gauge", "Size of RSS in bytes.", ofMemory(func(m *stats.MemoryStats) *uint64 { return m.RSSBytes }), 1},
-	{"container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container on this filesystem.", func(c *stats.ContainerStats) *uint64 {
+	{"container_memory_working_set_bytes", dto.MetricType_GAUGE, "Current working set in bytes.", ofMemory(func(m *stats.MemoryStats) *uint64 { return m.WorkingSetBytes }), 1},
+	{"container_memory_usage_bytes", dto.MetricType_GAUGE, "Current memory usage in bytes, including all memory regardless of when it was accessed", ofMemory(func(m *stats.MemoryStats) *uint64 { return m.UsageBytes }), 1},
+	{"container_memory_rss", dto.MetricType_GAUGE, "Size of RSS in bytes.", ofMemory(func(m *stats.MemoryStats) *uint64 { return m.RSSBytes }), 1},
+	{"container_fs_usage_bytes", dto.MetricType_GAUGE, "Number of bytes that are consumed by the container on this filesystem.", func(c *stats.ContainerStats) *uint64 {
 		if c.Rootfs == nil {
 			return nil
 		}
 		return c.Rootfs.UsedBytes
 	}, 1},
-	{"container_fs_inodes_total", "gauge", "Number of Inodes", func(c *stats.ContainerStats) *uint64 {
+	{"container_fs_inodes_total", dto.MetricType_GAUGE, "Number of Inodes", func(c *stats.ContainerStats) *uint64 {
 		if c.Rootfs == nil {
 			return nil
 		}
@@ -142,10 +148,9 @@ func (s *Stats) derived(ctx context.Context, e *exposition) error {
 		return err
 	}
 	ids := s.identities()
-	labels := func(p *stats.PodStats, container string) string {
+	labels := func(p *stats.PodStats, container string) []*dto.LabelPair {
 		id := ids[p.PodRef.UID+"/"+container]
-		return "container=" + strconv.Quote(container) + ",id=" + strconv.Quote(id.id) + ",image=" + strconv.Quote(id.image) +
-			",name=" + strconv.Quote(id.id) + "," + podLabels(p)
+		return append(labelled("container", container, "id", id.id, "image", id.image, "name", id.id), podLabels(p)...)
 	}
 	for _, d := range derivations {
 		e.family(d.name, d.kind, d.help)
@@ -153,7 +158,7 @@ func (s *Stats) derived(ctx context.Context, e *exposition) error {
 			for j := range sum.Pods[i].Containers {
 				c := &sum.Pods[i].Containers[j]
 				if n := d.of(c); n != nil {
-					e.value(d.name, labels(&sum.Pods[i], c.Name), float64(*n)*d.scale, time.Time{})
+					e.value(labels(&sum.Pods[i], c.Name), float64(*n)*d.scale, time.Time{})
 				}
 			}
 		}
@@ -167,7 +172,7 @@ func (s *Stats) derived(ctx context.Context, e *exposition) error {
 		{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", func(i *stats.InterfaceStats) *uint64 { return i.TxBytes }},
 		{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", func(i *stats.InterfaceStats) *uint64 { return i.TxErrors }},
 	} {
-		e.family(d.name, "counter", d.help)
+		e.family(d.name, dto.MetricType_COUNTER, d.help)
 		for i := range sum.Pods {
 			if sum.Pods[i].Network == nil {
 				continue
@@ -175,7 +180,7 @@ func (s *Stats) derived(ctx context.Context, e *exposition) error {
 			for j := range sum.Pods[i].Network.Interfaces {
 				one := &sum.Pods[i].Network.Interfaces[j]
 				if n := d.of(one); n != nil {
-					e.value(d.name, labels(&sum.Pods[i], "")+",interface="+strconv.Quote(one.Name), float64(*n), time.Time{})
+					e.value(append(labels(&sum.Pods[i], ""), labelled("interface", one.Name)...), float64(*n), time.Time{})
 				}
 			}
 		}

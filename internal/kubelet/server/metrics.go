@@ -1,12 +1,13 @@
 package server
 
 import (
-	"bytes"
-	"fmt"
 	"net/http"
-	"strconv"
+	"slices"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"k8s.io/klog/v2"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"wherry.dev/internal/kubelet/metrics"
@@ -16,34 +17,66 @@ func (s *Server) probes(w http.ResponseWriter, r *http.Request) {
 	metrics.ProbesHandler().ServeHTTP(w, r)
 }
 
-// exposition writes metrics in the Prometheus text format, a family at a time.
-type exposition struct{ bytes.Buffer }
+// exposition gathers metrics for Prometheus, a family at a time.
+type exposition struct{ families []*dto.MetricFamily }
 
-func (e *exposition) family(name, kind, help string) {
-	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+// family begins a family; one that gets no value is left out.
+func (e *exposition) family(name string, kind dto.MetricType, help string) {
+	e.families = append(e.families, &dto.MetricFamily{Name: &name, Help: &help, Type: &kind})
 }
 
-func (e *exposition) value(name, labels string, v float64, at time.Time) {
-	e.WriteString(name)
-	if labels != "" {
-		e.WriteString("{" + labels + "}")
+// value adds a metric to the newest family.
+func (e *exposition) value(labels []*dto.LabelPair, v float64, at time.Time) {
+	f := e.families[len(e.families)-1]
+	m := &dto.Metric{Label: labels}
+	if f.GetType() == dto.MetricType_COUNTER {
+		m.Counter = &dto.Counter{Value: &v}
+	} else {
+		m.Gauge = &dto.Gauge{Value: &v}
 	}
-	e.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64))
 	if !at.IsZero() {
-		e.WriteString(" " + strconv.FormatInt(at.UnixMilli(), 10))
+		m.TimestampMs = new(at.UnixMilli())
 	}
-	e.WriteByte('\n')
+	f.Metric = append(f.Metric, m)
 }
 
-func (e *exposition) send(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(e.Bytes())
+// send answers in the format that the client asks for.
+func (e *exposition) send(w http.ResponseWriter, r *http.Request) {
+	format := expfmt.Negotiate(r.Header)
+	w.Header().Set("Content-Type", string(format))
+	enc := expfmt.NewEncoder(w, format)
+	for _, f := range e.families {
+		if len(f.Metric) == 0 {
+			continue
+		}
+		if err := enc.Encode(f); err != nil {
+			klog.FromContext(r.Context()).V(2).Info("Metrics are not sent whole", "family", f.GetName(), "err", err)
+			return
+		}
+	}
+}
+
+// labelled makes labels of names and values in turn.
+func labelled(pairs ...string) []*dto.LabelPair {
+	out := make([]*dto.LabelPair, 0, len(pairs)/2)
+	for pair := range slices.Chunk(pairs, 2) {
+		out = append(out, &dto.LabelPair{Name: &pair[0], Value: &pair[1]})
+	}
+	return out
 }
 
 // series is one metric of the resource endpoint.
 type series struct {
-	name, kind, help string
-	cpu              bool
+	name, help string
+	cpu        bool
+}
+
+// kind says that CPU time is counted, and memory is what it is now.
+func (s series) kind() dto.MetricType {
+	if s.cpu {
+		return dto.MetricType_COUNTER
+	}
+	return dto.MetricType_GAUGE
 }
 
 // resource serves what metrics-server reads.
@@ -57,19 +90,19 @@ func (s *Stats) resource(w http.ResponseWriter, r *http.Request) {
 		resourceFamilies(e, sum)
 		swapFamilies(e, sum)
 	}
-	e.family("resource_scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 otherwise")
-	e.value("resource_scrape_error", "", failed, time.Time{})
-	e.family("scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 otherwise")
-	e.value("scrape_error", "", failed, time.Time{})
-	e.send(w)
+	e.family("resource_scrape_error", dto.MetricType_GAUGE, "1 if there was an error while getting container metrics, 0 otherwise")
+	e.value(nil, failed, time.Time{})
+	e.family("scrape_error", dto.MetricType_GAUGE, "1 if there was an error while getting container metrics, 0 otherwise")
+	e.value(nil, failed, time.Time{})
+	e.send(w, r)
 }
 
 func resourceFamilies(e *exposition, sum *stats.Summary) {
 	for _, f := range []series{
-		{"container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the container in core-seconds", true},
-		{"container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes", false},
+		{"container_cpu_usage_seconds_total", "Cumulative cpu time consumed by the container in core-seconds", true},
+		{"container_memory_working_set_bytes", "Current working set of the container in bytes", false},
 	} {
-		e.family(f.name, f.kind, f.help)
+		e.family(f.name, f.kind(), f.help)
 		for i := range sum.Pods {
 			for j := range sum.Pods[i].Containers {
 				c := &sum.Pods[i].Containers[j]
@@ -77,48 +110,47 @@ func resourceFamilies(e *exposition, sum *stats.Summary) {
 			}
 		}
 	}
-	e.family("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds")
+	e.family("container_start_time_seconds", dto.MetricType_GAUGE, "Start time of the container since unix epoch in seconds")
 	for i := range sum.Pods {
 		for j := range sum.Pods[i].Containers {
 			c := &sum.Pods[i].Containers[j]
 			if !c.StartTime.IsZero() {
-				e.value("container_start_time_seconds", containerLabels(&sum.Pods[i], c),
-					float64(c.StartTime.UnixNano())/1e9, time.Time{})
+				e.value(containerLabels(&sum.Pods[i], c), float64(c.StartTime.UnixNano())/1e9, time.Time{})
 			}
 		}
 	}
 	node := []series{
-		{"node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds", true},
-		{"node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes", false},
+		{"node_cpu_usage_seconds_total", "Cumulative cpu time consumed by the node in core-seconds", true},
+		{"node_memory_working_set_bytes", "Current working set of the node in bytes", false},
 	}
 	for _, f := range node {
-		e.family(f.name, f.kind, f.help)
-		e.usage(f, "", sum.Node.CPU, sum.Node.Memory)
+		e.family(f.name, f.kind(), f.help)
+		e.usage(f, nil, sum.Node.CPU, sum.Node.Memory)
 	}
 	for _, f := range []series{
-		{"pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds", true},
-		{"pod_memory_working_set_bytes", "gauge", "Current working set of the pod in bytes", false},
+		{"pod_cpu_usage_seconds_total", "Cumulative cpu time consumed by the pod in core-seconds", true},
+		{"pod_memory_working_set_bytes", "Current working set of the pod in bytes", false},
 	} {
-		e.family(f.name, f.kind, f.help)
+		e.family(f.name, f.kind(), f.help)
 		for i := range sum.Pods {
 			e.usage(f, podLabels(&sum.Pods[i]), sum.Pods[i].CPU, sum.Pods[i].Memory)
 		}
 	}
 }
 
-func podLabels(p *stats.PodStats) string {
-	return "namespace=" + strconv.Quote(p.PodRef.Namespace) + ",pod=" + strconv.Quote(p.PodRef.Name)
+func podLabels(p *stats.PodStats) []*dto.LabelPair {
+	return labelled("namespace", p.PodRef.Namespace, "pod", p.PodRef.Name)
 }
 
-func containerLabels(p *stats.PodStats, c *stats.ContainerStats) string {
-	return "container=" + strconv.Quote(c.Name) + "," + podLabels(p)
+func containerLabels(p *stats.PodStats, c *stats.ContainerStats) []*dto.LabelPair {
+	return append(labelled("container", c.Name), podLabels(p)...)
 }
 
 // swapFamilies are what containers, pods and the node have swapped out.
 func swapFamilies(e *exposition, sum *stats.Summary) {
-	put := func(name, labels string, at time.Time, n *uint64) {
+	put := func(labels []*dto.LabelPair, at time.Time, n *uint64) {
 		if n != nil {
-			e.value(name, labels, float64(*n), at)
+			e.value(labels, float64(*n), at)
 		}
 	}
 	each := func(f func(p *stats.PodStats, c *stats.ContainerStats)) {
@@ -130,37 +162,37 @@ func swapFamilies(e *exposition, sum *stats.Summary) {
 			}
 		}
 	}
-	e.family("container_swap_usage_bytes", "gauge", "Current amount of the container swap usage in bytes. Reported only on non-windows systems")
+	e.family("container_swap_usage_bytes", dto.MetricType_GAUGE, "Current amount of the container swap usage in bytes. Reported only on non-windows systems")
 	each(func(p *stats.PodStats, c *stats.ContainerStats) {
-		put("container_swap_usage_bytes", containerLabels(p, c), c.Swap.Time.Time, c.Swap.SwapUsageBytes)
+		put(containerLabels(p, c), c.Swap.Time.Time, c.Swap.SwapUsageBytes)
 	})
-	e.family("container_swap_limit_bytes", "gauge", "Current amount of the container swap limit in bytes. Reported only on non-windows systems")
+	e.family("container_swap_limit_bytes", dto.MetricType_GAUGE, "Current amount of the container swap limit in bytes. Reported only on non-windows systems")
 	each(func(p *stats.PodStats, c *stats.ContainerStats) {
 		if free := c.Swap.SwapAvailableBytes; free != nil {
 			limit := *free
 			if used := c.Swap.SwapUsageBytes; used != nil {
 				limit += *used
 			}
-			put("container_swap_limit_bytes", containerLabels(p, c), c.Swap.Time.Time, &limit)
+			put(containerLabels(p, c), c.Swap.Time.Time, &limit)
 		}
 	})
-	e.family("pod_swap_usage_bytes", "gauge", "Current amount of the pod swap usage in bytes. Reported only on non-windows systems")
+	e.family("pod_swap_usage_bytes", dto.MetricType_GAUGE, "Current amount of the pod swap usage in bytes. Reported only on non-windows systems")
 	for i := range sum.Pods {
 		if sw := sum.Pods[i].Swap; sw != nil {
-			put("pod_swap_usage_bytes", podLabels(&sum.Pods[i]), sw.Time.Time, sw.SwapUsageBytes)
+			put(podLabels(&sum.Pods[i]), sw.Time.Time, sw.SwapUsageBytes)
 		}
 	}
-	e.family("node_swap_usage_bytes", "gauge", "Current swap usage of the node in bytes. Reported only on non-windows systems")
+	e.family("node_swap_usage_bytes", dto.MetricType_GAUGE, "Current swap usage of the node in bytes. Reported only on non-windows systems")
 	if sw := sum.Node.Swap; sw != nil {
-		put("node_swap_usage_bytes", "", sw.Time.Time, sw.SwapUsageBytes)
+		put(nil, sw.Time.Time, sw.SwapUsageBytes)
 	}
 }
 
-func (e *exposition) usage(f series, labels string, cpu *stats.CPUStats, mem *stats.MemoryStats) {
+func (e *exposition) usage(f series, labels []*dto.LabelPair, cpu *stats.CPUStats, mem *stats.MemoryStats) {
 	switch {
 	case f.cpu && cpu != nil && cpu.UsageCoreNanoSeconds != nil:
-		e.value(f.name, labels, float64(*cpu.UsageCoreNanoSeconds)/1e9, cpu.Time.Time)
+		e.value(labels, float64(*cpu.UsageCoreNanoSeconds)/1e9, cpu.Time.Time)
 	case !f.cpu && mem != nil && mem.WorkingSetBytes != nil:
-		e.value(f.name, labels, float64(*mem.WorkingSetBytes), mem.Time.Time)
+		e.value(labels, float64(*mem.WorkingSetBytes), mem.Time.Time)
 	}
 }
