@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func writeAll(dir string, settings []setting) error {
 func (t *Tree) applyV1(p string, r *specs.LinuxResources) error {
 	if len(r.Unified) > 0 {
 		return fmt.Errorf("unified settings (%s) need cgroup v2, this machine has %s",
-			strings.Join(sortedKeys(r.Unified), ", "), t.mode)
+			strings.Join(slices.Sorted(maps.Keys(r.Unified)), ", "), t.mode)
 	}
 	in := func(controller string, settings []setting) error {
 		if len(settings) == 0 {
@@ -189,7 +190,7 @@ func deviceRule(d specs.LinuxDeviceCgroup) string {
 
 func (t *Tree) applyV2(dir string, r *specs.LinuxResources) error {
 	s := slices.Concat(memoryV2(dir, r.Memory), cpuV2(r.CPU), cpuset(r.CPU), pids(r.Pids))
-	for _, k := range sortedKeys(r.Unified) {
+	for _, k := range slices.Sorted(maps.Keys(r.Unified)) {
 		if strings.ContainsRune(k, '/') {
 			return fmt.Errorf("unified setting %q is not the name of a control file", k)
 		}
@@ -274,15 +275,6 @@ func Weight(shares uint64) uint64 {
 func fileExists(dir, file string) bool {
 	_, err := os.Stat(filepath.Join(dir, file))
 	return err == nil
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // gone tells whether err says that a group or a process is no more.

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -157,7 +158,7 @@ func (r RuntimeConfig) resolve(handler string) (RuntimeConfig, error) {
 
 func (c Config) withDefaultRuntime() (Config, error) {
 	if c.DefaultRuntime == "" {
-		for _, name := range append([]string{oci.Crun, oci.Runc}, sortedKeys(c.Runtimes)...) {
+		for _, name := range append([]string{oci.Crun, oci.Runc}, slices.Sorted(maps.Keys(c.Runtimes))...) {
 			if _, ok := c.Runtimes[name]; ok {
 				c.DefaultRuntime = name
 				break
@@ -168,15 +169,6 @@ func (c Config) withDefaultRuntime() (Config, error) {
 		return c, fmt.Errorf("cri: the default runtime %s is not configured", c.DefaultRuntime)
 	}
 	return c, nil
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // Where things lie.

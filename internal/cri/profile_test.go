@@ -2,6 +2,7 @@ package cri
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"testing"
@@ -32,7 +33,7 @@ func TestSteps(t *testing.T) {
 			took[s.Name] = append(took[s.Name], s.Duration())
 		}
 	}
-	for _, name := range sortedKeys(took) {
+	for _, name := range slices.Sorted(maps.Keys(took)) {
 		d := took[name]
 		slices.Sort(d)
 		fmt.Printf("%-28s %4d  p50 %-10v p90 %v\n", name, len(d), d[len(d)/2].Round(10*time.Microsecond), d[len(d)*9/10].Round(10*time.Microsecond))

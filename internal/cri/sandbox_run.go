@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -81,7 +82,7 @@ var sysctlKinds = map[sysctl.Namespace]netns.Kind{
 // checkSysctls refuses those that would be set on the machine, whoever asks. Those of a
 // user namespace would want a process in it.
 func checkSysctls(all map[string]string, o *runtimeapi.NamespaceOption) error {
-	for _, name := range sortedKeys(all) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if _, err := netns.SysctlPath(name); err != nil {
 			return invalid("%w", err)
 		}
@@ -319,7 +320,7 @@ func (b *sandbox) setUpNamespaces() error {
 			return err
 		}
 	}
-	for _, name := range sortedKeys(b.config.GetLinux().GetSysctls()) {
+	for _, name := range slices.Sorted(maps.Keys(b.config.GetLinux().GetSysctls())) {
 		if err := b.setSysctl(name, b.config.GetLinux().GetSysctls()[name]); err != nil {
 			return err
 		}

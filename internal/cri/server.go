@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"os"
@@ -200,7 +201,7 @@ func (s *Server) handler(name string) (*oci.Runtime, error) {
 	}
 	r, ok := s.runtimes[name]
 	if !ok {
-		return nil, fmt.Errorf("no runtime for %q is configured; there are %s", name, strings.Join(sortedKeys(s.runtimes), ", "))
+		return nil, fmt.Errorf("no runtime for %q is configured; there are %s", name, strings.Join(slices.Sorted(maps.Keys(s.runtimes)), ", "))
 	}
 	return r, nil
 }

@@ -2,6 +2,8 @@ package cri
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -32,7 +34,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		}},
 		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true, UserNamespacesHostNetwork: true},
 	}
-	for _, name := range append([]string{""}, sortedKeys(s.runtimes)...) {
+	for _, name := range append([]string{""}, slices.Sorted(maps.Keys(s.runtimes))...) {
 		r, err := s.handler(name)
 		if err != nil {
 			return nil, err

@@ -151,7 +151,7 @@ func (p *problems) node(n *corev1.Node) {
 }
 
 func (p *problems) quantities(at path, list corev1.ResourceList) {
-	for _, r := range sortedNames(list) {
+	for _, r := range slices.Sorted(maps.Keys(list)) {
 		p.quantity(at.Child(string(r)), r, list[r])
 	}
 }

@@ -1,6 +1,7 @@
 package validation
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -37,7 +38,7 @@ func (p *problems) limitItem(at path, item *corev1.LimitRangeItem) {
 		"max": item.Max, "min": item.Min, "default": item.Default, "defaultRequest": item.DefaultRequest, "maxLimitRequestRatio": item.MaxLimitRequestRatio,
 	}
 	for name, list := range lists {
-		for _, r := range sortedNames(list) {
+		for _, r := range slices.Sorted(maps.Keys(list)) {
 			if item.Type == corev1.LimitTypePod || item.Type == corev1.LimitTypeContainer {
 				p.containerResourceName(at.Child(name).Key(string(r)), r)
 			} else {
@@ -65,7 +66,7 @@ func (p *problems) limitItem(at path, item *corev1.LimitRangeItem) {
 	p.ordered(at, item, "defaultRequest", "default")
 	p.ordered(at, item, "min", "default")
 	p.ordered(at, item, "default", "max")
-	for _, r := range sortedNames(item.MaxLimitRequestRatio) {
+	for _, r := range slices.Sorted(maps.Keys(item.MaxLimitRequestRatio)) {
 		ratio := item.MaxLimitRequestRatio[r]
 		if ratio.MilliValue() < 1000 {
 			p.invalid(at.Child("maxLimitRequestRatio").Key(string(r)), ratio.String(), "ratio %s is less than 1", ratio.String())
@@ -77,7 +78,7 @@ func (p *problems) limitItem(at path, item *corev1.LimitRangeItem) {
 func (p *problems) ordered(at path, item *corev1.LimitRangeItem, low, high string) {
 	lists := map[string]corev1.ResourceList{"max": item.Max, "min": item.Min, "default": item.Default, "defaultRequest": item.DefaultRequest}
 	words := map[string]string{"max": "max", "min": "min", "default": "default", "defaultRequest": "default request"}
-	for _, r := range sortedNames(lists[low]) {
+	for _, r := range slices.Sorted(maps.Keys(lists[low])) {
 		a := lists[low][r]
 		b, ok := lists[high][r]
 		if ok && a.Cmp(b) > 0 {
@@ -96,7 +97,7 @@ var quotaScopes = []corev1.ResourceQuotaScope{
 func ResourceQuota(q *corev1.ResourceQuota) field.ErrorList {
 	p := &problems{}
 	at := field.NewPath("spec")
-	for _, name := range sortedNames(q.Spec.Hard) {
+	for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
 		at := at.Child("hard").Key(string(name))
 		p.resourceNameOfQuota(at, name)
 		p.quantity(at, name, q.Spec.Hard[name])

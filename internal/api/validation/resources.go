@@ -1,6 +1,7 @@
 package validation
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -102,11 +103,11 @@ func multipleOfPage(name corev1.ResourceName, q resource.Quantity) bool {
 // requirements checks what a container or pod asks for. nameOK checks one name.
 func (p *problems) requirements(at path, r *corev1.ResourceRequirements, claims []string, nameOK func(path, corev1.ResourceName)) {
 	limits, requests := at.Child("limits"), at.Child("requests")
-	for _, name := range sortedNames(r.Limits) {
+	for _, name := range slices.Sorted(maps.Keys(r.Limits)) {
 		nameOK(limits.Key(string(name)), name)
 		p.quantity(limits.Key(string(name)), name, r.Limits[name])
 	}
-	for _, name := range sortedNames(r.Requests) {
+	for _, name := range slices.Sorted(maps.Keys(r.Requests)) {
 		q := r.Requests[name]
 		nameOK(requests.Key(string(name)), name)
 		p.quantity(requests.Key(string(name)), name, q)
@@ -126,17 +127,8 @@ func (p *problems) requirements(at path, r *corev1.ResourceRequirements, claims 
 	p.claimNames(at.Child("claims"), r.Claims, claims)
 }
 
-func sortedNames(list corev1.ResourceList) []corev1.ResourceName {
-	names := make([]corev1.ResourceName, 0, len(list))
-	for name := range list {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 func asksForHugePages(r *corev1.ResourceRequirements) bool {
-	return slices.ContainsFunc(sortedNames(r.Limits), hugePages) || slices.ContainsFunc(sortedNames(r.Requests), hugePages)
+	return slices.ContainsFunc(slices.Sorted(maps.Keys(r.Limits)), hugePages) || slices.ContainsFunc(slices.Sorted(maps.Keys(r.Requests)), hugePages)
 }
 
 func asksForCompute(r *corev1.ResourceRequirements) bool {
@@ -213,7 +205,7 @@ func (p *problems) podResources(at path, spec *corev1.PodSpec, claims []string) 
 		}
 	}
 	for i := range spec.Containers {
-		for _, name := range sortedNames(spec.Containers[i].Resources.Limits) {
+		for _, name := range slices.Sorted(maps.Keys(spec.Containers[i].Resources.Limits)) {
 			limit := spec.Containers[i].Resources.Limits[name]
 			if have, ok := r.Limits[name]; ok && limit.Cmp(have) > 0 {
 				p.invalid(at.Child("containers").Index(i).Key(string(name)).Child("limits"), limit.String(), "must be less than or equal to pod limits of %s", have.String())
