@@ -94,14 +94,17 @@ func (k *Kubelet) checkpoints() string { return filepath.Join(k.cfg.RootDir, "ch
 
 func (k *Kubelet) serverConfig() (server.Config, error) {
 	a, z := k.cfg.Authentication, k.cfg.Authorization
+	auth, err := server.NewAuth(server.AuthConfig{
+		Client: k.deps.Client, NodeName: k.cfg.NodeName, ClientCAFile: a.X509.ClientCAFile,
+		Anonymous: ptr.Deref(a.Anonymous.Enabled, false), Tokens: ptr.Deref(a.Webhook.Enabled, true),
+		AllowAll: z.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
+		TokenTTL: a.Webhook.CacheTTL.Duration, AllowTTL: z.Webhook.CacheAuthorizedTTL.Duration, DenyTTL: z.Webhook.CacheUnauthorizedTTL.Duration,
+	})
+	if err != nil {
+		return server.Config{}, err
+	}
 	cfg := server.Config{
-		Auth: server.NewAuth(server.AuthConfig{
-			Client: k.deps.Client, NodeName: k.cfg.NodeName, ClientCAFile: a.X509.ClientCAFile,
-			Anonymous: ptr.Deref(a.Anonymous.Enabled, false), Tokens: ptr.Deref(a.Webhook.Enabled, true),
-			AllowAll: z.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
-			TokenTTL: a.Webhook.CacheTTL.Duration, AllowTTL: z.Webhook.CacheAuthorizedTTL.Duration, DenyTTL: z.Webhook.CacheUnauthorizedTTL.Duration,
-		}),
-		PodLogs: k.cfg.PodLogsDir, Checkpoints: k.checkpoints(), LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
+		Auth: auth, PodLogs: k.cfg.PodLogsDir, Checkpoints: k.checkpoints(), LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
 		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Flags: k.cfg.Flags, Healthy: k.Healthy, Refresh: k.refreshMetrics,
 		Stats: &server.Stats{
@@ -119,7 +122,6 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 	if k.cfg.EnableContentionProfiling {
 		goruntime.SetBlockProfileRate(1)
 	}
-	var err error
 	if cfg.MinVersion, err = cliflag.TLSVersion(k.cfg.TLSMinVersion); err != nil {
 		return cfg, err
 	}

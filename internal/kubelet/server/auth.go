@@ -2,30 +2,22 @@ package server
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
-	"sync"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/group"
-	"k8s.io/apiserver/pkg/authentication/request/anonymous"
-	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
-	"k8s.io/apiserver/pkg/authentication/request/union"
-	"k8s.io/apiserver/pkg/authentication/request/websocket"
-	authnx509 "k8s.io/apiserver/pkg/authentication/request/x509"
-	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/inbound"
@@ -50,42 +42,63 @@ type AuthConfig struct {
 	TokenTTL, AllowTTL, DenyTTL time.Duration
 }
 
-// Auth decides who may ask what.
+// Auth decides who may ask what, by asking the API server, as upstream's kubelet does: both use
+// k8s.io/apiserver's delegation, with its caches and its retries.
 type Auth struct {
-	cfg    AuthConfig
-	known  authenticator.Request
-	rights *cache.LRUExpireCache // right → bool
-
-	mu   sync.Mutex
-	pool *x509.CertPool
-	read time.Time // when the CA file was last changed
+	nodeName string
+	known    authenticator.Request
+	rights   authorizer.Authorizer
+	clientCA *dynamiccertificates.DynamicFileCAContent // nil: none
 }
 
-// right is one thing that somebody may be allowed to do.
-type right struct {
-	user, groups, extra, verb, subresource string
-}
+// retries of a request to the API server (upstream's DefaultAuthWebhookRetryBackoff).
+var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 
-// maxRights is how many answers are remembered; the one that was used last stays longest.
-const maxRights = 8192
+// reviewTimeout bounds one TokenReview (upstream's).
+const reviewTimeout = 10 * time.Second
 
-// NewAuth asks, as upstream's kubelet does: a client certificate, a token, one that a
-// browser sends as a WebSocket's protocol, in the end nobody.
-func NewAuth(cfg AuthConfig) *Auth {
-	a := &Auth{cfg: cfg, rights: cache.NewLRUExpireCache(maxRights)}
-	var all []authenticator.Request
-	if cfg.ClientCAFile != "" {
-		all = append(all, authnx509.NewDynamic(a.verifyOptions, authnx509.CommonNameUserConversion))
+// NewAuth returns who decides by cfg. Run keeps its client CA up to date.
+func NewAuth(cfg AuthConfig) (*Auth, error) {
+	a := &Auth{nodeName: cfg.NodeName}
+	delegating := authenticatorfactory.DelegatingAuthenticatorConfig{
+		Anonymous: &apiserver.AnonymousAuthConfig{Enabled: cfg.Anonymous}, CacheTTL: cfg.TokenTTL,
+		WebhookRetryBackoff: &retries, TokenAccessReviewTimeout: reviewTimeout,
 	}
 	if cfg.Tokens && cfg.Client != nil {
-		tokens := tokencache.New(authenticator.TokenFunc(a.review), false, cfg.TokenTTL, cfg.TokenTTL)
-		all = append(all, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
+		delegating.TokenAccessReviewClient = cfg.Client.AuthenticationV1()
 	}
-	a.known = group.NewAuthenticatedGroupAdder(union.New(all...))
-	if cfg.Anonymous {
-		a.known = union.NewFailOnError(a.known, anonymous.NewAuthenticator(nil))
+	var err error
+	if cfg.ClientCAFile != "" {
+		if a.clientCA, err = dynamiccertificates.NewDynamicCAContentFromFile("client-ca-bundle", cfg.ClientCAFile); err != nil {
+			return nil, fmt.Errorf("client CA: %w", err)
+		}
+		delegating.ClientCertificateCAContentProvider = a.clientCA
 	}
-	return a
+	if delegating.TokenAccessReviewClient == nil && a.clientCA == nil && !cfg.Anonymous {
+		a.known = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, false, nil })
+	} else if a.known, _, err = delegating.New(); err != nil {
+		return nil, fmt.Errorf("authentication: %w", err)
+	}
+	switch {
+	case cfg.AllowAll:
+		a.rights = authorizerfactory.NewAlwaysAllowAuthorizer()
+	case cfg.Client == nil:
+		a.rights = authorizerfactory.NewAlwaysDenyAuthorizer()
+	default: // without match conditions it needs no compiler, which is large
+		a.rights, err = webhook.NewFromInterface(cfg.Client.AuthorizationV1(), cfg.AllowTTL, cfg.DenyTTL, retries,
+			authorizer.DecisionNoOpinion, authorizerfactory.NewDelegatingAuthorizerMetrics(), nil)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("authorization: %w", err)
+	}
+	return a, nil
+}
+
+// Run takes over the client CA whenever its file changes, until the context ends.
+func (a *Auth) Run(ctx context.Context) {
+	if a.clientCA != nil {
+		a.clientCA.Run(ctx, 1)
+	}
 }
 
 // errUnauthorized is the answer to missing credentials.
@@ -104,54 +117,6 @@ func (a *Auth) authenticate(r *http.Request) (user.Info, error) {
 		inbound.Proven(r.Context())
 	}
 	return resp.User, nil
-}
-
-// verifyOptions of client certificates; none, while their CA cannot be read.
-func (a *Auth) verifyOptions() (x509.VerifyOptions, bool) {
-	opts := authnx509.DefaultVerifyOptions()
-	var err error
-	if opts.Roots, err = a.roots(); err != nil {
-		klog.Background().Error(err, "Client certificates are not taken")
-	}
-	return opts, err == nil
-}
-
-// roots returns the client CA, read anew when its file changed.
-func (a *Auth) roots() (*x509.CertPool, error) {
-	info, err := os.Stat(a.cfg.ClientCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("client CA: %w", err)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.pool != nil && info.ModTime().Equal(a.read) {
-		return a.pool, nil
-	}
-	pool, err := cert.NewPool(a.cfg.ClientCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("client CA: %w", err)
-	}
-	a.pool, a.read = pool, info.ModTime()
-	return pool, nil
-}
-
-// review asks the API server whose token it is.
-func (a *Auth) review(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	review, err := a.cfg.Client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, false, fmt.Errorf("token review: %w", err)
-	}
-	if !review.Status.Authenticated {
-		return nil, false, nil
-	}
-	u := review.Status.User
-	who := &user.DefaultInfo{Name: u.Username, UID: u.UID, Groups: u.Groups, Extra: map[string][]string{}}
-	for k, v := range u.Extra {
-		who.Extra[k] = v
-	}
-	return &authenticator.Response{User: who}, true, nil
 }
 
 // subresources of the node that grant a request, the finer one first.
@@ -198,45 +163,18 @@ func verb(method string) string {
 	}
 }
 
-// authorize tells whether somebody may make the request.
+// authorize reports whether somebody may make the request.
 func (a *Auth) authorize(r *http.Request, who user.Info) (bool, error) {
-	if a.cfg.AllowAll {
-		return true, nil
-	}
-	if a.cfg.Client == nil {
-		return false, nil
-	}
 	for _, sub := range subresources(r.URL.Path) {
-		ok, err := a.may(r.Context(), who, verb(r.Method), sub)
-		if ok || err != nil {
-			return ok, err
+		decision, _, err := a.rights.Authorize(r.Context(), authorizer.AttributesRecord{
+			User: who, Verb: verb(r.Method), APIVersion: "v1", Resource: "nodes", Subresource: sub, Name: a.nodeName,
+			ResourceRequest: true, Path: r.URL.Path,
+		})
+		if decision == authorizer.DecisionAllow || err != nil {
+			return decision == authorizer.DecisionAllow, err
 		}
 	}
 	return false, nil
-}
-
-func (a *Auth) may(ctx context.Context, who user.Info, verb, sub string) (bool, error) {
-	key := right{who.GetName(), strings.Join(who.GetGroups(), "\x00"), fmt.Sprint(who.GetUID(), who.GetExtra()), verb, sub}
-	if allowed, ok := a.rights.Get(key); ok {
-		return allowed.(bool), nil
-	}
-	spec := authorizationv1.SubjectAccessReviewSpec{
-		User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: a.cfg.NodeName},
-	}
-	for k, v := range who.GetExtra() {
-		spec.Extra[k] = v
-	}
-	review, err := a.cfg.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
-	if err != nil {
-		return false, fmt.Errorf("access review: %w", err)
-	}
-	ttl := a.cfg.DenyTTL
-	if review.Status.Allowed {
-		ttl = a.cfg.AllowTTL
-	}
-	a.rights.Add(key, review.Status.Allowed, ttl)
-	return review.Status.Allowed, nil
 }
 
 // guard lets only those requests through that may pass.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -88,6 +89,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.cfg.MinVersion != 0 {
 		cfg.MinVersion = s.cfg.MinVersion
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { s.cfg.Auth.Run(ctx) })
 	in := inbound.Bound(l)
 	return serve(ctx, tls.NewListener(in, cfg), in.Handler(measured("readwrite", s.cfg.Auth.guard(s.mux))))
 }

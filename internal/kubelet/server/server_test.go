@@ -20,15 +20,10 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/api/report"
@@ -88,7 +83,7 @@ type fixture struct {
 	logs   string
 	url    string
 	client *http.Client
-	review *fake.Clientset
+	review *reviews
 }
 
 // newFixture starts a server that takes the token "good" of a user who may do all
@@ -96,26 +91,12 @@ type fixture struct {
 func newFixture(t *testing.T, deny ...string) *fixture {
 	t.Helper()
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
-	f := &fixture{t: t, rt: fakecri.New(), logs: t.TempDir(), review: fake.NewClientset(), pods: &onePod{
+	f := &fixture{t: t, rt: fakecri.New(), logs: t.TempDir(), pods: &onePod{
 		snap: podworker.Snapshot{Pod: pod, Input: podplan.Input{Pod: pod, Sandboxes: []podplan.Sandbox{{ID: "sb", Ready: true}}, Containers: []podplan.Container{
 			{ID: "c0", Name: "c", State: podplan.Exited}, {ID: "c1", Name: "c", Attempt: 1, State: podplan.Running},
 		}}}, next: make(chan struct{}),
 	}}
-	f.review.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
-		r.Status.Authenticated = r.Spec.Token == "good"
-		r.Status.User.Username = "user"
-		return true, r, nil
-	})
-	f.review.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
-		at := r.Spec.ResourceAttributes
-		r.Status.Allowed = at.Resource == "nodes" && at.Name == "n1"
-		for _, d := range deny {
-			r.Status.Allowed = r.Status.Allowed && d != at.Subresource
-		}
-		return true, r, nil
-	})
+	f.review = newReviews(t, deny...)
 	ca, err := pki.LoadOrCreateCA(t.TempDir(), "ca", "ca", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -130,8 +111,8 @@ func newFixture(t *testing.T, deny ...string) *fixture {
 		t.Fatal(err)
 	}
 	srv := New(Config{
-		Auth: NewAuth(AuthConfig{
-			Client: f.review, NodeName: "n1", ClientCAFile: ca.CertFile, Tokens: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute,
+		Auth: mustAuth(t, AuthConfig{
+			Client: f.review.client, NodeName: "n1", ClientCAFile: ca.CertFile, Tokens: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute,
 		}),
 		Certificate: func() (*tls.Certificate, error) {
 			c, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -212,28 +193,11 @@ func TestWhoMayAsk(t *testing.T) {
 			t.Errorf("%s as %q: %d %s", tc.path, tc.token, code, body)
 		}
 	}
-	asked := func() (n int) {
-		for _, a := range f.review.Actions() {
-			if a.GetVerb() == "create" {
-				n++
-			}
-		}
-		return n
-	}
-	before := asked()
+	before := f.review.count("")
 	f.do("GET", "/pods", "good")
-	if asked() != before {
+	if f.review.count("") != before {
 		t.Error("the answer was not cached")
 	}
-}
-
-func (f *fixture) asked(resource string) (n int) {
-	for _, a := range f.review.Actions() {
-		if a.Matches("create", resource) {
-			n++
-		}
-	}
-	return n
 }
 
 func TestABadTokenIsAskedForOnce(t *testing.T) {
@@ -243,7 +207,7 @@ func TestABadTokenIsAskedForOnce(t *testing.T) {
 			t.Errorf("%d %s", code, body)
 		}
 	}
-	if n := f.asked("tokenreviews"); n != 1 {
+	if n := f.review.count("tokenreviews"); n != 1 {
 		t.Errorf("%d token reviews for one token", n)
 	}
 }
@@ -251,16 +215,10 @@ func TestABadTokenIsAskedForOnce(t *testing.T) {
 // TestAFullCacheForgetsWhatWasNotUsed: strangers cannot make the kubelet forget its clients.
 func TestAFullCacheForgetsWhatWasNotUsed(t *testing.T) {
 	f := newFixture(t)
-	alices := 0
-	f.review.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).Spec.User == "alice" {
-			alices++
-		}
-		return false, nil, nil
-	})
-	a := NewAuth(AuthConfig{Client: f.review, NodeName: "n1", AllowTTL: time.Hour, DenyTTL: time.Hour})
+	a := mustAuth(t, AuthConfig{Client: f.review.client, NodeName: "n1", AllowTTL: time.Hour, DenyTTL: time.Hour})
+	pods := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/pods", nil)
 	ask := func(who string) {
-		if ok, err := a.may(t.Context(), &user.DefaultInfo{Name: who}, "get", "pods"); err != nil || !ok {
+		if ok, err := a.authorize(pods, &user.DefaultInfo{Name: who}); err != nil || !ok {
 			t.Fatalf("%s: %v, %v", who, ok, err)
 		}
 	}
@@ -270,8 +228,8 @@ func TestAFullCacheForgetsWhatWasNotUsed(t *testing.T) {
 		}
 		ask(fmt.Sprintf("stranger %d", i))
 	}
-	if alices != 1 {
-		t.Errorf("alice's rights were asked for %d times", alices)
+	if n := f.review.count("alice"); n != 1 {
+		t.Errorf("alice's rights were asked for %d times", n)
 	}
 }
 
@@ -283,7 +241,7 @@ func TestTokenOfABrowser(t *testing.T) {
 		r.Header.Set("Connection", "Upgrade")
 		r.Header.Set("Upgrade", "websocket")
 		r.Header.Set("Sec-WebSocket-Protocol", "base64url.bearer.authorization.k8s.io."+base64.RawURLEncoding.EncodeToString([]byte(token))+", v4.channel.k8s.io")
-		who, err := NewAuth(AuthConfig{Client: f.review, NodeName: "n1", Tokens: true, TokenTTL: time.Minute}).authenticate(r)
+		who, err := mustAuth(t, AuthConfig{Client: f.review.client, NodeName: "n1", Tokens: true, TokenTTL: time.Minute}).authenticate(r)
 		switch {
 		case want == "":
 			if err == nil {
