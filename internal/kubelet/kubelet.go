@@ -27,6 +27,7 @@ import (
 	"wherry.dev/internal/kubelet/admission"
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/config"
+	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/node"
 	"wherry.dev/internal/kubelet/objects"
@@ -93,11 +94,11 @@ type Kubelet struct {
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
-	started  chan struct{} // of one: a container runs that did not before
 	// sharesCh is told that pods came, went or were resized.
 	sharesCh chan struct{}
 
 	statics  *staticpod.Pods
+	rotator  *logs.Rotator
 	listener net.Listener
 	readOnly net.Listener
 	stats    *server.Stats
@@ -105,7 +106,7 @@ type Kubelet struct {
 	identity, serving *certificates.Manager
 	healthz           net.Listener
 	dialLogind        func(context.Context) (shutdown.Login, error)
-	watchLogs         func() (logWatch, error)
+	watchLogs         func() (logs.Watcher, error)
 	// looked is when the relist last began to look, in nanoseconds since 1970.
 	looked atomic.Int64
 
@@ -131,7 +132,7 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}), synced: make(chan struct{}),
 		events: newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, ran: map[types.UID]bool{},
-		relistCh: make(chan struct{}, 1), sharesCh: make(chan struct{}, 1), started: make(chan struct{}, 1), dialLogind: shutdown.Logind,
+		relistCh: make(chan struct{}, 1), sharesCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
 		watchLogs: openLogWatch,
 	}
 	var err error
@@ -236,11 +237,14 @@ func (k *Kubelet) build(ctx context.Context) error {
 	})
 	k.prober = prober.New(k.deps.Runtime, k.events, pods.Wake, probeMeter{})
 	k.admission = admission.New(k.admissionConfig(), pods)
+	if k.rotator, err = k.newRotator(pods); err != nil {
+		return err
+	}
 	k.table = podworker.NewTable(pods, podworker.Deps{
 		Prober:  k.prober,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admission: k.admission,
 		Residue: k.ops.Residue, FinalMessage: k.ops.FinalMessage, Node: k.planNode, Tell: k.ops.Tell, TellPod: k.ops.TellPod,
-		Ran:     k.newLogs,
+		Ran:     k.rotator.Look,
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Began:   func(d time.Duration) { metrics.PodWorkerStart.Observe(d.Seconds()) },
 		Started: podStarted,
@@ -307,7 +311,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.sweep, k.followShares, k.tellReady, k.rotateLogs, k.awaitShutdown,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.sweep, k.followShares, k.tellReady, k.rotator.Run, k.awaitShutdown,
 		k.guardDisk,
 	} {
 		g.Go(func() error { return run(ctx) })

@@ -32,6 +32,7 @@ import (
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/mount"
 	"wherry.dev/test/panics"
 )
@@ -203,7 +204,7 @@ func (w *world) begin() {
 		w.t.Fatal(err)
 	}
 	// A wait for the kernel keeps virtual time from passing.
-	k.watchLogs = func() (logWatch, error) { return silentWatch{}, nil }
+	k.watchLogs = func() (logs.Watcher, error) { return silentWatch{}, nil }
 	if w.prepare != nil {
 		w.prepare(k)
 	}

@@ -110,7 +110,7 @@ func (d *downs) End(pod *v1.Pod, grace int64) {
 
 // Ended waits until nothing of a pod runs any more.
 func (d *downs) Ended(ctx context.Context, pod *v1.Pod) {
-	d.k.awaitPod(ctx, pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
+	d.k.table.Await(ctx, pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
 }
 
 // ShuttingDown keeps new pods out and makes the node NotReady, or takes that back.
@@ -129,7 +129,7 @@ func (d *downs) ShuttingDown(ctx context.Context, down bool) {
 	for _, s := range d.k.table.List() {
 		if e := s.Plan.Record.Ending; s.Static && !s.Absent && e != nil && e.Reason == shutdown.ReasonTerminated {
 			d.k.table.Remove(s.Pod.UID, nil)
-			d.k.awaitPod(ctx, s.Pod.UID, func(now *podworker.Snapshot) bool { return now.Absent })
+			d.k.table.Await(ctx, s.Pod.UID, func(now *podworker.Snapshot) bool { return now.Absent })
 			d.k.table.Set(s.Pod, true)
 		}
 	}

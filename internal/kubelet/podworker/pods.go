@@ -1,6 +1,7 @@
 package podworker
 
 import (
+	"context"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -105,6 +106,21 @@ func (p *Pods) List() []Snapshot {
 		}
 	}
 	return out
+}
+
+// Await waits until a pod is as wanted, or gone, or the context ends.
+func (p *Pods) Await(ctx context.Context, uid types.UID, ok func(*Snapshot) bool) {
+	for {
+		s, known := p.Get(uid)
+		if !known || ok(&s) {
+			return
+		}
+		select {
+		case <-s.Superseded:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (p *Pods) get(uid types.UID) *Worker {

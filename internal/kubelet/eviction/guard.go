@@ -1,0 +1,278 @@
+package eviction
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/disk"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
+)
+
+// stuckMost is the longest pause between two looks at a disk that no pod's end would mend.
+const stuckMost = 10 * time.Second
+
+// goneWithin is how long the end of one pod is waited for before another one goes.
+const goneWithin = 30 * time.Second
+
+// seenWithin is how long what a pod held may take to show as free room once it is gone.
+const seenWithin = 10 * time.Second
+
+// Pods are those of the node. *podworker.Pods are.
+type Pods interface {
+	Get(uid types.UID) (podworker.Snapshot, bool)
+	Evict(uid types.UID, e podplan.Ending)
+	Reclaim(uid types.UID)
+	Await(ctx context.Context, uid types.UID, ok func(*podworker.Snapshot) bool)
+}
+
+// Meter measures what pods hold. *server.Stats is one.
+type Meter interface {
+	Disk(ctx context.Context) ([]Pod, error)
+}
+
+// Events tells of what is done, and why.
+type Events interface {
+	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
+}
+
+// GuardConfig says what a Guard watches and whom it tells.
+type GuardConfig struct {
+	// NodeDir and ImageDir are folders on the disks of the node and of its images.
+	NodeDir, ImageDir string
+	// Hard is --eviction-hard.
+	Hard map[string]string
+	// Transition is how long the condition outlasts its cause.
+	Transition time.Duration
+	Pods       Pods
+	Meter      Meter
+	Events     Events
+	// Node is what events are about that concern no pod.
+	Node func() *v1.ObjectReference
+	// Pressed is the node's condition; Changed is told that it changed.
+	Pressed *atomic.Bool
+	Changed func()
+	// Evicted is told of each eviction, with its signal.
+	Evicted func(signal string)
+}
+
+// Guard watches the node's disks, and evicts the pods that fill them: the greatest first, one
+// at a time, until there is room again.
+type Guard struct {
+	cfg        GuardConfig
+	thresholds []Threshold
+	// until is how long the condition outlasts its cause.
+	until time.Time
+	told  string // the signal of which an event has told
+	// What no pod's end would mend is looked at less and less often, while it stands still.
+	stuck     time.Duration
+	stuckFree int64
+}
+
+// NewGuard checks the thresholds against the disks.
+func NewGuard(cfg GuardConfig) (*Guard, error) {
+	g := &Guard{cfg: cfg}
+	node, image, err := g.look()
+	if err == nil {
+		g.thresholds, err = ParseThresholds(cfg.Hard, node, image)
+	}
+	return g, err
+}
+
+// Run watches until the context ends; without thresholds there is nothing to do. Nobody may
+// be evicted for whom a source has not spoken yet: the caller waits for that.
+func (g *Guard) Run(ctx context.Context) error {
+	for ctx.Err() == nil && len(g.thresholds) > 0 {
+		sleep(ctx, g.step(ctx))
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func (g *Guard) look() (node, image disk.Room, err error) {
+	if node, err = disk.Look(g.cfg.NodeDir); err != nil {
+		return node, image, err
+	}
+	image, err = disk.Look(g.cfg.ImageDir)
+	return node, image, err
+}
+
+// step looks once, and makes room if need be. It returns when to look again.
+func (g *Guard) step(ctx context.Context) time.Duration {
+	log := klog.FromContext(ctx)
+	node, image, err := g.look()
+	if err != nil {
+		log.Error(err, "The room on the node's disks is not known")
+		return goneWithin
+	}
+	short, is := Short(g.thresholds, node, image)
+	g.press(is)
+	if !is {
+		g.told, g.stuck = "", 0
+		return g.next(node, image)
+	}
+	if g.told != short.Signal {
+		g.told = short.Signal
+		log.Info("A disk of the node is short of room", "signal", short.Signal, "free", short.Free, "threshold", short.Least)
+		g.cfg.Events.Eventf(g.cfg.Node(), v1.EventTypeWarning, "EvictionThresholdMet", "%s", short.Reclaiming())
+	}
+	pods, err := g.cfg.Meter.Disk(ctx)
+	if err != nil {
+		log.Error(err, "What the pods hold of the disk is not known")
+		return time.Second
+	}
+	victim, found := Choose(short, g.evictable(pods))
+	if !found {
+		return g.standstill(log, short, pods)
+	}
+	g.stuck = 0
+	if victim.Ended {
+		g.reclaim(ctx, short, victim)
+	} else {
+		g.evict(ctx, short, victim)
+	}
+	g.awaitRoom(ctx, short, victim, pods)
+	return 0
+}
+
+// standstill tells once that no pod may go whose end would make room, and which one holds
+// most. It returns when to look again.
+func (g *Guard) standstill(log klog.Logger, short Shortage, pods []Pod) time.Duration {
+	const less = 1 << 20
+	switch {
+	case g.stuck == 0:
+		message := short.Reclaiming() + ": no pod that may be evicted holds much of it"
+		if len(pods) > 0 {
+			most := slices.MaxFunc(pods, func(a, b Pod) int { return cmp.Compare(a.Bytes, b.Bytes) })
+			message += fmt.Sprintf("; of all pods %s holds most, %d MiB", klog.KObj(most.Pod), most.Bytes>>20)
+		}
+		log.Info("A disk of the node stays short of room", "signal", short.Signal, "reason", message)
+		g.cfg.Events.Eventf(g.cfg.Node(), v1.EventTypeWarning, "FreeDiskSpaceFailed", "%s", message)
+		g.stuck = time.Second
+	case short.Free < g.stuckFree-less:
+		g.stuck = time.Second
+	default:
+		g.stuck = min(2*g.stuck, stuckMost)
+	}
+	g.stuckFree = short.Free
+	return g.stuck
+}
+
+// next is when the first of the disks can be short of room.
+func (g *Guard) next(node, image disk.Room) time.Duration {
+	next := goneWithin
+	for _, t := range g.thresholds {
+		room := node
+		if t.Signal == ImageFsAvailable || t.Signal == ImageFsInodesFree {
+			room = image
+		}
+		if t.Inodes() {
+			next = min(next, room.NextLook(0))
+		} else {
+			next = min(next, room.NextLook(uint64(t.Least)))
+		}
+	}
+	if g.cfg.Pressed.Load() {
+		next = min(next, max(time.Until(g.until), time.Millisecond))
+	}
+	return next
+}
+
+// press keeps the node's condition, which outlasts its cause for a while.
+func (g *Guard) press(short bool) {
+	now := time.Now()
+	if short {
+		g.until = now.Add(g.cfg.Transition)
+	}
+	if pressed := short || now.Before(g.until); g.cfg.Pressed.Swap(pressed) != pressed {
+		g.cfg.Changed()
+	}
+}
+
+// evictable leaves out the pods that the node itself needs, and those of which nothing more
+// is to be had. One that ends in its own time is not among these: it may write until then.
+func (g *Guard) evictable(all []Pod) []Pod {
+	var out []Pod
+	for _, c := range all {
+		s, ok := g.cfg.Pods.Get(c.Pod.UID)
+		if !ok {
+			continue
+		}
+		e := s.Plan.Record.Ending
+		if c.Ended && e != nil && !e.Reclaim || !c.Ended && !pods.IsCritical(c.Pod) && (e == nil || e.Deadline(s.Pod).After(time.Now())) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// reclaim takes away what is left of the containers of a pod that has ended, and waits until
+// it is given back. Its status stays as it is.
+func (g *Guard) reclaim(ctx context.Context, short Shortage, ended Pod) {
+	klog.FromContext(ctx).Info("Removing the containers of a pod that has ended", "pod", klog.KObj(ended.Pod), "podUID", ended.Pod.UID,
+		"bytes", ended.Bytes, "inodes", ended.Inodes, "signal", short.Signal)
+	g.cfg.Pods.Reclaim(ended.Pod.UID)
+	ctx, cancel := context.WithTimeout(ctx, goneWithin)
+	defer cancel()
+	g.cfg.Pods.Await(ctx, ended.Pod.UID, func(s *podworker.Snapshot) bool { return len(s.Input.Containers) == 0 })
+}
+
+// evict ends a pod at once, and waits until what it held is given back.
+func (g *Guard) evict(ctx context.Context, short Shortage, victim Pod) {
+	message := Message(short, victim)
+	klog.FromContext(ctx).Info("Evicting a pod", "pod", klog.KObj(victim.Pod), "podUID", victim.Pod.UID, "bytes", victim.Bytes, "inodes", victim.Inodes, "signal", short.Signal)
+	g.cfg.Evicted(short.Signal)
+	g.cfg.Pods.Evict(victim.Pod.UID, podplan.Ending{
+		Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonEvicted, Message: message, Grace: new(int64),
+		Disruption: v1.PodReasonTerminationByKubelet, Reclaim: true,
+	})
+	// The API server of a full disk takes no events: this one waits until there is room.
+	defer g.cfg.Events.Eventf(victim.Pod, v1.EventTypeWarning, podplan.ReasonEvicted, "%s", message)
+	ctx, cancel := context.WithTimeout(ctx, goneWithin)
+	defer cancel()
+	g.cfg.Pods.Await(ctx, victim.Pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
+}
+
+// awaitRoom waits until what a pod held shows on the disk: the kernel lets go of large files
+// in the background, and meanwhile another pod would go for nothing. It waits for no more
+// than a moment, and not at all while another pod goes on to fill the disk.
+func (g *Guard) awaitRoom(ctx context.Context, low Shortage, gone Pod, before []Pod) {
+	ctx, cancel := context.WithTimeout(ctx, seenWithin)
+	defer cancel()
+	for ctx.Err() == nil {
+		node, image, err := g.look()
+		if err != nil {
+			return // the next step tells
+		}
+		now, short := Short(g.thresholds, node, image)
+		if !short || GivenBack(low, now, gone) {
+			return
+		}
+		if now.Free < low.Free {
+			low = now
+		}
+		pods, err := g.cfg.Meter.Disk(ctx)
+		if err != nil || Grows(now, before, pods, gone) {
+			return
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
+}

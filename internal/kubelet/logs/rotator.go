@@ -1,0 +1,234 @@
+package logs
+
+import (
+	"context"
+	"maps"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// Container is one with a log that it writes to, or has written to.
+type Container struct {
+	ID, Path string
+	Ended    bool
+}
+
+// Watcher tells of the next write to each log that it is asked for. *Watch is one.
+type Watcher interface {
+	Next(path string) error
+	Run(ctx context.Context, written func(path string)) error
+}
+
+// How soon after a look the next write to the same log is of interest: sooner, the sooner
+// its limit can be reached at the rate at which it has grown.
+const (
+	soonestLook  = 20 * time.Millisecond
+	latestLook   = 100 * time.Millisecond
+	startsSettle = 200 * time.Millisecond
+)
+
+// RotatorConfig says how logs are kept small.
+type RotatorConfig struct {
+	Limits Limits
+	// Every is the time between two looks at all
+	Every time.Duration
+	// Workers are at work at the same time, never two on one log.
+	Workers int
+}
+
+// Rotator keeps the logs of running containers from growing without end. A write wakes
+// it, and then for a while no other one of the same log does, so that a flood is limited
+// as it is written, and a log that grows slowly costs next to nothing. A look at all of
+// them now and then finds what no event told, and, once, puts in order what a rotation has
+// left of the log of a container that has ended: nobody comes back to it.
+type Rotator struct {
+	cfg        RotatorConfig
+	runtime    Reopener
+	containers func() []Container
+	watch      Watcher
+	started    chan struct{}                    // of one: a container runs that did not before
+	queue      workqueue.TypedInterface[string] // of paths: never two are at work on one
+
+	mu    sync.Mutex
+	known map[string]Container // by path
+	seen  map[string]growth    // by path, of those that are known
+}
+
+// growth is how a log stood at the last look, and when it was last rotated.
+type growth struct {
+	size        int64
+	at, rotated time.Time
+}
+
+// NewRotator returns what rotates the logs of the containers that there are at a time.
+func NewRotator(cfg RotatorConfig, runtime Reopener, containers func() []Container, watch Watcher) *Rotator {
+	return &Rotator{
+		cfg: cfg, runtime: runtime, containers: containers, watch: watch, started: make(chan struct{}, 1),
+		queue: workqueue.NewTyped[string](), known: map[string]Container{}, seen: map[string]growth{},
+	}
+}
+
+// Run rotates until the context ends.
+func (r *Rotator) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.watch.Run(ctx, r.written) })
+	for range r.cfg.Workers {
+		g.Go(func() error {
+			r.work(ctx)
+			return nil
+		})
+	}
+	g.Go(func() error {
+		r.lookAtAll(ctx)
+		return nil
+	})
+	return g.Wait()
+}
+
+// lookAtAll queues every log now and then, and new ones when containers are seen
+// to run, as all are at the kubelet's start.
+func (r *Rotator) lookAtAll(ctx context.Context) {
+	defer r.queue.ShutDown()
+	due := time.NewTimer(r.cfg.Every)
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.started:
+			select { // they come in batches
+			case <-time.After(startsSettle):
+			case <-ctx.Done():
+			}
+			r.queueAll(false)
+		case <-due.C:
+			r.queueAll(true)
+			due.Reset(r.cfg.Every)
+		}
+	}
+}
+
+// Look has the rotator look for logs that it does not know.
+func (r *Rotator) Look() {
+	select {
+	case r.started <- struct{}{}:
+	default:
+	}
+}
+
+func (r *Rotator) queueAll(also bool) {
+	now := map[string]Container{}
+	for _, l := range r.containers() {
+		now[l.Path] = l
+	}
+	r.mu.Lock()
+	before := r.known
+	r.known = now
+	maps.DeleteFunc(r.seen, func(path string, _ growth) bool { return now[path].ID == "" })
+	r.mu.Unlock()
+	for path, l := range now {
+		if also && !l.Ended || before[path] != l {
+			r.queue.Add(path)
+		}
+	}
+}
+
+// written queues a log that was written to.
+func (r *Rotator) written(path string) {
+	if _, ok := r.log(path); ok {
+		r.queue.Add(path)
+	}
+}
+
+func (r *Rotator) log(path string) (Container, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l, ok := r.known[path]
+	return l, ok
+}
+
+func (r *Rotator) work(ctx context.Context) {
+	for {
+		path, down := r.queue.Get()
+		if down {
+			return
+		}
+		l, ok := r.log(path)
+		switch {
+		case ctx.Err() != nil || !ok: // the queue is emptied, and nothing more done
+		case l.Ended:
+			if err := Settle(path); err != nil {
+				klog.FromContext(ctx).Error(err, "Failed to put in order the log of container", "containerID", l.ID, "path", path)
+			}
+		default:
+			r.look(ctx, l)
+		}
+		r.queue.Done(path)
+	}
+}
+
+// look rotates a log if it has grown too large, and has its next write told, but not too
+// soon. Older files are compressed once the log has calmed down.
+func (r *Rotator) look(ctx context.Context, l Container) {
+	log := klog.FromContext(ctx)
+	pause := r.pause(l.Path, time.Now())
+	done, err := Rotate(ctx, r.runtime, l.ID, l.Path, r.cfg.Limits, time.Now())
+	if err == nil && r.calm(l.Path, done, time.Now()) {
+		err = Compress(l.Path)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Error(err, "Failed to rotate log for container", "containerID", l.ID, "path", l.Path)
+	}
+	time.AfterFunc(pause, func() {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := r.watch.Next(l.Path); err != nil {
+			log.Error(err, "Writes to a log are not told; it is looked at now and then", "containerID", l.ID)
+		}
+	})
+}
+
+// pause is how long the log will be left alone after this look: half of the time in which
+// it reaches its limit.
+func (r *Rotator) pause(path string, now time.Time) time.Duration {
+	info, err := os.Stat(path)
+	if err != nil {
+		return latestLook
+	}
+	size := info.Size()
+	r.mu.Lock()
+	before, ok := r.seen[path]
+	r.seen[path] = growth{size, now, before.rotated}
+	r.mu.Unlock()
+	if size < before.size { // it was rotated in between
+		before.size = 0
+	}
+	grown, room := float64(size-before.size), float64(r.cfg.Limits.MaxSize)
+	if size < r.cfg.Limits.MaxSize {
+		room -= float64(size)
+	}
+	if !ok || grown <= 0 {
+		return latestLook
+	}
+	due := room / grown * float64(now.Sub(before.at)) / 2
+	return time.Duration(min(max(due, float64(soonestLook)), float64(latestLook)))
+}
+
+// calm notes whether a log was rotated, and tells whether that was long ago: to compress
+// takes longer than a flood takes to fill the next file.
+func (r *Rotator) calm(path string, rotated bool, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.seen[path]
+	if rotated {
+		g.rotated = now
+		r.seen[path] = g
+	}
+	return now.Sub(g.rotated) >= r.cfg.Every
+}
