@@ -96,7 +96,7 @@ func newFixture(t *testing.T, deny ...string) *fixture {
 	t.Helper()
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
 	f := &fixture{t: t, rt: fakecri.New(), logs: t.TempDir(), review: fake.NewClientset(), pods: &onePod{
-		snap: podworker.Snapshot{Pod: pod, Input: podplan.Input{Pod: pod, Sandboxes: []podplan.Sandbox{{ID: "sb", Ready: true}}, Containers: []podplan.Container{
+		snap: podworker.Snapshot{Pod: pod, At: time.Now(), Input: podplan.Input{Pod: pod, Sandboxes: []podplan.Sandbox{{ID: "sb", Ready: true}}, Containers: []podplan.Container{
 			{ID: "c0", Name: "c", State: podplan.Exited}, {ID: "c1", Name: "c", Attempt: 1, State: podplan.Running},
 		}}}, next: make(chan struct{}),
 	}}
