@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
 
 const sample = "2026-01-01T00:00:01.000000001Z stdout F one\n" +
 	"2026-01-01T00:00:02.5Z stderr F two\n" +

@@ -35,13 +35,14 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/pki"
+	"wherry.dev/test/leaks"
 	"wherry.dev/test/panics"
 )
 
 // TestMain leaves out what the libraries leave behind when a forwarded port is refused: one waits
 // for a reply to a stream that was reset, one to tell somebody who has gone.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(panics.Watch(m), goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Stream).waitWriteReply"),
+	leaks.VerifyTestMain(panics.Watch(m), goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Stream).waitWriteReply"),
 		goleak.IgnoreAnyFunction("k8s.io/client-go/tools/portforward.(*PortForwarder).handleConnection.func1"))
 }
 
