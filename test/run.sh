@@ -21,7 +21,7 @@ before=$(inventory | sort)
 go test -p 2 -count=1 -timeout 60m ./...
 status=$?
 
-for _ in $(seq 20); do
+for _ in $(seq 240); do
   left=$(comm -13 <(echo "$before") <(inventory | sort))
   [ -z "$left" ] && break
   sleep 0.5 # links of dropped namespaces go when the kernel gets to it

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"go.uber.org/goleak"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,6 +33,7 @@ import (
 	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/mount"
+	"wherry.dev/test/leaks"
 	"wherry.dev/test/panics"
 )
 
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	// The second handler slows errors down by a clock of the whole process, which in virtual
 	// time may be decades off: only the one that logs is left.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	goleak.VerifyTestMain(panics.Watch(m))
+	leaks.VerifyTestMain(panics.Watch(m))
 }
 
 // world is a node with a fake runtime and a fake API server, in virtual time.

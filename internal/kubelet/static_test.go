@@ -192,7 +192,7 @@ func TestFiles(t *testing.T) {
 				if len(p) == n {
 					return p
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatalf("never %d pods", n)
 			}
 		}
@@ -274,7 +274,7 @@ func TestURL(t *testing.T) {
 			mu.Lock()
 			from := asked
 			mu.Unlock()
-			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 				mu.Lock()
 				enough := asked >= from+2
 				mu.Unlock()
@@ -406,7 +406,7 @@ func TestFilesThatChange(t *testing.T) {
 	// next waits until the pods run as many seconds as said, and stay so.
 	next := func(want ...string) (last []*v1.Pod) {
 		t.Helper()
-		for same, deadline := 0, time.Now().Add(10*time.Second); same < 3; {
+		for same, deadline := 0, time.Now().Add(time.Minute); same < 3; {
 			if time.Now().After(deadline) {
 				t.Fatalf("never %q: %+v", want, last)
 			}
@@ -499,7 +499,7 @@ func TestABadManifestStopsNothingAndIsTold(t *testing.T) {
 	w.launch()
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				w.mu.Lock()
 				defer w.mu.Unlock()

@@ -290,7 +290,7 @@ func (c *crictl) start(args ...string) *stream {
 // wait returns the first line with the text.
 func (s *stream) wait(text string) string {
 	s.t.Helper()
-	late := time.After(30 * time.Second)
+	late := time.After(3 * time.Minute)
 	for {
 		select {
 		case line, ok := <-s.lines:

@@ -102,8 +102,8 @@ func TestAPIAsKubectlUsesIt(t *testing.T) {
 		c.anyKubectl("create", "namespace", "short")
 		c.anyKubectl("-n", "short", "create", "configmap", "x")
 		c.anyKubectl("-n", "short", "run", "p", "--image=docker.io/library/busybox:1.36", "--", "sh", "-c", loop)
-		c.anyKubectl("-n", "short", "wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
-		c.anyKubectl("delete", "namespace", "short", "--timeout=60s")
+		c.anyKubectl("-n", "short", "wait", "--for=condition=Ready", "pod/p", "--timeout="+patience.String())
+		c.anyKubectl("delete", "namespace", "short", "--timeout="+patience.String())
 	})
 }
 

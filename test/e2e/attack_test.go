@@ -287,6 +287,9 @@ func treeState(t *testing.T, dir string) string {
 		sum := ""
 		if info.Mode().IsRegular() && info.Size() < 1<<20 {
 			data, err := os.ReadFile(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // it went meanwhile
+			}
 			if err != nil {
 				return err
 			}

@@ -110,9 +110,11 @@ func nodeReady(n *v1.Node) bool {
 // TestCertificateNearItsEndIsRotated starts a kubelet with a certificate of an hour of
 // which seconds are left: it goes on with a new one when the old one is over.
 func TestCertificateNearItsEndIsRotated(t *testing.T) {
+	began := time.Now()
 	c, p := clusterToJoin(t)
 	dir := filepath.Join(p.dir, "joined")
-	end := time.Now().Add(15 * time.Second).Truncate(time.Second)
+	// The kubelet is to join before that: on a machine that is slow it has longer.
+	end := time.Now().Add(15*time.Second + 5*time.Since(began)).Truncate(time.Second)
 	cert, key := p.almostOver(end)
 	p.startJoining(dir, "--kubeconfig", p.writeKubeconfig(dir, "kubelet.conf", &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}))
 	p.until("node joined is not Ready", func() bool {

@@ -140,16 +140,6 @@ func endedBy(cmd *exec.Cmd, sig syscall.Signal) bool {
 // evictionHard has kubelets not go by how full the machine's disk is.
 const evictionHard = "--eviction-hard=memory.available<100Mi"
 
-// until waits for something that no watch can tell, because it is not there yet.
-func (p *parts) until(what string, ok func() bool) {
-	p.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			p.t.Fatalf("%s within %s", what, patience)
-		}
-	}
-}
-
 func (p *parts) apiserver() {
 	p.t.Helper()
 	pool := filepath.Join(p.data, "pki")

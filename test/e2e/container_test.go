@@ -104,10 +104,9 @@ func (c *cluster) createRestarting(name string) {
 
 func (c *cluster) showsThePreviousLog(t *testing.T) {
 	c.await("again", "running for the third time", restarted(2))
-	for flag, want := range map[string]string{"--previous=false": "run 3\n", "--previous": "run 2\n"} {
-		if got := c.kubectl("logs", "again", flag); got != want {
-			t.Errorf("%s: %q", flag, got)
-		}
+	c.awaitLog("run 3\n", "again", "--previous=false")
+	if got := c.kubectl("logs", "again", "--previous"); got != "run 2\n" {
+		t.Errorf("previous: %q", got)
 	}
 	c.delete("again")
 }
@@ -133,7 +132,7 @@ func (c *cluster) attachesOnce(t *testing.T) {
 }
 
 func (c *cluster) forwardsSeveralPorts(t *testing.T) {
-	c.create(busybox("ports", script("for p in 1 2; do mkdir /$p; echo port $p > /$p/index.html; httpd -p 808$p -h /$p; done; "+loop)))
+	c.create(busybox("ports", script("for p in 1 2; do mkdir /$p; echo port $p > /$p/index.html; httpd -p 808$p -h /$p; done; touch /set; "+loop), whenSet))
 	c.await("ports", "ready", ready)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/kubelet"
@@ -77,11 +79,14 @@ func TestDownWithoutFiles(t *testing.T) {
 	c.left(id)
 }
 
+// aloneID is the instance ID of a runtime alone; tests of other checkouts have others.
+func aloneID() string { return fmt.Sprintf("e%x", os.Getpid()&0xffffff) }
+
 // alone is a `wherry cri` on the instance's folders.
 func (c *cluster) alone(args ...string) (stop func()) {
 	c.t.Helper()
 	var log bytes.Buffer
-	cmd := c.command(context.Background(), append([]string{"cri", "--instance-id", "e2e", "--pod-cidr", c.flags[7]}, args...)...)
+	cmd := c.command(context.Background(), append([]string{"cri", "--instance-id", aloneID(), "--pod-cidr", c.flags[7]}, args...)...)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
@@ -157,7 +162,7 @@ func TestDownOfARuntimeAlone(t *testing.T) {
 			stop()
 		}
 		c.must("down", "--purge")
-		c.left("e2e")
+		c.left(aloneID())
 		stop()
 	}
 }
@@ -196,10 +201,10 @@ func (c *cluster) container(name string) {
 func TestDownClearsWhatEnds(t *testing.T) {
 	needsOwnRuntime(t)
 	c := startCluster(t)
-	var stays string
+	var stays *v1.Pod
 	for _, name := range []string{"goes", "stays"} {
-		stays = string(c.create(onDisk(name, "echo here >> /data/file; trap '' TERM; while true; do sleep 1; done")).UID)
-		c.await(name, "ready", ready)
+		c.create(onDisk(name, "echo here >> /data/file; trap '' TERM; touch /set; while true; do sleep 1; done", whenSet))
+		stays = c.await(name, "ready", ready)
 	}
 	c.kubectl("delete", "pod", "goes", "--wait=false", "--grace-period=3600")
 	c.awaitEvent("goes", "Killing")
@@ -214,11 +219,13 @@ func TestDownClearsWhatEnds(t *testing.T) {
 		t.Fatalf("%d files", n)
 	}
 	c.must("down")
-	if left := files(); len(left) != 1 || !strings.Contains(left[0], stays) {
+	if left := files(); len(left) != 1 || !strings.Contains(left[0], string(stays.UID)) {
 		t.Errorf("left: %v", left)
 	}
 	c.up()
-	c.await("stays", "ready", ready)
+	c.await("stays", "ready in another container", func(p *v1.Pod) bool {
+		return ready(p) && p.Status.ContainerStatuses[0].ContainerID != stays.Status.ContainerStatuses[0].ContainerID
+	})
 	if got := c.exec("stays", "cat", "/data/file"); got != "here\nhere\n" {
 		t.Errorf("the pod that goes on has %q in its volume", got)
 	}

@@ -45,10 +45,13 @@ func TestExplainSaysWhatAPodWaitsFor(t *testing.T) {
 	} {
 		c.explains(name, want)
 	}
-	var x explain.Explanation
-	if err := json.Unmarshal([]byte(c.must("explain", "pod/image", "-o", "json")), &x); err != nil || len(x.Waits) == 0 || x.Waits[0].Retry == nil {
-		t.Errorf("%v %+v", err, x)
-	}
+	c.until("when the image is pulled again is not said", func() bool { // nor is it, while it is being pulled
+		var x explain.Explanation
+		if err := json.Unmarshal([]byte(c.must("explain", "pod/image", "-o", "json")), &x); err != nil {
+			t.Fatal(err)
+		}
+		return len(x.Waits) > 0 && x.Waits[0].Retry != nil
+	})
 	patch := []byte(`{"metadata":{"finalizers":null}}`)
 	if _, err := c.client.CoreV1().Pods("default").Patch(t.Context(), "kept", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -60,7 +63,7 @@ func TestExplainSaysWhatAPodWaitsFor(t *testing.T) {
 func (c *cluster) explains(name string, want []string) {
 	c.t.Helper()
 	text := ""
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		text = c.must("explain", "pod/"+name)
 		missing := false
 		for _, w := range want {

@@ -2,10 +2,13 @@ package e2e
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -141,6 +144,25 @@ func (c *cluster) instanceID() string {
 	return string(out[:8])
 }
 
+// cgroupsOf lists the cgroups that bear an instance's name. Those of others come and go meanwhile.
+func cgroupsOf(t testing.TB, id string) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+			return nil
+		}
+		if err == nil && e.IsDir() && strings.HasPrefix(e.Name(), "wherry-") && strings.Contains(path, id) {
+			found = append(found, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return found
+}
+
 // leftovers lists what of an instance is still on the machine.
 func leftovers(t testing.TB, c *cluster, id string) []string {
 	t.Helper()
@@ -169,7 +191,7 @@ func leftovers(t testing.TB, c *cluster, id string) []string {
 	note("mount", grep("cat /proc/self/mountinfo", c.run)...)
 	note("link", grep("ip -o link", "wh-"+id)...)
 	note("table", grep("nft list tables", id)...)
-	note("cgroup", grep("find /sys/fs/cgroup -type d -name 'wherry-*'", id)...)
+	note("cgroup", cgroupsOf(t, id)...)
 	note("process", grep("ps -eo pid,args", c.run+"/")...)
 	for _, dir := range []string{c.data, c.run} {
 		if _, err := os.Stat(dir); err == nil {

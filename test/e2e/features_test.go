@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 )
 
 // What newer Kubernetes versions promise of a pod and only a real one can show.
@@ -64,9 +65,13 @@ func quantities(cpu, memory string) v1.ResourceList {
 
 func (c *cluster) resize(name string, r v1.ResourceRequirements) {
 	c.t.Helper()
-	p := c.get(name)
-	p.Spec.Containers[0].Resources = r
-	if _, err := c.client.CoreV1().Pods(p.Namespace).UpdateResize(c.t.Context(), name, p, metav1.UpdateOptions{}); err != nil {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the kubelet writes its status meanwhile
+		p := c.get(name)
+		p.Spec.Containers[0].Resources = r
+		_, err := c.client.CoreV1().Pods(p.Namespace).UpdateResize(c.t.Context(), name, p, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -125,6 +130,9 @@ func TestResizeInPlaceAndByRestart(t *testing.T) {
 	c.await("filler", "ready", ready)
 	c.resize("r", v1.ResourceRequirements{Requests: quantities("400m", "64Mi"), Limits: quantities("400m", "256Mi")})
 	c.await("r", "deferred", func(p *v1.Pod) bool {
+		if p == nil {
+			return false
+		}
 		for _, cond := range p.Status.Conditions {
 			if cond.Type == v1.PodResizePending && cond.Reason == v1.PodReasonDeferred && cond.ObservedGeneration == p.Generation {
 				return true

@@ -185,6 +185,7 @@ func TestFullDiskStopsNothing(t *testing.T) {
 	c.up()
 	c.wantFull()
 	c.exec("before", "true")
+	c.awaitPressure(v1.ConditionTrue) // else the pod after could come before the node has told, and be refused
 	for _, f := range []string{fill, filepath.Join(c.data, "more")} {
 		if err := os.Remove(f); err != nil {
 			t.Fatal(err)
@@ -218,7 +219,7 @@ func TestFailedEtcdLeavesThePods(t *testing.T) {
 	if err := os.Remove(fill); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for c.tryCreate() != nil {
 		if time.Now().After(deadline) {
 			_ = syscall.Kill(pid, syscall.SIGQUIT) // its stacks come into the log, which is shown

@@ -28,9 +28,7 @@ func (c *cluster) initContainersRunInOrder() {
 		}
 	}))
 	p := c.await("init", "ready", ready)
-	if got := c.kubectl("logs", "init", "-c", "main"); got != "one\ntwo\n" {
-		t.Errorf("log %q", got)
-	}
+	c.awaitLog("one\ntwo\n", "init", "-c", "main")
 	for _, s := range p.Status.InitContainerStatuses {
 		if s.State.Terminated == nil || s.State.Terminated.Reason != "Completed" {
 			t.Error(describe(p))
@@ -48,10 +46,10 @@ func (c *cluster) probesDecide() {
 	c.create(busybox("probed", script(httpd), func(p *v1.Pod) {
 		m := &p.Spec.Containers[0]
 		probe := func(h v1.ProbeHandler) *v1.Probe {
-			return &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 2}
+			return &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 2}
 		}
 		m.StartupProbe = probe(v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(8080)}})
-		m.StartupProbe.FailureThreshold = 30
+		m.StartupProbe.FailureThreshold = 300
 		m.ReadinessProbe = probe(v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/ready", Port: intstr.FromInt32(8080)}})
 		m.LivenessProbe = probe(v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"test", "!", "-e", "/tmp/sick"}}})
 	}))
@@ -79,16 +77,16 @@ func TestGRPCProbes(t *testing.T) {
 		m := &p.Spec.Containers[0]
 		m.Image, m.Command = "wherry.dev/health:1", []string{"/program"}
 		h := v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 9090, Service: new("tool")}}
-		m.StartupProbe = &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 30}
-		m.ReadinessProbe = &v1.Probe{ProbeHandler: h, PeriodSeconds: 1}
-		m.LivenessProbe = &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 2}
+		m.StartupProbe = &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 300}
+		m.ReadinessProbe = &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 60}
+		m.LivenessProbe = &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 2}
 	}))
 	c.await("grpc", "ready", ready)
 	c.exec("grpc", "/program", "sick")
 	c.await("grpc", "restarted", func(p *v1.Pod) bool { return ready(p) && p.Status.ContainerStatuses[0].RestartCount > 0 })
-	if events := c.kubectl("get", "events"); !strings.Contains(events, `Liveness probe failed: service unhealthy (responded with "NOT_SERVING")`) {
-		t.Error(events)
-	}
+	c.until("no event tells of the liveness probe", func() bool { // events come after the status
+		return strings.Contains(c.kubectl("get", "events"), `Liveness probe failed: service unhealthy (responded with "NOT_SERVING")`)
+	})
 	c.delete("grpc")
 }
 

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wherry.dev/test/images"
 )
@@ -32,6 +34,22 @@ func saveProgram(t *testing.T, pkg, tag string) func(path string) error {
 	return func(path string) error { return images.Save(path, img, tag) }
 }
 
+// awaitRights waits until somebody may do something in a namespace: a binding counts once the
+// authorizer has seen it.
+func (c *cluster) awaitRights(namespace, user, verb, resource string) {
+	c.t.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Resource: resource},
+	}}
+	c.until(user+" may not "+verb+" "+resource, func() bool {
+		got, err := c.client.AuthorizationV1().SubjectAccessReviews().Create(c.t.Context(), review, metav1.CreateOptions{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return got.Status.Allowed
+	})
+}
+
 // A program that uses client-go's in-cluster configuration must work as it is,
 // within the rights that RBAC gives its service account.
 func TestProgramInAPodReachesTheAPIServer(t *testing.T) {
@@ -52,6 +70,7 @@ func TestProgramInAPodReachesTheAPIServer(t *testing.T) {
 		t.Errorf("without rights: %s", got)
 	}
 	c.kubectl("create", "rolebinding", "view", "--clusterrole=view", "--serviceaccount=default:default")
+	c.awaitRights(v1.NamespaceDefault, "system:serviceaccount:default:default", "list", "pods")
 	c.create(program("rights"))
 	c.await("rights", "Succeeded", phase(v1.PodSucceeded))
 	if got := c.kubectl("logs", "rights"); !strings.Contains(got, "pod rights on ") {
@@ -61,15 +80,15 @@ func TestProgramInAPodReachesTheAPIServer(t *testing.T) {
 
 func TestPodsReachEachOtherAndTheHost(t *testing.T) {
 	c := startCluster(t)
-	serve := script("mkdir -p /www; echo it works > /www/i; httpd -p 80 -h /www; " + loop)
-	c.create(busybox("server", serve))
+	serve := script("mkdir -p /www; echo it works > /www/i; httpd -p 80 -h /www; touch /set; " + loop)
+	c.create(busybox("server", serve, whenSet))
 	c.create(busybox("client"))
 	server := c.await("server", "ready", ready)
 	client := c.await("client", "ready", ready)
 	if got := c.exec("client", "wget", "-qO-", "http://"+server.Status.PodIP+"/i"); got != "it works\n" {
 		t.Errorf("pod to pod: %q", got)
 	}
-	if got := c.exec("client", "ping", "-c1", "-W5", client.Status.HostIP); !strings.Contains(got, "1 packets received") {
+	if got := c.exec("client", "ping", "-c1", "-W60", client.Status.HostIP); !strings.Contains(got, "1 packets received") {
 		t.Errorf("pod to host: %s", got)
 	}
 	out, err := exec.Command("busybox", "wget", "-qO-", "http://"+server.Status.PodIP+"/i").Output()

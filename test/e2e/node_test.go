@@ -31,11 +31,11 @@ func TestRoomThatAppearsIsGiven(t *testing.T) {
 		next := fmt.Sprintf("hi%d", i)
 		c.create(busybox(next, deaf))
 		c.await(next, "unschedulable", func(p *v1.Pod) bool {
-			return len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Reason == v1.PodReasonUnschedulable
+			return p != nil && len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Reason == v1.PodReasonUnschedulable
 		})
 		c.kubectl("delete", "pod", before, "--wait=false")
 		c.await(next, "ready", func(p *v1.Pod) bool {
-			if p.Status.Phase == v1.PodFailed {
+			if p != nil && p.Status.Phase == v1.PodFailed {
 				t.Fatalf("%s", describe(p))
 			}
 			return ready(p)

@@ -41,9 +41,7 @@ func (c *cluster) podRunsLogsExecsAndGoes() {
 	if p.Status.PodIP == "" || p.Status.HostIP == "" || !strings.HasPrefix(node, p.Spec.NodeName+" "+p.Status.HostIP) {
 		t.Errorf("status: %s, on node %s", describe(p), node)
 	}
-	if got := c.kubectl("logs", "hello"); got != "hello from hello\n" {
-		t.Errorf("log: %q", got)
-	}
+	c.awaitLog("hello from hello\n", "hello")
 	if got := c.exec("hello", "sh", "-c", "echo $((6*7)); hostname -i"); !strings.HasPrefix(got, "42\n"+p.Status.PodIP) {
 		t.Errorf("exec: %q, the pod's address is %s", got, p.Status.PodIP)
 	}

@@ -47,6 +47,7 @@ func (c *cluster) tenant() kubernetes.Interface {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	c.awaitRights("tenant", "tenant", "create", "configmaps")
 	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.data, "kubeconfig"))
 	if err != nil {
 		c.t.Fatal(err)

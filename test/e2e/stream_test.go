@@ -20,7 +20,7 @@ import (
 // that kubectl speaks: WebSocket, and SPDY before it.
 func TestKubectlReachesIntoPods(t *testing.T) {
 	c := startCluster(t)
-	c.create(busybox("web", script("mkdir /www; echo hello from the web > /www/index.html; httpd -p 8080 -h /www; echo one; echo two >&2; n=0; while true; do n=$((n+1)); echo tick $n; sleep 0.2; done")))
+	c.create(busybox("web", script("mkdir /www; echo hello from the web > /www/index.html; httpd -p 8080 -h /www; touch /set; echo one; echo two >&2; n=0; while true; do n=$((n+1)); echo tick $n; sleep 0.2; done"), whenSet))
 	c.await("web", "ready", ready)
 	for name, on := range map[string]string{"websocket": "true", "spdy": "false"} {
 		t.Run(name, func(t *testing.T) {

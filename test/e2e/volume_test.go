@@ -64,7 +64,7 @@ func (c *cluster) volumesAndEnvironment() {
 	}
 	// a change of the config map reaches the pod
 	c.kubectl("patch", "configmap", "cm", "--type=merge", "-p", `{"data":{"color":"red"}}`)
-	c.exec("v", "sh", "-c", `for i in $(seq 300); do [ "$(cat /mnt/cm/color)" = red ] && exit 0; sleep 0.1; done; exit 1`)
+	c.exec("v", "sh", "-c", `for i in $(seq 900); do [ "$(cat /mnt/cm/color)" = red ] && exit 0; sleep 0.1; done; exit 1`)
 	c.delete("v")
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(mounts), string(p.UID)) {

@@ -30,7 +30,7 @@ import (
 )
 
 // startTimeout is how long a runtime may take to answer.
-const startTimeout = 30 * time.Second
+const startTimeout = 3 * time.Minute
 
 // Runtime is a CRI runtime that runs.
 type Runtime struct {

@@ -31,6 +31,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"wherry.dev/internal/pki"
+	"wherry.dev/test/leaks"
 )
 
 func TestMain(m *testing.M) {
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	// client-go watches the files of client certificates for as long as the process lives,
 	// where they are not rotated.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/client-go/transport.(*dynamicClientCert).run"),
+	leaks.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/client-go/transport.(*dynamicClientCert).run"),
 		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.(*Backoff).StepWithReset"))
 }
 

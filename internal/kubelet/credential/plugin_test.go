@@ -14,14 +14,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletv1 "k8s.io/kubelet/config/v1"
 	providerv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+
+	"wherry.dev/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
 
 func TestMatches(t *testing.T) {
 	for pattern, images := range map[string]map[string]bool{

@@ -1,8 +1,9 @@
 // Package eviction keeps the node's disks from filling up. Short and Choose decide, without
 // looking at anything themselves, whether a disk is short of room and which pod has to go for
-// it; a Guard looks, and carries that out. Signals, order and words are upstream's, from its documentation of node-pressure eviction. One thing is added: a pod goes
-// only when that gives back something worth having, so that a disk which somebody else
-// has filled does not cost the node all of its pods.
+// it; a Guard looks, and carries that out. Signals, order and words are upstream's, from its
+// documentation of node-pressure eviction. One thing is added: a pod goes only when that gives
+// back something worth having, so that a disk which somebody else has filled does not cost the
+// node all of its pods.
 package eviction
 
 import (

@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
 
 const sample = "2026-01-01T00:00:01.000000001Z stdout F one\n" +
 	"2026-01-01T00:00:02.5Z stderr F two\n" +
@@ -324,6 +325,70 @@ func TestLogOfAContainerThatEndedDuringARotation(t *testing.T) {
 		if err != nil || !slices.Equal(all, want) {
 			t.Errorf("files: %v, %v", all, err)
 		}
+	}
+}
+
+// TestLogIsReadInTheMiddleOfARotation: for as long as the runtime took to open the new file the
+// log was said not to be there.
+func TestLogIsReadInTheMiddleOfARotation(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	for name, text := range map[string]string{
+		".20260101-000000.gz": "older, and compressed",
+		".20260101-000001":    "2026-01-01T00:00:01Z stdout F one\n", ".tmp": "",
+		".20260101-000002": "2026-01-01T00:00:02Z stdout F two\n",
+	} {
+		if err := os.WriteFile(path+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	if err := Read(t.Context(), path, Options{}, &out, nil); err != nil || out.String() != "two\n" {
+		t.Errorf("%q, %v", &out, err)
+	}
+	follows := &lines{got: make(chan struct{}, 100)}
+	ended, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- Read(t.Context(), path, Options{Follow: true, Ended: ended}, follows, nil) }()
+	<-follows.got
+	if err := os.WriteFile(path, []byte("2026-01-01T00:00:03Z stdout F three\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	<-follows.got
+	close(ended)
+	if err := <-done; err != nil || follows.String() != "two\nthree\n" {
+		t.Errorf("followed: %q, %v", follows, err)
+	}
+}
+
+// TestFollowWhileTheNextFileIsRotated: what is gone over to may be one of the older files by the
+// time that those are looked at, and is read once.
+func TestFollowWhileTheNextFileIsRotated(t *testing.T) {
+	path := write(t, "")
+	for name, text := range map[string]string{
+		".20260101-000000": "2026-01-01T00:00:00Z stdout F zero\n",
+		".20260101-000001": "2026-01-01T00:00:01Z stdout F one\n",
+		".20260101-000002": "2026-01-01T00:00:02Z stdout F two\n",
+		".20260101-000003": "2026-01-01T00:00:03Z stdout F three\n",
+	} {
+		if err := os.WriteFile(path+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	r := &reader{path: path, stdout: &out, left: -1}
+	defer r.close()
+	var next *os.File
+	for name, f := range map[string]**os.File{".20260101-000000": &r.file, ".20260101-000002": &next} {
+		var err error
+		if *f, err = open(path + name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ok, err := r.goOver(next); !ok || err != nil {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	r.file = next
+	if err := r.drain(r.file); err != nil || out.String() != "zero\none\ntwo\n" {
+		t.Errorf("%q, %v", &out, err)
 	}
 }
 

@@ -143,55 +143,87 @@ func (r *reader) wait(ctx context.Context) error {
 	}
 }
 
+// open begins with the log, or, in the middle of a rotation, when there is none of that name,
+// with the newest of those that were rotated: it has all that there is.
 func (r *reader) open() error {
 	f, err := open(r.path)
-	if err != nil {
+	if !errors.Is(err, fs.ErrNotExist) {
+		r.file = f
 		return err
 	}
-	r.file, r.rest = f, nil
-	return nil
+	older, globErr := rotatedSince(r.path, nil)
+	if globErr != nil {
+		return errors.Join(err, globErr)
+	}
+	older = slices.DeleteFunc(older, func(f string) bool {
+		return strings.HasSuffix(f, ".gz") || strings.HasSuffix(f, ".tmp")
+	})
+	if len(older) == 0 {
+		return err
+	}
+	if f, err = open(older[len(older)-1]); errors.Is(err, fs.ErrNotExist) { // it has its name again
+		f, err = open(r.path)
+	}
+	r.file = f
+	return err
 }
 
 // rotate goes over to a new file of the same name, once there is one; the old one
 // was read to its end before.
 func (r *reader) rotate() (bool, error) {
-	now, err := os.Stat(r.path)
+	next, err := open(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if r.file != nil {
-		old, err := r.file.Stat()
-		if err != nil {
+	switched, err := r.goOver(next)
+	if !switched {
+		_ = next.Close()
+		return false, err
+	}
+	r.file, r.rest = next, nil
+	return true, nil
+}
+
+// goOver reads what there is before the next file, and tells whether that is another one.
+func (r *reader) goOver(next *os.File) (bool, error) {
+	if r.file == nil {
+		return true, nil
+	}
+	now, err := next.Stat()
+	if err != nil {
+		return false, err
+	}
+	old, err := r.file.Stat()
+	if err != nil || os.SameFile(old, now) {
+		return false, err
+	}
+	// What was written between the drain and the rename.
+	if err := r.drain(r.file); err != nil {
+		return false, err
+	}
+	missed, err := rotatedSince(r.path, old)
+	if err != nil {
+		return false, err
+	}
+	_ = r.file.Close()
+	r.file = nil
+	for _, name := range missed {
+		if info, err := os.Stat(name); err == nil && os.SameFile(info, now) {
+			break // the next one is no longer the newest
+		}
+		if err := r.readRotated(name); err != nil {
 			return false, err
-		}
-		if os.SameFile(old, now) {
-			return false, nil
-		}
-		// What was written between the drain and the rename.
-		if err := r.drain(r.file); err != nil {
-			return false, err
-		}
-		missed, err := rotatedSince(r.path, old)
-		if err != nil {
-			return false, err
-		}
-		_ = r.file.Close()
-		r.file = nil
-		for _, name := range missed {
-			if err := r.readRotated(name); err != nil {
-				return false, err
-			}
 		}
 	}
-	return true, r.open()
+	return true, nil
 }
 
 // rotatedSince lists, oldest first, the files that came between the one we read and
 // the current one, for a reader so slow that its log was rotated twice. When ours is
-// not there under its own name any more (compressed, removed), it is all that are.
+// not there under its own name any more (compressed, removed), or nil, it is all that are.
 func rotatedSince(path string, ours fs.FileInfo) ([]string, error) {
 	all, err := filepath.Glob(path + ".*")
 	if err != nil {
@@ -199,7 +231,7 @@ func rotatedSince(path string, ours fs.FileInfo) ([]string, error) {
 	}
 	slices.SortFunc(all, byAge)
 	for i, name := range all {
-		if info, err := os.Stat(name); err == nil && os.SameFile(info, ours) {
+		if info, err := os.Stat(name); err == nil && ours != nil && os.SameFile(info, ours) {
 			return all[i+1:], nil
 		}
 	}

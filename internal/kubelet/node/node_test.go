@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/test/leaks"
 )
 
 type told struct {
@@ -28,7 +28,7 @@ type told struct {
 	list []string
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
 
 func (e *told) Eventf(_ runtime.Object, _, reason, format string, args ...any) {
 	e.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,11 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"wherry.dev/test/leaks"
 )
 
 var ref = Ref{ConfigMap, "ns", "c"}
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
 
 func play(t *testing.T, f func(t *testing.T, c *Cache, client *fake.Clientset, changes *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {

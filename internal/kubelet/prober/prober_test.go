@@ -17,7 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -31,13 +30,14 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/test/leaks"
 )
 
 func TestMain(m *testing.M) {
 	if os.Getenv(serverEnv) != "" {
 		serve()
 	}
-	goleak.VerifyTestMain(m)
+	leaks.VerifyTestMain(m)
 }
 
 func address(t *testing.T, rawURL string) (string, int) {
@@ -81,7 +81,11 @@ func TestHTTP(t *testing.T) {
 		"/here": {failure, "HTTP probe failed with statuscode: 503"}, "/away": {warning, "Probe terminated redirects"}, "/slow": {failure, "context deadline exceeded"},
 	} {
 		get := &v1.HTTPGetAction{Path: path, Port: intstr.FromInt(port), HTTPHeaders: []v1.HTTPHeader{{Name: "Host", Value: "h.example"}, {Name: "X", Value: "y"}}}
-		a := newNetwork(dial).httpGet(t.Context(), get, nil, host, 200*time.Millisecond)
+		timeout := enough
+		if path == "/slow" {
+			timeout = short
+		}
+		a := newNetwork(dial).httpGet(t.Context(), get, nil, host, timeout)
 		if a.verdict != want.verdict || !strings.Contains(a.text, want.text) {
 			t.Errorf("%s: %+v", path, a)
 		}
@@ -92,10 +96,10 @@ func TestHTTP(t *testing.T) {
 	tls := httptest.NewTLSServer(mux)
 	defer tls.Close()
 	host, port = address(t, tls.URL)
-	if a := newNetwork(dial).httpGet(t.Context(), &v1.HTTPGetAction{Path: "/ok", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt(port)}, nil, host, time.Second); a.verdict != success {
+	if a := newNetwork(dial).httpGet(t.Context(), &v1.HTTPGetAction{Path: "/ok", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt(port)}, nil, host, enough); a.verdict != success {
 		t.Errorf("https: %+v", a)
 	}
-	if a := newNetwork(dial).httpGet(t.Context(), &v1.HTTPGetAction{Port: intstr.FromString("web")}, &v1.Container{}, host, time.Second); a.err == nil {
+	if a := newNetwork(dial).httpGet(t.Context(), &v1.HTTPGetAction{Port: intstr.FromString("web")}, &v1.Container{}, host, enough); a.err == nil {
 		t.Errorf("a port that is not there: %+v", a)
 	}
 }
@@ -112,11 +116,11 @@ func TestTCPAndGRPC(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	host, port := address(t, l.Addr().String())
-	if a := newNetwork(dial).tcpConnect(t.Context(), host, port, time.Second); a.verdict != success {
+	if a := newNetwork(dial).tcpConnect(t.Context(), host, port, enough); a.verdict != success {
 		t.Errorf("tcp: %+v", a)
 	}
 	for service, want := range map[string]verdict{"": success, "down": failure, "unknown": failure} {
-		if a := newNetwork(dial).grpcHealth(t.Context(), host, port, service, 2*time.Second); a.verdict != want {
+		if a := newNetwork(dial).grpcHealth(t.Context(), host, port, service, enough); a.verdict != want {
 			t.Errorf("grpc %q: %+v", service, a)
 		}
 	}
@@ -124,13 +128,20 @@ func TestTCPAndGRPC(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if a := newNetwork(dial).tcpConnect(t.Context(), host, port, time.Second); a.verdict != failure || !strings.Contains(a.text, "connection refused") {
+	if a := newNetwork(dial).tcpConnect(t.Context(), host, port, enough); a.verdict != failure || !strings.Contains(a.text, "connection refused") {
 		t.Errorf("tcp to a closed port: %+v", a)
 	}
 	if a := newNetwork(dial).grpcHealth(t.Context(), host, port, "", time.Second); a.verdict != failure {
 		t.Errorf("grpc to a closed port: %+v", a)
 	}
 }
+
+// enough is the timeout of a probe that is answered, however slow the machine is, and short that of
+// one that is not: it is long enough for a connection.
+const (
+	enough = time.Minute
+	short  = 2 * time.Second
+)
 
 type execs func() error
 
@@ -344,7 +355,11 @@ func TestServersThatDoNotSpeakWell(t *testing.T) {
 				_ = c.Close()
 			})
 			host, port := address(t, "http://"+l.Addr().String())
-			a := newNetwork(dial).httpGet(t.Context(), &v1.HTTPGetAction{Path: "/", Port: intstr.FromInt(port)}, nil, host, time.Second)
+			timeout := enough
+			if strings.Contains(tc.text, "deadline") {
+				timeout = short
+			}
+			a := newNetwork(dial).httpGet(t.Context(), &v1.HTTPGetAction{Path: "/", Port: intstr.FromInt(port)}, nil, host, timeout)
 			close(over)
 			served.Wait()
 			if a.verdict != tc.verdict || !strings.Contains(a.text, tc.text) {

@@ -29,7 +29,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), q.code)
 		return
 	}
-	p, ok := s.pods.ByName(r.PathValue("namespace"), r.PathValue("pod"))
+	p, ok := s.named(r)
 	if !ok {
 		http.Error(w, fmt.Sprintf("pod %q does not exist", r.PathValue("pod")), http.StatusNotFound)
 		return

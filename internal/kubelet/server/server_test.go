@@ -31,13 +31,14 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/pki"
+	"wherry.dev/test/leaks"
 	"wherry.dev/test/panics"
 )
 
 // TestMain leaves out what the libraries leave behind when a forwarded port is refused: one waits
 // for a reply to a stream that was reset, one to tell somebody who has gone.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(panics.Watch(m), goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Stream).waitWriteReply"),
+	leaks.VerifyTestMain(panics.Watch(m), goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Stream).waitWriteReply"),
 		goleak.IgnoreAnyFunction("k8s.io/client-go/tools/portforward.(*PortForwarder).handleConnection.func1"))
 }
 
@@ -92,7 +93,7 @@ func newFixture(t *testing.T, deny ...string) *fixture {
 	t.Helper()
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
 	f := &fixture{t: t, rt: fakecri.New(), logs: t.TempDir(), pods: &onePod{
-		snap: podworker.Snapshot{Pod: pod, Input: podplan.Input{Pod: pod, Sandboxes: []podplan.Sandbox{{ID: "sb", Ready: true}}, Containers: []podplan.Container{
+		snap: podworker.Snapshot{Pod: pod, At: time.Now(), Input: podplan.Input{Pod: pod, Sandboxes: []podplan.Sandbox{{ID: "sb", Ready: true}}, Containers: []podplan.Container{
 			{ID: "c0", Name: "c", State: podplan.Exited}, {ID: "c1", Name: "c", Attempt: 1, State: podplan.Running},
 		}}}, next: make(chan struct{}),
 	}}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,9 +26,31 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
+// lookWithin is how long a pod's worker may take to look at it for the first time before what
+// runs is answered for without it: a static pod's waits until its predecessor is gone.
+const lookWithin = 10 * time.Second
+
+// named finds the pod that a request names. What runs of one at which its worker has not looked
+// yet nobody knows: after a start of the kubelet that look is waited for.
+func (s *Server) named(r *http.Request) (podworker.Snapshot, bool) {
+	ctx, cancel := context.WithTimeout(r.Context(), lookWithin)
+	defer cancel()
+	for {
+		p, ok := s.pods.ByName(r.PathValue("namespace"), r.PathValue("pod"))
+		if !ok || !p.At.IsZero() {
+			return p, ok
+		}
+		select {
+		case <-p.Superseded:
+		case <-ctx.Done():
+			return p, ok
+		}
+	}
+}
+
 // pod finds the pod that a request names, and answers when there is none.
 func (s *Server) pod(w http.ResponseWriter, r *http.Request) (podworker.Snapshot, bool) {
-	p, ok := s.pods.ByName(r.PathValue("namespace"), r.PathValue("pod"))
+	p, ok := s.named(r)
 	if !ok {
 		http.Error(w, report.NoPod, http.StatusNotFound)
 	}

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
@@ -25,6 +26,8 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podworker"
 )
 
 // echo is a runtime whose containers say what they were told.
@@ -225,5 +228,37 @@ func TestPortForwardByBothProtocols(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// beforeTheLook shows a pod as it is before its worker has looked at it, the first time.
+type beforeTheLook struct {
+	*onePod
+	asked bool
+}
+
+func (p *beforeTheLook) ByName(ns, name string) (podworker.Snapshot, bool) {
+	s, ok := p.onePod.ByName(ns, name)
+	if !p.asked {
+		looked := make(chan struct{})
+		close(looked)
+		s.At, s.Input, s.Superseded = time.Time{}, podplan.Input{}, looked
+	}
+	p.asked = true
+	return s, ok
+}
+
+// TestWhatRunsIsKnownAfterTheFirstLook: a kubelet that had just started said of containers that
+// run that they are not to be found.
+func TestWhatRunsIsKnownAfterTheFirstLook(t *testing.T) {
+	f := newFixture(t)
+	s := New(Config{Debugging: true, PodLogs: f.logs}, &beforeTheLook{onePod: f.pods}, fakecri.Service{Runtime: f.rt})
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	for name, value := range map[string]string{"namespace": "ns", "pod": "p", "container": "c"} {
+		r.SetPathValue(name, value)
+	}
+	w := httptest.NewRecorder()
+	if _, id, ok := s.container(w, r); !ok || id != "c1" {
+		t.Errorf("%q, %d: %s", id, w.Code, w.Body)
 	}
 }

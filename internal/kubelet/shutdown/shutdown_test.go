@@ -17,14 +17,15 @@ import (
 
 	"github.com/godbus/dbus/v5"
 	"github.com/godbus/dbus/v5/prop"
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
 
 func TestPeriods(t *testing.T) {
 	sec := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Second} }
@@ -150,6 +151,7 @@ type fakeLogind struct {
 	props *prop.Properties
 	mu    sync.Mutex
 	locks []*os.File // our end of each lock: it reads EOF when the lock is let go
+	given []*os.File // the other end, until the bus has duplicated it
 	kills int
 }
 
@@ -162,11 +164,19 @@ func (f *fakeLogind) Inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error)
 		return 0, dbus.MakeFailedError(err)
 	}
 	f.mu.Lock()
-	f.locks = append(f.locks, r)
-	f.mu.Unlock()
-	fd := dbus.UnixFD(w.Fd())
-	time.AfterFunc(time.Second, func() { _ = w.Close() }) // the bus has duplicated it by then
-	return fd, nil
+	defer f.mu.Unlock()
+	f.locks, f.given = append(f.locks, r), append(f.given, w)
+	return dbus.UnixFD(w.Fd()), nil
+}
+
+// handedOver closes what was given, once the other side has it.
+func (f *fakeLogind) handedOver() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.given {
+		_ = w.Close()
+	}
+	f.given = nil
 }
 
 // KillUnit makes logind read its configuration.
@@ -253,6 +263,7 @@ func TestLogindOnARealBus(t *testing.T) {
 		t.Errorf("it was long enough: %v", err)
 	}
 	lock, err := login.Inhibit(t.Context())
+	f.handedOver()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -26,6 +25,7 @@ import (
 	"wherry.dev/internal/kubelet/objects"
 	"wherry.dev/internal/kubelet/podops"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/test/leaks"
 )
 
 var (
@@ -67,7 +67,7 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("GODEBUG", strings.TrimPrefix(os.Getenv("GODEBUG")+",tracebacklabels=1", ",")); err != nil { // a panic names its seed
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	leaks.VerifyTestMain(m)
 }
 
 // TestLives plays lives until one goes wrong. A single life is printed.
