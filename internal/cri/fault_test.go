@@ -215,7 +215,8 @@ func TestFullDisk(t *testing.T) {
 			n.disks = []string{disk}
 			p := n.pod()
 			waits := p.create(containerConfig("waits", "sh", "-c", "exit 3"))
-			runs := p.sh("runs", "trap 'exit 8' TERM; while :; do sleep 0.02; done")
+			runs := p.sh("runs", "trap 'exit 8' TERM; echo listens; while :; do sleep 0.02; done")
+			n.waitLog(runs, "listens")
 
 			release := n.fill(disk)
 			_, err := n.run.RunPodSandbox(t.Context(), n.podConfig(), "")
