@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -130,13 +131,16 @@ func generated(p *corev1.Pod) *corev1.Pod {
 // eventually repeats what depends on a cache that follows a write, by watching for it.
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
-	var err error
-	for range 200 {
-		if err = f(); err == nil {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Error(err)
 			return
 		}
 	}
-	t.Error(err)
 }
 
 func TestQuotaHoldsUnderConcurrency(t *testing.T) {

@@ -9,9 +9,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes"
@@ -29,14 +31,15 @@ var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: f
 
 // follower is a running index over a store.
 type follower struct {
-	name   string
-	run    func(ctx context.Context) error
-	synced <-chan struct{}
+	group, name string
+	run         func(ctx context.Context) error
+	synced      <-chan struct{}
+	reached     func(ctx context.Context, version uint64) error
 }
 
 func follow[T registry.Object](s *Server, group, resource string, f *registry.Follower[T]) follower {
 	store := s.store(group, resource)
-	return follower{resource, func(ctx context.Context) error { return f.Run(ctx, store) }, f.Synced()}
+	return follower{group, resource, func(ctx context.Context) error { return f.Run(ctx, store) }, f.Synced(), f.Reached}
 }
 
 // followers are the indexes that authorization reads.
@@ -64,7 +67,12 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	if err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context, kubernetes.Interface) error{s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.publishTrust, s.ensureService} {
+	known := func(ctx context.Context, client kubernetes.Interface) error {
+		return awaitPolicy(ctx, client, followers)
+	}
+	for _, step := range []func(context.Context, kubernetes.Interface) error{
+		s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.publishTrust, s.ensureService, known,
+	} {
 		if err := step(ctx, client); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // told to stop before it was done
@@ -76,6 +84,37 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	case <-s.prepared: // every path is there, OpenAPI's among them
 		close(s.ready)
 	case <-ctx.Done():
+	}
+	return nil
+}
+
+// awaitPolicy returns once authorization knows the roles and bindings that are there: whoever
+// asks as soon as the server is ready is not refused for what was made a moment before.
+func awaitPolicy(ctx context.Context, client kubernetes.Interface, followers []follower) error {
+	for _, f := range followers {
+		if f.group != rbacv1.GroupName {
+			continue
+		}
+		list, err := client.RbacV1().RESTClient().Get().Resource(f.name).Do(ctx).Get()
+		if err != nil {
+			return fmt.Errorf("list %s: %w", f.name, err)
+		}
+		var newest uint64
+		err = meta.EachListItem(list, func(o runtime.Object) error {
+			obj, err := meta.Accessor(o)
+			if err != nil {
+				return err
+			}
+			version, err := registry.Version(obj)
+			newest = max(newest, version)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := f.reached(ctx, newest); err != nil {
+			return fmt.Errorf("follow %s: %w", f.name, err)
+		}
 	}
 	return nil
 }

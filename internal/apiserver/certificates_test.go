@@ -111,10 +111,6 @@ func TestWhoMayApproveAndSign(t *testing.T) {
 		t.Fatalf("a node asks: %v", err)
 	}
 	api := controller.CertificatesV1().CertificateSigningRequests()
-	eventually(t, func() error { // the roles are made at the start
-		_, err := api.Get(ctx, "r", metav1.GetOptions{})
-		return err
-	})
 	r, err := api.Get(ctx, "r", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

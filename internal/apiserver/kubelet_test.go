@@ -36,7 +36,7 @@ import (
 // fakeKubelet serves what a kubelet serves to the API server, to nobody else.
 type fakeKubelet struct{}
 
-const streamTimeout = 10 * time.Second
+const streamTimeout = time.Minute
 
 func (k fakeKubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if len(req.TLS.VerifiedChains) == 0 {

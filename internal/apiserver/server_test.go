@@ -181,7 +181,7 @@ func expect(t *testing.T, w watch.Interface, want watch.EventType) *corev1.Pod {
 			t.Fatalf("event %s %T, want %s", e.Type, e.Object, want)
 		}
 		return p
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("no %s event", want)
 		return nil
 	}

@@ -186,7 +186,7 @@ func awaitTrust(t *testing.T, api typedcorev1.ConfigMapInterface, ok func(*corev
 	}
 	defer w.Stop()
 	var last runtime.Object
-	for deadline := time.After(20 * time.Second); ; {
+	for deadline := time.After(time.Minute); ; {
 		select {
 		case e := <-w.ResultChan():
 			last = e.Object

@@ -109,12 +109,19 @@ func inside(ns string, fn func() error) error {
 	return netns.Do(fn, ns)
 }
 
+// How long a connection is tried for: one that must come about, and one that must not, where
+// nothing may be all that is heard.
+const (
+	patience = time.Minute
+	moment   = 2 * time.Second
+)
+
 // call connects from inside the pod and returns what the server says.
-func call(t *testing.T, ns, addr string) (string, error) {
+func call(t *testing.T, ns, addr string, within time.Duration) (string, error) {
 	t.Helper()
 	var line string
 	err := inside(ns, func() error {
-		c, err := net.DialTimeout("tcp", addr, 2*time.Second)
+		c, err := net.DialTimeout("tcp", addr, within)
 		if err != nil {
 			return err
 		}
@@ -127,7 +134,7 @@ func call(t *testing.T, ns, addr string) (string, error) {
 
 func expect(t *testing.T, ns, addr, prefix string) string {
 	t.Helper()
-	got, err := call(t, ns, addr)
+	got, err := call(t, ns, addr, patience)
 	if err != nil || !strings.HasPrefix(got, prefix) {
 		t.Errorf("call to %s: %q, %v; want %q", addr, got, err, prefix)
 	}
@@ -181,7 +188,7 @@ func TestHostPorts(t *testing.T) {
 	if err := b.Teardown(t.Context(), p1); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := call(t, "", local); err == nil {
+	if got, err := call(t, "", local, moment); err == nil {
 		t.Errorf("the host port is still open: %q", got)
 	}
 }
@@ -234,7 +241,7 @@ func TestPodsCannotReachTheHostsLoopback(t *testing.T) {
 	if out, err := exec.Command("nsenter", "--net="+p.NetNS, "sh", "-c", script).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if got, err := call(t, p.NetNS, host.String()); err == nil {
+	if got, err := call(t, p.NetNS, host.String(), moment); err == nil {
 		t.Errorf("a pod reached the host's loopback: %s", got)
 	}
 }
@@ -304,7 +311,8 @@ func waitReclaimed(t *testing.T, b *Bridge) {
 func TestHostPortsOfBothFamilies(t *testing.T) {
 	b := openTestBridge(t, newConfig(t), nil)
 	gw4, gw6 := b.pools[0].gateway(), b.pools[1].gateway()
-	any, one := uint16(30000+os.Getpid()%2000), uint16(33000+os.Getpid()%2000)
+	// Not of those that the kernel gives away: what others listen on would lead to the pod.
+	any, one := uint16(20000+os.Getpid()%2000), uint16(22000+os.Getpid()%2000)
 	p := newPod(t, PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: any},
 		PortMapping{Protocol: "udp", ContainerPort: 8080, HostPort: any},
 		PortMapping{Protocol: "sctp", ContainerPort: 8080, HostPort: any},
@@ -324,7 +332,7 @@ func TestHostPortsOfBothFamilies(t *testing.T) {
 		expect(t, from, netip.AddrPortFrom(gw4, one+1).String(), "pod ")
 	}
 	for _, closed := range []netip.AddrPort{netip.AddrPortFrom(gw4, one), netip.AddrPortFrom(gw6, one+1)} {
-		if got, err := call(t, "", closed.String()); err == nil {
+		if got, err := call(t, "", closed.String(), moment); err == nil {
 			t.Errorf("%s is open: %q", closed, got)
 		}
 	}
@@ -349,7 +357,7 @@ func TestUDPFlowFollowsANewHostPort(t *testing.T) {
 	b := openTestBridge(t, newConfig(t), nil)
 	client := newPod(t)
 	setup(t, b, client)
-	port := uint16(35000 + os.Getpid()%2000)
+	port := uint16(25000 + os.Getpid()%2000) // not of those that the kernel gives away
 	var c net.Conn
 	err := inside(client.NetNS, func() (err error) {
 		c, err = net.Dial("udp", netip.AddrPortFrom(b.Gateway(), port).String())
@@ -372,7 +380,7 @@ func TestUDPFlowFollowsANewHostPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 10)
-	if err := u.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := u.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	if n, _, err := u.ReadFrom(buf); err != nil || string(buf[:n]) != "now" {

@@ -10,10 +10,9 @@ import (
 	"runtime"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"wherry.dev/internal/cni/plugin"
 	"wherry.dev/internal/failpoint"
+	"wherry.dev/test/leaks"
 )
 
 // child is what the test program does when it is started to be killed: one call on a
@@ -41,7 +40,7 @@ func TestMain(m *testing.M) {
 	if l, err := net.Listen("tcp", "localhost:0"); err == nil {
 		_ = l.Close()
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(leaks.Watch(m).Run())
 }
 
 func runChild(doc string) int {

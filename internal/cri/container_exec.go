@@ -137,9 +137,10 @@ func newCapture(limit int) (*capture, error) {
 	c := &capture{r: r, w: w, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		// Errors mean the end of the pipe, or that finish closed it.
-		if _, err := io.Copy(&c.buf, io.LimitReader(r, int64(limit))); err == nil {
-			_, _ = io.Copy(io.Discard, r)
+		out := &output{f: r}
+		// Errors mean the end of the pipe, or that close closed it.
+		if _, err := io.Copy(&c.buf, io.LimitReader(out, int64(limit))); err == nil {
+			_, _ = io.Copy(io.Discard, out)
 		}
 	}()
 	return c, nil

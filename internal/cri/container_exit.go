@@ -116,11 +116,13 @@ func (s *Server) finish(ctx context.Context, c *container) {
 // giveUp lets a container that was refused end.
 func (c *container) giveUp() { c.given.Do(func() { close(c.gaveUp) }) }
 
-// end sets the status of a container that has ended.
+// end sets the status of a container that has ended. The clock by which files have their times
+// is behind by up to a tick of the kernel's: what ended at once did not end before its start.
 func (c *container) end(e ending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.status.EndedAt, c.status.ExitCode, c.status.Reason, c.status.Message = nanos(e.at), e.code, e.reason, e.message
+	c.status.EndedAt = max(nanos(e.at), c.rec.CreatedAt, c.status.StartedAt)
+	c.status.ExitCode, c.status.Reason, c.status.Message = e.code, e.reason, e.message
 }
 
 // ending is how a container ended.

@@ -150,7 +150,8 @@ func (c *container) takeBack() bool {
 	return err == nil && n == len(reopenCommand)
 }
 
-// writesTo tells whether conmon has the file open.
+// writesTo tells whether conmon has the file open. One that has ended has none, whether or not
+// its end is known here; then the error is ESRCH.
 func (c *container) writesTo(file os.FileInfo) (bool, error) {
 	pid, err := oci.ReadPID(c.bundle.MonitorPIDFile())
 	if err != nil {
@@ -166,7 +167,10 @@ func (c *container) writesTo(file os.FileInfo) (bool, error) {
 			return true, nil
 		}
 	}
-	return false, nil
+	if fds, err = os.ReadDir(dir); err == nil && len(fds) == 0 {
+		err = fmt.Errorf("files of conmon: %w", unix.ESRCH)
+	}
+	return false, err
 }
 
 // resize tells conmon the size of the terminal.

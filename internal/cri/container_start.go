@@ -73,6 +73,9 @@ func (c *container) noteStart(ctx context.Context, at int64) error {
 	defer c.mu.Unlock()
 	next := c.status
 	next.Starting, next.StartedAt = false, at
+	if next.EndedAt != 0 {
+		next.EndedAt = max(next.EndedAt, at) // see end
+	}
 	if err := c.saveLocked(next); err != nil {
 		if next.EndedAt == 0 {
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -84,4 +85,13 @@ func writeFile(path string, data []byte, mode os.FileMode) error {
 		return err
 	}
 	return os.WriteFile(path, data, mode)
+}
+
+// writeProgram writes a file that is executed soon. A child that is forked while it is open for
+// writing has it open, too, until it executes its own program, and the kernel runs nothing that
+// somebody may write (ETXTBSY): nobody forks meanwhile.
+func writeProgram(path string, program []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return writeFile(path, program, 0o755)
 }

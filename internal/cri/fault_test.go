@@ -201,6 +201,35 @@ func TestStartOfWhatHasEndedDoesNotFail(t *testing.T) {
 	}
 }
 
+// A container that ended at once had ended before it had started, by a millisecond: its end is
+// the age of a file, for which the kernel has a coarser clock.
+func TestEndIsNotBeforeTheStart(t *testing.T) {
+	nowhere := filepath.Join(t.TempDir(), "none")
+	for name, steps := range map[string][]func(c *container){
+		"known before": {
+			func(c *container) { c.end(ending{at: time.Unix(0, 12)}) },
+			func(c *container) { _ = c.noteStart(t.Context(), 14) }, // not on disk
+		},
+		"known afterwards": {
+			func(c *container) { c.status.StartedAt = 14 },
+			func(c *container) { c.end(ending{at: time.Unix(0, 12)}) },
+		},
+		"never started": {
+			func(c *container) { c.end(ending{at: time.Unix(0, 9)}) },
+			func(c *container) { c.status.StartedAt = c.rec.CreatedAt },
+		},
+	} {
+		c := &container{id: "c", root: nowhere, bundle: oci.Bundle{Dir: nowhere}}
+		c.rec.CreatedAt = 10
+		for _, step := range steps {
+			step(c)
+		}
+		if c.status.EndedAt != c.status.StartedAt {
+			t.Errorf("%s: started at %d, ended at %d", name, c.status.StartedAt, c.status.EndedAt)
+		}
+	}
+}
+
 // TestFullDisk: of the durable folder, and then of that until the next boot.
 func TestFullDisk(t *testing.T) {
 	for _, name := range []string{"root", "state"} {
@@ -215,7 +244,8 @@ func TestFullDisk(t *testing.T) {
 			n.disks = []string{disk}
 			p := n.pod()
 			waits := p.create(containerConfig("waits", "sh", "-c", "exit 3"))
-			runs := p.sh("runs", "trap 'exit 8' TERM; while :; do sleep 0.02; done")
+			runs := p.sh("runs", "trap 'exit 8' TERM; echo listens; while :; do sleep 0.02; done")
+			n.waitLog(runs, "listens")
 
 			release := n.fill(disk)
 			_, err := n.run.RunPodSandbox(t.Context(), n.podConfig(), "")

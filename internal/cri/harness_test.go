@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
@@ -24,6 +23,7 @@ import (
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/mount"
 	"wherry.dev/test/images"
+	"wherry.dev/test/leaks"
 	"wherry.dev/test/panics"
 )
 
@@ -31,12 +31,11 @@ func TestMain(m *testing.M) {
 	if code, ok := runChild(); ok {
 		os.Exit(code)
 	}
-	goleak.VerifyTestMain(panics.Watch(m), goleak.Cleanup(func(code int) {
-		if dir, err := archiveDir(); err == nil {
-			_ = os.RemoveAll(dir)
-		}
-		os.Exit(code)
-	}))
+	code := leaks.Watch(panics.Watch(m)).Run()
+	if dir, err := archiveDir(); err == nil {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
 }
 
 // node is an instance of the runtime for one test, with everything that it owns.

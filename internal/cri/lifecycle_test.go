@@ -23,7 +23,7 @@ func TestAPodsLife(t *testing.T) {
 		t.Errorf("sandbox %+v", st.Status)
 	}
 
-	id := p.sh("main", `echo out; echo err >&2; hostname; trap 'exit 7' TERM; while :; do sleep 0.05; done`)
+	id := p.sh("main", `trap 'exit 7' TERM; echo out; echo err >&2; hostname; while :; do sleep 0.05; done`)
 	if got := n.status(id); got.State != runtimeapi.ContainerState_CONTAINER_RUNNING || got.StartedAt < got.CreatedAt {
 		t.Errorf("after the start: %+v", got)
 	}
@@ -33,7 +33,8 @@ func TestAPodsLife(t *testing.T) {
 	if got := n.exec(id, "ip", "-o", "addr", "show", "eth0"); !strings.Contains(got, st.Status.Network.Ip) {
 		t.Errorf("eth0: %s", got)
 	}
-	n.must(n.run.StopContainer(t.Context(), id, 10))
+	n.waitLog(id, p.cfg.Hostname) // until then it may not listen to the signal
+	n.must(n.run.StopContainer(t.Context(), id, 60))
 	got := n.status(id)
 	if got.State != runtimeapi.ContainerState_CONTAINER_EXITED || got.ExitCode != 7 || got.Reason != "Error" || got.FinishedAt < got.StartedAt {
 		t.Errorf("after the stop: %+v", got)
@@ -73,7 +74,7 @@ func wantEvents(t *testing.T, ch <-chan *runtimeapi.ContainerEventResponse, id s
 				t.Errorf("event without its pod: %+v", e)
 			}
 			want = want[1:]
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("no event %s", want[0])
 		}
 	}

@@ -283,6 +283,40 @@ func TestReopenWhileTheEndIsOnItsWay(t *testing.T) {
 	}
 }
 
+// A conmon that has ended, and that nobody has waited for, has no files open: the log was said
+// to be somebody else's.
+func TestReopenOfTheLogOfAConmonThatHasEnded(t *testing.T) {
+	dir := t.TempDir()
+	c := &container{bundle: oci.Bundle{Dir: dir}, exited: make(chan struct{})}
+	c.rec.Log = filepath.Join(dir, "0.log")
+	conmon, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := conmon.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.Waitid(unix.P_PID, conmon.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{c.rec.Log: "a line", c.bundle.MonitorPIDFile(): strconv.Itoa(conmon.Pid)} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := c.reopenLog(short); !errors.Is(err, unix.ESRCH) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while its end is not known: %v", err)
+	}
+	close(c.exited)
+	if err := c.reopenLog(t.Context()); err == nil || err.Error() != "the container has ended" {
+		t.Errorf("once it is known: %v", err)
+	}
+}
+
 func TestReopenEndsWithConmon(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()

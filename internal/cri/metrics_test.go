@@ -18,17 +18,21 @@ func TestMetricsOfARunningPod(t *testing.T) {
 	n.exec(id, "sh", "-c", "dd if=/dev/zero of=/file bs=1024 count=64 2>/dev/null")
 	descriptors, err := n.run.ListMetricDescriptors(t.Context())
 	n.must(err)
-	pods, err := n.run.ListPodSandboxMetrics(t.Context())
-	n.must(err)
-	if len(pods) != 1 || pods[0].GetPodSandboxId() != p.id || len(pods[0].GetContainerMetrics()) != 1 || pods[0].GetContainerMetrics()[0].GetContainerId() != id {
-		t.Fatalf("metrics are of %v", pods)
-	}
 	values := map[string]uint64{}
 	labels := map[string][]string{}
-	for _, m := range slices.Concat(pods[0].GetMetrics(), pods[0].GetContainerMetrics()[0].GetMetrics()) {
-		values[m.GetName()] = m.GetValue().GetValue()
-		labels[m.GetName()] = m.GetLabelValues()
+	look := func() bool {
+		pods, err := n.run.ListPodSandboxMetrics(t.Context())
+		n.must(err)
+		if len(pods) != 1 || pods[0].GetPodSandboxId() != p.id || len(pods[0].GetContainerMetrics()) != 1 || pods[0].GetContainerMetrics()[0].GetContainerId() != id {
+			t.Fatalf("metrics are of %v", pods)
+		}
+		for _, m := range slices.Concat(pods[0].GetMetrics(), pods[0].GetContainerMetrics()[0].GetMetrics()) {
+			values[m.GetName()] = m.GetValue().GetValue()
+			labels[m.GetName()] = m.GetLabelValues()
+		}
+		return values["container_processes"] == 1
 	}
+	waitFor(t, "the command and its runtime to be gone", look)
 	mayLack := []string{"container_hugetlb", "container_blkio", "container_fs_reads", "container_fs_writes", "container_pressure"}
 	for _, d := range descriptors {
 		got, ok := labels[d.GetName()]

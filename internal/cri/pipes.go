@@ -1,9 +1,12 @@
 package cri
 
 import (
+	"errors"
 	"io"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // pipeSet connects a command's files with the client's streams.
@@ -12,6 +15,42 @@ type pipeSet struct {
 	readers []*os.File // our ends of its output
 	writers []*os.File // our ends of its input
 	outputs []chan struct{}
+}
+
+// output is what a command writes to a pipe or terminal, read until its end or the file's read
+// deadline. What is there by then is read all the same: a command has written it before its
+// end, whoever was late since, its client or this process.
+type output struct {
+	f    *os.File
+	over bool // the deadline is
+	left int  // may be read after it: what is written now, too, must not go on for ever
+}
+
+// outputHeld is more than a pipe or a terminal holds, as they are made here.
+const outputHeld = 64 << 10
+
+func (o *output) Read(p []byte) (int, error) {
+	if !o.over {
+		n, err := o.f.Read(p)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		o.over, o.left = true, outputHeld
+	}
+	raw, err := o.f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	n, rerr := 0, error(nil)
+	// Not raw.Read, for which it is too late. The file does not block.
+	if err := raw.Control(func(fd uintptr) { n, rerr = unix.Read(int(fd), p[:min(len(p), o.left)]) }); err != nil {
+		return 0, err
+	}
+	if rerr != nil || n <= 0 {
+		return 0, io.EOF // nothing is there any more
+	}
+	o.left -= n
+	return n, nil
 }
 
 func deadline(d time.Duration) time.Time { return time.Now().Add(d) }
@@ -41,8 +80,9 @@ func (p *pipeSet) to(out io.Writer) (*os.File, error) {
 	p.outputs = append(p.outputs, done)
 	go func() {
 		defer close(done)
-		if _, err := io.Copy(out, r); err != nil {
-			_, _ = io.Copy(io.Discard, r) // the client is gone; the command must not block
+		from := &output{f: r}
+		if _, err := io.Copy(out, from); err != nil {
+			_, _ = io.Copy(io.Discard, from) // the client is gone; the command must not block
 		}
 	}()
 	return w, nil

@@ -47,7 +47,7 @@ func (s *Server) startInit(ctx context.Context, b *sandbox) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(rootfs, "init"), program, 0o755); err != nil {
+	if err := writeProgram(filepath.Join(rootfs, "init"), program); err != nil {
 		return err
 	}
 	for _, d := range []string{"proc", "dev"} {

@@ -2,11 +2,13 @@ package cri
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,7 +50,7 @@ func TestInitReapsWhatEndedBeforeIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "init")
-	if err := writeFile(path, program, 0o755); err != nil {
+	if err := writeProgram(path, program); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^$") //nolint:noctx // ended below
@@ -62,7 +64,7 @@ func TestInitReapsWhatEndedBeforeIt(t *testing.T) {
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
 	proc := fmt.Sprintf("/proc/%d/", cmd.Process.Pid)
 	var exe, children string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		exe, _ = os.Readlink(proc + "exe")
 		doc, err := os.ReadFile(fmt.Sprintf("%stask/%d/children", proc, cmd.Process.Pid))
 		if children = string(doc); err == nil && exe == path && children == "" {
@@ -70,6 +72,39 @@ func TestInitReapsWhatEndedBeforeIt(t *testing.T) {
 		}
 	}
 	t.Fatalf("%s has zombies: %q (%s)", exe, children, out.String())
+}
+
+// A pod's init did not start ("text file busy") when another child was being forked as it was
+// written.
+func TestProgramRunsThoughOthersFork(t *testing.T) {
+	program, err := os.ReadFile("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var forks sync.WaitGroup
+	for range 2 {
+		forks.Go(func() {
+			for ctx.Err() == nil {
+				if err := exec.Command("/bin/true").Run(); err != nil { //nolint:noctx // ends at once
+					t.Error(err)
+				}
+			}
+		})
+	}
+	dir := t.TempDir()
+	for i := range 200 {
+		path := filepath.Join(dir, fmt.Sprint(i))
+		if err := writeProgram(path, program); err != nil {
+			t.Fatal(err)
+		}
+		if err := exec.CommandContext(t.Context(), path).Run(); err != nil {
+			t.Errorf("program %d: %v", i, err)
+			break
+		}
+	}
+	cancel()
+	forks.Wait()
 }
 
 func TestSharedPIDNamespace(t *testing.T) {
@@ -109,7 +144,7 @@ func TestDeadInitStopsTheSandbox(t *testing.T) {
 	n.must(err)
 	n.must(unix.Kill(pid, unix.SIGKILL))
 	n.waitExit(c)
-	for timeout := time.After(10 * time.Second); b.ready(); {
+	for timeout := time.After(time.Minute); b.ready(); {
 		select {
 		case <-events:
 		case <-timeout:

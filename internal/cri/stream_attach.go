@@ -67,7 +67,9 @@ func dialAttach(path string) (*net.UnixConn, error) {
 	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: short, Net: "unixpacket"})
 }
 
-// copyAttached hands each message to its stream until conmon closes.
+// copyAttached hands each message to its stream until conmon closes. Who closes without having
+// read all that the client sent resets the connection: that is told first, once, and the last
+// of the output comes after it.
 func copyAttached(conn io.Reader, out, errOut io.Writer) error {
 	buf := make([]byte, attachBuffer+1)
 	for {
@@ -83,8 +85,11 @@ func copyAttached(conn io.Reader, out, errOut io.Writer) error {
 				}
 			}
 		}
+		if errors.Is(err, unix.ECONNRESET) {
+			continue
+		}
 		// conmon closes without a farewell: an empty message is the end, too.
-		if n == 0 || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) {
+		if n == 0 || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 			return nil
 		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -115,7 +115,7 @@ func (c *container) execTerminal(ctx context.Context, o oci.ExecOptions, in io.R
 	go func() {
 		defer close(copied)
 		if out != nil {
-			_, _ = io.Copy(out, pty) // EIO is a terminal's end of file
+			_, _ = io.Copy(out, &output{f: pty}) // EIO is a terminal's end of file
 		}
 	}()
 	r := <-done

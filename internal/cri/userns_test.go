@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -102,15 +103,19 @@ func (n *node) waitLog(id, line string) {
 	n.must(err)
 	buf := make([]byte, 4096)
 	for {
-		doc, err := os.ReadFile(path)
+		runs := n.status(id).GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING
+		doc, err := os.ReadFile(path) // afterwards: one that has ended has said all
 		n.must(err)
 		if strings.Contains(string(doc), " "+line+"\n") {
 			return
 		}
-		if n.status(id).GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if !runs {
 			n.t.Fatalf("container %s ended without saying %q: %s", id, line, doc)
 		}
 		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30000)
+		if errors.Is(err, unix.EINTR) {
+			continue // by the end of a child, say
+		}
 		n.must(err)
 		if ready == 0 {
 			n.t.Fatalf("container %s does not say %q: %s", id, line, doc)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,7 +27,7 @@ func lockInstance(dataDir string) (*instanceLock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := takeLock(f); err != nil {
 		pid := readPID(f)
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -38,6 +39,24 @@ func lockInstance(dataDir string) (*instanceLock, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return &instanceLock{f}, nil
+}
+
+// takeLock takes the lock for an owner. Who only asks whether there is one (RunningPID) has it
+// with others for a moment, and is no owner.
+func takeLock(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+			return err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_UN); err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond) // not to stand in another owner's way by asking
+	}
 }
 
 // writePID writes over what is there: on a full disk a file that was emptied first gets no room.
@@ -77,7 +96,7 @@ func RunningPID(dataDir string) (int, error) {
 	}
 	defer func() { _ = f.Close() }()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
-		return 0, ErrNotRunning
+		return 0, errors.Join(ErrNotRunning, unix.Flock(int(f.Fd()), unix.LOCK_UN)) // see release
 	}
 	if pid := readPID(f); pid > 0 {
 		return pid, nil

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,6 +30,46 @@ func TestReleasedLockIsFreeWhileAChildIsForked(t *testing.T) {
 	}
 	if pid, err := RunningPID(dir); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("%d runs, %v", pid, err)
+	}
+}
+
+// Who asks whether a node runs, at the moment in which it starts, was taken for another one that
+// runs already.
+func TestWhoAsksForTheLockIsNoOwner(t *testing.T) {
+	dir := t.TempDir()
+	asks, err := os.OpenFile(lockPath(dir), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(asks.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		lock *instanceLock
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		lock, err := lockInstance(dir)
+		done <- result{lock, err}
+	}()
+	select {
+	case r := <-done:
+		t.Errorf("while somebody asks: %v, %v", r.lock, r.err)
+	case <-time.After(10 * time.Millisecond):
+	}
+	if err := asks.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	if _, err := lockInstance(dir); err == nil {
+		t.Error("two have the lock")
+	}
+	if err := r.lock.release(); err != nil {
+		t.Error(err)
 	}
 }
 

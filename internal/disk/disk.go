@@ -93,11 +93,21 @@ func (r Reserve) Hold() error {
 	if err != nil {
 		return fmt.Errorf("reserve of disk space: %w", err)
 	}
-	err = errors.Join(unix.Fallocate(int(f.Fd()), 0, 0, r.Size), f.Close())
+	err = errors.Join(Allocate(f, 0, 0, r.Size), f.Close())
 	if err != nil {
 		return errors.Join(fmt.Errorf("reserve of disk space %s: %w", r.Path, err), r.GiveBack())
 	}
 	return nil
+}
+
+// Allocate is fallocate(2). A signal may interrupt it on a tmpfs, a child's end, say, or one by
+// which this program's own threads wake each other.
+func Allocate(f *os.File, mode uint32, off, size int64) error {
+	for {
+		if err := unix.Fallocate(int(f.Fd()), mode, off, size); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // Held reports whether the whole reserve is there.

@@ -15,13 +15,14 @@ import (
 
 	"wherry.dev/internal/image"
 	"wherry.dev/test/images"
+	"wherry.dev/test/leaks"
 )
 
 func TestMain(m *testing.M) {
 	if code, ok := runChild(); ok {
 		os.Exit(code)
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(leaks.Watch(m).Run())
 }
 
 func push(t *testing.T, img v1.Image) (ref string) {
@@ -59,7 +60,7 @@ func TestPullLeavesNoConnections(t *testing.T) {
 		ref := srv.Push(t, "demo:1", twoLayers(t))
 		before := goleak.IgnoreCurrent()
 		pull(t, s, ref)
-		if err := goleak.Find(before); err != nil {
+		if err := leaks.Find(before); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

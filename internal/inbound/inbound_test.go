@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"wherry.dev/test/leaks"
 	"wherry.dev/test/panics"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(panics.Watch(m)) }
+func TestMain(m *testing.M) { os.Exit(leaks.Watch(panics.Watch(m)).Run()) }
 
 // lowest is the descriptor that the next file will get.
 func lowest(t *testing.T) int {

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	// The second handler slows errors down by a clock of the whole process, which in virtual
 	// time may be decades off: only the one that logs is left.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	leaks.VerifyTestMain(panics.Watch(m))
+	os.Exit(leaks.Watch(panics.Watch(m)).Run())
 }
 
 // world is a node with a fake runtime and a fake API server, in virtual time.

@@ -153,7 +153,7 @@ func (e *Exec) Wait() (code int, err error) {
 // and a PID namespace does not end before its last zombie. Only while there is no
 // command yet the runtime itself is killed.
 func (e *Exec) Kill() error {
-	pid, err := ReadPID(e.file("pid"))
+	pid, err := e.pid()
 	if err == nil {
 		err = unix.Kill(pid, unix.SIGKILL)
 		if err == nil || errors.Is(err, unix.ESRCH) {
@@ -167,6 +167,18 @@ func (e *Exec) Kill() error {
 		return err
 	}
 	return nil
+}
+
+// pid is the command's, as the runtime writes it down: crun makes the file first, and a moment
+// later it holds something.
+func (e *Exec) pid() (pid int, err error) {
+	for range 1000 {
+		if pid, err = ReadPID(e.file("pid")); err == nil || errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return pid, err
 }
 
 func (e *Exec) cleanup() error { return os.RemoveAll(e.dir) }

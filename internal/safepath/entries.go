@@ -61,11 +61,7 @@ func (d *Dir) Folder(path string) (*os.File, error) {
 
 // Create makes a file that is not there yet, for its owner alone.
 func (d *Dir) Create(path string) (*os.File, error) {
-	how := unix.OpenHow{
-		Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_CLOEXEC, Mode: 0o600,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	}
-	fd, err := unix.Openat2(d.fd, path, &how)
+	fd, err := d.resolve(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return nil, &os.PathError{Op: "create", Path: filepath.Join(d.path, path), Err: err}
 	}

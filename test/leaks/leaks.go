@@ -1,6 +1,7 @@
-// Package leaks looks for goroutines that the tests of a package left. It is goleak with
-// patience: goleak gives those that are about to end less than half a second, and on a busy
-// machine one may not run at all for that long.
+// Package leaks has tests fail that leave goroutines behind, as goleak does, and gives those
+// that are about to end the time that a busy machine takes: goleak's own is half a second.
+//
+//	func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 package leaks
 
 import (
@@ -11,30 +12,40 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is how long a goroutine may take to end.
+// patience is how long goroutines have to end.
 const patience = time.Minute
 
-// VerifyTestMain runs the tests and ends the program, with a failure if a goroutine is left.
-func VerifyTestMain(m goleak.TestingM, options ...goleak.Option) {
-	os.Exit(run(m, patience, options...))
+// Runner is a *testing.M, or what wraps one.
+type Runner interface{ Run() int }
+
+// Watch returns m with a Run that fails when goroutines stay, but for the ignored ones.
+func Watch(m Runner, ignored ...goleak.Option) Runner { return watched{m, ignored} }
+
+type watched struct {
+	Runner
+	ignored []goleak.Option
 }
 
-func run(m goleak.TestingM, patience time.Duration, options ...goleak.Option) int {
-	code := m.Run()
+// Run implements Runner.
+func (w watched) Run() int {
+	code := w.Runner.Run()
 	if code != 0 {
 		return code
 	}
-	if err := left(patience, options...); err != nil {
-		fmt.Fprintf(os.Stderr, "the tests passed, and left goroutines: %v\n", err)
+	if err := Find(w.ignored...); err != nil {
+		fmt.Fprintf(os.Stderr, "FAIL: goroutines are left after all tests: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-func left(patience time.Duration, options ...goleak.Option) error {
-	for deadline := time.Now().Add(patience); ; {
-		err := goleak.Find(options...) // it waits a little by itself
-		if err == nil || time.Now().After(deadline) {
+// Find returns an error that names the goroutines that stay.
+func Find(ignored ...goleak.Option) error { return find(patience, ignored) }
+
+func find(patience time.Duration, ignored []goleak.Option) error {
+	for end := time.Now().Add(patience); ; {
+		err := goleak.Find(ignored...) // has pauses of its own
+		if err == nil || time.Now().After(end) {
 			return err
 		}
 	}

@@ -1,33 +1,44 @@
 package leaks
 
 import (
+	"strings"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 )
 
-type tests func() int
+func waits(end <-chan struct{}) { <-end }
 
-func (f tests) Run() int { return f() }
+func TestGoroutineThatStaysIsNamed(t *testing.T) {
+	end := make(chan struct{})
+	go waits(end)
+	if err := find(0, nil); err == nil || !strings.Contains(err.Error(), "leaks.waits") {
+		t.Errorf("got %v", err)
+	}
+	close(end)
+	if err := Find(); err != nil {
+		t.Error(err)
+	}
+}
 
-func TestWhatEndsLateIsNoLeakAndWhatStaysIs(t *testing.T) {
-	others, end := goleak.IgnoreCurrent(), make(chan struct{})
-	leave := tests(func() int {
-		go func() { <-end }()
-		return 0
-	})
-	if got := run(leave, 0, others); got != 1 {
-		t.Errorf("one that stays: exit code %d", got)
+// goleak gives up after half a second.
+func TestGoroutineThatEndsLateIsNone(t *testing.T) {
+	end := make(chan struct{})
+	go waits(end)
+	time.AfterFunc(time.Second, func() { close(end) })
+	if err := Find(); err != nil {
+		t.Error(err)
 	}
-	go func() {
-		_ = goleak.Find(others) // as long as goleak alone would wait
-		close(end)
-	}()
-	if got := run(tests(func() int { return 0 }), patience, others); got != 0 {
-		t.Errorf("one that ends late: exit code %d", got)
+}
+
+type suite int
+
+func (s suite) Run() int { return int(s) }
+
+func TestFailureOfASuiteIsKept(t *testing.T) {
+	if code := Watch(suite(3)).Run(); code != 3 {
+		t.Errorf("%d", code)
 	}
-	if got := run(tests(func() int { return 3 }), time.Hour, others); got != 3 {
-		t.Errorf("tests that failed: exit code %d", got)
+	if code := Watch(suite(0)).Run(); code != 0 {
+		t.Errorf("%d", code)
 	}
 }

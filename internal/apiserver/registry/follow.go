@@ -3,6 +3,8 @@ package registry
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -27,15 +29,60 @@ type Follower[T Object] struct {
 
 	known  map[types.NamespacedName]bool
 	synced chan struct{}
+
+	mu    sync.Mutex
+	at    uint64        // the newest resource version that was seen
+	moved chan struct{} // closed when there is a newer one
 }
 
 // NewFollower returns a Follower that calls set and del.
 func NewFollower[T Object](set func(T), del func(types.NamespacedName)) *Follower[T] {
-	return &Follower[T]{Set: set, Delete: del, known: map[types.NamespacedName]bool{}, synced: make(chan struct{})}
+	return &Follower[T]{Set: set, Delete: del, known: map[types.NamespacedName]bool{}, synced: make(chan struct{}), moved: make(chan struct{})}
 }
 
 // Synced is closed once every object that existed at the start has been seen.
 func (f *Follower[T]) Synced() <-chan struct{} { return f.synced }
+
+// Reached returns once an object as new as that has been seen, which must be there.
+func (f *Follower[T]) Reached(ctx context.Context, version uint64) error {
+	for {
+		f.mu.Lock()
+		at, moved := f.at, f.moved
+		f.mu.Unlock()
+		if at >= version {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Version is that of an object, as storage has it.
+func Version(obj metav1.Object) (uint64, error) {
+	v, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("resource version of %s: %w", obj.GetName(), err)
+	}
+	return v, nil
+}
+
+func (f *Follower[T]) move(obj T) error {
+	version, err := Version(obj)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if version > f.at {
+		f.at = version
+		close(f.moved)
+		f.moved = make(chan struct{})
+	}
+	return nil
+}
 
 // retryAfter is the pause before a broken watch is opened again; the first retry of
 // a watch that worked comes at once.
@@ -108,10 +155,12 @@ func (f *Follower[T]) handle(event watch.Event, seen map[types.NamespacedName]bo
 			seen[key] = true
 		}
 		f.Set(obj)
+		return seen, f.move(obj)
 	case watch.Deleted:
 		delete(f.known, key)
 		delete(seen, key)
 		f.Delete(key)
+		return seen, f.move(obj)
 	case watch.Bookmark:
 		if obj.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" && seen != nil {
 			f.initial(seen)

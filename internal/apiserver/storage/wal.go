@@ -12,6 +12,8 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/internal/disk"
 )
 
 const (
@@ -114,7 +116,7 @@ func create(path string) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, segmentBytes); err != nil {
+	if err := disk.Allocate(f, 0, 0, segmentBytes); err != nil {
 		return errors.Join(fmt.Errorf("make %s: %w", path, err), os.Remove(path))
 	}
 	return f.Sync()
@@ -261,7 +263,7 @@ func holdTo(path string, end int64) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, end); err != nil {
+	if err := disk.Allocate(f, unix.FALLOC_FL_KEEP_SIZE, 0, end); err != nil {
 		return fmt.Errorf("hold %d MiB of %s: %w", end>>20, path, err)
 	}
 	return nil

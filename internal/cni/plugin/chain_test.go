@@ -69,7 +69,7 @@ func TestChainedPluginsConnectContainers(t *testing.T) {
 		n.del(rt) // again: DEL can be repeated
 	}
 	h.wantClean()
-	if _, err := h.call(h.ns, "tcp", "127.0.0.1:8080"); err == nil {
+	if _, err := h.call(h.ns, "tcp", "127.0.0.1:8080", moment); err == nil {
 		t.Error("the host port is still open")
 	}
 }
@@ -253,7 +253,7 @@ func TestPortmapOptions(t *testing.T) {
 	n.add(b)
 	h.serve(a.NetNS, "80", "a")
 	h.expect(b.NetNS, "tcp", "10.22.0.1:8080", "a 10.22.0.1:") // masqAll: as the host
-	if got, err := h.call(h.ns, "tcp", "127.0.0.1:8080"); err == nil {
+	if got, err := h.call(h.ns, "tcp", "127.0.0.1:8080", moment); err == nil {
 		t.Errorf("open on another address than hostIP: %q", got)
 	}
 	n.del(a)
@@ -273,7 +273,7 @@ func TestContainersCannotReachTheHostsLoopback(t *testing.T) {
 		return exec.Command("sh", "-ec", `ip addr del 127.0.0.1/8 dev lo; ip route add 127.0.0.1 via 10.22.0.1 dev eth0 onlink
 echo 1 > /proc/sys/net/ipv4/conf/eth0/route_localnet`).Run()
 	})
-	if got, err := h.call(rt.NetNS, "tcp", "127.0.0.1:7000"); err == nil {
+	if got, err := h.call(rt.NetNS, "tcp", "127.0.0.1:7000", moment); err == nil {
 		t.Errorf("reached: %q", got)
 	}
 	n.del(rt)

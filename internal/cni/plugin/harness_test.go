@@ -273,16 +273,23 @@ func (h *host) serve(ns, port, name string) {
 	h.t.Cleanup(func() { _ = l.Close(); _ = u.Close(); <-done; <-done })
 }
 
+// How long a connection is tried for: one that must come about, and one that must not, where
+// nothing may be all that is heard.
+const (
+	patience = time.Minute
+	moment   = 2 * time.Second
+)
+
 // call connects and returns the answer: the server's name and our address as it sees it.
-func (h *host) call(ns, proto, addr string) (line string, err error) {
+func (h *host) call(ns, proto, addr string, within time.Duration) (line string, err error) {
 	h.t.Helper()
 	err = netns.Do(func() error {
-		c, err := net.DialTimeout(proto, addr, 2*time.Second)
+		c, err := net.DialTimeout(proto, addr, within)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = c.Close() }()
-		if err := c.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 			return err
 		}
 		if proto == "udp" {
@@ -301,7 +308,7 @@ func (h *host) call(ns, proto, addr string) (line string, err error) {
 
 func (h *host) expect(ns, proto, addr, prefix string) string {
 	h.t.Helper()
-	got, err := h.call(ns, proto, addr)
+	got, err := h.call(ns, proto, addr, patience)
 	if err != nil || !strings.HasPrefix(got, prefix) {
 		h.t.Errorf("%s to %s: %q, %v; want %q", proto, addr, got, err, prefix)
 	}

@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	// client-go watches the files of client certificates for as long as the process lives,
 	// where they are not rotated.
-	leaks.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/client-go/transport.(*dynamicClientCert).run"),
-		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.(*Backoff).StepWithReset"))
+	os.Exit(leaks.Watch(m, goleak.IgnoreAnyFunction("k8s.io/client-go/transport.(*dynamicClientCert).run"),
+		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.(*Backoff).StepWithReset")).Run())
 }
 
 // signer is an API server that knows certificate signing requests only, and signs each

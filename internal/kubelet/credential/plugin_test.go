@@ -22,7 +22,7 @@ import (
 	"wherry.dev/test/leaks"
 )
 
-func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 
 func TestMatches(t *testing.T) {
 	for pattern, images := range map[string]map[string]bool{

@@ -18,7 +18,7 @@ import (
 	"wherry.dev/test/leaks"
 )
 
-func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 
 const sample = "2026-01-01T00:00:01.000000001Z stdout F one\n" +
 	"2026-01-01T00:00:02.5Z stderr F two\n" +

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ type told struct {
 	list []string
 }
 
-func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 
 func (e *told) Eventf(_ runtime.Object, _, reason, format string, args ...any) {
 	e.mu.Lock()

@@ -3,6 +3,7 @@ package objects
 import (
 	"context"
 	"errors"
+	"os"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,7 +24,7 @@ import (
 
 var ref = Ref{ConfigMap, "ns", "c"}
 
-func TestMain(m *testing.M) { leaks.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 
 func play(t *testing.T, f func(t *testing.T, c *Cache, client *fake.Clientset, changes *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {

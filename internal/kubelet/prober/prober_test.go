@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(serverEnv) != "" {
 		serve()
 	}
-	leaks.VerifyTestMain(m)
+	os.Exit(leaks.Watch(m).Run())
 }
 
 func address(t *testing.T, rawURL string) (string, int) {

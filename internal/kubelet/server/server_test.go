@@ -38,8 +38,8 @@ import (
 // TestMain leaves out what the libraries leave behind when a forwarded port is refused: one waits
 // for a reply to a stream that was reset, one to tell somebody who has gone.
 func TestMain(m *testing.M) {
-	leaks.VerifyTestMain(panics.Watch(m), goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Stream).waitWriteReply"),
-		goleak.IgnoreAnyFunction("k8s.io/client-go/tools/portforward.(*PortForwarder).handleConnection.func1"))
+	os.Exit(leaks.Watch(panics.Watch(m), goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Stream).waitWriteReply"),
+		goleak.IgnoreAnyFunction("k8s.io/client-go/tools/portforward.(*PortForwarder).handleConnection.func1")).Run())
 }
 
 // onePod is a table with one pod.

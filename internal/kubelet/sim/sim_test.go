@@ -67,7 +67,7 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("GODEBUG", strings.TrimPrefix(os.Getenv("GODEBUG")+",tracebacklabels=1", ",")); err != nil { // a panic names its seed
 		panic(err)
 	}
-	leaks.VerifyTestMain(m)
+	os.Exit(leaks.Watch(m).Run())
 }
 
 // TestLives plays lives until one goes wrong. A single life is printed.

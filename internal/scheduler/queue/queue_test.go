@@ -2,11 +2,11 @@ package queue
 
 import (
 	"context"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,6 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/test/leaks"
 )
 
 func pod(name string, priority int32) *v1.Pod {
@@ -179,7 +180,7 @@ func TestAPoppedPodDoesNotChange(t *testing.T) {
 	})
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 
 // failAndPop fails the pod and returns when it is tried again.
 func failAndPop(t *testing.T, q *Queue, info *framework.QueuedPodInfo, by sets.Set[string]) (*framework.QueuedPodInfo, time.Duration) {

@@ -1,0 +1,37 @@
+package oci
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A command whose time was over at the moment in which its runtime wrote its PID down went on:
+// the file was there, and empty.
+func TestKillOfACommandWhosePIDIsBeingWritten(t *testing.T) {
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "pid")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- (&Exec{cmd: cmd, dir: dir}).Kill() }()
+	if err := os.WriteFile(file, []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait() // its status says how it ended
+	if ws, ok := cmd.ProcessState.Sys().(interface{ Signal() unix.Signal }); !ok || ws.Signal() != unix.SIGKILL {
+		t.Errorf("ended by %v", cmd.ProcessState)
+	}
+}
