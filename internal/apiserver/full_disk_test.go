@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,15 +22,7 @@ import (
 func diskOf(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		// a server that failed keeps its files open until the process ends
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
-	})
+	disks.Tmpfs(t, dir, "size="+size)
 	return dir
 }
 

@@ -77,14 +77,7 @@ func TestWhoAsksForTheLockIsNoOwner(t *testing.T) {
 // written over, for a file that is emptied first may get no room again.
 func TestLockIsTakenOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	disks.Tmpfs(t, dir, "size=64k")
 	if err := os.WriteFile(lockPath(dir), []byte("12345678901\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/test/disks"
 )
 
 func TestLookFindsTheFileSystemOfAFolderToBe(t *testing.T) {
@@ -43,14 +45,7 @@ func TestNextLookComesBeforeTheFloorCanBeUsedUp(t *testing.T) {
 
 func TestReserveIsHeldWholeOrNotAtAll(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	disks.Tmpfs(t, dir, "size=8m")
 	free := func() uint64 {
 		room, err := Look(dir)
 		if err != nil {

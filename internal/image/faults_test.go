@@ -20,6 +20,8 @@ import (
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/record"
 	"wherry.dev/test/images"
+
+	"wherry.dev/test/disks"
 )
 
 // noise is an image of one layer that does not compress.
@@ -300,10 +302,7 @@ func TestLyingRegistry(t *testing.T) {
 func smallDisk(t *testing.T, size int) (dir string, grow func(size int)) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	disks.Tmpfs(t, dir, fmt.Sprintf("size=%d", size))
 	return dir, func(size int) {
 		if err := unix.Mount("", dir, "", unix.MS_REMOUNT, fmt.Sprintf("size=%d", size)); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,8 @@ import (
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/image"
 	"wherry.dev/test/hostile"
+
+	"wherry.dev/test/disks"
 )
 
 // makeTarget is a folder that images aim at, and what must stay in it.
@@ -95,10 +97,7 @@ func TestHostileImages(t *testing.T) {
 // who run there: a kubelet evicts them one after the other, and the image is not among them.
 func TestBombLeavesRoomForOthers(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256m,nr_inodes=20000"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	disks.Tmpfs(t, dir, "size=256m,nr_inodes=20000")
 	const keep, keepInodes = 64 << 20, 2000
 	var least disk.Room
 	s := openWith(t, dir, image.Config{KeepFree: func(r disk.Room) (bytes, inodes uint64) {

@@ -14,6 +14,8 @@ import (
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
+
+	"wherry.dev/test/disks"
 )
 
 // TestDamagedRecordsDoNotKeepTheKubeletFromStarting: of the pods, of their user
@@ -72,14 +74,7 @@ func TestFullDiskDoesNotKeepAPodFromEnding(t *testing.T) {
 		if err := os.MkdirAll(records, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.Mount("tmpfs", records, "tmpfs", 0, "size=64k"); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := unix.Unmount(records, 0); err != nil {
-				t.Error(err)
-			}
-		})
+		disks.Tmpfs(t, records, "size=64k")
 		w.start()
 		for _, name := range []string{"evicted", "deleted"} {
 			w.create(plainPod(name, v1.RestartPolicyAlways, container("c")))

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/test/disks"
 )
 
 const envChild = "OWNLOG_TEST_PATH"
@@ -115,14 +117,7 @@ func TestLogIsRenamedAndNothingIsLost(t *testing.T) {
 // TestFullDisk: a line is lost, and all goes on once there is room.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,nr_inodes=5"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	disks.Tmpfs(t, dir, "size=64k,nr_inodes=5")
 	l, write := started(t, dir, 20<<10, 2)
 	for _, f := range []string{"other", "more", "last"} { // no inode is left for a new log
 		if err := os.WriteFile(filepath.Join(dir, f), bytes.Repeat([]byte("x"), 8<<10), 0o600); err != nil {

@@ -7,19 +7,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"wherry.dev/test/disks"
 )
 
 // A node starts on a full disk, too: what it writes is mostly there already.
 func TestFullDiskKeepsWhatIsThere(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	disks.Tmpfs(t, dir, "size=64k")
 	path := filepath.Join(dir, "r")
 	if err := Write(path, 1, "old"); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,6 +74,20 @@ func punch(path string, from int64) error {
 	const all = 1 << 30
 	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, from, all)
 	return errors.Join(err, f.Close())
+}
+
+// Tmpfs mounts a tmpfs at dir until the test ends, by options such as "size=64k,nr_inodes=5".
+// Files that are open then do not fail the test: who failed may hold some until the process ends.
+func Tmpfs(t testing.TB, dir, options string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
 }
 
 // Mount makes a file system of its own for dir, of so many bytes, in an image in the folder

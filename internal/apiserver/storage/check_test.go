@@ -14,14 +14,7 @@ import (
 // are, left data of which no start ever had a leader.
 func TestFirstStartThatWroteNoEntry(t *testing.T) {
 	dir := t.TempDir()
-	open := func() *Backend {
-		b, err := Open(t.Context(), Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-	if err := open().Close(); err != nil {
+	if err := open(t, dir).Close(); err != nil {
 		t.Fatal(err)
 	}
 	logs := filepath.Join(MemberDir(dir), "member", "wal")
@@ -53,7 +46,7 @@ func TestFirstStartThatWroteNoEntry(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b := open()
+	b := open(t, dir)
 	if err := put(t, b, 1, 10); err != nil {
 		t.Error(err)
 	}

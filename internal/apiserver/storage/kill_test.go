@@ -246,10 +246,7 @@ func numberAt(ctx context.Context, b *Backend, key string) (int, error) {
 // holdsAll checks that what was acknowledged to each writer is there.
 func holdsAll(t *testing.T, dir string, acknowledged []int) {
 	t.Helper()
-	b, err := Open(t.Context(), Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := open(t, dir)
 	for writer, want := range acknowledged {
 		if got, err := numberAt(t.Context(), b, keyOf(writer)); err != nil || got < want {
 			t.Errorf("of writer %d %d was acknowledged, %d is there, %v", writer, want, got, err)

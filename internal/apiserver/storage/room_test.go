@@ -33,6 +33,27 @@ func smallDisk(t *testing.T, kind string, size int64) string {
 	return dir
 }
 
+func open(t *testing.T, dir string) *Backend {
+	t.Helper()
+	b, err := Open(t.Context(), Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// openUntilEnd opens a backend that is closed when the test ends.
+func openUntilEnd(t *testing.T, dir string) *Backend {
+	t.Helper()
+	b := open(t, dir)
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
 func fillUp(t *testing.T, path string) {
 	t.Helper()
 	if err := disks.Fill(path); err != nil {
@@ -45,15 +66,7 @@ func fillUp(t *testing.T, path string) {
 func fullDisk(t *testing.T, kind string) (b *Backend, hog string) {
 	t.Helper()
 	dir := smallDisk(t, kind, 400<<20)
-	b, err := Open(t.Context(), Config{Dir: filepath.Join(dir, "etcd")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	b = openUntilEnd(t, filepath.Join(dir, "etcd"))
 	hog = filepath.Join(dir, "hog")
 	fillUp(t, hog)
 	if _, err := b.Room(); err == nil {
@@ -98,24 +111,10 @@ func TestFullDiskTakesWhatIsPermittedWithoutEnd(t *testing.T) {
 // what is permitted goes on in the files that there are.
 func TestDiskWithoutInodes(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=400m,nr_inodes=1000"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	b, err := Open(t.Context(), Config{Dir: filepath.Join(dir, "etcd")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	disks.Tmpfs(t, dir, "size=400m,nr_inodes=1000")
+	b := openUntilEnd(t, filepath.Join(dir, "etcd"))
 	var taken []string
+	var err error
 	for i := 0; err == nil; i++ {
 		path := filepath.Join(dir, fmt.Sprint(i))
 		if err = os.WriteFile(path, nil, 0o600); err == nil {
@@ -170,10 +169,7 @@ func TestRoomBehindTheLogIsHeldAfterAKill(t *testing.T) {
 	if _, refused := written(t, dir, 5); refused {
 		t.Fatal("refused on an empty disk")
 	}
-	b, err := Open(t.Context(), Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := open(t, dir)
 	log := b.embedded.space.log
 	files, err := log.segments()
 	if err != nil {
@@ -256,10 +252,7 @@ func TestSnapshotWithoutRoomIsMadeLater(t *testing.T) {
 			if err := b.RestartReason(); err != nil {
 				t.Errorf("etcd has failed: %v", err)
 			}
-			again, err := Open(t.Context(), Config{Dir: copied})
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := open(t, copied)
 			for i := range 3 {
 				got, err := again.client.KV.Get(t.Context(), fmt.Sprint(prefix, "/x/", i))
 				if err != nil || len(got.Kvs) != 1 {
@@ -308,15 +301,8 @@ func TestLogReleasedByASnapshotJustMissedStays(t *testing.T) {
 // by: a kill in between leaves a file that stands for nothing.
 func TestSnapshotWithoutARecordIsNone(t *testing.T) {
 	dir := smallDisk(t, "tmpfs", 400<<20)
-	cfg := Config{Dir: filepath.Join(dir, "etcd")}
-	open := func() *Backend {
-		b, err := Open(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-	b := open()
+	dir = filepath.Join(dir, "etcd")
+	b := open(t, dir)
 	if err := b.embedded.idle(t.Context(), snapshotEvery+1); err != nil {
 		t.Fatal(err)
 	}
@@ -328,12 +314,7 @@ func TestSnapshotWithoutARecordIsNone(t *testing.T) {
 	if err := os.WriteFile(left, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b = open()
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	b = openUntilEnd(t, dir)
 	e := b.embedded
 	if now := e.space.snapshot(); now != made {
 		t.Errorf("the last snapshot was %d, is %d", made, now)
@@ -436,10 +417,7 @@ func TestNothingIsTriedWithoutRoomBehindTheLog(t *testing.T) {
 // waits for what is left of it.
 func TestCloseOfAnEtcdThatFailsMeanwhileEnds(t *testing.T) {
 	dir := smallDisk(t, "tmpfs", 400<<20)
-	b, err := Open(t.Context(), Config{Dir: filepath.Join(dir, "etcd")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := open(t, filepath.Join(dir, "etcd"))
 	held := b.embedded.etcd.Server.Backend().BatchTx()
 	held.LockOutsideApply() // what a goroutine of etcd holds that stays for ever
 	closed := make(chan error, 1)
@@ -488,15 +466,7 @@ func TestDataAreFreeAfterCloseWhileAChildIsForked(t *testing.T) {
 // The disk may be full shortly before etcd makes a snapshot by itself.
 func TestDiskThatIsFullBeforeASnapshot(t *testing.T) {
 	dir := smallDisk(t, "ext4", 400<<20)
-	b, err := Open(t.Context(), Config{Dir: filepath.Join(dir, "etcd")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	b := openUntilEnd(t, filepath.Join(dir, "etcd"))
 	if err := b.embedded.idle(t.Context(), snapshotEvery-b.embedded.entries()-20); err != nil {
 		t.Fatal(err)
 	}
