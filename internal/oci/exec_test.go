@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +29,7 @@ func TestKillOfACommandWhosePIDIsBeingWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
-		t.Error(err)
+		t.Error(errors.Join(err, cmd.Process.Kill()))
 	}
 	_ = cmd.Wait() // its status says how it ended
 	if ws, ok := cmd.ProcessState.Sys().(interface{ Signal() unix.Signal }); !ok || ws.Signal() != unix.SIGKILL {

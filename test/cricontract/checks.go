@@ -309,11 +309,11 @@ func eventsTell(c *check) {
 
 func execSync(c *check) {
 	sandbox, id := c.start(Obeys)
-	out, _, err := c.Runtime.ExecSync(c.ctx, id, []string{"echo", "hello"}, 10*time.Second)
+	out, _, err := c.Runtime.ExecSync(c.ctx, id, []string{"echo", "hello"}, patience)
 	if err != nil || string(out) != "hello\n" {
 		c.t.Errorf("%q %v", out, err)
 	}
-	_, _, err = c.Runtime.ExecSync(c.ctx, id, []string{"sh", "-c", Fails}, 10*time.Second)
+	_, _, err = c.Runtime.ExecSync(c.ctx, id, []string{"sh", "-c", Fails}, patience)
 	var exit utilexec.ExitError
 	if !errors.As(err, &exit) || exit.ExitStatus() != 3 {
 		c.t.Errorf("exit code: %v", err)

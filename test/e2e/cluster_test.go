@@ -37,7 +37,7 @@ import (
 )
 
 // patience bounds every wait; a machine that is slow is no reason to fail.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 func wherryPath(t testing.TB) string {
 	t.Helper()

@@ -69,19 +69,15 @@ func Version(obj metav1.Object) (uint64, error) {
 	return v, nil
 }
 
-func (f *Follower[T]) move(obj T) error {
+func (f *Follower[T]) move(obj T) {
 	version, err := Version(obj)
-	if err != nil {
-		return err
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if version > f.at {
+	if err == nil && version > f.at {
 		f.at = version
 		close(f.moved)
 		f.moved = make(chan struct{})
 	}
-	return nil
 }
 
 // retryAfter is the pause before a broken watch is opened again; the first retry of
@@ -155,12 +151,12 @@ func (f *Follower[T]) handle(event watch.Event, seen map[types.NamespacedName]bo
 			seen[key] = true
 		}
 		f.Set(obj)
-		return seen, f.move(obj)
+		f.move(obj)
 	case watch.Deleted:
 		delete(f.known, key)
 		delete(seen, key)
 		f.Delete(key)
-		return seen, f.move(obj)
+		f.move(obj)
 	case watch.Bookmark:
 		if obj.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" && seen != nil {
 			f.initial(seen)
