@@ -23,7 +23,8 @@ func TestMetricsOfARunningPod(t *testing.T) {
 	look := func() bool {
 		pods, err := n.run.ListPodSandboxMetrics(t.Context())
 		n.must(err)
-		if len(pods) != 1 || pods[0].GetPodSandboxId() != p.id || len(pods[0].GetContainerMetrics()) != 1 || pods[0].GetContainerMetrics()[0].GetContainerId() != id {
+		if len(pods) != 1 || pods[0].GetPodSandboxId() != p.id || len(pods[0].GetContainerMetrics()) != 1 ||
+			pods[0].GetContainerMetrics()[0].GetContainerId() != id {
 			t.Fatalf("metrics are of %v", pods)
 		}
 		for _, m := range slices.Concat(pods[0].GetMetrics(), pods[0].GetContainerMetrics()[0].GetMetrics()) {

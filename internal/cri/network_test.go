@@ -53,7 +53,8 @@ func TestHangingCNIPlugin(t *testing.T) {
 	for range 2 {
 		calls.Go(func() {
 			_, err := n.run.RunPodSandbox(t.Context(), cfg, "")
-			if err == nil || !strings.Contains(err.Error(), "CNI network slownet") || !strings.Contains(err.Error(), "CNI plugin slow did not answer ADD within ") {
+			if err == nil || !strings.Contains(err.Error(), "CNI network slownet") ||
+				!strings.Contains(err.Error(), "CNI plugin slow did not answer ADD within ") {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -63,7 +64,8 @@ func TestHangingCNIPlugin(t *testing.T) {
 	var id string
 	waitFor(t, "the pod", func() (ok bool) {
 		var err error
-		if id, err = n.run.RunPodSandbox(t.Context(), cfg, ""); err != nil && !strings.Contains(err.Error(), "did not answer") {
+		id, err = n.run.RunPodSandbox(t.Context(), cfg, "")
+		if err != nil && !strings.Contains(err.Error(), "did not answer") {
 			t.Fatal(err)
 		}
 		return err == nil

@@ -55,7 +55,7 @@ func TestWhoAsksForTheLockIsNoOwner(t *testing.T) {
 	}()
 	select {
 	case r := <-done:
-		t.Errorf("while somebody asks: %v, %v", r.lock, r.err)
+		t.Fatalf("while somebody asks: %v, %v", r.lock, r.err)
 	case <-time.After(10 * time.Millisecond):
 	}
 	if err := asks.Close(); err != nil {

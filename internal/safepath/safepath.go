@@ -83,7 +83,9 @@ func (d *Dir) open(path string, flags uint64) (fd int, err error) {
 // resolve is openat2. A rename elsewhere on the machine can make the kernel unsure that it
 // stayed within the folder: then it wants to be asked again.
 func (d *Dir) resolve(path string, flags, mode uint64) (fd int, err error) {
-	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Mode: mode, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	how := unix.OpenHow{
+		Flags: flags | unix.O_CLOEXEC, Mode: mode, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
 	for range 100 {
 		fd, err = unix.Openat2(d.fd, path, &how)
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {

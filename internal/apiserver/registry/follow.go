@@ -37,7 +37,10 @@ type Follower[T Object] struct {
 
 // NewFollower returns a Follower that calls set and del.
 func NewFollower[T Object](set func(T), del func(types.NamespacedName)) *Follower[T] {
-	return &Follower[T]{Set: set, Delete: del, known: map[types.NamespacedName]bool{}, synced: make(chan struct{}), moved: make(chan struct{})}
+	return &Follower[T]{
+		Set: set, Delete: del, known: map[types.NamespacedName]bool{},
+		synced: make(chan struct{}), moved: make(chan struct{}),
+	}
 }
 
 // Synced is closed once every object that existed at the start has been seen.
