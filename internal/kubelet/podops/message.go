@@ -8,8 +8,8 @@ import (
 	"os"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
@@ -25,14 +25,13 @@ const (
 )
 
 // FinalMessage reads a dead instance's termination message: the end of its file, or
-// where the pod asks for it, of its log.
-func (o *Ops) FinalMessage(pod *v1.Pod, c *podplan.Container, logPath string) string {
-	msg, err := readEnd(o.Dirs.MessageFile(pod.UID, c.Name, c.Attempt), podconfig.MaxMessage)
+// by its policy, of its log.
+func (o *Ops) FinalMessage(uid types.UID, c *podplan.Container, policy v1.TerminationMessagePolicy, logPath string) string {
+	msg, err := readEnd(o.Dirs.MessageFile(uid, c.Name, c.Attempt), podconfig.MaxMessage)
 	if err != nil {
 		return fmt.Sprintf("Error on reading termination log: %v", err)
 	}
-	spec := pods.FindContainer(pod, c.Name)
-	if msg != "" || spec == nil || c.ExitCode == 0 || c.Reason == reasonCannotRun || spec.TerminationMessagePolicy != v1.TerminationMessageFallbackToLogsOnError {
+	if msg != "" || c.ExitCode == 0 || c.Reason == reasonCannotRun || policy != v1.TerminationMessageFallbackToLogsOnError {
 		return msg
 	}
 	return logs.Tail(logPath, maxLogLines, maxLogBytes)

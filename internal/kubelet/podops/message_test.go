@@ -48,16 +48,14 @@ func TestTerminationMessages(t *testing.T) {
 		"log that is not there":   {policy: fallback, exit: 1, log: log + ".gone"},
 		"other policy after fail": {policy: v1.TerminationMessageReadFile, exit: 1, log: log},
 	} {
-		pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", TerminationMessagePolicy: tc.policy}}}}
-		pod.UID = "u"
-		path := o.Dirs.MessageFile(pod.UID, "c", 0)
+		path := o.Dirs.MessageFile("u", "c", 0)
 		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, []byte(tc.file), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := o.FinalMessage(pod, &podplan.Container{Name: "c", ExitCode: tc.exit, Reason: tc.reason}, tc.log)
+		got := o.FinalMessage("u", &podplan.Container{Name: "c", ExitCode: tc.exit, Reason: tc.reason}, tc.policy, tc.log)
 		if len(got) != tc.size || !strings.HasPrefix(got, tc.first) {
 			t.Errorf("%s: %d bytes, %.20q", name, len(got), got)
 		}

@@ -247,22 +247,33 @@ func (w *Worker) containerOf(pod *v1.Pod, sandbox string, st *runtimeapi.Contain
 	case runtimeapi.ContainerState_CONTAINER_EXITED:
 		c.State = podplan.Exited
 		c.User = userOf(st.User)
-		c.Message = w.finalMessage(pod, &c, st.LogPath)
+		c.Message = w.finalMessage(&c, messagePolicy(pod, st), st.LogPath)
 	default:
 		c.State = podplan.Unknown
 	}
 	return c
 }
 
+// messagePolicy is that with which a container was made: the pod of an orphan has no spec.
+func messagePolicy(pod *v1.Pod, st *runtimeapi.ContainerStatus) v1.TerminationMessagePolicy {
+	if p := st.Annotations[pods.AnnotationMessagePolicy]; p != "" {
+		return v1.TerminationMessagePolicy(p)
+	}
+	if spec := pods.FindContainer(pod, st.GetMetadata().GetName()); spec != nil {
+		return spec.TerminationMessagePolicy
+	}
+	return v1.TerminationMessageReadFile
+}
+
 // finalMessage reads an instance's termination message once: it cannot change. What the
 // runtime says of the end comes first.
-func (w *Worker) finalMessage(pod *v1.Pod, c *podplan.Container, logPath string) string {
+func (w *Worker) finalMessage(c *podplan.Container, policy v1.TerminationMessagePolicy, logPath string) string {
 	if m, ok := w.messages[c.ID]; ok {
 		return m
 	}
 	m := c.Message
 	if w.deps.FinalMessage != nil {
-		if own := w.deps.FinalMessage(pod, c, logPath); m != "" && own != "" {
+		if own := w.deps.FinalMessage(w.uid, c, policy, logPath); m != "" && own != "" {
 			m += ": " + own
 		} else {
 			m += own

@@ -65,7 +65,7 @@ type Deps struct {
 	// Residue tells what of a pod is left on disk.
 	Residue func(uid types.UID) podplan.Residue
 	// FinalMessage returns the termination message of a dead instance.
-	FinalMessage func(pod *v1.Pod, c *podplan.Container, logPath string) string
+	FinalMessage func(uid types.UID, c *podplan.Container, policy v1.TerminationMessagePolicy, logPath string) string
 	// Tell, if not nil, makes an event of what the plan decided: that a container is
 	// backed off, or (container empty) why the pod ends.
 	Tell func(pod *v1.Pod, container, reason, message string)
