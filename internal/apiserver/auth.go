@@ -27,7 +27,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
-	"wherry.dev/internal/apiserver/auth/node"
+	"wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/registry"
@@ -47,8 +47,8 @@ func (s *Server) makeAuth() error {
 	}
 	s.roles = rbac.NewIndex()
 	s.byRole = rbac.NewAuthorizer(s.roles)
-	s.nodePods = node.NewIndex()
-	byNode := node.NewAuthorizer(s.nodePods, nodeObjects{s.lookup})
+	s.nodePods = nodeauthorizer.NewIndex()
+	byNode := nodeauthorizer.NewAuthorizer(s.nodePods, nodeObjects{s.lookup})
 	s.rules = authzunion.NewRuleResolvers(byNode, s.byRole)
 	s.authorizer, err = authzunion.New(
 		authzunion.NamedAuthorizer{AuthorizerName: "Masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},

@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/api/defaults"
-	authnode "wherry.dev/internal/apiserver/auth/node"
+	authnode "wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/registry"

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/test/fakecri"
 )
 
 // TestCriticalPodPreempts: the one that goes says why, and the other starts when it

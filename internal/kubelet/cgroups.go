@@ -16,8 +16,8 @@ import (
 
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet/config"
-	"wherry.dev/internal/kubelet/node"
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/nodestatus"
 )
 
 // ensureCgroups makes the groups that the pods' groups lie in, and lets all pods
@@ -26,7 +26,7 @@ func (k *Kubelet) ensureCgroups(ctx context.Context) error {
 	if k.deps.Cgroups == nil {
 		return nil
 	}
-	least := uint64(podconfig.Shares(0))
+	least := uint64(criconfig.Shares(0))
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
 		res := &specs.LinuxResources{}
 		if class == v1.PodQOSBestEffort {
@@ -121,7 +121,7 @@ func reservedLimits(reserved map[string]string, compressible bool) (*specs.Linux
 		n := q.Value()
 		switch name {
 		case string(v1.ResourceCPU):
-			shares := uint64(podconfig.Shares(q.MilliValue()))
+			shares := uint64(criconfig.Shares(q.MilliValue()))
 			res.CPU = &specs.LinuxCPU{Shares: &shares}
 		case string(v1.ResourceMemory):
 			res.Memory = &specs.LinuxMemory{Limit: &n}
@@ -160,7 +160,7 @@ func (k *Kubelet) podsLimits() (*specs.LinuxResources, error) {
 		return q
 	}
 	cpu, memory := left(v1.ResourceCPU), left(v1.ResourceMemory)
-	shares, bytes := uint64(podconfig.Shares(cpu.MilliValue())), memory.Value()
+	shares, bytes := uint64(criconfig.Shares(cpu.MilliValue())), memory.Value()
 	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Memory: &specs.LinuxMemory{Limit: &bytes}}
 	for name, q := range capacity {
 		if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok {
@@ -170,7 +170,7 @@ func (k *Kubelet) podsLimits() (*specs.LinuxResources, error) {
 		}
 	}
 	if pids, ok := reserved["pid"]; ok {
-		if most := node.PIDs(); most > pids.Value() {
+		if most := nodestatus.PIDs(); most > pids.Value() {
 			n := most - pids.Value()
 			res.Pids = &specs.LinuxPids{Limit: &n}
 		}
@@ -179,12 +179,12 @@ func (k *Kubelet) podsLimits() (*specs.LinuxResources, error) {
 }
 
 // swap is what containers may use of the node's; nil where it cannot be limited.
-func (k *Kubelet) swap() *podconfig.Swap {
+func (k *Kubelet) swap() *criconfig.Swap {
 	mode, err := cgroup.Version()
 	if err != nil || mode != cgroup.V2 {
 		return nil
 	}
-	s := &podconfig.Swap{Limited: k.cfg.MemorySwap.SwapBehavior == config.SwapLimited}
+	s := &criconfig.Swap{Limited: k.cfg.MemorySwap.SwapBehavior == config.SwapLimited}
 	if info := k.node.Node().Status.NodeInfo.Swap; info != nil && info.Capacity != nil {
 		s.Capacity = *info.Capacity
 	}

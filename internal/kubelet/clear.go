@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/volume"
 )
@@ -27,7 +27,7 @@ func ClearEnded(rootDir string) error {
 	if err != nil {
 		return err
 	}
-	volumes := &volume.Mounter{Dirs: podconfig.Dirs{Root: rootDir}}
+	volumes := &volume.Mounter{Dirs: criconfig.Dirs{Root: rootDir}}
 	var errs []error
 	for _, uid := range uids {
 		rec, err := records.Read(uid)

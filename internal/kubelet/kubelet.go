@@ -27,11 +27,11 @@ import (
 	"wherry.dev/internal/kubelet/admission"
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/config"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/metrics"
-	"wherry.dev/internal/kubelet/node"
-	"wherry.dev/internal/kubelet/objects"
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/nodestatus"
+	"wherry.dev/internal/kubelet/objectcache"
 	"wherry.dev/internal/kubelet/podops"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
@@ -68,20 +68,20 @@ type Deps struct {
 type Kubelet struct {
 	cfg  config.Config
 	deps Deps
-	dirs podconfig.Dirs
+	dirs criconfig.Dirs
 
 	table    *podworker.Table
 	records  *podworker.Records
-	objects  *objects.Cache
+	objects  *objectcache.Cache
 	status   *status.Manager
-	node     *node.Reporter
+	node     *nodestatus.Reporter
 	ops      *podops.Ops
 	prober   *prober.Manager
 	events   *events
 	services *services
 	hostIPs  []string
 	runtime  string // name, for container IDs
-	layout   podconfig.Layout
+	layout   criconfig.Layout
 
 	conditions admission.Conditions
 	admission  *admission.Admission
@@ -129,14 +129,14 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 		deps.Cgroups = nil
 	}
 	k := &Kubelet{
-		cfg: cfg, deps: deps, dirs: podconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}), synced: make(chan struct{}),
+		cfg: cfg, deps: deps, dirs: criconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}), synced: make(chan struct{}),
 		events: newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
 		unsynced: map[string]bool{}, ran: map[types.UID]bool{},
 		relistCh: make(chan struct{}, 1), sharesCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
 		watchLogs: openLogWatch,
 	}
 	var err error
-	if k.hostIPs, err = node.HostIP(cfg.NodeIP); err != nil {
+	if k.hostIPs, err = nodestatus.HostIP(cfg.NodeIP); err != nil {
 		return nil, fmt.Errorf("kubelet: %w", err)
 	}
 	for _, dir := range []string{cfg.RootDir, k.dirs.Pods()} {
@@ -178,8 +178,8 @@ func (k *Kubelet) build(ctx context.Context) error {
 		return err
 	}
 	k.runtime = rt.RuntimeName
-	k.layout = podconfig.Layout{Root: k.cfg.CgroupRoot, Systemd: k.systemd(ctx)}
-	memory, storage, err := node.Capacity(k.cfg.RootDir)
+	k.layout = criconfig.Layout{Root: k.cfg.CgroupRoot, Systemd: k.systemd(ctx)}
+	memory, storage, err := nodestatus.Capacity(k.cfg.RootDir)
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.node, err = node.New(node.Config{
+	k.node, err = nodestatus.New(nodestatus.Config{
 		Name: k.cfg.NodeName, IPs: k.hostIPs, Hostname: k.cfg.NodeName, Labels: k.cfg.NodeLabels, Taints: k.cfg.RegisterWithTaints,
 		PodCIDR: k.cfg.PodCIDR, Provider: k.cfg.ProviderID, Register: ptr.Deref(k.cfg.RegisterNode, true),
 		ExternalCloud: k.cfg.CloudProvider == "external", GivenIPs: k.cfg.NodeIP, Features: admission.Features,
@@ -201,7 +201,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 		return err
 	}
 	pods := podworker.NewPods()
-	k.objects = objects.New(k.deps.Client, pods.ObjectChanged)
+	k.objects = objectcache.New(k.deps.Client, pods.ObjectChanged)
 	k.status = status.New(k.deps.Client, func(d time.Duration) { metrics.StatusSync.Observe(d.Seconds()) })
 	tokens := volume.NewTokenSource(k.deps.Client)
 	users, err := k.userNamespaces(ctx)
@@ -263,7 +263,7 @@ func (k *Kubelet) opsConfig() podops.Config {
 		NodeName: k.cfg.NodeName, Dirs: k.dirs, PodLogs: k.cfg.PodLogsDir, ContainerLogs: k.cfg.ContainerLogsDir,
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS, NoClusterDNS: k.cfg.NoClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, HostIPs: k.hostIPs, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
-		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), CFS: podconfig.CFS{Off: !ptr.Deref(k.cfg.CPUCFSQuota, true), Period: k.cfg.CPUCFSQuotaPeriod.Duration},
+		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), CFS: criconfig.CFS{Off: !ptr.Deref(k.cfg.CPUCFSQuota, true), Period: k.cfg.CPUCFSQuotaPeriod.Duration},
 		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), OOMGroup: k.oomGroup(), Sysctls: k.cfg.DefaultPodSysctls, DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }

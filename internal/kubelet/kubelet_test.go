@@ -30,9 +30,9 @@ import (
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/config"
-	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/mount"
+	"wherry.dev/test/fakecri"
 	"wherry.dev/test/leaks"
 	"wherry.dev/test/panics"
 )

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/config"
-	"wherry.dev/internal/kubelet/fakecri"
+	"wherry.dev/test/fakecri"
 )
 
 // update changes a pod's object as its owner does.

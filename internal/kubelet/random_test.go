@@ -19,8 +19,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"wherry.dev/internal/kubelet/fakecri"
-	"wherry.dev/internal/kubelet/sim"
+	"wherry.dev/test/fakecri"
+	"wherry.dev/test/sim"
 )
 
 var nodes = flag.Int("nodes", 6, "how many random nodes to play")

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/logs"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -35,10 +35,10 @@ func openLogWatch() (logs.Watcher, error) { return logs.NewWatch() }
 func containerLogs(pods *podworker.Pods, root string) []logs.Container {
 	var out []logs.Container
 	for _, p := range pods.List() {
-		dir := podconfig.LogDir(root, p.Pod)
+		dir := criconfig.LogDir(root, p.Pod)
 		for i := range p.Input.Containers {
 			if c := &p.Input.Containers[i]; c.State == podplan.Running || c.State == podplan.Exited {
-				out = append(out, logs.Container{ID: c.ID, Path: filepath.Join(dir, podconfig.LogPath(c.Name, c.Attempt)), Ended: c.State == podplan.Exited})
+				out = append(out, logs.Container{ID: c.ID, Path: filepath.Join(dir, criconfig.LogPath(c.Name, c.Attempt)), Ended: c.State == podplan.Exited})
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"wherry.dev/internal/kubelet/config"
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 )
 
 // TestOneHungRotationHoldsUpAsManyAsThereAreWorkers lets the runtime never answer for the
@@ -40,7 +40,7 @@ func TestOneHungRotationHoldsUpAsManyAsThereAreWorkers(t *testing.T) {
 				for i := range 3 {
 					pod := w.create(testPod(fmt.Sprint("p", i)))
 					w.until("it runs", func() bool { return condition(w.get(pod.Name), v1.PodReady) == v1.ConditionTrue })
-					file := filepath.Join(podconfig.LogDir(w.cfg.PodLogsDir, pod), podconfig.LogPath("c", 0))
+					file := filepath.Join(criconfig.LogDir(w.cfg.PodLogsDir, pod), criconfig.LogPath("c", 0))
 					if err := os.WriteFile(file, []byte("more than ten bytes"), 0o600); err != nil {
 						t.Fatal(err)
 					}
@@ -67,7 +67,7 @@ func TestTheLogOfAnEndedContainerIsPutInOrder(t *testing.T) {
 		pod = w.create(pod)
 		w.until("it runs", func() bool { return condition(w.get(pod.Name), v1.PodReady) == v1.ConditionTrue })
 		w.pass(time.Minute)
-		file := filepath.Join(podconfig.LogDir(w.cfg.PodLogsDir, pod), podconfig.LogPath("c", 0))
+		file := filepath.Join(criconfig.LogDir(w.cfg.PodLogsDir, pod), criconfig.LogPath("c", 0))
 		w.stop()
 		w.rt.Kill(w.rt.Live(string(pod.UID), "c")[0], 0)
 		if err := os.WriteFile(file+".20260101-000000", []byte("last"), 0o600); err != nil {
@@ -98,7 +98,7 @@ func TestLogsAreLimitedSoonAfterAStart(t *testing.T) {
 			}
 			return nil
 		}
-		file := filepath.Join(podconfig.LogDir(w.cfg.PodLogsDir, pod), podconfig.LogPath("c", 0))
+		file := filepath.Join(criconfig.LogDir(w.cfg.PodLogsDir, pod), criconfig.LogPath("c", 0))
 		if err := os.WriteFile(file, []byte("more than ten bytes"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -21,8 +21,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/api/pods"
-	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/test/fakecri"
 )
 
 // pods is their resource.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubectl/pkg/util/qos"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 )
 
 // sharesChanged tells that what burstable pods ask for may be another sum.
@@ -66,5 +66,5 @@ func (k *Kubelet) burstableShares() uint64 {
 			milli += requests.Cpu().MilliValue()
 		}
 	}
-	return uint64(podconfig.Shares(milli))
+	return uint64(criconfig.Shares(milli))
 }

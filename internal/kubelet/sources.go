@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/api/pods"
-	"wherry.dev/internal/kubelet/objects"
+	"wherry.dev/internal/kubelet/objectcache"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/kubelet/source"
+	"wherry.dev/internal/kubelet/podsource"
 )
 
 // runSources starts all that tells which pods should run.
@@ -22,7 +22,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	defer k.sourceSynced("none") // of no source at all, everything is known
 	if path := k.cfg.StaticPodPath; path != "" {
 		k.expect("file")
-		files := source.Manifests{
+		files := podsource.Manifests{
 			Path: path, Node: k.cfg.NodeName, Every: k.cfg.FileCheckFrequency.Duration, Bad: k.badManifest,
 			Set: func(pods []*v1.Pod) { k.setStaticPods("file", pods) },
 		}
@@ -31,7 +31,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	if url := k.cfg.StaticPodURL; url != "" {
 		k.expect("http")
 		g.Go(func() error {
-			return source.URL(ctx, url, k.cfg.StaticPodURLHeader, k.cfg.NodeName, k.cfg.HTTPCheckFrequency.Duration,
+			return podsource.URL(ctx, url, k.cfg.StaticPodURLHeader, k.cfg.NodeName, k.cfg.HTTPCheckFrequency.Duration,
 				func(pods []*v1.Pod) { k.setStaticPods("http", pods) })
 		})
 	}
@@ -42,7 +42,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error { return k.statics.Run(ctx) })
 	k.expect("api")
 	g.Go(func() error {
-		source.Pods(ctx, client, k.cfg.NodeName, source.Events{
+		podsource.Pods(ctx, client, k.cfg.NodeName, podsource.Events{
 			Set:  func(obj runtime.Object) { k.setAPIPod(obj.(*v1.Pod)) },
 			Gone: func(obj runtime.Object) { k.removeAPIPod(obj.(*v1.Pod)) },
 			Synced: func() {
@@ -56,7 +56,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 		return nil
 	})
 	g.Go(func() error {
-		source.Services(ctx, client, source.Events{
+		podsource.Services(ctx, client, podsource.Events{
 			Set:    func(obj runtime.Object) { k.services.set(obj.(*v1.Service)) },
 			Gone:   func(obj runtime.Object) { k.services.remove(obj.(*v1.Service)) },
 			Synced: k.services.synced,
@@ -64,7 +64,7 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 		return nil
 	})
 	g.Go(func() error {
-		source.Node(ctx, client, k.cfg.NodeName, source.Events{
+		podsource.Node(ctx, client, k.cfg.NodeName, podsource.Events{
 			Set:  func(obj runtime.Object) { k.node.Observe(obj.(*v1.Node)) },
 			Gone: func(runtime.Object) { k.node.Lost() },
 		})
@@ -115,7 +115,7 @@ func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 		k.statics.SetMirror(pod, false)
 		return
 	}
-	k.objects.Use(pod.UID, objects.Refs(pod))
+	k.objects.Use(pod.UID, objectcache.Refs(pod))
 	old, known := k.table.Get(pod.UID)
 	if known {
 		k.checkUpdate(old.Pod, pod)

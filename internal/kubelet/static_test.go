@@ -22,8 +22,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/fakecri"
-	"wherry.dev/internal/kubelet/source"
+	"wherry.dev/internal/kubelet/podsource"
+	"wherry.dev/test/fakecri"
 )
 
 const manifest = `
@@ -40,7 +40,7 @@ spec:
 // virtual time. TestFiles has the folder.
 func static(t *testing.T, num string) *v1.Pod {
 	t.Helper()
-	p, err := source.StaticPod([]byte(strings.Replace(manifest, "NUM", num, 1)), "n1", "file:/m/web.yaml", time.Now())
+	p, err := podsource.StaticPod([]byte(strings.Replace(manifest, "NUM", num, 1)), "n1", "file:/m/web.yaml", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestFiles(t *testing.T) {
 	got := make(chan []*v1.Pod, 10)
 	done := make(chan error, 1)
 	ctx, cancel := contextWithCancel(t)
-	files := source.Manifests{Path: dir, Node: "n1", Every: time.Hour, Set: func(p []*v1.Pod) { got <- p }, Bad: func(string, *v1.Pod, error) {}}
+	files := podsource.Manifests{Path: dir, Node: "n1", Every: time.Hour, Set: func(p []*v1.Pod) { got <- p }, Bad: func(string, *v1.Pod, error) {}}
 	go func() { done <- files.Follow(ctx) }()
 	next := func(n int) []*v1.Pod {
 		t.Helper()
@@ -228,7 +228,7 @@ func FuzzStaticPod(f *testing.F) {
 	f.Add([]byte(manifest))
 	f.Add([]byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"x"},"spec":{"containers":[{"name":"c"}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := source.StaticPod(data, "n1", "file:x", time.Time{})
+		p, err := podsource.StaticPod(data, "n1", "file:x", time.Time{})
 		if err == nil && (p.UID == "" || p.Name == "" || p.Spec.NodeName != "n1") {
 			t.Errorf("%+v", p)
 		}
@@ -261,7 +261,7 @@ func TestURL(t *testing.T) {
 	ctx, cancel := contextWithCancel(t)
 	header := http.Header{"x-token": {"secret"}}
 	go func() {
-		done <- source.URL(ctx, server.URL, header, "n1", time.Millisecond, func(p []*v1.Pod) { got <- p })
+		done <- podsource.URL(ctx, server.URL, header, "n1", time.Millisecond, func(p []*v1.Pod) { got <- p })
 	}()
 	one := <-got
 	if len(one) != 1 || one[0].Name != "web-n1" || one[0].Annotations["kubernetes.io/config.source"] != "http" || len(one[0].Spec.Tolerations) != 0 {
@@ -332,7 +332,7 @@ func TestStaticPodsNeedNoAPIServer(t *testing.T) {
 		`volumes: [{name: v, csi: {driver: x}}]`:                            "csidrivers (via CSI volumes)",
 		`volumes: [{name: v, azureFile: {secretName: x, shareName: sh}}]`:   "secrets",
 	} {
-		_, err := source.StaticPod([]byte(manifest+"  "+spec+"\n"), "n1", "file:x", time.Now())
+		_, err := podsource.StaticPod([]byte(manifest+"  "+spec+"\n"), "n1", "file:x", time.Now())
 		if err == nil || err.Error() != "static pods may not reference "+what {
 			t.Errorf("%s: %v", spec, err)
 		}
@@ -352,7 +352,7 @@ func TestManifests(t *testing.T) {
 		`aFieldOfTomorrow: true`:                                                         "",
 		`tolerations: [{operator: Exists, effect: NoExecute}]`:                           "",
 	} {
-		p, err := source.StaticPod([]byte(manifest+"  "+spec+"\n"), "n1", "file:x", time.Now())
+		p, err := podsource.StaticPod([]byte(manifest+"  "+spec+"\n"), "n1", "file:x", time.Now())
 		if want != "" {
 			if err == nil || !strings.HasPrefix(err.Error(), "invalid pod: ") || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", spec, err)
@@ -370,7 +370,7 @@ func TestManifests(t *testing.T) {
 		strings.Replace(manifest, "Pod", "Pood", 1):                 "couldn't parse as pod(",
 		"": "couldn't parse as pod(",
 	} {
-		if _, err := source.StaticPod([]byte(text), "n1", "file:x", time.Now()); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, err := podsource.StaticPod([]byte(text), "n1", "file:x", time.Now()); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -393,7 +393,7 @@ func TestFilesThatChange(t *testing.T) {
 	got := make(chan []*v1.Pod)
 	done := make(chan error, 1)
 	ctx, cancel := contextWithCancel(t)
-	files := source.Manifests{
+	files := podsource.Manifests{
 		Path: dir + "/", Node: "n1", Every: time.Millisecond, Bad: func(string, *v1.Pod, error) {},
 		Set: func(p []*v1.Pod) {
 			select {
@@ -573,7 +573,7 @@ func TestManifestThatIsNoManifest(t *testing.T) {
 		if err := os.WriteFile(secret, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := source.StaticPod([]byte(text), "n1", "file:x", time.Now())
+		_, err := podsource.StaticPod([]byte(text), "n1", "file:x", time.Now())
 		if err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "123") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -587,7 +587,7 @@ func TestManifestThatIsNoManifest(t *testing.T) {
 	ctx, cancel := contextWithCancel(t)
 	var bad string
 	var got []*v1.Pod
-	files := source.Manifests{Path: dir, Node: "n1", Every: time.Hour, Set: func(p []*v1.Pod) { got = p },
+	files := podsource.Manifests{Path: dir, Node: "n1", Every: time.Hour, Set: func(p []*v1.Pod) { got = p },
 		Bad: func(file string, _ *v1.Pod, err error) { bad = filepath.Base(file) + ": " + err.Error(); cancel() }}
 	if err := files.Follow(ctx); err != nil {
 		t.Fatal(err)
@@ -604,7 +604,7 @@ func TestUIDOfAManifest(t *testing.T) {
 		"1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed": true, "x_1.y": true,
 	} {
 		text := strings.Replace(manifest, "name: web", `name: web, uid: "`+uid+`"`, 1)
-		p, err := source.StaticPod([]byte(text), "n1", "file:x", time.Now())
+		p, err := podsource.StaticPod([]byte(text), "n1", "file:x", time.Now())
 		if ok != (err == nil) || !ok && !strings.Contains(err.Error(), "metadata.uid") {
 			t.Errorf("%q: %+v, %v", uid, p, err)
 		}

@@ -10,7 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/api/core/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 )
 
 // What pods left that nobody knows stayed until the kubelet was restarted.
@@ -48,7 +48,7 @@ func TestWhatNobodyKnowsIsClearedWhileTheKubeletRuns(t *testing.T) {
 func TestPodsCgroupsHaveTheirUIDs(t *testing.T) {
 	pod := testPod("a")
 	pod.UID = "7b5b09a4-5f0c-4d2e-9f5e-0b0c8c1b0a11"
-	for _, l := range []podconfig.Layout{{Root: "/w"}, {Root: "/w", Systemd: true}} {
+	for _, l := range []criconfig.Layout{{Root: "/w"}, {Root: "/w", Systemd: true}} {
 		if uid, ok := l.UID(filepath.Base(l.Pod(pod))); !ok || uid != string(pod.UID) {
 			t.Errorf("%+v: %q %v", l, uid, ok)
 		}

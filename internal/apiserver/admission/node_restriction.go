@@ -18,7 +18,7 @@ import (
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 
 	"wherry.dev/internal/api/pods"
-	authnode "wherry.dev/internal/apiserver/auth/node"
+	authnode "wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/registry"
 )
 

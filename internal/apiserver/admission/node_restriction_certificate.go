@@ -9,7 +9,7 @@ import (
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/api/validation"
-	authnode "wherry.dev/internal/apiserver/auth/node"
+	authnode "wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/registry"
 )
 

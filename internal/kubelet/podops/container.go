@@ -15,9 +15,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/metrics"
-	"wherry.dev/internal/kubelet/objects"
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/objectcache"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/volume"
 )
@@ -87,15 +87,15 @@ func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.In
 		return nil, nil, err
 	}
 	node := o.Node()
-	input := podconfig.ContainerInput{
+	input := criconfig.ContainerInput{
 		Pod: pod, Container: spec, Attempt: op.Attempt, ImageRef: in.Images[spec.Name].Ref, Env: env, Mounts: mounts,
-		NodeMemory: node.Memory, PageSizes: podconfig.PageSizes(node.Allocatable), Swap: o.Swap, OOMGroup: o.OOMGroup, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
+		NodeMemory: node.Memory, PageSizes: criconfig.PageSizes(node.Allocatable), Swap: o.Swap, OOMGroup: o.OOMGroup, Dirs: o.Dirs, SeccompDefault: o.SeccompDefault, CFS: o.CFS, TargetID: o.target(in, spec.Name),
 		UserNS: users,
 	}
 	if err := o.imageUser(ctx, &input); err != nil {
 		return nil, nil, err
 	}
-	cfg, err := podconfig.Container(input)
+	cfg, err := criconfig.Container(input)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,7 +111,7 @@ func (o *Ops) mountsAndUsers(ctx context.Context, op podplan.Op, in *podplan.Inp
 			mi.Images[v.Name] = in.Images[podplan.VolumeImage(v.Name)].Ref
 		}
 	}
-	ask := podconfig.OwnUsers(in.Pod)
+	ask := criconfig.OwnUsers(in.Pod)
 	for i := range mi.Container.VolumeMounts {
 		ask = ask || mi.Container.VolumeMounts[i].RecursiveReadOnly != nil
 	}
@@ -138,7 +138,7 @@ func (o *Ops) mountsAndUsers(ctx context.Context, op podplan.Op, in *podplan.Inp
 
 // target is the ID of the container whose processes an ephemeral container sees.
 func (o *Ops) target(in *podplan.Input, name string) string {
-	target := podconfig.TargetContainer(in.Pod, name)
+	target := criconfig.TargetContainer(in.Pod, name)
 	for i := range in.Containers {
 		if c := &in.Containers[i]; target != "" && c.Name == target && c.State == podplan.Running {
 			return c.ID
@@ -148,7 +148,7 @@ func (o *Ops) target(in *podplan.Input, name string) string {
 }
 
 // imageUser looks up whom the image runs as.
-func (o *Ops) imageUser(ctx context.Context, in *podconfig.ContainerInput) error {
+func (o *Ops) imageUser(ctx context.Context, in *criconfig.ContainerInput) error {
 	resp, err := o.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: in.ImageRef}, false)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", in.ImageRef, err)
@@ -164,16 +164,16 @@ func (o *Ops) imageUser(ctx context.Context, in *podconfig.ContainerInput) error
 	return nil
 }
 
-func (o *Ops) environment(ctx context.Context, in *podplan.Input, spec *v1.Container, ips []string) ([]podconfig.Env, error) {
+func (o *Ops) environment(ctx context.Context, in *podplan.Input, spec *v1.Container, ips []string) ([]criconfig.Env, error) {
 	services, err := o.Services(ctx, in.Pod)
 	if err != nil {
 		return nil, err
 	}
-	env, skipped, err := podconfig.Environment(podconfig.EnvInput{
+	env, skipped, err := criconfig.Environment(criconfig.EnvInput{
 		Pod: in.Pod, Container: spec, Objects: o.Objects.For(ctx), Services: services, PodIPs: ips, HostIPs: in.Node.HostIPs,
 		NodeName: o.NodeName, Allocatable: o.Node().Allocatable, FileKey: o.fileKey(in.Pod),
 	})
-	if errors.Is(err, objects.ErrNoClient) {
+	if errors.Is(err, objectcache.ErrNoClient) {
 		return nil, fmt.Errorf("container %s: %w", spec.Name, err)
 	}
 	if len(skipped) > 0 {
@@ -188,7 +188,7 @@ func (o *Ops) hosts(pod *v1.Pod, ips []string) ([]byte, error) {
 	if len(ips) == 0 {
 		return nil, nil
 	}
-	hostname, domain, err := podconfig.Hostname(pod, o.ClusterDomain)
+	hostname, domain, err := criconfig.Hostname(pod, o.ClusterDomain)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func (o *Ops) hosts(pod *v1.Pod, ips []string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return podconfig.Hosts(pod, ips, hostname, domain, node), nil
+	return criconfig.Hosts(pod, ips, hostname, domain, node), nil
 }
 
 func (o *Ops) startContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
@@ -236,7 +236,7 @@ func (o *Ops) removeContainer(ctx context.Context, op podplan.Op, in *podplan.In
 		if c.ID != op.ID {
 			continue
 		}
-		if err := removeLog(filepath.Join(podconfig.LogDir(o.PodLogs, in.Pod), podconfig.LogPath(c.Name, c.Attempt))); err != nil {
+		if err := removeLog(filepath.Join(criconfig.LogDir(o.PodLogs, in.Pod), criconfig.LogPath(c.Name, c.Attempt))); err != nil {
 			return failed(err)
 		}
 		_ = os.Remove(o.Dirs.MessageFile(in.Pod.UID, c.Name, c.Attempt))

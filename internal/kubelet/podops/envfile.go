@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/safepath"
 )
 
@@ -58,6 +58,6 @@ func readEnvFile(dir, name, key string) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	value, err := podconfig.EnvFileValue(bytes.NewReader(data), key)
+	value, err := criconfig.EnvFileValue(bytes.NewReader(data), key)
 	return value, value != "", err
 }

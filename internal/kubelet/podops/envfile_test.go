@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/volume"
 )
 
 // TestFileKeys of environment files that an init container wrote, and of what else a pod
 // may have put in their place.
 func TestFileKeys(t *testing.T) {
-	o := New(Config{}, Deps{Volumes: &volume.Mounter{Dirs: podconfig.Dirs{Root: t.TempDir()}}})
+	o := New(Config{}, Deps{Volumes: &volume.Mounter{Dirs: criconfig.Dirs{Root: t.TempDir()}}})
 	pod := &v1.Pod{Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}}}
 	pod.UID = "u"
 	dir := o.Volumes.Path(pod, &pod.Spec.Volumes[0])

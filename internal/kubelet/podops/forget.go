@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/api/pods"
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/safepath"
 )
@@ -32,7 +32,7 @@ func (o *Ops) forget(ctx context.Context, in *podplan.Input) podplan.Result {
 	o.Tokens.Forget(pod.UID)
 	errs := []error{o.Users.Release(pod.UID), safepath.RemoveAll(o.Dirs.Pod(pod.UID))}
 	if pod.Name != "" {
-		errs = append(errs, o.sweepLogLinks(pod, nil), safepath.RemoveAll(podconfig.LogDir(o.PodLogs, pod)))
+		errs = append(errs, o.sweepLogLinks(pod, nil), safepath.RemoveAll(criconfig.LogDir(o.PodLogs, pod)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return failed(err)

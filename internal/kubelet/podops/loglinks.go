@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -23,8 +23,8 @@ func (o *Ops) addLogLink(ctx context.Context, in *podplan.Input, op podplan.Op) 
 	if o.ContainerLogs == "" {
 		return
 	}
-	target := filepath.Join(podconfig.LogDir(o.PodLogs, in.Pod), podconfig.LogPath(op.Name, op.Attempt))
-	err := os.Symlink(target, podconfig.LogSymlink(o.ContainerLogs, in.Pod, op.Name, op.ID))
+	target := filepath.Join(criconfig.LogDir(o.PodLogs, in.Pod), criconfig.LogPath(op.Name, op.Attempt))
+	err := os.Symlink(target, criconfig.LogSymlink(o.ContainerLogs, in.Pod, op.Name, op.ID))
 	if errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
@@ -38,7 +38,7 @@ func (o *Ops) addLogLink(ctx context.Context, in *podplan.Input, op podplan.Op) 
 
 func (o *Ops) removeLogLink(pod *v1.Pod, container, id string) {
 	if o.ContainerLogs != "" {
-		_ = os.Remove(podconfig.LogSymlink(o.ContainerLogs, pod, container, id))
+		_ = os.Remove(criconfig.LogSymlink(o.ContainerLogs, pod, container, id))
 	}
 }
 
@@ -49,14 +49,14 @@ func (o *Ops) sweepLogLinks(pod *v1.Pod, known []podplan.Container) error {
 	}
 	keep := map[string]bool{}
 	for i := range known {
-		keep[podconfig.LogSymlink(o.ContainerLogs, pod, known[i].Name, known[i].ID)] = true
+		keep[criconfig.LogSymlink(o.ContainerLogs, pod, known[i].Name, known[i].ID)] = true
 	}
 	links, err := os.ReadDir(o.ContainerLogs)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	logs := podconfig.LogDir(o.PodLogs, pod) + "/"
+	logs := criconfig.LogDir(o.PodLogs, pod) + "/"
 	for _, l := range links {
 		path := filepath.Join(o.ContainerLogs, l.Name())
 		if target, err := os.Readlink(path); err == nil && strings.HasPrefix(target, logs) && !keep[path] {

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -42,7 +42,7 @@ func TestLinksOfContainersThatOthersRemoved(t *testing.T) {
 		}
 		names := make([]string, 0, len(ids))
 		for _, id := range ids {
-			names = append(names, filepath.Base(podconfig.LogSymlink("", pod, "c", id)))
+			names = append(names, filepath.Base(criconfig.LogSymlink("", pod, "c", id)))
 		}
 		if slices.Sort(names); !slices.Equal(got, names) {
 			t.Errorf("%s: %v, want %v", when, got, names)

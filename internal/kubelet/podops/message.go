@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/logs"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -27,7 +27,7 @@ const (
 // FinalMessage reads a dead instance's termination message: the end of its file, or
 // by its policy, of its log.
 func (o *Ops) FinalMessage(uid types.UID, c *podplan.Container, policy v1.TerminationMessagePolicy, logPath string) string {
-	msg, err := readEnd(o.Dirs.MessageFile(uid, c.Name, c.Attempt), podconfig.MaxMessage)
+	msg, err := readEnd(o.Dirs.MessageFile(uid, c.Name, c.Attempt), criconfig.MaxMessage)
 	if err != nil {
 		return fmt.Sprintf("Error on reading termination log: %v", err)
 	}

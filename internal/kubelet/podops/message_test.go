@@ -9,13 +9,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
 // TestTerminationMessages: the end of a long one, and of the log where that is asked for.
 func TestTerminationMessages(t *testing.T) {
-	o := &Ops{Config: Config{Dirs: podconfig.Dirs{Root: t.TempDir()}}}
+	o := &Ops{Config: Config{Dirs: criconfig.Dirs{Root: t.TempDir()}}}
 	log := filepath.Join(t.TempDir(), "0.log")
 	var lines strings.Builder
 	for i := range 200 {

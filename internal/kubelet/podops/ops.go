@@ -21,9 +21,9 @@ import (
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/credential"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/metrics"
-	"wherry.dev/internal/kubelet/objects"
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/objectcache"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/pullrecord"
 	"wherry.dev/internal/kubelet/volume"
@@ -64,10 +64,10 @@ type PullRecords interface {
 // Config is what ops need to know of the kubelet's configuration.
 type Config struct {
 	NodeName      string
-	Dirs          podconfig.Dirs
+	Dirs          criconfig.Dirs
 	PodLogs       string
 	ContainerLogs string
-	Layout        podconfig.Layout
+	Layout        criconfig.Layout
 	PidsLimit     int64
 	ClusterDNS    []string
 	NoClusterDNS  bool
@@ -78,14 +78,14 @@ type Config struct {
 	// SeccompDefault: RuntimeDefault where a pod says nothing.
 	SeccompDefault bool
 	// CFS is how CPU limits are enforced.
-	CFS podconfig.CFS
+	CFS criconfig.CFS
 	// MaxPulls is how many images are pulled at the same time; 0 for any number.
 	MaxPulls int
 	// PullQPS is how many pulls may begin in a second, 0 for any number, and PullBurst
 	// how many at once.
 	PullQPS, PullBurst int32
 	// Swap that containers may use; nil where that cannot be limited.
-	Swap *podconfig.Swap
+	Swap *criconfig.Swap
 	// OOMGroup: who runs out of memory ends with all of its processes.
 	OOMGroup bool
 	// Sysctls that all pods get, unless they set them themselves.
@@ -112,7 +112,7 @@ type Deps struct {
 	Plugins CredentialPlugins
 	// Pulled, if not nil, knows who may use the images that are on the node.
 	Pulled  PullRecords
-	Objects *objects.Cache
+	Objects *objectcache.Cache
 	Cgroups Cgroups // nil: the runtime makes its own
 	Events  Recorder
 	Status  Flusher
@@ -259,8 +259,8 @@ func (o *Ops) ensureCgroup(in *podplan.Input) podplan.Result {
 	if r := in.Record.Resize; r != nil && r.Active != nil {
 		pod = podplan.WithApplied(pod, &in.Record) // the resize takes its own steps
 	}
-	limits := podconfig.PodCgroupResources(pod, o.PidsLimit, o.CFS)
-	limits.HugepageLimits = podconfig.PodHugePages(pod, podconfig.PageSizes(o.Node().Allocatable))
+	limits := criconfig.PodCgroupResources(pod, o.PidsLimit, o.CFS)
+	limits.HugepageLimits = criconfig.PodHugePages(pod, criconfig.PageSizes(o.Node().Allocatable))
 	err := o.Cgroups.Ensure(o.Layout.Pod(in.Pod), limits)
 	if err != nil {
 		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodContainer", "unable to ensure pod container exists: %v", err)

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/podplan"
 )
 
@@ -25,7 +25,7 @@ func (o *Ops) resizePod(ctx context.Context, op podplan.Op, in *podplan.Input) p
 			names = append(names, c.Name)
 		}
 	}
-	steps := podconfig.ResizeSteps(podplan.WithApplied(in.Pod, &in.Record), in.Pod, names, o.CFS)
+	steps := criconfig.ResizeSteps(podplan.WithApplied(in.Pod, &in.Record), in.Pod, names, o.CFS)
 	if err := o.checkShrink(ctx, in, ids, steps); err != nil {
 		return failed(err)
 	}
@@ -40,7 +40,7 @@ func (o *Ops) resizePod(ctx context.Context, op podplan.Op, in *podplan.Input) p
 	return podplan.Result{Resized: op.Attempt}
 }
 
-func (o *Ops) resizeStep(ctx context.Context, in *podplan.Input, ids map[string]string, s podconfig.ResizeStep) error {
+func (o *Ops) resizeStep(ctx context.Context, in *podplan.Input, ids map[string]string, s criconfig.ResizeStep) error {
 	if s.Container != "" {
 		err := o.Runtime.UpdateContainerResources(ctx, ids[s.Container], &runtimeapi.ContainerResources{Linux: s.Limits})
 		if err != nil {
@@ -59,7 +59,7 @@ func (o *Ops) resizeStep(ctx context.Context, in *podplan.Input, ids map[string]
 
 // tellSandbox lets the runtime refuse. One that has nothing to say is not asked.
 func (o *Ops) tellSandbox(ctx context.Context, in *podplan.Input) error {
-	overhead, resources := podconfig.SandboxResources(in.Pod, o.CFS)
+	overhead, resources := criconfig.SandboxResources(in.Pod, o.CFS)
 	for i := range in.Sandboxes {
 		s := &in.Sandboxes[i]
 		if !s.Ready {
@@ -76,7 +76,7 @@ func (o *Ops) tellSandbox(ctx context.Context, in *podplan.Input) error {
 }
 
 // checkShrink refuses memory limits below what is in use: better late than OOM-killed.
-func (o *Ops) checkShrink(ctx context.Context, in *podplan.Input, ids map[string]string, steps []podconfig.ResizeStep) error {
+func (o *Ops) checkShrink(ctx context.Context, in *podplan.Input, ids map[string]string, steps []criconfig.ResizeStep) error {
 	var errs []error
 	for _, s := range steps {
 		switch {

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/safepath"
 )
@@ -49,7 +49,7 @@ func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 }
 
 // sandboxConfig is the configuration of the pod's sandbox, with warnings for events.
-func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32, users *runtimeapi.UserNamespace) (*runtimeapi.PodSandboxConfig, []podconfig.Warning, error) {
+func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32, users *runtimeapi.UserNamespace) (*runtimeapi.PodSandboxConfig, []criconfig.Warning, error) {
 	var host []byte
 	if o.ResolvConf != "" {
 		var err error
@@ -57,7 +57,7 @@ func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32, users *runtimeapi.UserN
 			return nil, nil, fmt.Errorf("resolvConf: %w", err)
 		}
 	}
-	dns, warnings := podconfig.DNS(podconfig.DNSInput{
+	dns, warnings := criconfig.DNS(criconfig.DNSInput{
 		Pod: pod, ClusterDNS: o.ClusterDNS, NoClusterDNS: o.NoClusterDNS, ClusterDomain: o.ClusterDomain, Host: host,
 		NoHost: o.ResolvConf == "", NodeIPs: o.HostIPs,
 	})
@@ -65,7 +65,7 @@ func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32, users *runtimeapi.UserN
 	if o.Cgroups != nil {
 		cgroup = o.Layout.Parent(pod)
 	}
-	cfg, err := podconfig.Sandbox(podconfig.SandboxInput{
+	cfg, err := criconfig.Sandbox(criconfig.SandboxInput{
 		Pod: pod, Attempt: attempt, LogRoot: o.PodLogs, CgroupParent: cgroup, DNS: dns, ClusterDomain: o.ClusterDomain, Dirs: o.Dirs, UserNS: users, CFS: o.CFS, Sysctls: o.Sysctls,
 	})
 	return cfg, warnings, err

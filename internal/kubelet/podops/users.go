@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/userns"
 )
 
@@ -21,7 +21,7 @@ type UserNamespaces interface {
 
 // userNamespace is that of a pod with hostUsers false, nil for others.
 func (o *Ops) userNamespace(ctx context.Context, pod *v1.Pod, handler string) (*runtimeapi.UserNamespace, error) {
-	if !podconfig.OwnUsers(pod) {
+	if !criconfig.OwnUsers(pod) {
 		return nil, nil
 	}
 	features, err := o.features(ctx, handler)
@@ -39,7 +39,7 @@ func (o *Ops) userNamespace(ctx context.Context, pod *v1.Pod, handler string) (*
 
 // pullUsers is userNamespace where it does not matter whether the runtime can.
 func (o *Ops) pullUsers(ctx context.Context, pod *v1.Pod) (*runtimeapi.UserNamespace, error) {
-	if !podconfig.OwnUsers(pod) {
+	if !criconfig.OwnUsers(pod) {
 		return nil, nil
 	}
 	r, err := o.Users.Get(ctx, pod.UID)

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/logs"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -56,7 +56,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	case v1.LogStreamStderr:
 		stdout = nil
 	}
-	path := filepath.Join(podconfig.LogDir(s.cfg.PodLogs, p.Pod), podconfig.LogPath(c.Name, c.Attempt))
+	path := filepath.Join(criconfig.LogDir(s.cfg.PodLogs, p.Pod), criconfig.LogPath(c.Name, c.Attempt))
 	if q.Follow {
 		out.flush() // a client that follows wants to know at once that it may
 	}

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/component-base/metrics/testutil"
 
-	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/metrics"
+	"wherry.dev/test/fakecri"
 )
 
 // answer is what a handler says to a request.

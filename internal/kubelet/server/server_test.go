@@ -27,10 +27,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/api/report"
-	"wherry.dev/internal/kubelet/fakecri"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/pki"
+	"wherry.dev/test/fakecri"
 	"wherry.dev/test/leaks"
 	"wherry.dev/test/panics"
 )

@@ -11,8 +11,8 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/eviction"
-	"wherry.dev/internal/kubelet/podconfig"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -83,7 +83,7 @@ func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p podworker.Snap
 			left = left.Plus(usage(s.logs(p.Pod, name, now)))
 		}
 		if one.Ended { // else the pod's whole folder is counted
-			left = left.Plus(usage(s.usage(podconfig.Dirs{Root: s.RootDir}.MessageFile(p.Pod.UID, name, attempt(p, c)), now)))
+			left = left.Plus(usage(s.usage(criconfig.Dirs{Root: s.RootDir}.MessageFile(p.Pod.UID, name, attempt(p, c)), now)))
 		}
 		one.Containers[name] = one.Containers[name].Plus(left)
 		one.Usage = one.Plus(left)

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 )
 
 // fsStats is the file system that a folder is on; nil where there is none.
@@ -94,7 +94,7 @@ func (s *Stats) logs(pod *v1.Pod, container string, now time.Time) *stats.FsStat
 	if s.PodLogs == "" {
 		return nil
 	}
-	return s.usage(filepath.Join(podconfig.LogDir(s.PodLogs, pod), container), now)
+	return s.usage(filepath.Join(criconfig.LogDir(s.PodLogs, pod), container), now)
 }
 
 // volumes are the pod's volumes on the node, by their folders: one with a file system
@@ -103,7 +103,7 @@ func (s *Stats) volumes(pod *v1.Pod, now time.Time) []stats.VolumeStats {
 	if s.VolumeAge < 0 {
 		return nil // they are not to be measured
 	}
-	base := podconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
+	base := criconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
 	claims := map[string]*stats.PVCReference{}
 	for i := range pod.Spec.Volumes {
 		if c := pod.Spec.Volumes[i].PersistentVolumeClaim; c != nil {
@@ -153,7 +153,7 @@ func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.
 		add(p.Containers[i].Rootfs)
 		add(p.Containers[i].Logs)
 	}
-	base := podconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
+	base := criconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
 	for i := range p.VolumeStats {
 		v := &p.VolumeStats[i]
 		dir, err := filepath.Glob(filepath.Join(base, "*", v.Name))
@@ -161,7 +161,7 @@ func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.
 			add(&v.FsStats)
 		}
 	}
-	for _, path := range []string{podconfig.Dirs{Root: s.RootDir}.EtcHosts(pod.UID), podconfig.Dirs{Root: s.RootDir}.Containers(pod.UID)} {
+	for _, path := range []string{criconfig.Dirs{Root: s.RootDir}.EtcHosts(pod.UID), criconfig.Dirs{Root: s.RootDir}.Containers(pod.UID)} {
 		add(s.usage(path, now))
 	}
 	out.UsedBytes, out.InodesUsed = &used, &inodes

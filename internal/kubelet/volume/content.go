@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wherry.dev/internal/api/pods"
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/mount"
 )
 
@@ -184,7 +184,7 @@ func (c *content) downward(items []v1.DownwardAPIVolumeFile, mode *int32) error 
 
 func (c *content) downwardValue(item *v1.DownwardAPIVolumeFile) (string, error) {
 	if item.FieldRef != nil {
-		return podconfig.PodField(item.FieldRef.FieldPath, c.pod, nil, nil, c.m.NodeName)
+		return criconfig.PodField(item.FieldRef.FieldPath, c.pod, nil, nil, c.m.NodeName)
 	}
 	ref := item.ResourceFieldRef
 	if ref == nil {
@@ -192,7 +192,7 @@ func (c *content) downwardValue(item *v1.DownwardAPIVolumeFile) (string, error) 
 	}
 	for ctr := range pods.Containers(&c.pod.Spec) {
 		if ctr.Name == ref.ContainerName {
-			return podconfig.ResourceField(ref, c.pod, ctr, c.m.Allocatable())
+			return criconfig.ResourceField(ref, c.pod, ctr, c.m.Allocatable())
 		}
 	}
 	return "", fmt.Errorf("container %s not found", ref.ContainerName)

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/safepath"
 )
 
@@ -23,7 +23,7 @@ type ContainerInput struct {
 	Container *v1.Container
 	Attempt   uint32
 	// Env expands subPathExpr.
-	Env []podconfig.Env
+	Env []criconfig.Env
 	// Hosts is the content of /etc/hosts; nil leaves the image's own.
 	Hosts []byte
 	// Images has the reference that was pulled for each image volume.
@@ -146,12 +146,12 @@ func recursiveReadOnly(vm *v1.VolumeMount, can bool) (bool, error) {
 }
 
 // subPath resolves subPath or subPathExpr.
-func subPath(vm *v1.VolumeMount, env []podconfig.Env) (string, error) {
+func subPath(vm *v1.VolumeMount, env []criconfig.Env) (string, error) {
 	if vm.SubPathExpr == "" {
 		return vm.SubPath, nil
 	}
 	missing := ""
-	sub := podconfig.Expand(vm.SubPathExpr, func(name string) (string, bool) {
+	sub := criconfig.Expand(vm.SubPathExpr, func(name string) (string, bool) {
 		for _, e := range env {
 			if e.Name == name {
 				return e.Value, true

@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/safepath"
 )
@@ -40,7 +40,7 @@ type Tokens interface {
 
 // Mounter sets up and clears volumes.
 type Mounter struct {
-	Dirs podconfig.Dirs
+	Dirs criconfig.Dirs
 	// Objects returns a view whose look-ups end with the context.
 	Objects func(ctx context.Context) Objects
 	Tokens  Tokens
@@ -137,7 +137,7 @@ func mountHugePages(pod *v1.Pod, medium v1.StorageMedium, dir string) error {
 	if medium != v1.StorageMediumHugePages && !strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix)) {
 		return fmt.Errorf("unknown storage medium %q", medium)
 	}
-	size, err := podconfig.PageSize(pod, medium)
+	size, err := criconfig.PageSize(pod, medium)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 func (m *Mounter) tmpfsSize(pod *v1.Pod, limit *resource.Quantity) int64 {
 	allocatable := m.Allocatable()
 	size := allocatable.Memory().Value()
-	for _, less := range []int64{podconfig.MemoryLimit(pod), limit.Value()} {
+	for _, less := range []int64{criconfig.MemoryLimit(pod), limit.Value()} {
 		if less > 0 && (size <= 0 || less < size) {
 			size = less
 		}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/mount"
 )
 
@@ -57,7 +57,7 @@ func newMounter(t *testing.T, o objs) *Mounter {
 		}
 	})
 	return &Mounter{
-		Dirs: podconfig.Dirs{Root: root}, Objects: func(context.Context) Objects { return o }, Tokens: oneToken{}, NodeName: "n",
+		Dirs: criconfig.Dirs{Root: root}, Objects: func(context.Context) Objects { return o }, Tokens: oneToken{}, NodeName: "n",
 		Allocatable: func() v1.ResourceList { return v1.ResourceList{v1.ResourceCPU: resource.MustParse("4")} },
 	}
 }
@@ -338,7 +338,7 @@ func TestOtherVolumesAreRefusedClearly(t *testing.T) {
 func mounts(t *testing.T, m *Mounter, pod *v1.Pod) (string, error) {
 	t.Helper()
 	list, err := m.ContainerMounts(ContainerInput{
-		Pod: pod, Container: &pod.Spec.Containers[0], Env: []podconfig.Env{{Name: "NAME", Value: "sub"}}, Hosts: []byte("hosts"),
+		Pod: pod, Container: &pod.Spec.Containers[0], Env: []criconfig.Env{{Name: "NAME", Value: "sub"}}, Hosts: []byte("hosts"),
 	})
 	if err != nil {
 		return "", err

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
-	"wherry.dev/internal/kubelet/podconfig"
+	"wherry.dev/internal/kubelet/criconfig"
 )
 
 // wrote tells whether a pod's containers may have left much in the files that they get
@@ -30,7 +30,7 @@ func (m *Mounter) clearWritten(uid types.UID) error {
 		err = errors.Join(err, gone)
 	}
 	for _, path := range long {
-		err = errors.Join(err, keepEnd(path, podconfig.MaxMessage))
+		err = errors.Join(err, keepEnd(path, criconfig.MaxMessage))
 	}
 	return err
 }
@@ -40,7 +40,7 @@ func (m *Mounter) longMessages(uid types.UID) (long []string, err error) {
 	files, err := filepath.Glob(filepath.Join(m.Dirs.Containers(uid), "*", "*"))
 	for _, f := range files {
 		info, ierr := os.Lstat(f)
-		if ierr == nil && info.Mode().IsRegular() && info.Size() > podconfig.MaxMessage {
+		if ierr == nil && info.Mode().IsRegular() && info.Size() > criconfig.MaxMessage {
 			long = append(long, f)
 		}
 	}

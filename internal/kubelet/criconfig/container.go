@@ -1,0 +1,142 @@
+package criconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/api/pods"
+)
+
+// ContainerInput is what a container's configuration depends on.
+type ContainerInput struct {
+	Pod       *v1.Pod
+	Container *v1.Container
+	Attempt   uint32
+	// ImageRef as ensured; ImageUID and ImageUser of its configuration.
+	ImageRef  string
+	ImageUID  *int64
+	ImageUser string
+	Env       []Env
+	Mounts    []*runtimeapi.Mount
+	// NodeMemory in bytes scales the OOM score.
+	NodeMemory int64
+	// PageSizes of the node's huge pages.
+	PageSizes []string
+	// Swap that the container may use; nil where that cannot be limited.
+	Swap *Swap
+	// OOMGroup: who runs out of memory ends with all of its processes (cgroup v2).
+	OOMGroup bool
+	Dirs     Dirs
+	// SeccompDefault: RuntimeDefault where the pod says nothing.
+	SeccompDefault bool
+	CFS            CFS
+	// TargetID of an ephemeral container with a target.
+	TargetID string
+	// UserNS has the IDs of a pod with a user namespace of its own.
+	UserNS *runtimeapi.UserNamespace
+}
+
+// Container returns the configuration of one instance.
+func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
+	c := in.Container
+	if err := verifyNonRoot(in); err != nil {
+		return nil, err
+	}
+	lookup := func(name string) (string, bool) {
+		for _, e := range in.Env {
+			if e.Name == name {
+				return e.Value, true
+			}
+		}
+		return "", false
+	}
+	cfg := &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: in.Attempt},
+		Image:    &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: c.Image},
+		Command:  expandAll(c.Command, lookup), Args: expandAll(c.Args, lookup),
+		WorkingDir: c.WorkingDir,
+		Mounts:     in.Mounts,
+		Labels: map[string]string{
+			pods.LabelPodName: in.Pod.Name, pods.LabelPodNamespace: in.Pod.Namespace, pods.LabelPodUID: string(in.Pod.UID), pods.LabelContainerName: c.Name,
+		},
+		Annotations: containerAnnotations(in),
+		LogPath:     LogPath(c.Name, in.Attempt),
+		Stdin:       c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
+		StopSignal: stopSignal(c),
+	}
+	for _, e := range in.Env {
+		cfg.Envs = append(cfg.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)})
+	}
+	sc, err := containerSecurity(in)
+	if err != nil {
+		return nil, err
+	}
+	res := ContainerResources(in.Pod, c, in.CFS)
+	res.HugepageLimits = hugepages(in.Pod, c, in.PageSizes)
+	res.OomScoreAdj = OOMScoreAdj(in.Pod, c, in.NodeMemory)
+	res.Unified = in.unified()
+	cfg.Linux = &runtimeapi.LinuxContainerConfig{Resources: res, SecurityContext: sc}
+	for _, m := range cfg.Mounts { // owners appear in the container as they are on the node
+		m.UidMappings, m.GidMappings = in.UserNS.GetUids(), in.UserNS.GetGids()
+	}
+	return cfg, nil
+}
+
+// unified are settings that only cgroup v2 has.
+func (in *ContainerInput) unified() map[string]string {
+	s := in.Swap.settings(in.Pod, in.Container, in.NodeMemory)
+	if in.OOMGroup {
+		if s == nil {
+			s = map[string]string{}
+		}
+		s["memory.oom.group"] = "1"
+	}
+	return s
+}
+
+func expandAll(list []string, lookup func(string) (string, bool)) []string {
+	out := make([]string, 0, len(list))
+	for _, s := range list {
+		out = append(out, Expand(s, lookup))
+	}
+	return out
+}
+
+func containerAnnotations(in ContainerInput) map[string]string {
+	c := in.Container
+	a := map[string]string{
+		pods.AnnotationHash:          pods.Hash(c),
+		pods.AnnotationRestartCount:  fmt.Sprint(in.Attempt),
+		pods.AnnotationMessagePath:   c.TerminationMessagePath,
+		pods.AnnotationMessagePolicy: string(c.TerminationMessagePolicy),
+		pods.AnnotationPodGrace:      fmt.Sprint(pods.Grace(in.Pod)),
+	}
+	if g := in.Pod.DeletionGracePeriodSeconds; g != nil {
+		a[pods.AnnotationPodDeleteGrace] = fmt.Sprint(*g)
+	}
+	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+		if data, err := json.Marshal(c.Lifecycle.PreStop); err == nil {
+			a[pods.AnnotationPreStop] = string(data)
+		}
+	}
+	if len(c.Ports) > 0 {
+		if data, err := json.Marshal(c.Ports); err == nil {
+			a[pods.AnnotationPorts] = string(data)
+		}
+	}
+	return a
+}
+
+func stopSignal(c *v1.Container) runtimeapi.Signal {
+	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
+		return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
+	}
+	name := string(*c.Lifecycle.StopSignal)
+	// The API writes SIGRTMIN+1, the CRI SIGRTMINPLUS1.
+	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
+	return runtimeapi.Signal(runtimeapi.Signal_value["SIGNAL_"+name])
+}

@@ -1,0 +1,119 @@
+package criconfig
+
+import (
+	"cmp"
+	"slices"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/api/pods"
+)
+
+// ResizeStep changes the limits of one cgroup: the pod's, or, with a name, a container's.
+type ResizeStep struct {
+	Container string
+	Limits    *runtimeapi.LinuxContainerResources // of a container
+	Pod       *specs.LinuxResources               // of the pod
+	// Memory limit that is lower than before, 0 when it is not; for the pod too.
+	Memory int64
+}
+
+// ResizeSteps are the steps from a pod's resources to others, in an order in which no
+// container's limit is ever above its pod's: the pod's group grows before its
+// containers and shrinks after them, and containers that shrink make room for those
+// that grow. Memory comes first. Only the named containers are changed.
+func ResizeSteps(old, next *v1.Pod, containers []string, cfs CFS) []ResizeStep {
+	was, want := PodCgroupResources(old, 0, cfs), PodCgroupResources(next, 0, cfs)
+	var out []ResizeStep
+	pod := func(r *specs.LinuxResources, memory int64) { out = append(out, ResizeStep{Pod: r, Memory: memory}) }
+
+	from, to := memoryOf(was), memoryOf(want)
+	limit := &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &to}}
+	if to != 0 && from != 0 && to > from {
+		pod(limit, 0)
+	}
+	out = append(out, containerSteps(old, next, containers, cfs, memoryStep)...)
+	if to != 0 && (from == 0 || to < from) {
+		pod(limit, to)
+	}
+
+	quota := &specs.LinuxResources{CPU: &specs.LinuxCPU{Quota: want.CPU.Quota, Period: want.CPU.Period}}
+	shares := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: want.CPU.Shares}}
+	grows := want.CPU.Quota != nil && was.CPU.Quota != nil && *want.CPU.Quota > *was.CPU.Quota
+	shrinks := want.CPU.Quota != nil && (was.CPU.Quota == nil || *want.CPU.Quota < *was.CPU.Quota)
+	if grows {
+		pod(quota, 0)
+	}
+	if *want.CPU.Shares > *was.CPU.Shares {
+		pod(shares, 0)
+	}
+	out = append(out, containerSteps(old, next, containers, cfs, cpuStep)...)
+	if *want.CPU.Shares < *was.CPU.Shares {
+		pod(shares, 0)
+	}
+	if shrinks {
+		pod(quota, 0)
+	}
+	return out
+}
+
+func memoryOf(r *specs.LinuxResources) int64 {
+	if r.Memory == nil || r.Memory.Limit == nil {
+		return 0
+	}
+	return *r.Memory.Limit
+}
+
+// containerSteps changes containers, those that shrink first. step returns by how
+// much one grows, and nil when it stays as it is.
+func containerSteps(old, next *v1.Pod, names []string, cfs CFS, step func(was, want *runtimeapi.LinuxContainerResources) (*ResizeStep, int64)) []ResizeStep {
+	type change struct {
+		ResizeStep
+		by int64
+	}
+	var changes []change
+	for _, name := range names {
+		a, b := pods.FindContainer(old, name), pods.FindContainer(next, name)
+		if a == nil || b == nil {
+			continue
+		}
+		if s, by := step(ContainerResources(old, a, cfs), ContainerResources(next, b, cfs)); s != nil {
+			s.Container = name
+			changes = append(changes, change{*s, by})
+		}
+	}
+	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.by, b.by) })
+	out := make([]ResizeStep, 0, len(changes))
+	for _, c := range changes {
+		out = append(out, c.ResizeStep)
+	}
+	return out
+}
+
+func memoryStep(was, want *runtimeapi.LinuxContainerResources) (*ResizeStep, int64) {
+	from, to := was.MemoryLimitInBytes, want.MemoryLimitInBytes
+	if from == to {
+		return nil, 0
+	}
+	s := &ResizeStep{Limits: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: to}}
+	if from == 0 || to != 0 && to < from {
+		s.Memory = to
+		return s, -1
+	}
+	return s, to - from
+}
+
+func cpuStep(was, want *runtimeapi.LinuxContainerResources) (*ResizeStep, int64) {
+	if was.CpuQuota == want.CpuQuota && was.CpuShares == want.CpuShares {
+		return nil, 0
+	}
+	by := want.CpuQuota - was.CpuQuota
+	if was.CpuQuota < 0 {
+		by = -1
+	}
+	return &ResizeStep{Limits: &runtimeapi.LinuxContainerResources{
+		CpuShares: want.CpuShares, CpuQuota: want.CpuQuota, CpuPeriod: want.CpuPeriod,
+	}}, by
+}

@@ -1,0 +1,488 @@
+package nodestatus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/kubernetes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+)
+
+// Runtime is the part of the CRI that a node's status needs.
+type Runtime interface {
+	Status(ctx context.Context, verbose bool) (*runtimeapi.StatusResponse, error)
+}
+
+// Images lists the images on the node.
+type Images interface {
+	ListImages(ctx context.Context, filter *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error)
+}
+
+// Recorder takes events.
+type Recorder interface {
+	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
+}
+
+// Config says what the node is to be.
+type Config struct {
+	Name     string
+	IPs      []string
+	Hostname string
+	Labels   map[string]string
+	Taints   []v1.Taint
+	PodCIDR  string
+	Provider string
+	// Register: make the Node object where it is missing.
+	Register      bool
+	Unschedulable bool
+	// ExternalCloud: a cloud controller initializes the node; GivenIPs is what it is
+	// told of the node's addresses.
+	ExternalCloud bool
+	GivenIPs      string
+	// Features that the kubelet has, by their feature gates (KEP-5328).
+	Features map[string]bool
+	MaxPods  int64
+	// NoLocalStorage: ephemeral storage is nobody's to count here.
+	NoLocalStorage bool
+	// Reserved is taken off the capacity: for the system, for Kubernetes, for eviction.
+	Reserved v1.ResourceList
+	// RootDir is on the file system that counts as ephemeral storage.
+	RootDir        string
+	RuntimeVersion string
+	KubeletVersion string
+	Port           func() int32
+	ReportEvery    time.Duration
+	LeaseSeconds   int32
+	MaxImages      int
+	// Trouble, if not nil, says what besides the runtime keeps the node from being ready.
+	Trouble func() string
+	// DiskPressure, if not nil, tells whether the node's disk is short of room.
+	DiskPressure func() bool
+}
+
+// Reporter writes the Node object.
+type Reporter struct {
+	cfg     Config
+	client  kubernetes.Interface
+	runtime Runtime
+	images  Images
+	events  Recorder
+	trigger chan struct{}
+	ready   chan struct{}
+	once    sync.Once
+	lost    atomic.Bool
+	// theirs is what others have written into the status, as last seen.
+	theirs atomic.Pointer[theirs]
+	nodeMu sync.Mutex // held by who changes node
+	node   atomic.Pointer[v1.Node]
+	facts  facts
+	// reported is what the server has, as far as we know. Only Run's goroutine uses it.
+	reported *v1.Node
+	sentAt   time.Time
+	wasReady *bool
+	wasShort bool // of disk space
+}
+
+// New returns a reporter. Without a client nothing is written, but Node works.
+func New(cfg Config, client kubernetes.Interface, rt Runtime, images Images, events Recorder) (*Reporter, error) {
+	f, err := readFacts(cfg.RootDir)
+	if err != nil {
+		return nil, fmt.Errorf("node facts: %w", err)
+	}
+	r := &Reporter{
+		cfg: cfg, client: client, runtime: rt, images: images, events: events, facts: f,
+		trigger: make(chan struct{}, 1), ready: make(chan struct{}),
+	}
+	n := r.object()
+	n.Status = r.status(nil, nil, nil, time.Now())
+	r.node.Store(n)
+	return r, nil
+}
+
+// Ready is closed once the node is registered and reported as ready.
+func (r *Reporter) Ready() <-chan struct{} { return r.ready }
+
+// Node returns the node as the server has it, with the status that we last found.
+func (r *Reporter) Node() *v1.Node { return r.node.Load() }
+
+// change makes another object the node, by the one that it was; nil leaves that.
+func (r *Reporter) change(f func(old *v1.Node) *v1.Node) (old, now *v1.Node) {
+	r.nodeMu.Lock()
+	defer r.nodeMu.Unlock()
+	old = r.node.Load()
+	if now = f(old); now == nil {
+		return old, old
+	}
+	r.node.Store(now)
+	return old, now
+}
+
+// Observe takes the node's object from a watch, or as it was looked at: labels and taints are
+// others' too.
+func (r *Reporter) Observe(n *v1.Node) {
+	old, now := r.change(func(old *v1.Node) *v1.Node {
+		if old.UID == n.UID && older(n, old) {
+			return nil
+		}
+		c := n.DeepCopy()
+		c.Status = old.Status
+		return c
+	})
+	if old == now {
+		return
+	}
+	seen := theirsIn(&n.Status)
+	if before := r.theirs.Swap(&seen); before == nil || !before.equal(seen) {
+		r.Trigger() // so that it counts soon
+	}
+	if old.UID == n.UID && old.Spec.Unschedulable != n.Spec.Unschedulable {
+		reason := "NodeSchedulable"
+		if n.Spec.Unschedulable {
+			reason = "NodeNotSchedulable"
+		}
+		r.tell(reason)
+	}
+}
+
+// older tells whether a version of the node came before another.
+func older(n, than *v1.Node) bool {
+	order, err := resourceversion.CompareResourceVersion(n.ResourceVersion, than.ResourceVersion)
+	return err == nil && order < 0
+}
+
+// Lost tells that the node's object was deleted: it is registered anew.
+func (r *Reporter) Lost() {
+	r.lost.Store(true)
+	r.Trigger()
+}
+
+// Memory is the node's memory in bytes.
+func (r *Reporter) Memory() int64 { return r.facts.memory }
+
+// Trigger makes the reporter look at once.
+func (r *Reporter) Trigger() {
+	select {
+	case r.trigger <- struct{}{}:
+	default:
+	}
+}
+
+// Ref refers to the node in events.
+func (r *Reporter) Ref() *v1.ObjectReference {
+	return &v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.cfg.Name, UID: types.UID(r.cfg.Name)}
+}
+
+// Run registers the node and reports until the context ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	r.events.Eventf(r.Ref(), v1.EventTypeNormal, "Starting", "Starting kubelet.")
+	const first, most = 50 * time.Millisecond, 10 * time.Second
+	wait := first
+	for ctx.Err() == nil {
+		err := r.report(ctx)
+		next := r.leaseInterval()
+		switch {
+		case err != nil:
+			if ctx.Err() == nil {
+				log.Error(err, "Node status not reported")
+			}
+			next = wait
+			wait = min(wait*2, most)
+		case r.wasReady == nil || !*r.wasReady:
+			// The runtime or its network comes up: nothing tells when.
+			next = min(wait, time.Second)
+			wait = min(wait*2, most)
+		default:
+			wait = first
+		}
+		t := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+		case <-r.trigger:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	return nil
+}
+
+func (r *Reporter) leaseInterval() time.Duration {
+	return time.Duration(r.cfg.LeaseSeconds) * time.Second / 4
+}
+
+// report writes the status if it changed, or if the last report is old.
+func (r *Reporter) report(ctx context.Context) error {
+	now := time.Now()
+	st, imgs, rtErr := r.look(ctx)
+	if r.client == nil {
+		r.note(r.withStatus(r.status(st, imgs, rtErr, now)))
+		return nil
+	}
+	if r.lost.Swap(false) {
+		r.reported = nil
+	}
+	if r.reported == nil {
+		if err := r.register(ctx, r.status(st, imgs, rtErr, now)); err != nil {
+			return err
+		}
+	}
+	want := r.reported.DeepCopy()
+	want.Status = r.status(st, imgs, rtErr, now)
+	r.merge(&want.Status)
+	if r.sentAt.IsZero() || now.Sub(r.sentAt) >= r.cfg.ReportEvery || !sameStatus(&r.reported.Status, &want.Status) {
+		if err := r.patch(ctx, want); err != nil {
+			r.reported = nil // look at the server's anew
+			return err
+		}
+		r.sentAt = now
+	}
+	r.note(r.withStatus(want.Status))
+	return nil
+}
+
+// withStatus gives the node a status, and the object that was registered while none was seen.
+func (r *Reporter) withStatus(st v1.NodeStatus) *v1.Node {
+	_, now := r.change(func(old *v1.Node) *v1.Node {
+		n := old.DeepCopy()
+		if n.UID == "" && r.reported != nil {
+			n = r.reported.DeepCopy()
+		}
+		n.Status = st
+		return n
+	})
+	return now
+}
+
+func (r *Reporter) look(ctx context.Context) (*runtimeapi.StatusResponse, []*runtimeapi.Image, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	st, err := r.runtime.Status(ctx, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	imgs, err := r.images.ListImages(ctx, nil)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Images cannot be listed")
+	}
+	return st, imgs, nil
+}
+
+// register makes sure that the Node object is there and has our labels.
+func (r *Reporter) register(ctx context.Context, st v1.NodeStatus) error {
+	nodes := r.client.CoreV1().Nodes()
+	want := r.object()
+	want.Status = st
+	// Upstream's order: create first, for at a first start there is none.
+	if r.cfg.Register {
+		n, err := nodes.Create(ctx, want, metav1.CreateOptions{})
+		if err == nil {
+			r.reported = n
+			return nil
+		}
+		// Who may not create nodes may find one that somebody else made.
+		if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
+			return fmt.Errorf("register node %s: %w", r.cfg.Name, err)
+		}
+	}
+	n, err := nodes.Get(ctx, r.cfg.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get node %s: %w", r.cfg.Name, err)
+	}
+	if boot := n.Status.NodeInfo.BootID; boot != "" && boot != r.facts.info.BootID {
+		r.events.Eventf(r.Ref(), v1.EventTypeWarning, "Rebooted", "Node %s has been rebooted, boot id: %s", r.cfg.Name, r.facts.info.BootID)
+	}
+	r.reported, err = r.reconcile(ctx, n, want)
+	return err
+}
+
+// defaultLabels are those that a kubelet brings in order on a node that exists; others
+// of --node-labels are the node's at its registration, and its owners' from then on.
+var defaultLabels = []string{
+	v1.LabelHostname, v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelFailureDomainBetaZone, v1.LabelFailureDomainBetaRegion,
+	v1.LabelInstanceTypeStable, v1.LabelInstanceType, v1.LabelOSStable, v1.LabelArchStable, labelBetaOS, labelBetaArch,
+}
+
+// reconcile brings default labels and our annotations into an object that exists.
+func (r *Reporter) reconcile(ctx context.Context, n, want *v1.Node) (*v1.Node, error) {
+	changed := n.DeepCopy()
+	if changed.Labels == nil {
+		changed.Labels = map[string]string{}
+	}
+	if changed.Annotations == nil {
+		changed.Annotations = map[string]string{}
+	}
+	for _, name := range defaultLabels {
+		if value, ok := want.Labels[name]; ok && value != "" {
+			changed.Labels[name] = value
+		} else if ok {
+			delete(changed.Labels, name)
+		}
+	}
+	maps.Copy(changed.Annotations, want.Annotations)
+	if _, ok := want.Annotations[annotationProvidedIP]; !ok {
+		delete(changed.Annotations, annotationProvidedIP) // of a cloud controller that is there no more
+	}
+	if equality.Semantic.DeepEqual(n, changed) {
+		return n, nil
+	}
+	data, err := twoWay(n, changed)
+	if err != nil {
+		return nil, err
+	}
+	got, err := r.client.CoreV1().Nodes().Patch(ctx, r.cfg.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("update labels of node %s: %w", r.cfg.Name, err)
+	}
+	return got, nil
+}
+
+func (r *Reporter) patch(ctx context.Context, want *v1.Node) error {
+	data, err := twoWay(&v1.Node{Status: r.reported.Status}, &v1.Node{Status: want.Status})
+	if err != nil {
+		return err
+	}
+	got, err := r.client.CoreV1().Nodes().Patch(ctx, r.cfg.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("patch status of node %s: %w", r.cfg.Name, err)
+	}
+	r.reported = got
+	return nil
+}
+
+func twoWay(before, after *v1.Node) ([]byte, error) {
+	a, err := json.Marshal(before)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(after)
+	if err != nil {
+		return nil, err
+	}
+	return strategicpatch.CreateTwoWayMergePatch(a, b, v1.Node{})
+}
+
+// merge keeps what others write into the status, and transition times.
+func (r *Reporter) merge(st *v1.NodeStatus) {
+	old := &r.reported.Status
+	others := theirsIn(old)
+	if seen := r.theirs.Load(); seen != nil {
+		others = *seen
+	}
+	if r.cfg.ExternalCloud && len(others.addresses) > 0 {
+		st.Addresses = others.addresses // the cloud controller knows better
+	}
+	st.VolumesAttached, st.VolumesInUse, st.Phase, st.Config = old.VolumesAttached, old.VolumesInUse, old.Phase, old.Config
+	for i := range st.Conditions {
+		for _, o := range old.Conditions {
+			if o.Type == st.Conditions[i].Type && o.Status == st.Conditions[i].Status {
+				st.Conditions[i].LastTransitionTime = o.LastTransitionTime
+			}
+		}
+	}
+	for _, o := range old.Conditions {
+		if !hasCondition(st.Conditions, o.Type) {
+			st.Conditions = append(st.Conditions, o)
+		}
+	}
+	for name, q := range others.capacity {
+		if _, ok := st.Capacity[name]; !ok {
+			st.Capacity[name], st.Allocatable[name] = q, q
+		}
+	}
+}
+
+// theirs is the part of a status that others write: extended resources are advertised as
+// capacity by operators, addresses told by a cloud controller.
+type theirs struct {
+	capacity  v1.ResourceList
+	addresses []v1.NodeAddress
+}
+
+func (t *theirs) equal(o theirs) bool {
+	return equality.Semantic.DeepEqual(t.capacity, o.capacity) && slices.Equal(t.addresses, o.addresses)
+}
+
+func theirsIn(st *v1.NodeStatus) theirs {
+	t := theirs{capacity: v1.ResourceList{}, addresses: st.Addresses}
+	for name, q := range st.Capacity {
+		if isExtended(name) {
+			t.capacity[name] = q
+		}
+	}
+	return t
+}
+
+func hasCondition(list []v1.NodeCondition, t v1.NodeConditionType) bool {
+	for i := range list {
+		if list[i].Type == t {
+			return true
+		}
+	}
+	return false
+}
+
+// sameStatus compares without heartbeats.
+func sameStatus(a, b *v1.NodeStatus) bool {
+	x, y := a.DeepCopy(), b.DeepCopy()
+	for _, st := range []*v1.NodeStatus{x, y} {
+		for i := range st.Conditions {
+			st.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		}
+	}
+	return equality.Semantic.DeepEqual(x, y)
+}
+
+func (r *Reporter) tell(reason string) {
+	r.events.Eventf(r.Ref(), v1.EventTypeNormal, reason, "Node %s status is now: %s", r.cfg.Name, reason)
+}
+
+// note tells by events and the ready channel what the node's condition is now.
+func (r *Reporter) note(n *v1.Node) {
+	ready := false
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			ready = c.Status == v1.ConditionTrue
+		}
+	}
+	short := slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == v1.NodeDiskPressure && c.Status == v1.ConditionTrue
+	})
+	if r.wasReady == nil {
+		r.tell("NodeHasSufficientMemory")
+		r.tell("NodeHasSufficientPID")
+	}
+	if r.wasReady == nil || short != r.wasShort {
+		reason := "NodeHasNoDiskPressure"
+		if short {
+			reason = "NodeHasDiskPressure"
+		}
+		r.tell(reason)
+	}
+	r.wasShort = short
+	if r.wasReady == nil || *r.wasReady != ready {
+		reason := "NodeNotReady"
+		if ready {
+			reason = "NodeReady"
+		}
+		r.tell(reason)
+	}
+	r.wasReady = &ready
+	if ready {
+		r.once.Do(func() { close(r.ready) })
+	}
+}
