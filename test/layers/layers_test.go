@@ -43,8 +43,8 @@ var forbidden = map[string][]string{
 	"internal/cgroup":            {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
 	"internal/trace":             {"internal/", "k8s.io/"},
 	"internal/config":            {"internal/kubelet", "internal/cri", "internal/apiserver", "internal/daemon"},
-	"internal":                   {"k8s.io/kubernetes"},
-	"cmd":                        {"k8s.io/kubernetes"},
+	"internal":                   {"k8s.io/kubernetes", "test"},
+	"cmd":                        {"k8s.io/kubernetes", "test"},
 }
 
 type pkg struct {
@@ -109,7 +109,7 @@ func broken(path, dep string, denied []string) string {
 	}
 	for _, d := range denied {
 		full := d
-		if strings.HasPrefix(d, "internal") {
+		if strings.HasPrefix(d, "internal") || d == "test" {
 			full = module + d
 		}
 		if below(dep, full) && !below(dep, path) && !below(path, dep) {
