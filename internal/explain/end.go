@@ -16,7 +16,7 @@ func (e *explainer) statuses() {
 		switch w := c.State.Waiting; {
 		case w != nil && w.Reason == podplan.ReasonPodInitializing && len(e.out.Waits) > 0:
 		case w != nil:
-			e.wait(report.Wait{Step: "container " + c.Name, Said: report.Said(w.Reason, w.Message), Next: "what it says is put right"})
+			e.wait(report.Wait{Step: "container " + c.Name, Said: report.Said(w.Reason, w.Message), Next: "its cause is fixed"})
 		case c.State.Running != nil && !c.Ready && (c.Started == nil || *c.Started):
 			wait := report.Wait{Step: "readiness of container " + c.Name, Since: report.When(c.State.Running.StartedAt.Time), Next: "its readiness probe passes"}
 			if ev := e.event("Unhealthy", c.Name, ""); ev != nil {
@@ -49,11 +49,11 @@ func (e *explainer) terminating() {
 	}
 	if f := e.Pod.Finalizers; len(f) > 0 {
 		w := report.Wait{
-			Step: "finalizers " + strings.Join(f, ", "), Since: report.When(asked), Said: "they keep the object from going",
-			Next: "the controllers that they belong to remove them from metadata.finalizers",
+			Step: "finalizers " + strings.Join(f, ", "), Since: report.When(asked), Said: "they keep the object from being deleted",
+			Next: "their controllers remove them from metadata.finalizers",
 		}
 		if !done {
-			w.Said += "; the node is not done yet, either"
+			w.Said += "; the node is not done yet either"
 		}
 		e.wait(w)
 	}
@@ -61,8 +61,8 @@ func (e *explainer) terminating() {
 	case len(e.out.Waits) > 0:
 		e.out.Summary = "It is being deleted and waits for: " + e.out.Waits[0].Step + "."
 	case done:
-		e.out.Summary = "It is being deleted; nothing of it is left but its object, which goes now."
+		e.out.Summary = "It is being deleted: only its object is left, and that is going now."
 	default:
-		e.out.Summary = "It is being deleted; nothing holds it."
+		e.out.Summary = "It is being deleted; nothing holds it up."
 	}
 }

@@ -175,19 +175,19 @@ func (e *explainer) scheduling() {
 	if scheduled == nil || scheduled.Status != v1.ConditionFalse {
 		e.wait(report.Wait{
 			Step: "scheduler " + name, Since: e.out.Since, Said: "nothing: it has not looked at the pod",
-			Next: fmt.Sprintf("a scheduler of the name %s runs and takes the pod up", name),
+			Next: fmt.Sprintf("a scheduler named %s runs and picks the pod up", name),
 		})
 		return
 	}
 	w := report.Wait{
 		Step: "scheduler " + name, Since: report.When(scheduled.LastTransitionTime.Time), Said: scheduled.Message,
-		Next: "a node comes, changes or gets room so that the pod fits, or the pod asks for less; the scheduler tries again by itself then",
+		Next: "a node is added or changes, or room is freed, so that the pod fits; the scheduler then retries on its own",
 	}
 	if ev := e.event("FailedScheduling", "", ""); ev != nil && w.Said == "" {
 		w.Said = ev.Message
 	}
 	if strings.Contains(w.Said, plugins.NotSupported) {
-		w.Next = "nothing that happens in the cluster: the pod is made anew without it, or for another scheduler"
+		w.Next = "nothing that happens in the cluster: recreate the pod without it, or name another scheduler"
 	}
 	if n := e.status.NominatedNodeName; n != "" {
 		w.Next = fmt.Sprintf("the pods that are preempted on node %s end", n)
@@ -212,7 +212,7 @@ func (e *explainer) node() bool {
 		if c.Type == v1.NodeReady && c.Status != v1.ConditionTrue {
 			e.wait(report.Wait{
 				Step: "node " + e.Node.Name, Since: report.When(c.LastTransitionTime.Time), Said: strings.TrimPrefix(report.Details(c.Reason, c.Message), " "),
-				Next: "the kubelet of the node reports again that it is ready",
+				Next: "the node's kubelet reports Ready again",
 			})
 			return c.Status == v1.ConditionUnknown
 		}
@@ -233,8 +233,8 @@ func (e *explainer) running() {
 		e.out.Notes = append(e.out.Notes, e.Kubelet.Notes...)
 	case e.KubeletGone && !held:
 		e.wait(report.Wait{
-			Step: "kubelet of node " + e.Pod.Spec.NodeName, Since: report.When(e.Pod.CreationTimestamp.Time), Said: "it has not taken the pod up yet",
-			Next: "its watch of the API server shows it the pod",
+			Step: "kubelet of node " + e.Pod.Spec.NodeName, Since: report.When(e.Pod.CreationTimestamp.Time), Said: "it has not picked the pod up yet",
+			Next: "its watch of the API server delivers the pod",
 		})
 	default:
 		e.statuses()
@@ -252,7 +252,7 @@ func (e *explainer) told() {
 	api := slices.Concat(shown.InitContainerStatuses, shown.ContainerStatuses)
 	for i, now := range slices.Concat(e.status.InitContainerStatuses, e.status.ContainerStatuses) {
 		if end := api[i].State.Terminated; end != nil && now.State.Terminated == nil {
-			e.note("the API server goes on showing container %s as ended with exit code %d; by the kubelet it was started again", now.Name, end.ExitCode)
+			e.note("the API server still shows container %s as ended with exit code %d, although the kubelet has started it again", now.Name, end.ExitCode)
 		}
 	}
 }
@@ -284,11 +284,11 @@ func (e *explainer) resize() {
 		next := "the kubelet has changed what runs"
 		switch c.Reason {
 		case v1.PodReasonDeferred:
-			next = "other pods on the node end or shrink; it is tried again by itself"
+			next = "other pods on the node end or shrink; the kubelet retries on its own"
 		case v1.PodReasonError:
-			next = "what it says is put right, such as less memory in use than the new limit; it is tried again by itself"
+			next = "its cause is fixed, for example less memory is in use than the new limit; the kubelet retries on its own"
 		case v1.PodReasonInfeasible:
-			next = "the pod asks for resources that this node can give; until then it runs with what it has"
+			next = "the pod asks for resources that this node has; until then it runs with what it has now"
 		}
 		e.wait(report.Wait{Step: "resize", Since: report.When(c.LastTransitionTime.Time), Said: strings.TrimPrefix(report.Details(c.Reason, c.Message), " "), Next: next})
 	}
@@ -304,7 +304,7 @@ func (e *explainer) conclude() {
 	case len(e.out.Waits) == 0 && ready != nil && ready.Message != "":
 		e.out.Summary = "It is not ready: " + ready.Message
 	case len(e.out.Waits) == 0:
-		e.out.Summary = "It is on its way up; nothing holds it."
+		e.out.Summary = "It is starting; nothing holds it up."
 	case isReady:
 		e.out.Summary = "It runs and is ready, but it waits for: " + e.out.Waits[0].Step + "."
 	default:

@@ -99,56 +99,56 @@ func TestExplain(t *testing.T) {
 			f.Pod.Status.Conditions = []v1.PodCondition{{
 				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu.", LastTransitionTime: before(time.Minute),
 			}}
-		}), []string{"pod ns/p: Pending, for 1h0m0s\nIt has no node yet.", "scheduler default-scheduler, for 1m0s", "said: 0/1 nodes are available: 1 Insufficient cpu."}},
+		}), []string{"pod ns/p: Pending, for 1h0m0s\nIt has no node yet.", "scheduler default-scheduler, for 1m0s", "status: 0/1 nodes are available: 1 Insufficient cpu."}},
 		"what the scheduler cannot do": {facts(nodeless, func(f *sight) {
 			f.Pod.Status.Conditions = []v1.PodCondition{{
 				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable",
 				Message: "0/1 nodes are available: required pod anti-affinity: not supported by this scheduler.", LastTransitionTime: before(time.Minute),
 			}}
-		}), []string{"said: 0/1 nodes are available: required pod anti-affinity", "goes on when: nothing that happens in the cluster"}},
+		}), []string{"status: 0/1 nodes are available: required pod anti-affinity", "continues when: nothing that happens in the cluster"}},
 		"a claim, bound by hand": {facts(fails(podplan.VolumeKey("v"), "", "volumes of this kind (persistentVolumeClaim) are not supported by this node"), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
-		}), []string{"It waits for: volume v.", "said: volumes of this kind (persistentVolumeClaim)", "goes on when: nothing on this node"}},
+		}), []string{"It waits for: volume v.", "status: volumes of this kind (persistentVolumeClaim)", "continues when: nothing on this node"}},
 		"gated": {facts(nodeless, func(f *sight) {
 			f.Pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
 		}), []string{": SchedulingGated,", "scheduling gates example.com/quota"}},
-		"nobody schedules": {facts(nodeless, func(f *sight) { f.Pod.Spec.SchedulerName = "mine" }), []string{"scheduler mine", "said: nothing"}},
+		"nobody schedules": {facts(nodeless, func(f *sight) { f.Pod.Spec.SchedulerName = "mine" }), []string{"scheduler mine", "status: nothing"}},
 		"not admitted yet": {facts(func(f *sight) { f.Worker.Input.Record.Verdict = nil }), []string{"admission on node n1"}},
 		"volume": {facts(fails(podplan.VolumeKey("v"), "", `configmap "settings" not found`), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
 				LocalObjectReference: v1.LocalObjectReference{Name: "settings"},
 			}}}}
-		}), []string{": ContainerCreating", "It waits for: volume v.", `said: configmap "settings" not found`, "again: now", `goes on when: config map "settings" exists`}},
+		}), []string{": ContainerCreating", "It waits for: volume v.", `status: configmap "settings" not found`, "next try: now", `continues when: config map "settings" exists`}},
 		"sandbox": {facts(fails(podplan.SandboxKey, "", "no network"), func(f *sight) { f.Worker.Input.Sandboxes = nil }),
-			[]string{"the pod's sandbox and network, for 5s", "said: no network"}},
+			[]string{"the pod's sandbox and network, for 5s", "status: no network"}},
 		"pull": {facts(runs(podplan.Op{Kind: podplan.PullImage, Name: "c", Image: "img"}, time.Minute)), []string{"image of container c, for 1m0s", `image "img" is being pulled`}},
 		"pull fails": {facts(fails(podplan.ImageKey("c", "img"), podplan.ReasonErrImagePull, "not found")),
-			[]string{": ImagePullBackOff", "image of container c", "said: ErrImagePull: not found", "again: in 15s, at 12:00:15", "imagePullSecrets"}},
+			[]string{": ImagePullBackOff", "image of container c", "status: ErrImagePull: not found", "next try: in 15s, at 12:00:15", "imagePullSecrets"}},
 		"pull of a volume fails": {facts(fails(podplan.ImageKey(podplan.VolumeImage("v"), "data:1"), podplan.ReasonErrImagePull, "not found"), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "data:1"}}}}
 			f.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
 			f.Worker.Status = podplan.Status(f.Worker.Input, now)
 			f.Pod.Status = f.Worker.Status
-		}), []string{": ImagePullBackOff", "It waits for: image of volume v, for container c.", "said: ErrImagePull: not found", `a pull of "data:1" succeeds`}},
+		}), []string{": ImagePullBackOff", "It waits for: image of volume v, for container c.", "status: ErrImagePull: not found", `a pull of "data:1" succeeds`}},
 		"volume cannot be renewed": {facts(instance(podplan.Running), ready, fails(podplan.VolumeKey("v"), "", `configmap "settings" not found`), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
 				LocalObjectReference: v1.LocalObjectReference{Name: "settings"},
 			}}}}
 			f.Worker.Input.Volumes["v"] = podplan.Volume{Mounted: true}
-		}), []string{"It runs and is ready", `volume v is as it was and cannot be renewed: configmap "settings" not found; it is when config map "settings" exists`}},
+		}), []string{"It runs and is ready", `volume v keeps its old content and cannot be updated: configmap "settings" not found; it is updated when config map "settings" exists`}},
 		"never pulled": {facts(fails(podplan.ImageKey("c", "img"), podplan.ReasonErrImageNeverPull, "not present")), []string{"wherry image import"}},
 		"create fails": {facts(fails(podplan.ContainerKey("c"), podplan.ReasonCreateConfigError, `secret "s" not found`)),
-			[]string{": CreateContainerConfigError", "container c, for", `said: CreateContainerConfigError: secret "s" not found`}},
+			[]string{": CreateContainerConfigError", "container c, for", `status: CreateContainerConfigError: secret "s" not found`}},
 		"crash": {facts(instance(podplan.Exited, func(c *podplan.Container) {
 			c.Attempt, c.ExitCode, c.Reason, c.Finished = 3, 1, "Error", now.Add(-10*time.Second)
 		}), func(f *sight) {
 			f.Worker.Input.Record.Containers = map[string]podplan.History{"c": {Attempt: 3, Wait: 40 * time.Second}}
-		}), []string{": CrashLoopBackOff", "back-off of container c, for 10s", "said: it ended with exit code 1 (Error); restarts: 3", "again: in 30s", "kubectl logs -n ns p -c c --previous"}},
+		}), []string{": CrashLoopBackOff", "back-off of container c, for 10s", "status: it ended with exit code 1 (Error); restarts: 3", "next try: in 30s", "kubectl logs -n ns p -c c --previous"}},
 		"not ready": {facts(instance(podplan.Running), event("Unhealthy", "Readiness probe failed: no route")),
-			[]string{": Running, not ready", "readiness probe of container c, for 1m0s", "said: Readiness probe failed: no route", "exec true, every 5s"}},
+			[]string{": Running, not ready", "readiness probe of container c, for 1m0s", "status: Readiness probe failed: no route", "exec true, every 5s"}},
 		"startup": {facts(instance(podplan.Running), func(f *sight) {
 			f.Pod.Spec.Containers[0].StartupProbe = &v1.Probe{FailureThreshold: 30, ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{}}}
-		}), []string{"startup probe of container c", "said: it has not passed yet", "after 30 failures in a row the container is killed"}},
+		}), []string{"startup probe of container c", "status: it has not passed yet", "after 30 failures in a row the container is killed"}},
 		"init": {facts(instance(podplan.Running, func(c *podplan.Container) { c.Name = "i" }), func(f *sight) {
 			f.Pod.Spec.InitContainers = []v1.Container{{Name: "i"}}
 		}), []string{": Init:0/1", "init container i, for 1m0s", "it ends with exit code 0"}},
@@ -158,32 +158,32 @@ func TestExplain(t *testing.T) {
 		}), []string{"postStart hook of container c"}},
 		"gate": {facts(instance(podplan.Running), ready, func(f *sight) {
 			f.Pod.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "example.com/lb"}}
-		}), []string{"readiness gate example.com/lb", "said: the pod does not have the condition"}},
+		}), []string{"readiness gate example.com/lb", "status: the pod does not have the condition"}},
 		"node down": {facts(instance(podplan.Running), ready, func(f *sight) {
 			f.Worker, f.KubeletErr = nil, "connection refused"
 			f.Node.Status.Conditions = []v1.NodeCondition{{
 				Type: v1.NodeReady, Status: v1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.", LastTransitionTime: before(time.Minute),
 			}}
 		}), []string{"node n1, for 1m0s", "Kubelet stopped posting node status.", "note: the kubelet of node n1 could not be asked: connection refused"}},
-		"node gone": {facts(func(f *sight) { f.Worker, f.NodeGone = nil, true }), []string{"said: the node does not exist"}},
-		"not seen":  {facts(func(f *sight) { f.Worker, f.KubeletGone = nil, true }), []string{"kubelet of node n1", "it has not taken the pod up yet"}},
+		"node gone": {facts(func(f *sight) { f.Worker, f.NodeGone = nil, true }), []string{"status: the node does not exist"}},
+		"not seen":  {facts(func(f *sight) { f.Worker, f.KubeletGone = nil, true }), []string{"kubelet of node n1", "it has not picked the pod up yet"}},
 		"ready":     {facts(instance(podplan.Running), ready), []string{": Running", "It runs and is ready; it waits for nothing."}},
 		"ended": {facts(func(f *sight) {
 			f.Worker, f.Pod.Status = nil, v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "low on memory"}
 		}), []string{": Evicted", "It has ended and waits for nothing: low on memory"}},
-		"other words": {facts(func(f *sight) { f.Worker, f.Pod.Status = nil, waiting("CreateContainerError", "it is broken") }), []string{"container c", "said: CreateContainerError: it is broken"}},
+		"other words": {facts(func(f *sight) { f.Worker, f.Pod.Status = nil, waiting("CreateContainerError", "it is broken") }), []string{"container c", "status: CreateContainerError: it is broken"}},
 		"stops": {facts(deleted, instance(podplan.Running), runs(podplan.Op{Kind: podplan.StopContainer, ID: "1", Deadline: now.Add(20 * time.Second)}, 10*time.Second)),
 			[]string{": Terminating, for 10s", "end of container c, for 10s", "it ends, or is killed at 12:00:20"}},
 		"hangs": {facts(deleted, instance(podplan.Running), runs(podplan.Op{Kind: podplan.StopContainer, ID: "1", Deadline: now.Add(-time.Minute)}, 2*time.Minute)),
-			[]string{"does not end, even by SIGKILL"}},
+			[]string{"has not ended even after SIGKILL"}},
 		"unmount": {facts(deleted, fails("volumes", "", "device or resource busy"), func(f *sight) {
 			op := &podplan.Op{Kind: podplan.ClearVolumes}
 			f.Worker.Transitions = []podworker.Transition{{What: "done", At: now.Add(-time.Minute), Op: op, Err: "busy"}, {What: "start", At: now, Op: op}}
-		}), []string{"unmounting the pod's volumes, for 1m0s", "said: device or resource busy"}},
+		}), []string{"unmounting the pod's volumes, for 1m0s", "status: device or resource busy"}},
 		"finalizer": {facts(deleted, func(f *sight) {
 			f.Worker, f.KubeletGone, f.Pod.Finalizers = nil, true, []string{"example.com/keep"}
-		}), []string{"finalizers example.com/keep, for 10s", "said: they keep the object from going\n"}},
-		"goes": {facts(deleted, func(f *sight) { f.Worker, f.KubeletGone = nil, true }), []string{"nothing of it is left but its object"}},
+		}), []string{"finalizers example.com/keep, for 10s", "status: they keep the object from being deleted\n"}},
+		"goes": {facts(deleted, func(f *sight) { f.Worker, f.KubeletGone = nil, true }), []string{"only its object is left"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := Explain(tc.facts)
@@ -220,7 +220,7 @@ func TestExplainsWhatTheAPIServerGoesOnShowing(t *testing.T) {
 		f.Pod.Status = *f.Kubelet.Status.DeepCopy()
 		f.Pod.Status.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 7}}
 		x := Explain(f)
-		if text := x.Text(now); strings.Contains(text, "goes on showing container c as ended with exit code 7") != told {
+		if text := x.Text(now); strings.Contains(text, "still shows container c as ended with exit code 7") != told {
 			t.Errorf("%s:\n%s", policy, text)
 		}
 	}

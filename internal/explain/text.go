@@ -17,12 +17,12 @@ func (x *Explanation) Text(now time.Time) string {
 	for _, w := range x.Waits {
 		fmt.Fprintf(&b, "\n  %s%s\n", w.Step, ago(w.Since, now))
 		if w.Said != "" {
-			fmt.Fprintf(&b, "    said: %s\n", strings.TrimSpace(w.Said))
+			fmt.Fprintf(&b, "    status: %s\n", strings.TrimSpace(w.Said))
 		}
 		if w.Retry != nil {
-			fmt.Fprintf(&b, "    again: %s\n", in(*w.Retry, now))
+			fmt.Fprintf(&b, "    next try: %s\n", in(*w.Retry, now))
 		}
-		fmt.Fprintf(&b, "    goes on when: %s\n", w.Next)
+		fmt.Fprintf(&b, "    continues when: %s\n", w.Next)
 	}
 	for i, n := range x.Notes {
 		if i == 0 {

@@ -36,8 +36,8 @@ func TestExplainSaysWhatAPodWaitsFor(t *testing.T) {
 	c.must("kubectl", "delete", "pod", "kept", "--wait=false")
 	for name, want := range map[string][]string{
 		"huge":    {"Pending", "scheduler default-scheduler", "node(s) didn't match"},
-		"image":   {"ImagePull", "image of container main", "again: "},
-		"config":  {"ContainerCreating", "volume settings", `configmap "none" not found`, "again: "},
+		"image":   {"ImagePull", "image of container main", "next try: "},
+		"config":  {"ContainerCreating", "volume settings", `configmap "none" not found`, "next try: "},
 		"crash":   {"CrashLoopBackOff", "back-off of container main", "exit code 3", "kubectl logs -n default crash -c main --previous"},
 		"unready": {"Running, not ready", "readiness probe of container main", "not yet"},
 		"well":    {"It runs and is ready; it waits for nothing."},

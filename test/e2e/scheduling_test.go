@@ -25,7 +25,7 @@ func TestAPlainNodeSaysWhatItCannotDo(t *testing.T) {
 	if got := pod.Status.Conditions[0].Message; got != want || pod.Spec.NodeName != "" {
 		t.Errorf("on node %q: %s", pod.Spec.NodeName, got)
 	}
-	if out := c.must("explain", "pod/claims"); !strings.Contains(out, want) || !strings.Contains(out, "goes on when: nothing that happens in the cluster") {
+	if out := c.must("explain", "pod/claims"); !strings.Contains(out, want) || !strings.Contains(out, "continues when: nothing that happens in the cluster") {
 		t.Errorf("explain promises:\n%s", out)
 	}
 	events, err := c.client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.name=plain"})

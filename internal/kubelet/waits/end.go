@@ -23,7 +23,7 @@ func (r *reporter) ending() {
 	}
 	for _, f := range r.dump.InFlight {
 		if r.in.Failures[f.Op.Key()].Message == "" {
-			r.wait(report.Wait{Step: opLabel(f.Op), Since: report.When(f.Since), Said: "it runs", Next: "it is done"})
+			r.wait(report.Wait{Step: opLabel(f.Op), Since: report.When(f.Since), Said: "it runs", Next: "it finishes"})
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.in.Failures)) {
@@ -31,7 +31,7 @@ func (r *reporter) ending() {
 		for _, op := range r.ops(key) {
 			r.wait(report.Wait{
 				Step: opLabel(op), Since: r.failingSince(key, failure), Said: failure.Message,
-				Retry: report.When(podplan.TryAgain(op.Kind, failure)), Next: "what it says is put right on the node",
+				Retry: report.When(podplan.TryAgain(op.Kind, failure)), Next: "its cause is fixed on the node",
 			})
 		}
 	}
@@ -83,7 +83,7 @@ func (r *reporter) stopping(c *podplan.Container) {
 		w.Since = report.When(f.Since)
 		w.Next = fmt.Sprintf("it ends, or is killed at %s", f.Op.Deadline.UTC().Format("15:04:05 UTC"))
 		if f.Op.Deadline.Before(r.now) {
-			w.Said = "it does not end, even by SIGKILL: its process may hang in the kernel, on a disk or a network file system"
+			w.Said = "it has not ended even after SIGKILL: its process may hang in the kernel, on a disk or a network file system"
 		}
 	case failed:
 		w.Since, w.Said, w.Retry = r.failingSince(podplan.StopKey(c.ID), failure), failure.Message, report.When(podplan.TryAgain(podplan.StopContainer, failure))

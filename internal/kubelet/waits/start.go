@@ -17,7 +17,7 @@ import (
 // then its containers in the order in which they are brought up.
 func (r *reporter) starting() {
 	if r.in.Record.Verdict == nil {
-		r.wait(report.Wait{Step: "admission on node " + r.in.Pod.Spec.NodeName, Since: report.When(r.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here, at once or when others that end, or that go for it, hold nothing any more"})
+		r.wait(report.Wait{Step: "admission on node " + r.in.Pod.Spec.NodeName, Since: report.When(r.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here; if room is short, once pods that are ending have released theirs"})
 		return
 	}
 	if !r.started() {
@@ -63,7 +63,7 @@ func (r *reporter) step(kind podplan.Kind, key podplan.Key, name, doing, help st
 	if flight == nil && !failed {
 		return false
 	}
-	w := report.Wait{Step: name, Said: doing, Next: "it is done"}
+	w := report.Wait{Step: name, Said: doing, Next: "it finishes"}
 	if flight != nil {
 		w.Since = report.When(flight.Since)
 	}
@@ -97,7 +97,7 @@ func (r *reporter) failingSince(key podplan.Key, f podplan.Failure) *time.Time {
 // ground explains what containers stand on.
 func (r *reporter) ground() {
 	if r.in.Node.CgroupsManaged && !r.in.CgroupReady {
-		r.step(podplan.EnsureCgroup, "cgroup", "the pod's cgroup", "it is being made", "the node's cgroups can be written")
+		r.step(podplan.EnsureCgroup, "cgroup", "the pod's cgroup", "it is being created", "the node's cgroups can be written")
 	}
 	for i := range r.in.Pod.Spec.Volumes {
 		v := &r.in.Pod.Spec.Volumes[i]
@@ -110,8 +110,8 @@ func (r *reporter) ground() {
 			return
 		}
 	}
-	r.step(podplan.RunSandbox, podplan.SandboxKey, "the pod's sandbox and network", "it is being made",
-		"the container runtime and its network (CNI) can make it; see the runtime's log on the node")
+	r.step(podplan.RunSandbox, podplan.SandboxKey, "the pod's sandbox and network", "it is being created",
+		"the container runtime and its network (CNI) can create it; see the runtime's log on the node")
 }
 
 // stale notes which volumes of a pod that runs cannot be renewed.
@@ -119,7 +119,7 @@ func (r *reporter) stale() {
 	for i := range r.in.Pod.Spec.Volumes {
 		v := &r.in.Pod.Spec.Volumes[i]
 		if f, failed := r.in.Failures[podplan.VolumeKey(v.Name)]; failed && r.in.Volumes[v.Name].Mounted {
-			r.note("volume %s is as it was and cannot be renewed: %s; it is when %s", v.Name, f.Message, volumeHelp(v))
+			r.note("volume %s keeps its old content and cannot be updated: %s; it is updated when %s", v.Name, f.Message, volumeHelp(v))
 		}
 	}
 }
@@ -127,17 +127,17 @@ func (r *reporter) stale() {
 func volumeHelp(v *v1.Volume) string {
 	switch {
 	case v.ConfigMap != nil:
-		return fmt.Sprintf("config map %q exists with the keys that are asked for", v.ConfigMap.Name)
+		return fmt.Sprintf("config map %q exists and has the keys that the volume names", v.ConfigMap.Name)
 	case v.Secret != nil:
-		return fmt.Sprintf("secret %q exists with the keys that are asked for", v.Secret.SecretName)
+		return fmt.Sprintf("secret %q exists and has the keys that the volume names", v.Secret.SecretName)
 	case v.Projected != nil:
 		return "all the sources of the projected volume exist"
 	case v.HostPath != nil:
-		return fmt.Sprintf("path %s is on the node, and of the type that is asked for", v.HostPath.Path)
+		return fmt.Sprintf("path %s exists on the node and has the type that the volume asks for", v.HostPath.Path)
 	case v.EmptyDir != nil, v.DownwardAPI != nil, v.Image != nil, v.VolumeSource == v1.VolumeSource{}:
-		return "what the volume stands on is there"
+		return "what the volume is made from exists"
 	default:
-		return "nothing on this node: it has no volumes of this kind, and the pod is made anew without it"
+		return "nothing on this node: it does not support volumes of this kind; recreate the pod without it"
 	}
 }
 
@@ -190,7 +190,7 @@ func (r *reporter) crashed(c *v1.Container, where podplan.Standing) {
 	}
 	r.wait(report.Wait{
 		Step: "back-off of container " + c.Name, Since: report.When(last.Finished), Said: text, Retry: report.When(where.Until),
-		Next: fmt.Sprintf("the back-off is over; to see why it ends: kubectl logs -n %s %s -c %s --previous", r.in.Pod.Namespace, r.in.Pod.Name, c.Name),
+		Next: fmt.Sprintf("the back-off is over; to see why it exits: kubectl logs -n %s %s -c %s --previous", r.in.Pod.Namespace, r.in.Pod.Name, c.Name),
 	})
 }
 
@@ -206,11 +206,11 @@ func (r *reporter) live(c *v1.Container, init bool, where podplan.Standing) bool
 	}
 	switch {
 	case !where.HookDone:
-		r.wait(report.Wait{Step: "postStart hook of " + name, Since: report.When(last.Started), Said: "it has not returned", Next: "the hook ends; if it fails the container is killed"})
+		r.wait(report.Wait{Step: "postStart hook of " + name, Since: report.When(last.Started), Said: "it has not returned", Next: "the hook returns; if it fails, the container is killed"})
 	case !where.Started:
 		r.probe(c, name, "Startup", c.StartupProbe, last, "; after %d failures in a row the container is killed")
 	case init && !pods.IsSidecar(c):
-		r.wait(report.Wait{Step: name, Since: report.When(last.Started), Said: "it runs", Next: "it ends with exit code 0: containers behind an init container wait for that"})
+		r.wait(report.Wait{Step: name, Since: report.When(last.Started), Said: "it runs", Next: "it ends with exit code 0; the containers after it wait for that"})
 	case !where.Ready:
 		r.probe(c, name, "Readiness", c.ReadinessProbe, last, "")
 		return false
@@ -262,7 +262,7 @@ func (r *reporter) image(owner, image, name string) bool {
 func imageHelp(image, reason string) string {
 	switch reason {
 	case podplan.ReasonErrImageNeverPull:
-		return fmt.Sprintf("image %q is put on the node (wherry image import), or imagePullPolicy lets it be pulled", image)
+		return fmt.Sprintf("image %q is imported on the node (wherry image import), or imagePullPolicy allows a pull", image)
 	case podplan.ReasonInvalidImageName:
 		return fmt.Sprintf("the image's name %q is corrected", image)
 	case podplan.ReasonRegistryUnavailable:
@@ -275,10 +275,10 @@ func imageHelp(image, reason string) string {
 func (r *reporter) createHelp(c *v1.Container) string {
 	switch r.in.Failures[podplan.ContainerKey(c.Name)].Reason {
 	case podplan.ReasonCreateConfigError:
-		return "what the container's spec refers to (config maps, secrets, users) is there"
+		return "what the container's spec refers to (config maps, secrets, users) exists"
 	case podplan.ReasonRunContainerError:
 		return "its command can be started: it is in the image and executable"
 	default:
-		return "the container runtime can make it; see its message"
+		return "the container runtime can create it; see its message"
 	}
 }
