@@ -15,8 +15,8 @@ func apiserverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apiserver",
 		Short: "The API server alone, with kube-apiserver's flags",
-		Long: `Serves the Kubernetes API from an etcd inside of this process, or from the one at
---etcd-servers. Flags are kube-apiserver's; one that has no effect here warns.`,
+		Long: `Serves the Kubernetes API from an etcd inside this process, or from the one at
+--etcd-servers. Flags are kube-apiserver's; one that has no effect here logs a warning.`,
 		Example: `  wherry apiserver --data-dir /var/lib/wherry-api --secure-port 6443
   wherry apiserver --etcd-servers https://10.0.0.2:2379 --cert-dir /etc/kubernetes/pki`,
 		Args: cobra.NoArgs,

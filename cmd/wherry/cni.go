@@ -29,8 +29,8 @@ others. Wherry itself does not need them: its own network is built in.`,
 		Use:   "install DIR",
 		Short: "Put the plugins into a folder of CNI plugins",
 		Long: `Copies ` + pluginsBinary + `, which lies beside wherry, into the folder, and links each plugin's
-name to it; without ` + pluginsBinary + ` the names are links to wherry itself, which works and starts
-more slowly. A plugin that is there from elsewhere is kept unless --force is given.`,
+name to it; without ` + pluginsBinary + ` the names are links to wherry itself, which work but start
+more slowly. A plugin that another program installed is kept unless --force is given.`,
 		Example: `  wherry cni install /opt/cni/bin`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -22,7 +22,7 @@ func criCommand(d *dirs) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cri",
 		Short: "The container runtime alone, for crictl and other kubelets",
-		Long: `Serves the CRI v1 RuntimeService and ImageService on a socket. Containers go on
+		Long: `Serves the CRI v1 RuntimeService and ImageService on a socket. Containers keep
 running when it stops; the next start on the same folders finds them.`,
 		Example: `  wherry cri --listen unix:///run/wherry/cri.sock
   crictl --runtime-endpoint unix:///run/wherry/cri.sock ps`,

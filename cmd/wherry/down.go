@@ -14,9 +14,9 @@ func downCommand(d *dirs) *cobra.Command {
 		Use:   "down",
 		Short: "Stop a node and what runs on it",
 		Long: `Stops the daemon, if it runs, and all its containers: each gets a SIGTERM and ten
-seconds. Nothing of the instance stays on the machine but its data, with --purge not
-even that. Pods that were not deleted start again with the next up, and find in their
-volumes on disk what they left there, as after a reboot.`,
+seconds. Only the instance's data stays on the machine; with --purge, nothing does. Pods
+that were not deleted start again with the next up, and find in their volumes on disk what
+they left there, as after a reboot.`,
 		Example: `  wherry down
   wherry down --data-dir /srv/a --run-dir /run/a --purge`,
 		Args: cobra.NoArgs,

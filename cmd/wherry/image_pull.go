@@ -125,7 +125,7 @@ func (l *progressLines) report(p image.Progress) {
 
 func imagePullsCommand(d *dirs) *cobra.Command {
 	return &cobra.Command{
-		Use: "pulls", Short: "List the pulls that are going on, whoever asked for them", Args: cobra.NoArgs,
+		Use: "pulls", Short: "List the image pulls in progress", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withImages(d, func(s imageStore) error {
 				pulls, err := s.Pulls(cmd.Context())

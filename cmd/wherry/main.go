@@ -108,8 +108,8 @@ component also runs alone and can be swapped with its upstream counterpart.`,
 		SilenceErrors: true,
 		Version:       version.Version,
 	}
-	cmd.PersistentFlags().StringVar(&d.data, "data-dir", "", "folder of everything that lasts (default "+config.DefaultDataDir+", or $"+config.EnvDataDir+")")
-	cmd.PersistentFlags().StringVar(&d.run, "run-dir", "", "folder of run-time state (default "+config.DefaultRunDir+", or $"+config.EnvRunDir+")")
+	cmd.PersistentFlags().StringVar(&d.data, "data-dir", "", "folder for everything durable (default "+config.DefaultDataDir+", or $"+config.EnvDataDir+")")
+	cmd.PersistentFlags().StringVar(&d.run, "run-dir", "", "folder for run-time state (default "+config.DefaultRunDir+", or $"+config.EnvRunDir+")")
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())
 	})

@@ -47,7 +47,7 @@ func upCommand(d *dirs) *cobra.Command {
 		Short: "Start a node: API server, scheduler, controllers, kubelet, runtime, network",
 		Long: `Starts a whole Kubernetes node in one process and, with --detach, returns as soon
 as it is Ready. Stopping or killing it leaves the containers running; the next up on
-the same folders finds them and goes on. ` + "`wherry down`" + ` takes the pods down too.
+the same folders finds them and carries on. ` + "`wherry down`" + ` takes the pods down too.
 
 Flags can also stand in ` + config.DefaultConfigFile + ` and in config.d/*.yaml beside it, under
 the same names.`,
@@ -58,7 +58,7 @@ the same names.`,
 	}
 	cfg.AddFlags(cmd.Flags())
 	cmd.Flags().StringVar(&file, "config", "", "config file (default "+config.DefaultConfigFile+", where it exists)")
-	cmd.Flags().BoolVar(&detach, "detach", false, "go on in the background; return when the node is Ready")
+	cmd.Flags().BoolVar(&detach, "detach", false, "keep running in the background; return when the node is Ready")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := daemon.RequireRoot(); err != nil {
 			return err

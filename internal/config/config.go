@@ -162,17 +162,17 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "network that services get their addresses from")
 	f.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
 	f.StringSliceVar(&c.ClusterDNS, "cluster-dns", c.ClusterDNS, "addresses of the cluster's DNS servers")
-	f.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an external etcd (default: etcd inside of this process)")
+	f.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an external etcd (default: etcd inside this process)")
 	f.StringVar(&c.ManifestDir, "pod-manifest-path", c.ManifestDir, "folder of static pods (default: "+DefaultManifestDir+", or DATA-DIR/manifests for another --data-dir)")
 	f.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "folder of the containers' logs (default: /var/log/pods, or DATA-DIR/log/pods for another --data-dir)")
 	f.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "folder of CNI networks; without one there Wherry's own bridge is used (default: DATA-DIR/cni/net.d)")
 	f.StringSliceVar(&c.CNIBinDirs, "cni-bin-dir", c.CNIBinDirs, "folders of CNI plugins")
-	f.StringVar(&c.RuntimeEndpoint, "container-runtime-endpoint", c.RuntimeEndpoint, "socket of another CRI runtime to use, such as unix:///run/containerd/containerd.sock, instead of Wherry's own; images and the pods' network are that one's then")
+	f.StringVar(&c.RuntimeEndpoint, "container-runtime-endpoint", c.RuntimeEndpoint, "socket of another CRI runtime to use, such as unix:///run/containerd/containerd.sock, instead of Wherry's own; images and the pods' network are then its concern")
 	f.StringVar(&c.Runtime, "runtime", c.Runtime, "OCI runtime: crun or runc (default: the first of them that is installed)")
 	c.addRuntimeFlags(f)
 	c.AddImageFlags(f)
 	f.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "how many pods the node takes")
-	f.Int64Var(&c.PodMaxPids, "pod-max-pids", c.PodMaxPids, "how many processes a pod may have; -1 takes the limit away")
+	f.Int64Var(&c.PodMaxPids, "pod-max-pids", c.PodMaxPids, "how many processes a pod may have; -1 removes the limit")
 	f.BoolVar(&c.SeccompDefault, "seccomp-default", c.SeccompDefault, "the runtime's seccomp profile (RuntimeDefault) for containers whose pod says nothing about seccomp; upstream's kubelet leaves those unconfined")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
@@ -186,8 +186,8 @@ func (c *Config) addRuntimeFlags(f *pflag.FlagSet) {
 // AddImageFlags binds what the runtime needs to know about images.
 func (c *Config) AddImageFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.RegistryCertsDirs, "registry-certs-dir", c.RegistryCertsDirs, "folders that configure registries, mirrors and certificates as containerd's certs.d does: HOST/hosts.toml, _default; the first that knows a registry counts")
-	f.DurationVar(&c.ImagePullProgressTimeout.Duration, "image-pull-progress-timeout", c.ImagePullProgressTimeout.Duration, "give an image pull up whose registry sends nothing for so long")
-	f.StringSliceVar(&c.PinnedImages, "pinned-images", c.PinnedImages, "images that are never garbage-collected; NAME* means all that begin so")
+	f.DurationVar(&c.ImagePullProgressTimeout.Duration, "image-pull-progress-timeout", c.ImagePullProgressTimeout.Duration, "give up an image pull whose registry has sent nothing for this long")
+	f.StringSliceVar(&c.PinnedImages, "pinned-images", c.PinnedImages, "images that are never garbage-collected; NAME* matches every name that begins with NAME")
 }
 
 // Load reads the config file and its drop-ins over c. A file that was not asked
