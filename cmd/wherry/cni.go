@@ -37,7 +37,7 @@ more slowly. A plugin that another program installed is kept unless --force is g
 			return installPlugins(cmd.OutOrStdout(), args[0], force)
 		},
 	}
-	install.Flags().BoolVar(&force, "force", false, "replace plugins of these names that are there from elsewhere")
+	install.Flags().BoolVar(&force, "force", false, "replace plugins of these names that another program installed")
 	cmd.AddCommand(install)
 	return cmd
 }
@@ -87,7 +87,7 @@ func replaceable(link, target string, force bool) error {
 	if err == nil && (have == target || have == pluginsBinary || filepath.Base(have) == "wherry") {
 		return nil
 	}
-	return fmt.Errorf("%s is there already and not Wherry's; remove it, or replace it by --force", link)
+	return fmt.Errorf("%s already exists and is not Wherry's; remove it, or replace it with --force", link)
 }
 
 // copyFile replaces the target in one step: it may be running.

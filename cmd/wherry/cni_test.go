@@ -33,7 +33,7 @@ func TestInstallPlugins(t *testing.T) {
 	if err := os.WriteFile(foreign, []byte("somebody else's"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := installPlugins(io.Discard, dir, false); err == nil || !strings.Contains(err.Error(), foreign+" is there already") {
+	if err := installPlugins(io.Discard, dir, false); err == nil || !strings.Contains(err.Error(), foreign+" already exists") {
 		t.Errorf("over somebody else's: %v", err)
 	}
 	if err := installPlugins(io.Discard, dir, true); err != nil {

@@ -47,7 +47,7 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
 	f.StringVar(&o.file, "config", "", "file with a KubeSchedulerConfiguration")
-	f.Float32Var(&o.qps, "kube-api-qps", -1, "requests a second that the scheduler holds itself back to; negative for no limit")
+	f.Float32Var(&o.qps, "kube-api-qps", -1, "requests a second that the scheduler limits itself to; negative for no limit")
 	f.IntVar(&o.burst, "kube-api-burst", 100, "requests that it may send at once above --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&cfg.LeaderElection, f)
 	o.serving.addFlags(f)

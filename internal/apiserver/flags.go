@@ -38,7 +38,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ServiceAccountSigningKeyFile, "service-account-signing-key-file", c.ServiceAccountSigningKeyFile, "Key that signs service account tokens (default: made in --cert-dir).")
 	fs.StringVar(&c.ServiceAccountIssuer, "service-account-issuer", c.ServiceAccountIssuer, "The issuer named in service account tokens.")
 	fs.StringSliceVar(&c.APIAudiences, "api-audiences", c.APIAudiences, "Audiences of tokens for this API (default: the issuer).")
-	fs.DurationVar(&c.ServiceAccountMaxExpiration, "service-account-max-token-expiration", c.ServiceAccountMaxExpiration, "The longest time that tokens may ask for; 0 does not bound it.")
+	fs.DurationVar(&c.ServiceAccountMaxExpiration, "service-account-max-token-expiration", c.ServiceAccountMaxExpiration, "The longest lifetime that tokens may ask for; 0 is no limit.")
 
 	fs.StringVar(&c.KubeletClientCert, "kubelet-client-certificate", c.KubeletClientCert, "Client certificate for kubelets (default: issued by our own CA).")
 	fs.StringVar(&c.KubeletClientKey, "kubelet-client-key", c.KubeletClientKey, "Key of the client certificate for kubelets.")
@@ -46,10 +46,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.KubeletTimeout, "kubelet-timeout", c.KubeletTimeout, "Timeout of connecting to a kubelet.")
 
 	c.RequestHeader.AddFlags(fs)
-	fs.BoolVar(&c.AnonymousAuth, "anonymous-auth", c.AnonymousAuth, "Let requests without credentials in as system:anonymous.")
+	fs.BoolVar(&c.AnonymousAuth, "anonymous-auth", c.AnonymousAuth, "Accept requests without credentials, as system:anonymous.")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", c.RequestTimeout, "Timeout of requests that are neither watches, logs nor connections.")
-	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time; 0 does not bound them.")
-	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; 0 does not bound them.")
+	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time; 0 is no limit.")
+	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; 0 is no limit.")
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "Serve /debug/pprof.")
 	fs.StringSliceVar(&c.DisableAdmission, "disable-admission-plugins", c.DisableAdmission, "Admission plugins to leave out.")
 	c.addIgnored(fs)

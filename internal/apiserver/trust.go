@@ -186,7 +186,7 @@ func (s *Server) keepTrust(ctx context.Context) error {
 		}
 		again = nil
 		if err := s.publishTrust(ctx, client); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Publishing whose certificates count failed, trying again", "in", trustRetry)
+			klog.FromContext(ctx).Error(err, "Cannot publish the certificate authorities; trying again", "in", trustRetry)
 			again = time.After(trustRetry)
 		}
 	}

@@ -112,7 +112,7 @@ func (n *Network) removeAbandoned(ctx context.Context) error {
 func (n *Network) removeOne(ctx context.Context, id string) error {
 	a, c, err := n.cfg.Plugins.readAttached(id)
 	if _, corrupt := errors.AsType[*record.CorruptError](err); corrupt {
-		klog.FromContext(ctx).Error(err, "A network record is of no use: what the sandbox holds is left to the plugins' GC", "sandbox", id)
+		klog.FromContext(ctx).Error(err, "A network record is unusable: what the sandbox holds is left to the plugins' GC", "sandbox", id)
 		return n.cfg.Plugins.forget(id)
 	}
 	if errors.Is(err, fs.ErrNotExist) {

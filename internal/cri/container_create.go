@@ -57,7 +57,7 @@ func (s *Server) createContainer(ctx context.Context, b *sandbox, cfg *runtimeap
 		if old.current().state() == runtimeapi.ContainerState_CONTAINER_CREATED && proto.Equal(old.config(), cfg) {
 			return old.id, nil
 		}
-		return "", alreadyExists("%s exists already as %s; remove it, or count the attempt up", containerKey(b.id, cfg.GetMetadata()), old.id)
+		return "", alreadyExists("%s already exists as %s; remove it, or use a higher attempt", containerKey(b.id, cfg.GetMetadata()), old.id)
 	}
 	if !b.ready() {
 		return "", precondition("sandbox %s is not ready", b.id)

@@ -100,7 +100,7 @@ func (s *Server) finish(ctx context.Context, c *container) {
 	}
 	switch err := c.save(); {
 	case errors.Is(err, unix.ENOSPC):
-		log.Info("The container's end is not recorded for want of room; the file of its monitor tells of it", "reason", err.Error())
+		log.Info("There is no room to record the container's end; its monitor's exit file still has it", "reason", err.Error())
 	case err != nil:
 		log.Error(err, "The container's end is not on disk")
 	}

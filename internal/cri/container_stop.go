@@ -60,7 +60,7 @@ func (s *Server) stopContainer(ctx context.Context, c *container, grace time.Dur
 	// deadline, or this one, tells it so.
 	done, err := c.waitExited(ctx, 2*time.Minute)
 	if err == nil && !done {
-		err = fmt.Errorf("process %d does not end, even by SIGKILL; it may wait for a disk or a network file system", c.current().PID)
+		err = fmt.Errorf("process %d has not ended even after SIGKILL; it may be waiting for a disk or a network file system", c.current().PID)
 	}
 	return err
 }

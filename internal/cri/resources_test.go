@@ -124,7 +124,7 @@ func TestRetriesJoinAndFindWhatIsThere(t *testing.T) {
 		t.Errorf("two containers for one attempt: %s, %s", id, again)
 	}
 	n.must(n.run.StartContainer(t.Context(), id))
-	if _, err := n.run.CreateContainer(t.Context(), p.id, c, cfg); err == nil || !strings.Contains(err.Error(), "exists already") {
+	if _, err := n.run.CreateContainer(t.Context(), p.id, c, cfg); err == nil || !strings.Contains(err.Error(), "already exists") {
 		t.Errorf("the same attempt of a started container: %v", err)
 	}
 	if err := n.run.StartContainer(t.Context(), id); err == nil {

@@ -153,7 +153,7 @@ func reuseSandbox(b *sandbox, req *runtimeapi.RunPodSandboxRequest) (string, err
 	if b.ready() && proto.Equal(b.config, req.GetConfig()) && b.rec.Handler == req.GetRuntimeHandler() {
 		return b.id, nil
 	}
-	return "", alreadyExists("%s exists already as %s; remove it, or count the attempt up", b.key, b.id)
+	return "", alreadyExists("%s already exists as %s; remove it, or use a higher attempt", b.key, b.id)
 }
 
 func (s *Server) makeSandbox(ctx context.Context, b *sandbox) error {

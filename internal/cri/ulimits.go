@@ -33,7 +33,7 @@ func (s *Server) ulimits(b *sandbox, cfg *runtimeapi.ContainerConfig) ([]specs.P
 	all, clamped, err := oci.ClampUlimits(all)
 	if len(clamped) > 0 {
 		s.clampOnce.Do(func() {
-			klog.InfoS("No CAP_SYS_RESOURCE: ulimits of containers are not set above the own ones", "first", clamped)
+			klog.InfoS("No CAP_SYS_RESOURCE: ulimits of containers are not set above Wherry's own", "first", clamped)
 		})
 	}
 	return all, err

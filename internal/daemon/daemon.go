@@ -117,7 +117,7 @@ func (d *Daemon) live(ctx context.Context) error {
 		return err
 	}
 	klog.FromContext(ctx).Error(d.api.RestartReason(),
-		"The API server needs a new process for its data; pods go on, and the node starts anew as soon as there is room")
+		"The API server needs a new process; pods keep running, and the node restarts as soon as there is room")
 	return d.awaitRoom(ctx, d.group)
 }
 
@@ -129,7 +129,7 @@ func (d *Daemon) awaitRoom(ctx context.Context, g *group) error {
 			return err
 		}
 		if room, err := disk.Look(d.cfg.DataDir); err == nil && room.Free >= restartRoom {
-			klog.FromContext(ctx).Info("Starting anew, with room for the cluster's data", "freeMiB", room.Free>>20)
+			klog.FromContext(ctx).Info("Restarting: there is room for the cluster's data again", "freeMiB", room.Free>>20)
 			return ErrRestart
 		}
 	}

@@ -130,7 +130,7 @@ func (s *Store) loadLayer(name, chainID string, mounted func(dir string) bool) e
 		s.reserved[m.ChainID]++ // a container runs on it, whatever became of the image's record
 	case err == nil:
 	case chainID != "":
-		klog.Background().Error(err, "The record of an image layer is made anew; the image can run, and not be exported", "layer", chainID)
+		klog.Background().Error(err, "An image layer's record is made again; the image can run, but cannot be exported", "layer", chainID)
 		m = layerMeta{ChainID: chainID}
 		if m.Bytes, m.Inodes, err = diskUsage(filepath.Join(dir, "fs")); err != nil {
 			return nil //nolint:nilerr // there is no layer: the image is incomplete, which is seen next

@@ -95,7 +95,7 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 	for _, uid := range uids {
 		rec, err := k.records.Read(uid)
 		if err != nil { // it holds only this one pod up: its worker tries again
-			klog.FromContext(ctx).Error(err, "A pod is adopted without what is recorded of it")
+			klog.FromContext(ctx).Error(err, "A pod is adopted without its record")
 		}
 		if refusedForNow(&rec) {
 			rec.Ending = &podplan.Ending{Since: time.Now().Round(0).UTC(), Removed: true}
@@ -172,7 +172,7 @@ func (k *Kubelet) watchRuntime(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if grpcstatus.Code(err) == codes.Unimplemented {
-			log.Info("The runtime has no container events; pods are looked at every second")
+			log.Info("The runtime has no container events; pods are checked every second")
 			return nil
 		}
 		log.V(2).Info("Container events ended, will ask again", "err", err)

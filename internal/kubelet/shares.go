@@ -43,7 +43,7 @@ func (k *Kubelet) followShares(ctx context.Context) error {
 			if err == nil {
 				has, wait = want, first
 			} else {
-				klog.FromContext(ctx).Error(err, "CPU shares of the burstable pods are not what they ask for")
+				klog.FromContext(ctx).Error(err, "Cannot set the CPU shares of the burstable pods")
 				again = time.After(wait)
 				wait = min(2*wait, most)
 			}

@@ -40,9 +40,9 @@ func (k *Kubelet) sweepOnce(ctx context.Context) {
 		}
 		rec, err := k.records.Read(uid)
 		if err != nil {
-			log.Error(err, "What a pod left is taken away without what is recorded of it")
+			log.Error(err, "What a pod left is removed without its record")
 		}
-		log.Info("A pod that nobody knows left something behind, it is taken away", "podUID", uid)
+		log.Info("A pod that nobody knows left something behind; it is removed", "podUID", uid)
 		k.table.Adopt(recordPod(uid, rec))
 	}
 }

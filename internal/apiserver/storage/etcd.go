@@ -83,7 +83,7 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	e := &embedded{etcd: etcd, lock: lock, client: client, own: client.KV, space: newSpace(MemberDir(dir)), end: end}
 	e.gate, e.space.log.kept = e.newGate(), e.keepsLog
 	if err := e.space.log.dropBroken(); err != nil {
-		klog.FromContext(ctx).Error(err, "What etcd has left of a write that was cut short stays")
+		klog.FromContext(ctx).Error(err, "Cannot remove what etcd left of an interrupted write")
 	}
 	if err := e.look().refusal; err != nil {
 		klog.FromContext(ctx).Info("The cluster's data has little room", "reason", err)

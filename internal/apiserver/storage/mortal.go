@@ -8,7 +8,7 @@ import (
 )
 
 func unavailable(reason error) error {
-	return apierrors.NewServiceUnavailable(fmt.Sprintf("the cluster's data is not to be had: etcd has stopped: %v", reason))
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("the cluster's data is unavailable: etcd has stopped: %v", reason))
 }
 
 // whileAlive makes a call with a context that also ends when the server fails: where etcd's

@@ -104,7 +104,7 @@ func (s *space) look(size, inUse int64) outlook {
 	switch {
 	case full:
 		o.refusal = insufficient("the disk of the cluster's data is full: %s are free on %s, and nothing new is taken below %d MiB and %d inodes; "+
-			"deletions go on: delete what is not needed, or make room", free(room), s.dir, refuseBelow>>20, refuseInodes)
+			"deletions still work: delete what is not needed, or free some space", free(room), s.dir, refuseBelow>>20, refuseInodes)
 	case inUse > quotaAt:
 		o.refusal = insufficient("the cluster's data has grown to %d MiB, and nothing new is taken above %d; "+
 			"deletions go on: delete what is not needed", inUse>>20, quotaAt>>20)

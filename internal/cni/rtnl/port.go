@@ -124,7 +124,7 @@ func enableIPv6(link string) error {
 	path := "/proc/sys/net/ipv6/conf/" + link + "/disable_ipv6"
 	have, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("this kernel has no IPv6; take the IPv6 network out of the configuration")
+		return errors.New("this kernel has no IPv6; remove the IPv6 network from the configuration")
 	}
 	if err != nil || len(have) > 0 && have[0] == '0' {
 		return err

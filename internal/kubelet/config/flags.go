@@ -14,7 +14,7 @@ import (
 )
 
 // noEffect is the help of upstream's flags that nothing here reads: setting one warns.
-const noEffect = "taken so that upstream's command lines work; without effect here, and a warning says so"
+const noEffect = "accepted so that upstream's command lines work; it has no effect here, and logs a warning"
 
 // AddFlags adds upstream's flags to a flag set. LoadFiles lets those that were given
 // win over --config and --config-dir. The fields must have their defaults already.
@@ -80,7 +80,7 @@ func (c *Config) addNodeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.PodCIDR, "pod-cidr", k.PodCIDR, "addresses of the pods, as reported")
 	fs.StringVar(&k.ProviderID, "provider-id", k.ProviderID, "ID of the machine at its provider")
 	fs.Int32Var(&k.MaxPods, "max-pods", k.MaxPods, "how many pods can run on the node")
-	fs.Int32Var(&k.PodsPerCore, "pods-per-core", k.PodsPerCore, "how many pods can run for each core, at most --max-pods; 0 for any number")
+	fs.Int32Var(&k.PodsPerCore, "pods-per-core", k.PodsPerCore, "how many pods can run for each core, at most --max-pods; 0 is no limit")
 	fs.DurationVar(&k.NodeStatusUpdateFrequency.Duration, "node-status-update-frequency", k.NodeStatusUpdateFrequency.Duration, "accepted; the kubelet reports changes at once")
 	fs.Int32Var(k.NodeStatusMaxImages, "node-status-max-images", *k.NodeStatusMaxImages, "how many images are reported, -1 for all")
 	fs.Var(cliflag.NewMapStringString(&k.SystemReserved), "system-reserved", "resources kept for the system, such as cpu=200m,memory=150Mi")
@@ -97,7 +97,7 @@ func (c *Config) addNodeFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&k.EvictionPressureTransitionPeriod.Duration, "eviction-pressure-transition-period", k.EvictionPressureTransitionPeriod.Duration, "how long a condition of the node such as DiskPressure outlasts its cause")
 	fs.BoolVar(k.FailSwapOn, "fail-swap-on", *k.FailSwapOn, "do not start on a machine with swap")
 	fs.BoolVar(k.FailCgroupV1, "fail-cgroupv1", *k.FailCgroupV1, "do not start on a machine with cgroup v1")
-	fs.Int32Var(k.EventRecordQPS, "event-qps", *k.EventRecordQPS, "how many events a second are sent, 0 for any number")
+	fs.Int32Var(k.EventRecordQPS, "event-qps", *k.EventRecordQPS, "how many events are sent each second; 0 is no limit")
 	fs.Int32Var(&k.EventBurst, "event-burst", k.EventBurst, "how many events are sent at once")
 	fs.Int32Var(k.KubeAPIQPS, "kube-api-qps", *k.KubeAPIQPS, "how many requests a second go to the API server where it is not the default: that leaves it to the API server's fairness")
 	fs.Int32Var(&k.KubeAPIBurst, "kube-api-burst", k.KubeAPIBurst, "how many requests go to the API server at once, with --kube-api-qps")
@@ -111,7 +111,7 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.ImageServiceEndpoint, "image-service-endpoint", k.ImageServiceEndpoint, "address of the CRI image service (default that of the runtime)")
 	fs.DurationVar(&k.RuntimeRequestTimeout.Duration, "runtime-request-timeout", k.RuntimeRequestTimeout.Duration, "time for calls of the runtime that do not take long")
 	fs.StringVar(&k.StaticPodPath, "pod-manifest-path", k.StaticPodPath, "folder, or file, of static pods")
-	fs.DurationVar(&k.FileCheckFrequency.Duration, "file-check-frequency", k.FileCheckFrequency.Duration, "how often manifests are read again besides; changes of the files themselves are seen at once")
+	fs.DurationVar(&k.FileCheckFrequency.Duration, "file-check-frequency", k.FileCheckFrequency.Duration, "how often manifests are read again; changes of the files themselves are seen at once")
 	fs.StringVar(&c.CredentialProviderConfig, "image-credential-provider-config", c.CredentialProviderConfig, "file or folder with a CredentialProviderConfig: plugins that give credentials for registries")
 	fs.StringVar(&c.CredentialProviderBinDir, "image-credential-provider-bin-dir", c.CredentialProviderBinDir, "folder of the credential provider plugins' executables")
 	fs.StringVar(&k.StaticPodURL, "manifest-url", k.StaticPodURL, "URL of static pods")
@@ -120,7 +120,7 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&k.HTTPCheckFrequency.Duration, "http-check-frequency", k.HTTPCheckFrequency.Duration, "how often --manifest-url is asked")
 	fs.StringVar(&k.PodLogsDir, "pod-logs-dir", k.PodLogsDir, "folder for the pods' logs")
 	fs.StringVar(&k.CgroupRoot, "cgroup-root", k.CgroupRoot, "cgroup that the pods' groups lie in")
-	fs.StringVar(&k.CgroupDriver, "cgroup-driver", k.CgroupDriver, "cgroupfs or systemd; the runtime's own word counts first")
+	fs.StringVar(&k.CgroupDriver, "cgroup-driver", k.CgroupDriver, "cgroupfs or systemd; what the runtime reports wins")
 	fs.BoolVar(k.CgroupsPerQOS, "cgroups-per-qos", *k.CgroupsPerQOS, "pods lie in cgroups of their QoS class; false leaves pods and QoS classes without cgroups, and containers to the runtime")
 	fs.StringSliceVar(&k.ClusterDNS, "cluster-dns", k.ClusterDNS, "addresses of the cluster's DNS")
 	fs.StringVar(&k.ClusterDomain, "cluster-domain", k.ClusterDomain, "domain of the cluster")
@@ -129,11 +129,11 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.ContainerLogMaxSize, "container-log-max-size", k.ContainerLogMaxSize, "size at which a container's log is rotated")
 	fs.Int32Var(k.ContainerLogMaxFiles, "container-log-max-files", *k.ContainerLogMaxFiles, "how many files of a container's log are kept")
 	fs.StringSliceVar(&k.AllowedUnsafeSysctls, "allowed-unsafe-sysctls", k.AllowedUnsafeSysctls, "sysctls that pods may set although they are not safe; a trailing * matches more")
-	fs.Int64Var(k.PodPidsLimit, "pod-max-pids", *k.PodPidsLimit, "how many processes a pod may have, -1 for any number")
+	fs.Int64Var(k.PodPidsLimit, "pod-max-pids", *k.PodPidsLimit, "how many processes a pod may have; -1 is no limit")
 	fs.BoolVar(k.CPUCFSQuota, "cpu-cfs-quota", *k.CPUCFSQuota, "enforce CPU limits")
 	fs.DurationVar(&k.CPUCFSQuotaPeriod.Duration, "cpu-cfs-quota-period", k.CPUCFSQuotaPeriod.Duration, "period of CPU limits, 1ms to 1s; another than 100ms wants the feature gate CustomCPUCFSQuotaPeriod")
 	fs.DurationVar(&k.SyncFrequency.Duration, "sync-frequency", k.SyncFrequency.Duration, "accepted; the kubelet acts on events")
-	fs.Int32Var(k.RegistryPullQPS, "registry-qps", *k.RegistryPullQPS, "how many images may be pulled in a second, 0 for any number; a pull beyond it fails and is tried again")
+	fs.Int32Var(k.RegistryPullQPS, "registry-qps", *k.RegistryPullQPS, "how many images may be pulled in a second; 0 is no limit, and a pull beyond it fails and is retried")
 	fs.Int32Var(&k.RegistryBurst, "registry-burst", k.RegistryBurst, "how many pulls may come at once, while not more than --registry-qps come in the long run")
 	fs.BoolVar(k.SerializeImagePulls, "serialize-image-pulls", *k.SerializeImagePulls, "pull one image at a time")
 	fs.DurationVar(&k.ImageMinimumGCAge.Duration, "minimum-image-ttl-duration", k.ImageMinimumGCAge.Duration, noEffect)

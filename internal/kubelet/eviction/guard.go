@@ -120,7 +120,7 @@ func (g *Guard) step(ctx context.Context) time.Duration {
 	log := klog.FromContext(ctx)
 	node, image, err := g.look()
 	if err != nil {
-		log.Error(err, "The room on the node's disks is not known")
+		log.Error(err, "Cannot measure the room on the node's disks")
 		return goneWithin
 	}
 	short, is := Short(g.thresholds, node, image)
@@ -136,7 +136,7 @@ func (g *Guard) step(ctx context.Context) time.Duration {
 	}
 	pods, err := g.cfg.Meter.Disk(ctx)
 	if err != nil {
-		log.Error(err, "What the pods hold of the disk is not known")
+		log.Error(err, "Cannot measure what the pods hold on disk")
 		return time.Second
 	}
 	victim, found := Choose(short, g.evictable(pods))

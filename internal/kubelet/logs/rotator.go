@@ -189,7 +189,7 @@ func (r *Rotator) look(ctx context.Context, l Container) {
 			return
 		}
 		if err := r.watch.Next(l.Path); err != nil {
-			log.Error(err, "Writes to a log are not told; it is looked at now and then", "containerID", l.ID)
+			log.Error(err, "A log cannot be watched; its size is checked from time to time", "containerID", l.ID)
 		}
 	})
 }

@@ -139,7 +139,7 @@ func (f *files) read(ctx context.Context) map[string]error {
 		}
 		if err != nil {
 			bad[name], pod = err, f.last[name]
-			log.Error(err, "Could not process manifest file; its last good pod, if any, runs on", "path", name, "runsOn", pod != nil)
+			log.Error(err, "Could not process manifest file; its last good pod, if any, keeps running", "path", name, "runsOn", pod != nil)
 		}
 		if pod == nil {
 			continue

@@ -130,7 +130,7 @@ func (w *Worker) loadRecord(ctx context.Context) error {
 	}
 	r, err := w.deps.Records.Read(w.uid)
 	if _, corrupt := errors.AsType[*record.CorruptError](err); corrupt {
-		klog.FromContext(ctx).Error(err, "The pod's record is lost; what it held is decided anew")
+		klog.FromContext(ctx).Error(err, "The pod's record is lost; what it held is decided again")
 		err = nil
 	}
 	if err != nil {

@@ -463,7 +463,7 @@ func (w *Worker) act(ctx context.Context, in podplan.Input, plan podplan.Plan, n
 // trouble logs what kept the worker from planning, and backs off.
 func (w *Worker) trouble(ctx context.Context, err error) time.Duration {
 	w.troubles++
-	klog.FromContext(ctx).Error(err, "Pod could not be looked at, or its record not written")
+	klog.FromContext(ctx).Error(err, "Cannot look at the pod, or write its record")
 	w.note(Transition{What: "observe", Err: err.Error()})
 	return min(100*time.Millisecond<<min(w.troubles, 7), 10*time.Second)
 }

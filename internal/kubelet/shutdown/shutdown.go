@@ -125,7 +125,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	for wait := first; ctx.Err() == nil; wait = min(wait*2, most) {
 		began := time.Now()
 		if err := m.watch(ctx); err != nil && ctx.Err() == nil {
-			log.Error(err, "Graceful shutdown of the node is not possible; trying again", "after", wait)
+			log.Error(err, "Graceful node shutdown is not available; trying again", "after", wait)
 		}
 		if time.Since(began) > most {
 			wait = first

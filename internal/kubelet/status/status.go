@@ -311,7 +311,7 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 		got, err := m.write(ctx, s, apiUID, pod, want)
 		refused := apierrors.IsInvalid(err) && looked // to what the server has, not to what it had
 		if refused {
-			klog.FromContext(ctx).Error(err, "Pod status is refused, until it or the pod changes", "pod", s.namespace+"/"+s.name, "podUID", uid)
+			klog.FromContext(ctx).Error(err, "The API server refuses the pod's status; it is sent again once it or the pod changes", "pod", s.namespace+"/"+s.name, "podUID", uid)
 		}
 		if err == nil || refused || apierrors.IsNotFound(err) {
 			m.mu.Lock()

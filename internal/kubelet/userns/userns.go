@@ -170,12 +170,12 @@ func (a *Allocator) recoverLocked(ctx context.Context) error {
 			err = fmt.Errorf("the runtime shows %d IDs from %d", r.Length, r.First)
 		}
 		if err != nil {
-			return fmt.Errorf("user namespace of pod %s: its record cannot be read (%w), nor its range found out: %w", uid, why, err)
+			return fmt.Errorf("user namespace of pod %s: its record cannot be read (%w), and its range cannot be found: %w", uid, why, err)
 		}
 		log := klog.FromContext(ctx)
 		if ok {
 			err = a.giveLocked(uid, r)
-			log.Info("The record of a pod's user namespace could not be read; it was made anew from the pod's sandbox",
+			log.Info("The record of a pod's user namespace could not be read; it was restored from the pod's sandbox",
 				"podUID", uid, "err", why, "first", r.First, "length", r.Length)
 		} else {
 			err = record.Remove(a.path(uid))
