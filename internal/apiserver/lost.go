@@ -13,8 +13,8 @@ import (
 func DataIn(dataDir string) string { return storage.MemberDir((&Config{DataDir: dataDir}).etcdDir()) }
 
 // LostData returns a description if an earlier start has left keys but no data beside them: perhaps
-// a disk is not mounted, or a folder was removed. It returns "" if all is well. It is called before
-// the first start with this configuration.
+// a disk is not mounted, or a folder was removed. It returns "" if all is well. It must be called
+// before the data is opened, which would create it.
 func (c *Config) LostData() string {
 	pki := filepath.Join(c.DataDir, "pki")
 	if len(c.EtcdServers) > 0 || c.CertDir != "" && c.CertDir != pki {

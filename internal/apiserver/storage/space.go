@@ -140,8 +140,8 @@ func growth(left int64) int64 {
 }
 
 // keepLocked holds what etcd's files will need. When the disk is full it gives half of the reserve
-// back, and takes it again only once twice its size is free: the refusals end between the two, so
-// that giving back the reserve does not itself end them.
+// back, and takes it again once there is room for twice as much: the refusals end between the two,
+// so that giving back the reserve does not itself end them.
 func (s *space) keepLocked(room disk.Room, size int64) error {
 	var err error
 	spend := func(n uint64) bool { // leaves enough free for the disk not to count as full
