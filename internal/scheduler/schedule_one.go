@@ -21,7 +21,7 @@ import (
 //  2. PreFilter and Filter: the nodes on which it could run; none → PostFilter
 //  3. PreScore and Score: the best of them
 //  4. assume the pod there, Reserve, Permit
-//  5. bind, beside the next pod's cycle
+//  5. bind, while the next pod's cycle runs
 //
 // A failure at any step gives back what was taken and re-queues the pod.
 func (s *Scheduler) scheduleOne(ctx context.Context, info *framework.QueuedPodInfo) {

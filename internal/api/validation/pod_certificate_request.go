@@ -42,7 +42,7 @@ var answers = []string{
 	certificatesv1.PodCertificateRequestConditionTypeFailed,
 }
 
-// PodCertificateRequest checks a new request, and that whoever made it has the private key.
+// PodCertificateRequest checks a new request, and that its author has the private key.
 func PodCertificateRequest(r *certificatesv1.PodCertificateRequest) field.ErrorList {
 	p, spec := &problems{}, field.NewPath("spec")
 	p.signer(spec.Child("signerName"), r.Spec.SignerName)

@@ -25,7 +25,8 @@ const (
 	defaultAccount = "default"
 	tokenVolume    = "kube-api-access"
 	tokenPath      = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// tokenSeconds is an odd number by which the token endpoint recognizes that this plugin asked.
+	// tokenSeconds is a lifetime that only this plugin asks for, by which the token endpoint
+	// recognizes such a request.
 	tokenSeconds      = 3607
 	rootCA            = "kube-root-ca.crt"
 	enforceMountable  = "kubernetes.io/enforce-mountable-secrets"

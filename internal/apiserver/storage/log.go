@@ -33,8 +33,8 @@ func etcdLogger(end *fatality) *zap.Logger {
 // of this one still hold the files. The goroutine then blocks for ever: what it would do on its way
 // out, such as closing files that others write to, would end the process.
 //
-// A snapshot that there was no room for does not count, although etcd thinks so: the log and the
-// database still hold what it would have saved. It is retried with the next entry of the log, and
+// A snapshot that there was no room for is not such a message, although etcd takes it for one: the
+// log and the database still hold what it would have saved. It is retried with the next entry of the log, and
 // until then the files of the log that it would have outdated must stay: embedded.keepsLog.
 type fatality struct {
 	serving chan struct{}          // closed once the server has started

@@ -134,7 +134,7 @@ func (o outlook) takes(size int64) bool {
 	return !o.short && (o.behind >= need || o.within >= 4*need)
 }
 
-// growth returns by how much an update may make an object grow when left bytes are left.
+// growth returns by how much an update may make an object grow, given the bytes left in all.
 func growth(left int64) int64 {
 	return min(growthMost, max(0, left-databaseAhead/2)/growthShare)
 }

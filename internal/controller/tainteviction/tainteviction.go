@@ -123,7 +123,7 @@ func evictionTime(ctx context.Context, pod *v1.Pod, taints []v1.Taint) (at time.
 		if forever {
 			continue
 		}
-		var end time.Time // a taint without a time counts as there since for ever
+		var end time.Time // a taint without a time has always been there
 		if t.TimeAdded != nil {
 			end = t.TimeAdded.Add(time.Duration(seconds) * time.Second)
 		}

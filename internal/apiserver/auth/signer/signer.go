@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// Allows reports whether who may act for the signer, given by its name, or by its domain with a
-// star. An error counts as no.
+// Allows reports whether a user may act for the signer, by the signer's name or by its domain with
+// a star. An error counts as no.
 func Allows(ctx context.Context, may authorizer.Authorizer, who user.Info, verb, name string) bool {
 	domain, _, _ := strings.Cut(name, "/")
 	for _, name := range []string{name, domain + "/*"} {

@@ -69,7 +69,7 @@ func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, 
 	}
 	evict := func() error { return e.evict(ctx, name, deletion.DeepCopy()) }
 	if deletion.Preconditions != nil && deletion.Preconditions.ResourceVersion != nil {
-		err = evict() // the client has asked for conflicts
+		err = evict() // the client wants to know about a conflict
 	} else {
 		err = retry.RetryOnConflict(retry.DefaultBackoff, evict)
 	}

@@ -110,8 +110,8 @@ func needsNodePort(s *corev1.Service) bool {
 	return false
 }
 
-// allocate fills in what the service leaves open. Unless finish is called with success, it releases
-// everything again, as a dry run does at once.
+// allocate fills in what the service leaves open. The returned function releases everything again
+// if the request failed or was a dry run.
 func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
 	var taken []claim
 	undo := func(ctx context.Context, success bool) {
