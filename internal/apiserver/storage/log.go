@@ -34,8 +34,9 @@ func etcdLogger(end *fatality) *zap.Logger {
 // out, such as closing files that others write to, would end the process.
 //
 // A snapshot that there was no room for is not such a message, although etcd takes it for one: the
-// log and the database still hold what it would have saved. It is retried with the next entry of the log, and
-// until then the files of the log that it would have outdated must stay: embedded.keepsLog.
+// log and the database still hold what it would have saved. It is retried with the next entry of
+// the log, and until then the files of the log that it would have outdated must stay:
+// embedded.keepsLog.
 type fatality struct {
 	serving chan struct{}          // closed once the server has started
 	server  *etcdserver.EtcdServer // set before serving is closed

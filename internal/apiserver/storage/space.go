@@ -73,7 +73,7 @@ func newSpace(member string) *space {
 	dir := filepath.Dir(member)
 	return &space{
 		dir:      dir,
-		short:    true, // when it started, etcd has cut off what was held
+		short:    true, // when etcd started, it cut off what was held
 		database: filepath.Join(member, "member", "snap", "db"),
 		log:      logFiles{dir: filepath.Join(member, "member", "wal"), spare: filepath.Join(dir, "log-spare")},
 		reserve:  disk.Reserve{Path: filepath.Join(dir, "reserve"), Size: reserveBytes},
@@ -134,7 +134,7 @@ func (o outlook) takes(size int64) bool {
 	return !o.short && (o.behind >= need || o.within >= 4*need)
 }
 
-// growth returns by how much an update may make an object grow, given the bytes left in all.
+// growth returns by how much an update may make an object grow when so many bytes are left.
 func growth(left int64) int64 {
 	return min(growthMost, max(0, left-databaseAhead/2)/growthShare)
 }
