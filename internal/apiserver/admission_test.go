@@ -128,7 +128,7 @@ func generated(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// eventually repeats what depends on a cache that follows a write, by watching for it.
+// eventually repeats a check that depends on a cache, which follows writes by a watch.
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -153,7 +153,7 @@ func TestQuotaHoldsUnderConcurrency(t *testing.T) {
 	if _, err := c.CoreV1().ResourceQuotas("default").Create(ctx, q, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CoreV1().ResourceQuotas("default").List(ctx, metav1.ListOptions{}); err != nil { // the cache has it
+	if _, err := c.CoreV1().ResourceQuotas("default").List(ctx, metav1.ListOptions{}); err != nil { // so that the cache has it
 		t.Fatal(err)
 	}
 	var made atomic.Int32
@@ -188,7 +188,7 @@ func limit(t *testing.T, c kubernetes.Interface, hard corev1.ResourceList) {
 	if _, err := c.CoreV1().ResourceQuotas("default").Create(t.Context(), q, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CoreV1().ResourceQuotas("default").List(t.Context(), metav1.ListOptions{}); err != nil { // the cache has it
+	if _, err := c.CoreV1().ResourceQuotas("default").List(t.Context(), metav1.ListOptions{}); err != nil { // so that the cache has it
 		t.Fatal(err)
 	}
 }
@@ -236,8 +236,8 @@ func TestWhatCouldNotBeCreatedTakesNothingOfAQuota(t *testing.T) {
 	}
 }
 
-// TestQuotaHoldsWhileObjectsComeAndGo: never more than the limit, and no refusal that
-// speaks of more.
+// TestQuotaHoldsWhileObjectsComeAndGo checks that there are never more objects than the limit, and
+// that no refusal reports more.
 func TestQuotaHoldsWhileObjectsComeAndGo(t *testing.T) {
 	s := start(t)
 	ctx, c := t.Context(), admin(t, s)

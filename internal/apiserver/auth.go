@@ -34,7 +34,7 @@ import (
 	"wherry.dev/internal/inbound"
 )
 
-// makeAuth puts together who clients are and what they may do.
+// makeAuth builds what decides who clients are and what they may do.
 func (s *Server) makeAuth() error {
 	var err error
 	s.tokens, err = token.NewAuthenticator(s.cfg.ServiceAccountIssuer, s.cfg.APIAudiences, s.creds.serviceAccountKeys, tokenObjects{s.lookup})
@@ -58,8 +58,9 @@ func (s *Server) makeAuth() error {
 	return err
 }
 
-// makeAuthenticator asks: a component of this process, a proxy that names the user, a
-// client certificate, a token, in the end nobody.
+// makeAuthenticator returns an authenticator that recognizes, in this order, a component of this
+// process, a proxy that names the user, a client certificate and a token. Everybody else is
+// anonymous.
 func (s *Server) makeAuthenticator() (authenticator.Request, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(s.creds.clientCA) {
@@ -84,7 +85,7 @@ func (s *Server) makeAuthenticator() (authenticator.Request, error) {
 	return authnunion.NewFailOnError(all...), nil
 }
 
-// proving tells the listener whose connections are no strangers'.
+// proving tells the listener which connections come from authenticated clients.
 func proving(known authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		resp, ok, err := known.AuthenticateRequest(req)
@@ -95,7 +96,7 @@ func proving(known authenticator.Request) authenticator.Request {
 	})
 }
 
-// secure sets up TLS.
+// secure configures TLS and authentication.
 func (s *Server) secure(cfg *genericapiserver.Config) error {
 	serving, err := dynamiccertificates.NewStaticCertKeyContent("serving-cert", s.creds.servingCert, s.creds.servingKey)
 	if err != nil {
@@ -118,12 +119,12 @@ func (s *Server) secure(cfg *genericapiserver.Config) error {
 	return nil
 }
 
-// advertised is the host and port where others reach us.
+// advertised returns the host and port at which others reach us.
 func (s *Server) advertised() string {
 	return net.JoinHostPort(s.cfg.AdvertiseAddress.String(), strconv.Itoa(s.cfg.SecurePort))
 }
 
-// tokenObjects finds what tokens are bound to.
+// tokenObjects looks up what tokens are bound to.
 type tokenObjects struct{ lookup *registry.Lookup }
 
 func (o tokenObjects) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// withToken is a client over TLS that has nothing but a token.
+// withToken returns a client configuration over TLS that has only a token.
 func withToken(s *Server, token string) *rest.Config {
 	c := overTCP(s.ClientConfig("nobody"))
 	c.BearerToken = token
@@ -57,7 +57,7 @@ func TestServiceAccountToken(t *testing.T) {
 	if err := c.CoreV1().ServiceAccounts("default").Delete(ctx, "sa", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error { // once the watch cache knows
+	eventually(t, func() error { // until the watch cache knows
 		_, err := sa.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		if !apierrors.IsUnauthorized(err) {
 			return fmt.Errorf("token of a deleted account: %w", err)
@@ -152,7 +152,7 @@ func grant(t *testing.T, s *Server, who, verb string, resources ...string) {
 	untilAllowed(t, s, who, verb, resources[0])
 }
 
-// untilAllowed waits for the authorizer to have seen the binding: it follows storage.
+// untilAllowed waits until the authorizer, which follows storage, has seen the binding.
 func untilAllowed(t *testing.T, s *Server, who, verb, resource string) {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{

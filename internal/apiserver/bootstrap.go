@@ -23,7 +23,7 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// shutdownTimeout is how long open watches and streams have to end at the stop.
+// shutdownTimeout is how long open watches and streams have to end when the server stops.
 const shutdownTimeout = 2 * time.Second
 
 // everything selects all objects of a list.
@@ -42,7 +42,7 @@ func follow[T registry.Object](s *Server, group, resource string, f *registry.Fo
 	return follower{group, resource, func(ctx context.Context) error { return f.Run(ctx, store) }, f.Synced(), f.Reached}
 }
 
-// followers are the indexes that authorization reads.
+// followers returns the indexes that authorization reads.
 func (s *Server) followers() []follower {
 	const group = rbacv1.GroupName
 	return []follower{
@@ -54,7 +54,7 @@ func (s *Server) followers() []follower {
 	}
 }
 
-// bootstrap makes the objects that every cluster starts with, and says ready.
+// bootstrap creates the objects that every cluster starts with, and then closes ready.
 func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	for _, f := range followers {
 		select {
@@ -81,15 +81,15 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 		}
 	}
 	select {
-	case <-s.prepared: // every path is there, OpenAPI's among them
+	case <-s.prepared: // every path is installed, including OpenAPI's
 		close(s.ready)
 	case <-ctx.Done():
 	}
 	return nil
 }
 
-// awaitPolicy returns once authorization knows the roles and bindings that are there: whoever
-// asks as soon as the server is ready is not refused for what was made a moment before.
+// awaitPolicy returns once authorization knows the present roles and bindings, so that a request
+// made as soon as the server is ready is not refused because of an object created a moment before.
 func awaitPolicy(ctx context.Context, client kubernetes.Interface, followers []follower) error {
 	for _, f := range followers {
 		if f.group != rbacv1.GroupName {
@@ -119,16 +119,16 @@ func awaitPolicy(ctx context.Context, client kubernetes.Interface, followers []f
 	return nil
 }
 
-// ownClient is the server's client of itself, for the objects that it looks after. That
-// Endpoints are deprecated is known.
+// ownClient returns the server's client of itself, for the objects that it maintains. It ignores
+// the warning that Endpoints are deprecated.
 func (s *Server) ownClient() (kubernetes.Interface, error) {
 	cfg := s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
 	cfg.WarningHandler = rest.NoWarnings{}
 	return kubernetes.NewForConfig(cfg)
 }
 
-// systemNamespaces exist in every cluster; upstream's controllers make kube-node-lease
-// and kube-public too.
+// systemNamespaces exist in every cluster; upstream's controllers create kube-node-lease and
+// kube-public too.
 var systemNamespaces = []string{
 	metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease,
 }
@@ -148,7 +148,7 @@ func (s *Server) ensureNamespaces(ctx context.Context, client kubernetes.Interfa
 	return nil
 }
 
-// ensurePriorityClasses makes the classes of what a cluster cannot do without.
+// ensurePriorityClasses creates the priority classes of what a cluster cannot do without.
 func (s *Server) ensurePriorityClasses(ctx context.Context, client kubernetes.Interface) error {
 	for _, c := range []*schedulingv1.PriorityClass{
 		{

@@ -15,19 +15,19 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// credentials are the certificates and keys the server works with.
+// credentials holds the certificates and keys that the server works with.
 type credentials struct {
 	ca                                   *pki.CA
 	caPEM, clientCA                      []byte
 	requestHeader                        *authenticatorfactory.RequestHeaderConfig
 	servingCert, servingKey              []byte
 	serviceAccountKey                    crypto.Signer
-	serviceAccountKeys                   []crypto.PublicKey // that tokens may be signed by
+	serviceAccountKeys                   []crypto.PublicKey // for checking tokens
 	kubeletCert, kubeletKey, kubeletRoot string
 }
 
-// loadCredentials reads the files of cfg, and makes those that it does not name and
-// that do not exist yet.
+// loadCredentials reads the files of cfg, and creates those that cfg does not name and that do not
+// exist yet.
 func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 	if err := pki.RefuseLost(cfg.CertDir, "ca", "kubernetes"); err != nil {
 		return nil, err
@@ -81,11 +81,11 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 	return c, nil
 }
 
-// frontProxyUser is who a proxy is whose certificate our front-proxy CA has signed.
+// frontProxyUser is the user name in the certificate of a proxy that our front-proxy CA has signed.
 const frontProxyUser = "front-proxy-client"
 
-// loadFrontProxies reads the CA of proxies that authenticate for us: a CA of its own,
-// because whoever has a certificate of it may be anybody.
+// loadFrontProxies reads the CA of proxies that authenticate users for us. It is a CA of its own,
+// because whoever has a certificate of it can act as anybody.
 func (c *credentials) loadFrontProxies(cfg *Config, now time.Time) error {
 	headers := cfg.RequestHeader
 	if headers.ClientCAFile == "" {
@@ -140,10 +140,11 @@ func (c *credentials) loadKubelet(cfg *Config, now time.Time) error {
 	return nil
 }
 
-// kubeletClientUser is who the API server is to a kubelet.
+// kubeletClientUser is the API server's user name towards kubelets.
 const kubeletClientUser = "kube-apiserver-kubelet-client"
 
-// servingLeaf lists the names under which clients in and around the cluster reach us.
+// servingLeaf returns the serving certificate's names, under which clients in and around the
+// cluster reach us.
 func servingLeaf(cfg *Config) (pki.Leaf, error) {
 	service, err := firstServiceIP(cfg.ServiceCIDR)
 	if err != nil {
@@ -180,7 +181,7 @@ func servingLeaf(cfg *Config) (pki.Leaf, error) {
 	return leaf, nil
 }
 
-// firstServiceIP is the cluster IP of default/kubernetes.
+// firstServiceIP returns the cluster IP of default/kubernetes.
 func firstServiceIP(cidr *net.IPNet) (net.IP, error) {
 	ip := append(net.IP(nil), cidr.IP.Mask(cidr.Mask)...)
 	ip[len(ip)-1]++

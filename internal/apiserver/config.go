@@ -15,66 +15,66 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// Config is what an API server is started with. DefaultConfig fills in what most
-// leave alone; AddFlags binds the fields to kube-apiserver's flags.
+// Config configures an API server. DefaultConfig fills in what most users leave alone; AddFlags
+// binds the fields to kube-apiserver's flags.
 type Config struct {
 	// DataDir holds the embedded etcd's data, in its subfolder etcd.
 	DataDir string
-	// CertDir holds the certificates and keys; what is missing is made at start.
+	// CertDir holds the certificates and keys; missing ones are created at start.
 	CertDir string
 
 	// BindAddress and SecurePort are where HTTPS is served. Port 0 takes a free one.
 	BindAddress net.IP
 	SecurePort  int
-	// AdvertiseAddress is where others reach this server: the endpoint of the
-	// service default/kubernetes. Nil: the bind address, or the host's own one.
+	// AdvertiseAddress is where others reach this server: the endpoint of the service
+	// default/kubernetes. If nil, it is the bind address, or else the host's own address.
 	AdvertiseAddress net.IP
-	// ServiceCIDR is where services get their cluster IPs from.
+	// ServiceCIDR is the range of the services' cluster IPs.
 	ServiceCIDR *net.IPNet
 	// ClusterDomain is the DNS domain in the serving certificate.
 	ClusterDomain string
-	// ServingNames are further names and addresses for the serving certificate.
+	// ServingNames are additional names and addresses in the serving certificate.
 	ServingNames []string
 
-	// EtcdServers are the URLs of an external etcd; empty embeds one.
+	// EtcdServers are the URLs of an external etcd; if empty, etcd is embedded.
 	EtcdServers                           []string
 	EtcdCertFile, EtcdKeyFile, EtcdCAFile string
-	// EtcdCompactionInterval is how often old revisions are dropped; 0 is never.
+	// EtcdCompactionInterval is how often old revisions are dropped; 0 means never.
 	EtcdCompactionInterval time.Duration
 	// EventTTL is how long events are kept.
 	EventTTL time.Duration
 
-	// Files that take the place of generated ones.
+	// Files that replace generated ones.
 	ClientCAFile                 string
 	TLSCertFile, TLSKeyFile      string
 	ServiceAccountKeyFiles       []string
 	ServiceAccountSigningKeyFile string
 	ServiceAccountIssuer         string
 	APIAudiences                 []string
-	// ServiceAccountMaxExpiration bounds what tokens may ask for; 0 does not.
+	// ServiceAccountMaxExpiration limits the lifetime that tokens may ask for; 0 means no limit.
 	ServiceAccountMaxExpiration time.Duration
 
-	// RequestHeader says which proxies (aggregators) are believed when they name a
-	// request's user in its headers: those with a certificate of ClientCAFile, or of our
-	// own front-proxy CA when it is empty.
+	// RequestHeader selects the proxies (aggregators) that are trusted to name a request's user in
+	// its headers: those with a certificate of ClientCAFile, or of our own front-proxy CA if it is
+	// empty.
 	RequestHeader options.RequestHeaderAuthenticationOptions
 
-	// How the kubelets of nodes are reached; generated and issued when empty.
+	// How the kubelets of nodes are reached; generated and issued if empty.
 	KubeletClientCert, KubeletClientKey, KubeletCAFile string
 	KubeletTimeout                                     time.Duration
 
 	// AnonymousAuth lets requests without credentials in, as system:anonymous.
 	AnonymousAuth bool
-	// RequestTimeout bounds requests that are not watches, logs or connections.
+	// RequestTimeout limits requests that are not watches, logs or connections.
 	RequestTimeout time.Duration
-	// MaxRequestsInFlight and MaxMutatingRequestsInFlight bound concurrency.
+	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency.
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
-	// Profiling serves /debug/pprof to those who are allowed to see it.
+	// Profiling serves /debug/pprof to users who are allowed to see it.
 	Profiling bool
-	// DisableAdmission names admission plugins to leave out.
+	// DisableAdmission names the admission plugins to leave out.
 	DisableAdmission []string
 
-	// ignored collects accepted flags that do nothing here, to warn about.
+	// ignored collects the given flags that have no effect here, to warn about them.
 	ignored *pflag.FlagSet
 }
 
@@ -82,7 +82,7 @@ type Config struct {
 func DefaultConfig() Config {
 	_, cidr, err := net.ParseCIDR("10.96.0.0/12")
 	if err != nil {
-		panic(err) // a constant
+		panic(err) // impossible: the string is a constant
 	}
 	return Config{
 		DataDir:                "/var/lib/wherry",
@@ -109,7 +109,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate returns everything that is wrong, each with the flag to correct.
+// Validate returns everything that is wrong. Each error names the flag to correct.
 func (c *Config) Validate() []error {
 	var errs []error
 	bad := func(cond bool, msg string, args ...any) {
@@ -154,7 +154,7 @@ func (c *Config) Validate() []error {
 	return errs
 }
 
-// complete derives what was left open; the listener's port is known by then.
+// complete derives what was left unset; the listener's port is known by then.
 func (c *Config) complete() error {
 	if errs := c.Validate(); len(errs) > 0 {
 		return errors.Join(errs...)

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// overwrite puts the data into a file, every 4 KiB from there on, n times.
+// overwrite writes data into a file n times, every 4 KiB from at on.
 func overwrite(path string, at int64, data []byte, n int) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -25,8 +25,8 @@ func overwrite(path string, at int64, data []byte, n int) error {
 	return nil
 }
 
-// etcd answers these with a nil dereference, a panic that nobody can recover from, silence
-// for a minute, or an empty cluster.
+// On such damage etcd itself reacts with a nil dereference, a panic that nobody can recover from, a
+// minute of silence, or an empty cluster.
 func TestDamagedDataNamesTheFile(t *testing.T) {
 	master := t.TempDir()
 	s, stop := run(t, master)
@@ -86,7 +86,7 @@ func TestDamagedDataNamesTheFile(t *testing.T) {
 	}
 }
 
-// A kill in the first moments of a first start leaves a database and no log.
+// A kill in the first moments of a first start leaves a database without a log.
 func TestHalfAFirstStartIsNoDamage(t *testing.T) {
 	dir := t.TempDir()
 	_, stop := run(t, dir)

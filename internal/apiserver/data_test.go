@@ -19,8 +19,7 @@ import (
 	"wherry.dev/test/panics"
 )
 
-// childDir, when set, makes this program a server on that folder which writes until it
-// is killed.
+// childDir, when set, makes this program a server on that folder, which writes until it is killed.
 const childDir = "WHERRY_TEST_APISERVER_DIR"
 
 func TestMain(m *testing.M) {
@@ -86,7 +85,7 @@ func TestNothingAcknowledgedIsLostByKill(t *testing.T) {
 	}
 }
 
-// killedAfter runs the writing child and kills it when it has named n objects.
+// killedAfter runs the writing child, and kills it when it has named n objects.
 func killedAfter(t *testing.T, dir string, n int) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -108,7 +107,7 @@ func killedAfter(t *testing.T, dir string, n int) []string {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	for lines.Scan() { // acknowledged before the signal came
+	for lines.Scan() { // acknowledged before the signal arrived
 		names = append(names, lines.Text())
 	}
 	if err := cmd.Wait(); len(names) < n {
@@ -198,7 +197,7 @@ func TestWhatCannotStartSaysWhy(t *testing.T) {
 			}
 		})
 	}
-	// None of that has disturbed the one that runs.
+	// None of that has disturbed the running server.
 	if _, err := admin(t, s).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
@@ -234,7 +233,7 @@ func TestRestartKeepsEverything(t *testing.T) {
 	}
 }
 
-// A start that was given up while etcd opened its data told people to remove them.
+// A start that was cancelled while etcd opened its data used to tell people to remove the data.
 func TestStartThatIsGivenUpCallsNoDataDamaged(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

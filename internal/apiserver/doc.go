@@ -1,13 +1,13 @@
-// Package apiserver is Wherry's Kubernetes API server, built on k8s.io/apiserver with
-// storage in an etcd of the same process (or outside, by --etcd-servers).
+// Package apiserver is Wherry's Kubernetes API server, built on k8s.io/apiserver with storage in an
+// etcd of the same process (or an external one, with --etcd-servers).
 //
-// A request goes authentication → authorization → decoding and defaulting → mutating
-// admission → validation → validating admission → etcd, as upstream's does. What the
-// library does not bring lives in the folders below: registry (what each resource is,
-// one row of a table each), admission, auth (RBAC, node and token authentication),
-// openapi (generated), storage and scheme.
+// A request goes through authentication → authorization → decoding and defaulting → mutating
+// admission → validation → validating admission → etcd, as it does upstream. What the library does
+// not provide lives in the folders below: registry (what each resource is, one row of a table
+// each), admission, auth (RBAC, node and token authentication), openapi (generated), storage and
+// scheme.
 //
-// New opens the data and binds the port, Run serves until its context ends. The
-// package knows nothing of the other components; those in the same process talk to it
-// as ordinary, authorized users, only without a socket: see Server.ClientConfig.
+// New opens the data and binds the port; Run serves until its context ends. The package knows
+// nothing of the other components. Those in the same process talk to it as ordinary, authorized
+// users, only without a socket: see Server.ClientConfig.
 package apiserver

@@ -15,9 +15,9 @@ import (
 	"wherry.dev/internal/apiserver/auth/policy"
 )
 
-// ensurePolicy makes the RBAC objects that are missing, and gives back to the ones that are
-// there what they have lost: rules, subjects, the role of a binding. What somebody added stays,
-// and so does an object as a whole that says rbac.authorization.kubernetes.io/autoupdate: "false".
+// ensurePolicy creates the RBAC objects that are missing, and restores in existing ones what they
+// have lost: rules, subjects, the role of a binding. What somebody added stays. An object with the
+// annotation rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
 func (s *Server) ensurePolicy(ctx context.Context, client kubernetes.Interface) error {
 	api := client.RbacV1()
 	for _, o := range policy.ClusterRoles() {
@@ -92,8 +92,8 @@ type keeper[T any] interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// kept is a client of one kind in the words of the reconciliation. It reads from the watch
-// cache, and once that has misled it from storage. It serves one object, during one call.
+// kept adapts a client of one kind to the interfaces of the reconciliation. It reads from the watch
+// cache or, after a failed write, from storage. It serves one object, during one call.
 type kept[T runtime.Object, W interface{ GetObject() runtime.Object }] struct {
 	ctx    context.Context
 	client keeper[T]
@@ -101,7 +101,7 @@ type kept[T runtime.Object, W interface{ GetObject() runtime.Object }] struct {
 	live   bool
 }
 
-// Get is for the reconciliation.
+// Get implements the reconciliation's interface.
 func (k *kept[T, W]) Get(_, name string) (W, error) {
 	version := "0"
 	if k.live {
@@ -110,21 +110,22 @@ func (k *kept[T, W]) Get(_, name string) (W, error) {
 	return k.wrapped(k.client.Get(k.ctx, name, metav1.GetOptions{ResourceVersion: version}))
 }
 
-// Create is for the reconciliation.
+// Create implements the reconciliation's interface.
 func (k *kept[T, W]) Create(in W) (W, error) {
 	out, err := k.client.Create(k.ctx, in.GetObject().(T), metav1.CreateOptions{})
 	k.live = err != nil
 	return k.wrapped(out, err)
 }
 
-// Update is for the reconciliation.
+// Update implements the reconciliation's interface.
 func (k *kept[T, W]) Update(in W) (W, error) {
 	out, err := k.client.Update(k.ctx, in.GetObject().(T), metav1.UpdateOptions{})
 	k.live = err != nil
 	return k.wrapped(out, err)
 }
 
-// Delete is for the reconciliation: a binding's role cannot be changed.
+// Delete implements the reconciliation's interface, which needs it because a binding's role cannot
+// be changed.
 func (k *kept[T, W]) Delete(_, name string, uid types.UID) error {
 	err := k.client.Delete(k.ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	k.live = err != nil

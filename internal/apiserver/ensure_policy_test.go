@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDefaultRolesComeBackAtAStart: who took a rule out of a default role, or a subject out of
-// its binding, had them gone for good, and no new version of ours could add any.
+// TestDefaultRolesComeBackAtAStart: a rule removed from a default role, or a subject removed from
+// its binding, used to be gone for good, and no new version of ours could add any.
 func TestDefaultRolesComeBackAtAStart(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := run(t, dir)

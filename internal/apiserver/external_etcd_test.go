@@ -15,7 +15,7 @@ import (
 	"wherry.dev/internal/apiserver/storage"
 )
 
-// externalEtcd is an etcd as somebody else runs it, with a small quota.
+// externalEtcd runs an etcd as somebody else would run it, with a small quota.
 func externalEtcd(t *testing.T, quota int64) (address string) {
 	t.Helper()
 	cfg := embed.NewConfig()
@@ -31,8 +31,8 @@ func externalEtcd(t *testing.T, quota int64) (address string) {
 	return "http://" + etcd.Clients[0].Addr().String()
 }
 
-// An external etcd that has reached its quota is told in words that help, and deletions
-// are the way out.
+// When an external etcd has reached its quota, the error says what to do, and deletions are the way
+// out.
 func TestQuotaOfAnExternalEtcdIsTold(t *testing.T) {
 	address := externalEtcd(t, 16<<20)
 	s, stop := run(t, t.TempDir(), func(c *Config) { c.EtcdServers = []string{address} })

@@ -12,8 +12,8 @@ import (
 	"wherry.dev/internal/apiserver/admission"
 )
 
-// AddFlags binds the configuration to flags; c's values are the defaults. Names are
-// kube-apiserver's, and those of its flags that change nothing here are accepted.
+// AddFlags binds the configuration to flags; c's values are the defaults. The names are
+// kube-apiserver's. Those of its flags that have no effect here are accepted too.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.DataDir, "data-dir", c.DataDir, "Folder of the embedded etcd's data and of generated certificates.")
 	fs.StringVar(&c.CertDir, "cert-dir", c.CertDir, "Folder of certificates and keys; missing ones are made (default: pki in --data-dir).")
@@ -55,8 +55,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.addIgnored(fs)
 }
 
-// ignoredFlags are upstream's flags that are accepted, warned about, and have no
-// effect here, with the reason.
+// ignoredFlags are upstream's flags that are accepted with a warning but have no effect here, each
+// with the reason.
 var ignoredFlags = map[string]string{
 	"allow-privileged":                        "privileged pods are always allowed",
 	"authorization-mode":                      "the modes are always Node,RBAC",
@@ -103,8 +103,8 @@ var ignoredFlags = map[string]string{
 	"service-account-extend-token-expiration": "tokens are extended, as by default upstream",
 }
 
-// ignoredSwitches are those of ignoredFlags that need no value; all others have one, which
-// may stand behind a space.
+// ignoredSwitches are those of ignoredFlags that need no value. All others need one, which may
+// follow after a space.
 var ignoredSwitches = []string{
 	"allow-privileged", "enable-aggregator-routing", "enable-bootstrap-token-auth", "enable-priority-and-fairness",
 	"service-account-extend-token-expiration", "service-account-lookup", "watch-cache",
@@ -117,15 +117,15 @@ func (c *Config) addIgnored(fs *pflag.FlagSet) {
 		if slices.Contains(ignoredSwitches, name) {
 			fs.Bool(name, false, usage)
 		} else {
-			// upstream takes some of them several times: a new one replaces the last here
+			// Upstream accepts some of them several times; here, a later one replaces an earlier
+			// one.
 			fs.String(name, "", usage)
 		}
 		fs.Lookup(name).Hidden = true
 	}
 }
 
-// warnIgnored names the flags that were given and do nothing, and the plugins that nobody
-// needs to leave out.
+// warnIgnored logs the given flags that have no effect, and the plugins that need not be disabled.
 func (c *Config) warnIgnored(log logr.Logger) {
 	for _, name := range c.DisableAdmission {
 		if !slices.Contains(admission.Names, name) {

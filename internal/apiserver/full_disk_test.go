@@ -18,7 +18,7 @@ import (
 	"wherry.dev/test/disks"
 )
 
-// diskOf gives a server a disk of its own.
+// diskOf mounts a disk of its own for a server.
 func diskOf(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,7 +26,7 @@ func diskOf(t *testing.T, size string) string {
 	return dir
 }
 
-// fill takes all the room there is.
+// fill fills the disk.
 func fill(t *testing.T, dir string) (path string) {
 	t.Helper()
 	path = filepath.Join(dir, "hog")
@@ -120,8 +120,9 @@ func TestFullDiskStillTakesDeletionsAndStatuses(t *testing.T) {
 	}
 }
 
-// A disk may not keep what it has promised. Then etcd fails, and nothing else: requests are
-// answered at once, and a server that starts once there is room has all that was confirmed.
+// A disk may not keep the room that it has promised. Then etcd fails, and nothing else: requests
+// are answered at once, and a server that starts once there is room has everything that was
+// confirmed.
 func TestEtcdThatFailsEndsNothingElse(t *testing.T) {
 	dir := diskOf(t, "200m")
 	s, stop := run(t, dir)
@@ -164,8 +165,8 @@ func TestEtcdThatFailsEndsNothingElse(t *testing.T) {
 	if err := os.Remove(hog); err != nil {
 		t.Fatal(err)
 	}
-	// The next server is another process's in life; here its data are a copy, for those of
-	// the failed one hold on to theirs.
+	// In real life another process runs the next server. Here it gets a copy of the data, because
+	// the failed server still holds its own.
 	next := t.TempDir()
 	if err := os.CopyFS(next, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
@@ -179,9 +180,9 @@ func TestEtcdThatFailsEndsNothingElse(t *testing.T) {
 	}
 }
 
-// Who may write what is still permitted on a full disk, does not get to use up the room for
-// it: an object may grow by little, and by less the less room there is. What does not grow
-// passes always, and the status of a pod passes at any size that one has.
+// Users who may write what a full disk still permits must not be able to use up the room for it: an
+// object may grow only a little, and the less room there is, the less. What does not grow is always
+// accepted, and so is the status of a pod of any realistic size.
 func TestFullDiskTakesNoGrowthByWhatIsPermitted(t *testing.T) {
 	dir := diskOf(t, "400m")
 	s := startIn(t, dir)
@@ -247,7 +248,7 @@ func TestFullDiskTakesNoGrowthByWhatIsPermitted(t *testing.T) {
 		t.Errorf("the first status of a pod with many containers: %v", err)
 	}
 
-	// One after another, they do not add up to what is kept for the node.
+	// One after another, they must not use up what is kept for the node.
 	var refused error
 	for i := 0; refused == nil && i < 20_000; i++ {
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{

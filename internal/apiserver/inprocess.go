@@ -10,13 +10,12 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// inProcess is a RoundTripper that hands requests straight to the server's handler:
-// no socket, no TLS, no HTTP framing. The user travels in the request's context,
-// which nothing outside the process can write, so authorization and admission see
-// an ordinary authenticated request.
+// inProcess is a RoundTripper that hands requests directly to the server's handler: no socket, no
+// TLS, no HTTP framing. The user is in the request's context, which nothing outside the process can
+// write, so authorization and admission see an ordinary authenticated request.
 //
-// A request that upgrades its connection (exec, attach, port-forward) needs a real
-// one and goes to next, over TLS.
+// A request that upgrades its connection (exec, attach, port-forward) needs a real one, and goes to
+// next, over TLS.
 type inProcess struct {
 	handler func() http.Handler
 	user    user.Info
@@ -25,14 +24,14 @@ type inProcess struct {
 
 type inProcessUser struct{}
 
-// inProcessUserFrom returns who an in-process request is from.
+// inProcessUserFrom returns the user of an in-process request.
 func inProcessUserFrom(ctx context.Context) (user.Info, bool) {
 	u, ok := ctx.Value(inProcessUser{}).(user.Info)
 	return u, ok
 }
 
-// RoundTrip implements http.RoundTripper. The handler runs in a goroutine of its own
-// that ends with the request's context or when the body is closed.
+// RoundTrip implements http.RoundTripper. The handler runs in a goroutine of its own that ends when
+// the request's context ends or the body is closed.
 func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 	if upgrades(req) {
 		return t.next.RoundTrip(req)
@@ -57,16 +56,14 @@ func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 	case <-w.started:
 		return w.response(req), nil
 	case <-req.Context().Done():
-		// The handler may have answered at the same moment; its answer then has
-		// nobody to read it.
+		// The handler may have answered at the same moment; then nobody reads its answer.
 		w.abandon(req.Context().Err())
 		return nil, req.Context().Err()
 	}
 }
 
-// upgrades reports whether the answer is to be a connection. The streams of client-go
-// set the Upgrade header themselves only further down, in next, but name their
-// protocols before.
+// upgrades reports whether the answer will be a connection. The streams of client-go set the
+// Upgrade header only further down, in next, but name their protocols before.
 func upgrades(req *http.Request) bool {
 	return req.Header.Get("Upgrade") != "" || req.Header.Get("Sec-Websocket-Protocol") != "" || req.Header.Get("X-Stream-Protocol-Version") != ""
 }
@@ -81,14 +78,14 @@ type pipeWriter struct {
 	sent    http.Header // a snapshot of header, taken when the status is written
 
 	mu     sync.Mutex
-	change *sync.Cond // mu; signalled when buf, done or gone changes
+	change *sync.Cond // uses mu; signalled when buf, done or gone changes
 	buf    []byte
-	err    error // what the reader gets once buf is empty
-	done   bool  // the handler is finished
-	gone   error // the reader has left
+	err    error // what Read returns once buf is empty
+	done   bool  // the handler has returned
+	gone   error // why the reader has left, or nil
 }
 
-// pipeHighWater is how many unread bytes make the handler wait for the reader.
+// pipeHighWater is the number of unread bytes at which the handler waits for the reader.
 const pipeHighWater = 1 << 20
 
 func newPipeWriter(cancel context.CancelFunc) *pipeWriter {
@@ -152,18 +149,18 @@ func (w *pipeWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush implements http.Flusher: nothing is held back.
+// Flush implements http.Flusher. It does nothing, because nothing is held back.
 func (w *pipeWriter) Flush() {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
 }
 
-// CloseNotify implements http.CloseNotifier, which the library asks for to believe
-// that a response can be streamed; everybody listens to the request's context.
+// CloseNotify implements http.CloseNotifier. The library requires that before it streams a
+// response, but everybody listens to the request's context.
 func (w *pipeWriter) CloseNotify() <-chan bool { return make(chan bool) }
 
-// Read implements the response's body.
+// Read reads the response's body.
 func (w *pipeWriter) Read(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,7 +182,7 @@ func (w *pipeWriter) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close implements the response's body: the reader leaves.
+// Close closes the response's body: the reader leaves.
 func (w *pipeWriter) Close() error {
 	w.abandon(http.ErrBodyReadAfterClose)
 	return nil

@@ -30,10 +30,10 @@ import (
 	"wherry.dev/internal/apiserver/scheme"
 )
 
-// kubernetesVersion is the API that we speak.
+// kubernetesVersion is the version of the API that we serve.
 const kubernetesVersion = "1.37.2"
 
-// install puts the library's server together.
+// install assembles the library's server.
 func (s *Server) install() error {
 	generic, err := s.genericConfig()
 	if err != nil {
@@ -86,12 +86,12 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	return cfg, s.secure(cfg)
 }
 
-// effectiveVersion is the library's notion of our version; Info also answers /version.
+// effectiveVersion is our version as the library wants it; Info is also what /version answers.
 type effectiveVersion struct {
 	compatibility.MutableEffectiveVersion
 }
 
-// Info names the Kubernetes version whose API we serve, and our own build.
+// Info returns the Kubernetes version whose API we serve, and our own build.
 func (v effectiveVersion) Info() *version.Info {
 	info := baseversion.Get()
 	if info.GitVersion == "" || info.Major == "" {
@@ -100,7 +100,7 @@ func (v effectiveVersion) Info() *version.Info {
 	return &info
 }
 
-// installGroups serves every resource of the table.
+// installGroups installs every resource of the table.
 func (s *Server) installGroups() error {
 	parameters := runtime.NewParameterCodec(s.scheme)
 	storages := map[string]map[string]rest.Storage{}
@@ -110,8 +110,8 @@ func (s *Server) installGroups() error {
 		}
 		maps.Copy(storages[b.GVR.Group], b.Endpoints)
 	}
-	// Bindings have an address of their own besides the pods', events are served by two
-	// groups, reviews are not stored.
+	// Bindings also have a path of their own besides the pods', events are served by two groups,
+	// and reviews are not stored.
 	storages[corev1.GroupName]["bindings"] = pod.LegacyBinding{Binding: pod.NewBinding(s.store("", "pods").Store)}
 	storages[eventsv1.GroupName] = map[string]rest.Storage{"events": s.store("", "events")}
 	storages[authenticationv1.GroupName] = review.Authentication(s.authenticator, s.cfg.APIAudiences)

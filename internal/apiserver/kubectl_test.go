@@ -16,7 +16,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// kubectl runs the real one, in a home of its own.
+// kubectl runs the real kubectl, in a home of its own.
 type kubectl struct {
 	t    *testing.T
 	home string
@@ -52,7 +52,7 @@ func (k *kubectl) run(stdin string, args ...string) (string, bool) {
 	return out.String(), err == nil
 }
 
-// want runs kubectl, which must succeed and print what the pattern matches.
+// want runs kubectl, which must succeed and print a match of the pattern.
 func (k *kubectl) want(pattern, stdin string, args ...string) {
 	k.t.Helper()
 	out, ok := k.run(stdin, args...)
@@ -61,7 +61,7 @@ func (k *kubectl) want(pattern, stdin string, args ...string) {
 	}
 }
 
-// refuse runs kubectl, which must fail with what the pattern matches.
+// refuse runs kubectl, which must fail and print a match of the pattern.
 func (k *kubectl) refuse(pattern, stdin string, args ...string) {
 	k.t.Helper()
 	out, ok := k.run(stdin, args...)

@@ -33,7 +33,7 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// fakeKubelet serves what a kubelet serves to the API server, to nobody else.
+// fakeKubelet answers the API server as a kubelet does, and refuses everybody else.
 type fakeKubelet struct{}
 
 const streamTimeout = time.Minute
@@ -60,7 +60,7 @@ func (k fakeKubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// ExecInContainer says what it is told, and fails with 3 when it is told nothing.
+// ExecInContainer echoes its input, and exits with 3 if there is none.
 func (fakeKubelet) ExecInContainer(_ context.Context, _, _, container string, cmd []string, in io.Reader, out, errOut io.WriteCloser, _ bool, _ <-chan kubeletexec.TerminalSize, _ time.Duration) error {
 	fmt.Fprintf(errOut, "%s in %s", strings.Join(cmd, " "), container)
 	n, err := io.Copy(out, in)
@@ -76,7 +76,7 @@ func (fakeKubelet) AttachContainer(_ context.Context, _, _, _ string, in io.Read
 	return err
 }
 
-// PortForward answers a line with the port and the line.
+// PortForward answers a line with the port and that line.
 func (fakeKubelet) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer func() { _ = stream.Close() }()
 	line := make([]byte, len("ping"))

@@ -15,7 +15,7 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// The service by which programs in pods find us.
+// The service through which programs in pods find us.
 const (
 	serviceName      = "kubernetes"
 	servicePort      = 443
@@ -27,9 +27,9 @@ const (
 	kubernetesEntity = "kubernetes"
 )
 
-// ensureService keeps default/kubernetes at the first address of the range, leading to
-// the advertised address of this server. With an external etcd other servers' addresses
-// are left in the endpoints; one's own is taken out when it stops.
+// ensureService keeps default/kubernetes at the first address of the range, leading to this
+// server's advertised address. With an external etcd, other servers' addresses stay in the
+// endpoints; a server removes its own when it stops.
 func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface) error {
 	list, err := registry.List[*corev1.ServiceList](ctx, s.lookup, corev1.Resource("services"), "", everything)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface)
 	api := client.CoreV1().Services(metav1.NamespaceDefault)
 	svc, err := api.Get(ctx, serviceName, metav1.GetOptions{})
 	if err == nil && svc.Spec.ClusterIP != ip.String() {
-		// The range has changed; the address cannot be changed in place.
+		// The range has changed, and a service's address cannot be changed in place.
 		if err := api.Delete(ctx, serviceName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("service %s: %w", serviceName, err)
 		}
@@ -79,8 +79,8 @@ func kubernetesService(ip string) *corev1.Service {
 	}
 }
 
-// withdrawAtStop takes our address out of the endpoints before the server stops, where
-// other servers go on. A single server leaves it: it will be back.
+// withdrawAtStop removes our address from the endpoints before the server stops, if other servers
+// go on. A single server leaves it there, because it will be back.
 func (s *Server) withdrawAtStop(ctx context.Context) error {
 	if len(s.cfg.EtcdServers) == 0 {
 		return nil
@@ -96,7 +96,7 @@ func (s *Server) withdrawAtStop(ctx context.Context) error {
 	})
 }
 
-// publish puts our address into the service's endpoints, or takes it out.
+// publish adds our address to the service's endpoints, or removes it.
 func (s *Server) publish(ctx context.Context, client kubernetes.Interface, present bool) error {
 	own, port := s.cfg.AdvertiseAddress.String(), int32(s.cfg.SecurePort)
 	addresses, err := s.otherAddresses(ctx, client, own, port)
@@ -115,7 +115,8 @@ func (s *Server) publish(ctx context.Context, client kubernetes.Interface, prese
 	return nil
 }
 
-// otherAddresses are those of other servers on the same etcd; an embedded one has none.
+// otherAddresses returns the addresses of other servers on the same etcd. With an embedded etcd
+// there are none.
 func (s *Server) otherAddresses(ctx context.Context, client kubernetes.Interface, own string, port int32) ([]string, error) {
 	if len(s.cfg.EtcdServers) == 0 {
 		return nil, nil
@@ -130,7 +131,7 @@ func (s *Server) otherAddresses(ctx context.Context, client kubernetes.Interface
 	var out []string
 	for _, p := range slice.Ports {
 		if p.Port == nil || *p.Port != port {
-			return nil, nil // another port: from before a change of configuration
+			return nil, nil // another port: written before the configuration changed
 		}
 	}
 	for _, e := range slice.Endpoints {

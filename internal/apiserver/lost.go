@@ -8,12 +8,13 @@ import (
 	"wherry.dev/internal/apiserver/storage"
 )
 
-// DataIn is where a data dir has the data of the embedded etcd, once it has started.
+// DataIn returns the folder below a data dir that has the embedded etcd's data, once etcd has
+// started.
 func DataIn(dataDir string) string { return storage.MemberDir((&Config{DataDir: dataDir}).etcdDir()) }
 
-// LostData tells, before the first start with it, that an earlier start has left keys and
-// that there are no data beside them: a disk that is not mounted, say, or a folder that
-// was removed. It is empty where all is well.
+// LostData returns a description if an earlier start has left keys but no data beside them: perhaps
+// a disk is not mounted, or a folder was removed. It returns "" if all is well. It must be called
+// before the data is opened, which would create it.
 func (c *Config) LostData() string {
 	pki := filepath.Join(c.DataDir, "pki")
 	if len(c.EtcdServers) > 0 || c.CertDir != "" && c.CertDir != pki {

@@ -7,8 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestEphemeralContainersGetOnlyMountableSecrets: whoever could debug a pod read with it every
-// secret of a namespace whose accounts list what their pods may mount (CVE-2023-2728).
+// TestEphemeralContainersGetOnlyMountableSecrets: in a namespace whose accounts list the secrets
+// that their pods may mount, a user who could debug a pod used to be able to read every secret
+// through it (CVE-2023-2728).
 func TestEphemeralContainersGetOnlyMountableSecrets(t *testing.T) {
 	s := start(t)
 	ctx, c := t.Context(), admin(t, s)

@@ -61,8 +61,8 @@ func TestEventsAreTheSameInBothGroups(t *testing.T) {
 	}
 }
 
-// Every client that counts repetitions of an event (the scheduler's, with each pod that
-// fits nowhere) updates it in this way.
+// Every client that counts repetitions of an event updates it in this way, for example the
+// scheduler's with each pod that fits nowhere.
 func TestAnEventsSeriesIsUpdatedThroughEventsV1(t *testing.T) {
 	s := start(t)
 	ctx, api := t.Context(), admin(t, s).EventsV1().Events("default")
@@ -89,7 +89,8 @@ func TestAnEventsSeriesIsUpdatedThroughEventsV1(t *testing.T) {
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "eventTime: Invalid value") || !strings.Contains(err.Error(), "message: Invalid value") {
 		t.Errorf("what is immutable was changed: %v", err)
 	}
-	// clients that keep nanoseconds in memory hold the same time as what was stored in microseconds
+	// Clients that keep nanoseconds in memory hold the same time as what was stored in
+	// microseconds.
 	other = e.DeepCopy()
 	other.EventTime = metav1.NewMicroTime(e.EventTime.Add(500 * time.Nanosecond))
 	if _, err := api.Update(ctx, other, metav1.UpdateOptions{}); err != nil {

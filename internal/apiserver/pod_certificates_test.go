@@ -76,7 +76,7 @@ func trustBundle(name, signer, anchors string) *certificatesv1.ClusterTrustBundl
 	}
 }
 
-// allowInCluster gives a user rights by a cluster role.
+// allowInCluster gives a user rights through a cluster role.
 func allowInCluster(t *testing.T, s *Server, who string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	api := admin(t, s).RbacV1()
@@ -98,7 +98,7 @@ func signersRule(verb, name string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: []string{verb}, APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"signers"}, ResourceNames: []string{name}}
 }
 
-// cellsOf are the rows that `kubectl get` shows.
+// cellsOf returns the rows that `kubectl get` shows.
 func cellsOf(t *testing.T, c kubernetes.Interface, resource string) (columns []string, rows [][]any) {
 	t.Helper()
 	data, err := c.CertificatesV1().RESTClient().Get().Resource(resource).

@@ -10,7 +10,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// listen binds the port; one in use is an error that says what to change.
+// listen binds the port. If the port is in use, the error says what to change.
 func listen(cfg *Config) (net.Listener, error) {
 	addr := net.JoinHostPort(cfg.BindAddress.String(), strconv.Itoa(cfg.SecurePort))
 	l, err := net.Listen("tcp", addr)
@@ -25,9 +25,9 @@ func listen(cfg *Config) (net.Listener, error) {
 	return l, nil
 }
 
-// advertiseAddress is the address of this host that others use: the bind address
-// when it is a single one, else that of the interface with the default route, else
-// loopback on a machine without a network.
+// advertiseAddress returns the address at which others reach this host: the bind address if it is a
+// single one, else the address of the interface with the default route, else loopback on a machine
+// without a network.
 func advertiseAddress(bind net.IP) (net.IP, error) {
 	if bind != nil && !bind.IsUnspecified() {
 		return bind, nil

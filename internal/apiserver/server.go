@@ -46,7 +46,7 @@ type Server struct {
 	kubelets *node.Connector
 	services *service.Allocator
 	built    map[schema.GroupResource]*registry.Built
-	// What authorization decides by.
+	// What authorization decides with.
 	roles         *rbac.Index
 	byRole        *rbac.Authorizer
 	nodePods      *authnode.Index
@@ -57,15 +57,15 @@ type Server struct {
 	users         *loopbackUsers
 	generic       *genericapiserver.GenericAPIServer
 
-	// handler is what in-process requests go to; set once everything is installed.
+	// handler serves in-process requests; set once everything is installed.
 	handler http.Handler
 	ready   chan struct{}
 	// prepared is closed when every path is installed.
 	prepared chan struct{}
 }
 
-// New opens the data, makes what certificates are missing, and binds the port. The
-// caller must call Run, even to stop at once: it releases all of that.
+// New opens the data, creates missing certificates, and binds the port. The caller must call Run,
+// even if only to stop at once, because Run releases all of that.
 func New(ctx context.Context, cfg Config) (*Server, error) {
 	if errs := cfg.Validate(); len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -110,7 +110,7 @@ func (s *Server) open(ctx context.Context) error {
 	return s.install()
 }
 
-// close releases what open got hold of.
+// close releases what open acquired.
 func (s *Server) close() error {
 	var errs []error
 	if s.generic != nil {
@@ -162,8 +162,8 @@ func (s *Server) storageConfig() storage.Config {
 	}
 }
 
-// storagePrefixes are the keys that are not simply the resource's name, as upstream
-// has them, so that either server can read the other's data.
+// storagePrefixes are the keys that differ from the resource's name. They are upstream's, so that
+// either server can read the other's data.
 var storagePrefixes = map[schema.GroupResource]string{
 	{Resource: "endpoints"}:                            "services/endpoints",
 	{Resource: "services"}:                             "services/specs",
@@ -188,7 +188,7 @@ func (s *Server) buildStores(ctx context.Context) error {
 	return nil
 }
 
-// deps is what the rows of the table get from us.
+// deps returns what the rows of the table need from us.
 func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
 	s.lookup = registry.NewLookup()
 	files := node.TLS{CertFile: s.creds.kubeletCert, KeyFile: s.creds.kubeletKey, CAFile: s.creds.kubeletRoot}
@@ -217,35 +217,35 @@ func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
 	}, nil
 }
 
-// store returns the storage of a resource that the table has.
+// store returns the storage of a resource in the table.
 func (s *Server) store(group, resource string) *registry.Store {
 	return s.built[schema.GroupResource{Group: group, Resource: resource}].Store
 }
 
-// Ready is closed once requests are served and the objects exist that every cluster
-// starts with.
+// Ready returns a channel that is closed once requests are served and the objects that every
+// cluster starts with exist.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// RestartDue is closed when another process should open the data of the embedded etcd:
-// this one has failed, and the server answers with the reason, or will fail before long.
+// RestartDue returns a channel that is closed when another process should open the embedded etcd's
+// data: etcd has failed, and requests are answered with the reason, or it will fail before long.
 func (s *Server) RestartDue() <-chan struct{} { return s.backend.RestartDue() }
 
 // RestartReason returns why RestartDue is closed, or nil.
 func (s *Server) RestartReason() error { return s.backend.RestartReason() }
 
-// CA is the certificate authority of the instance: clients whose certificates it has
-// signed are authenticated, and it signed the serving certificate unless one was given.
+// CA returns the certificate authority of the instance. Clients with a certificate that it has
+// signed are authenticated. It also signed the serving certificate, unless one was given.
 func (s *Server) CA() *pki.CA { return s.creds.ca }
 
-// Addr is where HTTPS is served.
+// Addr returns the address at which HTTPS is served.
 func (s *Server) Addr() *net.TCPAddr { return s.listener.Addr().(*net.TCPAddr) }
 
-// Run serves until ctx ends; it returns when requests are drained, etcd is closed and
-// every goroutine is gone. It can be called once.
+// Run serves until ctx ends. It returns when requests are drained, etcd is closed and every
+// goroutine is gone. It can be called once.
 func (s *Server) Run(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	group, gctx := errgroup.WithContext(ctx)
-	// The index and the bootstrap outlive ctx until HTTP has drained.
+	// The index and the bootstrap outlive ctx, until HTTP has drained.
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
 	if err := s.withdrawAtStop(inner); err != nil {
@@ -273,8 +273,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(err, s.close())
 }
 
-// serve runs the library's server: it stops accepting when ctx ends, and returns
-// when all is drained.
+// serve runs the library's server: it stops accepting connections when ctx ends, and returns when
+// all requests are drained.
 func (s *Server) serve(ctx context.Context) error {
 	prepared := s.generic.PrepareRun()
 	close(s.prepared)
@@ -284,10 +284,10 @@ func (s *Server) serve(ctx context.Context) error {
 	return nil
 }
 
-// ClientConfig returns a client configuration for a component of this process: it is
-// authenticated as user with groups (and system:authenticated), everything else is
-// decided as for anybody. Requests do not touch the network, except those that
-// upgrade the connection, which go over TLS to our own port.
+// ClientConfig returns a client configuration for a component of this process: it is authenticated
+// as user with groups (and system:authenticated), and authorized like any other client. Requests do
+// not touch the network, except those that upgrade the connection, which go over TLS to our own
+// port.
 func (s *Server) ClientConfig(user string, groups ...string) *rest.Config {
 	info, token := s.users.add(user, groups)
 	return &rest.Config{
@@ -318,8 +318,8 @@ func (s *Server) loopbackAddr() string {
 	return net.JoinHostPort(ip.String(), fmt.Sprint(addr.Port))
 }
 
-// servingCA is what clients verify the serving certificate by: our CA, or a given
-// certificate itself.
+// servingCA returns what clients verify the serving certificate with: our CA, or the certificate
+// itself if one was given.
 func (s *Server) servingCA() []byte {
 	if s.cfg.TLSCertFile != "" {
 		return s.creds.servingCert

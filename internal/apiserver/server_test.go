@@ -18,11 +18,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// start runs a server on a free port and a folder of its own until the test ends.
+// start runs a server on a free port and in a folder of its own until the test ends.
 func start(t *testing.T, change ...func(*Config)) *Server {
 	t.Helper()
 	s := startIn(t, t.TempDir(), change...)
-	makeAccount(t, s, "default", "default") // there is no controller here that would
+	makeAccount(t, s, "default", "default") // no controller here creates it
 	return s
 }
 
@@ -41,7 +41,7 @@ func startIn(t *testing.T, dir string, change ...func(*Config)) *Server {
 	return s
 }
 
-// run starts a server; stop ends it and waits.
+// run starts a server. stop stops it and waits.
 func run(t *testing.T, dir string, change ...func(*Config)) (s *Server, stop func()) {
 	t.Helper()
 	cfg := DefaultConfig()
@@ -80,7 +80,7 @@ func run(t *testing.T, dir string, change ...func(*Config)) (s *Server, stop fun
 	return s, stop
 }
 
-// admin is a client in the process with all rights.
+// admin returns an in-process client with all rights.
 func admin(t *testing.T, s *Server) kubernetes.Interface {
 	t.Helper()
 	return clientFor(t, s.ClientConfig("admin", "system:masters"))
@@ -95,7 +95,7 @@ func clientFor(t *testing.T, cfg *rest.Config) kubernetes.Interface {
 	return c
 }
 
-// overTCP is the same user over TLS.
+// overTCP returns a configuration for the same user over TLS.
 func overTCP(cfg *rest.Config) *rest.Config {
 	c := rest.CopyConfig(cfg)
 	c.WrapTransport = nil
@@ -151,7 +151,7 @@ func podLife(t *testing.T, c kubernetes.Interface, name string) {
 	}
 	expect(t, w, watch.Modified)
 
-	// A bound pod is first asked to end, and goes when the node says so.
+	// A bound pod is first asked to stop, and is removed when the node says so.
 	if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -161,14 +161,14 @@ func podLife(t *testing.T, c kubernetes.Interface, name string) {
 	if err := pods.Delete(ctx, name, *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, w, watch.Modified) // the grace period shortened to nothing
+	expect(t, w, watch.Modified) // the grace period is shortened to nothing
 	expect(t, w, watch.Deleted)
 	if _, err := pods.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get after delete: %v", err)
 	}
 }
 
-// expect returns the pod of the next event, which must be of the kind.
+// expect returns the pod of the next event, which must be of the wanted type.
 func expect(t *testing.T, w watch.Interface, want watch.EventType) *corev1.Pod {
 	t.Helper()
 	select {

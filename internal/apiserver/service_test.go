@@ -87,7 +87,7 @@ func TestNodePorts(t *testing.T) {
 	b.Spec.Ports[0].NodePort = a.Spec.Ports[0].NodePort
 	_, err = api.Create(ctx, b, metav1.CreateOptions{})
 	refused(t, err, "provided port is already allocated")
-	// An update that says nothing about addresses keeps them.
+	// An update that omits the addresses keeps them.
 	update := testService("a", corev1.ServiceTypeNodePort)
 	update.Labels = map[string]string{"x": "y"}
 	update.ResourceVersion = a.ResourceVersion

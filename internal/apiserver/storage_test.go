@@ -23,7 +23,7 @@ func makeClass(t *testing.T, c kubernetes.Interface, name string, annotations ma
 	}
 }
 
-// claimOf makes a claim and returns the class that it got.
+// claimOf creates a claim and returns the class that it got.
 func claimOf(t *testing.T, c kubernetes.Interface, name string, change func(*corev1.PersistentVolumeClaim)) string {
 	t.Helper()
 	claim := &corev1.PersistentVolumeClaim{
@@ -156,7 +156,7 @@ func TestAttachmentStatusIsASubresource(t *testing.T) {
 	}
 }
 
-// warnings collects what the server warns of.
+// warnings collects the server's warnings.
 type warnings []string
 
 func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
@@ -189,8 +189,8 @@ func TestDriverWithTokensInAttributesWarns(t *testing.T) {
 	}
 }
 
-// Ready was told while the descriptions of groups were still being made: a client that asked
-// for one at once was told that there is none.
+// The server used to report ready while the descriptions of groups were still being made: a client
+// that asked for one at once was told that there was none.
 func TestReadyServerHasAllPaths(t *testing.T) {
 	s := start(t)
 	select {

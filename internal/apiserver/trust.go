@@ -25,18 +25,18 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// trustMap is the config map that tells other servers of the cluster (the scheduler's
-// metrics, metrics-server) whose certificates and which proxies' headers count here.
+// trustMap is the config map from which other servers of the cluster (the scheduler's metrics,
+// metrics-server) learn whose certificates and which proxies' headers to trust.
 const trustMap = "extension-apiserver-authentication"
 
-// Keys of the config map; what begins with requestheader- and is no certificate is a list
-// in JSON.
+// Keys of the config map. Those that begin with requestheader- and hold no certificate are lists in
+// JSON.
 const (
 	trustClientCA = "client-ca-file"
 	trustProxyCA  = "requestheader-client-ca-file"
 )
 
-// trustLists are the lists of the config map, as this server has them.
+// trustLists returns the lists of the config map as this server has them.
 func (s *Server) trustLists() map[string][]string {
 	r := s.creds.requestHeader
 	lists := map[string][]string{
@@ -51,8 +51,8 @@ func (s *Server) trustLists() map[string][]string {
 	return lists
 }
 
-// trustData is what the config map should say: what other API servers of the cluster have
-// written, and what we trust, without certificates whose time is over.
+// trustData returns what the config map should hold: what other API servers of the cluster have
+// written, and what we trust, without expired certificates.
 func (s *Server) trustData(have map[string]string, now time.Time) (map[string]string, error) {
 	data := map[string]string{}
 	own := map[string][]byte{
@@ -76,7 +76,7 @@ func (s *Server) trustData(have map[string]string, now time.Time) (map[string]st
 	return data, nil
 }
 
-// mergeList adds own to a list in JSON. One that nobody can read is written anew.
+// mergeList adds own to a list in JSON. A list that cannot be parsed is replaced.
 func mergeList(have string, own []string) (string, error) {
 	var merged []string
 	if json.Unmarshal([]byte(have), &merged) != nil {
@@ -88,13 +88,13 @@ func mergeList(have string, own []string) (string, error) {
 		}
 	}
 	if merged == nil {
-		merged = []string{} // "any", and not null
+		merged = []string{} // so that it is written as [], which means "any", and not as null
 	}
 	text, err := json.Marshal(merged)
 	return string(text), err
 }
 
-// mergeCertificates adds own to a bundle in PEM. One that nobody can read is written anew.
+// mergeCertificates adds own to a bundle in PEM. A bundle that cannot be parsed is replaced.
 func mergeCertificates(have, own []byte, now time.Time) ([]byte, error) {
 	ours, err := cert.ParseCertsPEM(own)
 	if err != nil {
@@ -118,7 +118,7 @@ func mergeCertificates(have, own []byte, now time.Time) ([]byte, error) {
 	return text, nil
 }
 
-// publishTrust writes the config map when it does not say what it should.
+// publishTrust writes the config map if it does not hold what it should.
 func (s *Server) publishTrust(ctx context.Context, client kubernetes.Interface) error {
 	api := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -140,7 +140,8 @@ func (s *Server) publishTrust(ctx context.Context, client kubernetes.Interface) 
 			return err
 		}
 		if _, err = api.Create(ctx, have, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
-			// by another API server of the cluster: look at what it has written
+			// Another API server of the cluster has created it: retry with what that one has
+			// written.
 			return apierrors.NewConflict(corev1.Resource("configmaps"), trustMap, err)
 		}
 		return err
@@ -154,8 +155,7 @@ func (s *Server) publishTrust(ctx context.Context, client kubernetes.Interface) 
 // trustRetry is the pause after a failure to write the config map.
 const trustRetry = 10 * time.Second
 
-// keepTrust writes the config map again whenever somebody changed or deleted it, until
-// ctx ends.
+// keepTrust writes the config map again whenever somebody changes or deletes it, until ctx ends.
 func (s *Server) keepTrust(ctx context.Context) error {
 	client, err := s.ownClient()
 	if err != nil {
@@ -192,13 +192,13 @@ func (s *Server) keepTrust(ctx context.Context) error {
 	}
 }
 
-// oneConfigMap is the watch on a single config map.
+// oneConfigMap watches a single config map.
 type oneConfigMap struct {
 	store           *registry.Store
 	namespace, name string
 }
 
-// Watch is what a registry.Follower calls.
+// Watch is called by a registry.Follower.
 func (o oneConfigMap) Watch(ctx context.Context, opts *internalversion.ListOptions) (watch.Interface, error) {
 	opts.FieldSelector = fields.OneTermEqualSelector("metadata.name", o.name)
 	return o.store.Watch(request.WithNamespace(ctx, o.namespace), opts)

@@ -26,8 +26,8 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// frontProxy is the configuration of a proxy with a certificate of the front-proxy CA,
-// that says headers of each request.
+// frontProxy returns the configuration of a proxy with a certificate of the front-proxy CA, which
+// sends headers with each request.
 func frontProxy(t *testing.T, s *Server, dir, name string, headers http.Header) *rest.Config {
 	t.Helper()
 	ca, err := pki.LoadOrCreateCA(filepath.Join(dir, "pki"), "front-proxy-ca", "", time.Now())
@@ -71,7 +71,7 @@ func TestProxiesNameTheUserInHeaders(t *testing.T) {
 	if me, err := who(frontProxy(t, s, dir, "somebody", headers)); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a proxy of a name that is not allowed: %+v, %v", me, err)
 	}
-	// The CA's certificates are of proxies; they say nothing about who uses them.
+	// The CA's certificates identify proxies; they say nothing about the users behind them.
 	if me, err := who(frontProxy(t, s, dir, "front-proxy-client", nil)); !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) {
 		t.Errorf("a proxy for itself: %+v, %v", me, err)
 	}
@@ -102,7 +102,7 @@ func TestServerAsksForCertificatesOfProxies(t *testing.T) {
 	dir := t.TempDir()
 	s := startIn(t, dir)
 	conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{
-		InsecureSkipVerify: true, //nolint:gosec // only what it asks for is looked at
+		InsecureSkipVerify: true, //nolint:gosec // only what it asks for is checked
 		GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			if len(info.AcceptableCAs) != 2 {
 				return nil, fmt.Errorf("asked for certificates of %d CAs", len(info.AcceptableCAs))
@@ -116,7 +116,7 @@ func TestServerAsksForCertificatesOfProxies(t *testing.T) {
 	_ = conn.Close()
 }
 
-// blocks counts the certificates of a bundle.
+// blocks returns the number of certificates in a bundle.
 func blocks(bundle string) (n int) {
 	for rest := []byte(bundle); ; n++ {
 		var b *pem.Block
@@ -153,7 +153,7 @@ func TestTrustIsPublishedAndKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitTrust(t, api, func(m *corev1.ConfigMap) bool { return m.UID != have.UID })
-	// A second API server's CA and names stay; what was broken is made good.
+	// A second API server's CA and names stay, and broken data is repaired.
 	other, err := pki.LoadOrCreateCA(t.TempDir(), "ca", "other", time.Now())
 	if err != nil {
 		t.Fatal(err)

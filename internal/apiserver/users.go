@@ -12,11 +12,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// loopbackUsers are the components of this process, each with a token that exists
-// only in memory and serves for the requests that need a real connection.
+// loopbackUsers holds the components of this process, each with a token that exists only in memory
+// and is used for the requests that need a real connection.
 type loopbackUsers struct {
 	mu     sync.RWMutex
-	tokens map[[sha256.Size]byte]user.Info // by hash, so that the look-up's time tells nothing
+	tokens map[[sha256.Size]byte]user.Info // by hash, so that the time of a look-up reveals nothing
 }
 
 func newLoopbackUsers() *loopbackUsers {
@@ -46,7 +46,7 @@ func (l *loopbackUsers) AuthenticateToken(_ context.Context, token string) (*aut
 	return &authenticator.Response{User: info}, true, nil
 }
 
-// inProcessAuthenticator knows the users of requests that never left the process.
+// inProcessAuthenticator authenticates requests that never left the process.
 var inProcessAuthenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 	info, ok := inProcessUserFrom(req.Context())
 	if !ok {

@@ -1,9 +1,9 @@
-// Package controller has the loop that every controller runs: keys come in from
-// watches, one reconciliation a key runs at a time, failures are tried again with
-// back-off. Its sub-packages are the controllers, one each.
+// Package controller has the loop that every controller runs: keys come in from watches, only one
+// reconciliation runs at a time for each key, failures are retried with back-off. Its sub-packages
+// are the controllers, one each.
 //
-// A controller reads from informers, compares with what should be, and writes the
-// difference. Nothing that an event says is taken as true; it only names a key.
+// A controller reads from informers, compares with what should be, and writes the difference. It
+// does not trust the content of an event, which only names a key.
 package controller
 
 import (
@@ -22,7 +22,7 @@ type Controller interface {
 	Run(ctx context.Context) error
 }
 
-// Loop reconciles keys. Make one by NewLoop.
+// Loop reconciles keys. Create one with NewLoop.
 type Loop struct {
 	name      string
 	reconcile func(ctx context.Context, key string) error
@@ -30,8 +30,8 @@ type Loop struct {
 	synced    []cache.DoneChecker
 }
 
-// NewLoop returns a loop that calls reconcile for every added key. An error is
-// logged and the key tried again after a back-off.
+// NewLoop returns a loop that calls reconcile for every added key. An error is logged, and the key
+// is retried after a back-off.
 func NewLoop(name string, reconcile func(ctx context.Context, key string) error) *Loop {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](20*time.Millisecond, 30*time.Second)
 	return &Loop{
@@ -40,14 +40,14 @@ func NewLoop(name string, reconcile func(ctx context.Context, key string) error)
 	}
 }
 
-// Add asks for a reconciliation of the key.
+// Add requests a reconciliation of the key.
 func (l *Loop) Add(key string) { l.queue.Add(key) }
 
-// AddAfter asks for one later.
+// AddAfter requests a reconciliation of the key after d.
 func (l *Loop) AddAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
 
-// Watch calls handle with the old and the new state of every object that changes;
-// old is nil for a new object, new for one that is gone.
+// Watch calls handle with the old and the new state of every object that changes. old is nil for a
+// new object, new is nil for one that is gone.
 func (l *Loop) Watch(informer cache.SharedIndexInformer, handle func(old, obj any)) error {
 	reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { handle(nil, obj) },
@@ -66,7 +66,7 @@ func (l *Loop) Watch(informer cache.SharedIndexInformer, handle func(old, obj an
 	return nil
 }
 
-// Run reconciles until ctx ends, and returns when the last reconciliation is done.
+// Run reconciles until ctx ends. It returns when the last reconciliation is done.
 func (l *Loop) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(l.name))
 	if !cache.WaitFor(ctx, "", l.synced...) {

@@ -23,7 +23,7 @@ import (
 	"wherry.dev/internal/controller/serviceaccount"
 )
 
-// run starts one controller over a fake API server and returns what stops it.
+// run starts one controller over a fake API server, and returns a function that stops it.
 func run(t *testing.T, build func(*fake.Clientset, informers.SharedInformerFactory) (controller.Controller, error), objs ...runtime.Object) (*fake.Clientset, func()) {
 	t.Helper()
 	client := fake.NewClientset(objs...)
@@ -230,7 +230,7 @@ func TestPodsOfALostNodeAreNotReady(t *testing.T) {
 		if !slices.Equal(told, []string{"a Warning NodeNotReady: Node is not ready"}) {
 			t.Errorf("events: %q", told)
 		}
-		// one that comes to be there meanwhile is not ready either
+		// A pod that appears meanwhile is not ready either.
 		if _, err := client.CoreV1().Pods("a").Create(t.Context(), on("late", "lost", v1.ConditionTrue), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}

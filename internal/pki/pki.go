@@ -1,5 +1,5 @@
-// Package pki makes and keeps the certificates of an instance: ECDSA P-256 keys in
-// PEM files of mode 0600, made once and reissued before they run out.
+// Package pki creates and keeps the certificates of an instance: ECDSA P-256 keys in PEM files of
+// mode 0600, created once, and certificates that are reissued before they expire.
 package pki
 
 import (
@@ -26,13 +26,13 @@ import (
 const (
 	caValidity   = 10 * 365 * 24 * time.Hour
 	leafValidity = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a leaf is reissued at a start.
+	// renewBefore is how long before its end a leaf is reissued when the process starts.
 	renewBefore = 60 * 24 * time.Hour
-	// backdate forgives a client whose clock is a little behind.
+	// backdate allows for a client whose clock is a little behind.
 	backdate = 5 * time.Minute
 )
 
-// CA is a certificate authority whose certificate and key lie in one folder.
+// CA is a certificate authority whose certificate and key are in one folder.
 type CA struct {
 	CertFile string
 	KeyFile  string
@@ -41,7 +41,7 @@ type CA struct {
 	made     bool
 }
 
-// Leaf says what an issued certificate is for.
+// Leaf describes a certificate to issue.
 type Leaf struct {
 	CommonName    string
 	Organizations []string
@@ -51,8 +51,8 @@ type Leaf struct {
 	Client        bool
 }
 
-// LoadOrCreateCA returns the CA kept as dir/name.crt and dir/name.key; of one that is lost
-// in part it makes no other.
+// LoadOrCreateCA returns the CA kept as dir/name.crt and dir/name.key, and creates it if there is
+// none. It returns an error if only the key is missing.
 func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
 	if ca.key, err = LoadOrCreateKey(ca.KeyFile); err != nil {
 		return nil, err
 	}
-	if ca.cert = cert; cert == nil { // of the same key as one that is lost, what that signed stays good
+	if ca.cert = cert; cert == nil { // if only the certificate was lost, the same key keeps what it signed valid
 		ca.made = true
 		ca.cert, err = ca.selfSign(commonName, now)
 		return ca, err
@@ -79,8 +79,8 @@ func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
 	return ca, nil
 }
 
-// RefuseLost finds what a CA has signed that is not there any more. Another in its place
-// would not be believed by those who were given certificates of it.
+// RefuseLost returns an error if certificates signed by a CA are there but the CA itself is not.
+// Those who were given certificates of the lost CA would not trust another in its place.
 func RefuseLost(dir, name, commonName string) error {
 	for _, ext := range []string{".crt", ".key"} {
 		if _, err := os.Lstat(filepath.Join(dir, name+ext)); !errors.Is(err, fs.ErrNotExist) {
@@ -110,14 +110,14 @@ func (ca *CA) selfSign(commonName string, now time.Time) (*x509.Certificate, err
 	return sign(ca.CertFile, tmpl, tmpl, ca.key.Public(), ca.key)
 }
 
-// New tells that the CA's certificate was not there before.
+// New reports whether the CA's certificate was not there before.
 func (ca *CA) New() bool { return ca.made }
 
 // Cert returns the CA's certificate in PEM.
 func (ca *CA) Cert() ([]byte, error) { return os.ReadFile(ca.CertFile) }
 
-// Issue returns dir/name.crt and dir/name.key, made anew when missing, signed by
-// another CA, near the end of their time, or not fitting the leaf any more.
+// Issue returns dir/name.crt and dir/name.key. It creates them if they are missing, and reissues
+// the certificate if it was signed by another CA, is about to expire, or no longer fits the leaf.
 func (ca *CA) Issue(dir, name string, leaf Leaf, now time.Time) (certFile, keyFile string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", err
@@ -154,8 +154,8 @@ func (ca *CA) fits(cert *x509.Certificate, key crypto.Signer, leaf Leaf, now tim
 		slices.EqualFunc(cert.IPAddresses, leaf.IPs, net.IP.Equal)
 }
 
-// Sign signs a certificate of somebody else's key and returns it in DER. It does not
-// live longer than the CA's own.
+// Sign signs a certificate for another party's key, and returns it in DER. The certificate does not
+// outlive the CA's own.
 func (ca *CA) Sign(tmpl *x509.Certificate, public crypto.PublicKey) ([]byte, error) {
 	if tmpl.NotAfter.After(ca.cert.NotAfter) {
 		tmpl.NotAfter = ca.cert.NotAfter

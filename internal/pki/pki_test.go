@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLostCA: a CA that was gone was replaced without a word, and nobody who held one of
-// its certificates was believed any more.
+// TestLostCA: a lost CA used to be replaced without a word, and nobody who had one of its
+// certificates was trusted any more.
 func TestLostCA(t *testing.T) {
 	now := time.Now()
 	load := func(t *testing.T, dir string) (*CA, error) {
@@ -26,7 +26,7 @@ func TestLostCA(t *testing.T) {
 		"nothing":       {nil, ""},
 		"both":          {[]string{"ca.crt", "ca.key"}, "is missing: restore"},
 		"key":           {[]string{"ca.key"}, "the key of the certificate authority"},
-		"certificate":   {[]string{"ca.crt"}, ""}, // the same key signs another
+		"certificate":   {[]string{"ca.crt"}, ""}, // the same key signs another one
 		"all that is":   {[]string{"ca.crt", "ca.key", "admin.crt", "admin.key"}, ""},
 		"another's key": {[]string{"swap"}, "is not the key"},
 	} {

@@ -22,25 +22,25 @@ import (
 	"wherry.dev/internal/scheduler/plugins"
 )
 
-// Config is KubeSchedulerConfiguration as far as this scheduler has it.
+// Config is the part of KubeSchedulerConfiguration that this scheduler supports.
 type Config struct {
 	Profiles       []ProfileConfig
 	InitialBackoff time.Duration
 	MaxBackoff     time.Duration
-	// Of a scheduler that runs as a process of its own:
+	// Only for a scheduler that runs as a process of its own:
 	Kubeconfig     string
 	LeaderElection componentconfig.LeaderElectionConfiguration
 }
 
-// ProfileConfig is what one schedulerName does.
+// ProfileConfig configures the profile of one schedulerName.
 type ProfileConfig struct {
 	SchedulerName string
-	Disabled      []string         // plugins that are left out; "*" means all
-	Enabled       []string         // plugins that come back, in this order
+	Disabled      []string         // plugins to leave out; "*" means all
+	Enabled       []string         // plugins to add again, in this order
 	Weights       map[string]int64 // of scores, by plugin
 }
 
-// DefaultConfig is one profile, default-scheduler, with the default plugins.
+// DefaultConfig returns one profile, default-scheduler, with the default plugins.
 func DefaultConfig() Config {
 	return Config{
 		Profiles: []ProfileConfig{{SchedulerName: v1.DefaultSchedulerName}},
@@ -56,8 +56,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// LoadConfig reads a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
-// It returns warnings for what is accepted and has no effect here.
+// LoadConfig reads a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1). It returns
+// warnings for fields that are accepted but have no effect here.
 func LoadConfig(path string) (Config, []string, error) {
 	data, err := safepath.ReadFile(path, safepath.ConfigSize)
 	if err != nil {
@@ -106,7 +106,7 @@ func convert(path string, in *configv1.KubeSchedulerConfiguration) (Config, []st
 	return c, warnings, nil
 }
 
-// leaderElection takes over what the file sets.
+// leaderElection copies the fields that the file sets.
 func leaderElection(c *componentconfig.LeaderElectionConfiguration, in *componentconfigv1.LeaderElectionConfiguration) {
 	c.LeaderElect = ptr.Deref(in.LeaderElect, c.LeaderElect)
 	c.LeaseDuration = cmp.Or(in.LeaseDuration, c.LeaseDuration)
@@ -170,7 +170,7 @@ func choose(all []framework.WeightedPlugin, pc ProfileConfig) ([]framework.Weigh
 			return nil, fmt.Errorf("scheduler profile %s: there is no plugin %q", pc.SchedulerName, name)
 		}
 	}
-	// the queue has one order and a binding one writer, whatever else is turned off
+	// The queue needs one order and a binding one writer, whatever else is disabled.
 	needed := []string{plugins.PrioritySort{}.Name(), plugins.DefaultBinder{}.Name()}
 	var out []framework.WeightedPlugin
 	for _, w := range all {

@@ -21,8 +21,8 @@ import (
 	"wherry.dev/internal/scheduler/framework"
 )
 
-// fitError says, for every node, why a pod cannot run there. Its text is the one
-// that users know from upstream: reasons with the number of nodes that gave them.
+// fitError holds, for every node, why a pod cannot run there. Its text is the one that users know
+// from upstream: reasons with the number of nodes that gave them.
 type fitError struct {
 	nodes      int
 	statuses   map[string]*fwk.Status // by node
@@ -55,7 +55,7 @@ func (f *fitError) Error() string {
 	return msg
 }
 
-// fail re-queues the pod and tells its user why: the condition first, then the event.
+// fail re-queues the pod and reports the reason to its user: first the condition, then the event.
 func (s *Scheduler) fail(ctx context.Context, p *framework.Profile, info *framework.QueuedPodInfo, err error, start time.Time) {
 	pod := info.GetPod()
 	rejected := rejectedBy(err)
@@ -78,15 +78,15 @@ func (s *Scheduler) fail(ctx context.Context, p *framework.Profile, info *framew
 	s.recorder.WithLogger(klog.FromContext(ctx)).Eventf(pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", err.Error())
 }
 
-// gone tells that the pod was deleted, or is bound already, so that there is
-// nothing left to do for it.
+// gone reports whether err means that the pod was deleted, so that there is nothing left to do for
+// it.
 func gone(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && (apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Kind == "pods")
 }
 
-// setCondition writes PodScheduled, unless the pod turns out to have a node: its binding
-// may have taken effect although the answer was lost.
+// setCondition writes PodScheduled, unless the pod turns out to have a node: its binding may have
+// taken effect although the answer was lost.
 func (s *Scheduler) setCondition(ctx context.Context, pod *v1.Pod, reason, message string) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		err := s.patchCondition(ctx, pod, reason, message)
@@ -102,7 +102,7 @@ func (s *Scheduler) setCondition(ctx context.Context, pod *v1.Pod, reason, messa
 	})
 }
 
-// patchCondition patches PodScheduled of this version of the pod, unless it says the same
+// patchCondition patches PodScheduled of this version of the pod, unless it has these values
 // already.
 func (s *Scheduler) patchCondition(ctx context.Context, pod *v1.Pod, reason, message string) error {
 	for _, c := range pod.Status.Conditions {

@@ -21,7 +21,7 @@ import (
 //  2. PreFilter and Filter: the nodes on which it could run; none → PostFilter
 //  3. PreScore and Score: the best of them
 //  4. assume the pod there, Reserve, Permit
-//  5. bind, beside the next pod's cycle
+//  5. bind, while the next pod's cycle runs
 //
 // A failure at any step gives back what was taken and re-queues the pod.
 func (s *Scheduler) scheduleOne(ctx context.Context, info *framework.QueuedPodInfo) {
@@ -71,7 +71,7 @@ func (s *Scheduler) schedulingCycle(ctx context.Context, p *framework.Profile, s
 	return node, nil
 }
 
-// findNodes returns the nodes that every filter passes, or a *fitError.
+// findNodes returns the nodes that pass every filter, or a *fitError.
 func (s *Scheduler) findNodes(ctx context.Context, p *framework.Profile, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]fwk.NodeInfo, error) {
 	fit := &fitError{nodes: len(nodes), statuses: map[string]*fwk.Status{}, plugins: sets.New[string]()}
 	names, st := p.PreFilter(ctx, state, pod, nodes)
@@ -107,7 +107,7 @@ func (s *Scheduler) findNodes(ctx context.Context, p *framework.Profile, state f
 	return nil, fit
 }
 
-// selectNode picks the node with the highest score; equals take turns.
+// selectNode returns the node with the highest score. Nodes with equal scores take turns.
 func (s *Scheduler) selectNode(ctx context.Context, p *framework.Profile, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) (string, error) {
 	if len(feasible) == 1 {
 		return feasible[0].Node().Name, nil
@@ -131,7 +131,7 @@ func (s *Scheduler) selectNode(ctx context.Context, p *framework.Profile, state 
 }
 
 func (s *Scheduler) bindingCycle(ctx context.Context, p *framework.Profile, state fwk.CycleState, info *framework.QueuedPodInfo, node string, start time.Time) {
-	// once decided, a binding is seen through even when the scheduler is told to stop
+	// Once decided, a binding is completed even if the scheduler is told to stop.
 	bindCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindTimeout)
 	defer cancel()
 	bindCtx, span := trace.Start(bindCtx, "scheduler: bind")
@@ -149,7 +149,7 @@ func (s *Scheduler) bindingCycle(ctx context.Context, p *framework.Profile, stat
 		"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
 }
 
-// bindTimeout bounds a binding; upstream has the same limit for its API calls.
+// bindTimeout limits a binding. Upstream has the same limit for its API calls.
 const bindTimeout = 100 * time.Second
 
 func (s *Scheduler) giveBack(ctx context.Context, p *framework.Profile, state fwk.CycleState, info *framework.QueuedPodInfo, node string) {
@@ -158,7 +158,7 @@ func (s *Scheduler) giveBack(ctx context.Context, p *framework.Profile, state fw
 	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, info.GetPod(), nil)
 }
 
-// statusError keeps a rejection apart from an error.
+// statusError returns a rejection as a *fitError, and an error as it is.
 func statusError(st *fwk.Status, node string) error {
 	if !st.IsRejected() {
 		return st.AsError()

@@ -21,22 +21,22 @@ import (
 	"wherry.dev/internal/scheduler/queue"
 )
 
-// Scheduler places pods. Make one by New and Run it once.
+// Scheduler places pods. Create one with New, and Run it once.
 type Scheduler struct {
 	client   clientset.Interface
 	profiles map[string]*framework.Profile
 	hints    map[string][]fwk.ClusterEventWithHint // by plugin
 	queue    *queue.Queue
 	cache    *schedcache.Cache
-	snapshot schedcache.Snapshot // the scheduling cycle's own
+	snapshot schedcache.Snapshot // used only by the scheduling cycle
 	recorder events.EventRecorderLogger
 	events   events.EventBroadcaster
-	next     int // where the round-robin among equally good nodes stands
+	next     int // the position of the round-robin among equally good nodes
 	bindings sync.WaitGroup
 	ready    chan struct{}
 }
 
-// New makes a scheduler; it talks to the API server only once it runs.
+// New returns a scheduler. It talks to the API server only once it runs.
 func New(ctx context.Context, client clientset.Interface, cfg Config) (*Scheduler, error) {
 	profiles, err := cfg.profiles(client)
 	if err != nil {
@@ -62,10 +62,10 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 	return s, nil
 }
 
-// Ready is closed once the scheduler has seen all pods and nodes.
+// Ready returns a channel that is closed once the scheduler has seen all pods and nodes.
 func (s *Scheduler) Ready() <-chan struct{} { return s.ready }
 
-// Run schedules until ctx ends, and returns when its last binding is done.
+// Run schedules until ctx ends. It returns when its last binding is done.
 func (s *Scheduler) Run(ctx context.Context) error {
 	s.events = events.NewBroadcaster(&events.EventSinkImpl{Interface: s.client.EventsV1()})
 	s.recorder = s.events.NewRecorder(scheme.Scheme, v1.DefaultSchedulerName)
@@ -106,7 +106,7 @@ func (s *Scheduler) preEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return s.profiles[pod.Spec.SchedulerName].PreEnqueue(ctx, pod)
 }
 
-// mayHelp asks the plugins that rejected a pod about an event.
+// mayHelp asks the plugins that rejected a pod whether an event may help.
 func (s *Scheduler) mayHelp(info *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) bool {
 	for plugin := range info.UnschedulablePlugins {
 		for _, h := range s.hints[plugin] {
@@ -118,7 +118,7 @@ func (s *Scheduler) mayHelp(info *framework.QueuedPodInfo, event fwk.ClusterEven
 			}
 			hint, err := h.QueueingHintFn(klog.Background(), info.GetPod(), oldObj, newObj)
 			if err != nil || hint == fwk.Queue {
-				return true // in doubt another attempt is the smaller harm
+				return true // in doubt, another attempt is the lesser harm
 			}
 		}
 	}

@@ -48,7 +48,7 @@ func pod(name, cpu string, mutate ...func(*v1.Pod)) *v1.Pod {
 	return p
 }
 
-// cluster is a scheduler over a fake API server that carries bindings out.
+// cluster is a scheduler over a fake API server that carries out bindings.
 type cluster struct {
 	t      *testing.T
 	client *fake.Clientset
@@ -60,7 +60,7 @@ func start(t *testing.T, objs ...runtime.Object) *cluster {
 	return startWith(t, func(c kubernetes.Interface) kubernetes.Interface { return c }, objs...)
 }
 
-// startWith gives the scheduler a client of its own.
+// startWith starts a cluster whose scheduler has a client of its own, made by wrap.
 func startWith(t *testing.T, wrap func(kubernetes.Interface) kubernetes.Interface, objs ...runtime.Object) *cluster {
 	t.Helper()
 	c := &cluster{t: t, client: fake.NewClientset(objs...)}
@@ -199,7 +199,7 @@ func TestPodsDoNotShareWhatOnlyOneCanHave(t *testing.T) {
 		c.wantNode("p0", "a")
 		c.wantNode("p1", "")
 		c.wantMessage("p1", "0/1 nodes are available: 1 Insufficient cpu.")
-		// the end of one lets exactly one other in
+		// When one pod is deleted, exactly one other gets in.
 		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), "p0", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +259,7 @@ func TestUnknownPluginInTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotSupportedIsSaid: such a pod is not bound as if it had asked for nothing.
+// TestWhatIsNotSupportedIsSaid: such a pod is not bound as if it had not asked for anything.
 func TestWhatIsNotSupportedIsSaid(t *testing.T) {
 	term := []v1.PodAffinityTerm{{TopologyKey: v1.LabelHostname}}
 	volume := func(s v1.VolumeSource) func(*v1.Pod) {
@@ -272,7 +272,7 @@ func TestWhatIsNotSupportedIsSaid(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		change func(*v1.Pod)
-		want   string // "" is bound
+		want   string // "" means bound
 	}{
 		"anti": {func(p *v1.Pod) {
 			p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
@@ -310,8 +310,8 @@ func TestWhatIsNotSupportedIsSaid(t *testing.T) {
 	}
 }
 
-// TestAResizeThatFreesRoomWakesWhoWaits: the kubelet says so in a status of its own, long
-// after the spec changed.
+// TestAResizeThatFreesRoomWakesWhoWaits: the kubelet reports it in a status update, long after the
+// spec changed.
 func TestAResizeThatFreesRoomWakesWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		has := func(cpu string) func(*v1.Pod) {
@@ -334,17 +334,17 @@ func TestAResizeThatFreesRoomWakesWhoWaits(t *testing.T) {
 			if _, err := c.client.CoreV1().Pods("default").Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
 				t.Fatalf("step %d: %v", step, err)
 			}
-			time.Sleep(30 * time.Second) // any back-off, but not the five minutes after which every pod is tried
+			time.Sleep(30 * time.Second) // longer than any back-off, but less than the five minutes after which every pod is retried
 			synctest.Wait()
 		}
 		c.wantNode("waits", "n1")
 	})
 }
 
-// lossy is a client whose bindings take effect, while their answers are lost a second later.
+// lossy is a client whose bindings take effect, but whose answers are lost a second later.
 type lossy struct{ kubernetes.Interface }
 
-// IsWatchListSemanticsUnSupported says of the fake below what it says itself.
+// IsWatchListSemanticsUnSupported returns the same as the fake client below it.
 func (lossy) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (l lossy) CoreV1() typedcore.CoreV1Interface { return lossyCore{l.Interface.CoreV1()} }

@@ -15,7 +15,7 @@ import (
 	"wherry.dev/internal/scheduler/framework"
 )
 
-// watch feeds queue and cache.
+// watch feeds the queue and the cache.
 func (s *Scheduler) watch(ctx context.Context, f informers.SharedInformerFactory) ([]cache.DoneChecker, error) {
 	nodes, err := f.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { s.nodeAdded(ctx, obj) },
@@ -55,7 +55,7 @@ func (s *Scheduler) nodeUpdated(ctx context.Context, oldObj, obj any) {
 	}
 }
 
-// nodeChange names what is different, so that a heartbeat wakes nobody.
+// nodeChange returns what has changed, so that a heartbeat wakes no pod.
 func nodeChange(old, node *v1.Node) fwk.ActionType {
 	what := fwk.None
 	if !equality.Semantic.DeepEqual(old.Status.Allocatable, node.Status.Allocatable) {
@@ -76,8 +76,8 @@ func (s *Scheduler) nodeDeleted(obj any) {
 	}
 }
 
-// podChanged sorts a pod by where it belongs now: bound ones into the cache, those
-// for one of our profiles into the queue, finished ones nowhere.
+// podChanged puts a pod where it belongs now: bound ones into the cache, those for one of our
+// profiles into the queue, finished ones nowhere.
 func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok {
@@ -98,15 +98,15 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	case s.profiles[pod.Spec.SchedulerName] == nil || pod.DeletionTimestamp != nil:
 		s.queue.Remove(pod.UID)
 	default:
-		// a pod whose binding is on its way is known to the queue as in flight
+		// If the pod is just being bound, the queue knows it as in flight.
 		if err := s.queue.Add(ctx, pod); err != nil {
 			log.Error(err, "A pod cannot be queued", "pod", klog.KObj(pod))
 		}
 	}
 }
 
-// scaledDown tells whether a pod counts for less of something than before: a resize frees
-// it when the kubelet has carried it out, and says so in the status.
+// scaledDown reports whether a pod counts for less of some resource than before. A resize frees the
+// resource when the kubelet has carried it out and reports that in the status.
 func scaledDown(old, pod *v1.Pod) bool {
 	before, now := framework.Requests(old), framework.Requests(pod)
 	for name, q := range before {

@@ -1,6 +1,6 @@
-// Package defaults fills in what an object leaves open, as the Kubernetes API
-// reference documents it. All functions are pure and idempotent: they run on every
-// decoding, from a request as from storage.
+// Package defaults fills in what an object leaves unset, as the Kubernetes API reference documents
+// it. All functions are pure and idempotent: they run on every decoding, of a request as well as
+// from storage.
 package defaults
 
 import (
@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Register adds the functions to a scheme.
+// Register registers the functions with a scheme.
 func Register(s *runtime.Scheme) {
 	add(s, Pod)
 	addList(s, &corev1.PodList{}, func(l *corev1.PodList) []corev1.Pod { return l.Items }, Pod)
@@ -57,7 +57,7 @@ func addList[L runtime.Object, T any](s *runtime.Scheme, list L, items func(L) [
 	})
 }
 
-// set gives *p a value when it is the zero value.
+// set sets *p to value if it is the zero value.
 func set[T comparable](p *T, value T) {
 	var zero T
 	if *p == zero {
@@ -65,7 +65,7 @@ func set[T comparable](p *T, value T) {
 	}
 }
 
-// setPtr points *p to a value when it is nil.
+// setPtr points *p to value if it is nil.
 func setPtr[T any](p **T, value T) {
 	if *p == nil {
 		*p = &value
@@ -83,7 +83,7 @@ func Namespace(ns *corev1.Namespace) {
 	set(&ns.Status.Phase, corev1.NamespaceActive)
 }
 
-// Node lets all of a node's capacity be allocated unless it says otherwise.
+// Node makes all of a node's capacity allocatable unless the node says otherwise.
 func Node(n *corev1.Node) {
 	if n.Status.Allocatable == nil && n.Status.Capacity != nil {
 		n.Status.Allocatable = n.Status.Capacity.DeepCopy()
@@ -93,7 +93,7 @@ func Node(n *corev1.Node) {
 	podCIDRs(&n.Spec)
 }
 
-// podCIDRs keeps the two fields alike; the older one counts where they differ.
+// podCIDRs makes the two fields agree. If they differ, the older one wins.
 func podCIDRs(s *corev1.NodeSpec) {
 	switch {
 	case s.PodCIDR != "" && (len(s.PodCIDRs) == 0 || s.PodCIDRs[0] != s.PodCIDR):
@@ -103,8 +103,8 @@ func podCIDRs(s *corev1.NodeSpec) {
 	}
 }
 
-// Secret makes a secret opaque unless it has a type, and moves what was written as
-// stringData into data, over what is there: stringData is write-only.
+// Secret makes a secret opaque unless it has a type, and moves stringData, which is write-only,
+// into data. It replaces keys that exist there.
 func Secret(s *corev1.Secret) {
 	set(&s.Type, corev1.SecretTypeOpaque)
 	if len(s.StringData) > 0 && s.Data == nil {
@@ -116,7 +116,7 @@ func Secret(s *corev1.Secret) {
 	s.StringData = nil
 }
 
-// Endpoints makes ports TCP.
+// Endpoints sets the protocol of ports to TCP.
 func Endpoints(e *corev1.Endpoints) {
 	for i := range e.Subsets {
 		for j := range e.Subsets[i].Ports {
@@ -125,7 +125,7 @@ func Endpoints(e *corev1.Endpoints) {
 	}
 }
 
-// EndpointSlice names ports "" and makes them TCP.
+// EndpointSlice sets the name of ports to "" and their protocol to TCP.
 func EndpointSlice(e *discoveryv1.EndpointSlice) {
 	for i := range e.Ports {
 		setPtr(&e.Ports[i].Name, "")
@@ -158,7 +158,7 @@ func PriorityClass(c *schedulingv1.PriorityClass) {
 	setPtr(&c.PreemptionPolicy, corev1.PreemptLowerPriority)
 }
 
-// PersistentVolume keeps a volume that is released, with a file system on it.
+// PersistentVolume retains a released volume, and puts a file system on it.
 func PersistentVolume(v *corev1.PersistentVolume) {
 	set(&v.Status.Phase, corev1.VolumePending)
 	set(&v.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
@@ -169,7 +169,7 @@ func PersistentVolume(v *corev1.PersistentVolume) {
 	roundUp(v.Spec.Capacity)
 }
 
-// PersistentVolumeClaim asks for a file system.
+// PersistentVolumeClaim requests a file system.
 func PersistentVolumeClaim(c *corev1.PersistentVolumeClaim) {
 	set(&c.Status.Phase, corev1.ClaimPending)
 	claimSpec(&c.Spec)
@@ -182,8 +182,8 @@ func claimSpec(spec *corev1.PersistentVolumeClaimSpec) {
 	roundUp(spec.Resources.Requests)
 }
 
-// LimitRange derives a container's default limit from the maximum, and its default
-// request from the default limit or the minimum.
+// LimitRange derives a container's default limit from the maximum, and its default request from the
+// default limit or the minimum.
 func LimitRange(l *corev1.LimitRange) {
 	for i := range l.Spec.Limits {
 		item := &l.Spec.Limits[i]
@@ -199,7 +199,7 @@ func LimitRange(l *corev1.LimitRange) {
 	}
 }
 
-// fill adds to *list what it lacks; afterwards it is not nil.
+// fill adds to *list what it lacks. Afterwards *list is not nil.
 func fill(list *corev1.ResourceList, from corev1.ResourceList) {
 	if *list == nil {
 		*list = corev1.ResourceList{}
@@ -224,7 +224,7 @@ func roundUp(list corev1.ResourceList) {
 	}
 }
 
-// Service makes a service a cluster-wide TCP one without session affinity.
+// Service makes a service cluster-wide and TCP, without session affinity.
 func Service(s *corev1.Service) {
 	spec := &s.Spec
 	set(&spec.SessionAffinity, corev1.ServiceAffinityNone)

@@ -20,7 +20,7 @@ func decode[T any](t *testing.T, text string) *T {
 	return obj
 }
 
-// same compares the objects as they are written.
+// same compares the objects in their serialized form.
 func same(t *testing.T, got, want any) {
 	t.Helper()
 	var text [2]string
@@ -227,7 +227,7 @@ func FuzzImageTag(f *testing.F) {
 	})
 }
 
-// stringData was stored as it came and never seen by pods.
+// stringData used to be stored as it came, and pods never saw it.
 func TestStringDataOfSecretsGoesIntoData(t *testing.T) {
 	s := &corev1.Secret{Data: map[string][]byte{"a": []byte("1"), "b": []byte("2")}, StringData: map[string]string{"b": "3", "c": "4"}}
 	Secret(s)

@@ -10,7 +10,7 @@ import (
 // Pod fills in a pod.
 func Pod(p *corev1.Pod) {
 	spec := &p.Spec
-	// The older field is an alias that loses where both are set.
+	// The deprecated field is an alias. If both are set, the other one wins.
 	set(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
 	spec.DeprecatedServiceAccount = spec.ServiceAccountName
 	for i := range spec.Containers {
@@ -26,12 +26,12 @@ func Pod(p *corev1.Pod) {
 		hostPorts(spec.InitContainers)
 	}
 	PodSpec(spec)
-	if *spec.TerminationGracePeriodSeconds < 0 { // a pod template keeps what it says
+	if *spec.TerminationGracePeriodSeconds < 0 { // not in PodSpec: a pod template keeps its value
 		*spec.TerminationGracePeriodSeconds = 1
 	}
 }
 
-// PodSpec fills in what a pod template gets as well.
+// PodSpec fills in the fields that are also filled in in a pod template.
 func PodSpec(spec *corev1.PodSpec) {
 	set(&spec.DNSPolicy, corev1.DNSClusterFirst)
 	set(&spec.RestartPolicy, corev1.RestartPolicyAlways)
@@ -57,15 +57,14 @@ func PodSpec(spec *corev1.PodSpec) {
 	}
 }
 
-// requestsFromLimits requests what is limited, where nothing else is said.
+// requestsFromLimits requests as much as the limit where no request is set.
 func requestsFromLimits(r *corev1.ResourceRequirements) {
 	if r.Limits != nil {
 		fill(&r.Requests, r.Limits)
 	}
 }
 
-// podResources fills in the resources of the pod as a whole from those of its
-// containers (KEP-2837).
+// podResources derives the resources of the pod as a whole from those of its containers (KEP-2837).
 func podResources(p *corev1.Pod) {
 	r := p.Spec.Resources
 	if r == nil || (len(r.Limits) == 0 && len(r.Requests) == 0) {
@@ -99,7 +98,8 @@ func hugePages(name corev1.ResourceName) bool {
 	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
-// hostPorts: in the host's network a container's port is the host's.
+// hostPorts sets each host port to the container's port, because in the host's network they are the
+// same.
 func hostPorts(containers []corev1.Container) {
 	for i := range containers {
 		for j := range containers[i].Ports {
@@ -140,7 +140,7 @@ func container(c *corev1.Container) {
 	}
 }
 
-// pullPolicy: a tag that moves is pulled every time.
+// pullPolicy returns the policy for an image: a tag that moves is pulled every time.
 func pullPolicy(image string) corev1.PullPolicy {
 	if imageTag(image) == "latest" {
 		return corev1.PullAlways
@@ -148,8 +148,8 @@ func pullPolicy(image string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
-// imageTag returns a reference's tag; "latest" when it has neither tag nor digest,
-// "" when it has only a digest or is no reference.
+// imageTag returns a reference's tag. It is "latest" if the reference has neither tag nor digest,
+// and "" if it has only a digest or is invalid.
 func imageTag(image string) string {
 	name, _, hasDigest := strings.Cut(image, "@")
 	repository, tag := name, ""

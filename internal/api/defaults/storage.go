@@ -5,13 +5,13 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// StorageClass makes volumes at once, and deletes them with their claim.
+// StorageClass makes the class create volumes at once, and delete them with their claim.
 func StorageClass(c *storagev1.StorageClass) {
 	setPtr(&c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
 	setPtr(&c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 }
 
-// CSIDriver is one that attaches persistent volumes and needs nothing special.
+// CSIDriver makes the driver one that attaches persistent volumes and needs nothing special.
 func CSIDriver(d *storagev1.CSIDriver) {
 	spec := &d.Spec
 	setPtr(&spec.AttachRequired, true)
@@ -25,8 +25,8 @@ func CSIDriver(d *storagev1.CSIDriver) {
 	setPtr(&spec.SELinuxMount, false)
 }
 
-// VolumeAttachment rounds what an inline volume has as the capacity of others is; no
-// source but CSI is allowed there.
+// VolumeAttachment rounds an inline volume's capacity as that of other volumes. It needs no other
+// defaults, because only CSI is allowed as its source.
 func VolumeAttachment(a *storagev1.VolumeAttachment) {
 	if v := a.Spec.Source.InlineVolumeSpec; v != nil {
 		roundUp(v.Capacity)

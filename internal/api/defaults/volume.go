@@ -54,8 +54,8 @@ func projected(p *corev1.ProjectedVolumeSource) {
 	}
 }
 
-// legacyVolume fills in sources that nodes no longer mount by themselves, but that
-// the API still has.
+// legacyVolume fills in sources that nodes no longer mount by themselves, but that the API still
+// has.
 func legacyVolume(v *corev1.Volume) {
 	if r := v.RBD; r != nil {
 		set(&r.RBDPool, "rbd")

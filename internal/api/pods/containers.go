@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Containers yields the init containers and then the containers of a pod.
+// Containers yields the init containers of a pod, and then its containers.
 func Containers(spec *v1.PodSpec) iter.Seq[*v1.Container] {
 	return func(yield func(*v1.Container) bool) {
 		for _, list := range [...][]v1.Container{spec.InitContainers, spec.Containers} {
@@ -23,7 +23,7 @@ func Containers(spec *v1.PodSpec) iter.Seq[*v1.Container] {
 	}
 }
 
-// AllContainers yields what Containers does, and then the ephemeral containers.
+// AllContainers yields what Containers yields, and then the ephemeral containers.
 func AllContainers(spec *v1.PodSpec) iter.Seq[*v1.Container] {
 	return func(yield func(*v1.Container) bool) {
 		for c := range Containers(spec) {
@@ -39,7 +39,7 @@ func AllContainers(spec *v1.PodSpec) iter.Seq[*v1.Container] {
 	}
 }
 
-// FindContainer returns the container, init or ephemeral container of that name, or nil.
+// FindContainer returns the container, init or ephemeral container with that name, or nil.
 func FindContainer(pod *v1.Pod, name string) *v1.Container {
 	for c := range AllContainers(&pod.Spec) {
 		if c.Name == name {
@@ -49,12 +49,12 @@ func FindContainer(pod *v1.Pod, name string) *v1.Container {
 	return nil
 }
 
-// IsInit reports whether the pod has an init container of that name.
+// IsInit reports whether the pod has an init container with that name.
 func IsInit(pod *v1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name })
 }
 
-// IsEphemeral reports whether the pod has an ephemeral container of that name.
+// IsEphemeral reports whether the pod has an ephemeral container with that name.
 func IsEphemeral(pod *v1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }
@@ -64,8 +64,8 @@ func IsSidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
-// Hash identifies the part of a container's spec whose change asks for a new
-// instance. All else is immutable or can be changed in place.
+// Hash identifies the part of a container's spec that cannot change without a new instance.
+// Everything else is immutable or can be changed in place.
 func Hash(c *v1.Container) string {
 	data, err := json.Marshal([]string{c.Name, c.Image})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// HTTPRequest is what a probe or a lifecycle hook asks of a container: at ip, the address of
-// its pod, unless the action names another host.
+// HTTPRequest returns the request that a probe or a lifecycle hook makes to a container: at ip, the
+// address of its pod, unless the action names another host.
 func HTTPRequest(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container, ip, agent string) (*http.Request, error) {
 	port, err := Port(get.Port, spec)
 	if err != nil {
@@ -24,7 +24,7 @@ func HTTPRequest(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container,
 		host = ip
 	}
 	u, err := url.Parse(get.Path)
-	if err != nil { // a path such as "%" is asked for as it is written
+	if err != nil { // a path such as "%" is used literally
 		u = &url.URL{Path: get.Path}
 	}
 	u.Scheme, u.Host = strings.ToLower(string(get.Scheme)), net.JoinHostPort(host, strconv.Itoa(port))
@@ -58,8 +58,8 @@ func HTTPRequest(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container,
 
 const maxRedirects = 10
 
-// StayOnHost is a client's CheckRedirect for such requests: it follows redirects on the same
-// host; one to another host is the answer.
+// StayOnHost is the CheckRedirect of clients that make such requests. It follows redirects on the
+// same host; a redirect to another host counts as the answer.
 func StayOnHost(next *http.Request, via []*http.Request) error {
 	if next.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse

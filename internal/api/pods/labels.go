@@ -1,7 +1,7 @@
 package pods
 
-// Labels and annotations that a kubelet puts on sandboxes and containers; crictl,
-// log collectors and monitors read them.
+// Labels and annotations that a kubelet puts on sandboxes and containers, for crictl, log
+// collectors and monitors.
 const (
 	LabelPodName       = "io.kubernetes.pod.name"
 	LabelPodNamespace  = "io.kubernetes.pod.namespace"

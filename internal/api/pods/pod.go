@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// The annotations of static pods, and of the pods that mirror them in the API.
+// Annotations of static pods, and of the pods that mirror them in the API.
 const (
 	AnnotationConfigSource = "kubernetes.io/config.source"
 	AnnotationConfigHash   = "kubernetes.io/config.hash"
@@ -14,7 +14,7 @@ const (
 	AnnotationConfigMirror = v1.MirrorPodAnnotationKey
 )
 
-// The priority classes that every cluster has.
+// Priority classes that every cluster has.
 const (
 	NodeCritical            = "system-node-critical"
 	NodeCriticalPriority    = 2000001000
@@ -39,8 +39,8 @@ func IsStatic(pod *v1.Pod) bool {
 	return source != "" && source != "api"
 }
 
-// IsCritical reports whether a pod counts as critical for the node: static pods do,
-// and those of a system priority class.
+// IsCritical reports whether a pod counts as critical for the node: static pods do, and pods of a
+// system priority class.
 func IsCritical(pod *v1.Pod) bool {
 	return IsStatic(pod) || pod.Spec.Priority != nil && *pod.Spec.Priority >= ClusterCriticalPriority
 }
@@ -55,7 +55,7 @@ func IsTerminal(phase v1.PodPhase) bool {
 	return phase == v1.PodSucceeded || phase == v1.PodFailed
 }
 
-// Grace is the pod's own grace period in seconds.
+// Grace returns the pod's own grace period in seconds.
 func Grace(pod *v1.Pod) int64 {
 	if g := pod.Spec.TerminationGracePeriodSeconds; g != nil {
 		return *g

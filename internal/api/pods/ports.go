@@ -26,7 +26,7 @@ func Port(p intstr.IntOrString, c *v1.Container) (int, error) {
 	return 0, fmt.Errorf("couldn't find port %q", p.StrVal)
 }
 
-// HostPorts are the ports of the node that a pod occupies as long as it runs: those of its
+// HostPorts returns the ports of the node that a pod occupies as long as it runs: those of its
 // containers and sidecars.
 func HostPorts(pod *v1.Pod) []v1.ContainerPort {
 	var out []v1.ContainerPort

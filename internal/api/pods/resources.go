@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// EffectiveResources are a container's resources with the limits of the pod as a whole where it
-// has none of its own (KEP-2837).
+// EffectiveResources returns a container's resources, with the limits of the pod as a whole where
+// the container has none of its own (KEP-2837).
 func EffectiveResources(r v1.ResourceRequirements, podLimits v1.ResourceList) v1.ResourceRequirements {
 	if len(podLimits) == 0 {
 		return r

@@ -6,8 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Restarts reports whether a container that exited is to be started again while the
-// pod lives.
+// Restarts reports whether a container that exited is restarted while the pod lives.
 func Restarts(pod *v1.Pod, c *v1.Container, exitCode int32) bool {
 	if action, ok := exitRule(c, exitCode); ok && c.RestartPolicy != nil &&
 		(action == v1.ContainerRestartRuleActionRestart || action == v1.ContainerRestartRuleActionRestartAllContainers) {
@@ -29,8 +28,8 @@ func Restarts(pod *v1.Pod, c *v1.Container, exitCode int32) bool {
 	}
 }
 
-// RestartsWhenKilled is Restarts for a container that runs and is to be killed,
-// where no exit code can be foreseen.
+// RestartsWhenKilled is like Restarts, for a running container that is about to be killed: nobody
+// can know its exit code yet.
 func RestartsWhenKilled(pod *v1.Pod, c *v1.Container) bool {
 	if c.RestartPolicy != nil {
 		return *c.RestartPolicy != v1.ContainerRestartPolicyNever
@@ -38,9 +37,9 @@ func RestartsWhenKilled(pod *v1.Pod, c *v1.Container) bool {
 	return pod.Spec.RestartPolicy != v1.RestartPolicyNever
 }
 
-// MayRunAgain reports whether a status may say that a container runs of which one before
-// said that it ended. An init container of a pod that is always restarted may, although
-// Restarts says no: it runs again in a new sandbox.
+// MayRunAgain reports whether a status may say that a container runs after an earlier one said that
+// it ended. An init container of a pod that is always restarted may run again, although Restarts
+// returns false for it, because it runs again in a new sandbox.
 func MayRunAgain(pod *v1.Pod, c *v1.Container, exitCode int32) bool {
 	if IsEphemeral(pod, c.Name) {
 		return false
@@ -49,7 +48,7 @@ func MayRunAgain(pod *v1.Pod, c *v1.Container, exitCode int32) bool {
 		c.RestartPolicy == nil && pod.Spec.RestartPolicy == v1.RestartPolicyAlways
 }
 
-// CanRestartAll reports whether the exit of some container can ask for a restart of all
+// CanRestartAll reports whether the exit of some container can ask for a restart of all containers
 // (KEP-5532).
 func CanRestartAll(pod *v1.Pod) bool {
 	for c := range Containers(&pod.Spec) {
@@ -62,8 +61,8 @@ func CanRestartAll(pod *v1.Pod) bool {
 	return false
 }
 
-// RestartsAll reports whether this exit of a container, which may be nil, asks for a
-// restart of all.
+// RestartsAll reports whether this exit of a container, which may be nil, asks for a restart of all
+// containers.
 func RestartsAll(c *v1.Container, exitCode int32) bool {
 	if c == nil {
 		return false
@@ -72,7 +71,8 @@ func RestartsAll(c *v1.Container, exitCode int32) bool {
 	return ok && action == v1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// exitRule returns what the first matching rule of a container says of an exit.
+// exitRule returns the action of a container's first rule that matches the exit code, and whether
+// there is one.
 func exitRule(c *v1.Container, exitCode int32) (v1.ContainerRestartRuleAction, bool) {
 	for _, rule := range c.RestartPolicyRules {
 		if rule.ExitCodes == nil {

@@ -1,5 +1,5 @@
-// Package report is what a kubelet of ours says of one of its pods in plain words. It is the
-// type between the node and `wherry explain`, which may be of different versions: fields are
+// Package report is what our kubelet reports about one of its pods in plain words. It is the
+// interface between the node and `wherry explain`, which may have different versions: fields are
 // added, and never change their meaning.
 package report
 
@@ -12,50 +12,50 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// APIVersion and Kind of a Pod.
+// APIVersion and Kind of a Pod report.
 const (
 	APIVersion = "report.wherry.dev/v1"
 	Kind       = "PodReport"
 )
 
-// NoPod is what a kubelet answers, with 404, of a pod that it does not know (upstream's words).
+// NoPod is what a kubelet answers, with 404, if it does not know the pod (upstream's words).
 const NoPod = "pod does not exist"
 
-// Pod is a report of one pod.
+// Pod is a report about one pod.
 type Pod struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// UID that the kubelet knows the pod by: a static pod's is not its mirror's.
+	// UID is the one by which the kubelet knows the pod. A static pod's differs from its mirror's.
 	UID types.UID `json:"uid"`
 	// At is when the pod's worker last looked.
 	At time.Time `json:"at"`
-	// Status is the newest that the kubelet has, sent or not.
+	// Status is the newest one that the kubelet has, whether it has sent it or not.
 	Status v1.PodStatus `json:"status"`
-	// Starting has what keeps the pod from being ready; the first holds the others.
+	// Starting lists what keeps the pod from being ready; the first entry blocks the others.
 	Starting []Wait `json:"starting,omitempty"`
-	// Ending has what keeps a pod that ends from being gone.
+	// Ending lists what keeps an ending pod from being gone.
 	Ending []Wait `json:"ending,omitempty"`
-	// Gone says that nothing of the pod is left on the node.
+	// Gone means that nothing of the pod is left on the node.
 	Gone  bool     `json:"gone,omitempty"`
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Wait is one step that is not done.
+// Wait is a step that is not done yet.
 type Wait struct {
-	// Step names it, and the object that it is about.
+	// Step names the step, and the object that it is about.
 	Step  string     `json:"step"`
 	Since *time.Time `json:"since,omitempty"`
-	// Said is what the step last said.
+	// Said is the step's last message.
 	Said string `json:"said,omitempty"`
-	// Next is what would let it go on.
+	// Next is what would let the step proceed.
 	Next string `json:"next"`
-	// Retry is when it is tried again by itself.
+	// Retry is when the kubelet retries the step by itself.
 	Retry *time.Time `json:"retry,omitempty"`
-	// Event, if there is one, says more than Said does.
+	// Event, if set, says more than Said does.
 	Event *Event `json:"event,omitempty"`
 }
 
-// Event names an event of the pod: the newest whose message has the text.
+// Event identifies an event of the pod: the newest one whose message contains Text.
 type Event struct {
 	Reason    string    `json:"reason"`
 	Container string    `json:"container"`
@@ -63,7 +63,7 @@ type Event struct {
 	Since     time.Time `json:"since"`
 }
 
-// When makes a time that may be missing.
+// When returns nil for the zero time, else a pointer to t in UTC.
 func When(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -72,7 +72,7 @@ func When(t time.Time) *time.Time {
 	return &t
 }
 
-// Details joins a reason and a message behind something.
+// Details returns a reason and a message in the form in which they follow another text.
 func Details(reason, message string) string {
 	switch {
 	case reason == "" && message == "":
@@ -86,7 +86,7 @@ func Details(reason, message string) string {
 	}
 }
 
-// Said joins a reason, if there is one, before a message.
+// Said joins a reason, if there is one, and a message.
 func Said(reason, message string) string {
 	if reason == "" {
 		return message

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// verdicts are the conditions that only ever are True, and are never taken away.
+// verdicts are the conditions that can only be True, and are never removed.
 var verdicts = []certificatesv1.RequestConditionType{
 	certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed,
 }
@@ -29,7 +29,7 @@ var keyUsages = []certificatesv1.KeyUsage{
 	certificatesv1.UsageNetscapeSGC,
 }
 
-// ParseCSR reads a PKCS #10 request in PEM.
+// ParseCSR parses a PKCS #10 request in PEM.
 func ParseCSR(data []byte) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
@@ -38,7 +38,7 @@ func ParseCSR(data []byte) (*x509.CertificateRequest, error) {
 	return x509.ParseCertificateRequest(block.Bytes)
 }
 
-// ConditionsOf are a request's conditions of a type.
+// ConditionsOf returns a request's conditions of a type.
 func ConditionsOf(r *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestConditionType) []certificatesv1.CertificateSigningRequestCondition {
 	var out []certificatesv1.CertificateSigningRequestCondition
 	for _, c := range r.Status.Conditions {
@@ -49,7 +49,7 @@ func ConditionsOf(r *certificatesv1.CertificateSigningRequest, t certificatesv1.
 	return out
 }
 
-// CertificateSigningRequest checks a request, its signature among it.
+// CertificateSigningRequest checks a request, including its signature.
 func CertificateSigningRequest(r *certificatesv1.CertificateSigningRequest) field.ErrorList {
 	p, spec := &problems{}, field.NewPath("spec")
 	parsed, err := ParseCSR(r.Spec.Request)
@@ -80,7 +80,8 @@ func CertificateSigningRequest(r *certificatesv1.CertificateSigningRequest) fiel
 	return p.list
 }
 
-// signerName checks who is to sign: everybody but the signer that older versions made up.
+// signerName checks the name of the signer. Any is allowed but the one that older versions filled
+// in.
 func (p *problems) signerName(at path, name string) {
 	if name == "kubernetes.io/legacy-unknown" {
 		p.invalid(at, name, "the legacy signerName is not allowed via this API version")
@@ -115,7 +116,7 @@ func (p *problems) requestConditions(at path, conditions []certificatesv1.Certif
 	}
 }
 
-// checkCertificates accepts nothing, or certificates in PEM.
+// checkCertificates returns an error unless data is empty or consists of certificates in PEM.
 func checkCertificates(data []byte) error {
 	if len(data) == 0 {
 		return nil
@@ -145,12 +146,12 @@ func checkCertificates(data []byte) error {
 	}
 }
 
-// CertificateSigningRequestUpdate checks a change of metadata alone.
+// CertificateSigningRequestUpdate checks a change of only the metadata.
 func CertificateSigningRequestUpdate(r, old *certificatesv1.CertificateSigningRequest) field.ErrorList {
 	return requestUpdate(r, old, false, false)
 }
 
-// CertificateSigningRequestStatus checks a change that may bring the certificate.
+// CertificateSigningRequestStatus checks a change that may add the certificate.
 func CertificateSigningRequestStatus(r, old *certificatesv1.CertificateSigningRequest) field.ErrorList {
 	return requestUpdate(r, old, false, true)
 }

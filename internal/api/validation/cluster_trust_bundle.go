@@ -13,7 +13,7 @@ import (
 
 const maxTrustBundleSize = 1 << 20
 
-// ClusterTrustBundle checks a new bundle, its name among it, which tells its signer.
+// ClusterTrustBundle checks a new bundle, including its name, which contains its signer.
 func ClusterTrustBundle(b *certificatesv1.ClusterTrustBundle) field.ErrorList {
 	p := &problems{}
 	p.bundleItself(b)
@@ -21,8 +21,8 @@ func ClusterTrustBundle(b *certificatesv1.ClusterTrustBundle) field.ErrorList {
 	return p.list
 }
 
-// ClusterTrustBundleUpdate checks a changed bundle. Anchors that stay are not parsed again:
-// what a later version of the parser refuses must not hold up other changes.
+// ClusterTrustBundleUpdate checks a changed bundle. Anchors that stay are not parsed again: if a
+// later version of the parser refuses them, that must not block other changes.
 func ClusterTrustBundleUpdate(b, old *certificatesv1.ClusterTrustBundle) field.ErrorList {
 	p := &problems{}
 	p.bundleItself(b)
@@ -38,7 +38,7 @@ func (p *problems) bundleItself(b *certificatesv1.ClusterTrustBundle) {
 	if b.GenerateName != "" {
 		matches(p, meta.Child("generateName"), b.GenerateName, trustBundleName(b.Spec.SignerName, b.GenerateName, true))
 	}
-	if b.Name != "" { // or metadata's own check asks for one
+	if b.Name != "" { // an empty name is reported by the check of the metadata
 		matches(p, meta.Child("name"), b.Name, trustBundleName(b.Spec.SignerName, b.Name, false))
 	}
 	if b.Spec.SignerName != "" {
@@ -46,8 +46,8 @@ func (p *problems) bundleItself(b *certificatesv1.ClusterTrustBundle) {
 	}
 }
 
-// trustBundleName says what is wrong with the name of a signer's bundle, or ("") of one
-// that has no signer.
+// trustBundleName returns what is wrong with the name of a bundle. signer is "" for a bundle that
+// has no signer.
 func trustBundleName(signer, name string, prefix bool) []string {
 	if signer == "" {
 		if strings.Contains(name, ":") {
@@ -63,7 +63,7 @@ func trustBundleName(signer, name string, prefix bool) []string {
 	return apivalidation.NameIsDNSSubdomain(rest, prefix)
 }
 
-// referredBundle says what is wrong with a bundle's name where only the name is known.
+// referredBundle returns what is wrong with a bundle's name if only the name is known.
 func referredBundle(name string) []string {
 	signer := ""
 	if i := strings.LastIndex(name, ":"); i >= 0 {
@@ -72,7 +72,7 @@ func referredBundle(name string) []string {
 	return trustBundleName(signer, name, false)
 }
 
-// trustAnchors accepts certificates of authorities in PEM, each once.
+// trustAnchors reports anything in bundle but certificates of authorities in PEM, and duplicates.
 func (p *problems) trustAnchors(at path, bundle string) {
 	if len(bundle) > maxTrustBundleSize {
 		p.add(field.TooLong(at, "", maxTrustBundleSize))
@@ -106,7 +106,7 @@ func (p *problems) trustAnchors(at path, bundle string) {
 	}
 }
 
-// notAnAnchor says why a block cannot be trusted, or "".
+// notAnAnchor returns why a block cannot be trusted, or "".
 func notAnAnchor(block *pem.Block) string {
 	if block.Type != "CERTIFICATE" {
 		return "has bad block type: " + block.Type

@@ -15,7 +15,7 @@ import (
 type podContext struct {
 	*problems
 	spec    *corev1.PodSpec
-	volumes map[string]*corev1.Volume // those that are valid themselves
+	volumes map[string]*corev1.Volume // only valid ones
 	claims  []string
 }
 
@@ -58,7 +58,7 @@ func (c *podContext) initContainers(at path) {
 		c.container(at, ctr)
 		c.restartPolicy(at, ctr)
 		c.uniqueName(at, ctr.Name, names)
-		c.hostPorts(at, ctr, map[string]bool{}) // they run one after another
+		c.hostPorts(at, ctr, map[string]bool{}) // init containers run one after another
 		if pods.IsSidecar(ctr) {
 			c.handlers(at, ctr)
 			continue
@@ -104,8 +104,8 @@ func (c *podContext) ephemeralContainers(at path) {
 	}
 }
 
-// ephemeralFields refuses what makes no sense for a container that is added to a
-// running pod and never restarted.
+// ephemeralFields reports fields that make no sense for a container that is added to a running pod
+// and never restarted.
 func (c *podContext) ephemeralFields(at path, ctr *corev1.Container) {
 	const cannot = "cannot be set for an Ephemeral Container"
 	fields := []struct {
@@ -138,7 +138,7 @@ func (c *podContext) ephemeralFields(at path, ctr *corev1.Container) {
 	}
 }
 
-// container checks what all kinds of containers have.
+// container checks what all kinds of containers have in common.
 func (c *podContext) container(at path, ctr *corev1.Container) {
 	if c.present(at.Child("name"), ctr.Name) {
 		c.label(at.Child("name"), ctr.Name)
@@ -193,7 +193,7 @@ func (c *podContext) ports(at path, ports []corev1.ContainerPort) {
 
 var protocols = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
 
-// hostPorts finds ports of the host that are asked for twice.
+// hostPorts reports ports of the host that are requested twice.
 func (c *podContext) hostPorts(at path, ctr *corev1.Container, seen map[string]bool) {
 	for i, port := range ctr.Ports {
 		if port.HostPort == 0 {

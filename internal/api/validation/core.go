@@ -40,13 +40,13 @@ func ConfigMap(c *corev1.ConfigMap) field.ErrorList {
 	return p.list
 }
 
-// part is a field of an object, and what it was.
+// part is a field of an object, with its new and its old value.
 type part struct {
 	name     string
 	now, old any
 }
 
-// frozen refuses that an object changes which said that it is immutable, or says so no more.
+// frozen reports changes of an object that said it was immutable, also if it no longer says so.
 func (p *problems) frozen(now, old *bool, parts ...part) {
 	if !ptr.Deref(old, false) {
 		return
@@ -68,7 +68,7 @@ func ConfigMapUpdate(c, old *corev1.ConfigMap) field.ErrorList {
 	return append(p.list, ConfigMap(c)...)
 }
 
-// Secret checks a secret; what its type promises must be in it.
+// Secret checks a secret, which must contain what its type promises.
 func Secret(s *corev1.Secret) field.ErrorList {
 	p := &problems{}
 	at := field.NewPath("data")
@@ -156,7 +156,7 @@ func (p *problems) quantities(at path, list corev1.ResourceList) {
 	}
 }
 
-// podCIDRs: one of each family at most.
+// podCIDRs checks that there is at most one CIDR of each family.
 func (p *problems) podCIDRs(at path, cidrs []string) {
 	for i, cidr := range cidrs {
 		p.addAll(utilvalidation.IsValidCIDR(at.Index(i), cidr))

@@ -80,15 +80,15 @@ func (c *podContext) fileKeyRef(at path, k *corev1.FileKeySelector) {
 	}
 }
 
-// envFields and volumeFields are the fields of a pod that its containers can be told.
-// metadata.labels['x'] and metadata.annotations['x'] are allowed besides.
+// envFields and volumeFields are the fields of a pod that can be passed to its containers.
+// metadata.labels['x'] and metadata.annotations['x'] are allowed in addition.
 var (
 	envFields = []string{
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
 		"status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 	}
 	volumeFields = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"}
-	// knownFields are all that a fieldPath can name, allowed in the place or not.
+	// knownFields are all that a fieldPath can name, whether they are allowed in that place or not.
 	knownFields = []string{
 		"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid",
 		"spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "spec.schedulerName", "status.phase",
@@ -138,8 +138,8 @@ var (
 	byteDivisors = []string{"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
 )
 
-// resourceFieldRef checks a reference to a container's resources; in a volume it has to
-// say which container's.
+// resourceFieldRef checks a reference to a container's resources. In a volume it must name the
+// container.
 func (c *podContext) resourceFieldRef(at path, f *corev1.ResourceFieldSelector, inVolume bool) {
 	huge := strings.HasPrefix(f.Resource, "limits.hugepages-") || strings.HasPrefix(f.Resource, "requests.hugepages-")
 	switch {

@@ -14,8 +14,8 @@ const (
 	maxEventNote = 1024
 )
 
-// Event checks an event. Those with an eventTime are of the newer kind, whose fields
-// are all required; strict is for what came by way of events.k8s.io.
+// Event checks an event. Events with an eventTime are of the newer kind, whose fields are all
+// required. strict is for events that came through events.k8s.io.
 func Event(e *corev1.Event, strict bool) field.ErrorList {
 	p := &problems{}
 	const mismatch = "does not match event.namespace"
@@ -54,7 +54,7 @@ func (p *problems) newEvent(e *corev1.Event, strict bool) {
 	}
 }
 
-// StrictEvent checks what events.k8s.io asks of a new event besides.
+// StrictEvent checks what events.k8s.io requires of a new event in addition.
 func StrictEvent(e *corev1.Event) field.ErrorList {
 	p := &problems{list: Event(e, true)}
 	if e.EventTime.IsZero() {
@@ -88,12 +88,12 @@ func (p *problems) eventSeries(e *corev1.Event) {
 	}
 }
 
-// inMicroseconds is a time as it is stored: clients may hold it in nanoseconds.
+// inMicroseconds returns t with the precision of storage: clients may send nanoseconds.
 func inMicroseconds(t metav1.MicroTime) metav1.MicroTime {
 	return metav1.NewMicroTime(t.Truncate(time.Microsecond))
 }
 
-// StrictEventUpdate checks an update by way of events.k8s.io: only the series changes.
+// StrictEventUpdate checks an update through events.k8s.io, which can change only the series.
 func StrictEventUpdate(e, old *corev1.Event) field.ErrorList {
 	p := &problems{list: Event(e, true)}
 	if !apiequality.Semantic.DeepEqual(e.Series, old.Series) {

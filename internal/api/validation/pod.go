@@ -28,7 +28,7 @@ func PodCreate(pod *corev1.Pod) field.ErrorList {
 	return p.list
 }
 
-// pod checks what must hold whenever a pod is written.
+// pod checks what must hold on every write of a pod.
 func (p *problems) pod(pod *corev1.Pod) {
 	p.podAnnotations(field.NewPath("metadata", "annotations"), pod)
 	spec := field.NewPath("spec")
@@ -45,7 +45,7 @@ func (p *problems) pod(pod *corev1.Pod) {
 	}
 }
 
-// noTokens: without a service account there is nothing to project a token of.
+// noTokens reports projected tokens in a pod without a service account, which has no tokens.
 func (c *podContext) noTokens(at path) {
 	for i := range c.spec.Volumes {
 		pr := c.spec.Volumes[i].Projected
@@ -146,7 +146,7 @@ func (c *podContext) names(at path) {
 	}
 }
 
-// host checks what sharing the host's namespaces, or not, implies.
+// host checks what follows from sharing the host's namespaces, or not sharing them.
 func (c *podContext) host(at path) {
 	spec := c.spec
 	if spec.HostNetwork {

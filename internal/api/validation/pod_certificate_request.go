@@ -28,20 +28,21 @@ const (
 	maxStubRequestSize      = 10 << 10
 	maxCertificateChainSize = 100 << 10
 
-	// A signer's clock may differ from ours by so much.
+	// A signer's clock may differ from ours by this much.
 	maxClockSkew = 5 * time.Minute
-	// A refresh must begin so long after the certificate's begin, and before its end.
+	// A refresh must begin at least this long after the certificate becomes valid, and before it
+	// expires.
 	refreshMargin = 10 * time.Minute
 )
 
-// answers are the conditions that end a request; there is one of them at most, and it is True.
+// answers are the conditions that end a request. A request has at most one of them, and it is True.
 var answers = []string{
 	certificatesv1.PodCertificateRequestConditionTypeIssued,
 	certificatesv1.PodCertificateRequestConditionTypeDenied,
 	certificatesv1.PodCertificateRequestConditionTypeFailed,
 }
 
-// PodCertificateRequest checks a new request, and that who asks has the private key.
+// PodCertificateRequest checks a new request, and that its author has the private key.
 func PodCertificateRequest(r *certificatesv1.PodCertificateRequest) field.ErrorList {
 	p, spec := &problems{}, field.NewPath("spec")
 	p.signer(spec.Child("signerName"), r.Spec.SignerName)
@@ -65,7 +66,7 @@ func PodCertificateRequest(r *certificatesv1.PodCertificateRequest) field.ErrorL
 	return p.list
 }
 
-// subject checks the name and the UID of what the certificate is for.
+// subject checks the name and the UID of an object that the certificate is for.
 func (p *problems) subject(spec path, of, name string, uid types.UID) {
 	matches(p, spec.Child(of+"Name"), name, apivalidation.NameIsDNSSubdomain(name, false))
 	switch at := spec.Child(of + "UID"); {
@@ -76,8 +77,8 @@ func (p *problems) subject(spec path, of, name string, uid types.UID) {
 	}
 }
 
-// stubRequest checks the key and the signature made with it. What else the request says
-// is the signer's to judge.
+// stubRequest checks the key and the signature made with it. The rest of the request is for the
+// signer to judge.
 func (p *problems) stubRequest(at path, der []byte) {
 	if len(der) > maxStubRequestSize {
 		p.add(field.TooLong(at, der, maxStubRequestSize))
@@ -97,7 +98,8 @@ func (p *problems) stubRequest(at path, der []byte) {
 	}
 }
 
-// unfitKey says what of a key is not accepted, and why.
+// unfitKey returns the property of a key that is not accepted, and why; the latter is "" if the key
+// is accepted.
 func unfitKey(key any) (value any, wrong string) {
 	switch k := key.(type) {
 	case ed25519.PublicKey:
@@ -116,7 +118,7 @@ func unfitKey(key any) (value any, wrong string) {
 	return field.OmitValueType{}, "unknown public key type; supported types are Ed25519, ECDSA, and RSA"
 }
 
-// PodCertificateRequestUpdate checks a change of metadata alone.
+// PodCertificateRequestUpdate checks a change of only the metadata.
 func PodCertificateRequestUpdate(r, old *certificatesv1.PodCertificateRequest) field.ErrorList {
 	p := &problems{}
 	if !apiequality.Semantic.DeepEqual(r.Spec, old.Spec) {
@@ -125,7 +127,7 @@ func PodCertificateRequestUpdate(r, old *certificatesv1.PodCertificateRequest) f
 	return p.list
 }
 
-// PodCertificateRequestStatus checks a signer's answer, which is given once and for all.
+// PodCertificateRequestStatus checks a signer's answer, which is final.
 func PodCertificateRequestStatus(r, old *certificatesv1.PodCertificateRequest, now time.Time) field.ErrorList {
 	p, at := &problems{}, field.NewPath("status")
 	if p.answerConditions(at.Child("conditions"), r.Status.Conditions); len(p.list) > 0 {
@@ -167,7 +169,7 @@ func (p *problems) answerConditions(at path, conditions []metav1.Condition) {
 	p.addAll(metavalidation.ValidateConditions(conditions, at))
 }
 
-// answered is the type of the condition that ended a request, or "".
+// answered returns the type of the condition that ended a request, or "".
 func answered(r *certificatesv1.PodCertificateRequest) string {
 	for _, c := range r.Status.Conditions {
 		if slices.Contains(answers, c.Type) && c.Status == metav1.ConditionTrue {
@@ -177,7 +179,7 @@ func answered(r *certificatesv1.PodCertificateRequest) string {
 	return ""
 }
 
-// issued checks a certificate against what was asked for, and the times against it.
+// issued checks a certificate against the request, and the status' times against the certificate.
 func (p *problems) issued(at path, r, old *certificatesv1.PodCertificateRequest, now time.Time) {
 	leaf := p.chain(at.Child("certificateChain"), r.Status.CertificateChain)
 	if leaf == nil {
@@ -197,8 +199,8 @@ func (p *problems) issued(at path, r, old *certificatesv1.PodCertificateRequest,
 	}
 }
 
-// chain returns the first certificate, when all of them can be read and its names make
-// sense; whether one signed the other cannot be told without the root.
+// chain returns the first certificate if all of them can be parsed and its names make sense, else
+// nil. It cannot check that one signed the other without knowing the root.
 func (p *problems) chain(at path, chain string) *x509.Certificate {
 	if len(chain) > maxCertificateChainSize {
 		p.add(field.TooLong(at, chain, maxCertificateChainSize))

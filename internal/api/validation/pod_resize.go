@@ -10,9 +10,9 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// PodResize checks an update of resources (KEP-1287): CPU and memory of all
-// containers but ephemeral ones, in amounts that leave the pod its class of service. class is what the new
-// pod's would be.
+// PodResize checks an update of resources (KEP-1287): CPU and memory of all containers except
+// ephemeral ones, in amounts that keep the pod's class of service. class is the one that the new
+// pod would have.
 func PodResize(pod, old *corev1.Pod, class corev1.PodQOSClass) field.ErrorList {
 	if pods.IsMirror(old) {
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods cannot be resized")}
@@ -51,7 +51,8 @@ func restartsToResize(c *corev1.Container) bool {
 	return slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool { return p.RestartPolicy == corev1.RestartContainer })
 }
 
-// nodeCanResize: a node that can reports what its running containers have.
+// nodeCanResize reports whether the pod's node can resize: such a node reports the resources of
+// running containers.
 func nodeCanResize(pod *corev1.Pod) bool {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.State.Running != nil {
@@ -126,7 +127,7 @@ func removed(list, old corev1.ResourceList) bool {
 	return false
 }
 
-// withCompute returns list with old's CPU and memory.
+// withCompute returns list with the CPU and memory of old.
 func withCompute(list, old corev1.ResourceList) corev1.ResourceList {
 	out := list.DeepCopy()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {

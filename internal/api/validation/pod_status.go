@@ -54,7 +54,7 @@ func (p *problems) podConditions(at path, list []corev1.PodCondition) {
 	}
 }
 
-// addresses: valid ones, at most one of each family.
+// addresses checks that addresses are valid, with at most one of each family.
 func (p *problems) addresses(at path, ips []string) {
 	for i, ip := range ips {
 		p.ip(at.Index(i), ip)
@@ -68,7 +68,7 @@ func (p *problems) addresses(at path, ips []string) {
 	}
 }
 
-// stateTransitions: a container that has ended stays so, unless its policy restarts it.
+// stateTransitions checks that a container that has ended stays so, unless its policy restarts it.
 // containers is nil for ephemeral containers, which are never restarted.
 func (p *problems) stateTransitions(at path, list, old []corev1.ContainerStatus, pod *corev1.Pod, containers []corev1.Container) {
 	for i, was := range old {

@@ -15,7 +15,7 @@ import (
 	"wherry.dev/internal/api/defaults"
 )
 
-// newPod is valid; the defaults are in.
+// newPod returns a valid pod with defaults.
 func newPod() *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"},
@@ -43,8 +43,7 @@ func parsePod(t *testing.T, spec string) *corev1.Pod {
 	return pod
 }
 
-// check compares the errors with what they must be, in any order: each want is a prefix
-// of one error.
+// check compares the errors with the wanted ones, in any order: each want is a prefix of one error.
 func check(t *testing.T, list field.ErrorList, want ...string) {
 	t.Helper()
 	var got []string

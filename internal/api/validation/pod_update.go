@@ -15,7 +15,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// updatable lists, for the error message, what an update may change.
+// updatable lists what an update may change, for the error message.
 var updatable = []string{
 	"`spec.containers[*].image`",
 	"`spec.initContainers[*].image`",
@@ -24,7 +24,7 @@ var updatable = []string{
 	"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
 }
 
-// PodUpdate checks a pod that replaces old: hardly anything of a spec can change.
+// PodUpdate checks a pod that replaces old. Hardly any field of the spec can change.
 func PodUpdate(pod, old *corev1.Pod) field.ErrorList {
 	p := &problems{}
 	p.pod(pod)
@@ -52,7 +52,7 @@ func PodUpdate(pod, old *corev1.Pod) field.ErrorList {
 	return p.list
 }
 
-// sameContainers reports whether the lists are as long as each other.
+// sameContainers reports whether the lists have the same length.
 func (p *problems) sameContainers(at path, list, old []corev1.Container) bool {
 	if len(list) != len(old) {
 		p.forbidden(at, "pod updates may not add or remove containers")
@@ -61,7 +61,7 @@ func (p *problems) sameContainers(at path, list, old []corev1.Container) bool {
 	return true
 }
 
-// unchangedPart returns the new spec with the old values of all that may change.
+// unchangedPart returns the new spec with the old values of all fields that may change.
 func unchangedPart(pod, old *corev1.Pod) *corev1.PodSpec {
 	rest := pod.Spec.DeepCopy()
 	for i := range rest.Containers {
@@ -80,7 +80,7 @@ func unchangedPart(pod, old *corev1.Pod) *corev1.PodSpec {
 	return rest
 }
 
-// deadlineUpdate: a deadline may only come nearer. It reports whether to go on.
+// deadlineUpdate checks that a deadline only becomes shorter. It reports whether to go on.
 func (p *problems) deadlineUpdate(at path, deadline, old *int64) bool {
 	switch {
 	case deadline == nil && old != nil:
@@ -95,7 +95,7 @@ func (p *problems) deadlineUpdate(at path, deadline, old *int64) bool {
 	return true
 }
 
-// tolerationUpdate: tolerations may be added, and the seconds of one changed.
+// tolerationUpdate checks that tolerations are only added, or changed in their seconds.
 func (p *problems) tolerationUpdate(at path, list, old []corev1.Toleration) {
 	for _, was := range old {
 		kept := slices.ContainsFunc(list, func(is corev1.Toleration) bool {
@@ -117,8 +117,8 @@ func (p *problems) gateUpdate(at path, list, old []corev1.PodSchedulingGate) {
 	}
 }
 
-// gatedUpdate: while gates hold a pod back, where it may run can be narrowed further.
-// What is allowed is set back in rest.
+// gatedUpdate checks that an update of a pod with scheduling gates only narrows where the pod can
+// run. In rest it resets the fields that may change.
 func (p *problems) gatedUpdate(at path, rest, old *corev1.PodSpec) {
 	for key, value := range old.NodeSelector {
 		if have, ok := rest.NodeSelector[key]; !ok || have != value {
@@ -167,7 +167,8 @@ func (p *problems) nodeAffinityUpdate(at path, is, was *corev1.NodeAffinity) {
 	}
 }
 
-// onlyAdditions: an empty term selects nothing, so adding to it would widen it.
+// onlyAdditions reports whether term only adds to old. An empty term selects nothing, so adding to
+// it would widen it.
 func onlyAdditions(term, old corev1.NodeSelectorTerm) bool {
 	grown := len(term.MatchExpressions)+len(term.MatchFields) > 0
 	if len(old.MatchExpressions) == 0 && len(old.MatchFields) == 0 && grown {
@@ -206,8 +207,8 @@ func (p *problems) podAnnotationUpdate(at path, pod, old *corev1.Pod) {
 	}
 }
 
-// PodEphemeralContainers checks an update of the ephemeral containers: they can be
-// added, never changed or removed.
+// PodEphemeralContainers checks an update of the ephemeral containers, which can be added but never
+// changed or removed.
 func PodEphemeralContainers(pod, old *corev1.Pod) field.ErrorList {
 	if pods.IsMirror(old) {
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods do not support ephemeral containers")}

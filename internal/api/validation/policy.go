@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// LimitRange checks a limit range: that its bounds do not contradict each other.
+// LimitRange checks a limit range, and that its bounds do not contradict each other.
 func LimitRange(l *corev1.LimitRange) field.ErrorList {
 	p := &problems{}
 	seen := map[corev1.LimitType]bool{}
@@ -74,7 +74,7 @@ func (p *problems) limitItem(at path, item *corev1.LimitRangeItem) {
 	}
 }
 
-// ordered reports amounts of low that are above those of high.
+// ordered reports amounts in low that exceed those in high.
 func (p *problems) ordered(at path, item *corev1.LimitRangeItem, low, high string) {
 	lists := map[string]corev1.ResourceList{"max": item.Max, "min": item.Min, "default": item.Default, "defaultRequest": item.DefaultRequest}
 	words := map[string]string{"max": "max", "min": "min", "default": "default", "defaultRequest": "default request"}
@@ -155,7 +155,7 @@ func (p *problems) scopeOperator(at path, e *corev1.ScopedResourceSelectorRequir
 	}
 }
 
-// ResourceQuotaUpdate checks a quota that replaces old: its scopes stay.
+// ResourceQuotaUpdate checks a quota that replaces old. Its scopes cannot change.
 func ResourceQuotaUpdate(q, old *corev1.ResourceQuota) field.ErrorList {
 	p := &problems{list: ResourceQuota(q)}
 	is, was := slices.Sorted(slices.Values(q.Spec.Scopes)), slices.Sorted(slices.Values(old.Spec.Scopes))

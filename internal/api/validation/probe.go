@@ -15,7 +15,8 @@ func (c *podContext) handlers(at path, ctr *corev1.Container) {
 	c.probe(at.Child("startupProbe"), ctr.StartupProbe, true)
 }
 
-// probe checks one probe; one success must be enough for all but readiness probes.
+// probe checks a probe. For all but readiness probes, oneSuccess is set: one success must be
+// enough.
 func (c *podContext) probe(at path, probe *corev1.Probe, oneSuccess bool) {
 	if probe == nil {
 		return
@@ -41,7 +42,7 @@ func (c *podContext) probe(at path, probe *corev1.Probe, oneSuccess bool) {
 	}
 }
 
-// handler is what a probe or a hook does: one of these.
+// handler is what a probe or a hook does: exactly one of these.
 type handler struct {
 	exec  *corev1.ExecAction
 	http  *corev1.HTTPGetAction

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// projection checks the sources of a projected volume; they share one folder, so no two
-// files may have the same path.
+// projection checks the sources of a projected volume. They share one folder, so no two files may
+// have the same path.
 type projection struct {
 	*podContext
 	at    path
@@ -59,7 +59,7 @@ func (p *projection) source(at path, s *corev1.VolumeProjection) {
 	}
 }
 
-// file notes a path, and reports one that another source has.
+// file records a path, and reports it if another source has it already.
 func (p *projection) file(name string, value any) {
 	if name == "" {
 		return

@@ -65,7 +65,7 @@ func RoleBinding(b *rbacv1.RoleBinding) field.ErrorList {
 	return p.list
 }
 
-// RoleBindingUpdate checks a role binding that replaces old: the role stays.
+// RoleBindingUpdate checks a role binding that replaces old. Its role cannot change.
 func RoleBindingUpdate(b, old *rbacv1.RoleBinding) field.ErrorList {
 	p := &problems{list: RoleBinding(b)}
 	p.sameRole(b.RoleRef, old.RoleRef)

@@ -22,7 +22,7 @@ var standardNames = []corev1.ResourceName{
 	corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers,
 }
 
-// wholeNames are those that are counted.
+// wholeNames are resources that are counted in whole numbers.
 var wholeNames = []corev1.ResourceName{
 	corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers,
 	corev1.ResourceSecrets, corev1.ResourceConfigMaps, corev1.ResourcePersistentVolumeClaims,
@@ -33,7 +33,7 @@ func hugePages(name corev1.ResourceName) bool {
 	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
-// native resources are Kubernetes' own; others are a device plugin's or the like.
+// native reports whether a resource is Kubernetes' own, and not a device plugin's or the like.
 func native(name corev1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
@@ -43,11 +43,11 @@ func extended(name corev1.ResourceName) bool {
 		len(utilvalidation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0
 }
 
-// overcommit: only what is neither huge pages nor a device can be shared by limits
-// above requests.
+// overcommit reports whether the limits of a resource can exceed its requests: not for huge pages
+// and devices.
 func overcommit(name corev1.ResourceName) bool { return native(name) && !hugePages(name) }
 
-// resourceName checks a name and reports whether it makes sense at all.
+// resourceName checks a name, and reports whether it is well-formed.
 func (p *problems) resourceName(at path, name corev1.ResourceName) bool {
 	messages := utilvalidation.IsQualifiedName(string(name))
 	matches(p, at, name, messages)
@@ -81,7 +81,7 @@ func (p *problems) podResourceName(at path, name corev1.ResourceName) {
 	}
 }
 
-// quantity checks that an amount is not negative, and whole where half makes no sense.
+// quantity checks that an amount is not negative, and that it is whole if fractions make no sense.
 func (p *problems) quantity(at path, name corev1.ResourceName, q resource.Quantity) {
 	p.quantityNotNegative(at, q)
 	if (slices.Contains(wholeNames, name) || extended(name)) && q.MilliValue()%1000 != 0 {
@@ -100,7 +100,7 @@ func multipleOfPage(name corev1.ResourceName, q resource.Quantity) bool {
 	return q.Value()%page.Value() == 0
 }
 
-// requirements checks what a container or pod asks for. nameOK checks one name.
+// requirements checks the resources of a container or pod. nameOK checks one name.
 func (p *problems) requirements(at path, r *corev1.ResourceRequirements, claims []string, nameOK func(path, corev1.ResourceName)) {
 	limits, requests := at.Child("limits"), at.Child("requests")
 	for _, name := range slices.Sorted(maps.Keys(r.Limits)) {
@@ -142,7 +142,7 @@ func asksForCompute(r *corev1.ResourceRequirements) bool {
 	return false
 }
 
-// claimNames checks that a container uses claims that its pod has, each once.
+// claimNames checks that a container uses only claims of its pod, each once.
 func (p *problems) claimNames(at path, used []corev1.ResourceClaim, have []string) {
 	seen := map[string]bool{} // "name" or "name/request"
 	for i, c := range used {
@@ -214,7 +214,7 @@ func (p *problems) podResources(at path, spec *corev1.PodSpec, claims []string) 
 	}
 }
 
-// podClaims checks the dynamic resources that a pod asks for, and returns their names.
+// podClaims checks the dynamic resources that a pod requests, and returns their names.
 func (p *problems) podClaims(at path, claims []corev1.PodResourceClaim, mirror bool) []string {
 	var names []string
 	for i, c := range claims {

@@ -103,7 +103,7 @@ func (p *problems) nodeSelector(at path, s *corev1.NodeSelector) {
 	}
 }
 
-// nodeSelectorTerm checks a term; preferences may name label values that cannot exist.
+// nodeSelectorTerm checks a term. Preferences may name impossible label values.
 func (p *problems) nodeSelectorTerm(at path, t *corev1.NodeSelectorTerm, checkValues bool) {
 	for i := range t.MatchExpressions {
 		p.nodeRequirement(at.Child("matchExpressions").Index(i), &t.MatchExpressions[i], checkValues)
@@ -172,8 +172,8 @@ func (p *problems) podAffinityTerm(at path, t *corev1.PodAffinityTerm) {
 	p.addAll(metavalidation.ValidateLabelName(t.TopologyKey, at.Child("topologyKey")))
 }
 
-// labelKeys checks keys whose values are taken from the pod's own labels: they must not
-// be selected by other means too.
+// labelKeys checks keys whose values are taken from the pod's own labels. They must not be selected
+// by other means too.
 func (p *problems) labelKeys(at path, match, mismatch []string, selector *metav1.LabelSelector) {
 	for _, l := range []struct {
 		name string
@@ -196,7 +196,7 @@ func (p *problems) labelKeys(at path, match, mismatch []string, selector *metav1
 		for key := range selector.MatchLabels {
 			selected[key] = true
 		}
-		// The registry itself adds one expression for each key; a second one is the user's.
+		// The registry adds one expression for each key itself; a second one is the user's.
 		for _, e := range selector.MatchExpressions {
 			if i, ok := index[e.Key]; ok && selected[e.Key] {
 				p.invalid(at.Index(i), e.Key, "exists in both matchLabelKeys and labelSelector")

@@ -138,7 +138,7 @@ const maxSysctlName = 253
 
 var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
 
-// IsSysctlName tells whether a text has the form of a sysctl's name.
+// IsSysctlName reports whether name has the form of a sysctl's name.
 func IsSysctlName(name string) bool {
 	return len(name) <= maxSysctlName && sysctlName.MatchString(name)
 }
@@ -172,7 +172,7 @@ func ipcSysctl(name string) bool {
 		strings.HasPrefix(name, "fs.mqueue.") || name == "kernel.sem"
 }
 
-// os checks the pod's operating system, and that nothing of the other one is asked for.
+// os checks the pod's operating system, and that the pod uses no feature of the other one.
 func (c *podContext) os(spec path) {
 	os := c.spec.OS
 	if os == nil {
@@ -252,7 +252,7 @@ func (c *podContext) onlyWindows(spec path) {
 	})
 }
 
-// setField is a field and whether it has a value.
+// setField is the name of a field, and whether it is set.
 type setField struct {
 	name string
 	set  bool

@@ -233,7 +233,7 @@ func (p *problems) traffic(at path, s *corev1.Service) {
 	}
 }
 
-// endpointIP refuses addresses that no traffic can be sent to.
+// endpointIP reports addresses to which no traffic can be sent.
 func (p *problems) endpointIP(at path, value string) {
 	ip := utilnet.ParseIPSloppy(value)
 	if ip == nil {

@@ -16,8 +16,8 @@ const (
 	maxKubernetesCertificateSeconds = 24 * 60 * 60
 )
 
-// longestCertificate is how many seconds a signer's certificates of pods may live at most:
-// those of Kubernetes' own signers a day.
+// longestCertificate returns how many seconds a signer's certificates for pods may live: a day for
+// those of Kubernetes' own signers.
 func longestCertificate(signer string) int32 {
 	domain, _, _ := strings.Cut(signer, "/")
 	if domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") {
@@ -26,7 +26,7 @@ func longestCertificate(signer string) int32 {
 	return maxCertificateSeconds
 }
 
-// signer checks a signer's name: a domain of two labels at least, a slash, a name below it.
+// signer checks a signer's name: a domain of at least two labels, a slash, and a name below it.
 func (p *problems) signer(at path, name string) {
 	if !p.present(at, name) {
 		return
@@ -44,7 +44,7 @@ func (p *problems) signer(at path, name string) {
 		p.invalid(at, domain, "should be a domain with at least two segments separated by dots")
 	}
 	p.signerLabels(at, rest, utilvalidation.IsDNS1123Subdomain)
-	// the path has room for a namespace and a name with a dot between them
+	// The part after the slash has room for a namespace and a name with a dot between them.
 	longest := utilvalidation.DNS1123SubdomainMaxLength + 1 + utilvalidation.DNS1123SubdomainMaxLength + utilvalidation.DNS1123LabelMaxLength + 1
 	if len(name) > longest {
 		p.add(field.TooLong(at, "", longest))
@@ -63,7 +63,7 @@ func (p *problems) signerLabels(at path, part string, check func(string) []strin
 	}
 }
 
-// userAnnotations checks what the author of a pod tells a signer.
+// userAnnotations checks what the author of a pod passes to a signer.
 func (p *problems) userAnnotations(at path, annotations map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		p.addAll(utilvalidation.IsDomainPrefixedKey(at, strings.ToLower(key)))

@@ -40,7 +40,7 @@ func (p *problems) className(at path, name *string) {
 	}
 }
 
-// claimSpec checks what a claim asks for.
+// claimSpec checks the spec of a claim.
 func (p *problems) claimSpec(at path, spec *corev1.PersistentVolumeClaimSpec) {
 	if len(spec.AccessModes) == 0 {
 		p.required(at.Child("accessModes"), "at least 1 access mode is required")
@@ -86,8 +86,7 @@ func PersistentVolumeClaim(c *corev1.PersistentVolumeClaim) field.ErrorList {
 	return p.list
 }
 
-// PersistentVolumeClaimUpdate checks a claim that replaces old: it can be bound once,
-// and grow.
+// PersistentVolumeClaimUpdate checks a claim that replaces old: it can be bound once, and can grow.
 func PersistentVolumeClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
 	p := &problems{}
 	at := field.NewPath("spec")
@@ -97,7 +96,7 @@ func PersistentVolumeClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.Err
 		was.VolumeName = is.VolumeName
 	}
 	if was.StorageClassName == nil {
-		was.StorageClassName = is.StorageClassName // the default class, set afterwards
+		was.StorageClassName = is.StorageClassName // the default class can be set later
 	}
 	if c.Status.Phase == corev1.ClaimBound {
 		if is.Resources.Requests != nil {
@@ -207,8 +206,7 @@ func (p *problems) persistentSource(at path, spec *corev1.PersistentVolumeSpec) 
 	}
 }
 
-// PersistentVolumeUpdate checks a volume that replaces old; where its data is cannot
-// change.
+// PersistentVolumeUpdate checks a volume that replaces old. The place of its data cannot change.
 func PersistentVolumeUpdate(v, old *corev1.PersistentVolume) field.ErrorList {
 	list := PersistentVolume(v)
 	p := &problems{list: list}

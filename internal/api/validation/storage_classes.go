@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// unchanged is immutable for what cannot be compared by ==.
+// unchanged is like immutable, for values that cannot be compared with ==.
 func (p *problems) unchanged(at path, value, old any) {
 	if !apiequality.Semantic.DeepEqual(value, old) {
 		p.add(field.Invalid(at, value, isImmutable).WithOrigin("immutable"))
@@ -23,7 +23,7 @@ func (p *problems) unchanged(at path, value, old any) {
 
 const (
 	maxClassParameters    = 512
-	maxClassParameterSize = 256 << 10 // of all together, in bytes
+	maxClassParameterSize = 256 << 10 // of all parameters together, in bytes
 )
 
 // StorageClass checks a storage class.
@@ -45,8 +45,8 @@ func StorageClass(c *storagev1.StorageClass) field.ErrorList {
 	return p.list
 }
 
-// StorageClassUpdate checks a storage class that replaces old: what volumes were made by
-// cannot change.
+// StorageClassUpdate checks a storage class that replaces old. The fields from which volumes are
+// created cannot change.
 func StorageClassUpdate(c, old *storagev1.StorageClass) field.ErrorList {
 	p := &problems{list: StorageClass(c)}
 	p.unchanged(field.NewPath("parameters"), c.Parameters, old.Parameters)
@@ -77,7 +77,7 @@ func size(m map[string]string) int {
 	return n
 }
 
-// topologies checks terms of which each must differ from the others.
+// topologies checks terms, which must all differ from each other.
 func (p *problems) topologies(at path, terms []corev1.TopologySelectorTerm) {
 	var seen []map[string][]string
 	for i, term := range terms {
@@ -90,7 +90,7 @@ func (p *problems) topologies(at path, terms []corev1.TopologySelectorTerm) {
 	}
 }
 
-// topology checks one term, and returns its sorted values by key.
+// topology checks a term, and returns its sorted values by key.
 func (p *problems) topology(at path, expressions []corev1.TopologySelectorLabelRequirement) map[string][]string {
 	keys := map[string][]string{}
 	for i, e := range expressions {
@@ -195,7 +195,7 @@ func (p *problems) volumeError(at path, e *storagev1.VolumeError) {
 
 const maxCSINodeID = 256
 
-// CSINode checks what drivers a node has.
+// CSINode checks the drivers of a node.
 func CSINode(n *storagev1.CSINode) field.ErrorList {
 	p := &problems{}
 	names := map[string]bool{}
@@ -232,8 +232,8 @@ func (p *problems) topologyKeys(at path, keys []string) {
 	}
 }
 
-// CSINodeUpdate checks a CSINode that replaces old: a driver that stays may change only
-// how many volumes it takes.
+// CSINodeUpdate checks a CSINode that replaces old. A driver that stays may change only the number
+// of its volumes.
 func CSINodeUpdate(n, old *storagev1.CSINode) field.ErrorList {
 	p := &problems{list: CSINode(n)}
 	for i := range old.Spec.Drivers {
@@ -250,7 +250,7 @@ func CSINodeUpdate(n, old *storagev1.CSINode) field.ErrorList {
 
 const minAllocatablePeriod = 10 // seconds
 
-// CSIDriver checks how a driver wants to be used.
+// CSIDriver checks the settings of a driver.
 func CSIDriver(d *storagev1.CSIDriver) field.ErrorList {
 	p := &problems{}
 	at, spec := field.NewPath("spec"), &d.Spec
@@ -296,7 +296,7 @@ func (p *problems) tokenRequests(at path, requests []storagev1.TokenRequest) {
 	}
 }
 
-// CSIDriverUpdate checks a driver that replaces old: what its volumes rely on stays.
+// CSIDriverUpdate checks a driver that replaces old. What its volumes rely on cannot change.
 func CSIDriverUpdate(d, old *storagev1.CSIDriver) field.ErrorList {
 	p := &problems{list: CSIDriver(d)}
 	p.unchanged(field.NewPath("spec", "attachedRequired"), d.Spec.AttachRequired, old.Spec.AttachRequired)

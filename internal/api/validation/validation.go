@@ -1,9 +1,8 @@
-// Package validation says what is wrong with an object, in the API's own terms: the
-// path of each field, the value, and what is allowed. Rules and words follow
-// upstream's, so that people, tools and tests that know one know the other.
+// Package validation finds what is wrong with an object, in the API's own terms: the path of each
+// field, the value, and what is allowed. Rules and wording follow upstream's, so that people, tools
+// and tests that know one know the other.
 //
-// Everything here is pure. Metadata is checked by the registry before; defaults are
-// filled in before, too.
+// Everything here is pure. The registry checks the metadata, and fills in the defaults, beforehand.
 package validation
 
 import (
@@ -18,7 +17,7 @@ import (
 	utilnet "k8s.io/utils/net"
 )
 
-// path is short for what nearly every function takes.
+// path is short for a parameter of nearly every function.
 type path = *field.Path
 
 // problems collects what is wrong.
@@ -48,14 +47,14 @@ func (p *problems) invalid(at path, value any, format string, args ...any) {
 	p.add(field.Invalid(at, value, detail))
 }
 
-// matches adds an error for each message that a check has about the value.
+// matches adds an error for each message of a check about the value.
 func matches[T any](p *problems, at path, value T, messages []string) {
 	for _, m := range messages {
 		p.add(field.Invalid(at, value, m))
 	}
 }
 
-// present reports a required string that is empty.
+// present reports a required string that is empty. It returns whether the string is present.
 func (p *problems) present(at path, value string) bool {
 	if value == "" {
 		p.required(at, "")
@@ -83,7 +82,7 @@ func (p *problems) quantityNotNegative(at path, q resource.Quantity) {
 	}
 }
 
-// oneOf reports a value that is not among the allowed ones, which it lists.
+// oneOf reports a value that is not among the allowed ones, and lists these.
 func oneOf[T ~string](p *problems, at path, value T, allowed ...T) {
 	if slices.Contains(allowed, value) {
 		return
@@ -91,7 +90,7 @@ func oneOf[T ~string](p *problems, at path, value T, allowed ...T) {
 	p.add(notSupported(at, value, allowed))
 }
 
-// oneOfRequired is oneOf for a field that defaulting fills in.
+// oneOfRequired is like oneOf, for a field that defaulting fills in.
 func oneOfRequired[T ~string](p *problems, at path, value T, allowed ...T) {
 	if value == "" {
 		p.required(at, "")
@@ -106,7 +105,7 @@ func notSupported[T ~string](at path, value T, allowed []T) *field.Error {
 	return field.NotSupported(at, value, sorted)
 }
 
-// immutable reports a field that differs from what it was.
+// immutable reports a field that has changed.
 func immutable[T comparable](p *problems, at path, value, old T) {
 	if value != old {
 		p.add(field.Invalid(at, value, isImmutable).WithOrigin("immutable"))
@@ -127,7 +126,7 @@ func (p *problems) qualified(at path, value string) {
 	matches(p, at, value, utilvalidation.IsQualifiedName(value))
 }
 
-// ip accepts what upstream's fields of old accept, leading zeros among it.
+// ip accepts what upstream accepts in old fields, including leading zeros.
 func (p *problems) ip(at path, value string) {
 	if utilnet.ParseIPSloppy(value) == nil {
 		p.invalid(at, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
@@ -153,14 +152,14 @@ func (p *problems) mode(at path, mode *int32) {
 	}
 }
 
-// noBacksteps refuses "..", by which a path could leave its place.
+// noBacksteps reports "..", with which a path could leave its folder.
 func (p *problems) noBacksteps(at path, value string) {
 	if slices.Contains(strings.Split(value, "/"), "..") {
 		p.invalid(at, value, "must not contain '..'")
 	}
 }
 
-// descending accepts relative paths that stay below where they start.
+// descending accepts relative paths that stay below their start.
 func (p *problems) descending(at path, value string) {
 	if strings.HasPrefix(value, "/") {
 		p.invalid(at, value, "must be a relative path")

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// volumeSet checks the volumes of a pod and remembers those that containers can mount.
+// volumeSet checks the volumes of a pod, and remembers those that containers can mount.
 func (c *podContext) volumeSet(at path, podName string) {
-	made := map[string]bool{} // claims that come with the pod
+	made := map[string]bool{} // claims that are created with the pod
 	for i := range c.spec.Volumes {
 		if v := &c.spec.Volumes[i]; v.Ephemeral != nil && podName != "" {
 			made[podName+"-"+v.Name] = true
@@ -38,7 +38,7 @@ func (c *podContext) volumeSet(at path, podName string) {
 	}
 }
 
-// volumeSource checks that a volume has exactly one source, and that one.
+// volumeSource checks that a volume has exactly one source, and checks that source.
 func (c *podContext) volumeSource(at path, v *corev1.Volume, podName string) {
 	names := setSources(&v.VolumeSource)
 	if len(names) == 0 {
@@ -178,8 +178,8 @@ func (p *problems) csiDriver(at path, name string) {
 	matches(p, at, name, utilvalidation.IsDNS1123Subdomain(strings.ToLower(name)))
 }
 
-// otherVolume checks sources that a node cannot mount by itself any more, or that are
-// rare: only that what they need is there.
+// otherVolume checks sources that a node can no longer mount by itself, or that are rare. It checks
+// only that the required fields are there.
 func (c *podContext) otherVolume(at path, v *corev1.Volume) {
 	need := func(fields ...string) {
 		for i := 0; i+1 < len(fields); i += 2 {

@@ -1,8 +1,7 @@
-// Package admission holds the admission plugins that every cluster runs: they complete
-// and check what authorized users write. Each is a file, named as upstream names it.
+// Package admission holds the admission plugins that every cluster runs: they complete and check
+// what authorized users write. Each plugin has a file, named as in upstream.
 //
-// Plugins read other objects straight from storage (registry.Lookup), mostly as the
-// watch cache has them.
+// Plugins read other objects directly from storage (registry.Lookup), mostly from the watch cache.
 package admission
 
 import (
@@ -18,7 +17,7 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// groupResource is short for what lookups are keyed by.
+// groupResource is short for the key of lookups.
 type groupResource = schema.GroupResource
 
 var (
@@ -39,14 +38,14 @@ var (
 	leasesResource    = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 )
 
-// Names of the plugins, in the order in which they run.
+// Names lists the plugins in the order in which they run.
 var Names = []string{
 	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "Priority",
 	"DefaultTolerationSeconds", "DefaultStorageClass", "RuntimeClass", "CertificateApproval",
 	"CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction", "PodResizeValidator", "ResourceQuota",
 }
 
-// Chain returns all plugins but the disabled ones. room is what roomForGrowth asks.
+// Chain returns all plugins except the disabled ones. room is what roomForGrowth calls.
 func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() (int64, error), disabled []string) admission.Interface {
 	all := map[string]admission.Interface{
 		"NamespaceLifecycle":       newNamespaceLifecycle(lookup),
@@ -74,7 +73,7 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func(
 	return honest{admission.NewChainHandler(chain...)}
 }
 
-// podOf returns the pod of a request to pods itself, for one of the operations.
+// podOf returns the pod of a request, if the request is for pods themselves, with one of ops.
 func podOf(a admission.Attributes, ops ...admission.Operation) (*corev1.Pod, bool) {
 	if a.GetResource().GroupResource() != podsResource || a.GetSubresource() != "" || !slices.Contains(ops, a.GetOperation()) {
 		return nil, false
@@ -91,7 +90,7 @@ func forbid(a admission.Attributes, format string, args ...any) error {
 	return admission.NewForbidden(a, err)
 }
 
-// deleting reports whether the object that a request is about is already on its way out.
+// deleting reports whether the object of a request already has a deletion timestamp.
 func deleting(a admission.Attributes) bool {
 	old := a.GetOldObject()
 	if old == nil {

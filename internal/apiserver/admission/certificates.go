@@ -15,15 +15,15 @@ import (
 	"wherry.dev/internal/apiserver/auth/signer"
 )
 
-// certificateApproval lets only those approve a certificate who may, by RBAC, approve
-// for its signer.
+// certificateApproval lets a user approve a certificate only if RBAC allows them to approve for its
+// signer.
 type certificateApproval struct{ may func() authorizer.Authorizer }
 
-// certificateSigning lets only those sign who may sign for the signer.
+// certificateSigning lets a user sign only if they may sign for the signer.
 type certificateSigning struct{ may func() authorizer.Authorizer }
 
-// certificateSubjectRestriction keeps anybody from asking for a certificate that makes
-// them an administrator.
+// certificateSubjectRestriction keeps users from requesting a certificate that makes them an
+// administrator.
 type certificateSubjectRestriction struct{}
 
 var (
@@ -73,8 +73,8 @@ func (p *certificateSigning) Validate(ctx context.Context, a admission.Attribute
 	return nil
 }
 
-// clusterTrustBundleAttest lets only those say which certificates a signer's are told by
-// who may attest for it.
+// clusterTrustBundleAttest lets a user publish a signer's certificates only if they may attest for
+// the signer.
 type clusterTrustBundleAttest struct{ may func() authorizer.Authorizer }
 
 var _ admission.ValidationInterface = (*clusterTrustBundleAttest)(nil)
@@ -103,8 +103,8 @@ func (p *clusterTrustBundleAttest) Validate(ctx context.Context, a admission.Att
 	return nil
 }
 
-// sameButForDeletion reports whether only what garbage collection and a rewrite of the
-// storage change differs.
+// sameButForDeletion reports whether the objects differ only in what garbage collection and a
+// rewrite of the storage change.
 func sameButForDeletion(obj, old *certificatesv1.ClusterTrustBundle) bool {
 	was := obj.DeepCopy()
 	was.OwnerReferences, was.Finalizers, was.ManagedFields = old.OwnerReferences, old.Finalizers, old.ManagedFields

@@ -11,8 +11,8 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// defaultStorageClass gives a new claim that names no class the default one, where there
-// is one; "" is a name: it asks for a volume without a class.
+// defaultStorageClass gives a new claim that names no class the default one, if there is one. ""
+// counts as a name: it asks for a volume without a class.
 type defaultStorageClass struct{ lookup *registry.Lookup }
 
 var _ admission.MutationInterface = (*defaultStorageClass)(nil)
@@ -37,8 +37,8 @@ func (p *defaultStorageClass) Admit(ctx context.Context, a admission.Attributes,
 	return nil
 }
 
-// newestDefault returns the default class that was made last, by name among those of the
-// same second, or nil.
+// newestDefault returns the default class that was created last, or nil. Among classes created in
+// the same second, the first by name wins.
 func newestDefault(classes []storagev1.StorageClass) *storagev1.StorageClass {
 	var found *storagev1.StorageClass
 	for i := range classes {

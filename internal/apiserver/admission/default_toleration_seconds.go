@@ -7,11 +7,11 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// tolerateSeconds is how long a pod stays on a node that went away.
+// tolerateSeconds is how long a pod stays on a node that has become unreachable or not ready.
 const tolerateSeconds = 300
 
-// defaultTolerationSeconds lets pods stay for a while on a node that is not ready or
-// not reachable, unless they say something about that themselves.
+// defaultTolerationSeconds lets pods stay for a while on a node that is not ready or not reachable,
+// unless the pod has a toleration for that itself.
 type defaultTolerationSeconds struct{}
 
 var _ admission.MutationInterface = defaultTolerationSeconds{}

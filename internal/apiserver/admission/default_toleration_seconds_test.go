@@ -12,7 +12,7 @@ func TestDefaultTolerations(t *testing.T) {
 	const ready, reachable = corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable
 	for name, tc := range map[string]struct {
 		has  []corev1.Toleration
-		want []string // keys that are added
+		want []string // the keys that are added
 	}{
 		"none":               {nil, []string{ready, reachable}},
 		"one of them":        {[]corev1.Toleration{{Key: ready, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}, []string{reachable}},

@@ -19,8 +19,8 @@ import (
 
 const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 
-// limitRanger gives containers the defaults of their namespace's limit ranges, and
-// holds pods, containers and claims to the minima and maxima.
+// limitRanger gives containers the defaults of their namespace's limit ranges, and enforces minima
+// and maxima for pods, containers and claims.
 type limitRanger struct{ lookup *registry.Lookup }
 
 var (
@@ -32,7 +32,7 @@ func (*limitRanger) Handles(op admission.Operation) bool {
 	return op == admission.Create || op == admission.Update
 }
 
-// applies: to new pods, to resizes, and to claims.
+// applies reports whether the request is for a new pod, a resize or a claim.
 func (*limitRanger) applies(a admission.Attributes) bool {
 	if deleting(a) {
 		return false
@@ -97,7 +97,7 @@ func (p *limitRanger) Validate(ctx context.Context, a admission.Attributes, _ ad
 	return nil
 }
 
-// setDefaults fills in what containers leave open, and notes it in an annotation.
+// setDefaults fills in what containers leave unset, and notes it in an annotation.
 func setDefaults(pod *corev1.Pod, items []corev1.LimitRangeItem) {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range items {

@@ -105,7 +105,7 @@ func TestLimitRangeOfClaims(t *testing.T) {
 
 func TestLimitRangeDefaults(t *testing.T) {
 	items := []corev1.LimitRangeItem{
-		{Type: corev1.LimitTypePod, Default: amounts("cpu=9")}, // has none
+		{Type: corev1.LimitTypePod, Default: amounts("cpu=9")}, // pods have no defaults
 		{Type: corev1.LimitTypeContainer, Default: amounts("cpu=2 memory=2Gi"), DefaultRequest: amounts("cpu=1 memory=1Gi")},
 	}
 	pod := limitedPod(containerOf("a", "", ""), containerOf("b", "cpu=500m", "cpu=3 memory=3Gi"), containerOf("c", "cpu=1 memory=1", "cpu=1 memory=1"))

@@ -15,15 +15,15 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// immortal namespaces cannot be deleted.
+// immortal lists the namespaces that cannot be deleted.
 var immortal = []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}
 
-// liveFor is how long after a namespace's deletion we ask storage itself about it,
-// because the watch cache may still show it alive.
+// liveFor is how long after a namespace's deletion we ask storage itself about it, because the
+// watch cache may not show the deletion yet.
 const liveFor = 30 * time.Second
 
-// namespaceLifecycle lets nothing be created in a namespace that does not exist or is
-// going, and protects the namespaces that every cluster needs.
+// namespaceLifecycle forbids creating anything in a namespace that does not exist or is being
+// deleted, and protects the namespaces that every cluster needs.
 type namespaceLifecycle struct {
 	lookup *registry.Lookup
 
@@ -43,8 +43,7 @@ func (p *namespaceLifecycle) Admit(ctx context.Context, a admission.Attributes, 
 	if a.GetResource().GroupResource() == namespaceResource {
 		return p.admitNamespace(a)
 	}
-	// Reviews do not make anything; what is in a dying namespace may be changed and
-	// deleted.
+	// Reviews create nothing. What is in a terminating namespace may still be changed and deleted.
 	if a.GetNamespace() == "" || a.GetOperation() != admission.Create ||
 		a.GetResource().Group == "authorization.k8s.io" {
 		return nil
@@ -60,7 +59,7 @@ func (p *namespaceLifecycle) Admit(ctx context.Context, a admission.Attributes, 
 		return nil
 	}
 	err = forbid(a, "unable to create new content in namespace %s because it is being terminated", a.GetNamespace())
-	if status, ok := err.(*apierrors.StatusError); ok { //nolint:errorlint // just made
+	if status, ok := err.(*apierrors.StatusError); ok { //nolint:errorlint // always the type that forbid has just made
 		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{
 			Type:    corev1.NamespaceTerminatingCause,
 			Message: fmt.Sprintf("namespace %s is being terminated", a.GetNamespace()),

@@ -22,8 +22,8 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// nodeRestriction holds a node to its own objects: its Node, CSINode and Lease, and the pods
-// bound to it, of which it makes only mirror pods.
+// nodeRestriction limits a node to its own objects: its Node, CSINode and Lease, and the pods bound
+// to it, of which it may create only mirror pods.
 type nodeRestriction struct {
 	lookup *registry.Lookup
 	may    func() authorizer.Authorizer
@@ -90,8 +90,8 @@ func (p *nodeRestriction) admitPod(ctx context.Context, node string, a admission
 	}
 }
 
-// ownPod refuses, with the words of refusal, what is not bound to the node. The cache
-// may not have seen the binding yet, so a no is asked for again.
+// ownPod returns an error, worded by refusal, if the pod is not bound to the node. The cache may
+// not have seen the binding yet, so before it refuses, it reads the pod from storage.
 func (p *nodeRestriction) ownPod(ctx context.Context, node string, a admission.Attributes, name, refusal string) error {
 	for _, get := range []func(context.Context, *registry.Lookup, groupResource, string, string) (*corev1.Pod, error){
 		registry.Get[*corev1.Pod], registry.GetLive[*corev1.Pod],
@@ -152,7 +152,7 @@ func (p *nodeRestriction) admitMirror(ctx context.Context, node string, a admiss
 	return nil
 }
 
-// referenced names the first kind of API object that a pod refers to, or "".
+// referenced returns the first kind of API object that a pod refers to, or "".
 func referenced(pod *corev1.Pod) string {
 	if pod.Spec.ServiceAccountName != "" {
 		return "serviceaccounts"
@@ -277,8 +277,8 @@ func admitNodeUpdate(node string, a admission.Attributes, n, old *corev1.Node) e
 	return nil
 }
 
-// forbiddenLabels returns the changed labels that a node must not choose itself: a
-// node that could would draw other people's pods to itself.
+// forbiddenLabels returns the changed labels that a node must not choose itself. With them, a node
+// could attract other users' pods.
 func forbiddenLabels(labels, old map[string]string) []string {
 	var out []string
 	changed := func(key string) {
@@ -310,7 +310,7 @@ func within(namespace, domain string) bool {
 	return namespace == domain || strings.HasSuffix(namespace, "."+domain)
 }
 
-// admitClaim: of a claim, a node only reports capacity and conditions.
+// admitClaim lets a node change only the capacity and conditions of a claim.
 func admitClaim(node string, a admission.Attributes) error {
 	if a.GetSubresource() != "status" {
 		return forbid(a, "may only update PVC status")
@@ -335,7 +335,7 @@ func admitClaim(node string, a admission.Attributes) error {
 	return nil
 }
 
-// admitToken: a node asks only for tokens of its own pods, for audiences they name.
+// admitToken lets a node request only tokens of its own pods, for audiences that these name.
 func (p *nodeRestriction) admitToken(ctx context.Context, node string, a admission.Attributes) error {
 	if a.GetOperation() != admission.Create || a.GetSubresource() != "token" {
 		return nil
@@ -395,7 +395,7 @@ func (p *nodeRestriction) admitAudience(ctx context.Context, a admission.Attribu
 	return forbid(a, "audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience", audience, user.GetName())
 }
 
-// admitLease: a node's lease has its name and lives in kube-node-lease.
+// admitLease lets a node write only the lease with its name in kube-node-lease.
 func admitLease(node string, a admission.Attributes) error {
 	if a.GetNamespace() != corev1.NamespaceNodeLease {
 		return forbid(a, "can only access leases in the %q system namespace", corev1.NamespaceNodeLease)
@@ -410,7 +410,7 @@ func admitLease(node string, a admission.Attributes) error {
 	return nil
 }
 
-// admitCSINode: a node's CSINode has its name.
+// admitCSINode lets a node write only the CSINode with its name.
 func admitCSINode(node string, a admission.Attributes) error {
 	name := a.GetName()
 	if n, ok := a.GetObject().(*storagev1.CSINode); ok && a.GetOperation() == admission.Create {

@@ -13,9 +13,9 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// admitPodCertificate: a node asks only for certificates of its own pods, in the name of
-// their service accounts. Requests are few, so everything is read from storage itself, and
-// what does not fit is refused for good.
+// admitPodCertificate lets a node request only certificates of its own pods, in the name of their
+// service accounts. Requests are few, so everything is read from storage itself, and a mismatch is
+// refused without a second look.
 func (p *nodeRestriction) admitPodCertificate(ctx context.Context, node string, a admission.Attributes) error {
 	if a.GetOperation() != admission.Create {
 		return forbid(a, "unexpected operation %v", a.GetOperation())
@@ -52,8 +52,8 @@ func (p *nodeRestriction) admitPodCertificate(ctx context.Context, node string, 
 	return nil
 }
 
-// certifiedPod checks that the pod is the one on the node, and no mirror of what the node
-// made itself.
+// certifiedPod returns an error unless the pod is the one on the node, and no mirror pod, which the
+// node made itself.
 func (p *nodeRestriction) certifiedPod(ctx context.Context, a admission.Attributes, name string, spec *certificatesv1.PodCertificateRequestSpec) error {
 	pod, err := registry.GetLive[*corev1.Pod](ctx, p.lookup, podsResource, a.GetNamespace(), spec.PodName)
 	switch {
@@ -72,8 +72,8 @@ func (p *nodeRestriction) certifiedPod(ctx context.Context, a admission.Attribut
 	return nil
 }
 
-// admitSigningRequest: a node asks only for kubelets' certificates of its own name; the
-// signers look at the rest.
+// admitSigningRequest lets a node request only kubelet certificates for its own name; the signers
+// check the rest.
 func admitSigningRequest(node string, a admission.Attributes) error {
 	if a.GetOperation() != admission.Create || a.GetSubresource() != "" {
 		return nil

@@ -23,7 +23,7 @@ import (
 
 var nodeN1 = &user.DefaultInfo{Name: "system:node:n1", Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 
-// attributes of a request about obj, which was old before.
+// attributes returns those of a request about obj, which was old before.
 func attributes(who user.Info, op admission.Operation, resource groupResource, subresource string, obj, old runtime.Object) admission.Attributes {
 	named := obj
 	if named == nil {
@@ -37,7 +37,7 @@ func attributes(who user.Info, op admission.Operation, resource groupResource, s
 		resource.WithVersion("v1"), subresource, op, nil, false, who)
 }
 
-// wantRefusal compares the reason of a refusal; "" is none.
+// wantRefusal compares the reason of a refusal; "" means no refusal.
 func wantRefusal(t *testing.T, a admission.Attributes, err error, want string) {
 	t.Helper()
 	got := ""

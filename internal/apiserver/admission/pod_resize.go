@@ -15,13 +15,13 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// podResize refuses a resize that the pod's node can never grant: it would be Infeasible
-// there. Whether there is room for it now is the kubelet's to say (KEP-1287).
+// podResize refuses a resize that the pod's node can never grant: it would be Infeasible there.
+// Whether there is room for it now is for the kubelet to decide (KEP-1287).
 type podResize struct{ lookup *registry.Lookup }
 
 var _ admission.ValidationInterface = (*podResize)(nil)
 
-// Causes of a refusal, by which clients tell them apart.
+// Causes of a refusal, by which clients distinguish them.
 const (
 	causeNodeCapacity metav1.CauseType = "NodeCapacity"
 	causePlatform     metav1.CauseType = "UnsupportedPlatform"
@@ -54,7 +54,7 @@ func (p *podResize) Validate(ctx context.Context, a admission.Attributes, _ admi
 	return nil
 }
 
-// fits compares what a pod asks for with all that its node has.
+// fits returns an error if a pod requests more than its node has in total.
 func fits(pod *corev1.Pod, allocatable corev1.ResourceList) error {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	var over []string

@@ -18,8 +18,8 @@ import (
 // everything selects all objects of a list.
 var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
 
-// priority resolves a pod's priority class to its number, and keeps a cluster to one
-// default class.
+// priority resolves a pod's priority class to its number, and allows only one default class in a
+// cluster.
 type priority struct{ lookup *registry.Lookup }
 
 var (
@@ -60,7 +60,7 @@ func (p *priority) Admit(ctx context.Context, a admission.Attributes, _ admissio
 	return nil
 }
 
-// keepPriority lets an update leave out what this plugin once filled in.
+// keepPriority lets an update omit what this plugin once filled in.
 func keepPriority(pod, old *corev1.Pod) {
 	if pod.Spec.Priority == nil {
 		pod.Spec.Priority = old.Spec.Priority
@@ -70,7 +70,7 @@ func keepPriority(pod, old *corev1.Pod) {
 	}
 }
 
-// class returns the named class, or the one for pods that name none.
+// class returns the named class, or the default one if the name is empty.
 func (p *priority) class(ctx context.Context, a admission.Attributes, name string) (*schedulingv1.PriorityClass, error) {
 	if name != "" {
 		class, err := registry.Get[*schedulingv1.PriorityClass](ctx, p.lookup, priorityResource, "", name)
@@ -92,7 +92,7 @@ func (p *priority) class(ctx context.Context, a admission.Attributes, name strin
 	return class, nil
 }
 
-// defaultClass returns the default class, the lowest should a race have left several.
+// defaultClass returns the default class, or the lowest if a race has left several.
 func (p *priority) defaultClass(ctx context.Context) (*schedulingv1.PriorityClass, error) {
 	list, err := registry.List[*schedulingv1.PriorityClassList](ctx, p.lookup, priorityResource, "", everything)
 	if err != nil {

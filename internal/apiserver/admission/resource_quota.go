@@ -16,21 +16,21 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// resourceQuota holds a namespace to its quotas. Usage is what storage holds, and what was
-// let pass and is still on its way there.
+// resourceQuota enforces a namespace's quotas. Usage is what storage holds, plus what was admitted
+// and is still on its way there.
 type resourceQuota struct {
 	lookup *registry.Lookup
 
 	mu    sync.Mutex
-	books map[string]*book // by namespace; those that somebody uses
+	books map[string]*book // by namespace; only those in use
 }
 
-// book is what is on its way in one namespace. Who has it locked decides alone, so that
-// two requests do not both take the last of something.
+// book holds what is on its way in one namespace. Only the holder of its lock decides, so that two
+// requests do not both take the last of something.
 type book struct {
 	sync.Mutex
 	coming map[*quota.Coming]struct{}
-	users  int // resourceQuota.mu
+	users  int // guarded by resourceQuota.mu
 }
 
 var _ admission.ValidationInterface = (*resourceQuota)(nil)
@@ -76,7 +76,8 @@ func (p *resourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	return p.enter(ctx, a.GetNamespace(), b, is)
 }
 
-// check reports whether the request takes something of the quota, or why it may not.
+// check reports whether the request takes something of the quota. It returns an error if it may
+// not.
 func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *corev1.ResourceQuota, coming []quota.Coming) (takes bool, err error) {
 	now, kind := time.Now(), a.GetResource().GroupResource()
 	use := quota.By(q, kind, a.GetObject(), now)
@@ -115,7 +116,7 @@ func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *co
 	return true, nil
 }
 
-// open returns the namespace's book, locked; close it when decided.
+// open returns the namespace's book, locked. The caller closes it once it has decided.
 func (p *resourceQuota) open(namespace string) *book {
 	p.mu.Lock()
 	b := p.books[namespace]
@@ -155,8 +156,8 @@ func (p *resourceQuota) enter(ctx context.Context, namespace string, b *book, is
 	return nil
 }
 
-// others lists what comes besides the object; two updates of one exclude each other in
-// storage, by its version.
+// others lists what is on its way, except the object itself: two updates of one object exclude each
+// other in storage, by its version.
 func (b *book) others(than *quota.Coming) []quota.Coming {
 	var out []quota.Coming
 	for c := range b.coming {

@@ -14,7 +14,7 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// runtimeClass adds to a pod what its runtime class says: overhead, and where it can run.
+// runtimeClass adds to a pod what its runtime class specifies: overhead, and where it can run.
 type runtimeClass struct{ lookup *registry.Lookup }
 
 var (

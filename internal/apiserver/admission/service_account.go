@@ -25,14 +25,15 @@ const (
 	defaultAccount = "default"
 	tokenVolume    = "kube-api-access"
 	tokenPath      = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// tokenSeconds tells the token endpoint that this token is one of ours.
+	// tokenSeconds is a lifetime that only this plugin asks for, by which the token endpoint
+	// recognizes such a request.
 	tokenSeconds      = 3607
 	rootCA            = "kube-root-ca.crt"
 	enforceMountable  = "kubernetes.io/enforce-mountable-secrets"
 	defaultAccountFor = 1500 * time.Millisecond
 )
 
-// serviceAccount gives every pod a service account that exists, and mounts its token.
+// serviceAccount gives every pod a service account, which must exist, and mounts its token.
 type serviceAccount struct{ lookup *registry.Lookup }
 
 var (
@@ -86,7 +87,7 @@ func (p *serviceAccount) Validate(ctx context.Context, a admission.Attributes, _
 	return p.validateSecrets(ctx, a, pod, secretRefs(pod), pod.Spec.ImagePullSecrets)
 }
 
-// debugged returns the pod that gets ephemeral containers.
+// debugged returns the pod of a request that adds ephemeral containers.
 func debugged(a admission.Attributes) (*corev1.Pod, bool) {
 	if a.GetResource().GroupResource() != podsResource || a.GetSubresource() != "ephemeralcontainers" || a.GetOperation() != admission.Update {
 		return nil, false
@@ -95,8 +96,8 @@ func debugged(a admission.Attributes) (*corev1.Pod, bool) {
 	return pod, ok
 }
 
-// validateSecrets holds a pod to the secrets of its account, which must exist, where that asks
-// for it.
+// validateSecrets returns an error unless the pod's account exists and, if the account asks for
+// that, lists all secrets that the pod uses.
 func (p *serviceAccount) validateSecrets(ctx context.Context, a admission.Attributes, pod *corev1.Pod, refs []secretRef, pull []corev1.LocalObjectReference) error {
 	if pod.Spec.ServiceAccountName == "" {
 		return forbid(a, "no service account specified for pod %s/%s", a.GetNamespace(), pod.Name)
@@ -106,7 +107,7 @@ func (p *serviceAccount) validateSecrets(ctx context.Context, a admission.Attrib
 		return err
 	}
 	if enforce, err := strconv.ParseBool(account.Annotations[enforceMountable]); err != nil || !enforce {
-		return nil //nolint:nilerr // what is no yes is a no
+		return nil //nolint:nilerr // anything but a clear yes means no
 	}
 	if err := onlyMountable(account, refs, pull); err != nil {
 		return admission.NewForbidden(a, err)
@@ -114,7 +115,8 @@ func (p *serviceAccount) validateSecrets(ctx context.Context, a admission.Attrib
 	return nil
 }
 
-// validateMirror: a node's own pod has no account of the API and uses nothing of it.
+// validateMirror returns an error if a mirror pod has an account of the API, or uses anything of
+// the API.
 func validateMirror(a admission.Attributes, pod *corev1.Pod) error {
 	if pod.Spec.ServiceAccountName != "" {
 		return forbid(a, "a mirror pod may not reference service accounts")
@@ -134,8 +136,8 @@ func validateMirror(a admission.Attributes, pod *corev1.Pod) error {
 	return nil
 }
 
-// account finds the pod's account. The default one is made by a controller shortly
-// after the namespace: it is waited for.
+// account returns the pod's account. The default one is created by a controller shortly after the
+// namespace, so account waits for it.
 func (p *serviceAccount) account(ctx context.Context, a admission.Attributes, pod *corev1.Pod) (*corev1.ServiceAccount, error) {
 	namespace, name := a.GetNamespace(), pod.Spec.ServiceAccountName
 	account, err := registry.Get[*corev1.ServiceAccount](ctx, p.lookup, accountsResource, namespace, name)
@@ -163,7 +165,7 @@ func (p *serviceAccount) await(ctx context.Context, namespace, name string) (*co
 	}
 	defer w.Stop()
 	select {
-	case <-w.ResultChan(): // the account, or the end of the watch: look once more
+	case <-w.ResultChan(): // the account, or the end of the watch: look again
 	case <-ctx.Done():
 	}
 	return registry.Get[*corev1.ServiceAccount](context.WithoutCancel(ctx), p.lookup, accountsResource, namespace, name)
@@ -179,7 +181,7 @@ func automount(account *corev1.ServiceAccount, pod *corev1.Pod) bool {
 	return true
 }
 
-// mountToken mounts the token in every container that has nothing at its place.
+// mountToken mounts the token in every container that mounts nothing else at its path.
 func mountToken(pod *corev1.Pod) {
 	name, have := "", false
 	for i := range pod.Spec.Volumes {
@@ -226,7 +228,7 @@ func tokenSource() *corev1.ProjectedVolumeSource {
 	}
 }
 
-// onlyMountable compares what a pod uses with what its account lists.
+// onlyMountable returns an error if a pod uses a secret that its account does not list.
 func onlyMountable(account *corev1.ServiceAccount, refs []secretRef, pull []corev1.LocalObjectReference) error {
 	listed := func(name string) bool {
 		return slices.ContainsFunc(account.Secrets, func(r corev1.ObjectReference) bool { return r.Name == name })
@@ -251,7 +253,7 @@ type secretRef struct {
 	pull        bool
 }
 
-// secretRefs are the secrets that a new pod uses.
+// secretRefs returns the secrets that a new pod uses.
 func secretRefs(pod *corev1.Pod) []secretRef {
 	var refs []secretRef
 	for _, ref := range pod.Spec.ImagePullSecrets {
@@ -279,7 +281,7 @@ func secretRefs(pod *corev1.Pod) []secretRef {
 	return refs
 }
 
-// ephemeralSecretRefs are the secrets that containers which came later use.
+// ephemeralSecretRefs returns the secrets that ephemeral containers use.
 func ephemeralSecretRefs(pod *corev1.Pod) []secretRef {
 	var refs []secretRef
 	for i := range pod.Spec.EphemeralContainers {

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// later returns the answer behind an error that says to ask again, as storage gives it while its
-// caches fill at a start: whatever a plugin makes of it, the client must hear that, and does
-// ask again by itself.
+// later returns the status in err that tells the client to retry, or nil if there is none. Storage
+// returns one while its caches fill after a start. Whatever a plugin wraps around it, the client
+// must see that status: clients retry by themselves.
 func later(err error) error {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if ok && (apierrors.IsTooManyRequests(status) || apierrors.IsServiceUnavailable(status) || apierrors.IsServerTimeout(status)) {
@@ -19,7 +19,7 @@ func later(err error) error {
 	return nil
 }
 
-// honest is a chain of plugins that refuses nothing for what will pass.
+// honest is a chain of plugins that does not turn a transient error into a refusal.
 type honest struct{ admission.Interface }
 
 var (

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// refusing is a plugin with one answer.
+// refusing is a plugin that always returns err.
 type refusing struct{ err error }
 
 func (refusing) Handles(admission.Operation) bool { return true }
@@ -24,8 +24,8 @@ func (r refusing) Validate(context.Context, admission.Attributes, admission.Obje
 	return r.err
 }
 
-// While the caches of storage filled, a plugin's lookup failed for it: a start ended with
-// "list resourcequotas: storage is (re)initializing", and pods could be forbidden for it.
+// While the caches of storage filled, a plugin's lookup used to fail because of that: a start ended
+// with "list resourcequotas: storage is (re)initializing", and pods could be forbidden for it.
 func TestWhatWillPassIsNoRefusal(t *testing.T) {
 	soon := apierrors.NewTooManyRequests("storage is (re)initializing", 1)
 	a := admission.NewAttributesRecord(&corev1.Pod{}, nil, corev1.SchemeGroupVersion.WithKind("Pod"), "ns", "p", podsResource.WithVersion("v1"), "", admission.Create, nil, false, nil)

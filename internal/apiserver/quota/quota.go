@@ -1,5 +1,5 @@
-// Package quota computes what objects use of a namespace's quota. It is pure but for
-// Used, which adds up what storage holds.
+// Package quota computes what objects use of a namespace's quota. It is pure except for Used, which
+// adds up what storage holds.
 package quota
 
 import (
@@ -29,7 +29,7 @@ func CountName(r schema.GroupResource) corev1.ResourceName {
 	return corev1.ResourceName(countPrefix + r.String())
 }
 
-// By returns what one object of r uses of the resources that the quota limits.
+// By returns how much one object of r uses of the resources that the quota limits.
 func By(q *corev1.ResourceQuota, r schema.GroupResource, obj runtime.Object, now time.Time) corev1.ResourceList {
 	if !matches(q, obj) {
 		return nil
@@ -64,8 +64,8 @@ func of(r schema.GroupResource, obj runtime.Object, now time.Time) corev1.Resour
 
 func one() resource.Quantity { return *resource.NewQuantity(1, resource.DecimalSI) }
 
-// ended reports whether a pod has ended, or should have by now: one that is stuck, on a
-// lost node perhaps, must not keep its replacement away.
+// ended reports whether a pod has ended, or should have by now: a pod that is stuck, perhaps on a
+// lost node, must not block its replacement.
 func ended(p *corev1.Pod, now time.Time) bool {
 	if pods.IsTerminal(p.Status.Phase) {
 		return true
@@ -78,7 +78,7 @@ func ended(p *corev1.Pod, now time.Time) bool {
 
 func addPod(used corev1.ResourceList, p *corev1.Pod) {
 	used[corev1.ResourcePods] = one()
-	opts := resourcehelper.PodResourcesOptions{UseStatusResources: true} // a resize frees what the node has taken back
+	opts := resourcehelper.PodResourcesOptions{UseStatusResources: true} // after a resize, what the node has taken back is free
 	for name, q := range resourcehelper.PodRequests(p, opts) {
 		switch name {
 		case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
@@ -114,7 +114,7 @@ func addService(used corev1.ResourceList, s *corev1.Service) {
 	}
 }
 
-// askedNodePorts counts the node ports that a service names itself.
+// askedNodePorts counts the node ports that a service itself asks for.
 func askedNodePorts(s *corev1.Service) resource.Quantity {
 	var asked int64
 	for _, p := range s.Spec.Ports {
@@ -137,7 +137,7 @@ func addClaim(used corev1.ResourceList, c *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// storageOf is what a claim asks for, or what its volume has where that is more, in whole bytes.
+// storageOf returns what a claim asks for, or what its volume has if that is more, in whole bytes.
 func storageOf(c *corev1.PersistentVolumeClaim) resource.Quantity {
 	storage := c.Spec.Resources.Requests.Storage().DeepCopy()
 	if has, ok := c.Status.AllocatedResources[corev1.ResourceStorage]; ok && has.Cmp(storage) > 0 {
@@ -147,7 +147,7 @@ func storageOf(c *corev1.PersistentVolumeClaim) resource.Quantity {
 	return storage
 }
 
-// matches reports whether a quota is about the object: its scopes select pods, or claims.
+// matches reports whether a quota applies to the object: its scopes select pods, or claims.
 func matches(q *corev1.ResourceQuota, obj runtime.Object) bool {
 	for _, s := range scopes(q) {
 		switch o := obj.(type) {
@@ -196,7 +196,7 @@ func podInScope(s corev1.ScopedResourceSelectorRequirement, p *corev1.Pod) bool 
 	return false
 }
 
-// attributesClasses are the volume attributes classes that a claim asks for, has, or is about
+// attributesClasses returns the volume attributes classes that a claim asks for, has, or is about
 // to have.
 func attributesClasses(c *corev1.PersistentVolumeClaim) []string {
 	classes := []string{ptr.Deref(c.Spec.VolumeAttributesClassName, ""), ptr.Deref(c.Status.CurrentVolumeAttributesClassName, "")}
@@ -206,7 +206,7 @@ func attributesClasses(c *corev1.PersistentVolumeClaim) []string {
 	return classes
 }
 
-// inScope reports whether one of an object's classes is what the scope selects; "" is none.
+// inScope reports whether the scope selects one of an object's classes; "" means no class.
 func inScope(s corev1.ScopedResourceSelectorRequirement, classes ...string) bool {
 	classes = slices.DeleteFunc(classes, func(class string) bool { return class == "" })
 	selected := func(class string) bool { return slices.Contains(s.Values, class) }
@@ -250,9 +250,9 @@ func crossNamespace(p *corev1.Pod) bool {
 	return false
 }
 
-// MustSpecify says which compute resources that the quota limits containers of the pod leave
-// open, and which containers: what they use could not be told. It is "" where none does, or
-// where the pod speaks for them.
+// MustSpecify returns the compute resources that the quota limits but containers of the pod leave
+// unset, and these containers: nobody could know what they use. It returns "" if there are none, or
+// if the pod sets resources for all its containers.
 func MustSpecify(q *corev1.ResourceQuota, p *corev1.Pod) string {
 	if resourcehelper.IsPodLevelResourcesSet(p) {
 		return ""
@@ -277,8 +277,8 @@ func MustSpecify(q *corev1.ResourceQuota, p *corev1.Pod) string {
 	return strings.Join(missing, "; ")
 }
 
-// computeResource splits a quota resource into what containers call it and where they
-// say it.
+// computeResource returns the name that containers use for a quota resource, and the list that
+// holds it.
 func computeResource(name corev1.ResourceName) (corev1.ResourceName, func(corev1.ResourceRequirements) corev1.ResourceList, bool) {
 	requests := func(r corev1.ResourceRequirements) corev1.ResourceList { return r.Requests }
 	limits := func(r corev1.ResourceRequirements) corev1.ResourceList { return r.Limits }
@@ -295,7 +295,7 @@ func computeResource(name corev1.ResourceName) (corev1.ResourceName, func(corev1
 	return "", nil, false
 }
 
-// add adds from to sum.
+// add adds each quantity of from to sum.
 func add(sum, from corev1.ResourceList) {
 	for name, q := range from {
 		total := sum[name]
@@ -304,7 +304,7 @@ func add(sum, from corev1.ResourceList) {
 	}
 }
 
-// larger returns the larger of each.
+// larger returns, for each resource, the larger quantity.
 func larger(a, b corev1.ResourceList) corev1.ResourceList {
 	out := maps.Clone(a)
 	for name, q := range b {
@@ -318,7 +318,7 @@ func larger(a, b corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// More returns by how much a is above b, of what is.
+// More returns by how much a exceeds b, for the resources where it does.
 func More(a, b corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for name, q := range a {

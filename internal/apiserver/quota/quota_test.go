@@ -66,7 +66,7 @@ func deleted(ago time.Duration, grace int64) func(*corev1.Pod) {
 	}
 }
 
-// resized is a pod that runs with more than it asks for now.
+// resized returns a change that makes a pod run with more than it now asks for.
 func resized(has string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", AllocatedResources: amounts(has),
@@ -100,7 +100,7 @@ func class(name string) func(*corev1.PersistentVolumeClaim) {
 	return func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = &name }
 }
 
-// TestWhatAnObjectUses: each quota names one thing more than the object uses of it.
+// TestWhatAnObjectUses: each quota names one more resource than the object uses.
 func TestWhatAnObjectUses(t *testing.T) {
 	app := container("c", "cpu=1 memory=1Gi ephemeral-storage=1Gi", "cpu=2 memory=2Gi ephemeral-storage=2Gi")
 	always := corev1.ContainerRestartPolicyAlways

@@ -20,16 +20,16 @@ import (
 
 var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
 
-// Coming is an object that was let pass and that storage may not have yet, or has in an
-// older version.
+// Coming is an object that was admitted and that storage may not have yet, or only in an older
+// version.
 type Coming struct {
 	Resource schema.GroupResource
 	UID      types.UID
 	Object   runtime.Object
 }
 
-// Used returns what the quota's namespace uses now of each resource that it limits: what
-// storage holds, and what comes.
+// Used returns what the quota's namespace uses now of each resource that it limits: what storage
+// holds, and what is coming.
 func Used(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuota, coming []Coming, now time.Time) (corev1.ResourceList, error) {
 	used := corev1.ResourceList{}
 	for _, resource := range counted(q) {
@@ -73,7 +73,7 @@ func stored(ctx context.Context, lookup *registry.Lookup, q *corev1.ResourceQuot
 	})
 }
 
-// counted lists the resources whose objects use what the quota limits.
+// counted returns the resources whose objects use what the quota limits.
 func counted(q *corev1.ResourceQuota) []schema.GroupResource {
 	set := map[schema.GroupResource]bool{}
 	for name := range q.Spec.Hard {

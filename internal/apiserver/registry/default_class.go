@@ -4,8 +4,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// IsDefaultClass reports whether claims that name no class get c. Both annotations, the
-// old one too, are what administrators and charts set.
+// IsDefaultClass reports whether claims that name no class get c. Administrators and charts set
+// either annotation, the old one too.
 func IsDefaultClass(c *storagev1.StorageClass) bool {
 	return c.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" ||
 		c.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"

@@ -20,9 +20,9 @@ type watcher interface {
 	Watch(ctx context.Context, opts *internalversion.ListOptions) (watch.Interface, error)
 }
 
-// Follower keeps something up to date with all objects of a store: an index that
-// authorization asks, for example. Its functions are called one at a time. Objects
-// are shared and must not be changed.
+// Follower keeps something up to date with all objects of a store, for example an index that
+// authorization uses. Its functions are called one at a time. Objects are shared and must not be
+// changed.
 type Follower[T Object] struct {
 	Set    func(obj T)
 	Delete func(key types.NamespacedName)
@@ -31,7 +31,7 @@ type Follower[T Object] struct {
 	synced chan struct{}
 
 	mu    sync.Mutex
-	at    uint64        // the newest resource version that was seen
+	at    uint64        // the newest resource version seen
 	moved chan struct{} // closed when there is a newer one
 }
 
@@ -43,10 +43,12 @@ func NewFollower[T Object](set func(T), del func(types.NamespacedName)) *Followe
 	}
 }
 
-// Synced is closed once every object that existed at the start has been seen.
+// Synced returns a channel that is closed once every object that existed at the start has been
+// seen.
 func (f *Follower[T]) Synced() <-chan struct{} { return f.synced }
 
-// Reached returns once an object as new as that has been seen, which must be there.
+// Reached returns once the Follower has seen an object of that version or a newer one. Such an
+// object must exist, or Reached waits until ctx ends.
 func (f *Follower[T]) Reached(ctx context.Context, version uint64) error {
 	for {
 		f.mu.Lock()
@@ -63,7 +65,7 @@ func (f *Follower[T]) Reached(ctx context.Context, version uint64) error {
 	}
 }
 
-// Version is that of an object, as storage has it.
+// Version returns the resource version of an object as storage has it.
 func Version(obj metav1.Object) (uint64, error) {
 	v, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -83,8 +85,8 @@ func (f *Follower[T]) move(obj T) {
 	}
 }
 
-// retryAfter is the pause before a broken watch is opened again; the first retry of
-// a watch that worked comes at once.
+// retryAfter is the pause before a broken watch is opened again. A watch that worked before is
+// retried at once the first time.
 const retryAfter = 100 * time.Millisecond
 
 // Run follows the store until ctx ends.
@@ -133,7 +135,7 @@ func (f *Follower[T]) follow(ctx context.Context, store watcher) error {
 	}
 }
 
-// handle applies one event. seen collects the initial objects and is nil afterwards.
+// handle processes one event. seen collects the initial objects and is nil afterwards.
 func (f *Follower[T]) handle(event watch.Event, seen map[types.NamespacedName]bool) (map[types.NamespacedName]bool, error) {
 	object := event.Object
 	if c, ok := object.(runtime.CacheableObject); ok {
@@ -169,8 +171,7 @@ func (f *Follower[T]) handle(event watch.Event, seen map[types.NamespacedName]bo
 	return seen, nil
 }
 
-// initial ends the first phase: what a previous watch knew and this one has not seen
-// is gone.
+// initial ends the first phase: it deletes what a previous watch knew and this one has not seen.
 func (f *Follower[T]) initial(seen map[types.NamespacedName]bool) {
 	for key := range f.known {
 		if !seen[key] {

@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// events are those of a store, sent by the test.
+// events is a store whose events the test sends.
 type events struct{ *watch.FakeWatcher }
 
 func (e events) Watch(context.Context, *internalversion.ListOptions) (watch.Interface, error) {
 	return e, nil
 }
 
-// The server was ready, and who asked at once was refused what a role had just been made for:
-// the index was some events behind.
+// When the server was ready, requests made at once used to be refused, although a role had just
+// been created for them: the index was some events behind.
 func TestReachedWaitsForWhatIsNotSeenYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := ""

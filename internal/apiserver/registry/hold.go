@@ -5,14 +5,14 @@ import (
 	"errors"
 )
 
-// holdings are what admission holds for a write until it is over, one way or the other.
-// One goroutine at a time has them: the write's.
+// holdings is what admission holds for a write until that is over, whether it succeeds or not. Only
+// the write's goroutine uses it.
 type holdings struct{ release []func() }
 
 type holdingsKey struct{}
 
-// holding returns a context in which admission can Hold something, and what gives all of
-// it back.
+// holding returns a context in which admission can Hold something, and a function that releases all
+// of it.
 func holding(ctx context.Context) (context.Context, func()) {
 	h := &holdings{}
 	return context.WithValue(ctx, holdingsKey{}, h), func() {
@@ -22,8 +22,8 @@ func holding(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// Hold has release called when the write that is being admitted is over: storage has the
-// object by then, or never will.
+// Hold arranges for release to be called when the write that is being admitted is over: by then
+// storage has the object, or never will.
 func Hold(ctx context.Context, release func()) error {
 	h, ok := ctx.Value(holdingsKey{}).(*holdings)
 	if !ok {

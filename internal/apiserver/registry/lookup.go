@@ -16,9 +16,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// Lookup reads objects of other resources straight from storage: for admission,
-// authentication and the like, which must not go through the API's own front door.
-// It is filled while the server is put together and only read afterwards.
+// Lookup reads objects of other resources directly from storage: for admission, authentication and
+// the like, which must not go through the API's own front door. It is filled while the server is
+// assembled, and only read afterwards.
 type Lookup struct {
 	stores map[schema.GroupResource]*genericregistry.Store
 }
@@ -26,7 +26,7 @@ type Lookup struct {
 // NewLookup returns an empty Lookup.
 func NewLookup() *Lookup { return &Lookup{stores: map[schema.GroupResource]*genericregistry.Store{}} }
 
-// Add makes a store known.
+// Add adds the store of a resource.
 func (l *Lookup) Add(resource schema.GroupResource, store *genericregistry.Store) {
 	l.stores[resource] = store
 }
@@ -36,8 +36,8 @@ func (l *Lookup) Store(resource schema.GroupResource) *genericregistry.Store {
 	return l.stores[resource]
 }
 
-// Get returns an object as the watch cache has it, or, when it has none, as storage
-// has it. The object is the caller's own.
+// Get returns an object from the watch cache or, if that does not have it, from storage. The object
+// is the caller's own.
 func Get[T runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace, name string) (T, error) {
 	obj, err := get[T](ctx, l, resource, namespace, name, "0")
 	if apierrors.IsNotFound(err) {
@@ -75,13 +75,13 @@ func get[T runtime.Object](ctx context.Context, l *Lookup, resource schema.Group
 	return out, nil
 }
 
-// List returns all objects of a resource, in one namespace or ("") in all, as the
-// watch cache has them. The items are shared: the caller must not change them.
+// List returns all objects of a resource in one namespace, or in all for "", from the watch cache.
+// The items are shared: the caller must not change them.
 func List[L runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace string, p storage.SelectionPredicate) (L, error) {
 	return listAt[L](ctx, l, resource, namespace, p, "0")
 }
 
-// ListLive is List with what storage has now.
+// ListLive is like List, but reads what storage has now.
 func ListLive[L runtime.Object](ctx context.Context, l *Lookup, resource schema.GroupResource, namespace string, p storage.SelectionPredicate) (L, error) {
 	return listAt[L](ctx, l, resource, namespace, p, "")
 }

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Row defines one resource. T is its object, a pointer.
+// Row defines one resource. T is the type of its objects, a pointer.
 type Row[T Object] struct {
 	Resource   schema.GroupVersionResource
 	Kind       string
@@ -31,42 +31,41 @@ type Row[T Object] struct {
 	New     func() T
 	NewList func() runtime.Object
 
-	// CheckName says which names are allowed; nil allows path segments.
+	// CheckName checks names; if nil, any path segment is allowed.
 	CheckName validation.ValidateNameFunc
 
 	Strategy Strategy[T]
-	// Status, when set, gives the resource a /status endpoint of its own.
+	// Status, when set, gives the resource a /status endpoint.
 	Status *Strategy[T]
 
 	// Fields returns the values of the selectable fields besides metadata.name and
 	// metadata.namespace; FieldLabels are their names.
 	Fields      func(obj T) fields.Set
 	FieldLabels []string
-	// Index is a selectable field that the watch cache keeps an index of.
+	// Index is a selectable field that the watch cache indexes.
 	Index string
 
-	// TTL is how long objects live, in seconds; nil is for ever.
+	// TTL is how long objects live, in seconds; nil means for ever.
 	TTL func(obj T) uint64
 
 	Table Table[T]
 
-	// Customize is called on the finished stores, to replace or wrap what the row
-	// alone cannot say. Status is nil where there is none.
+	// Customize is called with the finished stores, to replace or wrap what the row alone cannot
+	// express. Status is nil if there is none.
 	Customize func(main, status *genericregistry.Store)
 	// Endpoints adds subresources, or replaces the main endpoint (key "").
 	Endpoints func(*Endpoints[T]) map[string]rest.Storage
 }
 
-// Endpoints is what a row makes its further endpoints from.
+// Endpoints is what a row makes its additional endpoints from.
 type Endpoints[T Object] struct {
 	Main   *Store
-	Status *StatusStore // nil where the row has none
+	Status *StatusStore // nil if the row has none
 	row    Row[T]
 	scheme *runtime.Scheme
 }
 
-// Update returns an endpoint that only updates existing objects, by a strategy of
-// its own.
+// Update returns an endpoint that only updates existing objects, with a strategy of its own.
 func (e *Endpoints[T]) Update(hooks Strategy[T]) *StatusStore {
 	store := *e.Main.Store
 	e.row.setStrategy(&store, e.scheme, hooks)
@@ -78,7 +77,7 @@ func (e *Endpoints[T]) Update(hooks Strategy[T]) *StatusStore {
 type Definition interface {
 	// GVR names the resource.
 	GVR() schema.GroupVersionResource
-	// AddToScheme registers which fields can be selected.
+	// AddToScheme registers the fields that can be selected.
 	AddToScheme(s *runtime.Scheme) error
 	// Build opens the resource's storage.
 	Build(s *runtime.Scheme, opts generic.RESTOptionsGetter) (*Built, error)
@@ -237,7 +236,7 @@ func (r Row[T]) storeOptions(opts generic.RESTOptionsGetter, attrs storage.AttrF
 	return out
 }
 
-// attrs returns what selectors look at.
+// attrs returns what selectors can select.
 func (r Row[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 	o, ok := obj.(T)
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// StatusStore serves an endpoint that reads and updates an existing object, and
-// nothing else: /status and its like.
+// StatusStore serves an endpoint that reads and updates an existing object, and nothing else:
+// /status and the like.
 type StatusStore struct{ store *genericregistry.Store }
 
 var (
@@ -20,13 +20,13 @@ var (
 	_ rest.ResetFieldsStrategy = (*StatusStore)(nil)
 )
 
-// Store is the generic store behind the endpoint.
+// Store returns the generic store behind the endpoint.
 func (s *StatusStore) Store() *genericregistry.Store { return s.store }
 
 // New implements rest.Storage.
 func (s *StatusStore) New() runtime.Object { return s.store.New() }
 
-// Destroy implements rest.Storage; the main endpoint owns the storage.
+// Destroy implements rest.Storage. The main endpoint owns the storage.
 func (s *StatusStore) Destroy() {}
 
 // Get implements rest.Getter.

@@ -1,7 +1,6 @@
-// Package registry turns rows of a table into REST storage. A Row defines one
-// resource in one place: its names, scope, types, what happens on create and
-// update, which fields may be selected, how it is printed. The library's generic
-// store does the rest.
+// Package registry turns rows of a table into REST storage. A Row defines one resource in one
+// place: its names, scope, types, what happens on create and update, which fields can be selected,
+// how it is printed. The library's generic store does the rest.
 package registry
 
 import (
@@ -17,43 +16,43 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Object is what a row is about.
+// Object is the type of a row's objects.
 type Object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// Strategy is what a resource (or its status endpoint) does of its own. A nil hook
-// does nothing. Hooks must not keep the objects.
+// Strategy is the behaviour of a resource (or its status endpoint) that is its own. A nil hook does
+// nothing. Hooks must not keep the objects.
 type Strategy[T Object] struct {
 	// Create normalises a new object, before validation.
 	Create func(ctx context.Context, obj T)
 	// Update normalises an object that replaces old, before validation.
 	Update func(ctx context.Context, obj, old T)
-	// Validate checks a new object; ValidateUpdate one that replaces old. The
-	// metadata has been checked already.
+	// Validate checks a new object; ValidateUpdate checks one that replaces old. The metadata has
+	// been checked already.
 	Validate       func(ctx context.Context, obj T) field.ErrorList
 	ValidateUpdate func(ctx context.Context, obj, old T) field.ErrorList
-	// Warn returns what the client should hear about; WarnNew and WarnUpdate add what
-	// concerns new objects, or changed ones, only.
+	// Warn returns warnings for the client; WarnNew and WarnUpdate return those that concern only
+	// new, or only changed, objects.
 	Warn       func(ctx context.Context, obj T) []string
 	WarnNew    func(ctx context.Context, obj T) []string
 	WarnUpdate func(ctx context.Context, obj, old T) []string
-	// Canonicalize brings a valid object into the form that is stored.
+	// Canonicalize brings a valid object into the form in which it is stored.
 	Canonicalize func(obj T)
-	// Graceful decides whether a deletion is graceful, and for how long
-	// (opts.GracePeriodSeconds). Nil: never.
+	// Graceful decides whether a deletion is graceful, and for how long (opts.GracePeriodSeconds).
+	// Nil means never.
 	Graceful func(ctx context.Context, obj T, opts *metav1.DeleteOptions) bool
-	// Reset lists fields ("status", "metadata.ownerReferences") that this endpoint
-	// leaves as they were; appliers do not become their owners here.
+	// Reset lists fields ("status", "metadata.ownerReferences") that this endpoint does not change;
+	// appliers do not become their owners here.
 	Reset []string
 	// CreateOnUpdate lets a PUT create the object.
 	CreateOnUpdate bool
-	// NoUnconditionalUpdate asks every PUT for a resourceVersion.
+	// NoUnconditionalUpdate requires a resourceVersion in every PUT.
 	NoUnconditionalUpdate bool
 }
 
-// strategy is a Strategy with what the library wants besides.
+// strategy is a Strategy with what else the library needs.
 type strategy[T Object] struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -149,8 +148,8 @@ func (s strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(s.apiVersion): set}
 }
 
-// gracefulStrategy is a type of its own, because merely having the method changes
-// how the library deletes.
+// gracefulStrategy is a type of its own, because merely having the method changes how the library
+// deletes.
 type gracefulStrategy[T Object] struct{ strategy[T] }
 
 func (s gracefulStrategy[T]) CheckGracefulDelete(ctx context.Context, obj runtime.Object, opts *metav1.DeleteOptions) bool {

@@ -11,16 +11,16 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Table says how objects are printed by `kubectl get`.
+// Table defines how `kubectl get` prints objects.
 type Table[T Object] struct {
 	Columns []metav1.TableColumnDefinition
 	// Cells returns one value for each column.
 	Cells func(obj T, now time.Time) []any
-	// Conditions marks rows that clients may leave out or dim; optional.
+	// Conditions marks rows that clients may omit or dim; optional.
 	Conditions func(obj T) []metav1.TableRowCondition
 }
 
-// Column describes a column; wide ones are shown by -o wide only.
+// Column describes a column. Wide ones are shown only by -o wide.
 func Column(name, kind, format, description string, wide bool) metav1.TableColumnDefinition {
 	c := metav1.TableColumnDefinition{Name: name, Type: kind, Format: format, Description: description}
 	if wide {
@@ -76,7 +76,7 @@ func eachItem(obj runtime.Object, add func(runtime.Object) error) error {
 	return add(obj)
 }
 
-// errNotAcceptable answers a table request for something that has no table.
+// errNotAcceptable is the answer to a request for a table of something that has none.
 type errNotAcceptable struct{ resource schema.GroupResource }
 
 func (e errNotAcceptable) Error() string {

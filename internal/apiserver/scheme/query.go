@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// query reads typed values; the first that does not parse is kept as the error.
+// query reads typed values. The first parse error is kept.
 type query struct {
 	values url.Values
 	err    *error
@@ -30,7 +30,7 @@ func (q query) strPtr(name string, out **string) {
 	}
 }
 
-// boolean follows the API's habit: present and neither "false" nor "0" is true.
+// boolean follows the API's habit: a present value other than "false" and "0" is true.
 func (q query) boolean(name string, out *bool) {
 	if q.values.Has(name) {
 		v := q.values.Get(name)
@@ -82,7 +82,7 @@ func (q query) fail(name, value string, err error) {
 	}
 }
 
-// optionConversions has one entry for each kind of options that comes as a query.
+// optionConversions has one entry for each kind of options that is sent as a query.
 var optionConversions = []struct {
 	out  runtime.Object
 	fill func(q query, out any)

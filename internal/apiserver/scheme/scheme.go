@@ -1,9 +1,9 @@
-// Package scheme holds the API types the server knows, and how they are encoded.
+// Package scheme holds the API types that the server knows, and how they are encoded.
 //
-// Every v1 kind is registered a second time as its group's internal version. The
-// library converts each object between the version a client speaks, an internal
-// hub, and the version that is stored; with one Go type for all three, conversion
-// only sets the TypeMeta. What has defaults gets them on decoding, as upstream.
+// Every v1 kind is registered a second time as its group's internal version. The library converts
+// each object between the version that a client speaks, an internal hub, and the version that is
+// stored. With one Go type for all three, conversion only sets the TypeMeta. Defaults are applied
+// on decoding, as upstream does.
 package scheme
 
 import (
@@ -47,8 +47,8 @@ var Groups = []schema.GroupVersion{
 	storagev1.SchemeGroupVersion,
 }
 
-// New returns a scheme with all Groups; the caller adds defaulting functions before
-// it makes codecs.
+// New returns a scheme with all Groups. The caller adds defaulting functions before it creates
+// codecs.
 func New() *runtime.Scheme {
 	s := runtime.NewScheme()
 	builder := runtime.NewSchemeBuilder(
@@ -68,13 +68,13 @@ func New() *runtime.Scheme {
 	return s
 }
 
-// Hub is the internal version of a group.
+// Hub returns the internal version of a group.
 func Hub(group string) schema.GroupVersion {
 	return schema.GroupVersion{Group: group, Version: runtime.APIVersionInternal}
 }
 
-// addHub registers the kinds of gv, without those that every group shares, as the
-// group's internal version.
+// addHub registers the kinds of gv as the group's internal version, without those that every group
+// shares.
 func addHub(s *runtime.Scheme, gv schema.GroupVersion) {
 	shared := map[string]bool{}
 	metaOnly := runtime.NewScheme()
@@ -92,7 +92,7 @@ func addHub(s *runtime.Scheme, gv schema.GroupVersion) {
 	}
 }
 
-// StorageCodec writes objects of gv in protobuf, and reads whatever was written.
+// StorageCodec returns a codec that writes objects of gv in protobuf, and reads every encoding.
 func StorageCodec(s *runtime.Scheme, codecs serializer.CodecFactory, gv schema.GroupVersion) (runtime.Codec, runtime.GroupVersioner, error) {
 	info, ok := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 	if !ok {
@@ -101,7 +101,7 @@ func StorageCodec(s *runtime.Scheme, codecs serializer.CodecFactory, gv schema.G
 	return codecs.CodecForVersions(info.Serializer, codecs.UniversalDeserializer(), gv, Hub(gv.Group)), gv, nil
 }
 
-// addOptionConversions reads the options of connections and logs from a query.
+// addOptionConversions registers how the options of connections and logs are read from a query.
 func addOptionConversions(s *runtime.Scheme) error {
 	convert := func(in any, fill func(q query)) error {
 		values, ok := in.(*url.Values)

@@ -9,10 +9,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// around makes a call to etcd, of one that writes size bytes, or of a read when that is 0.
+// around wraps a call to etcd. size is the number of bytes that the call writes, 0 for a read.
 type around func(ctx context.Context, size int, call func(context.Context) error) error
 
-// aroundKV has every call made by around.
+// aroundKV passes every call through around.
 type aroundKV struct {
 	clientv3.KV
 	around around
@@ -41,7 +41,7 @@ func (k *aroundKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOp
 	return through(ctx, k.around, len(key), func(ctx context.Context) (*clientv3.DeleteResponse, error) { return k.KV.Delete(ctx, key, opts...) })
 }
 
-// Compact implements clientv3.KV. It only outdates.
+// Compact implements clientv3.KV. It has no size, because it only makes revisions outdated.
 func (k *aroundKV) Compact(ctx context.Context, rev int64, opts ...clientv3.CompactOption) (*clientv3.CompactResponse, error) {
 	return through(ctx, k.around, 0, func(ctx context.Context) (*clientv3.CompactResponse, error) { return k.KV.Compact(ctx, rev, opts...) })
 }
@@ -49,7 +49,7 @@ func (k *aroundKV) Compact(ctx context.Context, rev int64, opts ...clientv3.Comp
 // Txn implements clientv3.KV.
 func (k *aroundKV) Txn(ctx context.Context) clientv3.Txn { return &aroundTxn{kv: k, ctx: ctx} }
 
-// aroundTxn collects a transaction, for etcd's own takes its context at once.
+// aroundTxn collects a transaction until Commit, because etcd's own takes its context at once.
 type aroundTxn struct {
 	kv              *aroundKV
 	ctx             context.Context // of the one call
@@ -88,7 +88,7 @@ func (t *aroundTxn) Commit() (*clientv3.TxnResponse, error) {
 	})
 }
 
-// aroundLease has every lease granted by around.
+// aroundLease passes every grant of a lease through around.
 type aroundLease struct {
 	clientv3.Lease
 	around around
@@ -101,8 +101,8 @@ func (l *aroundLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGran
 
 const leaseBytes = 32 // two numbers
 
-// toldOfQuota is around for an external cluster: when its database has reached its quota,
-// the error says what to do.
+// toldOfQuota is the around of an external cluster: when the cluster's database has reached its
+// quota, it returns an error that says what to do.
 func toldOfQuota(ctx context.Context, _ int, call func(context.Context) error) error {
 	err := call(ctx)
 	if errors.Is(err, rpctypes.ErrNoSpace) {

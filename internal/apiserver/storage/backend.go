@@ -25,7 +25,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// prefix is where all keys live, as upstream's --etcd-prefix has it.
+// prefix is the root of all keys, the same as upstream's default for --etcd-prefix.
 const prefix = "/registry"
 
 // Config says where the data is.
@@ -99,9 +99,9 @@ func (b *Backend) Close() error {
 	return b.closeErr
 }
 
-// RestartDue is closed when the embedded etcd has failed, and every request is refused, or
-// when it will before long: only another process can open the data again. RestartReason
-// says why. It is nil for an external etcd.
+// RestartDue returns a channel that is closed when the embedded etcd has failed and every request
+// is refused, or when it will fail before long: only another process can open the data again.
+// RestartReason returns why. The channel is nil for an external etcd.
 func (b *Backend) RestartDue() <-chan struct{} {
 	if b.embedded == nil {
 		return nil
@@ -117,9 +117,9 @@ func (b *Backend) RestartReason() error {
 	return context.Cause(b.embedded.end.due)
 }
 
-// Room returns the refusal, for the client, of everything that would make the data grow,
-// or nil while there is room, and by how many bytes a stored object may grow all the same
-// by what is taken nevertheless. It costs a system call.
+// Room returns the error with which clients are refused everything that would make the data grow,
+// or nil while there is room. growth is the number of bytes by which a stored object may still grow
+// in a request that is accepted nevertheless. It costs a system call.
 func (b *Backend) Room() (growth int64, refusal error) {
 	if b.embedded == nil {
 		return 0, nil
@@ -128,7 +128,7 @@ func (b *Backend) Room() (growth int64, refusal error) {
 	return o.growth, o.refusal
 }
 
-// Check reads a key, as /readyz and /livez do.
+// Check reads a key, for /readyz and /livez.
 func (b *Backend) Check(ctx context.Context) error {
 	_, err := b.client.KV.Get(ctx, prefix+"/health")
 	return err
@@ -167,16 +167,16 @@ func dial(ctx context.Context, cfg Config) (*kubernetes.Client, error) {
 	return client, nil
 }
 
-// oldestEtcd is the first release that reports the progress of watches reliably;
-// the watch cache waits for that for ever (kubernetes/kubernetes#123072).
+// oldestEtcd is the first release that reports the progress of watches reliably. With an older one,
+// the watch cache would wait for that for ever (kubernetes/kubernetes#123072).
 var oldestEtcd = semver.New("3.5.13")
 
-// checkVersions refuses a cluster with a member that the API server cannot work with.
+// checkVersions returns an error if a member of the cluster is too old for the API server.
 func checkVersions(ctx context.Context, client *clientv3.Client, servers []string) error {
 	for _, s := range servers {
 		status, err := client.Status(ctx, s)
 		if err != nil {
-			continue // a member that is down is not what decides: another one has answered
+			continue // a member that is down does not count: another one has answered
 		}
 		v, err := semver.NewVersion(status.Version)
 		if err != nil {
@@ -189,7 +189,7 @@ func checkVersions(ctx context.Context, client *clientv3.Client, servers []strin
 	return nil
 }
 
-// embeddedProbe gives the feature check an endpoint to ask for its version.
+// embeddedProbe gives the feature check an endpoint whose version it can ask for.
 type embeddedProbe struct{ *clientv3.Client }
 
 func (embeddedProbe) Endpoints() []string { return []string{"embedded"} }

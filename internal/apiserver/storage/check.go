@@ -16,8 +16,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 )
 
-// checkFiles finds damage that etcd itself would wait for ever about, or that would end
-// the process: it panics in goroutines of its own. The error names the file.
+// checkFiles finds damage on which etcd itself would wait for ever, or would end the process
+// because it panics in goroutines of its own. The error names the file.
 func checkFiles(member string) error {
 	database, logs := filepath.Join(member, "snap", "db"), filepath.Join(member, "wal")
 	size, err := sizeOf(database)
@@ -37,7 +37,7 @@ func checkFiles(member string) error {
 		return fmt.Errorf("%s: %w", database, err)
 	}
 	if !wal.Exist(logs) {
-		if keys == 0 { // of a first start that was killed
+		if keys == 0 { // left by a first start that was killed
 			return os.Remove(database)
 		}
 		return fmt.Errorf("there is a database, %s, and no write-ahead log", database)
@@ -52,7 +52,7 @@ func checkFiles(member string) error {
 	return dropUnrecorded(filepath.Dir(database), snapshot)
 }
 
-// sizeOf returns a file's size, -1 where there is none.
+// sizeOf returns a file's size, or -1 if the file does not exist.
 func sizeOf(path string) (int64, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,8 +64,8 @@ func sizeOf(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// checkDatabase reads every page of the database, as etcd does at its start. It returns
-// the index of the last log entry that is in it, and how many keys it has.
+// checkDatabase reads every page of the database, as etcd does when it starts. It returns the index
+// of the last log entry that was applied to the database, and the number of keys.
 func checkDatabase(path string, size int64) (applied uint64, keys int, err error) {
 	defer rescue(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a page that the disk cannot read
@@ -92,10 +92,11 @@ func checkDatabase(path string, size int64) (applied uint64, keys int, err error
 	})
 }
 
-// checkLog reads the log from its last snapshot on. A last entry that is half there was
-// never acknowledged; but what the database has was. It returns the index of that snapshot. In
-// a log that was not begun nothing is committed, not even who the members are: a first start was
-// killed, and the next one would never have a leader.
+// checkLog reads the log from its last snapshot on, and returns the index of that snapshot. A last
+// entry that is only half written was never acknowledged, so it is no damage; an entry that the
+// database has was acknowledged, so the log must have it too. begun is false if nothing is
+// committed in the log, not even who the members are: a first start was killed, and the next one
+// would never have a leader.
 func checkLog(dir string, applied uint64) (snapshot uint64, begun bool, err error) {
 	defer rescue(&err)
 	log := etcdLogger(nil)
@@ -111,7 +112,7 @@ func checkLog(dir string, applied uint64) (snapshot uint64, begun bool, err erro
 	if err != nil {
 		return 0, false, err
 	}
-	defer func() { _ = w.Close() }() // it was only read, and has closed its files mostly
+	defer func() { _ = w.Close() }() // opened only to read; most of its files are closed already
 	_, state, entries, err := w.ReadAll()
 	if err != nil {
 		return 0, false, err
@@ -126,7 +127,7 @@ func checkLog(dir string, applied uint64) (snapshot uint64, begun bool, err erro
 	return start.GetIndex(), len(snapshots) > 0 && start.GetIndex() > 0 || state.GetCommit() > 0, nil
 }
 
-// rescue turns a panic, or a page of a mapped file that cannot be read, into an error.
+// rescue turns a panic, also one from a page of a mapped file that cannot be read, into an error.
 func rescue(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("the file is damaged: %v", r)

@@ -10,8 +10,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 )
 
-// A first start that ended after etcd had made its log, and before it wrote down who its members
-// are, left data of which no start ever had a leader.
+// A first start that ended after etcd had created its log, but before it had recorded its members,
+// used to leave data with which no start ever had a leader.
 func TestFirstStartThatWroteNoEntry(t *testing.T) {
 	dir := t.TempDir()
 	if err := open(t, dir).Close(); err != nil {

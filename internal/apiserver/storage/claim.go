@@ -12,8 +12,7 @@ import (
 // servers on the same etcd.
 const claimPrefix = prefix + "/wherry.dev/claims/"
 
-// Claim takes a key for owner. It returns whether the key was free, and who holds it
-// now.
+// Claim takes a key for owner. It reports whether the key was free, and returns its present holder.
 func (b *Backend) Claim(ctx context.Context, key, owner string) (fresh bool, holder string, err error) {
 	full := claimPrefix + key
 	resp, err := b.client.KV.Txn(ctx).
@@ -33,7 +32,7 @@ func (b *Backend) Claim(ctx context.Context, key, owner string) (fresh bool, hol
 	return false, holder, nil
 }
 
-// Release gives up a key, if the owner holds it.
+// Release gives up a key if owner holds it.
 func (b *Backend) Release(ctx context.Context, key, owner string) error {
 	full := claimPrefix + key
 	_, err := b.client.KV.Txn(ctx).

@@ -33,8 +33,8 @@ import (
 )
 
 const (
-	// heartbeat is etcd's tick. A lone member has nobody to send heartbeats to, so
-	// ticks only drive its (re-)election, which campaign makes immediate.
+	// heartbeat is etcd's tick. A lone member has nobody to send heartbeats to, so ticks only drive
+	// its (re-)election, which lead makes immediate.
 	heartbeat = 1000 * time.Millisecond
 	election  = 10 * heartbeat
 	// campaignEvery is how often a starting member asks to become leader, until it is.
@@ -56,16 +56,16 @@ type embedded struct {
 	etcd   *embed.Etcd
 	lock   *os.File
 	client *clientv3.Client
-	own    clientv3.KV // past the gate
+	own    clientv3.KV // bypasses the gate
 	space  *space
 	gate   *gate
 	end    *fatality
 
-	renewed int64 // the revision of the last renewal; the gate lets in one at a time
+	renewed int64 // the revision of the last renewal; the gate lets only one in at a time
 }
 
-// openEmbedded opens (or makes) the etcd data below dir. An unreadable or corrupt
-// folder is one error that names it; a folder in use by another process likewise.
+// openEmbedded opens (or creates) the etcd data below dir. If the folder is unreadable, corrupt or
+// in use by another process, the error names it.
 func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("etcd data: %w", err)
@@ -91,12 +91,13 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	return e, nil
 }
 
-// ErrNoRoom says that etcd's data could not be opened while their disk was full: that takes
-// some room, and is no sign of damage.
+// ErrNoRoom means that etcd's data could not be opened because their disk was full: opening takes
+// some room. It is no sign of damage.
 var ErrNoRoom = errors.New("its disk is full")
 
-// cannotOpen says what to do about data that cannot be opened. Nobody is told to give up
-// what only wants room, or was not opened because the start was given up.
+// cannotOpen returns an error that says what to do about data that cannot be opened. It does not
+// advise to give up data that only need room, or that were not opened because the start was
+// cancelled.
 func cannotOpen(dir string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("stopped while opening the etcd data in %s: %w", dir, err)
@@ -107,9 +108,9 @@ func cannotOpen(dir string, err error) error {
 	return fmt.Errorf("etcd data in %s cannot be opened: %w; restore the folder from a backup, or remove it to start empty", dir, err)
 }
 
-// close ends the server; what was acknowledged is on disk already. One that has failed, or
-// fails meanwhile, cannot be waited for: its goroutines hold each other up, and are left to the
-// end of the process.
+// close stops the server. What was acknowledged is on disk already. A server that has failed, or
+// fails meanwhile, cannot be waited for: its goroutines block each other, and stay until the
+// process ends.
 func (e *embedded) close() error {
 	err := e.client.Close()
 	if errors.Is(err, context.Canceled) {
@@ -126,14 +127,15 @@ func (e *embedded) close() error {
 		case <-e.end.failed():
 		}
 	}
-	// Not by closing alone: a child that is being forked has the file open, too.
+	// Closing alone does not unlock it: a child that is being forked has the file open, too.
 	return errors.Join(err, unix.Flock(int(e.lock.Fd()), unix.LOCK_UN), e.lock.Close())
 }
 
-// keepsLog reports whether files of the log may have been released by a snapshot that there was
-// no room for. Once there is a later one, the files before it are outdated: as soon as etcd has
-// written down that it is there, which it has when it goes on to the next entry. The order
-// matters: a snapshot that is there after etcd has gone on from it was saved, or is the missed one.
+// keepsLog reports whether etcd may have released files of the log for a snapshot that there was no
+// room for. Once a later snapshot exists, the files before it are outdated, but not before etcd has
+// recorded that snapshot in its log, which it has done when it goes on to the next entry. The order
+// of the reads matters: a snapshot that exists after etcd has gone on from it was either saved, or
+// is the missed one.
 func (e *embedded) keepsLog() bool {
 	applied := e.etcd.Server.AppliedIndex()
 	saved := e.space.snapshot()
@@ -141,8 +143,8 @@ func (e *embedded) keepsLog() bool {
 	return missed > 0 && (saved <= missed || applied <= saved)
 }
 
-// entries returns how many etcd has applied since it last made a snapshot, of the snapshotEvery
-// after which it makes one with the next.
+// entries returns how many entries etcd has applied since its last snapshot. Once these are
+// snapshotEvery, it makes a snapshot with the next entry.
 func (e *embedded) entries() int {
 	saved := e.space.snapshot()
 	if missed := e.end.missed.Load(); missed > 0 && saved <= missed {
@@ -151,8 +153,8 @@ func (e *embedded) entries() int {
 	return int(e.etcd.Server.AppliedIndex() - saved)
 }
 
-// look finds out how much room there is. When the disk has room again, and etcd has given
-// up making the next file of its log meanwhile, another server is due.
+// look finds out how much room there is. If the disk has room again, but etcd has given up making
+// the next file of its log meanwhile, look asks for a restart.
 func (e *embedded) look() outlook {
 	if err := e.end.err(); err != nil {
 		return outlook{refusal: unavailable(err)}
@@ -165,7 +167,7 @@ func (e *embedded) look() outlook {
 	return o
 }
 
-// lockDir takes the folder for this process. etcd itself would wait for ever.
+// lockDir locks the folder for this process. etcd itself would wait for the lock for ever.
 func lockDir(dir string) (*os.File, error) {
 	path := filepath.Join(dir, "lock")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -181,12 +183,12 @@ func lockDir(dir string) (*os.File, error) {
 	return file, nil
 }
 
-// starting lets one server of the process start at a time: what replayed looks at is
-// that of the last one.
+// starting lets only one server of this process start at a time, because replayed sees only the
+// server that was started last.
 var starting sync.Mutex
 
-// startEtcd starts the server and waits until it leads. Damage that etcd answers with a
-// panic or by exiting is an error here.
+// startEtcd starts the server and waits until it leads. It returns an error for damage on which
+// etcd would panic or exit.
 func startEtcd(ctx context.Context, dir string, end *fatality) (*embed.Etcd, error) {
 	starting.Lock()
 	defer starting.Unlock()
@@ -202,7 +204,7 @@ func startEtcd(ctx context.Context, dir string, end *fatality) (*embed.Etcd, err
 		return nil, err
 	}
 	opened := make(chan *embed.Etcd, 1)
-	go func() { // ends without a result after a fatality
+	go func() { // after a fatality it ends without a result
 		defer func() {
 			if r := recover(); r != nil {
 				end.fail(fmt.Errorf("%v", r))
@@ -228,7 +230,7 @@ func startEtcd(ctx context.Context, dir string, end *fatality) (*embed.Etcd, err
 	return etcd, nil
 }
 
-// MemberDir is etcd's own data folder.
+// MemberDir returns etcd's own data folder.
 func MemberDir(dir string) string { return filepath.Join(dir, "member-data") }
 
 func etcdConfig(dir string, end *fatality) (*embed.Config, error) {
@@ -239,15 +241,15 @@ func etcdConfig(dir string, end *fatality) (*embed.Config, error) {
 	cfg := embed.NewConfig()
 	cfg.Name = memberName
 	cfg.Dir = MemberDir(dir)
-	// No listeners. The advertised addresses are names that never resolve; etcd
-	// only wants them to be there.
+	// No listeners. The advertised addresses are names that never resolve; etcd only requires that
+	// there are some.
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
 	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = []url.URL{*member}, []url.URL{*member}
 	cfg.InitialCluster = cfg.InitialClusterFromName(memberName)
 	cfg.TickMs, cfg.ElectionMs = uint(heartbeat/time.Millisecond), uint(election/time.Millisecond)
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotEvery, catchUpEntries
-	// Its own quota would refuse even what gets one out, until somebody takes its alarm
-	// back; and files of its log are space's to remove.
+	// etcd's own quota would refuse even the deletions that make room, until somebody disarms its
+	// alarm. The files of its log are removed by space.
 	cfg.QuotaBackendBytes, cfg.MaxWalFiles = -1, 0
 	cfg.BootstrapDefragThresholdMegabytes = defragAtMiB
 	cfg.MaxRequestBytes = 3 << 20
@@ -256,9 +258,9 @@ func etcdConfig(dir string, end *fatality) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// replayed tells whether raft knows everything in its log as applied. An election
-// before that makes it look through entries that etcd may have compacted already,
-// and panic. The variable is etcd's own; the status is that of the server started last.
+// replayed reports whether raft knows that everything in its log is applied. An election before
+// that makes it look through entries that etcd may have compacted already, and panic. The variable
+// is etcd's own; the status is that of the server started last.
 func replayed() bool {
 	status, ok := expvar.Get("raft.status").(expvar.Func)
 	if !ok {
@@ -268,9 +270,9 @@ func replayed() bool {
 	return ok && s.GetCommit() > 0 && s.Applied >= s.GetCommit()
 }
 
-// lead makes the member its cluster's leader at once, by the message that an old
-// leader sends when it hands over. Otherwise a restart waits for the election
-// timeout, which is long here so that an idle server does not tick.
+// lead makes the member its cluster's leader at once, with the message that an old leader sends
+// when it hands over. Otherwise a restart would wait for the election timeout, which is long here
+// so that an idle server does not tick.
 func lead(ctx context.Context, server *etcdserver.EtcdServer, end *fatality) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()

@@ -13,34 +13,33 @@ import (
 )
 
 const (
-	// inFlightBytes is how much is on its way at a time while there is little room; an
-	// object that is larger goes alone. It is more than the largest request.
+	// inFlightBytes limits the writes in flight while there is little room; a larger object is
+	// written alone. It is more than the largest request.
 	inFlightBytes = 4 << 20
-	// renewAfter is how much is written until what was before is to give its room back,
-	// and renewBy until it must have: together with what is on its way that is less than a
-	// file of the log, so the one that was begun since is followed by one that is there.
+	// After renewAfter bytes of writes, what was outdated before them should give its room back;
+	// after renewBy bytes it must have. Together with the writes in flight renewBy is less than a
+	// file of the log, so when the log begins a new file, the one after it is there already.
 	renewAfter = 4 << 20
 	renewBy    = 9 << 20
-	// leastWrite is what a write of little takes: pages of the database. It also bounds how
-	// many are on their way.
+	// leastWrite is what even a small write takes: pages of the database. It also limits the number
+	// of writes in flight.
 	leastWrite = 8 << 10
-	// retryAfter is how long writes that cannot go on without a renewal are refused after one
-	// that was of no use to them: each takes something of the log, and holds everybody up.
+	// retryAfter is how long writes that need a renewal are refused after one that did not help
+	// them: each renewal takes some of the log, and blocks all writers.
 	retryAfter = time.Second
 )
 
-// gate lets writes to the database through. While there is little room it lets in only as
-// much at a time as there is room for behind the end of the log, and after every few MiB
-// makes etcd give back the room of what is outdated. So what is permitted on a full disk
-// may be written without end.
+// gate lets writes to the database through. While there is little room, it limits the writes in
+// flight to the room behind the end of the log, and after every few MiB it makes etcd give back the
+// room of what is outdated. So the writes that a full disk permits can go on without end.
 type gate struct {
 	look func() outlook
-	// renew gives room back; with all, also that of what has been outdated just now.
+	// renew gives room back; with all, also that of revisions outdated since the last renewal.
 	renew    func(ctx context.Context, all bool) error
 	inFlight *semaphore.Weighted
-	spent    atomic.Int64 // bytes written since room is scarce, or the last renewal
+	spent    atomic.Int64 // bytes written since room became scarce, or since the last renewal
 
-	// Of the last renewal that left a write without room; used by who is alone.
+	// Of the last renewal that left a write without room. Guarded by holding all of inFlight.
 	failed  time.Time
 	refusal error
 }
@@ -49,10 +48,10 @@ func (e *embedded) newGate() *gate {
 	return &gate{look: e.look, renew: e.renew, inFlight: semaphore.NewWeighted(inFlightBytes)}
 }
 
-// enter waits until size bytes may be written, and returns what to call once they are.
+// enter waits until size bytes may be written. The caller calls leave after the write.
 func (g *gate) enter(ctx context.Context, size int64) (leave func(), err error) {
 	size = max(size, leastWrite)
-	if g.look().refusal == nil { // all that etcd will need is held
+	if g.look().refusal == nil { // everything that etcd will need is held
 		g.spent.Store(0)
 		return func() {}, nil
 	}
@@ -65,29 +64,29 @@ func (g *gate) enter(ctx context.Context, size int64) (leave func(), err error) 
 	if !g.due(size) {
 		return leave, nil
 	}
-	// Nothing else may be on its way meanwhile.
+	// A renewal needs to be alone: no other write may be in flight.
 	leave()
 	if err := g.inFlight.Acquire(ctx, inFlightBytes); err != nil {
 		return nil, err
 	}
 	leave = func() { g.inFlight.Release(inFlightBytes) }
 	if err := g.turn(ctx, size); err != nil {
-		g.spent.Add(-size) // it is not made
+		g.spent.Add(-size) // the write is not made
 		leave()
 		return nil, err
 	}
 	return leave, nil
 }
 
-// due reports whether room should be given back before a write.
+// due reports whether room should be given back before a write of size bytes.
 func (g *gate) due(size int64) bool {
 	return g.spent.Load() >= renewAfter || !g.look().takes(size)
 }
 
-// turn renews, for a write of size bytes that is alone. As long as that can wait its failure
-// is none.
+// turn renews for a write of size bytes that is alone. It ignores a failed renewal as long as the
+// write can go on without one.
 func (g *gate) turn(ctx context.Context, size int64) error {
-	if !g.due(size) { // another one has
+	if !g.due(size) { // another write has renewed
 		g.spent.Add(size)
 		return nil
 	}
@@ -99,7 +98,7 @@ func (g *gate) turn(ctx context.Context, size int64) error {
 		g.spent.Store(size)
 	}
 	if !g.wanting(size) {
-		return nil // after a failure the next write tries again
+		return nil // if the renewal failed, the next write tries again
 	}
 	if !g.look().takes(size) {
 		err = errors.Join(err, insufficient("the disk of the cluster's data is full, and there is no room for this write: make room"))
@@ -113,24 +112,24 @@ func (g *gate) wanting(size int64) bool {
 	return g.spent.Load() >= renewBy || !g.look().takes(size)
 }
 
-// renew makes etcd give back the room of what is outdated: of its log, by a snapshot, and of
-// revisions, in the database, by compaction to the one of the last renewal: who watches has
-// had that, and with events wants to know what was there before. etcd makes a snapshot after
-// so many entries, whatever their size, so it gets as many that change nothing. Who asked may
-// go meanwhile: a renewal half done has used up room and made none.
+// renew makes etcd give back the room of what is outdated: of its log, by a snapshot, and of old
+// revisions in the database, by a compaction up to the last renewal. Watchers have seen everything
+// up to there, and need the previous value for events after it. etcd makes a snapshot after a fixed
+// number of entries, whatever their size, so renew adds as many entries that change nothing. The
+// caller's context does not cancel it: half a renewal uses up room and gives none back.
 func (e *embedded) renew(ctx context.Context, all bool) error {
 	return whileAlive(context.WithoutCancel(ctx), e.end, func(ctx context.Context) error { return e.turnOver(ctx, all) })
 }
 
 func (e *embedded) turnOver(ctx context.Context, all bool) error {
-	if e.look().short || e.space.log.ends() { // and etcd ends, too, if it gets to the end
+	if e.look().short || e.space.log.ends() { // etcd, too, would end if it got to the end
 		return noSnapshot(errors.New("there is none behind the log's present file"))
 	}
 	giveBack, err := e.space.forSnapshot()
 	if err != nil {
 		return noSnapshot(err)
 	}
-	if n := snapshotEvery - idleMoment - e.entries(); n > 0 { // what takes long
+	if n := snapshotEvery - idleMoment - e.entries(); n > 0 { // the part that takes long
 		if err := e.idle(ctx, n); err != nil {
 			return errors.Join(err, giveBack())
 		}
@@ -141,7 +140,7 @@ func (e *embedded) turnOver(ctx context.Context, all bool) error {
 	if err := e.idle(ctx, min(max(1, snapshotEvery+1-e.entries()), 2*idleMoment)); err != nil {
 		return err
 	}
-	// etcd answers before the snapshot is made, and goes on to the next entry after it
+	// etcd answers before the snapshot is made, but goes on to the next entry only after it.
 	now, err := idle(ctx, e.own)
 	if err != nil {
 		return err
@@ -149,17 +148,17 @@ func (e *embedded) turnOver(ctx context.Context, all bool) error {
 	if e.keepsLog() {
 		return noSnapshot(errors.New("what was held for it is gone"))
 	}
-	e.look() // the log's next file is made of what it has released
+	e.look() // makes the log's next file from what etcd has released
 	to := e.renewed
 	e.renewed = now
 	if all {
-		to = now // who watches too slowly has to list anew
+		to = now // slow watchers have to list again
 	}
 	if to == 0 || to == now && !all {
 		return nil
 	}
 	_, err = e.own.Compact(ctx, to, clientv3.WithCompactPhysical())
-	if errors.Is(err, rpctypes.ErrCompacted) { // the compactor was faster
+	if errors.Is(err, rpctypes.ErrCompacted) { // the periodic compaction was faster
 		return nil
 	}
 	return err
@@ -174,7 +173,7 @@ const (
 	idleAtOnce = 500
 )
 
-// idle makes n entries of the log.
+// idle adds n entries to the log.
 func (e *embedded) idle(ctx context.Context, n int) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(idleAtOnce)
@@ -187,7 +186,7 @@ func (e *embedded) idle(ctx context.Context, n int) error {
 	return g.Wait()
 }
 
-// idle makes an entry of the log that changes nothing, for no key has that version. It
+// idle adds an entry to the log that changes nothing, because no key ever has that version. It
 // returns the present revision.
 func idle(ctx context.Context, kv clientv3.KV) (revision int64, err error) {
 	const key = prefix + "/idle"

@@ -22,10 +22,10 @@ import (
 // childDir, when set, makes this program a writer to that folder until it is killed.
 const childDir = "WHERRY_TEST_STORAGE_DIR"
 
-// childMany, when set too, makes it many writers, who go on when they are refused.
+// childMany, when set too, makes it many writers, which go on when they are refused.
 const childMany = "WHERRY_TEST_STORAGE_MANY"
 
-// wasRefused is how a writer ends for which there was no room.
+// wasRefused is the exit code of a writer for which there was no room.
 const wasRefused = 3
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(panics.Watch(m).Run())
 }
 
-// writeForEver writes numbers with some weight, and names each once it is acknowledged.
+// writeForEver writes numbers with some payload, and names each one once it is acknowledged.
 func writeForEver(dir string) error {
 	ctx := context.Background()
 	b, err := Open(ctx, Config{Dir: dir})
@@ -75,10 +75,10 @@ func lastNumber(ctx context.Context, b *Backend) (int, error) {
 	return strconv.Atoi(text)
 }
 
-// On a full disk files of the log are written over and moved while others are written to. A
-// kill between any two of these steps loses nothing that was acknowledged. Each start takes room
-// of its own, so that in the end there may be too little for a write: then it is refused, etcd
-// does not fail for it, and all goes on once there is room.
+// On a full disk, files of the log are overwritten and moved while others are written to. A kill
+// between any two of these steps loses nothing that was acknowledged. Each start takes room of its
+// own, so in the end there may be too little for a write: then the write is refused, etcd does not
+// fail because of it, and everything goes on once there is room.
 func TestKillOnAFullDiskLosesNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -108,7 +108,7 @@ func TestKillOnAFullDiskLosesNothing(t *testing.T) {
 	holds(t, dir, acknowledged)
 }
 
-// holds checks that what was acknowledged is there.
+// holds checks that everything acknowledged is there.
 func holds(t *testing.T, dir string, acknowledged int) {
 	t.Helper()
 	b, err := Open(t.Context(), Config{Dir: dir})
@@ -127,8 +127,8 @@ func holds(t *testing.T, dir string, acknowledged int) {
 	}
 }
 
-// written has a child write, and kills it when it has named n numbers, the last of which
-// it returns, unless there was no room for so many.
+// written has a child write, and kills it when it has named n numbers. It returns the last of them,
+// and whether a write was refused before that for lack of room.
 func written(t *testing.T, dir string, n int) (last int, refused bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -164,7 +164,7 @@ const writers = 16
 
 func keyOf(writer int) string { return fmt.Sprintf("%s/%d", numberKey, writer) }
 
-// writeSideBySide has every writer write numbers to a key of its own, and names it and the
+// writeSideBySide has every writer write numbers to a key of its own, and names the key and the
 // number once that is acknowledged. It ends when etcd fails.
 func writeSideBySide(dir string) error {
 	ctx := context.Background()
@@ -190,8 +190,8 @@ func writeSideBySide(dir string) error {
 	return b.RestartReason()
 }
 
-// Somebody takes all that is free on the disk the moment it is, so that snapshots are missed
-// again and again, while many write. A kill at any moment of that loses nothing that was
+// Another process takes all free room on the disk as soon as there is some, so that snapshots are
+// missed again and again while many write. A kill at any moment of that loses nothing that was
 // acknowledged, and etcd never ends by itself.
 func TestKillWhileSnapshotsAreMissedLosesNothing(t *testing.T) {
 	for _, kind := range []string{"tmpfs", "ext4"} {
@@ -204,7 +204,7 @@ func TestKillWhileSnapshotsAreMissedLosesNothing(t *testing.T) {
 			acknowledged := make([]int, writers)
 			for round := range rounds() {
 				fill := func() (release func()) { return grab(t, hog, random.Int64N(3)<<20) }
-				if round > 0 && random.IntN(3) == 0 { // from before the start on
+				if round > 0 && random.IntN(3) == 0 { // already before the start
 					release := fill()
 					fill = func() func() { return release }
 				}
@@ -212,7 +212,7 @@ func TestKillWhileSnapshotsAreMissedLosesNothing(t *testing.T) {
 				if t.Failed() {
 					t.Fatalf("in round %d", round)
 				}
-				if random.IntN(2) == 0 { // else the next one starts on the full disk, if it can
+				if random.IntN(2) == 0 { // else the next round starts on the full disk, if it can
 					if err := os.Remove(hog); err != nil {
 						t.Fatal(err)
 					}
@@ -243,7 +243,7 @@ func numberAt(ctx context.Context, b *Backend, key string) (int, error) {
 	return strconv.Atoi(text)
 }
 
-// holdsAll checks that what was acknowledged to each writer is there.
+// holdsAll checks that everything acknowledged to each writer is there.
 func holdsAll(t *testing.T, dir string, acknowledged []int) {
 	t.Helper()
 	b := open(t, dir)
@@ -258,7 +258,7 @@ func holdsAll(t *testing.T, dir string, acknowledged []int) {
 }
 
 // writtenSideBySide has a child write, and kills it some time after the disk has been filled. It
-// notes what was acknowledged. A child that could not open its data there has had no room.
+// records what was acknowledged. A child may also fail to open its data because there is no room.
 func writtenSideBySide(t *testing.T, dir string, acknowledged []int, after time.Duration, fill func() (release func())) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

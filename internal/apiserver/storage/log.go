@@ -15,8 +15,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// etcdLogger brings what etcd has to say from a warning upwards into our log. Where etcd
-// would panic or exit, end decides; without one that is a panic.
+// etcdLogger passes etcd's warnings and worse on to our log. Where etcd would panic or exit, end
+// decides; if end is nil, etcd panics.
 func etcdLogger(end *fatality) *zap.Logger {
 	if end == nil {
 		return zap.New(klogCore{}, zap.WithFatalHook(zapcore.WriteThenPanic))
@@ -24,24 +24,27 @@ func etcdLogger(end *fatality) *zap.Logger {
 	return zap.New(klogCore{}, zap.WithFatalHook(end), zap.WithPanicHook(end))
 }
 
-// fatality is what becomes of messages after which etcd cannot go on. Nothing is
-// acknowledged any more. While etcd starts they end the goroutine, and are an error of the
-// start: it panics in goroutines of its own when it finds damage, which nobody could recover
-// from. Later on the server has failed, and whoever runs it opens it anew, in another process:
-// what is left of it still holds its files. Then the goroutine stays where it is: what it
-// would do on its way out, as closing what others write to, would end the process.
+// fatality handles the messages after which etcd cannot go on. From then on, nothing is
+// acknowledged.
 //
-// A snapshot that there was no room for is no such message, although etcd takes it for one: it
-// saves what the log and the database hold, too. It is made with the next entry of the log, and
-// until then the files of the log that it would have outdated are to stay: embedded.keepsLog.
+// While etcd starts, such a message ends the goroutine and makes the start return an error: etcd
+// panics in its own goroutines when it finds damage, and nobody could recover from that. Later on,
+// the server has failed, and its owner opens the data again in another process, because the remains
+// of this one still hold the files. The goroutine then blocks for ever: what it would do on its way
+// out, such as closing files that others write to, would end the process.
+//
+// A snapshot that there was no room for is not such a message, although etcd takes it for one: the
+// log and the database still hold what it would have saved. It is retried with the next entry of
+// the log, and until then the files of the log that it would have outdated must stay:
+// embedded.keepsLog.
 type fatality struct {
 	serving chan struct{}          // closed once the server has started
-	server  *etcdserver.EtcdServer // as of then
+	server  *etcdserver.EtcdServer // set before serving is closed
 	missed  atomic.Uint64          // the index of the last snapshot without room, or 0
 
-	ctx  context.Context // ends with the reason
+	ctx  context.Context // cancelled with the reason
 	stop context.CancelCauseFunc
-	// due ends, too, when the server still works and will fail later.
+	// due is also cancelled when the server still works but will fail later.
 	due  context.Context
 	warn context.CancelCauseFunc
 }
@@ -52,14 +55,14 @@ func newFatality(ctx context.Context) *fatality {
 	return &fatality{serving: make(chan struct{}), ctx: ctx, stop: stop, due: due, warn: warn}
 }
 
-// serves says that the server has started.
+// serves records that the server has started.
 func (f *fatality) serves(server *etcdserver.EtcdServer) {
 	f.server = server
 	close(f.serving)
 }
 
-// started waits until the server has started, or its start has failed, which happens without
-// the goroutine that makes snapshots.
+// started waits until the server has started, or has failed to. If it fails to, the goroutine that
+// makes snapshots never runs. It reports whether the server has started.
 func (f *fatality) started() bool {
 	select {
 	case <-f.serving:
@@ -90,18 +93,19 @@ func (f *fatality) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) 
 	}
 }
 
-// miss is called by the goroutine that makes snapshots, which is the only one that may ask for
-// another, and before it releases files of the log.
+// miss records a missed snapshot and asks for another one. It is called by the goroutine that makes
+// snapshots, which is the only one that may ask for another, before that goroutine releases files
+// of the log.
 func (f *fatality) miss(index uint64, reason error) {
-	if last := f.missed.Swap(index); last == 0 || index > last+snapshotEvery { // not with every entry
+	if last := f.missed.Swap(index); last == 0 || index > last+snapshotEvery { // not for every entry
 		klog.ErrorS(reason, "The disk of the cluster's data has no room for a snapshot of them, which is tried again with every write")
 	}
 	f.server.ForceSnapshot()
 }
 
-// noRoomForSnapshot reports whether a snapshot's own file is what there was no room for, and
-// returns its index. The record of it in the log has its room: had that failed, the log would be
-// broken.
+// noRoomForSnapshot reports whether there was no room for a snapshot's own file, and returns the
+// snapshot's index. The record of the snapshot in the log always has room: if that write had
+// failed, the log would be broken.
 func noRoomForSnapshot(reason error) (index uint64, ok bool) {
 	var file *fs.PathError
 	if !errors.As(reason, &file) || !isNoRoom(reason) {
@@ -110,7 +114,7 @@ func noRoomForSnapshot(reason error) (index uint64, ok bool) {
 	return snapshotIndex(file.Path)
 }
 
-// fail keeps the first reason.
+// fail records that etcd has failed; only the first reason counts.
 func (f *fatality) fail(err error) { f.stop(err) }
 
 func (f *fatality) failed() <-chan struct{} { return f.ctx.Done() }
@@ -118,9 +122,9 @@ func (f *fatality) failed() <-chan struct{} { return f.ctx.Done() }
 // err returns why etcd has failed, or nil.
 func (f *fatality) err() error { return context.Cause(f.ctx) }
 
-// expected are warnings that a lone member without listeners cannot avoid, or that every
-// empty folder causes. The last but one comes a thousand times while a long log is gone
-// through; the last is what fatality decides about.
+// expected are warnings that a lone member without listeners cannot avoid, or that every empty
+// folder causes. The last but one appears a thousand times while etcd goes through a long log;
+// fatality handles the last.
 var expected = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 	"simple token is not cryptographically signed":                                         true,
@@ -158,7 +162,7 @@ func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		kv = append(kv, k, v)
 	}
 	switch {
-	case entry.Level > zapcore.ErrorLevel: // the hook has it
+	case entry.Level > zapcore.ErrorLevel: // the hook handles it
 	case entry.Level == zapcore.ErrorLevel:
 		klog.ErrorS(nil, "etcd: "+entry.Message, kv...)
 	case entry.Level >= zapcore.WarnLevel:

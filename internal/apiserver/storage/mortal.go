@@ -11,8 +11,8 @@ func unavailable(reason error) error {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("the cluster's data is unavailable: etcd has stopped: %v", reason))
 }
 
-// whileAlive makes a call with a context that also ends when the server fails: where etcd's
-// own client would wait out its deadline, it answers at once.
+// whileAlive makes a call with a context that also ends when the server fails: etcd's own client
+// would wait until its deadline, and whileAlive returns at once.
 func whileAlive(ctx context.Context, end *fatality, call func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -24,7 +24,7 @@ func whileAlive(ctx context.Context, end *fatality, call func(context.Context) e
 	return err
 }
 
-// around is that of the embedded server: writes go through the gate.
+// around is the around of the embedded server: writes go through the gate.
 func (e *embedded) around(ctx context.Context, size int, call func(context.Context) error) error {
 	return whileAlive(ctx, e.end, func(ctx context.Context) error {
 		if size == 0 {

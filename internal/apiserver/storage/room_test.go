@@ -18,7 +18,7 @@ import (
 	"wherry.dev/test/disks"
 )
 
-// smallDisk is a file system of its own.
+// smallDisk mounts a file system of its own.
 func smallDisk(t *testing.T, kind string, size int64) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,7 +26,7 @@ func smallDisk(t *testing.T, kind string, size int64) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil { // a server that failed keeps its files open
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil { // a server that has failed keeps its files open
 			t.Errorf("unmount: %v", err)
 		}
 	})
@@ -61,8 +61,8 @@ func fillUp(t *testing.T, path string) {
 	}
 }
 
-// fullDisk is a backend on a disk that is full to the last byte, as often as room is given
-// back on it.
+// fullDisk returns a backend on a disk that is full to the last byte, even after the backend has
+// given room back on it.
 func fullDisk(t *testing.T, kind string) (b *Backend, hog string) {
 	t.Helper()
 	dir := smallDisk(t, kind, 400<<20)
@@ -82,8 +82,8 @@ func put(t *testing.T, b *Backend, i, size int) error {
 	return err
 }
 
-// What is permitted on a full disk may be written for as long as one likes: it goes onto
-// what etcd's files hold, and what is outdated gives its room to what is new.
+// What is permitted on a full disk may be written without end: it goes into what etcd's files hold,
+// and outdated data gives its room to new data.
 func TestFullDiskTakesWhatIsPermittedWithoutEnd(t *testing.T) {
 	for _, kind := range []string{"tmpfs", "ext4"} {
 		t.Run(kind, func(t *testing.T) {
@@ -107,8 +107,8 @@ func TestFullDiskTakesWhatIsPermittedWithoutEnd(t *testing.T) {
 	}
 }
 
-// A disk may have room, and no inode for another file: then nothing new is taken, either, and
-// what is permitted goes on in the files that there are.
+// A disk may have room but no inode for another file. Then nothing new is accepted either, and what
+// is permitted goes on in the existing files.
 func TestDiskWithoutInodes(t *testing.T) {
 	dir := t.TempDir()
 	disks.Tmpfs(t, dir, "size=400m,nr_inodes=1000")
@@ -150,7 +150,7 @@ func TestDiskWithoutInodes(t *testing.T) {
 	}
 }
 
-// Many write at the same time, and what they write goes past the end of a file of the log.
+// Many write at the same time, past the end of a file of the log.
 func TestFullDiskTakesWritesSideBySide(t *testing.T) {
 	b, _ := fullDisk(t, "tmpfs")
 	var g errgroup.Group
@@ -162,8 +162,8 @@ func TestFullDiskTakesWritesSideBySide(t *testing.T) {
 	}
 }
 
-// etcd cuts off what is held behind the end of the log's present file when it starts; a start
-// that finds the next files made holds it again all the same.
+// When etcd starts, it cuts off what is held behind the end of the log's present file. A start that
+// finds the next files already made must hold that room again all the same.
 func TestRoomBehindTheLogIsHeldAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	if _, refused := written(t, dir, 5); refused {
@@ -186,8 +186,8 @@ func TestRoomBehindTheLogIsHeldAfterAKill(t *testing.T) {
 	}
 }
 
-// Where there is not even room for a snapshot, writes are refused before etcd fails for the
-// want of it, and go on when there is some.
+// If there is not even room for a snapshot, writes are refused before etcd fails for lack of room,
+// and go on when there is some.
 func TestNoRoomForASnapshotIsARefusal(t *testing.T) {
 	b, hog := fullDisk(t, "tmpfs")
 	if err := b.embedded.space.reserve.GiveBack(); err != nil {
@@ -213,8 +213,8 @@ func TestNoRoomForASnapshotIsARefusal(t *testing.T) {
 	}
 }
 
-// etcd gives up when it cannot save a snapshot, though it has all in its log: that is kept
-// until there is a later one, and a start from it finds what was written.
+// etcd gives up when it cannot save a snapshot, although everything is in its log. The log is kept
+// until there is a later snapshot, and a start from it finds what was written.
 func TestSnapshotWithoutRoomIsMadeLater(t *testing.T) {
 	for _, kind := range []string{"tmpfs", "ext4"} {
 		t.Run(kind, func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestSnapshotWithoutRoomIsMadeLater(t *testing.T) {
 				t.Fatal(err)
 			}
 			fillUp(t, hog)
-			fillUp(t, filepath.Join(filepath.Dir(e.space.database), "more")) // what the other file wanted to grow
+			fillUp(t, filepath.Join(filepath.Dir(e.space.database), "more")) // the room that the other file could not take
 			for i := range 3 {
 				if err := e.idle(t.Context(), snapshotEvery+1); err != nil {
 					t.Fatal(err)
@@ -266,8 +266,8 @@ func TestSnapshotWithoutRoomIsMadeLater(t *testing.T) {
 	}
 }
 
-// etcd may release a file of its log by a snapshot that it misses while somebody looks whether
-// there was one.
+// etcd may release a file of its log for a snapshot that it misses just while drop checks whether
+// one was missed.
 func TestLogReleasedByASnapshotJustMissedStays(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"0.wal", "1.wal"} {
@@ -297,8 +297,8 @@ func TestLogReleasedByASnapshotJustMissedStays(t *testing.T) {
 	}
 }
 
-// etcd writes a snapshot's file before the record of it in the log, which is what a start goes
-// by: a kill in between leaves a file that stands for nothing.
+// etcd writes a snapshot's file before the record of it in the log, and a start relies on the
+// record: a kill in between leaves a file that counts for nothing.
 func TestSnapshotWithoutARecordIsNone(t *testing.T) {
 	dir := smallDisk(t, "tmpfs", 400<<20)
 	dir = filepath.Join(dir, "etcd")
@@ -328,8 +328,8 @@ func TestSnapshotWithoutARecordIsNone(t *testing.T) {
 	}
 }
 
-// grab takes every byte that is free on a disk, all the time, until it is released, and now and
-// then gives up so many for a moment.
+// grab takes every free byte of a disk until it is released. Again and again it gives up some
+// bytes, as many as up says, for a moment.
 func grab(t *testing.T, path string, up int64) (release func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -360,8 +360,8 @@ func giveUp(path string, n int64) error {
 	return err
 }
 
-// Room for a snapshot is held, and somebody else has it the moment it is given back, whenever
-// that is tried: writes are refused, and trying does not use up the log, without which etcd ends.
+// Room for a snapshot is held, but each time it is given back for one, somebody else takes it at
+// once. Then writes are refused, and trying does not use up the log, without which etcd ends.
 func TestTryingForASnapshotUsesUpNoLog(t *testing.T) {
 	b, hog := fullDisk(t, "tmpfs")
 	e := b.embedded
@@ -369,7 +369,7 @@ func TestTryingForASnapshotUsesUpNoLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	fillUp(t, hog)
-	e.space.dir = smallDisk(t, "tmpfs", refuseBelow/2) // where there is room, and little of it
+	e.space.dir = smallDisk(t, "tmpfs", refuseBelow/2) // which has room, but little
 	e.space.reserve.Path = filepath.Join(e.space.dir, "reserve")
 	began := e.etcd.Server.AppliedIndex()
 	refused := 0
@@ -389,8 +389,8 @@ func TestTryingForASnapshotUsesUpNoLog(t *testing.T) {
 	}
 }
 
-// Where the room behind the log's end is not to be had, trying for a snapshot would use up what
-// is left before it.
+// If there is no room behind the log's end, trying to make a snapshot would use up what is left
+// before the end.
 func TestNothingIsTriedWithoutRoomBehindTheLog(t *testing.T) {
 	b, hog := fullDisk(t, "tmpfs")
 	e := b.embedded
@@ -398,9 +398,9 @@ func TestNothingIsTriedWithoutRoomBehindTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	fillUp(t, hog)
-	e.space.dir = smallDisk(t, "tmpfs", refuseBelow/2) // where there is room for a snapshot, and little of it
+	e.space.dir = smallDisk(t, "tmpfs", refuseBelow/2) // which has room for a snapshot, but little
 	e.space.mu.Lock()
-	e.space.short = true // as a start finds it
+	e.space.short = true // as after a start
 	e.space.mu.Unlock()
 	began := e.etcd.Server.AppliedIndex()
 	for i := range 3 {
@@ -413,13 +413,13 @@ func TestNothingIsTriedWithoutRoomBehindTheLog(t *testing.T) {
 	}
 }
 
-// etcd writes, too, when it is closed. When it fails for that, or at any moment of it, nobody
+// etcd also writes when it is closed. If it fails because of that, or at any moment of it, nobody
 // waits for what is left of it.
 func TestCloseOfAnEtcdThatFailsMeanwhileEnds(t *testing.T) {
 	dir := smallDisk(t, "tmpfs", 400<<20)
 	b := open(t, filepath.Join(dir, "etcd"))
 	held := b.embedded.etcd.Server.Backend().BatchTx()
-	held.LockOutsideApply() // what a goroutine of etcd holds that stays for ever
+	held.LockOutsideApply() // a lock that a stuck goroutine of etcd holds for ever
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close() }()
 	select {
@@ -483,7 +483,7 @@ func TestDiskThatIsFullBeforeASnapshot(t *testing.T) {
 	}
 }
 
-// What a crash left of the making of a file is no part of the log of the next start.
+// A half-made file that a crash has left is not part of the log of the next start.
 func TestHalfMadeLogFilesAreNotTaken(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *Backend {

@@ -21,42 +21,42 @@ import (
 )
 
 const (
-	// refuseBelow is the free space at which nothing new is taken. What is still
-	// allowed then (deletions, statuses, leases) fits into what etcd's files hold already.
+	// refuseBelow is the free space below which nothing new is accepted. What is still allowed then
+	// (deletions, statuses, leases) fits into what etcd's files hold already.
 	refuseBelow = 48 << 20
-	// databaseAhead is how much of the disk the database holds beyond its end: what is
-	// written between two renewals twice, and as much again for what many small objects grow.
+	// databaseAhead is how much of the disk the database holds beyond its end: twice what is
+	// written between two renewals, and as much again for the growth of many small objects.
 	databaseAhead = 48 << 20
-	// reserveBytes is a file that is given back when the disk is full: half of it at once,
-	// for the records of whoever else lives on it, and half of it step by step, for the log.
+	// reserveBytes is the size of a file that is given back when the disk is full: half of it at
+	// once, for the records of others that live on the disk, and half of it step by step, for the
+	// log.
 	reserveBytes = 32 << 20
 	reserveStep  = 4 << 20
-	// reserveLeast is what a start on a full disk holds of it before anything else, for
-	// snapshots: without them nothing is permitted.
+	// reserveLeast is how much of the reserve a start on a full disk holds before anything else,
+	// for snapshots: without them no write is permitted.
 	reserveLeast = 2 * reserveStep
-	// snapshotBytes is more than a snapshot takes: it has the members of the cluster.
+	// snapshotBytes is more than a snapshot takes, which holds only the members of the cluster.
 	snapshotBytes = 1 << 20
-	// openingBytes is what opening the data takes at the most: a copy of the end of the log,
-	// which a full disk may have cut off, and the next file.
+	// openingBytes is the most that opening the data takes: a copy of the end of the log, which a
+	// full disk may have cut off, and the next file.
 	openingBytes = 2*segmentBytes + 8<<20
-	// refuseInodes is that for files: the next of the log and snapshots are some.
+	// refuseInodes is the same limit for inodes: the log's next files and the snapshots need some.
 	refuseInodes = 64
-	// quotaAt is the share of quotaBytes in use at which nothing new is taken.
+	// quotaAt is how much of quotaBytes may be in use before nothing new is accepted.
 	quotaAt = quotaBytes / 10 * 9
-	// statusBytes is more than what the node has to say at a time, almost always.
+	// statusBytes is more than the node almost ever writes at a time.
 	statusBytes = 64 << 10
-	// An update may make an object grow by growthMost, and by a thousandth of the first half
-	// of what the database holds ahead: so nobody gets to the other half, which is for what
-	// the node has to say.
+	// An update may make an object grow by growthMost at most, and by at most a thousandth of what
+	// is left of the first half that the database holds ahead: so nobody gets to the other half,
+	// which is for what the node writes.
 	growthMost  = 16 << 10
 	growthShare = 1024
 )
 
-// ReasonInsufficientStorage is the reason of refusals for want of room, and the status
-// is 507.
+// ReasonInsufficientStorage is the reason of requests refused for lack of room, with status 507.
 const ReasonInsufficientStorage metav1.StatusReason = "InsufficientStorage"
 
-// space watches over the room that the embedded etcd's files have.
+// space watches over the room of the embedded etcd's files.
 type space struct {
 	dir      string // etcd's data
 	database string
@@ -66,31 +66,32 @@ type space struct {
 	mu    sync.Mutex
 	full  bool  // as of the last look
 	held  int64 // the end of what the database holds
-	short bool  // not all room was had that the log should hold
+	short bool  // the log does not hold all the room that it should
 }
 
 func newSpace(member string) *space {
 	dir := filepath.Dir(member)
 	return &space{
 		dir:      dir,
-		short:    true, // etcd's start has cut off what was held
+		short:    true, // when etcd started, it cut off what was held
 		database: filepath.Join(member, "member", "snap", "db"),
 		log:      logFiles{dir: filepath.Join(member, "member", "wal"), spare: filepath.Join(dir, "log-spare")},
 		reserve:  disk.Reserve{Path: filepath.Join(dir, "reserve"), Size: reserveBytes},
 	}
 }
 
-// outlook is what a look at the room finds.
+// outlook is what look finds out about the room.
 type outlook struct {
-	refusal  error // why nothing new can be taken, if so
-	growth   int64 // by how much an update that is taken all the same may make an object grow
-	within   int64 // bytes of the database that nothing has
-	behind   int64 // bytes that are held for it behind its end
-	short    bool  // the log may not get to the end of a write
+	refusal  error // why nothing new can be accepted, or nil
+	growth   int64 // by how much an object may grow in an update that is accepted nevertheless
+	within   int64 // unused bytes within the database
+	behind   int64 // bytes held for the database behind its end
+	short    bool  // there may be no room behind the end of the log
 	regained bool  // there is room again after there was none
 }
 
-// look finds out how much room there is, and keeps it. size and inUse are the database's.
+// look finds out how much room there is, and holds what etcd's files need of it. size and inUse are
+// the database's.
 func (s *space) look(size, inUse int64) outlook {
 	room, err := disk.Look(s.dir)
 	if err != nil {
@@ -122,8 +123,8 @@ func (s *space) look(size, inUse int64) outlook {
 	return o
 }
 
-// takes reports whether log and database have the room for a write of size bytes, and for all
-// that may be on its way beside it. An object wants its pages in a row: those within the
+// takes reports whether the log and the database have room for a write of size bytes and for all
+// others that may be in flight. An object needs contiguous pages, and the free ones within the
 // database are scattered.
 func (o outlook) takes(size int64) bool {
 	need := int64(1 << 20)
@@ -133,17 +134,17 @@ func (o outlook) takes(size int64) bool {
 	return !o.short && (o.behind >= need || o.within >= 4*need)
 }
 
-// growth is what an update may take of what is left.
+// growth returns by how much an update may make an object grow when so many bytes are left.
 func growth(left int64) int64 {
 	return min(growthMost, max(0, left-databaseAhead/2)/growthShare)
 }
 
-// keepLocked holds what etcd's files will need. When the disk is full it gives half of the
-// reserve back, and takes it again once there is room for twice as much: the refusals end
-// between the two, so that the reserve's own room does not end them.
+// keepLocked holds what etcd's files will need. When the disk is full it gives half of the reserve
+// back, and takes it again once there is room for twice as much: the refusals end between the two,
+// so that giving back the reserve does not itself end them.
 func (s *space) keepLocked(room disk.Room, size int64) error {
 	var err error
-	spend := func(n uint64) bool { // what is taken is to leave enough for not being full
+	spend := func(n uint64) bool { // leaves enough free for the disk not to count as full
 		if s.full || room.Free < refuseBelow+n {
 			return false
 		}
@@ -171,8 +172,8 @@ func (s *space) keepLocked(room disk.Room, size int64) error {
 	return err
 }
 
-// keepAtStart holds what there is on a disk that is full: first what etcd fails without, then
-// what nothing is permitted without.
+// keepAtStart holds what it can on a full disk: first the room without which etcd fails, then the
+// room without which no write is permitted.
 func (s *space) keepAtStart(size int64) error {
 	err := s.holdBehind()
 	err = errors.Join(err, disk.Reserve{Path: s.reserve.Path, Size: reserveLeast}.Hold(), s.holdAhead(size))
@@ -182,15 +183,15 @@ func (s *space) keepAtStart(size int64) error {
 	return err
 }
 
-// holdBehind takes the blocks behind the log's files for them, from the reserve if need be.
+// holdBehind allocates blocks behind the end of the log's files, from the reserve if need be.
 func (s *space) holdBehind() error {
 	err := s.fromReserve(s.log.behind)
 	s.short = err != nil
 	return err
 }
 
-// holdAhead takes the blocks behind the database's end for it: bbolt makes the file longer
-// as it always does. A start on a full disk takes what there is.
+// holdAhead allocates blocks behind the database's end; bbolt still makes the file longer as it
+// always does. On a full disk it takes as much as it can get.
 func (s *space) holdAhead(size int64) error {
 	var err error
 	for ahead := int64(databaseAhead); ahead >= databaseAhead/8; ahead /= 2 {
@@ -203,8 +204,8 @@ func (s *space) holdAhead(size int64) error {
 	return err
 }
 
-// keepLog sees to the next file of the log. While the disk is full that is one of those
-// that the log has released; when it has not yet, the next snapshot will make it do so.
+// keepLog provides the next file of the log. While the disk is full, it takes a file that etcd has
+// released; if there is none yet, the next snapshot will release one.
 func (s *space) keepLog() error {
 	err := s.log.place(func(path string) error {
 		if s.full {
@@ -224,8 +225,8 @@ func (s *space) keepLog() error {
 	return err
 }
 
-// fromReserve gives the reserve back, step by step, until f finds room. Whoever fills the
-// disk may be the first to find what was given.
+// fromReserve gives the reserve back, step by step, until f finds room. Another process that fills
+// the disk may take that room first.
 func (s *space) fromReserve(f func() error) error {
 	for left := int64(reserveBytes) - reserveStep; ; left -= reserveStep {
 		err := f()
@@ -238,8 +239,8 @@ func (s *space) fromReserve(f func() error) error {
 	}
 }
 
-// forSnapshot holds the room that etcd's next snapshot takes, until it is about to make it:
-// somebody may be after all that is free.
+// forSnapshot holds the room for etcd's next snapshot until just before it is made, so that a
+// process that fills the disk does not get it.
 func (s *space) forSnapshot() (giveBack func() error, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,13 +248,13 @@ func (s *space) forSnapshot() (giveBack func() error, err error) {
 	return r.GiveBackNow, s.fromReserve(r.Hold)
 }
 
-// snapshot returns the index of etcd's last one.
+// snapshot returns the index of etcd's last snapshot.
 func (s *space) snapshot() (index uint64) {
 	files, err := snapshots(filepath.Dir(s.database))
 	if err != nil || len(files) == 0 {
 		return 0
 	}
-	index, _ = snapshotIndex(slices.Max(files)) // 0 of another's file: every write will want a renewal
+	index, _ = snapshotIndex(slices.Max(files)) // 0 if the file is not etcd's: then every write needs a renewal
 	return index
 }
 
@@ -263,7 +264,7 @@ func snapshots(dir string) ([]string, error) {
 	return filepath.Glob(filepath.Join(dir, "*-*"+snapshotSuffix))
 }
 
-// snapshotIndex returns the index of a snapshot, whose file has the name TERM-INDEX.snap.
+// snapshotIndex returns the index of a snapshot from its file name, TERM-INDEX.snap.
 func snapshotIndex(path string) (index uint64, ok bool) {
 	name, ok := strings.CutSuffix(filepath.Base(path), snapshotSuffix)
 	_, last, _ := strings.Cut(name, "-")
@@ -271,8 +272,8 @@ func snapshotIndex(path string) (index uint64, ok bool) {
 	return index, ok && err == nil
 }
 
-// dropUnrecorded removes snapshots later than the last one of which the log has a record: etcd
-// was killed before it wrote that, and does not know them.
+// dropUnrecorded removes snapshots later than the last one that the log records: etcd was killed
+// before it recorded them, and does not know them.
 func dropUnrecorded(dir string, last uint64) error {
 	files, err := snapshots(dir)
 	for _, path := range files {
@@ -286,7 +287,7 @@ func dropUnrecorded(dir string, last uint64) error {
 // isNoRoom reports whether something failed because the disk, or a quota on it, is used up.
 func isNoRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// free says how much room there is: in bytes, and in inodes where they are short.
+// free returns how much room there is, in MiB, and in inodes where these are short.
 func free(room disk.Room) string {
 	if room.Inodes > 0 && room.FreeInodes < refuseInodes {
 		return fmt.Sprintf("%d MiB and %d inodes", room.Free>>20, room.FreeInodes)
@@ -302,8 +303,8 @@ func (s *space) say(room disk.Room, full bool) {
 	klog.InfoS("The disk of the cluster's data has room again", "dir", s.dir, "free", free(room))
 }
 
-// forStart gives back what is held, one after the other, until there is room to start in:
-// etcd takes the room behind the log's last entry anew.
+// forStart gives back what is held, one part after the other, until there is room to start in: etcd
+// allocates the room behind the log's last entry again.
 func (s *space) forStart() error {
 	if err := s.log.dropHalfMade(); err != nil {
 		return err

@@ -17,29 +17,30 @@ import (
 )
 
 const (
-	// segmentBytes is a file of the write-ahead log. etcd begins the next one after the
-	// write that goes past it.
+	// segmentBytes is the size of a file of the write-ahead log. etcd begins the next file after
+	// the write that goes past it.
 	segmentBytes = 16 << 20
-	// behindBytes is the room for that write: all that may be on its way at a time.
+	// behindBytes is the room for that write: all that may be in flight at a time.
 	behindBytes = inFlightBytes + 1<<20
-	// logBytes is what the next file takes, and the room behind those that etcd has made.
+	// logBytes is what the next file takes, plus the room behind those that etcd has made.
 	logBytes = segmentBytes + 3*behindBytes
 	// keepSegments is how many files of the log stay while there is room.
 	keepSegments = 5
 )
 
-// logFiles is the room of etcd's write-ahead log, whose files are
+// logFiles manages the room of etcd's write-ahead log, whose files are
 //
 //	….wal  the log: the newest is written to, those before the last snapshot are released
-//	0.tmp  and 1.tmp, by turns: what becomes the newest. etcd makes one ahead, with its room;
-//	       a file that is there already it takes as it is.
+//	0.tmp  and 1.tmp, in turn: the file that becomes the newest. etcd makes one ahead, with its
+//	       room; a file that exists already is used as it is.
 //
-// So both are always there: one is etcd's, the other waits to be it, made by us. On a full
-// disk it is made of a released file, whose room nobody else can have taken meanwhile.
+// So logFiles sees to it that both always exist: one is etcd's, the other is ours and waits to be
+// used next. On a full disk ours is made from a released file, so that nobody else can take its
+// room meanwhile.
 type logFiles struct {
 	dir   string
-	spare string // one that is being made, beside the folder
-	// kept reports whether files that etcd has released are to stay nevertheless; nil is never.
+	spare string // a file that is being made, beside the folder
+	// kept reports whether files that etcd has released must stay; nil means never.
 	kept func() bool
 }
 
@@ -47,7 +48,7 @@ func (l *logFiles) next() []string {
 	return []string{filepath.Join(l.dir, "0.tmp"), filepath.Join(l.dir, "1.tmp")}
 }
 
-// ready reports whether the next two files are there.
+// ready reports whether the next two files exist.
 func (l *logFiles) ready() bool {
 	for _, path := range l.next() {
 		if _, err := os.Stat(path); err != nil {
@@ -57,8 +58,8 @@ func (l *logFiles) ready() bool {
 	return true
 }
 
-// stuck reports whether etcd has no room for its next file: it tries to take it once, and
-// fails when the present one is full.
+// stuck reports whether etcd has no room for its next file: it tries to allocate it once, and fails
+// when the present file is full.
 func (l *logFiles) stuck() bool {
 	for _, path := range l.next() {
 		if info, err := os.Stat(path); err == nil && info.Size() < segmentBytes {
@@ -82,7 +83,7 @@ func (l *logFiles) place(fresh func(path string) error) error {
 		return err
 	}
 	for _, path := range l.next() {
-		// etcd may be about to make the file itself
+		// etcd may be about to make the file itself.
 		err := unix.Renameat2(unix.AT_FDCWD, l.spare, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
 		if !errors.Is(err, unix.EEXIST) {
 			return err
@@ -91,7 +92,7 @@ func (l *logFiles) place(fresh func(path string) error) error {
 	return nil
 }
 
-// behind takes the room behind the end of all that is or will be written to.
+// behind allocates room behind the end of every file that is or will be written to.
 func (l *logFiles) behind() error {
 	segments, err := l.segments()
 	if err != nil {
@@ -122,11 +123,11 @@ func create(path string) error {
 	return f.Sync()
 }
 
-// errNoneReleased says that etcd wants all files of its log.
+// errNoneReleased means that etcd still needs all files of its log.
 var errNoneReleased = errors.New("no file of the log is released")
 
-// reuse makes the oldest file of the log the spare one, when it is released. What was left
-// of a crash while it did so is finished.
+// reuse makes the spare file from the oldest file of the log, if that is released. If a crash
+// interrupted it, it finishes the file.
 func (l *logFiles) reuse(path string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		err := l.drop(func(old string) error { return os.Rename(old, path) })
@@ -137,7 +138,7 @@ func (l *logFiles) reuse(path string) error {
 	return clearFile(path)
 }
 
-// purge removes what is released of more files than there need be.
+// purge removes released files while there are more than keepSegments.
 func (l *logFiles) purge() error {
 	for {
 		segments, err := l.segments()
@@ -153,9 +154,9 @@ func (l *logFiles) purge() error {
 	}
 }
 
-// drop hands the oldest file to f, unless etcd holds it. The newest is etcd's, even when it
-// has been closed for an instant to be opened under its new name. Whether a file that is released
-// is to stay is asked once it is ours: etcd may miss a snapshot, and release it, at any moment.
+// drop hands the oldest file to f, unless etcd holds it. It never hands out the newest, which is
+// etcd's even in the instant when it is closed and not yet opened under its new name. It calls kept
+// only after it has locked the file: etcd may miss a snapshot, and release the file, at any moment.
 func (l *logFiles) drop(f func(path string) error) error {
 	segments, err := l.segments()
 	if err != nil {
@@ -177,13 +178,13 @@ func (l *logFiles) drop(f func(path string) error) error {
 	return errors.Join(f(segments[0]), lock.Close())
 }
 
-// segments lists the log's files, the oldest first: their names begin with a number.
+// segments lists the log's files, oldest first: their names begin with a number.
 func (l *logFiles) segments() ([]string, error) {
 	return filepath.Glob(filepath.Join(l.dir, "*.wal"))
 }
 
-// clearFile overwrites a file with zeros, where it is: the log ends with the first of them.
-// They are on disk before anybody appends there.
+// clearFile overwrites a file with zeros in place, because the log ends at the first zero. The
+// zeros are on disk before anybody appends there.
 func clearFile(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -203,8 +204,8 @@ func clearFile(path string) error {
 	return f.Sync()
 }
 
-// dropHalfMade removes what a crash has left: a next file that is written to already was to
-// become the newest that moment, and has no entry.
+// dropHalfMade removes what a crash has left: a next file that has data was about to become the
+// newest, and has no entry yet.
 func (l *logFiles) dropHalfMade() error {
 	for _, path := range l.next() {
 		blank, err := isBlank(path)
@@ -218,8 +219,8 @@ func (l *logFiles) dropHalfMade() error {
 	return remove(l.spare)
 }
 
-// dropBroken removes the copies that etcd makes of a file of the log before it cuts off the
-// write in which it was killed.
+// dropBroken removes the copies that etcd makes of a file of the log before it cuts off the write
+// during which it was killed.
 func (l *logFiles) dropBroken() error {
 	files, err := filepath.Glob(filepath.Join(l.dir, "*.broken"))
 	for _, path := range files {
@@ -228,10 +229,10 @@ func (l *logFiles) dropBroken() error {
 	return err
 }
 
-// dropSpare removes the one that etcd does not make at its start.
+// dropSpare removes the next file that etcd does not make when it starts.
 func (l *logFiles) dropSpare() error { return remove(l.next()[1]) }
 
-// remove removes a file; one that is not there is no error.
+// remove removes a file. It is no error if there is none.
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -239,8 +240,8 @@ func remove(path string) error {
 	return nil
 }
 
-// isBlank reports whether nothing was written to a file of the log: a record begins with
-// its length.
+// isBlank reports whether nothing was written to a file of the log. It looks at the beginning,
+// because a record begins with its length.
 func isBlank(path string) (bool, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -255,8 +256,8 @@ func isBlank(path string) (bool, error) {
 	return bytes.Equal(head[:n], make([]byte, n)), err
 }
 
-// holdTo takes the blocks of a file up to end, without making it longer: what is written
-// there later goes onto blocks that nobody else can have taken.
+// holdTo allocates the blocks of a file up to end without making the file longer, so that what is
+// written there later lands on blocks that nobody else can have taken.
 func holdTo(path string, end int64) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

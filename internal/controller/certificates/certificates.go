@@ -1,8 +1,7 @@
-// Package certificates approves, signs and clears away certificate signing requests,
-// for the signers that are Kubernetes' own: client certificates of kubelets, which it
-// also approves where the asker may have one, serving certificates of kubelets, and
-// client certificates for anything else; those somebody approves by
-// `kubectl certificate approve`.
+// Package certificates approves, signs and cleans up certificate signing requests for Kubernetes'
+// own signers: client certificates of kubelets, which it also approves if the requester may have
+// one, serving certificates of kubelets, and client certificates for anything else. The latter two
+// somebody approves with `kubectl certificate approve`.
 //
 // It does what upstream's controllers csrapproving, csrsigning and csrcleaner do.
 package certificates
@@ -30,12 +29,12 @@ import (
 	"wherry.dev/internal/controller"
 )
 
-// Authority signs certificates; *pki.CA is one.
+// Authority signs certificates, such as *pki.CA.
 type Authority interface {
 	Sign(template *x509.Certificate, public crypto.PublicKey) ([]byte, error)
 }
 
-// Controller works on requests, one by one.
+// Controller processes requests, one at a time.
 type Controller struct {
 	client   clientset.Interface
 	requests listers.CertificateSigningRequestLister
@@ -43,7 +42,7 @@ type Controller struct {
 	loop     *controller.Loop
 }
 
-// New makes the controller.
+// New returns the controller.
 func New(client clientset.Interface, f informers.SharedInformerFactory, ca Authority) (*Controller, error) {
 	requests := f.Certificates().V1().CertificateSigningRequests()
 	c := &Controller{client: client, requests: requests.Lister(), ca: ca}
@@ -55,7 +54,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory, ca Autho
 	})
 }
 
-// Run works until ctx ends.
+// Run processes requests until ctx ends.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
 
 func (c *Controller) reconcile(ctx context.Context, name string) error {
@@ -84,18 +83,20 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 	}
 }
 
-// Ages at which requests are deleted, by what became of them.
+// Ages at which requests are deleted, by their state.
 const (
 	approvedAge = time.Hour
 	deniedAge   = time.Hour
 	pendingAge  = 24 * time.Hour
 )
 
-// askAgain is how long a request waits whose user may not have a certificate.
+// askAgain is how long a request waits before it is checked again whether its user may have a
+// certificate.
 const askAgain = time.Minute
 
-// expires is when a request is deleted. The time of a condition counts, for a request
-// may have waited for long; an expired certificate is of no use to anybody.
+// expires returns when a request is deleted. The age counts from the time of the last condition,
+// because a request may have waited for long before. A request with an expired certificate is
+// deleted at once: it is of no use to anybody.
 func expires(r *certificatesv1.CertificateSigningRequest, now time.Time) time.Time {
 	end := r.CreationTimestamp.Add(pendingAge)
 	for _, cond := range r.Status.Conditions {
@@ -132,8 +133,8 @@ func has(r *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestCo
 	})
 }
 
-// approve approves a kubelet's request for a client certificate, if the asker may ask
-// for one for itself (selfnodeclient), or for any node (nodeclient).
+// approve approves a kubelet's request for a client certificate if the requester may request one
+// for itself (selfnodeclient), or for any node (nodeclient).
 func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest) error {
 	if r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
 		return nil
@@ -143,7 +144,7 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 		return fmt.Errorf("certificate signing request %s: %w", r.Name, err)
 	}
 	if checkKubeletClient(req, r.Spec.Usages) != nil {
-		return nil //nolint:nilerr // a request that is not a kubelet's is somebody else's to judge
+		return nil //nolint:nilerr // a request that is not a kubelet's is for somebody else to judge
 	}
 	tries := []struct{ subresource, message string }{
 		{"selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."},
@@ -169,7 +170,7 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 		return nil
 	}
 	klog.FromContext(ctx).Info("A kubelet's certificate signing request waits for approval: its user may not have one", "csr", r.Name, "user", r.Spec.Username)
-	c.loop.AddAfter(r.Name, askAgain) // nothing tells when somebody's rights change
+	c.loop.AddAfter(r.Name, askAgain) // nothing reports when somebody's rights change
 	return nil
 }
 

@@ -27,8 +27,8 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// play runs the controller over a fake API server where users in may have client
-// certificates by these subresources.
+// play runs the controller over a fake API server on which the users in may can get client
+// certificates through these subresources.
 func play(t *testing.T, may map[string]string, test func(t *testing.T, client *fake.Clientset, ca *pki.CA)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func play(t *testing.T, may map[string]string, test func(t *testing.T, client *f
 	})
 }
 
-// request makes a certificate signing request of a user for a subject.
+// request creates a certificate signing request of a user for a subject.
 func request(t *testing.T, name, user, signer string, tmpl x509.CertificateRequest, usages ...certificatesv1.KeyUsage) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

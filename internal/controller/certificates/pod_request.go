@@ -15,18 +15,18 @@ import (
 	"wherry.dev/internal/controller"
 )
 
-// podRequestAge is how long a request of a pod's certificate is kept, whatever became of
-// it: the kubelet takes over an answer at once, and asks anew when its request is gone.
+// podRequestAge is how long a pod's certificate request is kept, whatever its state: the kubelet
+// takes an answer at once, and makes another request if its own is gone.
 const podRequestAge = 30 * time.Minute
 
-// PodRequestCleaner deletes old pod certificate requests; a pod that lives long makes many.
+// PodRequestCleaner deletes old pod certificate requests, because a long-lived pod makes many.
 type PodRequestCleaner struct {
 	client   clientset.Interface
 	requests listers.PodCertificateRequestLister
 	loop     *controller.Loop
 }
 
-// NewPodRequestCleaner makes the controller.
+// NewPodRequestCleaner returns the controller.
 func NewPodRequestCleaner(client clientset.Interface, f informers.SharedInformerFactory) (*PodRequestCleaner, error) {
 	requests := f.Certificates().V1().PodCertificateRequests()
 	c := &PodRequestCleaner{client: client, requests: requests.Lister()}
@@ -38,7 +38,7 @@ func NewPodRequestCleaner(client clientset.Interface, f informers.SharedInformer
 	})
 }
 
-// Run works until ctx ends.
+// Run deletes old requests until ctx ends.
 func (c *PodRequestCleaner) Run(ctx context.Context) error { return c.loop.Run(ctx) }
 
 func (c *PodRequestCleaner) reconcile(ctx context.Context, key string) error {

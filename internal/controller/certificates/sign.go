@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// mostTime is how long a certificate is valid unless less is asked for.
+	// mostTime is how long a certificate is valid unless a shorter time is requested.
 	mostTime  = 365 * 24 * time.Hour
 	leastTime = 10 * time.Minute
-	// backdate forgives a clock that is a little behind.
+	// backdate allows for a clock that is a little behind.
 	backdate = 5 * time.Minute
 )
 
-// sign signs an approved request, or says in a condition why its signer refuses.
+// sign signs an approved request, or writes a condition that says why its signer refuses.
 func (c *Controller) sign(ctx context.Context, r *certificatesv1.CertificateSigningRequest, now time.Time) error {
 	check, ours := signers[r.Spec.SignerName]
 	if !ours {
@@ -69,7 +69,7 @@ func (c *Controller) certificate(req *x509.CertificateRequest, r *certificatesv1
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// lifetime is what was asked for, within reason.
+// lifetime returns the requested lifetime, within limits.
 func lifetime(seconds *int32) time.Duration {
 	if seconds == nil {
 		return mostTime
@@ -85,7 +85,7 @@ func parseRequest(data []byte) (*x509.CertificateRequest, error) {
 	return x509.ParseCertificateRequest(block.Bytes)
 }
 
-// signers are Kubernetes' own, and what they demand of a request.
+// signers maps Kubernetes' own signers to the checks of their requests.
 var signers = map[string]func(*x509.CertificateRequest, []certificatesv1.KeyUsage) error{
 	certificatesv1.KubeAPIServerClientKubeletSignerName: checkKubeletClient,
 	certificatesv1.KubeletServingSignerName:             checkKubeletServing,
@@ -129,7 +129,8 @@ func checkNode(req *x509.CertificateRequest) error {
 	return nil
 }
 
-// exactly demands digital signature and the usage, and lets RSA keys encipher keys.
+// exactly requires digital signature and the given usage, and also allows key encipherment, for RSA
+// keys. No other usage is allowed.
 func exactly(usages []certificatesv1.KeyUsage, usage certificatesv1.KeyUsage) error {
 	want := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, usage}
 	for _, u := range want {
@@ -157,7 +158,7 @@ func checkClient(_ *x509.CertificateRequest, usages []certificatesv1.KeyUsage) e
 	return nil
 }
 
-// setUsages writes the usages into a certificate. The signers here demand no others.
+// setUsages writes the usages into a certificate. The signers here allow no others.
 func setUsages(tmpl *x509.Certificate, usages []certificatesv1.KeyUsage) error {
 	for _, u := range usages {
 		switch u {

@@ -1,8 +1,8 @@
-// Package namespace empties namespaces that are being deleted and lets them go.
+// Package namespace empties namespaces that are being deleted, and then lets them go.
 //
-// Pods go first, because what they use (service accounts, secrets, network
-// policies) must outlive them (KEP-5080); then everything else; then the
-// namespace's own finalizer. Conditions on the namespace say what still holds it.
+// Pods go first, because what they use (service accounts, secrets, network policies) must outlive
+// them (KEP-5080); then everything else; then the namespace's own finalizer. Conditions on the
+// namespace say what still blocks its deletion.
 package namespace
 
 import (
@@ -36,7 +36,7 @@ type Controller struct {
 	loop       *controller.Loop
 }
 
-// New makes the controller on the informers of f.
+// New returns the controller, with the informers of f.
 func New(client clientset.Interface, meta metadata.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	namespaces := f.Core().V1().Namespaces()
 	c := &Controller{client: client, metadata: meta, namespaces: namespaces.Lister()}
@@ -50,12 +50,12 @@ func New(client clientset.Interface, meta metadata.Interface, f informers.Shared
 	}
 	return c, c.loop.Watch(f.Core().V1().Pods().Informer(), func(old, obj any) {
 		if pod, ok := old.(*v1.Pod); ok && obj == nil {
-			c.loop.Add(pod.Namespace) // it may have been what a namespace waited for
+			c.loop.Add(pod.Namespace) // a namespace may have waited for it
 		}
 	})
 }
 
-// Run works until ctx ends.
+// Run empties namespaces until ctx ends.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
 
 func (c *Controller) reconcile(ctx context.Context, name string) error {
@@ -69,7 +69,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 	if cached.DeletionTimestamp == nil || len(cached.Spec.Finalizers) == 0 {
 		return nil
 	}
-	// the cache may be behind a namespace of the same name that was made anew
+	// The cache may be behind: a namespace of the same name may have been created since.
 	ns, err := c.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -85,7 +85,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 		return err
 	}
 	if !left.empty() {
-		// pods tell when they are gone; anything else is looked at again
+		// A watch reports when pods are gone; for anything else the loop has to look again.
 		c.loop.AddAfter(name, left.recheck())
 		return nil
 	}
@@ -108,7 +108,7 @@ func (r *remaining) recheck() time.Duration {
 	return 500 * time.Millisecond
 }
 
-// empty asks for the deletion of everything and counts what is left.
+// empty requests the deletion of everything, and counts what is left.
 func (c *Controller) empty(ctx context.Context, namespace string) (remaining, error) {
 	left := remaining{resources: map[string]int{}, finalizers: map[string]int{}}
 	if err := c.deleteAll(ctx, podsGVR, namespace, &left); err != nil {
@@ -126,7 +126,7 @@ func (c *Controller) empty(ctx context.Context, namespace string) (remaining, er
 	return left, errors.Join(errs...)
 }
 
-// deletable lists the namespaced resources that can be listed and deleted.
+// deletable returns the namespaced resources that can be listed and deleted.
 func (c *Controller) deletable() ([]schema.GroupVersionResource, error) {
 	lists, err := discovery.ServerPreferredNamespacedResources(c.client.Discovery())
 	if err != nil {
@@ -175,7 +175,7 @@ func (c *Controller) deleteAll(ctx context.Context, gvr schema.GroupVersionResou
 	return c.count(ctx, gvr, namespace, left)
 }
 
-// count looks again, because most objects are gone as soon as they are deleted.
+// count lists the resource again, because most objects are gone as soon as they are deleted.
 func (c *Controller) count(ctx context.Context, gvr schema.GroupVersionResource, namespace string, left *remaining) error {
 	list, err := c.metadata.Resource(gvr).Namespace(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *Controller) count(ctx context.Context, gvr schema.GroupVersionResource,
 	return nil
 }
 
-// report writes the conditions that tell a user what holds the namespace.
+// report writes the conditions that tell users what blocks the deletion of the namespace.
 func (c *Controller) report(ctx context.Context, ns *v1.Namespace, left remaining, failure error) error {
 	want := conditions(left, failure)
 	next := ns.DeepCopy()
@@ -238,7 +238,7 @@ func conditions(left remaining, failure error) []v1.NamespaceCondition {
 	}
 }
 
-// errDiscovery marks failures to find out what there is to delete.
+// errDiscovery marks failures to find out which resources there are to delete.
 var errDiscovery = errors.New("discover resources")
 
 func discoveryFailed(err error) bool { return errors.Is(err, errDiscovery) }

@@ -1,10 +1,10 @@
-// Package nodelifecycle notices when a node's kubelet has gone silent and keeps the
-// taints that follow from a node's conditions.
+// Package nodelifecycle notices when a node's kubelet has gone silent, and maintains the taints
+// that follow from a node's conditions.
 //
-// A kubelet renews its node's lease. What counts is when a renewal was seen here,
-// not the time written into it, so that clocks may differ; after GracePeriod
-// without one the node's conditions become Unknown, and its pods are not ready. There is no ticker: one timer
-// a node stands for its next deadline.
+// A kubelet renews its node's lease. What counts is when a renewal was seen here, not the time
+// written into it, so clocks may differ. After GracePeriod without a renewal, the node's conditions
+// become Unknown, and its pods become not ready. There is no ticker, only one timer per node, for
+// its next deadline.
 package nodelifecycle
 
 import (
@@ -30,10 +30,10 @@ import (
 	"wherry.dev/internal/controller"
 )
 
-// GracePeriod is upstream's --node-monitor-grace-period.
+// GracePeriod is upstream's default of --node-monitor-grace-period.
 const GracePeriod = 50 * time.Second
 
-// Controller watches over nodes.
+// Controller watches nodes.
 type Controller struct {
 	client clientset.Interface
 	nodes  corelisters.NodeLister
@@ -43,10 +43,10 @@ type Controller struct {
 	grace  time.Duration
 
 	mu   sync.Mutex
-	seen map[string]time.Time // node → when a sign of life was last seen
+	seen map[string]time.Time // node → time of the last sign of life
 }
 
-// New makes the controller on the informers of f.
+// New returns the controller, with the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	nodes, pods := f.Core().V1().Nodes(), f.Core().V1().Pods()
 	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), grace: GracePeriod, seen: map[string]time.Time{}}
@@ -64,7 +64,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	})
 }
 
-// Run works until ctx ends.
+// Run watches nodes until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
@@ -90,7 +90,7 @@ func (c *Controller) nodeChanged(old, obj any) {
 	c.loop.Add(node.Name)
 }
 
-// heartbeatsEqual tells whether the kubelet has not written since.
+// heartbeatsEqual reports whether the kubelet has not written the node's status between a and b.
 func heartbeatsEqual(a, b *v1.Node) bool {
 	before, after := ready(a).LastHeartbeatTime, ready(b).LastHeartbeatTime
 	return before.Equal(&after)
@@ -107,14 +107,15 @@ func ready(n *v1.Node) v1.NodeCondition {
 
 func unknown(n *v1.Node) bool { return ready(n).Status == v1.ConditionUnknown }
 
-// alive notes a sign of life.
+// alive records a sign of life.
 func (c *Controller) alive(node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen[node] = time.Now()
 }
 
-// patience is how much longer a node may stay silent; zero or less is too long.
+// patience returns how much longer a node may stay silent. Zero or less means that it has been
+// silent for too long.
 func (c *Controller) patience(node string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +148,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 	return err
 }
 
-// markUnknown says of every condition that nobody knows any more.
+// markUnknown sets every condition of the node to Unknown.
 func (c *Controller) markUnknown(ctx context.Context, node *v1.Node) (*v1.Node, error) {
 	next := node.DeepCopy()
 	now := metav1.Now()
@@ -189,8 +190,8 @@ var conditionTaints = []conditionTaint{
 	{v1.NodeNetworkUnavailable, v1.ConditionTrue, v1.TaintNodeNetworkUnavailable},
 }
 
-// setTaints makes the node's taints follow from its conditions and its cordon;
-// taints of others stay.
+// setTaints makes the node's taints follow from its conditions and its cordon. It keeps the taints
+// of others.
 func (c *Controller) setTaints(ctx context.Context, node *v1.Node) error {
 	want := wanted(node)
 	next := node.DeepCopy()
@@ -213,7 +214,7 @@ func (c *Controller) setTaints(ctx context.Context, node *v1.Node) error {
 	return nil
 }
 
-// owned tells whether this controller alone decides about the taint.
+// owned reports whether this controller alone decides about the taint.
 func owned(t v1.Taint) bool {
 	switch t.Effect {
 	case v1.TaintEffectNoExecute:

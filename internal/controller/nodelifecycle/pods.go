@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// podChanged asks for a look at a node of which nobody knows whether it lives: whatever a
-// pod there says, it is not to be sent requests.
+// podChanged requests a reconciliation of a pod's node if the pod is ready but the node's state is
+// unknown: whatever the pod reports, it must not receive requests.
 func (c *Controller) podChanged(_, obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok || readiness(pod) != v1.ConditionTrue {
@@ -32,9 +32,9 @@ func readiness(pod *v1.Pod) v1.ConditionStatus {
 	return v1.ConditionUnknown
 }
 
-// markPodsNotReady takes the pods of a silent node out of service; reason and message stay
-// the kubelet's, as upstream. Of a kubelet that speaks, the pods are its own to judge: it
-// would write what it sees again.
+// markPodsNotReady takes the pods of a silent node out of service. Reason and message stay the
+// kubelet's, as upstream does. It must not be called for a node whose kubelet is alive: the kubelet
+// judges its pods itself, and would write again what it sees.
 func (c *Controller) markPodsNotReady(ctx context.Context, node string) error {
 	pods, err := c.pods.List(labels.Everything())
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Controller) markNotReady(ctx context.Context, pod *v1.Pod) error {
 	switch _, err := c.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{}); {
 	case apierrors.IsNotFound(err):
 		return nil
-	case err != nil: // also when the kubelet has written meanwhile: that shows, and is looked at again
+	case err != nil: // includes a conflict with a write of the kubelet, which the retry takes into account
 		return fmt.Errorf("mark pod %s/%s as not ready: %w", pod.Namespace, pod.Name, err)
 	}
 	c.events.Event(pod, v1.EventTypeWarning, "NodeNotReady", "Node is not ready")

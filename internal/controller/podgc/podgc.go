@@ -1,6 +1,5 @@
-// Package podgc removes pods that nobody else will: those bound to a node that is
-// gone, those deleted before they were ever scheduled, and the oldest finished ones
-// when there are too many.
+// Package podgc removes pods that nobody else removes: those bound to a node that is gone, those
+// deleted before they were ever scheduled, and the oldest finished ones when there are too many.
 package podgc
 
 import (
@@ -25,13 +24,13 @@ import (
 )
 
 const (
-	// Quarantine is how long a node must be missing before its pods go (upstream's).
+	// Quarantine is how long a node must be missing before its pods are removed (upstream's value).
 	Quarantine = 40 * time.Second
-	// TerminatedThreshold is how many finished pods are kept (upstream's
+	// TerminatedThreshold is how many finished pods are kept (upstream's default of
 	// --terminated-pod-gc-threshold).
 	TerminatedThreshold = 12500
 
-	// key is the only one: every reconciliation looks at all pods.
+	// key is the only key: every reconciliation looks at all pods.
 	key = "pods"
 )
 
@@ -44,10 +43,10 @@ type Controller struct {
 	threshold int
 
 	mu      sync.Mutex
-	missing map[string]time.Time // node → since when it is missed
+	missing map[string]time.Time // node → since when it has been missing
 }
 
-// New makes the controller on the informers of f.
+// New returns the controller, with the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	all, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
 	c := &Controller{client: client, pods: all.Lister(), nodes: nodes.Lister(), threshold: TerminatedThreshold, missing: map[string]time.Time{}}
@@ -68,7 +67,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	})
 }
 
-// Run works until ctx ends.
+// Run removes pods until ctx ends.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
 
 func (c *Controller) reconcile(ctx context.Context, _ string) error {
@@ -97,8 +96,8 @@ func (c *Controller) reconcile(ctx context.Context, _ string) error {
 	return c.trim(ctx, done)
 }
 
-// goneNodes returns the nodes that pods are bound to and that have been missing
-// for long enough, and after how long to look again for the others.
+// goneNodes returns the nodes that pods are bound to and that have been missing for long enough,
+// and after how long to look again for the others.
 func (c *Controller) goneNodes(pods []*v1.Pod, now time.Time) (gone map[string]bool, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +131,7 @@ func (c *Controller) goneNodes(pods []*v1.Pod, now time.Time) (gone map[string]b
 	return gone, wait
 }
 
-// removeOrphan asks the API server itself before it takes the pods of a node away.
+// removeOrphan removes a pod of a missing node. First it asks the API server itself for the node.
 func (c *Controller) removeOrphan(ctx context.Context, p *v1.Pod) error {
 	_, err := c.client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -141,7 +140,7 @@ func (c *Controller) removeOrphan(ctx context.Context, p *v1.Pod) error {
 	return c.remove(ctx, p, "PodGC: node no longer exists")
 }
 
-// remove fails an unfinished pod first, so that whoever owns it learns why.
+// remove removes a pod. It marks an unfinished one as failed first, so that its owner learns why.
 func (c *Controller) remove(ctx context.Context, p *v1.Pod, why string) error {
 	if why != "" && !pods.IsTerminal(p.Status.Phase) {
 		patch, err := json.Marshal(map[string]any{

@@ -26,7 +26,7 @@ const (
 	text        = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters."
 )
 
-// Controller keeps the config map as it should be.
+// Controller maintains the config map in every namespace.
 type Controller struct {
 	client     clientset.Interface
 	ca         string
@@ -35,12 +35,12 @@ type Controller struct {
 	loop       *controller.Loop
 }
 
-// New makes the controller; ca is a certificate bundle in PEM. The controller writes
-// as client, and watches as reader, which is whom the informers of f belong to.
+// New returns the controller. ca is a certificate bundle in PEM. The controller writes as client,
+// and watches as reader, to which the informers of f belong too.
 func New(client, reader clientset.Interface, f informers.SharedInformerFactory, ca []byte) (*Controller, error) {
 	namespaces := f.Core().V1().Namespaces()
 	c := &Controller{client: client, ca: string(ca), namespaces: namespaces.Lister()}
-	// only the maps of this name: a cluster's other ones are none of our business
+	// Watch only maps with this name: the others of the cluster are not needed.
 	c.maps = coreinformers.NewFilteredConfigMapInformer(reader, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", name).String()
 	})
@@ -62,7 +62,7 @@ func New(client, reader clientset.Interface, f informers.SharedInformerFactory, 
 	})
 }
 
-// Run works until ctx ends.
+// Run maintains the config maps until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {

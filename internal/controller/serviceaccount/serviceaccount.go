@@ -1,5 +1,5 @@
-// Package serviceaccount gives every namespace its service account "default",
-// without which no pod is admitted there.
+// Package serviceaccount gives every namespace its service account "default", without which no pod
+// is admitted there.
 package serviceaccount
 
 import (
@@ -26,7 +26,7 @@ type Controller struct {
 	loop       *controller.Loop
 }
 
-// New makes the controller on the informers of f.
+// New returns the controller, with the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	namespaces, accounts := f.Core().V1().Namespaces(), f.Core().V1().ServiceAccounts()
 	c := &Controller{client: client, namespaces: namespaces.Lister(), accounts: accounts.Lister()}
@@ -45,7 +45,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	})
 }
 
-// Run works until ctx ends.
+// Run creates accounts until ctx ends.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
 
 func (c *Controller) reconcile(ctx context.Context, namespace string) error {

@@ -1,5 +1,5 @@
-// Package tainteviction deletes pods from nodes that got a NoExecute taint which
-// they do not tolerate, at once or when the time that they tolerate it is over.
+// Package tainteviction deletes pods from nodes with a NoExecute taint that they do not tolerate,
+// at once or when the time for which they tolerate it is over.
 package tainteviction
 
 import (
@@ -37,7 +37,7 @@ type Controller struct {
 	events record.EventRecorder
 }
 
-// New makes the controller on the informers of f.
+// New returns the controller, with the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	pods, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
 	c := &Controller{client: client, pods: pods.Lister(), nodes: nodes.Lister()}
@@ -54,7 +54,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	})
 }
 
-// Run works until ctx ends.
+// Run evicts pods until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
@@ -63,7 +63,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return c.loop.Run(ctx)
 }
 
-// nodeChanged asks for a look at every pod of a node whose taints changed.
+// nodeChanged requests a reconciliation of every pod on a node whose taints changed.
 func (c *Controller) nodeChanged(old, obj any) {
 	node, ok := obj.(*v1.Node)
 	was, _ := old.(*v1.Node)
@@ -72,7 +72,7 @@ func (c *Controller) nodeChanged(old, obj any) {
 	}
 	pods, err := c.pods.List(labels.Everything())
 	if err != nil {
-		return // a lister fails only for a selector that does not parse
+		return // cannot happen: a lister fails only for a selector that does not parse
 	}
 	for _, p := range pods {
 		if p.Spec.NodeName == node.Name {
@@ -111,8 +111,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	return c.evict(ctx, pod)
 }
 
-// evictionTime returns when the first NoExecute taint's time is over; evict is
-// false when the pod tolerates all of them for ever.
+// evictionTime returns the earliest time at which a NoExecute taint is no longer tolerated. evict
+// is false if the pod tolerates all of them for ever.
 func evictionTime(ctx context.Context, pod *v1.Pod, taints []v1.Taint) (at time.Time, evict bool) {
 	for i := range taints {
 		t := &taints[i]
@@ -134,8 +134,8 @@ func evictionTime(ctx context.Context, pod *v1.Pod, taints []v1.Taint) (at time.
 	return at, evict
 }
 
-// tolerated returns for how many seconds the pod tolerates a taint: the least that
-// any of its matching tolerations says; 0 without a matching one.
+// tolerated returns for how many seconds the pod tolerates a taint: the smallest number of all
+// matching tolerations, or 0 if none matches.
 func tolerated(ctx context.Context, pod *v1.Pod, taint *v1.Taint) (seconds int64, forever bool) {
 	matched := false
 	for i := range pod.Spec.Tolerations {
@@ -157,9 +157,9 @@ func tolerated(ctx context.Context, pod *v1.Pod, taint *v1.Taint) (seconds int64
 	return seconds, matched && forever
 }
 
-// evict says why on the pod, then deletes it.
+// evict records the reason in the pod's status, then deletes the pod.
 func (c *Controller) evict(ctx context.Context, pod *v1.Pod) error {
-	// the node may have been healed while the cache was behind
+	// The taint may have been removed while the cache was behind.
 	node, err := c.client.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -1,6 +1,6 @@
-// Package cache is the scheduler's view of the cluster: every node with the pods
-// that are bound to it, and those that the scheduler has assumed there while their
-// binding is on its way to the API server.
+// Package cache is the scheduler's view of the cluster: every node with the pods that are bound to
+// it, and with those that the scheduler has assumed there while their binding is on its way to the
+// API server.
 package cache
 
 import (
@@ -50,7 +50,7 @@ func (c *Cache) SetNode(node *v1.Node) {
 	c.nodeLocked(node.Name).SetNode(node)
 }
 
-// RemoveNode forgets a node; its pods are accounted until they are removed too.
+// RemoveNode forgets a node. Its pods still count until they are removed too.
 func (c *Cache) RemoveNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *Cache) dropIfEmptyLocked(name string) {
 	}
 }
 
-// SetPod records a pod that is bound to pod.Spec.NodeName. It confirms an assumed one.
+// SetPod records a pod that is bound to pod.Spec.NodeName, and confirms an assumed one.
 func (c *Cache) SetPod(pod *v1.Pod) error {
 	info, err := framework.NewPodInfo(pod)
 	if err != nil {
@@ -95,8 +95,8 @@ func (c *Cache) RemovePod(uid types.UID) {
 	c.removeLocked(uid)
 }
 
-// Assume puts a pod on a node before it is bound, so that the next pod sees the
-// node's resources taken.
+// Assume puts a pod on a node before it is bound, so that for the next pod the node's resources are
+// taken already.
 func (c *Cache) Assume(info *framework.PodInfo, node string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *Cache) Assume(info *framework.PodInfo, node string) error {
 	return nil
 }
 
-// Forget undoes Assume; a pod that the API server has bound meanwhile stays.
+// Forget undoes Assume. A pod that was bound meanwhile stays.
 func (c *Cache) Forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ type Snapshot struct {
 	list   []fwk.NodeInfo
 }
 
-// Update brings the snapshot up to date; only nodes that changed are copied.
+// Update updates the snapshot. It copies only nodes that have changed.
 func (c *Cache) Update(s *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +183,7 @@ func (s *Snapshot) relist() {
 	})
 }
 
-// Nodes returns all nodes; the slice is not to be changed.
+// Nodes returns all nodes. The caller must not change the slice.
 func (s *Snapshot) Nodes() []fwk.NodeInfo { return s.list }
 
 // Get returns the node, or nil.

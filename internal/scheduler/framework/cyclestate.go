@@ -8,12 +8,12 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// CycleState carries what plugins want to remember during one attempt at one pod.
+// CycleState carries what plugins remember during one attempt to schedule one pod.
 type CycleState struct {
 	mu   sync.RWMutex
 	data map[fwk.StateKey]fwk.StateData
 
-	// written by the Profile between extension points, never during one
+	// Written by the Profile between extension points, never during one.
 	skipFilter, skipScore, skipPreBind, parallelPreBind sets.Set[string]
 }
 
@@ -22,34 +22,34 @@ var _ fwk.CycleState = (*CycleState)(nil)
 // NewCycleState returns an empty state.
 func NewCycleState() *CycleState { return &CycleState{data: map[fwk.StateKey]fwk.StateData{}} }
 
-// ShouldRecordPluginMetrics is always true: a histogram costs less than the choice.
+// ShouldRecordPluginMetrics returns true: a histogram costs less than the decision.
 func (c *CycleState) ShouldRecordPluginMetrics() bool { return true }
 
-// GetSkipFilterPlugins returns the plugins whose Filter has nothing to say.
+// GetSkipFilterPlugins returns the plugins whose Filter is skipped.
 func (c *CycleState) GetSkipFilterPlugins() sets.Set[string] { return c.skipFilter }
 
-// SetSkipFilterPlugins is for the Profile.
+// SetSkipFilterPlugins is called by the Profile.
 func (c *CycleState) SetSkipFilterPlugins(p sets.Set[string]) { c.skipFilter = p }
 
-// GetSkipScorePlugins returns the plugins whose Score has nothing to say.
+// GetSkipScorePlugins returns the plugins whose Score is skipped.
 func (c *CycleState) GetSkipScorePlugins() sets.Set[string] { return c.skipScore }
 
-// SetSkipScorePlugins is for the Profile.
+// SetSkipScorePlugins is called by the Profile.
 func (c *CycleState) SetSkipScorePlugins(p sets.Set[string]) { c.skipScore = p }
 
-// GetSkipPreBindPlugins returns the plugins whose PreBind has nothing to do.
+// GetSkipPreBindPlugins returns the plugins whose PreBind is skipped.
 func (c *CycleState) GetSkipPreBindPlugins() sets.Set[string] { return c.skipPreBind }
 
-// SetSkipPreBindPlugins is for the Profile.
+// SetSkipPreBindPlugins is called by the Profile.
 func (c *CycleState) SetSkipPreBindPlugins(p sets.Set[string]) { c.skipPreBind = p }
 
-// GetParallelPreBindPlugins returns the plugins whose PreBind may run side by side.
+// GetParallelPreBindPlugins returns the plugins whose PreBind may run concurrently.
 func (c *CycleState) GetParallelPreBindPlugins() sets.Set[string] { return c.parallelPreBind }
 
-// SetParallelPreBindPlugins is for the Profile.
+// SetParallelPreBindPlugins is called by the Profile.
 func (c *CycleState) SetParallelPreBindPlugins(p sets.Set[string]) { c.parallelPreBind = p }
 
-// ShouldSkipAllPostFilterPlugins is false: pods are scheduled one by one.
+// ShouldSkipAllPostFilterPlugins returns false: pods are scheduled one by one.
 func (c *CycleState) ShouldSkipAllPostFilterPlugins() bool { return false }
 
 // Read returns what was written under the key, or fwk.ErrNotFound.
@@ -62,21 +62,21 @@ func (c *CycleState) Read(key fwk.StateKey) (fwk.StateData, error) {
 	return nil, fwk.ErrNotFound
 }
 
-// Write remembers a value.
+// Write stores a value.
 func (c *CycleState) Write(key fwk.StateKey, val fwk.StateData) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.data[key] = val
 }
 
-// Delete forgets a value.
+// Delete removes a value.
 func (c *CycleState) Delete(key fwk.StateKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.data, key)
 }
 
-// Clone copies the state, its values by their own Clone.
+// Clone copies the state, and clones each value with its own Clone.
 func (c *CycleState) Clone() fwk.CycleState {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -91,11 +91,11 @@ func (c *CycleState) Clone() fwk.CycleState {
 	return n
 }
 
-// IsPodGroupSchedulingCycle is false: pods are scheduled one by one.
+// IsPodGroupSchedulingCycle returns false: pods are scheduled one by one.
 func (c *CycleState) IsPodGroupSchedulingCycle() bool { return false }
 
-// GetPodGroupSchedulingCycle returns nil outside of a pod group's cycle.
+// GetPodGroupSchedulingCycle returns nil: there are no pod groups' cycles.
 func (c *CycleState) GetPodGroupSchedulingCycle() fwk.PodGroupCycleState { return nil }
 
-// GetPlacementCycleState returns nil outside of a pod group's cycle.
+// GetPlacementCycleState returns nil: there are no pod groups' cycles.
 func (c *CycleState) GetPlacementCycleState() fwk.PlacementCycleState { return nil }

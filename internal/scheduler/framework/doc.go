@@ -1,5 +1,5 @@
 // Package framework runs scheduling plugins. The plugins' interfaces are those of
-// k8s.io/kube-scheduler/framework, so that a plugin written against them works
-// here; this package has the types behind them (NodeInfo, PodInfo, CycleState) and
-// the Profile, which calls the plugins of each extension point in their order.
+// k8s.io/kube-scheduler/framework, so a plugin written against them works here. This package has
+// the types behind them (NodeInfo, PodInfo, CycleState) and the Profile, which calls the plugins of
+// each extension point in their order.
 package framework

@@ -15,8 +15,8 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// generation numbers changes of NodeInfos, so that a snapshot copies only what
-// changed since the last one.
+// generation counts changes of NodeInfos, so that a snapshot copies only what has changed since the
+// last one.
 var generation atomic.Int64
 
 // NodeInfo is a node with the pods that are on it, or are assumed to be.
@@ -34,7 +34,7 @@ type NodeInfo struct {
 
 var _ fwk.NodeInfo = (*NodeInfo)(nil)
 
-// NewNodeInfo returns a node without pods; node may be nil until it is known.
+// NewNodeInfo returns a node without pods. node is nil as long as the API object is not known.
 func NewNodeInfo(node *v1.Node) *NodeInfo {
 	n := &NodeInfo{
 		ports: fwk.HostPortInfo{}, requested: &Resource{}, nonZeroRequested: &Resource{}, allocatable: &Resource{},
@@ -46,7 +46,7 @@ func NewNodeInfo(node *v1.Node) *NodeInfo {
 	return n
 }
 
-// Node returns the API object, nil for a node that is only known from its pods.
+// Node returns the API object, or nil for a node that is only known from its pods.
 func (n *NodeInfo) Node() *v1.Node { return n.node }
 
 // GetPods returns all pods of the node.
@@ -60,13 +60,13 @@ func (n *NodeInfo) GetPodsWithAffinity() []fwk.PodInfo {
 	})
 }
 
-// GetPodsWithRequiredAntiAffinity returns the pods that keep others away.
+// GetPodsWithRequiredAntiAffinity returns the pods that keep others off the node.
 func (n *NodeInfo) GetPodsWithRequiredAntiAffinity() []fwk.PodInfo {
 	return n.podsWhere(func(p fwk.PodInfo) bool { return len(p.GetRequiredAntiAffinityTerms()) > 0 })
 }
 
-// GetPodsWithRequiredNonHostScopedAntiAffinity returns the pods that keep others
-// away from more than their own host.
+// GetPodsWithRequiredNonHostScopedAntiAffinity returns the pods that keep others off more than
+// their own host.
 func (n *NodeInfo) GetPodsWithRequiredNonHostScopedAntiAffinity() []fwk.PodInfo {
 	return n.podsWhere(func(p fwk.PodInfo) bool {
 		return slices.ContainsFunc(p.GetRequiredAntiAffinityTerms(), func(t fwk.AffinityTerm) bool {
@@ -91,22 +91,22 @@ func (n *NodeInfo) GetUsedPorts() fwk.HostPortInfo { return n.ports }
 // GetRequested returns the sum of the pods' requests.
 func (n *NodeInfo) GetRequested() fwk.Resource { return n.requested }
 
-// GetNonZeroRequested is GetRequested with a default for containers without requests.
+// GetNonZeroRequested is like GetRequested, with a default for containers without requests.
 func (n *NodeInfo) GetNonZeroRequested() fwk.Resource { return n.nonZeroRequested }
 
-// GetAllocatable returns what the node has for pods.
+// GetAllocatable returns the resources that the node has for pods.
 func (n *NodeInfo) GetAllocatable() fwk.Resource { return n.allocatable }
 
 // GetImageStates returns the images that the node has.
 func (n *NodeInfo) GetImageStates() map[string]*fwk.ImageStateSummary { return n.images }
 
-// GetPVCRefCounts returns how many pods use a claim, by namespace/name.
+// GetPVCRefCounts returns the number of pods that use each claim, by namespace/name.
 func (n *NodeInfo) GetPVCRefCounts() map[string]int { return n.pvcs }
 
-// GetGeneration grows with every change of this node.
+// GetGeneration returns a number that grows with every change of this node.
 func (n *NodeInfo) GetGeneration() int64 { return n.generation }
 
-// GetNodeDeclaredFeatures returns no feature: no plugin here asks for any.
+// GetNodeDeclaredFeatures returns no features: no plugin here asks for any.
 func (n *NodeInfo) GetNodeDeclaredFeatures() ndf.FeatureSet { return ndf.FeatureSet{} }
 
 // Snapshot copies the node, so that the original can change.
@@ -148,7 +148,7 @@ func (n *NodeInfo) SetNode(node *v1.Node) {
 	n.generation = generation.Add(1)
 }
 
-// RemoveNode forgets the API object; the pods stay until they are gone themselves.
+// RemoveNode forgets the API object. The pods stay until they are removed themselves.
 func (n *NodeInfo) RemoveNode() {
 	n.node = nil
 	n.allocatable = &Resource{}
@@ -161,7 +161,7 @@ func (n *NodeInfo) AddPodInfo(p fwk.PodInfo) {
 	n.account(p, 1)
 }
 
-// RemovePod takes the pod with the same UID off the node.
+// RemovePod removes the pod with the same UID from the node.
 func (n *NodeInfo) RemovePod(_ klog.Logger, pod *v1.Pod) error {
 	i := slices.IndexFunc(n.pods, func(p fwk.PodInfo) bool { return p.GetPod().UID == pod.UID })
 	if i < 0 {

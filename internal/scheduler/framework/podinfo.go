@@ -13,7 +13,7 @@ import (
 func newMilli(v int64) *resource.Quantity { return resource.NewMilliQuantity(v, resource.DecimalSI) }
 func newBytes(v int64) *resource.Quantity { return resource.NewQuantity(v, resource.BinarySI) }
 
-// PodInfo is a pod with what the plugins ask of it again and again. It does not change.
+// PodInfo is a pod with precomputed values that plugins often need. It does not change.
 type PodInfo struct {
 	pod                   *v1.Pod
 	resource              fwk.PodResource
@@ -25,8 +25,8 @@ type PodInfo struct {
 
 var _ fwk.PodInfo = (*PodInfo)(nil)
 
-// NewPodInfo computes a pod's requests and affinity terms. A term that does not
-// parse is an error that names the pod.
+// NewPodInfo computes a pod's requests and affinity terms. If a term does not parse, it returns an
+// error that names the pod.
 func NewPodInfo(pod *v1.Pod) (*PodInfo, error) {
 	pi := &PodInfo{pod: pod, resource: podResource(pod)}
 	a := pod.Spec.Affinity
@@ -53,7 +53,7 @@ func NewPodInfo(pod *v1.Pod) (*PodInfo, error) {
 	return pi, nil
 }
 
-// GetPod returns the pod; nobody may change it.
+// GetPod returns the pod, which nobody may change.
 func (pi *PodInfo) GetPod() *v1.Pod { return pi.pod }
 
 // GetRequiredAffinityTerms returns the terms that must match.
@@ -62,12 +62,12 @@ func (pi *PodInfo) GetRequiredAffinityTerms() []fwk.AffinityTerm { return pi.req
 // GetRequiredAntiAffinityTerms returns the terms that must not match.
 func (pi *PodInfo) GetRequiredAntiAffinityTerms() []fwk.AffinityTerm { return pi.requiredAntiAffinity }
 
-// GetPreferredAffinityTerms returns the terms that are better matched.
+// GetPreferredAffinityTerms returns the terms that should match if possible.
 func (pi *PodInfo) GetPreferredAffinityTerms() []fwk.WeightedAffinityTerm {
 	return pi.preferredAffinity
 }
 
-// GetPreferredAntiAffinityTerms returns the terms that are better not matched.
+// GetPreferredAntiAffinityTerms returns the terms that should not match if possible.
 func (pi *PodInfo) GetPreferredAntiAffinityTerms() []fwk.WeightedAffinityTerm {
 	return pi.preferredAntiAffinity
 }
@@ -75,8 +75,8 @@ func (pi *PodInfo) GetPreferredAntiAffinityTerms() []fwk.WeightedAffinityTerm {
 // CalculateResource returns what the pod requests.
 func (pi *PodInfo) CalculateResource() fwk.PodResource { return pi.resource }
 
-// QueuedPodInfo is a pod in the scheduling queue, with its history there. Its
-// writer is the queue, and the scheduling cycle while the pod is popped.
+// QueuedPodInfo is a pod in the scheduling queue, with its history there. The queue writes it; the
+// scheduling cycle gets a copy when the pod is popped.
 type QueuedPodInfo struct {
 	*PodInfo
 	Timestamp               time.Time // when it was added to the queue this time
@@ -93,10 +93,10 @@ type QueuedPodInfo struct {
 
 var _ fwk.QueuedEntityInfo = (*QueuedPodInfo)(nil)
 
-// Type says that this is a single pod.
+// Type returns that this is a single pod.
 func (q *QueuedPodInfo) Type() fwk.EntityKeyType { return fwk.PodKeyType }
 
-// GetPriority returns spec.priority, 0 where there is none.
+// GetPriority returns spec.priority, or 0 if there is none.
 func (q *QueuedPodInfo) GetPriority() int32 {
 	if p := q.pod.Spec.Priority; p != nil {
 		return *p
@@ -107,16 +107,16 @@ func (q *QueuedPodInfo) GetPriority() int32 {
 // GetTimestamp returns when the pod was added to the queue.
 func (q *QueuedPodInfo) GetTimestamp() time.Time { return q.Timestamp }
 
-// GetAttempts returns how often the pod was tried.
+// GetAttempts returns how often the scheduler has tried the pod.
 func (q *QueuedPodInfo) GetAttempts() int { return q.Attempts }
 
-// GetBackoffExpiration returns until when the pod is not tried again.
+// GetBackoffExpiration returns the time before which the pod is not retried.
 func (q *QueuedPodInfo) GetBackoffExpiration() time.Time { return q.BackoffExpiration }
 
 // GetUnschedulableCount returns how often no node fitted.
 func (q *QueuedPodInfo) GetUnschedulableCount() int { return q.UnschedulableCount }
 
-// GetConsecutiveErrorsCount returns how often in a row an attempt ended in an error.
+// GetConsecutiveErrorsCount returns how many attempts in a row have ended in an error.
 func (q *QueuedPodInfo) GetConsecutiveErrorsCount() int { return q.ConsecutiveErrors }
 
 // GetInitialAttemptTimestamp returns when the pod was first tried.

@@ -18,8 +18,8 @@ type WeightedPlugin struct {
 	Weight int64
 }
 
-// Profile is the set of plugins behind one schedulerName. A plugin takes part in
-// every extension point whose interface it has, in the order in which it was given.
+// Profile is the set of plugins behind one schedulerName. A plugin takes part in every extension
+// point whose interface it implements, in the given order.
 type Profile struct {
 	Name    string
 	plugins []WeightedPlugin
@@ -43,8 +43,8 @@ type scorer struct {
 	weight int64
 }
 
-// NewProfile sorts the plugins into their extension points. Exactly one must sort
-// the queue and at least one bind.
+// NewProfile sorts the plugins into their extension points. Exactly one must sort the queue, and at
+// least one must bind.
 func NewProfile(name string, plugins []WeightedPlugin) (*Profile, error) {
 	p := &Profile{Name: name, plugins: plugins}
 	for _, w := range plugins {
@@ -91,11 +91,11 @@ func appendIf[T any](list []T, p fwk.Plugin) []T {
 	return list
 }
 
-// Less orders the queue.
+// Less reports whether a comes before b in the queue.
 func (p *Profile) Less(a, b fwk.QueuedEntityInfo) bool { return p.queueSort.Less(a, b) }
 
-// Events returns, by plugin, the cluster events that may make a pod schedulable
-// which that plugin rejected. A plugin that names none is woken by all.
+// Events returns, by plugin, the cluster events that may make a pod schedulable that the plugin
+// rejected. If a plugin names no events, all events count.
 func (p *Profile) Events(ctx context.Context) (map[string][]fwk.ClusterEventWithHint, error) {
 	out := map[string][]fwk.ClusterEventWithHint{}
 	for _, w := range p.plugins {
@@ -113,7 +113,7 @@ func (p *Profile) Events(ctx context.Context) (map[string][]fwk.ClusterEventWith
 	return out, nil
 }
 
-// PreEnqueue asks whether a pod may enter the queue at all.
+// PreEnqueue returns a status that says whether a pod may enter the queue at all.
 func (p *Profile) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	for _, pl := range p.preEnqueue {
 		if st := pl.PreEnqueue(ctx, pod); !st.IsSuccess() {
@@ -123,8 +123,8 @@ func (p *Profile) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return nil
 }
 
-// PreFilter lets plugins prepare and narrow the nodes down. The set of names is
-// nil when every node is left.
+// PreFilter lets plugins prepare and narrow down the nodes. The set of names is nil if no node was
+// excluded.
 func (p *Profile) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (sets.Set[string], *fwk.Status) {
 	var result *fwk.PreFilterResult
 	skip := sets.New[string]()
@@ -148,8 +148,8 @@ func (p *Profile) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return result.NodeNames, nil
 }
 
-// Filter tells whether the pod could run on the node; the first plugin that says
-// no has the word.
+// Filter returns a status that says whether the pod can run on the node. The first plugin that
+// rejects it decides.
 func (p *Profile) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	for _, pl := range p.filter {
 		if state.GetSkipFilterPlugins().Has(pl.Name()) {
@@ -165,7 +165,7 @@ func (p *Profile) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	return nil
 }
 
-// PostFilter asks, when no node fits, for one that could be made to fit.
+// PostFilter asks the plugins for a node that could be made to fit, after none has fitted.
 func (p *Profile) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, m fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	var reasons []string
 	for _, pl := range p.postFilter {
@@ -225,7 +225,7 @@ func scoreAll(ctx context.Context, pl scorer, state fwk.CycleState, pod *v1.Pod,
 	return scores, nil
 }
 
-// Reserve lets plugins claim what the pod will use; on failure all give it back.
+// Reserve lets plugins claim what the pod will use. If one fails, all of them give it back.
 func (p *Profile) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	for _, pl := range p.reserve {
 		if st := pl.Reserve(ctx, state, pod, node); !st.IsSuccess() {
@@ -236,14 +236,15 @@ func (p *Profile) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod
 	return nil
 }
 
-// Unreserve gives back in reverse order; plugins take it twice.
+// Unreserve gives back in reverse order. Plugins must tolerate being called twice.
 func (p *Profile) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
 	for _, pl := range slices.Backward(p.reserve) {
 		pl.Unreserve(ctx, state, pod, node)
 	}
 }
 
-// Permit asks for leave to bind. A Wait is answered with the longest time-out.
+// Permit returns a status that says whether the pod may be bound. A plugin that wants to wait makes
+// it an error, because waiting pods are not supported.
 func (p *Profile) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	for _, pl := range p.permit {
 		st, wait := pl.Permit(ctx, state, pod, node)

@@ -8,15 +8,15 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// What a container without requests counts for when nodes are scored, so that
-// pods that ask for nothing still spread.
+// The requests that are assumed for containers without any when nodes are scored, so that pods that
+// request nothing are still spread.
 const (
 	defaultMilliCPURequest = 100               // 0.1 core
 	defaultMemoryRequest   = 200 * 1024 * 1024 // 200 MiB
 )
 
-// Resource is an amount of everything a node has. CPU is in thousandths of a
-// core, memory and storage in bytes.
+// Resource is an amount of everything that a node has. CPU is in thousandths of a core, memory and
+// storage in bytes.
 type Resource struct {
 	MilliCPU         int64
 	Memory           int64
@@ -59,13 +59,13 @@ func (r *Resource) GetMemory() int64 { return r.Memory }
 // GetEphemeralStorage returns bytes of local storage.
 func (r *Resource) GetEphemeralStorage() int64 { return r.EphemeralStorage }
 
-// GetAllowedPodNumber returns how many pods a node takes.
+// GetAllowedPodNumber returns how many pods a node accepts.
 func (r *Resource) GetAllowedPodNumber() int { return r.AllowedPodNumber }
 
-// GetScalarResources returns everything else by name: extended resources, huge pages.
+// GetScalarResources returns all other resources by name: extended resources, huge pages.
 func (r *Resource) GetScalarResources() map[v1.ResourceName]int64 { return r.ScalarResources }
 
-// SetMaxResource raises each amount to the one in the list where that is larger.
+// SetMaxResource raises each amount to the one in the list if that is larger.
 func (r *Resource) SetMaxResource(rl v1.ResourceList) {
 	o := NewResource(rl)
 	r.MilliCPU = max(r.MilliCPU, o.MilliCPU)
@@ -80,7 +80,7 @@ func (r *Resource) SetMaxResource(rl v1.ResourceList) {
 	}
 }
 
-// add adds o sign times (1 or -1); the number of pods is not counted here.
+// add adds sign (1 or -1) times o, except for the number of pods.
 func (r *Resource) add(o *Resource, sign int64) {
 	r.MilliCPU += sign * o.MilliCPU
 	r.Memory += sign * o.Memory
@@ -99,14 +99,14 @@ func (r *Resource) clone() *Resource {
 	return &c
 }
 
-// Requests is what a pod counts for on its node: while a resize is under way, the larger of
-// what it asks for and what it has.
+// Requests returns what a pod counts for on its node: during a resize, the larger of what it
+// requests and what it has.
 func Requests(pod *v1.Pod) v1.ResourceList {
 	return v1helper.PodRequests(pod, v1helper.PodResourcesOptions{UseStatusResources: true})
 }
 
-// podResource sums up what a pod requests: the larger of its containers together
-// and of each init container, plus sidecars and overhead (KEP-753).
+// podResource returns the sum of a pod's requests: the larger of its containers together and of
+// each init container, plus sidecars and overhead (KEP-753).
 func podResource(pod *v1.Pod) fwk.PodResource {
 	opts := v1helper.PodResourcesOptions{UseStatusResources: true}
 	reqs := Requests(pod)

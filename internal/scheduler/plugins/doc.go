@@ -1,5 +1,5 @@
-// Package plugins has the scheduling plugins that are on by default, with upstream's
-// names and the reasons that users know from FailedScheduling events.
+// Package plugins has the scheduling plugins that are on by default, with upstream's names and with
+// the reasons that users know from FailedScheduling events.
 package plugins
 
 import (
@@ -30,7 +30,7 @@ func Default(client clientset.Interface) []framework.WeightedPlugin {
 	return all
 }
 
-// register lists cluster events without a hint: each of them wakes the pod.
+// register returns cluster events without a hint: each of them wakes the pod.
 func register(events ...fwk.ClusterEvent) []fwk.ClusterEventWithHint {
 	out := make([]fwk.ClusterEventWithHint, 0, len(events))
 	for _, e := range events {
@@ -39,5 +39,5 @@ func register(events ...fwk.ClusterEvent) []fwk.ClusterEventWithHint {
 	return out
 }
 
-// node is the API object that a filter judges; the snapshot holds no node without one.
+// node returns the API object that a filter judges. The snapshot has no node without one.
 func node(n fwk.NodeInfo) *v1.Node { return n.Node() }

@@ -13,16 +13,16 @@ import (
 // NotSupported is in the message of every pod that asks for what this scheduler cannot do.
 const NotSupported = "not supported by this scheduler"
 
-// missing stands where a plugin of upstream's will be, under its name: it turns pods away
-// that ask for what that one would see to, for they must not be bound as if nobody had
-// asked. Who turns it off in a profile wants them bound all the same.
+// missing stands in for a plugin of upstream's that does not exist here yet, under its name. It
+// rejects pods that need that plugin, because they must not be bound as if they had not asked for
+// anything. Users who disable it in a profile want such pods bound all the same.
 type missing struct {
 	name string
-	// asks names what a pod asks for.
+	// asks returns what a pod asks for.
 	asks func(*v1.Pod) []string
 }
 
-// standIns are the plugins that are missing, in upstream's order.
+// standIns returns stand-ins for the missing plugins, in upstream's order.
 func standIns() []missing {
 	return []missing{
 		{"VolumeBinding", claims},
@@ -32,10 +32,10 @@ func standIns() []missing {
 	}
 }
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (m missing) Name() string { return m.name }
 
-// PreFilter turns the pod away, from all nodes alike.
+// PreFilter rejects the pod, for all nodes alike.
 func (m missing) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	what := m.asks(pod)
 	if len(what) == 0 {
@@ -44,10 +44,10 @@ func (m missing) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ [
 	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, strings.Join(what, ", ")+": "+NotSupported)
 }
 
-// PreFilterExtensions is nil: there is no state.
+// PreFilterExtensions returns nil: there is no state.
 func (missing) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// EventsToRegister is empty: nothing that happens in the cluster makes up for it.
+// EventsToRegister returns none: no event in the cluster can help.
 func (missing) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return nil, nil
 }

@@ -15,11 +15,11 @@ const reasonAffinity = "node(s) didn't match Pod's node affinity/selector"
 // NodeAffinity matches spec.nodeSelector and spec.affinity.nodeAffinity.
 type NodeAffinity struct{}
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (NodeAffinity) Name() string { return "NodeAffinity" }
 
-// PreFilter skips pods that take any node, and narrows those down at once that
-// name their node by a field selector, as DaemonSet pods do.
+// PreFilter skips pods that accept any node. For pods that name their node with a field selector,
+// as DaemonSet pods do, it returns only that node.
 func (NodeAffinity) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	required := requiredTerms(pod)
 	if len(pod.Spec.NodeSelector) == 0 && required == nil {
@@ -42,7 +42,7 @@ func requiredTerms(pod *v1.Pod) *v1.NodeSelector {
 	return nil
 }
 
-// namedNodes returns the nodes that the terms name when every one of them does.
+// namedNodes returns the nodes that the terms name, if every term names some.
 func namedNodes(sel *v1.NodeSelector) (sets.Set[string], bool) {
 	if sel == nil || len(sel.NodeSelectorTerms) == 0 {
 		return nil, false
@@ -68,7 +68,7 @@ func namedNodes(sel *v1.NodeSelector) (sets.Set[string], bool) {
 	return all, true
 }
 
-// PreFilterExtensions is nil: pods do not change what a node's labels are.
+// PreFilterExtensions returns nil: pods do not change a node's labels.
 func (NodeAffinity) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter matches the node's labels and name.
@@ -83,12 +83,12 @@ func (NodeAffinity) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, n f
 	return nil
 }
 
-// EventsToRegister names new labels.
+// EventsToRegister returns changes of labels, and new nodes.
 func (NodeAffinity) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return register(fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel}), nil
 }
 
-// Score adds up the weights of the preferred terms that match.
+// Score returns the sum of the weights of the preferred terms that match.
 func (NodeAffinity) Score(_ context.Context, _ fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
 	a := pod.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil {
@@ -101,7 +101,8 @@ func (NodeAffinity) Score(_ context.Context, _ fwk.CycleState, pod *v1.Pod, n fw
 	return terms.Score(node(n)), nil
 }
 
-// ScoreExtensions normalises, because weights have no common scale.
+// ScoreExtensions returns the plugin itself: scores must be normalized, because weights have no
+// common scale.
 func (na NodeAffinity) ScoreExtensions() fwk.ScoreExtensions { return na }
 
 // NormalizeScore gives the best match the highest score.

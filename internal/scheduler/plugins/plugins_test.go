@@ -49,7 +49,7 @@ func hostPort(ip string, protocol v1.Protocol, port int32) func(*v1.Pod) {
 	}
 }
 
-// makeNode is a node with pods on it.
+// makeNode returns a node with pods on it.
 func makeNode(t *testing.T, change func(*v1.Node), pods ...*v1.Pod) *framework.NodeInfo {
 	t.Helper()
 	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: v1.NodeStatus{Allocatable: amounts("cpu=4 memory=4Gi pods=10")}}
@@ -85,8 +85,8 @@ func labels(pairs ...string) func(*v1.Node) {
 	}
 }
 
-// filter asks a plugin, and before that its PreFilter: "" is yes, "!" before a reason says that
-// no other pod's end would help.
+// filter asks a plugin's PreFilter and then its Filter. "" means yes; "!" before a reason means
+// that removing other pods would not help.
 func filter(t *testing.T, pl fwk.FilterPlugin, pod *v1.Pod, n fwk.NodeInfo) string {
 	t.Helper()
 	state := framework.NewCycleState()
@@ -172,8 +172,8 @@ func score(t *testing.T, pl fwk.ScorePlugin, pod *v1.Pod, n fwk.NodeInfo) int64 
 	return got
 }
 
-// TestLeastAllocated: the mean of what is left of CPU and memory; who asks for nothing counts
-// for 100m and 200Mi.
+// TestLeastAllocated: the score is the mean of what is left of CPU and memory. A pod without
+// requests counts for 100m and 200Mi.
 func TestLeastAllocated(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod  *v1.Pod
@@ -436,7 +436,7 @@ func TestPrioritySort(t *testing.T) {
 	}
 }
 
-// TestWhatMakesPodsSchedulableAgain: which events wake a pod that a plugin rejected.
+// TestWhatMakesPodsSchedulableAgain checks which events wake a pod that a plugin rejected.
 func TestWhatMakesPodsSchedulableAgain(t *testing.T) {
 	type events = map[fwk.EventResource]fwk.ActionType
 	for _, tc := range []struct {

@@ -9,19 +9,19 @@ import (
 	"wherry.dev/internal/scheduler/framework"
 )
 
-// NodeResourcesFit keeps nodes from being asked for more than they have, and
-// spreads pods to where the most is left (LeastAllocated).
+// NodeResourcesFit keeps nodes from being overcommitted, and spreads pods to where most is left
+// (LeastAllocated).
 type NodeResourcesFit struct{}
 
 const fitKey fwk.StateKey = "NodeResourcesFit"
 
-// fitState is the pod's requests, computed once for all nodes.
+// fitState holds the pod's requests, computed once for all nodes.
 type fitState struct{ fwk.PodResource }
 
 // Clone returns the state itself, because it does not change.
 func (s fitState) Clone() fwk.StateData { return s }
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (NodeResourcesFit) Name() string { return "NodeResourcesFit" }
 
 // PreFilter computes the pod's requests.
@@ -34,7 +34,7 @@ func (NodeResourcesFit) PreFilter(_ context.Context, state fwk.CycleState, pod *
 	return nil, nil
 }
 
-// PreFilterExtensions is nil: Filter looks at the node itself.
+// PreFilterExtensions returns nil: Filter looks at the node itself.
 func (NodeResourcesFit) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 func podRequests(state fwk.CycleState) (fitState, *fwk.Status) {
@@ -49,8 +49,8 @@ func podRequests(state fwk.CycleState) (fitState, *fwk.Status) {
 	return s, nil
 }
 
-// Filter names every resource that is short. What the node could never give is
-// unresolvable: no other pod's end would help.
+// Filter names every resource that is short. If the node could never provide it, the pod is
+// unresolvable there: removing other pods would not help.
 func (NodeResourcesFit) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) *fwk.Status {
 	want, st := podRequests(state)
 	if !st.IsSuccess() {
@@ -83,7 +83,7 @@ func (NodeResourcesFit) Filter(_ context.Context, state fwk.CycleState, _ *v1.Po
 	return fwk.NewStatus(fwk.Unschedulable, reasons...)
 }
 
-// EventsToRegister names what frees or adds resources.
+// EventsToRegister returns the events that free or add resources.
 func (NodeResourcesFit) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return register(
 		fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown},
@@ -91,7 +91,7 @@ func (NodeResourcesFit) EventsToRegister(context.Context) ([]fwk.ClusterEventWit
 	), nil
 }
 
-// Score is the mean share of CPU and memory that would be left, in percent.
+// Score returns the mean share of CPU and memory that would be left, in percent.
 func (NodeResourcesFit) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
 	want, st := podRequests(state)
 	if !st.IsSuccess() {
@@ -110,5 +110,5 @@ func share(has, asked int64) int64 {
 	return (has - asked) * fwk.MaxScore / has
 }
 
-// ScoreExtensions is nil: the score is on the scale already.
+// ScoreExtensions returns nil: the score is on the right scale already.
 func (NodeResourcesFit) ScoreExtensions() fwk.ScoreExtensions { return nil }

@@ -18,10 +18,10 @@ import (
 // PrioritySort orders the queue by priority, then by time.
 type PrioritySort struct{}
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (PrioritySort) Name() string { return "PrioritySort" }
 
-// Less puts the higher priority first, then the one that waits longer.
+// Less puts the higher priority first, then the pod that has waited longer.
 func (PrioritySort) Less(a, b fwk.QueuedEntityInfo) bool {
 	if pa, pb := a.GetPriority(), b.GetPriority(); pa != pb {
 		return pa > pb
@@ -32,10 +32,10 @@ func (PrioritySort) Less(a, b fwk.QueuedEntityInfo) bool {
 // SchedulingGates keeps pods with spec.schedulingGates out of the queue (KEP-3521).
 type SchedulingGates struct{}
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (SchedulingGates) Name() string { return "SchedulingGates" }
 
-// PreEnqueue names the gates that are still there.
+// PreEnqueue rejects a pod with gates, and names them.
 func (SchedulingGates) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	if len(pod.Spec.SchedulingGates) == 0 {
 		return nil
@@ -47,15 +47,15 @@ func (SchedulingGates) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for scheduling gates: ["+strings.Join(names, " ")+"]")
 }
 
-// EventsToRegister is empty: only the pod's own change opens its gates.
+// EventsToRegister returns none: only a change of the pod itself opens its gates.
 func (SchedulingGates) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return nil, nil
 }
 
-// NodeName keeps a pod to the node that spec.nodeName asks for.
+// NodeName limits a pod to the node named in spec.nodeName.
 type NodeName struct{}
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (NodeName) Name() string { return "NodeName" }
 
 // Filter compares the names.
@@ -66,16 +66,15 @@ func (NodeName) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, n fwk.N
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't match the requested node name")
 }
 
-// EventsToRegister names a new node.
+// EventsToRegister returns the event of a new node.
 func (NodeName) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return register(fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add}), nil
 }
 
-// NodeUnschedulable keeps pods off cordoned nodes, unless they tolerate the taint
-// that stands for it.
+// NodeUnschedulable keeps pods off cordoned nodes, unless they tolerate the taint of a cordon.
 type NodeUnschedulable struct{}
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (NodeUnschedulable) Name() string { return "NodeUnschedulable" }
 
 // Filter looks at spec.unschedulable.
@@ -90,7 +89,7 @@ func (NodeUnschedulable) Filter(ctx context.Context, _ fwk.CycleState, pod *v1.P
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) were unschedulable")
 }
 
-// EventsToRegister names what lifts a cordon.
+// EventsToRegister returns the events that lift a cordon.
 func (NodeUnschedulable) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return register(
 		fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeTaint},
@@ -98,10 +97,10 @@ func (NodeUnschedulable) EventsToRegister(context.Context) ([]fwk.ClusterEventWi
 	), nil
 }
 
-// NodePorts keeps pods apart that want the same port of the node.
+// NodePorts keeps pods that need the same port of the node apart.
 type NodePorts struct{}
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (NodePorts) Name() string { return "NodePorts" }
 
 // PreFilter skips pods without host ports.
@@ -112,7 +111,7 @@ func (NodePorts) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ [
 	return nil, nil
 }
 
-// PreFilterExtensions is nil: Filter looks at the node itself.
+// PreFilterExtensions returns nil: Filter looks at the node itself.
 func (NodePorts) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter looks for a conflict.
@@ -126,7 +125,7 @@ func (NodePorts) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, n fwk.
 	return nil
 }
 
-// EventsToRegister names what frees a port.
+// EventsToRegister returns the events that free a port.
 func (NodePorts) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return register(
 		fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete},
@@ -139,7 +138,7 @@ type DefaultBinder struct {
 	Client clientset.Interface
 }
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (DefaultBinder) Name() string { return "DefaultBinder" }
 
 // Bind posts to the pod's binding subresource.

@@ -9,11 +9,11 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// TaintToleration keeps pods off nodes whose taints they do not tolerate, and away
-// from PreferNoSchedule ones where there is a choice.
+// TaintToleration keeps pods off nodes whose taints they do not tolerate, and prefers nodes without
+// PreferNoSchedule taints.
 type TaintToleration struct{}
 
-// Name is upstream's.
+// Name returns upstream's name.
 func (TaintToleration) Name() string { return "TaintToleration" }
 
 // Filter looks for a NoSchedule or NoExecute taint that is not tolerated.
@@ -28,7 +28,7 @@ func (TaintToleration) Filter(ctx context.Context, _ fwk.CycleState, pod *v1.Pod
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) had untolerated taint(s)")
 }
 
-// EventsToRegister names what takes a taint away.
+// EventsToRegister returns the events that remove a taint.
 func (TaintToleration) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return register(
 		fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeTaint},
@@ -36,7 +36,7 @@ func (TaintToleration) EventsToRegister(context.Context) ([]fwk.ClusterEventWith
 	), nil
 }
 
-// Score counts the PreferNoSchedule taints that are not tolerated.
+// Score returns the number of PreferNoSchedule taints that are not tolerated.
 func (TaintToleration) Score(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
 	var count int64
 	for i := range node(n).Spec.Taints {
@@ -49,7 +49,8 @@ func (TaintToleration) Score(ctx context.Context, _ fwk.CycleState, pod *v1.Pod,
 	return count, nil
 }
 
-// ScoreExtensions normalises, because fewer taints are better.
+// ScoreExtensions returns the plugin itself: scores must be normalized, because fewer taints are
+// better.
 func (t TaintToleration) ScoreExtensions() fwk.ScoreExtensions { return t }
 
 // NormalizeScore gives the node with the fewest taints the highest score.
@@ -58,7 +59,7 @@ func (TaintToleration) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1
 	return nil
 }
 
-// normalize spreads scores over [0, 100], turned round where a low one is better.
+// normalize scales scores to [0, 100], and reverses them if a low one is better.
 func normalize(scores fwk.NodeScoreList, reverse bool) {
 	var top int64
 	for _, s := range scores {

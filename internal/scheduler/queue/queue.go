@@ -7,8 +7,8 @@
 //	   ▼                 │  └─────────────────────│──────────────┘
 //	unschedulable ───────┘ an event helps (Move)  └──────────▶ unschedulable
 //
-// A pod is in exactly one place. What keeps time is one timer, armed for the
-// earliest back-off, and one for the pods that nothing has moved for five minutes.
+// A pod is in exactly one place. One timer is armed for the earliest of two: the end of a back-off,
+// and the end of five minutes in which nothing has moved a pod.
 package queue
 
 import (
@@ -26,18 +26,17 @@ import (
 	"wherry.dev/internal/scheduler/framework"
 )
 
-// Defaults of KubeSchedulerConfiguration, and upstream's limit for a pod that no
-// event has moved.
+// Defaults of KubeSchedulerConfiguration, and upstream's limit for a pod that no event has moved.
 const (
 	DefaultInitialBackoff = time.Second
 	DefaultMaxBackoff     = 10 * time.Second
 	maxUnschedulable      = 5 * time.Minute
 )
 
-// Hints decides, for a pod that the plugins rejected, whether an event may help.
+// Hints reports, for a pod that the plugins rejected, whether an event may help.
 type Hints func(pod *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) bool
 
-// Config is what the queue asks the profiles.
+// Config is what the queue needs from the profiles.
 type Config struct {
 	Less           fwk.LessFunc
 	PreEnqueue     func(context.Context, *v1.Pod) *fwk.Status
@@ -46,7 +45,7 @@ type Config struct {
 	MaxBackoff     time.Duration
 }
 
-// place says where a pod is.
+// place is where a pod is.
 type place int
 
 const (
@@ -60,13 +59,13 @@ type item struct {
 	info  *framework.QueuedPodInfo
 	place place
 	index int // in its heap
-	// moved says that an event for this pod came while it was in flight
+	// moved means that an event for this pod came while it was in flight.
 	moved bool
-	// since is when it became unschedulable
+	// since is when it became unschedulable.
 	since time.Time
 }
 
-// Queue is safe for concurrent use; Pop has one caller.
+// Queue is safe for concurrent use, except that Pop must have only one caller.
 type Queue struct {
 	cfg Config
 
@@ -75,7 +74,7 @@ type Queue struct {
 	active        podHeap
 	backoff       podHeap
 	unschedulable map[types.UID]*item
-	wake          chan struct{} // capacity 1: something may be ready
+	wake          chan struct{} // capacity 1: a pod may be ready
 }
 
 // New returns an empty queue.
@@ -99,8 +98,8 @@ func (q *Queue) signal() {
 	}
 }
 
-// Add puts a pod that has no node into the queue, or takes over its new version.
-// A change of its spec or labels gives an unschedulable pod another chance.
+// Add puts a pod that has no node into the queue, or updates it to its new version. A change of its
+// spec or labels gives an unschedulable pod another chance.
 func (q *Queue) Add(ctx context.Context, pod *v1.Pod) error {
 	info, err := framework.NewPodInfo(pod)
 	if err != nil {
@@ -118,7 +117,7 @@ func (q *Queue) Add(ctx context.Context, pod *v1.Pod) error {
 	old := it.info.GetPod()
 	it.info.PodInfo = info
 	if old.Generation == pod.Generation && sameLabels(old.Labels, pod.Labels) {
-		return nil // only its status changed, by us most likely
+		return nil // only its status changed, most likely by us
 	}
 	switch it.place {
 	case inUnschedulable:
@@ -142,7 +141,8 @@ func sameLabels(a, b map[string]string) bool {
 	return true
 }
 
-// enterLocked puts a pod that is nowhere into active, backoff or, gated, unschedulable.
+// enterLocked puts a pod that is in no place into active, backoff or, if it is gated,
+// unschedulable.
 func (q *Queue) enterLocked(ctx context.Context, it *item) {
 	if st := q.cfg.PreEnqueue(ctx, it.info.GetPod()); !st.IsSuccess() {
 		it.info.GatingPlugin = st.Plugin()
@@ -184,7 +184,7 @@ func (q *Queue) Remove(uid types.UID) {
 	}
 }
 
-// Pop waits for the next pod. It returns ctx's error when ctx ends.
+// Pop waits for the next pod. It returns ctx's error if ctx ends.
 func (q *Queue) Pop(ctx context.Context) (*framework.QueuedPodInfo, error) {
 	for {
 		info, next := q.tryPop(ctx)
@@ -197,7 +197,7 @@ func (q *Queue) Pop(ctx context.Context) (*framework.QueuedPodInfo, error) {
 	}
 }
 
-// tryPop returns the next pod, or when there may be one; zero means that only a
+// tryPop returns the next pod, or the time at which there may be one. A zero time means that only a
 // new pod or an event can bring one.
 func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time) {
 	q.mu.Lock()
@@ -223,13 +223,13 @@ func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time
 	if it.info.InitialAttemptTimestamp == nil {
 		it.info.InitialAttemptTimestamp = &now
 	}
-	// the cycle's own: the queue takes over what the watch shows of the pod meanwhile
+	// A copy for the cycle: the queue updates its own from the watch meanwhile.
 	popped := *it.info
 	return &popped, time.Time{}
 }
 
-// retryOldLocked gives pods another chance that nothing has moved for long, in
-// case that a hint was wrong, and returns when the next is due.
+// retryOldLocked gives another chance to pods that nothing has moved for long, in case a hint was
+// wrong. It returns when the next one is due.
 func (q *Queue) retryOldLocked(ctx context.Context, now time.Time) (next time.Time) {
 	for _, it := range q.unschedulable {
 		due := it.since.Add(maxUnschedulable)
@@ -268,9 +268,9 @@ func (q *Queue) wait(ctx context.Context, next time.Time) error {
 	return nil
 }
 
-// Requeue puts a popped pod back. rejectedBy are the plugins that found no node
-// for it; none means that the attempt ended in an error. It returns false, and does
-// nothing, when the pod was deleted or bound meanwhile.
+// Requeue puts a popped pod back. rejectedBy are the plugins that found no node for it; if there
+// are none, the attempt ended in an error. It returns false, and does nothing, if the pod was
+// deleted or bound meanwhile.
 func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo, rejectedBy sets.Set[string]) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -294,12 +294,13 @@ func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo, reje
 	}
 	it.place, it.since = inUnschedulable, now
 	q.unschedulable[info.GetPod().UID] = it
-	q.signal() // the timer must know
+	q.signal() // Pop must update its timer
 	return true
 }
 
-// backoffFor doubles with every failed attempt. Errors in a row count by themselves: that the
-// API server was away for a moment is no reason to wait for as long as no node has fitted.
+// backoffFor returns a back-off that doubles with every failed attempt. Errors in a row are counted
+// separately: if the API server was away for a moment, that is no reason to wait as long as for a
+// pod that has fitted nowhere many times.
 func (q *Queue) backoffFor(info *framework.QueuedPodInfo) time.Duration {
 	failed := info.UnschedulableCount
 	if info.ConsecutiveErrors > 0 {
@@ -314,14 +315,14 @@ func (q *Queue) backoffFor(info *framework.QueuedPodInfo) time.Duration {
 	return d
 }
 
-// Move gives those unschedulable pods another chance that the event may help.
+// Move gives another chance to unschedulable pods that the event may help.
 func (q *Queue) Move(ctx context.Context, event fwk.ClusterEvent, oldObj, newObj any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, it := range q.items {
 		switch it.place {
 		case inFlight:
-			// its attempt may have looked before the event
+			// Its attempt may have looked before the event.
 			it.moved = true
 		case inUnschedulable:
 			if it.info.GatingPlugin == "" && q.cfg.Hints(it.info, event, oldObj, newObj) {
@@ -332,8 +333,8 @@ func (q *Queue) Move(ctx context.Context, event fwk.ClusterEvent, oldObj, newObj
 	}
 }
 
-// Lengths returns how many pods are in each place, by upstream's names for the
-// metric scheduler_pending_pods.
+// Lengths returns how many pods are in each place, by upstream's names for the metric
+// scheduler_pending_pods.
 func (q *Queue) Lengths() (active, backoff, unschedulable, gated int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -345,7 +346,7 @@ func (q *Queue) Lengths() (active, backoff, unschedulable, gated int) {
 	return q.active.Len(), q.backoff.Len(), len(q.unschedulable) - gated, gated
 }
 
-// Log writes the queue's state, for a human who debugs it.
+// Log logs the queue's state, for debugging.
 func (q *Queue) Log(log klog.Logger) {
 	a, b, u, g := q.Lengths()
 	log.Info("Scheduling queue", "active", a, "backoff", b, "unschedulable", u, "gated", g)
@@ -364,7 +365,7 @@ func (h *podHeap) Swap(i, j int) {
 	h.items[i].index, h.items[j].index = i, j
 }
 
-// Push is for container/heap.
+// Push implements heap.Interface.
 func (h *podHeap) Push(x any) {
 	it, ok := x.(*item)
 	if !ok {
@@ -374,7 +375,7 @@ func (h *podHeap) Push(x any) {
 	h.items = append(h.items, it)
 }
 
-// Pop is for container/heap.
+// Pop implements heap.Interface.
 func (h *podHeap) Pop() any {
 	last := len(h.items) - 1
 	it := h.items[last]

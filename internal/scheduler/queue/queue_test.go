@@ -158,8 +158,8 @@ func TestRemovedPodIsNeitherPoppedNorRequeued(t *testing.T) {
 	})
 }
 
-// TestAPoppedPodDoesNotChange: a cycle that has looked at one version of a pod must not
-// assume another.
+// TestAPoppedPodDoesNotChange: a cycle that has looked at one version of a pod must not assume
+// another one.
 func TestAPoppedPodDoesNotChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(nil)
@@ -182,7 +182,7 @@ func TestAPoppedPodDoesNotChange(t *testing.T) {
 
 func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 
-// failAndPop fails the pod and returns when it is tried again.
+// failAndPop fails the pod and returns how long it takes until the pod is retried.
 func failAndPop(t *testing.T, q *Queue, info *framework.QueuedPodInfo, by sets.Set[string]) (*framework.QueuedPodInfo, time.Duration) {
 	t.Helper()
 	start := time.Now()
@@ -192,8 +192,8 @@ func failAndPop(t *testing.T, q *Queue, info *framework.QueuedPodInfo, by sets.S
 	return info, time.Since(start)
 }
 
-// TestAnErrorDoesNotWaitForWhatDidNotFit: attempts that found no node and errors were added up,
-// so that one lost answer cost a pod that had waited long for room the longest back-off.
+// TestAnErrorDoesNotWaitForWhatDidNotFit: attempts that found no node and errors used to be added
+// up, so a single lost answer cost a pod that had waited long for room the longest back-off.
 func TestAnErrorDoesNotWaitForWhatDidNotFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(nil)
@@ -233,7 +233,7 @@ func TestBackoffIsConfigured(t *testing.T) {
 	})
 }
 
-// wantLengths compares how many pods are where.
+// wantLengths compares how many pods are in each place.
 func wantLengths(t *testing.T, q *Queue, active, backoff, unschedulable, gated int) {
 	t.Helper()
 	if a, b, u, g := q.Lengths(); a != active || b != backoff || u != unschedulable || g != gated {
@@ -282,7 +282,7 @@ func TestWhichChangesOfAPodWakeIt(t *testing.T) {
 				} else {
 					wantLengths(t, q, 0, 0, 1, 0)
 				}
-				// while an attempt runs
+				// During an attempt.
 				q.Remove("a")
 				add(t, q, pod("a", 0))
 				info := pop(t, q, "a")
@@ -319,7 +319,8 @@ func TestRemovedPodLeavesWhereverItIs(t *testing.T) {
 	}
 }
 
-// TestHigherPriorityOutOfBackoffGoesFirst: what waited is sorted in, not put at the end.
+// TestHigherPriorityOutOfBackoffGoesFirst: a pod that comes out of back-off is sorted in, not put
+// at the end.
 func TestHigherPriorityOutOfBackoffGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(nil)

@@ -21,7 +21,7 @@ import (
 
 // objects reads what the index does not have.
 type objects interface {
-	// PodsOn returns the pods bound to a node, as fresh as storage.
+	// PodsOn returns the pods bound to a node, read from storage itself.
 	PodsOn(ctx context.Context, node string) ([]corev1.Pod, error)
 	// Volume returns a persistent volume.
 	Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
@@ -29,7 +29,7 @@ type objects interface {
 	NodeOf(ctx context.Context, resource schema.GroupResource, namespace, name string) (string, error)
 }
 
-// Authorizer decides about requests of nodes; it has no opinion about others.
+// Authorizer decides about requests of nodes, and has no opinion about others.
 type Authorizer struct {
 	authorizer.AuthorizerFunc
 	index   *Index
@@ -75,7 +75,7 @@ func (a *Authorizer) authorize(ctx context.Context, attrs authorizer.Attributes)
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// decide is how a kind of objects is narrowed to those of the node.
+// decide authorizes requests for one kind of object, limited to the objects of the node.
 type decide func(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error)
 
 func (a *Authorizer) special(resource schema.GroupResource) decide {
@@ -116,9 +116,8 @@ func refuse(format string, args ...any) (authorizer.Decision, string, error) {
 	return authorizer.DecisionNoOpinion, fmt.Sprintf(format, args...), nil
 }
 
-// related allows what a pod of the node refers to. The index follows storage with a
-// little delay, and a kubelet that has just been told of a pod is quick, so a no is
-// checked against storage.
+// related allows what a pod of the node refers to. The index follows storage with a small delay,
+// and a kubelet asks at once when it sees a new pod, so before refusing, related checks storage.
 func (a *Authorizer) related(ctx context.Context, node string, o object) (authorizer.Decision, string, error) {
 	if o.name == "" {
 		return refuse("No Object name found")
@@ -176,7 +175,7 @@ func (a *Authorizer) claims(ctx context.Context, node string, attrs authorizer.A
 	return a.related(ctx, node, object{attrs.GetNamespace(), ref{claim, attrs.GetName()}})
 }
 
-// volumes allows to get the volumes of claims that the node's pods use.
+// volumes allows a node to get the volumes of claims that its pods use.
 func (a *Authorizer) volumes(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	if attrs.GetVerb() != "get" || attrs.GetSubresource() != "" || attrs.GetName() == "" {
 		return refuse("can only get individual resources of this type")
@@ -188,7 +187,7 @@ func (a *Authorizer) volumes(ctx context.Context, node string, attrs authorizer.
 	return a.related(ctx, node, object{volume.Spec.ClaimRef.Namespace, ref{claim, volume.Spec.ClaimRef.Name}})
 }
 
-// ofNode allows to get single objects that name the node.
+// ofNode allows a node to get single objects that name it.
 func (a *Authorizer) ofNode(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	switch {
 	case attrs.GetVerb() != "get":
@@ -205,7 +204,7 @@ func (a *Authorizer) ofNode(ctx context.Context, node string, attrs authorizer.A
 	return allow()
 }
 
-// certificateRequests allows to make requests, and to read those of the node.
+// certificateRequests allows a node to create requests, and to read its own.
 func (a *Authorizer) certificateRequests(ctx context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	if attrs.GetSubresource() != "" {
 		return refuse("nodes may not access the status subresource of PodCertificateRequests")
@@ -221,7 +220,7 @@ func (a *Authorizer) certificateRequests(ctx context.Context, node string, attrs
 	return refuse("nodes may not %s podcertificaterequests", attrs.GetVerb())
 }
 
-// selecting allows what selects objects that name the node, and nothing else.
+// selecting allows requests that select objects that name the node, and nothing else.
 func selecting(node string, attrs authorizer.Attributes, what string) (authorizer.Decision, string, error) {
 	requirements, err := attrs.GetFieldSelector()
 	if err != nil {
@@ -235,7 +234,7 @@ func selecting(node string, attrs authorizer.Attributes, what string) (authorize
 	return refuse("can only %s", what)
 }
 
-// resourceSlices: a kubelet only clears away, all at once, what drivers left of its node.
+// resourceSlices allows only deletecollection, for what drivers left of the node.
 func resourceSlices(_ context.Context, node string, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	if attrs.GetVerb() != "deletecollection" || attrs.GetSubresource() != "" {
 		return authorizer.DecisionNoOpinion, "", nil
@@ -252,7 +251,7 @@ func csiNodes(_ context.Context, node string, attrs authorizer.Attributes) (auth
 	if attrs.GetSubresource() != "" {
 		return refuse("cannot authorize CSINode subresources")
 	}
-	// A create has no name yet; NodeRestriction looks at it.
+	// A create has no name yet; NodeRestriction checks it.
 	if attrs.GetVerb() != "create" && attrs.GetName() != node {
 		return refuse("can only access CSINode with the same name as the requesting node")
 	}
@@ -281,7 +280,7 @@ func leases(_ context.Context, node string, attrs authorizer.Attributes) (author
 	if attrs.GetNamespace() != corev1.NamespaceNodeLease {
 		return refuse("can only access leases in the %q system namespace", corev1.NamespaceNodeLease)
 	}
-	// A create has no name yet; NodeRestriction looks at it.
+	// A create has no name yet; NodeRestriction checks it.
 	if attrs.GetVerb() != "create" && attrs.GetName() != node {
 		return refuse("can only access node lease with the same name as the requesting node")
 	}
@@ -293,11 +292,11 @@ func nodes(_ context.Context, node string, attrs authorizer.Attributes) (authori
 	case "":
 		switch attrs.GetVerb() {
 		case "create", "update", "patch":
-			return allow() // NodeRestriction checks that it is its own
+			return allow() // NodeRestriction checks that it is the node's own
 		case "get", "list", "watch":
 			switch attrs.GetName() {
 			case node:
-				return allow() // lists select metadata.name
+				return allow() // lists select by metadata.name
 			case "":
 				return refuse("node '%s' cannot read all nodes, only its own Node object", node)
 			}

@@ -9,7 +9,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// kind is a kind of object that a node may read because a pod of it needs it.
+// kind is a kind of object that a node may read because one of its pods needs it.
 type kind string
 
 const (
@@ -32,12 +32,12 @@ type object struct {
 	ref
 }
 
-// Index knows, for each node, the objects that its pods refer to. A follower of pods
-// writes it; it keeps no pods.
+// Index knows, for each node, the objects that its pods refer to, but keeps no pods. A follower of
+// pods writes it.
 type Index struct {
 	mu    sync.RWMutex
 	pods  map[types.NamespacedName]podRefs
-	uses  map[string]map[object]int // node → object → how many pods
+	uses  map[string]map[object]int // node → object → number of pods
 	bound map[string]map[types.NamespacedName]bool
 }
 
@@ -55,8 +55,8 @@ func NewIndex() *Index {
 	}
 }
 
-// SetPod records a pod; what it refers to changes only by ephemeral containers, and by claims
-// that are made for it.
+// SetPod records a pod. Once the pod is bound, its references change only by ephemeral containers
+// and by claims that are created for it.
 func (x *Index) SetPod(p *corev1.Pod) {
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 	x.mu.Lock()
@@ -121,7 +121,7 @@ func (x *Index) runs(node string, pod types.NamespacedName) bool {
 	return x.bound[node][pod]
 }
 
-// refsOf lists what a pod refers to, each once.
+// refsOf lists what a pod refers to, without duplicates.
 func refsOf(p *corev1.Pod) []ref {
 	set := map[ref]bool{}
 	add := func(k kind, name string) {
@@ -130,7 +130,7 @@ func refsOf(p *corev1.Pod) []ref {
 		}
 	}
 	if pods.IsMirror(p) {
-		return nil // its node wrote it
+		return nil // written by its node
 	}
 	add(serviceAccount, p.Spec.ServiceAccountName)
 	for _, s := range p.Spec.ImagePullSecrets {

@@ -11,8 +11,8 @@ import (
 
 const userPrefix = "system:node:"
 
-// Name returns the node that u is, and whether u is a node at all; a node without a
-// name cannot be told from others.
+// Name returns the name of the node that u is, and whether u is a node. A node without a name
+// counts as none.
 func Name(u user.Info) (string, bool) {
 	if u == nil || !slices.Contains(u.GetGroups(), user.NodesGroup) {
 		return "", false
@@ -24,5 +24,5 @@ func Name(u user.Info) (string, bool) {
 	return name, true
 }
 
-// UserName is the user that a node is.
+// UserName returns the user name of a node.
 func UserName(node string) string { return userPrefix + node }

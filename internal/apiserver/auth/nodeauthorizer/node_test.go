@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// cluster is storage: it may know more pods than the index.
+// cluster stands for storage: it may know more pods than the index.
 type cluster struct{ pods []*corev1.Pod }
 
 func (c cluster) PodsOn(_ context.Context, node string) (out []corev1.Pod, err error) {
@@ -70,7 +70,7 @@ func environment(c *corev1.Container, prefix string) {
 	}
 }
 
-// uses refers to one object in every way there is.
+// uses makes a pod refer to one object in every possible way.
 func uses(p *corev1.Pod) {
 	local := func(name string) *corev1.LocalObjectReference { return &corev1.LocalObjectReference{Name: name} }
 	p.Spec.ServiceAccountName = "sa"
@@ -290,7 +290,7 @@ func TestANodesOwnObjects(t *testing.T) {
 		list rbac.authorization.k8s.io:roles`)
 }
 
-// TestANodeClearsOnlyItsOwnResourceSlices: the rule that lets it had nothing that narrowed it.
+// TestANodeClearsOnlyItsOwnResourceSlices: the rule that allows it used to have no limit.
 func TestANodeClearsOnlyItsOwnResourceSlices(t *testing.T) {
 	a := authorizerOf(nil, nil)
 	want(t, a, true, "deletecollection resource.k8s.io:resourceslices ?spec.nodeName=n1")
@@ -310,11 +310,11 @@ func TestRightsEndWithThePod(t *testing.T) {
 	x.SetPod(pod("q", "n1", secretOf("s")))
 	want(t, a, true, "get secrets ns/s")
 	x.DeletePod(types.NamespacedName{Namespace: "ns", Name: "p"})
-	want(t, a, true, "get secrets ns/s") // q's
+	want(t, a, true, "get secrets ns/s") // q still uses it
 	x.DeletePod(types.NamespacedName{Namespace: "ns", Name: "q"})
 	want(t, a, false, "get secrets ns/s")
 	x.SetPod(pod("p", "n1", secretOf("s")))
-	x.SetPod(pod("p", "n2", secretOf("s"))) // deleted and made again, unseen
+	x.SetPod(pod("p", "n2", secretOf("s"))) // deleted and created again, unseen
 	want(t, a, false, "get secrets ns/s")
 	x.DeletePod(types.NamespacedName{Namespace: "ns", Name: "p"})
 	if len(x.pods)+len(x.uses)+len(x.bound) > 0 {

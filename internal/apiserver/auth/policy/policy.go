@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// AutoUpdate is the annotation by which an administrator keeps a bootstrap
-	// object as it is: set it to "false".
+	// AutoUpdate is the annotation with which an administrator keeps a bootstrap object unchanged,
+	// by setting it to "false".
 	AutoUpdate    = rbacv1.AutoUpdateAnnotationKey
 	bootstrapping = "kubernetes.io/bootstrapping"
 	aggregateTo   = "rbac.authorization.k8s.io/aggregate-to-"
@@ -24,7 +24,7 @@ const (
 	clientKubeletSigner = "kubernetes.io/kube-apiserver-client-kubelet"
 )
 
-// controllers are the roles of controllers, by the name of their service account in
+// controllers holds the rules of the controllers' roles, by the name of their service account in
 // kube-system.
 var controllers = map[string][]rbacv1.PolicyRule{
 	"namespace-controller": {
@@ -88,7 +88,7 @@ var controllers = map[string][]rbacv1.PolicyRule{
 	},
 }
 
-// ClusterRoles returns the cluster roles to start with.
+// ClusterRoles returns the cluster roles that a cluster starts with.
 func ClusterRoles() []rbacv1.ClusterRole {
 	roles := []rbacv1.ClusterRole{
 		role("cluster-admin", rule("*", "*", "*"), urls("*", "*")),
@@ -148,8 +148,8 @@ func ClusterRoles() []rbacv1.ClusterRole {
 	return roles
 }
 
-// fillAggregated copies the rules that aggregation yields into the roles themselves,
-// in place of upstream's controller, so that `kubectl describe` shows them.
+// fillAggregated copies the rules that aggregation yields into the roles themselves, instead of
+// upstream's controller, so that `kubectl describe` shows them.
 func fillAggregated(roles []rbacv1.ClusterRole) {
 	rules := map[string][]rbacv1.PolicyRule{}
 	for _, r := range roles {
@@ -167,7 +167,7 @@ func fillAggregated(roles []rbacv1.ClusterRole) {
 	}
 }
 
-// ClusterRoleBindings returns the cluster role bindings to start with.
+// ClusterRoleBindings returns the cluster role bindings that a cluster starts with.
 func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 	bindings := []rbacv1.ClusterRoleBinding{
 		bind("cluster-admin", group(user.SystemPrivilegedGroup)),
@@ -181,7 +181,7 @@ func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 		bind("system:kube-scheduler", person(user.KubeScheduler)),
 		bind("system:volume-scheduler", person(user.KubeScheduler)),
 		bind("system:node"), // nodes are authorized by the Node authorizer
-		// as kubeadm: kubelets may get their client certificate, and renew it
+		// As kubeadm does: kubelets may request their client certificate, and renew it.
 		bind("system:node-bootstrapper", group(bootstrappers)),
 		bind(requestRoles+"nodeclient", group(bootstrappers)),
 		bind(requestRoles+"selfnodeclient", group(user.NodesGroup)),
@@ -194,7 +194,7 @@ func ClusterRoleBindings() []rbacv1.ClusterRoleBinding {
 	return bindings
 }
 
-// Roles returns the namespaced roles to start with.
+// Roles returns the namespaced roles that a cluster starts with.
 func Roles() []rbacv1.Role {
 	leader := rule("get watch list create update", "coordination.k8s.io", "leases leasecandidates")
 	return []rbacv1.Role{
@@ -204,7 +204,7 @@ func Roles() []rbacv1.Role {
 	}
 }
 
-// RoleBindings returns the namespaced role bindings to start with.
+// RoleBindings returns the namespaced role bindings that a cluster starts with.
 func RoleBindings() []rbacv1.RoleBinding {
 	return []rbacv1.RoleBinding{
 		bindIn("system::extension-apiserver-authentication-reader", "extension-apiserver-authentication-reader",
@@ -228,7 +228,7 @@ func role(name string, rules ...rbacv1.PolicyRule) rbacv1.ClusterRole {
 	return rbacv1.ClusterRole{ObjectMeta: meta(name), Rules: rules}
 }
 
-// approver may approve requests for one of Kubernetes' own signers.
+// approver returns a role that may approve requests for one of Kubernetes' own signers.
 func approver(signer string) rbacv1.ClusterRole {
 	return role("system:certificates.k8s.io:"+signer+"-approver", named(rule("approve", "certificates.k8s.io", "signers"), "kubernetes.io/"+signer))
 }
@@ -238,8 +238,8 @@ func label(r rbacv1.ClusterRole, key string) rbacv1.ClusterRole {
 	return r
 }
 
-// aggregate is a role made of all roles labelled for it; into, when set, labels it
-// to be part of another in turn.
+// aggregate returns a role made of all roles labelled for it. If into is set, its own label makes
+// it part of that role in turn.
 func aggregate(name, into string) rbacv1.ClusterRole {
 	r := role(name)
 	if into != "" {

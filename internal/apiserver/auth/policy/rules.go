@@ -1,6 +1,6 @@
-// Package policy is the RBAC policy that a new cluster starts with: the roles and
-// bindings that upstream's API server makes at start, with the same names and
-// rules, so that documentation, charts and operators find what they expect.
+// Package policy is the RBAC policy that a new cluster starts with: the roles and bindings that
+// upstream's API server creates when it starts, with the same names and rules, so that
+// documentation, charts and operators find what they expect.
 package policy
 
 import (
@@ -16,11 +16,10 @@ const (
 	change    = read + " update patch"
 )
 
-// core is how the rules below write the API group without a name.
+// core stands for the API group without a name in the rules below.
 const core = "core"
 
-// rule reads a rule from three words: verbs, groups, resources, each a list with
-// spaces between.
+// rule builds a rule from three strings: verbs, groups, resources, each a list separated by spaces.
 func rule(verbs, groups, resources string) rbacv1.PolicyRule {
 	gs := strings.Fields(groups)
 	for i := range gs {
@@ -31,18 +30,18 @@ func rule(verbs, groups, resources string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: strings.Fields(verbs), APIGroups: gs, Resources: strings.Fields(resources)}
 }
 
-// named limits a rule to objects of these names.
+// named limits a rule to objects with these names.
 func named(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
 	r.ResourceNames = names
 	return r
 }
 
-// urls is a rule about paths that are not resources.
+// urls returns a rule about paths that are not resources.
 func urls(verbs string, paths ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: strings.Fields(verbs), NonResourceURLs: paths}
 }
 
-// events lets a component report.
+// events returns a rule that lets a component report events.
 func events() rbacv1.PolicyRule {
 	return rule("create update patch", core+" events.k8s.io", "events")
 }
@@ -82,8 +81,8 @@ func editRules() []rbacv1.PolicyRule {
 	}
 }
 
-// NodeRules is what a node may do; the Node authorizer and the NodeRestriction
-// admission plugin narrow it to the node's own objects.
+// NodeRules returns what a node may do; the Node authorizer and the NodeRestriction admission
+// plugin narrow it to the node's own objects.
 func NodeRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		rule("create", "authentication.k8s.io", "tokenreviews"),

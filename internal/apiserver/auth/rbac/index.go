@@ -1,6 +1,6 @@
-// Package rbac authorizes by the cluster's roles and bindings. It keeps them in an
-// index by subject that follows storage, so that a decision looks only at bindings
-// of the user and the user's groups.
+// Package rbac authorizes by the cluster's roles and bindings. It keeps them in an index by subject
+// that follows storage, so that a decision looks only at bindings of the user and of the user's
+// groups.
 package rbac
 
 import (
@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// binding is a RoleBinding or ClusterRoleBinding; its key has no namespace then.
+// binding is a RoleBinding, or a ClusterRoleBinding, whose key has no namespace.
 type binding struct {
 	key      types.NamespacedName
 	ref      rbacv1.RoleRef
@@ -28,13 +28,14 @@ type subject struct {
 	name  string
 }
 
-// scoped is a subject within the namespace of a binding ("" for the whole cluster).
+// scoped is a subject in the namespace of a binding ("" for the whole cluster).
 type scoped struct {
 	namespace string
 	subject   subject
 }
 
-// Index is what the authorizer knows. Followers of storage write it.
+// Index holds the roles and bindings by which the authorizer decides. Followers of storage write
+// it.
 type Index struct {
 	mu           sync.RWMutex
 	roles        map[types.NamespacedName][]rbacv1.PolicyRule
@@ -129,7 +130,7 @@ func (x *Index) removeLocked(key types.NamespacedName) {
 	}
 }
 
-// scopes are the keys under which the binding is found, each once.
+// scopes returns the keys under which the binding is found, without duplicates.
 func (b *binding) scopes() []scoped {
 	var out []scoped
 	for _, s := range b.subjects {
@@ -155,15 +156,15 @@ func subjectOf(s rbacv1.Subject, namespace string) subject {
 	}
 }
 
-// grant is a rule that somebody has, and where from.
+// grant is a rule that somebody has, and where it comes from.
 type grant struct {
 	binding *binding
 	subject subject
 	rule    *rbacv1.PolicyRule
 }
 
-// visit calls f with the rules u has in the cluster and in the namespace, until f
-// returns false.
+// visit calls f with the rules that u has in the cluster and in the namespace, until f returns
+// false.
 func (x *Index) visit(u user.Info, namespace string, f func(grant) bool) {
 	subjects := make([]subject, 0, 1+len(u.GetGroups()))
 	subjects = append(subjects, subject{name: u.GetName()})
@@ -196,8 +197,8 @@ func (x *Index) visitRoleLocked(b *binding, f func(*rbacv1.PolicyRule) bool) boo
 }
 
 // visitClusterRoleLocked follows a role's aggregation rule at once, without waiting for a
-// controller to copy the rules. What an aggregated role has itself is such a copy, perhaps an
-// old one, or what somebody wrote in vain: it does not count.
+// controller to copy the rules. The own rules of an aggregated role are such a copy, perhaps an old
+// one, or were written by hand to no effect: they do not count.
 func (x *Index) visitClusterRoleLocked(role *rbacv1.ClusterRole, visited map[string]bool, f func(*rbacv1.PolicyRule) bool) bool {
 	if role.AggregationRule == nil {
 		return each(role.Rules, f)
@@ -205,7 +206,7 @@ func (x *Index) visitClusterRoleLocked(role *rbacv1.ClusterRole, visited map[str
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
 		if err != nil {
-			continue // validation does not let it in
+			continue // validation does not admit it
 		}
 		for name, other := range x.clusterRoles {
 			if visited[name] || !selector.Matches(labels.Set(other.Labels)) {
@@ -229,8 +230,7 @@ func each(rules []rbacv1.PolicyRule, f func(*rbacv1.PolicyRule) bool) bool {
 	return true
 }
 
-// Role returns the rules that a role reference stands for; false if there is no such
-// role.
+// Role returns the rules that a role reference stands for, and whether the role exists.
 func (x *Index) Role(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// Authorizer decides by an Index.
+// Authorizer decides with an Index.
 type Authorizer struct {
 	authorizer.AuthorizerFunc
 	index *Index
@@ -58,7 +58,7 @@ func (g grant) String() string {
 	return fmt.Sprintf("RoleBinding %q of %s %q to %s", g.binding.key.Name+"/"+g.binding.key.Namespace, ref.Kind, ref.Name, who)
 }
 
-// Allows reports whether the rule lets the request through.
+// Allows reports whether the rule allows the request.
 func Allows(rule *rbacv1.PolicyRule, attrs authorizer.Attributes) bool {
 	if !has(rule.Verbs, attrs.GetVerb(), rbacv1.VerbAll) {
 		return false
@@ -75,7 +75,7 @@ func has(list []string, value, all string) bool {
 	return slices.Contains(list, all) || slices.Contains(list, value)
 }
 
-// resourceMatches knows "pods", "pods/log", "*/log" and "*".
+// resourceMatches reports whether a list has the resource: as "pods", "pods/log", "*/log" or "*".
 func resourceMatches(list []string, resource, subresource string) bool {
 	want := resource
 	if subresource != "" {
@@ -92,7 +92,8 @@ func resourceMatches(list []string, resource, subresource string) bool {
 	return false
 }
 
-// urlMatches knows exact paths, "*", and prefixes that end in "*".
+// urlMatches reports whether path matches pattern: an exact path, "*", or a prefix that ends in
+// "*".
 func urlMatches(pattern, path string) bool {
 	if pattern == rbacv1.NonResourceAll || pattern == path {
 		return true
@@ -101,7 +102,7 @@ func urlMatches(pattern, path string) bool {
 	return ok && strings.HasPrefix(path, strings.TrimRight(prefix, "*"))
 }
 
-// Rules returns everything u may do in the cluster and in the namespace.
+// Rules returns everything that u may do in the cluster and in the namespace.
 func (a *Authorizer) Rules(u user.Info, namespace string) []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	a.index.visit(u, namespace, func(g grant) bool {

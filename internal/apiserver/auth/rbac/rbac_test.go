@@ -95,7 +95,7 @@ func to(kind, name string) rbacv1.Subject {
 	return s
 }
 
-// role is called r, and bindings are called b.
+// role returns a role called r; bindings are called b.
 func role(namespace string, rules ...rbacv1.PolicyRule) *rbacv1.Role {
 	return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "r"}, Rules: rules}
 }
@@ -104,7 +104,7 @@ func clusterRole(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
 }
 
-// labelled is a cluster role that others collect by its label.
+// labelled returns a cluster role that others collect by its label.
 func labelled(name, label string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
 	r := clusterRole(name, rules...)
 	r.Labels = map[string]string{label: "true"}
@@ -172,7 +172,7 @@ func TestWhomABindingIsFor(t *testing.T) {
 		who       user.Info
 		namespace string
 		objects   []any
-		reason    string // "" is no
+		reason    string // "" means refused
 	}{
 		"user everywhere": {jane, "ns", []any{clusterRole("r", read), bindAll("r", to("User", "jane"))},
 			`RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "r" to User "jane"`},
@@ -207,7 +207,7 @@ func TestWhomABindingIsFor(t *testing.T) {
 	}
 }
 
-// wantRights compares what jane, who has the cluster role "all", may do.
+// wantRights compares the rights of jane, who has the cluster role "all".
 func wantRights(t *testing.T, x *Index, want map[string]bool) {
 	t.Helper()
 	x.SetClusterRoleBinding(bindAll("all", to("User", "jane")))
@@ -238,8 +238,8 @@ func TestAggregatedRoles(t *testing.T) {
 	}
 }
 
-// TestRulesWrittenIntoAnAggregatedRoleDoNotCount: they are the control plane's to fill in. What
-// was taken out of a role that view, edit or admin collects stayed granted by the copy in them.
+// TestRulesWrittenIntoAnAggregatedRoleDoNotCount: only the control plane fills these in. A rule
+// removed from a role that view, edit or admin collects used to stay granted by the copy in them.
 func TestRulesWrittenIntoAnAggregatedRoleDoNotCount(t *testing.T) {
 	pods, nodes := rule("get", "core", "pods"), rule("get", "core", "nodes")
 	wantRights(t, indexOf(collecting(clusterRole("all", pods, nodes), "x"), labelled("a", "x", pods)),
@@ -248,7 +248,7 @@ func TestRulesWrittenIntoAnAggregatedRoleDoNotCount(t *testing.T) {
 		map[string]bool{"get pods": true, "get nodes": false})
 }
 
-// TestTheIndexFollows what is changed and deleted.
+// TestTheIndexFollows checks that the index follows changes and deletions.
 func TestTheIndexFollows(t *testing.T) {
 	jane := &user.DefaultInfo{Name: "jane"}
 	x := indexOf(role("ns", rule("get", "core", "pods")), bind("ns", "Role", to("User", "jane"), to("User", "jane")),

@@ -1,5 +1,5 @@
-// Package signer says who may act for a signer of certificates: approve, sign or attest
-// its trust anchors.
+// Package signer decides who may act for a signer of certificates: approve, sign or attest its
+// trust anchors.
 package signer
 
 import (
@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// Allows asks for the signer by its name, and by its domain with a star. A refusal and an
-// error are the same: no.
+// Allows reports whether a user may act for the signer, by the signer's name or by its domain with
+// a star. An error counts as no.
 func Allows(ctx context.Context, may authorizer.Authorizer, who user.Info, verb, name string) bool {
 	domain, _, _ := strings.Cut(name, "/")
 	for _, name := range []string{name, domain + "/*"} {

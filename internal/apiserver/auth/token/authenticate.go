@@ -24,8 +24,8 @@ type Objects interface {
 	Node(ctx context.Context, name string) (*corev1.Node, error)
 }
 
-// leeway is by how much the clocks of who issues and who checks a token may differ, and how
-// long a token outlives the mark of deletion on what it is bound to.
+// leeway is by how much the clocks of the issuer and the checker of a token may differ, and how
+// long a token stays valid after the object that it is bound to was marked for deletion.
 const leeway = time.Minute
 
 // Authenticator checks tokens.
@@ -39,8 +39,8 @@ type Authenticator struct {
 
 var _ authenticator.Token = (*Authenticator)(nil)
 
-// NewAuthenticator accepts tokens of the issuer that one of the keys has signed.
-// Tokens without an audience of their own count as meant for audiences.
+// NewAuthenticator returns an authenticator that accepts tokens of the issuer, signed with one of
+// the keys. Tokens without an audience of their own count as meant for audiences.
 func NewAuthenticator(issuer string, audiences []string, keys []crypto.PublicKey, objects Objects) (*Authenticator, error) {
 	a := &Authenticator{
 		issuer:    issuer,
@@ -101,8 +101,8 @@ func (a *Authenticator) ours(token string) bool {
 	return c.Issuer == a.issuer
 }
 
-// key finds the key that a token says it is signed with; one without a name is tried
-// with all.
+// key returns the key that a token claims to be signed with. A token that names none is tried with
+// all keys.
 func (a *Authenticator) key(t *jwt.Token) (any, error) {
 	if id, ok := t.Header["kid"].(string); ok {
 		if key, ok := a.keys[id]; ok {
@@ -130,10 +130,10 @@ func explain(err error) error {
 	}
 }
 
-// errInvalidated is what a client hears when its token's object is gone.
+// errInvalidated is what a client sees when its token's object is gone.
 var errInvalidated = errors.New("service account token has been invalidated")
 
-// bound checks that everything the token is bound to still exists.
+// bound returns an error unless everything that the token is bound to still exists.
 func (a *Authenticator) bound(ctx context.Context, k *kubernetesClaims) (*serviceaccount.ServiceAccountInfo, error) {
 	account, err := a.objects.ServiceAccount(ctx, k.Namespace, k.ServiceAccount.Name)
 	if err != nil {

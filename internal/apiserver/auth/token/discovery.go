@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Paths of OpenID discovery, by which others verify our tokens.
+// Paths of OpenID discovery, with which others verify our tokens.
 const (
 	ConfigurationPath = "/.well-known/openid-configuration"
 	KeysPath          = "/openid/v1/jwks"
@@ -40,8 +40,8 @@ type configuration struct {
 	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 }
 
-// Discovery returns the two documents' handlers by path. host is where this server
-// is reached from outside.
+// Discovery returns the handlers of the two documents, by path. host is where this server is
+// reached from outside.
 func Discovery(issuer, host string, keys []crypto.PublicKey) (map[string]http.Handler, error) {
 	set := struct {
 		Keys []jwk `json:"keys"`
@@ -81,7 +81,7 @@ func static(contentType string, v any) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
 		w.Header().Set("Cache-Control", "public, max-age=3600")
-		_, _ = w.Write(body) // a client that has left
+		_, _ = w.Write(body) // fails only if the client has left
 	}), nil
 }
 

@@ -1,6 +1,6 @@
-// Package token issues and checks the tokens of service accounts: JSON web tokens
-// signed with ES256, bound to the account and, mostly, to a pod, and good for certain
-// audiences and a certain time (KEP-1205).
+// Package token issues and checks the tokens of service accounts: JSON web tokens signed with
+// ES256, bound to the account and usually to a pod, and valid for certain audiences and a limited
+// time (KEP-1205).
 package token
 
 import (
@@ -34,21 +34,21 @@ type kubernetesClaims struct {
 	WarnAfter      *jwt.NumericDate `json:"warnafter,omitempty"`
 }
 
-// ref names an object for good: another one of the same name has another UID.
+// ref identifies one object for good: another object with the same name has another UID.
 type ref struct {
 	Name string    `json:"name,omitempty"`
 	UID  types.UID `json:"uid,omitempty"`
 }
 
-// Request is what a token is asked for.
+// Request describes a token to issue.
 type Request struct {
 	Account   *corev1.ServiceAccount
 	Audiences []string
-	// Lifetime is when the token ends. WarnAfter, when not zero, is when its holder
-	// should have replaced it.
+	// Lifetime is when the token expires. WarnAfter, when not zero, is when its holder should have
+	// replaced it.
 	Lifetime, WarnAfter time.Duration
-	// What the token is bound to: a pod (with its node for information), a secret,
-	// a node, or nothing.
+	// What the token is bound to: a pod (which adds its node for information), a secret, a node, or
+	// nothing.
 	Pod    *corev1.Pod
 	Secret *corev1.Secret
 	Node   *corev1.Node
@@ -114,7 +114,7 @@ func (i *Issuer) Issue(req Request, now time.Time) (string, error) {
 	return signed, nil
 }
 
-// keyID derives a key's identity from its public half, as upstream does.
+// keyID derives a key's ID from its public half, as upstream does.
 func keyID(key crypto.PublicKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 
 const issuer = "https://kubernetes.default.svc"
 
-// stored is what tokens are bound to, by kind and name.
+// stored holds the objects that tokens are bound to, by kind and name.
 type stored map[string]metav1.Object
 
 func find[T metav1.Object](s stored, kind, name string) (T, error) {
@@ -58,7 +58,7 @@ func named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name)}
 }
 
-// everything is a namespace with one object of each kind.
+// everything returns a namespace with one object of each kind.
 func everything() stored {
 	return stored{
 		"serviceaccounts/sa": &corev1.ServiceAccount{ObjectMeta: named("sa")},
@@ -117,7 +117,7 @@ func issue(t *testing.T, key crypto.Signer, change func(*Request)) string {
 	return token
 }
 
-// wantError compares an error's text; "" is none.
+// wantError compares an error's text; "" means no error.
 func wantError(t *testing.T, err error, want string) {
 	t.Helper()
 	got := ""
@@ -212,8 +212,8 @@ func TestTokenSaysWhoAndWhere(t *testing.T) {
 
 func TestTokenIsForItsAudiences(t *testing.T) {
 	for name, tc := range map[string]struct {
-		token, requested []string // nil: none is asked for
-		want             []string // nil: refused
+		token, requested []string // nil: none is requested
+		want             []string // nil: the token is refused
 	}{
 		"ours":                    {[]string{"api"}, nil, []string{"api"}},
 		"one of ours":             {[]string{"vault", "api"}, nil, []string{"api"}},
@@ -245,11 +245,11 @@ func TestTokenIsForItsAudiences(t *testing.T) {
 	}
 }
 
-// TestClocksMayDifferByAMinute: a server whose clock is a little behind the one that issued a
-// token refused it as "not valid yet".
+// TestClocksMayDifferByAMinute: a server whose clock was a little behind the one that issued a
+// token used to refuse it as "not valid yet".
 func TestClocksMayDifferByAMinute(t *testing.T) {
 	for name, tc := range map[string]struct {
-		after time.Duration // when the token is shown, by the clock of who checks it
+		after time.Duration // when the token is shown, by the clock of the checking server
 		want  string
 	}{
 		"at once":               {0, ""},
@@ -287,7 +287,7 @@ func TestTokenIsIssuedInTheFuture(t *testing.T) {
 	})
 }
 
-// sign makes a token by hand: kid "" names no key.
+// sign makes a token by hand; kid "" names no key.
 func sign(t *testing.T, method jwt.SigningMethod, key any, kid string, change func(*claims)) string {
 	t.Helper()
 	c := &claims{
@@ -337,7 +337,7 @@ func TestWhoseSignatureCounts(t *testing.T) {
 		"algorithm none":           {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, id(ours), nil), invalid},
 		"HMAC with the public key": {sign(t, jwt.SigningMethodHS256, public, id(ours), nil), invalid},
 		"no end":                   {sign(t, jwt.SigningMethodES256, ours, id(ours), func(c *claims) { c.ExpiresAt = nil }), invalid},
-		// who else knows tokens is asked then
+		// Other authenticators of tokens are asked then.
 		"another issuer": {sign(t, jwt.SigningMethodES256, ours, id(ours), func(c *claims) { c.Issuer = "https://elsewhere" }), foreign},
 		"no token":       {"secret", foreign},
 		"three words":    {"a.b.c", foreign},
@@ -376,7 +376,8 @@ func TestOnlyECDSASigns(t *testing.T) {
 	}
 }
 
-// TestOthersCanVerifyOurTokens by what discovery says (OpenID Connect Discovery 1.0, RFC 7517).
+// TestOthersCanVerifyOurTokens checks that others can verify them with what discovery says (OpenID
+// Connect Discovery 1.0, RFC 7517).
 func TestOthersCanVerifyOurTokens(t *testing.T) {
 	ec, old := ecKey(t), rsaKey(t)
 	handlers, err := Discovery(issuer, "192.0.2.1:6443", []crypto.PublicKey{ec.Public(), old.Public()})

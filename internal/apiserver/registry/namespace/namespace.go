@@ -1,6 +1,6 @@
-// Package namespace is what the API server does with namespaces beyond storing them:
-// a deleted one stays, terminating, until the namespace controller has emptied it and
-// taken its finalizer off.
+// Package namespace holds what the API server does with namespaces beyond storing them: a deleted
+// namespace stays, terminating, until the namespace controller has emptied it and removed its
+// finalizer.
 package namespace
 
 import (
@@ -76,7 +76,7 @@ func (s *Store) GetUpdateStrategy() rest.RESTUpdateStrategy { return s.store.Upd
 // GetDeleteStrategy implements GenericStore.
 func (s *Store) GetDeleteStrategy() rest.RESTDeleteStrategy { return s.store.DeleteStrategy }
 
-// Delete implements rest.GracefulDeleter: the first time it only marks the namespace.
+// Delete implements rest.GracefulDeleter. The first call only marks the namespace.
 func (s *Store) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	obj, err := s.store.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Store) Delete(ctx context.Context, name string, validate rest.ValidateO
 	return s.store.Delete(ctx, name, validate, opts)
 }
 
-// preconditions ties the deletion to the namespace that we have seen.
+// preconditions limits the deletion to the very namespace that was read.
 func (s *Store) preconditions(ns *corev1.Namespace, opts *metav1.DeleteOptions) error {
 	if opts.Preconditions == nil {
 		opts.Preconditions = &metav1.Preconditions{}
@@ -119,7 +119,7 @@ func (s *Store) conflict(name, format string, args ...any) error {
 	return apierrors.NewConflict(s.store.DefaultQualifiedResource, name, fmt.Errorf(format, args...))
 }
 
-// terminate marks the namespace; from now on nothing can be created in it.
+// terminate marks the namespace as terminating. From then on nothing can be created in it.
 func (s *Store) terminate(ctx context.Context, name string, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	key, err := s.store.KeyFunc(ctx, name)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *Store) terminate(ctx context.Context, name string, validate rest.Valida
 	return out, false, nil
 }
 
-// PrepareCreate gives a new namespace the finalizer that the controller takes off.
+// PrepareCreate gives a new namespace the finalizer that the controller removes.
 func PrepareCreate(_ context.Context, ns *corev1.Namespace) {
 	ns.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
 	if !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
@@ -169,7 +169,7 @@ func PrepareUpdate(_ context.Context, ns, old *corev1.Namespace) {
 	ns.Spec.Finalizers, ns.Status = old.Spec.Finalizers, old.Status
 }
 
-// Canonicalize labels a namespace that got its name only from generateName.
+// Canonicalize adds the name label to a namespace whose name came from generateName.
 func Canonicalize(ns *corev1.Namespace) {
 	if ns.Labels == nil {
 		ns.Labels = map[string]string{}
@@ -177,8 +177,8 @@ func Canonicalize(ns *corev1.Namespace) {
 	ns.Labels[corev1.LabelMetadataName] = ns.Name
 }
 
-// DeleteDuringUpdate reports whether an update that took the last finalizer off also
-// deletes the namespace.
+// DeleteDuringUpdate reports whether an update that removed the last finalizer also deletes the
+// namespace.
 func DeleteDuringUpdate(ctx context.Context, key string, obj, existing runtime.Object) bool {
 	ns, ok := obj.(*corev1.Namespace)
 	return ok && len(ns.Spec.Finalizers) == 0 && genericregistry.ShouldDeleteDuringUpdate(ctx, key, obj, existing)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// advising is a way to kubelets that says what to do about one whose certificate is not
-// trusted, as of every kubelet that joined and made its own.
+// advising is a transport to kubelets whose errors say what to do if a kubelet's certificate is not
+// trusted. That is so for every kubelet that joined and made its own certificate.
 type advising struct{ *http.Transport }
 
 var _ utilnet.RoundTripperWrapper = advising{}
@@ -25,18 +25,18 @@ func (a advising) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, advise(err)
 }
 
-// WrappedRoundTripper implements utilnet.RoundTripperWrapper: connections to upgrade are
-// dialled by it.
+// WrappedRoundTripper implements utilnet.RoundTripperWrapper: it dials the connections of requests
+// that upgrade.
 func (a advising) WrappedRoundTripper() http.RoundTripper { return a.Transport }
 
-// advisingResponder gives the same advice about all that could not be passed on.
+// advisingResponder adds the same advice to the error of every request that could not be forwarded.
 type advisingResponder struct{ rest.Responder }
 
 // Error implements rest.Responder.
 func (r advisingResponder) Error(err error) { r.Responder.Error(advise(err)) }
 
-// dial opens a connection as the transport does, for HTTP/1.1 and with the same advice: those
-// who upgrade a request dial by themselves, and tell what the handshake said and no more.
+// dial opens a connection as the transport does, for HTTP/1.1 and with the same advice. The
+// library's handlers for upgrades dial by themselves, and report only the handshake's own error.
 func dial(ctx context.Context, tr *http.Transport, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -59,7 +59,7 @@ func dial(ctx context.Context, tr *http.Transport, address string) (net.Conn, er
 
 const approve = "approve its request: kubectl get csr, kubectl certificate approve NAME"
 
-// advise goes by the text: who passes requests on keeps no more of the error.
+// advise looks for known texts in the error, because the proxy keeps no more of it.
 func advise(err error) error {
 	switch {
 	case err == nil:

@@ -1,4 +1,4 @@
-// Package node reaches the kubelets of nodes: for logs, exec and the like, and for
+// Package node connects to the kubelets of nodes: for logs, exec and the like, and for
 // nodes/NAME/proxy.
 package node
 
@@ -21,10 +21,10 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// kubeletPort is where a kubelet listens whose node does not say otherwise.
+// kubeletPort is the port of a kubelet whose node does not name one.
 const kubeletPort = 10250
 
-// addressOrder is which of a node's addresses is used.
+// addressOrder is the order in which a node's addresses are preferred.
 var addressOrder = []corev1.NodeAddressType{
 	corev1.NodeInternalIP, corev1.NodeInternalDNS, corev1.NodeHostName, corev1.NodeExternalIP, corev1.NodeExternalDNS,
 }
@@ -42,7 +42,7 @@ type Connector struct {
 // TLS names the files for connections to kubelets.
 type TLS struct{ CertFile, KeyFile, CAFile string }
 
-// NewConnector reads the certificates. A kubelet's own must be signed by the CA.
+// NewConnector reads the certificates. The kubelets' certificates must be signed by the CA.
 func NewConnector(lookup *registry.Lookup, files TLS, timeout time.Duration) (*Connector, error) {
 	cert, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
 	if err != nil {
@@ -58,7 +58,7 @@ func NewConnector(lookup *registry.Lookup, files TLS, timeout time.Duration) (*C
 	}
 	checked := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12}
 	unchecked := checked.Clone()
-	unchecked.InsecureSkipVerify = true             //nolint:gosec // asked for by PodLogOptions.insecureSkipTLSVerifyBackend
+	unchecked.InsecureSkipVerify = true             //nolint:gosec // requested by PodLogOptions.insecureSkipTLSVerifyBackend
 	others := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a pod has no name that could be checked
 	return &Connector{
 		lookup:    lookup,
@@ -68,11 +68,12 @@ func NewConnector(lookup *registry.Lookup, files TLS, timeout time.Duration) (*C
 	}, nil
 }
 
-// Others is the way to all that is no kubelet, on nodes and in pods: without our client
-// certificate, whatever theirs are.
+// Others returns the transport to everything but kubelets, on nodes and in pods: it has no client
+// certificate of ours, and does not verify theirs.
 func (c *Connector) Others() http.RoundTripper { return c.others }
 
-// newTransport never uses a proxy: HTTPS_PROXY in our environment is for images.
+// newTransport returns a transport that never uses a proxy: HTTPS_PROXY in our environment is for
+// pulling images.
 func newTransport(cfg *tls.Config, timeout time.Duration) *http.Transport {
 	dialer := &net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}
 	return &http.Transport{
@@ -91,13 +92,13 @@ func (c *Connector) Close() {
 	c.others.CloseIdleConnections()
 }
 
-// Kubelet is how to reach one.
+// Kubelet says how to reach a kubelet.
 type Kubelet struct {
 	URL       url.URL // scheme and host
 	Transport http.RoundTripper
 	// Unchecked does not verify the kubelet's certificate.
 	Unchecked http.RoundTripper
-	// Dial opens a connection for one request that is to be upgraded.
+	// Dial opens a connection for one request that will be upgraded.
 	Dial func(ctx context.Context) (net.Conn, error)
 }
 

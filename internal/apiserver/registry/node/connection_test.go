@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestLogsBehindAProxyForImages: HTTPS_PROXY, set so that images can be pulled, led the
+// TestLogsBehindAProxyForImages: HTTPS_PROXY, set so that images can be pulled, used to lead
 // requests for logs away from the kubelet.
 func TestLogsBehindAProxyForImages(t *testing.T) {
 	kubelet := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
@@ -25,7 +25,7 @@ func TestLogsBehindAProxyForImages(t *testing.T) {
 	roots.AddCert(kubelet.Certificate())
 	tr := newTransport(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, time.Minute)
 	defer tr.CloseIdleConnections()
-	// Go reads the variables once a process and never proxies loopback, so ask the transport.
+	// Go reads the variables once per process and never proxies loopback, so look at the transport.
 	if tr.Proxy != nil {
 		t.Error("connections to kubelets use a proxy")
 	}
@@ -45,8 +45,8 @@ func TestLogsBehindAProxyForImages(t *testing.T) {
 	}
 }
 
-// TestAKubeletsOwnCertificateIsRefusedWithAdvice: an unknown authority tells nobody what to
-// do about it.
+// TestAKubeletsOwnCertificateIsRefusedWithAdvice: "unknown authority" alone tells nobody what to do
+// about it.
 func TestAKubeletsOwnCertificateIsRefusedWithAdvice(t *testing.T) {
 	made := httptest.NewUnstartedServer(http.NotFoundHandler())
 	none := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -97,7 +97,7 @@ func TestAKubeletsOwnCertificateIsRefusedWithAdvice(t *testing.T) {
 	}
 }
 
-// recorder keeps the error that somebody is told.
+// recorder records the error that the client would get.
 type recorder struct{ err error }
 
 func (r *recorder) Object(int, runtime.Object) {}

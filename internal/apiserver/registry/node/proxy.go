@@ -53,8 +53,8 @@ func (p *Proxy) Connect(ctx context.Context, name string, opts runtime.Object, r
 	return Forward(location, o.Path, transport, advisingResponder{responder}), nil
 }
 
-// locate finds what NAME, NAME:PORT or SCHEME:NAME:PORT is: the kubelet, or what listens
-// on another port of the node.
+// locate returns the location that NAME, NAME:PORT or SCHEME:NAME:PORT means: the kubelet, or
+// another port of the node.
 func (p *Proxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTripper, error) {
 	scheme, name, port, ok := utilnet.SplitSchemeNamePort(id)
 	if !ok {
@@ -65,7 +65,7 @@ func (p *Proxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTrip
 		return nil, nil, err
 	}
 	if port == "" || port == kubelet.URL.Port() {
-		return &kubelet.URL, p.connector.transport, nil // the responder has the advice: upgrades dial by themselves
+		return &kubelet.URL, p.connector.transport, nil // the responder adds the advice: upgrades dial by themselves
 	}
 	host := kubelet.URL.Hostname()
 	if err := Proxied(host); err != nil {
@@ -74,7 +74,7 @@ func (p *Proxy) locate(ctx context.Context, id string) (*url.URL, http.RoundTrip
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)}, p.connector.Others(), nil
 }
 
-// Proxied refuses addresses that would lead into the API server's own machine, such as
+// Proxied returns an error for addresses that would lead into the API server's own machine, such as
 // those of loopback and of metadata services. Names are the administrator's choice.
 func Proxied(host string) error {
 	if ip := net.ParseIP(host); ip != nil && !ip.IsGlobalUnicast() {
@@ -83,7 +83,7 @@ func Proxied(host string) error {
 	return nil
 }
 
-// Forward passes a request on, to the path below the location.
+// Forward returns a handler that forwards a request to the path below the location.
 func Forward(location *url.URL, path string, transport http.RoundTripper, responder rest.Responder) http.Handler {
 	to := *location
 	to.Path = utilnet.JoinPreservingTrailingSlash(to.Path, path)

@@ -64,8 +64,8 @@ func (b *Binding) Create(ctx context.Context, name string, obj runtime.Object, v
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// LegacyBinding is the same as a resource of its own: POST bindings, with the pod's name
-// in the object.
+// LegacyBinding is the same as a resource of its own: POST bindings, with the pod's name in the
+// object.
 type LegacyBinding struct{ *Binding }
 
 var (
@@ -139,7 +139,7 @@ func preconditions(b *corev1.Binding) *storage.Preconditions {
 	return p
 }
 
-// bind assigns p, which must be free to be assigned.
+// bind assigns p to a node. It returns an error if p is deleted, gated or already assigned.
 func bind(p *corev1.Pod, b *corev1.Binding) error {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -163,8 +163,8 @@ func bind(p *corev1.Pod, b *corev1.Binding) error {
 	return nil
 }
 
-// setCondition replaces the condition of the same type; its time of transition only
-// changes with the status.
+// setCondition replaces the condition of the same type. Its time of transition changes only with
+// the status.
 func setCondition(status *corev1.PodStatus, c corev1.PodCondition) {
 	c.LastTransitionTime = metav1.Now()
 	for i := range status.Conditions {

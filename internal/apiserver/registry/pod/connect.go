@@ -34,9 +34,9 @@ type kubelets interface {
 	Kubelet(ctx context.Context, name string) (node.Kubelet, error)
 }
 
-// Connect is an endpoint that joins a client to a pod's kubelet: exec, attach or
-// portforward. SPDY passes through; what newer clients speak over WebSockets is
-// translated to the SPDY that every kubelet knows.
+// Connect is an endpoint that connects a client to a pod's kubelet: exec, attach or portforward.
+// SPDY passes through; what newer clients speak over WebSockets is translated to SPDY, which every
+// kubelet knows.
 type Connect struct {
 	verb     string
 	pods     getter
@@ -47,7 +47,7 @@ type Connect struct {
 
 var _ rest.Connecter = (*Connect)(nil)
 
-// NewConnects returns the endpoints by name.
+// NewConnects returns the endpoints, by name.
 func NewConnects(pods getter, kubelets kubelets, may func() authorizer.Authorizer) map[string]rest.Storage {
 	endpoint := func(verb string, options func() runtime.Object) *Connect {
 		return &Connect{verb: verb, pods: pods, kubelets: kubelets, may: may, options: options}
@@ -65,7 +65,7 @@ func (c *Connect) New() runtime.Object { return c.options() }
 // Destroy implements rest.Storage.
 func (c *Connect) Destroy() {}
 
-// ConnectMethods implements rest.Connecter; WebSockets come as GET.
+// ConnectMethods implements rest.Connecter. WebSockets come as GET.
 func (c *Connect) ConnectMethods() []string { return []string{"GET", "POST"} }
 
 // NewConnectOptions implements rest.Connecter.
@@ -73,7 +73,7 @@ func (c *Connect) NewConnectOptions() (runtime.Object, bool, string) { return c.
 
 // Connect implements rest.Connecter.
 func (c *Connect) Connect(ctx context.Context, name string, opts runtime.Object, responder rest.Responder) (http.Handler, error) {
-	// A WebSocket starts with GET, yet it runs a command: it takes the right to create.
+	// A WebSocket starts with GET, yet it runs a command, so it needs the right to create.
 	if err := mayCreate(ctx, c.may()); err != nil {
 		return nil, err
 	}
@@ -87,15 +87,15 @@ func (c *Connect) Connect(ctx context.Context, name string, opts runtime.Object,
 			responder.Error(fmt.Errorf("error dialing backend: %w", err))
 			return
 		}
-		defer func() { _ = conn.Close() }() // who upgraded it has closed it, or never used it
+		defer func() { _ = conn.Close() }() // already closed if it was upgraded
 		over(location, conn, opts, responder).ServeHTTP(w, r)
 	}), nil
 }
 
-// over serves streams on a connection to the kubelet.
+// over returns a handler that serves streams on a connection to the kubelet.
 func over(location *url.URL, conn net.Conn, opts runtime.Object, responder rest.Responder) http.Handler {
 	plain := *location
-	plain.Scheme = "http" // TLS is behind us
+	plain.Scheme = "http" // the connection has TLS already
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
 	handler := http.Handler(proxy.NewUpgradeAwareHandler(&plain, transport, false, true, proxy.NewErrorResponder(responder)))
 	if streams, ok := streamsOf(opts); ok {
@@ -186,8 +186,8 @@ func getPod(ctx context.Context, pods getter, name string) (*corev1.Pod, error) 
 	return p, nil
 }
 
-// pickContainer returns the container that is meant: the named one, or the only one
-// besides init and ephemeral containers.
+// pickContainer returns the container that the client means: the named one, or the only one besides
+// init and ephemeral containers.
 func pickContainer(name string, p *corev1.Pod) (string, error) {
 	switch {
 	case name != "" && pods.FindContainer(p, name) != nil:
@@ -206,7 +206,7 @@ func pickContainer(name string, p *corev1.Pod) (string, error) {
 	return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", p.Name, all))
 }
 
-// mayCreate asks for the right to create the subresource, whatever the method was.
+// mayCreate returns an error unless the user may create the subresource, whatever the method was.
 func mayCreate(ctx context.Context, may authorizer.Authorizer) error {
 	info, ok := genericapirequest.RequestInfoFrom(ctx)
 	if !ok || info.Verb == "create" {

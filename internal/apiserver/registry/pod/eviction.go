@@ -69,7 +69,7 @@ func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, 
 	}
 	evict := func() error { return e.evict(ctx, name, deletion.DeepCopy()) }
 	if deletion.Preconditions != nil && deletion.Preconditions.ResourceVersion != nil {
-		err = evict() // a conflict is what the client asked to hear about
+		err = evict() // the client wants to know about a conflict
 	} else {
 		err = retry.RetryOnConflict(retry.DefaultBackoff, evict)
 	}
@@ -104,14 +104,14 @@ func (e *Eviction) evict(ctx context.Context, name string, deletion *metav1.Dele
 			return err
 		}
 		if pre := deletion.Preconditions; pre != nil && pre.ResourceVersion != nil {
-			pre.ResourceVersion = &updated.ResourceVersion // our own write moved it
+			pre.ResourceVersion = &updated.ResourceVersion // our own write has changed it
 		}
 	}
 	_, _, err = e.pods.Delete(ctx, name, rest.ValidateAllObjectFunc, deletion)
 	return err
 }
 
-// mark sets the condition that tells a disrupted pod from one that failed.
+// mark sets the condition that distinguishes a disrupted pod from one that failed.
 func (e *Eviction) mark(ctx context.Context, name string, pre *metav1.Preconditions) (*corev1.Pod, error) {
 	change := func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 		p := old.(*corev1.Pod).DeepCopy()

@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// mergeLabelKeys writes what matchLabelKeys and mismatchLabelKeys stand for into the
-// selectors beside them, so that schedulers need to look at those alone.
+// mergeLabelKeys writes what matchLabelKeys and mismatchLabelKeys stand for into the selectors
+// beside them, so that schedulers need to look only at those.
 func mergeLabelKeys(p *corev1.Pod) {
 	for i := range p.Spec.TopologySpreadConstraints {
 		c := &p.Spec.TopologySpreadConstraints[i]

@@ -46,7 +46,7 @@ func (l *Log) NewGetOptions() (runtime.Object, bool, string) {
 	return &corev1.PodLogOptions{}, false, ""
 }
 
-// OverrideMetricsVerb tells following a log from reading it.
+// OverrideMetricsVerb counts following a log separately from reading it.
 func (l *Log) OverrideMetricsVerb(verb string) string {
 	if verb == "GET" {
 		return "CONNECT"
@@ -54,7 +54,7 @@ func (l *Log) OverrideMetricsVerb(verb string) string {
 	return verb
 }
 
-// Get implements rest.GetterWithOptions: the result streams from the kubelet.
+// Get implements rest.GetterWithOptions. The result is streamed from the kubelet.
 func (l *Log) Get(ctx context.Context, name string, opts runtime.Object) (runtime.Object, error) {
 	o, ok := opts.(*corev1.PodLogOptions)
 	if !ok {
@@ -81,7 +81,7 @@ func (l *Log) Get(ctx context.Context, name string, opts runtime.Object) (runtim
 		RedirectChecker: genericrest.PreventRedirects,
 	}
 	if p.Spec.NodeName == "" {
-		return stream, nil // nothing has been logged yet
+		return stream, nil // not bound to a node yet, so there is no log
 	}
 	kubelet, err := l.kubelets.Kubelet(ctx, p.Spec.NodeName)
 	if err != nil {

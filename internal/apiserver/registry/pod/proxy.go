@@ -18,7 +18,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/node"
 )
 
-// Proxy is the endpoint pods/NAME/proxy: requests to what listens in a pod.
+// Proxy is the endpoint pods/NAME/proxy: requests to a server in a pod.
 type Proxy struct {
 	pods      getter
 	transport http.RoundTripper
@@ -58,8 +58,8 @@ func (p *Proxy) Connect(ctx context.Context, name string, opts runtime.Object, r
 	return node.Forward(location, o.Path, p.transport, responder), nil
 }
 
-// locate finds what NAME, NAME:PORT or SCHEME:NAME:PORT is; without a port, the first that
-// a container of the pod names.
+// locate returns the location that NAME, NAME:PORT or SCHEME:NAME:PORT means. Without a port it is
+// the first that a container of the pod names.
 func (p *Proxy) locate(ctx context.Context, id string) (*url.URL, error) {
 	scheme, name, port, ok := utilnet.SplitSchemeNamePort(id)
 	if !ok {
@@ -71,7 +71,7 @@ func (p *Proxy) locate(ctx context.Context, id string) (*url.URL, error) {
 	}
 	ip := pod.Status.PodIP
 	if net.ParseIP(ip) == nil {
-		return nil, apierrors.NewBadRequest("address not allowed") // it has none yet
+		return nil, apierrors.NewBadRequest("address not allowed") // the pod has none yet
 	}
 	if err := node.Proxied(ip); err != nil {
 		return nil, err

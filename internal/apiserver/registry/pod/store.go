@@ -14,8 +14,8 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// Store is the main endpoint of pods: the generic one, with a span for each step of a
-// pod's way.
+// Store is the main endpoint of pods: the generic one, which also records a trace span for creating
+// and for deleting a pod.
 type Store struct{ *registry.Store }
 
 var _ rest.StandardStorage = (*Store)(nil)
@@ -42,7 +42,7 @@ func (s *Store) Delete(ctx context.Context, name string, validate rest.ValidateO
 	return out, gone, err
 }
 
-// StatusStore is pods/NAME/status, with a span as well.
+// StatusStore is pods/NAME/status, which also records a span.
 type StatusStore struct{ *registry.StatusStore }
 
 // Update implements rest.Updater.
@@ -56,7 +56,7 @@ func (s *StatusStore) Update(ctx context.Context, name string, info rest.Updated
 	return out, created, err
 }
 
-// record reports a step that began when the request came in and is over.
+// record records a span for a step that began when the request came in and is over now.
 func record(ctx context.Context, obj runtime.Object, step string) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -64,7 +64,7 @@ func record(ctx context.Context, obj runtime.Object, step string) {
 	}
 	start, ok := genericapirequest.ReceivedTimestampFrom(ctx)
 	if !ok {
-		return // not a request: nobody waits for it
+		return // not a client's request: nobody waits for it
 	}
 	trace.Record(ctx, string(p.UID), step, start, time.Now(), trace.Namespace.String(p.Namespace), trace.PodName.String(p.Name))
 }

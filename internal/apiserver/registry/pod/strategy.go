@@ -1,6 +1,5 @@
-// Package pod is what the API server does with pods beyond storing them: the fields
-// that each endpoint owns, graceful deletion, binding, and the connections to a
-// pod's node.
+// Package pod holds what the API server does with pods beyond storing them: the fields that each
+// endpoint owns, graceful deletion, binding, and the connections to a pod's node.
 package pod
 
 import (
@@ -22,7 +21,7 @@ var FieldLabels = []string{
 	"spec.hostNetwork", "status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName",
 }
 
-// Fields returns what field selectors see of a pod.
+// Fields returns the fields of a pod that field selectors can select.
 func Fields(p *corev1.Pod) fields.Set {
 	hostNetwork := "false"
 	if p.Spec.HostNetwork {
@@ -81,8 +80,8 @@ func PrepareStatus(_ context.Context, p, old *corev1.Pod) {
 	keepObservedGeneration(p, old)
 }
 
-// keepObservedGeneration: a client that does not know the field does not clear it.
-// Several conditions of one type are matched in their order.
+// keepObservedGeneration makes sure that a client that does not know the field does not clear it.
+// Conditions of the same type are matched in their order.
 func keepObservedGeneration(p, old *corev1.Pod) {
 	if p.Status.ObservedGeneration == 0 {
 		p.Status.ObservedGeneration = old.Status.ObservedGeneration
@@ -113,8 +112,8 @@ func PrepareEphemeralContainers(_ context.Context, p, old *corev1.Pod) {
 	setGeneration(p, old)
 }
 
-// PrepareResize keeps everything but the containers' resources and resize policies. A
-// change of the list of containers is left for validation to refuse.
+// PrepareResize keeps everything but the containers' resources and resize policies. It leaves a
+// changed list of containers for validation to refuse.
 func PrepareResize(_ context.Context, p, old *corev1.Pod) {
 	if len(p.Spec.Containers) == len(old.Spec.Containers) && len(p.Spec.InitContainers) == len(old.Spec.InitContainers) {
 		containers := onlyResized(p.Spec.Containers, old.Spec.Containers)
@@ -127,8 +126,8 @@ func PrepareResize(_ context.Context, p, old *corev1.Pod) {
 	setGeneration(p, old)
 }
 
-// onlyResized returns old with the resources of updated, which must name the same
-// containers in the same order; otherwise updated itself.
+// onlyResized returns old with the resources of updated if both name the same containers in the
+// same order, else updated itself.
 func onlyResized(updated, old []corev1.Container) []corev1.Container {
 	out := slices.Clone(old)
 	for i := range out {
@@ -148,8 +147,8 @@ func setGeneration(p, old *corev1.Pod) {
 	}
 }
 
-// Graceful says how long a pod may take to end: what the request asks, else what the
-// pod asks; nothing where no node has to stop it.
+// Graceful sets how long a pod may take to stop: as long as the request says, else as the pod says,
+// or 0 if no node has to stop it.
 func Graceful(_ context.Context, p *corev1.Pod, opts *metav1.DeleteOptions) bool {
 	if opts == nil {
 		return false

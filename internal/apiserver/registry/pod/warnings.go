@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// NameWarnings tells of a new pod's name that does not make a hostname.
+// NameWarnings warns if a new pod's name is not a valid hostname.
 func NameWarnings(_ context.Context, p *corev1.Pod) []string {
 	if msgs := utilvalidation.IsDNS1123Label(p.Name); len(msgs) > 0 {
 		return []string{fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
@@ -18,7 +18,7 @@ func NameWarnings(_ context.Context, p *corev1.Pod) []string {
 	return nil
 }
 
-// Warnings tells of what is allowed in a pod and yet hardly meant.
+// Warnings warns of what is allowed in a pod but hardly intended.
 func Warnings(_ context.Context, p *corev1.Pod) []string {
 	spec := field.NewPath("spec")
 	var out []string
@@ -85,7 +85,7 @@ func warnContainer(warn warnFunc, at *field.Path, c *corev1.Container) {
 	}
 }
 
-// warnFractions: half a byte is no amount of memory.
+// warnFractions warns of fractions of a byte.
 func warnFractions(warn warnFunc, at *field.Path, list corev1.ResourceList) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
 		if q, ok := list[name]; ok && q.MilliValue()%1000 != 0 {

@@ -53,7 +53,7 @@ var PodCertificateRequests = registry.Table[*certificatesv1.PodCertificateReques
 	Cells: func(r *certificatesv1.PodCertificateRequest, _ time.Time) []any {
 		state := "Pending"
 		for _, c := range r.Status.Conditions {
-			state = c.Type // no others are allowed than Issued, Denied and Failed
+			state = c.Type // only Issued, Denied and Failed are allowed
 		}
 		return []any{
 			r.Name, r.Spec.PodName, r.Spec.ServiceAccountName, string(r.Spec.NodeName), r.Spec.SignerName, state,
@@ -62,7 +62,7 @@ var PodCertificateRequests = registry.Table[*certificatesv1.PodCertificateReques
 	},
 }
 
-// requestState is Pending, Approved or Denied, and what came of it.
+// requestState returns Pending, Approved or Denied, and the outcome.
 func requestState(r *certificatesv1.CertificateSigningRequest) string {
 	has := map[certificatesv1.RequestConditionType]bool{}
 	for _, c := range r.Status.Conditions {

@@ -71,7 +71,7 @@ func nodeStatus(n *corev1.Node) string {
 	return status
 }
 
-// nodeRoles reads both labels that name roles.
+// nodeRoles returns the roles from both kinds of labels that name them.
 func nodeRoles(n *corev1.Node) string {
 	roles := map[string]bool{}
 	for k, v := range n.Labels {

@@ -12,7 +12,7 @@ import (
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// nodeLost is the reason of a pod whose node went away.
+// nodeLost is the reason of a pod whose node has become unreachable.
 const nodeLost = "NodeLost"
 
 // Pods is the table of pods.
@@ -53,7 +53,7 @@ var Pods = registry.Table[*corev1.Pod]{
 	},
 }
 
-// podSummary is a pod in a line.
+// podSummary is what a line about a pod shows.
 type podSummary struct {
 	ready, containers int
 	reason            string
@@ -77,8 +77,8 @@ func (s *podSummary) count(c *corev1.ContainerStatus) {
 	}
 }
 
-// summarize finds the one word that says most about a pod: while it initializes, what
-// its init containers do; then, what is wrong with a container, else the phase.
+// summarize finds the one word that describes a pod best: while it initializes, the state of its
+// init containers; later, what is wrong with a container, or else the phase.
 func summarize(p *corev1.Pod) podSummary {
 	s := podSummary{containers: len(p.Spec.Containers), reason: string(p.Status.Phase)}
 	if p.Status.Reason != "" {
@@ -115,8 +115,8 @@ func sidecarNames(p *corev1.Pod) map[string]bool {
 	return names
 }
 
-// initContainers looks at init containers up to the first that is not done, and
-// reports whether there is one.
+// initContainers looks at the init containers up to the first that is not done, and reports whether
+// there is one.
 func (s *podSummary) initContainers(p *corev1.Pod, sidecars map[string]bool) bool {
 	for i := range p.Status.InitContainerStatuses {
 		c := &p.Status.InitContainerStatuses[i]
@@ -152,8 +152,8 @@ func terminatedReason(t *corev1.ContainerStateTerminated) string {
 	}
 }
 
-// mainContainers counts the containers; restarts of init containers do not matter any
-// more, except those of sidecars.
+// mainContainers counts the containers. It drops the restarts of init containers, except those of
+// sidecars.
 func (s *podSummary) mainContainers(p *corev1.Pod, sidecars map[string]bool) {
 	s.restarts, s.lastRestart = 0, time.Time{}
 	for i := range p.Status.InitContainerStatuses {

@@ -1,5 +1,5 @@
-// Package printers says how resources are shown by `kubectl get`: columns and cells as
-// upstream has them, because people know them and scripts parse them.
+// Package printers defines how `kubectl get` shows resources: the columns and cells are upstream's,
+// because people know them and scripts parse them.
 package printers
 
 import (
@@ -31,7 +31,7 @@ func wide(name, description string) metav1.TableColumnDefinition {
 	return registry.Column(name, "string", "", description, true)
 }
 
-// since says how long ago something was.
+// since returns how long ago t was.
 func since(t time.Time, now time.Time) string {
 	if t.IsZero() {
 		return unknown

@@ -13,7 +13,7 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// podWith makes a pod of n containers and the given changes.
+// podWith returns a pod with n containers and the given changes.
 func podWith(n int, changes ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
 	p.Spec.Containers = make([]corev1.Container, n)

@@ -16,7 +16,7 @@ func boolean(name, description string) metav1.TableColumnDefinition {
 	return registry.Column(name, "boolean", "", description, false)
 }
 
-// or is what p points to, or value where it is nil.
+// or returns what p points to, or value if p is nil.
 func or[T any](p *T, value T) T {
 	if p == nil {
 		return value
@@ -104,7 +104,7 @@ var CSIDrivers = registry.Table[*storagev1.CSIDriver]{
 	},
 }
 
-// accessModes are the short forms, in the order in which they are printed.
+// accessModes lists the short forms, in the order in which they are printed.
 var accessModes = []struct {
 	mode  corev1.PersistentVolumeAccessMode
 	short string

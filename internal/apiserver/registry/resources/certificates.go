@@ -15,8 +15,8 @@ import (
 	"wherry.dev/internal/apiserver/registry/printers"
 )
 
-// certificateSigningRequests can be approved at /approval and signed at /status, and are
-// not changed otherwise.
+// certificateSigningRequests can be approved at /approval and signed at /status, and cannot be
+// changed otherwise.
 func certificateSigningRequests() registry.Row[*certificatesv1.CertificateSigningRequest] {
 	type csr = *certificatesv1.CertificateSigningRequest
 	return registry.Row[csr]{
@@ -61,8 +61,8 @@ func certificateSigningRequests() registry.Row[*certificatesv1.CertificateSignin
 	}
 }
 
-// requestedBy writes down who asks, whatever the request says, and that nothing has
-// been decided.
+// requestedBy records who makes the request, whatever the request itself says, and clears its
+// status.
 func requestedBy(ctx context.Context, r *certificatesv1.CertificateSigningRequest) {
 	r.Spec.Username, r.Spec.UID, r.Spec.Groups, r.Spec.Extra = "", "", nil, nil
 	if u, ok := request.UserFrom(ctx); ok {
@@ -77,9 +77,9 @@ func requestedBy(ctx context.Context, r *certificatesv1.CertificateSigningReques
 	r.Status = certificatesv1.CertificateSigningRequestStatus{}
 }
 
-// keepVerdict puts the old conditions that say Approved or Denied in the place of the
-// new ones, so that a client which writes them back does not change them. One that was
-// added or taken away is left for validation to refuse.
+// keepVerdict replaces the new conditions Approved and Denied with the old ones, so that a client
+// that writes them back does not change them. If some were added or removed, it leaves them for
+// validation to refuse.
 func keepVerdict(obj, old *certificatesv1.CertificateSigningRequest) {
 	for _, t := range []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied} {
 		before := validation.ConditionsOf(old, t)
@@ -94,7 +94,7 @@ func keepVerdict(obj, old *certificatesv1.CertificateSigningRequest) {
 	}
 }
 
-// stampConditions fills in the times that were left out.
+// stampConditions fills in times that were left out.
 func stampConditions(obj, old *certificatesv1.CertificateSigningRequest) {
 	now := metav1.NewTime(time.Now())
 	for i := range obj.Status.Conditions {

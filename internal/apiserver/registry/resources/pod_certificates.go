@@ -20,8 +20,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/printers"
 )
 
-// clusterTrustBundles are trust anchors that pods mount; those of a signer are named
-// after it.
+// clusterTrustBundles are trust anchors that pods mount. Those of a signer are named after it.
 func clusterTrustBundles() registry.Row[*certificatesv1.ClusterTrustBundle] {
 	type bundle = *certificatesv1.ClusterTrustBundle
 	return registry.Row[bundle]{
@@ -31,7 +30,7 @@ func clusterTrustBundles() registry.Row[*certificatesv1.ClusterTrustBundle] {
 		New:       func() bundle { return &certificatesv1.ClusterTrustBundle{} },
 		NewList:   list[certificatesv1.ClusterTrustBundleList](),
 		Table:     printers.ClusterTrustBundles,
-		CheckName: func(string, bool) []string { return nil }, // validation knows the signer, too
+		CheckName: func(string, bool) []string { return nil }, // validation checks it, because it depends on the signer
 		Strategy: registry.Strategy[bundle]{
 			Validate:              onCreate(validation.ClusterTrustBundle),
 			ValidateUpdate:        onUpdate(validation.ClusterTrustBundleUpdate),
@@ -42,8 +41,8 @@ func clusterTrustBundles() registry.Row[*certificatesv1.ClusterTrustBundle] {
 	}
 }
 
-// podCertificateRequests are made by kubelets for their pods and answered at /status by
-// whoever runs the signer; none is built in.
+// podCertificateRequests are created by kubelets for their pods and answered at /status by the
+// signer; none is built in.
 func podCertificateRequests(deps Deps) registry.Row[*certificatesv1.PodCertificateRequest] {
 	type pcr = *certificatesv1.PodCertificateRequest
 	return registry.Row[pcr]{
@@ -79,7 +78,7 @@ func podCertificateRequests(deps Deps) registry.Row[*certificatesv1.PodCertifica
 	}
 }
 
-// answered checks the answer to a request, and then whether it comes from the signer.
+// answered validates the answer to a request, and then checks that it comes from the signer.
 func (d Deps) answered(ctx context.Context, r, old *certificatesv1.PodCertificateRequest) field.ErrorList {
 	errs := validation.PodCertificateRequestStatus(r, old, time.Now())
 	if len(errs) > 0 || apiequality.Semantic.DeepEqual(r.Status, old.Status) {

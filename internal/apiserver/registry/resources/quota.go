@@ -45,8 +45,8 @@ func resourceQuotas(deps Deps) registry.Row[*corev1.ResourceQuota] {
 	}
 }
 
-// quotaStore reads quotas with their usage as it is: it is computed, not counted, so it
-// cannot drift, and no controller has to correct it.
+// quotaStore returns quotas with their usage at the time of reading. The usage is computed each
+// time, so it cannot drift, and no controller has to correct it.
 type quotaStore struct {
 	*registry.Store
 	lookup *registry.Lookup

@@ -78,7 +78,7 @@ func clusterRoleBindings(deps Deps) registry.Row[*rbacv1.ClusterRoleBinding] {
 	}
 }
 
-// guard keeps users from granting more than they have.
+// guard keeps users from granting rights that they do not have.
 func (d Deps) guard(main, _ *genericregistry.Store) {
 	(&role.Guard{Authorizer: d.Authorizer, Rules: d.Roles}).Customize(main)
 }

@@ -1,5 +1,5 @@
-// Package resources is the table of everything the API server stores: one row a
-// resource, by group in a file each.
+// Package resources is the table of everything that the API server stores: one row per resource,
+// and one file per group.
 package resources
 
 import (
@@ -21,8 +21,8 @@ import (
 	"wherry.dev/internal/apiserver/registry/serviceaccount"
 )
 
-// Deps is what rows need from the server around them. Authorizer and Roles are called
-// only while requests are served.
+// Deps is what rows need from the server around them. Authorizer and Roles are called only while
+// requests are served.
 type Deps struct {
 	Lookup     *registry.Lookup
 	Kubelets   *node.Connector
@@ -44,8 +44,8 @@ func All(deps Deps) []registry.Definition {
 	}
 }
 
-// onCreate and onUpdate fit checks that need no request to the hooks of a strategy;
-// always is for a check that is the same for both.
+// onCreate and onUpdate turn checks that need no context into hooks of a strategy; always is for a
+// check that does not need the old object.
 func onCreate[T any](f func(T) field.ErrorList) func(context.Context, T) field.ErrorList {
 	return func(_ context.Context, obj T) field.ErrorList { return f(obj) }
 }
@@ -58,8 +58,8 @@ func always[T any](f func(T) field.ErrorList) func(_ context.Context, obj, old T
 	return func(_ context.Context, obj, _ T) field.ErrorList { return f(obj) }
 }
 
-// exceptOwn and exceptOwnUpdate let the server itself publish whatever its address is: on
-// a machine without a network that is a loopback address, which others may not use.
+// exceptOwn and exceptOwnUpdate skip the check for the server itself, so that it can publish its
+// own address: on a machine without a network that is a loopback address, which others may not use.
 func exceptOwn[T any](f func(context.Context, T) field.ErrorList) func(context.Context, T) field.ErrorList {
 	return func(ctx context.Context, obj T) field.ErrorList {
 		if ours(ctx) {
@@ -83,7 +83,7 @@ func ours(ctx context.Context) bool {
 	return ok && u.GetName() == user.APIServerUser
 }
 
-// list makes the NewList function of a row.
+// list returns the NewList function of a row.
 func list[T any, PT interface {
 	*T
 	runtime.Object
@@ -95,7 +95,7 @@ func gvr(gv schema.GroupVersion, resource string) schema.GroupVersionResource {
 	return gv.WithResource(resource)
 }
 
-// bump raises metadata.generation when the spec changed, and keeps it otherwise.
+// bump raises metadata.generation if the spec changed, and keeps it otherwise.
 func bump(obj, old metav1.Object, changed bool) {
 	obj.SetGeneration(old.GetGeneration())
 	if changed {

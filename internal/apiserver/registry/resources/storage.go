@@ -109,8 +109,8 @@ func csiDrivers() registry.Row[*storagev1.CSIDriver] {
 	}
 }
 
-// tokensInAttributes warns of a driver that gets tokens by way of volume attributes,
-// which drivers log.
+// tokensInAttributes warns if a driver receives tokens in volume attributes, because drivers may
+// log these.
 func tokensInAttributes(_ context.Context, d *storagev1.CSIDriver) []string {
 	if len(d.Spec.TokenRequests) == 0 || d.Spec.ServiceAccountTokenInSecrets != nil {
 		return nil
@@ -125,7 +125,7 @@ func changedTokensInAttributes(ctx context.Context, d, old *storagev1.CSIDriver)
 	return tokensInAttributes(ctx, d)
 }
 
-// oldNodeLabels are labels of nodes that others have replaced, and what to say of them.
+// oldNodeLabels maps node labels that are deprecated to what to say about them.
 var oldNodeLabels = map[string]string{
 	corev1.LabelFailureDomainBetaZone:   `deprecated since v1.17; use "topology.kubernetes.io/zone" instead`,
 	corev1.LabelFailureDomainBetaRegion: `deprecated since v1.17; use "topology.kubernetes.io/region" instead`,

@@ -58,7 +58,7 @@ func reviewToken(ctx context.Context, who authenticator.Request, audiences []str
 	return q, nil
 }
 
-// withoutUser hides the values of a context, the asking user among them.
+// withoutUser hides the values of a context, including the user who asks.
 type withoutUser struct{ context.Context }
 
 func (withoutUser) Value(any) any { return nil }

@@ -119,7 +119,7 @@ func subject(spec *authorizationv1.SubjectAccessReviewSpec) user.Info {
 	return u
 }
 
-// ask puts the question to the authorizer.
+// ask asks the authorizer.
 func ask(ctx context.Context, may authorizer.Authorizer, u user.Info, r *authorizationv1.ResourceAttributes, n *authorizationv1.NonResourceAttributes) authorizationv1.SubjectAccessReviewStatus {
 	var attrs authorizer.AttributesRecord
 	if r != nil {
@@ -159,7 +159,8 @@ func resourceAttributes(u user.Info, r *authorizationv1.ResourceAttributes) auth
 	return attrs
 }
 
-// labelRequirements leaves out what it does not understand: that only asks for more.
+// labelRequirements drops requirements that it does not understand: without them, the question
+// covers more objects, not fewer.
 func labelRequirements(s *authorizationv1.LabelSelectorAttributes) (labels.Requirements, error) {
 	if s.RawSelector != "" {
 		parsed, err := labels.Parse(s.RawSelector)

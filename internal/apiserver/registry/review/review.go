@@ -1,5 +1,5 @@
-// Package review answers questions about who somebody is and what they may do:
-// TokenReview, SubjectAccessReview and their kin. Nothing of it is stored.
+// Package review answers questions about who somebody is and what they may do: TokenReview,
+// SubjectAccessReview and their kin. None of them is stored.
 package review
 
 import (
@@ -11,8 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// question is an endpoint that only answers POST. T is the object that is both
-// question and answer.
+// question is an endpoint that answers only POST. T is the object that is both question and answer.
 type question[T runtime.Object] struct {
 	newT       func() T
 	singular   string

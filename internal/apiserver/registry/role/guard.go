@@ -1,6 +1,6 @@
-// Package role keeps users from granting what they do not have themselves: nobody can
-// write a role with more rights, or bind a role that has more, than their own. The
-// verbs "escalate" and "bind" are the way around it.
+// Package role keeps users from granting what they do not have themselves: nobody can write a role
+// with more rights than their own, or bind a role that has more. The verbs "escalate" and "bind"
+// override that.
 package role
 
 import (
@@ -31,14 +31,13 @@ type Guard struct {
 	Rules      func() (*rbac.Authorizer, *rbac.Index)
 }
 
-// everything is what a user must have to write an aggregation rule, which can collect
-// anything.
+// everything is what a user must have to write an aggregation rule, which can collect any rules.
 var everything = []rbacv1.PolicyRule{
 	{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
 	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
 }
 
-// Customize makes the store of roles or bindings ask the guard.
+// Customize makes the store of roles or bindings ask the guard before each write.
 func (g *Guard) Customize(store *genericregistry.Store) {
 	resource := store.DefaultQualifiedResource
 	check := func(ctx context.Context, obj, old runtime.Object) (genericregistry.FinishFunc, error) {
@@ -93,7 +92,8 @@ func aggregates(r *rbacv1.ClusterRole) bool {
 	return r != nil && r.AggregationRule != nil && len(r.AggregationRule.ClusterRoleSelectors) > 0
 }
 
-// rules: a user with "escalate" on the role may write anything into it.
+// rules returns an error if the user may not write these rules into a role. A user with "escalate"
+// on the role may write any.
 func (g *Guard) rules(ctx context.Context, u user.Info, namespace string, resource schema.GroupResource, name string, rules []rbacv1.PolicyRule, aggregated bool) error {
 	allowed, err := g.may(ctx, u, "escalate", namespace, resource.Resource, name)
 	if err != nil || allowed {
@@ -108,7 +108,8 @@ func (g *Guard) rules(ctx context.Context, u user.Info, namespace string, resour
 	return nil
 }
 
-// binding: a user with "bind" on the role may give it to anybody.
+// binding returns an error if the user may not bind the role. A user with "bind" on the role may
+// bind it to anybody.
 func (g *Guard) binding(ctx context.Context, u user.Info, namespace string, resource schema.GroupResource, name string, ref rbacv1.RoleRef) error {
 	kinds := map[string]string{"Role": "roles", "ClusterRole": "clusterroles"}
 	allowed, err := g.may(ctx, u, "bind", namespace, kinds[ref.Kind], ref.Name)
@@ -155,7 +156,7 @@ func (g *Guard) covers(u user.Info, namespace string, rules []rbacv1.PolicyRule)
 		u.GetName(), u.GetGroups(), strings.Join(slices.Compact(lines), "\n"))
 }
 
-// compact joins rules, each of one verb, that differ only in the verb.
+// compact merges rules that differ only in their one verb.
 func compact(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	var out []rbacv1.PolicyRule
 	for _, r := range rules {
@@ -173,7 +174,7 @@ func compact(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return out
 }
 
-// describe writes a rule in one line: {APIGroups:[""], Resources:["pods"], Verbs:["get"]}.
+// describe returns a rule in one line: {APIGroups:[""], Resources:["pods"], Verbs:["get"]}.
 func describe(r rbacv1.PolicyRule) string {
 	var parts []string
 	for _, f := range []struct {
@@ -193,7 +194,8 @@ func describe(r rbacv1.PolicyRule) string {
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
-// onlyMetadataForDeletion: whoever collects garbage must not need the role's rights.
+// onlyMetadataForDeletion reports whether the update changes only metadata that matters for
+// deletion: the garbage collector must not need the role's rights.
 func onlyMetadataForDeletion(obj, old runtime.Object) bool {
 	if obj == nil || old == nil {
 		return false

@@ -1,5 +1,5 @@
-// Package service is what the API server does with services beyond storing them: each
-// gets an address of the service range, and node ports, that no other service has.
+// Package service holds what the API server does with services beyond storing them: each gets an
+// address of the service range, and node ports, that no other service has.
 package service
 
 import (
@@ -21,11 +21,11 @@ const (
 
 	firstNodePort, lastNodePort = 30000, 32767
 
-	// tries is how many random picks are made before all are tried in order.
+	// tries is how many random picks are made before all numbers are tried in order.
 	tries = 16
 )
 
-// Claims keeps what is taken, durably: see storage.Backend.
+// Claims records durably what is taken: see storage.Backend.
 type Claims interface {
 	Claim(ctx context.Context, key, owner string) (fresh bool, holder string, err error)
 	Release(ctx context.Context, key, owner string) error
@@ -34,21 +34,21 @@ type Claims interface {
 
 // Allocator hands out addresses and node ports.
 type Allocator struct {
-	// ctx is for what the hook after a deletion does, which gets none: the claims must go
-	// whatever became of the request.
+	// ctx is for the hook after a deletion, which gets none: the claims must be released whatever
+	// happens to the request.
 	ctx    context.Context
 	cidr   *net.IPNet
 	claims Claims
 	size   int64
 }
 
-// NewAllocator returns an allocator for the range. The values of ctx, not its end, are
-// what the allocator uses.
+// NewAllocator returns an allocator for the range. It uses only the values of ctx, and ignores its
+// cancellation.
 func NewAllocator(ctx context.Context, cidr *net.IPNet, claims Claims) *Allocator {
 	return &Allocator{ctx: context.WithoutCancel(ctx), cidr: cidr, claims: claims, size: utilnet.RangeSize(cidr)}
 }
 
-// Family is the address family of the range.
+// Family returns the address family of the range.
 func (a *Allocator) Family() corev1.IPFamily {
 	if utilnet.IsIPv6CIDR(a.cidr) {
 		return corev1.IPv6Protocol
@@ -56,8 +56,8 @@ func (a *Allocator) Family() corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// usable is the range of offsets that can be given out: neither the network's own
-// address nor, for IPv4, its broadcast address.
+// usable returns the range of offsets that can be allocated: neither the network's own address nor,
+// for IPv4, its broadcast address.
 func (a *Allocator) usable() (first, last int64) {
 	first, last = 1, a.size-1
 	if a.Family() == corev1.IPv4Protocol && a.size > 2 {
@@ -70,8 +70,9 @@ func (a *Allocator) at(offset int64) net.IP {
 	return utilnet.AddIPOffset(utilnet.BigForIP(a.cidr.IP), int(offset))
 }
 
-// dynamicFrom leaves the low part of the range to addresses that people choose
-// (KEP-3070): a sixteenth of it, at least 16 and at most 256.
+// dynamicFrom returns the offset from which addresses are allocated dynamically. The part before it
+// is left for addresses that users choose (KEP-3070): a sixteenth of the range, at least 16 and at
+// most 256.
 func (a *Allocator) dynamicFrom() int64 {
 	band := min(max(a.size/16, 16), 256)
 	if band >= a.size-2 {
@@ -80,10 +81,10 @@ func (a *Allocator) dynamicFrom() int64 {
 	return band + 1
 }
 
-// claim is one key that was taken, to be given back should the service not come about.
+// claim is one key that was taken, to be released if the service is not created after all.
 type claim struct{ key, owner string }
 
-// ip takes the wanted address, or any free one for "".
+// ip takes the wanted address, or any free one if that is "".
 func (a *Allocator) ip(ctx context.Context, owner, wanted string) (string, claim, error) {
 	if wanted != "" {
 		ip := utilnet.ParseIPSloppy(wanted)
@@ -109,7 +110,7 @@ func (a *Allocator) ip(ctx context.Context, owner, wanted string) (string, claim
 	return a.at(offset).String(), c, nil
 }
 
-// port takes the wanted node port, or any free one for 0.
+// port takes the wanted node port, or any free one if that is 0.
 func (a *Allocator) port(ctx context.Context, owner string, wanted int32) (int32, claim, error) {
 	if wanted != 0 {
 		if wanted < firstNodePort || wanted > lastNodePort {
@@ -118,7 +119,7 @@ func (a *Allocator) port(ctx context.Context, owner string, wanted int32) (int32
 		c, err := a.exactly(ctx, claim{portFolder + strconv.Itoa(int(wanted)), owner}, "provided port is already allocated")
 		return wanted, c, err
 	}
-	const staticPorts = 86 // of the range's beginning, for those who choose (KEP-3668)
+	const staticPorts = 86 // at the range's beginning, for those who choose a port (KEP-3668)
 	n, c, err := a.take(ctx, owner, pick{
 		dynamic: firstNodePort + staticPorts, first: firstNodePort, last: lastNodePort,
 		folder: portFolder, key: func(n int64) string { return strconv.FormatInt(n, 10) },
@@ -129,8 +130,8 @@ func (a *Allocator) port(ctx context.Context, owner string, wanted int32) (int32
 	return int32(n), c, err
 }
 
-// exactly takes one key. What the owner has already it may have again (a port for both
-// TCP and UDP); that is not to be given back, so the claim is then empty.
+// exactly takes one key. The owner may take again what it has already (a port for both TCP and
+// UDP). The returned claim is then empty, because nothing must be released.
 func (a *Allocator) exactly(ctx context.Context, c claim, taken string) (claim, error) {
 	fresh, holder, err := a.claims.Claim(ctx, c.key, c.owner)
 	switch {
@@ -144,15 +145,15 @@ func (a *Allocator) exactly(ctx context.Context, c claim, taken string) (claim, 
 	return claim{}, errors.New(taken)
 }
 
-// pick says what take takes from.
+// pick describes the numbers that take chooses from.
 type pick struct {
 	dynamic, first, last int64 // random picks start at dynamic
 	folder               string
 	key                  func(int64) string
 }
 
-// take claims a free number: a random one of the dynamic part, else the first free one
-// of that part, else of the rest. It returns -1 when all are taken.
+// take claims a free number: a random one of the dynamic part, else the first free one of that
+// part, else of the rest. It returns -1 if all are taken.
 func (a *Allocator) take(ctx context.Context, owner string, p pick) (int64, claim, error) {
 	try := func(n int64) (claim, bool, error) {
 		c := claim{p.folder + p.key(n), owner}

@@ -26,7 +26,7 @@ func (a *Allocator) Customize(store *genericregistry.Store) {
 	store.ReturnDeletedObject = true
 }
 
-// ownerOf names a service for good.
+// ownerOf returns a name that identifies this very service.
 func ownerOf(s *corev1.Service) string {
 	return s.Namespace + "/" + s.Name + "/" + string(s.UID)
 }
@@ -72,7 +72,7 @@ func (a *Allocator) release(ctx context.Context, claims []claim) {
 	}
 }
 
-// claimsOf lists everything a service holds.
+// claimsOf returns everything that a service holds.
 func claimsOf(s *corev1.Service) []claim {
 	owner := ownerOf(s)
 	var out []claim
@@ -92,7 +92,7 @@ func claimsOf(s *corev1.Service) []claim {
 	return out
 }
 
-// leftOver lists what old held and s does not.
+// leftOver returns what old held and s does not.
 func leftOver(s, old *corev1.Service) []claim {
 	have := claimsOf(s)
 	return slices.DeleteFunc(claimsOf(old), func(c claim) bool { return slices.Contains(have, c) })
@@ -110,8 +110,8 @@ func needsNodePort(s *corev1.Service) bool {
 	return false
 }
 
-// allocate fills in what the service leaves open. Nothing is kept unless finish hears
-// of success. A dry run takes and gives back at once.
+// allocate fills in what the service leaves open. The returned function releases everything again
+// if the request failed or was a dry run.
 func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
 	var taken []claim
 	undo := func(ctx context.Context, success bool) {
@@ -138,7 +138,7 @@ func sameNodePorts(s, old *corev1.Service) bool {
 		s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort && s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy
 }
 
-// families sets the address family, of which this cluster has one.
+// families sets the address family, of which this cluster has only one.
 func (a *Allocator) families(_ context.Context, s *corev1.Service, _ *[]claim) *field.Error {
 	spec := field.NewPath("spec")
 	if !needsIP(s) {
@@ -175,7 +175,7 @@ func (a *Allocator) allocateIP(ctx context.Context, s *corev1.Service, taken *[]
 		s.Spec.ClusterIPs = []string{corev1.ClusterIPNone}
 		return nil
 	case len(s.Spec.ClusterIPs) > 1 || (len(s.Spec.ClusterIPs) == 1 && s.Spec.ClusterIPs[0] != s.Spec.ClusterIP):
-		return nil // validation says what is wrong
+		return nil // validation reports what is wrong
 	}
 	wanted := s.Spec.ClusterIP
 	ip, c, err := a.ip(ctx, ownerOf(s), wanted)
@@ -194,7 +194,7 @@ func (a *Allocator) allocateIP(ctx context.Context, s *corev1.Service, taken *[]
 func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken *[]claim) *field.Error {
 	owner := ownerOf(s)
 	if needsNodePort(s) {
-		// The same port may carry another protocol under the same number.
+		// Ports of different protocols may have the same number.
 		for i := range s.Spec.Ports {
 			p := &s.Spec.Ports[i]
 			n, c, err := a.port(ctx, owner, p.NodePort)
@@ -217,8 +217,8 @@ func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken 
 	return nil
 }
 
-// Carry copies what old was given into an update that leaves it out, and drops what
-// the service's new type has no use for.
+// Carry copies what old was given into an update that omits it, and drops what the service's new
+// type does not need.
 func Carry(s, old *corev1.Service) {
 	if needsIP(s) && needsIP(old) {
 		if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
@@ -255,8 +255,7 @@ func carryPorts(s, old *corev1.Service) {
 	}
 }
 
-// dropUnused removes values that the client did not touch and that make no sense for
-// the new type.
+// dropUnused removes values that the client did not touch and that make no sense for the new type.
 func dropUnused(s, old *corev1.Service) {
 	if needsIP(old) && !needsIP(s) && s.Spec.ClusterIP == old.Spec.ClusterIP {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
@@ -285,9 +284,8 @@ func dropUnused(s, old *corev1.Service) {
 	}
 }
 
-// Repair brings the claims in line with the services: after a crash between the two
-// writes, or when the data comes from another API server. It runs before requests are
-// served.
+// Repair makes the claims match the services again: after a crash between the two writes, or if the
+// data comes from another API server. It runs before requests are served.
 func (a *Allocator) Repair(ctx context.Context, services []corev1.Service) error {
 	want := map[string]string{}
 	for i := range services {

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// projectedSeconds is what the ServiceAccount admission plugin asks for, a
-	// number nobody else would choose. Such a token really lasts extendedSeconds,
-	// so that programs that read it only once go on working.
+	// projectedSeconds is what the ServiceAccount admission plugin asks for, a number that nobody
+	// else would choose. Such a token really lasts extendedSeconds, so that programs that read it
+	// only once keep working.
 	projectedSeconds = 3607
 	extendedSeconds  = 365 * 24 * 3600
 
@@ -47,11 +47,11 @@ var (
 type Token struct {
 	// Issuer signs.
 	Issuer *token.Issuer
-	// Audiences are those of this server, for requests that name none.
+	// Audiences are this server's, used for requests that name none.
 	Audiences []string
-	// MaxSeconds bounds what may be asked for; 0 does not.
+	// MaxSeconds limits what may be asked for; 0 means no limit.
 	MaxSeconds int64
-	// Lookup finds accounts and what tokens are bound to.
+	// Lookup finds accounts, and the objects that tokens are bound to.
 	Lookup *registry.Lookup
 }
 
@@ -70,8 +70,8 @@ func (t *Token) Destroy() {}
 // GroupVersionKind implements rest.GroupVersionKindProvider.
 func (t *Token) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind { return tokenRequest }
 
-// PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate keeps the UID of the
-// request, which must be the account's.
+// PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate keeps the UID of the request, which must
+// be the account's.
 func (t *Token) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
 
 // Create implements rest.NamedCreater.
@@ -112,7 +112,7 @@ func (t *Token) Create(ctx context.Context, name string, obj runtime.Object, val
 	return req, nil
 }
 
-// prepare checks the request against the account and fills in what it left open.
+// prepare checks the request against the account and fills in what it leaves open.
 func (t *Token) prepare(req *authenticationv1.TokenRequest, account *corev1.ServiceAccount, now time.Time) error {
 	meta := field.NewPath("metadata")
 	var errs field.ErrorList
@@ -150,7 +150,7 @@ func (t *Token) prepare(req *authenticationv1.TokenRequest, account *corev1.Serv
 	return nil
 }
 
-// bind finds what the token is to be bound to.
+// bind finds the object that the token will be bound to.
 func (t *Token) bind(ctx context.Context, namespace string, to *authenticationv1.BoundObjectReference, issue *token.Request) error {
 	if to == nil {
 		return nil
@@ -191,7 +191,8 @@ func (t *Token) bind(ctx context.Context, namespace string, to *authenticationv1
 	return nil
 }
 
-// nodeOf returns the pod's node, for the token's information only: at least its name.
+// nodeOf returns the pod's node, or only its name if the node is gone. The token only carries it
+// for information.
 func (t *Token) nodeOf(ctx context.Context, pod *corev1.Pod) (*corev1.Node, error) {
 	if pod.Spec.NodeName == "" {
 		return nil, nil
