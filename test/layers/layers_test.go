@@ -146,8 +146,8 @@ func TestSuitesThatServeWatchForPanics(t *testing.T) {
 	}
 }
 
-// serves reports whether a dependency serves, as go list -test names it: plain, or as built for a
-// test, whose name follows it.
+// serves reports whether a dependency serves. go list -test names it by its plain path, or by the
+// path followed by the test that it is built for.
 func serves(dep string) bool {
 	path, _, _ := strings.Cut(dep, " ")
 	return slices.Contains(serving, path)
