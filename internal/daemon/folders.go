@@ -15,7 +15,7 @@ import (
 )
 
 // ours are the names that Wherry creates or reads in a data dir: nothing else in it is used, and
-// nothing else is ever removed. The last one is that of a file system's own folder.
+// nothing else is ever removed. The last one is found on a data dir that is a disk of its own.
 var ours = []string{
 	"cni", "cri", "etcd", "images", "instance.json", "kubeconfig", "kubelet", "lock", "log", "manifests", "pki", "runtime.json", "store",
 	"lost+found",

@@ -132,8 +132,8 @@ func (c *cluster) run1(a attack) {
 	}
 }
 
-// createHealthy creates the neighbours: one that is probed, one with a volume, one that uses what
-// it requested.
+// createHealthy creates the neighbours: one that is probed, one with a volume, one that is
+// guaranteed its resources.
 func (c *cluster) createHealthy() []*v1.Pod {
 	c.t.Helper()
 	pods := []*v1.Pod{

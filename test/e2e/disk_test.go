@@ -249,8 +249,8 @@ func (c *cluster) pressure() v1.NodeCondition {
 	return v1.NodeCondition{}
 }
 
-// A container that floods its log does not fill the disk: it has the files that it is allowed, and
-// not many times that for the ten seconds until the next check.
+// A container that floods its log does not fill the disk: it has the files that it may have, rather
+// than many times that for the ten seconds until the next check.
 func TestFloodOfALogIsLimitedAsItIsWritten(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)

@@ -15,9 +15,9 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// upstreamOnly is what the upstream kubelet has to be told on a machine with cgroup v1 where it may
-// not lower OOM scores, so that it leaves the machine's iptables alone, and looks at changed
-// volumes before a test loses patience: it polls, while ours is notified.
+// upstreamOnly makes the upstream kubelet run on a machine with cgroup v1 where it may not lower
+// OOM scores, leave the machine's iptables alone, and look at changed volumes before a test loses
+// patience: it polls, while ours is notified.
 const upstreamOnly = `failCgroupV1: false
 cgroupDriver: cgroupfs
 enforceNodeAllocatable: []

@@ -63,7 +63,7 @@ type Runtime struct {
 	KeepCreated bool
 	// Authorize, if not nil, is the registry's answer to a pull with these credentials.
 	Authorize func(image string, auth *runtimeapi.AuthConfig) error
-	// Handlers are the known handlers besides the default one; others are refused.
+	// Handlers are the runtime handlers besides the default one; others are refused.
 	Handlers []string
 	// OnChange is told everything that happens to sandboxes and containers, in order. It must
 	// neither block nor call the runtime.
