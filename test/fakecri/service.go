@@ -236,7 +236,7 @@ func (r *Runtime) DropImage(name string) {
 	}
 }
 
-// ImageFsInfo tells nothing.
+// ImageFsInfo returns an empty response.
 func (i Images) ImageFsInfo(context.Context) (*runtimeapi.ImageFsInfoResponse, error) {
 	return &runtimeapi.ImageFsInfoResponse{}, nil
 }
