@@ -1,5 +1,5 @@
-// wherry-cni is Wherry's CNI plugins, and nothing else, so that they start at once:
-// docs/adr/0004-plugins-start-fast.md. Which one it is, is the name it is called by.
+// wherry-cni is Wherry's CNI plugins and nothing else, so that they start at once:
+// docs/adr/0004-plugins-start-fast.md. The name that it is called by selects the plugin.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	"wherry.dev/internal/cni/plugin"
 )
 
-// Namespaces are entered by threads; the main one stays where it is.
+// Threads enter namespaces; the main one stays where it is.
 func init() { runtime.LockOSThread() }
 
 func main() {

@@ -38,7 +38,7 @@ func apiserverCommand() *cobra.Command {
 	return cmd
 }
 
-// untilRestartDue runs the server, and ends it when its etcd has failed, or will: whoever
+// untilRestartDue runs the server, and stops it when its etcd has failed or is about to: whatever
 // started this process starts it again.
 func untilRestartDue(s *apiserver.Server) func(context.Context) error {
 	return func(ctx context.Context) error {

@@ -78,7 +78,7 @@ func installPlugins(out io.Writer, dir string, force bool) error {
 	return nil
 }
 
-// replaceable tells whether a name is free, or a link that an earlier install made.
+// replaceable reports whether a name is free, or a link that an earlier install made.
 func replaceable(link, target string, force bool) error {
 	have, err := os.Readlink(link)
 	if errors.Is(err, os.ErrNotExist) || force {

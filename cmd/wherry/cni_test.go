@@ -22,7 +22,7 @@ func TestInstallPlugins(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range plugin.Names() {
-		if to, err := os.Readlink(filepath.Join(dir, name)); err != nil || to != self { // no wherry-cni lies beside the test
+		if to, err := os.Readlink(filepath.Join(dir, name)); err != nil || to != self { // no wherry-cni here
 			t.Errorf("%s leads to %s, %v", name, to, err)
 		}
 	}

@@ -47,7 +47,7 @@ running when it stops; the next start on the same folders finds them.`,
 			}
 			defer func() { err = errors.Join(err, r.Close()) }()
 			ready := make(chan struct{})
-			close(ready) // it has recovered everything; what is left is to listen
+			close(ready) // everything has been recovered; what is left is to listen
 			return notify(cmd.Context(), ready, r.Run)
 		},
 	}
@@ -65,8 +65,8 @@ running when it stops; the next start on the same folders finds them.`,
 	return cmd
 }
 
-// runtimesOf takes from a node's config file what the runtime alone can use; flags
-// that were given go before it.
+// runtimesOf takes from a node's config file what the runtime alone can use; flags that were given
+// take precedence.
 func runtimesOf(cfg *cri.Config, images *config.Config, flags *pflag.FlagSet, file string) error {
 	if file == "" {
 		return nil

@@ -57,7 +57,7 @@ $KUBECONFIG is set asks that cluster.`,
 	return cmd
 }
 
-// podName takes pod/NAME, pods/NAME or NAME.
+// podName accepts pod/NAME, pods/NAME or NAME.
 func podName(arg string) (string, error) {
 	name := strings.TrimPrefix(strings.TrimPrefix(arg, "pods/"), "pod/")
 	if name == "" || strings.Contains(name, "/") {
@@ -83,7 +83,7 @@ func apiClient(d *dirs) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-// gather reads all that an explanation goes by. What may not be read is left out.
+// gather reads everything that an explanation is based on, leaving out what the user may not read.
 func gather(ctx context.Context, client kubernetes.Interface, namespace, name string) (explain.Facts, error) {
 	pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -109,8 +109,8 @@ func gather(ctx context.Context, client kubernetes.Interface, namespace, name st
 	return f, nil
 }
 
-// inWords returns the error that the answer's body is, if it is one: a raw request's has but
-// the code's name.
+// inWords returns the error in the answer's body, if there is one: the error of a raw request has
+// only the name of the status code.
 func inWords(err error, body []byte) error {
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" && status.Message != "" {
@@ -119,7 +119,7 @@ func inWords(err error, body []byte) error {
 	return err
 }
 
-// askKubelet has the kubelet of the pod's node report what it waits for.
+// askKubelet asks the kubelet of the pod's node for a report of what the pod waits for.
 func askKubelet(ctx context.Context, client kubernetes.Interface, f *explain.Facts) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

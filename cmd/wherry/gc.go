@@ -7,21 +7,20 @@ import (
 	"time"
 )
 
-// How much garbage the heap may hold, in percent of what is live. A node's live heap is
-// small and its garbage short-lived: at rest half the head room costs little time and
-// keeps tens of MiB off small machines. While pods come by the dozen a fifth of the
-// daemon's time would go into collections that find the same live heap again.
+// How much garbage the heap may hold, in percent of the live heap. A node's live heap is small and
+// its garbage short-lived: at rest, half the headroom costs little time and saves small machines
+// tens of MiB. While pods come by the dozen, a fifth of the daemon's time would go into collections
+// that find the same live heap again.
 const (
 	gcPercentAtRest = 50
 	gcPercentBusy   = 100
 )
 
-// Collections that follow each other sooner than this are a burst; a pause of this
-// length ends it.
+// Collections closer together than this are a burst; a pause of this length ends it.
 const gcPause = 2 * time.Second
 
-// paceGC lets the heap grow further while collections follow each other quickly, and
-// gives the memory back when that is over. It returns when ctx ends.
+// paceGC lets the heap grow further while collections follow each other quickly, and gives the
+// memory back afterwards. It returns when ctx ends.
 func paceGC(ctx context.Context) {
 	debug.SetGCPercent(gcPercentAtRest)
 	collected := make(chan struct{}, 1)
@@ -52,8 +51,8 @@ func paceGC(ctx context.Context) {
 	}
 }
 
-// afterEachGC tells of each collection until ctx ends: an object that nothing holds
-// lives until the next one.
+// afterEachGC signals each collection until ctx ends: an object that nothing holds lives until the
+// next one.
 func afterEachGC(ctx context.Context, collected chan<- struct{}) {
 	runtime.AddCleanup(new(*byte), func(collected chan<- struct{}) {
 		if ctx.Err() != nil {

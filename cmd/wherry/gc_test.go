@@ -10,8 +10,8 @@ import (
 
 var garbage []byte
 
-// TestGCPaceFollowsAllocation makes garbage until collections are rarer, and stops until
-// they are as before.
+// TestGCPaceFollowsAllocation makes garbage until collections are rarer, then stops until they are
+// as frequent as before.
 func TestGCPaceFollowsAllocation(t *testing.T) {
 	before := gcPercent()
 	t.Cleanup(func() { debug.SetGCPercent(before) })

@@ -18,8 +18,8 @@ import (
 	"wherry.dev/internal/image"
 )
 
-// imageStore is the store of an instance: its daemon's, or opened by this process
-// when no daemon runs.
+// imageStore is the store of an instance: its daemon's, or one opened by this process if no daemon
+// runs.
 type imageStore interface {
 	List(ctx context.Context) ([]image.Image, error)
 	Import(ctx context.Context, path string) ([]image.Image, error)

@@ -34,8 +34,8 @@ time: wherry image import, docker load, podman load and ctr images import take i
 	return cmd
 }
 
-// exportFile writes beside the file and renames, so that a failed export leaves
-// nothing that looks like an archive.
+// exportFile writes to a file next to path and renames it, so that a failed export leaves nothing
+// that looks like an archive.
 func exportFile(cmd *cobra.Command, s imageStore, path string, refs []string) error {
 	tmp := path + ".part"
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)

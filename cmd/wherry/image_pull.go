@@ -48,8 +48,8 @@ docker's config.json ($DOCKER_CONFIG, ~/.docker) with its credential helpers.`,
 	return cmd
 }
 
-// credentials are those of the command line, or what docker knows about the
-// reference's registry, which is then all who is shown them.
+// credentials returns those of the command line, or what docker has for the reference's registry;
+// they are then shown to that registry only.
 func credentials(creds, ref string) (image.Auth, error) {
 	if creds != "" {
 		user, password, ok := strings.Cut(creds, ":")
@@ -94,7 +94,7 @@ func pullWithProgress(cmd *cobra.Command, s imageStore, ref string, auth image.A
 	img, err := s.Pull(cmd.Context(), ref, image.PullOptions{Auth: auth, Progress: func(p image.Progress) {
 		bar.ChangeMax64(p.Total)
 		bar.Describe(fmt.Sprintf("%s, %d of %d layers", ref, p.LayersDone, p.Layers))
-		_ = bar.Set64(p.Done) // a terminal that does not take a bar is no reason to stop
+		_ = bar.Set64(p.Done) // a terminal that cannot show a bar is no reason to stop
 	}})
 	_ = bar.Finish()
 	return img, err

@@ -19,8 +19,8 @@ import (
 	"wherry.dev/internal/config"
 )
 
-// kubectlCommand is what `wherry --help` shows; dispatch has run kubectl itself
-// before cobra would come here.
+// kubectlCommand is what `wherry --help` shows; dispatch runs kubectl itself before cobra gets
+// here.
 func kubectlCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubectl",
@@ -54,10 +54,9 @@ func kubectlOptions(args []string) kubectlcmd.KubectlOptions {
 	return kubectlcmd.KubectlOptions{Arguments: args, ConfigFlags: flags, IOStreams: streams}
 }
 
-// lendKubeconfig lets kubectl read the kubeconfig of an instance, where the user has none:
-// that of --data-dir or its variable, which names one, or else the default one behind
-// ~/.kube/config. It is the instance's own file, on which others depend: kubectl is never
-// pointed to it in order to write.
+// lendKubeconfig lets kubectl read an instance's kubeconfig if the user has none: the one that
+// --data-dir or its variable names, or else the default instance's, after ~/.kube/config. It is the
+// instance's own file, and others depend on it, so kubectl is never pointed at it for writing.
 func lendKubeconfig(args []string, dataDir string) error {
 	if os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "" || writesKubeconfig(args) {
 		return nil
@@ -85,7 +84,7 @@ func exists(path string) bool {
 // readers are the commands of `kubectl config` that change nothing.
 var readers = []string{"view", "current-context", "get-clusters", "get-contexts", "get-users"}
 
-// writesKubeconfig asks kubectl's own commands which of them the arguments are.
+// writesKubeconfig asks kubectl's own commands which of them the arguments select.
 func writesKubeconfig(args []string) bool {
 	if !slices.Contains(args, "config") {
 		return false
@@ -97,8 +96,8 @@ func writesKubeconfig(args []string) bool {
 	return found.Parent().Name() == "config" && !slices.Contains(readers, found.Name())
 }
 
-// takeDataDir removes --data-dir and --run-dir, which kubectl does not know, up to
-// a "--" behind which everything belongs to someone else.
+// takeDataDir removes --data-dir and --run-dir, which kubectl does not know, up to a "--", after
+// which everything belongs to another program.
 func takeDataDir(args []string) (rest []string, dataDir string) {
 	for i := 0; i < len(args); i++ {
 		name, value, hasValue := strings.Cut(args[i], "=")

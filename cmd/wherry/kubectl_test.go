@@ -87,7 +87,7 @@ func TestWhoseKubeconfigIsRead(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
-	// nobody named an instance: the user's own file goes first
+	// no instance was named: the user's own file comes first
 	saveKubeconfig(t, home, "mine")
 	t.Setenv("WHERRY_DATA_DIR", "")
 	t.Setenv("KUBECONFIG", "")

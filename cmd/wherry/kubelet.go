@@ -27,7 +27,7 @@ effect here logs a warning. Without --kubeconfig it runs static pods only; where
 		Args:    cobra.NoArgs,
 		Version: kubeversion.Get().GitVersion,
 	}
-	cmd.SetVersionTemplate("Kubernetes {{.Version}}\n") // as installers of Kubernetes expect it
+	cmd.SetVersionTemplate("Kubernetes {{.Version}}\n") // as Kubernetes installers expect
 	cfg.AddFlags(cmd.Flags())
 	cfg.Flags = cmd.Flags()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -37,7 +37,7 @@ effect here logs a warning. Without --kubeconfig it runs static pods only; where
 		if err := logsapi.ValidateAndApply(&cfg.Logging, nil); err != nil {
 			return fmt.Errorf("logging: %w", err)
 		}
-		if err := cfg.Validate(); err != nil { // before anything is waited for
+		if err := cfg.Validate(); err != nil { // before waiting for anything
 			return err
 		}
 		kubelet.SetUpProcess(klog.FromContext(cmd.Context()), &cfg)

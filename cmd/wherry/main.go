@@ -21,9 +21,9 @@ import (
 	"wherry.dev/internal/version"
 )
 
-// The main thread stays the main goroutine's own: a goroutine that enters a pod's
-// namespaces and ends there takes its thread along, and were that the first one,
-// the whole process would be seen in the pod's namespace for ever.
+// The main thread stays the main goroutine's own. A goroutine that enters a pod's namespaces and
+// ends there takes its thread with it; if that were the main thread, the whole process would appear
+// to be in the pod's namespace for ever.
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -44,13 +44,13 @@ func main() {
 	}
 }
 
-// exitError ends the program with a status and without another word.
+// exitError ends the program with a status and no further message.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// dispatch runs the programs that this binary also is, by the name it was called
-// under or by its first argument.
+// dispatch runs the programs that this binary also contains, chosen by the name it was called by or
+// by its first argument.
 func dispatch(args []string) (handled bool, code int) {
 	name := filepath.Base(args[0])
 	if name == "kubectl" {
@@ -65,8 +65,8 @@ func dispatch(args []string) (handled bool, code int) {
 	return false, 0
 }
 
-// commandIndex finds the command behind leading flags, so that
-// `wherry --data-dir D kubectl get pods` is kubectl's too.
+// commandIndex returns the index of the command after leading flags, so that `wherry --data-dir D
+// kubectl get pods` is kubectl's too.
 func commandIndex(args []string, command string) int {
 	for i := 1; i < len(args); i++ {
 		switch a := args[i]; {
@@ -81,7 +81,7 @@ func commandIndex(args []string, command string) int {
 	return 0
 }
 
-// dirs are the flags that every command has to find its instance.
+// dirs are the flags with which every command finds its instance.
 type dirs struct{ data, run string }
 
 func (d *dirs) resolve() (data, run string, err error) {
@@ -128,7 +128,7 @@ component also runs alone and can be swapped with its upstream counterpart.`,
 	return cmd
 }
 
-// oneLine makes an error of several parts readable as one.
+// oneLine joins an error of several parts into one line.
 func oneLine(err error) string {
 	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
 }

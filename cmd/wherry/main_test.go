@@ -19,7 +19,8 @@ func TestMain(m *testing.M) {
 	os.Exit(panics.Watch(m).Run())
 }
 
-// wherry is a command of this program, with variables of its own beside the environment's.
+// wherry returns a command that runs this program as wherry, with variables added to the
+// environment.
 func wherry(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)

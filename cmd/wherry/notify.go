@@ -14,7 +14,7 @@ import (
 	"wherry.dev/internal/daemon"
 )
 
-// notify runs a component and tells systemd, where it asked, when it serves and
+// notify runs a component and, if systemd asked for it, tells systemd when the component serves and
 // when it stops (sd_notify(3)).
 func notify(ctx context.Context, ready <-chan struct{}, run func(context.Context) error) error {
 	systemd := takeSystemd()
@@ -39,7 +39,7 @@ func notify(ctx context.Context, ready <-chan struct{}, run func(context.Context
 	return err
 }
 
-// systemd is the socket on which it listens; "" when it did not ask.
+// systemd is the socket on which it listens; "" if it did not ask.
 type systemd string
 
 type systemdKey struct{}
@@ -52,16 +52,16 @@ func takeSystemd() systemd {
 	return systemd(socket)
 }
 
-// handOver leaves the socket to the program that takes this one's place. Systemd hears
-// nothing of it: a service that says that it stops is killed if it does not end then.
+// handOver leaves the socket to the program that takes this one's place. Systemd is told nothing:
+// it kills a service that says it is stopping and then does not end.
 func (s systemd) handOver() {
 	if s != "" {
 		_ = os.Setenv("NOTIFY_SOCKET", string(s)) // as takeSystemd found it
 	}
 }
 
-// watched is notify for a component that tells how it is: while it is well, systemd's
-// watchdog is fed, where the unit has one (WatchdogSec=).
+// watched is notify for a component that reports its health: while it is healthy, it feeds
+// systemd's watchdog, if the unit has one (WatchdogSec=).
 func watched(ctx context.Context, ready <-chan struct{}, healthy func() error, run func(context.Context) error) error {
 	return notify(ctx, ready, func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)

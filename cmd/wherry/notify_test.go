@@ -16,8 +16,8 @@ import (
 	"wherry.dev/internal/daemon"
 )
 
-// A node that starts anew in its own place does not stop: systemd would kill one that said
-// so. The program that follows finds the socket, and nobody's end but its own is told.
+// A node that restarts in its own place is not stopping: systemd would kill one that said so. The
+// next program finds the socket, and only its own end is reported.
 func TestRestartInPlaceIsNoEndForSystemd(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -58,7 +58,7 @@ func TestRestartInPlaceIsNoEndForSystemd(t *testing.T) {
 	}
 }
 
-// A node that was told to end while it stops for a start anew ends.
+// A node that is told to end while it stops for a restart ends.
 func TestEndThatIsAskedForDuringARestart(t *testing.T) {
 	const env = "WHERRY_TEST_STARTED_ANEW"
 	if os.Getenv(env) != "" {
@@ -102,7 +102,7 @@ func TestSystemdHearsWhatMatters(t *testing.T) {
 				return nil
 			}
 		}, func(ctx context.Context) error {
-			// The API server's library calls itself ready so: the node was not yet.
+			// The API server's library announces itself as ready like this, before the node is.
 			if _, err := sddaemon.SdNotify(true, "READY=1 of a library"); err != nil {
 				t.Error(err)
 			}

@@ -54,7 +54,7 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 	return cmd
 }
 
-// load reads the configuration file; flags that were given win over it.
+// load reads the configuration file; flags that were given take precedence.
 func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *scheduler.Config) error {
 	if o.file != "" {
 		fromFile, warnings, err := scheduler.LoadConfig(o.file)
@@ -110,7 +110,7 @@ func (o *schedulerOptions) run(ctx context.Context, cfg scheduler.Config) error 
 	if !cfg.LeaderElection.LeaderElect {
 		return notify(ctx, s.Ready(), s.Run)
 	}
-	// one that waits for its turn is ready too
+	// one that waits for the lease is ready too
 	ready := make(chan struct{})
 	close(ready)
 	return notify(ctx, ready, func(ctx context.Context) error {

@@ -27,9 +27,9 @@ import (
 	"wherry.dev/internal/inbound"
 )
 
-// serving is how a control plane component that runs alone shows its health, metrics
-// and profiles: over TLS, to whom the API server lets see them. Its flags are those of
-// every upstream component.
+// serving is how a control plane component that runs alone exposes its health, metrics and
+// profiles: over TLS, to clients that the API server authorizes. Its flags are those of every
+// upstream component.
 type serving struct {
 	secure *options.SecureServingOptionsWithLoopback
 	authn  *options.DelegatingAuthenticationOptions
@@ -58,7 +58,7 @@ func (s *serving) addFlags(f *pflag.FlagSet) {
 	s.authz.AddFlags(f)
 }
 
-// start serves until stop is called; not at all with port 0.
+// start serves until stop is called; with port 0 it does not serve at all.
 func (s *serving) start() (stop func(), err error) {
 	if errs := append(append(s.secure.Validate(), s.authn.Validate()...), s.authz.Validate()...); len(errs) > 0 {
 		return nil, utilerrors.NewAggregate(errs)
@@ -118,7 +118,7 @@ func (s *serving) handler(info *server.SecureServingInfo) (http.Handler, error) 
 	return filters.WithPanicRecovery(h, resolver), nil
 }
 
-// proves tells the listener whose connections are no strangers'.
+// proves tells the listener which connections are authenticated.
 func proves(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if who, ok := apirequest.UserFrom(req.Context()); ok && who.GetName() != user.Anonymous {
@@ -128,7 +128,7 @@ func proves(h http.Handler) http.Handler {
 	})
 }
 
-// errorCodecs write refusals, which are objects of the API.
+// errorCodecs encode refusals, which are API objects.
 func errorCodecs() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})

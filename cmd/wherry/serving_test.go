@@ -12,8 +12,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
 
-// TestRefusalIsAnObject: who may not read the scheduler's metrics got an internal error
-// about the refusal instead of the refusal.
+// TestRefusalIsAnObject: a client that may not read the scheduler's metrics used to get an internal
+// error about the refusal instead of the refusal.
 func TestRefusalIsAnObject(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)

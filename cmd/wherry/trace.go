@@ -56,8 +56,8 @@ memory, for the newest pods, since the last start of wherry.`,
 	return cmd
 }
 
-// podUID asks the API server which pod has the name now. When it does not answer,
-// or the pod is gone, the daemon goes by the name.
+// podUID asks the API server which pod has the name now. If it does not answer, or the pod is gone,
+// the daemon looks the pod up by name.
 func podUID(cmd *cobra.Command, dataDir, namespace, name string) string {
 	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "kubeconfig"))
 	if err != nil {

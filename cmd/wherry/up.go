@@ -27,11 +27,11 @@ import (
 	"wherry.dev/internal/ownlog"
 )
 
-// envNotify names the file descriptor on which a detached daemon tells the `wherry
-// up --detach` that started it how it gets on.
+// envNotify names the file descriptor on which a detached daemon reports its progress to the
+// `wherry up --detach` that started it.
 const envNotify = "WHERRY_NOTIFY_FD"
 
-// Words on that file descriptor, each a line with its text behind it.
+// Words on that file descriptor; each starts a line and is followed by its text.
 const (
 	sayProgress = "progress "
 	sayReady    = "ready "
@@ -75,7 +75,7 @@ the same names.`,
 	return cmd
 }
 
-// loadConfig puts file, environment and flags together; flags that were given win.
+// loadConfig combines file, environment and flags; flags that were given take precedence.
 func loadConfig(given *pflag.FlagSet, d *dirs, file string) (config.Config, error) {
 	c := config.Default()
 	if err := c.Load(file); err != nil {
@@ -148,12 +148,12 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 	return err
 }
 
-// startAnew puts this program in its own place, in the same process: for those who wait
-// for it, or watch over it, nothing has ended. It returns only with an error, or when the
-// end was asked for meanwhile.
+// startAnew replaces this program with itself, in the same process: for anything that waits for it
+// or watches over it, nothing has ended. It returns only with an error, or if it was told to end in
+// the meantime.
 func startAnew(ctx context.Context, say *notifier) error {
-	// All has stopped: who asks for the end from here on gets it at once, and is not heard
-	// by a program that is about to forget it.
+	// Everything has stopped: a signal that arrives from here on ends the process at once, rather
+	// than going to a program that is about to forget it.
 	signal.Reset(os.Interrupt, syscall.SIGTERM)
 	select {
 	case <-ctx.Done():
@@ -162,11 +162,12 @@ func startAnew(ctx context.Context, say *notifier) error {
 	}
 	env, err := say.handOver(os.Environ())
 	if err == nil {
-		// A child between its fork and its program has our files open, with the locks of the
-		// data that only their closing ends.
+		// A child between its fork and its exec has our files open, with the locks on the data,
+		// which only closing them releases.
 		syscall.ForkLock.Lock()
 		defer syscall.ForkLock.Unlock()
-		// what may have been removed or replaced meanwhile is still there under this name
+		// the program may have been removed or replaced meanwhile; under this name it is still
+		// there
 		err = syscall.Exec("/proc/self/exe", os.Args, env)
 	}
 	return fmt.Errorf("start anew: %w", err)
@@ -178,8 +179,8 @@ func setVerbosity(v int) {
 	_ = fs.Set("v", strconv.Itoa(v)) // a number always parses
 }
 
-// quietLog leaves only warnings and errors of the log on the terminal, for commands
-// that have their own words for the rest.
+// quietLog leaves only warnings and errors of the log on the terminal, for commands that report the
+// rest in their own words.
 func quietLog() {
 	var fs flag.FlagSet
 	klog.InitFlags(&fs)
@@ -189,7 +190,7 @@ func quietLog() {
 	klog.SetOutput(io.Discard)
 }
 
-// notifier tells the process that waits, or the terminal.
+// notifier reports to the process that waits, or to the terminal.
 type notifier struct {
 	pipe *os.File
 	out  io.Writer
@@ -200,7 +201,7 @@ func newNotifier(out io.Writer) *notifier {
 	if fd, err := strconv.Atoi(os.Getenv(envNotify)); err == nil {
 		n.pipe = os.NewFile(uintptr(fd), "notify")
 		syscall.CloseOnExec(fd)
-		_ = os.Unsetenv(envNotify) // not for our children
+		_ = os.Unsetenv(envNotify) // our children must not inherit it
 	}
 	return n
 }
@@ -224,19 +225,19 @@ func (n *notifier) say(word, text string) {
 		fmt.Fprintln(n.out, "wherry: "+text)
 		return
 	}
-	// when nobody listens any more there is nobody to tell
+	// if nobody listens any more, there is nobody to tell
 	_, _ = fmt.Fprintln(n.pipe, word+text)
 }
 
 func (n *notifier) hangUp() {
 	if n.pipe != nil {
 		_ = n.pipe.Close()
-		n.pipe, n.out = nil, io.Discard // its words were for that one
+		n.pipe, n.out = nil, io.Discard // they were meant for that process only
 	}
 }
 
-// handOver leaves whoever waits to the program that takes this one's place, and returns
-// its environment.
+// handOver passes the waiting process on to the program that takes this one's place, and returns
+// the environment for it.
 func (n *notifier) handOver(env []string) ([]string, error) {
 	if n.pipe == nil {
 		return env, nil
@@ -248,8 +249,8 @@ func (n *notifier) handOver(env []string) ([]string, error) {
 	return append(env, fmt.Sprintf("%s=%d", envNotify, fd)), nil
 }
 
-// upDetached starts this program again, in a session of its own, and waits until
-// it is Ready or says why it is not.
+// upDetached starts this program again, in a session of its own, and waits until it is Ready or
+// says why it is not.
 func upDetached(ctx context.Context, out io.Writer, cfg config.Config) error {
 	logFile, err := openLog(cfg.DataDir)
 	if err != nil {
@@ -300,8 +301,8 @@ func openLog(dataDir string) (*os.File, error) {
 	return ownlog.Open(path)
 }
 
-// keepLogSmall bounds the log where standard output and error lead to it, until the
-// process has nothing more to say.
+// keepLogSmall bounds the log if standard output and error lead to it, until the process has
+// nothing more to say.
 func keepLogSmall(ctx context.Context, dataDir string) (stop func()) {
 	l := ownlog.Log{Path: logPath(dataDir), Size: logSize, Keep: logFiles, FDs: []int{1, 2}}
 	if !l.IsOwn() {
@@ -321,7 +322,7 @@ func keepLogSmall(ctx context.Context, dataDir string) (stop func()) {
 
 var errSilent = errors.New("wherry ended without a word")
 
-// follow prints what the daemon says until it is Ready.
+// follow prints what the daemon reports until it is Ready.
 func follow(ctx context.Context, out io.Writer, r *os.File) error {
 	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Now()) })
 	defer stop()
@@ -343,12 +344,12 @@ func follow(ctx context.Context, out io.Writer, r *os.File) error {
 	return errSilent
 }
 
-// giveUp ends the daemon if it still runs, so that nothing half-made stays.
+// giveUp stops the daemon if it still runs, so that nothing half-made stays behind.
 func giveUp(ctx context.Context, child *exec.Cmd, err error, logFile string) error {
 	if ctx.Err() != nil {
 		_ = child.Process.Signal(syscall.SIGTERM) // it may be gone already
 	}
-	_ = child.Wait() // its exit status says less than its words
+	_ = child.Wait() // its exit status says less than its output
 	if errors.Is(err, errSilent) {
 		return fmt.Errorf("%w; its log is %s", err, logFile)
 	}

@@ -1,5 +1,5 @@
-// Package config has the one Config of `wherry up`: its defaults, how it is read
-// from a file, drop-ins, the environment and flags, and what is wrong with it.
+// Package config has the one Config of `wherry up`: its defaults, how it is read from a file,
+// drop-ins, the environment and flags, and how it is validated.
 //
 // Precedence, lowest first: defaults, config file, drop-ins in the order of their
 // names, WHERRY_DATA_DIR and WHERRY_RUN_DIR, flags.
@@ -28,8 +28,8 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// Places that the default instance uses; another --data-dir keeps everything
-// below itself, so that instances do not meet.
+// Places that the default instance uses. With another --data-dir everything is kept below that, so
+// that instances do not collide.
 const (
 	DefaultDataDir     = "/var/lib/wherry"
 	DefaultRunDir      = "/run/wherry"
@@ -40,8 +40,8 @@ const (
 	EnvRunDir  = "WHERRY_RUN_DIR"
 )
 
-// Config is what one instance, a whole node, is started with. The names in a
-// config file are those of the flags.
+// Config is what one instance, a whole node, is started with. A config file uses the names of the
+// flags.
 type Config struct {
 	DataDir string `json:"data-dir,omitempty"`
 	RunDir  string `json:"run-dir,omitempty"`
@@ -65,10 +65,10 @@ type Config struct {
 	CNIConfDir  string   `json:"cni-conf-dir,omitempty"`
 	CNIBinDirs  []string `json:"cni-bin-dir,omitempty"`
 	Runtime     string   `json:"runtime,omitempty"`
-	// RuntimeEndpoint is another CRI runtime to use instead of our own.
+	// RuntimeEndpoint is the socket of another CRI runtime to use instead of our own.
 	RuntimeEndpoint string `json:"container-runtime-endpoint,omitempty"`
-	// Runtimes are more OCI runtimes, by the handler that a RuntimeClass names; a file
-	// alone can have them.
+	// Runtimes are additional OCI runtimes, keyed by the handler that a RuntimeClass names; they
+	// can be set in a file only.
 	Runtimes       map[string]Runtime `json:"runtimes,omitempty"`
 	DefaultUlimits []string           `json:"default-ulimits,omitempty"`
 	CDISpecDirs    []string           `json:"cdi-spec-dirs,omitempty"`
@@ -78,7 +78,7 @@ type Config struct {
 	PinnedImages             []string        `json:"pinned-images,omitempty"`
 
 	MaxPods int `json:"max-pods,omitempty"`
-	// PodMaxPids is how many processes a pod may have; -1 as many as the machine.
+	// PodMaxPids is how many processes a pod may have; -1 for as many as the machine allows.
 	PodMaxPids int64 `json:"pod-max-pids,omitempty"`
 	// SeccompDefault confines containers whose pod says nothing about seccomp.
 	SeccompDefault bool `json:"seccomp-default"`
@@ -90,11 +90,11 @@ type Config struct {
 // Runtime is a program that runs containers.
 type Runtime struct {
 	Path    string   `json:"path"`              // or its name in PATH
-	Type    string   `json:"type,omitempty"`    // whose command line it has: crun or runc
+	Type    string   `json:"type,omitempty"`    // whose command line it takes: crun or runc
 	Options []string `json:"options,omitempty"` // arguments before every command
 }
 
-// Default returns the defaults that depend on nothing else.
+// Default returns the defaults that do not depend on anything else.
 func Default() Config {
 	return Config{
 		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
@@ -106,13 +106,14 @@ func Default() Config {
 	}
 }
 
-// Dirs returns data and run dir as flags, environment and the default config file say, in
-// that order, for commands that need no more than to find the instance they talk to. Where
-// none of them names a run dir it is "": that of the instance's last start.
+// Dirs returns the data and run dirs from flags, environment and the default config file, in that
+// order, for commands that only need to find their instance. If none of them names a run dir it is
+// "", which means that of the instance's last start.
 func Dirs(dataFlag, runFlag string) (data, run string, err error) {
 	c := Config{DataDir: DefaultDataDir}
 	if dataFlag == "" && os.Getenv(EnvDataDir) == "" {
-		// a file that is not for this user is none, as for kubectl with a user's own config
+		// a file that this user may not read counts as missing, as for kubectl with a user's own
+		// config
 		if err := c.Load(""); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return "", "", err
 		}
@@ -150,7 +151,7 @@ func (c *Config) absolute() error {
 	return nil
 }
 
-// AddFlags binds every field; the values in c are the defaults that --help shows.
+// AddFlags binds every field to a flag; the values in c are the defaults that --help shows.
 func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the node (default: the host name)")
 	f.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of the node (default: the address on the default route)")
@@ -183,15 +184,15 @@ func (c *Config) addRuntimeFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.CDISpecDirs, "cdi-spec-dirs", c.CDISpecDirs, "folders of CDI device specs (default /etc/cdi,/var/run/cdi)")
 }
 
-// AddImageFlags binds what the runtime needs to know about images.
+// AddImageFlags binds the fields that the runtime needs for images.
 func (c *Config) AddImageFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.RegistryCertsDirs, "registry-certs-dir", c.RegistryCertsDirs, "folders that configure registries, mirrors and certificates as containerd's certs.d does: HOST/hosts.toml, _default; the first that knows a registry counts")
 	f.DurationVar(&c.ImagePullProgressTimeout.Duration, "image-pull-progress-timeout", c.ImagePullProgressTimeout.Duration, "give up an image pull whose registry has sent nothing for this long")
 	f.StringSliceVar(&c.PinnedImages, "pinned-images", c.PinnedImages, "images that are never garbage-collected; NAME* matches every name that begins with NAME")
 }
 
-// Load reads the config file and its drop-ins over c. A file that was not asked
-// for by name may be missing.
+// Load reads the config file and its drop-ins into c. A file that was not named explicitly may be
+// missing.
 func (c *Config) Load(file string) error {
 	asked := file != ""
 	if !asked {
@@ -228,8 +229,8 @@ func (c *Config) merge(file string) error {
 	return nil
 }
 
-// Complete fills in the defaults that depend on other fields and on the machine,
-// and returns everything that is wrong at once.
+// Complete fills in the defaults that depend on other fields and on the machine, and returns
+// everything that is wrong at once.
 func (c *Config) Complete() error {
 	if err := c.absolute(); err != nil {
 		return err
@@ -252,7 +253,7 @@ func (c *Config) Complete() error {
 	return c.validate()
 }
 
-// DefaultDirs fills in the folders that follow from the data dir.
+// DefaultDirs fills in the folders that derive from the data dir.
 func (c *Config) DefaultDirs() {
 	orDefault(&c.ManifestDir, DefaultManifestDir, c.below("manifests"))
 	orDefault(&c.PodLogsDir, "/var/log/pods", c.below("log", "pods"))
@@ -263,7 +264,7 @@ func (c *Config) path(elem ...string) string {
 	return filepath.Join(append([]string{c.DataDir}, elem...)...)
 }
 
-// below is a path in the data dir for an instance other than the default one.
+// below returns a path in the data dir for any instance but the default one.
 func (c *Config) below(elem ...string) string {
 	if c.DataDir == DefaultDataDir {
 		return ""
@@ -339,8 +340,8 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// PodNetworks reads --pod-cidr: one network, or two of different IP families with a
-// comma between; second is zero when there is one.
+// PodNetworks parses --pod-cidr: one network, or two of different IP families separated by a comma;
+// second is zero if there is only one.
 func PodNetworks(s string) (first, second netip.Prefix, err error) {
 	a, b, two := strings.Cut(s, ",")
 	if first, err = netip.ParsePrefix(a); err != nil {
@@ -370,20 +371,20 @@ func parseCIDR(s, flag string, bad func(string, ...any)) *net.IPNet {
 	return n
 }
 
-// InstanceID is short, the same for the same data dir, and part of every name that
-// the machine knows only once: bridge, nftables table, cgroup.
+// InstanceID returns a short ID that is always the same for a data dir, and is part of every name
+// that is unique on the machine: bridge, nftables table, cgroup.
 func (c *Config) InstanceID() string {
 	sum := sha256.Sum256([]byte(c.DataDir))
 	return hex.EncodeToString(sum[:4])
 }
 
-// Kubeconfig is the administrator's; `wherry kubectl` uses it.
+// Kubeconfig is the path of the administrator's kubeconfig; `wherry kubectl` uses it.
 func (c *Config) Kubeconfig() string { return c.path("kubeconfig") }
 
 // ImagesDir holds archives that are imported at start.
 func (c *Config) ImagesDir() string { return c.path("images") }
 
-// CRISocket is where crictl and other kubelets reach the runtime.
+// CRISocket is the path at which crictl and other kubelets reach the runtime.
 func (c *Config) CRISocket() string { return filepath.Join(c.RunDir, "cri.sock") }
 
 // CgroupRoot is the parent of every cgroup of this instance.

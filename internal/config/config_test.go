@@ -96,7 +96,7 @@ func TestInstancesDiffer(t *testing.T) {
 	}
 }
 
-// TestPipeAmongDropIns: `wherry up` waited for it, and did not even end on SIGTERM.
+// TestPipeAmongDropIns: `wherry up` used to block on a pipe, and did not even end on SIGTERM.
 func TestPipeAmongDropIns(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "config.d"), 0o755); err != nil {

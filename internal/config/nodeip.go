@@ -8,8 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// defaultIP is the address by which the machine is known: the one on the default
-// route, else its first global one, else loopback on a machine without a network.
+// defaultIP returns the address by which the machine is known: the one on the default route, else
+// its first global one, else loopback on a machine without a network.
 func defaultIP() (net.IP, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {

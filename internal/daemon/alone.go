@@ -17,16 +17,16 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// RuntimeConfig is that of a CRI runtime alone.
+// RuntimeConfig is the configuration of a CRI runtime alone.
 type RuntimeConfig struct {
 	DataDir, RunDir string
 	CRI             cri.Config // its folders are set by OpenRuntime
 	Images          image.Config
 }
 
-// Runtime is the CRI runtime alone, an instance without a control plane and a kubelet.
-// `wherry image` and `wherry down` find it as they find a whole node: by the lock in the
-// data dir, the control socket in the run dir, and a record of how it was started.
+// Runtime is the CRI runtime alone, an instance without a control plane and a kubelet. `wherry
+// image` and `wherry down` find it the way they find a whole node: by the lock in the data dir, the
+// control socket in the run dir, and a record of how it was started.
 type Runtime struct {
 	cfg    RuntimeConfig
 	lock   *instanceLock
@@ -34,10 +34,10 @@ type Runtime struct {
 	server *cri.Server
 }
 
-// runtimeFile keeps the configuration of the last start of a runtime alone.
+// runtimeFile is where the configuration of the last start of a runtime alone is kept.
 func runtimeFile(dataDir string) string { return filepath.Join(dataDir, "runtime.json") }
 
-// OpenRuntime takes the folders and recovers what runs there.
+// OpenRuntime takes over the folders and recovers what runs there.
 func OpenRuntime(ctx context.Context, cfg RuntimeConfig) (r *Runtime, err error) {
 	if err := checkDirs(cfg.DataDir, cfg.RunDir); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (r *Runtime) open(ctx context.Context) (err error) {
 	return err
 }
 
-// Run serves the CRI and the control socket until ctx ends. Containers go on running.
+// Run serves the CRI and the control socket until ctx ends. Containers keep running.
 func (r *Runtime) Run(ctx context.Context) error {
 	traces := trace.NewStore()
 	shutdown := traces.Install()
@@ -83,7 +83,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return errors.Join(g.wait(ctx), g.stop(context.WithoutCancel(ctx)), shutdown(context.WithoutCancel(ctx)))
 }
 
-// Close gives the folders up to the next process.
+// Close releases the folders for the next process.
 func (r *Runtime) Close() error {
 	var errs []error
 	if r.images != nil {
@@ -92,7 +92,7 @@ func (r *Runtime) Close() error {
 	return errors.Join(append(errs, r.lock.release())...)
 }
 
-// takeDownAlone removes what runs on a runtime that ran alone, if one did.
+// takeDownAlone removes what runs on a runtime that ran alone, if there was one.
 func takeDownAlone(ctx context.Context, dataDir, runDir string, progress func(string)) (err error) {
 	var cfg cri.Config
 	_, err = record.Read(runtimeFile(dataDir), &cfg)
@@ -108,8 +108,8 @@ func takeDownAlone(ctx context.Context, dataDir, runDir string, progress func(st
 	})
 }
 
-// refuseUnknown refuses the folders of a runtime that left no record, as older ones of
-// Wherry did not: containers may run there that nobody here knows how to stop.
+// refuseUnknown refuses the folders of a runtime that left no record, because an older Wherry did
+// not write one: containers may run there that nobody here knows how to stop.
 func refuseUnknown(dataDir string) error {
 	if _, err := os.Stat(instanceFile(dataDir)); err == nil {
 		return nil
@@ -123,7 +123,7 @@ func refuseUnknown(dataDir string) error {
 	return nil
 }
 
-// refuseForeign refuses to delete the data of an API server that runs by itself.
+// refuseForeign refuses to delete the data of an API server that was run by itself.
 func refuseForeign(dataDir string) error {
 	path := filepath.Join(apiserver.DataIn(dataDir), "member", "snap", "db")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

@@ -39,7 +39,7 @@ func (c *Client) open(ctx context.Context, method, path string, query url.Values
 	return resp.Body, nil
 }
 
-// send returns the answer when it is a good one; its body must be closed.
+// send returns the response if it is a success; the caller must close its body.
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://wherry"+path+"?"+query.Encode(), body)
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	return nil, errors.New(text)
 }
 
-// remoteError has the daemon's words and can be told apart with errors.Is.
+// remoteError carries the daemon's message and works with errors.Is.
 type remoteError struct {
 	text string
 	is   error
@@ -85,7 +85,7 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	return json.NewDecoder(body).Decode(out)
 }
 
-// Trace returns the trace of a pod, found by its UID or else by its name.
+// Trace returns the trace of a pod, found by its UID, or else by its name.
 func (c *Client) Trace(ctx context.Context, uid, namespace, name string) (trace.Trace, error) {
 	var t trace.Trace
 	return t, c.call(ctx, http.MethodGet, "/trace", url.Values{"uid": {uid}, "namespace": {namespace}, "name": {name}}, &t)

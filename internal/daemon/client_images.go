@@ -13,7 +13,7 @@ import (
 	"wherry.dev/internal/image"
 )
 
-// Pull pulls an image and reports how far it is.
+// Pull pulls an image and reports its progress.
 func (c *Client) Pull(ctx context.Context, ref string, o image.PullOptions) (image.Image, error) {
 	req, err := json.Marshal(pullRequest{Reference: ref, Auth: o.Auth})
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Client) Pull(ctx context.Context, ref string, o image.PullOptions) (ima
 	}
 }
 
-// Pulls lists the pulls that are going on.
+// Pulls lists the pulls in progress.
 func (c *Client) Pulls(ctx context.Context) (pulls []image.Pulling, err error) {
 	return pulls, c.call(ctx, http.MethodGet, "/images/pulls", nil, &pulls)
 }

@@ -18,13 +18,13 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// ControlSocket is where the daemon of a run dir answers the wherry commands that
-// the Kubernetes API has no words for. Only root can open it.
+// ControlSocket is where the daemon of a run dir serves the wherry commands for which the
+// Kubernetes API has no words. Only root can open it.
 func ControlSocket(runDir string) string { return filepath.Join(runDir, "control.sock") }
 
 // control serves traces, the image store, and profiles of the process.
 type control struct {
-	images *image.Store // nil when they are those of the runtime at endpoint
+	images *image.Store // nil if they are those of the runtime at endpoint
 	traces *trace.Store
 
 	endpoint string
@@ -55,7 +55,7 @@ func (c *control) handler() http.Handler {
 	return mux
 }
 
-// serve answers on the socket until ctx ends.
+// serve serves on the socket until ctx ends.
 func (c *control) serve(ctx context.Context, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

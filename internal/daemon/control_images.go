@@ -12,7 +12,7 @@ import (
 	"wherry.dev/internal/image"
 )
 
-// pullRequest asks for an image. It is not in the URL, which is no place for secrets.
+// pullRequest asks for an image. It is sent in the body: a URL is no place for secrets.
 type pullRequest struct {
 	Reference string     `json:"reference"`
 	Auth      image.Auth `json:"auth"`
@@ -41,7 +41,7 @@ func (c *control) pull(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// pullInto pulls an image and closes lines behind the last of them.
+// pullInto pulls an image and closes lines after the last message.
 func (c *control) pullInto(ctx context.Context, req pullRequest, lines chan<- pullMessage) {
 	defer close(lines)
 	img, err := c.images.Pull(ctx, req.Reference, image.PullOptions{Auth: req.Auth, Progress: func(p image.Progress) {
@@ -59,7 +59,7 @@ func (c *control) pullInto(ctx context.Context, req pullRequest, lines chan<- pu
 
 func (c *control) pulls(w http.ResponseWriter, _ *http.Request) { answer(w, c.images.Pulls()) }
 
-// errorTrailer has what went wrong after an archive had begun.
+// errorTrailer carries what went wrong after an archive had begun.
 const errorTrailer = "Wherry-Error"
 
 func (c *control) export(w http.ResponseWriter, r *http.Request) {
@@ -75,8 +75,8 @@ func (c *control) export(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// lateWriter announces the trailer with the first byte, so that an error before it
-// can be an ordinary answer.
+// lateWriter announces the trailer with the first byte, so that an error before it can be an
+// ordinary response.
 type lateWriter struct {
 	w     http.ResponseWriter
 	began bool

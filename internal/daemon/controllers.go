@@ -22,8 +22,7 @@ import (
 	"wherry.dev/internal/scheduler"
 )
 
-// Users of the API server inside of this process. Each has the rights that RBAC
-// gives it, and no more.
+// Users of the API server inside this process. Each has the rights that RBAC gives it, and no more.
 const (
 	schedulerUser  = "system:kube-scheduler"
 	controllerUser = "system:kube-controller-manager"
@@ -104,8 +103,8 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 	}
 }
 
-// controllers makes all controllers on common informers. Each writes under the
-// service account that upstream's RBAC roles are bound to.
+// controllers makes all controllers on shared informers. Each writes under the service account that
+// upstream's RBAC roles are bound to.
 func (d *Daemon) controllers(reader clientset.Interface, f informers.SharedInformerFactory) (map[string]controller.Controller, error) {
 	ca, err := d.api.CA().Cert()
 	if err != nil {

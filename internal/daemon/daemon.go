@@ -30,7 +30,7 @@ import (
 // StoreDir is the image store of a data dir.
 func StoreDir(dataDir string) string { return filepath.Join(dataDir, "store") }
 
-// Daemon is one node. Make it by New, Run it once.
+// Daemon is one node. Make it with New, Run it once.
 type Daemon struct {
 	cfg      config.Config
 	progress func(string)
@@ -50,8 +50,7 @@ type Daemon struct {
 	ready chan struct{}
 }
 
-// New takes a complete configuration; progress hears, in a few words, what is
-// being done.
+// New takes a complete configuration; progress is told, in a few words, what is being done.
 func New(cfg config.Config, progress func(string)) *Daemon {
 	return &Daemon{cfg: cfg, progress: progress, traces: trace.NewStore(), group: newGroup(), ready: make(chan struct{})}
 }
@@ -62,13 +61,13 @@ func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 // Run starts the node:
 //
 //  1. check what can be checked before anything is made
-//  2. data dir, lock, run dir (on a tmpfs of its own where it is not on one)
+//  2. data dir, lock, run dir (on a tmpfs of its own unless it is on one)
 //  3. API server and, side by side, image store and CRI runtime
 //  4. kubeconfig, controllers, scheduler
 //  5. kubelet, until the node is Ready
 //
-// It returns when ctx ends or a component fails, after everything has stopped in
-// the reverse order. Containers go on running.
+// It returns when ctx ends or a component fails, after everything has stopped in the reverse order.
+// Containers keep running.
 func (d *Daemon) Run(ctx context.Context) (err error) {
 	if err := preflight(ctx, &d.cfg); err != nil {
 		return err
@@ -80,8 +79,8 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	started := false
 	defer func() {
 		if d.fresh && !started {
-			// what a start that failed has made goes again; had anything run here
-			// before, the run dir would not be new
+			// what a failed start has made is removed again; if anything had run here before, the
+			// run dir would not be new
 			err = errors.Join(err, removeRunning(context.WithoutCancel(ctx), d.cfg))
 		}
 	}()
@@ -96,22 +95,22 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	return d.live(ctx)
 }
 
-// ErrRestart is what Run returns when the same program should take this one's place, at
-// once: it cannot mend itself, and the containers and their pods' states are safe.
+// ErrRestart is what Run returns when the same program should take this one's place at once: it
+// cannot recover by itself, and the containers and their pods' states are safe.
 var ErrRestart = errors.New("wherry starts anew")
 
-// Between two starts of a node whose data failed, and the room that the next one wants.
+// The time between two starts of a node whose data failed, and the room that the next one needs.
 const (
 	restartAfter = 10 * time.Second
 	restartRoom  = minFree + 32<<20
 )
 
-// failedStop is how long a stop waits for components whose data have failed: what is left of
-// an etcd may hold somebody up for ever, and a node is safe to end at any moment.
+// failedStop is how long a stop waits for components whose data have failed: what is left of an
+// etcd may block one of them for ever, and a node is safe to end at any moment.
 const failedStop = 10 * time.Second
 
-// live waits for the end. When the cluster's data have failed, or will, the kubelet and the
-// pods go on as they are, and as soon as there is room for the data the node starts anew.
+// live waits for the end. When the cluster's data have failed, or are about to, the kubelet and the
+// pods carry on as they are, and the node restarts as soon as there is room for the data.
 func (d *Daemon) live(ctx context.Context) error {
 	if failed, err := waitFor(ctx, d.group, d.api.RestartDue()); !failed {
 		return err
@@ -121,8 +120,8 @@ func (d *Daemon) live(ctx context.Context) error {
 	return d.awaitRoom(ctx, d.group)
 }
 
-// awaitRoom waits until the cluster's data can be opened anew, which another process has to
-// do: what is left of an etcd that has failed holds its files. It returns nil when ctx ends.
+// awaitRoom waits until the cluster's data can be opened again. Another process has to do that:
+// what is left of an etcd that has failed holds its files. It returns nil when ctx ends.
 func (d *Daemon) awaitRoom(ctx context.Context, g *group) error {
 	for wait := restartAfter - time.Since(d.began); ; wait = time.Second {
 		if due, err := waitFor(ctx, g, time.After(wait)); !due {
@@ -190,10 +189,10 @@ func (d *Daemon) openDirs() error {
 	return nil
 }
 
-// openRunDir puts the run dir on a tmpfs: what is there need not survive a reboot,
-// and it is made and removed with every pod. Everybody may pass through it, for the
-// root of a pod with a user namespace is nobody special. Fresh tells that nothing was
-// there yet. It says in it whose it is: that of the instance with the data dir.
+// openRunDir puts the run dir on a tmpfs: what is there need not survive a reboot, and it is made
+// and removed with every pod. Every user may search it, because the root of a pod with a user
+// namespace is an ordinary user here. fresh reports whether the run dir was empty. A file in it
+// names the data dir of the instance that owns it.
 func openRunDir(dir, dataDir string) (fresh bool, err error) {
 	if err := checkRunDir(dir, dataDir); err != nil {
 		return false, err
@@ -214,10 +213,10 @@ func openRunDir(dir, dataDir string) (fresh bool, err error) {
 	return fresh, errors.Join(os.Chmod(dir, 0o711), os.WriteFile(ownerFile(dir), []byte(dataDir+"\n"), 0o600))
 }
 
-// ownerFile names the data dir of the instance whose run dir this is.
+// ownerFile is the file that names the data dir of the instance that owns a run dir.
 func ownerFile(runDir string) string { return filepath.Join(runDir, "data-dir") }
 
-// runDirOwner reads it; "" when nobody has said so.
+// runDirOwner reads that file; "" if there is none.
 func runDirOwner(runDir string) (string, error) {
 	doc, err := os.ReadFile(ownerFile(runDir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -226,7 +225,8 @@ func runDirOwner(runDir string) (string, error) {
 	return strings.TrimSpace(string(doc)), err
 }
 
-// checkRunDir refuses another instance's run dir: what is mounted there is its pods'.
+// checkRunDir refuses another instance's run dir: what is mounted there belongs to that instance's
+// pods.
 func checkRunDir(runDir, dataDir string) error {
 	owner, err := runDirOwner(runDir)
 	if err != nil || owner == "" || owner == dataDir {
@@ -266,8 +266,8 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	return d.writeAdminKubeconfig()
 }
 
-// await waits until a component says that it is ready, or something goes wrong. When that is
-// the cluster's data, for which there was room to be opened and none to go on, nobody will be.
+// await waits until a component is ready, or something goes wrong. If that is the cluster's data,
+// for which there was room to be opened but not to continue, no component will become ready.
 func (d *Daemon) await(ctx context.Context, what string, ready <-chan struct{}) error {
 	err := d.group.ready(ctx, what, ready, d.api.RestartDue())
 	if reason := d.api.RestartReason(); err != nil && reason != nil {
@@ -276,10 +276,10 @@ func (d *Daemon) await(ctx context.Context, what string, ready <-chan struct{}) 
 	return err
 }
 
-// startWithRoom gives a start up that a full disk has failed: another one is made as soon
-// as there is room.
+// startWithRoom gives up a start that failed for a full disk: another one is made as soon as there
+// is room.
 func (d *Daemon) startWithRoom(ctx context.Context, reason error) error {
 	d.progress(fmt.Sprintf("waiting for %d MiB of room: %v", restartRoom>>20, reason))
-	// what has started may end in error meanwhile
+	// meanwhile, what has started may end with an error
 	return cmp.Or(d.awaitRoom(ctx, newGroup()), errors.New("stopped while waiting for room"))
 }

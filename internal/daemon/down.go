@@ -31,8 +31,8 @@ import (
 // requests first.
 const stopPatience = time.Minute
 
-// instanceFile keeps the configuration of the last start, because `wherry down` is
-// told no more than the folders.
+// instanceFile is where the configuration of the last start is kept, because `wherry down` is given
+// no more than the folders.
 func instanceFile(dataDir string) string { return filepath.Join(dataDir, "instance.json") }
 
 // Down stops the daemon of an instance, or a runtime alone, if one runs, and then
@@ -80,7 +80,7 @@ func Down(ctx context.Context, dataDir, runDir string, purge bool, progress func
 	return purgeData(cfg, progress)
 }
 
-// stopDaemon ends the daemon and waits until it is gone.
+// stopDaemon stops the daemon and waits until it is gone.
 func stopDaemon(ctx context.Context, dataDir string, progress func(string)) error {
 	pid, err := RunningPID(dataDir)
 	if errors.Is(err, ErrNotRunning) {
@@ -121,7 +121,7 @@ func waitExit(ctx context.Context, fd int, patience time.Duration) (bool, error)
 		if err := ctx.Err(); err != nil {
 			return false, err
 		}
-		// in slices, so that an interrupt of the user is heard
+		// in slices, so that a user's interrupt is noticed
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(min(left, 200*time.Millisecond)/time.Millisecond)+1)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return false, err
@@ -132,8 +132,8 @@ func waitExit(ctx context.Context, fd int, patience time.Duration) (bool, error)
 	}
 }
 
-// lastConfig returns the configuration of the instance's last start; known is
-// false when there was none. One that cannot be read is taken to be the default.
+// lastConfig returns the configuration of the instance's last start; known is false if there was
+// none. One that cannot be read is taken to be the default.
 func lastConfig(dataDir, runDir string) (cfg config.Config, known bool, err error) {
 	cfg = config.Default()
 	_, err = record.Read(instanceFile(dataDir), &cfg)
@@ -160,7 +160,8 @@ func takeDown(ctx context.Context, cfg config.Config, progress func(string)) err
 	})
 }
 
-// whileLocked does something with the folders that no daemon has meanwhile.
+// whileLocked runs a function while it holds the instance's lock, so that no daemon has the
+// folders.
 func whileLocked(dataDir, runDir string, do func() error) (err error) {
 	lock, err := lockInstance(dataDir)
 	if err != nil {
@@ -173,8 +174,8 @@ func whileLocked(dataDir, runDir string, do func() error) (err error) {
 	return do()
 }
 
-// clearNames removes what bears the name of an instance that no record tells about: it is
-// new, or its files were removed under it.
+// clearNames removes whatever bears the name of an instance that has no record: it is new, or its
+// files were removed.
 func clearNames(ctx context.Context, cfg config.Config, progress func(string)) error {
 	cc, err := criConfig(&cfg)
 	if err != nil {
@@ -199,8 +200,8 @@ func clearNames(ctx context.Context, cfg config.Config, progress func(string)) e
 	return nil
 }
 
-// removeRunning takes everything away that is not data. The caller holds the
-// instance's lock, and nothing else of the instance runs.
+// removeRunning removes everything that is not data. The caller holds the instance's lock, and
+// nothing else of the instance runs.
 func removeRunning(ctx context.Context, cfg config.Config) error {
 	if err := teardownRuntime(ctx, cfg); err != nil {
 		return err
@@ -228,7 +229,7 @@ func teardownRuntime(ctx context.Context, cfg config.Config) error {
 	return tearDown(ctx, cc, func() (*image.Store, error) { return openImages(&cfg) })
 }
 
-// tearDown removes all containers of a runtime, and what it has on the machine.
+// tearDown removes all containers of a runtime, and everything it has on the machine.
 func tearDown(ctx context.Context, cfg cri.Config, open func() (*image.Store, error)) (err error) {
 	if vacant, err := cfg.TeardownVacant(ctx); vacant || err != nil {
 		return err
@@ -252,7 +253,7 @@ func tearDown(ctx context.Context, cfg cri.Config, open func() (*image.Store, er
 // stopGrace is how many seconds a container has between SIGTERM and SIGKILL.
 const stopGrace = 10
 
-// stopContainers ends all containers with the labels side by side, politely.
+// stopContainers stops all containers with the labels in parallel, with a grace period.
 func stopContainers(ctx context.Context, rt internalapi.RuntimeService, labels map[string]string) error {
 	running := runtimeapi.ContainerState_CONTAINER_RUNNING
 	list, err := rt.ListContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: labels, State: &runtimeapi.ContainerStateValue{State: running}})
@@ -289,8 +290,8 @@ func purgeData(cfg config.Config, progress func(string)) error {
 	return errors.Join(errs...)
 }
 
-// removeData removes the data dir, but what somebody else has put there; where it, or a
-// folder in it, is a disk of its own, what is on that.
+// removeData removes the data dir, except for what others have put there. If the data dir, or a
+// folder in it, is a disk of its own, it removes what is on that disk.
 func removeData(dir string, progress func(string)) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -326,7 +327,7 @@ func removeUnlessDisk(path string) error {
 		return nil
 	}
 	if left, lerr := os.ReadDir(path); lerr == nil && len(left) > 0 {
-		mounted, merr := mount.Under(path) // disks in it, which stay, and what is on them not
+		mounted, merr := mount.Under(path) // disks in it, which stay, though what is on them does not
 		if merr == nil && len(mounted) > 0 {
 			return nil
 		}
@@ -334,8 +335,7 @@ func removeUnlessDisk(path string) error {
 	return err
 }
 
-// removeEmpty removes a folder that `wherry up` may have made, unless somebody has
-// put something into it.
+// removeEmpty removes a folder that `wherry up` may have made, unless there is something in it.
 func removeEmpty(dir string) error {
 	err := os.Remove(dir)
 	if dir == "" || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {

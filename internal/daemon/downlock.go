@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// downLock keeps two downs of one data dir apart. It is held on the folder itself: a
-// file in it would go with it.
+// downLock keeps two downs of one data dir apart. It is held on the folder itself: a file in it
+// would be removed along with it.
 type downLock struct {
 	dir  *os.File
 	made []string // folders that were not there, the data dir first
@@ -48,8 +48,8 @@ func lockDown(ctx context.Context, dataDir string, progress func(string)) (*down
 	}
 }
 
-// waitLock takes the lock on an open folder. An interrupt ends the wait, and soon after
-// the process.
+// waitLock takes the lock on an open folder. An interrupt ends the wait, and soon afterwards the
+// process.
 func waitLock(ctx context.Context, dir *os.File, progress func(string)) error {
 	err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -75,7 +75,7 @@ func sameFolder(dir *os.File, path string) bool {
 	return err == nil && os.SameFile(have, now)
 }
 
-// makeFolders is os.MkdirAll, and tells what it made, the deepest first.
+// makeFolders is os.MkdirAll, and returns what it made, the deepest first.
 func makeFolders(path string) (made []string, err error) {
 	var missing []string
 	for p := path; ; p = filepath.Dir(p) {
@@ -92,7 +92,7 @@ func makeFolders(path string) (made []string, err error) {
 	return missing, nil
 }
 
-// release removes what was made for the lock, where nothing has come into it.
+// release removes the folders that were made for the lock, if nothing has been put into them.
 func (l *downLock) release() error {
 	var errs []error
 	for _, p := range l.made {

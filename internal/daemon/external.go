@@ -18,12 +18,12 @@ import (
 	"wherry.dev/internal/kubelet"
 )
 
-// dialPatience is how long the start waits for a runtime of somebody else's.
+// dialPatience is how long the start waits for a runtime that is not ours.
 const dialPatience = 10 * time.Second
 
-// startExternalRuntime uses the runtime at --container-runtime-endpoint in place of
-// our own: images, containers and the pods' network are its own. The address of the
-// API server's service stays ours.
+// startExternalRuntime uses the runtime at --container-runtime-endpoint instead of our own: images,
+// containers and the pods' network are that runtime's. The address of the API server's service
+// stays ours.
 func (d *Daemon) startExternalRuntime(ctx, startCtx context.Context) error {
 	var err error
 	if d.runtime, d.imageService, err = kubelet.DialRuntime(startCtx, d.cfg.RuntimeEndpoint, "", dialPatience); err != nil {
@@ -42,7 +42,7 @@ func (d *Daemon) startExternalRuntime(ctx, startCtx context.Context) error {
 	return d.setAPIService(startCtx, network)
 }
 
-// serviceNetwork has no pods, only addresses of services.
+// serviceNetwork returns a network that has no pods, only addresses of services.
 func serviceNetwork(cfg *config.Config) cni.Config {
 	return cni.Config{
 		PluginsOnly: true,
@@ -51,8 +51,8 @@ func serviceNetwork(cfg *config.Config) cni.Config {
 	}
 }
 
-// teardownExternalRuntime removes this node's pods from the runtime, and nothing else
-// that may run there.
+// teardownExternalRuntime removes this node's pods from the runtime, and nothing else that may run
+// there.
 func teardownExternalRuntime(ctx context.Context, cfg *config.Config) error {
 	entries, err := os.ReadDir(filepath.Join(kubeletDir(cfg.DataDir), "pods"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -14,18 +14,18 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// ours are the names that Wherry gives in a data dir, or takes there: nothing else in it is
-// used, and nothing else is ever removed. The last is that of a disk of its own.
+// ours are the names that Wherry creates or reads in a data dir: nothing else in it is used, and
+// nothing else is ever removed. The last one is found on a data dir that is a disk of its own.
 var ours = []string{
 	"cni", "cri", "etcd", "images", "instance.json", "kubeconfig", "kubelet", "lock", "log", "manifests", "pki", "runtime.json", "store",
 	"lost+found",
 }
 
-// isOurs reports whether an entry of a data dir is Wherry's, or a write of it that was
-// cut short.
+// isOurs reports whether an entry of a data dir is Wherry's, or left by a write of Wherry's that
+// was cut short.
 func isOurs(name string) bool { return slices.Contains(ours, name) || record.IsTemporary(name) }
 
-// foreign lists what in a data dir is somebody else's.
+// foreign lists what in a data dir is not Wherry's.
 func foreign(dataDir string) ([]string, error) {
 	entries, err := os.ReadDir(dataDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -40,8 +40,8 @@ func foreign(dataDir string) ([]string, error) {
 	return names, nil
 }
 
-// checkDataDir refuses a folder in which other things lie and no instance has run, such as
-// /var: the logs of both would be in its log, and a purge would take those of others.
+// checkDataDir refuses a folder that holds other things and in which no instance has run, such as
+// /var: the logs of others would be mixed with its own, and a purge would delete them.
 func checkDataDir(dataDir string) error {
 	if hasRun(dataDir) {
 		return nil
@@ -54,13 +54,13 @@ func checkDataDir(dataDir string) error {
 		dataDir, some(others))
 }
 
-// checkDirs refuses folders that are somebody else's, or not those of this instance.
+// checkDirs refuses folders that belong to somebody else, or that are not those of this instance.
 func checkDirs(dataDir, runDir string) error {
 	return errors.Join(checkDataDir(dataDir), checkMoved(dataDir, lastRunDir(dataDir), runDir))
 }
 
-// isFresh reports whether nothing is in a run dir yet. It refuses one that holds other
-// things, such as /run: all that is there goes with the next down.
+// isFresh reports whether a run dir is still empty. It refuses one that holds other things, such as
+// /run: everything in it is removed by the next down.
 func isFresh(runDir string) (bool, error) {
 	entries, err := os.ReadDir(runDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -76,13 +76,13 @@ func isFresh(runDir string) (bool, error) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if slices.Contains(names, "cri") { // an instance's that was started by an older Wherry
+	if slices.Contains(names, "cri") { // one of an instance that was started by an older Wherry
 		return false, nil
 	}
 	return false, fmt.Errorf("%s is no run dir of Wherry's: it holds %s; give --run-dir a folder of its own", runDir, some(names))
 }
 
-// some names the first of a list.
+// some joins the first few names of a list.
 func some(names []string) string {
 	const most = 3
 	if len(names) > most {
@@ -117,8 +117,8 @@ func RunDirOf(dataDir, given string) (string, error) {
 	return given, checkMoved(dataDir, last, given)
 }
 
-// checkMoved refuses a run dir other than that of the last start while what was started is
-// known there alone.
+// checkMoved refuses a run dir other than that of the last start as long as what was started is
+// known only there.
 func checkMoved(dataDir, last, now string) error {
 	if last == "" || last == now {
 		return nil
@@ -130,8 +130,7 @@ func checkMoved(dataDir, last, now string) error {
 	return fmt.Errorf("the instance with --data-dir %s runs with --run-dir %s, not %s; give that one, or `wherry down` it first", dataDir, last, now)
 }
 
-// lastRunDir is the run dir of the last start; "" where no record, or none that can be
-// read, tells it.
+// lastRunDir returns the run dir of the last start; "" if no readable record names it.
 func lastRunDir(dataDir string) string {
 	var node config.Config
 	if _, err := record.Read(instanceFile(dataDir), &node); err == nil {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// group runs components. Each has a context of its own, so that they can be
-// stopped one by one, the youngest first.
+// group runs components. Each has a context of its own, so that they can be stopped one by one, the
+// last started first.
 type group struct {
 	failed chan error // capacity 1: the first component that ended by itself
 
@@ -28,9 +28,9 @@ type member struct {
 
 func newGroup() *group { return &group{failed: make(chan error, 1)} }
 
-// start runs a component until the group stops it. One that returns earlier has failed.
+// start runs a component until the group stops it. If it returns earlier, it has failed.
 func (g *group) start(ctx context.Context, name string, run func(context.Context) error) {
-	// not a child of ctx's cancellation: stop decides about the order
+	// not a child of ctx's cancellation: stop decides the order
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(name))
 	m := &member{name: name, cancel: cancel, done: make(chan struct{})}
@@ -62,8 +62,8 @@ func (g *group) wait(ctx context.Context) error {
 	return err
 }
 
-// waitFor reports whether the event happened; if not, ctx has ended, or err is why a
-// component failed.
+// waitFor reports whether the event happened; if not, ctx has ended, or err says why a component
+// failed.
 func waitFor[T any](ctx context.Context, g *group, event <-chan T) (happened bool, err error) {
 	select {
 	case <-event:
@@ -75,8 +75,8 @@ func waitFor[T any](ctx context.Context, g *group, event <-chan T) (happened boo
 	}
 }
 
-// ready waits until the component says that it is, or something goes wrong: a component has
-// failed, or never is closed, or ctx ends.
+// ready waits until the component is ready, or something goes wrong: a component has failed, never
+// is closed, or ctx ends.
 func (g *group) ready(ctx context.Context, name string, ready, never <-chan struct{}) error {
 	select {
 	case <-ready:
@@ -90,8 +90,8 @@ func (g *group) ready(ctx context.Context, name string, ready, never <-chan stru
 	}
 }
 
-// stop ends all components, the last started first, each gone before the next. When ctx ends
-// it waits no more, and those that are still there are an error.
+// stop stops all components, the last started first, and waits for each before it stops the next.
+// When ctx ends it no longer waits, and returns an error that names those that are still there.
 func (g *group) stop(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -108,7 +108,7 @@ func (g *group) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// wait returns nil when the member has ended, or why ctx has before.
+// wait returns nil when the member has ended, or the cause if ctx ends first.
 func (m *member) wait(ctx context.Context) error {
 	select {
 	case <-m.done:

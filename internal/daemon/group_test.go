@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// What is left of an etcd that failed may hold up a request for ever, and the server that
-// waits for it: the node has to start anew all the same.
+// What is left of a failed etcd may block a request for ever, and with it the server that waits for
+// the request: the node has to restart all the same.
 func TestComponentThatNeverEndsHoldsNoStopUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, release := newGroup(), make(chan struct{})
@@ -41,7 +41,7 @@ func TestComponentThatNeverEndsHoldsNoStopUp(t *testing.T) {
 	})
 }
 
-// A node whose data fail after its API server is ready never gets Ready: it starts anew.
+// A node whose data fail after its API server is ready never becomes Ready: it restarts.
 func TestStartDoesNotWaitForWhatNeverComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, never := newGroup(), make(chan struct{})

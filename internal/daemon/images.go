@@ -15,12 +15,12 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// imported remembers which archives were imported: name → size and time, so that
-// a start reads only what is new.
+// imported records which archives were imported: name → size and time, so that a start reads only
+// new ones.
 type imported map[string]string
 
-// importImages imports the archives of a folder that it has not imported before. A
-// bad archive is reported and skipped: it must not keep a node from starting.
+// importImages imports the archives of a folder that have not been imported before. A bad archive
+// is reported and skipped: it must not keep a node from starting.
 func importImages(ctx context.Context, store *image.Store, dir string, progress func(string)) error {
 	file := filepath.Join(store.Dir(), "imported.json")
 	known := imported{}

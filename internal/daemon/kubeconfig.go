@@ -63,8 +63,8 @@ func (d *Daemon) writeAdminKubeconfig() error {
 	}, time.Now())
 }
 
-// tellNewCA says so when the kubeconfig that was handed out is of another CA: its copies,
-// nodes and tokens elsewhere are not believed any more.
+// tellNewCA reports it when the kubeconfig that was handed out belongs to another CA: its copies,
+// nodes and tokens elsewhere are no longer trusted.
 func (d *Daemon) tellNewCA() error {
 	old, err := clientcmd.LoadFromFile(d.cfg.Kubeconfig())
 	if err != nil || old.Clusters["wherry"] == nil {
@@ -79,7 +79,7 @@ func (d *Daemon) tellNewCA() error {
 	return nil
 }
 
-// servingNames are what the node's servers are called by.
+// servingNames returns the names and addresses of the node's servers.
 func (d *Daemon) servingNames() (names []string, ips []net.IP) {
 	names = []string{d.cfg.NodeName, "localhost"}
 	ips = []net.IP{net.IPv4(127, 0, 0, 1).To4()}

@@ -52,13 +52,13 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubeletconfig.Config, error) {
 	c.PodLogsDir, c.ContainerLogsDir = d.cfg.PodLogsDir, containerLogsDir(&d.cfg)
 	c.StaticPodPath = d.cfg.ManifestDir
 	c.Address, c.Port = d.cfg.BindAddress, int32(d.cfg.KubeletPort)
-	// Only /configz looks at it: the kubelet has its runtime by then.
+	// Only /configz reads this: the kubelet already has its runtime.
 	c.ContainerRuntimeEndpoint = cmp.Or(d.cfg.RuntimeEndpoint, "unix://"+d.cfg.CRISocket())
-	c.HealthzPort = ptr.To[int32](0) // the API server's /readyz and the node's lease tell
+	c.HealthzPort = ptr.To[int32](0) // the API server's /readyz and the node's lease show health
 	c.CgroupRoot = d.cfg.CgroupRoot()
 	c.ClusterDomain, c.ClusterDNS = d.cfg.ClusterDomain, d.cfg.ClusterDNS
-	c.NoClusterDNS = len(c.ClusterDNS) == 0 // told once, not with each pod
-	c.RegistryPullQPS = new(int32(0))       // pulls are side by side here, and none is refused
+	c.NoClusterDNS = len(c.ClusterDNS) == 0 // reported once, not with each pod
+	c.RegistryPullQPS = new(int32(0))       // pulls run in parallel here, and none is refused
 	c.FailSwapOn = new(false)               // a laptop's swap is no reason not to start; pods do not use it
 	if err := diskThresholds(&c); err != nil {
 		return c, err
@@ -88,9 +88,9 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubeletconfig.Config, error) {
 	return c, nil
 }
 
-// Where pods that fill the disk are evicted: at a twentieth of it, as far as that is
-// between these. A tenth, upstream's, is a lot of a laptop's disk, and more than the
-// machine's owner may have left for us.
+// The thresholds at which pods that fill the disk are evicted: a twentieth of it, within these
+// bounds. A tenth, upstream's default, is a lot of a laptop's disk, and more than the machine's
+// owner may have left for us.
 const (
 	leastDisk    = 96 << 20 // above what the cluster's data need for themselves
 	mostDisk     = 1 << 30
@@ -113,14 +113,14 @@ func diskThresholds(c *kubeletconfig.Config) error {
 
 func leastFree(room disk.Room) uint64 { return min(max(room.Total/20, leastDisk), mostDisk) }
 
-// keepFree is where pulls end, a little above: no pod is evicted for an image.
+// keepFree returns where pulls stop, a little above the thresholds: no pod is evicted for an image.
 func keepFree(room disk.Room) (bytes, inodes uint64) {
 	const above = 32 << 20
 	return leastFree(room) + above, room.Inodes / 25
 }
 
-// containerLogsDir is where log collectors look; instances beside the default one
-// keep their links with their logs.
+// containerLogsDir returns the folder in which log collectors look; instances other than the
+// default one keep their links with their logs.
 func containerLogsDir(cfg *config.Config) string {
 	if cfg.DataDir == config.DefaultDataDir {
 		return "/var/log/containers"

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRunning says that no daemon holds the instance.
+// ErrNotRunning means that no daemon holds the instance.
 var ErrNotRunning = errors.New("wherry is not running")
 
-// instanceLock keeps a second daemon from the same data dir. It holds the PID of
-// its owner and is released by the kernel when that one dies, however it dies.
+// instanceLock keeps a second daemon off the same data dir. It holds the PID of its owner, and the
+// kernel releases it when the owner ends, however it ends.
 type instanceLock struct{ f *os.File }
 
 func lockPath(dataDir string) string { return filepath.Join(dataDir, "lock") }
@@ -41,8 +41,8 @@ func lockInstance(dataDir string) (*instanceLock, error) {
 	return &instanceLock{f}, nil
 }
 
-// takeLock takes the lock for an owner. Who only asks whether there is one (RunningPID) has it
-// with others for a moment, and is no owner.
+// takeLock takes the lock for an owner. A process that only asks whether there is an owner
+// (RunningPID) holds it shared for a moment, and is not one.
 func takeLock(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -55,11 +55,11 @@ func takeLock(f *os.File) error {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_UN); err != nil {
 			return err
 		}
-		time.Sleep(time.Millisecond) // not to stand in another owner's way by asking
+		time.Sleep(time.Millisecond) // so that asking does not get in another owner's way
 	}
 }
 
-// writePID writes over what is there: on a full disk a file that was emptied first gets no room.
+// writePID overwrites what is there: on a full disk, a file that was emptied first gets no room.
 func writePID(f *os.File) error {
 	line := strconv.Itoa(os.Getpid()) + "\n"
 	if _, err := f.WriteAt([]byte(line), 0); err != nil {
@@ -70,7 +70,7 @@ func writePID(f *os.File) error {
 
 func readPID(f *os.File) int {
 	buf := make([]byte, 16)
-	n, _ := f.ReadAt(buf, 0) // io.EOF is what a short file gives
+	n, _ := f.ReadAt(buf, 0) // a short file returns io.EOF
 	line, _, _ := strings.Cut(string(buf[:n]), "\n")
 	pid, err := strconv.Atoi(line)
 	if err != nil {
@@ -79,8 +79,8 @@ func readPID(f *os.File) int {
 	return pid
 }
 
-// release gives the instance up. Not by closing alone: a child that is being forked, by anybody
-// in this process, has the file open until it executes its program.
+// release gives the instance up. Closing alone is not enough: a child that is being forked anywhere
+// in this process has the file open until it executes its program.
 func (l *instanceLock) release() error {
 	return errors.Join(unix.Flock(int(l.f.Fd()), unix.LOCK_UN), l.f.Close())
 }

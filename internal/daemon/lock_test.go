@@ -12,8 +12,8 @@ import (
 	"wherry.dev/test/disks"
 )
 
-// A child that is being forked while the node starts anew has the lock's file open until it
-// executes its program: the new process is not to take itself for another one that runs.
+// A child that is being forked while the node restarts has the lock's file open until it executes
+// its program: the new process must not take that for another node that is already running.
 func TestReleasedLockIsFreeWhileAChildIsForked(t *testing.T) {
 	dir := t.TempDir()
 	lock, err := lockInstance(dir)
@@ -33,8 +33,8 @@ func TestReleasedLockIsFreeWhileAChildIsForked(t *testing.T) {
 	}
 }
 
-// Who asks whether a node runs, at the moment in which it starts, was taken for another one that
-// runs already.
+// A process that asked whether a node runs, at the very moment it started, used to be taken for
+// another node that is already running.
 func TestWhoAsksForTheLockIsNoOwner(t *testing.T) {
 	dir := t.TempDir()
 	asks, err := os.OpenFile(lockPath(dir), os.O_CREATE|os.O_RDWR, 0o600)
@@ -73,8 +73,8 @@ func TestWhoAsksForTheLockIsNoOwner(t *testing.T) {
 	}
 }
 
-// The lock of a node is taken on a full disk, by `wherry down`: whose PID was there before is
-// written over, for a file that is emptied first may get no room again.
+// `wherry down` takes a node's lock on a full disk: the PID that was there is overwritten, because
+// a file that is emptied first may get no room again.
 func TestLockIsTakenOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	disks.Tmpfs(t, dir, "size=64k")
@@ -89,7 +89,7 @@ func TestLockIsTakenOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // all that is given back is taken at once
+	go func() { // whatever is freed is taken at once
 		defer close(stopped)
 		for page := make([]byte, 4096); ; {
 			select {

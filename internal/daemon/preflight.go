@@ -16,8 +16,8 @@ import (
 	"wherry.dev/internal/disk"
 )
 
-// minFree is how much room a node needs for its first start: etcd's files hold 110 MiB
-// from the beginning, and nothing new is taken below 48.
+// minFree is how much room a node needs for its first start: etcd's files hold 110 MiB from the
+// beginning, and nothing new is accepted below 48.
 const minFree = 192 << 20
 
 // preflight finds what would stop a start halfway, before anything is made.
@@ -81,7 +81,7 @@ func checkPodNetwork(cfg *config.Config) error {
 	return nil
 }
 
-// RequireRoot refuses everybody else, in words that say what to do.
+// RequireRoot returns an error for other users that says what to do.
 func RequireRoot() error {
 	if os.Geteuid() != 0 {
 		return errors.New("wherry needs root, for namespaces, mounts and cgroups; run it with sudo")
@@ -89,8 +89,8 @@ func RequireRoot() error {
 	return nil
 }
 
-// checkRoom looks at the file system that dir is on, or will be. A node that has its data
-// holds the room that a start needs already, and on a full disk it is the one to mend that.
+// checkRoom checks the file system that dir is on, or will be. A node that has its data already
+// holds the room that a start needs, and on a full disk it is the node that can free some.
 func checkRoom(dir string) error {
 	if _, err := os.Stat(apiserver.DataIn(dir)); err == nil {
 		return nil

@@ -13,7 +13,8 @@ import (
 	"wherry.dev/internal/version"
 )
 
-// criConfig is the runtime of an instance; Down uses it too, on what a daemon left.
+// criConfig returns the runtime's configuration for an instance; Down uses it too, on what a daemon
+// left behind.
 func criConfig(cfg *config.Config) (cri.Config, error) {
 	pods, pods2, err := config.PodNetworks(cfg.PodCIDR)
 	if err != nil {
@@ -28,7 +29,7 @@ func criConfig(cfg *config.Config) (cri.Config, error) {
 	}, nil
 }
 
-// Runtimes are the OCI runtimes that a configuration adds.
+// Runtimes returns the OCI runtimes that a configuration adds.
 func Runtimes(cfg *config.Config) map[string]cri.RuntimeConfig {
 	all := map[string]cri.RuntimeConfig{}
 	for name, r := range cfg.Runtimes {
@@ -37,8 +38,8 @@ func Runtimes(cfg *config.Config) map[string]cri.RuntimeConfig {
 	return all
 }
 
-// OpenImages opens the image store of an instance whose daemon does not run, as its
-// last start was configured.
+// OpenImages opens the image store of an instance whose daemon does not run, with the configuration
+// of its last start.
 func OpenImages(dataDir, runDir string) (*image.Store, error) {
 	cfg, _, err := lastConfig(dataDir, runDir)
 	if err != nil {
@@ -56,8 +57,9 @@ func openImages(cfg *config.Config) (*image.Store, error) {
 	return image.OpenWith(StoreDir(cfg.DataDir), c)
 }
 
-// ImageConfig is what the image store needs of the configuration. Beside a kubelet of its own
-// it keeps room free, too: where pods are evicted, that one knows.
+// ImageConfig returns what the image store needs of the configuration. openImages adds
+// KeepFree: next to a kubelet of our own the store also keeps room free, because the thresholds at
+// which that kubelet evicts pods are known.
 func ImageConfig(cfg *config.Config) image.Config {
 	return image.Config{
 		CertsDirs: cfg.RegistryCertsDirs, ProgressTimeout: cfg.ImagePullProgressTimeout.Duration, Pinned: cfg.PinnedImages,
@@ -91,14 +93,14 @@ func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	return importImages(startCtx, d.images, d.cfg.ImagesDir(), d.progress)
 }
 
-// services can lead an address to others.
+// services can redirect an address to others.
 type services interface {
 	SetService(ctx context.Context, s cni.Service) error
 }
 
-// setAPIService leads the address of the service default/kubernetes, the first of
-// the service network, to the API server, so that programs in pods reach it by
-// their in-cluster configuration.
+// setAPIService redirects the address of the service default/kubernetes, the first of the service
+// network, to the API server, so that programs in pods reach it through their in-cluster
+// configuration.
 func (d *Daemon) setAPIService(ctx context.Context, network services) error {
 	services, err := netip.ParsePrefix(d.cfg.ServiceCIDR)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Bench starts a fresh node and measures what a user waits for: pods one after
-// another, a batch, a restart after a kill, a deletion, a warm start, how soon an end and
-// a probe's answer are told, and what the node costs idle, empty and full. It prints medians; nothing here passes or fails by time.
+// Bench starts a fresh node and measures what a user waits for: pods one after another, a batch, a
+// restart after a kill, a deletion, a warm start, how soon an exit and a probe's answer are
+// reported, and what the node costs idle, empty and full. It prints medians; nothing here passes or
+// fails by time.
 //
 //	go run ./test/bench [-o report.json] bin/wherry
 package main
@@ -110,7 +111,7 @@ func (n *node) measure(ctx context.Context, o options) ([]row, error) {
 	return rows, nil
 }
 
-// of sorts samples into a row.
+// of summarises samples in a row.
 func of(name, target string, samples []float64) row {
 	r := row{Name: name, Target: target, Samples: len(samples)}
 	if len(samples) == 0 {

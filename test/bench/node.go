@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// node is the instance that is measured.
+// node is the instance under measurement.
 type node struct {
 	wherry, data, run string
 	flags             []string
@@ -33,7 +33,7 @@ type node struct {
 	stop    context.CancelFunc
 }
 
-// seen is when a watch told of a pod's states.
+// seen is when a watch reported a pod's states.
 type seen struct {
 	running, ready, gone, died, back time.Time
 	armed                            bool // deaths count from now on
@@ -95,7 +95,7 @@ func (n *node) up(ctx context.Context) (float64, error) {
 
 func ms(a, b time.Time) float64 { return float64(b.Sub(a).Microseconds()) / 1000 }
 
-// watch notes when pods get where.
+// watch notes when pods reach each state.
 func (n *node) watch(ctx context.Context) error {
 	ctx, n.stop = context.WithCancel(ctx)
 	f := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithNamespace(metav1.NamespaceDefault))
@@ -193,7 +193,7 @@ func (n *node) create(ctx context.Context, name string, with ...func(*v1.Pod)) e
 	return err
 }
 
-// remove deletes pods and returns how long each took to be gone, in ms.
+// remove deletes pods and returns how long each took to disappear, in ms.
 func (n *node) remove(ctx context.Context, names ...string) ([]float64, error) {
 	start := map[string]time.Time{}
 	for _, name := range names {
@@ -226,7 +226,7 @@ func (n *node) arm(name string) {
 
 var errNoProcess = errors.New("the container's process is not to be found")
 
-// processOf finds the first process of a pod by its name in the command line.
+// processOf returns the first process of a pod, found by its name in the command line.
 func processOf(pod string) (int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

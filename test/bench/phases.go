@@ -110,7 +110,7 @@ func (n *node) batch(ctx context.Context, o options) ([]row, error) {
 	return []row{of(fmt.Sprintf("%d at once, pods/s", o.batch), "≥ 40", rates)}, nil
 }
 
-// atOnce creates pods side by side, and tells how many run in a second.
+// atOnce creates pods in parallel, and returns how many start running per second.
 func (n *node) atOnce(ctx context.Context, prefix string, count int) (perSecond float64, err error) {
 	var names []string
 	start := time.Now()
@@ -138,7 +138,7 @@ func (n *node) atOnce(ctx context.Context, prefix string, count int) (perSecond 
 	return float64(count) / last.Sub(start).Seconds(), err
 }
 
-// crowd is what the daemon costs with as many idle pods as a node may have.
+// crowd measures what the daemon costs with as many idle pods as a node may have.
 func (n *node) crowd(ctx context.Context, o options) ([]row, error) {
 	before, err := n.rss()
 	if err != nil {
@@ -169,7 +169,7 @@ func (n *node) crowd(ctx context.Context, o options) ([]row, error) {
 	return rows, err
 }
 
-// exits are of containers that nothing restarts, so that a status tells of the end alone.
+// exits measures containers that nothing restarts, so that a status reports only the exit.
 func (n *node) exits(ctx context.Context, o options) ([]row, error) {
 	never := func(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyNever }
 	told, err := n.afterKill(ctx, "exit", o.kills, func(s *seen) time.Time { return s.died }, never)
@@ -181,8 +181,8 @@ func (n *node) kills(ctx context.Context, o options) ([]row, error) {
 	return []row{of("kill → running again at the API, ms", "≤ 100", restarted)}, err
 }
 
-// afterKill starts pods one after another, kills the process of each, and measures until
-// what then is seen.
+// afterKill starts pods one after another, kills the process of each, and measures the time until
+// then is seen.
 func (n *node) afterKill(ctx context.Context, prefix string, count int, then func(*seen) time.Time, change ...func(*v1.Pod)) ([]float64, error) {
 	var took []float64
 	for i := range count {
@@ -214,7 +214,7 @@ func (n *node) afterKill(ctx context.Context, prefix string, count int, then fun
 	return took, nil
 }
 
-// probes lets readiness probes ask this program, which so knows when one was answered.
+// probes points readiness probes at this program, which therefore knows when one was answered.
 func (n *node) probes(ctx context.Context, o options) ([]row, error) {
 	var mu sync.Mutex
 	passed := map[string]time.Time{} // by path; a pod is ready from its second probe on
@@ -263,7 +263,7 @@ func (n *node) idle(ctx context.Context, o options) ([]row, error) {
 	return n.cost(ctx, "idle", "< 200", o.idle)
 }
 
-// cost watches the daemon for a while: memory, and share of a core.
+// cost observes the daemon for a while: memory, and share of a core.
 func (n *node) cost(ctx context.Context, name, mostMiB string, d time.Duration) ([]row, error) {
 	select { // the last pod's garbage is still being collected
 	case <-time.After(5 * time.Second):
@@ -293,7 +293,7 @@ func (n *node) cost(ctx context.Context, name, mostMiB string, d time.Duration) 
 	}, nil
 }
 
-// cpu is what the daemon has used, in ms.
+// cpu returns the CPU time that the daemon has used, in ms.
 func (n *node) cpu() (float64, error) {
 	pid, err := n.pid()
 	if err != nil {
@@ -303,7 +303,7 @@ func (n *node) cpu() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// behind the name, which may hold anything: utime and stime are fields 14 and 15
+	// after the name, which may contain anything: utime and stime are fields 14 and 15
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+2:]))
 	user, err := strconv.ParseFloat(fields[11], 64)
 	if err != nil {
@@ -313,7 +313,7 @@ func (n *node) cpu() (float64, error) {
 	return (user + system) * 10, err
 }
 
-// machineCPU is what everything on the machine but this program has used, in ms: the
+// machineCPU returns the CPU time used by everything on the machine except this program, in ms: the
 // runtime, the monitors and the pods themselves, which leave no process behind to ask.
 func machineCPU() (float64, error) {
 	raw, err := os.ReadFile("/proc/stat")

@@ -19,9 +19,9 @@ import (
 	"wherry.dev/test/images"
 )
 
-// tools are what specs call in busybox and agnhost images and busybox cannot do, or
-// does otherwise: Debian's busybox has a cut-down nc, and its shell drops variables
-// whose names are no identifiers. Package → program.
+// tools are programs that specs call in busybox and agnhost images and that busybox lacks, or
+// implements differently: Debian's busybox has a cut-down nc, and its shell drops variables whose
+// names are not identifiers. Package → program.
 var tools = map[string]string{
 	"bash": "/bin/bash", "netcat-openbsd": "/bin/nc.openbsd", "curl": "/usr/bin/curl", "bind9-dnsutils": "/usr/bin/dig",
 	"iproute2": "/bin/ip", "libc-bin": "/usr/bin/getent", "procps": "/usr/bin/pgrep", "util-linux": "/usr/bin/ipcs",
@@ -39,10 +39,10 @@ func listImages(ctx context.Context, e2e string) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// upstream is an image whose program is upstream's own, static, by a path from the caller.
+// upstream is an image whose program is upstream's own, static, at a path that the caller gives.
 type upstream struct {
 	image, at string
-	// specs need it, by a part of their names; "" are too many to name.
+	// specs that need it, by a part of their names; "" if there are too many to name.
 	specs string
 }
 
@@ -52,10 +52,10 @@ var upstreams = []upstream{
 	{"etcd", "usr/local/bin/etcd", "Sample API Server"},
 }
 
-// programs are the paths of upstream's, by image.
+// programs are the paths of upstream's programs, by image.
 type programs map[string]string
 
-// layer is the image's program, nil where the caller has none.
+// layer returns the image's program, nil if the caller has none.
 func (p programs) layer(image string) (images.Root, error) {
 	for _, u := range upstreams {
 		if u.image != image || p[image] == "" {
@@ -67,7 +67,7 @@ func (p programs) layer(image string) (images.Root, error) {
 	return nil, nil
 }
 
-// runnable splits off the specs that need a program which the caller does not have.
+// runnable splits off the specs that need a program that the caller does not have.
 func (p programs) runnable(names []string) (can []string, skipped map[string]string) {
 	skipped = map[string]string{}
 	for _, name := range names {
@@ -83,8 +83,8 @@ func (p programs) runnable(names []string) (can []string, skipped map[string]str
 	return can, skipped
 }
 
-// catalog makes those images that can be made here, by repository and tag, and tells
-// the hosts of all registries. An image of a program that the caller does not have is left out.
+// catalog makes the images that can be made here, by repository and tag, and returns the hosts of
+// all registries. An image with a program that the caller does not have is left out.
 func catalog(names []string, has programs) (all map[string]v1.Image, hosts []string, err error) {
 	root, err := base()
 	if err != nil {
@@ -112,7 +112,7 @@ func catalog(names []string, has programs) (all map[string]v1.Image, hosts []str
 	return all, slices.Compact(hosts), nil
 }
 
-// base is busybox with a real shell and real tools.
+// base returns busybox with a real shell and real tools.
 func base() (images.Root, error) {
 	root, err := images.Busybox()
 	if err != nil {
@@ -137,8 +137,7 @@ func base() (images.Root, error) {
 	return root, nil
 }
 
-// build makes the stand-in of upstream's image of that name; nil for one that is not
-// played here.
+// build makes the stand-in for upstream's image of that name; nil for one that has none here.
 func build(repo string, root images.Root, has programs) (v1.Image, error) {
 	cfg := v1.Config{Env: []string{searchPath}, Cmd: []string{"sh"}}
 	layers := []images.Root{root}
@@ -192,7 +191,7 @@ func build(repo string, root images.Root, has programs) (v1.Image, error) {
 	return images.New(cfg, layers...)
 }
 
-// localhost makes the certificate that agnhost serves TLS with.
+// localhost makes the certificate with which agnhost serves TLS.
 func localhost() (crt, key []byte, err error) {
 	dir, err := os.MkdirTemp("", "agnhost-")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Conformance runs upstream's e2e specs against a fresh node. The test program is
-// upstream's own, built elsewhere; its images are stand-ins from registries on loopback,
-// but for agnhost, sample-apiserver and etcd, whose programs are upstream's too.
+// Conformance runs upstream's e2e specs against a fresh node. The test program is upstream's own,
+// built elsewhere; its images are stand-ins from registries on loopback, except for agnhost,
+// sample-apiserver and etcd, whose programs are upstream's too.
 //
 //	go run ./test/conformance [flags] bin/wherry /path/to/e2e.test [flags of wherry up]
 package main
@@ -52,7 +52,7 @@ func main() {
 		os.Exit(2)
 	}
 	o.wherry, o.e2e, o.up = flag.Arg(0), flag.Arg(1), flag.Args()[2:]
-	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // what was started is removed also when nobody reads on
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // clean up even if the output is no longer read
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	ok, err := run(ctx, o)
@@ -64,7 +64,7 @@ func main() {
 	}
 }
 
-// run returns false when a spec failed that should not have.
+// run returns false if a spec failed that should not have.
 func run(ctx context.Context, o options) (ok bool, err error) {
 	for _, p := range []*string{&o.wherry, &o.e2e, &o.logs} {
 		if *p, err = filepath.Abs(*p); err != nil {

@@ -20,7 +20,7 @@ type node struct {
 	started     bool
 }
 
-// up starts a node that is Ready when it returns.
+// up starts a node and returns when it is Ready.
 func up(ctx context.Context, o options, names []string) (n *node, err error) {
 	n = &node{wherry: o.wherry}
 	defer func() {
@@ -35,7 +35,7 @@ func up(ctx context.Context, o options, names []string) (n *node, err error) {
 	if n.dir, err = os.MkdirTemp("", "wherry-conformance-"); err != nil {
 		return n, err
 	}
-	if err := os.Chmod(n.dir, 0o711); err != nil { // pods with a user namespace pass through it
+	if err := os.Chmod(n.dir, 0o711); err != nil { // pods with a user namespace need to search it
 		return n, err
 	}
 	if n.registries, err = registries.Start(ctx, filepath.Join(n.dir, "pki"), hosts, images); err != nil {
@@ -60,7 +60,7 @@ func (n *node) command(ctx context.Context, args ...string) error {
 // close takes everything down.
 func (n *node) close(ctx context.Context) error {
 	if n.dir == "" {
-		return nil // it ended before anything was made
+		return nil // it stopped before anything was made
 	}
 	var errs []error
 	if n.started {

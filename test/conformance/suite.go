@@ -25,7 +25,7 @@ var exceptions = ginkgo.Exceptions{
 	"PrivilegedPod [NodeConformance] should enable privileged commands":                         "it makes a dummy link; the kernel of the machine it ran on has none",
 }
 
-// lowersOOM tells whether this machine lets a process lower its oom_score_adj.
+// lowersOOM reports whether this machine lets a process lower its oom_score_adj.
 func lowersOOM() bool {
 	var hdr unix.CapUserHeader
 	var data [2]unix.CapUserData
@@ -36,13 +36,13 @@ func lowersOOM() bool {
 // batch is how many specs one process of the test program runs.
 const batch = 6
 
-// suite runs the test program, some processes side by side.
+// suite runs the test program, several processes in parallel.
 type suite struct {
 	options
 	kubeconfig, dir string
 }
 
-// list asks for the names of the specs in focus.
+// list returns the names of the specs in focus.
 func (s *suite) list(ctx context.Context) ([]string, error) {
 	report, err := s.process(ctx, "list", "--ginkgo.dry-run", "--ginkgo.focus="+s.focus, "--ginkgo.skip="+s.skip)
 	if err != nil {
@@ -60,8 +60,8 @@ func (s *suite) list(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// run runs the specs and joins the reports. Those of a process that died without one are in
-// the report as aborted: they end neither the run nor its summary. So are those that an
+// run runs the specs and joins the reports. The specs of a process that died without a report
+// appear in it as aborted: they stop neither the run nor its summary. So do those that an
 // interrupted run did not get to; the error says why.
 func (s *suite) run(ctx context.Context, names []string) (*ginkgo.Report, error) {
 	work := make(chan []string, len(names))
@@ -103,7 +103,7 @@ func (s *suite) run(ctx context.Context, names []string) (*ginkgo.Report, error)
 	return &all, ctx.Err()
 }
 
-// aborted is the report of specs whose process left none.
+// aborted returns the report for specs whose process left none.
 func aborted(names []string, err error) *ginkgo.Report {
 	r := &ginkgo.Report{}
 	for _, n := range names {
@@ -114,7 +114,7 @@ func aborted(names []string, err error) *ginkgo.Report {
 	return r
 }
 
-// progress tells of failures at once.
+// progress prints failures at once.
 func (s *suite) progress(r *ginkgo.Report) {
 	for _, sp := range r.Specs {
 		if sp.Failed() || sp.Type == "It" && sp.State == "passed" {

@@ -10,7 +10,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// Checks are all of them; the last takes the image away.
+// Checks are all checks; the last one removes the image.
 var Checks = []Check{
 	{"the runtime and its network are ready", ready},
 	{"a sandbox that was run again is the same", sandboxAgain},
@@ -234,7 +234,7 @@ func stopEnded(c *check) {
 func removeCreated(c *check) {
 	sandbox, pod := c.pod()
 	id := c.create(sandbox, pod, c.config("c", Obeys, 0))
-	c.must(c.Runtime.StopContainer(c.ctx, id, 1)) // whatever it does to it
+	c.must(c.Runtime.StopContainer(c.ctx, id, 1)) // no matter what that does to it
 	c.must(c.Runtime.RemoveContainer(c.ctx, id))
 	_, err := c.Runtime.ContainerStatus(c.ctx, id, false)
 	c.notFound("status of a removed container", err)

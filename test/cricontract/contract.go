@@ -1,6 +1,6 @@
-// Package cricontract says what the kubelet relies on in a container runtime, as
-// checks over the CRI's own interfaces. The fake runtime of the kubelet's tests passes
-// the same checks as the real one: what is proved on the fake holds on the node.
+// Package cricontract states what the kubelet relies on in a container runtime, as checks over the
+// CRI's own interfaces. The fake runtime of the kubelet's tests passes the same checks as the real
+// one: what is proved on the fake holds on the node.
 package cricontract
 
 import (
@@ -24,20 +24,20 @@ const (
 	Fails   = "exit 3"
 	Obeys   = "trap 'exit 7' TERM; touch /ready; while :; do sleep 1 & wait; done"
 	Ignores = "trap '' TERM; touch /ready; while :; do sleep 1; done"
-	// trapped ends once a container of the last two has its trap.
+	// trapped ends once a container that runs one of the last two has set its trap.
 	trapped = "until test -e /ready; do sleep 0.01; done"
 )
 
-// Target is a runtime that is checked.
+// Target is a runtime to be checked.
 type Target struct {
 	Runtime internalapi.RuntimeService
 	Images  internalapi.ImageManagerService
-	// Image that is on the node, with a shell.
+	// Image is one that is on the node and has a shell.
 	Image string
 	// Pod returns the configuration of a new pod, with a UID of its own.
 	Pod func() *runtimeapi.PodSandboxConfig
-	// Container completes the configuration of a container, which has a name, an
-	// image and a command.
+	// Container completes the configuration of a container, which already has a name, an image and
+	// a command.
 	Container func(*runtimeapi.ContainerConfig)
 }
 
@@ -47,8 +47,7 @@ type Check struct {
 	run  func(c *check)
 }
 
-// Run runs the check on a target, within deadlines that only a runtime that hangs
-// would miss.
+// Run runs the check on a target, with deadlines that only a runtime that hangs would miss.
 func (k Check) Run(t testing.TB, target Target) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &check{Target: target, t: t, ctx: ctx, news: make(chan struct{}, 1)}
@@ -88,7 +87,7 @@ func (c *check) clean() {
 	}
 }
 
-// check is one check that runs.
+// check is a check that is running.
 type check struct {
 	Target
 	t   testing.TB
@@ -96,7 +95,7 @@ type check struct {
 
 	sandboxes []string
 
-	news   chan struct{} // an event came
+	news   chan struct{} // signals an event
 	mu     sync.Mutex
 	events []*runtimeapi.ContainerEventResponse
 }
@@ -157,7 +156,7 @@ func (c *check) status(id string) *runtimeapi.ContainerStatus {
 	return resp.Status
 }
 
-// patience is how long a check waits for what must come.
+// patience is how long a check waits for something that must come.
 const patience = 30 * time.Second
 
 // until waits for an event after which ok holds.

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// wantsBenchmark tells whether critest's own benchmark mode is asked for.
+// wantsBenchmark reports whether the arguments ask for critest's own benchmark mode.
 func wantsBenchmark(args []string) bool {
 	return slices.ContainsFunc(args, func(a string) bool {
 		return strings.TrimLeft(a, "-") == "benchmark" || strings.TrimLeft(a, "-") == "benchmark=true"

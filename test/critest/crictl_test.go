@@ -22,7 +22,7 @@ import (
 
 const busybox = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
 
-// crictl is upstream's client against a node of our own.
+// crictl is upstream's client, run against a node of our own.
 type crictl struct {
 	t    *testing.T
 	path string
@@ -58,7 +58,7 @@ func (c *crictl) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run returns what a command wrote to stdout; it must succeed.
+// run returns what a command that must succeed wrote to stdout.
 func (c *crictl) run(args ...string) string {
 	c.t.Helper()
 	cmd := c.command(args...)
@@ -71,7 +71,7 @@ func (c *crictl) run(args ...string) string {
 	return strings.TrimSuffix(string(out), "\n")
 }
 
-// want runs a command whose output must have the texts.
+// want runs a command whose output must contain the texts.
 func (c *crictl) want(args []string, texts ...string) {
 	c.t.Helper()
 	out := c.run(args...)
@@ -156,8 +156,8 @@ func (c *crictl) images() {
 	}
 }
 
-// statuses looks at what the verbose statuses carry, as users of containerd and CRI-O
-// know it.
+// statuses checks what the verbose statuses carry, in the form that users of containerd and CRI-O
+// know.
 func (c *crictl) statuses(pod, id string) {
 	c.want([]string{"info"}, `"RuntimeReady"`, `"NetworkReady"`, `"runtimeHandlers"`, `"config"`, `"stateDir"`, `"defaultRuntimeName"`, `"lastCNILoadStatus": "OK"`)
 	c.want([]string{"runtime-config"}, "CGROUPFS")
@@ -244,7 +244,7 @@ func (c *crictl) once() {
 	c.run("rmp", "-f", c.run("pods", "-q"))
 }
 
-// stream is a command that goes on until it is ended.
+// stream is a command that runs until it is stopped.
 type stream struct {
 	t     *testing.T
 	in    io.WriteCloser
@@ -279,7 +279,7 @@ func (c *crictl) start(args ...string) *stream {
 		}
 	}()
 	c.t.Cleanup(func() {
-		_ = cmd.Process.Signal(unix.SIGINT) // it may have ended
+		_ = cmd.Process.Signal(unix.SIGINT) // it may have ended already
 		_ = cmd.Wait()
 		_ = out.Close()
 		<-done
@@ -287,7 +287,7 @@ func (c *crictl) start(args ...string) *stream {
 	return s
 }
 
-// wait returns the first line with the text.
+// wait returns the first line that contains the text.
 func (s *stream) wait(text string) string {
 	s.t.Helper()
 	late := time.After(3 * time.Minute)

@@ -16,7 +16,7 @@ import (
 // hosts are the registries from which critest pulls.
 var hosts = []string{"registry.k8s.io", "k8s.gcr.io", "gcr.io", "public.ecr.aws"}
 
-// standin builds the program that plays what is missing.
+// standin builds the program that stands in for what is missing.
 func standin(ctx context.Context, dir string) (images.File, error) {
 	path := filepath.Join(dir, "standin")
 	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", path, "wherry.dev/test/critest/standin")
@@ -28,7 +28,7 @@ func standin(ctx context.Context, dir string) (images.File, error) {
 	return images.File{Data: doc, Mode: 0o755}, err
 }
 
-// base is what Debian's busybox and the stand-in make together: the root of every image.
+// base returns Debian's busybox and the stand-in together: the root of every image.
 func base(program images.File) (images.Root, error) {
 	root, err := images.Busybox()
 	if err != nil {
@@ -85,7 +85,7 @@ func catalog(program images.File) (map[string]v1.Image, error) {
 
 type adder func(cfg v1.Config, extra images.Root, names ...string)
 
-// marked makes an image differ from all others.
+// marked makes an image distinct from all others.
 func marked(name string) images.Root {
 	return images.Root{"marker": {Mode: 0o644, Data: []byte(name + "\n")}}
 }

@@ -22,8 +22,8 @@ import (
 	"wherry.dev/test/registries"
 )
 
-// exceptions are the specs that cannot pass on any runtime here, and why;
-// docs/conformance.md has them too.
+// exceptions are the specs that cannot pass with any runtime here, and why; docs/conformance.md has
+// them too.
 var exceptions = ginkgo.Exceptions{
 	"public image with digest should be pulled and removed": "the digest is that of upstream's image, whose exact bytes cannot be built here",
 }
@@ -35,7 +35,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: critest [-log FILE] WHERRY CRITEST [FLAGS]")
 		os.Exit(2)
 	}
-	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // what was started is removed also when nobody reads on
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // clean up even if the output is no longer read
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	ok, err := run(ctx, flag.Arg(0), flag.Arg(1), flag.Args()[2:], *log)
@@ -47,7 +47,7 @@ func main() {
 	}
 }
 
-// run returns false when a spec failed that should not have.
+// run returns false if a spec failed that should not have.
 func run(ctx context.Context, wherry, critest string, args []string, log string) (ok bool, err error) {
 	n, err := newNode(ctx, wherry)
 	if err != nil {

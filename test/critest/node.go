@@ -18,7 +18,7 @@ type node struct {
 	dir        string // of the registries and of what tests write
 }
 
-// newNode returns when the socket answers.
+// newNode starts the node and returns when the socket answers.
 func newNode(ctx context.Context, wherry string) (n *node, err error) {
 	n = &node{}
 	defer func() {
@@ -44,7 +44,7 @@ func newNode(ctx context.Context, wherry string) (n *node, err error) {
 	return n, err
 }
 
-// close stops the process, removes what it made and ends the registries.
+// close stops the process, removes what it made and stops the registries.
 func (n *node) close(ctx context.Context) error {
 	var errs []error
 	if n.Runtime != nil {

@@ -32,9 +32,9 @@ func Fill(path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// TakeHeld takes the room that etcd's files hold ahead, below the folder etcd of a data dir.
-// So it is on disks that promise more than they have, as thinly provisioned ones, and on
-// those that want new room for all that is written.
+// TakeHeld takes away the room that etcd's files hold ahead, below the folder etcd of a data dir.
+// That is how it is on disks that promise more than they have, as thinly provisioned ones do, and
+// on those that need new room for everything that is written.
 func TakeHeld(etcd string) error {
 	member := filepath.Join(etcd, "member-data", "member")
 	database := filepath.Join(member, "snap", "db")
@@ -57,7 +57,7 @@ func TakeHeld(etcd string) error {
 	return err
 }
 
-// punchBehind leaves a little of what is not written to yet, for who writes just now.
+// punchBehind leaves a little of the room that is not written to yet, for writes in progress.
 func punchBehind(path string) error {
 	doc, err := os.ReadFile(path)
 	if err != nil {
@@ -76,8 +76,9 @@ func punch(path string, from int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// Tmpfs mounts a tmpfs at dir until the test ends, by options such as "size=64k,nr_inodes=5".
-// Files that are open then do not fail the test: who failed may hold some until the process ends.
+// Tmpfs mounts a tmpfs at dir until the test ends, with options such as "size=64k,nr_inodes=5".
+// Files that are open then do not fail the test: a component that failed may hold some until the
+// process ends.
 func Tmpfs(t testing.TB, dir, options string) {
 	t.Helper()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
@@ -90,8 +91,8 @@ func Tmpfs(t testing.TB, dir, options string) {
 	})
 }
 
-// Mount makes a file system of its own for dir, of so many bytes, in an image in the folder
-// images: ext4, which keeps some room for root as most disks do, or a tmpfs.
+// Mount makes a file system for dir alone, of the given size in bytes, in an image file in the
+// folder images: ext4, which keeps some room for root as most disks do, or a tmpfs.
 func Mount(ctx context.Context, kind, dir, images string, size int64) error {
 	if kind == "tmpfs" {
 		return unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size))

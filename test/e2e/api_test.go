@@ -11,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The kubectl of the machine, older than the server, must do with the kubeconfig.
+// anyKubectl runs the machine's kubectl, which is older than the server: the kubeconfig must be
+// enough for it.
 func (c *cluster) anyKubectl(args ...string) string {
 	c.t.Helper()
 	path, err := exec.LookPath("kubectl")

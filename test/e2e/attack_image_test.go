@@ -13,7 +13,7 @@ import (
 	"wherry.dev/test/images"
 )
 
-// imageAttacks come by way of images, and of the registries that serve them.
+// imageAttacks come through images, and through the registries that serve them.
 func imageAttacks(t *testing.T, canaries string) map[string]attack {
 	t.Helper()
 	root, err := images.Busybox()
@@ -34,7 +34,7 @@ func imageAttacks(t *testing.T, canaries string) map[string]attack {
 				"grep -q own "+canaries+"/*", "grep -q own /l/* /r/* /h /a/b/* /b/*", "head -c 1 /sda", "head -c 1 /mem",
 			) + loop}
 			p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: new(int64(1000))}
-			if attack == "hostile configs" { // what they have is not overruled
+			if attack == "hostile configs" { // the configs' own settings are not overruled
 				p.Spec.Containers[0].Command, p.Spec.SecurityContext = nil, nil
 			}
 		}))
@@ -75,7 +75,7 @@ func mainState(p *v1.Pod) v1.ContainerState {
 	return p.Status.ContainerStatuses[0].State
 }
 
-// tried is a pod whose image was pulled and run, or was not, and says why.
+// tried reports whether a pod's image was pulled and run, or was refused with a reason.
 func tried(p *v1.Pod) bool {
 	s := mainState(p)
 	return s.Running != nil || s.Terminated != nil || s.Waiting != nil && s.Waiting.Reason != "ContainerCreating"
@@ -99,8 +99,8 @@ func (c *cluster) room() disk.Room {
 	return room
 }
 
-// awaitRoom waits until the disk has, but for a little, the room that it had: images stay,
-// and the cluster's data grow.
+// awaitRoom waits until the disk has the room that it had before, give or take a little: images
+// stay, and the cluster's data grow.
 func (c *cluster) awaitRoom(before disk.Room) {
 	c.t.Helper()
 	const bytes, inodes = 64 << 20, 12_000

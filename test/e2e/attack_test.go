@@ -29,7 +29,7 @@ import (
 	"wherry.dev/test/images"
 )
 
-// attackTime is how long each attack of `make attack` goes on; a short form of a few seconds is
+// attackTime returns how long each attack of `make attack` lasts; a short form of a few seconds is
 // part of all tests.
 func attackTime(t testing.TB) time.Duration {
 	t.Helper()
@@ -43,13 +43,13 @@ func attackTime(t testing.TB) time.Duration {
 // attack is what one tenant tries.
 type attack struct {
 	pods []*v1.Pod
-	// wait, if set, is the end that the pods come to.
+	// wait, if set, is the end that the pods must reach.
 	wait func(*v1.Pod) bool
 	what string // of wait, in words
 }
 
-// TestAttack runs hostile pods on a node with healthy ones beside them. Whatever they do,
-// those stay unharmed, the API answers, and of the host nothing changes.
+// TestAttack runs hostile pods on a node with healthy ones next to them. Whatever they do, the
+// healthy ones stay unharmed, the API answers, and nothing on the host changes.
 func TestAttack(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -107,7 +107,7 @@ func changed(before, now string) string {
 	return strings.Join(lines, "\n")
 }
 
-// run1 lets the tenant try, and takes its pods away.
+// run1 lets the tenant try, and removes its pods.
 func (c *cluster) run1(a attack) {
 	c.t.Helper()
 	for _, p := range a.pods {
@@ -132,8 +132,8 @@ func (c *cluster) run1(a attack) {
 	}
 }
 
-// createHealthy makes the neighbours: one that is probed, one with a volume, one that asks
-// for what it gets.
+// createHealthy creates the neighbours: one that is probed, one with a volume, one that is
+// guaranteed its resources.
 func (c *cluster) createHealthy() []*v1.Pod {
 	c.t.Helper()
 	pods := []*v1.Pod{
@@ -162,16 +162,16 @@ func (c *cluster) createHealthy() []*v1.Pod {
 	return out
 }
 
-// keeps has something on the disk, and no more than it asked for: of those it is the first
-// to go when what fills the disk is no pod's.
+// keeps returns a pod that has something on the disk, though no more than it requested: of the
+// neighbours it is the first to be evicted if what fills the disk belongs to no pod.
 func keeps() *v1.Pod {
 	p := onDisk("keeps", "head -c 20000000 /dev/zero > /data/much; echo mine > /data/file; "+loop)
 	p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse("64Mi")}
 	return p
 }
 
-// unharmed waits until the neighbours are ready, and wants them to be the same containers
-// as before, with what they wrote.
+// unharmed waits until the neighbours are ready, and checks that they are the same containers as
+// before and still have what they wrote.
 func (c *cluster) unharmed(before []*v1.Pod) {
 	c.t.Helper()
 	for _, was := range before {
@@ -186,7 +186,7 @@ func (c *cluster) unharmed(before []*v1.Pod) {
 	}
 }
 
-// watchAPI asks the API server over and over, until it is called.
+// watchAPI queries the API server over and over, until end is called.
 func (c *cluster) watchAPI() (end func() (worst time.Duration, failed []error)) {
 	ctx, stop := context.WithCancel(c.t.Context())
 	var wg sync.WaitGroup
@@ -230,12 +230,12 @@ func makeCanaries(t *testing.T) string {
 	return dir
 }
 
-// ofTests are the links of this test and of others beside it, and the routes over them: bridges
-// and the pods' ends, what the kernel makes when it loads a module for a test, and a route whose
-// link went while it was read.
+// ofTests matches the links of this test and of others next to it, and the routes over them:
+// bridges, the pods' ends, what the kernel makes when it loads a module for a test, and a route
+// whose link disappeared while it was read.
 var ofTests = regexp.MustCompile(`wh|veth|\bifb\d|\bdev if\d`)
 
-// hostState is what no pod may change: files, settings of the kernel, mounts, devices.
+// hostState returns what no pod may change: files, kernel settings, mounts, devices.
 func hostState(t *testing.T, canaries string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -247,7 +247,7 @@ func hostState(t *testing.T, canaries string) map[string]string {
 		"vm/overcommit_memory", "vm/panic_on_oom", "fs/file-max", "fs/suid_dumpable", "net/ipv4/tcp_syncookies", "net/ipv4/conf/all/rp_filter",
 	} {
 		data, err := os.ReadFile("/proc/sys/" + file)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // not every kernel has them all
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // not every kernel has all of them
 			t.Fatal(err)
 		}
 		out["sysctl "+file] = string(data)
@@ -268,7 +268,7 @@ func hostState(t *testing.T, canaries string) map[string]string {
 	return out
 }
 
-// treeState has mode, owner, device and content of each file.
+// treeState returns mode, owner, device and content of each file.
 func treeState(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -284,7 +284,7 @@ func treeState(t *testing.T, dir string) string {
 		}
 		info, err := e.Info()
 		if err != nil {
-			return nil //nolint:nilerr // it went meanwhile
+			return nil //nolint:nilerr // it disappeared meanwhile
 		}
 		st, ok := info.Sys().(*syscall.Stat_t)
 		if !ok {
@@ -294,7 +294,7 @@ func treeState(t *testing.T, dir string) string {
 		if info.Mode().IsRegular() && info.Size() < 1<<20 {
 			data, err := os.ReadFile(path)
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it went meanwhile
+				return nil // it disappeared meanwhile
 			}
 			if err != nil {
 				return err
@@ -310,8 +310,8 @@ func treeState(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// saveHostile makes an image whose root leads elsewhere: places at which the runtime
-// mounts, and files that it reads, are links to the host's.
+// saveHostile makes an image whose root leads elsewhere: mount points of the runtime, and files
+// that it reads, are links to the host's.
 func saveHostile(path string) error {
 	root, err := images.Busybox()
 	if err != nil {
@@ -333,7 +333,7 @@ func saveHostile(path string) error {
 	return images.Save(path, img, "docker.io/library/hostile:1")
 }
 
-// tries runs each line, and says which one succeeded that must not.
+// tries returns a script that runs each line and names those that succeeded but must not.
 func tries(lines ...string) string {
 	var b strings.Builder
 	for _, l := range lines {

@@ -25,9 +25,8 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// TestKubeletJoinsByBootstrap lets a second kubelet join with nothing but a token: it
-// gets its client certificate at once, and its serving certificate once an
-// administrator has approved it.
+// TestKubeletJoinsByBootstrap: a second kubelet joins with nothing but a token. It gets its client
+// certificate at once, and its serving certificate once an administrator has approved it.
 func TestKubeletJoinsByBootstrap(t *testing.T) {
 	c, p := clusterToJoin(t)
 	c.kubectl("create", "serviceaccount", "joiner")
@@ -107,13 +106,13 @@ func nodeReady(n *v1.Node) bool {
 	return false
 }
 
-// TestCertificateNearItsEndIsRotated starts a kubelet with a certificate of an hour of
-// which seconds are left: it goes on with a new one when the old one is over.
+// TestCertificateNearItsEndIsRotated starts a kubelet with an hour-long certificate that has
+// seconds left: the kubelet carries on with a new one when the old one expires.
 func TestCertificateNearItsEndIsRotated(t *testing.T) {
 	began := time.Now()
 	c, p := clusterToJoin(t)
 	dir := filepath.Join(p.dir, "joined")
-	// The kubelet is to join before that: on a machine that is slow it has longer.
+	// The kubelet must join before that: it has longer on a slow machine.
 	end := time.Now().Add(15*time.Second + 5*time.Since(began)).Truncate(time.Second)
 	cert, key := p.almostOver(end)
 	p.startJoining(dir, "--kubeconfig", p.writeKubeconfig(dir, "kubelet.conf", &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}))
@@ -135,7 +134,7 @@ func TestCertificateNearItsEndIsRotated(t *testing.T) {
 	c.delete("there")
 }
 
-// almostOver is a client certificate of an hour, and its key.
+// almostOver returns a client certificate of an hour that ends at the given time, and its key.
 func (p *parts) almostOver(end time.Time) (certPEM, keyPEM []byte) {
 	p.t.Helper()
 	file := filepath.Join(p.dir, "old.key")
@@ -156,7 +155,7 @@ func (p *parts) almostOver(end time.Time) (certPEM, keyPEM []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM
 }
 
-// writeKubeconfig writes how somebody reaches the API server.
+// writeKubeconfig writes a kubeconfig with which somebody reaches the API server.
 func (p *parts) writeKubeconfig(dir, name string, who *clientcmdapi.AuthInfo) string {
 	p.t.Helper()
 	cfg := clientcmdapi.NewConfig()
@@ -171,7 +170,7 @@ func (p *parts) writeKubeconfig(dir, name string, who *clientcmdapi.AuthInfo) st
 	return path
 }
 
-// joining starts a kubelet that has only a token.
+// joining starts a kubelet that only has a token.
 func (p *parts) joining(dir, token string) {
 	p.t.Helper()
 	bootstrap := p.writeKubeconfig(dir, "bootstrap.conf", &clientcmdapi.AuthInfo{Token: token})

@@ -59,7 +59,7 @@ func TestTrustBundleAndCertificateReachThePod(t *testing.T) {
 	if _, err := bundles.Update(t.Context(), bundle, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	line := strings.Split(next, "\n")[5] // of the middle of the certificate
+	line := strings.Split(next, "\n")[5] // one from the middle of the certificate
 	c.exec("p", "sh", "-c", "for i in $(seq 900); do grep -qF '"+line+"' /tls/by-name.pem && grep -qF '"+line+"' /tls/by-signer.pem && exit 0; sleep 0.1; done; exit 1")
 	c.delete("p")
 }

@@ -36,7 +36,7 @@ import (
 	"wherry.dev/test/runtimes"
 )
 
-// patience bounds every wait; a machine that is slow is no reason to fail.
+// patience bounds every wait; a slow machine is no reason to fail.
 const patience = 5 * time.Minute
 
 func wherryPath(t testing.TB) string {
@@ -51,7 +51,7 @@ func wherryPath(t testing.TB) string {
 	return path
 }
 
-// cluster is one instance of Wherry that belongs to a test.
+// cluster is one instance of Wherry, owned by a test.
 type cluster struct {
 	t       testing.TB
 	wherry  string
@@ -60,17 +60,17 @@ type cluster struct {
 	flags   []string
 	client  kubernetes.Interface
 	started bool
-	// files, if not 0, is how many its processes may open.
+	// files, if not 0, is how many files its processes may open.
 	files int
-	// calm is when the last shortage of the disk that the test waited for was over.
+	// calm is when the last disk shortage that the test waited for ended.
 	calm metav1.Time
-	// containerd is the runtime in place of our own where $CONTAINERD is its path.
+	// containerd is the runtime to use instead of our own if $CONTAINERD is its path.
 	containerd *runtimes.Runtime
 }
 
 var instances atomic.Int32
 
-// newCluster chooses folders, ports and networks that no other instance has.
+// newCluster chooses folders, ports and networks that no other instance uses.
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -116,15 +116,15 @@ func startCluster(t testing.TB) *cluster {
 	return c
 }
 
-// portsAsked counts the ports that were asked for, from one at random on: each is another one.
+// portsAsked counts the ports that were handed out, from a random one on: each is different.
 var portsAsked = sync.OnceValue(func() *atomic.Int32 {
 	n := new(atomic.Int32)
 	n.Store(rand.Int32N(15000)) //nolint:gosec // no secret
 	return n
 })
 
-// freePort finds a port that nobody has, below those that the kernel gives to clients: one
-// of them could have it before the server does.
+// freePort returns a port that is not in use, below those that the kernel gives to clients: a
+// client could take one of those before the server does.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
@@ -180,7 +180,7 @@ func savePause(path string) error {
 	return images.Save(path, img, pauseImage)
 }
 
-// needsOwnRuntime skips what is about Wherry's own runtime and its images.
+// needsOwnRuntime skips tests of Wherry's own runtime and its images.
 func needsOwnRuntime(t *testing.T) {
 	t.Helper()
 	if os.Getenv("CONTAINERD") != "" {
@@ -202,7 +202,7 @@ func (c *cluster) addImage(file string, save func(path string) error) {
 	}
 }
 
-// command is a wherry command for this instance.
+// command returns a wherry command for this instance.
 func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.wherry, args...)
 	if c.files > 0 {
@@ -254,7 +254,7 @@ func (c *cluster) up() {
 	}
 }
 
-// pid is the daemon's.
+// pid returns the daemon's PID.
 func (c *cluster) pid() int {
 	c.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(c.data, "lock"))
@@ -306,7 +306,7 @@ func (c *cluster) get(name string) *v1.Pod {
 	return p
 }
 
-// await watches a pod until it is as wanted, and returns it. A nil pod means gone.
+// await watches a pod until it is as wanted, and returns it. A nil pod means that it is gone.
 func (c *cluster) await(name, what string, ok func(*v1.Pod) bool) *v1.Pod {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
@@ -374,7 +374,7 @@ func phase(want v1.PodPhase) func(*v1.Pod) bool {
 	return func(p *v1.Pod) bool { return p != nil && p.Status.Phase == want }
 }
 
-// delete asks for the end of a pod and waits for it.
+// delete deletes a pod and waits until it is gone.
 func (c *cluster) delete(name string) {
 	c.t.Helper()
 	err := c.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(c.t.Context(), name, metav1.DeleteOptions{})
@@ -392,7 +392,7 @@ func (c *cluster) exec(pod string, command ...string) string {
 
 const loop = `trap 'exit 0' TERM; while true; do sleep 1000 & wait $!; done`
 
-// busybox is a pod that runs until it is asked to go.
+// busybox returns a pod that runs until it is told to stop.
 func busybox(name string, change ...func(*v1.Pod)) *v1.Pod {
 	grace := int64(5)
 	p := &v1.Pod{
@@ -408,7 +408,7 @@ func busybox(name string, change ...func(*v1.Pod)) *v1.Pod {
 	return p
 }
 
-// script replaces what the pod's container runs.
+// script replaces the command that the pod's container runs.
 func script(s string) func(*v1.Pod) {
 	return func(p *v1.Pod) { p.Spec.Containers[0].Command = []string{"sh", "-c", s} }
 }

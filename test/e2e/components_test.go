@@ -29,9 +29,9 @@ import (
 	"wherry.dev/test/runtimes"
 )
 
-// parts is a node whose components are processes of their own, as one would run them to
-// swap some for their upstream counterparts: those whose paths are in $KUBELET,
-// $APISERVER, $SCHEDULER and $CONTAINERD.
+// parts is a node whose components are separate processes, as one would run them to swap some for
+// their upstream counterparts: those whose paths are in $KUBELET, $APISERVER, $SCHEDULER and
+// $CONTAINERD.
 type parts struct {
 	*cluster
 	dir     string
@@ -53,7 +53,7 @@ func TestEachComponentAlone(t *testing.T) {
 	stopFirst := p.scheduler()
 	p.runtime()
 	p.kubelet()
-	// without a service account controller there is none in the namespace
+	// without a service account controller the namespace has none
 	if _, err := c.try("kubectl", "--kubeconfig", filepath.Join(c.data, "kubeconfig"), "create", "serviceaccount", "default"); err != nil {
 		t.Fatal(err)
 	}
@@ -69,13 +69,13 @@ func TestEachComponentAlone(t *testing.T) {
 	c.terminationKeepsTheGracePeriod()
 
 	p.scheduler()
-	stopFirst() // and gives its lease to the second
+	stopFirst() // and hands its lease to the second
 	c.create(busybox("later"))
 	c.await("later", "ready", ready)
 	c.delete("later")
 }
 
-// scheduler starts one more scheduler, with its own view of health and metrics.
+// scheduler starts another scheduler, with its own health and metrics endpoint.
 func (p *parts) scheduler() (stop func()) {
 	p.t.Helper()
 	port := strconv.Itoa(freePort(p.t))
@@ -95,13 +95,13 @@ func (p *parts) scheduler() (stop func()) {
 	return stop
 }
 
-// start runs a component of ours until the test's end.
+// start runs a component of ours until the test ends.
 func (p *parts) start(args ...string) {
 	p.t.Helper()
 	p.startProgram(p.wherry, args...)
 }
 
-// startProgram runs a program until stop, or the test's end, ends it by SIGTERM.
+// startProgram runs a program until stop, or the end of the test, stops it with SIGTERM.
 func (p *parts) startProgram(path string, args ...string) (stop func()) {
 	p.t.Helper()
 	log, err := os.CreateTemp(p.dir, "*.log")
@@ -115,7 +115,7 @@ func (p *parts) startProgram(path string, args ...string) (stop func()) {
 		p.t.Fatal(err)
 	}
 	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself; Wait tells
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself; Wait shows
 		err := cmd.Wait()
 		_ = log.Close()
 		if err != nil && !endedBy(cmd, syscall.SIGTERM) {
@@ -131,13 +131,13 @@ func (p *parts) startProgram(path string, args ...string) (stop func()) {
 	return stop
 }
 
-// endedBy tells whether a program passed the signal on to itself in the end, as etcd does.
+// endedBy reports whether a program passed the signal on to itself in the end, as etcd does.
 func endedBy(cmd *exec.Cmd, sig syscall.Signal) bool {
 	ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && ws.Signaled() && ws.Signal() == sig
 }
 
-// evictionHard has kubelets not go by how full the machine's disk is.
+// evictionHard makes kubelets ignore how full the machine's disk is.
 const evictionHard = "--eviction-hard=memory.available<100Mi"
 
 func (p *parts) apiserver() {
@@ -167,8 +167,8 @@ func (p *parts) apiserver() {
 	}
 }
 
-// insecure asks a server on loopback whose certificate authority is not known (yet), and
-// returns the status; 0 is no answer.
+// insecure queries a server on loopback whose certificate authority is not known (yet), and returns
+// the status; 0 means no answer.
 func (p *parts) insecure(port string) (get func(path string) int) {
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
@@ -184,7 +184,7 @@ func (p *parts) insecure(port string) (get func(path string) int) {
 	}
 }
 
-// kubeconfig is for a user whose certificate the API server's CA signs.
+// kubeconfig writes one for a user whose certificate the API server's CA signs.
 func (p *parts) kubeconfig(name, user string, groups ...string) string {
 	p.t.Helper()
 	cert, key, err := p.ca.Issue(filepath.Join(p.dir, "certs"), name, pki.Leaf{CommonName: user, Organizations: groups, Client: true}, time.Now())
@@ -234,7 +234,7 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// machineIP is the address that packets to other machines would have; none is sent.
+// machineIP returns the source address of packets to other machines; none is sent.
 func (p *parts) machineIP() net.IP {
 	p.t.Helper()
 	conn, err := net.Dial("udp", "192.0.2.1:9")
@@ -250,7 +250,7 @@ func (p *parts) kubelet() {
 	group := fmt.Sprintf("wherry-kl%x", os.Getpid()%0xfffff)
 	upstream, ip := os.Getenv("KUBELET"), net.ParseIP("127.0.0.1")
 	if upstream != "" {
-		ip = p.machineIP() // it takes no loopback address
+		ip = p.machineIP() // it accepts no loopback address
 	}
 	cert, key, err := p.ca.Issue(filepath.Join(p.dir, "certs"), "kubelet", pki.Leaf{CommonName: "system:node:alone", Server: true, IPs: []net.IP{ip}}, time.Now())
 	if err != nil {
@@ -278,7 +278,7 @@ authentication:
 		"--hostname-override", "alone", "--node-ip", ip.String(), "--root-dir", filepath.Join(p.dir, "kubelet"),
 		"--container-runtime-endpoint", p.endpoint, evictionHard}
 	p.t.Cleanup(func() {
-		// what a failure has left running goes, too
+		// what a failure has left running is removed, too
 		if err := errors.Join(cgroup.Kill("/"+group), cgroup.Remove("/"+group), mount.UnmountUnder(filepath.Join(p.dir, "kubelet"))); err != nil {
 			p.t.Errorf("what the kubelet left: %v", err)
 		}

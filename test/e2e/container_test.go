@@ -14,11 +14,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestKubectlReachesEveryContainer of a pod, and each as long as it runs: an init
-// container, a sidecar, what restarts, and one whose input is for one attach.
+// TestKubectlReachesEveryContainer of a pod, each for as long as it runs: an init container, a
+// sidecar, one that restarts, and one whose input is for a single attach.
 func TestKubectlReachesEveryContainer(t *testing.T) {
 	c := startCluster(t)
-	c.createRestarting("again") // it backs off while the others play
+	c.createRestarting("again") // it backs off while the others are tested
 	t.Run("while it starts", c.reachesWhatStarts)
 	t.Run("stdin once", c.attachesOnce)
 	t.Run("ports", c.forwardsSeveralPorts)
@@ -41,8 +41,8 @@ func restarted(times int32) func(*v1.Pod) bool {
 	}
 }
 
-// talks is a container that says something five times a second until it is told to end by
-// the file /tmp/end.
+// talks returns a container that prints something five times a second until the file /tmp/end tells
+// it to stop.
 func talks(name string) v1.Container {
 	return v1.Container{Name: name, Image: "docker.io/library/busybox:1.36", Command: []string{"sh", "-c",
 		"n=0; until test -e /tmp/end; do n=$((n+1)); echo " + name + " $n; sleep 0.2; done"}}
@@ -80,7 +80,7 @@ func (c *cluster) reachesWhatStarts(t *testing.T) {
 		}
 	}
 	c.kubectl("exec", "starts", "-c", "init", "--", "touch", "/tmp/end")
-	for init.Scan() { // ends with the container
+	for init.Scan() { // ends when the container does
 		continue
 	}
 	c.await("starts", "ready", ready)
@@ -94,7 +94,7 @@ func (c *cluster) reachesWhatStarts(t *testing.T) {
 	c.delete("starts")
 }
 
-// createRestarting makes a pod that fails twice and then runs.
+// createRestarting creates a pod that fails twice and then runs.
 func (c *cluster) createRestarting(name string) {
 	c.create(busybox(name, func(p *v1.Pod) {
 		p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
@@ -111,7 +111,7 @@ func (c *cluster) showsThePreviousLog(t *testing.T) {
 	c.delete("again")
 }
 
-// attachesOnce: when the first client goes, the container's input ends.
+// attachesOnce: when the first client leaves, the container's input ends.
 func (c *cluster) attachesOnce(t *testing.T) {
 	c.create(busybox("once", policy(v1.RestartPolicyNever), script("cat; echo end of input"), func(p *v1.Pod) {
 		p.Spec.Containers[0].Stdin, p.Spec.Containers[0].StdinOnce = true, true
@@ -186,11 +186,11 @@ func (c *cluster) forwardsSeveralPorts(t *testing.T) {
 	if got := get("8089"); strings.Contains(got, "HTTP") {
 		t.Errorf("nobody listens, and says %q", got)
 	}
-	problems, err := io.ReadAll(out) // kubectl gives up then
+	problems, err := io.ReadAll(out) // then kubectl gives up
 	if err != nil {
 		t.Error(err)
 	}
-	// The start is kubectl's and the streaming server's, the rest containerd's.
+	// The beginning comes from kubectl and the streaming server, the rest from containerd.
 	want := regexp.MustCompile(`error forwarding port 8089 to pod \S+, uid : .*failed to connect to localhost:8089 inside namespace .*connect: connection refused`)
 	if got := string(problems); !want.MatchString(got) || !strings.Contains(got, "lost connection to pod") {
 		t.Errorf("kubectl says %s", got)

@@ -18,7 +18,7 @@ import (
 	"wherry.dev/test/images"
 )
 
-// onDisk is a pod that runs a script of the shell, with an empty folder at /data.
+// onDisk returns a pod that runs a shell script, with an empty folder at /data.
 func onDisk(name, text string, opts ...func(*v1.Pod)) *v1.Pod {
 	return busybox(name, append([]func(*v1.Pod){func(p *v1.Pod) {
 		c := &p.Spec.Containers[0]
@@ -32,8 +32,8 @@ func evicted(p *v1.Pod) bool {
 	return p != nil && p.Status.Phase == v1.PodFailed && p.Status.Reason == "Evicted"
 }
 
-// A pod that fills the disk is the only one that it costs: it is evicted with a reason,
-// what it wrote is given back, and neither the API nor another pod notices.
+// A pod that fills the disk harms only itself: it is evicted with a reason, what it wrote is freed,
+// and neither the API nor another pod notices.
 func TestPodThatFillsTheDiskIsEvictedAlone(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -80,8 +80,8 @@ func TestPodThatFillsTheDiskIsEvictedAlone(t *testing.T) {
 	c.await("after", "ready", ready)
 }
 
-// What fills the disk and does not run, or runs no more than it has to, was left alone: the
-// node stayed without room until somebody deleted it, and that could take its grace period.
+// A hog that does not run, or no longer runs for longer than it must, used to be left alone: the
+// node stayed without room until somebody deleted it, and that could take its whole grace period.
 func TestWhatFillsTheDiskInTheEndGivesItBack(t *testing.T) {
 	needsOwnRuntime(t)
 	const flood = "while true; do cat /dev/zero >> /hog; done"
@@ -94,7 +94,7 @@ func TestWhatFillsTheDiskInTheEndGivesItBack(t *testing.T) {
 	neighbour := c.await("neighbour", "ready", ready)
 	slow := func(p *v1.Pod) { p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3600) }
 
-	// It ends while there is room, which then goes elsewhere.
+	// It ends while there is room, which is then taken by something else.
 	layer := func(left uint64) string { return fmt.Sprintf("fallocate -l %d /hog", c.room().Free-left) }
 	c.create(busybox("done", script(layer(240<<20)), policy(v1.RestartPolicyNever)))
 	c.await("done", "succeeded", phase(v1.PodSucceeded))
@@ -133,9 +133,9 @@ func TestWhatFillsTheDiskInTheEndGivesItBack(t *testing.T) {
 	}
 }
 
-// Several may fill the disk at once, one of them from without, by exec: each goes, and nobody
-// else. Where what fills it is no pod's to give back, nobody goes
-// who has next to nothing.
+// Several pods may fill the disk at once, one of them from outside, by exec: each is evicted, and
+// no other. If what fills the disk is not a pod's to give back, no pod that holds next to nothing
+// is evicted.
 func TestHogsSideBySide(t *testing.T) {
 	needsOwnRuntime(t)
 	const flood = "while true; do cat /dev/zero >> %s; done"
@@ -158,7 +158,7 @@ func TestHogsSideBySide(t *testing.T) {
 	go func() {
 		for {
 			_, err := c.try("kubectl", "exec", "entered", "--", "sh", "-c", fmt.Sprintf(flood, "/hog"))
-			if err == nil || over.Load() || t.Context().Err() != nil { // before that it may not get in, for the disk is full
+			if err == nil || over.Load() || t.Context().Err() != nil { // the full disk may keep it out at first
 				entered <- err
 				return
 			}
@@ -199,7 +199,7 @@ func TestHogsSideBySide(t *testing.T) {
 	}
 }
 
-// allocate gives a file blocks for so many bytes.
+// allocate reserves blocks for so many bytes of a file.
 func allocate(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -208,11 +208,11 @@ func allocate(path string, size int64) error {
 	return errors.Join(unix.Fallocate(int(f.Fd()), 0, 0, size), f.Close())
 }
 
-// noteCalm begins to look out for shortages of the disk; see awaitRoomAgain.
+// noteCalm starts to watch for disk shortages; see awaitRoomAgain.
 func (c *cluster) noteCalm() { c.calm = c.pressure().LastTransitionTime }
 
-// awaitRoomAgain waits until a shortage is over that came after the one before, and the API takes
-// new objects, and the node new pods. Of an eviction the pod tells before the node does.
+// awaitRoomAgain waits until a shortage after the last one noted is over, the API accepts new
+// objects, and the node new pods. The pod reports an eviction before the node does.
 func (c *cluster) awaitRoomAgain(after string) {
 	c.t.Helper()
 	c.until("after "+after+" DiskPressure does not come and go", func() bool {
@@ -236,7 +236,7 @@ func (c *cluster) awaitPressure(want v1.ConditionStatus) {
 	c.until("DiskPressure is not "+string(want), func() bool { return c.pressure().Status == want })
 }
 
-// pressure is the node's condition DiskPressure; it is empty while the API does not answer.
+// pressure returns the node's condition DiskPressure, empty while the API does not answer.
 func (c *cluster) pressure() v1.NodeCondition {
 	n, err := c.client.CoreV1().Nodes().Get(c.t.Context(), c.flags[1], metav1.GetOptions{})
 	if err == nil {
@@ -249,8 +249,8 @@ func (c *cluster) pressure() v1.NodeCondition {
 	return v1.NodeCondition{}
 }
 
-// A container that floods its log fills no disk: it has the files that it may have, and
-// not many times that for the ten seconds until somebody looks.
+// A container that floods its log does not fill the disk: it has the files that it may have, rather
+// than many times that for the ten seconds until the next check.
 func TestFloodOfALogIsLimitedAsItIsWritten(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -260,12 +260,12 @@ func TestFloodOfALogIsLimitedAsItIsWritten(t *testing.T) {
 	c.create(busybox("neighbour"))
 	c.await("neighbour", "ready", ready)
 	const line = "a line of a log that says nothing new to anybody"
-	// No more than 25 MiB in a second come into the log: a node that is busy may be late by many.
+	// No more than 25 MiB a second reach the log: a busy node may be seconds late.
 	p := c.create(onDisk("flood", "while true; do yes '"+line+"' | head -n 20000; sleep 0.08; done"))
 	c.await("flood", "running", phase(v1.PodRunning))
 	logs := filepath.Join(c.data, "log", "pods", "default_flood_"+string(p.UID), "main")
 	var most int64
-	const least, limit = 20 << 20, 300 << 20 // the limit: five of 10 MiB, and what a moment brings
+	const least, limit = 20 << 20, 300 << 20 // the limit: five of 10 MiB, and what comes in a moment
 	began := time.Now()
 	for time.Since(began) < 20*time.Second || most < least && time.Since(began) < patience {
 		time.Sleep(50 * time.Millisecond)
@@ -289,11 +289,11 @@ func TestFloodOfALogIsLimitedAsItIsWritten(t *testing.T) {
 		t.Errorf("the flood is %s", describe(p))
 	}
 	var last string
-	c.until("its log has no last line", func() bool { // it has none yet where a file has just begun
+	c.until("its log has no last line", func() bool { // it has none yet if a file has just begun
 		last = c.kubectl("logs", "flood", "--tail=1")
 		return last != ""
 	})
-	if !strings.Contains(line+"\n", last) { // only a part may have been written
+	if !strings.Contains(line+"\n", last) { // only part of it may have been written
 		t.Errorf("its last line is %q", last)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"wherry.dev/test/images"
 )
 
-// left fails the test for everything of the instance that is on the machine.
+// left fails the test for everything of the instance that is still on the machine.
 func (c *cluster) left(id string) {
 	c.t.Helper()
 	for _, l := range leftovers(c.t, c, id) {
@@ -29,8 +29,8 @@ func (c *cluster) left(id string) {
 	}
 }
 
-// TestDownsAtOnce: the second took the first for the daemon and killed it halfway; a
-// third found no files any more and left bridge, table and cgroups.
+// TestDownsAtOnce: the second used to take the first for the daemon and kill it halfway; a third
+// found no files any more and left bridge, table and cgroups behind.
 func TestDownsAtOnce(t *testing.T) {
 	needsOwnRuntime(t)
 	c := startCluster(t)
@@ -52,7 +52,8 @@ func TestDownsAtOnce(t *testing.T) {
 	c.left(id)
 }
 
-// TestDownWithoutFiles: what bears the instance's name goes although no file tells of it.
+// TestDownWithoutFiles: whatever bears the instance's name is removed even if no file names the
+// instance.
 func TestDownWithoutFiles(t *testing.T) {
 	needsOwnRuntime(t)
 	c := startCluster(t)
@@ -75,14 +76,14 @@ func TestDownWithoutFiles(t *testing.T) {
 	c.started = false
 	c.must("down", "--purge")
 	c.left(id)
-	c.must("down", "--purge") // of what was never there
+	c.must("down", "--purge") // of something that was never there
 	c.left(id)
 }
 
-// aloneID is the instance ID of a runtime alone; tests of other checkouts have others.
+// aloneID returns the instance ID of a runtime alone; tests of other checkouts have others.
 func aloneID() string { return fmt.Sprintf("e%x", os.Getpid()&0xffffff) }
 
-// alone is a `wherry cri` on the instance's folders.
+// alone starts `wherry cri` on the instance's folders.
 func (c *cluster) alone(args ...string) (stop func()) {
 	c.t.Helper()
 	var log bytes.Buffer
@@ -116,8 +117,8 @@ func (c *cluster) alone(args ...string) (stop func()) {
 	return stop
 }
 
-// TestImagesBesideARuntimeAlone: `wherry image` was told to talk to `wherry cri`, and
-// there was no way to.
+// TestImagesBesideARuntimeAlone: `wherry image` used to say that `wherry cri` had to be asked,
+// and there was no way to ask it.
 func TestImagesBesideARuntimeAlone(t *testing.T) {
 	c := newCluster(t)
 	c.alone()
@@ -143,7 +144,7 @@ func TestImagesBesideARuntimeAlone(t *testing.T) {
 	}
 }
 
-// TestDownOfARuntimeAlone: the data was deleted under containers that went on running.
+// TestDownOfARuntimeAlone: the data used to be deleted under containers that kept running.
 func TestDownOfARuntimeAlone(t *testing.T) {
 	c := newCluster(t)
 	stop := c.alone()
@@ -167,7 +168,7 @@ func TestDownOfARuntimeAlone(t *testing.T) {
 	}
 }
 
-// container starts one by the CRI, which runs until somebody ends it.
+// container starts one through the CRI, which runs until it is stopped.
 func (c *cluster) container(name string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
@@ -196,8 +197,8 @@ func (c *cluster) container(name string) {
 	}
 }
 
-// TestDownClearsWhatEnds: the volumes of a pod that was ending lay there until the next
-// start. Those of a pod that goes on are its own.
+// TestDownClearsWhatEnds: the volumes of a pod that was ending used to stay until the next start.
+// Those of a pod that will run again stay with it.
 func TestDownClearsWhatEnds(t *testing.T) {
 	needsOwnRuntime(t)
 	c := startCluster(t)
@@ -232,7 +233,7 @@ func TestDownClearsWhatEnds(t *testing.T) {
 	c.await("goes", "gone", gone)
 }
 
-// TestDownOnAFullDisk says what it does in plain words, and nothing else.
+// TestDownOnAFullDisk: it says what it does in plain words, and nothing else.
 func TestDownOnAFullDisk(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -247,7 +248,7 @@ func TestDownOnAFullDisk(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	full, stop := make(chan error, 1), make(chan struct{})
-	go func() { full <- keepFull(filepath.Join(c.data, "fill"), stop) }() // what `down` gives back is taken again
+	go func() { full <- keepFull(filepath.Join(c.data, "fill"), stop) }() // what `down` frees is taken again
 	said, err := c.command(ctx, "down").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v: %s", err, said)
@@ -263,7 +264,7 @@ func TestDownOnAFullDisk(t *testing.T) {
 	}
 }
 
-// keepFull takes all the room of a disk, again and again, until stop is closed.
+// keepFull takes all free room on a disk, again and again, until stop is closed.
 func keepFull(path string, stop <-chan struct{}) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -283,8 +284,8 @@ func keepFull(path string, stop <-chan struct{}) error {
 	}
 }
 
-// A start may be stopped at any moment. It ends soon, and where nothing ran before nothing is
-// left but the data; from what the ones before left, the next goes on.
+// A start may be stopped at any moment. It ends soon, and if nothing ran before, nothing is left
+// but the data; from what earlier ones left, the next one carries on.
 func TestStopInEachPhaseOfAStart(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -306,7 +307,7 @@ func TestStopInEachPhaseOfAStart(t *testing.T) {
 			t.Fatalf("stopped after %v it does not end: %s", after, &says)
 		}
 		cancel()
-		if err == nil { // it was Ready: then it stays as it is, for the next start
+		if err == nil { // it was Ready: then it stays up for the next start
 			c.must("down")
 		}
 		for _, l := range leftovers(t, c, c.instanceID()) {

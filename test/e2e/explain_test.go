@@ -45,7 +45,7 @@ func TestExplainSaysWhatAPodWaitsFor(t *testing.T) {
 	} {
 		c.explains(name, want)
 	}
-	c.until("when the image is pulled again is not said", func() bool { // nor is it, while it is being pulled
+	c.until("when the image is pulled again is not said", func() bool { // nor is it during a pull
 		var x explain.Explanation
 		if err := json.Unmarshal([]byte(c.must("explain", "pod/image", "-o", "json")), &x); err != nil {
 			t.Fatal(err)
@@ -59,7 +59,7 @@ func TestExplainSaysWhatAPodWaitsFor(t *testing.T) {
 	c.dumpLeadsToItsPlan("well")
 }
 
-// explains waits until the explanation of a pod has all of the words.
+// explains waits until the explanation of a pod contains all of the texts.
 func (c *cluster) explains(name string, want []string) {
 	c.t.Helper()
 	text := ""

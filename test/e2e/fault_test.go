@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// kills is how often `make kills` kills the node; a short form is part of all tests.
+// kills returns how often `make kills` kills the node; a short form is part of all tests.
 func kills(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(cmp.Or(os.Getenv("KILLS"), "6"))
@@ -31,8 +31,8 @@ func kills(t *testing.T) int {
 	return n
 }
 
-// Wherry is killed at random moments, every third time while it starts, too, while pods come
-// and go. After each restart everything must converge, and after the purge nothing may be left.
+// Wherry is killed at random moments, every third time during its start, while pods come and go.
+// After each restart everything must converge, and after the purge nothing may be left.
 func TestKilledAtRandomMomentsConvergesAndLeaksNothing(t *testing.T) {
 	needsOwnRuntime(t)
 	c := startCluster(t)
@@ -43,7 +43,7 @@ func TestKilledAtRandomMomentsConvergesAndLeaksNothing(t *testing.T) {
 	for round := range kills(t) {
 		var wg sync.WaitGroup
 		stop := make(chan struct{})
-		wg.Go(func() { c.churn(stop, round%3, pods) })                      // of three rounds' pods there is room for all
+		wg.Go(func() { c.churn(stop, round%3, pods) })                      // three rounds' pods fit
 		time.Sleep(time.Duration(100+random.IntN(1500)) * time.Millisecond) // the moment is the experiment
 		pid := c.pid()
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -73,7 +73,7 @@ func TestKilledAtRandomMomentsConvergesAndLeaksNothing(t *testing.T) {
 	}
 }
 
-// killedWhileItStarts kills a start after a while; the node may be Ready by then.
+// killedWhileItStarts kills a start after a while; the node may already be Ready by then.
 func (c *cluster) killedWhileItStarts(after time.Duration) {
 	c.t.Helper()
 	up := c.command(c.t.Context(), append([]string{"up"}, c.flags...)...)
@@ -91,8 +91,8 @@ func (c *cluster) killedWhileItStarts(after time.Duration) {
 	}
 }
 
-// churn creates and deletes pods until it is stopped; errors are expected, the
-// server is being killed.
+// churn creates and deletes pods until it is stopped; errors are expected, because the server is
+// being killed.
 func (c *cluster) churn(stop <-chan struct{}, round, n int) {
 	pods := c.client.CoreV1().Pods(metav1.NamespaceDefault)
 	ctx := c.t.Context()
@@ -108,7 +108,7 @@ func (c *cluster) churn(stop <-chan struct{}, round, n int) {
 			_ = pods.Delete(ctx, name, metav1.DeleteOptions{}) // see above
 		}
 		if err != nil {
-			time.Sleep(5 * time.Millisecond) // not a spin while the server is away
+			time.Sleep(5 * time.Millisecond) // no busy loop while the server is away
 		}
 	}
 }
@@ -134,7 +134,7 @@ func (c *cluster) settle() {
 	}
 }
 
-// instanceID is the one in the names that the machine knows only once.
+// instanceID returns the ID in the names that are unique on the machine.
 func (c *cluster) instanceID() string {
 	c.t.Helper()
 	out, err := exec.Command("sh", "-c", "printf %s "+c.data+" | sha256sum").Output()
@@ -144,7 +144,7 @@ func (c *cluster) instanceID() string {
 	return string(out[:8])
 }
 
-// cgroupsOf lists the cgroups that bear an instance's name. Those of others come and go meanwhile.
+// cgroupsOf lists the cgroups that bear an instance's name. Other cgroups come and go meanwhile.
 func cgroupsOf(t testing.TB, id string) []string {
 	t.Helper()
 	var found []string

@@ -12,12 +12,12 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// What newer Kubernetes versions promise of a pod and only a real one can show.
+// What newer Kubernetes versions promise for pods and only a real pod can show.
 
 func TestUserNamespaceAndImageVolume(t *testing.T) {
 	needsOwnRuntime(t)
 	c := startCluster(t)
-	// Root of a user namespace is nobody special on the way to its files.
+	// Root of a user namespace is an ordinary user on the way to its files.
 	if err := os.Chmod(filepath.Dir(c.data), 0o711); err != nil { //nolint:gosec // as the line above says
 		t.Fatal(err)
 	}
@@ -150,8 +150,8 @@ func TestResizeInPlaceAndByRestart(t *testing.T) {
 	c.delete("r")
 }
 
-// TestExitRestartsAllContainers: by a rule of the worker, whose pod restarts nothing
-// otherwise, and in the same sandbox.
+// TestExitRestartsAllContainers: by a rule of the worker container, whose pod otherwise restarts
+// nothing, and in the same sandbox.
 func TestExitRestartsAllContainers(t *testing.T) {
 	c := startCluster(t)
 	never := v1.ContainerRestartPolicyNever
@@ -162,7 +162,7 @@ func TestExitRestartsAllContainers(t *testing.T) {
 		init.Name, worker.Name, other.Name = "init", "worker", "other"
 		init.VolumeMounts, worker.VolumeMounts = data, data
 		init.Command = []string{"sh", "-c", "echo x >> /data/inits"}
-		// What has never run is not restarted: the worker waits for the other.
+		// A container that has never run is not restarted: the worker waits for the other one.
 		worker.Command = []string{"sh", "-c", "test -e /data/again || { touch /data/again; until [ -e /data/other ]; do sleep 0.1; done; exit 42; }; " + loop}
 		other.VolumeMounts = data
 		other.Command = []string{"sh", "-c", "touch /data/other; " + loop}

@@ -13,8 +13,8 @@ import (
 	"wherry.dev/test/images"
 )
 
-// TestConnectionsOfStrangersDoNotEndTheNode: with 256 files for everything, 250 connections
-// to each port that strangers reach, some silent, some in the middle of TLS.
+// TestConnectionsOfStrangersDoNotEndTheNode: with 256 files for everything, 250 connections to each
+// port that strangers can reach, some silent, some in the middle of TLS.
 func TestConnectionsOfStrangersDoNotEndTheNode(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -37,8 +37,8 @@ func TestConnectionsOfStrangersDoNotEndTheNode(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		switch i % 5 {
 		case 0:
-			// half a request by TLS
-			cfg := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a stranger's
+			// half a request over TLS
+			cfg := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a stranger does not verify
 			if s := tls.Client(conn, cfg); s.HandshakeContext(t.Context()) == nil {
 				_, _ = fmt.Fprint(s, "GET / HTTP/1.1\r\n") // it may be closed already
 			}
@@ -46,7 +46,7 @@ func TestConnectionsOfStrangersDoNotEndTheNode(t *testing.T) {
 			_, _ = conn.Write([]byte{22, 3, 1, 2, 0, 1}) // half a ClientHello
 		}
 	}
-	// a client that comes now, over the network, and everything behind it
+	// a client that connects now, over the network, and everything behind it
 	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.data, "kubeconfig"))
 	if err != nil {
 		t.Fatal(err)

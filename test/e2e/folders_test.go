@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// forgetting is a wherry command without the run dir that the instance was given.
+// forgetting returns the cluster with the run dir forgotten, so that commands run without it.
 func (c *cluster) forgetting() *cluster {
 	other := *c
 	other.run = ""
 	return &other
 }
 
-// A down that was not told the run dir of the start looked into another one, said that it
-// stopped the pods, and removed the data under their running containers.
+// A down that was not told the run dir of the start used to look into another one, say that it had
+// stopped the pods, and remove the data under their running containers.
 func TestDownFindsTheRunDir(t *testing.T) {
 	needsOwnRuntime(t)
 	c := startCluster(t)
@@ -41,8 +41,8 @@ func TestDownFindsTheRunDir(t *testing.T) {
 	c.left(id)
 }
 
-// Folders in which other things lie became an instance's with all that was in them, and went
-// with its purge.
+// Folders that held other things used to become an instance's with everything in them, and were
+// removed by its purge.
 func TestFoldersOfOthersAreLeftAlone(t *testing.T) {
 	needsOwnRuntime(t)
 	others := t.TempDir()

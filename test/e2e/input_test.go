@@ -24,7 +24,7 @@ import (
 	"wherry.dev/test/images"
 )
 
-// failsWith runs `wherry up` on a fresh instance and wants one clear line.
+// failsWith runs `wherry up` on a fresh instance and expects one clear line.
 func (c *cluster) failsWith(want string, cmd *exec.Cmd) {
 	c.t.Helper()
 	out, err := cmd.CombinedOutput()
@@ -81,8 +81,8 @@ func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
 	}
 }
 
-// A flag may name anything. What is no file held its program up for ever, or was read without
-// end.
+// A flag may name anything. What is not a regular file used to block its program for ever, or was
+// read without end.
 func TestOddFilesOfFlagsAreRefused(t *testing.T) {
 	c := newCluster(t)
 	pipe, folder := filepath.Join(t.TempDir(), "pipe"), t.TempDir()
@@ -125,7 +125,7 @@ func (c *cluster) smallDisk(size string) {
 	c.ownDisk(func() error { return unix.Mount("tmpfs", c.data, "tmpfs", 0, "size="+size) })
 }
 
-// ownDisk has something mounted at the data dir, as long as the test goes on.
+// ownDisk mounts something at the data dir for the rest of the test.
 func (c *cluster) ownDisk(mount func() error) {
 	c.t.Helper()
 	if err := os.MkdirAll(c.data, 0o700); err != nil {
@@ -153,8 +153,8 @@ func TestFullDiskIsRefused(t *testing.T) {
 	c.failsWith("is full: ", c.upCommand())
 }
 
-// A disk that fills up later stops nothing: what is new is refused, what makes room is
-// not, and neither the daemon nor a pod ends. A daemon that is killed then starts again.
+// A disk that fills up later stops nothing: new objects are refused, what frees room is not, and
+// neither the daemon nor a pod ends. A daemon that is then killed starts again.
 func TestFullDiskStopsNothing(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -185,7 +185,7 @@ func TestFullDiskStopsNothing(t *testing.T) {
 	c.up()
 	c.wantFull()
 	c.exec("before", "true")
-	c.awaitPressure(v1.ConditionTrue) // else the pod after could come before the node has told, and be refused
+	c.awaitPressure(v1.ConditionTrue) // otherwise the later pod could come before the node reports it, and be refused
 	for _, f := range []string{fill, filepath.Join(c.data, "more")} {
 		if err := os.Remove(f); err != nil {
 			t.Fatal(err)
@@ -199,9 +199,9 @@ func TestFullDiskStopsNothing(t *testing.T) {
 	}
 }
 
-// A disk may not keep what it has promised. Then etcd fails, and nothing else: pods go on,
-// containers that end are restarted, and once there is room the node is whole again by itself,
-// in the same process.
+// A disk may not keep what it has promised. Then etcd fails, and nothing else: pods keep running,
+// containers that end are restarted, and once there is room the node recovers by itself, in the
+// same process.
 func TestFailedEtcdLeavesThePods(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -222,7 +222,7 @@ func TestFailedEtcdLeavesThePods(t *testing.T) {
 	deadline := time.Now().Add(patience)
 	for c.tryCreate() != nil {
 		if time.Now().After(deadline) {
-			_ = syscall.Kill(pid, syscall.SIGQUIT) // its stacks come into the log, which is shown
+			_ = syscall.Kill(pid, syscall.SIGQUIT) // its stacks go to the log, which is shown
 			waitGone(t, pid)
 			t.Fatalf("no room is found again: %v", c.tryCreate())
 		}
@@ -236,8 +236,8 @@ func TestFailedEtcdLeavesThePods(t *testing.T) {
 	}
 }
 
-// A node that is killed after its etcd has failed on a full disk may not open the data again
-// until there is room: it says so, waits, and nobody is told to remove what is not damaged.
+// A node that is killed after its etcd has failed on a full disk must not open the data again until
+// there is room: it says so, waits, and nobody is told to remove what is not damaged.
 func TestStartOnAFullDiskWaitsForRoom(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -297,8 +297,8 @@ func TestStartOnAFullDiskWaitsForRoom(t *testing.T) {
 	}
 }
 
-// endEtcd fills the disk and makes it break its promise of room, and writes statuses until
-// etcd cannot take another one.
+// endEtcd fills the disk and makes it break its promise of room, and writes statuses until etcd can
+// take no more.
 func (c *cluster) endEtcd(fill string) {
 	c.t.Helper()
 	err := errors.Join(disks.Fill(fill), disks.TakeHeld(filepath.Join(c.data, "etcd")), disks.Fill(fill))
@@ -309,7 +309,7 @@ func (c *cluster) endEtcd(fill string) {
 	for i := range 1000 {
 		patch := fmt.Sprintf(`{"status":{"nodeInfo":{"osImage":"%d%s"}}}`, i, strings.Repeat("x", 20<<10))
 		_, err := nodes.Patch(c.t.Context(), c.flags[1], types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-		if err == nil && i%100 == 99 { // what was still to be had behind the log, and what others gave back
+		if err == nil && i%100 == 99 { // room that was still left behind the log, and room that was freed elsewhere
 			err = disks.Fill(fill)
 		}
 		if err != nil {
@@ -320,7 +320,7 @@ func (c *cluster) endEtcd(fill string) {
 	c.t.Fatal("etcd does not fail")
 }
 
-// wantFull tries to create something on a full disk.
+// wantFull checks that nothing can be created on a full disk.
 func (c *cluster) wantFull() {
 	c.t.Helper()
 	if err := c.tryCreate(); err == nil || !strings.Contains(err.Error(), "the disk of the cluster's data is full") {

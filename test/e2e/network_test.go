@@ -34,7 +34,7 @@ func saveProgram(t *testing.T, pkg, tag string) func(path string) error {
 	return func(path string) error { return images.Save(path, img, tag) }
 }
 
-// awaitRights waits until somebody may do something in a namespace: a binding counts once the
+// awaitRights waits until somebody may do something in a namespace: a binding takes effect once the
 // authorizer has seen it.
 func (c *cluster) awaitRights(namespace, user, verb, resource string) {
 	c.t.Helper()
@@ -50,8 +50,8 @@ func (c *cluster) awaitRights(namespace, user, verb, resource string) {
 	})
 }
 
-// A program that uses client-go's in-cluster configuration must work as it is,
-// within the rights that RBAC gives its service account.
+// A program that uses client-go's in-cluster configuration must work unchanged, within the rights
+// that RBAC gives its service account.
 func TestProgramInAPodReachesTheAPIServer(t *testing.T) {
 	c := newCluster(t)
 	c.addImage("busybox.tar", images.SaveBusybox)

@@ -13,7 +13,7 @@ func asNobody() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 }
 
-// copyBinaryFor puts the program where anybody can run it: a checkout may be root's own.
+// copyBinaryFor copies the program to where anybody can run it: a checkout may be root's own.
 func copyBinaryFor(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "wherry-bin-") //nolint:usetesting // t.TempDir's parents are closed to others

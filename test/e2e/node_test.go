@@ -10,8 +10,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// A pod that waited for room was bound when it appeared, and refused by the node with
-// OutOfcpu, seven times of ten.
+// A pod that waited for room used to be bound as soon as room appeared, and refused by the node
+// with OutOfcpu, seven times out of ten.
 func TestRoomThatAppearsIsGiven(t *testing.T) {
 	c := startCluster(t)
 	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})

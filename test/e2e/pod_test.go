@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// The thinnest path: what everything else builds on.
+// The thinnest path, on which everything else builds.
 func TestPodRunsLogsExecsAndGoes(t *testing.T) {
 	c := startCluster(t)
 	c.podRunsLogsExecsAndGoes()
@@ -19,7 +19,7 @@ func TestPodRunsLogsExecsAndGoes(t *testing.T) {
 	c.configzNamesTheRuntime()
 }
 
-// configzNamesTheRuntime that the kubelet is on; it named containerd's usual socket.
+// configzNamesTheRuntime that the kubelet is on; it used to name containerd's usual socket.
 func (c *cluster) configzNamesTheRuntime() {
 	c.t.Helper()
 	want := "unix://" + filepath.Join(c.run, "cri.sock")

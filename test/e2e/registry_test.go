@@ -52,7 +52,8 @@ func TestImageFromARegistry(t *testing.T) {
 	c.awaitEvent("pulled", "Pulled")
 	c.delete("pulled")
 
-	// The same image as before, so that it has two names now: the answer is about the one asked for.
+	// The same image as before, so that it now has two names: the answer is about the one that was
+	// asked for.
 	other := pushBusybox(t, "by/hand:1")
 	if out := c.must("image", "pull", other); !strings.Contains(out, "pulled "+other+" sha256:") {
 		t.Error(out)

@@ -27,13 +27,13 @@ import (
 	"wherry.dev/test/images"
 )
 
-// ext4Disk gives the instance a disk of its own, as machines have them.
+// ext4Disk gives the instance a disk of its own, of the kind that machines have.
 func (c *cluster) ext4Disk(size int64) {
 	c.t.Helper()
 	c.ownDisk(func() error { return disks.Mount(c.t.Context(), "ext4", c.data, c.t.TempDir(), size) })
 }
 
-// tenant returns a client of somebody who is admin of one namespace.
+// tenant returns a client for a user who is admin of one namespace.
 func (c *cluster) tenant() kubernetes.Interface {
 	c.t.Helper()
 	ctx := c.t.Context()
@@ -60,8 +60,8 @@ func (c *cluster) tenant() kubernetes.Interface {
 	return client
 }
 
-// Of a full disk a tenant cannot make more than that: whatever an admin of a namespace may
-// try, etcd goes on, and so does what the operator does.
+// A tenant cannot make anything worse of a full disk: whatever an admin of a namespace may try,
+// etcd keeps working, and so does what the operator does.
 func TestTenantCannotEndEtcdOnAFullDisk(t *testing.T) {
 	needsOwnRuntime(t)
 	c := newCluster(t)
@@ -122,7 +122,7 @@ func TestTenantCannotEndEtcdOnAFullDisk(t *testing.T) {
 	}
 }
 
-// makeGoing makes an object that is being deleted, and has a finalizer.
+// makeGoing makes an object that is being deleted but has a finalizer.
 func makeGoing(t *testing.T, tenant kubernetes.Interface, i, size int) {
 	t.Helper()
 	maps, name := tenant.CoreV1().ConfigMaps("tenant"), fmt.Sprint("going-", i)
@@ -141,8 +141,8 @@ func text(size int) string {
 	return strings.Repeat(string(rune('a'+rand.IntN(26))), size) //nolint:gosec // any letter
 }
 
-// harass tries all that a tenant may, from many sides, until stop is called. That returns how
-// often what was answered.
+// harass tries everything that a tenant may do, from many sides, until stop is called, which
+// returns how often each answer came.
 func harass(t *testing.T, tenant kubernetes.Interface, going int) (stop func() map[string]int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestAPlainNodeSaysWhatItCannotDo, to whom it concerns and to nobody else.
+// TestAPlainNodeSaysWhatItCannotDo, to those whom it concerns and to nobody else.
 func TestAPlainNodeSaysWhatItCannotDo(t *testing.T) {
 	c := startCluster(t)
 	c.create(busybox("plain"))

@@ -9,11 +9,11 @@ import (
 	"wherry.dev/test/images"
 )
 
-// confinement is what a process can find out about its own, by the kernel's words.
+// confinement prints what a process can find out about its own confinement, in the kernel's words.
 const confinement = `grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/1/status | tr -s '\t' ' ' | cut -d' ' -f1,2`
 
-// TestSecurityDefaults holds the table of docs/security.md: how a node that was started
-// without a word confines pods that say nothing, and those that do.
+// TestSecurityDefaults holds the table of docs/security.md: how a node that was started without
+// options confines pods that say nothing, and those that do.
 func TestSecurityDefaults(t *testing.T) {
 	c := startCluster(t)
 	for name, want := range map[string]struct {
@@ -57,7 +57,7 @@ func TestSecurityDefaults(t *testing.T) {
 	}
 }
 
-// TestSeccompDefaultOff: the flag gives upstream's default back.
+// TestSeccompDefaultOff: the flag restores upstream's default.
 func TestSeccompDefaultOff(t *testing.T) {
 	c := newCluster(t)
 	c.addImage("busybox.tar", images.SaveBusybox)

@@ -16,8 +16,8 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// TestKubectlReachesIntoPods does what people do to look into a pod, by both protocols
-// that kubectl speaks: WebSocket, and SPDY before it.
+// TestKubectlReachesIntoPods does what people do to look into a pod, over both protocols that
+// kubectl speaks: WebSocket, and the older SPDY.
 func TestKubectlReachesIntoPods(t *testing.T) {
 	c := startCluster(t)
 	c.create(busybox("web", script("mkdir /www; echo hello from the web > /www/index.html; httpd -p 8080 -h /www; touch /set; echo one; echo two >&2; n=0; while true; do n=$((n+1)); echo tick $n; sleep 0.2; done"), whenSet))
@@ -50,7 +50,7 @@ func TestKubectlReachesIntoPods(t *testing.T) {
 	c.delete("web")
 }
 
-// background runs a kubectl command and returns its standard output; the test ends it.
+// background runs a kubectl command until the test ends, and returns its standard output.
 func (c *cluster) background(t *testing.T, args ...string) io.Reader {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

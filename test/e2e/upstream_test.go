@@ -15,9 +15,9 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// upstreamOnly is what the upstream kubelet wants to be told on a machine with cgroup v1
-// where it may not lower OOM scores, to leave the machine's iptables alone, and to look
-// at changed volumes before a test loses patience: it syncs, ours is told.
+// upstreamOnly makes the upstream kubelet run on a machine with cgroup v1 where it may not lower
+// OOM scores, leave the machine's iptables alone, and look at changed volumes before a test loses
+// patience: it polls, while ours is notified.
 const upstreamOnly = `failCgroupV1: false
 cgroupDriver: cgroupfs
 enforceNodeAllocatable: []
@@ -32,7 +32,7 @@ func (p *parts) upstreamKubelet(path, group string, args []string) {
 	if err := cgroup.Ensure("/"+group, nil); err != nil {
 		p.t.Fatal(err)
 	}
-	// It wants its group in the hierarchy that systemd names, too.
+	// It needs its group in the hierarchy that systemd names, too.
 	if named := "/sys/fs/cgroup/systemd"; fileExists(named) {
 		if err := os.MkdirAll(filepath.Join(named, group), 0o755); err != nil {
 			p.t.Fatal(err)
@@ -49,8 +49,8 @@ func (p *parts) upstreamKubelet(path, group string, args []string) {
 	p.startProgram(path, args...)
 }
 
-// upstreamAPIServer starts upstream's API server on Debian's etcd, with certificates as
-// our own makes them.
+// upstreamAPIServer starts upstream's API server on Debian's etcd, with certificates like those
+// that our own makes.
 func (p *parts) upstreamAPIServer(path, pool string) {
 	p.t.Helper()
 	etcd, err := exec.LookPath("etcd")
@@ -90,7 +90,7 @@ func (p *parts) upstreamAPIServer(path, pool string) {
 		"--kubelet-preferred-address-types", "InternalIP", "--kubelet-certificate-authority", ca.CertFile, "--kubelet-client-certificate", toKubelets, "--kubelet-client-key", toKubeletsKey,
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", verifier, "--service-account-signing-key-file", signer,
 		"--service-cluster-ip-range", p.flags[9], "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction",
-		"--disable-admission-plugins", "TaintNodesByCondition", // the controller manager, which is not here, takes that taint off
+		"--disable-admission-plugins", "TaintNodesByCondition", // only the controller manager removes that taint
 		"--requestheader-client-ca-file", proxies.CertFile, "--requestheader-allowed-names", "front-proxy-client",
 		"--requestheader-username-headers", "X-Remote-User", "--requestheader-group-headers", "X-Remote-Group", "--requestheader-extra-headers-prefix", "X-Remote-Extra-",
 		"--allow-privileged", "--endpoint-reconciler-type", "none")

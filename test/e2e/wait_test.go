@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// until waits for something that no watch can tell, because it is not there yet.
+// until waits for something for which there is no watch.
 func (c *cluster) until(what string, ok func() bool) {
 	c.t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
@@ -19,8 +19,8 @@ func (c *cluster) until(what string, ok func() bool) {
 	}
 }
 
-// awaitLog waits until kubectl shows a log as wanted. A container runs before it says something,
-// and that is in its log later still.
+// awaitLog waits until kubectl shows a log as wanted. A container runs before it prints anything,
+// and its log has that later still.
 func (c *cluster) awaitLog(want string, args ...string) {
 	c.t.Helper()
 	args = append([]string{"logs"}, args...)
@@ -35,7 +35,7 @@ func (c *cluster) awaitLog(want string, args ...string) {
 	}
 }
 
-// whenSet has a pod be ready once its script has made the file /set, and not as soon as it runs.
+// whenSet makes a pod ready once its script has made the file /set, rather than as soon as it runs.
 func whenSet(p *v1.Pod) {
 	p.Spec.Containers[0].ReadinessProbe = &v1.Probe{
 		ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"test", "-e", "/set"}}}, PeriodSeconds: 1, TimeoutSeconds: 60,

@@ -28,7 +28,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, cfg *ru
 		}
 		if c.cfg.Metadata.Attempt == cfg.Metadata.Attempt && c.sandbox == s {
 			r.mu.Unlock()
-			return c.id, nil // a retry joins
+			return c.id, nil // a retry gets the same container
 		}
 		if c.state != runtimeapi.ContainerState_CONTAINER_EXITED {
 			r.violateLocked("container %s of pod %s created while %s lives", cfg.Metadata.Name, s.cfg.Metadata.Name, c.id)
@@ -81,8 +81,8 @@ func (r *Runtime) StartContainer(ctx context.Context, id string) error {
 	return r.end("StartContainer", id)
 }
 
-// StopContainer sends the stop signal, and kills after the timeout. What is not there
-// is stopped.
+// StopContainer sends the stop signal, and kills after the timeout. A container that does not exist
+// counts as stopped.
 func (r *Runtime) StopContainer(ctx context.Context, id string, timeout int64) error {
 	if err := r.begin(ctx, "StopContainer", id); err != nil {
 		return err
@@ -166,8 +166,8 @@ func (r *Runtime) ContainerStatus(ctx context.Context, id string, _ bool) (*runt
 	return &runtimeapi.ContainerStatusResponse{Status: c.status()}, nil
 }
 
-// UpdateContainerResources changes what is said of a container that is there; what is
-// zero stays.
+// UpdateContainerResources changes the recorded resources of a container that exists; zero fields
+// leave what is there.
 func (r *Runtime) UpdateContainerResources(ctx context.Context, id string, res *runtimeapi.ContainerResources) error {
 	if err := r.begin(ctx, "UpdateContainerResources", id); err != nil {
 		return err
@@ -198,7 +198,7 @@ func (r *Runtime) Resources(id string) *runtimeapi.LinuxContainerResources {
 	return nil
 }
 
-// ExecSync answers what Exec says; without it, every command succeeds.
+// ExecSync returns what Exec returns; without it, every command succeeds.
 func (r *Runtime) ExecSync(ctx context.Context, id string, cmd []string, _ time.Duration) ([]byte, []byte, error) {
 	if err := r.begin(ctx, "ExecSync", id); err != nil {
 		return nil, nil, err
@@ -216,14 +216,14 @@ func (r *Runtime) ExecSync(ctx context.Context, id string, cmd []string, _ time.
 	return out, nil, err
 }
 
-// running says why no command can run in a container.
+// running returns an error that says why no command can run in a container.
 func (r *Runtime) running(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[id]
 	switch {
 	case c == nil && r.Exec != nil:
-		return nil // who answers may know it
+		return nil // Exec may know the answer
 	case c == nil:
 		return notFound("container", id)
 	case c.state != runtimeapi.ContainerState_CONTAINER_RUNNING:
@@ -233,12 +233,12 @@ func (r *Runtime) running(id string) error {
 	}
 }
 
-// ExecURL gives an address that nobody listens on.
+// ExecURL returns an address that nobody listens on.
 func (r *Runtime) ExecURL(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	return &runtimeapi.ExecResponse{Url: "http://127.0.0.1:1/exec/" + req.ContainerId}, r.begin(ctx, "Exec", req.ContainerId)
 }
 
-// Attach gives an address that nobody listens on.
+// Attach returns an address that nobody listens on.
 func (r *Runtime) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	return &runtimeapi.AttachResponse{Url: "http://127.0.0.1:1/attach/" + req.ContainerId}, r.begin(ctx, "Attach", req.ContainerId)
 }

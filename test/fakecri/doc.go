@@ -2,6 +2,6 @@
 // has sandboxes, containers, images, events, delays and errors, and no processes.
 // It runs in virtual time under testing/synctest.
 //
-// It watches over the kubelet, too: Violations lists what no kubelet may do, such
-// as two live instances of one container.
+// It also watches over the kubelet: Violations lists what no kubelet may do, such as run two live
+// instances of one container.
 package fakecri

@@ -14,13 +14,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Behaviour says how a container's process lives.
+// Behaviour says how a container's process behaves.
 type Behaviour struct {
-	// RunFor ends the process by itself; 0 runs until it is stopped.
+	// RunFor is how long the process runs before it ends by itself; 0 runs until it is stopped.
 	RunFor time.Duration
-	// ExitCode when it ends by itself.
+	// ExitCode is its exit code when it ends by itself.
 	ExitCode int32
-	// IgnoreTerm makes it run until it is killed.
+	// IgnoreTerm makes it ignore the stop signal and run until it is killed.
 	IgnoreTerm bool
 	// TermCode is the exit code when it obeys the stop signal.
 	TermCode int32
@@ -44,28 +44,28 @@ type Change struct {
 // Runtime is the fake. The zero value of each hook is "no delay, no error, runs
 // until stopped with exit code 0".
 type Runtime struct {
-	// Behave decides how a container lives.
+	// Behave decides how a container behaves.
 	Behave func(cfg *runtimeapi.ContainerConfig) Behaviour
-	// Delay is how long a call takes, by its name (RunPodSandbox, PullImage …).
+	// Delay returns how long a call takes, by its name (RunPodSandbox, PullImage …).
 	Delay func(call string) time.Duration
-	// Fail makes a call fail before it has any effect; FailAfter when it has had it.
+	// Fail makes a call fail before it has any effect; FailAfter, after its effect.
 	Fail, FailAfter func(call, what string) error
 	// DropEvent loses an event.
 	DropEvent func() bool
-	// NoEvents makes it a runtime without GetContainerEvents.
+	// NoEvents makes this a runtime without GetContainerEvents.
 	NoEvents bool
 	// Exec answers ExecSync.
 	Exec func(id string, cmd []string) (stdout []byte, code int, err error)
-	// NotReady is the reason why the network is not ready; empty when it is.
+	// NotReady is the reason why the network is not ready; empty if it is.
 	NotReady string
 	// KeepCreated: StopContainer leaves a container that was never started as it is,
 	// as containerd's does.
 	KeepCreated bool
-	// Authorize, if not nil, is what the registry says to a pull with these credentials.
+	// Authorize, if not nil, is the registry's answer to a pull with these credentials.
 	Authorize func(image string, auth *runtimeapi.AuthConfig) error
-	// Handlers that there are besides the default one; others are refused.
+	// Handlers are the runtime handlers besides the default one; others are refused.
 	Handlers []string
-	// OnChange is told all that happens to sandboxes and containers, in order. It must
+	// OnChange is told everything that happens to sandboxes and containers, in order. It must
 	// neither block nor call the runtime.
 	OnChange func(Change)
 
@@ -126,7 +126,7 @@ func (r *Runtime) Violations() []string {
 	return slices.Clone(r.violations)
 }
 
-// Calls tells how often a call was made.
+// Calls returns how often a call was made.
 func (r *Runtime) Calls(name string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,14 +149,14 @@ func (r *Runtime) Live(uid, name string) []string {
 	return out
 }
 
-// Sandboxes tells how many sandboxes there are, and Containers how many containers.
+// Sandboxes returns the number of sandboxes.
 func (r *Runtime) Sandboxes() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.sandboxes)
 }
 
-// Containers tells how many containers there are.
+// Containers returns the number of containers.
 func (r *Runtime) Containers() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,8 +173,8 @@ func (r *Runtime) Config(id string) *runtimeapi.ContainerConfig {
 	return nil
 }
 
-// At returns the ID of the running container of that name at an address, that of the node
-// is empty, or in the pod of a UID.
+// At returns the ID of the running container of that name at an address (the node's own is empty)
+// or in the pod of a UID.
 func (r *Runtime) At(where, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +195,7 @@ func (r *Runtime) Kill(id string, code int32) {
 	}
 }
 
-// KillSandbox makes a sandbox die, and all in it.
+// KillSandbox makes a sandbox die, with everything in it.
 func (r *Runtime) KillSandbox(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,7 +204,7 @@ func (r *Runtime) KillSandbox(id string) {
 	}
 }
 
-// Drop removes a container from outside, without a word.
+// Drop removes a container from outside, without an event.
 func (r *Runtime) Drop(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,7 +234,7 @@ func (r *Runtime) SandboxIDs(uid string) []string {
 	return out
 }
 
-// begin counts a call, waits as long as it takes, and fails where it is to fail.
+// begin counts a call, waits for its delay, and fails if the call is to fail.
 func (r *Runtime) begin(ctx context.Context, call, what string) error {
 	r.mu.Lock()
 	r.calls[call]++
@@ -259,7 +259,7 @@ func (r *Runtime) begin(ctx context.Context, call, what string) error {
 	return nil
 }
 
-// end loses the answer of a call where it is to be lost.
+// end drops the answer of a call that is to lose it.
 func (r *Runtime) end(call, what string) error {
 	if r.FailAfter != nil {
 		return r.FailAfter(call, what)
@@ -276,7 +276,7 @@ func (r *Runtime) violateLocked(format string, args ...any) {
 	r.violations = append(r.violations, fmt.Sprintf(format, args...))
 }
 
-// exitLocked ends a container's process.
+// exitLocked makes a container's process exit.
 func (r *Runtime) exitLocked(c *container, code int32) {
 	if c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
 		return
@@ -305,7 +305,7 @@ func (r *Runtime) stopSandboxLocked(s *sandbox) {
 	}
 }
 
-// inLocked returns the containers of a sandbox, or of all, in the order of their IDs.
+// inLocked returns the containers of a sandbox, or of all sandboxes, ordered by ID.
 func (r *Runtime) inLocked(s *sandbox) []*container {
 	of := r.containers
 	if s != nil {
@@ -325,7 +325,7 @@ func (r *Runtime) changedLocked(what string, s *sandbox, c *container) {
 	r.OnChange(ch)
 }
 
-// tellLocked sends an event to whoever listens; one that cannot take it loses it.
+// tellLocked sends an event to the listeners; one that cannot take it at once loses it.
 func (r *Runtime) tellLocked(s *sandbox, id string, kind runtimeapi.ContainerEventType) {
 	if r.DropEvent != nil && r.DropEvent() {
 		return

@@ -27,7 +27,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxC
 		}
 		if s.cfg.Metadata.Attempt == cfg.Metadata.Attempt {
 			r.mu.Unlock()
-			return s.id, nil // a retry joins
+			return s.id, nil // a retry gets the same sandbox
 		}
 		if s.ready {
 			r.violateLocked("second ready sandbox of pod %s", cfg.Metadata.Uid)
@@ -130,7 +130,7 @@ func selects(want, have map[string]string) bool {
 	return true
 }
 
-// PortForward gives an address that nobody listens on.
+// PortForward returns an address that nobody listens on.
 func (r *Runtime) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
 	return &runtimeapi.PortForwardResponse{Url: "http://127.0.0.1:1/portforward/" + req.PodSandboxId}, r.begin(ctx, "PortForward", req.PodSandboxId)
 }

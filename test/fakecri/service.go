@@ -29,7 +29,7 @@ func (r *Runtime) Version(ctx context.Context, _ string) (*runtimeapi.VersionRes
 	}, r.begin(ctx, "Version", "")
 }
 
-// Status tells whether runtime and network are ready.
+// Status reports whether runtime and network are ready.
 func (r *Runtime) Status(ctx context.Context, _ bool) (*runtimeapi.StatusResponse, error) {
 	if err := r.begin(ctx, "Status", ""); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (r *Runtime) GetContainerEvents(ctx context.Context, ch chan *runtimeapi.Co
 // UpdateRuntimeConfig accepts anything.
 func (r *Runtime) UpdateRuntimeConfig(context.Context, *runtimeapi.RuntimeConfig) error { return nil }
 
-// RuntimeConfig says that cgroups are the kubelet's plain folders.
+// RuntimeConfig says that cgroups are plain folders, not systemd's.
 func (r *Runtime) RuntimeConfig(context.Context) (*runtimeapi.RuntimeConfigResponse, error) {
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, nil
 }
@@ -105,47 +105,47 @@ func (r *Runtime) Close(context.Context) error { return nil }
 
 // The fake has no statistics and no checkpoints.
 
-// CheckpointContainer is not there.
+// CheckpointContainer is not implemented.
 func (r *Runtime) CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) error {
 	return unimplemented("CheckpointContainer")
 }
 
-// CheckpointPod is not there.
+// CheckpointPod is not implemented.
 func (r *Runtime) CheckpointPod(context.Context, *runtimeapi.CheckpointPodRequest) error {
 	return unimplemented("CheckpointPod")
 }
 
-// RestorePod is not there.
+// RestorePod is not implemented.
 func (r *Runtime) RestorePod(context.Context, *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
 	return nil, unimplemented("RestorePod")
 }
 
-// ContainerStats is not there.
+// ContainerStats is not implemented.
 func (r *Runtime) ContainerStats(context.Context, string) (*runtimeapi.ContainerStats, error) {
 	return nil, unimplemented("ContainerStats")
 }
 
-// ListContainerStats is empty.
+// ListContainerStats returns an empty list.
 func (r *Runtime) ListContainerStats(context.Context, *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error) {
 	return nil, nil
 }
 
-// PodSandboxStats is not there.
+// PodSandboxStats is not implemented.
 func (r *Runtime) PodSandboxStats(context.Context, string) (*runtimeapi.PodSandboxStats, error) {
 	return nil, unimplemented("PodSandboxStats")
 }
 
-// ListPodSandboxStats is empty.
+// ListPodSandboxStats returns an empty list.
 func (r *Runtime) ListPodSandboxStats(context.Context, *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
 	return nil, nil
 }
 
-// ListMetricDescriptors is empty.
+// ListMetricDescriptors returns an empty list.
 func (r *Runtime) ListMetricDescriptors(context.Context) ([]*runtimeapi.MetricDescriptor, error) {
 	return nil, nil
 }
 
-// ListPodSandboxMetrics is empty.
+// ListPodSandboxMetrics returns an empty list.
 func (r *Runtime) ListPodSandboxMetrics(context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
 	return nil, nil
 }
@@ -200,7 +200,7 @@ func (i Images) ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec, _ b
 	return &runtimeapi.ImageStatusResponse{Image: i.images[spec.Image]}, nil
 }
 
-// PullImage takes an image from the registry.
+// PullImage pulls an image from the registry.
 func (i Images) PullImage(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
 	if err := i.begin(ctx, "PullImage", spec.Image); err != nil {
 		return "", err
@@ -236,7 +236,7 @@ func (r *Runtime) DropImage(name string) {
 	}
 }
 
-// ImageFsInfo tells nothing.
+// ImageFsInfo returns an empty response.
 func (i Images) ImageFsInfo(context.Context) (*runtimeapi.ImageFsInfoResponse, error) {
 	return &runtimeapi.ImageFsInfoResponse{}, nil
 }

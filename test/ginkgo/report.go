@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Report is what is read of a suite's report.
+// Report holds what is read from a suite's report.
 type Report struct {
 	Specs []Spec `json:"SpecReports"`
 }
 
-// Spec is a test, and what became of it.
+// Spec is a test and its outcome.
 type Spec struct {
 	Containers []string `json:"ContainerHierarchyTexts"`
 	Text       string   `json:"LeafNodeText"`
@@ -25,10 +25,10 @@ type Spec struct {
 	Failure    struct{ Message string }
 }
 
-// Name is its text, with those of the containers around it.
+// Name returns the spec's text, preceded by those of the containers around it.
 func (s Spec) Name() string { return strings.Join(append(s.Containers, s.Text), " ") }
 
-// Exceptions are why specs may fail, by a part of their names.
+// Exceptions are the reasons why specs may fail, by a part of their names.
 type Exceptions map[string]string
 
 func (e Exceptions) reason(s Spec) string {
@@ -56,12 +56,12 @@ func Read(path string) (*Report, error) {
 	return &all[0], nil
 }
 
-// Failed tells whether it neither passed nor was left out.
+// Failed reports whether the spec neither passed nor was left out.
 func (s Spec) Failed() bool {
 	return s.State != "passed" && s.State != "skipped" && s.State != "pending"
 }
 
-// Print tells what happened and returns false when a spec failed without an excuse.
+// Print prints what happened and returns false if a spec failed without an excuse.
 func (r *Report) Print(w io.Writer, name string, excuses Exceptions) (ok bool) {
 	count := map[string]int{}
 	ok = true
@@ -77,7 +77,7 @@ func (r *Report) Print(w io.Writer, name string, excuses Exceptions) (ok bool) {
 		case sp.Failed():
 			ok = false
 			fmt.Fprintf(w, "FAIL %s: %.400s\n", sp.Name(), strings.Join(strings.Fields(sp.Failure.Message), " "))
-		case sp.State == "skipped" && message != "": // without a message the focus left it out
+		case sp.State == "skipped" && message != "": // without a message it was out of focus
 			fmt.Fprintf(w, "SKIP %s: %s\n", sp.Name(), message)
 		case sp.State == "passed":
 			fmt.Fprintf(w, "ok   %s (%.1fs)\n", sp.Name(), sp.RunTime.Seconds())

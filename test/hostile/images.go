@@ -1,6 +1,5 @@
-// Package hostile makes what strangers may send: images that were made to harm whoever
-// unpacks them, and registries that do not keep to any rule. Tests of the image store and
-// of whole nodes share it.
+// Package hostile makes what strangers may send: images made to harm whatever unpacks them, and
+// registries that obey no rules. Tests of the image store and of whole nodes share it.
 package hostile
 
 import (
@@ -24,14 +23,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// stream is a layer whose content neither its maker nor a test has in memory.
+// stream is a layer whose content is never whole in memory, neither where it is made nor in a test.
 type stream struct {
 	data           []byte
 	digest, diffID v1.Hash
 	mediaType      types.MediaType
 }
 
-// Zeros is a layer with one file of zeros, which compresses well: a bomb.
+// Zeros returns a layer with one file of zeros, which compresses well: a bomb.
 func Zeros(t testing.TB, size int64, c compression.Compression) v1.Layer {
 	t.Helper()
 	return streamed(t, c, func(w *tar.Writer) error {
@@ -43,7 +42,7 @@ func Zeros(t testing.TB, size int64, c compression.Compression) v1.Layer {
 	})
 }
 
-// ManyFiles is a layer of n empty files.
+// ManyFiles returns a layer of n empty files.
 func ManyFiles(t testing.TB, n int) v1.Layer {
 	t.Helper()
 	return streamed(t, compression.ZStd, func(w *tar.Writer) error {
@@ -96,15 +95,15 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// Image is one that a node must live through.
+// Image is one that a node must survive.
 type Image struct {
 	Image interface{ Digest() (v1.Hash, error) }
-	// Refused is part of the message with which the pull ends; "" is one that may be
-	// pulled, but must reach nothing outside of its container.
+	// Refused is part of the message with which the pull fails; "" means that the image may be
+	// pulled, but must not reach anything outside its container.
 	Refused string
 }
 
-// Bombs are layers of some kilobytes that become so many bytes, or so many files.
+// Bombs returns layers of a few kilobytes that expand to the given size, or number of files.
 func Bombs(t testing.TB, size int64, files int) map[string]Image {
 	t.Helper()
 	const full = "no space left on device"
@@ -115,8 +114,8 @@ func Bombs(t testing.TB, size int64, files int) map[string]Image {
 	}
 }
 
-// Images are small ones. What they aim at are files in target, a folder of the machine; base
-// is below those whose layers are hostile.
+// Images returns small ones. They aim at files in target, a folder of the machine; in images whose
+// layers are hostile, base comes below those layers.
 func Images(t testing.TB, target string, base ...v1.Layer) map[string]Image {
 	t.Helper()
 	all := map[string]Image{}
@@ -130,7 +129,7 @@ func Images(t testing.TB, target string, base ...v1.Layer) map[string]Image {
 	return all
 }
 
-// Configs are images whose layer is harmless.
+// Configs returns images whose layer is harmless.
 func Configs(t testing.TB) map[string]Image {
 	t.Helper()
 	all := map[string]Image{}
@@ -140,7 +139,7 @@ func Configs(t testing.TB) map[string]Image {
 	return all
 }
 
-// layers are entries that lead out of the image.
+// layers returns entries that lead out of the image.
 func layers(target string) map[string][]*tar.Header {
 	up := strings.Repeat("../", 40) + target[1:]
 	file := func(name string) *tar.Header {
@@ -208,7 +207,7 @@ func withConfig(t testing.TB, change func(*v1.Config)) v1.Image {
 	return img
 }
 
-// lies is an image whose config names another content than its layer has.
+// lies returns an image whose config names other content than its layer has.
 func lies(t testing.TB) v1.Image {
 	t.Helper()
 	img := withConfig(t, func(*v1.Config) {})

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// ImageOf makes an image for this machine of ready layers.
+// ImageOf makes an image for this machine from finished layers.
 func ImageOf(t testing.TB, layers ...v1.Layer) v1.Image {
 	t.Helper()
 	img, err := mutate.AppendLayers(v1.Image(empty.Image), layers...)
@@ -34,12 +34,12 @@ func ImageOf(t testing.TB, layers ...v1.Layer) v1.Image {
 	return img
 }
 
-// AsOCI turns an image's media types into OCI's.
+// AsOCI converts an image's media types to OCI's.
 func AsOCI(img v1.Image) v1.Image {
 	return mutate.ConfigMediaType(mutate.MediaType(img, types.OCIManifestSchema1), types.OCIConfigJSON)
 }
 
-// LayerOf is a layer of a ready tar.
+// LayerOf makes a layer from a finished tar.
 func LayerOf(t testing.TB, data []byte, c compression.Compression, mediaType types.MediaType) v1.Layer {
 	t.Helper()
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil },
@@ -50,13 +50,13 @@ func LayerOf(t testing.TB, data []byte, c compression.Compression, mediaType typ
 	return l
 }
 
-// GzipLayer is a layer of a ready tar.
+// GzipLayer makes a gzip layer from a finished tar.
 func GzipLayer(t testing.TB, data []byte) v1.Layer {
 	t.Helper()
 	return LayerOf(t, data, compression.GZip, types.DockerLayer)
 }
 
-// Tar makes a layer of entries with all their attributes.
+// Tar makes a layer's tar from entries with all their attributes.
 func Tar(t testing.TB, entries ...*tar.Header) []byte {
 	t.Helper()
 	var buf bytes.Buffer

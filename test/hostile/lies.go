@@ -12,17 +12,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Lie is how a registry answers that does not keep to the rules.
+// Lie is a response of a registry that breaks the rules.
 type Lie struct {
 	Hook Hook
-	// Refused is part of the message with which the pull ends; "" is one that nobody
-	// knows the end of, for the registry does not let it come to one.
+	// Refused is part of the message with which the pull fails; "" means that the pull never ends
+	// by itself, because the registry keeps it going.
 	Refused string
 }
 
-// endless sends bytes until nobody listens any more.
+// endless sends bytes until nobody reads them any more.
 func endless(w http.ResponseWriter, r *http.Request, first, again string) {
-	if r.Method == http.MethodHead { // has no body
+	if r.Method == http.MethodHead { // it has no body
 		return
 	}
 	again = strings.Repeat(again, 64<<10)
@@ -32,8 +32,8 @@ func endless(w http.ResponseWriter, r *http.Request, first, again string) {
 	}
 }
 
-// Lies are those of a registry that has been given the image demo:1 of one layer. addr is of the
-// registry itself.
+// Lies returns those of a registry that was given the image demo:1 of one layer. addr is the
+// registry's own address.
 func Lies(addr string) map[string]Lie {
 	isManifest := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/manifests/") }
 	on := func(which func(*http.Request) bool, answer http.HandlerFunc) Hook {
@@ -127,7 +127,7 @@ func unauthorized(w http.ResponseWriter, realm string) bool {
 	return true
 }
 
-// Honest is the image behind the lies.
+// Honest returns the image behind the lies.
 func Honest(t testing.TB) v1.Image {
 	t.Helper()
 	return AsOCI(ImageOf(t, Zeros(t, 1<<20, compression.GZip)))

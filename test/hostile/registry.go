@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Registry is a registry on loopback that lies where its hook says so.
+// Registry is a registry on loopback that lies when its hook does.
 type Registry struct {
 	*httptest.Server
 	Host string // address:port
@@ -28,10 +28,10 @@ type Registry struct {
 	gets map[string]int // by path
 }
 
-// Hook sees every request first, and answers it by returning true.
+// Hook sees every request first, and returns true if it has answered it.
 type Hook func(w http.ResponseWriter, r *http.Request) bool
 
-// NewRegistry serves until the test ends; start is one of httptest.Server's.
+// NewRegistry serves until the test ends; start is one of httptest.Server's start methods.
 func NewRegistry(t testing.TB, start func(*httptest.Server)) *Registry {
 	t.Helper()
 	s := &Registry{registry: registry.New(registry.Logger(log.New(io.Discard, "", 0))), gets: map[string]int{}}
@@ -39,14 +39,14 @@ func NewRegistry(t testing.TB, start func(*httptest.Server)) *Registry {
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	start(s.Server)
 	t.Cleanup(func() {
-		s.CloseClientConnections() // of those whom it keeps waiting
+		s.CloseClientConnections() // of clients that it keeps waiting
 		s.Close()
 	})
 	s.Host = s.Listener.Addr().String()
 	return s
 }
 
-// Plain is a registry without TLS.
+// Plain returns a registry without TLS.
 func Plain(t testing.TB) *Registry {
 	t.Helper()
 	return NewRegistry(t, (*httptest.Server).Start)
@@ -64,14 +64,14 @@ func (s *Registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// On sets the hook; nil is an honest registry.
+// On sets the hook; with nil the registry is honest.
 func (s *Registry) On(hook Hook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hook = hook
 }
 
-// Fetched is how often blobs of the digest were asked for.
+// Fetched returns how often blobs of the digest were requested.
 func (s *Registry) Fetched(d string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *Registry) Fetched(d string) int {
 	return n
 }
 
-// Gets is how many documents were asked for since the last call.
+// Gets returns how many documents were requested since the last call.
 func (s *Registry) Gets() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *Registry) Push(t testing.TB, repoTag string, img interface {
 	return s.Host + "/" + repoTag
 }
 
-// Content asks the registry for what it would answer.
+// Content returns what the registry itself would answer.
 func (s *Registry) Content(r *http.Request) []byte {
 	clean := r.Clone(r.Context())
 	clean.Header.Del("Range")
@@ -130,7 +130,7 @@ func (s *Registry) Content(r *http.Request) []byte {
 
 var blobGet = regexp.MustCompile(`/blobs/sha256:`)
 
-// IsBlob tells whether a blob is fetched.
+// IsBlob reports whether the request fetches a blob.
 func IsBlob(r *http.Request) bool {
 	return r.Method == http.MethodGet && blobGet.MatchString(r.URL.Path)
 }

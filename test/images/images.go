@@ -24,7 +24,7 @@ import (
 	"runtime"
 )
 
-// BusyboxPath is where Debian's busybox-static puts its program.
+// BusyboxPath is where Debian's busybox-static installs its program.
 const BusyboxPath = "/bin/busybox"
 
 // Root is the content of an image's only layer: path → file.
@@ -39,7 +39,7 @@ type File struct {
 	GID  int
 }
 
-// Busybox is a small root with all of busybox's applets and the usual accounts.
+// Busybox returns a small root with all of busybox's applets and the usual accounts.
 func Busybox() (Root, error) {
 	prog, err := os.ReadFile(BusyboxPath)
 	if err != nil {
@@ -68,7 +68,7 @@ func Busybox() (Root, error) {
 	return r, nil
 }
 
-// Tar writes the root as a layer, the same bytes for the same content.
+// Tar writes the root as a layer; the same content gives the same bytes.
 func (r Root) Tar() ([]byte, error) {
 	r = r.withParents()
 	paths := make([]string, 0, len(r))
@@ -125,7 +125,7 @@ func writeEntry(w *tar.Writer, p string, f File) error {
 	return err
 }
 
-// New makes an image for this machine's platform out of layers, base first.
+// New makes an image for this machine's platform from layers, base first.
 func New(config v1.Config, layers ...Root) (v1.Image, error) {
 	img := v1.Image(empty.Image)
 	for _, root := range layers {

@@ -1,5 +1,5 @@
-// Package layers holds the architecture: which package may import which, directly
-// or through others.
+// Package layers enforces the architecture: which package may import which, directly or through
+// others.
 package layers
 
 import (
@@ -99,10 +99,10 @@ func TestImportsRunDownwards(t *testing.T) {
 	}
 }
 
-// everybodys is what leaves may use, too.
+// everybodys is what leaves may use as well.
 const everybodys = module + "internal/safepath"
 
-// broken returns the rule that a dependency breaks; a package may use its own parts.
+// broken returns the rule that a dependency breaks; a package may use its own subpackages.
 func broken(path, dep string, denied []string) string {
 	if dep == everybodys {
 		return ""
@@ -119,10 +119,10 @@ func broken(path, dep string, denied []string) string {
 	return ""
 }
 
-// serving are packages with servers that recover a handler's panic.
+// serving are packages with servers that recover from a handler's panic.
 var serving = []string{"k8s.io/apiserver/pkg/server", module + "internal/kubelet/server", module + "internal/cri"}
 
-// A panic that a server recovers is a failure of the tests in which it happens: each test
+// A panic that a server recovers from is a failure of the tests in which it happens: every test
 // program that may serve watches for it.
 func TestSuitesThatServeWatchForPanics(t *testing.T) {
 	packages := map[string]pkg{}
@@ -146,8 +146,8 @@ func TestSuitesThatServeWatchForPanics(t *testing.T) {
 	}
 }
 
-// serves takes a dependency as go list -test names it: of a package as it is, or as it is
-// for a test, which stands behind it.
+// serves reports whether a dependency serves. go list -test names it by its plain path, or by the
+// path followed by the test that it is built for.
 func serves(dep string) bool {
 	path, _, _ := strings.Cut(dep, " ")
 	return slices.Contains(serving, path)

@@ -18,8 +18,8 @@ var link = regexp.MustCompile("\\[(`?)([^\\]`]+)`?\\]\\(([^)#:]+)(#[^)]*)?\\)")
 // identifier is a name that Go code declares: of a function, a type, or Type.Method.
 var identifier = regexp.MustCompile(`^[A-Za-z_]\w*(\.[A-Za-z_]\w*)?$`)
 
-// Every relative link of the documents leads to a file, and one from a name in code to a Go
-// file that declares it.
+// Every relative link in the documents leads to a file, and a link whose text is a name in code
+// leads to a Go file that declares that name.
 func TestLinksOfTheDocumentsAreTrue(t *testing.T) {
 	links, names := 0, 0
 	for _, doc := range documents(t) {
@@ -48,7 +48,7 @@ func TestLinksOfTheDocumentsAreTrue(t *testing.T) {
 	}
 }
 
-// documents are the Markdown files of the project.
+// documents returns the Markdown files of the project.
 func documents(t *testing.T) []string {
 	t.Helper()
 	found := []string{"../../README.md"}

@@ -1,5 +1,5 @@
-// Package leaks has tests fail that leave goroutines behind, as goleak does, and gives those
-// that are about to end the time that a busy machine takes: goleak's own is half a second.
+// Package leaks makes tests fail that leave goroutines behind, as goleak does, and gives goroutines
+// that are about to end as much time as a busy machine needs: goleak's own is half a second.
 //
 //	func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 package leaks
@@ -15,10 +15,10 @@ import (
 // patience is how long goroutines have to end.
 const patience = time.Minute
 
-// Runner is a *testing.M, or what wraps one.
+// Runner is a *testing.M, or a wrapper around one.
 type Runner interface{ Run() int }
 
-// Watch returns m with a Run that fails when goroutines stay, but for the ignored ones.
+// Watch returns m with a Run that fails if goroutines stay behind, except for the ignored ones.
 func Watch(m Runner, ignored ...goleak.Option) Runner { return watched{m, ignored} }
 
 type watched struct {
@@ -39,12 +39,12 @@ func (w watched) Run() int {
 	return 0
 }
 
-// Find returns an error that names the goroutines that stay.
+// Find returns an error that names the goroutines that stay behind.
 func Find(ignored ...goleak.Option) error { return find(patience, ignored) }
 
 func find(patience time.Duration, ignored []goleak.Option) error {
 	for end := time.Now().Add(patience); ; {
-		err := goleak.Find(ignored...) // has pauses of its own
+		err := goleak.Find(ignored...) // pauses by itself
 		if err == nil || time.Now().After(end) {
 			return err
 		}

@@ -1,9 +1,9 @@
-// Package panics makes a handler's panic the failure of the tests in which it happened.
-// Servers recover such panics, answer 500 or break the connection, and go on: a test that
-// retries, or that asked for something else, would not notice.
+// Package panics makes a handler's panic a failure of the tests in which it happened. Servers
+// recover from such panics, answer 500 or break the connection, and carry on: a test that retries,
+// or that asked for something else, would not notice.
 //
-// Tests of packages that serve have a TestMain with Watch (test/layers sees to that);
-// those that start daemons look into their logs with None.
+// Tests of packages that serve have a TestMain with Watch (test/layers makes sure of that); those
+// that start daemons check their logs with None.
 package panics
 
 import (
@@ -26,10 +26,10 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// Runner is a *testing.M, or what wraps one.
+// Runner is a *testing.M, or a wrapper around one.
 type Runner interface{ Run() int }
 
-// Watch returns m with a Run that fails when somebody recovered a panic meanwhile.
+// Watch returns m with a Run that fails if a panic was recovered from meanwhile.
 func Watch(m Runner) Runner { return watched{m} }
 
 type watched struct{ Runner }
@@ -53,8 +53,8 @@ func (w watched) Run() int {
 	return code
 }
 
-// netHTTP is the log of servers without one of their own: net/http writes there what it
-// recovered.
+// netHTTP is the log of servers without one of their own: net/http writes the panics there that it
+// recovered from.
 type netHTTP struct {
 	to   io.Writer
 	seen *atomic.Int32
@@ -67,12 +67,12 @@ func (n *netHTTP) Write(line []byte) (int, error) {
 	return n.to.Write(line)
 }
 
-// inLog are the words of net/http, of k8s.io/apimachinery, of k8s.io/apiserver when the
+// inLog matches the messages of net/http, of k8s.io/apimachinery, of k8s.io/apiserver when the
 // client had left, and of Go itself.
 var inLog = regexp.MustCompile(`http: panic serving|Observed a panic|panicked: true|^panic: |^fatal error: `)
 
-// None returns an error that names every line of daemons' logs that tells of a panic. The
-// patterns are those of path/filepath, so that logs that were rotated away are read too.
+// None returns an error that contains every line about a panic in the logs of daemons. The patterns
+// are those of path/filepath, so that rotated logs are read too.
 func None(patterns ...string) error {
 	var errs []error
 	for _, pattern := range patterns {
@@ -94,7 +94,7 @@ func None(patterns ...string) error {
 func inFile(path string) (lines []string, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // rotated away at this moment
+		return nil, nil // it was rotated away at this moment
 	}
 	if err != nil {
 		return nil, err

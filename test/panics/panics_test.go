@@ -14,7 +14,7 @@ type tests func()
 
 func (f tests) Run() int { f(); return 0 }
 
-// ask has the handler serve one request, as a test would.
+// ask makes the handler serve one request, as a test would.
 func ask(t *testing.T, h http.HandlerFunc) tests {
 	return func() {
 		srv := httptest.NewServer(h)

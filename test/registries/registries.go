@@ -1,6 +1,6 @@
-// Package registries stands in for image registries in tests: one on loopback with a
-// certificate for all of their names, and a proxy that leads each of them there. A
-// program finds it by its environment, unchanged, and nothing leaves the machine.
+// Package registries stands in for image registries in tests: one registry on loopback with a
+// certificate for all of their names, and a proxy that redirects each of them there. A program
+// finds it through its environment, unchanged, and nothing leaves the machine.
 package registries
 
 import (
@@ -25,7 +25,7 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// Registries run until they are closed.
+// Registries serve until they are closed.
 type Registries struct {
 	plain  *http.Server // where the images are put
 	secure *http.Server
@@ -36,8 +36,8 @@ type Registries struct {
 	ca   string // file
 }
 
-// Start serves the images, by repository and tag, under all of the hosts; certificates
-// are made below dir.
+// Start serves the images, by repository and tag, under all of the hosts; it makes certificates
+// below dir.
 func Start(ctx context.Context, dir string, hosts []string, images map[string]v1.Image) (*Registries, error) {
 	ca, err := pki.LoadOrCreateCA(dir, "ca", "test registries", time.Now())
 	if err != nil {
@@ -81,7 +81,7 @@ func serve(ctx context.Context, slot **http.Server, h http.Handler, secure *tls.
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}
-	// A client that is cut off is no news.
+	// A client that disconnects is not worth a log line.
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	*slot = srv
 	go func() {
@@ -92,7 +92,7 @@ func serve(ctx context.Context, slot **http.Server, h http.Handler, secure *tls.
 	return addr, nil
 }
 
-// tunnelTo answers CONNECT, whatever host it names, with a connection to addr.
+// tunnelTo answers CONNECT with a connection to addr, whatever host the request names.
 func tunnelTo(addr string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodConnect {
@@ -116,7 +116,7 @@ func tunnelTo(addr string) http.Handler {
 		}
 		ended := make(chan struct{}, 2)
 		pump := func(dst io.Writer, src io.Reader) {
-			_, _ = io.Copy(dst, src) // either side may end it
+			_, _ = io.Copy(dst, src) // either side may close it
 			ended <- struct{}{}
 		}
 		go pump(up, buffered)
@@ -140,12 +140,12 @@ func (r *Registries) fill(ctx context.Context, images map[string]v1.Image) error
 	return nil
 }
 
-// Env is the environment of a program that is to find the registries.
+// Env returns the environment for a program that is to find the registries.
 func (r *Registries) Env(env []string) []string {
 	return append(WithoutProxies(env), "HTTPS_PROXY="+r.url, "SSL_CERT_FILE="+r.ca, "NO_PROXY=127.0.0.0/8,10.0.0.0/8,localhost")
 }
 
-// WithoutProxies drops what would lead requests out of the machine.
+// WithoutProxies drops variables that would send requests out of the machine.
 func WithoutProxies(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(strings.ToLower(v), "=")
@@ -153,7 +153,7 @@ func WithoutProxies(env []string) []string {
 	})
 }
 
-// Close ends all that was started.
+// Close stops everything that was started.
 func (r *Registries) Close() error {
 	var errs []error
 	for _, s := range []*http.Server{r.proxy, r.secure, r.plain} {

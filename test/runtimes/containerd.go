@@ -12,11 +12,11 @@ import (
 	"wherry.dev/internal/mount"
 )
 
-// pluginDirs are where CNI plugins lie: Debian's package, and everybody else.
+// pluginDirs are where CNI plugins are installed: by Debian's package, and by everybody else.
 var pluginDirs = []string{"/usr/lib/cni", "/opt/cni/bin"}
 
-// containerdConfig is in version 2 of the format, which every containerd since 1.3
-// reads. OOM scores are restricted because a container may have no right to lower them.
+// containerdConfig is in version 2 of the format, which every containerd since 1.3 reads. OOM
+// scores are restricted because a container may not be allowed to lower them.
 const containerdConfig = `version = 2
 root = %[1]q
 state = %[2]q
@@ -45,9 +45,9 @@ const conflist = `{"cniVersion": "0.4.0", "name": %[1]q, "plugins": [{
 
 // ContainerdOptions say which containerd to start, and with what.
 type ContainerdOptions struct {
-	// Path of containerd; its shim and ctr are taken from beside it, if they are there.
+	// Path of containerd; its shim and ctr are taken from the same folder, if they are there.
 	Path string
-	// Pause is the image, out of one of the archives, that sandboxes run.
+	// Pause is the image, from one of the archives, that sandboxes run.
 	Pause    string
 	Archives []string
 }
@@ -107,7 +107,7 @@ func Containerd(ctx context.Context, o ContainerdOptions) (*Runtime, error) {
 	return r, nil
 }
 
-// besideOf is the program in the same folder, or else the one of PATH.
+// besideOf returns the program in the same folder, or else the one in PATH.
 func besideOf(path, name string) string {
 	if full, err := exec.LookPath(path); err == nil {
 		if p := filepath.Join(filepath.Dir(full), name); fileExists(p) {

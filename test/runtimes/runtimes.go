@@ -1,6 +1,6 @@
-// Package runtimes starts CRI runtimes for tests and benchmarks: `wherry cri`, and
-// containerd to compare with. Each lives in a folder of its own and leaves nothing
-// on the machine when it is closed.
+// Package runtimes starts CRI runtimes for tests and benchmarks: `wherry cri`, and containerd to
+// compare with. Each lives in a folder of its own and leaves nothing on the machine once it is
+// closed.
 package runtimes
 
 import (
@@ -32,10 +32,10 @@ import (
 // startTimeout is how long a runtime may take to answer.
 const startTimeout = 3 * time.Minute
 
-// Runtime is a CRI runtime that runs.
+// Runtime is a running CRI runtime.
 type Runtime struct {
-	Name string // as its Version answers
-	// Dir has everything of it; its path is in the arguments of its monitors or shims.
+	Name string // as its Version returns it
+	// Dir holds everything of it; its path appears in the arguments of its monitors or shims.
 	Dir string
 	// Cgroup is the parent that pods must be put into.
 	Cgroup string
@@ -51,7 +51,7 @@ type Runtime struct {
 	load     func(ctx context.Context, archive string) error
 }
 
-// network is what pods of one runtime live in.
+// network returns the network for the pods of one runtime.
 func network() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + rand.IntN(64)), byte(rand.IntN(64) * 4), 0}), 22)
 }
@@ -64,7 +64,7 @@ type WherryOptions struct {
 	// OCI is crun, runc or "" for the default.
 	OCI      string
 	Archives []string
-	// Env is its environment; nil is that of this process.
+	// Env is its environment; nil for that of this process.
 	Env []string
 }
 
@@ -81,7 +81,7 @@ func Wherry(ctx context.Context, o WherryOptions) (*Runtime, error) {
 	}
 	store := filepath.Join(dir, "d", "store")
 	r := &Runtime{Dir: dir, Cgroup: "/wherry-" + id + "-pods", teardown: func(ctx context.Context) error { return tearDown(ctx, cfg, store) }}
-	// Pods with a user namespace pass through the folder.
+	// Pods with a user namespace need to search the folder.
 	if err := errors.Join(os.Chmod(dir, 0o711), importAll(ctx, store, o.Archives)); err != nil {
 		return nil, errors.Join(err, r.Close(ctx))
 	}
@@ -152,7 +152,7 @@ func (r *Runtime) connect(ctx context.Context, socket string) error {
 	r.Conn, r.Endpoint = conn, "unix://"+socket
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	for { // the socket comes, and then the service behind it: neither has an event for strangers
+	for { // the socket appears, and then the service behind it: neither has an event that outsiders could wait for
 		v, err := runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{})
 		if err == nil {
 			r.Name = v.RuntimeName + " " + strings.TrimPrefix(v.RuntimeVersion, "v")
@@ -168,8 +168,8 @@ func (r *Runtime) connect(ctx context.Context, socket string) error {
 	}
 }
 
-// Import adds the images of an archive. Wherry's runtime has the store to itself while
-// it runs: it takes archives at its start only.
+// Import adds the images of an archive. Wherry's runtime has the store to itself while it runs, so
+// it takes archives only at its start.
 func (r *Runtime) Import(ctx context.Context, archive string) error {
 	if r.load == nil {
 		return fmt.Errorf("%s takes no archives while it runs", r.Name)
@@ -177,7 +177,7 @@ func (r *Runtime) Import(ctx context.Context, archive string) error {
 	return r.load(ctx, archive)
 }
 
-// Log is what the runtime has said so far.
+// Log returns what the runtime has logged so far.
 func (r *Runtime) Log() string {
 	text, err := os.ReadFile(r.logFile)
 	if err != nil {
@@ -186,7 +186,7 @@ func (r *Runtime) Log() string {
 	return string(text)
 }
 
-// PID is the runtime's process.
+// PID returns the process ID of the runtime.
 func (r *Runtime) PID() int { return r.cmd.Process.Pid }
 
 // Close removes the pods, stops the runtime and removes what it made.
@@ -202,7 +202,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	if r.cmd != nil {
 		errs = append(errs, r.cmd.Process.Signal(unix.SIGTERM))
 		<-r.ended
-		if _, ok := errors.AsType[*exec.ExitError](r.exit); !ok { // containerd says how it was ended, by its status
+		if _, ok := errors.AsType[*exec.ExitError](r.exit); !ok { // containerd's exit status says how it was stopped
 			errs = append(errs, r.exit)
 		}
 		errs = append(errs, panics.None(r.logFile), r.teardown(ctx))

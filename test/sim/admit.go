@@ -12,7 +12,7 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// gate is the node's admission, which now and then lets a pod wait, or has no room.
+// gate is the node's admission, which now and then makes a pod wait, or has no room.
 type gate struct {
 	*admission.Admission
 	n *node
@@ -52,7 +52,7 @@ func (g gate) Resize(ctx context.Context, in *podplan.Input) podplan.ResizeDecis
 	return g.Admission.Resize(ctx, in)
 }
 
-// crowded is a node with another pod on it, which no one can make go.
+// crowded is a node with another pod on it, which nothing can evict.
 type crowded struct{ *podworker.Pods }
 
 func (c crowded) List() []podworker.Snapshot {
@@ -60,14 +60,14 @@ func (c crowded) List() []podworker.Snapshot {
 	return append(c.Pods.List(), other)
 }
 
-// arrived has the node decide on a pod that came after those that it was started with.
+// arrived has the node decide on a pod that came after those that the node was started with.
 func (n *node) arrived(pod *v1.Pod) {
 	if n.settled.Load() {
 		n.gate.Arrived(pod)
 	}
 }
 
-// ranAt notes which pods the runtime had when the kubelet started.
+// ranAt notes the pods that the runtime had when the kubelet started.
 func (n *node) ranAt(uid types.UID) {
 	if n.ran == nil {
 		n.ran = map[types.UID]bool{}

@@ -30,7 +30,7 @@ import (
 
 var podResource = schema.GroupResource{Resource: "pods"}
 
-// apiServer holds one pod, or none any more. That of a static pod is its mirror.
+// apiServer holds one pod, or none after it has gone. For a static pod it holds the mirror.
 type apiServer struct {
 	hist    *history
 	changed func() // called without the lock after every change
@@ -39,7 +39,7 @@ type apiServer struct {
 	mu      sync.Mutex
 	version int
 	pod     *v1.Pod // never changed in place
-	// last is the pod as it was when it went.
+	// last is the pod as it was when it was removed.
 	last *v1.Pod
 }
 
@@ -49,7 +49,7 @@ func (a *apiServer) get() (pod, last *v1.Pod) {
 	return a.pod, a.last
 }
 
-// update changes the pod; one that is gone stays so.
+// update changes the pod; if it is gone, it stays gone.
 func (a *apiServer) update(change func(*v1.Pod)) {
 	a.mu.Lock()
 	if a.pod == nil {
@@ -70,7 +70,7 @@ func (a *apiServer) storeLocked(p *v1.Pod) {
 	a.pod = p
 }
 
-// remove takes the object away.
+// remove removes the object.
 func (a *apiServer) remove() {
 	a.mu.Lock()
 	if a.pod != nil {
@@ -97,12 +97,12 @@ func (a *apiServer) create(pod *v1.Pod) (*v1.Pod, error) {
 	return p, nil
 }
 
-// fresh is the status that the API server gives a pod that is made.
+// fresh returns the status that the API server gives a new pod.
 func fresh(pod *v1.Pod) v1.PodStatus {
 	return v1.PodStatus{Phase: v1.PodPending, QOSClass: qos.GetPodQOS(pod)}
 }
 
-// staticOf is the UID of the static pod that a mirror shows, or the pod's own.
+// staticOf returns the UID of the static pod that a mirror shows, or else the pod's own.
 func staticOf(p *v1.Pod) types.UID {
 	if pods.IsMirror(p) {
 		return types.UID(p.Annotations[pods.AnnotationConfigMirror])
@@ -141,8 +141,8 @@ func (a *apiServer) patchStatus(data []byte) (*v1.Pod, error) {
 	return p, nil
 }
 
-// writeLocked gives the pod another status, if that may follow on the one it has; what was
-// there, and what comes, is never changed.
+// writeLocked gives the pod another status, if that may follow the current one; neither the old nor
+// the new one is changed.
 func (a *apiServer) writeLocked(st *v1.PodStatus) (*v1.Pod, error) {
 	p := *a.pod
 	p.Status = *st
@@ -160,8 +160,8 @@ var podMeta = sync.OnceValues(func() (strategicpatch.PatchMetaFromStruct, error)
 	return strategicpatch.NewPatchMetaFromStruct(v1.Pod{})
 })
 
-// patched is a status with a strategic merge patch of its pod. Only the fields that the
-// patch has are merged: to convert the others would cost most of its time.
+// patched returns a status with a strategic merge patch of its pod applied. Only the fields in the
+// patch are merged: converting the others would take most of the time.
 func patched(st *v1.PodStatus, patch strategicpatch.JSONMap) (*v1.PodStatus, error) {
 	schema, err := podMeta()
 	if err != nil {
@@ -187,8 +187,8 @@ func patched(st *v1.PodStatus, patch strategicpatch.JSONMap) (*v1.PodStatus, err
 	return &out, nil
 }
 
-// touchedBy names the fields of the status that a patch has, before it is merged: the
-// merge takes it to pieces.
+// touchedBy returns the fields of the status that a patch has. It has to be called before the
+// merge, which takes the patch to pieces.
 func touchedBy(patch strategicpatch.JSONMap) map[string]bool {
 	has := map[string]bool{}
 	changes, _ := patch["status"].(map[string]any)
@@ -211,7 +211,7 @@ func copyFields(to, from *v1.PodStatus, fields map[string]bool) {
 	}
 }
 
-// client is what one life of the kubelet has of the API server.
+// client is what one life of the kubelet sees of the API server.
 type client struct {
 	kubernetes.Interface
 	n *node
@@ -239,7 +239,7 @@ type accounts struct {
 	n *node
 }
 
-// tokenForm is a token: the UID of its pod, and until when it is good.
+// tokenForm is the form of a token: the UID of its pod, and how long it is valid.
 const tokenForm = "token %s until %d"
 
 func (a accounts) CreateToken(ctx context.Context, name string, req *authenticationv1.TokenRequest, _ metav1.CreateOptions) (*authenticationv1.TokenRequest, error) {

@@ -18,34 +18,34 @@ import (
 //
 //   - never two live instances of one container;
 //   - no app container before its init containers are done and its sidecars started;
-//   - init containers one after another, and none again once an app container was there;
+//   - init containers one after another, and none again once there was an app container;
 //   - attempts and restart counts never fall;
 //   - nothing starts once the pod ends, or is asked to go;
-//   - a terminal phase only when nothing runs, and for ever;
-//   - no observedGeneration falls, no state of a container is missing or double;
-//   - nothing that containers stand on is taken away under them;
+//   - a terminal phase only when nothing runs, and then for ever;
+//   - no observedGeneration falls, no state of a container is missing or duplicated;
+//   - nothing that a live container needs is removed;
 //   - no op is repeated, and no step made, for ever without a cause.
 //
-// What must hold in the end (that all is gone, that all is at rest) is the player's
-// to check: it knows when the end has come.
+// What must hold in the end (everything is gone, everything is at rest) is checked by the player:
+// it knows when the end has come.
 type Checker struct {
 	pod       *v1.Pod
 	instances map[string]*instance
 	sandboxes map[string]*box
-	there     map[string]bool   // sandboxes that were not removed
+	there     map[string]bool   // sandboxes that have not been removed
 	byOthers  bool              // something was removed from outside
-	highest   map[string]uint32 // attempt of each container that was started
+	highest   map[string]uint32 // highest attempt of each container that was started
 	ending    bool
 	asked     time.Duration // 0: not yet
-	up        time.Duration // since when the kubelet runs, 0: not
+	up        time.Duration // since when the kubelet has been running, 0: it is not
 	faultless time.Duration // since when, 0: not yet
 	born      time.Duration // when the last life of a static pod of this UID was over
 	flying    map[podplan.Key]podplan.Op
 	begun     map[string][]time.Duration
 	steps     []time.Duration
-	words     map[string]string // the last of each instance, by ID
+	words     map[string]string // the latest of each instance, by ID
 	status    *v1.PodStatus
-	// counts of restarts as the worker puts them, and as the API server has them.
+	// Counts of restarts as the worker reports them, and as the API server has them.
 	counts, writtenCounts map[string]int32
 }
 
@@ -69,7 +69,7 @@ func NewChecker() *Checker {
 	}
 }
 
-// Check takes the next event, and returns what it violates.
+// Check takes the next event, and returns an error that says what it violates.
 func (c *Checker) Check(e Event) error {
 	switch e.What {
 	case PodSet:
@@ -156,7 +156,7 @@ func (c *Checker) container(e Event) error {
 	return nil
 }
 
-// emptied notes that all begins anew in a sandbox whose containers are all removed.
+// emptied notes that a sandbox whose containers are all removed starts over.
 func (c *Checker) emptied(sandbox string) {
 	if c.byOthers {
 		return
@@ -223,7 +223,7 @@ func (c *Checker) order(name string, b *box) error {
 	return nil
 }
 
-// makes tells whether an op brings something to life.
+// makes reports whether an op brings something to life.
 func makes(k podplan.Kind) bool {
 	switch k {
 	case podplan.EnsureCgroup, podplan.MountVolume, podplan.RunSandbox, podplan.PullImage, podplan.CreateContainer,
@@ -234,8 +234,8 @@ func makes(k podplan.Kind) bool {
 	}
 }
 
-// slowest is how long a worker may take to see that its pod is asked to go: it may
-// hang in a look at the runtime, and back off after it.
+// slowest is how long a worker may take to notice that its pod is asked to go: its look at the
+// runtime may hang, and it backs off afterwards.
 const slowest = 4 * time.Minute
 
 func (c *Checker) op(e Event) error {
@@ -265,7 +265,7 @@ func (c *Checker) op(e Event) error {
 	return c.rate(e)
 }
 
-// teardown checks that nothing is taken from under a live container.
+// teardown checks that nothing is removed from under a live container.
 func (c *Checker) teardown(e Event) error {
 	switch e.Op.Kind {
 	case podplan.ClearVolumes, podplan.RemoveCgroup, podplan.Forget:
@@ -299,7 +299,7 @@ func (c *Checker) live() string {
 	return ""
 }
 
-// rate checks that an op is not repeated faster than any back-off would let it.
+// rate checks that an op is not repeated faster than any back-off would allow.
 func (c *Checker) rate(e Event) error {
 	key := string(e.Op.Kind) + " " + cmp.Or(e.Op.Name, e.Op.ID)
 	if e.Op.Backoff {
@@ -332,7 +332,7 @@ func within(times []time.Duration, since time.Duration) []time.Duration {
 	return times[i:]
 }
 
-// step checks that the worker does not turn on the spot.
+// step checks that the worker is not in a busy loop.
 func (c *Checker) step(e Event) error {
 	c.steps = within(append(c.steps, e.At), e.At-10*time.Second)
 	if n := len(c.steps); n > 1000 {
@@ -341,11 +341,11 @@ func (c *Checker) step(e Event) error {
 	return nil
 }
 
-// written checks a status that the API server has got.
+// written checks a status that has reached the API server.
 func (c *Checker) written(e Event) error {
 	st, before := e.Status, c.status
 	if c.born > 0 && st.StartTime != nil && !st.StartTime.After(dawn.Add(c.born)) {
-		return nil // of its last life, and was on its way
+		return nil // it is from the kubelet's last life, and was on its way
 	}
 	c.status = st
 	if c.byOthers && pods.IsStatic(c.pod) {
@@ -370,7 +370,7 @@ func (c *Checker) written(e Event) error {
 	return shape(st, c.writtenCounts)
 }
 
-// message checks that what is told of an end is that instance's own message.
+// message checks that the message reported for an instance that ended is that instance's own.
 func (c *Checker) message(st *v1.PodStatus) error {
 	for _, s := range statuses(st) {
 		for _, t := range []*v1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
@@ -386,7 +386,7 @@ func (c *Checker) message(st *v1.PodStatus) error {
 	return nil
 }
 
-// shape checks what must hold of every status by itself, and the counts.
+// shape checks what must hold for every status by itself, and the counts.
 func shape(st *v1.PodStatus, counts map[string]int32) error {
 	for _, s := range statuses(st) {
 		if s.RestartCount < counts[s.Name] {
@@ -422,7 +422,7 @@ func shape(st *v1.PodStatus, counts map[string]int32) error {
 	return nil
 }
 
-// gone checks what must be true when the API object goes by the kubelet's hand.
+// gone checks what must be true when the kubelet removes the API object.
 func (c *Checker) gone() error {
 	if len(c.instances) > 0 {
 		return fmt.Errorf("the pod's object is deleted while %d containers are there", len(c.instances))

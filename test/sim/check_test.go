@@ -82,7 +82,7 @@ func TestCheckerSeesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// repeated is an event, and its end if it is an op, again and again.
+// repeated returns an event, with its end if it is an op, many times over.
 func repeated(e Event, times int, every time.Duration) []Event {
 	var out []Event
 	for i := range times {

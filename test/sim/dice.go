@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// dice draws lots. A draw depends on the seed, on what it is for and on how many
-// were drawn for that before, so that goroutines cannot change each other's luck.
+// dice draws at random. A draw depends on the seed, on its purpose and on how many were drawn for
+// that purpose before, so that goroutines cannot change each other's luck.
 type dice struct {
 	seed uint64
 
@@ -48,13 +48,12 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// chance is true with probability p.
+// chance returns true with probability p.
 func (d *dice) chance(p float64, what string) bool {
 	return float64(d.roll(1<<32, what)) < p*(1<<32)
 }
 
-// upTo returns a duration in (0, most], to the nanosecond: no two things happen at
-// the same moment.
+// upTo returns a duration in (0, most], to the nanosecond: no two things happen at the same moment.
 func (d *dice) upTo(most time.Duration, what string) time.Duration {
 	return time.Duration(d.roll(uint64(most), what)) + 1
 }

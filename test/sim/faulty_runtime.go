@@ -18,9 +18,9 @@ var (
 	errDead  = errors.New("this kubelet was killed")
 )
 
-// call is the way of everything that a kubelet asks of the world: it takes a while,
-// it fails before or after it took effect, the kubelet is killed before or after,
-// and when the caller gives up it takes a moment to return, and may take effect later.
+// call carries out everything that a kubelet asks of the world: it takes a while; it fails before
+// or after it took effect; the kubelet is killed before or after; and when the caller gives up, the
+// call takes a moment to return, and may take effect later.
 func call[T any](ctx context.Context, n *node, name, what string, effect func(context.Context) (T, error)) (T, error) {
 	var none T
 	op, _ := ctx.Value(opKey{}).(string)
@@ -57,17 +57,17 @@ func call[T any](ctx context.Context, n *node, name, what string, effect func(co
 	return out, nil
 }
 
-// lateKey is where a context says that nobody waits for the call any more.
+// lateKey is the context key that says that nobody waits for the call any more.
 type lateKey struct{}
 
-// goesOn tells whether the runtime goes on with what it was asked for when nobody waits for
-// its answer any more; one that hangs ends with its caller.
+// goesOn reports whether the runtime carries on with a call after nobody waits for its answer any
+// more; one that hangs ends with its caller.
 func goesOn(call string, took time.Duration) bool {
 	makes := call == "RunPodSandbox" || call == "CreateContainer" || call == "StartContainer"
 	return makes && took < 3*time.Second
 }
 
-// wait lets time pass. A caller that gives up gets its answer a moment later.
+// wait lets time pass. A caller that gives up gets its error a moment later.
 func (n *node) wait(ctx context.Context, d time.Duration, key string) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -92,7 +92,7 @@ func (n *node) wait(ctx context.Context, d time.Duration, key string) error {
 	}
 }
 
-// duration is how long a call takes.
+// duration returns how long a call takes.
 func (l *life) duration(key, name string) time.Duration {
 	most := 200 * time.Millisecond
 	switch name {
@@ -165,7 +165,7 @@ func (s faultyRuntime) CreateContainer(ctx context.Context, sandbox string, cfg 
 		b(cfg)
 	}
 	return call(ctx, s.n, "CreateContainer", cfg.Metadata.Name, func(ctx context.Context) (string, error) {
-		if ctx.Value(lateKey{}) == nil { // what it stands on may be gone by then
+		if ctx.Value(lateKey{}) == nil { // what it depends on may be gone by then
 			s.n.life.hist.fail(s.n.life.inspectContainer(cfg, sc.Metadata.Uid))
 		}
 		return s.RuntimeService.CreateContainer(ctx, sandbox, cfg, sc)
@@ -204,14 +204,14 @@ func (s faultyRuntime) UpdateContainerResources(ctx context.Context, id string, 
 	})
 }
 
-// ContainerStats tells that little memory is in use.
+// ContainerStats reports that little memory is in use.
 func (s faultyRuntime) ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error) {
 	return call(ctx, s.n, "ContainerStats", id, func(context.Context) (*runtimeapi.ContainerStats, error) {
 		return &runtimeapi.ContainerStats{Memory: &runtimeapi.MemoryUsage{UsageBytes: &runtimeapi.UInt64Value{Value: 1 << 20}}}, nil
 	})
 }
 
-// ExecSync runs what the commands of hooks and probes say.
+// ExecSync does what the commands of hooks and probes say.
 func (s faultyRuntime) ExecSync(ctx context.Context, id string, cmd []string, _ time.Duration) (stdout, stderr []byte, err error) {
 	l := s.n.life
 	err = s.do(ctx, "ExecSync", id+" "+cmd[0], func(context.Context) error {

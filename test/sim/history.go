@@ -15,7 +15,7 @@ import (
 	"wherry.dev/test/fakecri"
 )
 
-// What happened.
+// What is the kind of an event.
 type What string
 
 // The kinds of events of a life.
@@ -47,21 +47,21 @@ const (
 type Event struct {
 	At      time.Duration
 	What    What
-	UID     types.UID // of the pod; empty where it concerns all
+	UID     types.UID // of the pod; empty if it concerns all of them
 	Name    string    // of a container
 	ID      string    // of a container
 	Sandbox string
 	Attempt uint32
 	Code    int32
 	Op      podplan.Op
-	// Ending: the pod's record says that it ends.
+	// Ending means that the pod's record says that it ends.
 	Ending bool
 	Status *v1.PodStatus
 	Pod    *v1.Pod
 	Text   string
 }
 
-// FromRuntime is the event of a change in the fake runtime.
+// FromRuntime returns the event for a change in the fake runtime.
 func FromRuntime(c fakecri.Change) Event {
 	e := Event{What: What(c.What), UID: types.UID(c.UID), ID: c.ID, Name: c.Name, Sandbox: c.Sandbox, Attempt: c.Attempt, Code: c.Code}
 	if c.ID == "" {
@@ -172,7 +172,7 @@ func podText(p *v1.Pod) string {
 	return b.String()
 }
 
-// traits names what a container has.
+// traits names a container's features.
 func traits(c *v1.Container) []string {
 	out := []string{c.Image}
 	if c.RestartPolicy != nil {
@@ -199,7 +199,7 @@ func traits(c *v1.Container) []string {
 	return out
 }
 
-// askText says how a container is asked, and what it answers.
+// askText describes how a container is probed, and what it answers.
 func askText(h v1.ProbeHandler) string {
 	how := "sleep"
 	switch {
@@ -227,7 +227,7 @@ func statuses(st *v1.PodStatus) []v1.ContainerStatus {
 	return out
 }
 
-// history takes events down and has each checked.
+// history records events and has each one checked.
 type history struct {
 	broken chan struct{} // closed at the first violation
 
@@ -258,8 +258,8 @@ func (h *history) add(e Event) {
 	}
 }
 
-// checkLocked shows an event to the checkers that it concerns. Of pods that follow one
-// another, by static manifests, only one may have anything in the runtime.
+// checkLocked passes an event to the checkers that it concerns. Of pods that follow one another
+// through static manifests, only one may have anything in the runtime.
 func (h *history) checkLocked(e Event) error {
 	if e.What == PodSet {
 		e.UID = e.Pod.UID
@@ -285,7 +285,7 @@ func (h *history) checkLocked(e Event) error {
 	return nil
 }
 
-// stale tells whether a status was put before, as it is.
+// stale reports whether a status has been put before, unchanged.
 func (h *history) stale(e Event) bool {
 	if e.What != StatusPut {
 		return false

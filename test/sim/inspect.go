@@ -26,14 +26,14 @@ const (
 	serviceIP     = "10.96.0.5"
 )
 
-// known returns a pod of this life as it came; what is inspected never changes in it.
+// known returns a pod of this life as it came; the fields that are inspected never change.
 func (l *life) known(uid string) *v1.Pod {
 	pod, _ := l.pods.Load(types.UID(uid))
 	p, _ := pod.(*v1.Pod)
 	return p
 }
 
-// know remembers a pod that comes, and why the node will refuse it.
+// know remembers a pod that has come, and why the node will refuse it.
 func (l *life) know(pod *v1.Pod, refusal string) {
 	l.pods.Store(pod.UID, pod.DeepCopy())
 	if refusal != "" {
@@ -41,15 +41,15 @@ func (l *life) know(pod *v1.Pod, refusal string) {
 	}
 }
 
-// refusal is why the node refuses a pod; empty when it does not.
+// refusal returns why the node refuses a pod; empty if it does not.
 func (l *life) refusal(uid types.UID) string {
 	reason, _ := l.refusals.Load(uid)
 	text, _ := reason.(string)
 	return text
 }
 
-// refusalOf is what a pod is told that is refused for a reason: for a critical one without room
-// the node has looked for others that may go.
+// refusalOf returns what a refused pod is told for a reason: for a critical one without room, the
+// node has looked for others to evict.
 func refusalOf(pod *v1.Pod, reason string) string {
 	if reason == "OutOfcpu" && pods.IsCritical(pod) {
 		return "UnexpectedAdmissionError"
@@ -57,7 +57,7 @@ func refusalOf(pod *v1.Pod, reason string) string {
 	return reason
 }
 
-// inspectSandbox checks what a sandbox is made from.
+// inspectSandbox checks the configuration that a sandbox is made from.
 func (l *life) inspectSandbox(cfg *runtimeapi.PodSandboxConfig, handler string) error {
 	pod := l.known(cfg.Metadata.Uid)
 	if pod == nil {
@@ -149,7 +149,7 @@ func serversOf(pod *v1.Pod) string {
 	return strings.Join(servers, " ")
 }
 
-// inspectContainer checks what an instance is made from.
+// inspectContainer checks the configuration that an instance is made from.
 func (l *life) inspectContainer(cfg *runtimeapi.ContainerConfig, uid string) error {
 	pod := l.known(uid)
 	if pod == nil {
@@ -184,8 +184,8 @@ func (l *life) inspectContainer(cfg *runtimeapi.ContainerConfig, uid string) err
 	return l.inspectEnvironment(pod, c, cfg)
 }
 
-// freshness is how old may be what the kubelet knows of an object: longer as long as
-// watches and calls hang.
+// freshness returns how old the kubelet's knowledge of an object may be: older while watches and
+// calls hang.
 func (l *life) freshness() time.Duration {
 	if since := l.calmSince.Load(); since != 0 && time.Since(dawn)-time.Duration(since) > 10*time.Minute {
 		return 2 * time.Minute
@@ -193,8 +193,8 @@ func (l *life) freshness() time.Duration {
 	return 15 * time.Minute
 }
 
-// inspectEnvironment checks that there was a moment, not long ago, at which the objects said
-// what a container has in its environment.
+// inspectEnvironment checks that there was a moment, not long ago, at which the objects held what a
+// container has in its environment.
 func (l *life) inspectEnvironment(pod *v1.Pod, c *v1.Container, cfg *runtimeapi.ContainerConfig) error {
 	have := map[string]string{}
 	for _, e := range cfg.Envs {
@@ -227,8 +227,8 @@ func (l *life) inspectEnvironment(pod *v1.Pod, c *v1.Container, cfg *runtimeapi.
 	return fmt.Errorf("the environment of %s is not what the objects said at any time in the last %v: %v", c.Name, l.freshness(), have)
 }
 
-// environmentOf is what a container's environment is to be, with objects as they are given;
-// false when there can be none. It knows what the generator draws.
+// environmentOf returns what a container's environment must be, given the objects; false if there
+// can be none. It relies on what the generator can draw.
 func environmentOf(pod *v1.Pod, c *v1.Container, has map[objectcache.Ref]map[string]string) (map[string]string, bool) {
 	env := map[string]string{}
 	for _, f := range c.EnvFrom {
@@ -267,7 +267,7 @@ func expanded(env map[string]string, name string) string {
 	return "$(" + name + ")"
 }
 
-// variableOf is one variable from elsewhere.
+// variableOf returns the value of one variable that comes from elsewhere.
 func variableOf(pod *v1.Pod, e *v1.EnvVar, has map[objectcache.Ref]map[string]string) (value string, found, possible bool) {
 	from := e.ValueFrom
 	if from == nil {
@@ -289,7 +289,7 @@ func variableOf(pod *v1.Pod, e *v1.EnvVar, has map[objectcache.Ref]map[string]st
 	case from.FieldRef != nil:
 		return pod.Name, true, true
 	default:
-		return "", false, true // limits.cpu: not of the objects
+		return "", false, true // limits.cpu: does not depend on the objects
 	}
 }
 
@@ -306,13 +306,13 @@ func (l *life) writeEnvFile(uid string) {
 	l.hist.fail(os.WriteFile(file, []byte("# by i0\n"+envFileKey+"='from a file'\n"), 0o644))
 }
 
-// lastWords are what an instance leaves in its termination message.
+// lastWords returns what an instance leaves in its termination message.
 func lastWords(name string, attempt uint32, code int32) string {
 	return fmt.Sprintf("%s/%d ended with %d", name, attempt, code)
 }
 
-// lastWordsPolicy lets every second container of a kind say its last words in its log when
-// it fails.
+// lastWordsPolicy makes every second container of a kind leave its last words in its log when it
+// fails.
 func lastWordsPolicy(name string) v1.TerminationMessagePolicy {
 	if strings.HasSuffix(name, "1") {
 		return v1.TerminationMessageFallbackToLogsOnError
@@ -320,7 +320,7 @@ func lastWordsPolicy(name string) v1.TerminationMessagePolicy {
 	return v1.TerminationMessageReadFile
 }
 
-// writeMessage is what an instance does before it ends.
+// writeMessage does what an instance does before it ends.
 func (l *life) writeMessage(c *fakecri.Change) {
 	file := filepath.Join(l.dir, "kubelet", "pods", c.UID, "containers", c.Name, fmt.Sprint(c.Attempt))
 	if _, err := os.Stat(file); err != nil {
@@ -335,7 +335,7 @@ func (l *life) writeMessage(c *fakecri.Change) {
 	l.hist.fail(os.WriteFile(file, []byte(words), 0o666))
 }
 
-// shown checks that volumes have what their objects hold, and a token that is good.
+// shown checks that volumes hold what their objects hold, and a token that is valid.
 func (l *life) shown(pod *v1.Pod) error {
 	volumes := filepath.Join(l.dir, "kubelet", "pods", string(pod.UID), "volumes")
 	for i := range pod.Spec.Volumes {

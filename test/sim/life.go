@@ -35,8 +35,8 @@ type life struct {
 	rt   *fakecri.Runtime
 	api  *apiServer
 	dir  string
-	uid  types.UID   // of the pod that is, or was last, wanted
-	uids []types.UID // of all that there were
+	uid  types.UID   // of the pod that is wanted, or was last wanted
+	uids []types.UID // of all pods so far
 
 	cgroups   *cgroups
 	net       *internet
@@ -45,10 +45,10 @@ type life struct {
 	refusals  sync.Map // by UID, why the node refuses them
 	taints    []v1.Taint
 	policy    kubeletconfig.ImagePullCredentialsVerificationPolicy // empty: nothing is recorded
-	open      bool                                                 // the private image is for all pods, where it is on the node
+	open      bool                                                 // the node's private image is for all pods
 	crashWait time.Duration                                        // the cap of the crash back-off, 0: the default
 	calmSince atomic.Int64                                         // when the faults ended, 0: not yet
-	// static pods come from a manifest, which is nil when it was removed.
+	// static pods come from a manifest, which is nil once it is removed.
 	static   bool
 	manifest atomic.Pointer[v1.Pod]
 	real     bool        // the status is written by the real manager, not by a statusWriter
@@ -59,35 +59,35 @@ type life struct {
 	killed   chan struct{}
 }
 
-// Outcome of a life.
+// Outcome is how a life turned out.
 type Outcome struct {
 	Seed uint64
 	hist *history
-	// Err is what was violated, nil when all was well.
+	// Err is what was violated, nil if all was well.
 	Err error
 }
 
-// History tells all that happened, a line for each event.
+// History returns everything that happened, one line per event.
 func (o Outcome) History() []string { return o.hist.lines() }
 
-// Play plays the life of a seed, with files in dir, which must be empty. Goroutines
-// have the seed as a label, which a panic shows where GODEBUG has tracebacklabels=1.
+// Play plays the life of a seed, with files in dir, which must be empty. Goroutines carry the seed
+// as a label, which a panic shows if GODEBUG has tracebacklabels=1.
 func Play(t *testing.T, seed uint64, dir string) Outcome { return play(t, seed, dir, breaks{}) }
 
-// breaks is what a test changes in a life, to see that it is found out.
+// breaks is what a test changes in a life, to see that it is detected.
 type breaks struct {
 	draw   func()                                            // called wherever something is drawn
-	before func(*podplan.Op)                                 // changes an op that is to be done
-	after  func(w watched, op podplan.Op, in *podplan.Input) // does more than that
+	before func(*podplan.Op)                                 // changes an op before it is done
+	after  func(w watched, op podplan.Op, in *podplan.Input) // does more than the op
 	status func(*v1.PodStatus)                               // changes what is put
-	result func(*podplan.Result)                             // changes what an op came to
+	result func(*podplan.Result)                             // changes the result of an op
 
 	deps    func(*podops.Deps)                 // changes what ops work with
 	admit   bool                               // everything is admitted
 	sandbox func(*runtimeapi.PodSandboxConfig) // changes what is made
 	handler func(string) string
 	create  func(*runtimeapi.ContainerConfig)
-	auth    func(*runtimeapi.AuthConfig) // changes what a pull shows
+	auth    func(*runtimeapi.AuthConfig) // changes the credentials that a pull shows
 }
 
 func play(t *testing.T, seed uint64, dir string, b breaks) Outcome {
@@ -106,7 +106,7 @@ func play(t *testing.T, seed uint64, dir string, b breaks) Outcome {
 	return out
 }
 
-// clean removes the files of a life; one that was broken off may have mounts.
+// clean removes the files of a life; one that was broken off may have left mounts.
 func clean(dir string, broken bool) error {
 	if broken {
 		if err := mount.UnmountUnder(dir); err != nil {
@@ -154,7 +154,7 @@ func newLife(t *testing.T, seed uint64, dir string) *life {
 	return l
 }
 
-// newPod makes a pod, with all that the life has for it.
+// newPod makes a pod, with everything that the life has for it.
 func (l *life) newPod() *v1.Pod {
 	g := generator{l.r}
 	pod := RandomPod(l.r, "p")
@@ -186,7 +186,7 @@ func (l *life) upTo(d time.Duration) time.Duration { return time.Duration(l.r.In
 
 func (l *life) faulty() bool { return !l.quiet.Load() }
 
-// want returns the pod as its source has it; nil when it has none.
+// want returns the pod as its source has it; nil if there is none.
 func (l *life) want() *v1.Pod {
 	if l.static {
 		return l.manifest.Load()
@@ -195,8 +195,8 @@ func (l *life) want() *v1.Pod {
 	return pod
 }
 
-// changed is told what happens in the runtime. The kubelet gets an event: later,
-// twice, or not at all.
+// changed is told what happens in the runtime. The kubelet gets an event: later, twice, or not at
+// all.
 func (l *life) changed(c fakecri.Change) {
 	l.hist.add(FromRuntime(c))
 	if c.What == "started" && c.Name == "i0" {
@@ -224,7 +224,7 @@ func (l *life) changed(c fakecri.Change) {
 	}
 }
 
-// watch tells the kubelet, a little later, that its sources have something new.
+// watch tells the kubelet, a little later, that its sources have changed.
 func (l *life) watch() {
 	most := 50 * time.Millisecond
 	if l.faulty() && l.dice.chance(0.05, "watch is late") {
@@ -237,7 +237,7 @@ func (l *life) watch() {
 	})
 }
 
-// play plays the life from its first to its last day.
+// play plays the life from start to finish.
 //
 //  1. For a while everything goes wrong that can, and the user changes his mind.
 //  2. The faults end. If the pod is still wanted, it comes to rest where it should be,
@@ -293,19 +293,19 @@ func (l *life) up() {
 	l.current.Store(n)
 }
 
-// down waits until a kubelet that was killed, or that is to be stopped, is no more.
+// down waits until a kubelet that was killed, or that is to be stopped, has ended.
 func (l *life) down() {
 	began := time.Now()
 	l.current.Swap(nil).stop()
-	time.Sleep(time.Second - time.Since(began)) // however long its end took
+	time.Sleep(time.Second - time.Since(began)) // however long it took to end
 	select {                                    // it may have been killed a moment before it was stopped
 	case <-l.killed:
 	default:
 	}
 }
 
-// pass lets time pass, and brings kubelets that were killed up again. It tells
-// whether all is still well.
+// pass lets time pass, and restarts kubelets that were killed. It reports whether all is still
+// well.
 func (l *life) pass(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -330,7 +330,7 @@ func (l *life) calm() {
 	l.quiet.Store(true)
 	l.hist.add(Event{What: FaultsEnd})
 	l.lastObjects()
-	// A kill on the very last day.
+	// A kill at the very last moment.
 	select {
 	case <-l.killed:
 		l.down()
@@ -347,7 +347,7 @@ func (l *life) asked() bool {
 	return pod == nil || pod.DeletionTimestamp != nil
 }
 
-// gone tells whether the sources and the kubelet know nothing of the pod any more.
+// gone reports whether the sources and the kubelet no longer know the pod.
 func (l *life) gone() bool {
 	if l.want() != nil {
 		return false
@@ -362,7 +362,7 @@ func (l *life) gone() bool {
 	})
 }
 
-// empty says what is left of the pod.
+// empty returns an error that says what is left of the pod.
 func (l *life) empty() error {
 	if n := l.rt.Sandboxes() + l.rt.Containers(); n > 0 {
 		return fmt.Errorf("%d sandboxes and containers are left", n)

@@ -14,7 +14,7 @@ import (
 	"wherry.dev/internal/mount"
 )
 
-// mishap is one thing that happens from outside.
+// mishap makes one thing happen from outside.
 func (l *life) mishap() {
 	for range 1 + l.r.IntN(2) {
 		if !l.pass(l.upTo(10 * time.Millisecond)) {
@@ -29,7 +29,7 @@ func (l *life) mishap() {
 				deeds = append(deeds, l.remove)
 			}
 		}
-		if l.static || l.real { // a statusWriter writes only what it was just told
+		if l.static || l.real { // a statusWriter writes only what it was last told
 			deeds = append(deeds, l.patchStatus, l.patchStatus)
 		}
 		deeds[l.r.IntN(len(deeds))]()
@@ -98,14 +98,14 @@ func (l *life) evict() {
 	}
 }
 
-// dropImage is what the collection of garbage does, or an administrator.
+// dropImage does what garbage collection does, or an administrator.
 func (l *life) dropImage() {
 	image := pick(l.r, imagePresent, imageOther, imagePrivate)
 	l.note("%s is removed", image)
 	l.rt.DropImage(image)
 }
 
-// reboot ends the kubelet and all that runs; what is on disk stays.
+// reboot ends the kubelet and everything that runs; what is on disk stays.
 func (l *life) reboot() {
 	if !l.chance(0.3) {
 		return
@@ -197,7 +197,7 @@ func setResources(r *v1.ResourceRequirements, milli, mebi int64) {
 	}
 }
 
-// patchStatus is somebody else who writes what is the node's to write.
+// patchStatus writes, as somebody else, what is the node's to write.
 func (l *life) patchStatus() {
 	l.note("somebody patches the status")
 	l.api.update(func(p *v1.Pod) {
@@ -221,7 +221,7 @@ func (l *life) shortenDeadline() {
 	})
 }
 
-// manifest makes of a pod what the source of static pods would.
+// manifest turns a pod into what the source of static pods would make of it.
 func manifest(pod *v1.Pod) *v1.Pod {
 	pod.Annotations = map[string]string{
 		pods.AnnotationConfigSource: "file", pods.AnnotationConfigHash: string(pod.UID),
@@ -234,7 +234,7 @@ func manifest(pod *v1.Pod) *v1.Pod {
 	return pod
 }
 
-// replaceManifest has another pod of the same name in its place.
+// replaceManifest puts another pod of the same name in its place.
 func (l *life) replaceManifest() {
 	if l.manifest.Load() == nil {
 		return
@@ -263,7 +263,7 @@ func (l *life) putBack() {
 	l.watch()
 }
 
-// deleteMirror deletes what shows a static pod in the API.
+// deleteMirror deletes the object that shows a static pod in the API.
 func (l *life) deleteMirror() {
 	l.note("somebody deletes the mirror")
 	l.api.remove()

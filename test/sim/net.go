@@ -36,8 +36,8 @@ var (
 	protocols = []string{"http", "tcp", "grpc", "https"}
 )
 
-// door is what a container's port is for; the number says all of it, so that the
-// network needs to know nothing of the pod.
+// door is what a container's port is for. The port number encodes all of it, so that the network
+// needs to know nothing about the pod.
 type door struct {
 	container string // a letter and a digit
 	ask       string
@@ -47,7 +47,7 @@ type door struct {
 
 const doors = 10000
 
-// What requests by HTTP say in their headers.
+// Header values that HTTP requests carry.
 const (
 	virtualHost = "virtual.example"
 	askHeader   = "X-Ask"
@@ -72,7 +72,7 @@ func giveHosts(pod *v1.Pod) {
 	}
 }
 
-// port is the door's number.
+// port returns the door's number.
 func (d door) port() int {
 	n := doors + strings.IndexByte("cis", d.container[0])*10000 + int(d.container[1]-'0')*1000 +
 		slices.Index(asked, d.ask)*100 + slices.Index(protocols, d.protocol)*10
@@ -82,7 +82,7 @@ func (d door) port() int {
 	return n
 }
 
-// doorOf is the door at an address.
+// doorOf returns the door at an address.
 func doorOf(addr string) (ip string, d door, err error) {
 	ip, text, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -98,7 +98,7 @@ func doorOf(addr string) (ip string, d door, err error) {
 	}, nil
 }
 
-// probe makes the handler of a probe on the door.
+// probe returns the handler of a probe on the door.
 func (d door) probe() v1.ProbeHandler {
 	switch d.protocol {
 	case "http", "https":
@@ -120,7 +120,7 @@ func (d door) get() *v1.HTTPGetAction {
 	}}
 }
 
-// internet is what runs behind the addresses of pods, without a socket.
+// internet is what serves at the addresses of pods, without a socket.
 type internet struct {
 	l    *life
 	grpc *grpc.Server // made for the first call
@@ -131,14 +131,14 @@ type internet struct {
 
 func newInternet(l *life) *internet { return &internet{l: l, in: make(chan net.Conn)} }
 
-// dial is how one life of the kubelet connects to a container.
+// dial connects one life of the kubelet to a container.
 func (n *node) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	l := n.life
 	ip, d, err := doorOf(addr)
 	if err != nil {
 		return nil, err
 	}
-	// A transport goes on connecting when its request has been given up.
+	// A transport keeps connecting after its request has been given up.
 	l.net.done.Add(1)
 	defer l.net.done.Done()
 	ctx, cancel := context.WithCancel(ctx)
@@ -176,7 +176,7 @@ func (n *node) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	return conn, err
 }
 
-// certificate is that of all containers of all lives.
+// certificate is the one certificate of all containers of all lives.
 var certificate = sync.OnceValue(func() *tls.Config {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -193,8 +193,8 @@ var certificate = sync.OnceValue(func() *tls.Config {
 	}
 })
 
-// secure makes a connection with TLS at its far end; now and then that one speaks HTTP. It
-// has buffers: a transport says good-bye with a lock held, which must not wait.
+// secure returns a connection with TLS at its far end; now and then the far end speaks plain HTTP.
+// It is buffered: a transport says goodbye while it holds a lock, and must not wait.
 func (i *internet) secure(ctx context.Context, key string) (here, there net.Conn, err error) {
 	const size = 64 << 10
 	between := bufconn.Listen(size)
@@ -215,14 +215,14 @@ func (i *internet) secure(ctx context.Context, key string) (here, there net.Conn
 	return here, tls.Server(there, certificate()), nil
 }
 
-// answered tells the history what a container said of itself.
+// answered records in the history what a container said about itself.
 func (l *life) answered(d door, id string) {
 	if d.ask == "startup" {
 		l.hist.add(Event{What: StartupPassed, ID: id})
 	}
 }
 
-// serve answers one request by HTTP: late, badly, or not at all.
+// serve answers one HTTP request: late, badly, or not at all.
 func (i *internet) serve(c net.Conn, d door, id, key string) {
 	defer func() { _ = c.Close() }()
 	l := i.l
@@ -254,7 +254,7 @@ func (i *internet) serve(c net.Conn, d door, id, key string) {
 	_, _ = io.WriteString(c, answer)
 }
 
-// visit is a connection that knows where it leads; it is its own remote address.
+// visit is a connection that knows where it leads; it serves as its own remote address.
 type visit struct {
 	net.Conn
 	d       door
@@ -265,7 +265,7 @@ func (v visit) RemoteAddr() net.Addr { return v }
 func (v visit) Network() string      { return "pipe" }
 func (v visit) String() string       { return v.key }
 
-// call takes a connection to the gRPC server.
+// call hands a connection to the gRPC server.
 func (i *internet) call(v visit) {
 	i.once.Do(func() {
 		i.grpc = grpc.NewServer(grpc.WaitForHandlers(true))
@@ -281,7 +281,7 @@ type health struct {
 	l *life
 }
 
-// Check tells how a container is.
+// Check reports the health of a container.
 func (h health) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	p, _ := peer.FromContext(ctx)
 	v, ok := p.Addr.(visit)
@@ -301,7 +301,7 @@ func (h health) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest)
 	return &grpc_health_v1.HealthCheckResponse{Status: st}, nil
 }
 
-// close waits until nobody serves any more.
+// close waits until nothing serves any more.
 func (i *internet) close() {
 	if i.grpc != nil {
 		i.grpc.Stop()
@@ -309,7 +309,7 @@ func (i *internet) close() {
 	i.done.Wait()
 }
 
-// Accept makes it a listener.
+// Accept implements net.Listener.
 func (i *internet) Accept() (net.Conn, error) {
 	if c, ok := <-i.in; ok {
 		return c, nil
@@ -320,5 +320,5 @@ func (i *internet) Accept() (net.Conn, error) {
 // Close ends Accept.
 func (i *internet) Close() error { close(i.in); return nil }
 
-// Addr is none.
+// Addr returns an empty address.
 func (i *internet) Addr() net.Addr { return &net.TCPAddr{} }

@@ -32,7 +32,7 @@ import (
 	"wherry.dev/test/fakecri"
 )
 
-// writer is what brings statuses to the API server: a status.Manager, or a statusWriter.
+// writer sends statuses to the API server: a status.Manager, or a statusWriter.
 type writer interface {
 	podworker.StatusSink
 	podops.Flusher
@@ -51,26 +51,26 @@ const hostIP = "192.0.2.1"
 type node struct {
 	life    *life
 	number  int
-	key     string // of all that is drawn for it
+	key     string // of everything that is drawn for it
 	table   *podworker.Table
 	gate    gate
-	ran     map[types.UID]bool // the pods that the runtime had at its start
-	settled atomic.Bool        // the pods that it was started with are decided on
+	ran     map[types.UID]bool // the pods that the runtime had when it started
+	settled atomic.Bool        // the pods that it was started with are decided
 	status  writer
 	prober  *prober.Manager
 	static  *staticpod.Pods
 	objects *objectcache.Cache
 	listed  atomic.Bool     // the API server's pods are known
 	follow  atomic.Bool     // the sources are followed: not before orphans have workers
-	ctx     context.Context // of the process, for those calls that die with it
+	ctx     context.Context // of the process, for calls that end with it
 	cancel  context.CancelFunc
 	wire    string        // the status that was put last; there is one worker at a time
-	dead    chan struct{} // closed when it was killed
+	dead    chan struct{} // closed when it is killed
 	once    sync.Once
 	done    chan struct{}
 }
 
-// startNode starts a kubelet on what the last one left.
+// startNode starts a kubelet on what the previous one left.
 func startNode(l *life, number int) (*node, error) {
 	n := &node{life: l, number: number, key: strconv.Itoa(number) + " ", dead: make(chan struct{}), done: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(klog.NewContext(l.t.Context(), logr.Discard()))
@@ -147,7 +147,7 @@ func startNode(l *life, number int) (*node, error) {
 	return n, nil
 }
 
-// run is what package kubelet does around the table.
+// run does what package kubelet does around the table.
 func (n *node) run() {
 	defer close(n.done)
 	var all sync.WaitGroup
@@ -173,7 +173,7 @@ func (n *node) run() {
 	n.prober.Wait()
 }
 
-// adopt makes workers for what the runtime, a record or a folder knows.
+// adopt makes workers for everything that the runtime, a record or a folder knows.
 func (n *node) adopt() bool {
 	cri := faultyRuntime{fakecri.Service{Runtime: n.life.rt}, n}
 	for {
@@ -201,7 +201,7 @@ func (n *node) adopt() bool {
 	return true
 }
 
-// adoptLate tears down what came to be when its pod was gone.
+// adoptLate tears down what was made after its pod was gone.
 func (n *node) adoptLate() {
 	list, err := faultyRuntime{fakecri.Service{Runtime: n.life.rt}, n}.ListPodSandbox(n.ctx, nil)
 	if err != nil || !n.table.IsSynced() {
@@ -218,7 +218,7 @@ func orphan(uid types.UID) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid}}
 }
 
-// relist is the safety net under lost events.
+// relist is the safety net for lost events.
 func (n *node) relist() {
 	for {
 		t := time.NewTimer(2*time.Minute + n.life.dice.upTo(time.Minute, "relist"))
@@ -292,7 +292,7 @@ func (n *node) kill(where string) {
 	})
 }
 
-// gone tells whether it was killed or stopped: what ends because of that is not told.
+// gone reports whether it was killed or stopped: what ends because of that is not recorded.
 func (n *node) gone() bool {
 	select {
 	case <-n.dead:
@@ -302,7 +302,7 @@ func (n *node) gone() bool {
 	}
 }
 
-// stop ends it as SIGTERM does, unless it was killed, and waits for its end.
+// stop stops it as SIGTERM does, unless it was killed, and waits for its end.
 func (n *node) stop() {
 	n.once.Do(func() {
 		n.life.hist.add(Event{What: KubeletDown, Text: "stopped"})
@@ -311,13 +311,13 @@ func (n *node) stop() {
 	<-n.done
 }
 
-// opDone is what is told of an op that ended well.
+// opDone is what is recorded for an op that ended well.
 const opDone = "done"
 
-// opKey is where a context has the key of the op that it belongs to.
+// opKey is the context key for the key of the op that the context belongs to.
 type opKey struct{}
 
-// watched tells the history which ops run.
+// watched records in the history which ops run.
 type watched struct {
 	ops *podops.Ops
 	n   *node
@@ -355,7 +355,7 @@ func (w watched) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podpl
 	return res
 }
 
-// sink tells the history which statuses the worker puts.
+// sink records in the history which statuses the worker puts.
 type sink struct {
 	writer
 	n *node
@@ -373,7 +373,7 @@ func (s sink) PutSoon(pod *v1.Pod, st v1.PodStatus) {
 	}
 }
 
-// put tells whether a status is to be handed on: a statusWriter need not hear the same twice.
+// put reports whether a status is to be passed on: a statusWriter need not get the same one twice.
 func (n *node) put(uid types.UID, st *v1.PodStatus) bool {
 	if n.life.broken.status != nil {
 		n.life.broken.status(st)
@@ -394,7 +394,7 @@ type silent struct{}
 
 func (silent) Eventf(runtime.Object, string, string, string, ...any) {}
 
-// cgroups remembers which groups there are.
+// cgroups remembers which cgroups exist.
 type cgroups struct {
 	l  *life
 	mu sync.Mutex

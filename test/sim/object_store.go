@@ -23,7 +23,7 @@ import (
 	"wherry.dev/internal/kubelet/objectcache"
 )
 
-// version is what an object was from a moment on; nil data when it was not there.
+// version is what an object was from a moment on; data is nil if the object did not exist.
 type version struct {
 	since time.Time
 	data  map[string]string
@@ -31,8 +31,8 @@ type version struct {
 	uid   types.UID
 }
 
-// objectStore is where the API server has config maps and secrets, with all that they ever
-// were: what a kubelet shows of them may be old, but must have been true.
+// objectStore holds the API server's config maps and secrets, with everything that they ever held:
+// what a kubelet shows of them may be old, but must have been true.
 type objectStore struct {
 	l *life
 
@@ -46,7 +46,7 @@ func newObjectStore(l *life) *objectStore {
 	return &objectStore{l: l, versions: map[objectcache.Ref][]version{}}
 }
 
-// put makes an object what it is from now on; nil takes it away.
+// put sets what an object is from now on; nil removes it.
 func (s *objectStore) put(ref objectcache.Ref, data map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *objectStore) put(ref objectcache.Ref, data map[string]string) {
 	if n := len(old); n > 0 && old[n-1].data != nil {
 		v.uid = old[n-1].uid
 	} else if data == nil {
-		return // it was not there
+		return // it did not exist
 	}
 	s.versions[ref] = append(old, v)
 	for _, w := range s.watchers {
@@ -66,7 +66,7 @@ func (s *objectStore) put(ref objectcache.Ref, data map[string]string) {
 	}
 }
 
-// now is what an object is, and how many versions of it there were.
+// now returns what an object is, and how many versions of it there have been.
 func (s *objectStore) now(ref objectcache.Ref) (data map[string]string, versions int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,14 +77,14 @@ func (s *objectStore) now(ref objectcache.Ref) (data map[string]string, versions
 	return all[len(all)-1].data, len(all)
 }
 
-// since lists what an object was at any time since a moment.
+// since returns everything that an object has been since a moment.
 func (s *objectStore) since(ref objectcache.Ref, at time.Time) []map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []map[string]string
 	all := s.versions[ref]
 	if len(all) == 0 || all[0].since.After(at) {
-		out = append(out, nil) // it was not there yet
+		out = append(out, nil) // it did not exist yet
 	}
 	for i, v := range all {
 		if i+1 == len(all) || all[i+1].since.After(at) {
@@ -94,7 +94,7 @@ func (s *objectStore) since(ref objectcache.Ref, at time.Time) []map[string]stri
 	return out
 }
 
-// objectOf makes the API's object of a version.
+// objectOf returns the API object of a version.
 func objectOf(ref objectcache.Ref, v version) runtime.Object {
 	meta := metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, UID: v.uid, ResourceVersion: strconv.Itoa(v.rv)}
 	if ref.Kind == objectcache.ConfigMap {
@@ -110,7 +110,7 @@ func objectOf(ref objectcache.Ref, v version) runtime.Object {
 	return s
 }
 
-// list returns an object, if it is there, and the version of the list.
+// list returns an object, if it exists, and the version of the list.
 func (s *objectStore) list(ctx context.Context, n *node, kind objectcache.Kind, namespace, selector string) (runtime.Object, string, error) {
 	sel, err := fields.ParseSelector(selector)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *objectStore) watch(ctx context.Context, n *node, kind objectcache.Kind,
 	})
 	if err != nil {
 		if w != nil {
-			w.Stop() // nobody was told of it
+			w.Stop() // nobody got to know of it
 		}
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (w *watcher) tellLocked(v version) {
 	time.AfterFunc(time.Until(at), func() {
 		w.s.mu.Lock()
 		defer w.s.mu.Unlock()
-		kind := watch.Modified // also of one that is new to the watch: readers look at the object
+		kind := watch.Modified // also for one that is new to the watch: readers look at the object
 		if v.data == nil {
 			kind = watch.Deleted
 		}
@@ -207,14 +207,14 @@ func (w *watcher) tellLocked(v version) {
 	})
 }
 
-// watched is how many objects are followed.
+// watched returns how many objects are being followed.
 func (s *objectStore) watched() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.watchers)
 }
 
-// Stop ends it.
+// Stop ends the watch.
 func (w *watcher) Stop() {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
@@ -225,7 +225,7 @@ func (w *watcher) Stop() {
 	}
 }
 
-// ResultChan has the events.
+// ResultChan returns the channel of events.
 func (w *watcher) ResultChan() <-chan watch.Event { return w.out }
 
 type configMaps struct {
@@ -266,7 +266,7 @@ func (c secrets) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Inte
 	return c.n.life.objects.watch(ctx, c.n, objectcache.Secret, c.namespace, opts)
 }
 
-// pullConfig is the content of a pull secret.
+// pullConfig returns the content of a pull secret.
 func pullConfig(auths map[string]string) map[string]string {
 	type auth struct {
 		Auth string `json:"auth"`

@@ -15,18 +15,18 @@ import (
 	"wherry.dev/test/fakecri"
 )
 
-// What a container does is its command's first word.
+// What a container does is the first word of its command.
 const (
 	daemon  = "daemon"  // runs until it is stopped
-	job     = "job"     // ends well after a while
+	job     = "job"     // succeeds after a while
 	crasher = "crasher" // fails after seconds, always
 	broken  = "broken"  // cannot be started
-	flaky   = "flaky"   // fails as long as there are faults, then it is a daemon or a job
+	flaky   = "flaky"   // fails as long as there are faults, then becomes a daemon or a job
 )
 
 // What a probe's command says.
 const (
-	well = "well" // passes, but for faults
+	well = "well" // passes, except for faults
 	sick = "sick" // never passes
 )
 
@@ -40,7 +40,7 @@ const (
 	imageMissing = "missing:1"
 )
 
-// RandomPod makes a pod with whatever features a pod can have.
+// RandomPod returns a pod with any of the features that a pod can have.
 func RandomPod(r *rand.Rand, name string) *v1.Pod {
 	g := generator{r}
 	pod := &v1.Pod{
@@ -136,7 +136,7 @@ func (g generator) init(name string) v1.Container {
 func (g generator) restartRules(c *v1.Container) {
 	c.RestartPolicy = new(pick(g.r, v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyAlways))
 	if *c.RestartPolicy == v1.ContainerRestartPolicyAlways && c.Name[0] == 'i' {
-		c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyNever) // it would be a sidecar
+		c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyNever) // otherwise it would be a sidecar
 	}
 	c.RestartPolicyRules = []v1.ContainerRestartRule{{
 		Action: pick(g.r, v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestartAllContainers),
@@ -180,13 +180,13 @@ func (g generator) container(name, nature string) v1.Container {
 	return c
 }
 
-// resources are limits, and requests as high.
+// resources returns limits, and requests equal to them.
 func (g generator) resources(cpu, memory string) *v1.ResourceRequirements {
 	all := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
 	return &v1.ResourceRequirements{Requests: all.DeepCopy(), Limits: all}
 }
 
-// refused tells whether the node makes no instance of a container: it may not be root.
+// refused reports whether the node makes no instance of a container, because it must not be root.
 func refused(c *v1.Container) bool { return c.SecurityContext != nil }
 
 func (g generator) hooks(c *v1.Container) {
@@ -215,7 +215,7 @@ func (g generator) hook(c *v1.Container, ask string, ill bool) *v1.LifecycleHand
 	switch protocol := pick(g.r, "exec", "exec", "exec", "exec", "http", "https"); {
 	case protocol != "exec":
 		d := door{container: c.Name, ask: ask, protocol: protocol, sick: ill}
-		if ill { // whatever a hook answers, it has been run: only one that cannot be asked fails
+		if ill { // whatever a hook answers, it has run: only one that cannot be reached fails
 			d.protocol = "tcp"
 		}
 		return &v1.LifecycleHandler{HTTPGet: d.get()}
@@ -249,7 +249,7 @@ func (g generator) probe(c *v1.Container, ask string) *v1.Probe {
 	return p
 }
 
-// fails tells whether what a probe or hook asks of its container is never well.
+// fails reports whether a probe or hook of its container never succeeds.
 func fails(h v1.ProbeHandler) bool {
 	port := 0
 	switch {
@@ -267,12 +267,12 @@ func fails(h v1.ProbeHandler) bool {
 	return port%10 == 1
 }
 
-// hookFails tells it of a hook.
+// hookFails is fails for a hook.
 func hookFails(h *v1.LifecycleHandler) bool {
 	return h != nil && fails(v1.ProbeHandler{Exec: h.Exec, HTTPGet: h.HTTPGet})
 }
 
-// behave decides how an instance lives, by its command.
+// behave decides how an instance behaves, by its command.
 func behave(d *dice, faulty bool, name string, attempt uint32, command string) fakecri.Behaviour {
 	key := fmt.Sprintf("%s/%d", name, attempt)
 	b := fakecri.Behaviour{IgnoreTerm: d.chance(0.1, key+" ignores TERM")}

@@ -11,19 +11,19 @@ import (
 	"wherry.dev/internal/kubelet/objectcache"
 )
 
-// Objects that pods refer to. Those that are not listed in a life's store at first are made
-// later; configMissing never is.
+// Objects that pods refer to. Those that are not in a life's store at first are made later;
+// configMissing never is.
 const (
 	configOne = "cm"
 	configTwo = "cm2"
 	secretOne = "secret"
 
-	// Keys of them: extra comes and goes, until the faults end.
+	// Keys in them: extra comes and goes, until the faults end.
 	keyAlways = "key"
 	keyExtra  = "extra"
 )
 
-// Registries that want credentials, images of theirs, and pull secrets.
+// Registries that want credentials, their images, and pull secrets.
 const (
 	privateRegistry = "private.example"
 	pluginRegistry  = "plugin.example"
@@ -31,7 +31,7 @@ const (
 	imagePlugin     = pluginRegistry + "/img:1"
 
 	pullUser     = "puller"
-	pullPassword = "password" // the key under which a store remembers it
+	pullPassword = "password" // the key under which a store keeps it
 	right        = "right"
 	wrong        = "wrong"
 
@@ -42,7 +42,7 @@ const (
 
 // Runtime classes.
 const (
-	classFast   = "fast"    // its handler is there, and has an overhead
+	classFast   = "fast"    // its handler exists, and it has an overhead
 	classLate   = "late"    // is made when the faults end
 	classLost   = "lost"    // never made
 	classOrphan = "orphan"  // its handler is not on the node
@@ -60,7 +60,7 @@ func ref(kind objectcache.Kind, name string) objectcache.Ref {
 	return objectcache.Ref{Kind: kind, Namespace: "ns", Name: name}
 }
 
-// local gives a pod what a static pod can have, too.
+// local gives a pod features that a static pod can have, too.
 func (g generator) local(pod *v1.Pod) {
 	g.names(pod)
 	g.subPaths(pod)
@@ -81,7 +81,7 @@ func (g generator) local(pod *v1.Pod) {
 	}
 }
 
-// addObjects gives a pod what refers to objects of the API.
+// addObjects gives a pod references to objects of the API.
 func (g generator) addObjects(pod *v1.Pod) {
 	g.objectVolumes(pod)
 	for i := range pod.Spec.InitContainers {
@@ -102,7 +102,7 @@ func (g generator) addObjects(pod *v1.Pod) {
 	}
 }
 
-// names are what the pod is called from within.
+// names sets what the pod is called from within.
 func (g generator) names(pod *v1.Pod) {
 	if g.chance(0.1) {
 		pod.Spec.Hostname = "named"
@@ -202,7 +202,7 @@ func (g generator) environment(pod *v1.Pod, c *v1.Container) {
 	c.Env = append(c.Env, v1.EnvVar{Name: "ALL", Value: "<$(CONFIG)|$(PRE_key)|$$(SECRET)|$(SECRET)>"})
 }
 
-// credentials has images come from registries that want some.
+// credentials makes images come from registries that want some.
 func (g generator) credentials(pod *v1.Pod) {
 	image := pick(g.r, imagePrivate, imagePrivate, imagePrivate, imagePlugin)
 	n := 0
@@ -235,16 +235,16 @@ func overhead() v1.ResourceList {
 	return v1.ResourceList{v1.ResourceCPU: resource.MustParse("5m"), v1.ResourceMemory: resource.MustParse("8Mi")}
 }
 
-// runAs is the user of those pods that say which.
+// runAs is the user of pods that name one.
 const runAs = 1000
 
-// Host ports: one that another pod has, and one that nobody has.
+// Host ports: one that another pod has, and one that is free.
 const (
 	portTaken = 8080
 	portFree  = 9090
 )
 
-// simNode is the node as pods are admitted to it.
+// simNode returns the node as pods are admitted to it.
 func simNode(taints []v1.Taint) *v1.Node {
 	return &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "here"}}, Spec: v1.NodeSpec{Taints: taints},
@@ -257,7 +257,7 @@ func simNode(taints []v1.Taint) *v1.Node {
 	}
 }
 
-// otherPod has been admitted before, and is as important as any.
+// otherPod was admitted earlier, and is as important as a pod can be.
 func otherPod() *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "other"}, Spec: v1.PodSpec{Priority: new(int32(2_000_001_000)), Containers: []v1.Container{{
 		Name: "c", Ports: []v1.ContainerPort{{HostPort: portTaken, ContainerPort: 80}},
@@ -265,7 +265,7 @@ func otherPod() *v1.Pod {
 	}}}}
 }
 
-// unwelcome makes the node refuse a pod, and tells the reason.
+// unwelcome makes the node refuse a pod, and returns the reason.
 func (g generator) unwelcome(pod *v1.Pod) string {
 	c := &pod.Spec.Containers[0]
 	switch g.r.IntN(6) {
@@ -290,7 +290,7 @@ func (g generator) unwelcome(pod *v1.Pod) string {
 	}
 }
 
-// data is what an ordinary object holds at its nth version.
+// data returns what an ordinary object holds at its nth version.
 func data(name string, n int, extra bool) map[string]string {
 	out := map[string]string{keyAlways: fmt.Sprintf("%s v%d", name, n)}
 	if extra {

@@ -21,7 +21,7 @@ import (
 // plugged is the password that the credential provider plugin gives.
 const plugged = "plugged"
 
-// authorize is what the registries say to a pull.
+// authorize returns the registries' answer to a pull.
 func authorize(image string, auth *runtimeapi.AuthConfig) error {
 	want := ""
 	switch image {
@@ -38,7 +38,7 @@ func authorize(image string, auth *runtimeapi.AuthConfig) error {
 	return fmt.Errorf("%s: %w", image, errUnauthorized)
 }
 
-// passwords are all that a pod has ever had for the private registry.
+// passwords returns all that a pod has ever had for the private registry.
 func (l *life) passwords(pod *v1.Pod) []string {
 	var out []string
 	for _, s := range pod.Spec.ImagePullSecrets {
@@ -51,10 +51,10 @@ func (l *life) passwords(pod *v1.Pod) []string {
 	return out
 }
 
-// entitled tells whether a pod has, or once had, what the private registry wants.
+// entitled reports whether a pod has, or once had, what the private registry wants.
 func (l *life) entitled(pod *v1.Pod) bool { return slices.Contains(l.passwords(pod), right) }
 
-// inspectPull checks that a pull shows nothing that its pod does not have for this registry.
+// inspectPull checks that a pull shows only credentials that its pod has for this registry.
 func (l *life) inspectPull(image string, auth *runtimeapi.AuthConfig, uid string) error {
 	pod := l.known(uid)
 	if pod == nil || auth == nil {
@@ -74,10 +74,10 @@ func (l *life) inspectPull(image string, auth *runtimeapi.AuthConfig, uid string
 	return nil
 }
 
-// plugin is the node's credential provider plugin, as one life of the kubelet asks it.
+// plugin is the node's credential provider plugin, as one life of the kubelet sees it.
 type plugin struct{ n *node }
 
-// For is asked for each image that a pod wants.
+// For is called for each image that a pod wants.
 func (p plugin) For(ctx context.Context, pod *v1.Pod, image string) []credential.Credential {
 	if registry, _, _ := strings.Cut(image, "/"); registry != pluginRegistry {
 		return nil
@@ -93,8 +93,7 @@ func (p plugin) For(ctx context.Context, pod *v1.Pod, image string) []credential
 	return out
 }
 
-// pullRecords are the node's records of pulls, which a kubelet that was killed does not
-// write any more.
+// pullRecords are the node's records of pulls; a kubelet that was killed writes no more of them.
 type pullRecords struct {
 	*pullrecord.Records
 	n *node
@@ -121,8 +120,8 @@ func (r pullRecords) Pulled(image, id string, with pullrecord.Access) error {
 	return r.unlessDead(func() error { return r.Records.Pulled(image, id, with) })
 }
 
-// verification decides how the node verifies credentials for images that are there, and how
-// the private image came there, if it did.
+// verification decides how the node verifies credentials for images that it already has, and how
+// the private image got there, if it did.
 func (l *life) verification(pod *v1.Pod) {
 	l.rt.Authorize = authorize
 	l.rt.Publish(imagePlugin)
@@ -131,7 +130,7 @@ func (l *life) verification(pod *v1.Pod) {
 	if len(pod.Spec.ImagePullSecrets) > 0 {
 		often = 0.8
 	}
-	l.open = true // nobody verifies; where the image is not, the registry does
+	l.open = true // nobody verifies; if the image is missing, the registry does
 	if l.chance(often) {
 		l.policy = pick(l.r, kubeletconfig.NeverVerify, kubeletconfig.NeverVerifyAllowlistedImages, kubeletconfig.NeverVerifyPreloadedImages,
 			kubeletconfig.NeverVerifyPreloadedImages, kubeletconfig.AlwaysVerify, kubeletconfig.AlwaysVerify, kubeletconfig.AlwaysVerify)
@@ -168,7 +167,7 @@ func (l *life) records() (*pullrecord.Records, error) {
 	return pullrecord.Open(filepath.Join(l.dir, "images"), l.policy, []string{privateRegistry + "/*"})
 }
 
-// changeObject changes an object that a pod may refer to, takes it away or makes it.
+// changeObject changes, removes or makes an object that a pod may refer to.
 func (l *life) changeObject() {
 	r := pick(l.r, ref(objectcache.ConfigMap, configOne), ref(objectcache.ConfigMap, configTwo), ref(objectcache.Secret, secretOne),
 		ref(objectcache.Secret, pullRight), ref(objectcache.Secret, pullLate))
@@ -187,7 +186,7 @@ func (l *life) changeObject() {
 	l.note("%s changes; it is there: %t", r, !gone)
 }
 
-// firstObjects are there at dawn.
+// firstObjects exist from the beginning.
 func (l *life) firstObjects() {
 	for _, r := range []objectcache.Ref{ref(objectcache.ConfigMap, configOne), ref(objectcache.ConfigMap, configTwo), ref(objectcache.Secret, secretOne)} {
 		if l.chance(0.7) {
@@ -200,7 +199,7 @@ func (l *life) firstObjects() {
 	l.objects.put(ref(objectcache.Secret, pullWrong), pullConfig(map[string]string{privateRegistry: wrong}))
 }
 
-// lastObjects makes all that was missing for a while.
+// lastObjects makes everything that was missing for a while.
 func (l *life) lastObjects() {
 	for _, r := range []objectcache.Ref{ref(objectcache.ConfigMap, configOne), ref(objectcache.ConfigMap, configTwo), ref(objectcache.Secret, secretOne)} {
 		_, n := l.objects.now(r)

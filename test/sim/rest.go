@@ -14,8 +14,8 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// atRest checks that a pod which is wanted has come to where it should be, and that a
-// restart of the kubelet does not move it.
+// atRest checks that a pod that is wanted has come to where it should be, and that a restart of the
+// kubelet does not disturb it.
 func (l *life) atRest() {
 	n := l.current.Load()
 	snap, ok := n.table.Get(l.uid)
@@ -63,7 +63,7 @@ func (l *life) atRest() {
 	}
 }
 
-// foreign finds what somebody else wrote, and the node has not put right.
+// foreign finds what somebody else wrote and the node has not put right.
 func foreign(st *v1.PodStatus) error {
 	for _, c := range st.Conditions {
 		if c.Type == v1.PodReady && c.Status == v1.ConditionUnknown {
@@ -73,7 +73,7 @@ func foreign(st *v1.PodStatus) error {
 	return nil
 }
 
-// limited checks that what runs has the limits that were allocated to it.
+// limited checks that whatever runs has the limits that were allocated to it.
 func (l *life) limited(s *podworker.Snapshot) error {
 	if s.Input.Record.Verdict == nil || s.Input.Record.Ending != nil {
 		return nil
@@ -96,8 +96,8 @@ func (l *life) limited(s *podworker.Snapshot) error {
 	return nil
 }
 
-// checkDump checks that what /debug/pods/UID shows, written as JSON and read again,
-// leads to the same plan and status.
+// checkDump checks that what /debug/pods/UID shows, written as JSON and read back, leads to the
+// same plan and status.
 func (l *life) checkDump() {
 	n := l.current.Load()
 	snap, ok := n.table.Get(l.uid)
@@ -132,16 +132,16 @@ func sameAgain(before podworker.Dump) error {
 	return nil
 }
 
-// restText is what a restart of the kubelet must not change. Why an ephemeral
-// container of a pod that has ended never ran is not kept.
+// restText returns what a restart of the kubelet must not change. The reason why an ephemeral
+// container of an ended pod never ran is not kept.
 func restText(p *v1.Pod) string {
 	st := p.Status.DeepCopy()
 	st.EphemeralContainerStatuses = nil
 	return statusText(st)
 }
 
-// restless tells whether a container of the pod fails by nature, or a pull does: then
-// its status changes now and then.
+// restless reports whether a container of the pod, or a pull, fails by design, so that its status
+// changes now and then.
 func (l *life) restless(pod *v1.Pod) bool {
 	if pods.CanRestartAll(pod) {
 		return true
@@ -154,18 +154,18 @@ func (l *life) restless(pod *v1.Pod) bool {
 	return pod.Spec.ActiveDeadlineSeconds != nil || sandboxless(pod)
 }
 
-// sandboxless tells whether a pod has no sandbox, ever.
+// sandboxless reports whether a pod never has a sandbox.
 func sandboxless(pod *v1.Pod) bool {
 	c := pod.Spec.RuntimeClassName
 	return c != nil && (*c == classLost || *c == classOrphan)
 }
 
-// stuck tells whether a container may be for ever before its first instance.
+// stuck reports whether a container may never get its first instance.
 func stuck(pod *v1.Pod, c *v1.Container) bool {
 	return c.Command[0] == broken || refused(c) || imageless(pod, c) || configless(c)
 }
 
-// imageless tells whether there may be no image for a container.
+// imageless reports whether there may be no image for a container.
 func imageless(pod *v1.Pod, c *v1.Container) bool {
 	return c.Image == imageMissing || c.ImagePullPolicy == v1.PullNever ||
 		c.Image == imagePrivate && !slices.ContainsFunc(pod.Spec.ImagePullSecrets, func(s v1.LocalObjectReference) bool {
@@ -173,14 +173,14 @@ func imageless(pod *v1.Pod, c *v1.Container) bool {
 		})
 }
 
-// configless tells whether a container wants what is never there.
+// configless reports whether a container wants something that never exists.
 func configless(c *v1.Container) bool {
 	return slices.ContainsFunc(c.Env, func(e v1.EnvVar) bool {
 		return e.Name == "MISSING" && !*e.ValueFrom.ConfigMapKeyRef.Optional
 	})
 }
 
-// ill tells whether something keeps a container from running for long.
+// ill reports whether something keeps a container from running for long.
 func ill(c *v1.Container) bool {
 	for _, p := range []*v1.Probe{c.StartupProbe, c.LivenessProbe} {
 		if p != nil && fails(p.ProbeHandler) {
@@ -190,7 +190,8 @@ func ill(c *v1.Container) bool {
 	return c.Lifecycle != nil && hookFails(c.Lifecycle.PostStart)
 }
 
-// settled says what of a pod, long after the last fault, is not as it should be.
+// settled returns an error that says what about a pod, long after the last fault, is not as it
+// should be.
 func settled(s podworker.Snapshot, now time.Time) error {
 	if pods.IsTerminal(s.Status.Phase) {
 		for i := range s.Input.Containers {
@@ -213,7 +214,7 @@ func settled(s podworker.Snapshot, now time.Time) error {
 		return explained(s)
 	}
 	if pods.CanRestartAll(s.Pod) {
-		return nil // each exit sets it back to its beginning
+		return nil // each exit resets it
 	}
 	healthy := true
 	for i := range s.Pod.Spec.InitContainers {
@@ -276,8 +277,8 @@ func ready(s podworker.Snapshot, now time.Time) error {
 	return nil
 }
 
-// turn checks that a container whose turn it is runs, has ended for good, or waits
-// for something that is worth waiting for. It tells whether those behind it may go on.
+// turn checks that a container whose turn it is runs, has ended for good, or waits for something
+// worth waiting for. It reports whether the containers after it may proceed.
 func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err error) {
 	newest := newestOf(s, c.Name)
 	init := pods.IsInit(s.Pod, c.Name)
@@ -304,14 +305,14 @@ func turn(s podworker.Snapshot, c *v1.Container, now time.Time) (on bool, err er
 		return true, nil
 	case !pods.Restarts(s.Pod, c, newest.ExitCode):
 		return !init, nil
-	case s.Input.Node.MaxCrashWait > 0 && now.Sub(newest.Finished) > 4*time.Minute, now.Sub(newest.Finished) > 11*time.Minute: // it may wait for a sidecar that waits itself
+	case s.Input.Node.MaxCrashWait > 0 && now.Sub(newest.Finished) > 4*time.Minute, now.Sub(newest.Finished) > 11*time.Minute: // it may wait for a sidecar that is waiting too
 		return false, fmt.Errorf("%s ended %v ago and was not started again", c.Name, now.Sub(newest.Finished))
 	default:
 		return false, nil
 	}
 }
 
-// saysWhy checks what is said of a container whose configuration cannot be had.
+// saysWhy checks what is reported for a container whose configuration cannot be had.
 func saysWhy(st *v1.PodStatus, name string) error {
 	for _, c := range statuses(st) {
 		if c.Name == name && (c.State.Waiting == nil || c.State.Waiting.Reason != podplan.ReasonCreateConfigError) {
@@ -321,7 +322,7 @@ func saysWhy(st *v1.PodStatus, name string) error {
 	return nil
 }
 
-// runs tells whether a container runs, and has for a while.
+// runs reports whether a container has been running for a while.
 func runs(s podworker.Snapshot, name string, now time.Time) bool {
 	c := newestOf(s, name)
 	return c != nil && c.State == podplan.Running && now.Sub(c.Started) > time.Minute
@@ -332,7 +333,7 @@ func newestOf(s podworker.Snapshot, name string) *podplan.Container {
 	return podplan.Inspect(&s.Input, name).Last
 }
 
-// appThere tells whether the newest sandbox has had an app container.
+// appThere reports whether the newest sandbox has had an app container.
 func appThere(s podworker.Snapshot) bool {
 	box := ""
 	attempt := uint32(0)

@@ -42,7 +42,7 @@ func fromEnv(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-// workspace is a folder in memory where there is one: a life writes many small files.
+// workspace returns a folder in memory if possible: a life writes many small files.
 func workspace(t testing.TB) string {
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		dir, err := os.MkdirTemp("/dev/shm", "wherry-sim-") //nolint:usetesting // TempDir is on a disk
@@ -58,10 +58,10 @@ func workspace(t testing.TB) string {
 	return t.TempDir()
 }
 
-// panics makes a life of this program panic, for the test of what that shows.
+// panics makes a life of this program panic, to test what the panic shows.
 const panics = "WHERRY_SIM_PANICS"
 
-// TestMain trades memory for speed: lives are short, and what they leave is garbage.
+// TestMain trades memory for speed: lives are short, and what they leave behind is garbage.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(1000)
 	if err := os.Setenv("GODEBUG", strings.TrimPrefix(os.Getenv("GODEBUG")+",tracebacklabels=1", ",")); err != nil { // a panic names its seed
@@ -118,7 +118,7 @@ func report(out Outcome) string {
 	return fmt.Sprintf("seed %d: %v\n%s\nplay it again, and see all of it: make sim SEED=%d LIVES=1", out.Seed, out.Err, strings.Join(text, "\n"), out.Seed)
 }
 
-// A failure is worth nothing if it does not come back, on any machine, under any load.
+// A failure is worth nothing if it does not recur, on any machine, under any load.
 func TestASeedPlaysTheSameLifeAgain(t *testing.T) {
 	root := workspace(t)
 	lives := func(draw func()) [][]string {
@@ -139,7 +139,7 @@ func TestASeedPlaysTheSameLifeAgain(t *testing.T) {
 	}
 }
 
-// A runtime that says yes to a stop and does nothing was asked again at once, for ever.
+// A runtime that says yes to a stop but does nothing used to be asked again at once, for ever.
 func TestWhatHasNoEffectIsBackedOff(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "life")
 	lies := breaks{before: func(op *podplan.Op) {
@@ -154,8 +154,8 @@ func TestWhatHasNoEffectIsBackedOff(t *testing.T) {
 	}
 }
 
-// stir lets other goroutines go first now and then, and makes threads sleep, as a loaded
-// machine does.
+// stir now and then lets other goroutines go first, and makes threads sleep, as a loaded machine
+// does.
 func stir() {
 	for range rand.IntN(4) {
 		runtime.Gosched()
@@ -177,7 +177,7 @@ func TestAPanicNamesItsSeed(t *testing.T) {
 	}
 }
 
-// Each breaks the kubelet in one way; lives must show which rule that violates.
+// Each case breaks the kubelet in one way; lives must show which rule that violates.
 func TestLivesShowWhatIsBroken(t *testing.T) {
 	for rule, b := range map[string]breaks{
 		"of the same container": {after: func(w watched, op podplan.Op, in *podplan.Input) {
@@ -221,7 +221,7 @@ func TestLivesShowWhatIsBroken(t *testing.T) {
 		"observedGeneration fell": {status: func(st *v1.PodStatus) { st.ObservedGeneration = max(0, 100-st.ObservedGeneration) }},
 		"times in": {before: func(op *podplan.Op) {
 			if op.Kind == podplan.StartContainer {
-				op.Kind = podplan.EnsureCgroup // never started, and nobody is told
+				op.Kind = podplan.EnsureCgroup // never started, and no one is told
 			}
 		}},
 		"containers are left": {before: func(op *podplan.Op) {

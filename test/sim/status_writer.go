@@ -13,9 +13,8 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// statusWriter brings the newest status to the API server as status.Manager does, but
-// without making patches, which would cost half of a life's time. Most lives have it
-// instead of the real one.
+// statusWriter sends the newest status to the API server as status.Manager does, but without making
+// patches, which would take half of a life's time. Most lives have it instead of the real one.
 type statusWriter struct {
 	n *node
 
@@ -32,7 +31,7 @@ func newStatusWriter(n *node) *statusWriter { return &statusWriter{n: n, wake: m
 func (c *statusWriter) Put(_ *v1.Pod, st v1.PodStatus) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.want, c.dirty = &st, true // nobody changes what a worker has put
+	c.want, c.dirty = &st, true // nobody changes a status that a worker has put
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -86,7 +85,7 @@ func (c *statusWriter) Run(ctx context.Context) error {
 	}
 }
 
-// send writes the newest status, and tells whether to try again.
+// send writes the newest status, and reports whether to try again.
 func (c *statusWriter) send(ctx context.Context) (again bool) {
 	c.mu.Lock()
 	want := c.want
@@ -108,7 +107,7 @@ func (c *statusWriter) send(ctx context.Context) (again bool) {
 	return c.dirty
 }
 
-// writeStatus replaces the status, but for the conditions that others own.
+// writeStatus replaces the status, except for conditions that others own.
 func (a *apiServer) writeStatus(want *v1.PodStatus) error {
 	a.mu.Lock()
 	if a.pod == nil {

@@ -35,7 +35,7 @@ const patience = 4 * time.Minute
 
 const mib = 1 << 20
 
-// meminfo is a line of /proc/meminfo, in bytes.
+// meminfo returns a line of /proc/meminfo, in bytes.
 func meminfo(t *testing.T, name string) int64 {
 	t.Helper()
 	f, err := os.Open("/proc/meminfo")
@@ -56,7 +56,7 @@ func meminfo(t *testing.T, name string) int64 {
 	return 0
 }
 
-// needsSwap skips where there is no pure cgroup v2, or nothing to swap to.
+// needsSwap skips the test if there is no pure cgroup v2, or nothing to swap to.
 func needsSwap(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -70,7 +70,7 @@ func needsSwap(t *testing.T) {
 	}
 }
 
-// pod uses the host's network and wants no token: there is no API server.
+// pod returns a pod that uses the host's network and has no token: there is no API server.
 func pod(name, request, limit, script string) *v1.Pod {
 	res := v1.ResourceRequirements{Requests: v1.ResourceList{}, Limits: v1.ResourceList{}}
 	for list, q := range map[*v1.ResourceList]string{&res.Requests: request, &res.Limits: limit} {
@@ -125,7 +125,7 @@ func node(t *testing.T, behavior string, pods ...*v1.Pod) internalapi.RuntimeSer
 	}
 	run(t, "runtime", server.Run)
 	startKubelet(t, dir, id, behavior, server, pods)
-	// Before both end: what a failure has left running goes, too.
+	// This runs before both end: what a failure has left running is removed, too.
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		list, err := server.Runtime().ListPodSandbox(ctx, nil)
@@ -168,7 +168,7 @@ func startKubelet(t *testing.T, dir, id, behavior string, server *cri.Server, po
 	run(t, "kubelet", k.Run)
 }
 
-// run runs a component until the test's end.
+// run runs a component until the test ends.
 func run(t *testing.T, what string, component func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -182,8 +182,8 @@ func run(t *testing.T, what string, component func(context.Context) error) {
 	})
 }
 
-// await waits until a pod's container is in a state, and returns its status. The
-// runtime's events go to the kubelet alone, so it looks.
+// await waits until a pod's container is in a state, and returns its status. It polls, because the
+// runtime's events go to the kubelet alone.
 func await(t *testing.T, rt internalapi.RuntimeService, pod string, state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -206,7 +206,7 @@ func await(t *testing.T, rt internalapi.RuntimeService, pod string, state runtim
 	return nil
 }
 
-// swapMax is what the kernel lets a container swap out.
+// swapMax returns how much the kernel lets a container swap out.
 func swapMax(t *testing.T, rt internalapi.RuntimeService, pod string) string {
 	t.Helper()
 	st := await(t, rt, pod, runtimeapi.ContainerState_CONTAINER_RUNNING)
@@ -217,15 +217,15 @@ func swapMax(t *testing.T, rt internalapi.RuntimeService, pod string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestLimitedSwap gives a burstable pod its share of the node's swap, by KEP-2400, and
-// others none: the files of the kernel say so, and who outgrows its limit by less than
-// the share lives.
+// TestLimitedSwap: a burstable pod gets its share of the node's swap, by KEP-2400, and others get
+// none: the kernel's files say so, and a process that exceeds its limit by less than the share
+// survives.
 func TestLimitedSwap(t *testing.T) {
 	needsSwap(t)
 	share := int64(float64(128*mib) / float64(meminfo(t, "MemTotal")) * float64(meminfo(t, "SwapTotal")))
 	const idle = "trap : TERM; while :; do sleep 1000; done"
-	// It takes half of the share more than the limit, a MiB at a time, and slowly towards
-	// the end: the emulated disk must keep up.
+	// It takes half of the share more than the limit, a MiB at a time, and slows down towards the
+	// end: the emulated disk must keep up.
 	grow := fmt.Sprintf(`awk 'BEGIN { for (i = 0; i < %d; i++) { s[i] = sprintf("%%1048576s", "x"); if (i > 110) system("sleep 0.1") } }'`, 132+share/2/mib)
 	rt := node(t, "LimitedSwap",
 		pod("burstable", "128Mi", "132Mi", idle), pod("guaranteed", "132Mi", "132Mi", idle), pod("besteffort", "", "", idle),
@@ -246,7 +246,7 @@ func TestLimitedSwap(t *testing.T) {
 
 func TestNoSwap(t *testing.T) {
 	needsSwap(t)
-	// its child outgrows the limit, and takes it along
+	// its child outgrows the limit, and is killed together with it
 	parent := pod("parent", "32Mi", "32Mi", "tail /dev/zero & wait; sleep 1000")
 	rt := node(t, "NoSwap", pod("burstable", "128Mi", "132Mi", "trap : TERM; while :; do sleep 1000; done"), parent)
 	if st := await(t, rt, "parent", runtimeapi.ContainerState_CONTAINER_EXITED); st.ExitCode != 137 || st.Reason != "OOMKilled" {

@@ -14,8 +14,7 @@ import (
 	"strings"
 )
 
-// firstInit moves everything to a tmpfs: a runtime cannot pivot away from the
-// initramfs itself.
+// firstInit moves everything to a tmpfs: a runtime cannot pivot away from the initramfs itself.
 const firstInit = `#!/bin/sh
 mount -t tmpfs -o size=90%,mode=755 root /new
 for d in bin etc lib lib64 root sbin tests usr; do [ -e /$d ] && cp -a /$d /new/; done
@@ -25,7 +24,7 @@ exec switch_root /new /sbin/init
 
 const resultMark, doneMark = "VM-RESULT", "VM-DONE"
 
-// secondInit is the machine's first process: it reaps, as ash does while it waits.
+// secondInit returns the machine's first process: it reaps children, as ash does while it waits.
 func secondInit(o options) string {
 	var b strings.Builder
 	b.WriteString(`#!/bin/sh
@@ -56,14 +55,14 @@ for m in overlay veth bridge tun nf_tables nft_chain_nat nft_masq nft_nat nft_ct
 	return b.String()
 }
 
-// telling are the console's lines that are shown; all of them are in the log.
+// telling are the console's lines that are shown; the log has all of them.
 var telling = regexp.MustCompile(`^(\s*--- |\s+\w+_test\.go:|PASS|FAIL|panic: |` + resultMark + `|Kernel panic)`)
 
-// diskSize is that of /tmp; the file is sparse.
+// diskSize is the size of /tmp; the file is sparse.
 const diskSize = 8 << 30
 
-// makeDisk makes an empty disk: this kernel's tmpfs has no ID-mapped mounts, which pods
-// with a user namespace need where their images are.
+// makeDisk makes an empty disk: this kernel's tmpfs has no ID-mapped mounts, which pods with a user
+// namespace need for their images.
 func makeDisk(ctx context.Context, out string) (string, error) {
 	path := filepath.Join(out, "disk")
 	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, diskSize)); err != nil {
@@ -72,7 +71,7 @@ func makeDisk(ctx context.Context, out string) (string, error) {
 	return path, command(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", path)
 }
 
-// boot runs the machine and reads the results off its console.
+// boot runs the machine and reads the results from its console.
 func boot(ctx context.Context, o options, image, initrd string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
@@ -106,7 +105,7 @@ func boot(ctx context.Context, o options, image, initrd string) (err error) {
 	return errors.Join(err, judge(o.packages, results, logPath))
 }
 
-// readConsole shows what tells something and collects the packages' exit codes.
+// readConsole shows the lines that matter and collects the packages' exit codes.
 func readConsole(console io.Reader, show io.Writer) (map[string]string, error) {
 	results := map[string]string{}
 	sc := bufio.NewScanner(console)
@@ -125,7 +124,7 @@ func readConsole(console io.Reader, show io.Writer) (map[string]string, error) {
 	return results, sc.Err()
 }
 
-// judge makes a failure of every package that did not say that it passed.
+// judge returns an error that names every package that did not say that it passed.
 func judge(packages []string, results map[string]string, log string) error {
 	var errs []error
 	for _, p := range packages {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A machine that dies half-way must not count as one whose tests passed.
+// A machine that dies halfway must not count as one whose tests passed.
 func TestOnlyASaidPassIsAPass(t *testing.T) {
 	packages := []string{"internal/a", "internal/b"}
 	for console, want := range map[string]string{

@@ -13,13 +13,13 @@ import (
 // programs that the runtime runs; their libraries come along.
 var programs = []string{"crun", "runc", "conmon", "nft"}
 
-// modules are those parts of the kernel's that pods need.
+// modules are the kernel modules that pods need.
 var modules = []string{
 	"kernel/arch", "kernel/crypto", "kernel/lib", "kernel/net", "kernel/fs/overlayfs",
 	"kernel/drivers/virtio", "kernel/drivers/block/virtio_blk.ko", "kernel/drivers/net/veth.ko", "kernel/drivers/net/tun.ko", "modules.builtin", "modules.builtin.modinfo", "modules.order",
 }
 
-// buildInitramfs makes the machine's whole file system.
+// buildInitramfs builds the machine's whole file system.
 func buildInitramfs(ctx context.Context, o options, k kernel) (string, error) {
 	root := filepath.Join(o.out, "root")
 	if err := os.RemoveAll(root); err != nil {
@@ -83,7 +83,7 @@ func addBusybox(ctx context.Context, root string) error {
 	return os.Symlink("/bin/busybox", filepath.Join(root, "sbin/modprobe")) // the kernel's own path for it
 }
 
-// addProgram copies a program and what ldd says that it needs.
+// addProgram copies a program and what it needs according to ldd.
 func addProgram(ctx context.Context, root, name string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -153,7 +153,7 @@ func copyTree(from, to string) error {
 	})
 }
 
-// copyFile follows links: what a library's name leads to has that name in the machine.
+// copyFile follows links: the file that a library's name leads to gets that name in the machine.
 func copyFile(from, to string) error {
 	doc, err := os.ReadFile(from)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Vm runs tests on pure cgroup v2, whatever this machine has: it builds the packages'
-// test binaries, an initramfs with crun, runc, conmon, nft and busybox, and boots it
-// in QEMU under Debian's cloud kernel, which is downloaded but not installed.
+// Vm runs tests on pure cgroup v2, whatever this machine has: it builds the packages' test binaries
+// and an initramfs with crun, runc, conmon, nft and busybox, and boots it in QEMU under Debian's
+// cloud kernel, which is downloaded but not installed.
 //
 //	go run ./test/vm [-run REGEXP] [-out DIR] [PACKAGE …]
 package main
@@ -21,17 +21,17 @@ import (
 // packages whose code differs between the cgroup versions, or runs on them.
 var packages = []string{"internal/cgroup", "internal/oci", "internal/cri", withSwap}
 
-// withSwap is the package whose tests find the machine with swap, the last one.
+// withSwap is the last package; its tests find swap in the machine.
 const withSwap = "test/v2"
 
-// debian is what has to be installed, by the program that it is known by.
+// debian is what has to be installed, with the program that it is recognised by.
 var debian = [][2]string{
 	{"qemu-system-x86_64", "qemu-system-x86"}, {"/bin/busybox", "busybox-static"}, {"cpio", "cpio"}, {"dpkg-deb", "dpkg"}, {"mkfs.ext4", "e2fsprogs"},
 	{"crun", "crun"}, {"runc", "runc"}, {"conmon", "conmon"}, {"nft", "nftables"},
 }
 
-// onCgroups are the tests of a large package that a cgroup version can matter to: all
-// of it takes over an hour without KVM.
+// onCgroups are those tests of a large package that the cgroup version can affect: the whole
+// package takes over an hour without KVM.
 var onCgroups = map[string]string{
 	"internal/cri": "Resource|Stats|Metrics|Pressure|HugePages|Limits|OOM|Swap|CPURate|Devices|Systemd|" +
 		"APodsLife|StopKills|Shared|Monitor|Restart|Reboot|ExecSync|Teardown|UserNamespace$",
@@ -70,7 +70,7 @@ func main() {
 	}
 }
 
-// missingError says what has to be installed or put in place first.
+// missingError says what has to be installed or provided first.
 type missingError struct{ what string }
 
 func (e *missingError) Error() string { return e.what }
@@ -93,7 +93,7 @@ func run(ctx context.Context, o options) error {
 	return boot(ctx, o, k.image, initrd)
 }
 
-// tests of a package that are to run, a regular expression.
+// tests returns the tests of a package that are to run, as a regular expression.
 func (o options) tests(pkg string) string {
 	if o.run != "" {
 		return o.run
@@ -114,14 +114,14 @@ func checkInstalled() error {
 	return nil
 }
 
-// kernel is one that was unpacked from its package.
+// kernel is one that has been unpacked from its package.
 type kernel struct {
 	image   string
 	root    string // of the unpacked package
 	version string
 }
 
-// findKernel unpacks the kernel's package, which lies in out or is downloaded to it.
+// findKernel unpacks the kernel's package, which is in out or is downloaded to it.
 func findKernel(ctx context.Context, out string) (kernel, error) {
 	pattern := filepath.Join(out, "linux-image-*.deb")
 	debs, err := filepath.Glob(pattern)
@@ -152,8 +152,7 @@ func findKernel(ctx context.Context, out string) (kernel, error) {
 	return k, nil
 }
 
-// downloadKernel fetches the package that Debian's name for its newest cloud kernel
-// leads to.
+// downloadKernel downloads the package that Debian's name for its newest cloud kernel resolves to.
 func downloadKernel(ctx context.Context, out string) error {
 	doc, err := exec.CommandContext(ctx, "apt-cache", "depends", "linux-image-cloud-amd64").Output()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Cri measures container runtimes through their sockets, side by side: Wherry's, and
-// containerd where it is given. Nothing here passes or fails by time.
+// Cri measures container runtimes through their sockets, next to each other: Wherry's, and
+// containerd if its path is given. Nothing here passes or fails by time.
 //
 //	go run ./test/bench/cri [-containerd /usr/bin/containerd] bin/wherry
 package main
@@ -33,7 +33,7 @@ type options struct {
 	containerd string
 	oci        string
 	samples    int // of each latency
-	pods       int // in the parallel run, and for the memory of a pod
+	pods       int // in the parallel run, and for the memory per pod
 	list       int // containers that are listed
 }
 
@@ -49,7 +49,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: cri [flags] WHERRY")
 		os.Exit(2)
 	}
-	klog.LogToStderr(false) // what the teardown in this process says
+	klog.LogToStderr(false) // what the teardown in this process logs
 	klog.SetOutput(io.Discard)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -112,8 +112,8 @@ func save(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// row is one measure of one runtime, in the unit of its name. Without samples the
-// runtime cannot do what was to be measured.
+// row is one measure of one runtime, in the unit of its name. It has no samples if the runtime
+// cannot do what was to be measured.
 type row struct {
 	name    string
 	target  string
@@ -131,8 +131,8 @@ type column struct {
 	rows []row
 }
 
-// printColumns has the first runtime on the left, and how many times worse the others
-// are than it.
+// printColumns has the first runtime on the left, and next to the others how many times worse they
+// are.
 func printColumns(columns []column) error {
 	t := printers.GetNewTabWriter(os.Stdout)
 	head := []string{"P50 (P90)", "TARGET"}

@@ -17,10 +17,10 @@ import (
 	"wherry.dev/test/runtimes"
 )
 
-// ownArg marks the processes that the pods themselves are.
+// ownArg marks the processes of the pods themselves.
 const ownArg = "1000001"
 
-// peer is a runtime that is measured.
+// peer is a runtime under measurement.
 type peer struct {
 	*runtimes.Runtime
 	client runtimeapi.RuntimeServiceClient
@@ -41,7 +41,7 @@ func (p *peer) podConfig() *runtimeapi.PodSandboxConfig {
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: p.Cgroup + "/" + name,
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-				// as kubelets ask for it unless the pod shares its processes
+				// as kubelets request it unless the pod shares its processes
 				NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 				Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 			},
@@ -49,7 +49,7 @@ func (p *peer) podConfig() *runtimeapi.PodSandboxConfig {
 	}
 }
 
-// sandbox is a pod that runs, with the configuration that its containers need.
+// sandbox is a running pod, with the configuration that its containers need.
 type sandbox struct {
 	id     string
 	config *runtimeapi.PodSandboxConfig
@@ -97,8 +97,7 @@ func (p *peer) remove(ctx context.Context, s sandbox) error {
 	return errors.Join(err, err2)
 }
 
-// memory is what the runtime and its monitors hold, in MiB (PSS), without what the pods
-// themselves are.
+// memory returns what the runtime and its monitors use, in MiB (PSS), without the pods themselves.
 func (p *peer) memory() (float64, error) {
 	procs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -149,7 +148,7 @@ func pss(dir string) (kib float64, err error) {
 	return 0, fmt.Errorf("%s has no Pss", dir)
 }
 
-// pidOf is a container's first process, by the verbose status that every runtime has.
+// pidOf returns a container's first process, from the verbose status that every runtime has.
 func (p *peer) pidOf(ctx context.Context, id string) (int, error) {
 	resp, err := p.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {

@@ -77,7 +77,7 @@ func (p *peer) containers(ctx context.Context, o options) ([]row, error) {
 	return []row{starts, execs}, p.remove(ctx, s)
 }
 
-// exits measures from the kill of a container's process to the event that tells.
+// exits measures the time from the kill of a container's process to the event that reports it.
 func (p *peer) exits(ctx context.Context, o options) ([]row, error) {
 	exits := row{name: "exit → event, ms", target: "≤ 2"}
 	ctx, cancel := context.WithCancel(ctx)
@@ -128,7 +128,7 @@ func (p *peer) exits(ctx context.Context, o options) ([]row, error) {
 			}
 		}
 		exits.samples = append(exits.samples, millis(began))
-		// An event tells of all containers of its pod: leave no dead ones in it.
+		// An event covers all containers of its pod: leave no dead ones in it.
 		if _, err := p.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 			return nil, err
 		}
@@ -136,7 +136,7 @@ func (p *peer) exits(ctx context.Context, o options) ([]row, error) {
 	return []row{exits}, p.remove(ctx, s)
 }
 
-// manyPods starts pods of one container, some at a time.
+// manyPods starts pods of one container, several at a time.
 func (p *peer) manyPods(ctx context.Context, o options) ([]row, error) {
 	work := make(chan *runtimeapi.PodSandboxConfig)
 	errs := make(chan error, parallel)

@@ -1,5 +1,5 @@
-// Effectiveuid tells who it runs as; with the set-user-ID bit that shows whether the bit
-// had an effect.
+// Effectiveuid prints who it runs as; run with the set-user-ID bit, that shows whether the bit had
+// an effect.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Standin plays the programs that critest expects in its images and that cannot be
-// had offline: nginx, httpd, nonewprivs, and the ipcs and pgrep that Debian's busybox
-// lacks, and a shell. It is one static program; the name that it is called by says which.
+// Standin plays the programs that critest expects in its images and that are not available offline:
+// nginx, httpd, nonewprivs, the ipcs and pgrep that Debian's busybox lacks, and a shell. It is one
+// static program; the name it is called by selects the one to play.
 package main
 
 import (
@@ -81,8 +81,8 @@ func sharedMemory() error {
 	return nil
 }
 
-// shell is busybox's, but for a command of one word: Debian's busybox runs its own
-// applet then, even where the file of that name may not be run.
+// shell is busybox's, except for a command of one word: there Debian's busybox runs its own applet,
+// even if the file of that name may not be executed.
 func shell(args []string) error {
 	if len(args) != 3 || args[1] != "-c" || strings.ContainsAny(args[2], " \t\n;&|<>()$`\\\"'*?[#~=%") {
 		return syscall.Exec("/bin/busybox", append([]string{"sh"}, args[1:]...), os.Environ())
@@ -114,7 +114,7 @@ func pgrep(args []string) error {
 	for _, path := range names {
 		comm, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			continue // ended meanwhile
+			continue // it has ended meanwhile
 		}
 		if err != nil {
 			return err

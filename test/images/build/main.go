@@ -1,4 +1,4 @@
-// Build writes the demo and test images into the folder that it is given.
+// Build writes the demo and test images into the folder given as its argument.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Health answers gRPC health checks (grpc.health.v1) until somebody runs it with "sick"
-// beside itself.
+// Health answers gRPC health checks (grpc.health.v1) as serving, until it is run a second time with
+// the argument "sick".
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 
 const (
 	address = ":9090"
-	// service is the only one that is known.
+	// service is the only one that it knows.
 	service = "tool"
 	sick    = "/tmp/sick"
 )

@@ -1,4 +1,4 @@
-// Incluster is a program as users write them: it finds the API server by client-go's
+// Incluster is a program as users write them: it finds the API server through client-go's
 // in-cluster configuration and asks it about its own pod.
 package main
 
