@@ -195,7 +195,7 @@ func (e *explainer) scheduling() {
 	e.wait(w)
 }
 
-// node explains a node that is not there or not well; it tells whether that holds
+// node explains a node that is not there or not well; it reports whether that holds
 // the pod up.
 func (e *explainer) node() bool {
 	if e.NodeGone {

@@ -191,7 +191,7 @@ func (k *Kubelet) swap() *criconfig.Swap {
 	return s
 }
 
-// oomGroup tells whether all processes of a container go when one runs out of memory,
+// oomGroup reports whether all processes of a container go when one runs out of memory,
 // which only cgroup v2 can do.
 func (k *Kubelet) oomGroup() bool {
 	mode, err := cgroup.Version()

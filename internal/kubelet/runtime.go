@@ -42,7 +42,7 @@ func (k *Kubelet) waitRuntime(ctx context.Context) (*runtimeapi.VersionResponse,
 	}
 }
 
-// systemd tells whether the runtime makes cgroups through systemd. What the runtime
+// systemd reports whether the runtime makes cgroups through systemd. What the runtime
 // says wins over the configuration (KEP-4033).
 func (k *Kubelet) systemd(ctx context.Context) bool {
 	cfg, err := k.deps.Runtime.RuntimeConfig(ctx)
@@ -108,7 +108,7 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 	return nil
 }
 
-// refusedForNow tells whether a static pod was not admitted, or ended for the node's sake,
+// refusedForNow reports whether a static pod was not admitted, or ended for the node's sake,
 // as before the machine went down. Nobody makes it anew: a kubelet that starts does.
 func refusedForNow(rec *podplan.Record) bool {
 	refused, ended := rec.Verdict != nil && !rec.Verdict.Admitted, rec.Ending != nil && rec.Ending.Disruption != ""

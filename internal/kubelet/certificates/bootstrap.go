@@ -73,7 +73,7 @@ func ClientConfig(ctx context.Context, p Paths, nodeName string, rotate bool) (c
 	return useStore(ctx, cfg, p.CertDir)
 }
 
-// valid tells whether a kubeconfig has a client certificate that has not expired.
+// valid reports whether a kubeconfig has a client certificate that has not expired.
 func valid(ctx context.Context, kubeconfig string) bool {
 	log := klog.FromContext(ctx)
 	if _, err := os.Stat(kubeconfig); errors.Is(err, fs.ErrNotExist) {

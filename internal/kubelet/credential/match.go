@@ -20,7 +20,7 @@ func parseURL(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// Matches tells whether an image is one that a pattern means: each part of the host
+// Matches reports whether an image is one that a pattern means: each part of the host
 // name by a glob, the same port, and a path that begins alike.
 func Matches(pattern, image string) bool {
 	p, err := parseURL(pattern)

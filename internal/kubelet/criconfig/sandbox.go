@@ -198,7 +198,7 @@ func sysctls(pod *v1.Pod, all map[string]string) map[string]string {
 	return out
 }
 
-// OwnUsers tells whether the pod asks for a user namespace of its own.
+// OwnUsers reports whether the pod asks for a user namespace of its own.
 func OwnUsers(pod *v1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
 
 // Namespaces returns which namespaces the pod shares with the node or keeps for

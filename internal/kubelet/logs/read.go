@@ -187,7 +187,7 @@ func (r *reader) rotate() (bool, error) {
 	return true, nil
 }
 
-// goOver reads what there is before the next file, and tells whether that is another one.
+// goOver reads what there is before the next file, and reports whether that is another one.
 func (r *reader) goOver(next *os.File) (bool, error) {
 	if r.file == nil {
 		return true, nil

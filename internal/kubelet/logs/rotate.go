@@ -29,7 +29,7 @@ type Limits struct {
 }
 
 // Rotate renames a log that has grown too large, lets the runtime open a new one, and
-// removes what is too many of the older ones. It tells whether it did. A log that somebody
+// removes what is too many of the older ones. It reports whether it did. A log that somebody
 // removed the runtime opens anew: what it writes would be lost for ever.
 func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now time.Time) (bool, error) {
 	info, err := os.Stat(path)

@@ -220,7 +220,7 @@ func (r *Rotator) pause(path string, now time.Time) time.Duration {
 	return time.Duration(min(max(due, float64(soonestLook)), float64(latestLook)))
 }
 
-// calm notes whether a log was rotated, and tells whether that was long ago: to compress
+// calm notes whether a log was rotated, and reports whether that was long ago: to compress
 // takes longer than a flood takes to fill the next file.
 func (r *Rotator) calm(path string, rotated bool, now time.Time) bool {
 	r.mu.Lock()

@@ -71,7 +71,7 @@ type Config struct {
 	MaxImages      int
 	// Trouble, if not nil, says what besides the runtime keeps the node from being ready.
 	Trouble func() string
-	// DiskPressure, if not nil, tells whether the node's disk is short of room.
+	// DiskPressure, if not nil, reports whether the node's disk is short of room.
 	DiskPressure func() bool
 }
 
@@ -159,7 +159,7 @@ func (r *Reporter) Observe(n *v1.Node) {
 	}
 }
 
-// older tells whether a version of the node came before another.
+// older reports whether a version of the node came before another.
 func older(n, than *v1.Node) bool {
 	order, err := resourceversion.CompareResourceVersion(n.ResourceVersion, than.ResourceVersion)
 	return err == nil && order < 0

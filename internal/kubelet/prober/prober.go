@@ -262,7 +262,7 @@ type tally struct {
 	count            int
 }
 
-// add tells whether the answers in a row are enough to settle on a result.
+// add reports whether the answers in a row are enough to settle on a result.
 func (t *tally) add(a answer) (settled, ok bool) {
 	if a.verdict == unknown {
 		return false, false

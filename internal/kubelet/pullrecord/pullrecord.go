@@ -226,7 +226,7 @@ func write(path string, v any) error {
 	return record.WriteFile(path, data, 0o600)
 }
 
-// MustPull tells whether a pod has to pull an image that is on the node, to show that
+// MustPull reports whether a pod has to pull an image that is on the node, to show that
 // it may have it. has returns what the pod can show, and is only asked when it matters.
 func (r *Records) MustPull(image, id string, has func() ([]Access, error)) (bool, error) {
 	if r.policy == kubeletconfig.NeverVerify {
@@ -262,7 +262,7 @@ func (r *Records) MustPull(image, id string, has func() ([]Access, error)) (bool
 	return !r.fits(image, id, creds, shown), nil
 }
 
-// verifies tells whether the policy wants pods to show their credentials.
+// verifies reports whether the policy wants pods to show their credentials.
 func (r *Records) verifies(image string, byKubelet bool) bool {
 	switch r.policy {
 	case kubeletconfig.NeverVerifyPreloadedImages:
@@ -281,7 +281,7 @@ func (r *Records) verifies(image string, byKubelet bool) bool {
 	}
 }
 
-// fits tells whether a pod shows what an image was pulled with: the same secret, also
+// fits reports whether a pod shows what an image was pulled with: the same secret, also
 // when its content has changed since, the same content in another secret, or the same
 // service account. What is new of it is remembered.
 func (r *Records) fits(image, id string, creds kubeletconfig.ImagePullCredentials, shown []Access) bool {

@@ -168,7 +168,7 @@ func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.
 	return out
 }
 
-// isMountPoint tells whether a folder is on another file system than its parent.
+// isMountPoint reports whether a folder is on another file system than its parent.
 func isMountPoint(dir string) bool {
 	var own, parent unix.Stat_t
 	return unix.Stat(dir, &own) == nil && unix.Stat(filepath.Dir(dir), &parent) == nil && own.Dev != parent.Dev

@@ -57,7 +57,7 @@ func (s *Server) pod(w http.ResponseWriter, r *http.Request) (podworker.Snapshot
 	return p, ok
 }
 
-// isUID tells whether a pod is the one whose UID a request names, if it names any.
+// isUID reports whether a pod is the one whose UID a request names, if it names any.
 func isUID(r *http.Request, p podworker.Snapshot) bool {
 	uid := r.PathValue("uid")
 	return uid == "" || uid == string(p.Pod.UID)

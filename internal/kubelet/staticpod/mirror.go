@@ -54,7 +54,7 @@ func (p *Pods) linkLocked(static *v1.Pod) {
 	p.deps.Status.SetMirror(static.UID, mirror)
 }
 
-// reflects tells whether an object mirrors this very static pod.
+// reflects reports whether an object mirrors this very static pod.
 func reflects(static, mirror *v1.Pod) bool {
 	return mirror.Annotations[pods.AnnotationConfigMirror] == static.Annotations[pods.AnnotationConfigHash]
 }

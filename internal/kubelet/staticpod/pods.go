@@ -35,9 +35,9 @@ type Deps struct {
 	// Node returns the node's object, which owns the mirrors; it has no UID before the
 	// node is registered.
 	Node func() *v1.Node
-	// Listed tells whether the pods that the API server has are known.
+	// Listed reports whether the pods that the API server has are known.
 	Listed func() bool
-	// Settled tells whether all sources have told what they have: what none has had
+	// Settled reports whether all sources have told what they have: what none has had
 	// before, one of them may have yet.
 	Settled func() bool
 }

@@ -94,7 +94,7 @@ func (s *slot) see(o *v1.Pod) bool {
 	return true
 }
 
-// differs tells whether the server has something else than it should.
+// differs reports whether the server has something else than it should.
 func (s *slot) differs() bool {
 	base, want := s.base, due(s.pod, s.base, s.want)
 	return differing(&base, &want)
@@ -431,7 +431,7 @@ func withForeign(want, base v1.PodStatus) v1.PodStatus {
 	return want
 }
 
-// ours tells whether the node writes a condition; DisruptionTarget only when it
+// ours reports whether the node writes a condition; DisruptionTarget only when it
 // was the node that disturbed the pod.
 func ours(c v1.PodCondition, want v1.PodStatus) bool {
 	if c.Type != v1.DisruptionTarget {
@@ -445,7 +445,7 @@ func ours(c v1.PodCondition, want v1.PodStatus) bool {
 	return false
 }
 
-// differing tells whether two statuses differ, and clears the fields in which they do
+// differing reports whether two statuses differ, and clears the fields in which they do
 // not: to make a patch of those would be most of its cost.
 func differing(base, want *v1.PodStatus) bool {
 	b, w := reflect.ValueOf(base).Elem(), reflect.ValueOf(want).Elem()

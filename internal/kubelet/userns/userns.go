@@ -120,7 +120,7 @@ func (a *Allocator) load(uid types.UID) {
 	a.of[uid] = r
 }
 
-// valid tells whether a pod can have the range; the very last ID means "none" to the kernel.
+// valid reports whether a pod can have the range; the very last ID means "none" to the kernel.
 func (r Range) valid() bool { return r.First > 0 && r.Length > 0 && r.First+r.Length > r.First }
 
 func (r Range) overlaps(o Range) bool {

@@ -200,7 +200,7 @@ func sweep(dir *safepath.Dir, current string, files map[string]file) error {
 	return nil
 }
 
-// same tells whether a folder in dir holds exactly these files.
+// same reports whether a folder in dir holds exactly these files.
 func same(dir *safepath.Dir, old string, files map[string]file, group *int64) bool {
 	in, err := dir.Sub(old)
 	if err != nil {
@@ -216,7 +216,7 @@ func same(dir *safepath.Dir, old string, files map[string]file, group *int64) bo
 	return err == nil && n == len(files)
 }
 
-// is tells whether the file is in the folder as it is to be.
+// is reports whether the file is in the folder as it is to be.
 func (f file) is(in *safepath.Dir, name string, group *int64) bool {
 	have, err := in.Regular(name)
 	if err != nil {

@@ -123,7 +123,7 @@ func imageMount(in ContainerInput, v *v1.Volume, vm *v1.VolumeMount, sub string)
 	}, nil
 }
 
-// recursiveReadOnly tells whether a mount is read-only with all below it.
+// recursiveReadOnly reports whether a mount is read-only with all below it.
 func recursiveReadOnly(vm *v1.VolumeMount, can bool) (bool, error) {
 	mode := v1.RecursiveReadOnlyDisabled
 	if vm.RecursiveReadOnly != nil {

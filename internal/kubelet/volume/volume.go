@@ -196,7 +196,7 @@ func fsGroup(pod *v1.Pod) *int64 {
 	return pod.Spec.SecurityContext.FSGroup
 }
 
-// Left tells whether anything of the pod's volumes is on the node.
+// Left reports whether anything of the pod's volumes is on the node.
 func (m *Mounter) Left(uid types.UID) bool {
 	for _, path := range []string{m.Dirs.Volumes(uid), m.Dirs.Subpaths(uid), m.Dirs.EtcHosts(uid)} {
 		if _, err := os.Lstat(path); err == nil {

@@ -13,7 +13,7 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 )
 
-// wrote tells whether a pod's containers may have left much in the files that they get
+// wrote reports whether a pod's containers may have left much in the files that they get
 // besides volumes: /etc/hosts, and those for their last words.
 func (m *Mounter) wrote(uid types.UID) bool {
 	if _, err := os.Lstat(m.Dirs.EtcHosts(uid)); err == nil {

@@ -36,7 +36,7 @@ func (r *reporter) starting() {
 	}
 }
 
-// started tells whether an app container ever was.
+// started reports whether an app container ever was.
 func (r *reporter) started() bool {
 	for i := range r.in.Pod.Spec.Containers {
 		if podplan.Inspect(r.in, r.in.Pod.Spec.Containers[i].Name).Last != nil {
@@ -56,7 +56,7 @@ func (r *reporter) flight(key podplan.Key) *podplan.Flight {
 	return nil
 }
 
-// step explains an op that runs or that failed; it tells whether there is one.
+// step explains an op that runs or that failed; it reports whether there is one.
 func (r *reporter) step(kind podplan.Kind, key podplan.Key, name, doing, help string) bool {
 	failure, failed := r.in.Failures[key]
 	flight := r.flight(key)
@@ -141,7 +141,7 @@ func volumeHelp(v *v1.Volume) string {
 	}
 }
 
-// container explains one container, and tells whether it holds those behind it.
+// container explains one container, and reports whether it holds those behind it.
 func (r *reporter) container(c *v1.Container, init bool) bool {
 	where := podplan.Inspect(r.in, c.Name)
 	if where.Last != nil && where.Last.State == podplan.Running {
@@ -194,7 +194,7 @@ func (r *reporter) crashed(c *v1.Container, where podplan.Standing) {
 	})
 }
 
-// live explains a container that runs, and tells whether it holds those behind it.
+// live explains a container that runs, and reports whether it holds those behind it.
 func (r *reporter) live(c *v1.Container, init bool, where podplan.Standing) bool {
 	last, name := where.Last, label(c, init)
 	if f := r.flight(podplan.StopKey(last.ID)); f != nil {
