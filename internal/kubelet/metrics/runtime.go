@@ -9,15 +9,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Runtime measures the calls of a runtime, under the names that upstream gives them.
+// Runtime measures calls to a runtime, under the names that upstream gives them.
 type Runtime struct{ internalapi.RuntimeService }
 
-// Images measures the calls of an image service.
+// Images measures calls to an image service.
 type Images struct {
 	internalapi.ImageManagerService
 }
 
-// called measures a call that answers with an error alone.
+// called measures a call that returns only an error.
 func called(name string, call func() error) error {
 	began := time.Now()
 	err := call()
@@ -25,7 +25,7 @@ func called(name string, call func() error) error {
 	return err
 }
 
-// asked measures a call that answers with something.
+// asked measures a call that returns a value.
 func asked[T any](name string, call func() (T, error)) (T, error) {
 	began := time.Now()
 	answer, err := call()
@@ -33,7 +33,7 @@ func asked[T any](name string, call func() (T, error)) (T, error) {
 	return answer, err
 }
 
-// RunPodSandbox is measured by its handler, too.
+// RunPodSandbox is measured by handler, too.
 func (r Runtime) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
 	began := time.Now()
 	id, err := asked("run_podsandbox", func() (string, error) { return r.RuntimeService.RunPodSandbox(ctx, cfg, handler) })
@@ -54,7 +54,7 @@ func (r Runtime) ExecSync(ctx context.Context, id string, cmd []string, timeout 
 	return stdout, stderr, err
 }
 
-// StartContainer is measured; what it fails by is its gRPC code.
+// StartContainer calls the service and measures the call. Failures are counted by gRPC code.
 func (r Runtime) StartContainer(ctx context.Context, id string) error {
 	err := called("start_container", func() error { return r.RuntimeService.StartContainer(ctx, id) })
 	if err != nil {
