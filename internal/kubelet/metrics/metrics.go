@@ -91,9 +91,9 @@ var (
 	TerminatedContainers = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "terminated_containers_total", Help: "Cumulative number of container terminations.", StabilityLevel: metrics.ALPHA,
 	}, []string{"container_type", "exit_code", "reason"})
-	// StartedUserNamespaces counts sandboxes that were started with a user namespace.
+	// StartedUserNamespaces counts attempts to start a sandbox with a user namespace.
 	StartedUserNamespaces = counter("started_user_namespaced_pods_total", "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.")
-	// StartedUserNamespaceErrors counts those that failed to start.
+	// StartedUserNamespaceErrors counts failures of such sandboxes and of their containers.
 	StartedUserNamespaceErrors = counter("started_user_namespaced_pods_errors_total", "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.")
 	// RunningPods counts pods with a sandbox that is ready.
 	RunningPods = metrics.NewGauge(&metrics.GaugeOpts{
