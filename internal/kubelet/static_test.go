@@ -37,7 +37,7 @@ spec:
 `
 
 // Static pods are driven through the source's callback: inotify does not work in virtual time.
-// TestFilesThatChange covers the directory.
+// TestFiles covers the directory.
 func static(t *testing.T, num string) *v1.Pod {
 	t.Helper()
 	p, err := podsource.StaticPod([]byte(strings.Replace(manifest, "NUM", num, 1)), "n1", "file:/m/web.yaml", time.Now())
@@ -403,7 +403,7 @@ func TestFilesThatChange(t *testing.T) {
 		},
 	}
 	go func() { done <- files.Follow(ctx) }()
-	// next waits until the pods with these grace periods run, and stay so.
+	// next waits until the pods are exactly those that sleep for these numbers of seconds, and stay so.
 	next := func(want ...string) (last []*v1.Pod) {
 		t.Helper()
 		for same, deadline := 0, time.Now().Add(time.Minute); same < 3; {

@@ -255,7 +255,7 @@ func normalize(image string) (string, error) {
 func (o *Ops) Tell(pod *v1.Pod, container, reason, message string) {
 	switch reason {
 	case podplan.ReasonImagePullBackOff:
-		what, _, _ := strings.Cut(message, `": `) // without why the pull failed
+		what, _, _ := strings.Cut(message, `": `) // without the reason for the failed pull
 		o.containerEvent(pod, container, v1.EventTypeNormal, "BackOff", "%s", what+`"`)
 		o.containerEvent(pod, container, v1.EventTypeWarning, "Failed", "Error: %s", reason)
 	case podplan.ReasonCrashLoopBackOff:

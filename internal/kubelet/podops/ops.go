@@ -121,7 +121,7 @@ type Deps struct {
 	// except for a static pod, which runs without an API server.
 	Services func(ctx context.Context, pod *v1.Pod) ([]*v1.Service, error)
 	Node     func() Node
-	// Dial makes the connections of http hooks; nil for the usual way.
+	// Dial makes the connections of HTTP hooks; nil for the usual way.
 	Dial Dial
 	// ImagePulled, if not nil, is called with the duration of a pull and the size of the image.
 	ImagePulled func(time.Duration, uint64)

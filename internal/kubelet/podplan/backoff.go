@@ -29,7 +29,7 @@ func double(base, limit time.Duration, count int) time.Duration {
 	return min(d, limit)
 }
 
-// retryAfter is how long a failed op waits.
+// retryAfter returns how long a failed op waits before it is retried.
 func retryAfter(k Kind, count int) time.Duration {
 	switch k {
 	case PullImage:

@@ -96,7 +96,7 @@ type Container struct {
 	Mounts []Mount `json:",omitempty"`
 	// StopSignal that stops it, if the runtime reports one.
 	StopSignal v1.Signal `json:",omitempty"`
-	// Lost: it is not known to the runtime any more, only to the record or the API.
+	// Lost: the runtime no longer knows it, only the record or the API does.
 	Lost bool `json:",omitempty"`
 }
 
@@ -105,7 +105,7 @@ type Mount struct {
 	Path string
 	// Image that is mounted, by digest.
 	Image string `json:",omitempty"`
-	// Recursive: read-only with all below it.
+	// Recursive: read-only including everything below it.
 	Recursive bool `json:",omitempty"`
 }
 

@@ -161,7 +161,7 @@ const (
 // already are), and when to look again if nothing happens before.
 type Plan struct {
 	Life Life
-	// Ops that should run. An op in flight that is not among them is to be cancelled.
+	// Ops that should run. An op in flight that is not among them must be canceled.
 	Ops []Op
 	// RecheckAt is zero when only an event can change the plan.
 	RecheckAt time.Time

@@ -39,7 +39,7 @@ type Verdict struct {
 	Pod       *v1.ResourceRequirements           `json:",omitempty"`
 }
 
-// Ending says why and since when a pod ends.
+// Ending is why a pod ends, and since when.
 type Ending struct {
 	Since time.Time
 	// Reason and Message go into the pod's status, with phase Failed. They are empty for a pod that

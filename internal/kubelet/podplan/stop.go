@@ -91,7 +91,7 @@ func (p *planner) preStop(o *Container, stop Op) (hook Op, begun, runs bool) {
 		return hook, true, runs
 	}
 	spec := pods.FindContainer(p.in.Pod, o.Name)
-	none := spec != nil && (spec.Lifecycle == nil || spec.Lifecycle.PreStop == nil) // an orphan's hook is in its annotations
+	none := spec != nil && (spec.Lifecycle == nil || spec.Lifecycle.PreStop == nil) // an orphan's is annotated
 	if none || o.State != Running || !stop.Deadline.After(p.now) {
 		return Op{}, false, false
 	}

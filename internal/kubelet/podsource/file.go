@@ -253,7 +253,7 @@ func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error
 	if pod.UID == "" {
 		pod.UID = types.UID(hash)
 	}
-	if len(pod.UID) > maxUID || !uidForm.MatchString(string(pod.UID)) { // it becomes part of the names of directories and cgroups
+	if len(pod.UID) > maxUID || !uidForm.MatchString(string(pod.UID)) { // it names directories and cgroups
 		return nil, fmt.Errorf("invalid pod: metadata.uid: must be up to %d letters, digits, '-', '_' and '.', and begin with a letter or digit", maxUID)
 	}
 	pod.Name += "-" + strings.ToLower(node)

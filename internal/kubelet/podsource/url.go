@@ -136,7 +136,7 @@ func (u *urlSource) decode(data []byte) ([]*v1.Pod, error) {
 			errs = append(errs, fmt.Errorf("pod %d: %w", i, err))
 			continue
 		}
-		if key := (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}); !named[key] { // of two with the same name, the first
+		if key := (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}); !named[key] { // of two, the first
 			named[key] = true
 			pods = append(pods, pod)
 		}

@@ -85,7 +85,7 @@ func (w *Worker) achieved(f *flight, res podplan.Result) {
 	case podplan.ClearVolumes:
 		clear(w.volumes)
 	case podplan.RunSandbox:
-		if !slices.Contains(w.sandboxes, res.Sandbox) { // a list may have been first
+		if !slices.Contains(w.sandboxes, res.Sandbox) { // a listing may have added it already
 			w.sandboxes = append(w.sandboxes, res.Sandbox)
 		}
 	case podplan.PullImage:

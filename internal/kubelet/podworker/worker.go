@@ -124,7 +124,7 @@ const keptTransitions = 50
 
 // Worker is the actor of one pod.
 //
-// Its goroutine is the only writer of all but the fields that mu guards.
+// Its goroutine is the only writer of everything except the fields that mu guards.
 type Worker struct {
 	uid     types.UID
 	deps    Deps
@@ -270,7 +270,7 @@ func (w *Worker) sourcesSynced() {
 	w.Wake()
 }
 
-// wanted returns the pod as a source wants it; nil when none does.
+// wanted returns the pod as a source wants it, nil if none does.
 func (w *Worker) wanted() *v1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -34,7 +34,7 @@ const (
 type answer struct {
 	verdict verdict
 	text    string
-	err     error // why the probe could not be made at all
+	err     error // why the probe could not even be made
 }
 
 func (a answer) result() string {

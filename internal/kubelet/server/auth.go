@@ -101,7 +101,7 @@ func (a *Auth) Run(ctx context.Context) {
 	}
 }
 
-// errUnauthorized is the answer to missing credentials.
+// errUnauthorized is the response to missing credentials.
 var errUnauthorized = errors.New("Unauthorized")
 
 // authenticate returns the user who makes the request.

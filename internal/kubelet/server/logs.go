@@ -58,7 +58,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	path := filepath.Join(criconfig.LogDir(s.cfg.PodLogs, p.Pod), criconfig.LogPath(c.Name, c.Attempt))
 	if q.Follow {
-		out.flush() // a client that follows wants to know at once that it may
+		out.flush() // a client that follows needs to know at once that its request is accepted
 	}
 	if err := logs.Read(ctx, path, q.Options, stdout, stderr); err != nil && !out.begun {
 		http.Error(w, fmt.Sprintf("failed to read log of container %q: %v", name, err), http.StatusBadRequest)

@@ -101,7 +101,7 @@ func (s *Stats) logs(pod *v1.Pod, container string, now time.Time) *stats.FsStat
 // of its own is as large as that file system.
 func (s *Stats) volumes(pod *v1.Pod, now time.Time) []stats.VolumeStats {
 	if s.VolumeAge < 0 {
-		return nil // they are not to be measured
+		return nil // measuring is switched off
 	}
 	base := criconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
 	claims := map[string]*stats.PVCReference{}

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// Unit is what a range's length must be a multiple of.
+	// Unit is the granularity of ranges: their length must be a multiple of it.
 	Unit = 65536
 
 	fileName    = "userns"

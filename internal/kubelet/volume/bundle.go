@@ -45,7 +45,7 @@ func chooseBundles(src *v1.ClusterTrustBundleProjection, all []certificatesv1.Cl
 		fits = func(b *certificatesv1.ClusterTrustBundle) bool { return b.Name == *src.Name }
 		missing = fmt.Sprintf("while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io %q not found", *src.Name)
 	case src.SignerName != nil:
-		selector, err := metav1.LabelSelectorAsSelector(src.LabelSelector) // nil selects nothing, an empty selector everything
+		selector, err := metav1.LabelSelectorAsSelector(src.LabelSelector) // nil selects nothing, an empty one everything
 		if err != nil {
 			return nil, fmt.Errorf("while parsing label selector: %w", err)
 		}

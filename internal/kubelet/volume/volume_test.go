@@ -210,8 +210,7 @@ func TestEmptyDir(t *testing.T) {
 	}
 }
 
-// TestHugePages: of the medium's size or the one that the pod asks for.
-// TestMemoryWithoutALimit: it was half of the machine's memory, whatever pods may have.
+// TestMemoryWithoutALimit: it used to be half of the machine's memory, whatever pods may have.
 func TestMemoryWithoutALimit(t *testing.T) {
 	m := newMounter(t, objs{secret: map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("x")}}}})
 	m.Allocatable = func() v1.ResourceList { return v1.ResourceList{v1.ResourceMemory: resource.MustParse("8Mi")} }
@@ -242,6 +241,7 @@ func TestMemoryWithoutALimit(t *testing.T) {
 	}
 }
 
+// TestHugePages: pages of the medium's size, or of the one that the pod requests.
 func TestHugePages(t *testing.T) {
 	m := newMounter(t, objs{})
 	pages := func(medium v1.StorageMedium, sizes ...string) *v1.Pod {
