@@ -10,7 +10,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// statuses explains by the containers' statuses alone, for a kubelet that does not tell.
+// statuses explains from the containers' statuses alone, for a kubelet that does not report waits.
 func (e *explainer) statuses() {
 	for _, c := range slices.Concat(e.status.InitContainerStatuses, e.status.ContainerStatuses) {
 		switch w := c.State.Waiting; {

@@ -1,5 +1,5 @@
-// Package explain says in plain words why a pod is where it is: the step that it waits
-// for, since when, what that step last said, and what would let it go on.
+// Package explain says in plain words why a pod is where it is: the step that it waits for, since
+// when, what that step last reported, and what would let it continue.
 //
 // It is pure: Explain turns Facts into an Explanation. `wherry explain` gathers the
 // facts from the API server and, through it, from the kubelet of the pod's node.
@@ -19,16 +19,16 @@ import (
 	"wherry.dev/internal/scheduler/plugins"
 )
 
-// Facts is what is known of a pod and of what it stands on.
+// Facts is what is known about a pod and about what it depends on.
 type Facts struct {
 	Now    time.Time
 	Pod    *v1.Pod
 	Events []v1.Event
-	// Node that the pod is bound to, nil when there is none or it may not be read.
+	// Node that the pod is bound to; nil if there is none or it may not be read.
 	Node *v1.Node
 	// NodeGone: the pod is bound to a node that does not exist.
 	NodeGone bool
-	// Kubelet is what the node's kubelet reports of the pod.
+	// Kubelet is what the node's kubelet reports about the pod.
 	Kubelet *report.Pod
 	// KubeletGone: the kubelet answered, and does not know the pod.
 	KubeletGone bool
@@ -36,27 +36,27 @@ type Facts struct {
 	KubeletErr string
 }
 
-// Explanation of a pod.
+// Explanation explains a pod.
 type Explanation struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	Node      string `json:"node,omitempty"`
-	// State in the words of kubectl.
+	// State as kubectl shows it.
 	State string `json:"state"`
-	// Since when the pod is there.
+	// Since is when the pod entered that state.
 	Since   *time.Time `json:"since,omitempty"`
 	Summary string     `json:"summary"`
-	// Waits has what the pod waits for; the first holds the others.
+	// Waits has what the pod waits for; the first one holds up the others.
 	Waits []report.Wait `json:"waits,omitempty"`
 	Notes []string      `json:"notes,omitempty"`
 }
 
-// explainer gathers one explanation.
+// explainer builds one explanation.
 type explainer struct {
 	Facts
 	out Explanation
-	// status is the newest there is: the kubelet's, or the API server's.
+	// status is the newest available: the kubelet's, or the API server's.
 	status v1.PodStatus
 }
 
@@ -87,7 +87,7 @@ func Explain(f Facts) Explanation {
 
 func (e *explainer) wait(w report.Wait) { e.out.Waits = append(e.out.Waits, w) }
 
-// reported takes over what the kubelet waits for, with what events say of it.
+// reported takes over what the kubelet waits for, with what events say about it.
 func (e *explainer) reported(waits []report.Wait) {
 	for _, w := range waits {
 		if of := w.Event; of != nil {
@@ -104,8 +104,8 @@ func (e *explainer) note(format string, args ...any) {
 	e.out.Notes = append(e.out.Notes, fmt.Sprintf(format, args...))
 }
 
-// event returns the newest event of that reason whose object is the container, or
-// any when container is empty, and whose message has the text.
+// event returns the newest event with that reason whose object is the container (any object if
+// container is empty) and whose message contains the text.
 func (e *explainer) event(reason, container, text string) *v1.Event {
 	var newest *v1.Event
 	for i := range e.Events {
@@ -195,8 +195,7 @@ func (e *explainer) scheduling() {
 	e.wait(w)
 }
 
-// node explains a node that is not there or not well; it tells whether that holds
-// the pod up.
+// node explains a node that is missing or unhealthy, and reports whether that holds up the pod.
 func (e *explainer) node() bool {
 	if e.NodeGone {
 		e.wait(report.Wait{
@@ -245,8 +244,8 @@ func (e *explainer) running() {
 	e.conclude()
 }
 
-// told notes where the API server goes on showing that a container has ended: it takes
-// nobody back who ended for good by its account.
+// told notes where the API server keeps showing that a container has ended: it does not take back a
+// container that was reported to have ended for good.
 func (e *explainer) told() {
 	shown := podplan.Acceptable(e.Pod, e.Pod.Status, e.status)
 	api := slices.Concat(shown.InitContainerStatuses, shown.ContainerStatuses)
@@ -257,7 +256,7 @@ func (e *explainer) told() {
 	}
 }
 
-// gates explains conditions of others that the pod wants.
+// gates explains the conditions of others that the pod requires.
 func (e *explainer) gates() {
 	for _, gate := range e.Pod.Spec.ReadinessGates {
 		c := pods.FindCondition(&e.Pod.Status, gate.ConditionType)
@@ -312,7 +311,7 @@ func (e *explainer) conclude() {
 	}
 }
 
-// state is what kubectl shows of a pod.
+// state returns what kubectl shows for a pod.
 func state(p *v1.Pod, st *v1.PodStatus) string {
 	for i := range st.InitContainerStatuses {
 		c := &st.InitContainerStatuses[i]

@@ -24,7 +24,7 @@ type sight struct {
 	Worker *podworker.Dump
 }
 
-// facts are those of a pod on node n1 whose sandbox is ready, changed by each step.
+// facts returns the facts of a pod on node n1 whose sandbox is ready, changed by each step.
 func facts(change ...func(*sight)) Facts {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", CreationTimestamp: before(time.Hour)},
@@ -211,8 +211,8 @@ func waiting(reason, message string) v1.PodStatus {
 	}}}
 }
 
-// A container that runs, and that the API server shows as ended, was explained by "It runs and
-// is ready", and no more.
+// A container that runs, and that the API server shows as ended, used to be explained by "It runs
+// and is ready", and nothing more.
 func TestExplainsWhatTheAPIServerGoesOnShowing(t *testing.T) {
 	for policy, told := range map[v1.RestartPolicy]bool{v1.RestartPolicyNever: true, v1.RestartPolicyAlways: false} {
 		f := facts(instance(podplan.Running), ready)

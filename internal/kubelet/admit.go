@@ -46,14 +46,14 @@ func (k *Kubelet) lookAtNode(ctx context.Context) {
 	k.node.Observe(n)
 }
 
-// rejections are the reasons that the metric tells apart, as upstream does.
+// rejections are the reasons that the metric distinguishes, as upstream does.
 var rejections = []string{
 	"AppArmor", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "SupplementalGroupsPolicyNotSupported", "UnexpectedAdmissionError",
 	"OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods", "PodFeatureUnsupported", "SysctlForbidden", shutdown.ReasonNotAdmitted,
 }
 
-// rejection is the metric's label for a reason: of resources that clusters make up
-// there may be any number.
+// rejection returns the metric's label for a reason: there may be any number of resources that
+// clusters define themselves.
 func rejection(reason string) string {
 	switch {
 	case slices.Contains(rejections, reason):
@@ -65,13 +65,13 @@ func rejection(reason string) string {
 	}
 }
 
-// refused tells of a pod that is not admitted.
+// refused reports a pod that is not admitted.
 func (k *Kubelet) refused(pod *v1.Pod, v podplan.Verdict) {
 	metrics.Rejections.WithLabelValues(rejection(v.Reason)).Inc()
 	k.events.Eventf(pod, v1.EventTypeWarning, v.Reason, "%s", v.Message)
 }
 
-// trouble says what besides the runtime keeps the node from being ready.
+// trouble returns what besides the runtime keeps the node from being ready.
 func (k *Kubelet) trouble() string {
 	if k.conditions.GoingDown.Load() {
 		return shutdown.MessageShuttingDown

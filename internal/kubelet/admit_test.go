@@ -13,8 +13,8 @@ import (
 	"wherry.dev/test/fakecri"
 )
 
-// TestCriticalPodPreempts: the one that goes says why, and the other starts when it
-// is gone, not before.
+// TestCriticalPodPreempts: the victim says why it ends, and the other pod starts when the victim is
+// gone, not before.
 func TestCriticalPodPreempts(t *testing.T) {
 	run(t, func(w *world) {
 		w.sized("filler", w.free(100))
@@ -43,8 +43,8 @@ func TestCriticalPodPreempts(t *testing.T) {
 	})
 }
 
-// A pod that came right behind the forced deletion of another was refused for what that
-// one still held, and failed for good.
+// A pod that came right after the forced deletion of another used to be refused because of what
+// that one still held, and failed for good.
 func TestPodWaitsForOneThatWasDeletedByForce(t *testing.T) {
 	run(t, func(w *world) {
 		w.rt.Behave = func(*runtimeapi.ContainerConfig) fakecri.Behaviour { return fakecri.Behaviour{IgnoreTerm: true} }

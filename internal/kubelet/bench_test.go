@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// BenchmarkIdle110Pods measures what a kubelet costs that has 110 pods which only run:
-// its share of a core, and the live heap that the pods added. An iteration is a second:
+// BenchmarkIdle110Pods measures the cost of a kubelet with 110 pods that only run: its share of
+// a core, and the live heap that the pods added. An iteration is a second:
 //
 //	go test -run ^$ -bench Idle -benchtime 30x ./internal/kubelet
 func BenchmarkIdle110Pods(b *testing.B) {
@@ -55,7 +55,7 @@ func BenchmarkWakeAmong(b *testing.B) {
 	}
 }
 
-// crowd returns when that many pods run.
+// crowd starts that many pods, and returns when they run.
 func (w *world) crowd(b *testing.B, pods int) {
 	b.Helper()
 	for i := range pods {
@@ -80,7 +80,7 @@ func (w *world) running() int {
 	return n
 }
 
-// heap is what is alive, in bytes.
+// heap returns the size of the live heap, in bytes.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()

@@ -20,8 +20,8 @@ import (
 	"wherry.dev/internal/kubelet/nodestatus"
 )
 
-// ensureCgroups makes the groups that the pods' groups lie in, and lets all pods
-// together use what is allocatable, where enforceNodeAllocatable says so.
+// ensureCgroups creates the groups that contain the pods' groups, and limits all pods together to
+// what is allocatable if enforceNodeAllocatable says so.
 func (k *Kubelet) ensureCgroups(ctx context.Context) error {
 	if k.deps.Cgroups == nil {
 		return nil
@@ -42,7 +42,7 @@ func (k *Kubelet) ensureCgroups(ctx context.Context) error {
 	return k.limitReserved()
 }
 
-// limitPods holds all pods together to what is allocatable.
+// limitPods limits all pods together to what is allocatable.
 func (k *Kubelet) limitPods(ctx context.Context) error {
 	if !slices.Contains(k.cfg.EnforceNodeAllocatable, "pods") {
 		return nil
@@ -51,7 +51,7 @@ func (k *Kubelet) limitPods(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Pods that use more already keep it: better a node without this limit than none.
+	// Pods that already use more keep it: a node without this limit is better than none.
 	if err := k.deps.Cgroups.Ensure(k.layout.QOS(v1.PodQOSGuaranteed), limits); err != nil {
 		klog.FromContext(ctx).Error(err, "Pods are not held to what is allocatable")
 		k.events.Eventf(k.node.Ref(), v1.EventTypeWarning, "FailedNodeAllocatableEnforcement", "Failed to update Node Allocatable Limits %q: %v", k.layout.QOS(v1.PodQOSGuaranteed), err)
@@ -61,9 +61,9 @@ func (k *Kubelet) limitPods(ctx context.Context) error {
 	return nil
 }
 
-// limitReserved holds the cgroups of the system and of Kubernetes, which somebody else
-// has made, to what is reserved for them. That it cannot is an error: whoever asked for
-// it does not want the node without it.
+// limitReserved limits the cgroups of the system and of Kubernetes, which somebody else has
+// created, to what is reserved for them. If it cannot, that is an error: a user who asks for the
+// limit does not want the node without it.
 func (k *Kubelet) limitReserved() error {
 	for _, r := range []struct {
 		what, title, group string
@@ -91,7 +91,7 @@ func (k *Kubelet) limitReserved() error {
 	return nil
 }
 
-// limitExisting limits a cgroup that is there already.
+// limitExisting limits a cgroup that already exists.
 func (k *Kubelet) limitExisting(group string, reserved map[string]string, compressible bool) error {
 	limits, err := reservedLimits(reserved, compressible)
 	if err != nil {
@@ -107,7 +107,7 @@ func (k *Kubelet) limitExisting(group string, reserved map[string]string, compre
 	return k.deps.Cgroups.Ensure(path, limits)
 }
 
-// reservedLimits turns what is reserved into limits; only the CPU is compressible.
+// reservedLimits turns what is reserved into limits; only CPU is compressible.
 func reservedLimits(reserved map[string]string, compressible bool) (*specs.LinuxResources, error) {
 	res := &specs.LinuxResources{}
 	for name, text := range reserved {
@@ -132,8 +132,8 @@ func reservedLimits(reserved map[string]string, compressible bool) (*specs.Linux
 	return res, nil
 }
 
-// slicePath is where systemd has a slice: a-b.slice lies in a.slice. The name may come
-// as a path of slices, or without the ending.
+// slicePath returns where systemd has a slice: a-b.slice is inside a.slice. The name may be given
+// as a path of slices, or without the suffix.
 func slicePath(group string) string {
 	name := strings.TrimSuffix(filepath.Base(group), ".slice")
 	path, prefix := "/", ""
@@ -144,8 +144,8 @@ func slicePath(group string) string {
 	return path
 }
 
-// podsLimits are what all pods together may use: the capacity without what is
-// reserved. The eviction thresholds are no limit, they are where eviction begins.
+// podsLimits returns what all pods together may use: the capacity minus what is reserved. The
+// eviction thresholds do not count: they are not a limit, but where eviction begins.
 func (k *Kubelet) podsLimits() (*specs.LinuxResources, error) {
 	without := k.cfg
 	without.EvictionHard = nil
@@ -178,7 +178,7 @@ func (k *Kubelet) podsLimits() (*specs.LinuxResources, error) {
 	return res, nil
 }
 
-// swap is what containers may use of the node's; nil where it cannot be limited.
+// swap returns how much of the node's swap containers may use; nil if it cannot be limited.
 func (k *Kubelet) swap() *criconfig.Swap {
 	mode, err := cgroup.Version()
 	if err != nil || mode != cgroup.V2 {
@@ -191,8 +191,8 @@ func (k *Kubelet) swap() *criconfig.Swap {
 	return s
 }
 
-// oomGroup tells whether all processes of a container go when one runs out of memory,
-// which only cgroup v2 can do.
+// oomGroup reports whether all processes of a container are killed when one runs out of memory.
+// Only cgroup v2 can do that.
 func (k *Kubelet) oomGroup() bool {
 	mode, err := cgroup.Version()
 	return err == nil && mode == cgroup.V2 && !ptr.Deref(k.cfg.SingleProcessOOMKill, false)

@@ -18,7 +18,7 @@ import (
 	"wherry.dev/internal/kubelet/config"
 )
 
-// limits remembers what cgroups were limited to.
+// limits remembers the limits of cgroups.
 type limits struct {
 	noCgroups
 	mu   sync.Mutex

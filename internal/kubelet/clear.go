@@ -11,9 +11,9 @@ import (
 	"wherry.dev/internal/kubelet/volume"
 )
 
-// ClearEnded removes the volumes of pods that were ending when the kubelet of a root folder
-// stopped: nobody takes them up again. Those of pods that go on with the next start are
-// theirs, as after a reboot. Nothing may run, and nothing be mounted there any more.
+// ClearEnded removes the volumes of pods that were ending when the kubelet of a root directory
+// stopped: nothing else will clean them up. Pods that continue at the next start keep their
+// volumes, as after a reboot. When it is called, nothing may be running or mounted there any more.
 func ClearEnded(rootDir string) error {
 	dir := recordsDir(rootDir)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +31,7 @@ func ClearEnded(rootDir string) error {
 	var errs []error
 	for _, uid := range uids {
 		rec, err := records.Read(uid)
-		if err == nil && rec.Ending != nil { // of one that cannot be read the next start tells
+		if err == nil && rec.Ending != nil { // the next start reports one that cannot be read
 			errs = append(errs, volumes.Clear(uid))
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"wherry.dev/test/disks"
 )
 
-// TestDamagedRecordsDoNotKeepTheKubeletFromStarting: of the pods, of their user
-// namespaces. The running pod goes on, and shares its IDs with nobody.
+// TestDamagedRecordsDoNotKeepTheKubeletFromStarting: records of pods and of their user namespaces.
+// The running pod keeps running, and shares its IDs with no other.
 func TestDamagedRecordsDoNotKeepTheKubeletFromStarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -65,8 +65,8 @@ func TestDamagedRecordsDoNotKeepTheKubeletFromStarting(t *testing.T) {
 	})
 }
 
-// The record of a pod that ends is written before it ends. On a full disk there is no room
-// for it, and the pod may be what fills the disk.
+// The record of an ending pod is written before the pod ends. On a full disk there is no space for
+// it, and the pod may be what fills the disk.
 func TestFullDiskDoesNotKeepAPodFromEnding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -15,9 +15,8 @@ import (
 	"wherry.dev/internal/kubelet/config"
 )
 
-// DialRuntime connects to a CRI runtime, such as containerd, and to its images, which
-// imageEndpoint leads to if they are elsewhere. An endpoint without a scheme is the
-// path of a socket.
+// DialRuntime connects to a CRI runtime, such as containerd, and to its image service, which is at
+// imageEndpoint if that is set. An endpoint without a scheme is the path of a socket.
 func DialRuntime(ctx context.Context, endpoint, imageEndpoint string, timeout time.Duration) (internalapi.RuntimeService, internalapi.ImageManagerService, error) {
 	if endpoint == "" {
 		return nil, nil, errors.New("--container-runtime-endpoint is required, such as unix:///run/wherry/cri.sock")
@@ -39,9 +38,9 @@ func DialRuntime(ctx context.Context, endpoint, imageEndpoint string, timeout ti
 	return runtime, images, nil
 }
 
-// Connect returns a client of the API server by --kubeconfig, which is bootstrapped
-// first where --bootstrap-kubeconfig says so; without a kubeconfig there is none. New
-// must get the same cfg.
+// Connect returns a client of the API server according to --kubeconfig, which it bootstraps first
+// if --bootstrap-kubeconfig is set; it returns nil without a kubeconfig. New must be called with
+// the same cfg.
 func Connect(ctx context.Context, cfg *config.Config) (kubernetes.Interface, error) {
 	if cfg.Kubeconfig == "" {
 		if cfg.BootstrapKubeconfig != "" {

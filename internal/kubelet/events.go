@@ -13,14 +13,14 @@ import (
 	"wherry.dev/internal/kubelet/config"
 )
 
-// events sends events to the API server, off everybody's critical path: they are
-// queued, aggregated and rate-limited by client-go's recorder.
+// events sends events to the API server without delaying anybody: client-go's recorder queues,
+// aggregates and rate-limits them.
 type events struct {
 	node        string
 	client      kubernetes.Interface
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
-	// qps and burst limit how many events are created; qps 0 is no limit.
+	// qps and burst limit how many events are created; qps 0 means no limit.
 	qps   float32
 	burst int
 }
@@ -29,7 +29,7 @@ func newEvents(cfg *config.Config, client kubernetes.Interface) *events {
 	return &events{node: cfg.NodeName, client: client, qps: float32(ptr.Deref(cfg.EventRecordQPS, 0)), burst: int(cfg.EventBurst)}
 }
 
-// limitedSink lets events wait for their turn; only the recorder's goroutine waits.
+// limitedSink makes events wait for their turn; only the recorder's goroutine waits.
 type limitedSink struct {
 	record.EventSink
 	limit flowcontrol.RateLimiter
@@ -41,7 +41,7 @@ func (s limitedSink) Create(ev *v1.Event) (*v1.Event, error) {
 	return s.EventSink.Create(ev)
 }
 
-// start begins to send; before it, and without an API server, events go nowhere.
+// start starts sending; before it, and without an API server, events are dropped.
 func (e *events) start() {
 	if e.client == nil {
 		return

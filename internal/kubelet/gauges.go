@@ -17,7 +17,7 @@ import (
 	"wherry.dev/internal/kubelet/prober"
 )
 
-// refreshMetrics brings gauges up to date, when somebody asks for them.
+// refreshMetrics updates the gauges when somebody reads them.
 func (k *Kubelet) refreshMetrics() {
 	pods, states := 0, map[string]int{"created": 0, "running": 0, "exited": 0, "unknown": 0}
 	desired, active, mirrored := map[bool]int{}, map[bool]int{}, 0
@@ -90,7 +90,7 @@ func (k *Kubelet) refreshVolumes() {
 	}
 }
 
-// probeMeter is the series of /metrics/probes; those of a pod go with it.
+// probeMeter writes the series of /metrics/probes; those of a pod are removed with it.
 type probeMeter struct{}
 
 // Probed implements prober.Meter. The time of a failed probe is not measured.
@@ -116,7 +116,8 @@ func (probeMeter) Forget(pod *v1.Pod) {
 	}
 }
 
-// podStarted measures a pod's way up, from its creation and from our first sight.
+// podStarted measures how long a pod took to start, from its creation and from when we first saw
+// it.
 func podStarted(pod *v1.Pod, seen time.Time, pulling time.Duration) {
 	now := time.Now()
 	metrics.PodStart.Observe(now.Sub(seen).Seconds())

@@ -12,8 +12,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// commands lets containers run every command well but the one named bad, and returns what
-// they ran so far.
+// commands makes every command in containers succeed except the one named bad, and returns a
+// function that returns the commands run so far.
 func (w *world) commands() (ran func() []string) {
 	var mu sync.Mutex
 	var all []string
@@ -138,8 +138,8 @@ func TestProbes(t *testing.T) {
 	})
 }
 
-// A pod's start and end are one write of its status each: states that last only
-// milliseconds are not worth more.
+// A pod's start and its end are one write of its status each: states that last only milliseconds
+// are not worth more.
 func TestStatusIsWrittenOnceForEachStep(t *testing.T) {
 	run(t, func(w *world) {
 		w.rt.Delay = func(call string) time.Duration {
@@ -176,8 +176,8 @@ func TestStatusIsWrittenOnceForEachStep(t *testing.T) {
 	})
 }
 
-// TestHookOfAnOrphan, whose object went while the kubelet was away: the hook is written on
-// the container, and there is nothing else left of it.
+// TestHookOfAnOrphan, whose object was removed while the kubelet was down: the hook is in the
+// container's annotations, and nothing else is left of it.
 func TestHookOfAnOrphan(t *testing.T) {
 	run(t, func(w *world) {
 		ran := w.commands()

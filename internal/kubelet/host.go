@@ -16,8 +16,8 @@ import (
 	"wherry.dev/internal/kubelet/metrics"
 )
 
-// checkHost refuses a machine that the configuration does not want, and tells what of
-// the configuration has no effect.
+// checkHost returns an error for a machine that the configuration rules out, and logs which parts
+// of the configuration have no effect.
 func (k *Kubelet) checkHost(log klog.Logger) error {
 	warnings, err := k.cfg.Warnings()
 	if err != nil {
@@ -59,7 +59,7 @@ func (k *Kubelet) checkHost(log klog.Logger) error {
 	return nil
 }
 
-// swapDevices reads /proc/swaps, whose first line is a heading.
+// swapDevices parses /proc/swaps, whose first line is a heading.
 func swapDevices(table string) []string {
 	var on []string
 	lines := strings.Split(strings.TrimSpace(table), "\n")
@@ -71,14 +71,15 @@ func swapDevices(table string) []string {
 	return on
 }
 
-// kernelDefaults are upstream's wishes for the kernel. It writes them itself, unless told
-// not to; we write none in any case.
+// kernelDefaults are the kernel settings that upstream wants. Upstream writes them itself unless
+// told not to; we never do.
 var kernelDefaults = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// checkKernel refuses a kernel that was not set up (protectKernelDefaults).
+// checkKernel returns an error for a kernel that was not set up accordingly
+// (protectKernelDefaults).
 func checkKernel(sysctls string) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(kernelDefaults)) {

@@ -28,7 +28,7 @@ func (w *world) pullSecret(name string) {
 	}
 }
 
-// private is a pod whose image is pulled with a secret, or with none.
+// private returns a pod whose image is pulled with a secret, or with none.
 func private(name, secret string, policy v1.PullPolicy) *v1.Pod {
 	c := container("c")
 	c.Image, c.ImagePullPolicy = "registry.io/private:1", policy
@@ -39,8 +39,8 @@ func private(name, secret string, policy v1.PullPolicy) *v1.Pod {
 	return p
 }
 
-// TestImagesOfOthersWantCredentials: an image that one pod's secret pulled is not
-// another's for the asking, also after the kubelet was restarted.
+// TestImagesOfOthersWantCredentials: a pod must not get an image that another pod's secret pulled
+// just by asking for it, even after a restart of the kubelet.
 func TestImagesOfOthersWantCredentials(t *testing.T) {
 	run(t, func(w *world) {
 		w.rt.Publish("registry.io/private:1")
@@ -68,7 +68,7 @@ func TestImagesOfOthersWantCredentials(t *testing.T) {
 	})
 }
 
-// TestEventsOfPulls are those that people and dashboards look for.
+// TestEventsOfPulls checks the events that people and dashboards look for.
 func TestEventsOfPulls(t *testing.T) {
 	run(t, func(w *world) {
 		w.rt.Publish("registry.io/c:1")
@@ -96,7 +96,7 @@ func TestEventsOfPulls(t *testing.T) {
 	})
 }
 
-// TestLostPullSecrets: a pull without them may do.
+// TestLostPullSecrets: a pull may succeed without them.
 func TestLostPullSecrets(t *testing.T) {
 	run(t, func(w *world) {
 		w.rt.Publish("registry.io/private:1")
@@ -108,7 +108,7 @@ func TestLostPullSecrets(t *testing.T) {
 	})
 }
 
-// TestReasonsOfFailedPulls that a runtime gives in the words that CRI has for them.
+// TestReasonsOfFailedPulls checks the reasons that a runtime gives in the CRI's own words.
 func TestReasonsOfFailedPulls(t *testing.T) {
 	for text, want := range map[string]string{
 		"RegistryUnavailable: refused":        "image pull failed for registry.io/c:1 because the registry is unavailable: refused",
@@ -142,7 +142,7 @@ func TestReasonsOfFailedPulls(t *testing.T) {
 	}
 }
 
-// TestPullsBeyondTheRateAreRefused, and tried again.
+// TestPullsBeyondTheRateAreRefused, and retried.
 func TestPullsBeyondTheRateAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -172,7 +172,7 @@ func TestPullsBeyondTheRateAreRefused(t *testing.T) {
 	})
 }
 
-// TestPullsTakeTurns where the configuration says so, within a pod and between pods.
+// TestPullsTakeTurns if the configuration says so, within a pod and between pods.
 func TestPullsTakeTurns(t *testing.T) {
 	for most, cfg := range map[int]func(*config.Config){
 		1: func(c *config.Config) { c.SerializeImagePulls = new(true) },
@@ -218,8 +218,8 @@ func TestPullsTakeTurns(t *testing.T) {
 	}
 }
 
-// An image may be collected between its pull and a create that failed at first: the
-// container was then never made, for want of an image that nobody pulled.
+// An image may be garbage-collected between its pull and the retry of a failed create. The
+// container then used to be never created, because nobody pulled the image again.
 func TestAnImageThatIsCollectedBeforeItIsUsedIsPulledAgain(t *testing.T) {
 	run(t, func(w *world) {
 		first := true

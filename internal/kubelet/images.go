@@ -13,7 +13,7 @@ import (
 	"wherry.dev/internal/kubelet/volume"
 )
 
-// credentialPlugins loads the image credential provider plugins; nil without any.
+// credentialPlugins loads the image credential provider plugins; nil if there are none.
 func (k *Kubelet) credentialPlugins(tokens *volume.TokenSource) (podops.CredentialPlugins, error) {
 	if k.cfg.CredentialProviderConfig == "" {
 		return nil, nil
@@ -25,7 +25,7 @@ func (k *Kubelet) credentialPlugins(tokens *volume.TokenSource) (podops.Credenti
 	return credential.Load(k.cfg.CredentialProviderConfig, k.cfg.CredentialProviderBinDir, accounts)
 }
 
-// maxPulls is how many images are pulled at the same time, 0 for any number.
+// maxPulls returns how many images are pulled at the same time, 0 for no limit.
 func (k *Kubelet) maxPulls() int {
 	if ptr.Deref(k.cfg.SerializeImagePulls, false) {
 		return 1
@@ -33,8 +33,8 @@ func (k *Kubelet) maxPulls() int {
 	return int(ptr.Deref(k.cfg.MaxParallelImagePulls, 0))
 }
 
-// serviceAccounts asks the API server for accounts, and for tokens bound to pods. Tokens
-// are kept: what a plugin answered for one of them counts only for that one.
+// serviceAccounts asks the API server for accounts, and for tokens bound to pods. Tokens are kept,
+// because a plugin's answer to a token is valid for that token only.
 type serviceAccounts struct {
 	client kubernetes.Interface
 	tokens *volume.TokenSource

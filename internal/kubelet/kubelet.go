@@ -44,8 +44,8 @@ import (
 	"wherry.dev/internal/kubelet/volume"
 )
 
-// Cgroups makes and removes control groups; paths are relative to the root of the
-// hierarchies. *cgroup.Tree is one.
+// Cgroups creates and removes control groups; paths are relative to the root of the hierarchies.
+// *cgroup.Tree implements it.
 type Cgroups interface {
 	Ensure(path string, limits *specs.LinuxResources) error
 	Remove(path string) error
@@ -54,13 +54,13 @@ type Cgroups interface {
 	Children(path string) ([]string, error)
 }
 
-// Deps are the parts of the world that a kubelet works with.
+// Deps are the parts of the outside world that a kubelet works with.
 type Deps struct {
 	// Client of the API server, as system:node:<name>. Nil: static pods only.
 	Client  kubernetes.Interface
 	Runtime internalapi.RuntimeService
 	Images  internalapi.ImageManagerService
-	// Cgroups, when nil, leaves pod cgroups to the runtime.
+	// Cgroups, if nil, leaves pod cgroups to the runtime.
 	Cgroups Cgroups
 }
 
@@ -85,7 +85,7 @@ type Kubelet struct {
 
 	conditions admission.Conditions
 	admission  *admission.Admission
-	// ran are pods that had a sandbox when the kubelet started.
+	// ran has the pods that had a sandbox when the kubelet started.
 	ran map[types.UID]bool
 
 	ready  chan struct{}
@@ -94,7 +94,7 @@ type Kubelet struct {
 	// eventful: the runtime sends container events.
 	eventful atomic.Bool
 	relistCh chan struct{}
-	// sharesCh is told that pods came, went or were resized.
+	// sharesCh is notified when pods came, went or were resized.
 	sharesCh chan struct{}
 
 	statics  *staticpod.Pods
@@ -102,22 +102,22 @@ type Kubelet struct {
 	listener net.Listener
 	readOnly net.Listener
 	stats    *server.Stats
-	// identity and serving are certificates that the API server signs; nil otherwise.
+	// identity and serving are certificates signed by the API server; nil if it signs none.
 	identity, serving *certificates.Manager
 	healthz           net.Listener
 	dialLogind        func(context.Context) (shutdown.Login, error)
 	watchLogs         func() (logs.Watcher, error)
-	// looked is when the relist last began to look, in nanoseconds since 1970.
+	// looked is when the relist last began, in nanoseconds since 1970.
 	looked atomic.Int64
 
-	// which sources have not delivered yet
+	// The sources that have not delivered yet.
 	syncMu    sync.Mutex
 	unsynced  map[string]bool
 	apiSynced atomic.Bool
 }
 
-// New checks the configuration and builds a kubelet. Nothing runs yet, but the
-// runtime is asked for its version by Run.
+// New checks the configuration and builds a kubelet. Nothing runs yet; only Run contacts the
+// runtime.
 func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 	if deps.Runtime == nil || deps.Images == nil {
 		return nil, errors.New("kubelet: no container runtime")
@@ -144,7 +144,7 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 			return nil, fmt.Errorf("kubelet: %w", err)
 		}
 	}
-	if err := os.MkdirAll(k.checkpoints(), 0o700); err != nil { // they hold what the containers had in memory
+	if err := os.MkdirAll(k.checkpoints(), 0o700); err != nil { // they contain the containers' memory
 		return nil, fmt.Errorf("kubelet: %w", err)
 	}
 	for _, dir := range []string{cfg.PodLogsDir, cfg.ContainerLogsDir} {
@@ -161,15 +161,15 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 	return k, nil
 }
 
-// Ready is closed when the node is registered and reported as ready; without an
-// API server, when the sources have synced.
+// Ready is closed when the node is registered and reported as ready or, without an API server, when
+// the sources have synced.
 func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
 
-// Serves is closed when the runtime has answered and the server takes requests. The
-// node may still wait for its API server or its network, which may wait for its pods.
+// Serves is closed when the runtime has answered and the server accepts requests. The node may
+// still be waiting for its API server or its network, and those may be waiting for its pods.
 func (k *Kubelet) Serves() <-chan struct{} { return k.serves }
 
-// build makes the parts, once the runtime has answered.
+// build creates the parts, once the runtime has answered.
 func (k *Kubelet) build(ctx context.Context) error {
 	k.deps.Runtime = metrics.Runtime{RuntimeService: k.deps.Runtime}
 	k.deps.Images = metrics.Images{ImageManagerService: k.deps.Images}
@@ -268,7 +268,7 @@ func (k *Kubelet) opsConfig() podops.Config {
 	}
 }
 
-// planNode are the facts of the node that plans depend on.
+// planNode returns the facts about the node that plans depend on.
 func (k *Kubelet) planNode() podplan.Node {
 	n := podplan.Node{HostIPs: k.hostIPs, RuntimeName: k.runtime, CgroupsManaged: k.deps.Cgroups != nil}
 	if d := k.cfg.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil {
@@ -277,8 +277,8 @@ func (k *Kubelet) planNode() podplan.Node {
 	return n
 }
 
-// Run runs the node until the context ends, and returns when all it started is
-// gone. Containers go on running; the next Run finds them.
+// Run runs the node until the context ends, and returns when everything that it started is gone.
+// Containers keep running; the next Run finds them.
 func (k *Kubelet) Run(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	if err := k.checkHost(log); err != nil {

@@ -38,8 +38,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The second handler slows errors down by a clock of the whole process, which in virtual
-	// time may be decades off: only the one that logs is left.
+	// The second handler slows errors down with a clock of the whole process, which in virtual time
+	// may be decades off: keep only the handler that logs.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	os.Exit(leaks.Watch(panics.Watch(m)).Run())
 }
@@ -63,7 +63,7 @@ type world struct {
 	done   chan error
 }
 
-// noCgroups remembers which groups there are, and makes none.
+// noCgroups remembers which groups exist, and creates none.
 type noCgroups struct{ dir string }
 
 func (c noCgroups) Ensure(p string, _ *specs.LinuxResources) error {
@@ -102,7 +102,7 @@ func newWorld(t testing.TB) *world {
 	cfg.PodLogsDir, cfg.ContainerLogsDir = filepath.Join(root, "pods"), filepath.Join(root, "containers")
 	cfg.EnableServer, cfg.HealthzPort = new(false), ptr.To[int32](0)
 	cfg.ResolverConfig = new("")
-	cfg.EvictionHard = map[string]string{"memory.available": "100Mi"} // the machine's disk may be fuller than by default
+	cfg.EvictionHard = map[string]string{"memory.available": "100Mi"} // the machine's disk may be fuller
 	objs := []runtime.Object{
 		&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kube-root-ca.crt", UID: "ca"}, Data: map[string]string{"ca.crt": "CA"}},
 		&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", UID: "svc"}, Spec: v1.ServiceSpec{
@@ -145,8 +145,8 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// loseNothing lets the kubelet's watch of pods tell what happened since its list, as an API
-// server's does; the made-up one begins with what happens next.
+// loseNothing makes the kubelet's watch of pods return what happened since its list, as an API
+// server's does; that of the fake client begins with what happens next.
 func (w *world) loseNothing() {
 	var mu sync.Mutex
 	var since watch.Interface
@@ -178,7 +178,7 @@ func (w *world) start() {
 	synctest.Wait()
 }
 
-// launch runs the kubelet and waits until it is ready, also in real time.
+// launch runs the kubelet and waits until it is ready; it works in real time, too.
 func (w *world) launch() {
 	w.t.Helper()
 	w.begin()
@@ -203,7 +203,7 @@ func (w *world) begin() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	// A wait for the kernel keeps virtual time from passing.
+	// Waiting for the kernel keeps virtual time from advancing.
 	k.watchLogs = func() (logs.Watcher, error) { return silentWatch{}, nil }
 	if w.prepare != nil {
 		w.prepare(k)
@@ -224,7 +224,7 @@ func (w *world) stop() {
 	}
 }
 
-// run plays a test in virtual time on a node that is ready.
+// run runs a test in virtual time on a node that is ready.
 func run(t *testing.T, play func(w *world)) { runWith(t, func(*config.Config) {}, play) }
 
 func runWith(t *testing.T, configure func(*config.Config), play func(w *world)) {
@@ -417,7 +417,7 @@ func TestOrphanIsTornDown(t *testing.T) {
 	})
 }
 
-// What came to be in the runtime when its pod was gone already stayed for minutes, until the
+// What appeared in the runtime after its pod was already gone used to stay for minutes, until the
 // next relist.
 func TestSandboxOfAPodThatIsGoneIsTornDown(t *testing.T) {
 	run(t, func(w *world) {
@@ -440,7 +440,7 @@ func contextWithCancel(t *testing.T) (context.Context, context.CancelFunc) {
 	return context.WithCancel(t.Context())
 }
 
-// silentWatch never tells of a write.
+// silentWatch never reports a write.
 type silentWatch struct{}
 
 func (silentWatch) Next(string) error { return nil }

@@ -24,7 +24,7 @@ import (
 	"wherry.dev/test/fakecri"
 )
 
-// behave makes each container live as told by its name.
+// behave makes each container behave as configured under its name.
 func (w *world) behave(by map[string]fakecri.Behaviour) {
 	w.rt.Behave = func(cfg *runtimeapi.ContainerConfig) fakecri.Behaviour { return by[cfg.Metadata.Name] }
 }
@@ -77,7 +77,7 @@ func TestCrashLoopBacksOff(t *testing.T) {
 		w.behave(map[string]fakecri.Behaviour{"c": {RunFor: time.Second, ExitCode: 1}})
 		began := time.Now()
 		w.create(plainPod("a", v1.RestartPolicyAlways, container("c")))
-		// Each life lasts a second; the waits between are 0, 10, 20, 40, 80, 160, 300, 300.
+		// Each run lasts a second; the waits in between are 0, 10, 20, 40, 80, 160, 300, 300.
 		for i, at := range []time.Duration{1, 12, 33, 74, 155, 316, 617, 918} {
 			w.pass(time.Until(began.Add(at*time.Second + 500*time.Millisecond)))
 			if got := w.status("a", "c").RestartCount; int(got) != i+1 {
@@ -320,7 +320,7 @@ func TestGracePeriod(t *testing.T) {
 	})
 }
 
-// Grace periods below two seconds were prolonged to two.
+// Grace periods below two seconds used to be extended to two.
 func TestShortGracePeriodIsNotProlonged(t *testing.T) {
 	run(t, func(w *world) {
 		w.behave(map[string]fakecri.Behaviour{"c": {IgnoreTerm: true}})
@@ -433,8 +433,8 @@ func TestAdmission(t *testing.T) {
 	})
 }
 
-// TestARefusalIsRecordedOnce: by one event, and by one status, also when the kubelet
-// comes again and finds that there would be room now.
+// TestARefusalIsRecordedOnce: by one event, and by one status, even if the kubelet restarts and
+// finds that there would be room now.
 func TestARefusalIsRecordedOnce(t *testing.T) {
 	run(t, func(w *world) {
 		writes := 0
@@ -606,8 +606,8 @@ func TestEviction(t *testing.T) {
 	})
 }
 
-// A pod's last status, written while it was forgotten, came back as an update and had its
-// objects watched for ever.
+// A pod's last status, written while it was being forgotten, used to come back as an update and to
+// have its objects watched for ever.
 func TestNothingIsWatchedForAPodThatIsGone(t *testing.T) {
 	run(t, func(w *world) {
 		var mu sync.Mutex
@@ -621,7 +621,7 @@ func TestNothingIsWatchedForAPodThatIsGone(t *testing.T) {
 		failures := 0
 		w.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			last := strings.Contains(string(a.(clienttesting.PatchAction).GetPatch()), `"phase":"Failed"`)
-			if last && failures < 5 { // it is on its way still when all the rest is done
+			if last && failures < 5 { // it is still on its way when everything else is done
 				failures++
 				return true, nil, errors.New("not now")
 			}

@@ -17,9 +17,8 @@ import (
 	"wherry.dev/internal/kubelet/metrics"
 )
 
-// wanted are the metrics that dashboards and alerts are made of, with their labels.
-// kubelet_evictions and kubelet_volume_stats_* have no series before there is an
-// eviction or a claim.
+// wanted are the metrics that dashboards and alerts use, with their labels. kubelet_evictions and
+// kubelet_volume_stats_* have no series until there is an eviction or a claim.
 var wanted = map[string]string{
 	"kubelet_pod_start_duration_seconds": "", "kubelet_pod_start_sli_duration_seconds": "", "kubelet_pod_start_total_duration_seconds": "",
 	"kubelet_pod_worker_duration_seconds": "operation_type", "kubelet_pod_worker_start_duration_seconds": "", "kubelet_pod_status_sync_duration_seconds": "",
@@ -32,7 +31,7 @@ var wanted = map[string]string{
 	"kubelet_certificate_manager_client_ttl_seconds": "", "kubelet_certificate_manager_server_ttl_seconds": "",
 }
 
-// moving are those of them that a pod's start moves.
+// moving are the ones among them that change when a pod starts.
 var moving = []string{
 	"kubelet_pod_start_duration_seconds", "kubelet_pod_start_sli_duration_seconds", "kubelet_pod_start_total_duration_seconds",
 	"kubelet_pod_worker_duration_seconds", "kubelet_pod_worker_start_duration_seconds", "kubelet_pod_status_sync_duration_seconds",
@@ -54,7 +53,7 @@ func gather(t *testing.T) map[string]*dto.MetricFamily {
 	return out
 }
 
-// total adds up what all series of a family have counted.
+// total sums up what all series of a family have counted.
 func total(f *dto.MetricFamily) float64 {
 	sum := 0.0
 	for _, m := range f.GetMetric() {
@@ -63,7 +62,7 @@ func total(f *dto.MetricFamily) float64 {
 	return sum
 }
 
-// ended is how many instances of containers ended with a code.
+// ended returns how many container instances ended with an exit code.
 func ended(all map[string]*dto.MetricFamily, code string) float64 {
 	var sum float64
 	for _, m := range all["kubelet_terminated_containers_total"].GetMetric() {
@@ -87,7 +86,7 @@ func labels(f *dto.MetricFamily) string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ",")
 }
 
-// probes is what /metrics/probes says.
+// probes returns what /metrics/probes serves.
 func probes(t *testing.T) string {
 	t.Helper()
 	w := httptest.NewRecorder()

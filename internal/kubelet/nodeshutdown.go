@@ -20,7 +20,7 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// downs is what the kubelet does when the machine goes down.
+// downs is what the kubelet does when the machine shuts down.
 type downs struct {
 	k    *Kubelet
 	log  klog.Logger
@@ -28,8 +28,8 @@ type downs struct {
 	last lastShutdown
 }
 
-// awaitShutdown ends pods gracefully before the machine goes down, where the
-// configuration gives them time for it.
+// awaitShutdown ends pods gracefully before the machine shuts down, if the configuration gives them
+// time for it.
 func (k *Kubelet) awaitShutdown(ctx context.Context) error {
 	periods := shutdown.Periods(&k.cfg.KubeletConfiguration)
 	if len(periods) == 0 {
@@ -41,14 +41,14 @@ func (k *Kubelet) awaitShutdown(ctx context.Context) error {
 	return m.Run(ctx)
 }
 
-// lastShutdown is the file that tells, after the machine has come up again, how its last
-// shutdown went; name and fields are upstream's.
+// lastShutdown is the file that says, after the machine has booted again, how its last shutdown
+// went. Name and fields are upstream's.
 type lastShutdown struct {
 	StartTime time.Time `json:"startTime"`
 	EndTime   time.Time `json:"endTime"`
 }
 
-// load shows the last shutdown in the metrics.
+// load puts the last shutdown into the metrics.
 func (d *downs) load() {
 	data, err := os.ReadFile(d.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func (d *downs) show(last lastShutdown) {
 	}
 }
 
-// note keeps how the shutdown goes. A failure does not keep pods from being ended.
+// note records how the shutdown goes. If it fails, pods are ended all the same.
 func (d *downs) note(last lastShutdown) {
 	d.show(last)
 	data, err := json.Marshal(last)
@@ -88,7 +88,7 @@ func (d *downs) note(last lastShutdown) {
 	}
 }
 
-// Active are the pods that are to be ended.
+// Active returns the pods that have to be ended.
 func (d *downs) Active() []*v1.Pod {
 	var out []*v1.Pod
 	for _, s := range d.k.table.List() {
@@ -99,8 +99,8 @@ func (d *downs) Active() []*v1.Pod {
 	return out
 }
 
-// End lets a pod fail. Nobody makes a static pod anew: a cancelled shutdown does, and the
-// next start of the kubelet.
+// End fails a pod. Nothing recreates a static pod except a canceled shutdown or the next start of
+// the kubelet.
 func (d *downs) End(pod *v1.Pod, grace int64) {
 	d.k.table.Evict(pod.UID, podplan.Ending{
 		Since: time.Now(), Reason: shutdown.ReasonTerminated, Message: shutdown.MessageTerminated, Grace: &grace,
@@ -113,7 +113,7 @@ func (d *downs) Ended(ctx context.Context, pod *v1.Pod) {
 	d.k.table.Await(ctx, pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
 }
 
-// ShuttingDown keeps new pods out and makes the node NotReady, or takes that back.
+// ShuttingDown keeps new pods out and makes the node NotReady, or takes both back.
 func (d *downs) ShuttingDown(ctx context.Context, down bool) {
 	d.k.conditions.GoingDown.Store(down)
 	what := "cancellation"
@@ -135,7 +135,7 @@ func (d *downs) ShuttingDown(ctx context.Context, down bool) {
 	}
 }
 
-// Finished notes when all pods had ended.
+// Finished records when all pods had ended.
 func (d *downs) Finished() {
 	d.note(lastShutdown{StartTime: d.last.StartTime, EndTime: time.Now()})
 }

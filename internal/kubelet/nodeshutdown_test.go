@@ -21,7 +21,7 @@ import (
 	"wherry.dev/internal/kubelet/shutdown"
 )
 
-// login is a logind that the test commands.
+// login is a logind that the test controls.
 type login struct {
 	shutdowns chan bool
 	held      bool
@@ -107,8 +107,8 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 	})
 }
 
-// TestStaticPodsComeBack after a shutdown that is cancelled, and with the next kubelet
-// after one that is not; until then their mirrors show why they do not run.
+// TestStaticPodsComeBack after a shutdown that is canceled and, after one that is not, with the
+// next kubelet; until then their mirrors show why they do not run.
 func TestStaticPodsComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -134,7 +134,7 @@ func TestStaticPodsComeBack(t *testing.T) {
 		}
 		w.until("it runs", runs)
 		down()
-		w.k.setStaticPods("file", []*v1.Pod{pod}) // the other's manifest is taken away
+		w.k.setStaticPods("file", []*v1.Pod{pod}) // the other's manifest is removed
 		w.pass(time.Second)
 		l.shutdowns <- false
 		w.until("it runs again", runs)

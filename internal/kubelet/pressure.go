@@ -21,14 +21,14 @@ func (k *Kubelet) guardDisk(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-k.synced: // until then a source may have pods of which nobody knows
+	case <-k.synced: // until then a source may have pods that are not known
 		return guard.Run(ctx)
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-// imageDir is where the runtime keeps its images.
+// imageDir returns where the runtime stores its images.
 func (k *Kubelet) imageDir(ctx context.Context) string {
 	info, err := k.deps.Images.ImageFsInfo(ctx)
 	if err == nil {

@@ -11,13 +11,13 @@ import (
 	"wherry.dev/internal/kubelet/config"
 )
 
-// SetUpProcess gives this process oomScoreAdj and maxOpenFiles. What it may not set, for
-// want of CAP_SYS_RESOURCE, it logs and leaves, as upstream.
+// SetUpProcess applies oomScoreAdj and maxOpenFiles to this process. What it may not set, for lack
+// of CAP_SYS_RESOURCE, it logs and leaves as it is, as upstream does.
 //
-// Only for a process that is the kubelet and nothing else. `wherry up` does not call it:
-// the monitors and containers that the runtime starts there inherit both, so a pod would
-// get other limits than on any other node, and the API server a protection that nobody
-// asked for. Who wants them there says so where the process is started (systemd's
+// Only for a process that is the kubelet and nothing else. `wherry up` does not call it: the
+// monitors and containers that the runtime starts there inherit both, so a pod would get other
+// limits than on any other node, and the API server a protection that nobody asked for. Users who
+// want them there set them where the process is started (systemd's
 // OOMScoreAdjust= and LimitNOFILE=).
 func SetUpProcess(log klog.Logger, c *config.Config) {
 	if c.OOMScoreAdj != nil {
@@ -31,8 +31,8 @@ func SetUpProcess(log klog.Logger, c *config.Config) {
 	}
 }
 
-// setOOMScoreAdj makes the kernel take this process the later when memory runs out, the
-// lower the value is.
+// setOOMScoreAdj sets how soon the kernel kills this process when memory runs out: the lower the
+// value, the later.
 func setOOMScoreAdj(value int32) error {
 	f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_WRONLY, 0)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"wherry.dev/internal/kubelet/config"
 )
 
-// TestProcessIsSetUp plays the kubelet's process in one of its own: what is set cannot be
-// taken back without CAP_SYS_RESOURCE.
+// TestProcessIsSetUp plays the kubelet in a process of its own: what is set cannot be undone
+// without CAP_SYS_RESOURCE.
 func TestProcessIsSetUp(t *testing.T) {
 	if os.Getenv("WHERRY_TEST_PROCESS") != "" {
 		cfg := config.Default()
 		cfg.OOMScoreAdj, cfg.MaxOpenFiles = new(int32(987)), 321
 		SetUpProcess(klog.Background(), &cfg)
-		cfg.OOMScoreAdj, cfg.MaxOpenFiles = new(int32(5000)), 1<<62 // the kernel refuses both: they stay
+		cfg.OOMScoreAdj, cfg.MaxOpenFiles = new(int32(5000)), 1<<62 // the kernel refuses both, and they stay as they are
 		SetUpProcess(klog.Background(), &cfg)
 		score, err := os.ReadFile("/proc/self/oom_score_adj")
 		var l unix.Rlimit

@@ -26,7 +26,7 @@ func (w *world) update(name string, change func(*v1.Pod)) {
 	}
 }
 
-// TestDeadlineThatChanges while the pod runs: what counts is the newest, since the start.
+// TestDeadlineThatChanges while the pod runs: the newest value counts, from the start of the pod.
 func TestDeadlineThatChanges(t *testing.T) {
 	run(t, func(w *world) {
 		deadline := func(s int64) func(*v1.Pod) { return func(p *v1.Pod) { p.Spec.ActiveDeadlineSeconds = &s } }
@@ -56,7 +56,7 @@ func TestDeadlineThatChanges(t *testing.T) {
 	})
 }
 
-// TestProbeHasItsOwnGracePeriod: the pod's is for its deletion.
+// TestProbeHasItsOwnGracePeriod: the pod's grace period is for its deletion.
 func TestProbeHasItsOwnGracePeriod(t *testing.T) {
 	run(t, func(w *world) {
 		w.behave(map[string]fakecri.Behaviour{"own": {IgnoreTerm: true}, "pods": {IgnoreTerm: true}})
@@ -80,7 +80,7 @@ func TestProbeHasItsOwnGracePeriod(t *testing.T) {
 	})
 }
 
-// TestCapOfTheCrashBackoff as configured.
+// TestCapOfTheCrashBackoff checks the configured cap.
 func TestCapOfTheCrashBackoff(t *testing.T) {
 	for limit, want := range map[time.Duration]int32{4 * time.Second: 12, 15 * time.Second: 5} {
 		t.Run(limit.String(), func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestCapOfTheCrashBackoff(t *testing.T) {
 	}
 }
 
-// TestReadinessGate: the pod is ready once somebody else says so, and not any more when they
+// TestReadinessGate: the pod is ready once somebody else says so, and no longer ready once they
 // take it back.
 func TestReadinessGate(t *testing.T) {
 	run(t, func(w *world) {
@@ -124,7 +124,7 @@ func TestReadinessGate(t *testing.T) {
 	})
 }
 
-// TestEphemeralContainer joins a pod that runs, and counts for nothing of it.
+// TestEphemeralContainer joins a running pod, and does not count towards its state.
 func TestEphemeralContainer(t *testing.T) {
 	run(t, func(w *world) {
 		w.behave(map[string]fakecri.Behaviour{"debug": {RunFor: 5 * time.Second, ExitCode: 1}, "c": {RunFor: time.Minute}})
@@ -149,8 +149,8 @@ func TestEphemeralContainer(t *testing.T) {
 	})
 }
 
-// TestSidecarStopsAfterTheOthers, whose preStop hooks and its own run side by side, and is
-// restarted while the pod lives, whatever the pod's policy.
+// TestSidecarStopsAfterTheOthers: its preStop hook runs in parallel with theirs. It is restarted
+// while the pod lives, whatever the pod's restart policy.
 func TestSidecarStopsAfterTheOthers(t *testing.T) {
 	run(t, func(w *world) {
 		var mu sync.Mutex
@@ -199,7 +199,7 @@ func TestSidecarStopsAfterTheOthers(t *testing.T) {
 	})
 }
 
-// TestContainerThatVanishes while the kubelet is away: it ended, nobody knows how.
+// TestContainerThatVanishes while the kubelet is down: it has ended in an unknown way.
 func TestContainerThatVanishes(t *testing.T) {
 	for policy, want := range map[v1.RestartPolicy]v1.PodPhase{v1.RestartPolicyAlways: v1.PodRunning, v1.RestartPolicyNever: v1.PodFailed} {
 		t.Run(string(policy), func(t *testing.T) {

@@ -25,20 +25,20 @@ import (
 
 var nodes = flag.Int("nodes", 6, "how many random nodes to play")
 
-// TestSimNodes plays nodes with several pods, a runtime that is slow, fails,
-// answers after a loss and forgets events, an API server that fails, and a kubelet
-// that is killed, and a critical pod for which there is no room. Once the faults stop, every pod must be where it should be; once
-// all are deleted, nothing may be left.
+// TestSimNodes simulates nodes with several pods, a runtime that is slow, fails, loses answers and
+// forgets events, an API server that fails, a kubelet that is killed, and a critical pod for which
+// there is no room. Once the faults stop, every pod must be where it should be; once all are
+// deleted, nothing may be left.
 func TestSimNodes(t *testing.T) {
 	for s := range *nodes {
 		t.Run(fmt.Sprint(s), func(t *testing.T) { playNode(t, uint64(s)) })
 	}
 }
 
-// critical is the pod for which others have to go.
+// critical is the pod that others have to make room for.
 const critical = "critical"
 
-// chaos draws faults; it is used by many goroutines.
+// chaos picks random faults; it is used by many goroutines.
 type chaos struct {
 	mu sync.Mutex
 	r  *rand.Rand
@@ -134,8 +134,8 @@ func playNode(t *testing.T, seed uint64) {
 	})
 }
 
-// checks has a checker of the simulator for each pod of the node, fed with what
-// happens in the runtime.
+// checks has one of the simulator's checkers for each pod of the node, fed with what happens in the
+// runtime.
 type checks struct {
 	t     *testing.T
 	mu    sync.Mutex
@@ -161,7 +161,7 @@ func (c *checks) change(ch fakecri.Change) {
 }
 
 // live lets pods and their node live for a while. Some are bound by hand, the others by the
-// scheduler, where there is room for them.
+// scheduler, if there is room for them.
 func (w *world) live(c *chaos, checks *checks, s *scheduler) []string {
 	var names []string
 	for i := range 60 {
@@ -171,9 +171,9 @@ func (w *world) live(c *chaos, checks *checks, s *scheduler) []string {
 			p := randomPod(c, fmt.Sprintf("p%d", i))
 			request := p.Spec.Containers[0].Resources.Requests
 			switch i {
-			case 12: // nearly all that there is
+			case 12: // nearly everything there is
 				request[v1.ResourceCPU] = resource.MustParse(w.free(300))
-			case 36: // comes anyway
+			case 36: // it comes anyway
 				request[v1.ResourceCPU], p.Name, p.UID = resource.MustParse("500m"), critical, "uid-"+critical
 				p.Spec.Priority = ptr.To[int32](2000001000)
 			}
@@ -232,8 +232,8 @@ func randomPod(c *chaos, name string) *v1.Pod {
 	return p
 }
 
-// settle waits until every pod that is wanted runs, or has ended for good, and was not
-// refused what the scheduler saw. It returns all that there were, and no more will come.
+// settle waits until every wanted pod runs, or has ended for good, and was not refused although the
+// scheduler saw room for it. It returns all pods that existed; no more will come.
 func (w *world) settle(names []string, s *scheduler) []string {
 	w.until("settled", func() bool {
 		for _, n := range s.refused() {

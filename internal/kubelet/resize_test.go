@@ -40,7 +40,7 @@ func (w *world) sized(name, cpu string) {
 	w.until(name+" is ready", func() bool { return condition(w.get(name), v1.PodReady) == v1.ConditionTrue })
 }
 
-// free is what pods with these requests leave of the node's CPU.
+// free returns what pods with these requests leave of the node's CPU.
 func (w *world) free(millis ...int64) string {
 	have := w.k.node.Node().Status.Allocatable.Cpu().MilliValue()
 	for _, m := range millis {
@@ -53,8 +53,8 @@ func (w *world) actual(name string) string {
 	return w.status(name, "c").Resources.Requests.Cpu().String()
 }
 
-// TestResizeIsAppliedDeferredAndRetried: room that comes is used at once, also by a
-// pod that was deferred before the kubelet restarted.
+// TestResizeIsAppliedDeferredAndRetried: free room is used at once, including by a pod that was
+// deferred before the kubelet restarted.
 func TestResizeIsAppliedDeferredAndRetried(t *testing.T) {
 	run(t, func(w *world) {
 		w.sized("a", "100m")
@@ -94,7 +94,7 @@ func TestResizeIsAppliedDeferredAndRetried(t *testing.T) {
 	})
 }
 
-// TestResizeGoesByPriority: of two that wait, the one that matters more grows first.
+// TestResizeGoesByPriority: of two that wait, the more important one grows first.
 func TestResizeGoesByPriority(t *testing.T) {
 	run(t, func(w *world) {
 		w.sized("filler", w.free(200))
@@ -127,7 +127,7 @@ func TestUpdateThatNeedsAFeatureWhichTheNodeLacksIsTold(t *testing.T) {
 		pod.Spec.Volumes = []v1.Volume{{Name: "m", VolumeSource: v1.VolumeSource{EmptyDir: memory}}}
 		w.create(pod)
 		w.until("it is ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
-		w.resize("a", "20m") // that every node can
+		w.resize("a", "20m") // which every node can do
 		w.pass(time.Second)
 		update := w.get("a")
 		update.Spec.Volumes[0].EmptyDir.SizeLimit = new(resource.MustParse("2Mi"))
@@ -150,7 +150,7 @@ func TestUpdateThatNeedsAFeatureWhichTheNodeLacksIsTold(t *testing.T) {
 	})
 }
 
-// A downward API volume went on telling what a container had before it was resized.
+// A downward API volume used to keep showing what a container had before it was resized.
 func TestDownwardVolumeFollowsAResize(t *testing.T) {
 	run(t, func(w *world) {
 		p := plainPod("a", v1.RestartPolicyAlways, container("c"))

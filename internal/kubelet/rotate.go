@@ -12,7 +12,7 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// newRotator makes what limits the logs of the pods' containers.
+// newRotator returns what limits the size of the containers' logs.
 func (k *Kubelet) newRotator(pods *podworker.Pods) (*logs.Rotator, error) {
 	size, err := resource.ParseQuantity(k.cfg.ContainerLogMaxSize)
 	if err != nil {
@@ -31,7 +31,7 @@ func (k *Kubelet) newRotator(pods *podworker.Pods) (*logs.Rotator, error) {
 
 func openLogWatch() (logs.Watcher, error) { return logs.NewWatch() }
 
-// containerLogs are those of containers that have started.
+// containerLogs returns the logs of containers that have started.
 func containerLogs(pods *podworker.Pods, root string) []logs.Container {
 	var out []logs.Container
 	for _, p := range pods.List() {

@@ -16,8 +16,8 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 )
 
-// TestOneHungRotationHoldsUpAsManyAsThereAreWorkers lets the runtime never answer for the
-// first container that is to write to a new log.
+// TestOneHungRotationHoldsUpAsManyAsThereAreWorkers makes the runtime never answer for the first
+// container that has to write to a new log.
 func TestOneHungRotationHoldsUpAsManyAsThereAreWorkers(t *testing.T) {
 	for workers, want := range map[int32]int{1: 1, 2: 3} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
@@ -58,8 +58,8 @@ func TestOneHungRotationHoldsUpAsManyAsThereAreWorkers(t *testing.T) {
 	}
 }
 
-// TestTheLogOfAnEndedContainerIsPutInOrder: what is left of a rotation when the container
-// has ended is looked at once, by the kubelet that runs then.
+// TestTheLogOfAnEndedContainerIsPutInOrder: what a rotation left of a log when the container ended
+// is handled once, by the kubelet that runs then.
 func TestTheLogOfAnEndedContainerIsPutInOrder(t *testing.T) {
 	run(t, func(w *world) {
 		pod := testPod("p")
@@ -84,8 +84,8 @@ func TestTheLogOfAnEndedContainerIsPutInOrder(t *testing.T) {
 	})
 }
 
-// TestLogsAreLimitedSoonAfterAStart: a kubelet that is killed again and again rotates all
-// the same, for it does not wait for its look at all logs, every ten seconds.
+// TestLogsAreLimitedSoonAfterAStart: a kubelet that is killed again and again still rotates,
+// because it does not wait for its look at all logs, every ten seconds.
 func TestLogsAreLimitedSoonAfterAStart(t *testing.T) {
 	runWith(t, func(c *config.Config) { c.ContainerLogMaxSize = "10" }, func(w *world) {
 		pod := w.create(testPod("p"))

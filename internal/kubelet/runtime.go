@@ -42,8 +42,8 @@ func (k *Kubelet) waitRuntime(ctx context.Context) (*runtimeapi.VersionResponse,
 	}
 }
 
-// systemd tells whether the runtime makes cgroups through systemd. What the runtime
-// says wins over the configuration (KEP-4033).
+// systemd reports whether the runtime creates cgroups through systemd. What the runtime says takes
+// precedence over the configuration (KEP-4033).
 func (k *Kubelet) systemd(ctx context.Context) bool {
 	cfg, err := k.deps.Runtime.RuntimeConfig(ctx)
 	if err != nil || cfg.GetLinux() == nil {
@@ -61,8 +61,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// adoptOrphans gives a worker to each pod that the runtime or a record knows.
-// Those that a source wants are taken over by it; the rest is torn down.
+// adoptOrphans gives a worker to each pod that the runtime or a record knows. If a source wants the
+// pod, it takes it over; other pods are torn down.
 func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 	var found map[types.UID]*v1.Pod
 	for wait := 20 * time.Millisecond; ; wait = min(wait*2, 5*time.Second) {
@@ -84,7 +84,7 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A pod's folder without a record: the record was lost, or not written yet.
+	// A pod's directory without a record: the record was lost, or not written yet.
 	entries, err := os.ReadDir(k.dirs.Pods())
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 	}
 	for _, uid := range uids {
 		rec, err := k.records.Read(uid)
-		if err != nil { // it holds only this one pod up: its worker tries again
+		if err != nil { // this affects only this one pod: its worker retries
 			klog.FromContext(ctx).Error(err, "A pod is adopted without its record")
 		}
 		if refusedForNow(&rec) {
@@ -108,8 +108,8 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 	return nil
 }
 
-// refusedForNow tells whether a static pod was not admitted, or ended for the node's sake,
-// as before the machine went down. Nobody makes it anew: a kubelet that starts does.
+// refusedForNow reports whether a static pod was refused, or was ended for the node's sake, for
+// instance before the machine shut down. Nothing recreates it except the next start of the kubelet.
 func refusedForNow(rec *podplan.Record) bool {
 	refused, ended := rec.Verdict != nil && !rec.Verdict.Admitted, rec.Ending != nil && rec.Ending.Disruption != ""
 	return rec.Static && (refused || ended)
@@ -146,8 +146,8 @@ func (k *Kubelet) runtimePods(ctx context.Context) (map[types.UID]*v1.Pod, error
 	return out, nil
 }
 
-// watchRuntime turns the runtime's events into wakes. An event is a hint: only the
-// UID is taken from it.
+// watchRuntime turns the runtime's events into wakes. An event is only a hint: just the UID is
+// taken from it.
 func (k *Kubelet) watchRuntime(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	wait := 50 * time.Millisecond
@@ -192,10 +192,10 @@ func (k *Kubelet) hint(ev *runtimeapi.ContainerEventResponse) {
 			return
 		}
 		if ev.PodSandboxStatus.State != runtimeapi.PodSandboxState_SANDBOX_READY {
-			return // the last of a pod that is gone
+			return // the last event of a pod that is gone
 		}
 	}
-	k.relistNow() // it may have come to be when its pod was gone
+	k.relistNow() // it may have appeared after its pod was gone
 }
 
 func (k *Kubelet) relistNow() {
@@ -205,8 +205,8 @@ func (k *Kubelet) relistNow() {
 	}
 }
 
-// relist compares, now and then, what the runtime has with what it had, and wakes
-// the pods that differ: the safety net under lost events.
+// relist periodically compares what the runtime has with what it had before, and wakes the pods
+// that differ. It is the safety net for lost events.
 func (k *Kubelet) relist(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	before := map[types.UID]uint64{}
@@ -274,7 +274,7 @@ func (k *Kubelet) adoptOne(ctx context.Context, uid types.UID) {
 	}
 }
 
-// fingerprints sums up, for each pod, its sandboxes and containers with their states.
+// fingerprints returns, for each pod, a hash over its sandboxes and containers with their states.
 func (k *Kubelet) fingerprints(ctx context.Context) (map[types.UID]uint64, error) {
 	out := map[types.UID]uint64{}
 	mix := func(labels map[string]string, id string, state int32) {

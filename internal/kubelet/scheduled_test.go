@@ -25,23 +25,23 @@ import (
 	"wherry.dev/test/fakecri"
 )
 
-// pods is their resource.
+// podResource is the resource of pods.
 var podResource = v1.SchemeGroupVersion.WithResource("pods")
 
-// scheduler binds pods as upstream's does: by what the API server has of the others, at the
-// very moment at which it has it. What it binds the node may not refuse for want of room.
+// scheduler binds pods as upstream's does: based on what the API server has about the others, at
+// the very moment at which it has it. The node must not refuse what it binds for lack of room.
 type scheduler struct {
 	w *world
 
 	mu    sync.Mutex
 	queue []*v1.Pod
-	// bound are the names of all that it bound.
+	// bound has the names of all the pods that it bound.
 	bound []string
-	// room is what the node can give.
+	// room is the node's allocatable.
 	room v1.ResourceList
 }
 
-// scheduled lets a scheduler look after every write of a pod.
+// scheduled makes a scheduler look after every write of a pod.
 func (w *world) scheduled() *scheduler {
 	s := &scheduler{w: w}
 	s.room = w.k.node.Node().Status.Allocatable
@@ -58,7 +58,7 @@ func (w *world) scheduled() *scheduler {
 	return s
 }
 
-// add makes a pod without a node.
+// add creates a pod without a node.
 func (s *scheduler) add(p *v1.Pod) {
 	s.mu.Lock()
 	p.CreationTimestamp = metav1.Now()
@@ -67,7 +67,7 @@ func (s *scheduler) add(p *v1.Pod) {
 	s.bind()
 }
 
-// bind gives the node to those that fit, in their order.
+// bind binds the pods that fit to the node, in their order.
 func (s *scheduler) bind() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,21 +113,21 @@ func sum(to, more v1.ResourceList) {
 	}
 }
 
-// close ends it: what waits is not bound any more.
+// close stops the scheduler: pods that wait are not bound any more.
 func (s *scheduler) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue = nil
 }
 
-// with are the names of what was bound, and others.
+// with returns the names of the bound pods, and the given ones.
 func (s *scheduler) with(names []string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Concat(names, s.bound)
 }
 
-// refused are those that were bound, and for which the node said it had no room.
+// refused returns the pods that were bound and that the node then refused for lack of room.
 func (s *scheduler) refused() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,16 +143,17 @@ func (s *scheduler) refused() []string {
 	return out
 }
 
-// asking is a pod that asks for CPU.
+// asking returns a pod that requests CPU.
 func asking(name, cpu string, policy v1.RestartPolicy) *v1.Pod {
 	p := plainPod(name, policy, container("c"))
 	p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}
 	return p
 }
 
-// A pod that waited for room was bound as soon as the API server had the final phase of the
-// one that had it, and then refused, for the node counted that one until its sandbox and
-// volumes were gone too: nobody forgives a scheduler that kills what it just placed.
+// A pod that waited for room was bound as soon as the API server had the final phase of the pod
+// that held it. It used to be refused then, because the node counted that other pod until its
+// sandbox and volumes were gone too. Users do not forgive that a pod is killed right after it was
+// placed.
 func TestPodForWhichRoomAppearedIsNotKilled(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lo  *v1.Pod
@@ -215,7 +216,7 @@ func TestPodForWhichRoomAppearedIsNotKilled(t *testing.T) {
 	}
 }
 
-// Of two pods that were bound while the kubelet was down, the younger had the room: the
+// Of two pods that were bound while the kubelet was down, the younger one used to get the room: the
 // workers raced for admission.
 func TestAdmissionAtStartGoesByCreation(t *testing.T) {
 	for seed := range 5 {
@@ -243,8 +244,8 @@ func TestAdmissionAtStartGoesByCreation(t *testing.T) {
 	}
 }
 
-// While the labels of the node were asked for, for up to five seconds, no other pod was
-// admitted. In real time: one who waits for a lock would hold virtual time up.
+// While the node's labels were being looked up, for up to five seconds, no other pod used to be
+// admitted. This test runs in real time, because waiting for a lock would stop virtual time.
 func TestNobodyWaitsForTheLabelsOfAnother(t *testing.T) {
 	w := newWorld(t)
 	asked, answer := make(chan struct{}), make(chan struct{})
@@ -268,13 +269,13 @@ func TestNobodyWaitsForTheLabelsOfAnother(t *testing.T) {
 	}
 }
 
-// slowNodes tells only when it may what a node is like, once.
+// slowNodes returns the node only when the test allows it, once.
 type slowNodes struct {
 	kubernetes.Interface
 	asked, answer chan struct{}
 }
 
-// IsWatchListSemanticsUnSupported tells reflectors, as the made-up client does, to list.
+// IsWatchListSemanticsUnSupported tells reflectors to list, as the fake client does.
 func (s slowNodes) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (s slowNodes) CoreV1() corev1.CoreV1Interface { return slowCore{s.Interface.CoreV1(), s} }

@@ -24,7 +24,7 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// listen opens the ports first of all: one that is taken is told at once.
+// listen opens the ports before anything else, so that a port in use is reported at once.
 func (k *Kubelet) listen() error {
 	open := func(to *net.Listener, what, flag, address string, port int32) error {
 		l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(int(port))))
@@ -53,12 +53,12 @@ func (k *Kubelet) listen() error {
 func (k *Kubelet) closeListeners() {
 	for _, l := range []net.Listener{k.listener, k.readOnly, k.healthz} {
 		if l != nil {
-			_ = l.Close() // closed already when it was served
+			_ = l.Close() // already closed if it was served
 		}
 	}
 }
 
-// port is where the server listens.
+// port returns the port that the server listens on.
 func (k *Kubelet) port() int32 {
 	if k.listener != nil {
 		if a, ok := k.listener.Addr().(*net.TCPAddr); ok {
@@ -89,7 +89,7 @@ func (k *Kubelet) serve(ctx context.Context, g *errgroup.Group) error {
 	return nil
 }
 
-// checkpoints is the folder of archives of containers.
+// checkpoints returns the directory of container archives.
 func (k *Kubelet) checkpoints() string { return filepath.Join(k.cfg.RootDir, "checkpoints") }
 
 func (k *Kubelet) serverConfig() (server.Config, error) {
@@ -137,8 +137,8 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 	return cfg, err
 }
 
-// certificate returns the serving certificate's source: what the API server signed, the
-// configured files, read anew when they change, or one that we make ourselves.
+// certificate returns the source of the serving certificate: one signed by the API server, the
+// configured files, read again when they change, or one that we create ourselves.
 func (k *Kubelet) certificate() (func() (*tls.Certificate, error), error) {
 	if k.serving != nil {
 		return k.serving.Current, nil
@@ -157,7 +157,7 @@ func (k *Kubelet) certificate() (func() (*tls.Certificate, error), error) {
 	return c.get, nil
 }
 
-// rotateCertificates keeps those certificates valid that the API server signs.
+// rotateCertificates renews the certificates that the API server signs.
 func (k *Kubelet) rotateCertificates(ctx context.Context, g *errgroup.Group) error {
 	if k.deps.Client == nil {
 		return nil
@@ -231,7 +231,7 @@ func (r *reloading) get() (*tls.Certificate, error) {
 	cert, err := tls.LoadX509KeyPair(r.certFile, r.keyFile)
 	if err != nil {
 		if r.cert != nil {
-			return r.cert, nil // half-way through a renewal
+			return r.cert, nil // in the middle of a renewal
 		}
 		return nil, err
 	}
@@ -239,12 +239,12 @@ func (r *reloading) get() (*tls.Certificate, error) {
 	return r.cert, nil
 }
 
-// stuckAfter is how long the kubelet may go without a look at the runtime; it takes
-// one every three minutes at the most.
+// stuckAfter is how long the kubelet may go without a look at the runtime; it takes one at least
+// every three minutes.
 const stuckAfter = 10 * time.Minute
 
-// Healthy says why the kubelet is not well. That the API server cannot be reached is
-// no reason: who brings up a control plane from static pods waits for this first.
+// Healthy returns an error if the kubelet is not healthy. An unreachable API server does not count:
+// whoever brings up a control plane from static pods waits for this first.
 func (k *Kubelet) Healthy() error {
 	if at := k.looked.Load(); at != 0 && time.Since(time.Unix(0, at)) > stuckAfter {
 		return errors.New("sync Loop took longer than expected")

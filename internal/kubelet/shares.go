@@ -13,7 +13,7 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 )
 
-// sharesChanged tells that what burstable pods ask for may be another sum.
+// sharesChanged says that the sum of what burstable pods request may have changed.
 func (k *Kubelet) sharesChanged() {
 	select {
 	case k.sharesCh <- struct{}{}:
@@ -21,9 +21,9 @@ func (k *Kubelet) sharesChanged() {
 	}
 }
 
-// followShares gives the group of the burstable pods the CPU shares that they ask for
-// together, so that it weighs against guaranteed pods what its pods do. Not before it is
-// known which there are.
+// followShares gives the group of the burstable pods the CPU shares that they request together, so
+// that the group weighs against guaranteed pods what its pods do. It starts only once the pods are
+// known.
 func (k *Kubelet) followShares(ctx context.Context) error {
 	if k.deps.Cgroups == nil {
 		return nil
@@ -57,7 +57,7 @@ func (k *Kubelet) followShares(ctx context.Context) error {
 	return nil
 }
 
-// burstableShares are those of what burstable pods hold together.
+// burstableShares returns the CPU shares of all burstable pods together.
 func (k *Kubelet) burstableShares() uint64 {
 	milli := int64(0)
 	for _, pod := range k.admission.Holding() {

@@ -15,11 +15,11 @@ import (
 	"wherry.dev/internal/kubelet/podsource"
 )
 
-// runSources starts all that tells which pods should run.
+// runSources starts everything that says which pods should run.
 func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	client := k.deps.Client
 	k.expect("none")
-	defer k.sourceSynced("none") // of no source at all, everything is known
+	defer k.sourceSynced("none") // with no source at all, everything is known
 	if path := k.cfg.StaticPodPath; path != "" {
 		k.expect("file")
 		files := podsource.Manifests{
@@ -78,8 +78,8 @@ func (k *Kubelet) expect(name string) {
 	k.unsynced[name] = true
 }
 
-// sourceSynced notes that a source has delivered all it has; after the last one,
-// pods that none has are absent.
+// sourceSynced notes that a source has delivered everything it has. After the last one, pods that
+// no source has are absent.
 func (k *Kubelet) sourceSynced(name string) {
 	k.syncMu.Lock()
 	was := len(k.unsynced)
@@ -99,8 +99,8 @@ func (k *Kubelet) setStaticPods(from string, pods []*v1.Pod) {
 	k.sourceSynced(from)
 }
 
-// badManifest tells, where kubectl shows it, that a manifest has no effect: at the pod that
-// runs on as it was, or at the node.
+// badManifest reports, where kubectl shows it, that a manifest has no effect: on the pod that keeps
+// running as it was, or on the node.
 func (k *Kubelet) badManifest(file string, kept *v1.Pod, err error) {
 	if kept == nil {
 		k.events.Eventf(k.node.Ref(), v1.EventTypeWarning, "FailedValidation", "Static pod manifest %s cannot be used: %v", file, err)
@@ -126,7 +126,7 @@ func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 	}
 }
 
-// checkUpdate tells of an update that the node does what it can for, and cannot do all of.
+// checkUpdate reports an update that the node cannot apply completely.
 func (k *Kubelet) checkUpdate(old, pod *v1.Pod) {
 	missing, err := podplan.UpdateNeeds(old, pod, k.node.Node())
 	if err != nil {
@@ -146,7 +146,7 @@ func (k *Kubelet) removeAPIPod(pod *v1.Pod) {
 	k.table.Remove(pod.UID, pod)
 }
 
-// services are those of the cluster, for the environment of containers.
+// services are the cluster's services, for the environment of containers.
 type services struct {
 	mu    sync.Mutex
 	byUID map[types.UID]*v1.Service
@@ -180,7 +180,7 @@ func (s *services) remove(svc *v1.Service) {
 
 func (s *services) synced() { s.once.Do(func() { close(s.known) }) }
 
-// list returns all services once they are known; a static pod gets those that are.
+// list returns all services once they are known; a static pod gets those known so far.
 func (s *services) list(ctx context.Context, pod *v1.Pod) ([]*v1.Service, error) {
 	if !pods.IsStatic(pod) {
 		select {

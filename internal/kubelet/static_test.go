@@ -36,8 +36,8 @@ spec:
   - {name: c, image: "busybox:latest", imagePullPolicy: IfNotPresent, command: [sleep, "NUM"]}
 `
 
-// Static pods are driven through the source's callback: inotify does not live in
-// virtual time. TestFiles has the folder.
+// Static pods are driven through the source's callback: inotify does not work in virtual time.
+// TestFiles covers the directory.
 func static(t *testing.T, num string) *v1.Pod {
 	t.Helper()
 	p, err := podsource.StaticPod([]byte(strings.Replace(manifest, "NUM", num, 1)), "n1", "file:/m/web.yaml", time.Now())
@@ -91,8 +91,8 @@ func TestStaticPodAndItsMirror(t *testing.T) {
 	})
 }
 
-// A manifest that is put back while its pod is taken down is the same pod once more: it
-// was left dead.
+// A manifest that is put back while its pod is being torn down is the same pod once more. It used
+// to be left dead.
 func TestAStaticPodThatIsPutBackRunsAgain(t *testing.T) {
 	run(t, func(w *world) {
 		w.rt.Behave = func(*runtimeapi.ContainerConfig) fakecri.Behaviour { return fakecri.Behaviour{IgnoreTerm: true} }
@@ -109,15 +109,15 @@ func TestAStaticPodThatIsPutBackRunsAgain(t *testing.T) {
 		second := w.rt.Live("", "c")[0]
 		w.k.setStaticPods("file", nil)
 		w.pass(time.Second / 2)
-		w.stop() // and while the kubelet is away
+		w.stop() // and while the kubelet is down
 		w.start()
 		w.k.setStaticPods("file", []*v1.Pod{static(t, "1")})
 		w.until("runs a third time", func() bool { return running() && w.rt.Live("", "c")[0] != second })
 	})
 }
 
-// TestARestartLeavesStaticPodsAlone, and their mirrors; a manifest that was changed
-// meanwhile is another pod, which begins when the one of the same name has ended.
+// TestARestartLeavesStaticPodsAlone, and their mirrors. A manifest that was changed meanwhile is
+// another pod, which starts when the one of the same name has ended.
 func TestARestartLeavesStaticPodsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -166,7 +166,7 @@ func TestStandaloneKubelet(t *testing.T) {
 	})
 }
 
-// startWith starts a kubelet whose folder of manifests has one pod.
+// startWith starts a kubelet whose directory of manifests has one pod.
 func (w *world) startWith(pod *v1.Pod) {
 	w.begin()
 	synctest.Wait()
@@ -267,7 +267,7 @@ func TestURL(t *testing.T) {
 	if len(one) != 1 || one[0].Name != "web-n1" || one[0].Annotations["kubernetes.io/config.source"] != "http" || len(one[0].Spec.Tolerations) != 0 {
 		t.Errorf("pods: %+v", one)
 	}
-	// Neither an error nor nonsense takes anything away.
+	// Neither an error nor nonsense removes anything.
 	for _, bad := range []string{"nonsense: [", "kind: Pod\napiVersion: v1\nmetadata: {name: a}\nspec: {serviceAccountName: x, containers: [{name: c}]}"} {
 		for _, status := range []int{http.StatusOK, http.StatusInternalServerError} {
 			say(bad, status)
@@ -301,7 +301,7 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// TestStaticPodsOfTwoSources: what one source has no more is not taken from the other.
+// TestStaticPodsOfTwoSources: what one source no longer has is not taken from the other.
 func TestStaticPodsOfTwoSources(t *testing.T) {
 	run(t, func(w *world) {
 		file, other := static(t, "1"), static(t, "2")
@@ -339,8 +339,8 @@ func TestStaticPodsNeedNoAPIServer(t *testing.T) {
 	}
 }
 
-// TestManifests: what the API server would refuse never runs, what it would fill in is
-// there, and what a newer one may know is no reason to refuse.
+// TestManifests: what the API server would refuse never runs, what it would fill in is there, and
+// what a newer one may know is not refused.
 func TestManifests(t *testing.T) {
 	for spec, want := range map[string]string{
 		`ephemeralContainers: [{name: e, image: i}]`:                                     "spec.ephemeralContainers: Forbidden: cannot be set on create",
@@ -403,7 +403,7 @@ func TestFilesThatChange(t *testing.T) {
 		},
 	}
 	go func() { done <- files.Follow(ctx) }()
-	// next waits until the pods run as many seconds as said, and stay so.
+	// next waits until the pods are exactly those that sleep for these numbers of seconds, and stay so.
 	next := func(want ...string) (last []*v1.Pod) {
 		t.Helper()
 		for same, deadline := 0, time.Now().Add(time.Minute); same < 3; {
@@ -421,13 +421,13 @@ func TestFilesThatChange(t *testing.T) {
 		}
 		return last
 	}
-	next() // the folder is not there yet
+	next() // the directory does not exist yet
 	ok(os.Mkdir(dir, 0o700))
 	next()
 	web := filepath.Join(dir, "web.yaml")
 	write(web, "1")
 	first := next("1")[0]
-	ok(os.Truncate(web, 20)) // somebody writes it in two goes
+	ok(os.Truncate(web, 20)) // somebody writes it in two steps
 	next("1")
 	write(web, "2")
 	if p := next("2")[0]; p.UID == first.UID {
@@ -448,7 +448,7 @@ func TestFilesThatChange(t *testing.T) {
 	write(elsewhere, "4")
 	ok(os.Symlink(elsewhere, web))
 	next("4")
-	write(elsewhere, "5") // the folder does not tell
+	write(elsewhere, "5") // the directory gives no event for it
 	next("5")
 	ok(os.Remove(elsewhere))
 	next()
@@ -460,7 +460,7 @@ func TestFilesThatChange(t *testing.T) {
 	}
 }
 
-// TestARefusedStaticPodIsAskedForAgain by the next kubelet: nobody makes it anew.
+// TestARefusedStaticPodIsAskedForAgain by the next kubelet: nothing else recreates it.
 func TestARefusedStaticPodIsAskedForAgain(t *testing.T) {
 	run(t, func(w *world) {
 		pod := static(t, "1")
@@ -480,8 +480,8 @@ func TestARefusedStaticPodIsAskedForAgain(t *testing.T) {
 	})
 }
 
-// TestABadManifestStopsNothingAndIsTold: what runs stays, also over the next look at the
-// folder, and an event says which file, which field, and what to do.
+// TestABadManifestStopsNothingAndIsTold: what runs stays, even after the next look at the
+// directory, and an event says which file, which field, and what to do.
 func TestABadManifestStopsNothingAndIsTold(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
@@ -490,7 +490,7 @@ func TestABadManifestStopsNothingAndIsTold(t *testing.T) {
 	good := strings.Replace(manifest, "NUM", "1000", 1)
 	write := func(path, text string) {
 		t.Helper()
-		whole := filepath.Join(t.TempDir(), "manifest") // a half-written one would be told, too
+		whole := filepath.Join(t.TempDir(), "manifest") // a half-written one would be reported, too
 		if err := errors.Join(os.WriteFile(whole, []byte(text), 0o600), os.Rename(whole, path)); err != nil {
 			t.Fatal(err)
 		}
@@ -537,7 +537,7 @@ func TestABadManifestStopsNothingAndIsTold(t *testing.T) {
 	w.stop()
 }
 
-// TestAStaticPodRunsWhileTheAPIServerIsDown, and shows once it is back.
+// TestAStaticPodRunsWhileTheAPIServerIsDown, and shows up once the server is back.
 func TestAStaticPodRunsWhileTheAPIServerIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -562,8 +562,8 @@ func TestAStaticPodRunsWhileTheAPIServerIsDown(t *testing.T) {
 	})
 }
 
-// TestManifestThatIsNoManifest: a link to root's files showed their text in logs and
-// events, a pipe kept static pods from being read ever again.
+// TestManifestThatIsNoManifest: a link to root's files used to show their text in logs and events,
+// and a pipe used to keep static pods from ever being read again.
 func TestManifestThatIsNoManifest(t *testing.T) {
 	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
 	for name, text := range map[string]string{
@@ -597,7 +597,8 @@ func TestManifestThatIsNoManifest(t *testing.T) {
 	}
 }
 
-// TestUIDOfAManifest: it becomes the name of folders and groups, which a pod's end removes.
+// TestUIDOfAManifest: it becomes part of the names of directories and groups, which the end of the
+// pod removes.
 func TestUIDOfAManifest(t *testing.T) {
 	for uid, ok := range map[string]bool{
 		"../../../../etc": false, "..": false, ".": false, "a/b": false, "-x": false, "a b": false, "*": false, "a\\0b": false, strings.Repeat("u", 129): false,

@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// sweep takes away, now and then, what pods left that nobody knows: their folders and
-// cgroups. Not before all sources have told what they want.
+// sweep periodically removes what unknown pods have left: their directories and cgroups. It starts
+// only once all sources have said what they want.
 func (k *Kubelet) sweep(ctx context.Context) error {
 	select {
 	case <-k.synced:
@@ -26,8 +26,8 @@ func (k *Kubelet) sweep(ctx context.Context) error {
 	return nil
 }
 
-// sweepOnce gives each a worker, which finds that nobody wants the pod and tears down what
-// there is, as with any other. A pod that is known has a worker before it has anything.
+// sweepOnce gives each such pod a worker, which finds that nobody wants the pod and tears down what
+// there is, as for any other. A pod that is known has a worker before it has anything else.
 func (k *Kubelet) sweepOnce(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	left, err := k.leftBehind()
@@ -47,7 +47,7 @@ func (k *Kubelet) sweepOnce(ctx context.Context) {
 	}
 }
 
-// leftBehind are the UIDs of the pods that have a folder or a cgroup.
+// leftBehind returns the UIDs of the pods that have a directory or a cgroup.
 func (k *Kubelet) leftBehind() ([]types.UID, error) {
 	entries, err := os.ReadDir(k.dirs.Pods())
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 )
 
-// What pods left that nobody knows stayed until the kubelet was restarted.
+// What unknown pods had left used to stay until the kubelet was restarted.
 func TestWhatNobodyKnowsIsClearedWhileTheKubeletRuns(t *testing.T) {
 	run(t, func(w *world) {
 		w.create(testPod("a"))
@@ -58,8 +58,8 @@ func TestPodsCgroupsHaveTheirUIDs(t *testing.T) {
 	}
 }
 
-// The group of the burstable pods always had the kernel's default of 1024 CPU shares,
-// whatever its pods ask for.
+// The group of the burstable pods used to have the kernel's default of 1024 CPU shares, whatever
+// its pods request.
 func TestBurstableGroupHasTheSharesOfItsPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// asked remembers the last sandbox that was asked for.
+// asked remembers the configuration of the last sandbox.
 type asked struct {
 	internalapi.RuntimeService
 	sandbox *runtimeapi.PodSandboxConfig
@@ -22,7 +22,7 @@ func (a *asked) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxCon
 	return a.RuntimeService.RunPodSandbox(ctx, cfg, handler)
 }
 
-// TestNodesSysctlsReachItsPods, also those that a pod itself could not ask for.
+// TestNodesSysctlsReachItsPods, including those that a pod itself must not set.
 func TestNodesSysctlsReachItsPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

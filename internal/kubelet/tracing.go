@@ -13,11 +13,11 @@ import (
 const (
 	// collector is where OpenTelemetry's agent listens on most machines.
 	collector = "localhost:4317"
-	// lastSpans is how long the last spans may take at the stop.
+	// lastSpans is how long sending the last spans may take when the kubelet stops.
 	lastSpans = 2 * time.Second
 )
 
-// exportTraces sends spans to a collector where the configuration names one.
+// exportTraces sends spans to a collector if the configuration names one.
 func (k *Kubelet) exportTraces(ctx context.Context) (stop func(), err error) {
 	t := k.cfg.Tracing
 	if t == nil {

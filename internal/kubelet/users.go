@@ -31,7 +31,7 @@ func (k *Kubelet) userNamespaces(ctx context.Context) (*userns.Allocator, error)
 	return userns.Open(userns.Config{Pods: k.dirs.Pods(), IDsPerPod: uint32(ids), Host: host, MaxPods: int(k.cfg.PodLimit(int64(goruntime.NumCPU()))), Shown: k.shownUsers})
 }
 
-// shownUsers is the range of IDs that the runtime's sandboxes of a pod have.
+// shownUsers returns the range of IDs that the runtime reports for a pod's sandboxes.
 func (k *Kubelet) shownUsers(ctx context.Context, uid types.UID) (userns.Range, bool, error) {
 	list, err := k.deps.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{pods.LabelPodUID: string(uid)}})
 	if err != nil {

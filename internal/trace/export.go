@@ -11,9 +11,9 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.26.0"
 )
 
-// Export sends the spans of this process to an OpenTelemetry collector too, by OTLP over
-// gRPC without TLS: so many traces of a million. The returned function sends what is left
-// and ends it.
+// Export also sends the spans of this process to an OpenTelemetry collector, by OTLP over gRPC
+// without TLS: perMillion out of a million traces. The returned function sends what is left and
+// shuts the export down.
 func Export(ctx context.Context, endpoint string, perMillion int32) (stop func(context.Context) error, err error) {
 	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithInsecure(), otlptracegrpc.WithEndpoint(endpoint))
 	if err != nil {
@@ -32,7 +32,7 @@ func Export(ctx context.Context, endpoint string, perMillion int32) (stop func(c
 	return p.Shutdown, nil
 }
 
-// sampled passes on the spans of some traces: the process itself records them all.
+// sampled passes on the spans of some traces; the process itself records all of them.
 type sampled struct {
 	sdktrace.SpanProcessor
 	of sdktrace.Sampler

@@ -14,14 +14,14 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.26.0"
 )
 
-// Names under which a span may tell whose pod it is, so that a trace can be asked
-// for by name even when the pod is gone (OpenTelemetry's own names).
+// Attribute names by which a span can say whose pod it belongs to, so that a trace can be looked up
+// by name even after the pod is gone (OpenTelemetry's own names).
 const (
 	PodName   = attribute.Key("k8s.pod.name")
 	Namespace = attribute.Key("k8s.namespace.name")
 )
 
-// Bounds of what is kept: about 200 bytes a span.
+// Limits of what is kept: about 200 bytes per span.
 const (
 	maxPods        = 512
 	maxSpansPerPod = 256
@@ -42,7 +42,7 @@ type Span struct {
 // Duration is how long the step took.
 func (s Span) Duration() time.Duration { return s.End.Sub(s.Start) }
 
-// Trace is what is known of one pod's way, in the order in which steps began.
+// Trace is what is known about the life of one pod, in the order in which steps began.
 type Trace struct {
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace,omitempty"`
@@ -63,8 +63,8 @@ var _ sdktrace.SpanProcessor = (*Store)(nil)
 // NewStore returns an empty store.
 func NewStore() *Store { return &Store{pods: map[string]*Trace{}} }
 
-// Install makes the store the receiver of every span of this process, beside the
-// exporters that are given. The returned function flushes them.
+// Install makes the store receive every span of this process, in addition to the given exporters.
+// The returned function flushes them.
 func (s *Store) Install(exporters ...sdktrace.SpanExporter) (shutdown func(context.Context) error) {
 	opts := []sdktrace.TracerProviderOption{
 		sdktrace.WithSpanProcessor(s),
@@ -78,7 +78,7 @@ func (s *Store) Install(exporters ...sdktrace.SpanExporter) (shutdown func(conte
 	return p.Shutdown
 }
 
-// OnStart does nothing: only what is over is kept.
+// OnStart does nothing: only finished spans are kept.
 func (s *Store) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
 
 // OnEnd keeps the span if it belongs to a pod.

@@ -1,10 +1,10 @@
-// Package trace records the steps of a pod's way as OpenTelemetry spans and keeps
-// the newest in memory, a ring per pod, so that `wherry trace` can draw the
-// waterfall of a start that is already over.
+// Package trace records the steps in a pod's life as OpenTelemetry spans and keeps the newest in
+// memory, a ring per pod, so that `wherry trace` can draw the waterfall of a start that is already
+// over.
 //
-// Every span that belongs to a pod carries its UID. A step that runs under a
-// context made by WithPod gets it by inheritance; one that learns the UID only
-// afterwards (the API server on a create) reports itself by Record.
+// Every span that belongs to a pod carries its UID. A step that runs under a context from WithPod
+// inherits it. A step that learns the UID only afterwards (the API server on a create) records
+// itself with Record.
 package trace
 
 import (
@@ -35,8 +35,8 @@ func PodFrom(ctx context.Context) string {
 	return uid
 }
 
-// Start opens a span called "component: step" ("cri: create container"). The
-// caller ends it by End, once.
+// Start opens a span named "component: step" ("cri: create container"). The caller ends it with
+// End, once.
 func Start(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	if uid := PodFrom(ctx); uid != "" {
 		attrs = append(attrs, PodUID.String(uid))
@@ -44,8 +44,8 @@ func Start(ctx context.Context, name string, attrs ...attribute.KeyValue) (conte
 	return otel.Tracer(scope).Start(ctx, name, trace.WithAttributes(attrs...))
 }
 
-// End closes the span and marks it failed when err is not nil. It returns err, so
-// that a function can end with `return trace.End(span, err)`.
+// End ends the span and marks it as failed if err is not nil. It returns err, so that a function
+// can end with `return trace.End(span, err)`.
 func End(span trace.Span, err error) error {
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
@@ -54,7 +54,7 @@ func End(span trace.Span, err error) error {
 	return err
 }
 
-// Record reports a step that is over.
+// Record records a step that is over.
 func Record(ctx context.Context, uid, name string, start, end time.Time, attrs ...attribute.KeyValue) {
 	attrs = append(attrs, PodUID.String(uid))
 	_, span := otel.Tracer(scope).Start(ctx, name, trace.WithTimestamp(start), trace.WithAttributes(attrs...))

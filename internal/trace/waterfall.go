@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// episodeGap separates what a pod did at one time (its start, a restart, its end)
-// from what it did at another.
+// episodeGap separates what happened to a pod at one time (its start, a restart, its end) from what
+// happened at another.
 const episodeGap = 500 * time.Millisecond
 
 // Episodes splits a trace at the pauses in which nothing ran.
@@ -30,14 +30,14 @@ func (t Trace) Episodes() [][]Span {
 	return out
 }
 
-// Draw is how a waterfall looks.
+// Draw configures how a waterfall looks.
 type Draw struct {
 	Width int  // columns of the terminal
 	Color bool // ANSI colours
 }
 
-// Waterfall draws the spans one below the other on a common time axis, names what
-// each took, and says which step dominated.
+// Waterfall draws the spans below each other on a common time axis, says how long each took, and
+// names the step that dominated.
 func (d Draw) Waterfall(w io.Writer, spans []Span) error {
 	if len(spans) == 0 {
 		_, err := fmt.Fprintln(w, "no steps recorded")
@@ -80,8 +80,8 @@ func bounds(spans []Span) (start, end time.Time) {
 	return start, end
 }
 
-// tree puts each step below its parent, indented by two blanks a level; steps of
-// one parent are in the order in which they began.
+// tree puts each step below its parent, indented by two spaces per level. Steps of the same parent
+// are in the order in which they began.
 func tree(spans []Span) (ordered []Span, names []string) {
 	known := map[string]bool{}
 	for _, s := range spans {
@@ -166,15 +166,15 @@ func millis(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 }
 
-// share is how much of the whole time a step had to itself.
+// share is how much of the total time a step had to itself.
 type share struct {
 	name string
 	time time.Duration
 }
 
-// dominant returns, for every step, the time during which it was the innermost
-// thing going on; among steps that run side by side, the one that began last. Time
-// in which no step ran is called "(between steps)".
+// dominant returns, for every step, the time during which it was the innermost step running; among
+// steps that run in parallel, that is the one that began last. Time in which no step ran is called
+// "(between steps)".
 func dominant(spans []Span) []share {
 	var cuts []time.Time
 	for _, s := range spans {

@@ -1,7 +1,6 @@
-// Package admission decides which pods may run on the node, and with which resources: one pod
-// at a time, in the order in which they come (those that the API server has when the kubelet
-// starts: in the order of their creation). What is decided is kept in the pods' records, by
-// their workers.
+// Package admission decides which pods may run on the node, and with which resources: one pod at a
+// time, in the order in which they arrive (those that the API server has when the kubelet starts:
+// in the order of their creation). The pods' workers keep the decisions in the pods' records.
 package admission
 
 import (
@@ -23,45 +22,44 @@ import (
 	"wherry.dev/internal/kubelet/shutdown"
 )
 
-// Pods is what is asked of the pods' workers, and told to them. *podworker.Pods is one.
+// Pods is what admission needs of the pods' workers. *podworker.Pods implements it.
 type Pods interface {
 	List() []podworker.Snapshot
 	Get(uid types.UID) (podworker.Snapshot, bool)
-	// Leaving reports whether a pod ends or is about to.
+	// Leaving reports whether a pod is ending or is about to.
 	Leaving(uid types.UID) bool
 	Wake(uid types.UID)
 	Evict(uid types.UID, e podplan.Ending)
 }
 
-// Conditions of the node under which it admits nobody, or only critical pods.
+// Conditions of the node under which it admits no pods, or only critical ones.
 type Conditions struct {
-	// GoingDown: the machine shuts down, and no pod is admitted any more.
+	// GoingDown: the machine is shutting down, and no more pods are admitted.
 	GoingDown atomic.Bool
-	// DiskPressure: the node's disk is short of room, or was a moment ago.
+	// DiskPressure: the node's disk is short of space, or was a moment ago.
 	DiskPressure atomic.Bool
 }
 
-// Config is what the node has to say.
+// Config is what admission needs to know of the node.
 type Config struct {
 	Conditions *Conditions
 	// Node returns the node as it was last seen.
 	Node func() *v1.Node
-	// Look sees the node as the API server has it now, if there is one: its labels may have
-	// changed a moment ago.
+	// Look fetches the node from the API server, if there is one: its labels may have just changed.
 	Look           func(context.Context)
 	AllowedSysctls []string
-	// AppArmor: the kernel enforces profiles.
+	// AppArmor is true if the kernel enforces AppArmor profiles.
 	AppArmor bool
-	// Refused is told of pods that are not admitted.
+	// Refused is called for each pod that is not admitted.
 	Refused func(pod *v1.Pod, v podplan.Verdict)
-	// Preempted is told of each pod that goes for a critical one, and of the
-	// resource that it goes for.
+	// Preempted is called for each pod that is evicted for a critical one, with the resource that
+	// the critical pod lacked.
 	Preempted func(resource string)
-	// Changed is told that pods hold more of the node, or less.
+	// Changed is called when pods hold more of the node's resources, or less.
 	Changed func()
 }
 
-// Admission decides. The zero value is not one; see New.
+// Admission decides on pods. The zero value is not usable; see New.
 type Admission struct {
 	cfg  Config
 	pods Pods
@@ -69,22 +67,21 @@ type Admission struct {
 	listed chan struct{} // closed when all pods are known
 
 	mu sync.Mutex // no I/O under it
-	// decided are verdicts for which the pods' workers have not asked yet.
+	// decided has the verdicts that the pods' workers have not fetched yet.
 	decided map[types.UID]podplan.Verdict
-	// admitting are pods whose verdict their worker has, and has not published yet.
+	// admitting has the pods whose worker has the verdict but has not published it yet.
 	admitting map[types.UID]bool
-	// waiting are pods that can be admitted once others have gone.
+	// waiting has the pods that can be admitted once others have gone.
 	waiting map[types.UID]bool
-	// granted has, by UID, pods whose new resources their worker has not published yet.
+	// granted has, by UID, the pods whose new resources their worker has not published yet.
 	granted map[types.UID]*v1.Pod
-	// deferred are the pods that wait for room to grow.
+	// deferred has the pods that wait for room to grow.
 	deferred map[types.UID]bool
 }
 
 var _ podworker.Admission = (*Admission)(nil)
 
-// New returns what decides on pods. Until Listed is called it decides on
-// static pods only.
+// New returns an Admission. Until Listed is called it decides on static pods only.
 func New(cfg Config, pods Pods) *Admission {
 	return &Admission{
 		cfg: cfg, pods: pods, listed: make(chan struct{}), decided: map[types.UID]podplan.Verdict{}, admitting: map[types.UID]bool{},
@@ -92,9 +89,9 @@ func New(cfg Config, pods Pods) *Admission {
 	}
 }
 
-// Admit implements podworker.Admission: it returns what was decided on a pod, or decides now. A
-// pod of the API server waits until all that the server has are in the table: those that run
-// already come first.
+// Admit implements podworker.Admission: it returns what was decided on a pod, or decides now. A pod
+// of the API server waits until all pods that the server has are in the table: those that already
+// run come first.
 func (a *Admission) Admit(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict {
 	if !static {
 		select {
@@ -111,8 +108,8 @@ func (a *Admission) Admit(ctx context.Context, pod *v1.Pod, static bool) podplan
 	return v
 }
 
-// hand gives a pod's worker what is decided. The node's labels may have changed a moment
-// ago: unless they were looked at, a pod that does not match them is to be judged again.
+// hand gives a pod's worker the verdict. The node's labels may have just changed: unless they were
+// looked up, a pod that does not match them has to be judged again.
 func (a *Admission) hand(pod *v1.Pod, static, looked bool) (v podplan.Verdict, again bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,9 +125,9 @@ func (a *Admission) hand(pod *v1.Pod, static, looked bool) (v podplan.Verdict, a
 	return v, false
 }
 
-// decideLocked decides on a pod, once, against those that were admitted before, unless
-// others have to go first: then it waits. It reports whether that stands, which a mismatch of
-// labels that were not looked at does not.
+// decideLocked decides on a pod, once, against those that were admitted before. If others have to
+// go first, the pod waits. It reports whether the decision stands; a mismatch with labels that were
+// not looked up does not.
 func (a *Admission) decideLocked(pod *v1.Pod, static, looked bool) bool {
 	if _, ok := a.decided[pod.UID]; ok {
 		return true
@@ -172,9 +169,9 @@ func (a *Admission) judgeLocked(pod *v1.Pod, static bool) podplan.Verdict {
 	return v
 }
 
-// Listed tells that all pods of the API server are in the table, and decides on them, the
-// oldest first: their workers would race for the room. ran are those that had a sandbox when
-// the kubelet started.
+// Listed says that all pods of the API server are in the table, and decides on them, oldest first:
+// otherwise their workers would race for the room. ran are those that had a sandbox when the
+// kubelet started.
 func (a *Admission) Listed(ran map[types.UID]bool) {
 	defer close(a.listed)
 	a.mu.Lock()
@@ -192,8 +189,8 @@ func (a *Admission) Listed(ran map[types.UID]bool) {
 	a.decideAllLocked(undecided)
 }
 
-// Arrived decides on a pod that has just come, so that pods are decided on in the order in
-// which they come.
+// Arrived decides on a pod that has just arrived, so that pods are decided on in the order of their
+// arrival.
 func (a *Admission) Arrived(pod *v1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -202,7 +199,7 @@ func (a *Admission) Arrived(pod *v1.Pod) {
 	}
 }
 
-// decideAllLocked decides on pods, the oldest first.
+// decideAllLocked decides on pods, oldest first.
 func (a *Admission) decideAllLocked(pods []podworker.Snapshot) {
 	slices.SortFunc(pods, func(a, b podworker.Snapshot) int {
 		return cmp.Or(a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time),
@@ -213,15 +210,15 @@ func (a *Admission) decideAllLocked(pods []podworker.Snapshot) {
 	}
 }
 
-// roomSoon reports whether a pod is refused only for what pods hold that are about to end:
-// the scheduler may see them no more.
+// roomSoon reports whether a pod is refused only because of pods that are about to end: the
+// scheduler may no longer count those.
 func (a *Admission) roomSoon(in podplan.AdmitInput) bool {
 	all := len(in.Others)
 	in.Others = slices.DeleteFunc(slices.Clone(in.Others), func(p *v1.Pod) bool { return a.pods.Leaving(p.UID) })
 	return len(in.Others) < all && podplan.Admit(in).Admitted
 }
 
-// preempt makes room for a critical pod. The zero verdict means that others go for it.
+// preempt makes room for a critical pod. The zero verdict means that others are going for it.
 func (a *Admission) preempt(in podplan.AdmitInput, resource string) podplan.Verdict {
 	leaving := map[types.UID]bool{}
 	for _, o := range in.Others {

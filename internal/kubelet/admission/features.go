@@ -1,7 +1,7 @@
 package admission
 
-// Features are those feature gates of upstream that change what the API server or the
-// scheduler may count on, and that this kubelet always has (KEP-5328).
+// Features are those of upstream's feature gates that change what the API server or the scheduler
+// may count on, and that this kubelet always has (KEP-5328).
 var Features = map[string]bool{
 	"ExtendWebSocketsToKubelet":               true,
 	"ContainerRestartRules":                   true,

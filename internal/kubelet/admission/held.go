@@ -8,15 +8,15 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// Holding returns the pods that hold resources of the node, with what they hold, and those
-// that wait for what they were promised.
+// Holding returns the pods that hold resources of the node, with what they hold, and those that
+// wait for what they were promised.
 func (a *Admission) Holding() []*v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.othersLocked("")
 }
 
-// othersLocked is Holding, but for one pod.
+// othersLocked is Holding without one pod.
 func (a *Admission) othersLocked(uid types.UID) []*v1.Pod {
 	var others []*v1.Pod
 	for _, s := range a.pods.List() {
@@ -31,15 +31,15 @@ func (a *Admission) othersLocked(uid types.UID) []*v1.Pod {
 	return others
 }
 
-// promised reports whether a pod has been admitted, which its worker has not published yet, or
-// waits until it can be.
+// promised reports whether a pod waits to be admitted, or has been admitted and its worker has not
+// published that yet.
 func (a *Admission) promised(uid types.UID) bool {
 	return a.admitting[uid] || a.waiting[uid] || a.decided[uid].Admitted
 }
 
-// held is a pod with the resources that it holds: by its spec those that it may have, by
-// its status those that it still has. The newest status may not have come back from the API
-// server yet, where others have seen it.
+// held returns a pod with the resources that it holds: its spec has those that it may have, its
+// status those that it still has. The status is our newest one: it may not have come back from the
+// API server yet, though others have seen it there.
 func (a *Admission) held(s *podworker.Snapshot) *v1.Pod {
 	pod := podplan.WithAllocated(s.Pod, s.Input.Record.Verdict)
 	if g := a.granted[s.Pod.UID]; g != nil {
@@ -50,8 +50,8 @@ func (a *Admission) held(s *podworker.Snapshot) *v1.Pod {
 	return &with
 }
 
-// Holds reports whether a pod holds resources of the node: from its admission until nothing
-// of it runs any more, which is before its final phase is told.
+// Holds reports whether a pod holds resources of the node: from its admission until nothing of it
+// runs any more, which is before its final phase is reported.
 func Holds(s *podworker.Snapshot) bool {
 	v := s.Input.Record.Verdict
 	return v != nil && v.Admitted && !s.AtRest()

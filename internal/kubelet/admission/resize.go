@@ -14,14 +14,14 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// Resize implements podworker.Admission: whether a pod can have the resources that its spec asks
-// for by now. A pod that wants more than it has lets those go first that
-// have waited with a better claim, and for which there is room.
+// Resize implements podworker.Admission: it decides whether a pod can have the resources that its
+// spec now asks for. A pod that wants more than it has gives way to pods that have waited with a
+// better claim and that fit.
 func (a *Admission) Resize(_ context.Context, in *podplan.Input) podplan.ResizeDecision {
 	select {
 	case <-a.listed:
 	default:
-		return podplan.ResizeDecision{} // who else there is will be known in a moment
+		return podplan.ResizeDecision{} // the other pods will be known in a moment
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -48,7 +48,7 @@ func (a *Admission) fits(pod *v1.Pod) podplan.ResizeDecision {
 	return podplan.DecideResize(podplan.AdmitInput{Pod: pod, Node: a.cfg.Node(), Others: a.othersLocked(pod.UID)})
 }
 
-// firstLocked is a deferred pod that comes before this one and fits.
+// firstLocked returns a deferred pod that comes before this one and fits, if there is one.
 func (a *Admission) firstLocked(in *podplan.Input) types.UID {
 	for uid := range a.deferred {
 		s, ok := a.pods.Get(uid)
@@ -70,8 +70,8 @@ func grows(pod *v1.Pod, v *podplan.Verdict) bool {
 	return cmp.Or(max(want.Cpu().Cmp(*has.Cpu()), 0), max(want.Memory().Cmp(*has.Memory()), 0)) > 0
 }
 
-// Freed implements podworker.Admission: it lets the pods look again that wait for room, and
-// decides on those that wait to be admitted, in their order.
+// Freed implements podworker.Admission: it wakes the pods that wait for room to grow, and decides
+// on those that wait to be admitted, in their order.
 func (a *Admission) Freed() {
 	a.cfg.Changed()
 	for _, uid := range a.takeFreed() {
@@ -79,7 +79,7 @@ func (a *Admission) Freed() {
 	}
 }
 
-// takeFreed returns whom to wake.
+// takeFreed returns the pods to wake.
 func (a *Admission) takeFreed() []types.UID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -101,7 +101,7 @@ func (a *Admission) takeFreed() []types.UID {
 		if s, ok := a.pods.Get(uid); ok && !a.pods.Leaving(uid) {
 			waiting = append(waiting, s)
 		} else {
-			delete(a.waiting, uid) // it claims nothing any more
+			delete(a.waiting, uid) // it no longer claims anything
 		}
 	}
 	wake := slices.Collect(maps.Keys(a.deferred))

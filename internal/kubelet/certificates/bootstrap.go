@@ -35,28 +35,27 @@ import (
 const (
 	clientName = "kubelet-client"
 	serverName = "kubelet-server"
-	// newKey keeps the key of a request that has not been answered, so that a restart
-	// asks with the same one.
+	// newKey is the file with the key of a request that has not been answered, so that a restart
+	// uses the same key.
 	newKey = "kubelet-client.key.tmp"
-	// approvalTimeout is how long a request may wait for somebody to approve it.
+	// approvalTimeout is how long a request may wait for approval.
 	approvalTimeout = time.Hour
 )
 
-// Paths are where a client's credentials lie.
+// Paths are the locations of a client's credentials.
 type Paths struct {
-	// Kubeconfig to use, and to write when there is none that is valid.
+	// Kubeconfig to use, and to write if there is no valid one.
 	Kubeconfig string
-	// Bootstrap kubeconfig, to ask for a certificate with; empty for no bootstrap.
+	// Bootstrap is the kubeconfig used to request a certificate; empty for no bootstrap.
 	Bootstrap string
-	// CertDir gets kubelet-client-current.pem.
+	// CertDir is where kubelet-client-current.pem is written.
 	CertDir string
 }
 
-// ClientConfig returns how to reach the API server. Without a valid kubeconfig it asks
-// for a certificate as the bootstrap user, waits until the request is approved and
-// signed, and writes the kubeconfig. With rotate, each new connection uses the
-// certificate that kubelet-client-current.pem has by then, and hangUp ends those that
-// were made with an older one.
+// ClientConfig returns how to reach the API server. Without a valid kubeconfig it requests a
+// certificate as the bootstrap user, waits until the request is approved and signed, and writes the
+// kubeconfig. With rotate, each new connection uses the certificate that kubelet-client-current.pem
+// has at that time, and hangUp closes the connections that were made with an older one.
 func ClientConfig(ctx context.Context, p Paths, nodeName string, rotate bool) (cfg *rest.Config, hangUp func(), err error) {
 	if p.Bootstrap != "" && !valid(ctx, p.Kubeconfig) {
 		if err := bootstrap(ctx, p, nodeName); err != nil {
@@ -73,7 +72,7 @@ func ClientConfig(ctx context.Context, p Paths, nodeName string, rotate bool) (c
 	return useStore(ctx, cfg, p.CertDir)
 }
 
-// valid tells whether a kubeconfig has a client certificate that has not expired.
+// valid reports whether a kubeconfig has a client certificate that has not expired.
 func valid(ctx context.Context, kubeconfig string) bool {
 	log := klog.FromContext(ctx)
 	if _, err := os.Stat(kubeconfig); errors.Is(err, fs.ErrNotExist) {
@@ -102,8 +101,8 @@ func valid(ctx context.Context, kubeconfig string) bool {
 	return true
 }
 
-// useStore makes a client read its certificate from the store. A pair that came with
-// the kubeconfig is put there first.
+// useStore makes a client read its certificate from the store. A pair in the kubeconfig is first
+// moved there.
 func useStore(ctx context.Context, cfg *rest.Config, dir string) (*rest.Config, func(), error) {
 	store, err := openStore(ctx, clientName, dir, "", "")
 	if err != nil {
@@ -116,7 +115,7 @@ func useStore(ctx context.Context, cfg *rest.Config, dir string) (*rest.Config, 
 				return nil, nil, fmt.Errorf("--kubeconfig: %w", err)
 			}
 			if len(loaded.CertData) == 0 {
-				return cfg, func() {}, nil // a token, or something else that is not ours to rotate
+				return cfg, func() {}, nil // a token, or something else that we do not rotate
 			}
 			if err := keep(store, loaded.CertData, loaded.KeyData); err != nil {
 				return nil, nil, fmt.Errorf("client certificate: %w", err)
@@ -126,9 +125,9 @@ func useStore(ctx context.Context, cfg *rest.Config, dir string) (*rest.Config, 
 	return rotating(cfg, store)
 }
 
-// rotating replaces the transport of a client by one that shows the store's certificate.
-// client-go's own would notice a new file after five minutes only, and the API server
-// refuses requests on a connection whose certificate has expired meanwhile.
+// rotating replaces a client's transport with one that presents the store's certificate.
+// client-go's own would notice a new file only after five minutes, and the API server refuses
+// requests on a connection whose certificate has expired meanwhile.
 func rotating(cfg *rest.Config, store certificate.Store) (*rest.Config, func(), error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.CertFile, cfg.KeyFile, cfg.CertData, cfg.KeyData = "", "", nil, nil
@@ -149,8 +148,8 @@ func rotating(cfg *rest.Config, store certificate.Store) (*rest.Config, func(), 
 	return cfg, dialer.CloseAll, nil
 }
 
-// keep puts a pair into the store, which wants certificates and key apart even if they
-// came in one file.
+// keep puts a pair into the store, which needs certificates and key separately even if they came in
+// one file.
 func keep(store certificate.Store, certData, keyData []byte) error {
 	pair, err := tls.X509KeyPair(certData, keyData)
 	if err != nil {
@@ -176,7 +175,7 @@ func openStore(ctx context.Context, name, dir, certFile, keyFile string) (certif
 	return store, nil
 }
 
-// bootstrap asks for a client certificate, waits for it, and writes the kubeconfig.
+// bootstrap requests a client certificate, waits for it, and writes the kubeconfig.
 func bootstrap(ctx context.Context, p Paths, nodeName string) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", p.Bootstrap)
 	if err != nil {
@@ -211,8 +210,8 @@ func bootstrap(ctx context.Context, p Paths, nodeName string) error {
 	return os.Remove(keyFile)
 }
 
-// request sends a certificate signing request and waits for its certificate. The name
-// follows from what is asked, so that a second try finds the first one's request.
+// request sends a certificate signing request and waits for its certificate. The request's name is
+// derived from its content, so that a second attempt finds the first one's request.
 func request(ctx context.Context, client kubernetes.Interface, keyPEM []byte, nodeName string) ([]byte, error) {
 	parsed, err := keyutil.ParsePrivateKeyPEM(keyPEM)
 	if err != nil {
@@ -242,12 +241,12 @@ func request(ctx context.Context, client kubernetes.Interface, keyPEM []byte, no
 	return csr.WaitForCertificate(ctx, client, name, uid)
 }
 
-// nodeSubject is whom a node's certificates name.
+// nodeSubject returns the subject of a node's certificates.
 func nodeSubject(nodeName string) pkix.Name {
 	return pkix.Name{CommonName: "system:node:" + nodeName, Organization: []string{"system:nodes"}}
 }
 
-// requestName is the name of a request: a digest of all that it asks for.
+// requestName returns the name of a request: a digest of everything that it asks for.
 func requestName(public crypto.PublicKey, subject pkix.Name, usages []certificatesv1.KeyUsage) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(public)
 	if err != nil {
@@ -260,7 +259,7 @@ func requestName(public crypto.PublicKey, subject pkix.Name, usages []certificat
 		parts = append(parts, string(u))
 	}
 	for _, p := range parts {
-		// The separator is no letter of the encoding: no two lists have one digest.
+		// The separator is not part of the encoding, so that no two lists have the same digest.
 		_, _ = fmt.Fprintf(h, "%s|", enc.EncodeToString([]byte(p)))
 	}
 	return "node-csr-" + enc.EncodeToString(h.Sum(nil)), nil

@@ -35,22 +35,21 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The second handler slows errors down, by a clock that all bubbles of synctest share.
+	// The second handler slows errors down with a clock that all bubbles of synctest share.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	// client-go watches the files of client certificates for as long as the process lives,
-	// where they are not rotated.
+	// client-go watches the files of client certificates that are not rotated for as long as the
+	// process lives.
 	os.Exit(leaks.Watch(m, goleak.IgnoreAnyFunction("k8s.io/client-go/transport.(*dynamicClientCert).run"),
 		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.(*Backoff).StepWithReset")).Run())
 }
 
-// signer is an API server that knows certificate signing requests only, and signs each
-// at once.
+// signer is an API server that knows only certificate signing requests, and signs each at once.
 type signer struct {
 	t   *testing.T
 	ca  *pki.CA
 	mu  sync.Mutex
 	got []certificatesv1.CertificateSigningRequest
-	// life of the certificates.
+	// life is the lifetime of the certificates.
 	life time.Duration
 }
 

@@ -20,36 +20,36 @@ import (
 	"wherry.dev/internal/kubelet/metrics"
 )
 
-// Manager keeps one certificate valid: it asks for a new one after 70 to 90 % of the
-// old one's time, or at once when there is none, and writes it to the store.
+// Manager keeps one certificate valid: it requests a new one after 70 to 90 % of the old one's
+// lifetime, or at once if there is none, and writes it to the store.
 type Manager struct {
 	manager certificate.Manager
 	files   certificate.Store
 	renewed chan struct{} // capacity 1
-	// expired, if not nil, is asked once the certificate has been over for grace; its
-	// error ends Run.
+	// expired, if not nil, is called once the certificate has been expired for grace. An error from
+	// it ends Run.
 	expired func(ctx context.Context, since time.Time) error
 }
 
-// grace is how long after its certificate's end a kubelet goes on, as upstream's.
+// grace is how long a kubelet carries on after its certificate has expired (as upstream).
 const grace = 5 * time.Minute
 
-// again is the pause before the API server of an expired certificate is tried once more.
+// again is the pause before the API server is asked once more with an expired certificate.
 const again = 30 * time.Second
 
-// Client says what the client certificate is for.
+// Client configures the manager of the client certificate.
 type Client struct {
 	NodeName string
-	// Dir gets kubelet-client-current.pem.
+	// Dir is where kubelet-client-current.pem is written.
 	Dir string
-	// HangUp ends the connections that were made with an older certificate.
+	// HangUp closes the connections that were made with an older certificate.
 	HangUp func()
-	// Bootstraps: a restart gets a new certificate when this one has expired.
+	// Bootstraps: a restart gets a new certificate if this one has expired.
 	Bootstraps bool
 }
 
-// NewClient returns the manager of the client certificate, for a client that
-// ClientConfig made with rotate.
+// NewClient returns the manager of the client certificate, for a client that ClientConfig returned
+// with rotate.
 func NewClient(ctx context.Context, client kubernetes.Interface, c Client) (*Manager, error) {
 	m, err := start(ctx, client, c.Dir, "", "", c.HangUp, certificate.Config{
 		SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Name: clientName,
@@ -63,8 +63,8 @@ func NewClient(ctx context.Context, client kubernetes.Interface, c Client) (*Man
 	return m, err
 }
 
-// lostIdentity is an error where the API server answers: only a bootstrap, at the next
-// start, gets a certificate again. Where it does not, there is no use in a restart.
+// lostIdentity returns an error if the API server answers: then only a bootstrap, at the next
+// start, can get a certificate again. If it does not answer, a restart would not help.
 func lostIdentity(ctx context.Context, client kubernetes.Interface, since time.Time) error {
 	var answered apierrors.APIStatus
 	err := client.Discovery().RESTClient().Get().AbsPath("/healthz").Timeout(10 * time.Second).Do(ctx).Error()
@@ -74,15 +74,15 @@ func lostIdentity(ctx context.Context, client kubernetes.Interface, since time.T
 	return fmt.Errorf("the client certificate has expired at %s and was not renewed; the next start asks for one with --bootstrap-kubeconfig", since.Format(time.RFC3339))
 }
 
-// Serving says what a serving certificate is for.
+// Serving configures the manager of the serving certificate.
 type Serving struct {
 	NodeName string
 	DNSNames []string
 	IPs      []net.IP
-	// Addresses, if not nil, is asked for the names instead, again and again: with a cloud
+	// Addresses, if not nil, is called for the names instead, repeatedly: with a cloud
 	// controller they come later, and change. Without an address nothing is requested.
 	Addresses func() []v1.NodeAddress
-	// Dir gets kubelet-server-current.pem; CertFile and KeyFile are used until then.
+	// Dir is where kubelet-server-current.pem is written; CertFile and KeyFile are used until then.
 	Dir, CertFile, KeyFile string
 }
 
@@ -108,7 +108,7 @@ func NewServer(ctx context.Context, client kubernetes.Interface, s Serving) (*Ma
 	return start(ctx, client, s.Dir, s.CertFile, s.KeyFile, func() {}, cfg)
 }
 
-// namesOf sorts addresses of a node, each once, into names and IP addresses.
+// namesOf sorts a node's addresses, each once, into names and IP addresses.
 func namesOf(addresses []v1.NodeAddress) (names []string, ips []net.IP) {
 	for _, a := range addresses {
 		ip := net.ParseIP(a.Address)
@@ -149,7 +149,7 @@ func start(ctx context.Context, client kubernetes.Interface, dir, certFile, keyF
 	return m, nil
 }
 
-// store tells when a certificate has been put into it.
+// store signals when a certificate has been put into it.
 type store struct {
 	certificate.Store
 	updated func()
@@ -164,7 +164,7 @@ func (s store) Update(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 	return c, err
 }
 
-// Run renews the certificate until the context, which is that of the constructor, ends.
+// Run renews the certificate until the context, which must be the constructor's, ends.
 func (m *Manager) Run(ctx context.Context) error {
 	m.manager.Start()
 	defer m.manager.Stop()
@@ -190,8 +190,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// untilLost is how long it takes until the certificate has been over for too long, or
-// until it is worth another look.
+// untilLost returns how long it takes until the certificate has been expired for too long, or until
+// another look is worthwhile.
 func (m *Manager) untilLost(now time.Time) time.Duration {
 	if since, ok := m.notAfter(); ok {
 		return max(since.Add(grace).Sub(now), again)
@@ -199,8 +199,8 @@ func (m *Manager) untilLost(now time.Time) time.Duration {
 	return grace
 }
 
-// notAfter is when the newest certificate ends; the library's manager does not tell
-// once that has passed.
+// notAfter returns when the newest certificate expires; the library's manager does not say once
+// that has passed.
 func (m *Manager) notAfter() (time.Time, bool) {
 	c, err := m.files.Current()
 	if err != nil || c.Leaf == nil {
@@ -217,7 +217,7 @@ func (m *Manager) Current() (*tls.Certificate, error) {
 	return nil, errors.New("no serving certificate available for the kubelet: is its certificate signing request approved? (kubectl get csr)")
 }
 
-// TTL is how many seconds the certificate is still valid; false without one.
+// TTL returns how many seconds the certificate is still valid; false if there is none.
 func (m *Manager) TTL(now time.Time) (float64, bool) {
 	c := m.manager.Current()
 	if c == nil || c.Leaf == nil {

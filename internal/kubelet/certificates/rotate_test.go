@@ -33,8 +33,8 @@ import (
 	"wherry.dev/internal/pki"
 )
 
-// signing returns a clientset whose requests for certificates are signed at once, for
-// life, and how many there were.
+// signing returns a clientset that signs requests for certificates at once, for life, and a
+// function that returns how many there were.
 func signing(t *testing.T, s *signer) (client *fake.Clientset, count func() int) {
 	t.Helper()
 	client = fake.NewClientset()
@@ -155,9 +155,9 @@ func TestExpiredIdentityEndsTheKubelet(t *testing.T) {
 	})
 }
 
-// TestNewCertificateIsShownOnNewConnections starts with a certificate that is almost
-// over: a new one is asked for at once, the open watch ends, and the next one is made as
-// whom the new one names.
+// TestNewCertificateIsShownOnNewConnections starts with a certificate that is about to expire: a
+// new one is requested at once, the open watch ends, and the next one is made under the name in the
+// new certificate.
 func TestNewCertificateIsShownOnNewConnections(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := pki.LoadOrCreateCA(dir, "ca", "ca", time.Now())
@@ -235,7 +235,7 @@ func TestNewCertificateIsShownOnNewConnections(t *testing.T) {
 	cfg.Transport.(*http.Transport).CloseIdleConnections()
 }
 
-// almostOver issues a certificate of an hour of which a minute is left.
+// almostOver issues a certificate of an hour with a minute left.
 func almostOver(t *testing.T, ca *pki.CA, dir string) (certPEM, keyPEM []byte) {
 	t.Helper()
 	keyFile := filepath.Join(dir, "old.key")
@@ -256,7 +256,7 @@ func almostOver(t *testing.T, ca *pki.CA, dir string) (certPEM, keyPEM []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM
 }
 
-// requireClients is TLS that takes no client without a certificate of the CA.
+// requireClients returns a TLS configuration that refuses clients without a certificate of the CA.
 func requireClients(t *testing.T, ca *pki.CA) *tls.Config {
 	t.Helper()
 	text, err := ca.Cert()
@@ -268,7 +268,7 @@ func requireClients(t *testing.T, ca *pki.CA) *tls.Config {
 	return &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots, MinVersion: tls.VersionTLS12}
 }
 
-// TestServingCertificateFollowsTheNodesAddresses, which a cloud controller tells.
+// TestServingCertificateFollowsTheNodesAddresses, which a cloud controller sets.
 func TestServingCertificateFollowsTheNodesAddresses(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package config is what a kubelet can be told: upstream's flags, config file and drop-ins,
-// with their defaults and rules.
+// Package config has everything that can be configured in a kubelet: upstream's flags, config file
+// and drop-ins, with their defaults and rules.
 package config
 
 import (
@@ -18,57 +18,57 @@ import (
 	"wherry.dev/internal/kubelet/eviction"
 )
 
-// Config is all that a kubelet can be told. What KubeletConfiguration has (package
-// k8s.io/kubelet/config/v1beta1) is meant as documented there.
+// Config is the complete configuration of a kubelet. The fields of KubeletConfiguration (package
+// k8s.io/kubelet/config/v1beta1) mean what is documented there.
 type Config struct {
 	kubeletconfig.KubeletConfiguration
 
-	// NodeName in the API; the host's name when empty.
+	// NodeName in the API; if empty, the host's name.
 	NodeName string
 	// NodeIP to report, or two of different families, separated by a comma.
 	NodeIP string
 	// RootDir holds pods, records and plugins (/var/lib/kubelet).
 	RootDir string
-	// CertDir holds the serving certificate when none is configured (RootDir/pki).
+	// CertDir holds the serving certificate if none is configured (RootDir/pki).
 	CertDir string
 	// ContainerLogsDir gets a symlink for each container's log; empty for none.
 	ContainerLogsDir string
 	NodeLabels       map[string]string
 	// RegisterSchedulable false registers the node as unschedulable.
 	RegisterSchedulable bool
-	// Kubeconfig of the API server; what counts is the client that is made of it.
+	// Kubeconfig of the API server. What counts is the client that is created from it.
 	Kubeconfig string
-	// BootstrapKubeconfig is what a Kubeconfig is got with.
+	// BootstrapKubeconfig is used to obtain a Kubeconfig.
 	BootstrapKubeconfig string
-	// CloudProvider "external" registers the node with the taint that a cloud
-	// controller takes away.
+	// CloudProvider "external" registers the node with the taint that a cloud controller removes.
 	CloudProvider string
-	// CredentialProviderConfig is a file or folder that tells of image credential
-	// provider plugins, CredentialProviderBinDir the folder of their executables.
+	// CredentialProviderConfig is a file or directory that configures image credential
+	// provider plugins; CredentialProviderBinDir is the directory of their executables.
 	CredentialProviderConfig, CredentialProviderBinDir string
 	// ConfigFile and ConfigDir are read by LoadFiles.
 	ConfigFile, ConfigDir string
 
-	// NoClusterDNS says that clusterDNS is empty because the cluster has no DNS: that is no
-	// mistake of this kubelet's configuration, of which each pod would be warned.
+	// NoClusterDNS says that clusterDNS is empty because the cluster has no DNS. That is not a
+	// configuration mistake of this kubelet that every pod should be warned about.
 	NoClusterDNS bool
 
-	// Flags, if not nil, are shown at /flagz.
+	// Flags, if not nil, are served at /flagz.
 	Flags *pflag.FlagSet
 
-	// HangUp, set when the client is made, ends the client's connections, for a new certificate.
+	// HangUp, set when the client is created, closes the client's connections, for a new
+	// certificate.
 	HangUp func()
-	// ignoredFlags were given.
+	// ignoredFlags are the flags that were given and have no effect.
 	ignoredFlags []string
 }
 
-// Validate says, as a kubelet would, what is wrong with the configuration.
+// Validate returns an error, in upstream's words, for what is wrong with the configuration.
 func (c *Config) Validate() error {
 	filled := *c
 	if err := filled.Complete(); err != nil {
 		return fmt.Errorf("kubelet configuration: %w", err)
 	}
-	if c.CredentialProviderConfig != "" { // a plugin that is missing is told before anything is waited for
+	if c.CredentialProviderConfig != "" { // report a missing plugin before waiting for anything
 		if _, err := credential.Load(c.CredentialProviderConfig, c.CredentialProviderBinDir, nil); err != nil {
 			return fmt.Errorf("kubelet configuration: %w", err)
 		}
@@ -76,7 +76,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Complete fills in what follows from the rest, and refuses what cannot work.
+// Complete derives fields from others, and returns an error for what cannot work.
 func (c *Config) Complete() error {
 	if c.NodeName == "" {
 		host, err := os.Hostname()
@@ -94,8 +94,8 @@ func (c *Config) Complete() error {
 	return c.validate()
 }
 
-// Reserved is what pods may not use: for the system, for Kubernetes, and what the
-// hard eviction thresholds keep free.
+// Reserved returns what pods may not use: what is reserved for the system and for Kubernetes, and
+// what the hard eviction thresholds keep free.
 func (c *Config) Reserved(memory, storage int64) (v1.ResourceList, error) {
 	out := v1.ResourceList{}
 	add := func(name v1.ResourceName, q resource.Quantity) {
@@ -114,7 +114,7 @@ func (c *Config) Reserved(memory, storage int64) (v1.ResourceList, error) {
 			}
 		}
 	}
-	if c.ReservedSystemCPUs != "" { // these CPUs, and not so many
+	if c.ReservedSystemCPUs != "" { // these CPUs, rather than a number of them
 		set, err := cpuset.Parse(c.ReservedSystemCPUs)
 		if err != nil {
 			return nil, fmt.Errorf("--reserved-cpus %s: %w", c.ReservedSystemCPUs, err)
@@ -136,13 +136,13 @@ func (c *Config) Reserved(memory, storage int64) (v1.ResourceList, error) {
 	return out, nil
 }
 
-// Swap that containers may use (memorySwap.swapBehavior).
+// Swap behaviors for containers (memorySwap.swapBehavior).
 const (
 	SwapNone    = "NoSwap"
 	SwapLimited = "LimitedSwap"
 )
 
-// PodLimit is how many pods a machine with so many CPUs may run.
+// PodLimit returns how many pods a machine with that many CPUs may run.
 func (c *Config) PodLimit(cpus int64) int64 {
 	if c.PodsPerCore > 0 {
 		return min(int64(c.PodsPerCore)*cpus, int64(c.MaxPods))

@@ -9,25 +9,25 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// Default is what upstream's kubelet has without flags and config file, but for
-// the access to its server, which is closed (upstream's flags alone leave it open),
-// and for cgroup v1, which is accepted with a warning.
+// Default returns the configuration of upstream's kubelet without flags and config file, with two
+// exceptions: access to its server is closed (upstream's flags alone leave it open), and cgroup v1
+// is accepted with a warning.
 func Default() Config {
 	c := Config{RootDir: "/var/lib/kubelet", ContainerLogsDir: "/var/log/containers", RegisterSchedulable: true}
 	setDefaults(&c.KubeletConfiguration)
 	return c
 }
 
-// defaultEviction is what pods may not use up, where nothing else is said.
+// defaultEviction is what pods may not use up, unless configured otherwise.
 var defaultEviction = map[string]string{
 	"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
 	"imagefs.available": "15%", "imagefs.inodesFree": "5%",
 }
 
-// defaultQPS is upstream's limit of requests to the API server.
+// defaultQPS is upstream's rate limit for requests to the API server.
 const defaultQPS = 50
 
-// defaultLogInterval is how often the sizes of containers' logs are looked at.
+// defaultLogInterval is how often the sizes of containers' logs are checked.
 var defaultLogInterval = metav1.Duration{Duration: 10 * time.Second}
 
 // def sets a field that has its zero value.
@@ -139,7 +139,7 @@ func defaultPods(k *kubeletconfig.KubeletConfiguration) {
 	defPtr(&k.CrashLoopBackOff.MaxContainerRestartPeriod, metav1.Duration{Duration: 5 * time.Minute})
 	defPtr(&k.RegistryPullQPS, 5)
 	def(&k.RegistryBurst, 10)
-	// Upstream pulls one image at a time unless told; here nobody waits for another's pull.
+	// Upstream pulls one image at a time unless told otherwise; here no pull waits for another.
 	defPtr(&k.SerializeImagePulls, false)
 	def(&k.ImagePullCredentialsVerificationPolicy, kubeletconfig.NeverVerifyPreloadedImages)
 	defTime(&k.ImageMinimumGCAge, 2*time.Minute)

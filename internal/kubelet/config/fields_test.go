@@ -14,14 +14,14 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// readElsewhere are fields that count before the kubelet is built: other defaults follow
-// from them, they are refused, or every one of them is named.
+// readElsewhere are fields that take effect before the kubelet is built: other defaults derive from
+// them, they are refused, or every one of them is named.
 var readElsewhere = []string{"Logging", "MergeDefaultEvictionSettings", "NodeStatusUpdateFrequency", "RunOnce", "FeatureGates"}
 
-// notReading are the files that set, check or name fields, which gives them no effect.
+// notReading are the files that set, check or name fields without giving them an effect.
 var notReading = []string{"config.go", "defaults.go", "flags.go", "load.go", "validate.go", "unimplemented.go"}
 
-// selected are the names behind a dot in what acts on the configuration.
+// selected returns the names after a dot in the code that acts on the configuration.
 func selected(t *testing.T) map[string]bool {
 	t.Helper()
 	var files []string
@@ -55,8 +55,9 @@ func selected(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestEveryFieldHasAnEffectOrIsNamed walks KubeletConfiguration: what nobody here reads
-// must be in unimplementedFields, so that who sets it is told, and what is read must not.
+// TestEveryFieldHasAnEffectOrIsNamed walks KubeletConfiguration: a field that nothing here reads
+// must be in unimplementedFields, so that whoever sets it is warned; a field that is read must not
+// be.
 func TestEveryFieldHasAnEffectOrIsNamed(t *testing.T) {
 	read := selected(t)
 	var walk func(typ reflect.Type, path string)

@@ -13,11 +13,12 @@ import (
 	_ "k8s.io/component-base/logs/json/register" // --logging-format json
 )
 
-// noEffect is the help of upstream's flags that nothing here reads: setting one warns.
+// noEffect is the help text of upstream's flags that nothing here reads: setting one logs a
+// warning.
 const noEffect = "accepted so that upstream's command lines work; it has no effect here, and logs a warning"
 
-// AddFlags adds upstream's flags to a flag set. LoadFiles lets those that were given
-// win over --config and --config-dir. The fields must have their defaults already.
+// AddFlags adds upstream's flags to a flag set. LoadFiles makes the given ones take precedence over
+// --config and --config-dir. The fields must already have their defaults.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ConfigFile, "config", c.ConfigFile, "file with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1)")
 	fs.StringVar(&c.ConfigDir, "config-dir", c.ConfigDir, "folder with *.conf files that are merged, in lexical order of their paths, over --config")
@@ -145,7 +146,8 @@ func (c *Config) addPodFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(k.LocalStorageCapacityIsolation, "local-storage-capacity-isolation", *k.LocalStorageCapacityIsolation, "report ephemeral storage as a resource of the node")
 }
 
-// addManagerFlags adds those of parts that are not there.
+// addManagerFlags adds the flags of upstream's managers, which do not exist here, and those for
+// the kernel and the kubelet's own process.
 func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 	k := &c.KubeletConfiguration
 	fs.StringVar(&k.CPUManagerPolicy, "cpu-manager-policy", k.CPUManagerPolicy, noEffect)
@@ -167,7 +169,7 @@ func (c *Config) addManagerFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&k.RunOnce, "runonce", k.RunOnce, "not supported, as upstream")
 }
 
-// ignoredFlags of upstream's kubelet have no field in KubeletConfiguration.
+// ignoredFlags are flags of upstream's kubelet that have no field in KubeletConfiguration.
 var ignoredFlags = []string{
 	"runtime-cgroups", "pod-infra-container-image",
 	"lock-file", "exit-on-lock-contention", "minimum-container-ttl-duration", "maximum-dead-containers-per-container",
@@ -179,7 +181,7 @@ var ignoredFlags = []string{
 	"storage-driver-password", "storage-driver-secure", "storage-driver-table", "storage-driver-user",
 }
 
-// ignoredSwitches are those of ignoredFlags that need no value.
+// ignoredSwitches are the ignoredFlags that take no value.
 var ignoredSwitches = []string{
 	"exit-on-lock-contention", "experimental-allocatable-ignore-eviction", "enable-load-reader", "log-cadvisor-usage", "storage-driver-secure",
 }
@@ -201,7 +203,7 @@ func (i *ignored) Set(s string) error {
 	return nil
 }
 
-// taints is key=value:effect, separated by commas.
+// taints parses key=value:effect, separated by commas.
 type taints []v1.Taint
 
 func (t *taints) Type() string { return "[]v1.Taint" }

@@ -18,21 +18,21 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// strict decodes a KubeletConfiguration; unknown and doubled fields are errors.
+// strict decodes a KubeletConfiguration; unknown and duplicate fields are errors.
 var strict = func() runtime.Decoder {
 	scheme := runtime.NewScheme()
 	if err := kubeletconfig.AddToScheme(scheme); err != nil {
-		panic(err) // two types of one name, seen by the first test
+		panic(err) // two types of one name: the first test would fail
 	}
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 }()
 
-// LoadFiles reads --config and, over it, the drop-ins of --config-dir. Flags that were
-// given win over both. fs is the flag set that AddFlags filled, parsed.
+// LoadFiles reads --config and then the drop-ins of --config-dir on top of it. Flags that were
+// given take precedence over both. fs is the flag set that AddFlags filled, parsed.
 //
-// Drop-ins are merged as JSON (RFC 7396): objects field by field, lists as a whole,
-// null takes the default. What the files leave out gets defaults as a whole: who names
-// one hard eviction threshold has named them all, unless mergeDefaultEvictionSettings.
+// Drop-ins are merged as JSON (RFC 7396): objects field by field, lists as a whole, null restores
+// the default. Defaults apply to whole fields: naming one hard eviction threshold means that none
+// of the others has a default, unless mergeDefaultEvictionSettings is set.
 func (c *Config) LoadFiles(fs *pflag.FlagSet) error {
 	if c.ConfigFile == "" && c.ConfigDir == "" {
 		return nil
@@ -88,7 +88,7 @@ func readConfig(path string) ([]byte, error) {
 	return yaml.YAMLToJSON(data)
 }
 
-// mergeDropIns merges all *.conf files below a folder, in lexical order of their paths.
+// mergeDropIns merges all *.conf files below a directory, in lexical order of their paths.
 func mergeDropIns(merged []byte, dir string) ([]byte, error) {
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && path == dir && !e.IsDir() {
@@ -110,7 +110,7 @@ func mergeDropIns(merged []byte, dir string) ([]byte, error) {
 	return merged, nil
 }
 
-// resolvePaths makes relative paths in a config file relative to its folder.
+// resolvePaths makes relative paths in a config file relative to the file's directory.
 func resolvePaths(k *kubeletconfig.KubeletConfiguration, file string) error {
 	dir, err := filepath.Abs(filepath.Dir(file))
 	if err != nil {
@@ -127,7 +127,7 @@ func resolvePaths(k *kubeletconfig.KubeletConfiguration, file string) error {
 	return nil
 }
 
-// setAgain sets the flags that were given over what the files say.
+// setAgain applies the flags that were given on top of what the files say.
 func (c *Config) setAgain(given *pflag.FlagSet) error {
 	gates := c.FeatureGates
 	again := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -136,7 +136,7 @@ func (c *Config) setAgain(given *pflag.FlagSet) error {
 	given.Visit(func(f *pflag.Flag) {
 		to := again.Lookup(f.Name)
 		if to == nil {
-			return // another command's
+			return // another command's flag
 		}
 		if from, ok := f.Value.(pflag.SliceValue); ok {
 			errs = append(errs, to.Value.(pflag.SliceValue).Replace(from.GetSlice()))
@@ -146,7 +146,7 @@ func (c *Config) setAgain(given *pflag.FlagSet) error {
 			errs = append(errs, fmt.Errorf("--%s: %w", f.Name, err))
 		}
 	})
-	// Gates are set one by one, by the file and by the flag.
+	// Feature gates are merged one by one: the file's and the flag's.
 	all := maps.Clone(gates)
 	if all == nil {
 		all = map[string]bool{}

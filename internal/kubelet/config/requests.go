@@ -5,8 +5,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// LimitRequests leaves the number of requests to the API server's own fairness, unless
-// somebody has asked for another limit than upstream's default.
+// LimitRequests leaves it to the API server's own fairness to limit requests, unless a limit other
+// than upstream's default is configured.
 func (c *Config) LimitRequests(client *rest.Config) {
 	client.QPS, client.ContentType = -1, c.ContentType
 	if qps := ptr.Deref(c.KubeAPIQPS, defaultQPS); qps != defaultQPS && qps > 0 {

@@ -11,11 +11,11 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// unimplementedFields of KubeletConfiguration are accepted; one that is not as by
-// default warns. Behind each the flag that also sets it, if there is one. Two are not
-// missing: syncFrequency, for changes are seen when they happen, and
-// streamingConnectionIdleTimeout, for idle streams are ended by the runtime's server, after
-// a time of its own (4h here as in containerd); upstream's kubelet does not read it either.
+// unimplementedFields of KubeletConfiguration are accepted, but a value other than the default
+// causes a warning. The value is the flag that also sets the field, if there is one. Two fields are
+// not missing: syncFrequency, because changes are seen when they happen, and
+// streamingConnectionIdleTimeout, because the runtime's server closes idle streams after a time of
+// its own (4h here as in containerd); upstream's kubelet does not read it either.
 var unimplementedFields = map[string]string{
 	"imageMinimumGCAge": "--minimum-image-ttl-duration", "imageMaximumGCAge": "",
 	"imageGCHighThresholdPercent": "--image-gc-high-threshold", "imageGCLowThresholdPercent": "--image-gc-low-threshold",
@@ -36,13 +36,13 @@ var unimplementedFields = map[string]string{
 	"syncFrequency": "--sync-frequency",
 }
 
-// The feature gates that are asked for: without them their field is refused.
+// The feature gates that are checked: without them their field is refused.
 const (
 	gateCFSPeriod  = "CustomCPUCFSQuotaPeriod"
 	gatePodSysctls = "DefaultPodSysctls"
 )
 
-// Warnings name what was asked for and has no effect.
+// Warnings names what was configured and has no effect.
 func (c *Config) Warnings() ([]string, error) {
 	var out []string
 	for _, flag := range c.ignoredFlags {

@@ -42,7 +42,8 @@ func (p *problems) check(ok bool, format string, args ...any) {
 	}
 }
 
-// validate refuses what cannot work, with the field, its value and what would do.
+// validate returns an error for what cannot work, with the field, its value and what would be
+// valid.
 func (c *Config) validate() error {
 	p := &problems{}
 	c.validateFlags(p)
@@ -81,8 +82,8 @@ func (c *Config) validateFlags(p *problems) {
 	c.validateLabels(p)
 }
 
-// validateLabels refuses labels of Kubernetes' own that a kubelet may not set:
-// NodeRestriction would refuse the node.
+// validateLabels refuses Kubernetes' own labels that a kubelet may not set: NodeRestriction would
+// refuse the node.
 func (c *Config) validateLabels(p *problems) {
 	var unknown []string
 	for _, key := range slices.Sorted(maps.Keys(c.NodeLabels)) {
@@ -254,7 +255,7 @@ func (c *Config) validateShutdown(p *problems) {
 		"Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time")
 }
 
-// validateSysctls refuses, for all pods, what is the whole machine's, or a pattern.
+// validateSysctls refuses, for all pods, patterns and sysctls that belong to the whole machine.
 func (c *Config) validateSysctls(p *problems) {
 	p.check(len(c.DefaultPodSysctls) == 0 || c.FeatureGates[gatePodSysctls], "defaultPodSysctls requires feature gate %s", gatePodSysctls)
 	seen := map[string]string{}

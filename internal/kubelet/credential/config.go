@@ -1,7 +1,7 @@
-// Package credential asks a node's credential provider plugins for what registries
-// want: executables that get an image's name on stdin and answer with user names and
-// passwords (credentialprovider.kubelet.k8s.io). Answers are cached for as long as the
-// plugin says, and a plugin is asked once for what many pods want at the same time.
+// Package credential asks a node's credential provider plugins for registry credentials. Plugins
+// are executables that get an image's name on stdin and respond with user names and passwords
+// (credentialprovider.kubelet.k8s.io). Responses are cached for as long as the plugin says, and a
+// plugin is asked once for what several pods need at the same time.
 package credential
 
 import (
@@ -28,14 +28,14 @@ const (
 	tokenAPI = group + "/v1"
 )
 
-// apiVersions of the protocol; v1 added service accounts, nothing else differs.
+// apiVersions of the protocol; v1 added service accounts, otherwise they are the same.
 var apiVersions = []string{tokenAPI, group + "/v1beta1", group + "/v1alpha1"}
 
-// configVersions have the same fields, but that the older ones lack tokenAttributes.
+// configVersions have the same fields, except that the older ones lack tokenAttributes.
 var configVersions = []string{"kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"}
 
-// readConfig reads a file, or all of a folder in the order of their names, and returns
-// also a hash of what they hold.
+// readConfig reads a file, or all files of a directory in the order of their names. It also returns
+// a hash of their content.
 func readConfig(path string) (all []kubeletv1.CredentialProvider, hash string, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -53,7 +53,8 @@ func readConfig(path string) (all []kubeletv1.CredentialProvider, hash string, e
 		if err != nil {
 			return nil, "", err
 		}
-		// With their lengths, two files never look like others; a hash takes all writes.
+		// The lengths make sure that different files never hash alike. A write to a hash never
+		// fails.
 		_, _ = sum.Write(append(binary.BigEndian.AppendUint64(nil, uint64(len(data))), data...))
 		var cfg kubeletv1.CredentialProviderConfig
 		if err := yaml.UnmarshalStrict(data, &cfg); err != nil {
@@ -158,7 +159,7 @@ func validateTokens(p *kubeletv1.CredentialProvider, bad func(string, ...any)) {
 	}
 }
 
-// Load reads the configuration (a file or a folder) and finds the plugins' executables.
+// Load reads the configuration (a file or a directory) and finds the plugins' executables.
 func Load(config, binDir string, accounts Accounts) (*Plugins, error) {
 	all, hash, err := readConfig(config)
 	if err != nil {

@@ -20,8 +20,8 @@ func parseURL(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// Matches tells whether an image is one that a pattern means: each part of the host
-// name by a glob, the same port, and a path that begins alike.
+// Matches reports whether a pattern matches an image: each part of the host name as a glob, the
+// same port, and the path as a prefix.
 func Matches(pattern, image string) bool {
 	p, err := parseURL(pattern)
 	if err != nil {
@@ -43,7 +43,7 @@ func Matches(pattern, image string) bool {
 	return true
 }
 
-// location is what the key of a credential means: docker's configurations write
+// location returns what the key of a credential refers to: Docker configurations write
 // https://index.docker.io/v1/ for all of Docker Hub.
 func location(key string) string {
 	host, path, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://"), "/")
@@ -64,7 +64,7 @@ func host(u *url.URL) string {
 	return u.Host
 }
 
-// registry is the part of an image's name before the first slash.
+// registry returns the part of an image's name before the first slash.
 func registry(image string) string {
 	r, _, _ := strings.Cut(image, "/")
 	return r

@@ -25,31 +25,31 @@ import (
 	"wherry.dev/internal/kubelet/metrics"
 )
 
-// timeout of one run of a plugin.
+// timeout limits one run of a plugin.
 const timeout = time.Minute
 
-// Accounts looks service accounts up and gets tokens of theirs that are bound to a pod.
+// Accounts looks up service accounts and gets tokens for them that are bound to a pod.
 type Accounts interface {
 	ServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error)
 	Token(ctx context.Context, pod *v1.Pod, account *v1.ServiceAccount, audience string) (string, error)
 }
 
-// Credential for images that Pattern means.
+// Credential is a credential for the images that Pattern matches.
 type Credential struct {
 	Pattern            string
 	Username, Password string
-	// Account that it was got for; nil when any pod of the node has it.
+	// Account for which it was issued; nil if every pod of the node may use it.
 	Account *v1.ServiceAccount
 }
 
-// Plugins are all of a node's. They are safe for concurrent use.
+// Plugins are all plugins of a node. They are safe for concurrent use.
 type Plugins struct {
 	accounts Accounts
 	list     []*plugin
 }
 
-// For returns what the plugins have for an image (its name without tag and digest)
-// that a pod wants. A plugin that fails is logged: the others may know.
+// For returns the plugins' credentials for an image (its name without tag and digest) that a pod
+// needs. If a plugin fails, that is logged: the others may still have one.
 func (ps *Plugins) For(ctx context.Context, pod *v1.Pod, image string) []Credential {
 	if ps == nil {
 		return nil
@@ -73,7 +73,7 @@ func (ps *Plugins) For(ctx context.Context, pod *v1.Pod, image string) []Credent
 	return out
 }
 
-// runner asks a plugin.
+// runner runs a plugin.
 type runner func(ctx context.Context, req providerv1.CredentialProviderRequest) (*providerv1.CredentialProviderResponse, error)
 
 type plugin struct {
@@ -94,7 +94,7 @@ func newPlugin(cfg kubeletv1.CredentialProvider, run runner) *plugin {
 	return &plugin{cfg: cfg, run: run, cache: map[string]entry{}}
 }
 
-// request is what a plugin is asked, and what of it decides who else may have the answer.
+// request is what a plugin is asked, with what decides who else may use the response.
 type request struct {
 	providerv1.CredentialProviderRequest
 	account *v1.ServiceAccount
@@ -113,15 +113,15 @@ func (p *plugin) provide(ctx context.Context, accounts Accounts, pod *v1.Pod, im
 		}
 	}
 	var out []Credential
-	for _, pattern := range slices.Backward(slices.Sorted(maps.Keys(auth))) { // of two prefixes the longer one first
+	for _, pattern := range slices.Backward(slices.Sorted(maps.Keys(auth))) { // of two prefixes, the longer one first
 		a := auth[pattern]
 		out = append(out, Credential{Pattern: pattern, Username: a.Username, Password: a.Password, Account: req.account})
 	}
 	return out, nil
 }
 
-// request gathers what the plugin wants to know. It is not asked (false) for a pod
-// whose service account lacks what the plugin requires.
+// request collects what the plugin wants to know. It returns false, so that the plugin is not run,
+// for a pod whose service account lacks what the plugin requires.
 func (p *plugin) request(ctx context.Context, accounts Accounts, pod *v1.Pod, image string) (request, bool, error) {
 	req := request{CredentialProviderRequest: providerv1.CredentialProviderRequest{
 		TypeMeta: metav1.TypeMeta{Kind: "CredentialProviderRequest", APIVersion: p.cfg.APIVersion}, Image: image,
@@ -143,7 +143,7 @@ func (p *plugin) request(ctx context.Context, accounts Accounts, pod *v1.Pod, im
 		if v, ok := account.Annotations[k]; ok {
 			req.ServiceAccountAnnotations[k] = v
 		} else if slices.Contains(t.RequiredServiceAccountAnnotationKeys, k) {
-			return req, false, nil // its way of saying that it does not want to
+			return req, false, nil // its way of declining
 		}
 	}
 	if req.ServiceAccountToken, err = accounts.Token(ctx, pod, account, t.ServiceAccountTokenAudience); err != nil {
@@ -158,7 +158,7 @@ func (p *plugin) request(ctx context.Context, accounts Accounts, pod *v1.Pod, im
 	return req, true, nil
 }
 
-// key makes one string of many, such that no others make the same.
+// key makes a string from several, such that no other strings give the same one.
 func key(parts ...any) string {
 	data, err := json.Marshal(parts)
 	if err != nil {
@@ -184,7 +184,7 @@ func (p *plugin) cached(image, scope string) (map[string]providerv1.AuthConfig, 
 
 // ask runs the plugin, once for all that ask the same.
 func (p *plugin) ask(ctx context.Context, req request) (map[string]providerv1.AuthConfig, error) {
-	// What others wait for must not end because the first pod went.
+	// What others wait for must not be canceled because the first pod is gone.
 	detached := context.WithoutCancel(ctx)
 	ch := p.flight.DoChan(key(req.Image, req.ServiceAccountToken, req.ServiceAccountAnnotations), func() (any, error) {
 		ctx, cancel := context.WithTimeout(detached, timeout)
@@ -235,8 +235,8 @@ func (p *plugin) keep(req request, resp *providerv1.CredentialProviderResponse) 
 	return nil
 }
 
-// executable runs a plugin's program. Its answer is never part of an error: it may
-// hold passwords.
+// executable runs a plugin's program. Its response is never part of an error: it may contain
+// passwords.
 func executable(bin string, cfg kubeletv1.CredentialProvider) runner {
 	return func(ctx context.Context, req providerv1.CredentialProviderRequest) (*providerv1.CredentialProviderResponse, error) {
 		in, err := json.Marshal(req)
@@ -250,12 +250,12 @@ func executable(bin string, cfg kubeletv1.CredentialProvider) runner {
 		}
 		var out, problems bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &problems
-		cmd.WaitDelay = time.Second // for children of its own that hold its output open
+		cmd.WaitDelay = time.Second // for children of its own that keep its output open
 		began := time.Now()
 		err = cmd.Run()
 		metrics.PluginDuration.WithLabelValues(cfg.Name).Observe(time.Since(began).Seconds())
 		if ctx.Err() != nil {
-			err = ctx.Err() // and not that it was killed
+			err = ctx.Err() // rather than that it was killed
 		}
 		if err != nil {
 			metrics.PluginErrors.WithLabelValues(cfg.Name).Inc()

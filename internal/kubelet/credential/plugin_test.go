@@ -42,14 +42,14 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// provider that caches for a minute by default.
+// provider returns a provider that caches for a minute by default.
 func provider() kubeletv1.CredentialProvider {
 	return kubeletv1.CredentialProvider{
 		Name: "p", MatchImages: []string{"*.registry.io"}, APIVersion: tokenAPI, DefaultCacheDuration: &metav1.Duration{Duration: time.Minute},
 	}
 }
 
-// counted answers with the number of the run as password.
+// counted returns a runner that responds with the number of the run as password.
 func counted(runs *atomic.Int32, of providerv1.PluginCacheKeyType, d *metav1.Duration) runner {
 	return func(_ context.Context, req providerv1.CredentialProviderRequest) (*providerv1.CredentialProviderResponse, error) {
 		time.Sleep(time.Second)
@@ -218,8 +218,8 @@ func TestExecutable(t *testing.T) {
 
 const tokenAttributes = "tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true, "
 
-// TestKeysOfAnswers: they are written as in docker's configurations, and the most
-// specific one counts first.
+// TestKeysOfAnswers: they are written as in Docker's configurations, and the most specific one
+// counts first.
 func TestKeysOfAnswers(t *testing.T) {
 	auth := map[string]providerv1.AuthConfig{}
 	for _, key := range []string{
@@ -247,7 +247,7 @@ func TestKeysOfAnswers(t *testing.T) {
 	}
 }
 
-// TestAPluginThatHangsIsEnded, also when a child of its own holds its output.
+// TestAPluginThatHangsIsEnded, even if a child of its own keeps its output open.
 func TestAPluginThatHangsIsEnded(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "plugin")
 	if err := os.WriteFile(bin, []byte("#!/bin/sh\nsleep 30 &\necho $! > $PIDFILE\nwait\n"), 0o700); err != nil {

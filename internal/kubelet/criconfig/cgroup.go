@@ -8,14 +8,14 @@ import (
 	"k8s.io/kubectl/pkg/util/qos"
 )
 
-// Layout is where the cgroups of pods lie: by QoS class, below a root. A runtime
-// that works through systemd wants slices, whose names tell the whole path.
+// Layout says where the cgroups of pods are: by QoS class, below a root. A runtime that works
+// through systemd expects slices, whose names contain the whole path.
 type Layout struct {
 	Root    string
 	Systemd bool
 }
 
-// QOS is the cgroup of a QoS class.
+// QOS returns the cgroup of a QoS class.
 func (l Layout) QOS(class v1.PodQOSClass) string {
 	sub := ""
 	switch class {
@@ -34,7 +34,7 @@ func (l Layout) QOS(class v1.PodQOSClass) string {
 	return path.Join(base, "kubepods-"+sub+".slice")
 }
 
-// Pod is the pod's cgroup.
+// Pod returns the pod's cgroup.
 func (l Layout) Pod(pod *v1.Pod) string { return l.pod(qos.GetPodQOS(pod), string(pod.UID)) }
 
 func (l Layout) pod(class v1.PodQOSClass, uid string) string {
@@ -46,7 +46,7 @@ func (l Layout) pod(class v1.PodQOSClass, uid string) string {
 	return path.Join(dir, slice+"-pod"+strings.ReplaceAll(uid, "-", "_")+".slice")
 }
 
-// Parent is what the runtime is told as the parent of the pod's containers.
+// Parent returns what the runtime is given as the parent of the pod's containers.
 func (l Layout) Parent(pod *v1.Pod) string {
 	if l.Systemd {
 		return path.Base(l.Pod(pod))
@@ -54,7 +54,7 @@ func (l Layout) Parent(pod *v1.Pod) string {
 	return l.Pod(pod)
 }
 
-// Candidates are all places where a pod's cgroup may be, whatever its class was.
+// Candidates returns all places where a pod's cgroup may be, whatever its QoS class was.
 func (l Layout) Candidates(uid string) []string {
 	var out []string
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
@@ -63,8 +63,8 @@ func (l Layout) Candidates(uid string) []string {
 	return out
 }
 
-// UID is that of the pod whose cgroup has a name; false for a group of nobody's. A UID in
-// the name of a slice has dashes where it has underscores.
+// UID returns the UID of the pod that a cgroup's name belongs to; false if it belongs to none. The
+// name of a slice has underscores where the UID has dashes.
 func (l Layout) UID(name string) (string, bool) {
 	if !l.Systemd {
 		return strings.CutPrefix(name, "pod")

@@ -16,22 +16,23 @@ type ContainerInput struct {
 	Pod       *v1.Pod
 	Container *v1.Container
 	Attempt   uint32
-	// ImageRef as ensured; ImageUID and ImageUser of its configuration.
+	// ImageRef is the image that was made sure of; ImageUID and ImageUser are from its
+	// configuration.
 	ImageRef  string
 	ImageUID  *int64
 	ImageUser string
 	Env       []Env
 	Mounts    []*runtimeapi.Mount
-	// NodeMemory in bytes scales the OOM score.
+	// NodeMemory, in bytes, scales the OOM score.
 	NodeMemory int64
 	// PageSizes of the node's huge pages.
 	PageSizes []string
-	// Swap that the container may use; nil where that cannot be limited.
+	// Swap that the container may use; nil if it cannot be limited.
 	Swap *Swap
-	// OOMGroup: who runs out of memory ends with all of its processes (cgroup v2).
+	// OOMGroup: if one process runs out of memory, all of the container's are killed (cgroup v2).
 	OOMGroup bool
 	Dirs     Dirs
-	// SeccompDefault: RuntimeDefault where the pod says nothing.
+	// SeccompDefault: RuntimeDefault applies where the pod says nothing.
 	SeccompDefault bool
 	CFS            CFS
 	// TargetID of an ephemeral container with a target.
@@ -86,7 +87,7 @@ func Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	return cfg, nil
 }
 
-// unified are settings that only cgroup v2 has.
+// unified returns the settings that only cgroup v2 has.
 func (in *ContainerInput) unified() map[string]string {
 	s := in.Swap.settings(in.Pod, in.Container, in.NodeMemory)
 	if in.OOMGroup {

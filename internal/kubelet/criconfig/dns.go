@@ -13,7 +13,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// Limits of a resolv.conf that the resolvers in images keep to.
+// Limits on a resolv.conf that the resolvers in images have.
 const (
 	maxNameservers  = 3
 	maxSearches     = 32
@@ -25,16 +25,16 @@ type DNSInput struct {
 	Pod           *v1.Pod
 	ClusterDNS    []string
 	ClusterDomain string
-	// NoClusterDNS says that there is none because the cluster has none.
+	// NoClusterDNS says that there is no cluster DNS because the cluster has none.
 	NoClusterDNS bool
-	// Host is the node's resolv.conf; NoHost says that there is none to go by.
+	// Host is the node's resolv.conf; NoHost says that it has none.
 	Host   []byte
 	NoHost bool
-	// NodeIPs tell which families the node has.
+	// NodeIPs show which IP families the node has.
 	NodeIPs []string
 }
 
-// Warning is what an event should say.
+// Warning is the content of an event.
 type Warning struct{ Reason, Message string }
 
 // DNS returns a pod's resolver configuration, and warnings for events: that the
@@ -72,8 +72,8 @@ func DNS(in DNSInput) (*runtimeapi.DNSConfig, []Warning) {
 	return cfg, append(warnings, limit(cfg)...)
 }
 
-// noDNS asks nobody but the pod itself: an empty configuration would be the runtime's
-// to fill in, from the node's.
+// noDNS returns a configuration that asks only the pod itself: the runtime would fill in an empty
+// one from the node's.
 func noDNS(nodeIPs []string) *runtimeapi.DNSConfig {
 	cfg := &runtimeapi.DNSConfig{Searches: []string{"."}}
 	for _, ip := range nodeIPs {
@@ -124,7 +124,7 @@ func mergeOptions(have []string, more []v1.PodDNSConfigOption) []string {
 	return have
 }
 
-// limit cuts a configuration to what resolvers take.
+// limit trims a configuration to what resolvers accept.
 func limit(cfg *runtimeapi.DNSConfig) []Warning {
 	const reason = "DNSConfigForming"
 	var warnings []Warning
@@ -144,7 +144,7 @@ func limit(cfg *runtimeapi.DNSConfig) []Warning {
 	return warnings
 }
 
-// ParseResolvConf reads a resolv.conf. The last search line counts, as in resolvers.
+// ParseResolvConf parses a resolv.conf. The last search line counts, as in resolvers.
 func ParseResolvConf(data []byte) *runtimeapi.DNSConfig {
 	cfg := &runtimeapi.DNSConfig{}
 	sc := bufio.NewScanner(bytes.NewReader(data))

@@ -31,7 +31,7 @@ type EnvInput struct {
 	PodIPs   []string
 	HostIPs  []string
 	NodeName string
-	// Allocatable of the node stands in for limits that are not set.
+	// Allocatable of the node is used for limits that are not set.
 	Allocatable v1.ResourceList
 	// FileKey reads a key of an environment file in a volume.
 	FileKey func(sel *v1.FileKeySelector) (value string, found bool, err error)
@@ -40,9 +40,9 @@ type EnvInput struct {
 // Env is one variable.
 type Env struct{ Name, Value string }
 
-// Environment returns a container's variables: those of services, of envFrom and of
-// env, a later one replacing an earlier of its name. Invalid names of envFrom are
-// skipped and returned.
+// Environment returns a container's variables: those of services, of envFrom and of env. A later
+// one replaces an earlier one of the same name. Invalid names from envFrom are skipped and
+// returned.
 func Environment(in EnvInput) (env []Env, skipped []string, err error) {
 	in.Objects = &seenObjects{Objects: in.Objects}
 	b := &envBuilder{EnvInput: in, services: serviceEnv(in)}
@@ -64,8 +64,8 @@ func Environment(in EnvInput) (env []Env, skipped []string, err error) {
 	return b.env, b.skipped, nil
 }
 
-// seenObjects looks each object up once: it may change in the meantime, and no environment
-// is to have a part of what it was and a part of what it is.
+// seenObjects looks up each object only once: it may change meanwhile, and an environment must not
+// mix its old and its new content.
 type seenObjects struct {
 	Objects
 	configMaps map[string]func() (*v1.ConfigMap, error)
@@ -154,7 +154,7 @@ func (b *envBuilder) from(src *v1.EnvFromSource) error {
 	return nil
 }
 
-// optional forgives a missing object where the pod said so.
+// optional ignores a missing object if the pod says that it is optional.
 func optional(opt *bool, err error) error {
 	if opt != nil && *opt && apierrors.IsNotFound(err) {
 		return nil
@@ -277,7 +277,7 @@ func PodField(path string, pod *v1.Pod, podIPs, hostIPs []string, nodeName strin
 	}
 }
 
-// subscript splits metadata.labels['key'].
+// subscript parses metadata.labels['key'].
 func subscript(path string) (name, key string, ok bool) {
 	name, rest, ok := strings.Cut(path, "['")
 	if !ok {
@@ -287,7 +287,7 @@ func subscript(path string) (name, key string, ok bool) {
 	return name, key, ok
 }
 
-// FormatMap writes labels or annotations the way that the downward API shows them.
+// FormatMap formats labels or annotations as the downward API shows them.
 func FormatMap(m map[string]string) string {
 	lines := make([]string, 0, len(m))
 	for k, v := range m {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// EnvFileValue finds a key in an environment file (KEP-3721): lines KEY='value', the
-// value in single quotes and as many lines as it takes; blank lines and comments. An
-// empty value counts as none. What is wrong before the key makes the file unusable.
+// EnvFileValue finds a key in an environment file (KEP-3721): lines of the form KEY='value', where
+// the quoted value may span several lines, blank lines and comments. An empty value counts as none.
+// An error before the key makes the file unusable.
 func EnvFileValue(r io.Reader, key string) (string, error) {
 	sc := bufio.NewScanner(r)
 	number := 0

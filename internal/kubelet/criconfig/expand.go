@@ -2,8 +2,8 @@ package criconfig
 
 import "strings"
 
-// Expand replaces $(NAME) by what lookup finds; what it does not find stays as it
-// is, and $$ is a literal $.
+// Expand replaces $(NAME) with what lookup finds. A name that it does not find stays as it is, and
+// $$ is a literal $.
 func Expand(s string, lookup func(string) (string, bool)) string {
 	if !strings.Contains(s, "$") {
 		return s

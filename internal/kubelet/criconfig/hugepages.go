@@ -15,7 +15,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// PageSizes are the sizes of huge pages that a node has, by its resources.
+// PageSizes returns the sizes of huge pages that a node has, from its resources.
 func PageSizes(node v1.ResourceList) []string {
 	var out []string
 	for name := range node {
@@ -27,11 +27,11 @@ func PageSizes(node v1.ResourceList) []string {
 	return out
 }
 
-// kernelSize is a page size as the kernel writes it: 2MB for 2Mi.
+// kernelSize returns a page size as the kernel writes it: 2MB for 2Mi.
 func kernelSize(size string) string { return strings.TrimSuffix(size, "i") + "B" }
 
-// hugepages limits a container, for each size of the node and each that it asks for: what
-// it does not ask for it may not have, unless its pod as a whole does.
+// hugepages returns a container's limits, for each size that the node has and each that it
+// requests. It may not have what it does not request, unless its pod as a whole does.
 func hugepages(pod *v1.Pod, c *v1.Container, sizes []string) []*runtimeapi.HugepageLimit {
 	var out []*runtimeapi.HugepageLimit
 	for size, bytes := range pageLimits(sizes, c.Resources.Limits, podLevelLimits(pod)) {
@@ -41,7 +41,7 @@ func hugepages(pod *v1.Pod, c *v1.Container, sizes []string) []*runtimeapi.Hugep
 	return out
 }
 
-// PodHugePages are the limits of the pod's cgroup.
+// PodHugePages returns the limits of the pod's cgroup.
 func PodHugePages(pod *v1.Pod, sizes []string) []specs.LinuxHugepageLimit {
 	var out []specs.LinuxHugepageLimit
 	for size, bytes := range pageLimits(sizes, resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})) {
@@ -51,7 +51,7 @@ func PodHugePages(pod *v1.Pod, sizes []string) []specs.LinuxHugepageLimit {
 	return out
 }
 
-// pageLimits are, by the kernel's name of the size, those of the first list that has it.
+// pageLimits returns, by the kernel's name of the size, the limits of the first list that has it.
 func pageLimits(sizes []string, lists ...v1.ResourceList) map[string]int64 {
 	out := map[string]int64{}
 	for _, size := range sizes {
@@ -74,8 +74,8 @@ func podLevelLimits(pod *v1.Pod) v1.ResourceList {
 	return pod.Spec.Resources.Limits
 }
 
-// PageSize is the size of the pages that an emptyDir of huge pages has, in bytes: that of
-// its medium, or the one that the pod asks for. Limits and requests are the same.
+// PageSize returns the page size of an emptyDir of huge pages, in bytes: that of its medium, or the
+// one that the pod requests. Limits and requests are the same.
 func PageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
 	want := int64(0)
 	if size, ok := strings.CutPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix)); ok {

@@ -416,7 +416,7 @@ func TestSystemdSlices(t *testing.T) {
 	}
 }
 
-// changing is a config map that is another one at every look.
+// changing is a config map that differs at every look.
 type changing struct {
 	Objects
 	looks int
@@ -427,7 +427,8 @@ func (c *changing) ConfigMap(string, string) (*v1.ConfigMap, error) {
 	return &v1.ConfigMap{Data: map[string]string{"user": fmt.Sprint("user", c.looks), "password": fmt.Sprint("password", c.looks)}}, nil
 }
 
-// A config map that changed while an environment was put together gave half of each state.
+// A config map that changed while an environment was being built used to contribute half of each
+// state.
 func TestAnEnvironmentShowsOneStateOfAnObject(t *testing.T) {
 	key := func(name string) v1.EnvVar {
 		return v1.EnvVar{Name: name, ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{

@@ -11,19 +11,19 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// ResizeStep changes the limits of one cgroup: the pod's, or, with a name, a container's.
+// ResizeStep changes the limits of one cgroup: the pod's or, if it has a name, a container's.
 type ResizeStep struct {
 	Container string
 	Limits    *runtimeapi.LinuxContainerResources // of a container
 	Pod       *specs.LinuxResources               // of the pod
-	// Memory limit that is lower than before, 0 when it is not; for the pod too.
+	// Memory limit, for the pod too, if it is lower than before; otherwise 0.
 	Memory int64
 }
 
-// ResizeSteps are the steps from a pod's resources to others, in an order in which no
-// container's limit is ever above its pod's: the pod's group grows before its
-// containers and shrinks after them, and containers that shrink make room for those
-// that grow. Memory comes first. Only the named containers are changed.
+// ResizeSteps returns the steps from a pod's old resources to its new ones, in an order in which no
+// container's limit ever exceeds its pod's: the pod's group grows before its containers and shrinks
+// after them, and containers that shrink make room for those that grow. Memory comes first. Only
+// the named containers are changed.
 func ResizeSteps(old, next *v1.Pod, containers []string, cfs CFS) []ResizeStep {
 	was, want := PodCgroupResources(old, 0, cfs), PodCgroupResources(next, 0, cfs)
 	var out []ResizeStep
@@ -66,8 +66,8 @@ func memoryOf(r *specs.LinuxResources) int64 {
 	return *r.Memory.Limit
 }
 
-// containerSteps changes containers, those that shrink first. step returns by how
-// much one grows, and nil when it stays as it is.
+// containerSteps changes containers, those that shrink first. step returns by how much one grows,
+// and nil if it does not change.
 func containerSteps(old, next *v1.Pod, names []string, cfs CFS, step func(was, want *runtimeapi.LinuxContainerResources) (*ResizeStep, int64)) []ResizeStep {
 	type change struct {
 		ResizeStep

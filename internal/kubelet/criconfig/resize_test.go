@@ -21,7 +21,7 @@ func sized(a, b v1.ResourceRequirements) *v1.Pod {
 	return &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a", Resources: a}, {Name: "b", Resources: b}}}}
 }
 
-// TestResizeStepsKeepContainersBelowTheirPod: each step is written as what it changes.
+// TestResizeStepsKeepContainersBelowTheirPod: each step is written as the change it makes.
 func TestResizeStepsKeepContainersBelowTheirPod(t *testing.T) {
 	small, big := limits("100m", "100Mi"), limits("200m", "200Mi")
 	for name, tc := range map[string]struct {
@@ -65,7 +65,7 @@ func describe(s ResizeStep) string {
 	}
 }
 
-// TestPodLevelResources hold containers that have no limits of their own.
+// TestPodLevelResources apply to containers that have no limits of their own.
 func TestPodLevelResources(t *testing.T) {
 	pod := sized(v1.ResourceRequirements{}, limits("100m", "100Mi"))
 	pod.Spec.Resources = new(limits("1", "1Gi"))
@@ -100,7 +100,7 @@ func TestOverhead(t *testing.T) {
 	}
 }
 
-// TestCPUQuotas: of another period, and none where limits are not enforced.
+// TestCPUQuotas: with another period, and none if limits are not enforced.
 func TestCPUQuotas(t *testing.T) {
 	pod := sized(limits("200m", "1Mi"), limits("0", "1Mi"))
 	pod.Spec.Containers = pod.Spec.Containers[:1]
@@ -115,7 +115,8 @@ func TestCPUQuotas(t *testing.T) {
 	}
 }
 
-// TestHugePageLimits: what was not asked for may not be had, unless the pod as a whole may.
+// TestHugePageLimits: a container gets only what it requests, unless the pod as a whole requests
+// it.
 func TestHugePageLimits(t *testing.T) {
 	pages := v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
 	has := v1.Container{Name: "has", Resources: v1.ResourceRequirements{Requests: pages, Limits: pages}}

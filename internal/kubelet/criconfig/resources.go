@@ -26,9 +26,9 @@ const (
 
 // CFS is how CPU limits are enforced.
 type CFS struct {
-	// Off: they are not.
+	// Off: CPU limits are not enforced.
 	Off bool
-	// Period of the quota; 0 is the kernel's 100 ms.
+	// Period of the quota; 0 means the kernel's 100 ms.
 	Period time.Duration
 }
 
@@ -39,7 +39,7 @@ func (c CFS) period() int64 {
 	return c.Period.Microseconds()
 }
 
-// Shares converts CPU requests in thousandths to cpu.shares.
+// Shares converts CPU requests in millicores to cpu.shares.
 func Shares(milli int64) int64 {
 	if milli == 0 {
 		return minShares
@@ -47,7 +47,7 @@ func Shares(milli int64) int64 {
 	return min(max(milli*1024/1000, minShares), maxShares)
 }
 
-// quota converts a CPU limit in thousandths to microseconds in each period.
+// quota converts a CPU limit in millicores to microseconds per period.
 func (c CFS) quota(milli int64) int64 {
 	if milli == 0 {
 		return 0
@@ -55,13 +55,13 @@ func (c CFS) quota(milli int64) int64 {
 	return max(milli*c.period()/1000, minQuota)
 }
 
-// ContainerResources are a container's limits. Where it has none of its own, those of
-// the pod as a whole hold it (KEP-2837).
+// ContainerResources returns a container's limits. Where it has none of its own, the pod-level
+// limits apply to it (KEP-2837).
 func ContainerResources(pod *v1.Pod, c *v1.Container, cfs CFS) *runtimeapi.LinuxContainerResources {
 	return resourcesOf(pods.EffectiveResources(c.Resources, podLevelLimits(pod)), cfs)
 }
 
-// resourcesOf converts what a container asks for. Without a request the limit counts as one.
+// resourcesOf converts what a container requests. Without a request, the limit is used.
 func resourcesOf(r v1.ResourceRequirements, cfs CFS) *runtimeapi.LinuxContainerResources {
 	cpu := r.Requests.Cpu()
 	if _, ok := r.Requests[v1.ResourceCPU]; !ok {
@@ -76,7 +76,7 @@ func resourcesOf(r v1.ResourceRequirements, cfs CFS) *runtimeapi.LinuxContainerR
 	return out
 }
 
-// SandboxResources are what a runtime is told of a pod as a whole: its RuntimeClass's
+// SandboxResources returns what a runtime is told about a pod as a whole: its RuntimeClass's
 // overhead, and what its containers have.
 func SandboxResources(pod *v1.Pod, cfs CFS) (overhead, resources *runtimeapi.LinuxContainerResources) {
 	opts := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
@@ -84,8 +84,8 @@ func SandboxResources(pod *v1.Pod, cfs CFS) (overhead, resources *runtimeapi.Lin
 		resourcesOf(v1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, opts), Limits: podLimits(pod, opts)}, cfs)
 }
 
-// podLimits are the pod's limits of those resources that every container limits:
-// one without a limit leaves the pod without.
+// podLimits returns the pod's limits for the resources that every container limits: a single
+// container without a limit leaves the pod without one.
 func podLimits(pod *v1.Pod, opts resourcehelper.PodResourcesOptions) v1.ResourceList {
 	limits := resourcehelper.PodLimits(pod, opts)
 	podLevel := v1.ResourceList{}
@@ -109,8 +109,8 @@ func allLimit(pod *v1.Pod, name v1.ResourceName) bool {
 	return true
 }
 
-// OOMScoreAdj is how soon the kernel takes a container when memory runs out, by
-// the pod's QoS class and the container's share of the node's memory.
+// OOMScoreAdj returns how early the kernel kills a container when memory runs out, from the pod's
+// QoS class and the container's share of the node's memory.
 func OOMScoreAdj(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	const guaranteed, bestEffort = -997, 1000
 	if pods.IsNodeCritical(pod) {
@@ -128,7 +128,7 @@ func OOMScoreAdj(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	score := func(memory int64) int64 { return 1000 - 1000*memory/nodeMemory }
 	spare := spareMemory(pod)
 	adj := score(c.Resources.Requests.Memory().Value() + spare)
-	if pods.IsSidecar(c) { // it goes no sooner than those that it serves
+	if pods.IsSidecar(c) { // it must not be killed before those that it serves
 		least := int64(math.MaxInt64)
 		for i := range pod.Spec.Containers {
 			least = min(least, pod.Spec.Containers[i].Resources.Requests.Memory().Value())
@@ -138,8 +138,8 @@ func OOMScoreAdj(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	return min(max(adj, 1000+guaranteed), bestEffort-1)
 }
 
-// spareMemory is each container's share of what the pod as a whole requests beyond
-// its containers.
+// spareMemory returns each container's share of what the pod as a whole requests beyond its
+// containers.
 func spareMemory(pod *v1.Pod) int64 {
 	if pod.Spec.Resources == nil || pod.Spec.Resources.Requests.Memory().IsZero() {
 		return 0
@@ -149,7 +149,7 @@ func spareMemory(pod *v1.Pod) int64 {
 	return (pod.Spec.Resources.Requests.Memory().Value() - own.Memory().Value()) / max(n, 1)
 }
 
-// PodCgroupResources are the limits of the pod's cgroup.
+// PodCgroupResources returns the limits of the pod's cgroup.
 func PodCgroupResources(pod *v1.Pod, pidsLimit int64, cfs CFS) *specs.LinuxResources {
 	opts := resourcehelper.PodResourcesOptions{}
 	requests, limits := resourcehelper.PodRequests(pod, opts), podLimits(pod, opts)
@@ -171,8 +171,8 @@ func PodCgroupResources(pod *v1.Pod, pidsLimit int64, cfs CFS) *specs.LinuxResou
 	return res
 }
 
-// ResourceField resolves a resourceFieldRef for a container of a pod. CPU, memory and
-// ephemeral storage that are not limited are the pod's as a whole, or else the node's
+// ResourceField resolves a resourceFieldRef for a container of a pod. For CPU, memory and ephemeral
+// storage without a limit it uses the limit of the pod as a whole or, without one, the node's
 // allocatable.
 func ResourceField(ref *v1.ResourceFieldSelector, pod *v1.Pod, c *v1.Container, allocatable v1.ResourceList) (string, error) {
 	kind, resource, ok := strings.Cut(ref.Resource, ".")
@@ -198,7 +198,7 @@ func ResourceField(ref *v1.ResourceFieldSelector, pod *v1.Pod, c *v1.Container, 
 	return fmt.Sprint((value + d - 1) / d), nil
 }
 
-// MemoryLimit is the pod's memory limit in bytes, 0 without one.
+// MemoryLimit returns the pod's memory limit in bytes, 0 if it has none.
 func MemoryLimit(pod *v1.Pod) int64 {
 	limits := podLimits(pod, resourcehelper.PodResourcesOptions{})
 	return limits.Memory().Value()

@@ -19,7 +19,7 @@ type SandboxInput struct {
 	Pod     *v1.Pod
 	Attempt uint32
 	LogRoot string
-	// CgroupParent of the pod, empty when the runtime decides.
+	// CgroupParent of the pod; empty if the runtime decides.
 	CgroupParent  string
 	DNS           *runtimeapi.DNSConfig
 	ClusterDomain string
@@ -94,7 +94,7 @@ func Hostname(pod *v1.Pod, clusterDomain string) (hostname, domain string, err e
 	return hostname, domain, nil
 }
 
-// cutHostname cuts what is longer than the kernel takes.
+// cutHostname truncates a name to the length that the kernel accepts.
 func cutHostname(name string) string {
 	const longest = 63
 	if len(name) <= longest {
@@ -103,7 +103,7 @@ func cutHostname(name string) string {
 	return strings.TrimRight(name[:longest], "-.")
 }
 
-// shownHostname is what the kernel's hostname is set to.
+// shownHostname returns what the kernel's hostname is set to.
 func shownHostname(pod *v1.Pod, hostname, domain string) (string, error) {
 	if domain == "" || pod.Spec.SetHostnameAsFQDN == nil || !*pod.Spec.SetHostnameAsFQDN {
 		return hostname, nil
@@ -176,8 +176,8 @@ func linuxSandbox(in SandboxInput) (*runtimeapi.LinuxPodSandboxConfig, error) {
 	return cfg, nil
 }
 
-// sysctls are those that the pod sets, over those that the node gives to all pods
-// (KEP-5996). The node's own namespaces keep what they have.
+// sysctls returns the sysctls that the pod sets, in addition to those that the node sets for all
+// pods (KEP-5996). The pod's own take precedence. The node's own namespaces stay as they are.
 func sysctls(pod *v1.Pod, all map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, value := range all {
@@ -198,7 +198,7 @@ func sysctls(pod *v1.Pod, all map[string]string) map[string]string {
 	return out
 }
 
-// OwnUsers tells whether the pod asks for a user namespace of its own.
+// OwnUsers reports whether the pod asks for a user namespace of its own.
 func OwnUsers(pod *v1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
 
 // Namespaces returns which namespaces the pod shares with the node or keeps for

@@ -50,7 +50,7 @@ func effectiveSecurity(pod *v1.Pod, c *v1.Container) effective {
 	return e
 }
 
-// verifyNonRoot refuses a container that must not run as root and would.
+// verifyNonRoot refuses a container that must not run as root but would.
 func verifyNonRoot(in ContainerInput) error {
 	e := effectiveSecurity(in.Pod, in.Container)
 	if !e.nonRoot {
@@ -149,7 +149,8 @@ func capabilities(c *v1.Capabilities) *runtimeapi.Capability {
 	return out
 }
 
-// procPaths are what of /proc and /sys a container does not see, or not write.
+// procPaths returns the paths in /proc and /sys that a container cannot see, and those that it
+// cannot write.
 func procPaths(m *v1.ProcMountType) (masked, readonly []string) {
 	if m != nil && *m == v1.UnmaskedProcMount {
 		return []string{}, []string{}
@@ -165,8 +166,8 @@ func procPaths(m *v1.ProcMountType) (masked, readonly []string) {
 
 func deref(b *bool) bool { return b != nil && *b }
 
-// TargetContainer names the container whose process namespace an ephemeral
-// container joins.
+// TargetContainer returns the name of the container whose process namespace an ephemeral container
+// joins.
 func TargetContainer(pod *v1.Pod, name string) string {
 	for i := range pod.Spec.EphemeralContainers {
 		if pod.Spec.EphemeralContainers[i].Name == name && pods.FindContainer(pod, name) != nil {

@@ -9,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// serviceEnv returns the variables of services: always those of the API server's,
-// and those of the pod's namespace where enableServiceLinks is on (the default).
+// serviceEnv returns the variables of services: always those of the API server, and those of the
+// pod's namespace if enableServiceLinks is on (the default).
 func serviceEnv(in EnvInput) []Env {
 	links := in.Pod.Spec.EnableServiceLinks == nil || *in.Pod.Spec.EnableServiceLinks
 	chosen := map[string]*v1.Service{}

@@ -9,18 +9,18 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// Swap is what containers may swap out (KEP-2400); it needs cgroup v2.
+// Swap is how much containers may swap out (KEP-2400); it needs cgroup v2.
 type Swap struct {
-	// Limited lets containers of burstable pods use their share of Capacity; nobody
-	// may use any otherwise.
+	// Limited lets containers of burstable pods use their share of Capacity. Otherwise no container
+	// may use any.
 	Limited bool
 	// Capacity is the node's swap in bytes.
 	Capacity int64
 }
 
-// limit is how many bytes a container may swap out: of the swap what it requests of
-// the memory. Who is not to wait for a disk gets none: critical pods, and containers
-// whose memory is guaranteed.
+// limit returns how many bytes a container may swap out: the same share of the swap as it requests
+// of the memory. Containers that must not wait for a disk get none: those of critical pods, and
+// those whose memory is guaranteed.
 func (s Swap) limit(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
 	switch {
@@ -32,7 +32,7 @@ func (s Swap) limit(pod *v1.Pod, c *v1.Container, nodeMemory int64) int64 {
 	return int64(float64(request.Value()) / float64(nodeMemory) * float64(s.Capacity))
 }
 
-// settings are for the container's cgroup.
+// settings returns settings for the container's cgroup.
 func (s *Swap) settings(pod *v1.Pod, c *v1.Container, nodeMemory int64) map[string]string {
 	if s == nil {
 		return nil

@@ -1,9 +1,8 @@
-// Package eviction keeps the node's disks from filling up. Short and Choose decide, without
-// looking at anything themselves, whether a disk is short of room and which pod has to go for
-// it; a Guard looks, and carries that out. Signals, order and words are upstream's, from its
-// documentation of node-pressure eviction. One thing is added: a pod goes only when that gives
-// back something worth having, so that a disk which somebody else has filled does not cost the
-// node all of its pods.
+// Package eviction keeps the node's disks from filling up. Short and Choose decide, without any
+// I/O, whether a disk is short of space and which pod has to go; a Guard looks at the disks and
+// carries that out. Signals, order and words are upstream's, from its documentation of
+// node-pressure eviction. One thing is added: a pod is evicted only if that frees a useful amount,
+// so that a disk which something else has filled does not cost the node all of its pods.
 package eviction
 
 import (
@@ -29,16 +28,16 @@ const (
 	ImageFsInodesFree = "imagefs.inodesFree"
 )
 
-// MessageCondition is why a pod is not admitted to a node whose disk is short of room.
+// MessageCondition is why a pod is not admitted to a node whose disk is short of space.
 const MessageCondition = "The node had condition: [DiskPressure]. "
 
-// What a pod must hold at the least for its end to be of use.
+// What a pod must at least hold for its eviction to be useful.
 const (
 	worthBytes  = 8 << 20
 	worthInodes = 1000
 )
 
-// Threshold is where eviction begins: less than Least is free.
+// Threshold is where eviction begins: when less than Least is free.
 type Threshold struct {
 	Signal string
 	Least  int64 // bytes, or inodes
@@ -49,7 +48,7 @@ func (t Threshold) Inodes() bool {
 	return t.Signal == NodeFsInodesFree || t.Signal == ImageFsInodesFree
 }
 
-// resource is what the signal is about, in the words of events.
+// resource names what the signal is about, in the words of events.
 func (t Threshold) resource() string {
 	if t.Inodes() {
 		return "inodes"
@@ -57,9 +56,9 @@ func (t Threshold) resource() string {
 	return string(v1.ResourceEphemeralStorage)
 }
 
-// ParseThresholds reads --eviction-hard as far as it is about the disks: a quantity, or a
-// percentage of what the disk has. A file system that makes inodes as it needs them has
-// no threshold for them. The order is upstream's: what is short first is told.
+// ParseThresholds reads the part of --eviction-hard that is about disks: a quantity, or a
+// percentage of the disk's total. A file system that creates inodes on demand has no threshold for
+// them. The order is upstream's: the first shortage is the one that is reported.
 func ParseThresholds(hard map[string]string, node, image disk.Room) ([]Threshold, error) {
 	var out []Threshold
 	for _, s := range []struct {
@@ -100,13 +99,13 @@ func Quantity(s string, total int64) (resource.Quantity, error) {
 	return q, err
 }
 
-// Shortage is a threshold that is crossed, and what is left.
+// Shortage is a threshold that was crossed, and what is left.
 type Shortage struct {
 	Threshold
 	Free int64
 }
 
-// Short returns the first threshold that is crossed.
+// Short returns the first threshold that is crossed, if any.
 func Short(list []Threshold, node, image disk.Room) (Shortage, bool) {
 	for _, t := range list {
 		free := map[string]uint64{
@@ -119,13 +118,13 @@ func Short(list []Threshold, node, image disk.Room) (Shortage, bool) {
 	return Shortage{}, false
 }
 
-// Reclaiming is the message of the node's event EvictionThresholdMet.
+// Reclaiming returns the message of the node's event EvictionThresholdMet.
 func (s Shortage) Reclaiming() string { return "Attempting to reclaim " + s.resource() }
 
-// Usage is what a pod, or one of its containers, holds of the disk.
+// Usage is how much of the disk a pod, or one of its containers, uses.
 type Usage struct{ Bytes, Inodes uint64 }
 
-// Plus adds two.
+// Plus returns the sum of both.
 func (u Usage) Plus(o Usage) Usage { return Usage{u.Bytes + o.Bytes, u.Inodes + o.Inodes} }
 
 func (u Usage) of(t Threshold) uint64 {
@@ -135,12 +134,12 @@ func (u Usage) of(t Threshold) uint64 {
 	return u.Bytes
 }
 
-// Pod is a candidate.
+// Pod is a candidate for eviction.
 type Pod struct {
 	Pod *v1.Pod
 	Usage
 	Containers map[string]Usage // writable layer and logs
-	// Ended: nothing of it runs, and what is left of its containers costs nobody anything.
+	// Ended: nothing of it runs, and removing what is left of its containers hurts nobody.
 	Ended bool
 }
 
@@ -151,9 +150,9 @@ func worth(s Shortage) uint64 {
 	return worthBytes
 }
 
-// Choose returns the pod that has to go, if there is one that is worth it: those that have
-// ended first, then those that take more of the disk than they asked for, then by priority,
-// then the one that holds most.
+// Choose returns the pod to evict, if one is worth it: pods that have ended come first, then those
+// that use more of the disk than they requested, then the lowest priority, then the one that uses
+// most.
 func Choose(s Shortage, pods []Pod) (Pod, bool) {
 	var left []Pod
 	for _, p := range pods {
@@ -174,13 +173,13 @@ func Choose(s Shortage, pods []Pod) (Pod, bool) {
 	}), true
 }
 
-// GivenBack reports whether what a pod held shows on the disk, whose free room was at the
-// lowest when low was seen.
+// GivenBack reports whether the disk shows most of what a pod held as free again; low is the
+// shortage when least was free.
 func GivenBack(low, now Shortage, gone Pod) bool {
 	return now.Signal != low.Signal || now.Free-low.Free >= int64(gone.of(now.Threshold)/4*3)
 }
 
-// Grows reports whether another pod than the one that goes takes more and more meanwhile.
+// Grows reports whether a pod other than the evicted one keeps using more meanwhile.
 func Grows(s Shortage, before, now []Pod, gone Pod) bool {
 	return slices.ContainsFunc(now, func(p Pod) bool {
 		i := slices.IndexFunc(before, func(b Pod) bool { return b.Pod.UID == p.Pod.UID })
@@ -199,7 +198,7 @@ func bit(b bool) int {
 	return 0
 }
 
-// exceeds reports whether a pod takes more than it asked for. Nobody can ask for inodes.
+// exceeds reports whether a pod uses more than it requested. Inodes cannot be requested.
 func exceeds(p Pod, s Shortage) bool {
 	if s.Inodes() {
 		return false
@@ -215,8 +214,8 @@ func priority(pod *v1.Pod) int32 {
 	return *pod.Spec.Priority
 }
 
-// Message tells the owner of an evicted pod why, and which of its containers took more
-// than they asked for.
+// Message says to the owner of an evicted pod why it was evicted, and which of its containers used
+// more than they requested.
 func Message(s Shortage, p Pod) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", s.resource(), amount(s.Threshold, s.Least), amount(s.Threshold, s.Free))
@@ -237,6 +236,6 @@ func amount(t Threshold, n int64) string {
 	if t.Inodes() {
 		return strconv.FormatInt(n, 10)
 	}
-	// whole KiB, for a message that changes with every byte says no more
+	// In whole KiB: a message that changes with every byte says no more.
 	return resource.NewQuantity(n>>10<<10, resource.BinarySI).String()
 }

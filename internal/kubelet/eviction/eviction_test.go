@@ -28,7 +28,8 @@ func asks(q string) func(*v1.Pod) {
 
 func prio(n int32) func(*v1.Pod) { return func(p *v1.Pod) { p.Spec.Priority = &n } }
 
-// What a pod held that has gone is waited for before another one goes, unless that one writes.
+// The space of a pod that is gone is waited for before another pod is evicted, unless that one
+// writes.
 func TestRoomThatIsAboutToBeFree(t *testing.T) {
 	low := Shortage{Threshold{Signal: NodeFsAvailable, Least: 100 * mi}, 10 * mi}
 	gone := pod("gone", 400*mi, 1)

@@ -19,16 +19,16 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// stuckMost is the longest pause between two looks at a disk that no pod's end would mend.
+// stuckMost is the longest pause between two looks at a disk that no eviction would help.
 const stuckMost = 10 * time.Second
 
-// goneWithin is how long the end of one pod is waited for before another one goes.
+// goneWithin is how long the Guard waits for one pod to end before it evicts another.
 const goneWithin = 30 * time.Second
 
-// seenWithin is how long what a pod held may take to show as free room once it is gone.
+// seenWithin is how long the space that a pod held may take to show as free once the pod is gone.
 const seenWithin = 10 * time.Second
 
-// Pods are those of the node. *podworker.Pods are.
+// Pods are the node's pods. *podworker.Pods implements it.
 type Pods interface {
 	Get(uid types.UID) (podworker.Snapshot, bool)
 	Evict(uid types.UID, e podplan.Ending)
@@ -36,19 +36,19 @@ type Pods interface {
 	Await(ctx context.Context, uid types.UID, ok func(*podworker.Snapshot) bool)
 }
 
-// Meter measures what pods hold. *server.Stats is one.
+// Meter measures what pods use. *server.Stats implements it.
 type Meter interface {
 	Disk(ctx context.Context) ([]Pod, error)
 }
 
-// Events tells of what is done, and why.
+// Events records what is done, and why.
 type Events interface {
 	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
 }
 
-// GuardConfig says what a Guard watches and whom it tells.
+// GuardConfig says what a Guard watches and whom it notifies.
 type GuardConfig struct {
-	// NodeDir and ImageDir are folders on the disks of the node and of its images.
+	// NodeDir and ImageDir are directories on the node's disk and on the disk of its images.
 	NodeDir, ImageDir string
 	// Hard is --eviction-hard.
 	Hard map[string]string
@@ -57,29 +57,30 @@ type GuardConfig struct {
 	Pods       Pods
 	Meter      Meter
 	Events     Events
-	// Node is what events are about that concern no pod.
+	// Node is the object of events that concern no pod.
 	Node func() *v1.ObjectReference
-	// Pressed is the node's condition; Changed is told that it changed.
+	// Pressed is the node's condition; Changed is called when it changed.
 	Pressed *atomic.Bool
 	Changed func()
-	// Evicted is told of each eviction, with its signal.
+	// Evicted is called for each eviction, with its signal.
 	Evicted func(signal string)
 }
 
-// Guard watches the node's disks, and evicts the pods that fill them: the greatest first, one
-// at a time, until there is room again.
+// Guard watches the node's disks, and evicts the pods that fill them, the largest first, one at a
+// time, until there is enough space again.
 type Guard struct {
 	cfg        GuardConfig
 	thresholds []Threshold
-	// until is how long the condition outlasts its cause.
+	// until is when the condition ends unless its cause returns.
 	until time.Time
-	told  string // the signal of which an event has told
-	// What no pod's end would mend is looked at less and less often, while it stands still.
+	told  string // the signal that the last event reported
+	// A shortage that no eviction would end is looked at less and less often while it does not
+	// change.
 	stuck     time.Duration
 	stuckFree int64
 }
 
-// NewGuard checks the thresholds against the disks.
+// NewGuard checks the thresholds against the disks and returns a Guard.
 func NewGuard(cfg GuardConfig) (*Guard, error) {
 	g := &Guard{cfg: cfg}
 	node, image, err := g.look()
@@ -89,8 +90,8 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	return g, err
 }
 
-// Run watches until the context ends; without thresholds there is nothing to do. Nobody may
-// be evicted for whom a source has not spoken yet: the caller waits for that.
+// Run watches until the context ends; without thresholds there is nothing to do. The caller first
+// waits until all sources have synced: a pod whose source has not spoken yet must not be evicted.
 func (g *Guard) Run(ctx context.Context) error {
 	for ctx.Err() == nil && len(g.thresholds) > 0 {
 		sleep(ctx, g.step(ctx))
@@ -115,7 +116,7 @@ func (g *Guard) look() (node, image disk.Room, err error) {
 	return node, image, err
 }
 
-// step looks once, and makes room if need be. It returns when to look again.
+// step looks once, and makes room if necessary. It returns when to look again.
 func (g *Guard) step(ctx context.Context) time.Duration {
 	log := klog.FromContext(ctx)
 	node, image, err := g.look()
@@ -153,8 +154,8 @@ func (g *Guard) step(ctx context.Context) time.Duration {
 	return 0
 }
 
-// standstill tells once that no pod may go whose end would make room, and which one holds
-// most. It returns when to look again.
+// standstill reports once that evicting any of the candidates would not make room, and which pod
+// uses most. It returns when to look again.
 func (g *Guard) standstill(log klog.Logger, short Shortage, pods []Pod) time.Duration {
 	const less = 1 << 20
 	switch {
@@ -176,7 +177,7 @@ func (g *Guard) standstill(log klog.Logger, short Shortage, pods []Pod) time.Dur
 	return g.stuck
 }
 
-// next is when the first of the disks can be short of room.
+// next returns how long it takes at least until one of the disks can be short of space.
 func (g *Guard) next(node, image disk.Room) time.Duration {
 	next := goneWithin
 	for _, t := range g.thresholds {
@@ -196,7 +197,7 @@ func (g *Guard) next(node, image disk.Room) time.Duration {
 	return next
 }
 
-// press keeps the node's condition, which outlasts its cause for a while.
+// press keeps the node's condition up to date; it outlasts its cause for a while.
 func (g *Guard) press(short bool) {
 	now := time.Now()
 	if short {
@@ -207,8 +208,9 @@ func (g *Guard) press(short bool) {
 	}
 }
 
-// evictable leaves out the pods that the node itself needs, and those of which nothing more
-// is to be had. One that ends in its own time is not among these: it may write until then.
+// evictable leaves out the pods that the node itself needs, and those from which nothing more can
+// be reclaimed. A pod that is ending with its grace period stays a candidate: it may write until
+// then.
 func (g *Guard) evictable(all []Pod) []Pod {
 	var out []Pod
 	for _, c := range all {
@@ -224,8 +226,8 @@ func (g *Guard) evictable(all []Pod) []Pod {
 	return out
 }
 
-// reclaim takes away what is left of the containers of a pod that has ended, and waits until
-// it is given back. Its status stays as it is.
+// reclaim removes what is left of the containers of a pod that has ended, and waits until the space
+// is free. The pod's status stays as it is.
 func (g *Guard) reclaim(ctx context.Context, short Shortage, ended Pod) {
 	klog.FromContext(ctx).Info("Removing the containers of a pod that has ended", "pod", klog.KObj(ended.Pod), "podUID", ended.Pod.UID,
 		"bytes", ended.Bytes, "inodes", ended.Inodes, "signal", short.Signal)
@@ -235,7 +237,7 @@ func (g *Guard) reclaim(ctx context.Context, short Shortage, ended Pod) {
 	g.cfg.Pods.Await(ctx, ended.Pod.UID, func(s *podworker.Snapshot) bool { return len(s.Input.Containers) == 0 })
 }
 
-// evict ends a pod at once, and waits until what it held is given back.
+// evict ends a pod at once, and waits until the space that it used is free.
 func (g *Guard) evict(ctx context.Context, short Shortage, victim Pod) {
 	message := Message(short, victim)
 	klog.FromContext(ctx).Info("Evicting a pod", "pod", klog.KObj(victim.Pod), "podUID", victim.Pod.UID, "bytes", victim.Bytes, "inodes", victim.Inodes, "signal", short.Signal)
@@ -244,23 +246,23 @@ func (g *Guard) evict(ctx context.Context, short Shortage, victim Pod) {
 		Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonEvicted, Message: message, Grace: new(int64),
 		Disruption: v1.PodReasonTerminationByKubelet, Reclaim: true,
 	})
-	// The API server of a full disk takes no events: this one waits until there is room.
+	// An API server whose disk is full takes no events: this one waits until there is room.
 	defer g.cfg.Events.Eventf(victim.Pod, v1.EventTypeWarning, podplan.ReasonEvicted, "%s", message)
 	ctx, cancel := context.WithTimeout(ctx, goneWithin)
 	defer cancel()
 	g.cfg.Pods.Await(ctx, victim.Pod.UID, func(s *podworker.Snapshot) bool { return s.Plan.Life == podplan.PodTerminated })
 }
 
-// awaitRoom waits until what a pod held shows on the disk: the kernel lets go of large files
-// in the background, and meanwhile another pod would go for nothing. It waits for no more
-// than a moment, and not at all while another pod goes on to fill the disk.
+// awaitRoom waits until the disk shows what a pod held as free: the kernel frees large files in the
+// background, and until then another pod would be evicted for nothing. It waits only for a short
+// time, and stops waiting if another pod continues to fill the disk.
 func (g *Guard) awaitRoom(ctx context.Context, low Shortage, gone Pod, before []Pod) {
 	ctx, cancel := context.WithTimeout(ctx, seenWithin)
 	defer cancel()
 	for ctx.Err() == nil {
 		node, image, err := g.look()
 		if err != nil {
-			return // the next step tells
+			return // the next step reports it
 		}
 		now, short := Short(g.thresholds, node, image)
 		if !short || GivenBack(low, now, gone) {

@@ -71,7 +71,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// lines is a writer that tells of each write.
+// lines is a writer that reports each line.
 type lines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -120,8 +120,8 @@ func TestFollowGoesOnAcrossARotation(t *testing.T) {
 	}
 }
 
-// TestFollowWithTailAndSinceGoesOnAcrossARotation: what was left out at first says nothing
-// about what is written later.
+// TestFollowWithTailAndSinceGoesOnAcrossARotation: what was left out at first says nothing about
+// what is written later.
 func TestFollowWithTailAndSinceGoesOnAcrossARotation(t *testing.T) {
 	for name, tc := range map[string]struct {
 		o    Options
@@ -141,7 +141,7 @@ func TestFollowWithTailAndSinceGoesOnAcrossARotation(t *testing.T) {
 			for range strings.Count(tc.want, "\n") {
 				<-out.got
 			}
-			if tc.want == "" { // it stands at the end once it writes what comes
+			if tc.want == "" { // it has reached the end once it writes what follows
 				appendUntil(t, path, out)
 			}
 			ok, err := Rotate(t.Context(), reopen(func() error {
@@ -238,8 +238,8 @@ type pieces struct {
 
 func (p *pieces) Write(b []byte) (int, error) { p.n++; return p.Buffer.Write(b) }
 
-// Each line of a flood was a packet of its own: who followed it was ten times slower than
-// the container, and its log was gone before it was read.
+// Each line of a flood used to be a packet of its own: a client that followed was ten times slower
+// than the container, and the log was gone before it was read.
 func TestAFloodIsPassedOnInFewPieces(t *testing.T) {
 	const lines = 20_000
 	var text, want strings.Builder
@@ -297,8 +297,8 @@ func TestRotateKeepsSoManyFiles(t *testing.T) {
 	}
 }
 
-// TestLogOfAContainerThatEndedDuringARotation: the process was killed between the rename
-// and the new file, and before that while it compressed; then the container ended.
+// TestLogOfAContainerThatEndedDuringARotation: the process was killed between the rename and the
+// new file, and before that while it compressed; then the container ended.
 func TestLogOfAContainerThatEndedDuringARotation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ns_pod_uid", "c", "0.log")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -328,8 +328,8 @@ func TestLogOfAContainerThatEndedDuringARotation(t *testing.T) {
 	}
 }
 
-// TestLogIsReadInTheMiddleOfARotation: for as long as the runtime took to open the new file the
-// log was said not to be there.
+// TestLogIsReadInTheMiddleOfARotation: while the runtime opened the new file, the log used to be
+// reported as missing.
 func TestLogIsReadInTheMiddleOfARotation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	for name, text := range map[string]string{
@@ -359,8 +359,8 @@ func TestLogIsReadInTheMiddleOfARotation(t *testing.T) {
 	}
 }
 
-// TestFollowWhileTheNextFileIsRotated: what is gone over to may be one of the older files by the
-// time that those are looked at, and is read once.
+// TestFollowWhileTheNextFileIsRotated: the file to switch to may be one of the older files by the
+// time those are listed. It must be read once.
 func TestFollowWhileTheNextFileIsRotated(t *testing.T) {
 	path := write(t, "")
 	for name, text := range map[string]string{
@@ -428,8 +428,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// The last line of a log that grows while it is read was all that came meanwhile, too; the
-// whole of one that grows faster than it is read never ended.
+// Reading the last line of a log that was growing used to return everything that was added
+// meanwhile, too; reading the whole of a log that grew faster than it was read never ended.
 func TestReadEndsWhereTheLogEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	line := "2026-11-22T10:00:00Z stdout F a line\n"
@@ -450,7 +450,7 @@ func TestReadEndsWhereTheLogEnded(t *testing.T) {
 	}
 }
 
-// growing adds a line to the log with each write of what was read.
+// growing adds a line to the log each time a part of it has been read.
 type growing struct {
 	t          *testing.T
 	path, line string

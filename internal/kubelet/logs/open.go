@@ -7,9 +7,9 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// folder opens the folder of a log, whose path ends in POD/CONTAINER/FILE. Pods that
-// collect logs have a hostPath to all of them, and may write there: whatever links they
-// make, what is opened is a log.
+// folder opens the directory of a log, whose path ends in POD/CONTAINER/FILE. Pods that collect
+// logs have a hostPath to all of them and may write there: whatever links they create, only a log
+// is ever opened.
 func folder(path string) (dir *safepath.Dir, name string, err error) {
 	container, name := filepath.Split(path)
 	pod := filepath.Dir(filepath.Clean(container))

@@ -13,8 +13,8 @@ import (
 
 const secret = "2026-01-01T00:00:00Z stdout F root's\n"
 
-// hostileLog is the place of a log, and a file elsewhere that only root may read. The
-// pod, which may write to the folder of logs, makes the log what the test says.
+// hostileLog returns the path of a log, and a file elsewhere that only root may read. The pod,
+// which may write to the directory of logs, makes the log what the test says.
 func hostileLog(t *testing.T) (log, outside string) {
 	t.Helper()
 	log = filepath.Join(t.TempDir(), "ns_pod_uid", "c", "0.log")
@@ -55,8 +55,8 @@ func TestLogThatIsAPipe(t *testing.T) {
 	}
 }
 
-// What is compressed can be read by who may read the logs; what it is written to is
-// nobody else's.
+// Whoever may read the logs may read what is compressed; the file it is written to belongs to
+// nobody else.
 func TestRotationFollowsNoLinkElsewhere(t *testing.T) {
 	log, outside := hostileLog(t)
 	old := log + ".20260101-000000"

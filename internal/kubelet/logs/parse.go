@@ -1,5 +1,5 @@
-// Package logs reads and rotates the logs of containers in the CRI format: a line
-// for each piece of output, with its time, its stream and whether it ends a line.
+// Package logs reads and rotates the logs of containers in the CRI format: a line for each piece of
+// output, with its time, its stream and whether it ends a line.
 package logs
 
 import (
@@ -15,8 +15,8 @@ type entry struct {
 	text []byte
 }
 
-// parse reads "<RFC3339Nano> <stream> <tags> <text>\n". The tag F ends a line, P
-// says that it goes on in the next entry. What is not such a line is told by false.
+// parse parses "<RFC3339Nano> <stream> <tags> <text>\n". The tag F ends a line, P means that it
+// continues in the next entry. It returns false if the line has another form.
 func parse(line []byte) (entry, bool) {
 	stamp, rest, ok := bytes.Cut(line, []byte(" "))
 	if !ok {

@@ -19,30 +19,30 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Options say what of a log is wanted.
+// Options select what part of a log to read.
 type Options struct {
 	// Tail is how many lines from the end, nil for all.
 	Tail *int64
-	// Since leaves out what is older.
+	// Since leaves out older entries.
 	Since time.Time
 	// Limit on the bytes written, nil for none.
 	Limit      *int64
 	Timestamps bool
-	// Follow goes on until Ended is closed and all is read, across rotations.
+	// Follow continues until Ended is closed and everything is read, across rotations.
 	Follow bool
 	Ended  <-chan struct{}
 }
 
-// maxEntry is the size of an entry that is read; runtimes split lines far below it.
+// maxEntry is the largest entry that is read; runtimes split lines far below it.
 const maxEntry = 16 << 20
 
-// together is about how much text is written at once.
+// together is roughly how much text is written at once.
 const together = 64 << 10
 
-// errLimit ends a read that has written as much as it may.
+// errLimit ends a read that has written as much as it is allowed to.
 var errLimit = errors.New("limit reached")
 
-// Read writes a log's text to stdout and stderr; a nil writer leaves that stream out.
+// Read writes a log's text to stdout and stderr; a nil writer drops that stream.
 func Read(ctx context.Context, path string, o Options, stdout, stderr io.Writer) error {
 	r := &reader{path: path, o: o, stdout: stdout, stderr: stderr, left: -1}
 	if o.Limit != nil {
@@ -50,7 +50,7 @@ func Read(ctx context.Context, path string, o Options, stdout, stderr io.Writer)
 	}
 	defer r.close()
 	if o.Follow {
-		// Watch before the first look, so that nothing falls in between.
+		// Watch before the first look, so that nothing is missed in between.
 		w, err := fsnotify.NewWatcher()
 		if err != nil {
 			return fmt.Errorf("watch log: %w", err)
@@ -75,9 +75,9 @@ type reader struct {
 	watcher        *fsnotify.Watcher
 	file           *os.File
 	rest           []byte    // a line that is not complete yet
-	text           []byte    // of entries that were read, for the writer to
-	to             io.Writer // nil where there is no such text
-	left           int64     // bytes that may be written, -1 for any number
+	text           []byte    // of entries already read, to be written to
+	to             io.Writer // nil if there is no such text
+	left           int64     // bytes that may still be written, -1 for no limit
 	last           time.Time // of the newest entry seen
 	ended          bool
 	tailEnd        int64 // where the file ended when lines were counted from there
@@ -121,7 +121,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// wait returns when there may be more to read, or nothing more will come.
+// wait returns when there may be more to read, or when no more will come.
 func (r *reader) wait(ctx context.Context) error {
 	for {
 		select {
@@ -143,8 +143,8 @@ func (r *reader) wait(ctx context.Context) error {
 	}
 }
 
-// open begins with the log, or, in the middle of a rotation, when there is none of that name,
-// with the newest of those that were rotated: it has all that there is.
+// open opens the log. In the middle of a rotation, when there is no file of that name, it opens the
+// newest rotated file: that one has everything there is.
 func (r *reader) open() error {
 	f, err := open(r.path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -161,15 +161,15 @@ func (r *reader) open() error {
 	if len(older) == 0 {
 		return err
 	}
-	if f, err = open(older[len(older)-1]); errors.Is(err, fs.ErrNotExist) { // it has its name again
+	if f, err = open(older[len(older)-1]); errors.Is(err, fs.ErrNotExist) { // it has its name back
 		f, err = open(r.path)
 	}
 	r.file = f
 	return err
 }
 
-// rotate goes over to a new file of the same name, once there is one; the old one
-// was read to its end before.
+// rotate switches to a new file of the same name, once there is one. The old one has been read to
+// its end before.
 func (r *reader) rotate() (bool, error) {
 	next, err := open(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,7 +187,7 @@ func (r *reader) rotate() (bool, error) {
 	return true, nil
 }
 
-// goOver reads what there is before the next file, and tells whether that is another one.
+// goOver reads what remains before the next file, and reports whether that is a different file.
 func (r *reader) goOver(next *os.File) (bool, error) {
 	if r.file == nil {
 		return true, nil
@@ -200,7 +200,7 @@ func (r *reader) goOver(next *os.File) (bool, error) {
 	if err != nil || os.SameFile(old, now) {
 		return false, err
 	}
-	// What was written between the drain and the rename.
+	// Text may have been written between the drain and the rename.
 	if err := r.drain(r.file); err != nil {
 		return false, err
 	}
@@ -221,9 +221,9 @@ func (r *reader) goOver(next *os.File) (bool, error) {
 	return true, nil
 }
 
-// rotatedSince lists, oldest first, the files that came between the one we read and
-// the current one, for a reader so slow that its log was rotated twice. When ours is
-// not there under its own name any more (compressed, removed), or nil, it is all that are.
+// rotatedSince lists, oldest first, the files between the one that we read and the current one, for
+// a reader so slow that its log was rotated twice. If ours is nil, or no longer there under its own
+// name (compressed, removed), it lists all of them.
 func rotatedSince(path string, ours fs.FileInfo) ([]string, error) {
 	all, err := filepath.Glob(path + ".*")
 	if err != nil {
@@ -238,7 +238,7 @@ func rotatedSince(path string, ours fs.FileInfo) ([]string, error) {
 	return all, nil
 }
 
-// readRotated writes what a rotated file has that is newer than what was read.
+// readRotated writes the entries of a rotated file that are newer than what was read.
 func (r *reader) readRotated(name string) error {
 	f, err := open(name)
 	if errors.Is(err, fs.ErrNotExist) || strings.HasSuffix(name, ".tmp") {
@@ -272,7 +272,7 @@ func (r *reader) readRotated(name string) error {
 	}
 }
 
-// upToNow writes what is in the file now: of a flood the end may never be reached.
+// upToNow writes what the file contains now: the end of a flood may never be reached.
 func (r *reader) upToNow() error {
 	info, err := r.file.Stat()
 	if err != nil {
@@ -283,7 +283,7 @@ func (r *reader) upToNow() error {
 		return err
 	}
 	end := info.Size()
-	if r.tailEnd > 0 { // that is what the lines were counted from
+	if r.tailEnd > 0 { // the lines were counted from there
 		end = r.tailEnd
 	}
 	return r.drain(io.LimitReader(r.file, end-at))
@@ -323,7 +323,7 @@ func (r *reader) writeLines() error {
 		data = data[i+1:]
 	}
 	if len(data) > maxEntry {
-		data = nil // no runtime writes such an entry; its end is none either
+		data = nil // no runtime writes such an entry; its end is not an entry either
 	}
 	r.rest = append(r.rest[:0], data...)
 	return r.flush()
@@ -339,8 +339,8 @@ func (r *reader) flush() error {
 	return err
 }
 
-// put adds an entry's text to what is written together: each write is a packet to the
-// client, and one for each line is too slow for a flood, whose files go when they are old.
+// put adds an entry's text to what is written together. Each write is a packet to the client: one
+// per line would be too slow for a flood, whose files are removed when they are old.
 func (r *reader) put(w io.Writer, text []byte) error {
 	if r.to != w || len(r.text) >= together {
 		if err := r.flush(); err != nil {
@@ -352,8 +352,8 @@ func (r *reader) put(w io.Writer, text []byte) error {
 	return nil
 }
 
-// writeLine writes one entry; what is not one is left out, as a log cut off by a
-// crash may hold such a line.
+// writeLine writes one entry, and drops a line that is not one: a log cut off by a crash may
+// contain such a line.
 func (r *reader) writeLine(line []byte) error {
 	e, ok := parse(line)
 	if ok {
@@ -387,7 +387,7 @@ func (r *reader) writeLine(line []byte) error {
 	return nil
 }
 
-// seekTail goes to where the last lines begin, reading backwards.
+// seekTail seeks to the beginning of the last lines, reading backwards.
 func (r *reader) seekTail() error {
 	if r.o.Tail == nil || *r.o.Tail < 0 {
 		return nil
@@ -397,7 +397,7 @@ func (r *reader) seekTail() error {
 		return err
 	}
 	r.tailEnd = end
-	want := *r.o.Tail + 1 // newlines from the end, the last line's own among them
+	want := *r.o.Tail + 1 // newlines from the end, including the last line's own
 	const block = 32 << 10
 	for pos := end; pos > 0; {
 		size := min(pos, int64(block))

@@ -20,17 +20,17 @@ type Reopener interface {
 	ReopenContainerLog(ctx context.Context, id string) error
 }
 
-// Limits of a container's logs.
+// Limits are the limits on a container's logs.
 type Limits struct {
-	// MaxSize in bytes of the file that is written to; 0 or less is no limit.
+	// MaxSize in bytes of the current file; 0 or less means no limit.
 	MaxSize int64
-	// MaxFiles of a container, the current one among them; at least 2.
+	// MaxFiles of a container, including the current one; at least 2.
 	MaxFiles int
 }
 
-// Rotate renames a log that has grown too large, lets the runtime open a new one, and
-// removes what is too many of the older ones. It tells whether it did. A log that somebody
-// removed the runtime opens anew: what it writes would be lost for ever.
+// Rotate renames a log that has grown too large, makes the runtime open a new one, and removes the
+// oldest files beyond the limit. It reports whether it rotated. If somebody removed the log, it
+// makes the runtime open a new one: otherwise all further output would be lost.
 func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now time.Time) (bool, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -49,7 +49,7 @@ func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now tim
 	if err != nil {
 		return false, err
 	}
-	// The one that is rotated now becomes the newest of the old.
+	// The file that is rotated now becomes the newest of the old ones.
 	for keep := max(l.MaxFiles-2, 0); len(old) > keep; old = old[1:] {
 		if err := os.Remove(old[0]); err != nil {
 			return false, err
@@ -63,14 +63,13 @@ func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now tim
 		return false, err
 	}
 	if err := rt.ReopenContainerLog(ctx, id); err != nil {
-		// The runtime still writes to the renamed file: give it its name back.
+		// The runtime still writes to the renamed file: rename it back.
 		return false, errors.Join(fmt.Errorf("reopen log of container %s: %w", id, err), os.Rename(name, path))
 	}
 	return true, nil
 }
 
-// Compress does so with the rotated files of a log but for the newest, which may still be
-// read.
+// Compress compresses the rotated files of a log except for the newest, which may still be read.
 func Compress(path string) error {
 	old, err := rotated(path)
 	if err != nil || len(old) == 0 {
@@ -86,9 +85,9 @@ func Compress(path string) error {
 	return nil
 }
 
-// Settle puts in order the log of a container that has ended, and that is not rotated any
-// more: the newest file has the log's name again, if the rotation was cut off before the
-// runtime made another, and older ones are compressed.
+// Settle tidies up the log of a container that has ended and is not rotated any more: the newest
+// file gets the log's name back if the rotation was interrupted before the runtime created another,
+// and older files are compressed.
 func Settle(path string) error {
 	if !taken(path) {
 		old, err := rotated(path)
@@ -104,8 +103,8 @@ func Settle(path string) error {
 	return Compress(path)
 }
 
-// freeName returns the name for a file that is rotated now: upstream's, with a number
-// behind it where one of this very second has that. A rename over it would lose that file.
+// freeName returns the name for a file that is being rotated: upstream's, with a number appended if
+// a file from the same second has that name. A rename would overwrite that file.
 func freeName(name string) (string, bool) {
 	for i := range 1000 {
 		candidate := name
@@ -133,12 +132,12 @@ func rotated(path string) ([]string, error) {
 	var out []string
 	for _, f := range all {
 		if strings.HasSuffix(f, ".tmp") {
-			if err := os.Remove(f); err != nil { // of a compression that was cut off
+			if err := os.Remove(f); err != nil { // left by an interrupted compression
 				return nil, err
 			}
 			continue
 		}
-		if info, err := os.Lstat(f); err == nil && info.Mode().IsRegular() { // else it is not of our making
+		if info, err := os.Lstat(f); err == nil && info.Mode().IsRegular() { // otherwise we did not create it
 			out = append(out, f)
 		}
 	}
@@ -146,12 +145,12 @@ func rotated(path string) ([]string, error) {
 	return out, nil
 }
 
-// byAge orders rotated files, oldest first; a compressed one keeps its place.
+// byAge orders rotated files, oldest first; compression does not change a file's place.
 func byAge(a, b string) int {
 	return strings.Compare(strings.TrimSuffix(a, ".gz"), strings.TrimSuffix(b, ".gz"))
 }
 
-// compress replaces a file by its gzip.
+// compress replaces a file with its gzip.
 func compress(path string) error {
 	dir, name, err := folder(path)
 	if err != nil {
@@ -167,7 +166,7 @@ func compress(path string) error {
 	}
 	err = dir.Remove(name)
 	if errors.Is(err, os.ErrNotExist) {
-		return dir.Remove(name + ".gz") // the container was removed meanwhile, and its log with it
+		return dir.Remove(name + ".gz") // the container was removed meanwhile, together with its log
 	}
 	return err
 }

@@ -12,60 +12,60 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Container is one with a log that it writes to, or has written to.
+// Container is a container with the log that it writes to, or has written to.
 type Container struct {
 	ID, Path string
 	Ended    bool
 }
 
-// Watcher tells of the next write to each log that it is asked for. *Watch is one.
+// Watcher reports the next write to each log that it is asked to watch. *Watch implements it.
 type Watcher interface {
 	Next(path string) error
 	Run(ctx context.Context, written func(path string)) error
 }
 
-// How soon after a look the next write to the same log is of interest: sooner, the sooner
-// its limit can be reached at the rate at which it has grown.
+// How soon after a look the next write to the same log is of interest. The faster the log has
+// grown, the sooner, since it can reach its limit sooner.
 const (
 	soonestLook  = 20 * time.Millisecond
 	latestLook   = 100 * time.Millisecond
 	startsSettle = 200 * time.Millisecond
 )
 
-// RotatorConfig says how logs are kept small.
+// RotatorConfig configures a Rotator.
 type RotatorConfig struct {
 	Limits Limits
-	// Every is the time between two looks at all
+	// Every is the time between two looks at all logs.
 	Every time.Duration
-	// Workers are at work at the same time, never two on one log.
+	// Workers is how many logs are handled at the same time; never the same log twice.
 	Workers int
 }
 
-// Rotator keeps the logs of running containers from growing without end. A write wakes
-// it, and then for a while no other one of the same log does, so that a flood is limited
-// as it is written, and a log that grows slowly costs next to nothing. A look at all of
-// them now and then finds what no event told, and, once, puts in order what a rotation has
-// left of the log of a container that has ended: nobody comes back to it.
+// Rotator keeps the logs of running containers from growing without bound. A write wakes it; for a
+// while after that no further write to the same log does, so that a flood is limited while it is
+// written, and a log that grows slowly costs next to nothing. A periodic look at all logs finds
+// what no event reported. Once, it also tidies up what an interrupted rotation left of the log of a
+// container that has ended: nothing else would.
 type Rotator struct {
 	cfg        RotatorConfig
 	runtime    Reopener
 	containers func() []Container
 	watch      Watcher
-	started    chan struct{}                    // of one: a container runs that did not before
-	queue      workqueue.TypedInterface[string] // of paths: never two are at work on one
+	started    chan struct{}                    // capacity 1: a container runs that did not run before
+	queue      workqueue.TypedInterface[string] // of paths: never two workers on one
 
 	mu    sync.Mutex
 	known map[string]Container // by path
-	seen  map[string]growth    // by path, of those that are known
+	seen  map[string]growth    // by path, for the known ones
 }
 
-// growth is how a log stood at the last look, and when it was last rotated.
+// growth is the size of a log at the last look, and when it was last rotated.
 type growth struct {
 	size        int64
 	at, rotated time.Time
 }
 
-// NewRotator returns what rotates the logs of the containers that there are at a time.
+// NewRotator returns a Rotator for the logs of the containers that exist at any time.
 func NewRotator(cfg RotatorConfig, runtime Reopener, containers func() []Container, watch Watcher) *Rotator {
 	return &Rotator{
 		cfg: cfg, runtime: runtime, containers: containers, watch: watch, started: make(chan struct{}, 1),
@@ -90,8 +90,8 @@ func (r *Rotator) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lookAtAll queues every log now and then, and new ones when containers are seen
-// to run, as all are at the kubelet's start.
+// lookAtAll queues every log periodically, and new logs when containers are seen running, as all
+// are when the kubelet starts.
 func (r *Rotator) lookAtAll(ctx context.Context) {
 	defer r.queue.ShutDown()
 	due := time.NewTimer(r.cfg.Every)
@@ -113,7 +113,7 @@ func (r *Rotator) lookAtAll(ctx context.Context) {
 	}
 }
 
-// Look has the rotator look for logs that it does not know.
+// Look makes the rotator look for logs that it does not know yet.
 func (r *Rotator) Look() {
 	select {
 	case r.started <- struct{}{}:
@@ -160,7 +160,7 @@ func (r *Rotator) work(ctx context.Context) {
 		}
 		l, ok := r.log(path)
 		switch {
-		case ctx.Err() != nil || !ok: // the queue is emptied, and nothing more done
+		case ctx.Err() != nil || !ok: // the queue is drained, and nothing else is done
 		case l.Ended:
 			if err := Settle(path); err != nil {
 				klog.FromContext(ctx).Error(err, "Failed to put in order the log of container", "containerID", l.ID, "path", path)
@@ -172,8 +172,8 @@ func (r *Rotator) work(ctx context.Context) {
 	}
 }
 
-// look rotates a log if it has grown too large, and has its next write told, but not too
-// soon. Older files are compressed once the log has calmed down.
+// look rotates a log if it has grown too large, and asks for its next write to be reported, but not
+// too soon. Older files are compressed once the log has calmed down.
 func (r *Rotator) look(ctx context.Context, l Container) {
 	log := klog.FromContext(ctx)
 	pause := r.pause(l.Path, time.Now())
@@ -194,8 +194,8 @@ func (r *Rotator) look(ctx context.Context, l Container) {
 	})
 }
 
-// pause is how long the log will be left alone after this look: half of the time in which
-// it reaches its limit.
+// pause returns how long the log is left alone after this look: half the time in which it can reach
+// its limit.
 func (r *Rotator) pause(path string, now time.Time) time.Duration {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -220,8 +220,8 @@ func (r *Rotator) pause(path string, now time.Time) time.Duration {
 	return time.Duration(min(max(due, float64(soonestLook)), float64(latestLook)))
 }
 
-// calm notes whether a log was rotated, and tells whether that was long ago: to compress
-// takes longer than a flood takes to fill the next file.
+// calm notes whether a log was rotated, and reports whether the last rotation was long ago:
+// compressing takes longer than a flood needs to fill the next file.
 func (r *Rotator) calm(path string, rotated bool, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

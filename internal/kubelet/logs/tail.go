@@ -5,15 +5,15 @@ import (
 	"io"
 )
 
-// Tail returns the end of a container's log as plain text: at most so many lines
-// and bytes. A log that cannot be read is empty.
+// Tail returns the end of a container's log as plain text, limited in lines and bytes. A log that
+// cannot be read counts as empty.
 func Tail(path string, lines int, most int64) string {
 	f, err := open(path)
 	if err != nil {
 		return ""
 	}
 	defer func() { _ = f.Close() }()
-	// Every line carries a time and tags of under 64 bytes besides its text.
+	// Besides its text, every line has a time and tags of less than 64 bytes.
 	chunk := most + int64(lines)*64
 	if info, err := f.Stat(); err == nil && info.Size() > chunk {
 		if _, err := f.Seek(-chunk, io.SeekEnd); err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch tells of writes to logs, once for each time that it is asked to: a log that is
-// written to all the time costs no more than its watcher wants to know.
+// Watch reports writes to logs, once for each request: a log that is written to all the time costs
+// no more than its watcher wants to know.
 type Watch struct {
 	file *os.File
 
@@ -20,7 +20,7 @@ type Watch struct {
 	paths map[int32]string // by watch descriptor
 }
 
-// NewWatch opens a watch; Close ends it.
+// NewWatch opens a watch; Close closes it.
 func NewWatch() (*Watch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -32,8 +32,8 @@ func NewWatch() (*Watch, error) {
 // Close ends Run.
 func (w *Watch) Close() error { return w.file.Close() }
 
-// Next has Run tell of the next write to the file. One that is not there is no error: the
-// next look at it finds that out.
+// Next makes Run report the next write to the file. A missing file is no error: the next look at it
+// will find out.
 func (w *Watch) Next(path string) error {
 	conn, err := w.file.SyscallConn()
 	if err != nil {

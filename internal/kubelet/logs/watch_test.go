@@ -29,7 +29,7 @@ func TestWatchTellsOfOneWriteForEachTimeItIsAsked(t *testing.T) {
 		}
 	}
 	next(a)
-	next(a) // once more is not twice
+	next(a) // asking once more does not give two events
 	for range 10 {
 		appendTo(t, a, "x")
 	}
@@ -45,7 +45,7 @@ func TestWatchTellsOfOneWriteForEachTimeItIsAsked(t *testing.T) {
 	if err := os.Rename(a, filepath.Join(dir, "old")); err != nil {
 		t.Fatal(err)
 	}
-	next(a) // it is not there
+	next(a) // the file does not exist
 	if err := os.WriteFile(a, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

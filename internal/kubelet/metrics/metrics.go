@@ -1,5 +1,5 @@
-// Package metrics holds the kubelet's metrics, under the names that dashboards and
-// alerts know. They are of the process: several kubelets in one share them.
+// Package metrics has the kubelet's metrics, under the names that dashboards and alerts know. They
+// belong to the process: several kubelets in one process share them.
 package metrics
 
 import (
@@ -38,13 +38,13 @@ var (
 	podStartBuckets = []float64{0.05, 0.1, 0.25, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
 	shortBuckets    = metrics.ExponentialBuckets(0.0005, 2, 18)
 
-	// PodStart is from the first sight of a pod to its running.
+	// PodStart is the time from the first sight of a pod until it runs.
 	PodStart = histogram("pod_start_duration_seconds", "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run", podStartBuckets)
-	// PodStartSLI is from the creation of a pod to its running, without image pulls.
+	// PodStartSLI is the time from the creation of a pod until it runs, without image pulls.
 	PodStartSLI = histogram("pod_start_sli_duration_seconds", "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch", podStartBuckets)
-	// PodStartTotal is from the creation of a pod to its running.
+	// PodStartTotal is the time from the creation of a pod until it runs.
 	PodStartTotal = histogram("pod_start_total_duration_seconds", "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch", podStartBuckets)
-	// PodWorkerStart is from the first sight of a pod to its worker's start.
+	// PodWorkerStart is the time from the first sight of a pod until its worker starts.
 	PodWorkerStart = histogram("pod_worker_start_duration_seconds", "Duration in seconds from kubelet seeing a pod to starting a worker.", shortBuckets)
 	// PodWorker is the duration of a worker's step.
 	PodWorker = metrics.NewHistogramVec(&metrics.HistogramOpts{
@@ -55,9 +55,9 @@ var (
 	StatusSync = histogram("pod_status_sync_duration_seconds", "Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.", shortBuckets)
 	// Relist is how long the slow comparison with the runtime took.
 	Relist = histogram("pleg_relist_duration_seconds", "Duration in seconds for relisting pods in PLEG.", shortBuckets)
-	// RelistInterval is the time between two of them.
+	// RelistInterval is the time between two relists.
 	RelistInterval = histogram("pleg_relist_interval_seconds", "Interval in seconds between relisting in PLEG.", podStartBuckets)
-	// LastSeen is when the newest was made.
+	// LastSeen is when the newest relist was made.
 	LastSeen = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "pleg_last_seen_seconds", Help: "Timestamp in seconds when PLEG was last seen active.", StabilityLevel: metrics.ALPHA,
 	})
@@ -65,25 +65,25 @@ var (
 	Operations = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "runtime_operations_total", Help: "Cumulative number of runtime operations by operation type.", StabilityLevel: metrics.ALPHA,
 	}, []string{"operation_type"})
-	// OperationErrors counts those that failed.
+	// OperationErrors counts the operations that failed.
 	OperationErrors = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "runtime_operations_errors_total", Help: "Cumulative number of runtime operation errors by operation type.", StabilityLevel: metrics.ALPHA,
 	}, []string{"operation_type"})
-	// OperationDuration is how long they took.
+	// OperationDuration is how long the operations took.
 	OperationDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: subsystem, Name: "runtime_operations_duration_seconds", Help: "Duration in seconds of runtime operations. Broken down by operation type.",
 		Buckets: metrics.ExponentialBuckets(.005, 2.5, 14), StabilityLevel: metrics.ALPHA,
 	}, []string{"operation_type"})
-	// RunSandbox by runtime handler.
+	// RunSandbox is how long starting a sandbox took, by runtime handler.
 	RunSandbox = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: subsystem, Name: "run_podsandbox_duration_seconds", Help: "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
 		Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA,
 	}, []string{"runtime_handler"})
-	// StartedPods counts sandboxes that were run.
+	// StartedPods counts attempts to start a sandbox.
 	StartedPods = counter("started_pods_total", "Cumulative number of pods started")
-	// StartedPodErrors counts those that failed.
+	// StartedPodErrors counts sandboxes that failed to start.
 	StartedPodErrors = counter("started_pods_errors_total", "Cumulative number of errors when starting pods")
-	// StartedContainers by type.
+	// StartedContainers counts containers, by type.
 	StartedContainers = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "started_containers_total", Help: "Cumulative number of containers started", StabilityLevel: metrics.ALPHA,
 	}, []string{"container_type"})
@@ -91,32 +91,32 @@ var (
 	TerminatedContainers = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "terminated_containers_total", Help: "Cumulative number of container terminations.", StabilityLevel: metrics.ALPHA,
 	}, []string{"container_type", "exit_code", "reason"})
-	// StartedUserNamespaces counts sandboxes that were run with a user namespace.
+	// StartedUserNamespaces counts attempts to start a sandbox with a user namespace.
 	StartedUserNamespaces = counter("started_user_namespaced_pods_total", "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.")
-	// StartedUserNamespaceErrors counts those that failed.
+	// StartedUserNamespaceErrors counts failures of such sandboxes and of their containers.
 	StartedUserNamespaceErrors = counter("started_user_namespaced_pods_errors_total", "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.")
-	// RunningPods have a sandbox that is ready.
+	// RunningPods counts pods with a sandbox that is ready.
 	RunningPods = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "running_pods", Help: "Number of pods that have a running pod sandbox", StabilityLevel: metrics.ALPHA,
 	})
-	// RunningContainers by state.
+	// RunningContainers counts containers, by state.
 	RunningContainers = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "running_containers", Help: "Number of containers currently running", StabilityLevel: metrics.ALPHA,
 	}, []string{"container_state"})
-	// ImagePull by the size of the image.
+	// ImagePull is how long pulls took, by the size of the image.
 	ImagePull = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: subsystem, Name: "image_pull_duration_seconds", Help: "Duration in seconds to pull an image.",
 		Buckets: []float64{.1, .5, 1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}, StabilityLevel: metrics.ALPHA,
 	}, []string{"image_size_in_bytes"})
-	// Evictions by signal.
+	// Evictions counts evictions, by signal.
 	Evictions = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "evictions", Help: "Cumulative number of pod evictions by eviction signal", StabilityLevel: metrics.ALPHA,
 	}, []string{"eviction_signal"})
-	// Rejections of admission by reason.
+	// Rejections counts pods that were not admitted, by reason.
 	Rejections = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "admission_rejections_total", Help: "Cumulative number pod admission rejections by the Kubelet.", StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
-	// Preemptions of pods for critical ones.
+	// Preemptions counts pods that were preempted for critical ones.
 	Preemptions = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "preemptions", Help: "Cumulative number of pod preemptions by preemption resource", StabilityLevel: metrics.ALPHA,
 	}, []string{"preemption_signal"})
@@ -125,16 +125,16 @@ var (
 		Subsystem: subsystem, Name: "node_name", Help: "The node's name. The count is always 1.", StabilityLevel: metrics.ALPHA,
 	}, []string{"node"})
 
-	// HTTPRequests to the kubelet's servers.
+	// HTTPRequests counts requests to the kubelet's servers.
 	HTTPRequests = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "http_requests_total", Help: "Number of the http requests received since the server started", StabilityLevel: metrics.ALPHA,
 	}, httpLabels)
-	// HTTPDuration is how long they took.
+	// HTTPDuration is how long the requests took.
 	HTTPDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: subsystem, Name: "http_requests_duration_seconds", Help: "Duration in seconds to serve http requests",
 		Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA,
 	}, httpLabels)
-	// HTTPInflight are those that are not answered yet.
+	// HTTPInflight counts requests without a response yet.
 	HTTPInflight = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "http_inflight_requests", Help: "Number of the inflight http requests", StabilityLevel: metrics.ALPHA,
 	}, httpLabels)
@@ -142,7 +142,7 @@ var (
 	PluginErrors = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "credential_provider_plugin_errors_total", Help: "Number of errors from credential provider plugin", StabilityLevel: metrics.ALPHA,
 	}, []string{"plugin_name"})
-	// PluginDuration is how long their runs took.
+	// PluginDuration is how long the plugins' runs took.
 	PluginDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: subsystem, Name: "credential_provider_plugin_duration", Help: "Duration of execution in seconds for credential provider plugin",
 		Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA,
@@ -169,12 +169,11 @@ var (
 		Subsystem: subsystem, Name: "certificate_manager_server_ttl_seconds", StabilityLevel: metrics.ALPHA,
 		Help: "Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.",
 	})
-	// ClientRenewErrors counts client certificates that were not got.
+	// ClientRenewErrors counts failed attempts to get a client certificate.
 	ClientRenewErrors = counter("certificate_manager_client_expiration_renew_errors", "Counter of certificate renewal errors.")
-	// ServerRenewErrors counts serving certificates that were not got.
+	// ServerRenewErrors counts failed attempts to get a serving certificate.
 	ServerRenewErrors = counter("server_expiration_renew_errors", "Counter of certificate renewal errors.")
-	// ServerRotation is how long a serving certificate had been in use when its
-	// successor came.
+	// ServerRotation is how long a serving certificate had been in use when it was replaced.
 	ServerRotation = histogram("certificate_manager_server_rotation_seconds", "Histogram of the number of seconds the previous certificate lived before being rotated.",
 		[]float64{60, 3600, 14400, 86400, 604800, 2592000, 7776000, 15552000, 31104000, 124416000})
 
@@ -183,27 +182,27 @@ var (
 		Subsystem: subsystem, Name: "graceful_shutdown_start_time_seconds", StabilityLevel: metrics.ALPHA,
 		Help: "Last graceful shutdown start time since unix epoch in seconds",
 	})
-	// ShutdownEnd is 0 while the shutdown goes on.
+	// ShutdownEnd is 0 while the shutdown is in progress.
 	ShutdownEnd = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "graceful_shutdown_end_time_seconds", StabilityLevel: metrics.ALPHA,
 		Help: "Last graceful shutdown start time since unix epoch in seconds",
 	})
 
-	// RunSandboxErrors counts sandboxes that were not run, by handler.
+	// RunSandboxErrors counts sandboxes that failed to start, by handler.
 	RunSandboxErrors = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "run_podsandbox_errors_total", StabilityLevel: metrics.ALPHA,
 		Help: "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
 	}, []string{"runtime_handler"})
-	// StartedContainerErrors counts containers that did not start.
+	// StartedContainerErrors counts containers that failed to start.
 	StartedContainerErrors = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "started_containers_errors_total", StabilityLevel: metrics.ALPHA,
 		Help: "Cumulative number of errors when starting containers",
 	}, []string{"container_type", "code"})
-	// DesiredPods are those that a source wants.
+	// DesiredPods counts the pods that a source wants.
 	DesiredPods = staticGauge("desired_pods", "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.")
-	// ActivePods are those that hold resources.
+	// ActivePods counts the pods that hold resources.
 	ActivePods = staticGauge("active_pods", "The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.")
-	// MirrorPods stand for static pods at the API server.
+	// MirrorPods counts the objects that represent static pods at the API server.
 	MirrorPods = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "mirror_pods", StabilityLevel: metrics.ALPHA,
 		Help: "The number of mirror pods the kubelet will try to create (one per admitted static pod)",
@@ -212,7 +211,7 @@ var (
 	CgroupVersion = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "cgroup_version", Help: "cgroup version on the hosts.", StabilityLevel: metrics.ALPHA,
 	})
-	// Volumes has the volume statistics of claims, by the end of their names.
+	// Volumes has the volume statistics of claims, by the suffix of the metric's name.
 	Volumes = map[string]*metrics.GaugeVec{
 		"capacity_bytes":  volumeGauge("capacity_bytes", "Capacity in bytes of the volume"),
 		"available_bytes": volumeGauge("available_bytes", "Number of available bytes in the volume"),
@@ -222,12 +221,12 @@ var (
 		"inodes_used":     volumeGauge("inodes_used", "Number of used inodes in the volume"),
 	}
 
-	// Probes have a path of their own, /metrics/probes.
+	// Probes has a path of its own, /metrics/probes.
 	Probes = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "prober", Name: "probe_total", Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
 		StabilityLevel: metrics.BETA,
 	}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})
-	// ProbeDuration is, too.
+	// ProbeDuration is on the same path.
 	ProbeDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: "prober", Name: "probe_duration_seconds", Help: "Duration in seconds for a probe response.",
 		StabilityLevel: metrics.ALPHA,
@@ -248,7 +247,7 @@ var register = sync.OnceFunc(func() {
 	}
 	probeRegistry.MustRegister(Probes, ProbeDuration)
 	if err := metrics.RegisterProcessStartTime(probeRegistry.Register); err != nil {
-		panic(err) // registered twice, seen by the first test
+		panic(err) // registered twice: the first test would fail
 	}
 })
 
@@ -260,7 +259,7 @@ func ProbesHandler() http.Handler {
 	return metrics.HandlerFor(probeRegistry, metrics.HandlerOpts{ErrorHandling: metrics.ContinueOnError})
 }
 
-// SizeBucket is the label for an image's size.
+// SizeBucket returns the label for an image's size.
 func SizeBucket(size uint64) string {
 	const mb, gb = 1 << 20, 1 << 30
 	for _, b := range []struct {

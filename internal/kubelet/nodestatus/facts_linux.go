@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// facts of the machine that do not change while it is up.
+// facts about the machine that do not change while it is up.
 type facts struct {
 	cpus    int64
 	memory  int64
@@ -53,7 +53,7 @@ func (f *facts) ofMemory(meminfo []byte) error {
 	return nil
 }
 
-// parseMeminfo reads /proc/meminfo into bytes.
+// parseMeminfo parses /proc/meminfo into bytes.
 func parseMeminfo(data []byte) map[string]int64 {
 	out := map[string]int64{}
 	sc := bufio.NewScanner(bytes.NewReader(data))
@@ -75,7 +75,7 @@ func parseMeminfo(data []byte) map[string]int64 {
 	return out
 }
 
-// storage is the size of the file system of the nearest folder that exists.
+// storage returns the size of the file system of the nearest directory that exists.
 func storage(dir string) (int64, error) {
 	var st unix.Statfs_t
 	for {
@@ -141,7 +141,7 @@ func osImage() string {
 	return "Linux"
 }
 
-// readLine returns a small file's first line; one that cannot be read is empty.
+// readLine returns a small file's first line, or an empty string if it cannot be read.
 func readLine(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -151,7 +151,7 @@ func readLine(path string) string {
 	return strings.TrimSpace(line)
 }
 
-// PIDs is how many processes the machine can have.
+// PIDs returns how many processes the machine can have.
 func PIDs() int64 {
 	n, err := strconv.ParseInt(readLine("/proc/sys/kernel/pid_max"), 10, 64)
 	if err != nil {

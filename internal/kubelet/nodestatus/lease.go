@@ -42,7 +42,7 @@ func (r *Reporter) RunLease(ctx context.Context) error {
 	return nil
 }
 
-// renew writes the lease anew; without a base it looks for the one there is.
+// renew writes the lease; without a base it first looks up the existing one.
 func (r *Reporter) renew(ctx context.Context, base *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	leases := r.client.CoordinationV1().Leases(v1.NamespaceNodeLease)
 	if base == nil {

@@ -273,7 +273,7 @@ func TestDeclaredFeatures(t *testing.T) {
 	}
 }
 
-// TestAdvertisedResourceBecomesAllocatable is what operators do without a device plugin.
+// TestAdvertisedResourceBecomesAllocatable covers what operators do without a device plugin.
 func TestAdvertisedResourceBecomesAllocatable(t *testing.T) {
 	play(t, nil, func(t *testing.T, r *Reporter, _ *fakecri.Runtime, c *fake.Clientset, _ *told) {
 		<-r.Ready()
@@ -441,8 +441,8 @@ func TestHostIP(t *testing.T) {
 	}
 }
 
-// Labels that came while the status was looked at were lost, or the status was: each took the
-// node, changed its part, and stored it.
+// Labels that came while the status was being determined used to be lost, or the status was: each
+// read the node, changed its part, and stored it.
 func TestLabelsAndStatusDoNotLoseEachOther(t *testing.T) {
 	rt := fakecri.New("busybox:latest")
 	r, err := New(testConfig(), nil, fakecri.Service{Runtime: rt}, fakecri.Images{Runtime: rt}, &told{})
@@ -461,7 +461,7 @@ func TestLabelsAndStatusDoNotLoseEachOther(t *testing.T) {
 	}
 	was := r.Node().DeepCopy()
 	was.ResourceVersion, was.Labels = "9", nil
-	r.Observe(was) // a watch that is behind
+	r.Observe(was) // a watch that lags behind
 	if r.Node().Labels == nil {
 		t.Error("an old version took the place of the newest")
 	}

@@ -38,7 +38,7 @@ type Recorder interface {
 	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
 }
 
-// Config says what the node is to be.
+// Config describes the node.
 type Config struct {
 	Name     string
 	IPs      []string
@@ -47,19 +47,19 @@ type Config struct {
 	Taints   []v1.Taint
 	PodCIDR  string
 	Provider string
-	// Register: make the Node object where it is missing.
+	// Register: create the Node object if it is missing.
 	Register      bool
 	Unschedulable bool
-	// ExternalCloud: a cloud controller initializes the node; GivenIPs is what it is
-	// told of the node's addresses.
+	// ExternalCloud: a cloud controller initializes the node; GivenIPs is what it is told about the
+	// node's addresses.
 	ExternalCloud bool
 	GivenIPs      string
 	// Features that the kubelet has, by their feature gates (KEP-5328).
 	Features map[string]bool
 	MaxPods  int64
-	// NoLocalStorage: ephemeral storage is nobody's to count here.
+	// NoLocalStorage: ephemeral storage is not counted on this node.
 	NoLocalStorage bool
-	// Reserved is taken off the capacity: for the system, for Kubernetes, for eviction.
+	// Reserved is subtracted from the capacity: for the system, for Kubernetes, for eviction.
 	Reserved v1.ResourceList
 	// RootDir is on the file system that counts as ephemeral storage.
 	RootDir        string
@@ -69,9 +69,9 @@ type Config struct {
 	ReportEvery    time.Duration
 	LeaseSeconds   int32
 	MaxImages      int
-	// Trouble, if not nil, says what besides the runtime keeps the node from being ready.
+	// Trouble, if not nil, returns what besides the runtime keeps the node from being ready.
 	Trouble func() string
-	// DiskPressure, if not nil, tells whether the node's disk is short of room.
+	// DiskPressure, if not nil, reports whether the node's disk is short of space.
 	DiskPressure func() bool
 }
 
@@ -86,9 +86,9 @@ type Reporter struct {
 	ready   chan struct{}
 	once    sync.Once
 	lost    atomic.Bool
-	// theirs is what others have written into the status, as last seen.
+	// theirs is what others have written to the status, as last seen.
 	theirs atomic.Pointer[theirs]
-	nodeMu sync.Mutex // held by who changes node
+	nodeMu sync.Mutex // held by whoever changes node
 	node   atomic.Pointer[v1.Node]
 	facts  facts
 	// reported is what the server has, as far as we know. Only Run's goroutine uses it.
@@ -114,13 +114,13 @@ func New(cfg Config, client kubernetes.Interface, rt Runtime, images Images, eve
 	return r, nil
 }
 
-// Ready is closed once the node is registered and reported as ready.
+// Ready returns a channel that is closed once the node is registered and reported as ready.
 func (r *Reporter) Ready() <-chan struct{} { return r.ready }
 
-// Node returns the node as the server has it, with the status that we last found.
+// Node returns the node as the server has it, with the status that we last determined.
 func (r *Reporter) Node() *v1.Node { return r.node.Load() }
 
-// change makes another object the node, by the one that it was; nil leaves that.
+// change replaces the node with what f returns for the current one; nil keeps it.
 func (r *Reporter) change(f func(old *v1.Node) *v1.Node) (old, now *v1.Node) {
 	r.nodeMu.Lock()
 	defer r.nodeMu.Unlock()
@@ -132,8 +132,8 @@ func (r *Reporter) change(f func(old *v1.Node) *v1.Node) (old, now *v1.Node) {
 	return old, now
 }
 
-// Observe takes the node's object from a watch, or as it was looked at: labels and taints are
-// others' too.
+// Observe takes over the node's object from a watch or a lookup: others write labels and taints,
+// too.
 func (r *Reporter) Observe(n *v1.Node) {
 	old, now := r.change(func(old *v1.Node) *v1.Node {
 		if old.UID == n.UID && older(n, old) {
@@ -148,7 +148,7 @@ func (r *Reporter) Observe(n *v1.Node) {
 	}
 	seen := theirsIn(&n.Status)
 	if before := r.theirs.Swap(&seen); before == nil || !before.equal(seen) {
-		r.Trigger() // so that it counts soon
+		r.Trigger() // so that it takes effect soon
 	}
 	if old.UID == n.UID && old.Spec.Unschedulable != n.Spec.Unschedulable {
 		reason := "NodeSchedulable"
@@ -159,19 +159,19 @@ func (r *Reporter) Observe(n *v1.Node) {
 	}
 }
 
-// older tells whether a version of the node came before another.
+// older reports whether one version of the node is older than another.
 func older(n, than *v1.Node) bool {
 	order, err := resourceversion.CompareResourceVersion(n.ResourceVersion, than.ResourceVersion)
 	return err == nil && order < 0
 }
 
-// Lost tells that the node's object was deleted: it is registered anew.
+// Lost says that the node's object was deleted. It is registered again.
 func (r *Reporter) Lost() {
 	r.lost.Store(true)
 	r.Trigger()
 }
 
-// Memory is the node's memory in bytes.
+// Memory returns the node's memory in bytes.
 func (r *Reporter) Memory() int64 { return r.facts.memory }
 
 // Trigger makes the reporter look at once.
@@ -182,7 +182,7 @@ func (r *Reporter) Trigger() {
 	}
 }
 
-// Ref refers to the node in events.
+// Ref returns a reference to the node, for events.
 func (r *Reporter) Ref() *v1.ObjectReference {
 	return &v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.cfg.Name, UID: types.UID(r.cfg.Name)}
 }
@@ -204,7 +204,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 			next = wait
 			wait = min(wait*2, most)
 		case r.wasReady == nil || !*r.wasReady:
-			// The runtime or its network comes up: nothing tells when.
+			// The runtime or its network is coming up: nothing signals when it is done.
 			next = min(wait, time.Second)
 			wait = min(wait*2, most)
 		default:
@@ -246,7 +246,7 @@ func (r *Reporter) report(ctx context.Context) error {
 	r.merge(&want.Status)
 	if r.sentAt.IsZero() || now.Sub(r.sentAt) >= r.cfg.ReportEvery || !sameStatus(&r.reported.Status, &want.Status) {
 		if err := r.patch(ctx, want); err != nil {
-			r.reported = nil // look at the server's anew
+			r.reported = nil // read the server's again
 			return err
 		}
 		r.sentAt = now
@@ -255,7 +255,8 @@ func (r *Reporter) report(ctx context.Context) error {
 	return nil
 }
 
-// withStatus gives the node a status, and the object that was registered while none was seen.
+// withStatus sets the status of the node, and returns the node. Until the server's object was seen
+// it takes the one that was registered.
 func (r *Reporter) withStatus(st v1.NodeStatus) *v1.Node {
 	_, now := r.change(func(old *v1.Node) *v1.Node {
 		n := old.DeepCopy()
@@ -282,19 +283,19 @@ func (r *Reporter) look(ctx context.Context) (*runtimeapi.StatusResponse, []*run
 	return st, imgs, nil
 }
 
-// register makes sure that the Node object is there and has our labels.
+// register makes sure that the Node object exists and has our labels.
 func (r *Reporter) register(ctx context.Context, st v1.NodeStatus) error {
 	nodes := r.client.CoreV1().Nodes()
 	want := r.object()
 	want.Status = st
-	// Upstream's order: create first, for at a first start there is none.
+	// Upstream's order: create first, because at a first start there is none.
 	if r.cfg.Register {
 		n, err := nodes.Create(ctx, want, metav1.CreateOptions{})
 		if err == nil {
 			r.reported = n
 			return nil
 		}
-		// Who may not create nodes may find one that somebody else made.
+		// A kubelet that may not create nodes may find one that somebody else created.
 		if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
 			return fmt.Errorf("register node %s: %w", r.cfg.Name, err)
 		}
@@ -310,14 +311,14 @@ func (r *Reporter) register(ctx context.Context, st v1.NodeStatus) error {
 	return err
 }
 
-// defaultLabels are those that a kubelet brings in order on a node that exists; others
-// of --node-labels are the node's at its registration, and its owners' from then on.
+// defaultLabels are those that a kubelet corrects on an existing node. Others from --node-labels
+// are set when the node is registered; from then on they belong to the node's owners.
 var defaultLabels = []string{
 	v1.LabelHostname, v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelFailureDomainBetaZone, v1.LabelFailureDomainBetaRegion,
 	v1.LabelInstanceTypeStable, v1.LabelInstanceType, v1.LabelOSStable, v1.LabelArchStable, labelBetaOS, labelBetaArch,
 }
 
-// reconcile brings default labels and our annotations into an object that exists.
+// reconcile applies default labels and our annotations to an existing object.
 func (r *Reporter) reconcile(ctx context.Context, n, want *v1.Node) (*v1.Node, error) {
 	changed := n.DeepCopy()
 	if changed.Labels == nil {
@@ -335,7 +336,7 @@ func (r *Reporter) reconcile(ctx context.Context, n, want *v1.Node) (*v1.Node, e
 	}
 	maps.Copy(changed.Annotations, want.Annotations)
 	if _, ok := want.Annotations[annotationProvidedIP]; !ok {
-		delete(changed.Annotations, annotationProvidedIP) // of a cloud controller that is there no more
+		delete(changed.Annotations, annotationProvidedIP) // from a cloud controller that is no longer there
 	}
 	if equality.Semantic.DeepEqual(n, changed) {
 		return n, nil
@@ -376,7 +377,7 @@ func twoWay(before, after *v1.Node) ([]byte, error) {
 	return strategicpatch.CreateTwoWayMergePatch(a, b, v1.Node{})
 }
 
-// merge keeps what others write into the status, and transition times.
+// merge keeps what others write to the status, and transition times.
 func (r *Reporter) merge(st *v1.NodeStatus) {
 	old := &r.reported.Status
 	others := theirsIn(old)
@@ -406,8 +407,8 @@ func (r *Reporter) merge(st *v1.NodeStatus) {
 	}
 }
 
-// theirs is the part of a status that others write: extended resources are advertised as
-// capacity by operators, addresses told by a cloud controller.
+// theirs is the part of a status that others write: operators advertise extended resources as
+// capacity, and a cloud controller sets addresses.
 type theirs struct {
 	capacity  v1.ResourceList
 	addresses []v1.NodeAddress
@@ -436,7 +437,7 @@ func hasCondition(list []v1.NodeCondition, t v1.NodeConditionType) bool {
 	return false
 }
 
-// sameStatus compares without heartbeats.
+// sameStatus compares two statuses without their heartbeats.
 func sameStatus(a, b *v1.NodeStatus) bool {
 	x, y := a.DeepCopy(), b.DeepCopy()
 	for _, st := range []*v1.NodeStatus{x, y} {
@@ -451,7 +452,7 @@ func (r *Reporter) tell(reason string) {
 	r.events.Eventf(r.Ref(), v1.EventTypeNormal, reason, "Node %s status is now: %s", r.cfg.Name, reason)
 }
 
-// note tells by events and the ready channel what the node's condition is now.
+// note reports the node's condition by events and the ready channel.
 func (r *Reporter) note(n *v1.Node) {
 	ready := false
 	for _, c := range n.Status.Conditions {

@@ -31,7 +31,7 @@ const (
 	labelBetaArch = "beta.kubernetes.io/arch"
 )
 
-// object is the Node as we would register it, without status.
+// object returns the Node as we would register it, without status.
 func (r *Reporter) object() *v1.Node {
 	n := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -69,7 +69,7 @@ func addTaint(list []v1.Taint, t v1.Taint) []v1.Taint {
 	return append(list, t)
 }
 
-// declared are the features that the scheduler and the API server may count on.
+// declared returns the features that the scheduler and the API server may count on.
 func (r *Reporter) declared(f *runtimeapi.RuntimeFeatures) []string {
 	cfg := &ndf.NodeConfiguration{FeatureGates: ndftypes.FeatureGateMap(r.cfg.Features)}
 	if v, err := version.ParseGeneric(r.cfg.KubeletVersion); err == nil {
@@ -79,7 +79,7 @@ func (r *Reporter) declared(f *runtimeapi.RuntimeFeatures) []string {
 	return ndf.DefaultFramework.DiscoverNodeFeatures(cfg)
 }
 
-// status is the node's status as found now.
+// status returns the node's status as determined now.
 func (r *Reporter) status(rt *runtimeapi.StatusResponse, imgs []*runtimeapi.Image, rtErr error, now time.Time) v1.NodeStatus {
 	st := v1.NodeStatus{
 		Addresses:       r.addresses(),
@@ -111,7 +111,7 @@ func (r *Reporter) addresses() []v1.NodeAddress {
 	var out []v1.NodeAddress
 	hostname := v1.NodeAddress{Type: v1.NodeHostName, Address: r.cfg.Hostname}
 	if r.cfg.ExternalCloud && r.cfg.GivenIPs == "" {
-		return []v1.NodeAddress{hostname} // the cloud controller will tell the others
+		return []v1.NodeAddress{hostname} // the cloud controller sets the others
 	}
 	for _, ip := range r.cfg.IPs {
 		out = append(out, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
@@ -119,7 +119,7 @@ func (r *Reporter) addresses() []v1.NodeAddress {
 	return append(out, hostname)
 }
 
-// resources returns capacity, and what of it pods may use.
+// resources returns the capacity, and how much of it pods may use.
 func (r *Reporter) resources() (capacity, allocatable v1.ResourceList) {
 	capacity = v1.ResourceList{
 		v1.ResourceCPU:              *resource.NewMilliQuantity(r.facts.cpus*1000, resource.DecimalSI),
@@ -150,7 +150,7 @@ func (r *Reporter) resources() (capacity, allocatable v1.ResourceList) {
 	return capacity, allocatable
 }
 
-// conditions are upstream's, with its words.
+// conditions returns upstream's conditions, in its words.
 func (r *Reporter) conditions(rt *runtimeapi.StatusResponse, rtErr error, now metav1.Time) []v1.NodeCondition {
 	cond := func(t v1.NodeConditionType, s v1.ConditionStatus, reason, message string) v1.NodeCondition {
 		return v1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now}
@@ -173,7 +173,7 @@ func (r *Reporter) conditions(rt *runtimeapi.StatusResponse, rtErr error, now me
 	return append(out, cond(v1.NodeReady, v1.ConditionTrue, "KubeletReady", "kubelet is posting ready status"))
 }
 
-// aggregate writes several errors as upstream does.
+// aggregate joins several errors as upstream does.
 func aggregate(list []string) string {
 	if len(list) == 1 {
 		return list[0]
@@ -181,7 +181,7 @@ func aggregate(list []string) string {
 	return "[" + strings.Join(list, ", ") + "]"
 }
 
-// notReady says why the runtime cannot run pods, or nothing.
+// notReady returns why the runtime cannot run pods; nothing if it can.
 func notReady(rt *runtimeapi.StatusResponse, rtErr error) []string {
 	if rtErr != nil {
 		return []string{"container runtime is down: " + rtErr.Error()}
@@ -207,7 +207,7 @@ func notReady(rt *runtimeapi.StatusResponse, rtErr error) []string {
 	return why
 }
 
-// imageList is the largest images, by size.
+// imageList returns the largest images, sorted by size.
 func imageList(imgs []*runtimeapi.Image, most int) []v1.ContainerImage {
 	imgs = slices.Clone(imgs)
 	slices.SortStableFunc(imgs, func(a, b *runtimeapi.Image) int {
@@ -232,8 +232,8 @@ func isExtended(name v1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/")
 }
 
-// HostIP finds the address of the node: the one given, or that of the interface
-// with the default route.
+// HostIP returns the node's address: the given one, or that of the interface with the default
+// route.
 func HostIP(given string) ([]string, error) {
 	if given != "" && given != "0.0.0.0" && given != "::" {
 		var out []string
@@ -249,7 +249,7 @@ func HostIP(given string) ([]string, error) {
 		}
 		return out, nil
 	}
-	// A UDP "connection" sends nothing; it makes the kernel choose the source.
+	// A UDP "connection" sends nothing; it makes the kernel choose the source address.
 	far := []string{"192.0.2.1:9", "[2001:db8::1]:9"}
 	if given == "::" {
 		slices.Reverse(far)

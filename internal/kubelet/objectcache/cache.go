@@ -1,6 +1,6 @@
-// Package objectcache keeps the configMaps, secrets and other single objects that the
-// node's pods refer to, each by a watch of its own, since a node may not watch
-// more than what its pods name. A change wakes the pods that refer to the object.
+// Package objectcache keeps the configMaps, secrets and other single objects that the node's pods
+// refer to. Each has a watch of its own, because a node may not watch more than what its pods name.
+// A change wakes the pods that refer to the object.
 package objectcache
 
 import (
@@ -33,7 +33,7 @@ type Kind string
 const (
 	ConfigMap Kind = "configmaps"
 	Secret    Kind = "secrets"
-	// TrustBundles are all of the cluster's: pods choose them by signer and labels.
+	// TrustBundles are all of the cluster's bundles: pods select them by signer and labels.
 	TrustBundles Kind = "clustertrustbundles"
 )
 
@@ -46,11 +46,11 @@ type Ref struct {
 
 func (r Ref) String() string { return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name) }
 
-// linger is how long an object that no pod refers to any more stays watched: the
-// next pod of its kind finds it at once.
+// linger is how long an object stays watched after the last pod that referred to it, so that the
+// next pod of the same kind finds it at once.
 const linger = 2 * time.Minute
 
-// forbiddenGrace is how long a refusal is taken for the authorizer's delay.
+// forbiddenGrace is how long a refusal is attributed to the authorizer's delay.
 const forbiddenGrace = 5 * time.Second
 
 // Cache watches objects while pods refer to them.
@@ -59,7 +59,7 @@ type Cache struct {
 	changed func(types.UID)
 
 	mu sync.Mutex
-	// spawn runs a watch under Run's context; nil unless Run runs.
+	// spawn runs a watch under Run's context; nil unless Run is running.
 	spawn   func(func(context.Context)) context.CancelFunc
 	entries map[Ref]*entry
 	pods    map[types.UID][]Ref
@@ -78,12 +78,12 @@ type entry struct {
 	err    error
 }
 
-// New returns a cache that calls changed for each pod whose object changed.
+// New returns a cache that calls changed for each pod that refers to a changed object.
 func New(client kubernetes.Interface, changed func(types.UID)) *Cache {
 	return &Cache{client: client, changed: changed, entries: map[Ref]*entry{}, pods: map[types.UID][]Ref{}}
 }
 
-// Run keeps the watches going until the context ends.
+// Run keeps the watches running until the context ends.
 func (c *Cache) Run(ctx context.Context) error {
 	c.mu.Lock()
 	c.spawn = func(f func(context.Context)) context.CancelFunc {
@@ -108,7 +108,7 @@ func (c *Cache) Run(ctx context.Context) error {
 	return nil
 }
 
-// Use says which objects a pod refers to from now on.
+// Use sets which objects a pod refers to from now on.
 func (c *Cache) Use(uid types.UID, refs []Ref) {
 	if c.client == nil {
 		return
@@ -169,10 +169,10 @@ func (c *Cache) startLocked(e *entry) {
 	e.cancel = c.spawn(func(ctx context.Context) { c.loop(ctx, e) })
 }
 
-// ErrNoClient is what a pod without API server gets when it refers to an object.
+// ErrNoClient is returned to a pod that refers to an object when there is no API server.
 var ErrNoClient = errors.New("no API server is configured")
 
-// Get returns an object that the pod uses; it waits until the first answer is there.
+// Get returns an object that the pod uses. It waits for the first answer.
 func (c *Cache) Get(ctx context.Context, ref Ref) (runtime.Object, error) {
 	if c.client == nil {
 		return nil, fmt.Errorf("%s: %w", ref, ErrNoClient)
@@ -196,7 +196,7 @@ func (c *Cache) Get(ctx context.Context, ref Ref) (runtime.Object, error) {
 // For returns a view of the cache whose look-ups end with the context.
 func (c *Cache) For(ctx context.Context) View { return View{ctx, c} }
 
-// View looks objects up under one context.
+// View looks up objects under one context.
 type View struct {
 	ctx   context.Context
 	cache *Cache
@@ -229,7 +229,7 @@ func (v View) TrustBundles() ([]certificatesv1.ClusterTrustBundle, error) {
 	return obj.(*certificatesv1.ClusterTrustBundleList).Items, nil
 }
 
-// loop lists and watches one object until it is not wanted any more.
+// loop lists and watches one object until it is no longer wanted.
 func (c *Cache) loop(ctx context.Context, e *entry) {
 	const first, most = 10 * time.Millisecond, 5 * time.Second
 	wait := first
@@ -303,8 +303,8 @@ func (c *Cache) listBundles(ctx context.Context, e *entry) (string, error) {
 	return l.ResourceVersion, nil
 }
 
-// failed turns a refusal that lasts into the answer. At first the authorizer may
-// not have seen yet that the pod is ours.
+// failed turns a lasting refusal into the answer. At first the authorizer may not know yet that the
+// pod is ours.
 func (c *Cache) failed(e *entry, err error) error {
 	if apierrors.IsForbidden(err) && time.Since(e.born) > forbiddenGrace {
 		c.put(e, nil, err)
@@ -362,7 +362,7 @@ func (c *Cache) watch(ctx context.Context, e *entry, version string) error {
 				return apierrors.FromObject(ev.Object)
 			}
 			if ev.Type != watch.Bookmark && e.ref.Kind == TrustBundles {
-				return nil // there are few: they are listed anew
+				return nil // there are few: list them again
 			}
 			if ev.Type == watch.Bookmark || !named(ev.Object, e.ref.Name) {
 				continue
@@ -376,7 +376,7 @@ func (c *Cache) watch(ctx context.Context, e *entry, version string) error {
 	}
 }
 
-// put notes the newest state and tells the pods when it differs.
+// put stores the newest state, and notifies the pods if it differs.
 func (c *Cache) put(e *entry, obj runtime.Object, err error) {
 	c.mu.Lock()
 	first := c.unknown(e)

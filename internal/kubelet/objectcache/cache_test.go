@@ -71,7 +71,7 @@ func TestObjectIsFollowed(t *testing.T) {
 	})
 }
 
-// The authorizer learns of a pod a moment after we do.
+// The authorizer learns of a pod slightly later than we do.
 func TestForbiddenAtFirst(t *testing.T) {
 	play(t, func(t *testing.T, c *Cache, client *fake.Clientset, _ *atomic.Int32) {
 		tries := 0

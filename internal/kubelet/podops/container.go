@@ -22,10 +22,10 @@ import (
 	"wherry.dev/internal/kubelet/volume"
 )
 
-// notFound tells whether the runtime does not know an ID.
+// notFound reports whether the runtime does not know the ID.
 func notFound(err error) bool { return status.Code(err) == codes.NotFound }
 
-// detail is an error's own words: of a gRPC status, the message without the code.
+// detail returns an error's own words: for a gRPC status, the message without the code.
 func detail(err error) string {
 	if s, ok := status.FromError(err); ok {
 		return s.Message()
@@ -33,8 +33,8 @@ func detail(err error) string {
 	return err.Error()
 }
 
-// createContainer makes an instance. What the pod asks for and cannot have is
-// CreateContainerConfigError, what the runtime refuses CreateContainerError.
+// createContainer creates an instance. If something that the pod asks for is not available, the
+// reason is CreateContainerConfigError; if the runtime refuses, CreateContainerError.
 func (o *Ops) createContainer(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	spec := pods.FindContainer(in.Pod, op.Name)
 	if spec == nil {
@@ -63,7 +63,7 @@ func (o *Ops) createFailed(ctx context.Context, pod *v1.Pod, op podplan.Op, reas
 
 var errImageGone = errors.New("is not on the node any more")
 
-// containerConfig gathers all that an instance is made from.
+// containerConfig gathers everything that an instance is created from.
 func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.Input, spec *v1.Container) (*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig, error) {
 	pod := in.Pod
 	i := slices.IndexFunc(in.Sandboxes, func(s podplan.Sandbox) bool { return s.ID == op.SandboxID })
@@ -136,7 +136,7 @@ func (o *Ops) mountsAndUsers(ctx context.Context, op podplan.Op, in *podplan.Inp
 	return mounts, users, err
 }
 
-// target is the ID of the container whose processes an ephemeral container sees.
+// target returns the ID of the container whose processes an ephemeral container sees.
 func (o *Ops) target(in *podplan.Input, name string) string {
 	target := criconfig.TargetContainer(in.Pod, name)
 	for i := range in.Containers {
@@ -147,7 +147,7 @@ func (o *Ops) target(in *podplan.Input, name string) string {
 	return ""
 }
 
-// imageUser looks up whom the image runs as.
+// imageUser looks up the user that the image runs as.
 func (o *Ops) imageUser(ctx context.Context, in *criconfig.ContainerInput) error {
 	resp, err := o.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: in.ImageRef}, false)
 	if err != nil {
@@ -183,7 +183,7 @@ func (o *Ops) environment(ctx context.Context, in *podplan.Input, spec *v1.Conta
 	return env, err
 }
 
-// hosts is the pod's /etc/hosts, nil while it has no address.
+// hosts returns the pod's /etc/hosts, nil while it has no address.
 func (o *Ops) hosts(pod *v1.Pod, ips []string) ([]byte, error) {
 	if len(ips) == 0 {
 		return nil, nil
@@ -244,8 +244,8 @@ func (o *Ops) removeContainer(ctx context.Context, op podplan.Op, in *podplan.In
 	return podplan.Result{}
 }
 
-// removeLog removes a log and its rotated files; those too that are renamed meanwhile,
-// because they are being compressed.
+// removeLog removes a log and its rotated files, including those that are renamed meanwhile because
+// they are being compressed.
 func removeLog(path string) error {
 	for range 2 {
 		files, err := filepath.Glob(path + "*")

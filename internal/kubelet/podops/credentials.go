@@ -22,7 +22,7 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// dockerConfig is a .dockerconfigjson, or in its older form just the auths.
+// dockerConfig is a .dockerconfigjson, or just its auths in the older format.
 type dockerConfig struct {
 	Auths map[string]dockerAuth `json:"auths"`
 }
@@ -35,14 +35,14 @@ type dockerAuth struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
-// credentials returns those of the pod's pull secrets, then of the node, then of its
-// credential provider plugins that fit an image, of each the most specific first.
+// credentials returns the credentials that fit an image: those of the pod's pull secrets, then the
+// node's, then those of its credential provider plugins, each group with the most specific first.
 func (o *Ops) credentials(ctx context.Context, pod *v1.Pod, image string) ([]match, error) {
 	var found []match
 	lost := []string(nil)
 	for _, ref := range pod.Spec.ImagePullSecrets {
 		if ref.Name == "" {
-			continue // the API lets it pass
+			continue // the API allows an empty name
 		}
 		secret, err := o.Objects.For(ctx).Secret(pod.Namespace, ref.Name)
 		if ctx.Err() != nil {
@@ -76,7 +76,7 @@ func (o *Ops) credentials(ctx context.Context, pod *v1.Pod, image string) ([]mat
 	return o.fromPlugins(ctx, pod, image, found)
 }
 
-// sortMatches puts the most specific first; of several for the same, the first stays so.
+// sortMatches sorts the most specific first, and keeps the order of equally specific ones.
 func sortMatches(m []match) {
 	slices.SortStableFunc(m, func(a, b match) int { return cmp.Or(cmp.Compare(len(b.key), len(a.key)), cmp.Compare(b.key, a.key)) })
 }
@@ -99,7 +99,7 @@ func (o *Ops) fromPlugins(ctx context.Context, pod *v1.Pod, image string, found 
 	return found, nil
 }
 
-// hashOf tells two credentials apart without keeping them.
+// hashOf returns a hash that tells two credentials apart without keeping them.
 func hashOf(a *runtimeapi.AuthConfig) string {
 	data, err := json.Marshal([]string{a.Username, a.Password, a.IdentityToken, a.RegistryToken})
 	if err != nil {
@@ -138,7 +138,7 @@ func secretAuths(s *v1.Secret) (map[string]dockerAuth, error) {
 	}
 }
 
-// errDockerConfig says no more: the decoder's message could quote the secret.
+// errDockerConfig gives no detail: the decoder's message could quote the secret.
 var errDockerConfig = errors.New("not a valid Docker configuration")
 
 // parseDockerConfig reads the auths of a Docker configuration.
@@ -154,7 +154,7 @@ func parseDockerConfig(data []byte) (map[string]dockerAuth, error) {
 type match struct {
 	key    string
 	auth   *runtimeapi.AuthConfig
-	access pullrecord.Access // whose it is
+	access pullrecord.Access // whose credential it is
 }
 
 // matches returns the auths whose key is the image's registry, or a prefix of its path.

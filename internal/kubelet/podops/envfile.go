@@ -12,10 +12,10 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// maxEnvFile is the size of an environment file that is read (KEP-3721).
+// maxEnvFile is the largest environment file that is read (KEP-3721).
 const maxEnvFile = 64 << 10
 
-// fileKey returns the reader of keys in environment files of the pod's volumes.
+// fileKey returns a function that reads keys from environment files in the pod's volumes.
 func (o *Ops) fileKey(pod *v1.Pod) func(*v1.FileKeySelector) (string, bool, error) {
 	return func(sel *v1.FileKeySelector) (string, bool, error) {
 		optional := sel.Optional != nil && *sel.Optional

@@ -13,7 +13,7 @@ import (
 	"wherry.dev/internal/kubelet/volume"
 )
 
-// TestFileKeys of environment files that an init container wrote, and of what else a pod
+// TestFileKeys reads environment files that an init container wrote, and other things that a pod
 // may have put in their place.
 func TestFileKeys(t *testing.T) {
 	o := New(Config{}, Deps{Volumes: &volume.Mounter{Dirs: criconfig.Dirs{Root: t.TempDir()}}})

@@ -15,8 +15,8 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// forget removes the last traces of a pod that is to be gone, and its API object
-// last: whoever waits for that may rely on nothing being left.
+// forget removes the last traces of a pod, and its API object last: whoever waits for that may rely
+// on nothing being left.
 func (o *Ops) forget(ctx context.Context, in *podplan.Input) podplan.Result {
 	pod := in.Pod
 	left, err := o.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{

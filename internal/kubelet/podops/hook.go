@@ -35,7 +35,7 @@ func (o *Ops) runHook(ctx context.Context, op podplan.Op, in *podplan.Input) pod
 	return podplan.Result{HookFailed: err.Error()}
 }
 
-// handle carries out a lifecycle handler.
+// handle runs a lifecycle handler.
 func (o *Ops) handle(ctx context.Context, in *podplan.Input, op podplan.Op, h *v1.LifecycleHandler) error {
 	switch {
 	case h.Exec != nil:
@@ -60,8 +60,8 @@ func (o *Ops) handle(ctx context.Context, in *podplan.Input, op podplan.Op, h *v
 	}
 }
 
-// newHookClient returns a client that takes any certificate, as probes do: it asks a
-// container of the pod by its address.
+// newHookClient returns a client that accepts any certificate, as probes do: it connects to a
+// container of the pod by address.
 func newHookClient(dial Dial) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a pod's certificate has no name that could be checked
@@ -69,7 +69,7 @@ func newHookClient(dial Dial) *http.Client {
 	}, CheckRedirect: pods.StayOnHost}
 }
 
-// hookAgent is who asks.
+// hookAgent is the User-Agent of hook requests.
 const hookAgent = "kube-lifecycle/1.37"
 
 func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, get *v1.HTTPGetAction) error {
@@ -85,7 +85,7 @@ func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, 
 	if err == nil || !strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
 		return err
 	}
-	// Whoever speaks HTTP where HTTPS was said is asked once more, without credentials.
+	// A server that speaks HTTP where HTTPS was specified is asked once more, without credentials.
 	req.URL.Scheme = "http"
 	req.Header.Del("Authorization")
 	if err := o.ask(req); err != nil {
@@ -96,7 +96,7 @@ func (o *Ops) handleHTTP(ctx context.Context, in *podplan.Input, op podplan.Op, 
 	return nil
 }
 
-// ask sends a request; whatever is answered will do.
+// ask sends a request; any response is a success.
 func (o *Ops) ask(req *http.Request) error {
 	resp, err := o.hooks.Do(req)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// events keeps what was told.
+// events records the events.
 type events struct {
 	mu   sync.Mutex
 	told []string
@@ -29,7 +29,8 @@ func (e *events) Eventf(_ runtime.Object, kind, reason, format string, args ...a
 	e.told = append(e.told, kind+" "+reason+": "+fmt.Sprintf(format, args...))
 }
 
-// TestHooksByHTTP, of a sidecar too: a named port, headers, a redirect, and HTTP where HTTPS was said.
+// TestHooksByHTTP, including a sidecar's: a named port, headers, a redirect, and HTTP where HTTPS
+// was specified.
 func TestHooksByHTTP(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
@@ -43,7 +44,7 @@ func TestHooksByHTTP(t *testing.T) {
 			u, _ := url.Parse(other.URL)
 			http.Redirect(w, r, "http://localhost:"+u.Port(), http.StatusFound)
 		}
-		w.WriteHeader(http.StatusInternalServerError) // a hook only asks
+		w.WriteHeader(http.StatusInternalServerError) // a hook only sends the request
 	}))
 	defer server.Close()
 	u, err := url.Parse(server.URL)

@@ -17,7 +17,7 @@ import (
 	"wherry.dev/internal/kubelet/pullrecord"
 )
 
-// pullImage makes sure that a container's image is on the node, by its pull policy.
+// pullImage makes sure that a container's image is on the node, following its pull policy.
 func (o *Ops) pullImage(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	want, err := wantedImage(in.Pod, op.Name)
 	if err != nil {
@@ -44,11 +44,11 @@ func (o *Ops) pullImage(ctx context.Context, op podplan.Op, in *podplan.Input) p
 type wanted struct {
 	image  string
 	policy v1.PullPolicy
-	// ref is what events are about.
+	// ref is the object of the events.
 	ref *v1.ObjectReference
 }
 
-// wantedImage finds what a pull is for: a container, or a volume (podplan.VolumeImage).
+// wantedImage returns what a pull is for: a container, or a volume (podplan.VolumeImage).
 func wantedImage(pod *v1.Pod, name string) (wanted, error) {
 	w := wanted{policy: v1.PullIfNotPresent, ref: pods.ContainerRef(pod, name)}
 	if c := pods.FindContainer(pod, name); c != nil {
@@ -65,8 +65,8 @@ func wantedImage(pod *v1.Pod, name string) (wanted, error) {
 	return w, fmt.Errorf("container %q is not in the pod's spec", name)
 }
 
-// presentImage looks whether the image is on the node already, for this pod. One that
-// the pod may not use is, for it, not there.
+// presentImage checks whether the image is on the node already, for this pod. An image that the pod
+// may not use counts as absent.
 func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input, want wanted, image *runtimeapi.ImageSpec) (podplan.Result, bool) {
 	resp, err := o.Images.ImageStatus(ctx, image, false)
 	if err != nil {
@@ -101,15 +101,15 @@ func (o *Ops) presentImage(ctx context.Context, op podplan.Op, in *podplan.Input
 	return res, false
 }
 
-// noImage tells why there is no image by two events: what is wrong with the image, and
-// that the container fails for it.
+// noImage reports by two events why there is no image: what is wrong with the image, and that the
+// container fails because of it.
 func (o *Ops) noImage(want wanted, event string, res podplan.Result) podplan.Result {
 	o.Events.Eventf(want.ref, v1.EventTypeWarning, event, "%s", res.Message)
 	o.Events.Eventf(want.ref, v1.EventTypeWarning, "Failed", "Error: %s", res.Reason)
 	return res
 }
 
-// shown is what a pod can show to use an image that others pulled.
+// shown returns the credentials that entitle a pod to an image that others pulled.
 func (o *Ops) shown(ctx context.Context, pod *v1.Pod, image string) ([]pullrecord.Access, error) {
 	found, err := o.credentials(ctx, pod, image)
 	var out []pullrecord.Access
@@ -121,7 +121,7 @@ func (o *Ops) shown(ctx context.Context, pod *v1.Pod, image string) ([]pullrecor
 	return out, err
 }
 
-// turn waits until a pull may begin, and returns what ends it.
+// turn waits until a pull may begin, and returns the function to call at its end.
 func (o *Ops) turn(ctx context.Context) (func(), error) {
 	if o.pulls == nil {
 		return func() {}, nil
@@ -134,7 +134,7 @@ func (o *Ops) turn(ctx context.Context) (func(), error) {
 	}
 }
 
-// fetchImage pulls, with each credential that fits until one is taken.
+// fetchImage pulls, trying each credential that fits until one is accepted.
 func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, want wanted, image *runtimeapi.ImageSpec) podplan.Result {
 	o.Events.Eventf(want.ref, v1.EventTypeNormal, "Pulling", "Pulling image %q", want.image)
 	asked := time.Now()
@@ -168,7 +168,7 @@ func (o *Ops) fetchImage(ctx context.Context, op podplan.Op, in *podplan.Input, 
 	return podplan.Result{Image: ref}
 }
 
-// recordedPull pulls an image between the records of who may use it, and tells its size.
+// recordedPull pulls an image, records before and after who may use it, and returns its size.
 func (o *Ops) recordedPull(ctx context.Context, pod *v1.Pod, want wanted, image *runtimeapi.ImageSpec, sandbox *runtimeapi.PodSandboxConfig) (string, uint64, error) {
 	if o.Pulled != nil {
 		if err := o.Pulled.Begin(want.image); err != nil {
@@ -194,7 +194,7 @@ func (o *Ops) recordedPull(ctx context.Context, pod *v1.Pod, want wanted, image 
 	return ref, size, nil
 }
 
-// pullWith tries one credential after the other, and tells which was taken.
+// pullWith tries one credential after the other, and returns the one that was accepted.
 func (o *Ops) pullWith(ctx context.Context, pod *v1.Pod, image *runtimeapi.ImageSpec, sandbox *runtimeapi.PodSandboxConfig) (string, pullrecord.Access, error) {
 	if o.rate != nil && !o.rate.TryAccept() {
 		return "", pullrecord.Access{}, errors.New("pull QPS exceeded")
@@ -217,7 +217,7 @@ func (o *Ops) pullWith(ctx context.Context, pod *v1.Pod, image *runtimeapi.Image
 	return "", pullrecord.Access{}, errors.Join(errs...)
 }
 
-// pullReasons are what a runtime begins its error with to say more than that a pull failed.
+// pullReasons are the prefixes of a runtime's error that say more than that a pull failed.
 var pullReasons = map[string]string{
 	podplan.ReasonRegistryUnavailable: "the registry is unavailable", podplan.ReasonSignatureValidationFailed: "the signature validation failed",
 }
@@ -250,12 +250,12 @@ func normalize(image string) (string, error) {
 	return image, nil
 }
 
-// Tell makes an event of what the plan decided: that a container is backed off, or
-// that the pod's time is over.
+// Tell records an event for what the plan decided: that a container is backed off, or why the pod
+// ends.
 func (o *Ops) Tell(pod *v1.Pod, container, reason, message string) {
 	switch reason {
 	case podplan.ReasonImagePullBackOff:
-		what, _, _ := strings.Cut(message, `": `) // without why the pull failed
+		what, _, _ := strings.Cut(message, `": `) // without the reason for the failed pull
 		o.containerEvent(pod, container, v1.EventTypeNormal, "BackOff", "%s", what+`"`)
 		o.containerEvent(pod, container, v1.EventTypeWarning, "Failed", "Error: %s", reason)
 	case podplan.ReasonCrashLoopBackOff:

@@ -16,9 +16,8 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// addLogLink shows the log in the folder that collectors of all containers' logs read,
-// and no more those of instances that somebody else has removed from the runtime. A
-// failure costs only that.
+// addLogLink links the log into the directory that log collectors read, and removes the links of
+// instances that somebody else has removed from the runtime. A failure is only logged.
 func (o *Ops) addLogLink(ctx context.Context, in *podplan.Input, op podplan.Op) {
 	if o.ContainerLogs == "" {
 		return
@@ -42,7 +41,7 @@ func (o *Ops) removeLogLink(pod *v1.Pod, container, id string) {
 	}
 }
 
-// sweepLogLinks removes the links to a pod's logs but those of the containers.
+// sweepLogLinks removes the links to a pod's logs except those of the given containers.
 func (o *Ops) sweepLogLinks(pod *v1.Pod, known []podplan.Container) error {
 	if o.ContainerLogs == "" {
 		return nil

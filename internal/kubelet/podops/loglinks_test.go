@@ -13,8 +13,8 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// TestLinksOfContainersThatOthersRemoved: where another client of the runtime removed a
-// sandbox, the links to its containers' logs stayed for ever.
+// TestLinksOfContainersThatOthersRemoved: when another client of the runtime removed a sandbox, the
+// links to its containers' logs used to stay for ever.
 func TestLinksOfContainersThatOthersRemoved(t *testing.T) {
 	dir := t.TempDir()
 	o := &Ops{Config: Config{PodLogs: filepath.Join(dir, "pods"), ContainerLogs: filepath.Join(dir, "containers")}}

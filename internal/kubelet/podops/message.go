@@ -15,17 +15,17 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// What is taken of a log in place of a termination message.
+// How much of a log stands in for a termination message.
 const (
 	maxLogBytes = 2048
 	maxLogLines = 80
 
-	// reasonCannotRun is the runtime's, of a container that never ran: it has no log.
+	// reasonCannotRun is the runtime's reason for a container that never ran: it has no log.
 	reasonCannotRun = "ContainerCannotRun"
 )
 
-// FinalMessage reads a dead instance's termination message: the end of its file, or
-// by its policy, of its log.
+// FinalMessage returns a dead instance's termination message: the end of its file or, if its policy
+// says so, of its log.
 func (o *Ops) FinalMessage(uid types.UID, c *podplan.Container, policy v1.TerminationMessagePolicy, logPath string) string {
 	msg, err := readEnd(o.Dirs.MessageFile(uid, c.Name, c.Attempt), criconfig.MaxMessage)
 	if err != nil {
@@ -37,7 +37,7 @@ func (o *Ops) FinalMessage(uid types.UID, c *podplan.Container, policy v1.Termin
 	return logs.Tail(logPath, maxLogLines, maxLogBytes)
 }
 
-// readEnd returns the last bytes of a file; one that is not there has none.
+// readEnd returns the last bytes of a file; nothing if there is no such file.
 func readEnd(path string, most int64) (string, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

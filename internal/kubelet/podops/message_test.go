@@ -13,7 +13,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// TestTerminationMessages: the end of a long one, and of the log where that is asked for.
+// TestTerminationMessages: the end of a long one, and of the log if the policy says so.
 func TestTerminationMessages(t *testing.T) {
 	o := &Ops{Config: Config{Dirs: criconfig.Dirs{Root: t.TempDir()}}}
 	log := filepath.Join(t.TempDir(), "0.log")
@@ -35,7 +35,7 @@ func TestTerminationMessages(t *testing.T) {
 		exit   int32
 		reason string
 		log    string
-		first  string // of what is told
+		first  string // of the message
 		size   int
 	}{
 		"nothing":                 {exit: 1, log: log},

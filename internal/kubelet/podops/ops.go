@@ -1,6 +1,6 @@
-// Package podops carries out the ops that plans ask for: a verb a file. Each op is
-// idempotent, says what it does by events and spans, and returns soon after its
-// context ends. Nothing here decides whether an op is due: that is podplan's part.
+// Package podops carries out the ops that plans contain, one verb per file. Each op is idempotent,
+// reports what it does by events and spans, and returns soon after its context ends. Nothing here
+// decides whether an op is due: podplan does.
 package podops
 
 import (
@@ -35,7 +35,7 @@ type Recorder interface {
 	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
 }
 
-// Cgroups makes and removes control groups, by paths below the hierarchy's root.
+// Cgroups creates and removes control groups, by paths below the hierarchy's root.
 type Cgroups interface {
 	Ensure(path string, limits *specs.LinuxResources) error
 	Remove(path string) error
@@ -48,12 +48,13 @@ type Flusher interface {
 	Flush(ctx context.Context, uid types.UID) error
 }
 
-// CredentialPlugins give credentials for images; *credential.Plugins is one.
+// CredentialPlugins return credentials for images; *credential.Plugins implements it.
 type CredentialPlugins interface {
 	For(ctx context.Context, pod *v1.Pod, image string) []credential.Credential
 }
 
-// PullRecords remember with what images were pulled; *pullrecord.Records is one.
+// PullRecords remember with which credentials images were pulled; *pullrecord.Records implements
+// it.
 type PullRecords interface {
 	Begin(image string) error
 	Failed(image string) error
@@ -75,18 +76,18 @@ type Config struct {
 	ResolvConf    string
 	// HostIPs are the node's addresses.
 	HostIPs []string
-	// SeccompDefault: RuntimeDefault where a pod says nothing.
+	// SeccompDefault: RuntimeDefault applies where a pod says nothing.
 	SeccompDefault bool
 	// CFS is how CPU limits are enforced.
 	CFS criconfig.CFS
-	// MaxPulls is how many images are pulled at the same time; 0 for any number.
+	// MaxPulls is how many images are pulled at the same time; 0 for no limit.
 	MaxPulls int
-	// PullQPS is how many pulls may begin in a second, 0 for any number, and PullBurst
-	// how many at once.
+	// PullQPS is how many pulls may begin per second, 0 for no limit; PullBurst is how many may
+	// begin at once.
 	PullQPS, PullBurst int32
-	// Swap that containers may use; nil where that cannot be limited.
+	// Swap that containers may use; nil if it cannot be limited.
 	Swap *criconfig.Swap
-	// OOMGroup: who runs out of memory ends with all of its processes.
+	// OOMGroup: if a process of a container runs out of memory, all of them are killed.
 	OOMGroup bool
 	// Sysctls that all pods get, unless they set them themselves.
 	Sysctls map[string]string
@@ -94,7 +95,7 @@ type Config struct {
 	DockerConfig string
 }
 
-// Node is what ops need to know of the node as it is now.
+// Node is what ops need to know of the node at the moment.
 type Node struct {
 	Memory      int64
 	Allocatable v1.ResourceList
@@ -104,39 +105,39 @@ type Node struct {
 type Deps struct {
 	Runtime internalapi.RuntimeService
 	Images  internalapi.ImageManagerService
-	Client  kubernetes.Interface // nil without API server
+	Client  kubernetes.Interface // nil without an API server
 	Volumes *volume.Mounter
 	Tokens  *volume.TokenSource
 	Users   UserNamespaces
-	// Plugins give credentials for registries; nil when there are none.
+	// Plugins return credentials for registries; nil if there are none.
 	Plugins CredentialPlugins
 	// Pulled, if not nil, knows who may use the images that are on the node.
 	Pulled  PullRecords
 	Objects *objectcache.Cache
-	Cgroups Cgroups // nil: the runtime makes its own
+	Cgroups Cgroups // nil: the runtime creates its own
 	Events  Recorder
 	Status  Flusher
 	// Services returns all services that a pod may see; it waits until they are known,
 	// except for a static pod, which runs without an API server.
 	Services func(ctx context.Context, pod *v1.Pod) ([]*v1.Service, error)
 	Node     func() Node
-	// Dial makes the connections of http hooks; nil for the usual way.
+	// Dial makes the connections of HTTP hooks; nil for the usual way.
 	Dial Dial
-	// ImagePulled, if not nil, is told how long a pull took.
+	// ImagePulled, if not nil, is called with the duration of a pull and the size of the image.
 	ImagePulled func(time.Duration, uint64)
 }
 
-// Dial makes a connection to a container.
+// Dial connects to a container.
 type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// Ops carries ops out. It is safe for concurrent use.
+// Ops executes ops. It is safe for concurrent use.
 type Ops struct {
 	Config
 	Deps
 	hooks *http.Client
-	// pulls has a place for each pull that may run; nil for any number.
+	// pulls has a slot for each pull that may run; nil for no limit.
 	pulls chan struct{}
-	// rate is that of pulls; nil for any.
+	// rate limits how often pulls begin; nil for no limit.
 	rate flowcontrol.PassiveRateLimiter
 }
 
@@ -152,7 +153,7 @@ func New(cfg Config, deps Deps) *Ops {
 	return o
 }
 
-// spanNames of the ops.
+// spanNames has the name of each op's span.
 var spanNames = map[podplan.Kind]string{
 	podplan.EnsureCgroup:    "kubelet: make cgroup",
 	podplan.RemoveCgroup:    "kubelet: remove cgroup",
@@ -172,7 +173,7 @@ var spanNames = map[podplan.Kind]string{
 	podplan.Forget:          "kubelet: delete pod",
 }
 
-// Do carries one op out.
+// Do executes one op.
 func (o *Ops) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	ctx, span := trace.Start(ctx, spanNames[op.Kind])
 	if pod := podplan.WithAllocated(in.Pod, in.Record.Verdict); pod != in.Pod {
@@ -188,8 +189,8 @@ func (o *Ops) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.
 	return res
 }
 
-// countUserNamespace counts what became of a pod with a user namespace of its own: that
-// the namespace is of no use shows as late as when its containers are made.
+// countUserNamespace counts the outcome for a pod with a user namespace of its own: only when its
+// containers are created does it show that the namespace does not work.
 func countUserNamespace(kind podplan.Kind, err error) {
 	switch kind {
 	case podplan.RunSandbox:
@@ -244,12 +245,12 @@ func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.
 
 func failed(err error) podplan.Result { return podplan.Result{Err: err} }
 
-// event tells something about the pod.
+// event records an event about the pod.
 func (o *Ops) event(pod *v1.Pod, kind, reason, format string, args ...any) {
 	o.Events.Eventf(pod, kind, reason, format, args...)
 }
 
-// containerEvent tells something about one container of the pod.
+// containerEvent records an event about one container of the pod.
 func (o *Ops) containerEvent(pod *v1.Pod, name, kind, reason, format string, args ...any) {
 	o.Events.Eventf(pods.ContainerRef(pod, name), kind, reason, format, args...)
 }
@@ -257,7 +258,7 @@ func (o *Ops) containerEvent(pod *v1.Pod, name, kind, reason, format string, arg
 func (o *Ops) ensureCgroup(in *podplan.Input) podplan.Result {
 	pod := in.Pod
 	if r := in.Record.Resize; r != nil && r.Active != nil {
-		pod = podplan.WithApplied(pod, &in.Record) // the resize takes its own steps
+		pod = podplan.WithApplied(pod, &in.Record) // the resize goes step by step itself
 	}
 	limits := criconfig.PodCgroupResources(pod, o.PidsLimit, o.CFS)
 	limits.HugepageLimits = criconfig.PodHugePages(pod, criconfig.PageSizes(o.Node().Allocatable))
@@ -283,7 +284,7 @@ func (o *Ops) removeCgroup(in *podplan.Input) podplan.Result {
 	return podplan.Result{}
 }
 
-// Residue tells what of a pod is left besides its sandboxes.
+// Residue returns what is left of a pod besides its sandboxes.
 func (o *Ops) Residue(uid types.UID) podplan.Residue {
 	r := podplan.Residue{Volumes: o.Volumes.Left(uid)}
 	if o.Cgroups != nil {

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// firstProgress is how long a pull is silent, lastProgress how long between two
-	// events of a long one; in between the time doubles.
+	// firstProgress is how long a pull runs before the first event, lastProgress the longest time
+	// between two events of a long pull; in between the interval doubles.
 	firstProgress = 10 * time.Second
 	lastProgress  = 5 * time.Minute
 )
 
-// tellProgress tells by events how far a pull is, until the returned function is
-// called. A runtime that says nothing of it is asked once.
+// tellProgress reports by events how far a pull has got, until the returned function is called. A
+// runtime that says nothing about it is asked only once.
 func (o *Ops) tellProgress(ctx context.Context, want wanted, image *runtimeapi.ImageSpec) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -46,7 +46,7 @@ func (o *Ops) tellProgress(ctx context.Context, want wanted, image *runtimeapi.I
 	}
 }
 
-// progress asks the runtime how far the pull of an image is.
+// progress asks the runtime how far the pull of an image has got.
 func (o *Ops) progress(ctx context.Context, image *runtimeapi.ImageSpec) string {
 	resp, err := o.Images.ImageStatus(ctx, image, true)
 	if err != nil {

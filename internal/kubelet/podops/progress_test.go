@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// pulling is a runtime that has 10 MiB of an image after each second; without details
-// it says nothing of it.
+// pulling is a runtime that has 10 MiB more of an image after each second; without details it does
+// not report progress.
 type pulling struct {
 	internalapi.ImageManagerService
 	began  time.Time

@@ -14,8 +14,8 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// resizePod gives a pod's cgroup and containers what is allocated to them (KEP-1287).
-// in.Pod has it already.
+// resizePod applies to a pod's cgroup and containers what is allocated to them (KEP-1287). in.Pod
+// already contains the allocation.
 func (o *Ops) resizePod(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	ids := map[string]string{}
 	var names []string
@@ -57,7 +57,8 @@ func (o *Ops) resizeStep(ctx context.Context, in *podplan.Input, ids map[string]
 	return nil
 }
 
-// tellSandbox lets the runtime refuse. One that has nothing to say is not asked.
+// tellSandbox gives the runtime a chance to refuse. One that does not implement the call is
+// ignored.
 func (o *Ops) tellSandbox(ctx context.Context, in *podplan.Input) error {
 	overhead, resources := criconfig.SandboxResources(in.Pod, o.CFS)
 	for i := range in.Sandboxes {
@@ -75,7 +76,7 @@ func (o *Ops) tellSandbox(ctx context.Context, in *podplan.Input) error {
 	return nil
 }
 
-// checkShrink refuses memory limits below what is in use: better late than OOM-killed.
+// checkShrink refuses memory limits below current usage: better to wait than to be OOM-killed.
 func (o *Ops) checkShrink(ctx context.Context, in *podplan.Input, ids map[string]string, steps []criconfig.ResizeStep) error {
 	var errs []error
 	for _, s := range steps {
@@ -126,5 +127,5 @@ func (o *Ops) memoryOfPod(ctx context.Context, in *podplan.Input) (uint64, error
 	return sum, nil
 }
 
-// TellPod makes an event of the pod.
+// TellPod records an event about the pod.
 func (o *Ops) TellPod(pod *v1.Pod, e podplan.Event) { o.event(pod, e.Type, e.Reason, "%s", e.Message) }

@@ -14,7 +14,7 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// runSandbox makes the pod's sandbox.
+// runSandbox creates and starts the pod's sandbox.
 func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
 	if op.Attempt > 0 {
 		o.event(in.Pod, v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
@@ -48,7 +48,7 @@ func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 	return o.Runtime.RunPodSandbox(ctx, cfg, handler)
 }
 
-// sandboxConfig is the configuration of the pod's sandbox, with warnings for events.
+// sandboxConfig returns the configuration of the pod's sandbox, with warnings for events.
 func (o *Ops) sandboxConfig(pod *v1.Pod, attempt uint32, users *runtimeapi.UserNamespace) (*runtimeapi.PodSandboxConfig, []criconfig.Warning, error) {
 	var host []byte
 	if o.ResolvConf != "" {

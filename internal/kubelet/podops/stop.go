@@ -44,16 +44,16 @@ func (o *Ops) runPreStop(ctx context.Context, op podplan.Op, in *podplan.Input) 
 	if err := o.handle(ctx, in, op, hook); err != nil {
 		klog.FromContext(ctx).V(2).Info("PreStop hook failed", "container", op.Name, "containerID", op.ID, "err", err)
 		if ctx.Err() != nil && time.Now().Before(op.Deadline) {
-			return failed(ctx.Err()) // it was not the hook's fault
+			return failed(ctx.Err()) // the hook is not to blame
 		}
-		// The message may hold secrets of the container: it stays in the log.
+		// The message may contain secrets of the container: it goes only to the log.
 		o.containerEvent(in.Pod, op.Name, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
 	}
 	return podplan.Result{}
 }
 
-// preStop returns the hook of an instance: of the spec, or, for an orphan, what
-// was written into its annotations.
+// preStop returns the preStop hook of an instance: from the spec or, for an orphan, from its
+// annotations.
 func (o *Ops) preStop(ctx context.Context, op podplan.Op, in *podplan.Input) *v1.LifecycleHandler {
 	if spec := pods.FindContainer(in.Pod, op.Name); spec != nil {
 		if spec.Lifecycle == nil {

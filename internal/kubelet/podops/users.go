@@ -19,7 +19,7 @@ type UserNamespaces interface {
 	Release(uid types.UID) error
 }
 
-// userNamespace is that of a pod with hostUsers false, nil for others.
+// userNamespace returns the user namespace of a pod with hostUsers false, nil for others.
 func (o *Ops) userNamespace(ctx context.Context, pod *v1.Pod, handler string) (*runtimeapi.UserNamespace, error) {
 	if !criconfig.OwnUsers(pod) {
 		return nil, nil
@@ -37,7 +37,7 @@ func (o *Ops) userNamespace(ctx context.Context, pod *v1.Pod, handler string) (*
 	return o.pullUsers(ctx, pod)
 }
 
-// pullUsers is userNamespace where it does not matter whether the runtime can.
+// pullUsers is userNamespace for when it does not matter whether the runtime supports it.
 func (o *Ops) pullUsers(ctx context.Context, pod *v1.Pod) (*runtimeapi.UserNamespace, error) {
 	if !criconfig.OwnUsers(pod) {
 		return nil, nil
@@ -50,7 +50,7 @@ func (o *Ops) pullUsers(ctx context.Context, pod *v1.Pod) (*runtimeapi.UserNames
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}, nil
 }
 
-// features asks the runtime what a handler can; nil when it says nothing of it.
+// features asks the runtime what a handler supports; nil if it does not say.
 func (o *Ops) features(ctx context.Context, handler string) (*runtimeapi.RuntimeHandlerFeatures, error) {
 	st, err := o.Runtime.Status(ctx, false)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// Acceptable is a status as the API server takes it from one who has another: a container
-// that was told to have ended for good stays so, whatever it does. That is an init container
-// which runs again in a new sandbox, or an instance that comes to light when its pod has ended.
+// Acceptable returns want, changed so that the API server accepts it over has: a container that was
+// reported to have ended for good stays so. Such a container is an init container that runs again
+// in a new sandbox, or an instance that shows up after its pod has ended.
 func Acceptable(pod *v1.Pod, has, want v1.PodStatus) v1.PodStatus {
 	final := pods.IsTerminal(has.Phase)
 	want.InitContainerStatuses = stayEnded(pod, final, has.InitContainerStatuses, want.InitContainerStatuses)

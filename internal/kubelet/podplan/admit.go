@@ -25,27 +25,28 @@ type AdmitInput struct {
 	Node *v1.Node
 	// Others are the pods that were admitted and have not ended.
 	Others []*v1.Pod
-	// Static pods are not asked for taints that the node controller sets.
+	// Static pods are not checked against taints.
 	Static bool
 	// AllowedSysctls that are not safe, by name or by prefix ending in "*".
 	AllowedSysctls []string
-	// AppArmor: the kernel enforces its profiles.
+	// AppArmor is true if the kernel enforces AppArmor profiles.
 	AppArmor bool
 }
 
-// check returns why a pod may not run, or nothing.
+// check returns why a pod may not run, or empty strings if it may.
 type check func(AdmitInput) (reason, message string)
 
 var (
-	// first are the checks that no room can help with.
+	// first are the checks that no amount of free room can help with.
 	first = []check{admitSysctls, admitOS, admitGroups}
-	// then are the scheduler's, for what has changed since, and for pods that it never saw.
+	// then are the scheduler's own checks, repeated for what has changed since it decided, and for
+	// pods that it never saw.
 	then = []check{admitAffinity, admitPorts, admitTaints, admitAppArmor, admitFeatures}
 )
 
-// Admit decides, once, whether a pod may run on the node. The checks are the
-// node's own, beyond what the scheduler promised: sysctls, operating system,
-// resources, node selector and affinity, host ports, NoExecute taints, features.
+// Admit decides, once, whether a pod may run on the node. The checks are the node's own, beyond
+// what the scheduler promised: sysctls, operating system, resources, node selector and affinity,
+// host ports, NoExecute taints, features.
 func Admit(in AdmitInput) Verdict {
 	for _, check := range slices.Concat(first, []check{admitResources}, then) {
 		if reason, message := check(in); reason != "" {
@@ -73,7 +74,8 @@ func admitOS(in AdmitInput) (string, string) {
 	return "", ""
 }
 
-// admitGroups refuses a strict policy where the runtime cannot hold it (KEP-3619).
+// admitGroups refuses a strict supplemental groups policy where the runtime cannot enforce it
+// (KEP-3619).
 func admitGroups(in AdmitInput) (string, string) {
 	sc := in.Pod.Spec.SecurityContext
 	if sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict {
@@ -85,7 +87,7 @@ func admitGroups(in AdmitInput) (string, string) {
 	return "SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"
 }
 
-// admitAppArmor refuses a profile that nobody would enforce.
+// admitAppArmor refuses a profile that nothing would enforce.
 func admitAppArmor(in AdmitInput) (string, string) {
 	if in.AppArmor || !wantsAppArmor(in.Pod) {
 		return "", ""
@@ -125,8 +127,8 @@ func admitResources(in AdmitInput) (string, string) {
 	}
 	for _, name := range ordered(requests) {
 		have, known := capacity[name]
-		// Huge pages of another size are as if there were none; the rest that is not known is
-		// the cluster's, or the node has not told its capacity yet.
+		// Huge pages of a size that the node lacks count as zero. Any other unknown resource is the
+		// cluster's, or the node has not reported its capacity yet.
 		known = known || strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) && len(capacity) > 0
 		want, taken := requests[name], used[name]
 		sum := want.DeepCopy()
@@ -138,8 +140,8 @@ func admitResources(in AdmitInput) (string, string) {
 	return "", ""
 }
 
-// Readmitted is the verdict on a pod that runs and whose record was lost: it was
-// admitted then, with the resources that were reported.
+// Readmitted returns the verdict on a pod that runs but whose record was lost: it was admitted
+// then, with the resources that its status reports.
 func Readmitted(pod *v1.Pod, st *v1.PodStatus) Verdict {
 	v := Verdict{Admitted: true, Allocated: allocated(pod), Pod: pod.Spec.Resources.DeepCopy()}
 	for name, r := range v.Allocated {
@@ -156,8 +158,8 @@ func Readmitted(pod *v1.Pod, st *v1.PodStatus) Verdict {
 	return v
 }
 
-// DecideResize decides whether a running pod can have what its spec asks for now: it
-// can, it can once others have gone or shrunk, or it never can.
+// DecideResize decides whether a running pod can have what its spec now asks for: at once, after
+// other pods have gone or shrunk, or never.
 func DecideResize(in AdmitInput) ResizeDecision {
 	requests := resourcehelper.PodRequests(in.Pod, resourcehelper.PodResourcesOptions{})
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
@@ -193,7 +195,7 @@ func add(sum, more v1.ResourceList) {
 	}
 }
 
-// ordered are the names of resources the way that the scheduler goes through them.
+// ordered returns the names of resources in the order in which the scheduler checks them.
 func ordered(l v1.ResourceList) []v1.ResourceName {
 	rank := func(n v1.ResourceName) int {
 		i := slices.Index([]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}, n)

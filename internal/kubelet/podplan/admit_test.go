@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// node has two CPUs, 1 GiB and room for five pods.
+// node returns a node with two CPUs, 1 GiB and room for five pods.
 func node() *v1.Node {
 	return &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"zone": "a"}},
@@ -25,7 +25,7 @@ func node() *v1.Node {
 	}
 }
 
-// asking is a pod that tolerates the node and requests CPU and memory; "" for none.
+// asking returns a pod that tolerates the node and requests CPU and memory; "" for none.
 func asking(name, cpu, memory string) *v1.Pod {
 	r := v1.ResourceList{}
 	if cpu != "" {
@@ -62,7 +62,7 @@ func TestAdmit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change  func(*v1.Pod)
 		static  bool
-		want    string // reason, and a part of the message
+		want    string // reason, and part of the message
 		message string
 	}{
 		"fits":               {change: func(*v1.Pod) {}},

@@ -9,11 +9,11 @@ const (
 
 	pullBase = 10 * time.Second
 	pullMax  = 5 * time.Minute
-	// errImagePullShown is how long a failed pull shows as ErrImagePull before it
-	// shows as ImagePullBackOff.
+	// errImagePullShown is how long a failed pull is reported as ErrImagePull before it is reported
+	// as ImagePullBackOff.
 	errImagePullShown = 3 * time.Second
-	// imageLook is how often an image that could not be pulled is looked for on the
-	// node while pulls are backed off: the CRI has no event for it.
+	// imageLook is how often the node is checked for an image while its pull is backed off: the CRI
+	// has no event for it.
 	imageLook = 5 * time.Second
 
 	mountBase = 500 * time.Millisecond
@@ -29,7 +29,7 @@ func double(base, limit time.Duration, count int) time.Duration {
 	return min(d, limit)
 }
 
-// retryAfter is how long a failed op waits.
+// retryAfter returns how long a failed op waits before it is retried.
 func retryAfter(k Kind, count int) time.Duration {
 	switch k {
 	case PullImage:
@@ -45,8 +45,8 @@ func retryAfter(k Kind, count int) time.Duration {
 	}
 }
 
-// crashWait is how long the container waits after its last end, and nextWait what
-// the start that follows adds for the one after it.
+// crashWait returns how long the container waits after its last exit; nextWait returns the wait
+// that the start after that records for the one after it.
 func crashWait(h History, dead *Container, limit time.Duration) time.Duration {
 	decided := h.Attempt > dead.Attempt // the start after dead has had its wait
 	if h.Wait == 0 || decided || ranLong(dead) {

@@ -11,7 +11,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// owned are the conditions that the node writes; all others are kept as they are.
+// owned are the conditions that the node writes; all others are left as they are.
 var owned = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled,
 	v1.PodResizePending, v1.PodResizeInProgress, v1.AllContainersRestarting,
@@ -57,7 +57,7 @@ func truth(b bool) v1.ConditionStatus {
 	return v1.ConditionFalse
 }
 
-// stamp gives a condition its transition time and generation.
+// stamp sets the transition time and generation of a condition.
 func (r *reporter) stamp(c v1.PodCondition) v1.PodCondition {
 	c.ObservedGeneration = max(r.in.Pod.Generation, r.in.Reported.ObservedGeneration)
 	c.LastTransitionTime = stamp(r.now)
@@ -118,7 +118,7 @@ func (r *reporter) containersReady(st *v1.PodStatus) v1.PodCondition {
 	return c
 }
 
-// gates is the Ready condition of a pod whose containers are all ready.
+// gates returns the Ready condition of a pod whose containers are all ready.
 func (r *reporter) gates() v1.PodCondition {
 	c := v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionTrue}
 	var messages []string
@@ -138,5 +138,5 @@ func (r *reporter) gates() v1.PodCondition {
 	return c
 }
 
-// OwnsCondition tells whether the node writes the condition.
+// OwnsCondition reports whether the node writes the condition.
 func OwnsCondition(t v1.PodConditionType) bool { return slices.Contains(owned, t) }

@@ -11,8 +11,8 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// served is a pod of an init container, a sidecar and an app container with a readiness
-// gate, all as far as they go.
+// served returns a pod with an init container, a sidecar, an app container and a readiness gate,
+// all fully up.
 func served(change ...func(*Input)) Input {
 	always := v1.ContainerRestartPolicyAlways
 	all := append([]func(*Input){func(in *Input) {
@@ -97,8 +97,8 @@ func TestConditionsOfPodsThatEnded(t *testing.T) {
 	}
 }
 
-// TestGenerations: each condition of ours is of the generation that was looked at, those
-// of others stay as they are, and no generation falls. Times change with the status only.
+// TestGenerations: each of our conditions has the generation that was looked at, those of others
+// stay as they are, and no generation falls. Times change only with the status.
 func TestGenerations(t *testing.T) {
 	in := served(initDone, sideRuns, appRuns)
 	in.Record.Ending = &Ending{Since: noon, Reason: "Evicted", Message: "low on memory", Disruption: v1.PodReasonTerminationByKubelet, Grace: ptr.To[int64](5)}
@@ -123,7 +123,7 @@ func TestGenerations(t *testing.T) {
 			t.Errorf("%s changed at %v", c.Type, c.LastTransitionTime)
 		}
 	}
-	in.Reported, in.Pod.Generation = st, 8 // the informer is behind
+	in.Reported, in.Pod.Generation = st, 8 // the informer lags behind
 	if st = Status(in, noon); st.ObservedGeneration != 9 || pods.FindCondition(&st, v1.PodReady).ObservedGeneration != 9 {
 		t.Errorf("a generation fell: %d", st.ObservedGeneration)
 	}

@@ -11,7 +11,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// advance plans the next step that brings a container to run, or keeps it so.
+// advance plans the next step that gets a container running, or keeps it running.
 //
 //	none ──pull──> image ──create──> Created ──start──> Running ──hook──> started
 //	  ^                                 │ start failed      │ unhealthy, changed
@@ -39,7 +39,7 @@ func (p *planner) advance(c *v1.Container, sandboxReady bool) {
 	p.bringUp(c, sandboxReady)
 }
 
-// tend looks after an instance that is live.
+// tend looks after a live instance.
 func (p *planner) tend(c *v1.Container, o *Container) {
 	if p.stopping(o) {
 		return
@@ -64,7 +64,7 @@ func (p *planner) startCreated(c *v1.Container, o *Container) {
 		p.want(Op{Kind: StartContainer, Name: c.Name, ID: o.ID, Attempt: o.Attempt})
 		return
 	}
-	// What failed to start is replaced by a new instance, after a while.
+	// An instance that failed to start is replaced by a new one after the back-off.
 	if due := f.At.Add(retryAfter(StartContainer, f.Count)); due.After(p.now) {
 		p.recheck(due)
 		p.wait("container %s did not start: %s", c.Name, f.Message)
@@ -110,14 +110,14 @@ func (p *planner) tendRunning(c *v1.Container, o *Container) {
 	p.stop(o, reason, message)
 }
 
-// replace records that a new instance follows this one, whatever the policy says.
+// replace records that a new instance follows this one, whatever the restart policy says.
 func (p *planner) replace(o *Container) {
 	h := p.plan.Record.history(o.Name)
 	h.Replace, h.Attempt = o.Attempt+1, max(h.Attempt, o.Attempt)
 	p.plan.Record.setHistory(o.Name, h)
 }
 
-// replaced tells whether a new instance follows a dead one whatever the policy says.
+// replaced reports whether a new instance follows a dead one whatever the restart policy says.
 func (v *view) replaced(name string, dead *Container) bool {
 	return dead != nil && v.in.Record.history(name).Replace == dead.Attempt+1
 }
@@ -163,8 +163,8 @@ func (p *planner) bringUp(c *v1.Container, sandboxReady bool) {
 	}
 }
 
-// removing tells whether an instance of that number is being removed: its logs and
-// files have the same names as those of the next.
+// removing reports whether the instance with that attempt number is being removed: its logs and
+// files have the same names as those of the next instance.
 func (p *planner) removing(name string, attempt uint32) bool {
 	for _, f := range p.in.InFlight {
 		if f.Op.Kind == RemoveContainer && f.Op.Name == name && f.Op.Attempt == attempt {
@@ -174,8 +174,8 @@ func (p *planner) removing(name string, attempt uint32) bool {
 	return false
 }
 
-// done tells whether a dead instance was the container's last. One that died with
-// an older sandbox counts for app containers only: initialisation begins anew.
+// done reports whether a dead instance was the container's last. One that died with an older
+// sandbox counts for app containers only: init containers run again.
 func (p *planner) done(c *v1.Container, dead *Container) bool {
 	if dead.Live() {
 		return false
@@ -201,19 +201,19 @@ func (p *planner) floor(name string) uint32 {
 	return n
 }
 
-// crashDue is when a dead container may be started again.
+// crashDue returns when a dead container may be started again.
 func (v *view) crashDue(name string, dead *Container) time.Time {
 	if dead.Finished.IsZero() || v.replaced(name, dead) || dead.ExitCode == 0 && dead.Lost && !pods.RestartsAll(pods.FindContainer(v.in.Pod, name), 0) {
 		return time.Time{}
 	}
 	wait := crashWait(v.in.Record.history(name), dead, v.in.Node.crashLimit())
-	if wait == 0 { // the runtime's clock may be a moment ahead
+	if wait == 0 { // the runtime's clock may be slightly ahead
 		return time.Time{}
 	}
 	return dead.Finished.Add(wait)
 }
 
-// noteCreate records, before a restart, how long the next one will wait.
+// noteCreate records, before a restart, how long the restart after it will wait.
 func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 	hook := c.Lifecycle != nil && c.Lifecycle.PostStart != nil
 	h := p.plan.Record.history(c.Name)
@@ -221,7 +221,7 @@ func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 	if h.Applied == nil && (known && (h.HookPending || !hook) || dead == nil && !hook) {
 		return
 	}
-	h.Applied, h.AppliedPod = nil, nil // a new instance has what is allocated
+	h.Applied, h.AppliedPod = nil, nil // a new instance starts with what is allocated
 	if dead != nil && h.Attempt < attempt {
 		h.Wait = nextWait(h, dead, p.in.Node.crashLimit())
 	}
@@ -229,18 +229,18 @@ func (p *planner) noteCreate(c *v1.Container, dead *Container, attempt uint32) {
 	p.plan.Record.setHistory(c.Name, h)
 }
 
-// imagesReady plans the pulls of the container's own image and of those that it
-// mounts, side by side, and tells whether all are there.
+// imagesReady plans the pulls of the container's own image and of the images that it mounts, in
+// parallel, and reports whether all are present.
 func (p *planner) imagesReady(c *v1.Container, attempt uint32) bool {
 	ready := p.imageReady(c, Op{Kind: PullImage, Name: c.Name, Image: c.Image, Attempt: attempt})
 	for _, v := range ImageVolumes(p.in.Pod, c) {
-		// Resolved once in a pod's life: a restarted container sees the same image.
+		// Resolved once in a pod's life, so that a restarted container sees the same image.
 		ready = p.imageReady(c, Op{Kind: PullImage, Name: VolumeImage(v.Name), Image: v.Image.Reference}) && ready
 	}
 	return ready
 }
 
-// ImageVolumes are the volumes of images that a container mounts.
+// ImageVolumes returns the image volumes that a container mounts.
 func ImageVolumes(pod *v1.Pod, c *v1.Container) []*v1.Volume {
 	var out []*v1.Volume
 	for i := range pod.Spec.Volumes {
@@ -252,7 +252,7 @@ func ImageVolumes(pod *v1.Pod, c *v1.Container) []*v1.Volume {
 	return out
 }
 
-// imageReady plans one pull, and tells whether the image is there.
+// imageReady plans one pull, and reports whether the image is present.
 func (p *planner) imageReady(c *v1.Container, op Op) bool {
 	key := op.Key()
 	if img, ok := p.in.Images[op.Name]; ok && img.Attempt == op.Attempt && img.Name == op.Image {
@@ -278,8 +278,8 @@ func (p *planner) imageReady(c *v1.Container, op Op) bool {
 		p.recheck(shown)
 		return false
 	}
-	// Backed off: only look whether the image has come by another way. The look
-	// itself counts as a failure's renewal, see Failure.LookedAt.
+	// Backed off: only check whether the image has appeared in another way. The check itself
+	// updates the failure, see Failure.LookedAt.
 	if look := f.LookedAt.Add(imageLook); look.After(p.now) {
 		p.recheck(look)
 	} else {
@@ -289,14 +289,14 @@ func (p *planner) imageReady(c *v1.Container, op Op) bool {
 	return false
 }
 
-// remove takes a dead instance away, its final state recorded first.
+// remove removes a dead instance after recording its final state.
 func (p *planner) remove(o *Container) {
 	p.noteLast(o)
 	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID, Attempt: o.Attempt})
 }
 
-// noteLast records the final state of an instance that is to be removed, unless a
-// newer one stands for it.
+// noteLast records the final state of an instance that is about to be removed, unless that of a
+// newer one is recorded already.
 func (p *planner) noteLast(o *Container) {
 	if p.byName[o.Name][0] != o {
 		return
@@ -317,8 +317,8 @@ func (p *planner) noteLast(o *Container) {
 	p.plan.Record.setHistory(o.Name, h)
 }
 
-// drop takes away an instance that was never started: there is nothing to stop, and
-// runtimes differ in what a stop does to it. Only its number is remembered.
+// drop removes an instance that was never started: there is nothing to stop, and runtimes differ in
+// what a stop does to it. Only its attempt number is remembered.
 func (p *planner) drop(o *Container) {
 	if p.busy(o.Name) {
 		p.wait("container %s: waits for its start to be given up", o.Name)
@@ -331,7 +331,7 @@ func (p *planner) drop(o *Container) {
 	p.try(Op{Kind: RemoveContainer, Name: o.Name, ID: o.ID, Attempt: o.Attempt})
 }
 
-// collectDead removes dead instances beyond the newest dead one of each container.
+// collectDead removes all dead instances of each container except the newest.
 func (p *planner) collectDead() {
 	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
 		list := p.byName[name]

@@ -12,8 +12,8 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// container returns the status of one container; waiting is the reason to give
-// when nothing better is known.
+// container returns the status of one container; waiting is the reason to report when nothing
+// better is known.
 func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus {
 	last := r.last(c.Name)
 	old := findStatus(&r.in.Reported, c.Name)
@@ -26,7 +26,7 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 	}
 	switch {
 	case last == nil && old != nil && old.State.Running == nil && pods.IsTerminal(r.in.Reported.Phase):
-		st.State = old.State // what was final, or why it never ran, which a restart forgets
+		st.State = old.State // what was final, or why it never ran: a restart of the kubelet forgets both
 		return st
 	case last == nil:
 		st.State.Waiting = r.why(c, waiting)
@@ -40,15 +40,15 @@ func (r *reporter) container(c *v1.Container, waiting string) v1.ContainerStatus
 	}
 	r.setState(&st, c, last, waiting)
 	if now, before := st.State.Terminated, st.LastTerminationState.Terminated; now != nil && before != nil && now.ContainerID == before.ContainerID {
-		st.LastTerminationState = v1.ContainerState{} // it was, while it waited for a restart
+		st.LastTerminationState = v1.ContainerState{} // it was set while the container waited for a restart
 	}
 	r.setReady(&st, c, last)
 	r.setResources(&st, c, last)
 	return st
 }
 
-// predecessor is the instance that an instance followed: one that the runtime has, one
-// that is recorded, or one that was reported and is not known any more.
+// predecessor returns the instance that came before another: one that the runtime has, one that is
+// recorded, or one that was reported and is not known any more.
 func (r *reporter) predecessor(last *Container) *Container {
 	if before := r.before(last); before != nil {
 		return before
@@ -82,15 +82,15 @@ func (r *reporter) setState(st *v1.ContainerStatus, c *v1.Container, last *Conta
 	}
 }
 
-// setRestarting shows a container that has ended and will be started again: why it
-// waits, or, while nothing is known to hold it, how it ended.
+// setRestarting reports a container that has ended and will be started again: why it waits, or how
+// it ended as long as nothing is known to hold it back.
 func (r *reporter) setRestarting(st *v1.ContainerStatus, c *v1.Container, last *Container, waiting string) {
 	why := r.why(c, "")
 	switch {
 	case r.in.Record.RestartAll != nil && last.Lost:
 		why = &v1.ContainerStateWaiting{Reason: ReasonRestartingAll, Message: messageRestartingAll}
 	case why.Reason == "" && r.replaced(c.Name, last) && (last.Lost || !pods.MayRunAgain(r.in.Pod, c, last.ExitCode)):
-		// The API server takes nobody back who was told to have ended for good.
+		// The API server does not take back a container that was reported to have ended for good.
 		why.Reason = waiting
 	}
 	if due := r.crashDue(c.Name, last); due.After(r.now) {
@@ -104,7 +104,7 @@ func (r *reporter) setRestarting(st *v1.ContainerStatus, c *v1.Container, last *
 	st.State.Waiting = why
 }
 
-// crashMessage is what upstream's kubelet says of a container that is backed off.
+// crashMessage returns upstream's message for a container that is backed off.
 func (r *reporter) crashMessage(name string, last *Container) string {
 	wait := crashWait(r.in.Record.history(name), last, r.in.Node.crashLimit())
 	return fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, name, pods.Format(r.in.Pod))
@@ -116,7 +116,7 @@ func (r *reporter) doneFor(c *v1.Container, last *Container) bool {
 	return p.done(c, last)
 }
 
-// why tells what a container waits for: the failure that holds it, or fallback.
+// why returns what a container waits for: the failure that holds it back, or fallback.
 func (r *reporter) why(c *v1.Container, fallback string) *v1.ContainerStateWaiting {
 	f, ok := r.in.Failures[ContainerKey(c.Name)]
 	if last := r.last(c.Name); ok && last != nil && last.Attempt == f.Attempt && !last.Started.IsZero() {
@@ -136,7 +136,7 @@ func (r *reporter) why(c *v1.Container, fallback string) *v1.ContainerStateWaiti
 	return &v1.ContainerStateWaiting{Reason: fallback}
 }
 
-// whyImage tells how the pull of an image failed, or that it is backed off.
+// whyImage reports how the pull of an image failed, or that it is backed off.
 func (r *reporter) whyImage(image string, f Failure) *v1.ContainerStateWaiting {
 	pulled := f.Reason == ReasonErrImagePull || f.Reason == ReasonRegistryUnavailable || f.Reason == ReasonSignatureValidationFailed
 	if pulled && r.backedOff(f) {
@@ -145,7 +145,7 @@ func (r *reporter) whyImage(image string, f Failure) *v1.ContainerStateWaiting {
 	return &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 }
 
-// backedOff tells whether a failed pull shows as backed off by now.
+// backedOff reports whether a failed pull is reported as backed off by now.
 func (r *reporter) backedOff(f Failure) bool {
 	return !r.now.Before(f.At.Add(errImagePullShown))
 }
@@ -202,7 +202,7 @@ func (r *reporter) terminated(c *Container) v1.ContainerState {
 		message = strings.ToValidUTF8(message[:most], "")
 	}
 	started := c.Started
-	if started.IsZero() { // it never ran: for no time at all, rather than since 1970
+	if started.IsZero() { // it never ran: report no time at all rather than 1970
 		started = c.Finished
 	}
 	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
@@ -212,8 +212,8 @@ func (r *reporter) terminated(c *Container) v1.ContainerState {
 	}}
 }
 
-// maxMessages is how much the termination messages of a pod's containers have together,
-// in bytes; each has an equal part.
+// maxMessages is the total size of the termination messages of a pod's containers, in bytes. Each
+// container gets an equal share.
 const maxMessages = 12 << 10
 
 func (r *reporter) containers() int {
@@ -221,8 +221,8 @@ func (r *reporter) containers() int {
 	return len(s.InitContainers) + len(s.Containers) + len(s.EphemeralContainers)
 }
 
-// reportedMessage is the termination message that was reported of an instance: its
-// file may be gone by now.
+// reportedMessage returns the termination message that was reported for an instance: its file may
+// be gone by now.
 func (r *reporter) reportedMessage(c *Container) string {
 	st := findStatus(&r.in.Reported, c.Name)
 	if st == nil {
@@ -236,7 +236,7 @@ func (r *reporter) reportedMessage(c *Container) string {
 	return ""
 }
 
-// stamp cuts a time to the seconds that the API keeps.
+// stamp truncates a time to seconds, as the API does.
 func stamp(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}
@@ -251,8 +251,8 @@ func (r *reporter) id(id string) string {
 	return r.in.Node.RuntimeName + "://" + id
 }
 
-// volumeMounts tells of each volume how it is mounted: what only the runtime knows
-// by the instance, and while there is none by what was asked for.
+// volumeMounts reports how each volume is mounted. What only the runtime knows comes from the
+// instance or, while there is none, from what was asked for.
 func (r *reporter) volumeMounts(c *v1.Container, last *Container) []v1.VolumeMountStatus {
 	var out []v1.VolumeMountStatus
 	images := ImageVolumes(r.in.Pod, c)

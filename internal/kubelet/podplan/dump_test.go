@@ -18,9 +18,9 @@ type dump struct {
 	Status v1.PodStatus
 }
 
-// TestDumps feeds dumps to the plan, as they come from a kubelet: what it decided then
-// it decides now. A pod that went wrong somewhere becomes a test by putting its dump
-// into testdata/dumps and correcting Plan and Status there.
+// TestDumps feeds dumps to the plan, as they come from a kubelet: what it decided then it must
+// decide now. To turn a pod that went wrong somewhere into a test, put its dump into testdata/dumps
+// and correct Plan and Status there.
 func TestDumps(t *testing.T) {
 	files, err := filepath.Glob("testdata/dumps/*.json")
 	if err != nil || len(files) == 0 {
@@ -42,7 +42,7 @@ func TestDumps(t *testing.T) {
 	}
 }
 
-// wantJSON compares two values as people read them in a dump.
+// wantJSON compares two values in the form in which people read them in a dump.
 func wantJSON(t *testing.T, what string, got, want any) {
 	t.Helper()
 	text := [2]string{}

@@ -35,8 +35,8 @@ func (p *planner) ending() (Ending, bool) {
 	return Ending{}, false
 }
 
-// completed returns the phase of a pod none of whose containers will ever be started
-// again: all app containers have ended for good, or initialisation failed for good.
+// completed returns the phase of a pod none of whose containers will ever be started again: all app
+// containers have ended for good, or an init container failed for good.
 func (p *planner) completed() v1.PodPhase {
 	pod := p.in.Pod
 	for i := range pod.Spec.InitContainers {
@@ -64,7 +64,7 @@ func (p *planner) completed() v1.PodPhase {
 	return phase
 }
 
-// busy tells whether a new instance of the container is being made.
+// busy reports whether a new instance of the container is being created.
 func (p *planner) busy(name string) bool {
 	_, ok := p.in.InFlight[ContainerKey(name)]
 	return ok
@@ -106,7 +106,7 @@ func (p *planner) end(e Ending) {
 	}
 }
 
-// finish takes the last step of a pod that is to be gone.
+// finish takes the last step for a pod that is to be removed entirely.
 func (p *planner) finish() {
 	if p.in.Forgotten {
 		p.plan.Done = true
@@ -119,12 +119,12 @@ func (p *planner) finish() {
 	p.try(Op{Kind: Forget})
 }
 
-// madePatience is how long a sandbox or a container may be in the making before it is given up
-// when its pod ends.
+// madePatience is how long the end of a pod waits for a sandbox or a container that is still being
+// created.
 const madePatience = 10 * time.Second
 
-// awaitMade lets what is being made come to be: runtimes go on with what nobody waits for any
-// more, and it would be there when all else of the pod is gone.
+// awaitMade waits for what is still being created: a runtime carries on even when nobody waits for
+// it any more, and the result would appear after everything else of the pod is gone.
 func (p *planner) awaitMade() {
 	for _, key := range slices.Sorted(maps.Keys(p.in.InFlight)) {
 		f := p.in.InFlight[key]
@@ -135,7 +135,7 @@ func (p *planner) awaitMade() {
 	}
 }
 
-// building tells whether an op that makes something has not returned yet.
+// building reports whether an op that creates something has not returned yet.
 func (p *planner) building() bool {
 	found := false
 	for _, key := range slices.Sorted(maps.Keys(p.in.InFlight)) {
@@ -147,7 +147,7 @@ func (p *planner) building() bool {
 	return found
 }
 
-// stopAll stops what is live, sidecars last.
+// stopAll stops all live instances, sidecars last.
 func (p *planner) stopAll(e Ending) {
 	deadline := e.Deadline(p.in.Pod)
 	soonest := p.now.Add(minStop)
@@ -177,7 +177,7 @@ func (p *planner) stopAll(e Ending) {
 	}
 	slices.SortFunc(sidecars, func(a, b *Container) int { return order(b) - order(a) })
 	for i, c := range sidecars {
-		// A sidecar waits for its turn, but not beyond the grace period; its hook does not.
+		// A sidecar waits for its turn, but not beyond the grace period. Its hook does not wait.
 		if !others && i == 0 || !deadline.After(p.now) {
 			p.stopBy(c, deadline, soonest)
 			continue
@@ -188,8 +188,8 @@ func (p *planner) stopAll(e Ending) {
 	}
 }
 
-// noteAll records the final states of the containers that go with a sandbox: their
-// status may not have reached the API server yet.
+// noteAll records the final states of the containers that are removed with a sandbox: their status
+// may not have reached the API server yet.
 func (p *planner) noteAll(sandbox string) {
 	for i := range p.in.Containers {
 		if c := &p.in.Containers[i]; c.SandboxID == sandbox {
@@ -198,8 +198,8 @@ func (p *planner) noteAll(sandbox string) {
 	}
 }
 
-// endSandboxes stops, or for a pod that is to be gone removes, every sandbox, and
-// tells whether anything is left.
+// endSandboxes stops every sandbox, or removes it if the pod is to be gone, and reports whether any
+// is left.
 func (p *planner) endSandboxes(gone bool) bool {
 	left := false
 	for i := range p.in.Sandboxes {
@@ -227,8 +227,8 @@ func (p *planner) endSandboxes(gone bool) bool {
 	return left
 }
 
-// clearLayers removes the containers of a pod that ended where the node needs back what they
-// wrote, and tells whether any is left.
+// clearLayers removes the containers of a pod that ended if the node needs the space that they
+// wrote, and reports whether any is left.
 func (p *planner) clearLayers() bool {
 	if e := p.plan.Record.Ending; e == nil || !e.Reclaim {
 		return false

@@ -25,10 +25,10 @@ func admitFeatures(in AdmitInput) (string, string) {
 	return "", ""
 }
 
-// UpdateNeeds says which features an update of a pod's spec needs and the node does not
-// declare; nothing when there are none.
+// UpdateNeeds names the features that an update of a pod's spec needs and the node does not
+// declare. The result is empty if there are none.
 func UpdateNeeds(before, after *v1.Pod, node *v1.Node) (string, error) {
-	// What was adopted from the runtime has no spec to compare with.
+	// An adopted pod, known only from the runtime, has no spec to compare with.
 	if len(before.Spec.Containers) != len(after.Spec.Containers) || len(before.Spec.InitContainers) != len(after.Spec.InitContainers) {
 		return "", nil
 	}
@@ -44,7 +44,7 @@ func featureInfo(pod *v1.Pod) *ndf.PodInfo { return &ndf.PodInfo{Spec: &pod.Spec
 func kubeletVersion(node *v1.Node) *version.Version {
 	v, err := version.ParseGeneric(node.Status.NodeInfo.KubeletVersion)
 	if err != nil {
-		return version.MajorMinor(0, 0) // of a kubelet of no known version nothing is taken for granted
+		return version.MajorMinor(0, 0) // of a kubelet of unknown version, assume nothing
 	}
 	return v
 }

@@ -12,7 +12,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// Each test here is a life that went wrong in the simulator, cut to the step that was.
+// Each test here is a pod's life that went wrong in the simulator, cut down to the failing step.
 
 var noon = time.Unix(100_000, 0).UTC()
 
@@ -51,7 +51,7 @@ func kinds(p Plan) []Kind {
 	return out
 }
 
-// containerd's StopContainer leaves a container that was never started as it is: it was
+// containerd's StopContainer leaves a container that was never started as it is: it used to be
 // stopped again and again, for ever.
 func TestContainerThatNeverRanIsRemovedNotStopped(t *testing.T) {
 	made := has(Container{ID: "1", Name: "c", State: Created})
@@ -71,7 +71,7 @@ func TestContainerThatNeverRanIsRemovedNotStopped(t *testing.T) {
 	}
 }
 
-// A start that failed was tried again every second for ever, under the same number.
+// A failed start used to be retried every second for ever, under the same attempt number.
 func TestFailedStartBacksOffAsACrashUnderANewNumber(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "1", Name: "c", State: Created, Attempt: 2}), func(in *Input) {
 		in.Failures[ContainerKey("c")] = Failure{Count: 1, At: noon.Add(-time.Minute), Reason: ReasonRunContainerError, Message: "no such file", Attempt: 2}
@@ -95,7 +95,8 @@ func TestFailedStartBacksOffAsACrashUnderANewNumber(t *testing.T) {
 	}
 }
 
-// CrashLoopBackOff was shown, and told by an event, while the first restart was made.
+// CrashLoopBackOff used to be shown, and reported by an event, while the first restart was under
+// way.
 func TestRestartThatIsUnderWayIsNotBackedOff(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 1, Finished: noon}), func(in *Input) {
 		in.Images["c"] = Image{Attempt: 1, Name: "i"}
@@ -110,7 +111,7 @@ func TestRestartThatIsUnderWayIsNotBackedOff(t *testing.T) {
 	}
 }
 
-// The restart counts of a deleted pod fell when the kubelet was restarted between the
+// The restart counts of a deleted pod used to fall when the kubelet was restarted between the
 // removal of its sandbox and the write of its last status.
 func TestFinalStatesOutliveTheSandbox(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, deletedNow,
@@ -124,8 +125,8 @@ func TestFinalStatesOutliveTheSandbox(t *testing.T) {
 	}
 }
 
-// A static pod that had failed went back to Pending when its container was removed by
-// hand and the kubelet restarted.
+// A static pod that had failed used to go back to Pending when its container was removed by hand
+// and the kubelet restarted.
 func TestPhaseOfAPodThatCompletedOutlivesItsContainers(t *testing.T) {
 	for code, want := range map[int32]v1.PodPhase{0: v1.PodSucceeded, 1: v1.PodFailed} {
 		in := lifeOf(v1.RestartPolicyNever, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: code, Finished: noon}))
@@ -137,8 +138,8 @@ func TestPhaseOfAPodThatCompletedOutlivesItsContainers(t *testing.T) {
 	}
 }
 
-// The logs and links of removed containers stayed: their removal was cancelled as soon
-// as the runtime showed that they were gone.
+// The logs and links of removed containers used to stay: their removal was canceled as soon as the
+// runtime showed that they were gone.
 func TestRemovalGoesToItsEnd(t *testing.T) {
 	op := Op{Kind: RemoveContainer, Name: "c", ID: "1"}
 	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "2", Name: "c", State: Running, Attempt: 1}), func(in *Input) {
@@ -149,7 +150,7 @@ func TestRemovalGoesToItsEnd(t *testing.T) {
 	}
 }
 
-// The removal of an instance took the log of its successor of the same number.
+// The removal of an instance used to take the log of its successor with the same number.
 func TestNextInstanceWaitsForTheRemovalOfItsNumber(t *testing.T) {
 	op := Op{Kind: RemoveContainer, Name: "c", ID: "1"}
 	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
@@ -164,7 +165,7 @@ func TestNextInstanceWaitsForTheRemovalOfItsNumber(t *testing.T) {
 	}
 }
 
-// A container that exits with 0 and has all containers restarted was not backed off.
+// A container that exits with 0 and restarts all containers used not to be backed off.
 func TestRestartOfAllContainersIsBackedOffAfterAGoodExit(t *testing.T) {
 	last := Container{ID: "1", Name: "c", State: Exited, Finished: noon, Attempt: 4}
 	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
@@ -179,9 +180,8 @@ func TestRestartOfAllContainersIsBackedOffAfterAGoodExit(t *testing.T) {
 	}
 }
 
-// A pod that was deleted before its init containers were done reported the containers
-// behind them as ended (upstream's "should never report container start when an init
-// container fails").
+// A pod that was deleted before its init containers were done used to report the containers after
+// them as ended (upstream's "should never report container start when an init container fails").
 func TestContainersWhoseTurnHadNotComeGoOnWaiting(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyNever, deletedNow, func(in *Input) {
 		in.Pod.Spec.InitContainers = []v1.Container{{Name: "i0"}, {Name: "i1"}}
@@ -201,7 +201,7 @@ func TestContainersWhoseTurnHadNotComeGoOnWaiting(t *testing.T) {
 	}
 }
 
-// A container that was ended before it ran had an end and no beginning (upstream's "should
+// A container that was ended before it ran used to have an end and no beginning (upstream's "should
 // never report success for a pending container").
 func TestInstanceThatNeverRanHasABeginning(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyNever, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 137}))
@@ -212,8 +212,8 @@ func TestInstanceThatNeverRanHasABeginning(t *testing.T) {
 	}
 }
 
-// A container that never ran ended with its pod by the first status, and by the second
-// it waited again.
+// A container that never ran used to be ended with its pod in the first status, and waiting again
+// in the second.
 func TestContainersThatNeverRanStayEndedWithTheirPod(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
 		in.Record.Ending = &Ending{Since: noon, Reason: ReasonDeadlineExceeded}
@@ -227,7 +227,7 @@ func TestContainersThatNeverRanStayEndedWithTheirPod(t *testing.T) {
 	}
 }
 
-// A container that was backed off when its pod was deleted ended twice: its last state was
+// A container that was backed off when its pod was deleted used to end twice: its last state was
 // the same instance as its state.
 func TestBackedOffContainerEndsOnceWithItsPod(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 1, Finished: noon, Attempt: 1}), func(in *Input) {
@@ -244,8 +244,8 @@ func TestBackedOffContainerEndsOnceWithItsPod(t *testing.T) {
 	}
 }
 
-// A status that was written before the instance it is of was started has the end of the one
-// before: after a restart of the kubelet that was told as the end of the instance itself.
+// A status that was written before its instance was started has the end of the previous instance.
+// After a restart of the kubelet that used to be reported as the end of the instance itself.
 func TestAnEndIsThatOfItsOwnInstance(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, has(Container{ID: "3", Name: "c", Attempt: 2, State: Exited, ExitCode: 1}), func(in *Input) {
 		in.Reported.ContainerStatuses = []v1.ContainerStatus{{
@@ -260,9 +260,9 @@ func TestAnEndIsThatOfItsOwnInstance(t *testing.T) {
 	}
 }
 
-// The creation of a container was given up when its pod was deleted, and the runtime went on
-// with it: the pod was told Failed with ContainerStatusUnknown, and the API server refused the
-// container that showed up then.
+// The creation of a container was given up when its pod was deleted, and the runtime carried on
+// with it. The pod used to be reported as Failed with ContainerStatusUnknown, and the API server
+// refused the container that then showed up.
 func TestPodHasNotEndedWhileAContainerMayShowUp(t *testing.T) {
 	dead := has(Container{ID: "1", Name: "c", State: Exited, ExitCode: 1, Finished: noon})
 	for name, tc := range map[string]struct {
@@ -287,8 +287,8 @@ func TestPodHasNotEndedWhileAContainerMayShowUp(t *testing.T) {
 	}
 }
 
-// A sandbox that was being made when its pod was deleted was left, for minutes, when all else
-// of the pod had gone.
+// A sandbox that was being created when its pod was deleted used to stay, for minutes, after
+// everything else of the pod was gone.
 func TestSandboxInTheMakingIsWaitedFor(t *testing.T) {
 	op := Op{Kind: RunSandbox}
 	in := lifeOf(v1.RestartPolicyNever, deletedNow, func(in *Input) {
@@ -303,8 +303,8 @@ func TestSandboxInTheMakingIsWaitedFor(t *testing.T) {
 	}
 }
 
-// So is a container: it came to be in a sandbox that was being removed, and its cgroup went
-// (make sim SEED=7417 LIVES=1).
+// The same used to happen to a container: it appeared in a sandbox that was being removed, and its
+// cgroup was removed (make sim SEED=7417 LIVES=1).
 func TestContainerInTheMakingIsWaitedFor(t *testing.T) {
 	op := Op{Kind: CreateContainer, Name: "c", SandboxID: "s1"}
 	in := lifeOf(v1.RestartPolicyNever, deletedNow, func(in *Input) {
@@ -319,9 +319,9 @@ func TestContainerInTheMakingIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A container under restartPolicy Never whose image was changed was told to have ended before
-// the next instance ran, and the API server takes nobody back from there: it stayed terminated
-// in the status for as long as it ran.
+// A container under restartPolicy Never whose image was changed used to be reported as ended before
+// the next instance ran. The API server does not take back a container from there: it stayed
+// terminated in the status for as long as it ran.
 func TestContainerThatIsReplacedIsNotToldToHaveEnded(t *testing.T) {
 	for policy, code := range map[v1.RestartPolicy]int32{v1.RestartPolicyNever: 137, v1.RestartPolicyOnFailure: 0} {
 		in := lifeOf(policy, has(Container{ID: "1", Name: "c", State: Running, Hash: "of another image"}))
@@ -342,8 +342,9 @@ func TestContainerThatIsReplacedIsNotToldToHaveEnded(t *testing.T) {
 	}
 }
 
-// What had ended for good by the API server's account was told to run again when a new sandbox
-// made the init containers begin anew: the status was refused every ten seconds.
+// A container that had ended for good according to the API server used to be reported as running
+// again when a new sandbox made the init containers run again: the status was refused every ten
+// seconds.
 func TestStatusIsOneThatTheAPIServerTakes(t *testing.T) {
 	ended := v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "x://1"}}
 	runs := v1.ContainerState{Running: &v1.ContainerStateRunning{}}

@@ -7,8 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// An app came up before the proxy in front of it: upstream's kubelet starts containers one
-// after the other, and a postStart hook holds those behind its container.
+// An app used to start before the proxy in front of it: upstream's kubelet starts containers one
+// after the other, and a postStart hook holds back the containers after its own.
 func TestPostStartHookHoldsTheContainersBehindIt(t *testing.T) {
 	hook := &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"wait"}}}}
 	proxy := func(c Container) Container {

@@ -90,8 +90,8 @@ func TestVolumeMountStatus(t *testing.T) {
 	}
 }
 
-// A container whose image was corrected waited for the end of the back-off of the image
-// that could not be pulled, and its status said that the new one could not.
+// A container whose image was corrected used to wait for the end of the back-off of the image that
+// could not be pulled, and its status said that the new one could not be pulled.
 func TestCorrectedImageIsPulledAtOnce(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
 		in.Failures[ImageKey("c", "i")] = Failure{Count: 6, At: noon, Reason: ReasonErrImagePull, Message: "not found"}
@@ -109,8 +109,8 @@ func TestCorrectedImageIsPulledAtOnce(t *testing.T) {
 	}
 }
 
-// A pod whose image was changed before its container was made got a container of the
-// image that it had first, under the name of the new one.
+// A pod whose image was changed before its container was created used to get a container of the old
+// image, under the name of the new one.
 func TestImageChangedBeforeTheContainerIsMade(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) {
 		in.Images["c"] = Image{Name: "i", Ref: "sha256:1"}

@@ -8,40 +8,40 @@ import (
 
 // Input is everything that a decision about one pod depends on.
 type Input struct {
-	// Pod is what the source wants. For an orphan it holds only what the runtime's
-	// labels tell: name, namespace, UID and grace period.
+	// Pod is what the source wants. For an orphan it holds only what the runtime's labels say:
+	// name, namespace, UID and grace period.
 	Pod *v1.Pod
 	// Absent: all sources have synced and none of them has the pod.
 	Absent bool
-	// Record is the durable part; the plan returns its successor.
+	// Record is the durable part; the plan contains its successor.
 	Record Record
 
 	Sandboxes  []Sandbox
 	Containers []Container
-	// Volumes has an entry for each volume that was set up in this worker's life.
+	// Volumes has an entry for each volume that was set up in this worker's lifetime.
 	Volumes map[string]Volume
-	// Residue tells what a pod that ends has left on the node.
+	// Residue is what a pod that is ending has left on the node.
 	Residue Residue
-	// Forgotten: the last traces are gone, and the API object of a deleted pod.
+	// Forgotten: the last traces are gone, and so is the API object of a deleted pod.
 	Forgotten bool
 	// CgroupReady: the pod's cgroup exists with its limits.
 	CgroupReady bool
-	// Images has an entry for each container whose image is ensured for an attempt.
+	// Images has an entry for each container whose image is present for an attempt.
 	Images map[string]Image
 	// Probes by container ID.
 	Probes map[string]Probe
-	// Hooks has the outcome of postStart by container ID.
+	// Hooks has the outcome of postStart hooks by container ID.
 	Hooks map[string]Hook
-	// PreStops has the preStop hooks that are over, by container ID.
+	// PreStops has the finished preStop hooks by container ID.
 	PreStops map[string]Op
-	// Resized is the newest Resize.Seq that was applied to all that runs.
+	// Resized is the newest Resize.Seq that was applied to everything that runs.
 	Resized uint32
 
 	InFlight map[Key]Flight
 	Failures map[Key]Failure
 	// Objects counts the changes of the objects that the pod refers to.
 	Objects uint64
-	// Reported is the newest status that was put or, at first, the source's.
+	// Reported is the newest status that was put or, at first, the one from the source.
 	Reported v1.PodStatus
 	Node     Node
 }
@@ -89,14 +89,14 @@ type Container struct {
 	Message   string
 	Image     string
 	ImageRef  string
-	// Hash of the spec it was made from, see Hash.
+	// Hash of the spec that it was created from, see Hash.
 	Hash string
 	User *v1.ContainerUser `json:",omitempty"`
-	// Mounts that have something to tell.
+	// Mounts about which there is something to report.
 	Mounts []Mount `json:",omitempty"`
-	// StopSignal that ends it, where the runtime tells.
+	// StopSignal that stops it, if the runtime reports one.
 	StopSignal v1.Signal `json:",omitempty"`
-	// Lost: it is not known to the runtime any more, only to the record or the API.
+	// Lost: the runtime no longer knows it, only the record or the API does.
 	Lost bool `json:",omitempty"`
 }
 
@@ -105,11 +105,11 @@ type Mount struct {
 	Path string
 	// Image that is mounted, by digest.
 	Image string `json:",omitempty"`
-	// Recursive: read-only with all below it.
+	// Recursive: read-only including everything below it.
 	Recursive bool `json:",omitempty"`
 }
 
-// Live tells whether the instance runs, or may run.
+// Live reports whether the instance runs, or may run.
 func (c *Container) Live() bool { return c.State != Exited }
 
 // Volume is the state of a volume that was set up.
@@ -117,20 +117,20 @@ type Volume struct {
 	Mounted bool
 	// Objects is the value of Input.Objects when it was last written.
 	Objects uint64
-	// RefreshAt is when its content wants a renewal (service account tokens).
+	// RefreshAt is when its content has to be renewed (service account tokens).
 	RefreshAt time.Time
 }
 
-// Residue is what is left of a pod outside of the runtime.
+// Residue is what is left of a pod outside the runtime.
 type Residue struct {
 	Volumes bool
 	Cgroup  bool
 }
 
-// Image says that the image for an attempt of a container is there.
+// Image is the image that is present for an attempt of a container.
 type Image struct {
 	Attempt uint32
-	// Name is the image as the spec had it.
+	// Name is the image as the spec wrote it.
 	Name string
 	Ref  string
 }
@@ -139,8 +139,8 @@ type Image struct {
 type Probe struct {
 	Started *bool
 	Ready   *bool
-	// Failed is the message of the event when the liveness or startup probe gave
-	// up, and asks for a restart.
+	// Failed is the message of the event for a liveness or startup probe that has failed for good,
+	// so that the container must restart.
 	Failed string
 	// FailedKind is "liveness" or "startup".
 	FailedKind string
@@ -148,32 +148,32 @@ type Probe struct {
 	Grace *int64
 }
 
-// Hook is where the postStart hook of an instance stands.
+// Hook is the progress of an instance's postStart hook.
 type Hook struct {
 	Done   bool
 	Failed string
 }
 
-// Flight is an op that runs.
+// Flight is an op in flight.
 type Flight struct {
 	Op       Op
 	Since    time.Time
 	Canceled bool
 }
 
-// Failure is how an op last ended, when it failed.
+// Failure is how an op last failed.
 type Failure struct {
 	Count   int
 	At      time.Time
 	Reason  string
 	Message string
-	// Objects is the value of Input.Objects when it failed: a change since then is
-	// reason to try again at once.
+	// Objects is the value of Input.Objects when it failed: a change since then is a reason to
+	// retry at once.
 	Objects uint64
-	// Attempt of the container that it was for.
+	// Attempt of the container that the op was for.
 	Attempt uint32
-	// LookedAt is when a backed-off image was last looked for.
+	// LookedAt is when the node was last checked for a backed-off image.
 	LookedAt time.Time
-	// Fatal: trying again cannot help until the objects change.
+	// Fatal: a retry cannot help until the objects change.
 	Fatal bool
 }

@@ -6,17 +6,17 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// Standing is where a container stands, for those who explain a pod to people.
+// Standing is the state of a container, for code that explains a pod to people.
 type Standing struct {
-	// Last is its newest instance, nil when it never had one.
+	// Last is its newest instance, nil if it never had one.
 	Last *Container
-	// Until it is not started again, zero when it is not backed off.
+	// Until is when its back-off ends, zero if it is not backed off.
 	Until time.Time
-	// HookDone, Started and Ready tell of a running instance how far it got.
+	// HookDone, Started and Ready say how far a running instance has got.
 	HookDone, Started, Ready bool
 }
 
-// Inspect tells where a container of a pod stands.
+// Inspect returns the state of one container of a pod.
 func Inspect(in *Input, name string) Standing {
 	v := newView(in)
 	spec := pods.FindContainer(in.Pod, name)
@@ -31,5 +31,5 @@ func Inspect(in *Input, name string) Standing {
 	return s
 }
 
-// TryAgain is when an op that failed is tried again, unless something changes before.
+// TryAgain returns when a failed op is retried, unless something changes before then.
 func TryAgain(k Kind, f Failure) time.Time { return f.At.Add(retryAfter(k, f.Count)) }

@@ -12,22 +12,22 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// planner gathers one plan.
+// planner builds one plan.
 type planner struct {
 	*view
 	now    time.Time
 	plan   Plan
 	wanted map[Key]bool
-	// hookBy is the container whose postStart hook those behind it wait for.
+	// hookBy is the container whose postStart hook the later containers wait for.
 	hookBy string
 }
 
 // Next decides what should be in flight for the pod from now on.
 //
 //  1. A pod that was not admitted yet waits; one that must end is taken down.
-//  2. Otherwise cgroup, volumes, images and sandbox are prepared side by side,
-//  3. init containers are brought forward one by one, sidecars staying,
-//  4. and then the app containers, each by itself.
+//  2. Otherwise cgroup, volumes, images and sandbox are prepared in parallel,
+//  3. init containers are started one by one (sidecars keep running),
+//  4. and then the app containers, each independently.
 //  5. Dead instances beyond the newest of each container are removed.
 func Next(in Input, now time.Time) Plan {
 	now = now.Round(0).UTC()
@@ -47,8 +47,8 @@ func Next(in Input, now time.Time) Plan {
 	return p.plan
 }
 
-// finishRemovals lets what is being taken away go to its end, although the runtime
-// has shown already that it is gone: there are logs and links behind it.
+// finishRemovals lets removals run to completion even if the runtime already shows that the object
+// is gone: logs and links have to be removed too.
 func (p *planner) finishRemovals() {
 	for _, key := range slices.Sorted(maps.Keys(p.in.InFlight)) {
 		switch p.in.InFlight[key].Op.Kind {
@@ -69,7 +69,7 @@ func (p *planner) noteStart() {
 	}
 }
 
-// noteHooks settles in the record which postStart hooks are over.
+// noteHooks records which postStart hooks are over.
 func (p *planner) noteHooks() {
 	for name, h := range p.in.Record.Containers {
 		if !h.HookPending {
@@ -87,7 +87,7 @@ func (p *planner) noteHooks() {
 	}
 }
 
-// want puts an op into the plan.
+// want adds an op to the plan.
 func (p *planner) want(op Op) {
 	if k := op.Key(); !p.wanted[k] {
 		p.wanted[k] = true
@@ -95,7 +95,7 @@ func (p *planner) want(op Op) {
 	}
 }
 
-// keep leaves an op in flight alone, whatever it is.
+// keep leaves an op in flight alone, whatever it is, and reports whether there is one.
 func (p *planner) keep(k Key) bool {
 	f, ok := p.in.InFlight[k]
 	if ok && !f.Canceled {
@@ -104,7 +104,7 @@ func (p *planner) keep(k Key) bool {
 	return ok
 }
 
-// try wants an op unless it failed just now; then it says when to look again.
+// try adds an op unless it failed just now; then it plans the next look for when it is due.
 func (p *planner) try(op Op) bool {
 	if due := p.due(op); due.After(p.now) {
 		p.recheck(due)
@@ -115,7 +115,7 @@ func (p *planner) try(op Op) bool {
 	return true
 }
 
-// due is when an op may be tried again; the zero time when at once.
+// due returns when an op may be retried; the zero time if at once.
 func (p *planner) due(op Op) time.Time {
 	f, failed := p.in.Failures[op.Key()]
 	if _, flying := p.in.InFlight[op.Key()]; !failed || flying || f.Objects != p.in.Objects {
@@ -144,7 +144,7 @@ func (p *planner) run() {
 	p.prepare()
 	ready := p.bringSandbox()
 	if !ready {
-		p.plan.Record.RestartAll = nil // a new sandbox begins anew by itself
+		p.plan.Record.RestartAll = nil // a new sandbox starts from the beginning anyway
 	} else if p.restartAll() {
 		return
 	}
@@ -153,7 +153,8 @@ func (p *planner) run() {
 	p.collectDead()
 }
 
-// noteLife tells whether the pod is initialised by what the record says from now on.
+// noteLife sets the plan's Life: the pod is running once it is initialised according to the new
+// record.
 func (p *planner) noteLife() {
 	v, in := *p.view, *p.in
 	in.Record, v.in = p.plan.Record, &in
@@ -169,7 +170,7 @@ func (p *planner) checkDeadline() {
 	}
 }
 
-// deadline is when activeDeadlineSeconds ends the pod.
+// deadline returns when activeDeadlineSeconds ends the pod.
 func (p *planner) deadline() (time.Time, bool) {
 	s := p.in.Pod.Spec.ActiveDeadlineSeconds
 	if s == nil || p.plan.Record.StartTime.IsZero() {
@@ -178,8 +179,8 @@ func (p *planner) deadline() (time.Time, bool) {
 	return p.plan.Record.StartTime.Add(time.Duration(*s) * time.Second), true
 }
 
-// prepare wants the cgroup and every volume, and renews volumes whose objects
-// changed or whose tokens grow old.
+// prepare plans the cgroup and every volume, and renews volumes whose objects changed or whose
+// tokens are getting old.
 func (p *planner) prepare() {
 	if p.in.Node.CgroupsManaged && !p.in.CgroupReady {
 		p.try(Op{Kind: EnsureCgroup})
@@ -205,7 +206,7 @@ func (p *planner) prepare() {
 	}
 }
 
-// mounted tells whether every volume is there.
+// mounted reports whether every volume is mounted.
 func (p *planner) mounted() bool {
 	for i := range p.in.Pod.Spec.Volumes {
 		v := &p.in.Pod.Spec.Volumes[i]
@@ -216,8 +217,8 @@ func (p *planner) mounted() bool {
 	return true
 }
 
-// bringSandbox plans the way to a sandbox that works, and tells whether there is
-// one. What is left in an older one is stopped first.
+// bringSandbox plans the steps to a working sandbox, and reports whether there is one. Whatever
+// still runs in an older one is stopped first.
 func (p *planner) bringSandbox() bool {
 	clear := true
 	for i := range p.in.Containers {
@@ -254,14 +255,14 @@ func (p *planner) nextSandbox() uint32 {
 	return p.newest.Attempt + 1
 }
 
-// needed tells whether a dead sandbox still holds containers, whose state and log
-// people ask for. The newest is the memory of how far initialisation got.
+// needed reports whether a dead sandbox still holds containers whose state and log users may ask
+// for. The newest sandbox is also what shows how far initialisation got.
 func (p *planner) needed(s *Sandbox) bool {
 	return s == p.newest ||
 		slices.ContainsFunc(p.in.Containers, func(c Container) bool { return c.SandboxID == s.ID })
 }
 
-// bringContainers plans the containers whose turn it is.
+// bringContainers plans the containers that may run by now.
 func (p *planner) bringContainers(ready bool) {
 	pod := p.in.Pod
 	if ready {
@@ -284,9 +285,9 @@ func (p *planner) bringContainers(ready bool) {
 	p.bringApps(ready)
 }
 
-// bringApps brings the app containers up, each by itself but for postStart hooks: what
-// comes behind a container that has one starts when that is over, as proxies rely on that
-// have to be ready before what they serve.
+// bringApps starts the app containers, each independently except for postStart hooks: those after a
+// container that has one start when its hook is over. Proxies that must be ready before the
+// containers that they serve rely on that.
 func (p *planner) bringApps(ready bool) {
 	for i := range p.in.Pod.Spec.Containers {
 		c := &p.in.Pod.Spec.Containers[i]
@@ -297,8 +298,8 @@ func (p *planner) bringApps(ready bool) {
 	}
 }
 
-// hookComes tells whether the postStart hook of a container runs, or will as far as can be
-// seen: one that fails to come up holds nobody.
+// hookComes reports whether the postStart hook of a container is running or can still be expected
+// to. A container that fails to come up holds nothing back.
 func (p *planner) hookComes(c *v1.Container) bool {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return false
@@ -318,15 +319,15 @@ func (p *planner) hookComes(c *v1.Container) bool {
 	return last == nil || last.State == Created || !p.done(c, last) && !p.crashDue(c.Name, last).After(p.now)
 }
 
-// bringInit walks the init containers in order up to the first that holds the
-// others. Without init containers it is the app containers' turn.
+// bringInit walks the init containers in order up to the first that holds the others back. When
+// there is none, it is the app containers' turn.
 func (p *planner) bringInit(ready bool) {
 	pod := p.in.Pod
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		last := p.last(c.Name)
 		if !p.here(last) && last != nil && !last.Live() {
-			// Of an older sandbox: initialisation begins anew.
+			// It belongs to an older sandbox: initialisation starts again.
 			p.advance(c, ready)
 			p.holdOthers(i + 1)
 			return
@@ -351,7 +352,7 @@ func (p *planner) bringInit(ready bool) {
 	p.bringApps(ready)
 }
 
-// holdOthers lets what is in flight for later init containers go on.
+// holdOthers leaves what is in flight for later init containers alone.
 func (p *planner) holdOthers(from int) {
 	for i := from; i < len(p.in.Pod.Spec.InitContainers); i++ {
 		p.keep(ContainerKey(p.in.Pod.Spec.InitContainers[i].Name))

@@ -2,7 +2,7 @@ package podplan
 
 import "time"
 
-// Kind of an op.
+// Kind is the kind of an op.
 type Kind string
 
 // The ops. Each is idempotent and safe to repeat after a crash at any moment.
@@ -18,18 +18,18 @@ const (
 	CreateContainer Kind = "CreateContainer"
 	StartContainer  Kind = "StartContainer"
 	RunHook         Kind = "RunHook"
-	// RunPreStop runs the preStop hook of an instance that is to stop, before StopContainer;
-	// Deadline is when that comes although the hook has not returned.
+	// RunPreStop runs the preStop hook of an instance before StopContainer; Deadline is when
+	// StopContainer follows even if the hook has not returned.
 	RunPreStop      Kind = "RunPreStop"
 	StopContainer   Kind = "StopContainer"
 	RemoveContainer Kind = "RemoveContainer"
-	// ResizePod gives what runs the resources that are allocated; Attempt is Resize.Seq.
+	// ResizePod applies the allocated resources to what runs; Attempt is Resize.Seq.
 	ResizePod Kind = "ResizePod"
-	// Forget removes the last traces, and the API object of a deleted pod.
+	// Forget removes the last traces of a pod, and the API object if it was deleted.
 	Forget Kind = "Forget"
 )
 
-// Key names what an op works on. At most one op of a key is in flight.
+// Key names what an op works on. At most one op per key is in flight.
 type Key string
 
 // Op is one step for an executor: a small comparable value.
@@ -39,19 +39,19 @@ type Op struct {
 	Name string `json:",omitempty"`
 	// ID of the sandbox or container.
 	ID string `json:",omitempty"`
-	// SandboxID that a container is created in.
+	// SandboxID is the sandbox in which a container is created.
 	SandboxID string `json:",omitempty"`
 	Attempt   uint32 `json:",omitempty"`
-	// Deadline by which StopContainer kills; zero kills at once. Of a hook, see RunPreStop.
+	// Deadline by which StopContainer kills; zero kills at once. For a hook, see RunPreStop.
 	Deadline time.Time `json:",omitzero"`
-	// Reason and Message tell why (for events).
+	// Reason and Message say why (for events).
 	Reason  string `json:",omitempty"`
 	Message string `json:",omitempty"`
-	// Objects makes a refresh of a volume differ from the one before.
+	// Objects makes a refresh of a volume differ from the previous one.
 	Objects uint64 `json:",omitempty"`
-	// Image to be pulled, as the spec has it.
+	// Image to be pulled, as the spec writes it.
 	Image string `json:",omitempty"`
-	// Backoff: an image must not be pulled now, only looked for.
+	// Backoff: the image must not be pulled now, only looked for on the node.
 	Backoff bool `json:",omitempty"`
 }
 
@@ -93,12 +93,12 @@ const SandboxKey Key = "sandbox"
 // VolumeKey is the key of MountVolume.
 func VolumeKey(volume string) Key { return Key("volume/" + volume) }
 
-// ImageKey is the key of PullImage, for a container or a VolumeImage: another image in
-// the spec has nothing to do with how the last one's pull went.
+// ImageKey is the key of PullImage, for a container or a VolumeImage. It has the image in it
+// because how the pull of one image went says nothing about another.
 func ImageKey(container, image string) Key { return Key("image/" + container + "/" + image) }
 
-// VolumeImage is the name under which the image of a volume is pulled; no container
-// can have it.
+// VolumeImage is the name under which the image of a volume is pulled; no container can have that
+// name.
 func VolumeImage(volume string) string { return "volume/" + volume }
 
 // ContainerKey is the key of CreateContainer and StartContainer.
@@ -110,8 +110,8 @@ func StopKey(id string) Key { return Key("stop/" + id) }
 // PreStopKey is the key of RunPreStop.
 func PreStopKey(id string) Key { return Key("prestop/" + id) }
 
-// teardown tells whether the op takes things away; such an op does not hold the
-// end of a pod up.
+// teardown reports whether the op removes or stops something. Such an op does not hold up the end
+// of a pod.
 func (k Kind) teardown() bool {
 	switch k {
 	case RemoveCgroup, ClearVolumes, StopSandbox, RemoveSandbox, RunPreStop, StopContainer, RemoveContainer, Forget:
@@ -121,21 +121,21 @@ func (k Kind) teardown() bool {
 	}
 }
 
-// Result of an op.
+// Result is the outcome of an op.
 type Result struct {
 	Err error
-	// Reason and Message are what the container's status says of a failure;
-	// Message is Err's text when empty.
+	// Reason and Message are what the container's status says about a failure. An empty Message
+	// stands for Err's text.
 	Reason, Message string
 	// Fatal: the same op would fail again until an object changes.
 	Fatal bool
-	// Image that a pull ensured.
+	// Image that a pull made sure is present.
 	Image string
-	// ImageGone: the image that a pull ensured is not on the node any more.
+	// ImageGone: an image that an earlier pull made sure of is no longer on the node.
 	ImageGone bool
 	// Sandbox that was run.
 	Sandbox string
-	// RefreshAt is when a volume wants to be written again.
+	// RefreshAt is when a volume has to be written again.
 	RefreshAt time.Time
 	// Resized is the Resize.Seq that was applied.
 	Resized uint32
@@ -143,10 +143,10 @@ type Result struct {
 	HookFailed string
 }
 
-// Life is where a pod stands.
+// Life is the stage of a pod's life.
 type Life string
 
-// A pod goes down this list and never up.
+// A pod moves down this list and never back up.
 //
 //	Pending ──> Running ──> Terminating ──> Terminated
 //	   └──────────────────────┘ (refused, deleted before it ran)
@@ -157,19 +157,19 @@ const (
 	PodTerminated  Life = "Terminated"
 )
 
-// Plan is what Next decides: the ops that should be in flight from now on (those
-// that are already, too), and when to look again although nothing happened.
+// Plan is what Next decides: the ops that should be in flight from now on (including those that
+// already are), and when to look again if nothing happens before.
 type Plan struct {
 	Life Life
-	// Ops that should run. An op in flight that is not among them is to be cancelled.
+	// Ops that should run. An op in flight that is not among them must be canceled.
 	Ops []Op
 	// RecheckAt is zero when only an event can change the plan.
 	RecheckAt time.Time
-	// Record to be written before any of the ops starts.
+	// Record has to be written before any of the ops starts.
 	Record Record
 	// Probes to be run.
 	Probes []ProbeTarget
-	// Done: nothing is left of the pod, the worker can end.
+	// Done: nothing is left of the pod, and the worker can end.
 	Done bool
 	// Waiting says in plain words what the pod waits for.
 	Waiting []string
@@ -183,6 +183,6 @@ type ProbeTarget struct {
 	Since time.Time
 	// Started: it is known to have passed its startup probe.
 	Started bool
-	// Ending: only readiness goes on.
+	// Ending: only the readiness probe continues.
 	Ending bool
 }

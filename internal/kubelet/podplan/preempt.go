@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// ReasonPreempting is why a pod ends that makes room for a critical one.
+	// ReasonPreempting is why a pod ends to make room for a critical one.
 	ReasonPreempting = "Preempting"
 	// MessagePreempting says so in its status.
 	MessagePreempting = "Preempted in order to admit critical pod"
@@ -30,9 +30,9 @@ type need struct {
 	amount int64
 }
 
-// Preempt decides who must go for a critical pod for which there is no room. Pods
-// that leave already are not asked again: with no victims, to wait is enough. A
-// verdict says that nothing helps.
+// Preempt chooses the pods that must go to make room for a critical pod. Pods that are already
+// leaving are not chosen again: if there are no victims, waiting is enough. A non-nil verdict means
+// that nothing helps.
 func Preempt(in AdmitInput, leaving map[types.UID]bool) ([]*v1.Pod, *Verdict) {
 	for _, check := range slices.Concat(first, then) {
 		if reason, message := check(in); reason != "" {
@@ -58,7 +58,7 @@ func describe(needs []need) string {
 	return "[" + b.String() + "]"
 }
 
-// missing is what the node lacks for the pod.
+// missing returns what the node lacks for the pod.
 func missing(in AdmitInput) []need {
 	var out []need
 	capacity := in.Node.Status.Allocatable
@@ -84,7 +84,7 @@ func missing(in AdmitInput) []need {
 	return out
 }
 
-// request is what a pod holds of a resource; of pods, one.
+// request returns how much of a resource a pod holds; for the resource "pods", one.
 func request(pod *v1.Pod, name v1.ResourceName) int64 {
 	if name == v1.ResourcePods {
 		return 1
@@ -93,8 +93,8 @@ func request(pod *v1.Pod, name v1.ResourceName) int64 {
 	return units(name, q)
 }
 
-// victims chooses the pods with the least loss: as few guaranteed ones as can be, then
-// as few burstable ones, and of each class few pods, with small requests.
+// victims chooses the pods whose loss hurts least: as few guaranteed pods as possible, then as few
+// burstable ones, and within each class few pods with small requests.
 func victims(pod *v1.Pod, others []*v1.Pod, needs []need) ([]*v1.Pod, bool) {
 	classes := map[v1.PodQOSClass][]*v1.Pod{}
 	for _, o := range others {
@@ -106,7 +106,7 @@ func victims(pod *v1.Pod, others []*v1.Pod, needs []need) ([]*v1.Pod, bool) {
 	if len(less(needs, slices.Concat(bestEffort, burstable, guaranteed))) > 0 {
 		return nil, false
 	}
-	// Each class gives what the others together cannot.
+	// Each class gives only what the others together cannot.
 	fromGuaranteed := choose(guaranteed, less(needs, slices.Concat(bestEffort, burstable)))
 	fromBurstable := choose(burstable, less(needs, slices.Concat(bestEffort, fromGuaranteed)))
 	fromBestEffort := choose(bestEffort, less(needs, slices.Concat(fromBurstable, fromGuaranteed)))
@@ -120,7 +120,7 @@ func preemptable(by, pod *v1.Pod) bool {
 	return by.Spec.Priority != nil && pod.Spec.Priority != nil && *by.Spec.Priority > *pod.Spec.Priority
 }
 
-// less is what is still missing once some pods are gone.
+// less returns what is still missing once some pods are gone.
 func less(needs []need, gone []*v1.Pod) []need {
 	var out []need
 	for _, n := range needs {
@@ -134,8 +134,8 @@ func less(needs []need, gone []*v1.Pod) []need {
 	return out
 }
 
-// choose takes, again and again, the pod that leaves the least missing; of equals the
-// one with the smaller requests.
+// choose repeatedly takes the pod that leaves the least missing; among equals, the one with the
+// smaller requests.
 func choose(pods []*v1.Pod, needs []need) []*v1.Pod {
 	var out []*v1.Pod
 	rest := slices.Clone(pods)
@@ -152,7 +152,7 @@ func choose(pods []*v1.Pod, needs []need) []*v1.Pod {
 	return out
 }
 
-// compareAll compares pairs of numbers, the first that differs deciding.
+// compareAll compares pairs of numbers; the first that differs decides.
 func compareAll(pairs ...float64) int {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		switch a, b := pairs[i], pairs[i+1]; {
@@ -165,8 +165,8 @@ func compareAll(pairs ...float64) int {
 	return 0
 }
 
-// distance is how much is still missing without the pod: each resource by its share,
-// squared, so that all weigh alike.
+// distance returns how much is still missing without the pod: each resource as a share, squared, so
+// that all weigh alike.
 func distance(needs []need, pod *v1.Pod) float64 {
 	sum := 0.0
 	for _, n := range needs {

@@ -1,7 +1,6 @@
 package podplan
 
-// Reasons as Kubernetes writes them into pod statuses; dashboards and people look
-// for these words.
+// Reasons as Kubernetes writes them into pod statuses. Dashboards and people look for these words.
 const (
 	ReasonContainerCreating      = "ContainerCreating"
 	ReasonPodInitializing        = "PodInitializing"
@@ -22,14 +21,14 @@ const (
 	ReasonContainerStatusUnknown = "ContainerStatusUnknown"
 	ReasonDeadlineExceeded       = "DeadlineExceeded"
 
-	// ReasonEvicted is that of a pod which the node could not keep, or not take.
+	// ReasonEvicted is the reason for a pod that the node could not keep, or not admit.
 	ReasonEvicted = "Evicted"
 
-	// ReasonSignatureValidationFailed is a runtime's, of an image that it does not trust.
+	// ReasonSignatureValidationFailed comes from a runtime that does not trust an image.
 	ReasonSignatureValidationFailed = "SignatureValidationFailed"
 
-	// ReasonNodeAffinity refuses a pod whose selector or affinity the node does not fit,
-	// ReasonOutOf and a resource's name one for which there is not enough.
+	// ReasonNodeAffinity is for a pod whose selector or affinity does not match the node;
+	// ReasonOutOf plus a resource's name, for a pod that needs more of it than there is.
 	ReasonNodeAffinity = "NodeAffinity"
 	ReasonOutOf        = "OutOf"
 

@@ -7,24 +7,24 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Record holds what cannot be observed again. The pod's worker is its only
-// writer, and writes it before the effect that it speaks of.
+// Record holds what cannot be observed again. The pod's worker is its only writer, and writes it
+// before the effect that it describes.
 type Record struct {
 	Namespace string
 	Name      string
 	Static    bool `json:",omitempty"`
 	// Verdict is nil until the pod was admitted or refused, once.
 	Verdict *Verdict `json:",omitempty"`
-	// Ending is set when the pod begins to end, and never taken back.
+	// Ending is set when the pod begins to end, and is never cleared.
 	Ending *Ending `json:",omitempty"`
 	// StartTime is when the node first saw the pod.
 	StartTime time.Time
-	// Grace is the pod's own grace period, for the time when only the record is left.
+	// Grace is the pod's own grace period, for when only the record is left.
 	Grace      int64
 	Containers map[string]History `json:",omitempty"`
-	// RestartAll is set while all containers are taken away to begin anew.
+	// RestartAll is set while all containers are being removed to start again.
 	RestartAll *RestartAll `json:",omitempty"`
-	// Resize is nil until the pod is to have other resources than it was admitted with.
+	// Resize is nil until the pod is to have other resources than those it was admitted with.
 	Resize *Resize `json:",omitempty"`
 }
 
@@ -33,36 +33,37 @@ type Verdict struct {
 	Admitted bool
 	Reason   string `json:",omitempty"`
 	Message  string `json:",omitempty"`
-	// Allocated has the resources that each container was admitted with, or was given
-	// by a resize since; Pod those of the pod as a whole.
+	// Allocated has the resources that each container was admitted with, or was given by a resize
+	// since; Pod has those of the pod as a whole.
 	Allocated map[string]v1.ResourceRequirements `json:",omitempty"`
 	Pod       *v1.ResourceRequirements           `json:",omitempty"`
 }
 
-// Ending says why and since when a pod ends.
+// Ending is why a pod ends, and since when.
 type Ending struct {
 	Since time.Time
-	// Reason and Message go into the pod's status, with phase Failed; empty for a
-	// pod that was deleted or has completed.
+	// Reason and Message go into the pod's status, with phase Failed. They are empty for a pod that
+	// was deleted or has completed.
 	Reason  string `json:",omitempty"`
 	Message string `json:",omitempty"`
-	// Phase that a pod ended with by itself; empty for one that was made to end.
+	// Phase of a pod that ended by itself; empty for one that was made to end.
 	Phase v1.PodPhase `json:",omitempty"`
-	// Removed: the manifest of a static pod was taken away. The pod goes although the
-	// manifest may be put back, and begins anew when it is gone.
+	// Removed: the manifest of a static pod was removed. The pod ends even if the manifest is put
+	// back, and starts again once it is gone.
 	Removed bool `json:",omitempty"`
 	// Grace overrides the pod's grace period.
 	Grace *int64 `json:",omitempty"`
-	// Disruption, when set, is the reason of the condition DisruptionTarget, and
-	// DisruptionMessage its message where that is not Message.
+	// Disruption, if set, is the reason of the condition DisruptionTarget; DisruptionMessage is its
+	// message where that differs from Message.
 	Disruption        string `json:",omitempty"`
 	DisruptionMessage string `json:",omitempty"`
-	// Reclaim: what its containers wrote is given back as soon as they have ended.
+	// Reclaim: what its containers wrote is removed as soon as they have ended.
 	Reclaim bool `json:",omitempty"`
 }
 
-// Hasten returns how a pod goes on to end that the node wants to end: by the sooner of the
-// two deadlines, and for the node's reason where it had none but somebody's wish.
+// Hasten returns the ending of a pod that is ending already and that the node now wants to end too:
+// the earlier of the two deadlines, and the node's reason if the pod was ending only because
+// somebody wanted it to.
 func (e *Ending) Hasten(pod *v1.Pod, by Ending) Ending {
 	out := *e
 	if e.Reason == "" && e.Phase == "" && !e.Removed {
@@ -76,7 +77,7 @@ func (e *Ending) Hasten(pod *v1.Pod, by Ending) Ending {
 	return out
 }
 
-// Deadline is when what still runs of the pod is killed.
+// Deadline returns when whatever still runs of the pod is killed.
 func (e *Ending) Deadline(pod *v1.Pod) time.Time {
 	g := grace(pod)
 	if e.Grace != nil {
@@ -85,13 +86,13 @@ func (e *Ending) Deadline(pod *v1.Pod) time.Time {
 	return e.Since.Add(time.Duration(g) * time.Second)
 }
 
-// Removed tells whether the manifest of a static pod was taken away, and the pod is not
-// gone yet. Nothing else ends a static pod without a reason or a phase.
+// Removed reports whether the manifest of a static pod was removed, and the pod is not gone yet.
+// Nothing else ends a static pod without a reason or a phase.
 func (r *Record) Removed() bool {
 	return r.Static && r.Ending != nil && (r.Ending.Removed || r.Ending.Reason == "" && r.Ending.Phase == "")
 }
 
-// History is what the node remembers of a container whose instances may be gone.
+// History is what the node remembers about a container whose instances may be gone.
 type History struct {
 	// Attempt of the newest instance that was planned.
 	Attempt uint32
@@ -99,28 +100,27 @@ type History struct {
 	Wait time.Duration
 	// HookPending: the postStart hook of Attempt has not finished yet.
 	HookPending bool `json:",omitempty"`
-	// Replace is one more than the attempt that is to be replaced when it has ended,
-	// whatever the restart policy says; 0 for none.
+	// Replace is one more than the attempt that is to be replaced once it has ended, whatever the
+	// restart policy says; 0 for none.
 	Replace uint32 `json:",omitempty"`
-	// Applied is what the live instance has when other resources are allocated.
+	// Applied is what the live instance still has when other resources are allocated.
 	Applied *v1.ResourceRequirements `json:",omitempty"`
-	// AppliedPod are the limits of the pod as a whole that hold that instance where it
-	// has none of its own.
+	// AppliedPod has the pod-level limits that apply to that instance where it has none of its own.
 	AppliedPod v1.ResourceList `json:",omitempty"`
-	// Dropped is the attempt of the newest instance that was removed before it ran:
-	// restart counts have shown it.
+	// Dropped is the attempt of the newest instance that was removed before it ran: restart counts
+	// have already included it.
 	Dropped uint32 `json:",omitempty"`
 	// Last is the final state of the newest instance that was removed.
 	Last *Container `json:",omitempty"`
 }
 
-// clone copies what a plan may change.
+// clone copies the parts that a plan may change.
 func (r Record) clone() Record {
 	r.Containers = maps.Clone(r.Containers)
 	return r
 }
 
-// history returns what is known of a container; the zero value when nothing is.
+// history returns what is known about a container; the zero value if nothing is.
 func (r Record) history(name string) History { return r.Containers[name] }
 
 func (r *Record) setHistory(name string, h History) {

@@ -16,21 +16,19 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// resizeRetry is how often a resize that waits for room is looked at although no pod
-// went or shrank.
+// resizeRetry is how often a resize that waits for room is retried even if no pod went or shrank.
 const resizeRetry = 3 * time.Minute
 
-// Resize is where an in-place resize (KEP-1287) stands. A value is never changed,
-// only replaced.
+// Resize is the progress of an in-place resize (KEP-1287). A value is never changed, only replaced.
 //
 //	spec differs ──> Pending{Deferred, Infeasible} ──> Active ──applied──> none
 //	     └───────────────── room at once ─────────────────┘
 type Resize struct {
-	// Seq counts the allocations that were changed.
+	// Seq counts the changes of the allocation.
 	Seq uint32
-	// Pending: what the spec asks for was not allocated.
+	// Pending: what the spec asks for has not been allocated.
 	Pending *PendingResize `json:",omitempty"`
-	// Active is the generation whose allocation not all that runs has yet.
+	// Active is the generation whose allocation is not yet applied to everything that runs.
 	Active *int64 `json:",omitempty"`
 	// PodApplied are the pod-level resources that the pod's cgroup still has.
 	PodApplied *v1.ResourceRequirements `json:",omitempty"`
@@ -43,7 +41,7 @@ type PendingResize struct {
 	Generation int64
 }
 
-// ResizeDecision is the node's answer to what a spec asks for.
+// ResizeDecision is the node's answer to a resize that a spec asks for.
 type ResizeDecision struct {
 	Allocate bool
 	// Reason is Deferred or Infeasible.
@@ -53,8 +51,8 @@ type ResizeDecision struct {
 // ResizeKey is the key of ResizePod.
 const ResizeKey Key = "resize"
 
-// ResizeDue tells whether the node is to be asked for what the spec asks for. What
-// was infeasible stays so until the spec changes.
+// ResizeDue reports whether the node has to decide on what the spec asks for. An infeasible resize
+// stays infeasible until the spec changes.
 func ResizeDue(in *Input) bool {
 	if in.Absent || in.Record.Ending != nil || in.Pod.DeletionTimestamp != nil || pods.IsTerminal(in.Reported.Phase) ||
 		!resizeWanted(in.Pod, in.Record.Verdict) {
@@ -64,8 +62,8 @@ func ResizeDue(in *Input) bool {
 	return r == nil || r.Pending == nil || r.Pending.Reason != v1.PodReasonInfeasible || r.Pending.Generation != in.Pod.Generation
 }
 
-// TakeResize records the node's decision. What runs keeps what it has until the plan
-// has it changed.
+// TakeResize records the node's decision. What runs keeps its resources until the plan has them
+// changed.
 func TakeResize(in *Input, d ResizeDecision) {
 	if d == (ResizeDecision{}) {
 		return // not decided yet
@@ -115,7 +113,7 @@ func limitsOf(r *v1.ResourceRequirements) v1.ResourceList {
 	return r.Limits
 }
 
-// effective is what the live instance is held by, when other resources are allocated.
+// effective returns the resources that the live instance still has while others are allocated.
 func (h History) effective() v1.ResourceRequirements {
 	return pods.EffectiveResources(*h.Applied, h.AppliedPod)
 }
@@ -127,7 +125,7 @@ func orNothing(r *v1.ResourceRequirements) *v1.ResourceRequirements {
 	return r
 }
 
-// equalCompute tells whether two have the same CPU and memory.
+// equalCompute reports whether both have the same CPU and memory.
 func equalCompute(a, b *v1.ResourceRequirements) bool {
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
 		if !same(a.Requests, b.Requests, name) || !same(a.Limits, b.Limits, name) {
@@ -142,8 +140,8 @@ func same(a, b v1.ResourceList, name v1.ResourceName) bool {
 	return qa.Equal(qb)
 }
 
-// ResizeOrder compares two pods that wait for room to grow: by priority, by class of
-// service, and by how long they wait.
+// ResizeOrder compares two pods that wait for room to grow: by priority, then QoS class, then how
+// long they have waited.
 func ResizeOrder(a, b *Input) int {
 	priority := func(in *Input) int32 {
 		if in.Pod.Spec.Priority == nil {
@@ -161,14 +159,13 @@ func ResizeOrder(a, b *Input) int {
 		if c := pods.FindCondition(&in.Reported, v1.PodResizePending); c != nil {
 			return c.LastTransitionTime.Time
 		}
-		return time.Unix(1<<40, 0) // it has just come
+		return time.Unix(1<<40, 0) // it has only just arrived
 	}
 	return cmp.Or(cmp.Compare(priority(b), priority(a)), cmp.Compare(class(a), class(b)), since(a).Compare(since(b)), cmp.Compare(a.Pod.UID, b.Pod.UID))
 }
 
-// bringResize plans what applies a new allocation to what runs: containers whose
-// policy wants it are restarted (tendRunning), then the others and the pod's cgroup
-// are changed in place.
+// bringResize plans the ops that apply a new allocation to what runs: containers whose policy asks
+// for it are restarted (tendRunning), then the others and the pod's cgroup are changed in place.
 func (p *planner) bringResize() {
 	r := p.plan.Record.Resize
 	if r == nil {
@@ -201,15 +198,15 @@ func (p *planner) bringResize() {
 	}
 	op := Op{Kind: ResizePod, Attempt: r.Seq}
 	if p.in.Failures[ResizeKey].Attempt != r.Seq {
-		p.want(op) // what failed was another one
+		p.want(op) // the failure was of an earlier resize
 	} else {
 		p.try(op)
 	}
 }
 
-// growsFirst tells whether a new instance has to wait for the pod's cgroup: its limits
-// may be above those that the pod still has. A resize that failed holds nothing up, nor
-// does one that waits for a container that cannot be stopped.
+// growsFirst reports whether a new instance has to wait until the pod's cgroup has grown: its
+// limits may be above those that the pod still has. A failed resize holds nothing back, nor does
+// one that waits for a container that cannot be stopped.
 func (p *planner) growsFirst(name string) bool {
 	r := p.plan.Record.Resize
 	if r == nil || r.Active == nil || p.in.Resized == r.Seq || p.plan.Record.history(name).Applied == nil {
@@ -226,7 +223,7 @@ func (p *planner) growsFirst(name string) bool {
 	return !failed || f.Attempt != r.Seq
 }
 
-// resized notes that all that runs has what was allocated.
+// resized records that everything that runs has what was allocated.
 func (p *planner) resized(r *Resize) {
 	for _, name := range slices.Sorted(maps.Keys(p.plan.Record.Containers)) {
 		if h := p.plan.Record.history(name); h.Applied != nil {
@@ -237,8 +234,8 @@ func (p *planner) resized(r *Resize) {
 	p.plan.Record.Resize = &Resize{Seq: r.Seq, Pending: r.Pending}
 }
 
-// restartsToResize tells whether a container's resize policy wants a restart for
-// what changes, be it by a limit of the pod that holds it.
+// restartsToResize reports whether a container's resize policy requires a restart for the change,
+// including a change of a pod-level limit that applies to it.
 func (v *view) restartsToResize(name string) bool {
 	c, h := pods.FindContainer(v.in.Pod, name), v.in.Record.history(name)
 	if c == nil || h.Applied == nil || v.in.Record.Verdict == nil {
@@ -251,12 +248,12 @@ func (v *view) restartsToResize(name string) bool {
 	})
 }
 
-// Applying tells whether a resize has to change an instance in place.
+// Applying reports whether a resize still has to change an instance in place.
 func Applying(rec *Record, c *Container) bool { return c.Live() && rec.history(c.Name).Applied != nil }
 
-// WithAllocated returns the pod with the resources that were allocated to it, which
-// are what it is to run with, whatever its spec asks for by now. The pod itself is
-// returned when nothing differs; it is never changed.
+// WithAllocated returns the pod with the resources that were allocated to it. They are what it runs
+// with, whatever its spec asks for by now. It returns the pod itself if nothing differs, and never
+// changes it.
 func WithAllocated(pod *v1.Pod, v *Verdict) *v1.Pod {
 	if pod == nil || !resizeWanted(pod, v) {
 		return pod
@@ -267,8 +264,8 @@ func WithAllocated(pod *v1.Pod, v *Verdict) *v1.Pod {
 	})
 }
 
-// WithApplied returns the pod with the resources that what runs of it has now, limits of
-// the pod that hold a container among its own.
+// WithApplied returns the pod with the resources that its running containers have now. A container
+// without limits of its own gets the pod-level limits that apply to it.
 func WithApplied(pod *v1.Pod, rec *Record) *v1.Pod {
 	podLevel := rec.Verdict.Pod
 	if r := rec.Resize; r != nil && r.PodApplied != nil {
@@ -294,7 +291,7 @@ func withResources(pod *v1.Pod, podLevel *v1.ResourceRequirements, of func(strin
 	return out
 }
 
-// resizeWanted tells whether the spec asks for other resources than were allocated.
+// resizeWanted reports whether the spec asks for resources other than those allocated.
 func resizeWanted(pod *v1.Pod, v *Verdict) bool {
 	if v == nil || !v.Admitted || v.Allocated == nil {
 		return false
@@ -311,12 +308,12 @@ func resizeWanted(pod *v1.Pod, v *Verdict) bool {
 	return false
 }
 
-// equalLists compares without reflection: it is done at every look at a pod.
+// equalLists compares without reflection: it runs at every look at a pod.
 func equalLists(a, b v1.ResourceList) bool {
 	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }
 
-// resizeConditions are those of a pod that is to have other resources.
+// resizeConditions returns the conditions of a pod that is being resized.
 func (r *reporter) resizeConditions() []v1.PodCondition {
 	rs := r.in.Record.Resize
 	if rs == nil || r.ending != nil {
@@ -342,10 +339,10 @@ func (r *reporter) resizeConditions() []v1.PodCondition {
 	return out
 }
 
-// Event is something to tell of a pod.
+// Event is an event about a pod.
 type Event struct{ Type, Reason, Message string }
 
-// ResizeEvents tells what a new status says of a resize that the old did not.
+// ResizeEvents returns events for what a new status says about a resize and the old one did not.
 func ResizeEvents(in *Input, now *v1.PodStatus) []Event {
 	var out []Event
 	tell := func(kind, reason, prefix string, pod *v1.Pod, generation int64, problem string) {
@@ -369,7 +366,7 @@ func ResizeEvents(in *Input, now *v1.PodStatus) []Event {
 	return out
 }
 
-// resizeMessage is a prefix and, in JSON, all containers' resources.
+// resizeMessage returns a prefix followed by all containers' resources, as JSON.
 func resizeMessage(prefix string, pod *v1.Pod, generation int64, problem string) string {
 	type container struct {
 		Name      string                  `json:"name"`

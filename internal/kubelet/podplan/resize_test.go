@@ -16,7 +16,7 @@ func cpu(s string) v1.ResourceRequirements {
 	return v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(s)}}
 }
 
-// resizing is a pod with a container that runs with 100m of CPU.
+// resizing returns a pod with a container that runs with 100m of CPU.
 func resizing() Input {
 	pod := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyNever, Containers: []v1.Container{{Name: "c", Resources: cpu("100m")}}}}
 	pod.Generation = 1
@@ -34,7 +34,7 @@ func ask(in *Input, amount string) {
 	in.Pod.Spec.Containers[0].Resources = cpu(amount)
 }
 
-// advance takes a plan over as the worker does, and reports.
+// step applies a plan as the worker does, and reports.
 func (in *Input) step(now time.Time) (Plan, []Event) {
 	p := Next(*in, now)
 	in.Record = p.Record
@@ -52,7 +52,7 @@ func reasons(events []Event) string {
 	return strings.Join(out, " ")
 }
 
-// The scheduler counted for ever what nobody was given.
+// The scheduler used to count for ever what no pod was given.
 func TestResizeThatCannotBeIsInfeasible(t *testing.T) {
 	in, now := resizing(), time.Unix(1000, 0)
 	ask(&in, "64")
@@ -72,7 +72,7 @@ func TestResizeThatCannotBeIsInfeasible(t *testing.T) {
 	if got := WithAllocated(in.Pod, in.Record.Verdict).Spec.Containers[0].Resources.Requests.Cpu().String(); got != "100m" {
 		t.Errorf("a container would be created with %s", got)
 	}
-	ask(&in, "100m") // the wish is taken back
+	ask(&in, "100m") // the request is taken back
 	if _, events := in.step(now); len(events) != 0 || pods.FindCondition(&in.Reported, v1.PodResizePending) != nil {
 		t.Errorf("events %v, conditions: %+v", events, in.Reported.Conditions)
 	}
@@ -129,7 +129,7 @@ func TestResizeInPlace(t *testing.T) {
 	}
 }
 
-// TestResizeByRestart: also where the restart policy would not have it started again.
+// TestResizeByRestart, even if the restart policy would not start the container again.
 func TestResizeByRestart(t *testing.T) {
 	in, now := resizing(), time.Unix(1000, 0)
 	in.Pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
@@ -165,7 +165,7 @@ func TestResizeByRestart(t *testing.T) {
 	}
 }
 
-// TestResizeThatCannotGoOnHoldsNoContainerUp: another one cannot be stopped.
+// TestResizeThatCannotGoOnHoldsNoContainerUp: another container cannot be stopped.
 func TestResizeThatCannotGoOnHoldsNoContainerUp(t *testing.T) {
 	in, now := resizing(), time.Unix(1000, 0)
 	restart := []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
@@ -204,7 +204,7 @@ func TestResizeWhileAContainerIsMade(t *testing.T) {
 	if p, _ = in.step(now); !wants(p, ResizePod, "") || !Applying(&in.Record, &in.Containers[0]) {
 		t.Errorf("what was made meanwhile keeps its old resources: %+v", p.Ops)
 	}
-	// The create failed instead: the next has the new ones, once the pod's cgroup has.
+	// The create failed instead: the next one has the new resources, once the pod's cgroup has.
 	in.Containers, in.Images["c"], in.Reported = nil, Image{Ref: "sha256:1"}, v1.PodStatus{}
 	if p, _ = in.step(now); wants(p, CreateContainer, "c") {
 		t.Errorf("made before the cgroup was resized: %+v", p.Ops)
@@ -232,7 +232,7 @@ func TestDecideResize(t *testing.T) {
 	}
 }
 
-// TestPodLevelResize reaches the containers that only the pod's limits hold.
+// TestPodLevelResize reaches the containers that only pod-level limits apply to.
 func TestPodLevelResize(t *testing.T) {
 	in, now := resizing(), time.Unix(1000, 0)
 	whole := func(s string) *v1.ResourceRequirements {
@@ -265,7 +265,7 @@ func TestPodLevelResize(t *testing.T) {
 	}
 }
 
-// TestPodLevelResizeByRestart: a container that only its pod's limits hold was resized
+// TestPodLevelResizeByRestart: a container that only pod-level limits apply to used to be resized
 // in place, whatever its policy said.
 func TestPodLevelResizeByRestart(t *testing.T) {
 	in, now := resizing(), time.Unix(1000, 0)
@@ -282,7 +282,7 @@ func TestPodLevelResizeByRestart(t *testing.T) {
 	if p, _ := in.step(now); !wants(p, StopContainer, "c") || wants(p, ResizePod, "") {
 		t.Errorf("ops %+v", p.Ops)
 	}
-	// Back again before it has stopped: nothing changes for it.
+	// Changed back before it has stopped: nothing changes for it.
 	in.Pod = in.Pod.DeepCopy()
 	in.Pod.Generation++
 	in.Pod.Spec.Resources = limit("100Mi")
@@ -309,7 +309,7 @@ func TestCrashBackoffHasACap(t *testing.T) {
 	}
 }
 
-// A pod whose record was lost could not be resized any more.
+// A pod whose record was lost used to be impossible to resize.
 func TestResizeAfterTheRecordWasLost(t *testing.T) {
 	in, now := resizing(), time.Unix(1000, 0)
 	in.step(now)
@@ -322,7 +322,7 @@ func TestResizeAfterTheRecordWasLost(t *testing.T) {
 	}
 }
 
-// TestNewResizeDoesNotWaitForTheLast that failed.
+// TestNewResizeDoesNotWaitForTheLast, which failed.
 func TestNewResizeDoesNotWaitForTheLast(t *testing.T) {
 	in, now := resizing(), time.Unix(1000, 0)
 	ask(&in, "200m")

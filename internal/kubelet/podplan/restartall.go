@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// ReasonRestartingAll is why a container waits, or ended, while its pod begins anew.
+	// ReasonRestartingAll is why a container waits, or ended, while its pod starts again.
 	ReasonRestartingAll = "RestartingAllContainers"
 	// ReasonRestartAll is why such a container is stopped: its preStop hook does not run.
 	ReasonRestartAll = "RestartAllContainers"
@@ -20,18 +20,18 @@ const (
 	messageRestartAllOn  = "container exited with restart policy rule"
 )
 
-// RestartAll says that all containers of a pod are taken away, to begin anew in the
-// same sandbox (KEP-5532).
+// RestartAll records that all containers of a pod are being removed, to start again in the same
+// sandbox (KEP-5532).
 type RestartAll struct {
 	Since time.Time
-	// Source is the container whose exit asked for it.
+	// Source is the container whose exit caused it.
 	Source string
 }
 
-// restartAll plans, once an exit asked for it, that all containers go: the live ones
-// are stopped, then all are removed, whose exit it was last. It tells whether it is
-// still at that. Then the pod begins with its first init container. The container
-// that exited is backed off as ever; the others are not.
+// restartAll plans, once an exit has asked for it, the removal of all containers: the live ones are
+// stopped, then all are removed, the one that asked for it last. It reports whether that is still
+// under way. Afterwards the pod begins with its first init container. The container that exited is
+// backed off as usual; the others are not.
 func (p *planner) restartAll() bool {
 	now := p.plan.Record.RestartAll
 	if now == nil {
@@ -45,9 +45,9 @@ func (p *planner) restartAll() bool {
 	last := true // nothing but the source is left
 	for c := range pods.Containers(&p.in.Pod.Spec) {
 		if list := p.byName[c.Name]; len(list) > 0 && c.Name != now.Source && list[0].State != Created {
-			p.replace(list[0]) // also one whose start was under way when it began
+			p.replace(list[0]) // including one whose start was under way when the restart began
 		}
-		// What is being made or started is waited for: cut off, it could come up later.
+		// Wait for what is being created or started: if canceled, it could still come up later.
 		making := p.keep(ContainerKey(c.Name))
 		left = left || making || len(p.byName[c.Name]) > 0
 		last = last && (c.Name == now.Source || !making && len(p.byName[c.Name]) == 0)
@@ -75,7 +75,7 @@ func (p *planner) restartAll() bool {
 	return true
 }
 
-// exitForAll is the container whose newest instance asks for a restart of all.
+// exitForAll returns the container whose newest instance asks for a restart of all.
 func (p *planner) exitForAll() string {
 	for c := range pods.Containers(&p.in.Pod.Spec) {
 		list := p.byName[c.Name]
@@ -89,8 +89,8 @@ func (p *planner) exitForAll() string {
 	return ""
 }
 
-// beginRestartAll records that all containers are to be replaced, whatever their
-// policies say.
+// beginRestartAll records that all containers are to be replaced, whatever their restart policies
+// say.
 func (p *planner) beginRestartAll(source string) *RestartAll {
 	now := &RestartAll{Since: p.now, Source: source}
 	p.plan.Record.RestartAll = now
@@ -102,8 +102,8 @@ func (p *planner) beginRestartAll(source string) *RestartAll {
 	return now
 }
 
-// removeDead removes a container's dead instances, the newest last: it is what is
-// remembered.
+// removeDead removes a container's dead instances, the newest last, because its final state is the
+// one to be remembered.
 func (p *planner) removeDead(name string) {
 	list := p.byName[name]
 	for i, o := range slices.Backward(list) {
@@ -114,7 +114,7 @@ func (p *planner) removeDead(name string) {
 	}
 }
 
-// restartingAll is the condition AllContainersRestarting, of pods that can.
+// restartingAll returns the condition AllContainersRestarting, for pods that can have it.
 func (r *reporter) restartingAll(st *v1.PodStatus) []v1.PodCondition {
 	if !pods.CanRestartAll(r.in.Pod) {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// training is a pod of an init container, a worker that may ask for all to begin
-// anew by exiting with 42, and a helper; none is restarted otherwise.
+// training returns a pod with an init container, a worker that can request a restart of all by
+// exiting with 42, and a helper; none is restarted otherwise.
 func training() Input {
 	all := v1.ContainerRestartPolicyNever
 	pod := &v1.Pod{Spec: v1.PodSpec{
@@ -115,8 +115,8 @@ func TestRestartAllContainers(t *testing.T) {
 	}
 }
 
-// TestRestartAllWhileAContainerStarts: an instance that came up only when all others were
-// being taken away was not followed by another, if the pod restarts nothing by itself.
+// TestRestartAllWhileAContainerStarts: an instance that came up while all others were already being
+// removed used to have no successor if the pod restarts nothing by itself.
 func TestRestartAllWhileAContainerStarts(t *testing.T) {
 	in, now := training(), time.Unix(1000, 0).UTC()
 	late := in.Containers[2]
@@ -141,9 +141,9 @@ func TestRestartAllWhileAContainerStarts(t *testing.T) {
 	}
 }
 
-// TestLateContainerIsNoProofOfInitialisation: a create that was cut off came to its end
-// when all others were gone; the app containers were started, and the init container was
-// shown as waiting for ever.
+// TestLateContainerIsNoProofOfInitialisation: a create that was cut off used to complete when all
+// others were gone. The app containers were started, and the init container was shown as waiting
+// for ever.
 func TestLateContainerIsNoProofOfInitialisation(t *testing.T) {
 	in, now := training(), time.Unix(1000, 0).UTC()
 	late := in.Containers[2]
@@ -161,7 +161,7 @@ func TestLateContainerIsNoProofOfInitialisation(t *testing.T) {
 	in.step(now.Add(time.Second))
 	in.Containers = nil
 	in.step(now.Add(time.Second))
-	in.Containers = []Container{late} // the kubelet was restarted meanwhile, and lost sight of it
+	in.Containers = []Container{late} // the kubelet was restarted meanwhile, and does not know it
 	in.Images["init"] = Image{Attempt: 1}
 	p, _ := in.step(now.Add(time.Second))
 	if !wants(p, CreateContainer, "init") || wants(p, StartContainer, "helper") {
@@ -176,8 +176,8 @@ func TestLateContainerIsNoProofOfInitialisation(t *testing.T) {
 	}
 }
 
-// The plan that begins a restart of all containers called the pod Running, and the same
-// input with the record that it had written called it Pending (seed 1012592).
+// The plan that begins a restart of all containers used to call the pod Running, and the same input
+// with the record that the plan had written called it Pending (seed 1012592).
 func TestPlanOfARestartOfAllIsTheSameWithItsOwnRecord(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyOnFailure,
 		has(Container{ID: "1", Name: "i", State: Exited}), has(Container{ID: "2", Name: "d", State: Running}), has(Container{ID: "3", Name: "c", State: Exited, ExitCode: 42}))

@@ -6,13 +6,13 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// usesObjects tells whether a volume's content can change while it is mounted.
+// usesObjects reports whether a volume's content can change while it is mounted.
 func usesObjects(v *v1.Volume) bool {
 	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 }
 
-// grace is the pod's grace period in seconds: the deletion's when it is being
-// deleted, its own otherwise; never less than one second.
+// grace returns the pod's grace period in seconds: that of its deletion if it is being deleted,
+// otherwise its own; never less than one second.
 func grace(pod *v1.Pod) int64 {
 	g := pods.Grace(pod)
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {

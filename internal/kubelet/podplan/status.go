@@ -17,12 +17,12 @@ type reporter struct {
 	*view
 	now    time.Time
 	ending *Ending
-	// rest: the pod ends and nothing of it runs any more.
+	// rest: the pod is ending and nothing of it runs any more.
 	rest bool
 }
 
-// Status returns what to report of the pod. It never takes back what was reported
-// as final, and leaves conditions that others own as they are.
+// Status returns what to report about the pod. It never takes back what was reported as final, and
+// leaves conditions that others own as they are.
 func Status(in Input, now time.Time) v1.PodStatus {
 	now = now.Round(0).UTC()
 	r := &reporter{view: newView(&in), now: now, ending: in.Record.Ending}
@@ -59,7 +59,7 @@ func Status(in Input, now time.Time) v1.PodStatus {
 		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, r.container(c, ReasonContainerCreating))
 	}
 	if v := in.Record.Verdict; v != nil && !v.Admitted && len(in.Containers) == 0 {
-		// It never had any; "ContainerCreating" would hide why it was refused.
+		// It never had any container; "ContainerCreating" would hide why it was refused.
 		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil
 	}
 	r.settlePhase(&st, gone)
@@ -69,14 +69,14 @@ func Status(in Input, now time.Time) v1.PodStatus {
 	return st
 }
 
-// AtRest tells whether the pod ends and nothing of it runs, or can come to run, any more.
-// From here on it holds none of the node's resources, and a final phase may be told.
+// AtRest reports whether the pod is ending and nothing of it runs, or can start to run, any more.
+// From then on it holds none of the node's resources, and a final phase may be reported.
 func AtRest(in *Input) bool {
 	ends := in.Record.Ending != nil || in.Absent || in.Pod.DeletionTimestamp != nil
 	return ends && !anyLive(in) && !making(in) && !mayAppear(in)
 }
 
-// making tells whether a container may come to life by an op in flight.
+// making reports whether an op in flight may still bring a container to life.
 func making(in *Input) bool {
 	for _, f := range in.InFlight {
 		if f.Op.Kind == CreateContainer || f.Op.Kind == StartContainer {
@@ -86,8 +86,8 @@ func making(in *Input) bool {
 	return false
 }
 
-// mayAppear tells whether an instance may show up that was asked for and never seen: the
-// answer to its creation was lost, or not waited for. None does once its sandbox is stopped.
+// mayAppear reports whether an instance may show up that was asked for and never seen: the answer
+// to its creation was lost, or nobody waited for it. None can once its sandbox is stopped.
 func mayAppear(in *Input) bool {
 	if !slices.ContainsFunc(in.Sandboxes, func(s Sandbox) bool { return s.Ready }) {
 		return false
@@ -107,13 +107,13 @@ func mayAppear(in *Input) bool {
 			return true
 		}
 		if last := v.last(c.Name); !pods.IsSidecar(c) && last != nil && last.ExitCode != 0 {
-			return false // the turn of those behind it has not come
+			return false // it is not yet the turn of the ones after it
 		}
 	}
 	return slices.ContainsFunc(spec.Containers, func(c v1.Container) bool { return unseen(c.Name) })
 }
 
-// settleResources sums up what the pod was given, and what of it is applied.
+// settleResources sets the resources that the pod was given, and those that are applied.
 func (r *reporter) settleResources(st *v1.PodStatus) {
 	v := r.in.Record.Verdict
 	if v == nil || !v.Admitted || !r.hasResources() {
@@ -135,8 +135,8 @@ func (r *reporter) settleResources(st *v1.PodStatus) {
 	}
 }
 
-// hasResources tells whether the pod asks for, or was given, any: of most pods in a crowd
-// of small ones there is nothing to sum up.
+// hasResources reports whether the pod asks for, or was given, any resources. Most pods in a crowd
+// of small ones have none, and there is nothing to sum up.
 func (r *reporter) hasResources() bool {
 	pod := r.in.Pod
 	if pod.Spec.Overhead != nil || pod.Spec.Resources != nil || r.in.Record.Resize != nil {
@@ -157,8 +157,7 @@ func orNil(l v1.ResourceList) v1.ResourceList {
 	return l
 }
 
-// settlePhase sets phase, reason and message, holding back what is final until
-// nothing runs.
+// settlePhase sets phase, reason and message. It holds back what is final until nothing runs.
 func (r *reporter) settlePhase(st *v1.PodStatus, gone bool) {
 	phase := r.phase(st)
 	switch {
@@ -166,7 +165,7 @@ func (r *reporter) settlePhase(st *v1.PodStatus, gone bool) {
 		phase, st.Reason, st.Message = v1.PodFailed, r.ending.Reason, r.ending.Message
 		r.closeContainers(st)
 	case r.rest && !pods.IsTerminal(phase) && r.ending != nil && r.ending.Phase != "":
-		phase = r.ending.Phase // what told of it is gone by now
+		phase = r.ending.Phase // what the phase was derived from is gone by now
 		r.closeContainers(st)
 	case r.rest && gone && !pods.IsTerminal(phase):
 		phase = v1.PodFailed
@@ -180,10 +179,9 @@ func (r *reporter) settlePhase(st *v1.PodStatus, gone bool) {
 	st.Phase = phase
 }
 
-// closeContainers reports containers that are not to be found, of a pod that is gone, as
-// ended with an unknown outcome: nobody may take them for successful. Those whose turn had
-// not come go on waiting: all behind the last init container that was started, or behind
-// the first.
+// closeContainers reports the missing containers of a pod that is gone as ended with an unknown
+// outcome, so that nobody takes them for successful. Those whose turn had not come stay waiting:
+// all after the last init container that was started, or after the first if none was.
 func (r *reporter) closeContainers(st *v1.PodStatus) {
 	inits := st.InitContainerStatuses
 	if n := len(inits); n > 0 && !r.initialised() {
@@ -209,8 +207,7 @@ func closeAll(list []v1.ContainerStatus) {
 	}
 }
 
-// settleAddresses sets the addresses; those of a pod that had some stay until it
-// gets others.
+// settleAddresses sets the addresses. A pod keeps the ones that it had until it gets others.
 func (r *reporter) settleAddresses(st *v1.PodStatus) {
 	in := r.in
 	st.HostIP, st.HostIPs = in.Reported.HostIP, in.Reported.HostIPs
@@ -237,7 +234,7 @@ func (r *reporter) settleAddresses(st *v1.PodStatus) {
 	}
 }
 
-// phase follows from the containers' states.
+// phase derives the phase from the containers' states.
 func (r *reporter) phase(st *v1.PodStatus) v1.PodPhase {
 	pod := r.in.Pod
 	if len(st.ContainerStatuses) == 0 {
@@ -292,7 +289,8 @@ func (r *reporter) phase(st *v1.PodStatus) v1.PodPhase {
 	}
 }
 
-// anyAppRan tells whether an app container ever was, here or in the reports.
+// anyAppRan reports whether an app container ever ran, according to the runtime or to earlier
+// reports.
 func (r *reporter) anyAppRan() bool {
 	return slices.ContainsFunc(r.in.Pod.Spec.Containers, func(c v1.Container) bool { return r.last(c.Name) != nil })
 }

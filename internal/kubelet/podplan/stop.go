@@ -6,11 +6,12 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// minStop is what a container has to shut down when its grace period is zero or has
-// passed before its turn came.
+// minStop is the time that a container has to shut down if its grace period is zero or was used up
+// before its turn came.
 const minStop = 2 * time.Second
 
-// stopping leaves a stop in flight alone, and a hook that goes on beside it.
+// stopping leaves a stop in flight alone, together with a hook that still runs beside it, and
+// reports whether there is one.
 func (p *planner) stopping(o *Container) bool {
 	if !p.keep(StopKey(o.ID)) {
 		return false
@@ -19,7 +20,7 @@ func (p *planner) stopping(o *Container) bool {
 	return true
 }
 
-// halt ends an instance, whether it runs or not.
+// halt stops an instance that runs, and drops one that was never started.
 func (p *planner) halt(o *Container, reason, message string) {
 	if o.State == Created {
 		p.drop(o)
@@ -28,7 +29,7 @@ func (p *planner) halt(o *Container, reason, message string) {
 	p.stop(o, reason, message)
 }
 
-// stop ends one instance within its grace period, counted from when the stop began.
+// stop stops one instance within its grace period, counted from when the stop began.
 func (p *planner) stop(o *Container, reason, message string) {
 	if p.stopping(o) {
 		return
@@ -43,8 +44,8 @@ func (p *planner) stop(o *Container, reason, message string) {
 	}, time.Time{})
 }
 
-// stopBy stops an instance of a pod that ends by the deadline, but not before soonest; a
-// deadline that came nearer replaces a stop in flight.
+// stopBy stops an instance of a pod that is ending, by the deadline but not before soonest. An
+// earlier deadline replaces a stop in flight.
 func (p *planner) stopBy(c *Container, deadline, soonest time.Time) {
 	p.watchReadiness(c)
 	p.hookAndStop(c, endOp(c, deadline), soonest)
@@ -55,14 +56,14 @@ func endOp(c *Container, deadline time.Time) Op {
 	return Op{Kind: StopContainer, Name: c.Name, ID: c.ID, Deadline: deadline, Message: "Stopping container " + c.Name}
 }
 
-// hookAndStop runs the preStop hook, and stops the instance when it is over or the stop's
-// time is up. The hook then goes on until the container has ended.
+// hookAndStop runs the preStop hook, and stops the instance when the hook is over or the deadline
+// has come. In the latter case the hook continues until the container has ended.
 func (p *planner) hookAndStop(o *Container, op Op, soonest time.Time) {
 	hook, begun, runs := p.preStop(o, op)
 	if begun {
 		op.Reason, op.Message = hook.Reason, hook.Message
 		if hook.Deadline.Before(op.Deadline) {
-			op.Deadline = hook.Deadline // since its time runs
+			op.Deadline = hook.Deadline // it counts from when the hook began
 		}
 		if runs && op.Deadline.After(p.now) {
 			p.recheck(op.Deadline)
@@ -80,8 +81,8 @@ func (p *planner) hookAndStop(o *Container, op Op, soonest time.Time) {
 	p.wait("container %s is stopping, until %s", o.Name, op.Deadline.UTC().Format(time.RFC3339))
 }
 
-// preStop runs the preStop hook of an instance that is to stop, once, if it has one and
-// there is time. It returns the hook, whether it was begun, and whether it is at it.
+// preStop runs the preStop hook of an instance that is to stop, once, if it has one and there is
+// time. It returns the hook, whether it was started, and whether it is still running.
 func (p *planner) preStop(o *Container, stop Op) (hook Op, begun, runs bool) {
 	if hook, begun, runs = p.hookOf(o); begun {
 		if runs {
@@ -90,7 +91,7 @@ func (p *planner) preStop(o *Container, stop Op) (hook Op, begun, runs bool) {
 		return hook, true, runs
 	}
 	spec := pods.FindContainer(p.in.Pod, o.Name)
-	none := spec != nil && (spec.Lifecycle == nil || spec.Lifecycle.PreStop == nil) // an orphan's is written on it
+	none := spec != nil && (spec.Lifecycle == nil || spec.Lifecycle.PreStop == nil) // an orphan's is annotated
 	if none || o.State != Running || !stop.Deadline.After(p.now) {
 		return Op{}, false, false
 	}
@@ -99,7 +100,7 @@ func (p *planner) preStop(o *Container, stop Op) (hook Op, begun, runs bool) {
 	return stop, true, true
 }
 
-// hookOf returns the preStop hook of an instance that was begun.
+// hookOf returns the preStop hook that was started for an instance.
 func (p *planner) hookOf(o *Container) (hook Op, begun, runs bool) {
 	if f, ok := p.in.InFlight[PreStopKey(o.ID)]; ok {
 		return f.Op, true, true

@@ -11,7 +11,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// hooked gives containers and sidecars of a pod a preStop hook.
+// hooked gives the containers and sidecars of a pod a preStop hook.
 func hooked(in *Input) {
 	hook := &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
 	for c := range pods.Containers(&in.Pod.Spec) {
@@ -23,7 +23,7 @@ func withSidecar(in *Input) {
 	in.Pod.Spec.InitContainers = []v1.Container{{Name: "s", Image: "i", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}}
 }
 
-// follow has the ops of a plan in flight from then on.
+// follow puts the ops of a plan in flight from then on.
 func (in *Input) follow(p Plan, now time.Time) {
 	in.Record = p.Record
 	flights := map[Key]Flight{}
@@ -58,7 +58,8 @@ func wantOps(t *testing.T, when string, p Plan, want ...Key) {
 	}
 }
 
-// A sidecar's hook ran when its turn to stop came; upstream runs all hooks at once.
+// A sidecar's hook used to run when it was the sidecar's turn to stop; upstream runs all hooks at
+// once.
 func TestHooksOfSidecarsRunWithTheOthers(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, withSidecar, hooked, deletedNow,
 		has(Container{ID: "1", Name: "c", State: Running}), has(Container{ID: "2", Name: "s", State: Running}))
@@ -79,8 +80,8 @@ func TestHooksOfSidecarsRunWithTheOthers(t *testing.T) {
 	}
 }
 
-// A hook that takes longer than the grace period goes on until the container is killed,
-// two seconds later, and the stop is asked for once.
+// A hook that takes longer than the grace period continues until the container is killed, two
+// seconds later, and the stop is requested once.
 func TestHookThatOutlivesTheGracePeriod(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, hooked, deletedNow, has(Container{ID: "1", Name: "c", State: Running}))
 	*in.Pod.DeletionGracePeriodSeconds = 1
@@ -100,7 +101,7 @@ func TestHookThatOutlivesTheGracePeriod(t *testing.T) {
 	}
 }
 
-// A second delete with less time cut a hook off that had time still.
+// A second delete with a shorter grace period used to cut off a hook that still had time.
 func TestShorterGraceLeavesAHookItsTime(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, hooked, deletedNow, has(Container{ID: "1", Name: "c", State: Running}))
 	in.follow(Next(in, noon), noon)
@@ -115,8 +116,8 @@ func TestShorterGraceLeavesAHookItsTime(t *testing.T) {
 	wantOps(t, "no grace", plan, PreStopKey("1"), StopKey("1"))
 }
 
-// The hook of a container whose probe failed has the probe's grace period, although the
-// probe's result is forgotten meanwhile.
+// The hook of a container whose probe failed has the probe's grace period, even though the probe's
+// result is forgotten meanwhile.
 func TestHookAfterAFailedProbe(t *testing.T) {
 	in := lifeOf(v1.RestartPolicyAlways, hooked, has(Container{ID: "1", Name: "c", State: Running}))
 	in.Probes = map[string]Probe{"1": {Failed: "no", FailedKind: "liveness", Grace: ptr.To[int64](7)}}

@@ -17,7 +17,7 @@ var safeSysctls = []string{
 	"net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem",
 }
 
-// CheckSysctlPatterns refuses patterns of sysctls that are the whole machine's.
+// CheckSysctlPatterns returns an error for a pattern of sysctls that belong to the whole machine.
 func CheckSysctlPatterns(patterns []string) error {
 	for _, p := range patterns {
 		if ns, name, _ := sysctl.GetNamespace(p); ns == sysctl.UnknownNamespace {
@@ -40,7 +40,7 @@ func admitSysctls(in AdmitInput) (string, string) {
 	return "", ""
 }
 
-// forbidden tells why a pod may not set a sysctl.
+// forbidden returns why a pod may not set a sysctl, or an empty string if it may.
 func forbidden(in AdmitInput, s v1.Sysctl) string {
 	name := sysctl.NormalizeName(s.Name)
 	if !slices.ContainsFunc(slices.Concat(safeSysctls, in.AllowedSysctls), func(p string) bool { return matches(sysctl.NormalizeName(p), name) }) {

@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestSysctlWithSlashes: sysctl(8) takes both separators, and so does the API; the one
-// after the first decides what the other stands for.
+// TestSysctlWithSlashes: sysctl(8) accepts both separators, and so does the API. The first
+// separator in the name decides what the other one stands for.
 func TestSysctlWithSlashes(t *testing.T) {
 	for name, admitted := range map[string]bool{
 		"kernel.shm_rmid_forced": true, "kernel/shm_rmid_forced": true, "kernel/shm.rmid_forced": false,

@@ -9,11 +9,11 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// view orders an Input's facts the way that decisions ask for them.
+// view arranges an Input's facts for the decisions that need them.
 type view struct {
 	in      *Input
 	byName  map[string][]*Container // newest first
-	sandbox *Sandbox                // the one in use, nil when a new one is needed
+	sandbox *Sandbox                // the one in use, nil if a new one is needed
 	newest  *Sandbox                // the newest of all
 }
 
@@ -40,9 +40,8 @@ func newView(in *Input) *view {
 	return v
 }
 
-// last returns the newest instance of a container: one that the runtime has, one that
-// was removed and is in the record, or what the reported status tells of one that ran
-// before.
+// last returns the newest instance of a container: one that the runtime has, one that was removed
+// and is in the record, or one that ran earlier according to the reported status.
 func (v *view) last(name string) *Container {
 	list := v.byName[name]
 	if h := v.in.Record.history(name); h.Last != nil && (len(list) == 0 || h.Last.Attempt > list[0].Attempt) {
@@ -56,8 +55,8 @@ func (v *view) last(name string) *Container {
 	return v.lost(name)
 }
 
-// lost rebuilds an instance from the reported status. One that was running and is
-// not known to the runtime any more has ended, nobody knows how.
+// lost rebuilds an instance from the reported status. One that was running and that the runtime no
+// longer knows has ended in an unknown way.
 func (v *view) lost(name string) *Container {
 	st := findStatus(&v.in.Reported, name)
 	if st == nil || st.ContainerID == "" {
@@ -76,7 +75,7 @@ func (v *view) lost(name string) *Container {
 	case st.LastTerminationState.Terminated != nil:
 		setTerminated(&c, st.LastTerminationState.Terminated)
 		if id := st.LastTerminationState.Terminated.ContainerID; id != "" {
-			c.ID = trimScheme(id) // the status is of the next instance, which was not started yet
+			c.ID = trimScheme(id) // the status is that of the next instance, which was not started yet
 		}
 	default:
 		return nil
@@ -110,24 +109,24 @@ func (v *view) live(name string) []*Container {
 	return out
 }
 
-// anyLive tells whether anything of the pod runs or may run.
+// anyLive reports whether anything of the pod runs or may run.
 func anyLive(in *Input) bool {
 	return slices.ContainsFunc(in.Containers, func(c Container) bool { return c.Live() })
 }
 
-// here tells whether the instance belongs to the sandbox in use.
+// here reports whether the instance belongs to the sandbox in use.
 func (v *view) here(c *Container) bool {
 	return c != nil && !c.Lost && v.sandbox != nil && c.SandboxID == v.sandbox.ID
 }
 
-// inNewest tells whether the instance belongs to the newest sandbox, dead or not:
-// what counts for how far initialisation got.
+// inNewest reports whether the instance belongs to the newest sandbox, dead or not: that is what
+// decides how far initialisation got.
 func (v *view) inNewest(c *Container) bool {
 	return c != nil && !c.Lost && v.newest != nil && c.SandboxID == v.newest.ID
 }
 
-// initialised tells whether the init containers of the newest sandbox are done: an
-// app container in it proves it, even when they are gone, unless they are to begin anew.
+// initialised reports whether the init containers of the newest sandbox are done. An app container
+// in it proves that, even if they are gone, unless they are to run again.
 func (v *view) initialised() bool {
 	pod := v.in.Pod
 	for i := range pod.Spec.InitContainers {
@@ -158,7 +157,7 @@ func (v *view) initialised() bool {
 	return true
 }
 
-// started tells whether an instance runs, past its postStart hook and startup probe.
+// started reports whether an instance runs and is past its postStart hook and startup probe.
 func (v *view) started(spec *v1.Container, c *Container) bool {
 	if c == nil || c.State != Running || !v.hookDone(spec, c) {
 		return false
@@ -173,8 +172,8 @@ func (v *view) started(spec *v1.Container, c *Container) bool {
 	return st != nil && trimScheme(st.ContainerID) == c.ID && st.Started != nil && *st.Started
 }
 
-// ready tells whether an instance may get traffic. Until a probe has answered in
-// this life of the kubelet, what was reported stands.
+// ready reports whether an instance may get traffic. Until a probe has answered since the kubelet
+// started, what was reported before stands.
 func (v *view) ready(spec *v1.Container, c *Container) bool {
 	if !v.started(spec, c) {
 		return false
@@ -200,7 +199,7 @@ func (v *view) hookDone(spec *v1.Container, c *Container) bool {
 	return !h.HookPending || h.Attempt != c.Attempt
 }
 
-// findStatus returns the reported status of a container of any kind.
+// findStatus returns the reported status of a container of any kind, nil if there is none.
 func findStatus(st *v1.PodStatus, name string) *v1.ContainerStatus {
 	for _, list := range [][]v1.ContainerStatus{st.ContainerStatuses, st.InitContainerStatuses, st.EphemeralContainerStatuses} {
 		for i := range list {
@@ -212,7 +211,7 @@ func findStatus(st *v1.PodStatus, name string) *v1.ContainerStatus {
 	return nil
 }
 
-// WaitingReason returns why a container waits by a status, or nothing.
+// WaitingReason returns why a container waits according to a status, or an empty string.
 func WaitingReason(st *v1.PodStatus, container string) string {
 	if c := findStatus(st, container); c != nil && c.State.Waiting != nil {
 		return c.State.Waiting.Reason
@@ -220,7 +219,7 @@ func WaitingReason(st *v1.PodStatus, container string) string {
 	return ""
 }
 
-// trimScheme takes "containerd://" off a container ID.
+// trimScheme removes a prefix such as "containerd://" from a container ID.
 func trimScheme(id string) string {
 	for i := 0; i+2 < len(id); i++ {
 		if id[i] == ':' && id[i+1] == '/' && id[i+2] == '/' {

@@ -34,29 +34,28 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// maxManifest is the size of a manifest that is read.
+// maxManifest is the largest manifest that is read.
 const maxManifest = 10 << 20
 
-// maxUID is how long the UID of a pod may be, which a manifest can set.
+// maxUID is the longest UID of a pod, which a manifest can set.
 const maxUID = 128
 
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
-// Manifests are static pods in a folder, or in one file.
+// Manifests are static pods in a directory, or in one file.
 type Manifests struct {
 	Path, Node string
-	// Every so often they are read again besides: what a link points to changes without
-	// a word.
+	// They are also read again at this interval: the target of a link changes without an event.
 	Every time.Duration
 	// Set gets all static pods that are there now.
 	Set func([]*v1.Pod)
-	// Bad is told, once for each error, of a file that cannot be used and is not just
-	// being written, and of the pod that runs on, nil when there was none.
+	// Bad is called, once per error, for a file that cannot be used and is not just being written,
+	// with the pod that keeps running, nil if there is none.
 	Bad func(file string, kept *v1.Pod, err error)
 }
 
-// Follow reads the manifests again whenever the kernel tells of a change. A file that
-// cannot be used keeps the pod that it last described (docs/adr/0005).
+// Follow reads the manifests again whenever the kernel reports a change. If a file cannot be used,
+// the pod that it last described stays (docs/adr/0005).
 func (m Manifests) Follow(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -77,7 +76,7 @@ func (m Manifests) Follow(ctx context.Context) error {
 				return errors.New("watch of static pods ended")
 			}
 			if ev.Name == f.path {
-				f.watch(ctx, w) // it may be another now
+				f.watch(ctx, w) // it may be another one now
 			}
 			f.read(ctx)
 		case err := <-w.Errors:
@@ -97,7 +96,7 @@ type files struct {
 	told map[string]string  // errors, by file
 }
 
-// tell tells of files that cannot be used, but not again what it has told.
+// tell reports files that cannot be used, each error once.
 func (f *files) tell(bad map[string]error) {
 	for name, err := range bad {
 		if f.told[name] != err.Error() {
@@ -108,8 +107,8 @@ func (f *files) tell(bad map[string]error) {
 	maps.DeleteFunc(f.told, func(name, _ string) bool { return bad[name] == nil })
 }
 
-// watch watches the folder; for a single file, the folder it is in, since editors
-// replace files. What is watched already stays so.
+// watch watches the directory or, for a single file, the directory that contains it, since editors
+// replace files. Watching it again does no harm.
 func (f *files) watch(ctx context.Context, w *fsnotify.Watcher) {
 	dir := f.path
 	if info, err := os.Stat(f.path); err == nil && !info.IsDir() {
@@ -120,8 +119,8 @@ func (f *files) watch(ctx context.Context, w *fsnotify.Watcher) {
 	}
 }
 
-// read hands over the pods of all manifests, and returns which files cannot be used. A
-// folder that cannot be listed says nothing about them: only one that is not there has none.
+// read hands over the pods of all manifests, and returns which files cannot be used. A directory
+// that cannot be listed changes nothing; only one that does not exist has no manifests.
 func (f *files) read(ctx context.Context) map[string]error {
 	log := klog.FromContext(ctx)
 	names, err := f.names()
@@ -160,7 +159,7 @@ func (f *files) read(ctx context.Context) map[string]error {
 	return bad
 }
 
-// names lists the manifests, without what editors and package managers leave.
+// names lists the manifests, without the leftovers of editors and package managers.
 func (f *files) names() ([]string, error) {
 	info, err := os.Stat(f.path)
 	if err != nil {
@@ -193,9 +192,9 @@ func readManifest(name, node string) (*v1.Pod, error) {
 	return StaticPod(data, node, "file:"+name, time.Now())
 }
 
-// StaticPod decodes a manifest and makes of it the pod that the node runs: named
-// after the node, with a UID that follows from content, node and origin. Fields that are
-// not known are those of a newer kubelet, and left out, as everywhere in Kubernetes.
+// StaticPod decodes a manifest and turns it into the pod that the node runs: named after the node,
+// with a UID derived from content, node and origin. Unknown fields are those of a newer kubelet and
+// are dropped, as everywhere in Kubernetes.
 func StaticPod(data []byte, node, origin string, now time.Time) (*v1.Pod, error) {
 	obj, err := decode(data)
 	if err != nil {
@@ -220,11 +219,11 @@ func decode(data []byte) (runtime.Object, error) {
 	return obj, nil
 }
 
-// yamlLine is what may be told of a YAML error.
+// yamlLine is the only part of a YAML error that may be reported.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
-// recognize refuses what is no object of Kubernetes, without a word of its text: it goes
-// to logs and events, and who may put a link to root's files here need not be root.
+// recognize refuses what is not a Kubernetes object, without quoting its text: the error goes to
+// logs and events, and whoever may put a link to root's files here need not be root.
 func recognize(data []byte) error {
 	doc, err := yaml.YAMLToJSON(data)
 	if err != nil {
@@ -240,7 +239,7 @@ func recognize(data []byte) error {
 	return nil
 }
 
-// makeStatic makes a static pod of what was read.
+// makeStatic turns a decoded pod into a static pod.
 func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error) {
 	if pod.Name == "" {
 		return nil, errors.New("invalid pod: name is needed for the pod")
@@ -254,7 +253,7 @@ func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error
 	if pod.UID == "" {
 		pod.UID = types.UID(hash)
 	}
-	if len(pod.UID) > maxUID || !uidForm.MatchString(string(pod.UID)) { // it becomes the name of folders and groups
+	if len(pod.UID) > maxUID || !uidForm.MatchString(string(pod.UID)) { // it names directories and cgroups
 		return nil, fmt.Errorf("invalid pod: metadata.uid: must be up to %d letters, digits, '-', '_' and '.', and begin with a letter or digit", maxUID)
 	}
 	pod.Name += "-" + strings.ToLower(node)
@@ -279,15 +278,15 @@ func makeStatic(pod *v1.Pod, node, origin string, now time.Time) (*v1.Pod, error
 	return pod, nil
 }
 
-// tolerateAll lets a pod stay: what evicts pods from a node must not evict what the node
-// itself wants.
+// tolerateAll lets a pod stay: what evicts pods from a node must not evict what the node itself
+// wants.
 func tolerateAll(pod *v1.Pod) {
 	all := v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}
 	rest := slices.DeleteFunc(pod.Spec.Tolerations, func(t v1.Toleration) bool { return t.MatchToleration(&all) })
 	pod.Spec.Tolerations = append(rest, all)
 }
 
-// check refuses what the API server would refuse, and what needs it.
+// check refuses what the API server would refuse, and what needs an API server.
 func check(pod *v1.Pod) error {
 	problems := apivalidation.ValidateObjectMeta(&pod.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
 	if problems = append(problems, validation.PodCreate(pod)...); len(problems) > 0 {

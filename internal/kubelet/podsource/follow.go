@@ -1,6 +1,6 @@
-// Package podsource brings the pods that the node should run: those that the API
-// server bound to it, and those in a folder of manifests. It also follows the
-// other collections that a kubelet needs (services, its own node).
+// Package podsource delivers the pods that the node should run: those that the API server bound to
+// it, and those in a directory of manifests or at a URL. It also follows the other collections that
+// a kubelet needs (services, its own node).
 package podsource
 
 import (
@@ -15,13 +15,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Events is what a follower of a collection is told. Calls come one at a time.
+// Events receives the changes of a collection. Calls come one at a time.
 type Events struct {
-	// Set tells that an object is there, new or changed.
+	// Set is called when an object exists, is new or has changed.
 	Set func(obj runtime.Object)
-	// Gone tells that it is not there any more.
+	// Gone is called when an object no longer exists.
 	Gone func(obj runtime.Object)
-	// Synced tells, once, that all that was there at first has been set.
+	// Synced is called, once, when everything that existed at first has been set.
 	Synced func()
 }
 
@@ -30,7 +30,7 @@ func Follow(ctx context.Context, name string, lw cache.ListerWatcher, sample run
 	s := &sink{ev: ev, known: map[types.UID]runtime.Object{}}
 	r := cache.NewReflectorWithOptions(lw, sample, s, cache.ReflectorOptions{
 		Name: name,
-		// A node waits for its API server at every start: try soon, and not too rarely.
+		// A node waits for its API server at every start: retry soon, and not too rarely.
 		Backoff: &wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 5 * time.Second},
 	})
 	r.RunWithContext(ctx)

@@ -17,8 +17,8 @@ func Pods(ctx context.Context, client kubernetes.Interface, node string, ev Even
 	sel := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	only := ev.Set
 	ev.Set = func(obj runtime.Object) {
-		// The selector is the server's work; a server that ignores it must not make
-		// the node run the pods of others.
+		// The server applies the selector. If it ignored it, the node must not run the pods of
+		// others.
 		if obj.(*v1.Pod).Spec.NodeName == node {
 			only(obj)
 		}

@@ -8,8 +8,8 @@ import (
 	"wherry.dev/internal/kubelet/objectcache"
 )
 
-// apiReference names what of the API server a pod needs, or nothing: a static pod must
-// run without one.
+// apiReference returns which part of the API server a pod needs, or an empty string: a static pod
+// must run without an API server.
 func apiReference(pod *v1.Pod) string {
 	if pod.Spec.ServiceAccountName != "" {
 		return "serviceaccounts"

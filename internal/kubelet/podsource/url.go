@@ -16,13 +16,13 @@ import (
 
 const (
 	urlTimeout = 10 * time.Second
-	// loudFailures in a row are logged for everybody to see.
+	// loudFailures is how many failures in a row are logged at a level that everybody sees.
 	loudFailures = 4
 )
 
-// URL asks for static pods at a URL: a Pod, or a PodList. A server has no way to tell
-// that they changed, so it is asked again and again. set gets all pods that are there;
-// while the server does not answer, or not with pods, what it said last stands.
+// URL polls a URL for static pods: a Pod, or a PodList. A server cannot announce that they changed,
+// so it is asked repeatedly. set gets all pods that exist; while the server does not answer, or
+// answers with something else, its last answer stands.
 func URL(ctx context.Context, url string, header http.Header, node string, every time.Duration, set func([]*v1.Pod)) error {
 	u := &urlSource{url: url, header: header, node: node, client: &http.Client{Timeout: urlTimeout}}
 	defer u.client.CloseIdleConnections()
@@ -62,7 +62,7 @@ type urlSource struct {
 	last      []byte
 }
 
-// look asks once, and hands the pods over when they are others than before.
+// look asks once, and hands over the pods if they differ from before.
 func (u *urlSource) look(ctx context.Context, set func([]*v1.Pod)) error {
 	data, err := u.get(ctx)
 	if err != nil {
@@ -111,8 +111,8 @@ func (u *urlSource) get(ctx context.Context) ([]byte, error) {
 	return data, err
 }
 
-// decode reads a Pod, or all pods of a PodList. One that cannot be is no reason to
-// run half of a list.
+// decode parses a Pod, or all pods of a PodList. If one cannot be parsed, it returns an error
+// rather than run half of a list.
 func (u *urlSource) decode(data []byte) ([]*v1.Pod, error) {
 	obj, err := decode(data)
 	if err != nil {

@@ -20,7 +20,7 @@ func (noStatus) Put(*v1.Pod, v1.PodStatus)     {}
 func (noStatus) PutSoon(*v1.Pod, v1.PodStatus) {}
 func (noStatus) Drop(types.UID)                {}
 
-// inline runs ops against the fake runtime and nothing else.
+// inline executes ops on the fake runtime and nothing else.
 type inline struct{ rt fakecri.Service }
 
 func (e inline) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result {
@@ -42,7 +42,7 @@ func (e inline) Do(ctx context.Context, op podplan.Op, in *podplan.Input) podpla
 	}
 }
 
-// welcome admits everybody.
+// welcome admits every pod.
 type welcome struct{}
 
 func (welcome) Admit(context.Context, *v1.Pod, bool) podplan.Verdict {
@@ -53,7 +53,7 @@ func (welcome) Resize(context.Context, *podplan.Input) podplan.ResizeDecision {
 	return podplan.ResizeDecision{}
 }
 
-// BenchmarkWake measures what one wake of a pod that runs costs: look, plan, status.
+// BenchmarkWake measures the cost of one wake of a running pod: look, plan, status.
 func BenchmarkWake(b *testing.B) {
 	rt := fakecri.Service{Runtime: fakecri.New()}
 	records, err := OpenRecords(b.TempDir())

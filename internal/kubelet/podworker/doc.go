@@ -7,10 +7,10 @@
 //	start new ops, cancel those that the plan dropped
 //	wait for: wake | op done | RecheckAt | stop
 //
-// It guarantees that at most one op of a key is in flight, that the record is on
-// disk before the effect it speaks of, and that stopping the kubelet leaves the
-// containers running. A wake carries nothing but the pod's UID: the actor looks
-// again, so that a lost or doubled wake costs only time.
+// It guarantees that at most one op per key is in flight, that the record is on disk before the
+// effect that it describes, and that stopping the kubelet leaves the containers running. A wake
+// carries nothing but the pod's UID: the actor looks again, so that a lost or repeated wake costs
+// only time.
 //
 // Package kubelet owns the Table and feeds it; package podops executes.
 package podworker

@@ -11,9 +11,9 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// Dump is what /debug/pods/UID shows of a pod: all that its worker last saw, decided
-// and did. As JSON it can be fed to a test as it is: podplan.Next of Input and At is
-// Plan, podplan.Status of them Status.
+// Dump is what /debug/pods/UID shows of a pod: everything that its worker last saw, decided and
+// did. As JSON it can be fed to a test as it is: podplan.Next of Input and At returns Plan, and
+// podplan.Status returns Status.
 type Dump struct {
 	At       time.Time
 	Input    podplan.Input
@@ -24,7 +24,7 @@ type Dump struct {
 	Transitions []Transition
 }
 
-// Dump returns what the snapshot tells.
+// Dump returns the snapshot as a Dump.
 func (s *Snapshot) Dump() Dump {
 	d := Dump{At: s.At.Round(0).UTC(), Input: s.Input, Plan: s.Plan, Status: s.Status, InFlight: s.InFlight, Transitions: s.Transitions}
 	if n := len(d.Transitions); n > keptTransitions {
@@ -33,7 +33,7 @@ func (s *Snapshot) Dump() Dump {
 	return d
 }
 
-// Summary is the line of a pod in /debug/pods.
+// Summary is a pod's line in /debug/pods.
 type Summary struct {
 	UID       types.UID
 	Namespace string
@@ -48,7 +48,7 @@ type Summary struct {
 	Stepped time.Time
 }
 
-// Summary returns the snapshot in short.
+// Summary returns the snapshot in short form.
 func (s *Snapshot) Summary() Summary {
 	return Summary{
 		UID: s.Pod.UID, Namespace: s.Pod.Namespace, Name: s.Pod.Name, Static: s.Static, Absent: s.Absent,
@@ -56,7 +56,7 @@ func (s *Snapshot) Summary() Summary {
 	}
 }
 
-// inFlight returns the ops that run by now, in the order of their keys.
+// inFlight returns the ops in flight, in the order of their keys.
 func (w *Worker) inFlight() []podplan.Flight {
 	var out []podplan.Flight
 	if len(w.flights) == 0 {

@@ -11,8 +11,9 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// TestLastWordsOfAnOrphanInItsLog: a static pod whose manifest went while the kubelet was away has
-// no spec any more, and what its containers had said last in their logs was not told (seed 90210063).
+// TestLastWordsOfAnOrphanInItsLog: a static pod whose manifest was removed while the kubelet was
+// down has no spec any more. The last output of its containers in their logs used to be missing
+// from the status (seed 90210063).
 func TestLastWordsOfAnOrphanInItsLog(t *testing.T) {
 	const fallback = v1.TerminationMessageFallbackToLogsOnError
 	inSpec := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", TerminationMessagePolicy: fallback}}}}

@@ -21,7 +21,7 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// Runtime is the part of the CRI that tells what there is.
+// Runtime is the part of the CRI that reports what exists.
 type Runtime interface {
 	ListPodSandbox(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error)
 	PodSandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error)
@@ -29,11 +29,11 @@ type Runtime interface {
 	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error)
 }
 
-// observeTimeout bounds one look at one pod; a runtime that hangs holds only the
-// pods that it hangs for.
+// observeTimeout limits one look at one pod, so that a runtime that hangs holds up only the pods
+// that it hangs for.
 const observeTimeout = 2 * time.Minute
 
-// observe gathers all that a plan depends on.
+// observe gathers everything that a plan depends on.
 func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	if err := w.loadRecord(ctx); err != nil {
 		return podplan.Input{}, err
@@ -51,7 +51,7 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	in.Record.Ending = endingNow(&in, eviction, reclaim)
 	in.Absent = in.Absent || in.Record.Removed()
 	if in.Absent && in.Record.Static {
-		w.deps.Status.Drop(w.uid) // the next mirror shows the next life
+		w.deps.Status.Drop(w.uid) // the next mirror shows the pod's next life
 	}
 	if !w.statusKnown {
 		w.status, w.statusKnown = in.Pod.Status, true
@@ -74,7 +74,8 @@ func (w *Worker) observe(ctx context.Context) (podplan.Input, error) {
 	return in, nil
 }
 
-// endingNow is how the pod ends, if it does: as is recorded, and as the node wants it.
+// endingNow returns how the pod ends, nil if it does not: from the record, and from what the node
+// wants.
 func endingNow(in *podplan.Input, eviction *podplan.Ending, reclaim bool) *podplan.Ending {
 	e := in.Record.Ending
 	switch {
@@ -91,7 +92,7 @@ func endingNow(in *podplan.Input, eviction *podplan.Ending, reclaim bool) *podpl
 	return e
 }
 
-// changed returns what is new, or what it was: records are compared to know what to write.
+// changed returns the old pointer if nothing changed: records are compared to decide what to write.
 func changed(was *podplan.Ending, now podplan.Ending) *podplan.Ending {
 	if *was == now {
 		return was
@@ -99,10 +100,9 @@ func changed(was *podplan.Ending, now podplan.Ending) *podplan.Ending {
 	return &now
 }
 
-// reported is the newest status of ours, with the conditions of others as the
-// source has them now.
+// reported returns our newest status, with the conditions of others as the source has them now.
 func (w *Worker) reported(pod *v1.Pod) v1.PodStatus {
-	st := w.status // what it points to is never changed
+	st := w.status // what it points to never changes
 	st.Conditions = slices.Clone(st.Conditions)
 	if !pods.IsTerminal(st.Phase) && pods.IsTerminal(pod.Status.Phase) {
 		st.Phase, st.Reason, st.Message = pod.Status.Phase, pod.Status.Reason, pod.Status.Message
@@ -122,8 +122,7 @@ func (w *Worker) reported(pod *v1.Pod) v1.PodStatus {
 	return st
 }
 
-// loadRecord reads the record once. Of a corrupt one, what it held is observed again,
-// or decided again.
+// loadRecord reads the record once. If it is corrupt, what it held is observed or decided again.
 func (w *Worker) loadRecord(ctx context.Context) error {
 	if w.recorded {
 		return nil
@@ -141,7 +140,7 @@ func (w *Worker) loadRecord(ctx context.Context) error {
 }
 
 // observeRuntime asks the runtime for the pod's sandboxes and containers: by ID as
-// long as the IDs are known, by label after anything that may have made others.
+// long as the IDs are known, by label after anything that may have created others.
 func (w *Worker) observeRuntime(ctx context.Context, in *podplan.Input) error {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
@@ -186,8 +185,8 @@ func (w *Worker) list(ctx context.Context) error {
 	return nil
 }
 
-// containers returns the containers of a sandbox: with its status from a runtime
-// that has events, one by one from another.
+// containers returns the containers of a sandbox: from the sandbox's status if the runtime has
+// events, otherwise one by one.
 func (w *Worker) containers(ctx context.Context, id string, resp *runtimeapi.PodSandboxStatusResponse) ([]*runtimeapi.ContainerStatus, error) {
 	if resp.Timestamp != 0 || len(resp.ContainersStatuses) > 0 {
 		return resp.ContainersStatuses, nil
@@ -254,7 +253,7 @@ func (w *Worker) containerOf(pod *v1.Pod, sandbox string, st *runtimeapi.Contain
 	return c
 }
 
-// messagePolicy is that with which a container was made: the pod of an orphan has no spec.
+// messagePolicy returns the policy that a container was created with: an orphan's pod has no spec.
 func messagePolicy(pod *v1.Pod, st *runtimeapi.ContainerStatus) v1.TerminationMessagePolicy {
 	if p := st.Annotations[pods.AnnotationMessagePolicy]; p != "" {
 		return v1.TerminationMessagePolicy(p)
@@ -265,8 +264,8 @@ func messagePolicy(pod *v1.Pod, st *runtimeapi.ContainerStatus) v1.TerminationMe
 	return v1.TerminationMessageReadFile
 }
 
-// finalMessage reads an instance's termination message once: it cannot change. What the
-// runtime says of the end comes first.
+// finalMessage reads an instance's termination message once: it cannot change. What the runtime
+// says about the end comes first.
 func (w *Worker) finalMessage(c *podplan.Container, policy v1.TerminationMessagePolicy, logPath string) string {
 	if m, ok := w.messages[c.ID]; ok {
 		return m
@@ -283,7 +282,7 @@ func (w *Worker) finalMessage(c *podplan.Container, policy v1.TerminationMessage
 	return m
 }
 
-// mountsOf keeps what the runtime alone knows of mounts.
+// mountsOf returns what only the runtime knows about mounts.
 func mountsOf(all []*runtimeapi.Mount) []podplan.Mount {
 	var out []podplan.Mount
 	for _, m := range all {
@@ -298,7 +297,7 @@ func mountsOf(all []*runtimeapi.Mount) []podplan.Mount {
 	return out
 }
 
-// signalOf names a signal the API's way: SIGRTMIN+1 where the CRI has SIGRTMINPLUS1.
+// signalOf returns a signal's name in the API: SIGRTMIN+1 where the CRI has SIGRTMINPLUS1.
 func signalOf(s runtimeapi.Signal) v1.Signal {
 	if s == runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
 		return ""

@@ -9,9 +9,9 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// Pods are the pods that have a worker: others read their snapshots, and wake them. It is
-// made before all else of a node, for who wakes pods and who works for them know it alike.
-// Table is the one who adds to it.
+// Pods is the set of pods that have a worker: others read their snapshots, and wake them. It is
+// created before everything else of a node, because both those who wake pods and those who work for
+// them need it. Only Table adds to it.
 type Pods struct {
 	mu      sync.Mutex
 	workers map[types.UID]*Worker
@@ -20,21 +20,21 @@ type Pods struct {
 // NewPods returns an empty set.
 func NewPods() *Pods { return &Pods{workers: map[types.UID]*Worker{}} }
 
-// Wake makes the pod's worker look again; an unknown UID is no error.
+// Wake makes the pod's worker look again; it ignores an unknown UID.
 func (p *Pods) Wake(uid types.UID) {
 	if w := p.get(uid); w != nil {
 		w.Wake()
 	}
 }
 
-// Relist makes the worker ask the runtime anew which sandboxes the pod has.
+// Relist makes the worker ask the runtime again which sandboxes the pod has.
 func (p *Pods) Relist(uid types.UID) {
 	if w := p.get(uid); w != nil {
 		w.relist()
 	}
 }
 
-// ObjectChanged tells that an object which the pod refers to changed.
+// ObjectChanged says that an object that the pod refers to has changed.
 func (p *Pods) ObjectChanged(uid types.UID) {
 	if w := p.get(uid); w != nil {
 		w.objectChanged()
@@ -48,14 +48,14 @@ func (p *Pods) WakeAll() {
 	}
 }
 
-// Reclaim removes the containers that a pod which has ended left, with all that they wrote.
+// Reclaim removes the containers that a pod that has ended left, with everything that they wrote.
 func (p *Pods) Reclaim(uid types.UID) {
 	if w := p.get(uid); w != nil {
 		w.giveBack()
 	}
 }
 
-// Evict ends a pod for a reason of the node's, or sooner than it was about to end.
+// Evict ends a pod for a reason of the node's, or earlier than it would have ended.
 func (p *Pods) Evict(uid types.UID, e podplan.Ending) {
 	if w := p.get(uid); w != nil {
 		w.evict(e)
@@ -70,9 +70,9 @@ func (p *Pods) Get(uid types.UID) (Snapshot, bool) {
 	return Snapshot{}, false
 }
 
-// Leaving tells whether a pod ends or is about to, also when its worker has not looked yet:
-// no source has it any more, it is deleted, its phase at the API server is final, or the
-// node ends it.
+// Leaving reports whether a pod is ending or is about to, even if its worker has not looked yet: no
+// source has it any more, it is deleted, its phase at the API server is final, or the node is
+// ending it.
 func (p *Pods) Leaving(uid types.UID) bool {
 	w := p.get(uid)
 	if w == nil {
@@ -82,8 +82,8 @@ func (p *Pods) Leaving(uid types.UID) bool {
 	return s.Plan.Record.Ending != nil || w.leaving()
 }
 
-// ByName returns the snapshot of the pod of that name which is not gone; of two, as
-// after a forced deletion, the one that a source wants.
+// ByName returns the snapshot of the pod of that name that is not gone. If there are two, as after
+// a forced deletion, it is the one that a source wants.
 func (p *Pods) ByName(namespace, name string) (Snapshot, bool) {
 	var found Snapshot
 	ok := false
@@ -108,7 +108,7 @@ func (p *Pods) List() []Snapshot {
 	return out
 }
 
-// Await waits until a pod is as wanted, or gone, or the context ends.
+// Await waits until ok accepts the pod, the pod is gone, or the context ends.
 func (p *Pods) Await(ctx context.Context, uid types.UID, ok func(*Snapshot) bool) {
 	for {
 		s, known := p.Get(uid)

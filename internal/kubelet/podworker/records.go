@@ -16,11 +16,10 @@ import (
 
 const recordVersion = 1
 
-// Records keeps the pods' records, a file for each UID. Only the pod's worker
-// writes a record.
+// Records keeps the pods' records, one file per UID. Only the pod's worker writes a record.
 type Records struct{ dir string }
 
-// OpenRecords makes the folder and sweeps what interrupted writes left.
+// OpenRecords creates the directory and removes what interrupted writes left behind.
 func OpenRecords(dir string) (*Records, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -38,8 +37,8 @@ func (r *Records) Write(uid types.UID, rec podplan.Record) error {
 	return nil
 }
 
-// WriteCached replaces a pod's record atomically: it outlives the process, but is on
-// the disk only when the kernel writes it there.
+// WriteCached replaces a pod's record atomically: it outlives the process, but reaches the disk
+// only when the kernel writes it there.
 func (r *Records) WriteCached(uid types.UID, rec podplan.Record) error {
 	if err := record.WriteCached(r.path(uid), recordVersion, rec); err != nil {
 		return fmt.Errorf("record of pod %s: %w", uid, err)
@@ -47,8 +46,8 @@ func (r *Records) WriteCached(uid types.UID, rec podplan.Record) error {
 	return nil
 }
 
-// Read returns a pod's record; a pod without one has the zero record. So has one whose
-// record is corrupt, with a *record.CorruptError.
+// Read returns a pod's record; the zero record if there is none. For a corrupt record it returns
+// the zero record and a *record.CorruptError.
 func (r *Records) Read(uid types.UID) (podplan.Record, error) {
 	var rec podplan.Record
 	_, err := record.Read(r.path(uid), &rec)
@@ -61,8 +60,8 @@ func (r *Records) Read(uid types.UID) (podplan.Record, error) {
 	return rec, nil
 }
 
-// Remove deletes a pod's record. One that comes back after a power cut is that of a
-// pod which nobody wants, and is removed again.
+// Remove deletes a pod's record. If it comes back after a power cut, nobody wants its pod, and it
+// is removed again.
 func (r *Records) Remove(uid types.UID) error {
 	if err := os.Remove(r.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

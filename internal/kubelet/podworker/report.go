@@ -6,7 +6,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// report hands the status over, and tells what it has that the last one had not.
+// report hands the status over, and reports what is new in it.
 func (w *Worker) report(in *podplan.Input, plan *podplan.Plan) {
 	if starting(in, plan, &w.status) {
 		w.deps.Status.PutSoon(in.Pod, w.status)
@@ -23,7 +23,7 @@ func (w *Worker) report(in *podplan.Input, plan *podplan.Plan) {
 	}
 }
 
-// countEnds tells of the instances that have ended since another status.
+// countEnds reports the instances that have ended since an earlier status.
 func (w *Worker) countEnds(before *v1.PodStatus) {
 	if w.deps.Ended == nil {
 		return
@@ -52,7 +52,7 @@ func (w *Worker) countEnds(before *v1.PodStatus) {
 	}
 }
 
-// ends are the ends that a status has of its container.
+// ends returns the terminated states in a container's status.
 func ends(st *v1.ContainerStatus) []*v1.ContainerStateTerminated {
 	var out []*v1.ContainerStateTerminated
 	for _, t := range []*v1.ContainerStateTerminated{st.LastTerminationState.Terminated, st.State.Terminated} {
@@ -63,7 +63,7 @@ func ends(st *v1.ContainerStatus) []*v1.ContainerStateTerminated {
 	return out
 }
 
-// starting tells whether a pod is on its way up, with nothing to tell but that.
+// starting reports whether a pod is starting up, with nothing else to report.
 func starting(in *podplan.Input, plan *podplan.Plan, st *v1.PodStatus) bool {
 	if st.Phase != v1.PodPending || in.Record.Ending != nil || len(in.Failures) > 0 {
 		return false
@@ -77,8 +77,7 @@ func starting(in *podplan.Input, plan *podplan.Plan, st *v1.PodStatus) bool {
 	return false
 }
 
-// tell says by events, after the status has gone out, what the plan decided and no
-// op will speak of.
+// tell records events, after the status has gone out, for what the plan decided and no op reports.
 func (w *Worker) tell(in *podplan.Input) {
 	if w.deps.TellPod != nil {
 		for _, e := range podplan.ResizeEvents(in, &w.status) {

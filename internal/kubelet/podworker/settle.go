@@ -9,7 +9,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// settle takes over what the ops that ended since the last step achieved.
+// settle takes over the results of the ops that ended since the last step.
 func (w *Worker) settle() {
 	w.mu.Lock()
 	outcomes := w.outcomes
@@ -38,20 +38,19 @@ func (w *Worker) settle() {
 	}
 }
 
-// vainAfter is how often an op whose effect can be seen may succeed before it counts as
-// one that failed, so that a runtime which says yes and does nothing is not asked without
-// a pause.
+// vainAfter is how often an op with an observable effect may succeed before it counts as failed, so
+// that a runtime that says yes and does nothing is not called in a tight loop.
 const vainAfter = 3
 
 const keptRepeated = 100
 
-// repeated is an op that succeeded, and how often in a row.
+// repeated is an op that succeeded, and how many times in a row.
 type repeated struct {
 	op    podplan.Op
 	times int
 }
 
-// vain tells whether an op has succeeded again and again, and is wanted still.
+// vain reports whether an op has succeeded again and again and is still wanted.
 func (w *Worker) vain(op podplan.Op) bool {
 	switch op.Kind {
 	case podplan.StartContainer, podplan.StopContainer, podplan.RemoveContainer, podplan.StopSandbox, podplan.RemoveSandbox:
@@ -72,8 +71,8 @@ func (w *Worker) vain(op podplan.Op) bool {
 	return last.times > vainAfter
 }
 
-// achieved notes what a successful op leaves in memory. What the runtime shows by
-// itself is not noted: it is observed.
+// achieved notes what a successful op leaves in memory. What the runtime itself reports is not
+// noted, but observed.
 func (w *Worker) achieved(f *flight, res podplan.Result) {
 	op := f.Op
 	switch op.Kind {
@@ -86,7 +85,7 @@ func (w *Worker) achieved(f *flight, res podplan.Result) {
 	case podplan.ClearVolumes:
 		clear(w.volumes)
 	case podplan.RunSandbox:
-		if !slices.Contains(w.sandboxes, res.Sandbox) { // a list may have been first
+		if !slices.Contains(w.sandboxes, res.Sandbox) { // a listing may have added it already
 			w.sandboxes = append(w.sandboxes, res.Sandbox)
 		}
 	case podplan.PullImage:
@@ -110,11 +109,11 @@ func (w *Worker) achieved(f *flight, res podplan.Result) {
 	}
 }
 
-// maxMessage is how much is told of a failure, in bytes.
+// maxMessage is the longest failure message that is reported, in bytes.
 const maxMessage = 8 << 10
 
-// shortened bounds a message, which may quote what a stranger wrote: the API server refuses
-// a status of some megabytes, and nobody would learn of the pod any more.
+// shortened bounds a message, which may quote foreign text: the API server refuses a status of
+// several megabytes, and nothing more would be heard of the pod.
 func shortened(message string) string {
 	if len(message) <= maxMessage {
 		return message
@@ -123,12 +122,12 @@ func shortened(message string) string {
 	return strings.ToValidUTF8(message[:half], "") + " … " + strings.ToValidUTF8(message[len(message)-half:], "")
 }
 
-// failed notes a failure, so that the plan can back off and the status can tell.
+// failed notes a failure for the plan's back-off and for the status.
 func (w *Worker) failed(f *flight, res podplan.Result) {
 	op := f.Op
 	key := op.Key()
 	old := w.failures[key]
-	if op.Backoff { // a look says nothing new of the pull that failed
+	if op.Backoff { // a look for the image says nothing new about the pull that failed
 		old.LookedAt = time.Now().Round(0)
 		w.failures[key] = old
 		return

@@ -9,8 +9,8 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// An image whose stop signal had 3 MiB was quoted in the pod's status, which the API server then
-// refused: the pod was ContainerCreating for ever.
+// An image with a stop signal of 3 MiB used to be quoted in the pod's status, which the API server
+// then refused: the pod stayed ContainerCreating for ever.
 func TestMessageOfAFailureFitsIntoAStatus(t *testing.T) {
 	w := &Worker{failures: map[podplan.Key]podplan.Failure{}}
 	op := podplan.Op{Kind: podplan.CreateContainer, Name: "main"}

@@ -9,32 +9,31 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Table gives each pod of the node its worker. The sources and the kubelet write desired
-// state into it; all others know only its Pods.
+// Table gives each pod of the node its worker. The sources and the kubelet write desired state into
+// it; everything else sees only its Pods.
 type Table struct {
 	*Pods
 
 	deps Deps
 
-	// mu is held for whatever depends on which workers there are; Pods' own lock is taken
-	// under it.
+	// mu is held for whatever depends on which workers exist; the lock of Pods is taken under it.
 	mu sync.Mutex
-	// forgotten UIDs whose removal the source has not told yet.
+	// forgotten has the UIDs whose removal the source has not reported yet.
 	forgotten map[types.UID]bool
-	// waiting has the predecessor of the same name of each static pod that waits for it.
+	// waiting has, for each static pod that waits, the pod of the same name that it waits for.
 	waiting map[types.UID]types.UID
 	synced  bool
-	// spawn runs a worker under Run's context; nil unless Run runs.
+	// spawn runs a worker under Run's context; nil unless Run is running.
 	spawn   func(func(context.Context))
 	running sync.WaitGroup
 }
 
-// NewTable returns a table that gives workers to pods, which are empty.
+// NewTable returns a table that adds the workers to pods, which must be empty.
 func NewTable(pods *Pods, deps Deps) *Table {
 	return &Table{Pods: pods, deps: deps, forgotten: map[types.UID]bool{}, waiting: map[types.UID]types.UID{}}
 }
 
-// Set tells what a source wants of a pod. The newest call wins.
+// Set sets what a source wants of a pod. The newest call wins.
 func (t *Table) Set(pod *v1.Pod, static bool) {
 	newcomer := t.newcomer(pod.UID)
 	t.mu.Lock()
@@ -44,8 +43,8 @@ func (t *Table) Set(pod *v1.Pod, static bool) {
 	}
 }
 
-// newcomer returns a worker for a pod that has none yet, else nil. Its record is read now, not
-// under a lock: others ask for it before the worker looks.
+// newcomer returns a worker for a pod that has none yet, otherwise nil. Its record is read here,
+// not under a lock: others ask for it before the worker first looks.
 func (t *Table) newcomer(uid types.UID) *Worker {
 	if t.get(uid) != nil {
 		return nil
@@ -53,8 +52,8 @@ func (t *Table) newcomer(uid types.UID) *Worker {
 	return newWorker(uid, t.deps)
 }
 
-// workerLocked returns a pod's worker: the newcomer where there is none, and another one where
-// there was one a moment ago.
+// workerLocked returns a pod's worker. If there is none it adds the newcomer, or creates one if
+// there was a worker a moment ago.
 func (t *Table) workerLocked(uid types.UID, newcomer *Worker) (w *Worker, known bool) {
 	if w = t.get(uid); w != nil {
 		return w, true
@@ -74,12 +73,12 @@ func (t *Table) setLocked(pod *v1.Pod, static bool, newcomer *Worker) {
 	w.set(pod, static)
 	t.startLocked(w)
 	if !static {
-		t.releaseLocked(pod.UID) // an orphan turned out to be nobody's predecessor
+		t.releaseLocked(pod.UID) // an orphan turned out to be no predecessor
 	}
 }
 
-// holdLocked lets a static pod wait until the one of the same name, whose manifest was
-// replaced, is gone; so may an orphan be, of which the last kubelet knew.
+// holdLocked makes a static pod wait until the one of the same name, whose manifest was replaced,
+// is gone. That one may be an orphan which the previous kubelet knew.
 func (t *Table) holdLocked(pod *v1.Pod) {
 	for _, o := range t.all() {
 		if o.uid != pod.UID && o.precedes(pod) {
@@ -88,7 +87,7 @@ func (t *Table) holdLocked(pod *v1.Pod) {
 	}
 }
 
-// releaseLocked starts those that waited for a pod.
+// releaseLocked starts the workers that waited for a pod.
 func (t *Table) releaseLocked(uid types.UID) {
 	for next, before := range t.waiting {
 		if before == uid {
@@ -100,8 +99,8 @@ func (t *Table) releaseLocked(uid types.UID) {
 	}
 }
 
-// Remove tells that no source has the pod any more; last, if not nil, is how it was
-// last seen, with the grace period that its deletion asked for.
+// Remove says that no source has the pod any more. last, if not nil, is the pod as it was last
+// seen, with the grace period of its deletion.
 func (t *Table) Remove(uid types.UID, last *v1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,8 +111,8 @@ func (t *Table) Remove(uid types.UID, last *v1.Pod) {
 	}
 }
 
-// Adopt makes sure that a pod which only the runtime, a record or the disk knows has a
-// worker. It begins once the sources have synced: until then one may want the pod.
+// Adopt makes sure that a pod known only to the runtime, a record or the disk has a worker. The
+// worker starts only once the sources have synced: until then one of them may want the pod.
 func (t *Table) Adopt(orphan *v1.Pod) {
 	newcomer := t.newcomer(orphan.UID)
 	t.mu.Lock()
@@ -129,8 +128,8 @@ func (t *Table) Adopt(orphan *v1.Pod) {
 	t.startLocked(w)
 }
 
-// Synced tells that every source has delivered all it has: what no source wants is
-// absent from now on.
+// Synced says that every source has delivered everything it has: from now on, what no source wants
+// is absent.
 func (t *Table) Synced() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,15 +140,15 @@ func (t *Table) Synced() {
 	}
 }
 
-// IsSynced tells whether Synced was called.
+// IsSynced reports whether Synced was called.
 func (t *Table) IsSynced() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.synced
 }
 
-// Run runs the workers until the context ends, and returns when all are gone.
-// Containers go on running.
+// Run runs the workers until the context ends, and returns when all are gone. Containers keep
+// running.
 func (t *Table) Run(ctx context.Context) error {
 	t.mu.Lock()
 	t.spawn = func(f func(context.Context)) { t.running.Go(func() { f(ctx) }) }
@@ -165,8 +164,8 @@ func (t *Table) Run(ctx context.Context) error {
 	return nil
 }
 
-// startLocked starts a worker that is not running yet, once there is something it
-// may do: its pod is wanted, or is known to be absent.
+// startLocked starts a worker that is not running yet, once there is something it may do: its pod
+// is wanted, or is known to be absent.
 func (t *Table) startLocked(w *Worker) {
 	if t.spawn == nil || w.started || !w.decided() {
 		return
@@ -181,7 +180,7 @@ func (t *Table) startLocked(w *Worker) {
 	})
 }
 
-// ended takes a worker out whose pod is gone, and lets a static successor begin.
+// ended removes a worker whose pod is gone, and lets a static successor start.
 func (t *Table) ended(w *Worker) {
 	s := w.Snapshot()
 	if !s.Plan.Done {
@@ -189,8 +188,8 @@ func (t *Table) ended(w *Worker) {
 	}
 	t.mu.Lock()
 	t.drop(w)
-	defer w.put(&s)             // those who wait for a newer one find none
-	if !s.Static && !w.gone() { // the source may have told since the worker last looked
+	defer w.put(&s)             // whoever waits for a newer one finds none
+	if !s.Static && !w.gone() { // the source may have reported it since the worker last looked
 		t.forgotten[w.uid] = true
 	}
 	t.releaseLocked(w.uid)

@@ -25,8 +25,8 @@ func emptyTable(t *testing.T) *Table {
 	})
 }
 
-// A kubelet knows a static pod that was replaced while it was away only as an orphan:
-// the new one was started beside it.
+// A static pod that was replaced while the kubelet was down is known only as an orphan. The new pod
+// used to be started beside it.
 func TestAStaticPodWaitsForAnOrphanOfItsName(t *testing.T) {
 	table := emptyTable(t)
 	table.Adopt(named("old"))
@@ -34,14 +34,14 @@ func TestAStaticPodWaitsForAnOrphanOfItsName(t *testing.T) {
 	if table.waiting["new"] != "old" {
 		t.Errorf("waiting: %v", table.waiting)
 	}
-	table.Set(named("old"), false) // it is somebody else's
+	table.Set(named("old"), false) // it belongs to somebody else
 	if len(table.waiting) > 0 {
 		t.Errorf("still waiting: %v", table.waiting)
 	}
 }
 
-// A pod whose removal the source told after its worker had last looked was remembered for
-// ever as one whose removal is still to be told.
+// A pod whose removal the source reported after its worker had last looked used to be remembered
+// for ever as one whose removal is still to come.
 func TestRemovalThatWasToldIsNotWaitedFor(t *testing.T) {
 	for told, want := range map[bool]int{true: 0, false: 1} {
 		table := emptyTable(t)

@@ -22,16 +22,16 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// Executor carries ops out. Do blocks until the op has ended, and returns soon
-// after its context was cancelled.
+// Executor executes ops. Do blocks until the op has ended, and returns soon after its context is
+// canceled.
 type Executor interface {
 	Do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.Result
 }
 
-// StatusSink takes the status of pods; the newest wins.
+// StatusSink takes the statuses of pods; the newest wins.
 type StatusSink interface {
 	Put(pod *v1.Pod, status v1.PodStatus)
-	// PutSoon is Put for a status that will change again in a moment.
+	// PutSoon is Put for a status that will soon change again.
 	PutSoon(pod *v1.Pod, status v1.PodStatus)
 	Drop(uid types.UID)
 }
@@ -43,18 +43,18 @@ type Prober interface {
 	Remove(uid types.UID)
 }
 
-// Admission decides what pods hold of the node, one at a time.
+// Admission decides which resources of the node pods hold, one pod at a time.
 type Admission interface {
-	// Admit decides whether a pod may run. The zero verdict says nothing yet: others have to
-	// go first, and the pod is woken when they have.
+	// Admit decides whether a pod may run. The zero verdict decides nothing yet: others have to go
+	// first, and the pod is woken when they have.
 	Admit(ctx context.Context, pod *v1.Pod, static bool) podplan.Verdict
-	// Resize decides on a pod that is to have other resources.
+	// Resize decides on a pod that is to be resized.
 	Resize(ctx context.Context, in *podplan.Input) podplan.ResizeDecision
-	// Freed is told that a pod may hold less of the node than before.
+	// Freed is called when a pod may hold less of the node than before.
 	Freed()
 }
 
-// Deps is what workers need; all of it is shared and safe for concurrent use.
+// Deps are what workers need. All of it is shared and safe for concurrent use.
 type Deps struct {
 	Runtime   Runtime
 	Executor  Executor
@@ -62,57 +62,57 @@ type Deps struct {
 	Prober    Prober
 	Records   *Records
 	Admission Admission
-	// Residue tells what of a pod is left on disk.
+	// Residue returns what is left of a pod on disk.
 	Residue func(uid types.UID) podplan.Residue
 	// FinalMessage returns the termination message of a dead instance.
 	FinalMessage func(uid types.UID, c *podplan.Container, policy v1.TerminationMessagePolicy, logPath string) string
-	// Tell, if not nil, makes an event of what the plan decided: that a container is
-	// backed off, or (container empty) why the pod ends.
+	// Tell, if not nil, records an event for what the plan decided: that a container is backed off,
+	// or (container empty) why the pod ends.
 	Tell func(pod *v1.Pod, container, reason, message string)
-	// TellPod, if not nil, makes an event of the pod.
+	// TellPod, if not nil, records an event about the pod.
 	TellPod func(pod *v1.Pod, e podplan.Event)
-	// Stepped, if not nil, is told how long each step took.
+	// Stepped, if not nil, is called with the duration of each step.
 	Stepped func(time.Duration)
-	// Ran, if not nil, is told that a container is seen running that was not before; the
-	// pod's snapshot shows it then.
+	// Ran, if not nil, is called when a container is seen running that was not running before. The
+	// pod's snapshot already shows it.
 	Ran func()
-	// Began, if not nil, is told how long a pod that a source wants has waited for its worker.
+	// Began, if not nil, is called with the time that a wanted pod waited for its worker.
 	Began func(waited time.Duration)
-	// Started, if not nil, is told that a pod runs for the first time, when it was
-	// first seen, and how long images were pulled for it.
+	// Started, if not nil, is called when a pod runs for the first time, with the time it was first
+	// seen and how long pulling its images took.
 	Started func(pod *v1.Pod, seen time.Time, pulling time.Duration)
-	// Ended, if not nil, is told once of each instance that ended, with the type of its
+	// Ended, if not nil, is called once for each instance that ended, with the type of its
 	// container as metrics name it.
 	Ended func(containerType string, end *v1.ContainerStateTerminated)
-	// Node returns the facts of the node that plans depend on.
+	// Node returns the facts about the node that plans depend on.
 	Node func() podplan.Node
 }
 
-// Snapshot is what others see of a pod. It is never changed once it is out.
+// Snapshot is what others see of a pod. It never changes once it is published.
 type Snapshot struct {
 	Pod    *v1.Pod
 	Static bool
 	Absent bool
-	// Status is the newest that was put.
+	// Status is the newest status that was put.
 	Status v1.PodStatus
 	Input  podplan.Input
 	Plan   podplan.Plan
 	At     time.Time
-	// InFlight are the ops that ran after the step.
+	// InFlight are the ops in flight after the step.
 	InFlight []podplan.Flight
 	// Transitions are the newest steps, oldest first.
 	Transitions []Transition
-	// Superseded is closed when there is a newer snapshot, or none any more.
+	// Superseded is closed when there is a newer snapshot, or when there will be none.
 	Superseded <-chan struct{}
 
 	superseded chan struct{}
 }
 
-// AtRest tells whether the pod ends, and nothing of it runs any more: see podplan.AtRest.
-// Of a pod at which its worker has not looked yet nobody knows.
+// AtRest reports whether the pod is ending and nothing of it runs any more: see podplan.AtRest. It
+// is false for a pod at which its worker has not looked yet.
 func (s *Snapshot) AtRest() bool { return !s.At.IsZero() && podplan.AtRest(&s.Input) }
 
-// Transition is one thing that a worker did or learned.
+// Transition is one thing that a worker did or found out.
 type Transition struct {
 	At   time.Time
 	What string
@@ -124,7 +124,7 @@ const keptTransitions = 50
 
 // Worker is the actor of one pod.
 //
-// Its goroutine is the only writer of all but the fields that mu guards.
+// Its goroutine is the only writer of everything except the fields that mu guards.
 type Worker struct {
 	uid     types.UID
 	deps    Deps
@@ -138,15 +138,15 @@ type Worker struct {
 	static   bool
 	absent   bool
 	since    time.Time      // when the pod was first set
-	found    podplan.Record // what was recorded of it when the worker was made
+	found    podplan.Record // what was on record when the worker was created
 	objects  uint64
 	listDue  bool
 	eviction *podplan.Ending
-	// reclaim: what a pod that has ended left is to be given back.
+	// reclaim: what a pod that has ended left behind is to be removed.
 	reclaim  bool
 	outcomes []outcome
 
-	// what only the goroutine touches
+	// Only the goroutine touches what follows.
 	record      podplan.Record
 	recorded    bool // the record on disk is known
 	unwritten   bool // the record on disk is older than this one
@@ -168,7 +168,7 @@ type Worker struct {
 	transitions []Transition
 	toldEnding  string
 	pulling     time.Duration
-	troubles    int // looks that failed in a row
+	troubles    int // failed looks in a row
 	flying      sync.WaitGroup
 }
 
@@ -190,12 +190,12 @@ func newWorker(uid types.UID, deps Deps) *Worker {
 		hooks: map[string]podplan.Hook{}, failures: map[podplan.Key]podplan.Failure{}, flights: map[podplan.Key]*flight{},
 		preStops: map[string]podplan.Op{}, repeated: map[podplan.Key]repeated{},
 	}
-	w.found, _ = deps.Records.Read(uid) // what is wrong with it the first look says
+	w.found, _ = deps.Records.Read(uid) // the first look reports what is wrong with it
 	w.put(&Snapshot{})
 	return w
 }
 
-// put makes a snapshot the newest, and tells those who hold the one before.
+// put publishes a snapshot, and notifies those who hold the previous one.
 func (w *Worker) put(s *Snapshot) {
 	s.superseded = make(chan struct{})
 	s.Superseded = s.superseded
@@ -204,7 +204,7 @@ func (w *Worker) put(s *Snapshot) {
 	}
 }
 
-// introduce shows a pod, and what is recorded of it, before its worker first looked at it.
+// introduce publishes a pod, and what is recorded of it, before its worker has first looked at it.
 func (w *Worker) introduce(s *Snapshot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,8 +243,8 @@ func (w *Worker) setAbsent(last *v1.Pod) {
 	w.mu.Lock()
 	w.absent = true
 	if last != nil {
-		// The object went before the pod did: it was deleted by force. What runs has
-		// only the shortest grace period left.
+		// The object was gone before the pod: it was deleted by force. What runs has only the
+		// shortest grace period left.
 		p := *last
 		p.DeletionGracePeriodSeconds = new(int64)
 		if p.DeletionTimestamp == nil {
@@ -270,7 +270,7 @@ func (w *Worker) sourcesSynced() {
 	w.Wake()
 }
 
-// wanted returns the pod as a source wants it; nil when none does.
+// wanted returns the pod as a source wants it, nil if none does.
 func (w *Worker) wanted() *v1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -280,28 +280,28 @@ func (w *Worker) wanted() *v1.Pod {
 	return w.pod
 }
 
-// gone tells whether no source has the pod.
+// gone reports whether no source has the pod any more.
 func (w *Worker) gone() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.absent
 }
 
-// leaving tells whether the pod is to end, by what is known outside of its goroutine.
+// leaving reports whether the pod is to end, as far as can be known outside its goroutine.
 func (w *Worker) leaving() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.absent || w.eviction != nil || w.pod != nil && (w.pod.DeletionTimestamp != nil || pods.IsTerminal(w.pod.Status.Phase))
 }
 
-// precedes tells whether a static pod of the same name has to wait for this one.
+// precedes reports whether a static pod of the same name has to wait for this one.
 func (w *Worker) precedes(pod *v1.Pod) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return (w.static || w.orphan) && w.pod != nil && w.pod.Name == pod.Name && w.pod.Namespace == pod.Namespace
 }
 
-// decided tells whether it is known that the pod is wanted, or that it is not.
+// decided reports whether it is known that the pod is wanted, or that it is not.
 func (w *Worker) decided() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -356,7 +356,7 @@ func (w *Worker) run(ctx context.Context) {
 		}
 		trace.Record(ctx, string(w.uid), "kubelet: see pod", since, time.Now())
 	}
-	for ctx.Err() == nil { // a wake may have come with the end
+	for ctx.Err() == nil { // a wake may have come together with the end
 		next, done := w.step(ctx)
 		if done {
 			return
@@ -375,8 +375,8 @@ func (w *Worker) run(ctx context.Context) {
 	}
 }
 
-// step observes, plans and acts once. It returns how long to wait at most (0: for
-// an event only), and whether the pod is gone.
+// step observes, plans and acts once. It returns how long to wait at most (0: for an event only),
+// and whether the pod is gone.
 func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 	if w.deps.Stepped != nil {
 		began := time.Now()
@@ -395,7 +395,7 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 	now := time.Now()
 	plan := podplan.Next(in, now)
 	if plan.Life == podplan.PodTerminating || plan.Life == podplan.PodTerminated {
-		in.Residue = w.deps.Residue(w.uid) // the disk is asked only where it matters
+		in.Residue = w.deps.Residue(w.uid) // only now: the disk is read only where it matters
 		plan = podplan.Next(in, now)
 	}
 	again, err := w.keepRecord(ctx, plan.Record)
@@ -418,10 +418,10 @@ func (w *Worker) step(ctx context.Context) (time.Duration, bool) {
 	return next, false
 }
 
-// keepRecord writes the record if it changed. On a full disk that of a pod which ends is
-// only kept in memory until there is room: what the pod holds may be what fills the disk,
-// and the next kubelet would end it all the same. It returns when to try again, 0 for not
-// at all; with an error nothing may be done before.
+// keepRecord writes the record if it changed. If the disk is full, the record of an ending pod is
+// only kept in memory until there is space: the pod may be what fills the disk, and the next
+// kubelet would end it all the same. It returns when to retry, 0 for never; after an error nothing
+// may be done.
 func (w *Worker) keepRecord(ctx context.Context, r podplan.Record) (again time.Duration, err error) {
 	if !w.unwritten && reflect.DeepEqual(r, w.record) {
 		w.troubles = 0
@@ -440,9 +440,9 @@ func (w *Worker) keepRecord(ctx context.Context, r podplan.Record) (again time.D
 	return 0, nil
 }
 
-// act carries a plan out. The snapshot comes before the status: who learns from the API
-// server that the pod holds nothing any more may ask for its room at once. The status comes
-// before the ops, the last of which waits until it is written.
+// act carries a plan out. The snapshot comes before the status: whoever learns from the API server
+// that the pod holds nothing any more may ask for its room at once. The status comes before the
+// ops, because the last op waits until it is written.
 func (w *Worker) act(ctx context.Context, in podplan.Input, plan podplan.Plan, now time.Time) {
 	reports := !in.Absent && !in.Forgotten // an orphan has nobody to report to
 	if reports {
@@ -460,7 +460,7 @@ func (w *Worker) act(ctx context.Context, in podplan.Input, plan podplan.Plan, n
 	launch()
 }
 
-// trouble logs what kept the worker from planning, and backs off.
+// trouble logs what kept the worker from planning, and returns the back-off.
 func (w *Worker) trouble(ctx context.Context, err error) time.Duration {
 	w.troubles++
 	klog.FromContext(ctx).Error(err, "Cannot look at the pod, or write its record")
@@ -468,7 +468,7 @@ func (w *Worker) trouble(ctx context.Context, err error) time.Duration {
 	return min(100*time.Millisecond<<min(w.troubles, 7), 10*time.Second)
 }
 
-// admit asks once whether the pod may run here.
+// admit asks Admission, once, whether the pod may run here.
 func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
 	if in.Record.Verdict != nil || in.Absent || in.Pod.DeletionTimestamp != nil || pods.IsTerminal(in.Reported.Phase) {
 		return
@@ -481,14 +481,14 @@ func (w *Worker) admit(ctx context.Context, in *podplan.Input) {
 		v = w.deps.Admission.Admit(ctx, in.Pod, in.Record.Static)
 		span.End()
 		if !v.Admitted && v.Reason == "" {
-			return // others have to go first; it is asked for again when they have
+			return // others have to go first; it asks again when they have
 		}
 	}
 	in.Record.Verdict = &v // written with what the plan adds, before any effect
 	w.note(Transition{What: "admission: " + verdictText(v)})
 }
 
-// resize asks whether a pod that is to have other resources can have them.
+// resize asks Admission whether a pod that is to be resized can have the resources.
 func (w *Worker) resize(ctx context.Context, in *podplan.Input) {
 	if !podplan.ResizeDue(in) {
 		return
@@ -496,7 +496,7 @@ func (w *Worker) resize(ctx context.Context, in *podplan.Input) {
 	d := w.deps.Admission.Resize(ctx, in)
 	before := in.Record.Resize
 	podplan.TakeResize(in, d)
-	if resizeMoved(before, in.Record.Resize) { // what the downward API shows of resources
+	if resizeMoved(before, in.Record.Resize) { // the downward API shows resources
 		w.mu.Lock()
 		w.objects++
 		in.Objects = w.objects
@@ -514,8 +514,8 @@ func verdictText(v podplan.Verdict) string {
 	return v.Reason + ": " + v.Message
 }
 
-// writeRecord writes the record. What would be decided or observed again after a
-// power cut, in which all containers end, need not outlive one.
+// writeRecord writes the record. What could be decided or observed again after a power cut, which
+// ends all containers, need not survive one.
 func (w *Worker) writeRecord(r podplan.Record) error {
 	write := w.deps.Records.WriteCached
 	if r.Ending != nil && r.Ending.Reason != "" || r.Verdict != nil && !r.Verdict.Admitted {
@@ -542,7 +542,7 @@ func (w *Worker) cancelDropped(plan podplan.Plan) {
 	}
 }
 
-// takeUp notes the ops that are new; what it returns launches them.
+// takeUp registers the ops that are new, and returns the function that launches them.
 func (w *Worker) takeUp(ctx context.Context, plan podplan.Plan, in *podplan.Input) (launch func()) {
 	var launches []func()
 	for _, op := range plan.Ops {
@@ -587,7 +587,7 @@ func (w *Worker) publish(in podplan.Input, plan podplan.Plan, now time.Time) {
 	})
 }
 
-// ranSince tells whether a container runs that did not run before.
+// ranSince reports whether a container runs that did not run before.
 func ranSince(old, now *podplan.Input) bool {
 	return slices.ContainsFunc(now.Containers, func(c podplan.Container) bool {
 		return c.State == podplan.Running && !slices.ContainsFunc(old.Containers, func(o podplan.Container) bool {
@@ -596,7 +596,7 @@ func ranSince(old, now *podplan.Input) bool {
 	})
 }
 
-// resizeMoved tells whether an allocation changed, or was applied.
+// resizeMoved reports whether an allocation changed, or was applied.
 func resizeMoved(old, now *podplan.Resize) bool {
 	if now == nil {
 		return false
@@ -604,8 +604,8 @@ func resizeMoved(old, now *podplan.Resize) bool {
 	return old == nil || old.Seq != now.Seq || (old.Active == nil) != (now.Active == nil)
 }
 
-// note remembers a transition. The slice is copied when it is cut, so that those
-// in snapshots stay as they are.
+// note remembers a transition. The slice is copied when it is cut, so that those in snapshots stay
+// as they are.
 func (w *Worker) note(t Transition) {
 	t.At = time.Now().Round(0)
 	if len(w.transitions) >= keptTransitions {
@@ -614,7 +614,7 @@ func (w *Worker) note(t Transition) {
 	w.transitions = append(w.transitions, t)
 }
 
-// close takes the last traces of a pod that is gone out of memory and off disk.
+// close removes the last traces of a pod that is gone from memory and disk.
 func (w *Worker) close(ctx context.Context) {
 	if w.deps.Prober != nil {
 		w.deps.Prober.Remove(w.uid)

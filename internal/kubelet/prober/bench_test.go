@@ -21,8 +21,8 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// serverEnv makes the test binary the server that a benchmark probes: what serving
-// costs is not the prober's.
+// serverEnv makes the test binary the server that a benchmark probes, so that the cost of serving
+// does not count as the prober's.
 const serverEnv = "PROBER_BENCH_SERVER"
 
 func serve() {
@@ -70,8 +70,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Benchmark500Probes tells how much of a core 500 containers cost that are each probed
-// every second, ten times as often as by default.
+// Benchmark500Probes measures how much of a core it costs to probe 500 containers every second, ten
+// times as often as by default.
 func Benchmark500Probes(b *testing.B) {
 	const targets, seconds = 500, 5
 	port := startServer(b)
@@ -81,7 +81,7 @@ func Benchmark500Probes(b *testing.B) {
 		for i := range targets {
 			pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", ReadinessProbe: get}}}}
 			pod.UID = types.UID(strconv.Itoa(i))
-			// Half of a period ago on average, so that they are spread as in life.
+			// Half a period ago on average, so that they are spread as in real life.
 			since := time.Now().Add(-time.Hour)
 			m.Sync(b.Context(), pod, []string{"127.0.0.1"}, []podplan.ProbeTarget{{ID: pod.Name + strconv.Itoa(i), Name: "c", Since: since}})
 		}

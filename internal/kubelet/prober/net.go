@@ -23,10 +23,10 @@ import (
 
 const userAgent = "kube-probe/1.37"
 
-// dialer sets no keep-alive: a probe's connection lives for one exchange.
+// dialer sets no keep-alive: a probe's connection lasts for one exchange.
 var dialer = net.Dialer{KeepAlive: -1}
 
-// dial makes a connection that closes by a reset, so that probes leave no sockets in TIME_WAIT.
+// dial makes a connection that closes with a reset, so that probes leave no sockets in TIME_WAIT.
 func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := dialer.DialContext(ctx, network, addr)
 	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
@@ -35,14 +35,14 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return c, err
 }
 
-// Dial makes a connection to a container.
+// Dial connects to a container.
 type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// network is the way to containers that are probed by their addresses.
+// network connects to containers that are probed by address.
 type network struct {
 	dial Dial
-	// transport makes a connection for each probe, and takes any certificate: a pod
-	// has no name that could be checked.
+	// transport makes a connection for each probe, and accepts any certificate: a pod has no name
+	// that could be verified.
 	transport *http.Transport
 }
 
@@ -56,8 +56,8 @@ func newNetwork(dial Dial) *network {
 	}}
 }
 
-// httpGet succeeds on a status from 200 to 399. A redirect to another host is a
-// success with a warning: it is not this container that would be probed there.
+// httpGet succeeds on a status from 200 to 399. A redirect to another host is a success with a
+// warning: probing that host would not probe this container.
 func (n *network) httpGet(ctx context.Context, get *v1.HTTPGetAction, spec *v1.Container, ip string, timeout time.Duration) answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -79,7 +79,7 @@ func (n *network) httpGet(ctx context.Context, get *v1.HTTPGetAction, spec *v1.C
 	return judge(resp)
 }
 
-// judge tells what a response means.
+// judge returns what a response means.
 func judge(resp *http.Response) answer {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
 	if err != nil {
@@ -105,7 +105,7 @@ func (n *network) tcpConnect(ctx context.Context, host string, port int, timeout
 	return answer{verdict: success}
 }
 
-// grpcHealth asks the gRPC health service (grpc.health.v1).
+// grpcHealth queries the gRPC health service (grpc.health.v1).
 func (n *network) grpcHealth(ctx context.Context, ip string, port int, service string, timeout time.Duration) answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

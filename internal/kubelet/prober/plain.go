@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// maxResponse is how much of a response is read, headers and all.
+// maxResponse is how much of a response is read, including headers.
 const maxResponse = 1 << 20
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10) }}
 
-// plainGet makes the probe that is most common, of one request on a connection of its
-// own, without what an http.Client adds for all others: it costs half as much. It
-// leaves (false) what is not answered by one response, such as a redirect.
+// plainGet makes the most common kind of probe, a single request on its own connection, without
+// what an http.Client adds for all others: it costs half as much. It returns false, and leaves the
+// probe to the client, if one response is not the answer, such as a redirect.
 func (n *network) plainGet(req *http.Request) (answer, bool) {
 	resp, done, err := n.exchange(req) //nolint:bodyclose // done closes the connection under it
 	if err != nil {
@@ -33,7 +33,7 @@ func (n *network) plainGet(req *http.Request) (answer, bool) {
 	return judge(resp), true
 }
 
-// exchange sends a request and reads the head of the response; done ends both.
+// exchange sends a request and reads the head of the response; done closes both.
 func (n *network) exchange(req *http.Request) (*http.Response, func(), error) {
 	ctx := req.Context()
 	addr := req.URL.Host
@@ -66,7 +66,7 @@ func ask(conn net.Conn, r *bufio.Reader, req *http.Request) (*http.Response, err
 	for {
 		resp, err := http.ReadResponse(r, req)
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			err = io.EOF // as clients say of a server that hangs up
+			err = io.EOF // as clients report a server that hangs up
 		}
 		if err != nil || resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
 			return resp, err
@@ -74,7 +74,7 @@ func ask(conn net.Conn, r *bufio.Reader, req *http.Request) (*http.Response, err
 	}
 }
 
-// inTime says that the time was over where that is why a call failed.
+// inTime returns the context's error if a call failed because its time was up.
 func inTime(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.Canceled)) {
 		return ctx.Err()

@@ -1,6 +1,6 @@
-// Package prober runs the probes of containers: a loop for each, which begins as
-// soon as the probe's initial delay is over, notes its result, and wakes the pod's
-// worker when the result changed. What follows from a result is podplan's decision.
+// Package prober runs the probes of containers: one loop per probe, which begins as soon as the
+// initial delay is over, notes the result, and wakes the pod's worker when the result changed.
+// podplan decides what follows from a result.
 package prober
 
 import (
@@ -40,7 +40,7 @@ type Recorder interface {
 // Meter counts and times probes for /metrics/probes. It must not call back.
 type Meter interface {
 	Probed(kind, result string, pod *v1.Pod, container string, took time.Duration)
-	// Forget tells that no probe of a pod will run any more.
+	// Forget says that no probe of a pod will run any more.
 	Forget(pod *v1.Pod)
 }
 
@@ -77,13 +77,13 @@ func New(runner Runner, events Recorder, wake func(types.UID), meter Meter) *Man
 	}
 }
 
-// DialBy makes probes connect another way, before the first of them runs.
+// DialBy sets how probes connect. It must be called before the first of them runs.
 func (m *Manager) DialBy(dial Dial) { m.network = newNetwork(dial) }
 
 // Wait returns when all loops are gone; their contexts must have ended.
 func (m *Manager) Wait() { m.loops.Wait() }
 
-// Sync makes exactly the wanted probes run. The loops end with the context.
+// Sync starts and stops probes so that exactly the wanted ones run. The loops end with the context.
 func (m *Manager) Sync(ctx context.Context, pod *v1.Pod, ips []string, wanted []podplan.ProbeTarget) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,8 +128,8 @@ func (t *target) stop() {
 	}
 }
 
-// startLocked starts the loops that should run by now: the startup probe's alone,
-// and once it has passed those of the others. Of an ending pod only readiness stays.
+// startLocked starts the loops that should run by now: the startup probe alone at first, and the
+// others once it has passed. Only readiness continues for an ending pod.
 func (m *Manager) startLocked(ctx context.Context, t *target, ending bool) {
 	started := t.spec.StartupProbe == nil || t.result.Started != nil && *t.result.Started
 	for kind, probe := range map[string]*v1.Probe{
@@ -164,7 +164,7 @@ func (m *Manager) Results(uid types.UID) map[string]podplan.Probe {
 	return out
 }
 
-// Remove ends all probes of a pod.
+// Remove stops all probes of a pod.
 func (m *Manager) Remove(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,7 +178,7 @@ func (m *Manager) Remove(uid types.UID) {
 	}
 }
 
-// measure notes a probe that has run, unless its pod has been removed meanwhile.
+// measure counts a probe that has run, unless its pod has been removed meanwhile.
 func (m *Manager) measure(ctx context.Context, t *target, kind, result string, took time.Duration) {
 	if m.meter == nil {
 		return
@@ -221,9 +221,9 @@ func (m *Manager) loop(ctx context.Context, t *target, kind string, p *v1.Probe)
 	}
 }
 
-// firstDelay is how long to wait for the first probe. Containers that have long
-// been running, after a restart of the kubelet, are spread over a part of the
-// period, by their IDs, instead of being probed all at once.
+// firstDelay returns how long to wait for the first probe. After a restart of the kubelet,
+// containers that have been running for a long time are spread over a part of the period, by their
+// IDs, rather than probed all at once.
 func firstDelay(t *target, kind string, initial, period time.Duration, now time.Time) time.Duration {
 	if t.since.IsZero() {
 		return initial
@@ -237,12 +237,12 @@ func firstDelay(t *target, kind string, initial, period time.Duration, now time.
 	return time.Duration(h.Sum64() % uint64(min(period, time.Second)+1))
 }
 
-// beat is the grain of the times at which probes are repeated.
+// beat is the grid on which probes are repeated.
 const beat = 100 * time.Millisecond
 
-// nextDelay is a period and what makes it end on a beat: probes that are due at nearly
-// the same time are then made on one awakening of the process, at half of what each alone
-// would cost. A probe comes late by less than a beat once, and is regular from then on.
+// nextDelay returns the period, extended to end on a beat. Probes that are due at nearly the same
+// time are then made in one wakeup of the process, at half the cost of separate ones. A probe is
+// late once, by less than a beat, and regular from then on.
 func nextDelay(period time.Duration, now time.Time) time.Duration {
 	due := now.Add(period + beat - 1)
 	return due.Truncate(beat).Sub(now)
@@ -262,7 +262,7 @@ type tally struct {
 	count            int
 }
 
-// add tells whether the answers in a row are enough to settle on a result.
+// add reports whether there are enough equal answers in a row to settle on a result.
 func (t *tally) add(a answer) (settled, ok bool) {
 	if a.verdict == unknown {
 		return false, false
@@ -280,8 +280,8 @@ func (t *tally) add(a answer) (settled, ok bool) {
 	return t.count >= t.success, true
 }
 
-// note keeps a settled result and wakes the worker when it is a new one. It tells
-// whether the loop is over: a startup probe that passed, or a probe that gave up.
+// note keeps a settled result, and wakes the worker if it is a new one. It reports whether the loop
+// is over: a startup probe has passed, or a probe has failed for good.
 func (m *Manager) note(t *target, kind string, p *v1.Probe, ok bool, text string) bool {
 	m.mu.Lock()
 	r := &t.result

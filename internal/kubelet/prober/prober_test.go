@@ -136,8 +136,8 @@ func TestTCPAndGRPC(t *testing.T) {
 	}
 }
 
-// enough is the timeout of a probe that is answered, however slow the machine is, and short that of
-// one that is not: it is long enough for a connection.
+// enough is the timeout of a probe that gets an answer, however slow the machine is; short is that
+// of one that gets none, which still has to be long enough for a connection.
 const (
 	enough = time.Minute
 	short  = 2 * time.Second
@@ -316,7 +316,7 @@ func (f execsByCmd) ExecSync(_ context.Context, _ string, cmd []string, _ time.D
 	return nil, nil, f(cmd[0])
 }
 
-// TestServersThatDoNotSpeakWell: a probe ends in time, whatever is at the other end.
+// TestServersThatDoNotSpeakWell: a probe ends in time, whatever is on the other end.
 func TestServersThatDoNotSpeakWell(t *testing.T) {
 	for name, tc := range map[string]struct {
 		says    string

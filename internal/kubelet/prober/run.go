@@ -16,7 +16,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// Runner runs a command in a container; a CRI RuntimeService is one.
+// Runner runs a command in a container; a CRI RuntimeService implements it.
 type Runner interface {
 	ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, err error)
 }
@@ -27,14 +27,14 @@ const (
 	unknown verdict = iota
 	success
 	failure
-	warning // a success with something to tell
+	warning // a success with something to report
 )
 
-// answer of one probe.
+// answer is the outcome of one probe.
 type answer struct {
 	verdict verdict
 	text    string
-	err     error // why the probe could not be made at all
+	err     error // why the probe could not even be made
 }
 
 func (a answer) result() string {
@@ -100,7 +100,7 @@ func (m *Manager) exec(ctx context.Context, t *target, cmd []string, timeout tim
 	}
 }
 
-// tell makes events of what went wrong.
+// tell records events for what went wrong.
 func (m *Manager) tell(t *target, kind string, a answer) {
 	ref := pods.ContainerRef(t.pod, t.spec.Name)
 	switch a.verdict {

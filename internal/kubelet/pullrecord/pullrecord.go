@@ -1,9 +1,9 @@
-// Package pullrecord remembers with whose credentials images were pulled, so that a pod
-// cannot use an image that lies on the node and that it could not pull itself
-// (KEP-2535). Records outlive the kubelet; their form is upstream's.
+// Package pullrecord remembers with whose credentials images were pulled, so that a pod cannot use
+// an image that is on the node but that it could not pull itself (KEP-2535). Records outlive the
+// kubelet; their format is upstream's.
 //
-// A pull that is about to begin leaves an intent before it has any effect: an image
-// whose pull was cut off counts as pulled by a kubelet, by nobody known.
+// A pull that is about to begin leaves an intent before it has any effect: an image whose pull was
+// interrupted counts as pulled by a kubelet, with unknown credentials.
 package pullrecord
 
 import (
@@ -26,12 +26,12 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// matchLimit is up to how many secrets a record grows when a pod shows another one
-// that fits.
+// matchLimit is how many secrets a record may reach by adding another one that a pod shows and that
+// fits.
 const matchLimit = 100
 
-// Access is what a pull was made with, or what a pod has. The zero value is what any
-// pod of the node has.
+// Access is the credential that a pull was made with, or that a pod has. The zero value is one that
+// every pod of the node has.
 type Access struct {
 	Secret  *kubeletconfig.ImagePullSecret
 	Account *kubeletconfig.ImagePullServiceAccount
@@ -39,7 +39,7 @@ type Access struct {
 
 // Records of one node. They are safe for concurrent use.
 type Records struct {
-	pulling, pulled string // folders
+	pulling, pulled string // directories
 	policy          kubeletconfig.ImagePullCredentialsVerificationPolicy
 	allow           []string
 
@@ -47,7 +47,7 @@ type Records struct {
 	intents map[string]int // pulls in flight, by image
 }
 
-// Open makes the folders and checks the policy.
+// Open creates the directories and checks the policy.
 func Open(dir string, policy kubeletconfig.ImagePullCredentialsVerificationPolicy, allow []string) (*Records, error) {
 	switch policy {
 	case kubeletconfig.NeverVerify, kubeletconfig.NeverVerifyPreloadedImages, kubeletconfig.NeverVerifyAllowlistedImages, kubeletconfig.AlwaysVerify:
@@ -73,7 +73,7 @@ func Open(dir string, policy kubeletconfig.ImagePullCredentialsVerificationPolic
 	return r, nil
 }
 
-// checkPattern wants an image's name without tag and digest, or a folder of them ("/*").
+// checkPattern requires an image's name without tag and digest, or a prefix followed by "/*".
 func checkPattern(p string) error {
 	name, wild := strings.CutSuffix(p, "/*")
 	switch trimmed, err := Name(name); {
@@ -87,7 +87,7 @@ func checkPattern(p string) error {
 	return nil
 }
 
-// Name is an image's name without tag and digest.
+// Name returns an image's name without tag and digest.
 func Name(image string) (string, error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -121,19 +121,19 @@ func (r *Records) Begin(image string) error {
 	return nil
 }
 
-// Failed takes an intent back.
+// Failed takes back an intent.
 func (r *Records) Failed(image string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.endLocked(image)
 }
 
-// Pulled records with what an image was pulled; id is the runtime's name for it.
+// Pulled records the credential an image was pulled with; id is the runtime's name for the image.
 func (r *Records) Pulled(image, id string, with Access) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.addLocked(image, id, with); err != nil {
-		return err // the intent stays, and stands for a pull by nobody known
+		return err // the intent stays, and stands for a pull with unknown credentials
 	}
 	return r.endLocked(image)
 }
@@ -146,7 +146,7 @@ func (r *Records) endLocked(image string) error {
 	return remove(fileOf(r.pulling, image))
 }
 
-// Forget removes what is known of an image that was removed.
+// Forget removes what is recorded about an image that was removed.
 func (r *Records) Forget(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +166,7 @@ func (r *Records) addLocked(image, id string, with Access) error {
 		return err
 	}
 	rec, _, err := r.readLocked(id)
-	if err != nil { // what cannot be read lets nobody in, and is replaced
+	if err != nil { // a record that cannot be read lets nobody in, and is replaced
 		rec = newRecord()
 	}
 	creds := rec.CredentialMapping[name]
@@ -191,7 +191,7 @@ func (r *Records) addLocked(image, id string, with Access) error {
 	return write(fileOf(r.pulled, id), rec)
 }
 
-// addSecret adds a secret, in place of what it was before it changed.
+// addSecret adds a secret, or replaces its earlier version.
 func addSecret(list []kubeletconfig.ImagePullSecret, s kubeletconfig.ImagePullSecret) []kubeletconfig.ImagePullSecret {
 	list = slices.DeleteFunc(slices.Clone(list), func(o kubeletconfig.ImagePullSecret) bool { return sameSecret(o, s) })
 	return append(list, s)
@@ -226,8 +226,8 @@ func write(path string, v any) error {
 	return record.WriteFile(path, data, 0o600)
 }
 
-// MustPull tells whether a pod has to pull an image that is on the node, to show that
-// it may have it. has returns what the pod can show, and is only asked when it matters.
+// MustPull reports whether a pod has to pull an image that is on the node, to prove that it may use
+// it. has returns the pod's credentials, and is called only if they matter.
 func (r *Records) MustPull(image, id string, has func() ([]Access, error)) (bool, error) {
 	if r.policy == kubeletconfig.NeverVerify {
 		return false, nil
@@ -248,7 +248,7 @@ func (r *Records) MustPull(image, id string, has func() ([]Access, error)) (bool
 	}
 	for _, c := range rec.CredentialMapping {
 		if c.NodePodsAccessible {
-			return false, nil // anybody can have the same content, by whatever name
+			return false, nil // anybody may use the same content, under any name
 		}
 	}
 	creds := rec.CredentialMapping[name]
@@ -262,7 +262,7 @@ func (r *Records) MustPull(image, id string, has func() ([]Access, error)) (bool
 	return !r.fits(image, id, creds, shown), nil
 }
 
-// verifies tells whether the policy wants pods to show their credentials.
+// verifies reports whether the policy requires pods to show their credentials.
 func (r *Records) verifies(image string, byKubelet bool) bool {
 	switch r.policy {
 	case kubeletconfig.NeverVerifyPreloadedImages:
@@ -281,9 +281,9 @@ func (r *Records) verifies(image string, byKubelet bool) bool {
 	}
 }
 
-// fits tells whether a pod shows what an image was pulled with: the same secret, also
-// when its content has changed since, the same content in another secret, or the same
-// service account. What is new of it is remembered.
+// fits reports whether a pod shows the credential that an image was pulled with: the same secret,
+// even if its content has changed since, the same content in another secret, or the same service
+// account. What is new about it is recorded.
 func (r *Records) fits(image, id string, creds kubeletconfig.ImagePullCredentials, shown []Access) bool {
 	for _, a := range shown {
 		if a.Account != nil && slices.Contains(creds.KubernetesServiceAccounts, *a.Account) {
@@ -299,7 +299,7 @@ func (r *Records) fits(image, id string, creds kubeletconfig.ImagePullCredential
 			}
 			if content != place && len(creds.KubernetesSecrets) < matchLimit {
 				r.mu.Lock()
-				_ = r.addLocked(image, id, a) // if it is not remembered it is only looked for again
+				_ = r.addLocked(image, id, a) // if that fails, it is only looked up again
 				r.mu.Unlock()
 			}
 			return true

@@ -141,7 +141,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestDamagedRecord: nobody may use the image by it, and the next pull writes a new one.
+// TestDamagedRecord: a damaged record gives nobody access to the image, and the next pull writes a
+// new one.
 func TestDamagedRecord(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, dir, kubeletconfig.NeverVerifyPreloadedImages)

@@ -23,27 +23,27 @@ import (
 	"wherry.dev/internal/inbound"
 )
 
-// AuthConfig says who may ask.
+// AuthConfig configures an Auth.
 type AuthConfig struct {
 	// Client for TokenReview and SubjectAccessReview; nil refuses tokens.
 	Client kubernetes.Interface
-	// NodeName that permissions are asked for.
+	// NodeName is the node for which permissions are checked.
 	NodeName string
-	// ClientCAFile signs the client certificates; empty takes none.
+	// ClientCAFile is the CA of client certificates; if empty, none are accepted.
 	ClientCAFile string
 	// Anonymous lets requests without credentials be authorized as system:anonymous.
 	Anonymous bool
-	// Tokens by TokenReview.
+	// Tokens accepts bearer tokens, checked by TokenReview.
 	Tokens bool
-	// AllowAll authorizes everybody.
+	// AllowAll authorizes every authenticated request.
 	AllowAll bool
 
-	// TokenTTL is how long it counts that a token is good, or that it is not.
+	// TokenTTL is how long the result of a token check is cached, good or bad.
 	TokenTTL, AllowTTL, DenyTTL time.Duration
 }
 
-// Auth decides who may ask what, by asking the API server, as upstream's kubelet does: both use
-// k8s.io/apiserver's delegation, with its caches and its retries.
+// Auth authenticates and authorizes requests by asking the API server, as upstream's kubelet does:
+// both use k8s.io/apiserver's delegation, with its caches and its retries.
 type Auth struct {
 	nodeName string
 	known    authenticator.Request
@@ -54,10 +54,10 @@ type Auth struct {
 // retries of a request to the API server (upstream's DefaultAuthWebhookRetryBackoff).
 var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 
-// reviewTimeout bounds one TokenReview (upstream's).
+// reviewTimeout limits one TokenReview (as upstream).
 const reviewTimeout = 10 * time.Second
 
-// NewAuth returns who decides by cfg. Run keeps its client CA up to date.
+// NewAuth returns an Auth. Run keeps its client CA up to date.
 func NewAuth(cfg AuthConfig) (*Auth, error) {
 	a := &Auth{nodeName: cfg.NodeName}
 	delegating := authenticatorfactory.DelegatingAuthenticatorConfig{
@@ -94,17 +94,17 @@ func NewAuth(cfg AuthConfig) (*Auth, error) {
 	return a, nil
 }
 
-// Run takes over the client CA whenever its file changes, until the context ends.
+// Run reloads the client CA whenever its file changes, until the context ends.
 func (a *Auth) Run(ctx context.Context) {
 	if a.clientCA != nil {
 		a.clientCA.Run(ctx, 1)
 	}
 }
 
-// errUnauthorized is the answer to missing credentials.
+// errUnauthorized is the response to missing credentials.
 var errUnauthorized = errors.New("Unauthorized")
 
-// authenticate tells who asks.
+// authenticate returns the user who makes the request.
 func (a *Auth) authenticate(r *http.Request) (user.Info, error) {
 	resp, ok, err := a.known.AuthenticateRequest(r)
 	switch {
@@ -119,7 +119,7 @@ func (a *Auth) authenticate(r *http.Request) (user.Info, error) {
 	return resp.User, nil
 }
 
-// subresources of the node that grant a request, the finer one first.
+// subresources returns the subresources of the node that allow a request, the finer one first.
 func subresources(path string) []string {
 	under := func(prefix string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") }
 	switch {
@@ -159,11 +159,11 @@ func verb(method string) string {
 	case http.MethodGet, http.MethodHead:
 		return "get"
 	default:
-		return "" // that nobody may
+		return "" // which nobody is allowed
 	}
 }
 
-// authorize reports whether somebody may make the request.
+// authorize reports whether a user may make the request.
 func (a *Auth) authorize(r *http.Request, who user.Info) (bool, error) {
 	for _, sub := range subresources(r.URL.Path) {
 		decision, _, err := a.rights.Authorize(r.Context(), authorizer.AttributesRecord{
@@ -177,7 +177,7 @@ func (a *Auth) authorize(r *http.Request, who user.Info) (bool, error) {
 	return false, nil
 }
 
-// guard lets only those requests through that may pass.
+// guard passes on only the requests that are allowed.
 func (a *Auth) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := a.authenticate(r)

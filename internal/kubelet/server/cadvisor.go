@@ -15,9 +15,9 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// cadvisor serves the metrics that dashboards know from cAdvisor: the machine's, and
-// those of containers that the runtime itself describes (KEP-2371). Of a runtime that
-// describes none, the families that can be told from its statistics.
+// cadvisor serves the metrics that dashboards know from cAdvisor: the machine's, and those of
+// containers, as described by the runtime itself (KEP-2371). If the runtime describes none, it
+// serves the families that can be derived from the runtime's statistics.
 func (s *Stats) cadvisor(w http.ResponseWriter, r *http.Request) {
 	e := &exposition{}
 	s.machine(e)
@@ -32,7 +32,7 @@ func (s *Stats) cadvisor(w http.ResponseWriter, r *http.Request) {
 	e.send(w, r)
 }
 
-// machine is what the node has.
+// machine adds what the machine has.
 func (s *Stats) machine(e *exposition) {
 	m := s.Machine
 	labels := labelled("boot_id", m.BootID, "machine_id", m.MachineID, "system_uuid", m.SystemUUID)
@@ -54,7 +54,7 @@ func (s *Stats) machine(e *exposition) {
 	e.value(labelled("cadvisorRevision", "", "cadvisorVersion", "", "dockerVersion", "", "kernelVersion", m.KernelVersion, "osVersion", m.OSImage), 1, time.Time{})
 }
 
-// described are the families of the runtime's own description.
+// described adds the families that the runtime describes.
 func (s *Stats) described(ctx context.Context, e *exposition) error {
 	descriptors, err := s.Runtime.ListMetricDescriptors(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Stats) described(ctx context.Context, e *exposition) error {
 	return nil
 }
 
-// derivation is a family of containers, and where its value comes from.
+// derivation is a container metric family, and where its value comes from.
 type derivation struct {
 	name  string
 	kind  dto.MetricType
@@ -141,7 +141,7 @@ func ofMemory(f func(*stats.MemoryStats) *uint64) func(*stats.ContainerStats) *u
 	}
 }
 
-// derived are families from the statistics of a runtime without descriptions.
+// derived adds families from the statistics of a runtime that describes none.
 func (s *Stats) derived(ctx context.Context, e *exposition) error {
 	sum, err := s.gather(ctx, false)
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *Stats) derived(ctx context.Context, e *exposition) error {
 	return nil
 }
 
-// identity is what cAdvisor calls a container.
+// identity is how cAdvisor identifies a container.
 type identity struct{ id, image string }
 
 func (s *Stats) identities() map[string]identity {
@@ -204,7 +204,7 @@ func (s *Stats) identities() map[string]identity {
 	return out
 }
 
-// Claims are the volumes of pods that belong to persistent volume claims, each once.
+// Claims returns the volumes of pods that belong to persistent volume claims, each once.
 func (s *Stats) Claims() []stats.VolumeStats {
 	var out []stats.VolumeStats
 	seen := map[stats.PVCReference]bool{}

@@ -12,8 +12,8 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// checkpoint lets the runtime write what a container is to an archive, and answers with
-// the archive's path (KEP-2008).
+// checkpoint makes the runtime write a container's state to an archive, and responds with the
+// archive's path (KEP-2008).
 func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 	p, ok := s.pod(w, r)
 	if !ok {

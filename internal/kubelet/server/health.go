@@ -13,7 +13,7 @@ type check struct {
 	why  func() error
 }
 
-// checks are upstream's; ping and log are well as long as somebody answers.
+// checks are upstream's; ping and log are healthy as long as there is any response.
 func (s *Server) checks() []check {
 	well := func() error { return nil }
 	loop := s.cfg.Healthy
@@ -39,8 +39,8 @@ func (s *Server) routeHealth(mux *http.ServeMux) {
 	}
 }
 
-// answerHealth makes all checks but those of ?exclude=, and lists them with ?verbose
-// or when one failed.
+// answerHealth runs all checks except those in ?exclude=, and lists them if ?verbose is set or one
+// failed.
 func answerHealth(w http.ResponseWriter, r *http.Request, all []check) {
 	q := r.URL.Query()
 	var report strings.Builder

@@ -58,14 +58,14 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	path := filepath.Join(criconfig.LogDir(s.cfg.PodLogs, p.Pod), criconfig.LogPath(c.Name, c.Attempt))
 	if q.Follow {
-		out.flush() // a client that follows wants to know at once that it may
+		out.flush() // a client that follows needs to know at once that its request is accepted
 	}
 	if err := logs.Read(ctx, path, q.Options, stdout, stderr); err != nil && !out.begun {
 		http.Error(w, fmt.Sprintf("failed to read log of container %q: %v", name, err), http.StatusBadRequest)
 	}
 }
 
-// flushing sends every piece on at once.
+// flushing sends every piece immediately.
 type flushing struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
@@ -83,11 +83,11 @@ func (f *flushing) Write(p []byte) (int, error) {
 
 func (f *flushing) flush() {
 	f.begun = true
-	_ = f.rc.Flush() // a connection that is gone shows at the next write
+	_ = f.rc.Flush() // a broken connection shows at the next write
 }
 
-// logRequest is what PodLogOptions say, and the code of the answer when they cannot
-// be read (400) or mean nothing (422).
+// logRequest has what PodLogOptions say, and the status code of the response if they cannot be
+// parsed (400) or make no sense (422).
 type logRequest struct {
 	logs.Options
 	previous bool
@@ -95,7 +95,7 @@ type logRequest struct {
 	code     int
 }
 
-// logOptions reads PodLogOptions from a query.
+// logOptions parses PodLogOptions from a query.
 func logOptions(q url.Values, now time.Time) (logRequest, error) {
 	o := logRequest{
 		Options: logs.Options{Follow: on(q, "follow"), Timestamps: on(q, "timestamps")}, previous: on(q, "previous"),
@@ -143,7 +143,7 @@ func logOptions(q url.Values, now time.Time) (logRequest, error) {
 	return o, nil
 }
 
-// invalid says what of the options means nothing.
+// invalid returns what is wrong with the options, or an empty string.
 func (o *logRequest) invalid(seconds *int64, sinceTime bool) string {
 	switch {
 	case o.Tail != nil && *o.Tail < 0:
@@ -162,16 +162,17 @@ func (o *logRequest) invalid(seconds *int64, sinceTime bool) string {
 	return ""
 }
 
-// jsonSafe quotes what a stranger wrote, for use within a JSON string.
+// jsonSafe quotes foreign text for use within a JSON string.
 func jsonSafe(s string) string { return strings.ReplaceAll(strconv.Quote(s), `"`, "'") }
 
-// on reads a flag of PodLogOptions: anything but "false" and "0" is true, also nothing.
+// on parses a flag of PodLogOptions: anything but "false" and "0" is true, including an empty
+// value.
 func on(q url.Values, name string) bool {
 	return q.Has(name) && !strings.EqualFold(q.Get(name), "false") && q.Get(name) != "0"
 }
 
-// whoseLog finds the instance whose log is asked for: the newest that ran, or with
-// previous the one before it.
+// whoseLog returns the instance whose log is requested: the newest that ran or, with previous, the
+// one before it.
 func whoseLog(p podworker.Snapshot, name string, previous bool) (podplan.Container, error) {
 	var newest, before *podplan.Container
 	for i := range p.Input.Containers {
@@ -188,7 +189,7 @@ func whoseLog(p podworker.Snapshot, name string, previous bool) (podplan.Contain
 	}
 	waits := podplan.WaitingReason(&p.Status, name)
 	if newest != nil && newest.State == podplan.Exited && previous && waits != "" {
-		before = newest // what waits to be started is the one after it
+		before = newest // the one waiting to be started comes after it
 	}
 	if previous {
 		if before == nil {
@@ -213,7 +214,7 @@ func whoseLog(p podworker.Snapshot, name string, previous bool) (podplan.Contain
 	return podplan.Container{}, fmt.Errorf("container %q in pod %q is waiting to start: %s", name, p.Pod.Name, waits)
 }
 
-// ended returns a channel that is closed once the instance does not run any more.
+// ended returns a channel that is closed once the instance no longer runs.
 func (s *Server) ended(ctx context.Context, uid types.UID, id string) <-chan struct{} {
 	ch := make(chan struct{})
 	go func() {

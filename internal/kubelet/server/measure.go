@@ -10,7 +10,7 @@ import (
 	"wherry.dev/internal/kubelet/metrics"
 )
 
-// buckets are the paths that requests are counted by; all others are "other".
+// buckets are the paths by which requests are counted; all others count as "other".
 var buckets = []string{
 	"attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "flagz", "healthz", "logs", "metrics", "metrics/cadvisor",
 	"metrics/probes", "metrics/resource", "pods", "portForward", "run", "runningpods", "stats", "statusz",
@@ -18,7 +18,7 @@ var buckets = []string{
 
 var methods = []string{"OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"}
 
-// measured counts and times requests, by upstream's labels.
+// measured counts and times requests, with upstream's labels.
 func measured(server string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path, method := bucket(r.URL.Path), r.Method
@@ -38,7 +38,7 @@ func measured(server string, next http.Handler) http.Handler {
 	})
 }
 
-// bucket is the first part of a path, for metrics the first two.
+// bucket returns the first part of a path or, for metrics, the first two.
 func bucket(path string) string {
 	parts := strings.SplitN(strings.TrimPrefix(path, "/"), "/", 3)
 	name := parts[0]

@@ -17,10 +17,10 @@ func (s *Server) probes(w http.ResponseWriter, r *http.Request) {
 	metrics.ProbesHandler().ServeHTTP(w, r)
 }
 
-// exposition gathers metrics for Prometheus, a family at a time.
+// exposition collects metrics for Prometheus, one family at a time.
 type exposition struct{ families []*dto.MetricFamily }
 
-// family begins a family; one that gets no value is left out.
+// family begins a family; a family without values is left out.
 func (e *exposition) family(name string, kind dto.MetricType, help string) {
 	e.families = append(e.families, &dto.MetricFamily{Name: &name, Help: &help, Type: &kind})
 }
@@ -40,7 +40,7 @@ func (e *exposition) value(labels []*dto.LabelPair, v float64, at time.Time) {
 	f.Metric = append(f.Metric, m)
 }
 
-// send answers in the format that the client asks for.
+// send responds in the format that the client asks for.
 func (e *exposition) send(w http.ResponseWriter, r *http.Request) {
 	format := expfmt.Negotiate(r.Header)
 	w.Header().Set("Content-Type", string(format))
@@ -56,7 +56,7 @@ func (e *exposition) send(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// labelled makes labels of names and values in turn.
+// labelled returns labels from alternating names and values.
 func labelled(pairs ...string) []*dto.LabelPair {
 	out := make([]*dto.LabelPair, 0, len(pairs)/2)
 	for pair := range slices.Chunk(pairs, 2) {
@@ -71,7 +71,7 @@ type series struct {
 	cpu        bool
 }
 
-// kind says that CPU time is counted, and memory is what it is now.
+// kind returns a counter for CPU time, and a gauge for memory.
 func (s series) kind() dto.MetricType {
 	if s.cpu {
 		return dto.MetricType_COUNTER
@@ -79,7 +79,7 @@ func (s series) kind() dto.MetricType {
 	return dto.MetricType_GAUGE
 }
 
-// resource serves what metrics-server reads.
+// resource serves the metrics that metrics-server reads.
 func (s *Stats) resource(w http.ResponseWriter, r *http.Request) {
 	e := &exposition{}
 	sum, err := s.gather(r.Context(), true)
@@ -146,7 +146,7 @@ func containerLabels(p *stats.PodStats, c *stats.ContainerStats) []*dto.LabelPai
 	return append(labelled("container", c.Name), podLabels(p)...)
 }
 
-// swapFamilies are what containers, pods and the node have swapped out.
+// swapFamilies adds what containers, pods and the node have swapped out.
 func swapFamilies(e *exposition, sum *stats.Summary) {
 	put := func(labels []*dto.LabelPair, at time.Time, n *uint64) {
 		if n != nil {

@@ -18,7 +18,7 @@ import (
 	"wherry.dev/internal/kubelet/waits"
 )
 
-// listPods shows the pods that the node should run, with their newest status.
+// listPods returns the pods that the node should run, with their newest status.
 func (s *Server) listPods(w http.ResponseWriter, _ *http.Request) {
 	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
 	for _, p := range s.pods.List() {
@@ -37,7 +37,7 @@ func byName(a, b v1.Pod) int {
 	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 }
 
-// runningPods shows what the runtime runs.
+// runningPods returns the pods that run according to the runtime.
 func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 	containers, err := s.runtime.ListContainers(r.Context(), &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
@@ -69,7 +69,7 @@ func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, list)
 }
 
-// debugPods lists the pods' workers in short.
+// debugPods lists the pods' workers, one line each.
 func (s *Server) debugPods(w http.ResponseWriter, _ *http.Request) {
 	out := []podworker.Summary{}
 	for _, p := range s.pods.List() {
@@ -81,7 +81,7 @@ func (s *Server) debugPods(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, out)
 }
 
-// debugPod shows what the worker of a pod last saw, decided and did.
+// debugPod returns what the worker of a pod last saw, decided and did.
 func (s *Server) debugPod(w http.ResponseWriter, r *http.Request) {
 	p, ok := s.pods.Get(types.UID(r.PathValue("uid")))
 	if !ok || p.Pod == nil {
@@ -91,8 +91,8 @@ func (s *Server) debugPod(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, p.Dump())
 }
 
-// reportPod says in words what a pod waits for. A static pod is found by its name: the caller
-// may know only the UID of its mirror.
+// reportPod says in words what a pod waits for. A static pod is also found by name: the caller may
+// know only the UID of its mirror.
 func (s *Server) reportPod(w http.ResponseWriter, r *http.Request) {
 	p, ok := s.pods.Get(types.UID(r.PathValue("uid")))
 	if !ok || p.Pod == nil {

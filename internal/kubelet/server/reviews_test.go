@@ -15,14 +15,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// reviews is an API server that knows the token "good", and lets everybody do what is not
-// denied to the node n1.
+// reviews is an API server that knows the token "good", and allows everybody what is not denied on
+// the node n1.
 type reviews struct {
 	client kubernetes.Interface
 	deny   []string // subresources of nodes
 
 	mu    sync.Mutex
-	asked []string // resource, and of access reviews the user, too
+	asked []string // resource and, for access reviews, the user
 }
 
 func newReviews(t *testing.T, deny ...string) *reviews {
@@ -38,7 +38,7 @@ func newReviews(t *testing.T, deny ...string) *reviews {
 	return r
 }
 
-// count is how often somebody, or a resource, was asked for; all that was asked when empty.
+// count returns how many reviews there were of a user or a resource, or of anything if it is empty.
 func (r *reviews) count(of string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"k8s.io/component-base/metrics/prometheus/slis"
 )
 
-// route fills in all paths of the server.
+// route registers all paths of the server.
 func (s *Server) route(mux *http.ServeMux) {
 	s.routeOpen(mux)
 	if !s.cfg.Debugging {
@@ -43,7 +43,8 @@ func (s *Server) route(mux *http.ServeMux) {
 // component is our name on the pages that all components of Kubernetes have.
 const component = "kubelet"
 
-// routeZPages adds what the process is and how it was started (KEP-4827, KEP-4828).
+// routeZPages adds the pages that say what the process is and how it was started (KEP-4827,
+// KEP-4828).
 func (s *Server) routeZPages(mux *http.ServeMux) {
 	paths := []string{"/configz", "/healthz", "/metrics"}
 	if s.cfg.Flags != nil {
@@ -54,7 +55,7 @@ func (s *Server) routeZPages(mux *http.ServeMux) {
 	statusz.Install(mux, component, statusz.NewRegistry(compatibility.DefaultBuildEffectiveVersion(), statusz.WithListedPaths(paths)))
 }
 
-// routeOpen are the paths that the read-only port has, too.
+// routeOpen registers the paths that the read-only port has, too.
 func (s *Server) routeOpen(mux *http.ServeMux) {
 	s.routeHealth(mux)
 	for _, p := range []string{"/pods", "/pods/{$}"} {
@@ -118,7 +119,7 @@ func (s *Server) routeProfiling(mux *http.ServeMux) {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 }
 
-// routeDisabled answers, in upstream's words, for what is switched off.
+// routeDisabled responds, in upstream's words, for handlers that are switched off.
 func routeDisabled(mux *http.ServeMux) {
 	for _, p := range []string{
 		"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/", "/debug/pprof/", "/logs/",

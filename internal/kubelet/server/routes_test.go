@@ -19,7 +19,7 @@ import (
 	"wherry.dev/test/fakecri"
 )
 
-// answer is what a handler says to a request.
+// answer returns a handler's response to a request.
 func answer(t *testing.T, h http.Handler, method, path, body string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -187,8 +187,8 @@ func TestNodeLogs(t *testing.T) {
 	}
 }
 
-// TestNodeLogsShowNoFileElsewhere: a pod that collects logs may write to their folder; a
-// link of its making showed every file of the host, a pipe kept its reader for ever.
+// TestNodeLogsShowNoFileElsewhere: a pod that collects logs may write to their directory. A link
+// that it made used to show every file of the host, and a pipe used to block its reader for ever.
 func TestNodeLogsShowNoFileElsewhere(t *testing.T) {
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
 	for _, err := range []error{
@@ -258,7 +258,7 @@ func FuzzLogQuery(f *testing.F) {
 	})
 }
 
-// TestSubresourceOfEachPath is KEP-2862, and the subresources that were there before.
+// TestSubresourceOfEachPath covers KEP-2862, and the subresources that existed before.
 func TestSubresourceOfEachPath(t *testing.T) {
 	for path, want := range map[string]string{
 		"/pods": "pods proxy", "/pods/": "pods proxy", "/runningpods/": "pods proxy", "/podsx": "proxy",
@@ -289,7 +289,7 @@ func TestWhatTheProcessIs(t *testing.T) {
 	}
 	s := New(Config{Debugging: true, Flags: flags}, f.pods, fakecri.Service{Runtime: f.rt})
 	code, body := answer(t, s.mux, "GET", "/statusz", "")
-	// what stands between a name and its value is drawn by lot, so that nobody parses it
+	// The separator between a name and its value is random, so that nobody parses it.
 	for _, want := range []string{"kubelet statusz", "Started", "Up", "Go version.*go1\\.", "Binary version.*1\\.", "/configz\\s/flagz\\s/healthz\\s/metrics"} {
 		if code != 200 || !regexp.MustCompile(want).MatchString(body) {
 			t.Errorf("/statusz has no %q: %d\n%s", want, code, body)

@@ -23,7 +23,7 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// Pods are the pods of the node.
+// Pods are the node's pods.
 type Pods interface {
 	ByName(namespace, name string) (podworker.Snapshot, bool)
 	Get(uid types.UID) (podworker.Snapshot, bool)
@@ -33,34 +33,34 @@ type Pods interface {
 // Config of a server.
 type Config struct {
 	Auth *Auth
-	// Certificate for a TLS connection.
+	// Certificate for TLS connections.
 	Certificate func() (*tls.Certificate, error)
 	// MinVersion, CipherSuites and Curves of TLS; zero values are Go's defaults.
 	MinVersion   uint16
 	CipherSuites []uint16
 	Curves       []tls.CurveID
 	PodLogs      string
-	// Checkpoints is the folder for archives of containers.
+	// Checkpoints is the directory for container archives.
 	Checkpoints string
-	// SystemLogs is the folder behind /logs, /var/log; empty disables the path.
+	// SystemLogs is the directory served at /logs, normally /var/log; empty disables the path.
 	SystemLogs string
-	// LogQuery lets /logs be asked for the logs of services (KEP-2258).
+	// LogQuery allows queries for the logs of services at /logs (KEP-2258).
 	LogQuery bool
 	// Configz is shown, as JSON, at /configz.
 	Configz any
-	// Debugging handlers (logs, exec, attach, run, port-forward); with them, if they
-	// are on, Profiling and the verbosity of the log (DebugFlags).
+	// Debugging enables the debugging handlers (logs, exec, attach, run, port-forward). Profiling
+	// and DebugFlags (the verbosity of the log) take effect only together with it.
 	Debugging, Profiling, DebugFlags bool
-	// Flags of the command line are shown at /flagz; nil for no such path.
+	// Flags of the command line are served at /flagz; nil disables the path.
 	Flags *pflag.FlagSet
-	// Healthy says why the kubelet is not well.
+	// Healthy returns an error if the kubelet is unhealthy.
 	Healthy func() error
 	Stats   *Stats
-	// Refresh, if not nil, brings gauges up to date before they are read.
+	// Refresh, if not nil, updates gauges before they are read.
 	Refresh func()
 }
 
-// Server answers requests to the kubelet.
+// Server serves the kubelet's API.
 type Server struct {
 	cfg     Config
 	pods    Pods
@@ -75,11 +75,11 @@ func New(cfg Config, pods Pods, rt internalapi.RuntimeService) *Server {
 	return s
 }
 
-// Serve answers on a listener, by TLS, until the context ends.
+// Serve serves on a listener, with TLS, until the context ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	cfg := &tls.Config{
 		MinVersion: tls.VersionTLS12, CipherSuites: s.cfg.CipherSuites, CurvePreferences: s.cfg.Curves,
-		// HTTP/1.1 only: streams are upgraded, which HTTP/2 does not know.
+		// HTTP/1.1 only: streams use upgrades, which HTTP/2 does not have.
 		NextProtos: []string{"http/1.1"},
 		ClientAuth: tls.RequestClientCert,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -98,8 +98,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return serve(ctx, tls.NewListener(in, cfg), in.Handler(measured("readwrite", s.cfg.Auth.guard(s.mux))))
 }
 
-// ServeReadOnly answers, without TLS and to everybody, what only informs: pods,
-// statistics, metrics and health.
+// ServeReadOnly serves, without TLS and to everybody, what is only informative: pods, statistics,
+// metrics and health.
 func (s *Server) ServeReadOnly(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	s.routeOpen(mux)
@@ -108,7 +108,7 @@ func (s *Server) ServeReadOnly(ctx context.Context, l net.Listener) error {
 	return serve(ctx, in, in.Handler(measured("readonly", mux)))
 }
 
-// ServeHealthz answers /healthz, and nothing else, without TLS.
+// ServeHealthz serves /healthz, and nothing else, without TLS.
 func (s *Server) ServeHealthz(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	s.routeHealth(mux)
@@ -116,7 +116,7 @@ func (s *Server) ServeHealthz(ctx context.Context, l net.Listener) error {
 	return serve(ctx, in, in.Handler(mux))
 }
 
-// serve runs an HTTP server until the context ends; requests end with it.
+// serve runs an HTTP server until the context ends; open requests end with it.
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	logger := klog.FromContext(ctx)
 	srv := &http.Server{
@@ -138,8 +138,8 @@ func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	return err
 }
 
-// tellsPanics logs a handler's panic as the API server does; net/http, which ends the
-// connection then, would tell of it in ErrorLog among the handshakes that failed.
+// tellsPanics logs a handler's panic as the API server does. net/http, which then closes the
+// connection, would log it through ErrorLog among the failed handshakes.
 func tellsPanics(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		defer utilruntime.HandleCrashWithContext(req.Context())
@@ -147,7 +147,7 @@ func tellsPanics(h http.Handler) http.Handler {
 	})
 }
 
-// klogWriter takes what net/http complains about: clients that break handshakes off.
+// klogWriter takes what net/http complains about: clients that break off handshakes.
 type klogWriter struct{ logger klog.Logger }
 
 func (k klogWriter) Write(p []byte) (int, error) {

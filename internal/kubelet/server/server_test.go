@@ -35,8 +35,8 @@ import (
 	"wherry.dev/test/panics"
 )
 
-// TestMain leaves out what the libraries leave behind when a forwarded port is refused: one waits
-// for a reply to a stream that was reset, one to tell somebody who has gone.
+// TestMain ignores what the libraries leave behind when a forwarded port is refused: one goroutine
+// waits for a reply to a stream that was reset, one tries to notify somebody who is gone.
 func TestMain(m *testing.M) {
 	os.Exit(leaks.Watch(panics.Watch(m), goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Stream).waitWriteReply"),
 		goleak.IgnoreAnyFunction("k8s.io/client-go/tools/portforward.(*PortForwarder).handleConnection.func1")).Run())
@@ -87,8 +87,8 @@ type fixture struct {
 	review *reviews
 }
 
-// newFixture starts a server that takes the token "good" of a user who may do all
-// but what deny says.
+// newFixture starts a server that accepts the token "good" of a user who may do everything except
+// what deny says.
 func newFixture(t *testing.T, deny ...string) *fixture {
 	t.Helper()
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
@@ -234,7 +234,7 @@ func TestAFullCacheForgetsWhatWasNotUsed(t *testing.T) {
 	}
 }
 
-// TestTokenOfABrowser comes as a subprotocol, for a WebSocket has no headers of one's own.
+// TestTokenOfABrowser comes as a subprotocol, because a browser's WebSocket cannot set headers.
 func TestTokenOfABrowser(t *testing.T) {
 	f := newFixture(t)
 	for token, want := range map[string]string{"good": "user", "bad": ""} {
@@ -451,7 +451,7 @@ func TestRunAndDebug(t *testing.T) {
 	}
 }
 
-// `wherry explain` read the worker's own dump, which changes with every version.
+// `wherry explain` used to read the worker's own dump, which changes with every version.
 func TestReports(t *testing.T) {
 	f := newFixture(t)
 	var got report.Pod
@@ -463,7 +463,7 @@ func TestReports(t *testing.T) {
 	if code, body := f.do("GET", "/debug/reports/ns/p/another", "admin"); code != 404 || !strings.Contains(body, report.NoPod) {
 		t.Errorf("a pod of the API server by its name alone: %d %s", code, body)
 	}
-	// The caller may know one by the UID of its mirror.
+	// The caller may know a static pod only by the UID of its mirror.
 	f.pods.set(func(s *podworker.Snapshot) { s.Static = true })
 	if code, body := f.do("GET", "/debug/reports/ns/p/mirror", "admin"); code != 200 || !strings.Contains(body, `"uid":"u"`) {
 		t.Errorf("a static pod by its mirror: %d %s", code, body)

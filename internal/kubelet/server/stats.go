@@ -17,7 +17,7 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// StatsRuntime is the part of the CRI that measures.
+// StatsRuntime is the part of the CRI that returns statistics.
 type StatsRuntime interface {
 	ListPodSandboxStats(ctx context.Context, filter *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error)
 	ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error)
@@ -26,24 +26,24 @@ type StatsRuntime interface {
 	ListMetricDescriptors(ctx context.Context) ([]*runtimeapi.MetricDescriptor, error)
 }
 
-// StatsImages tells where images and containers are kept.
+// StatsImages reports where images and containers are stored.
 type StatsImages interface {
 	ImageFsInfo(ctx context.Context) (*runtimeapi.ImageFsInfoResponse, error)
 }
 
-// Stats gathers statistics when somebody asks, and never otherwise.
+// Stats collects statistics on request only.
 type Stats struct {
 	Runtime  StatsRuntime
-	Images   StatsImages // nil where nobody knows
+	Images   StatsImages // nil if unknown
 	Pods     Pods
 	NodeName string
 	RootDir  string
 	PodLogs  string
-	// PodsCgroup is the group that all pods lie in; empty where there is none.
+	// PodsCgroup is the group that contains all pods; empty if there is none.
 	PodsCgroup string
-	// VolumeAge is how old the measured size of a folder may be.
+	// VolumeAge is how old the measured size of a directory may be.
 	VolumeAge time.Duration
-	// Machine names the machine in metrics.
+	// Machine identifies the machine in metrics.
 	Machine v1.NodeSystemInfo
 
 	mu   sync.Mutex
@@ -51,15 +51,15 @@ type Stats struct {
 	dirs map[string]folder
 }
 
-// sample of a CPU counter.
+// sample is one reading of a CPU counter.
 type sample struct {
 	at    time.Time
 	nanos uint64
 	rate  uint64
 }
 
-// rate returns nanocores since the sample before. Two requests at nearly the same
-// time get the same answer.
+// rate returns nanocores since the previous sample. Two requests at nearly the same time get the
+// same answer.
 func (s *Stats) rate(key string, at time.Time, nanos uint64) *uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,8 +91,7 @@ func (s *Stats) summary(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, sum)
 }
 
-// gather measures everything; short leaves out what takes longer than reading a few
-// counters.
+// gather measures everything; short leaves out what takes more than reading a few counters.
 func (s *Stats) gather(ctx context.Context, short bool) (*stats.Summary, error) {
 	list, err := s.Runtime.ListPodSandboxStats(ctx, nil)
 	if err != nil {
@@ -203,7 +202,7 @@ func (s *Stats) container(uid string, c *runtimeapi.ContainerStats, p podworker.
 	return out
 }
 
-// podSwap adds up what the containers have swapped out: CRI has no swap of pods.
+// podSwap adds up what the containers have swapped out: the CRI reports no swap for pods.
 func podSwap(containers []stats.ContainerStats) *stats.SwapStats {
 	var sum *stats.SwapStats
 	for i := range containers {
@@ -258,7 +257,7 @@ func memory(m *runtimeapi.MemoryUsage) *stats.MemoryStats {
 	}
 }
 
-// blockIO is only what the kernel tells of waiting for disks (PSI).
+// blockIO contains only the kernel's pressure stall information for I/O (PSI).
 func blockIO(io *runtimeapi.IoUsage) *stats.IOStats {
 	if io.GetPsi() == nil {
 		return nil

@@ -17,9 +17,9 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// Disk measures, now, what pods hold of the node's disk and would give back: writable layers,
-// logs, last words and volumes without a file system of their own; of pods that have ended,
-// what is left of their containers. VolumeAge must be zero.
+// Disk measures, at the time of the call, what pods hold of the node's disk and would free:
+// writable layers, logs, termination messages and volumes without a file system of their own. For
+// pods that have ended, it is what is left of their containers. VolumeAge must be zero.
 func (s *Stats) Disk(ctx context.Context) ([]eviction.Pod, error) {
 	list, err := s.Runtime.ListPodSandboxStats(ctx, nil)
 	if err != nil {
@@ -32,8 +32,8 @@ func (s *Stats) Disk(ctx context.Context) ([]eviction.Pod, error) {
 			measured[c.GetAttributes().GetId()] = true
 		}
 	}
-	// The runtime measures what runs, and knows better than the pods' workers which that is: one
-	// that has ended a moment ago may hold most.
+	// The runtime measures what runs, and knows better than the pods' workers what does: a
+	// container that has just ended may hold most.
 	containers, err := s.Runtime.ListContainers(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -57,9 +57,9 @@ func (s *Stats) Disk(ctx context.Context) ([]eviction.Pod, error) {
 	return out, nil
 }
 
-// addLive adds what a pod holds that has not ended, without its dead containers.
+// addLive adds what a pod that has not ended holds, without its dead containers.
 func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now time.Time) {
-	if ps == nil { // its sandbox is yet to come, or gone; its volumes are there
+	if ps == nil { // its sandbox is yet to come, or gone; its volumes exist
 		ps = &runtimeapi.PodSandboxStats{Attributes: &runtimeapi.PodSandboxAttributes{Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: p.Pod.Name, Namespace: p.Pod.Namespace, Uid: string(p.Pod.UID),
 		}}}
@@ -73,16 +73,16 @@ func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p pod
 	}
 }
 
-// addDead adds what containers have left that do not run: that of a container which fills the
-// disk and crashes, again and again, is as large as that of one which runs.
+// addDead adds what containers that no longer run have left: a container that fills the disk and
+// crashes, again and again, leaves as much as one that runs.
 func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p podworker.Snapshot, dead []*runtimeapi.Container, now time.Time) {
 	for _, c := range dead {
 		name := c.GetMetadata().GetName()
 		left := s.layer(ctx, c.Id)
-		if _, logged := one.Containers[name]; !logged { // an instance that runs has the same folder of logs
+		if _, logged := one.Containers[name]; !logged { // a running instance has the same log directory
 			left = left.Plus(usage(s.logs(p.Pod, name, now)))
 		}
-		if one.Ended { // else the pod's whole folder is counted
+		if one.Ended { // otherwise the pod's whole directory is counted
 			left = left.Plus(usage(s.usage(criconfig.Dirs{Root: s.RootDir}.MessageFile(p.Pod.UID, name, attempt(p, c)), now)))
 		}
 		one.Containers[name] = one.Containers[name].Plus(left)
@@ -90,7 +90,7 @@ func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p podworker.Snap
 	}
 }
 
-// attempt is which of the instances of its name a container is.
+// attempt returns the attempt number of a container.
 func attempt(p podworker.Snapshot, c *runtimeapi.Container) uint32 {
 	for i := range p.Input.Containers {
 		if seen := &p.Input.Containers[i]; seen.ID == c.Id {
@@ -100,7 +100,7 @@ func attempt(p podworker.Snapshot, c *runtimeapi.Container) uint32 {
 	return c.GetMetadata().GetAttempt()
 }
 
-// layer is what a container has written to its root file system.
+// layer returns what a container has written to its root file system.
 func (s *Stats) layer(ctx context.Context, id string) eviction.Usage {
 	st, err := s.Runtime.ContainerStats(ctx, id)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Stats) layer(ctx context.Context, id string) eviction.Usage {
 	return eviction.Usage{Bytes: l.GetUsedBytes().GetValue(), Inodes: l.GetInodesUsed().GetValue()}
 }
 
-// usage of a folder; none where nobody knows.
+// usage returns the usage of a directory; zero if unknown.
 func usage(f *stats.FsStats) eviction.Usage {
 	if f == nil || f.UsedBytes == nil || f.InodesUsed == nil {
 		return eviction.Usage{}

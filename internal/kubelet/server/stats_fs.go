@@ -15,7 +15,7 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 )
 
-// fsStats is the file system that a folder is on; nil where there is none.
+// fsStats returns the file system that a directory is on; nil if there is no such directory.
 func fsStats(dir string, t metav1.Time) *stats.FsStats {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -30,14 +30,14 @@ func fsStats(dir string, t metav1.Time) *stats.FsStats {
 	}
 }
 
-// folder is what was counted below a folder.
+// folder is what was counted below a directory.
 type folder struct {
 	at            time.Time
 	bytes, inodes uint64
 }
 
-// measure counts what lies below a folder, files with several names once. Walking
-// large trees costs, so the last count is good for a while.
+// measure counts what lies below a directory, files with several names once. Walking large trees is
+// expensive, so the last count is reused for a while.
 func (s *Stats) measure(dir string, now time.Time) folder {
 	s.mu.Lock()
 	old, ok := s.dirs[dir]
@@ -78,7 +78,7 @@ func (s *Stats) measure(dir string, now time.Time) folder {
 	return f
 }
 
-// usage is a folder's part of its file system.
+// usage returns a directory's share of its file system.
 func (s *Stats) usage(dir string, now time.Time) *stats.FsStats {
 	out := fsStats(dir, metav1.NewTime(now))
 	if out == nil {
@@ -89,7 +89,7 @@ func (s *Stats) usage(dir string, now time.Time) *stats.FsStats {
 	return out
 }
 
-// logs is the folder of a container's logs.
+// logs returns the directory of a container's logs.
 func (s *Stats) logs(pod *v1.Pod, container string, now time.Time) *stats.FsStats {
 	if s.PodLogs == "" {
 		return nil
@@ -97,11 +97,11 @@ func (s *Stats) logs(pod *v1.Pod, container string, now time.Time) *stats.FsStat
 	return s.usage(filepath.Join(criconfig.LogDir(s.PodLogs, pod), container), now)
 }
 
-// volumes are the pod's volumes on the node, by their folders: one with a file system
-// of its own is as large as that.
+// volumes returns the pod's volumes on the node, measured by directory. A volume with a file system
+// of its own is as large as that file system.
 func (s *Stats) volumes(pod *v1.Pod, now time.Time) []stats.VolumeStats {
 	if s.VolumeAge < 0 {
-		return nil // they are not to be measured
+		return nil // measuring is switched off
 	}
 	base := criconfig.Dirs{Root: s.RootDir}.Volumes(pod.UID)
 	claims := map[string]*stats.PVCReference{}
@@ -132,9 +132,9 @@ func (s *Stats) volumes(pod *v1.Pod, now time.Time) []stats.VolumeStats {
 	return out
 }
 
-// ephemeral is what a pod takes of the node's disk: writable layers, logs, volumes
-// without a file system of their own, and what else containers can write to: /etc/hosts
-// and the files of last words.
+// ephemeral returns what a pod uses of the node's disk: writable layers, logs, volumes without a
+// file system of their own, and the other files that containers can write to: /etc/hosts and
+// termination messages.
 func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.FsStats {
 	out := fsStats(s.RootDir, metav1.NewTime(now))
 	if out == nil {
@@ -168,7 +168,7 @@ func (s *Stats) ephemeral(pod *v1.Pod, p *stats.PodStats, now time.Time) *stats.
 	return out
 }
 
-// isMountPoint tells whether a folder is on another file system than its parent.
+// isMountPoint reports whether a directory is on another file system than its parent.
 func isMountPoint(dir string) bool {
 	var own, parent unix.Stat_t
 	return unix.Stat(dir, &own) == nil && unix.Stat(filepath.Dir(dir), &parent) == nil && own.Dev != parent.Dev

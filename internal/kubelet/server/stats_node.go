@@ -43,7 +43,7 @@ func (s *Stats) node(ctx context.Context, now time.Time, short bool) stats.NodeS
 	return out
 }
 
-// runtimeFs is where images and containers are; used is what they take themselves.
+// runtimeFs returns where images and containers are stored; used is what they themselves use.
 func (s *Stats) runtimeFs(ctx context.Context, t metav1.Time, node *stats.FsStats) *stats.RuntimeStats {
 	out := &stats.RuntimeStats{ImageFs: node, ContainerFs: node}
 	if s.Images == nil {
@@ -69,7 +69,7 @@ func (s *Stats) runtimeFs(ctx context.Context, t metav1.Time, node *stats.FsStat
 	return out
 }
 
-// system are parts of the node: this process, and all pods together.
+// system returns parts of the node: this process, and all pods together.
 func (s *Stats) system(now time.Time) []stats.ContainerStats {
 	var out []stats.ContainerStats
 	if c, ok := s.ourselves(now); ok {
@@ -112,10 +112,10 @@ func (s *Stats) ourselves(now time.Time) (stats.ContainerStats, bool) {
 	return c, true
 }
 
-// started is when this process began, nearly.
+// started is approximately when this process began.
 var started = time.Now()
 
-// cpuBusy is the time that all CPUs were not idle, from /proc/stat.
+// cpuBusy returns the time that all CPUs were not idle, from /proc/stat.
 func cpuBusy() (uint64, bool) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -178,7 +178,7 @@ func nodeMemory(t metav1.Time) (*stats.MemoryStats, *stats.SwapStats) {
 		}
 }
 
-// nodePressure reads what the whole machine waits for (/proc/pressure); nil without PSI.
+// nodePressure returns what the whole machine waits for (/proc/pressure); nil without PSI.
 func nodePressure(what string) *stats.PSIStats {
 	p := cgroup.ReadPressure(filepath.Join("/proc/pressure", what))
 	if p == nil {
@@ -190,7 +190,7 @@ func nodePressure(what string) *stats.PSIStats {
 	return &stats.PSIStats{Some: data(p.Some), Full: data(p.Full)}
 }
 
-// nodeNetwork is the machine's interfaces; the one with the default route comes first.
+// nodeNetwork returns the machine's interfaces; the one with the default route comes first.
 func nodeNetwork(t metav1.Time) *stats.NetworkStats {
 	data, err := os.ReadFile("/proc/net/dev")
 	if err != nil {
@@ -221,7 +221,7 @@ func nodeNetwork(t metav1.Time) *stats.NetworkStats {
 	return out
 }
 
-// defaultInterface is the interface of the default route, from /proc/net/route.
+// defaultInterface returns the interface of the default route, from /proc/net/route.
 func defaultInterface() string {
 	data, err := os.ReadFile("/proc/net/route")
 	if err != nil {

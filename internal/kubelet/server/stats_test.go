@@ -48,7 +48,7 @@ func (oneOfAll) ContainerStats(context.Context, string) (*runtimeapi.ContainerSt
 	return &runtimeapi.ContainerStats{WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: num(5 << 20), InodesUsed: num(50)}}, nil
 }
 
-// ListContainers has the one that is measured, which runs, and one that ended a moment ago.
+// ListContainers returns the one that is measured, which runs, and one that has just ended.
 func (oneOfAll) ListContainers(context.Context, *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
 	labels := map[string]string{pods.LabelPodUID: "u"}
 	return []*runtimeapi.Container{
@@ -104,8 +104,8 @@ func newStats(t *testing.T, describes bool) (*Stats, *fixture) {
 	}, f
 }
 
-// A container that filled the disk and ended was counted nowhere until its pod's worker had
-// looked: the runtime no longer measured it, and the worker still called it running. Another pod
+// A container that filled the disk and ended used to be counted nowhere until its pod's worker had
+// looked: the runtime no longer measured it, and the worker still took it for running. Another pod
 // was evicted in its place.
 func TestContainerThatHasJustEndedIsCounted(t *testing.T) {
 	s, f := newStats(t, true)

@@ -26,12 +26,13 @@ import (
 	"wherry.dev/internal/kubelet/podworker"
 )
 
-// lookWithin is how long a pod's worker may take to look at it for the first time before what
-// runs is answered for without it: a static pod's waits until its predecessor is gone.
+// lookWithin is how long to wait for a pod's worker to look at the pod for the first time, before a
+// request is answered without that look: the worker of a static pod may itself wait until its
+// predecessor is gone.
 const lookWithin = 10 * time.Second
 
-// named finds the pod that a request names. What runs of one at which its worker has not looked
-// yet nobody knows: after a start of the kubelet that look is waited for.
+// named returns the pod that a request names. Until its worker has first looked at it, nobody knows
+// what runs of it: after a start of the kubelet, named waits for that look.
 func (s *Server) named(r *http.Request) (podworker.Snapshot, bool) {
 	ctx, cancel := context.WithTimeout(r.Context(), lookWithin)
 	defer cancel()
@@ -48,7 +49,7 @@ func (s *Server) named(r *http.Request) (podworker.Snapshot, bool) {
 	}
 }
 
-// pod finds the pod that a request names, and answers when there is none.
+// pod returns the pod that a request names, and responds with an error if there is none.
 func (s *Server) pod(w http.ResponseWriter, r *http.Request) (podworker.Snapshot, bool) {
 	p, ok := s.named(r)
 	if !ok {
@@ -57,13 +58,13 @@ func (s *Server) pod(w http.ResponseWriter, r *http.Request) (podworker.Snapshot
 	return p, ok
 }
 
-// isUID tells whether a pod is the one whose UID a request names, if it names any.
+// isUID reports whether a pod has the UID that a request names, if it names any.
 func isUID(r *http.Request, p podworker.Snapshot) bool {
 	uid := r.PathValue("uid")
 	return uid == "" || uid == string(p.Pod.UID)
 }
 
-// running finds the container's live instance.
+// running returns the container's live instance.
 func running(p podworker.Snapshot, name string) (podplan.Container, bool) {
 	var found podplan.Container
 	ok := false
@@ -75,8 +76,8 @@ func running(p podworker.Snapshot, name string) (podplan.Container, bool) {
 	return found, ok
 }
 
-// container finds the live instance that a request names, and answers when there is
-// none, as upstream with 500.
+// container returns the live instance that a request names, and responds with an error if there is
+// none (500, as upstream).
 func (s *Server) container(w http.ResponseWriter, r *http.Request) (podworker.Snapshot, string, bool) {
 	p, ok := s.pod(w, r)
 	if !ok {
@@ -90,13 +91,13 @@ func (s *Server) container(w http.ResponseWriter, r *http.Request) (podworker.Sn
 	return p, c.ID, true
 }
 
-// flag reads a query parameter that is on as "1" or "true".
+// flag reads a query parameter, which is on if it is "1" or "true".
 func flag(q url.Values, name string) bool {
 	on, err := strconv.ParseBool(q.Get(name))
 	return err == nil && on
 }
 
-// streams that a request asks for; a terminal has no stderr of its own.
+// streams returns the streams that a request asks for; a terminal has no stderr of its own.
 func streams(w http.ResponseWriter, r *http.Request) (translator.Options, bool) {
 	q := r.URL.Query()
 	o := translator.Options{Tty: flag(q, "tty"), Stdin: flag(q, "input"), Stdout: flag(q, "output"), Stderr: flag(q, "error")}
@@ -137,7 +138,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("container %s not found in pod %s", r.PathValue("container"), r.PathValue("pod")), http.StatusInternalServerError)
 		return
 	}
-	// Whether there is a terminal was settled when the container was made.
+	// Whether there is a terminal was decided when the container was created.
 	o.Tty = spec.TTY
 	o.Stderr = o.Stderr && !o.Tty
 	resp, err := s.runtime.Attach(r.Context(), &runtimeapi.AttachRequest{
@@ -182,8 +183,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// ports reads the query of a port-forward over plain WebSockets, which names its
-// ports beforehand.
+// ports parses the query of a port-forward over plain WebSockets, which lists its ports in advance.
 func ports(lists []string) ([]int32, error) {
 	if len(lists) == 0 {
 		return nil, errors.New(`query parameter "port" is required`)
@@ -207,9 +207,8 @@ func ports(lists []string) ([]int32, error) {
 	return out, nil
 }
 
-// proxyStream hands an exec or attach over to the address that the runtime gave. The
-// runtimes know SPDY and the older WebSocket protocols; v5, which can close stdin, is
-// translated here.
+// proxyStream passes an exec or attach on to the address that the runtime returned. Runtimes know
+// SPDY and the older WebSocket protocols; v5, which can close stdin, is translated here.
 func proxyStream(w http.ResponseWriter, r *http.Request, what, address string, err error, o translator.Options) {
 	h, ok := upgrade(w, address, err)
 	if !ok {
@@ -227,7 +226,8 @@ func proxyStream(w http.ResponseWriter, r *http.Request, what, address string, e
 	h.ServeHTTP(w, r)
 }
 
-// upgrade returns what proxies an upgraded connection to the runtime, or answers.
+// upgrade returns a handler that proxies an upgraded connection to the runtime; if it cannot, it
+// responds with an error.
 func upgrade(w http.ResponseWriter, address string, err error) (http.Handler, bool) {
 	if err != nil {
 		http.Error(w, status.Convert(err).Message(), httpCode(err))
@@ -252,7 +252,7 @@ func httpCode(err error) int {
 	}
 }
 
-// responder answers when a stream could not be proxied.
+// responder responds if a stream could not be proxied.
 type responder struct{}
 
 func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {
@@ -260,7 +260,7 @@ func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 
-// run runs a command and answers with its output.
+// run runs a command and responds with its output.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	_, id, ok := s.container(w, r)
 	if !ok {

@@ -30,7 +30,7 @@ import (
 	"wherry.dev/test/fakecri"
 )
 
-// echo is a runtime whose containers say what they were told.
+// echo is a runtime whose containers repeat what they are sent.
 type echo struct {
 	fakecri.Service
 	streams streaming.Server
@@ -55,7 +55,7 @@ func (process) Exec(_ context.Context, id string, cmd []string, in io.Reader, ou
 	if cmd[0] == "false" {
 		return utilexec.CodeExitError{Err: errors.New("command terminated with non-zero exit code"), Code: 7}
 	}
-	data, err := io.ReadAll(in) // ends only when the client can close stdin
+	data, err := io.ReadAll(in) // ends only if the client can close stdin
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func newStreams(t *testing.T) *url.URL {
 	return u
 }
 
-// executors are the ways of kubectl: WebSocket v5, then SPDY.
+// executors returns the ways kubectl connects: WebSocket v5, then SPDY.
 func executors(t *testing.T, u *url.URL) map[string]remotecommand.Executor {
 	t.Helper()
 	cfg := &rest.Config{Host: u.Host}
@@ -159,7 +159,7 @@ func TestExitCodeComesThrough(t *testing.T) {
 	}
 }
 
-// TestPortForwardByBothProtocols: several ports at once, of which nobody listens to one.
+// TestPortForwardByBothProtocols: several ports at once, one of which nobody listens on.
 func TestPortForwardByBothProtocols(t *testing.T) {
 	u, err := newStreams(t).Parse("/portForward/ns/p")
 	if err != nil {
@@ -231,7 +231,7 @@ func TestPortForwardByBothProtocols(t *testing.T) {
 	}
 }
 
-// beforeTheLook shows a pod as it is before its worker has looked at it, the first time.
+// beforeTheLook shows a pod as it is before its worker has first looked at it.
 type beforeTheLook struct {
 	*onePod
 	asked bool
@@ -248,8 +248,8 @@ func (p *beforeTheLook) ByName(ns, name string) (podworker.Snapshot, bool) {
 	return s, ok
 }
 
-// TestWhatRunsIsKnownAfterTheFirstLook: a kubelet that had just started said of containers that
-// run that they are not to be found.
+// TestWhatRunsIsKnownAfterTheFirstLook: a kubelet that had just started used to say that running
+// containers could not be found.
 func TestWhatRunsIsKnownAfterTheFirstLook(t *testing.T) {
 	f := newFixture(t)
 	s := New(Config{Debugging: true, PodLogs: f.logs}, &beforeTheLook{onePod: f.pods}, fakecri.Service{Runtime: f.rt})

@@ -23,7 +23,7 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// Bounds of a node log query (KEP-2258).
+// Limits of a node log query (KEP-2258).
 const (
 	maxQueryLines    = 100000
 	maxServiceName   = 256
@@ -31,7 +31,7 @@ const (
 	queryTimeout     = 30 * time.Second
 )
 
-// systemLogs serves the files of the log folder and, if it may, the logs of services.
+// systemLogs serves the files of the log directory and, if enabled, the logs of services.
 func (s *Server) systemLogs() http.Handler {
 	files := http.FileServer(logFolder(s.cfg.SystemLogs))
 	if !s.cfg.LogQuery {
@@ -63,8 +63,8 @@ func (s *Server) systemLogs() http.Handler {
 	})
 }
 
-// logFolder shows the log folder. Pods that collect logs may write there: what is no file
-// of that folder, a link that leads out of it or a pipe, is not shown.
+// logFolder serves the log directory. Pods that collect logs may write there, so anything that is
+// not a file of that directory, such as a link that leads out of it or a pipe, is not served.
 type logFolder string
 
 func (l logFolder) Open(path string) (http.File, error) { return l.open(path) }
@@ -82,7 +82,7 @@ func (l logFolder) open(path string) (*os.File, error) {
 	return f, err
 }
 
-// logQuery asks for the logs of services, or for one file.
+// logQuery requests the logs of services, or one file.
 type logQuery struct {
 	services, files []string
 	logQueryOptions
@@ -94,7 +94,7 @@ type logQueryOptions struct {
 	pattern      string
 }
 
-// parseLogQuery reads a query; nil is none at all.
+// parseLogQuery parses a query; nil means that there is none.
 func parseLogQuery(values url.Values) (*logQuery, field.ErrorList) {
 	var q logQuery
 	var errs field.ErrorList
@@ -138,10 +138,10 @@ func parseLogQuery(values url.Values) (*logQuery, field.ErrorList) {
 	return &q, errs
 }
 
-// unsafeName holds what may not be part of an argument of journalctl.
+// unsafeName matches what must not be part of an argument of journalctl.
 var unsafeName = regexp.MustCompile(`[^a-zA-Z\-_.:0-9@]+`)
 
-// validate refuses, in upstream's words, what cannot be answered.
+// validate returns, in upstream's words, errors for what cannot be answered.
 func (q *logQuery) validate(root string) field.ErrorList {
 	var errs field.ErrorList
 	query := field.NewPath("query")
@@ -194,8 +194,8 @@ func (q *logQuery) validateOptions() field.ErrorList {
 	return errs
 }
 
-// copy writes the logs of services: those that the journal knows from there, the
-// others from their files. What goes wrong is part of the text, as with upstream.
+// copy writes the logs of services: from the journal for those that the journal knows, from files
+// for the others. Errors are part of the text, as with upstream.
 func (q *logQuery) copy(ctx context.Context, root string, w io.Writer) {
 	units := journalUnits(ctx)
 	var inJournal, inFiles []string
@@ -224,7 +224,7 @@ func (q *logQuery) copy(ctx context.Context, root string, w io.Writer) {
 	}
 }
 
-// journalUnits are the units that the journal has entries of; none without a journal.
+// journalUnits returns the units that the journal has entries for; none without a journal.
 func journalUnits(ctx context.Context) []string {
 	out, err := exec.CommandContext(ctx, "journalctl", "--field", "_SYSTEMD_UNIT").Output()
 	if err != nil {
@@ -257,7 +257,7 @@ func (q *logQuery) journalArgs(services []string) []string {
 	return args
 }
 
-// copyServiceFile writes the first that exists of NAME, NAME.log and NAME/NAME.log.
+// copyServiceFile writes the first of NAME, NAME.log and NAME/NAME.log that exists.
 func copyServiceFile(ctx context.Context, w io.Writer, root, name string) {
 	for _, path := range []string{name, name + ".log", name + "/" + name + ".log"} {
 		err := copyFile(ctx, w, root, path)

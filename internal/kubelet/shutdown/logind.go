@@ -20,7 +20,7 @@ const (
 	manager = "org.freedesktop.login1.Manager"
 )
 
-// dropIns has logind's configuration files; ours raises how long it waits.
+// dropIns has logind's configuration files; ours raises the time that logind waits.
 const dropIns = "/etc/systemd/logind.conf.d"
 
 // Logind connects to logind on the system bus.
@@ -41,7 +41,7 @@ type logind struct {
 
 func (l *logind) Close() error { return l.conn.Close() }
 
-// delay is how long logind waits at most.
+// delay returns how long logind waits at most.
 func (l *logind) delay(ctx context.Context) (time.Duration, error) {
 	var usec dbus.Variant
 	call := l.conn.Object(service, object).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, manager, "InhibitDelayMaxUSec")
@@ -55,8 +55,8 @@ func (l *logind) delay(ctx context.Context) (time.Duration, error) {
 	return time.Duration(n) * time.Microsecond, nil
 }
 
-// Reserve raises logind's limit by a configuration file, where it is lower, and makes
-// logind read it.
+// Reserve raises logind's limit with a configuration file if it is too low, and makes logind read
+// it.
 func (l *logind) Reserve(ctx context.Context, want time.Duration) error {
 	have, err := l.delay(ctx)
 	if err != nil || have >= want {
@@ -74,7 +74,7 @@ func (l *logind) Reserve(ctx context.Context, want time.Duration) error {
 	if kill.Err != nil {
 		return fmt.Errorf("reload logind: %w", kill.Err)
 	}
-	// logind does not tell when it has read its configuration.
+	// logind does not say when it has read its configuration.
 	for wait := 100 * time.Millisecond; wait <= 1600*time.Millisecond; wait *= 2 {
 		if have, err = l.delay(ctx); err != nil || have >= want {
 			return err

@@ -1,8 +1,8 @@
-// Package shutdown ends the pods of a node before the machine goes down (KEP-2000): it
-// holds a delay lock of logind, hears from it that the machine is about to shut down,
-// ends the pods group by group of priority, and then lets go of the lock.
+// Package shutdown ends the pods of a node before the machine shuts down (KEP-2000): it holds a
+// delay lock of logind, learns from it that the machine is about to shut down, ends the pods in
+// groups by priority, and then releases the lock.
 //
-// Without a D-Bus or logind there is nothing to hear from, and it says so.
+// Without D-Bus or logind it cannot learn of shutdowns, and says so.
 package shutdown
 
 import (
@@ -20,7 +20,7 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// What the status of a pod says that a shutdown ended, and why none is taken any more.
+// What the status says of a pod that a shutdown ended, and of one that is not admitted any more.
 const (
 	ReasonTerminated    = "Terminated"
 	MessageTerminated   = "Pod was terminated in response to imminent node shutdown."
@@ -29,11 +29,10 @@ const (
 	MessageShuttingDown = "node is shutting down"
 )
 
-// Period is how long pods from a priority on get.
+// Period is how much time pods get, from a priority upwards.
 type Period = kubeletconfig.ShutdownGracePeriodByPodPriority
 
-// Periods returns what a configuration says, lowest priority first; none where
-// graceful shutdown is off.
+// Periods returns the configured periods, lowest priority first; none if graceful shutdown is off.
 func Periods(k *kubeletconfig.KubeletConfiguration) []Period {
 	list := slices.Clone(k.ShutdownGracePeriodByPodPriority)
 	if whole := k.ShutdownGracePeriod.Duration; len(list) == 0 && whole > 0 {
@@ -55,14 +54,14 @@ func total(periods []Period) time.Duration {
 	return time.Duration(sum) * time.Second
 }
 
-// group of pods that end together.
+// group is a group of pods that end together.
 type group struct {
 	grace time.Duration
 	pods  []*v1.Pod
 }
 
-// groups puts each pod to the highest period whose priority it reaches; those below
-// all periods to the lowest.
+// groups assigns each pod to the highest period whose priority it reaches, and pods below all
+// periods to the lowest.
 func groups(periods []Period, pods []*v1.Pod) []group {
 	out := make([]group, len(periods))
 	for i, p := range periods {
@@ -86,27 +85,27 @@ func groups(periods []Period, pods []*v1.Pod) []group {
 
 // Login is what shutdown needs of logind.
 type Login interface {
-	// Reserve makes logind wait so long for holders of delay locks.
+	// Reserve makes logind wait that long for holders of delay locks.
 	Reserve(ctx context.Context, d time.Duration) error
-	// Inhibit takes a delay lock; closing it lets go.
+	// Inhibit takes a delay lock; closing it releases the lock.
 	Inhibit(ctx context.Context) (io.Closer, error)
-	// Shutdowns tells of each shutdown that begins (true) or is cancelled (false); the
-	// channel ends with the connection.
+	// Shutdowns reports each shutdown that begins (true) or is canceled (false); the channel is
+	// closed with the connection.
 	Shutdowns(ctx context.Context) (<-chan bool, error)
 	Close() error
 }
 
-// Node is whose pods end.
+// Node is the node whose pods are ended.
 type Node interface {
-	// Active are the pods that are neither ended nor about to be removed.
+	// Active returns the pods that have not ended and are not about to be removed.
 	Active() []*v1.Pod
-	// End begins to end a pod, which gets so many seconds.
+	// End begins to end a pod, with a grace period in seconds.
 	End(pod *v1.Pod, grace int64)
 	// Ended waits until a pod is terminated, or the context ends.
 	Ended(ctx context.Context, pod *v1.Pod)
-	// ShuttingDown tells that the machine is going down, or that it is not after all.
+	// ShuttingDown says that the machine is shutting down, or that it is not after all.
 	ShuttingDown(ctx context.Context, down bool)
-	// Finished tells that the pods have ended, or their time is over.
+	// Finished says that the pods have ended, or that their time is over.
 	Finished()
 }
 
@@ -140,7 +139,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// watch holds a lock and acts on shutdowns as long as the connection to logind holds.
+// watch holds a lock and acts on shutdowns as long as the connection to logind lasts.
 func (m *Manager) watch(ctx context.Context) error {
 	login, err := m.Dial(ctx)
 	if err != nil {
@@ -180,7 +179,7 @@ func (m *Manager) watch(ctx context.Context) error {
 				m.end(ctx)
 				m.Node.Finished()
 				err = release()
-			} else if lock == nil { // it was cancelled
+			} else if lock == nil { // it was canceled
 				lock, err = login.Inhibit(ctx)
 			}
 			if err != nil {
@@ -190,8 +189,8 @@ func (m *Manager) watch(ctx context.Context) error {
 	}
 }
 
-// end ends all pods, lowest priority first. A group that is not gone when its time is
-// over is left to the next one's.
+// end ends all pods, lowest priority first. A group that has not ended when its time is over keeps
+// running while the next one ends.
 func (m *Manager) end(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	for i, g := range groups(m.Periods, m.Node.Active()) {

@@ -66,7 +66,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// machine is a node and its logind.
+// machine is a node together with its logind.
 type machine struct {
 	mu        sync.Mutex
 	pods      []*v1.Pod
@@ -145,12 +145,12 @@ func TestPodsEndGroupByGroup(t *testing.T) {
 	})
 }
 
-// fakeLogind answers as logind on a bus of its own.
+// fakeLogind answers like logind, on a bus of its own.
 type fakeLogind struct {
 	conn  *dbus.Conn
 	props *prop.Properties
 	mu    sync.Mutex
-	locks []*os.File // our end of each lock: it reads EOF when the lock is let go
+	locks []*os.File // our end of each lock: it reads EOF when the lock is released
 	given []*os.File // the other end, until the bus has duplicated it
 	kills int
 }
@@ -169,7 +169,7 @@ func (f *fakeLogind) Inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error)
 	return dbus.UnixFD(w.Fd()), nil
 }
 
-// handedOver closes what was given, once the other side has it.
+// handedOver closes what was handed out, once the other side has it.
 func (f *fakeLogind) handedOver() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,7 +191,7 @@ func (f *fakeLogind) KillUnit(unit, _ string, signal int32) *dbus.Error {
 	return nil
 }
 
-// newBus starts a message bus with a logind on it.
+// newBus starts a message bus with a fake logind on it.
 func newBus(t *testing.T) *fakeLogind {
 	t.Helper()
 	daemon, err := exec.LookPath("dbus-daemon")

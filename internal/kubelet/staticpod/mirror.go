@@ -27,7 +27,7 @@ func (p *Pods) Poke() {
 	}
 }
 
-// SetMirror takes what the API server has; gone: not any more.
+// SetMirror takes over what the API server has; with gone, the mirror no longer exists.
 func (p *Pods) SetMirror(mirror *v1.Pod, gone bool) {
 	p.mu.Lock()
 	key := nameOf(mirror)
@@ -35,7 +35,7 @@ func (p *Pods) SetMirror(mirror *v1.Pod, gone bool) {
 	switch {
 	case !gone:
 		p.mirror[key] = mirror
-	case have != nil && have.UID == mirror.UID: // a newer one may have been made already
+	case have != nil && have.UID == mirror.UID: // a newer one may have been created already
 		delete(p.mirror, key)
 	}
 	if static := p.static[key]; static != nil {
@@ -45,7 +45,7 @@ func (p *Pods) SetMirror(mirror *v1.Pod, gone bool) {
 	p.Poke()
 }
 
-// linkLocked tells the status manager which object shows the static pod's status.
+// linkLocked sets which object the status manager writes the static pod's status to.
 func (p *Pods) linkLocked(static *v1.Pod) {
 	mirror := p.mirror[nameOf(static)]
 	if mirror != nil && (mirror.DeletionTimestamp != nil || !reflects(static, mirror)) {
@@ -54,7 +54,7 @@ func (p *Pods) linkLocked(static *v1.Pod) {
 	p.deps.Status.SetMirror(static.UID, mirror)
 }
 
-// reflects tells whether an object mirrors this very static pod.
+// reflects reports whether an object mirrors this very static pod.
 func reflects(static, mirror *v1.Pod) bool {
 	return mirror.Annotations[pods.AnnotationConfigMirror] == static.Annotations[pods.AnnotationConfigHash]
 }
@@ -87,7 +87,7 @@ func (p *Pods) Run(ctx context.Context) error {
 	}
 }
 
-// sync removes the mirrors that nobody needs, and makes those that are missing.
+// sync removes the mirrors that are not needed, and creates those that are missing.
 func (p *Pods) sync(ctx context.Context) error {
 	if !p.deps.Listed() {
 		return nil
@@ -108,7 +108,7 @@ func (p *Pods) sync(ctx context.Context) error {
 		}
 	}
 	p.mu.Unlock()
-	var errs []error // one that the API server does not take must not keep the others from showing
+	var errs []error // one that the API server refuses must not keep the others from showing
 	for _, pod := range remove {
 		errs = append(errs, p.remove(ctx, pod))
 	}
@@ -139,7 +139,7 @@ func (p *Pods) create(ctx context.Context, static *v1.Pod) error {
 	pod.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: new(true),
 	}}
-	// The watch alone shows what there is: this answer may come after the object has gone.
+	// Only the watch shows what exists: this response may arrive after the object is gone.
 	_, err := p.deps.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create mirror pod %s/%s: %w", pod.Namespace, pod.Name, err)

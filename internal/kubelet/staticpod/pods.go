@@ -1,6 +1,6 @@
-// Package staticpod keeps the static pods of a node: it merges what its sources (a
-// folder, a URL) have, tells the table of workers, and keeps an object in the API for
-// each, so that people see it.
+// Package staticpod keeps the static pods of a node: it merges what its sources (a directory, a
+// URL) have, passes it to the table of workers, and maintains an object in the API for each, so
+// that people see it.
 package staticpod
 
 import (
@@ -16,13 +16,13 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// Table runs the pods; *podworker.Table is one.
+// Table runs the pods; *podworker.Table implements it.
 type Table interface {
 	Set(pod *v1.Pod, static bool)
 	Remove(uid types.UID, last *v1.Pod)
 }
 
-// Status writes the statuses of static pods to their mirrors; *status.Manager is one.
+// Status writes the statuses of static pods to their mirrors; *status.Manager implements it.
 type Status interface {
 	SetMirror(static types.UID, mirror *v1.Pod)
 }
@@ -31,14 +31,14 @@ type Status interface {
 type Deps struct {
 	Table  Table
 	Status Status
-	Client kubernetes.Interface // nil without API server
+	Client kubernetes.Interface // nil without an API server
 	// Node returns the node's object, which owns the mirrors; it has no UID before the
 	// node is registered.
 	Node func() *v1.Node
-	// Listed tells whether the pods that the API server has are known.
+	// Listed reports whether the pods that the API server has are known.
 	Listed func() bool
-	// Settled tells whether all sources have told what they have: what none has had
-	// before, one of them may have yet.
+	// Settled reports whether all sources have reported what they have: until then, one of them may
+	// still have a pod that none has had so far.
 	Settled func() bool
 }
 
@@ -48,7 +48,7 @@ type Pods struct {
 	deps Deps
 	wake chan struct{}
 
-	// setting serialises readings of sources and what follows from them.
+	// setting serialises updates from sources together with what follows from them.
 	setting sync.Mutex
 	from    map[string][]*v1.Pod // by source
 	byUID   map[types.UID]*v1.Pod
@@ -58,7 +58,7 @@ type Pods struct {
 	mirror map[types.NamespacedName]*v1.Pod
 }
 
-// New returns Pods that knows of none.
+// New returns Pods without any pods.
 func New(deps Deps) *Pods {
 	return &Pods{
 		deps: deps, wake: make(chan struct{}, 1), from: map[string][]*v1.Pod{},
@@ -66,8 +66,8 @@ func New(deps Deps) *Pods {
 	}
 }
 
-// Set takes over what a source ("file", "http") has now. Of two pods with the same
-// UID the first source's counts.
+// Set takes over what a source ("file", "http") has now. If two pods have the same UID, the first
+// source's counts.
 func (p *Pods) Set(from string, pods []*v1.Pod) {
 	p.setting.Lock()
 	defer p.setting.Unlock()
@@ -106,8 +106,8 @@ func (p *Pods) Set(from string, pods []*v1.Pod) {
 	p.Poke()
 }
 
-// seenBefore is the pod as it was read before, when it says nothing new; of a manifest
-// that sets its UID, what is new has the time of first sight of what was there before.
+// seenBefore returns the old pod if the new one is the same. If the content of a manifest that sets
+// its UID has changed, the new pod keeps the time at which the old one was first seen.
 func seenBefore(old, pod *v1.Pod) *v1.Pod {
 	if old == nil || old == pod {
 		return pod

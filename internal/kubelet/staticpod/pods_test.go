@@ -20,7 +20,7 @@ type table struct{}
 func (table) Set(*v1.Pod, bool)         {}
 func (table) Remove(types.UID, *v1.Pod) {}
 
-// shown has the mirror's UID of each static pod.
+// shown has the UID of the mirror of each static pod.
 type shown map[types.UID]types.UID
 
 func (s shown) SetMirror(static types.UID, mirror *v1.Pod) {
@@ -41,8 +41,8 @@ func mirrorOf(uid types.UID) *v1.Pod {
 	return p
 }
 
-// After a restart of the kubelet the API server's pods may be there before the folder
-// was read: the status was then never written to the mirror.
+// After a restart of the kubelet the API server's pods may be known before the directory was read.
+// The status then used to be never written to the mirror.
 func TestAMirrorThatWasSeenBeforeItsPodShowsItsStatus(t *testing.T) {
 	status := shown{}
 	p := New(Deps{Table: table{}, Status: status})
@@ -53,7 +53,7 @@ func TestAMirrorThatWasSeenBeforeItsPodShowsItsStatus(t *testing.T) {
 	}
 }
 
-// The news that a mirror is gone may come when another has been made.
+// The news that a mirror is gone may arrive after another has been created.
 func TestNewsOfAnOldMirrorDoNotHideTheNewOne(t *testing.T) {
 	status := shown{}
 	p := New(Deps{Table: table{}, Status: status})
@@ -65,8 +65,8 @@ func TestNewsOfAnOldMirrorDoNotHideTheNewOne(t *testing.T) {
 	}
 }
 
-// The answer to a creation may come after the news that the object is gone: a mirror
-// that did not exist was never made again.
+// The response to a creation may arrive after the news that the object is gone. A mirror that did
+// not exist then used to be never created again.
 func TestAMirrorThatWentBeforeItsCreationWasAnsweredIsMadeAgain(t *testing.T) {
 	client := fake.NewClientset()
 	p := New(Deps{
@@ -92,7 +92,7 @@ func TestAMirrorThatWentBeforeItsCreationWasAnsweredIsMadeAgain(t *testing.T) {
 	}
 }
 
-// A namespace that is not there kept all other static pods from showing.
+// A missing namespace used to keep all other static pods from showing.
 func TestAMirrorThatIsRefusedDoesNotHideOthers(t *testing.T) {
 	client := fake.NewClientset()
 	p := New(Deps{
@@ -118,7 +118,7 @@ func TestAMirrorThatIsRefusedDoesNotHideOthers(t *testing.T) {
 	}
 }
 
-// What was read again and says the same is the same pod, with its time of first sight.
+// A pod that is read again unchanged is the same pod, with the time at which it was first seen.
 func TestWhatWasSeenBeforeStays(t *testing.T) {
 	p := New(Deps{Table: table{}, Status: shown{}})
 	read := func(seen, image string) *v1.Pod {
@@ -133,7 +133,7 @@ func TestWhatWasSeenBeforeStays(t *testing.T) {
 	if p.byUID["s"] != first {
 		t.Error("it is another pod")
 	}
-	p.Set("http", []*v1.Pod{read("3", "b")}) // a manifest may say its UID
+	p.Set("http", []*v1.Pod{read("3", "b")}) // a manifest may set its UID
 	if got := p.byUID["s"]; got.Spec.Containers[0].Image != "b" || got.Annotations[pods.AnnotationConfigSeen] != "1" {
 		t.Errorf("%+v", got)
 	}

@@ -1,6 +1,6 @@
-// Package status writes pod statuses to the API server. It has one slot for each
-// pod: a newer status replaces one that has not been sent, pods are written side
-// by side, each by one patch at a time, and nothing is sent when nothing changed.
+// Package status writes pod statuses to the API server. It has one slot per pod: a newer status
+// replaces one that has not been sent. Pods are written in parallel, with one patch at a time per
+// pod, and nothing is sent when nothing changed.
 //
 // It is the node's only writer of pod status; the pods' workers feed it.
 package status
@@ -46,46 +46,46 @@ type Manager struct {
 
 	mu    sync.Mutex
 	slots map[types.UID]*slot
-	// mirrors are the objects that show static pods, by the pods' UIDs.
+	// mirrors are the objects that represent static pods, by the pods' UIDs.
 	mirrors map[types.UID]*v1.Pod
-	// spawn runs a sender under Run's context; nil unless Run runs.
+	// spawn runs a sender under Run's context; nil unless Run is running.
 	spawn   func(func(context.Context))
 	senders sync.WaitGroup
 }
 
-// slot holds what one pod's status should be and what the server has.
+// slot holds what one pod's status should be, and what the server has.
 type slot struct {
 	namespace, name string
-	// pod as it was put last.
+	// pod as it was last put.
 	pod *v1.Pod
-	// apiUID is the UID of the object that is written: of the pod, or, for a static
-	// pod, of its mirror. Empty while there is none.
+	// apiUID is the UID of the object that is written: the pod or, for a static pod, its mirror. It
+	// is empty while there is none.
 	apiUID types.UID
 	want   v1.PodStatus
-	// taken counts what want has been.
+	// taken counts the values that want has had.
 	taken uint64
-	// wire is want in protobuf: comparing that is many times cheaper, and workers put
-	// what they put before at every look.
+	// wire is want in protobuf. Comparing that is many times cheaper, and at every look workers put
+	// what they put before.
 	wire  []byte
 	since time.Time
-	// base is what the server has, by the newest version that was seen; doubtful after a
-	// patch whose outcome is not known.
+	// base is what the server has, according to the newest version that was seen. It is doubtful
+	// after a patch with an unknown outcome.
 	base     v1.PodStatus
 	version  string
 	doubtful bool
 	dirty    bool
 	sending  bool
-	again    bool // it is written once more
-	// dropped while sending: the slot stays until the sender has ended, so that a pod
-	// of the same UID which comes then is not overtaken by what was sent before.
+	again    bool // it has to be written once more
+	// dropped while sending: the slot stays until the sender has ended, so that the status of a pod
+	// that then comes with the same UID is not overtaken by what was sent before.
 	dropped bool
-	// later sends a status that was put by PutSoon; nil when none waits.
+	// later sends a status that was put by PutSoon; nil if none waits.
 	later *time.Timer
-	idle  []chan struct{} // closed when not dirty any more
+	idle  []chan struct{} // closed when no longer dirty
 }
 
-// see takes over what an object has at the server, if that is newer than what is known: then
-// others may have written it.
+// see takes over the server's version of an object if it is newer than the known one: others may
+// have written to it.
 func (s *slot) see(o *v1.Pod) bool {
 	if s.apiUID != o.UID || !newer(o.ResourceVersion, s.version) {
 		return false
@@ -94,7 +94,7 @@ func (s *slot) see(o *v1.Pod) bool {
 	return true
 }
 
-// differs tells whether the server has something else than it should.
+// differs reports whether the server has something other than it should.
 func (s *slot) differs() bool {
 	base, want := s.base, due(s.pod, s.base, s.want)
 	return differing(&base, &want)
@@ -109,14 +109,14 @@ func newer(version, than string) bool {
 	return err == nil && order > 0
 }
 
-// New returns a manager. observe, if not nil, gets how long each status waited
-// until it was written. Without a client nothing is sent.
+// New returns a manager. observe, if not nil, is called with the time that each status waited until
+// it was written. Without a client nothing is sent.
 func New(client kubernetes.Interface, observe func(time.Duration)) *Manager {
 	return &Manager{client: client, observe: observe, slots: map[types.UID]*slot{}, mirrors: map[types.UID]*v1.Pod{}}
 }
 
-// Put says what a pod's status should be from now on; it is sent at once. Nobody may
-// change what a status that was put points to.
+// Put sets what a pod's status should be from now on; it is sent at once. Nothing that the status
+// points to may be changed afterwards.
 func (m *Manager) Put(pod *v1.Pod, st v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,8 +125,8 @@ func (m *Manager) Put(pod *v1.Pod, st v1.PodStatus) {
 	}
 }
 
-// PutSoon is Put for a status that is expected to change again in a moment, while a
-// pod is being started: it is sent a little later, unless a newer one comes first.
+// PutSoon is Put for a status that is expected to change again in a moment, while a pod is being
+// started: it is sent a little later, unless a newer one comes first.
 func (m *Manager) PutSoon(pod *v1.Pod, st v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -153,7 +153,7 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 	}
 	wire, err := st.Marshal()
 	if err != nil {
-		wire = nil // then it is sent, and the API server has its say
+		wire = nil // then it is sent, and the API server may complain
 	}
 	s := m.slots[pod.UID]
 	if s == nil {
@@ -174,11 +174,10 @@ func (m *Manager) takeLocked(pod *v1.Pod, st v1.PodStatus) *slot {
 	return s
 }
 
-// point makes an object the one that is written.
+// point makes the object the one that is written.
 func (s *slot) point(o *v1.Pod) { s.apiUID, s.base, s.version = o.UID, o.Status, o.ResourceVersion }
 
-// SetMirror tells which object mirrors a static pod, with its status; nil when
-// there is none any more.
+// SetMirror sets which object mirrors a static pod, with its status; nil if there is none any more.
 func (m *Manager) SetMirror(static types.UID, mirror *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -309,7 +308,7 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 		pod, want, taken, apiUID, looked := s.pod, s.want, s.taken, s.apiUID, s.doubtful
 		m.mu.Unlock()
 		got, err := m.write(ctx, s, apiUID, pod, want)
-		refused := apierrors.IsInvalid(err) && looked // to what the server has, not to what it had
+		refused := apierrors.IsInvalid(err) && looked // because of what the server has now, not what it had before
 		if refused {
 			klog.FromContext(ctx).Error(err, "The API server refuses the pod's status; it is sent again once it or the pod changes", "pod", s.namespace+"/"+s.name, "podUID", uid)
 		}
@@ -328,7 +327,7 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 	}
 }
 
-// sentLocked notes what the server has now, and whether that is the newest.
+// sentLocked notes what the server has now, and whether that is the newest status.
 func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, taken uint64, got *v1.Pod) {
 	if mirror, ok := m.mirrors[uid]; ok && got != nil && mirror.UID == apiUID {
 		m.mirrors[uid] = got
@@ -341,7 +340,7 @@ func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, taken uin
 	}
 	if taken == s.taken {
 		if s.again = got != nil && !s.again && s.differs(); s.again {
-			return // others wrote between what was known and this: once more, by what there is now
+			return // others wrote in between: write once more, based on what is there now
 		}
 		if m.observe != nil {
 			m.observe(time.Since(s.since))
@@ -350,8 +349,9 @@ func (m *Manager) sentLocked(uid types.UID, s *slot, apiUID types.UID, taken uin
 	}
 }
 
-// write makes the server have a status, and returns it, nil if it had it. What the server
-// has is in doubt after a failure: the answer may be all that failed.
+// write makes sure that the server has a status, and returns the updated object, nil if the server
+// already had it. After a failure it is in doubt what the server has: only the response may have
+// failed.
 func (m *Manager) write(ctx context.Context, s *slot, apiUID types.UID, pod *v1.Pod, want v1.PodStatus) (*v1.Pod, error) {
 	base, err := m.baseOf(ctx, s, apiUID)
 	if err != nil {
@@ -366,7 +366,7 @@ func (m *Manager) write(ctx context.Context, s *slot, apiUID types.UID, pod *v1.
 	return got, err
 }
 
-// baseOf is what the server has; an object of another UID is none.
+// baseOf returns what the server has; an object with another UID does not count.
 func (m *Manager) baseOf(ctx context.Context, s *slot, apiUID types.UID) (v1.PodStatus, error) {
 	m.mu.Lock()
 	base, doubtful := s.base, s.doubtful
@@ -390,7 +390,7 @@ func (m *Manager) baseOf(ctx context.Context, s *slot, apiUID types.UID) (v1.Pod
 	return pod.Status, nil
 }
 
-// patch sends the difference, if any, and returns what the server has then.
+// patch sends the difference, if any, and returns what the server has afterwards.
 func (m *Manager) patch(ctx context.Context, s *slot, apiUID types.UID, base, want v1.PodStatus) (*v1.Pod, error) {
 	if !differing(&base, &want) {
 		return nil, nil
@@ -407,12 +407,12 @@ func (m *Manager) patch(ctx context.Context, s *slot, apiUID types.UID, base, wa
 	return pod, nil
 }
 
-// due is what the server should have, by what it has.
+// due returns what the server should have, given what it has.
 func due(pod *v1.Pod, base, want v1.PodStatus) v1.PodStatus {
 	return withForeign(podplan.Acceptable(pod, base, want), base)
 }
 
-// withForeign leaves what others own as the server has it.
+// withForeign keeps what others own as the server has it.
 func withForeign(want, base v1.PodStatus) v1.PodStatus {
 	var conditions []v1.PodCondition
 	for _, c := range base.Conditions {
@@ -431,8 +431,8 @@ func withForeign(want, base v1.PodStatus) v1.PodStatus {
 	return want
 }
 
-// ours tells whether the node writes a condition; DisruptionTarget only when it
-// was the node that disturbed the pod.
+// ours reports whether the node writes a condition. It writes DisruptionTarget only if the node
+// itself disrupted the pod.
 func ours(c v1.PodCondition, want v1.PodStatus) bool {
 	if c.Type != v1.DisruptionTarget {
 		return podplan.OwnsCondition(c.Type)
@@ -445,8 +445,8 @@ func ours(c v1.PodCondition, want v1.PodStatus) bool {
 	return false
 }
 
-// differing tells whether two statuses differ, and clears the fields in which they do
-// not: to make a patch of those would be most of its cost.
+// differing reports whether two statuses differ, and clears the fields in which they do not:
+// including those would be most of the cost of making a patch.
 func differing(base, want *v1.PodStatus) bool {
 	b, w := reflect.ValueOf(base).Elem(), reflect.ValueOf(want).Elem()
 	differ := false
@@ -461,12 +461,12 @@ func differing(base, want *v1.PodStatus) bool {
 	return differ
 }
 
-// meta knows how lists of a pod are merged.
+// meta describes how a pod's lists are merged.
 var meta = sync.OnceValues(func() (strategicpatch.PatchMetaFromStruct, error) {
 	return strategicpatch.NewPatchMetaFromStruct(v1.Pod{})
 })
 
-// diff is a strategic merge patch that also demands the UID.
+// diff returns a strategic merge patch that also requires the UID.
 func diff(uid types.UID, base, want v1.PodStatus) ([]byte, error) {
 	schema, err := meta()
 	if err != nil {
@@ -495,8 +495,8 @@ func diff(uid types.UID, base, want v1.PodStatus) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// takeLists takes the lists that differ and are replaced as a whole out of both statuses:
-// those of containers, most of every patch. They need no schema.
+// takeLists removes from both statuses the lists that differ and that are replaced as a whole:
+// those of containers, the largest part of every patch. They need no schema.
 func takeLists(base, want *v1.PodStatus) map[string]any {
 	out := map[string]any{}
 	b, w := reflect.ValueOf(base).Elem(), reflect.ValueOf(want).Elem()

@@ -172,8 +172,8 @@ func TestMirrorGetsTheStaticPodsStatus(t *testing.T) {
 	})
 }
 
-// A static pod whose manifest is put back comes again with its UID, while a patch of its
-// last life may still be on its way: that must not be the mirror's last word.
+// A static pod whose manifest is put back comes again with the same UID, while a patch from its
+// previous life may still be on its way. That patch must not have the last word on the mirror.
 func TestWhatWasSentOfALastLifeDoesNotOvertakeTheNext(t *testing.T) {
 	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, _ *atomic.Int32) {
 		static := pod()
@@ -198,8 +198,8 @@ func TestWhatWasSentOfALastLifeDoesNotOvertakeTheNext(t *testing.T) {
 	})
 }
 
-// A patch may have been applied although its answer was lost: what it changed was then
-// never changed back.
+// A patch may have been applied although its response was lost. What it changed used to be never
+// changed back.
 func TestAPatchWhoseAnswerWasLostIsNotForgotten(t *testing.T) {
 	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, _ *atomic.Int32) {
 		lose := false
@@ -228,7 +228,8 @@ func TestAPatchWhoseAnswerWasLostIsNotForgotten(t *testing.T) {
 	})
 }
 
-// To make a patch of what is the same was most of its cost; without it, the patch is the same.
+// Making a patch of unchanged fields used to be most of its cost. Without them the patch is the
+// same.
 func TestAPatchIsMadeOfWhatDiffers(t *testing.T) {
 	container := func(restarts int32) []v1.ContainerStatus {
 		return []v1.ContainerStatus{{Name: "c", RestartCount: restarts, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}
@@ -260,7 +261,7 @@ func TestAPatchIsMadeOfWhatDiffers(t *testing.T) {
 	}
 }
 
-// whole is the patch between the whole pods.
+// whole returns the patch between the whole pods.
 func whole(t *testing.T, base, want v1.PodStatus) []byte {
 	t.Helper()
 	encode := func(st v1.PodStatus) []byte {
@@ -286,7 +287,7 @@ func decoded(t *testing.T, data []byte) any {
 	return out.Status
 }
 
-// What a patch costs of which only one container is another.
+// BenchmarkPatch measures the cost of a patch when only one container differs.
 func BenchmarkPatch(b *testing.B) {
 	base := with(v1.PodRunning)
 	for _, name := range []string{"a", "b", "c"} {
@@ -307,15 +308,15 @@ func BenchmarkPatch(b *testing.B) {
 	}
 }
 
-// at is the pod as the server has it at a version.
+// at returns the pod as the server has it at a version.
 func at(version string, st v1.PodStatus) *v1.Pod {
 	p := pod()
 	p.ResourceVersion, p.Status = version, st
 	return p
 }
 
-// A status that somebody else had patched stayed wrong until the kubelet was restarted: what
-// was sent last was what was compared with.
+// A status that somebody else had patched used to stay wrong until the kubelet was restarted: it
+// was compared with what was last sent.
 func TestStatusThatSomebodyElsePatchedIsPutRight(t *testing.T) {
 	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
 		ours := with(v1.PodRunning)
@@ -328,7 +329,7 @@ func TestStatusThatSomebodyElsePatchedIsPutRight(t *testing.T) {
 		if _, err := c.CoreV1().Pods("ns").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		m.Put(at("4", v1.PodStatus{Phase: v1.PodPending}), ours) // one that was on its way
+		m.Put(at("4", v1.PodStatus{Phase: v1.PodPending}), ours) // one that was already on its way
 		synctest.Wait()
 		if n.Load() != 1 {
 			t.Errorf("%d writes after an old version", n.Load())
@@ -345,7 +346,7 @@ func TestStatusThatSomebodyElsePatchedIsPutRight(t *testing.T) {
 	})
 }
 
-// So did a mirror's.
+// The same used to happen to a mirror's status.
 func TestMirrorThatSomebodyElsePatchedIsPutRight(t *testing.T) {
 	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
 		static := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "s", Annotations: map[string]string{"kubernetes.io/config.source": "file"}}}
@@ -365,8 +366,8 @@ func TestMirrorThatSomebodyElsePatchedIsPutRight(t *testing.T) {
 	})
 }
 
-// A status that the API server refused was sent again every ten seconds for as long as the pod
-// was there.
+// A status that the API server refused used to be sent again every ten seconds for as long as the
+// pod existed.
 func TestStatusThatIsRefusedIsNotSentForEver(t *testing.T) {
 	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
 		refuse := true

@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// account is whose subordinate IDs are those of pods, where it exists.
+// account owns the subordinate IDs that are for pods, if it exists.
 const account = "kubelet"
 
-// HostRange returns the IDs that the host sets aside for pods: those of the account
-// "kubelet" by getsubids, or by /etc/subuid and /etc/subgid where that tool is not
-// installed. The zero value says that the host sets none aside.
+// HostRange returns the IDs that the host sets aside for pods: those of the account "kubelet"
+// according to getsubids or, if that tool is not installed, /etc/subuid and /etc/subgid. The zero
+// value means that the host sets none aside.
 func HostRange(ctx context.Context) (Range, error) {
 	var unknown user.UnknownUserError
 	if _, err := user.Lookup(account); errors.As(err, &unknown) {
@@ -43,7 +43,7 @@ func HostRange(ctx context.Context) (Range, error) {
 	return same(ask(account))(ask("-g", account))
 }
 
-// same demands that users and groups have one range.
+// same requires that users and groups have the same range.
 func same(users Range, err error) func(Range, error) (Range, error) {
 	return func(groups Range, err2 error) (Range, error) {
 		if err := errors.Join(err, err2); err != nil {
@@ -56,7 +56,7 @@ func same(users Range, err error) func(Range, error) (Range, error) {
 	}
 }
 
-// parseSubIDs reads the one line "0: kubelet 65536 7208960".
+// parseSubIDs parses the one line "0: kubelet 65536 7208960".
 func parseSubIDs(out string) (Range, error) {
 	fields := strings.Fields(out)
 	if strings.Count(strings.TrimSpace(out), "\n") > 0 || len(fields) != 4 {

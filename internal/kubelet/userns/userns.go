@@ -1,10 +1,9 @@
-// Package userns gives each pod with a user namespace of its own (hostUsers: false,
-// KEP-127) a range of the host's user and group IDs. No two pods share one: a range
-// is on disk, in the pod's folder, before it is handed out, and is free again only
-// when the pod is gone.
+// Package userns gives each pod with a user namespace of its own (hostUsers: false, KEP-127) a
+// range of the host's user and group IDs. No two pods share one: a range is on disk, in the pod's
+// directory, before it is handed out, and is free again only when the pod is gone.
 //
-// A record that cannot be read is made anew from what the runtime shows of the pod's
-// sandbox. Until it has answered, no range is handed out.
+// A record that cannot be read is restored from what the runtime reports for the pod's sandbox.
+// Until it has answered, no range is handed out.
 package userns
 
 import (
@@ -23,7 +22,7 @@ import (
 )
 
 const (
-	// Unit is what a range's length must be a multiple of.
+	// Unit is the granularity of ranges: their length must be a multiple of it.
 	Unit = 65536
 
 	fileName    = "userns"
@@ -38,19 +37,19 @@ type Range struct {
 
 // Config of an allocator.
 type Config struct {
-	// Pods is the folder with a folder for each pod.
+	// Pods is the directory that has a directory for each pod.
 	Pods string
 	// IDsPerPod is the length of each range, a multiple of Unit.
 	IDsPerPod uint32
-	// Host is what ranges are taken from; the zero value is all IDs but the first range.
+	// Host is what ranges are taken from; the zero value stands for all IDs except the first range.
 	Host Range
-	// MaxPods is how many pods there must be ranges for.
+	// MaxPods is the number of pods for which there must be ranges.
 	MaxPods int
-	// Shown tells which range the runtime's sandboxes of a pod have, if they have one.
+	// Shown returns the range that the runtime's sandboxes of a pod have, if any.
 	Shown func(ctx context.Context, uid types.UID) (r Range, ok bool, err error)
 }
 
-// Allocator hands ranges out. It is safe for concurrent use.
+// Allocator hands out ranges. It is safe for concurrent use.
 type Allocator struct {
 	pods   string
 	host   Range
@@ -60,10 +59,10 @@ type Allocator struct {
 	mu   sync.Mutex
 	of   map[types.UID]Range
 	lost map[types.UID]error // pods whose record cannot be read, and why
-	next uint32              // where to look first: what was freed last is given out last
+	next uint32              // where to look first: what was freed last is handed out last
 }
 
-// Open checks the configuration and reads which ranges pods on disk have.
+// Open checks the configuration and reads which ranges the pods on disk have.
 func Open(cfg Config) (*Allocator, error) {
 	if cfg.Host == (Range{}) {
 		cfg.Host = Range{First: cfg.IDsPerPod, Length: -cfg.IDsPerPod} // up to the last of 32 bits
@@ -102,8 +101,8 @@ func check(cfg Config) error {
 	return nil
 }
 
-// load takes over what an earlier kubelet gave to a pod. A range of another
-// configuration stays the pod's; it only must not be given out again.
+// load takes over what an earlier kubelet gave to a pod. A range from another configuration stays
+// the pod's; it just must not be handed out again.
 func (a *Allocator) load(uid types.UID) {
 	var r Range
 	_, err := record.Read(a.path(uid), &r)
@@ -120,7 +119,7 @@ func (a *Allocator) load(uid types.UID) {
 	a.of[uid] = r
 }
 
-// valid tells whether a pod can have the range; the very last ID means "none" to the kernel.
+// valid reports whether a pod can have the range. The very last ID means "none" to the kernel.
 func (r Range) valid() bool { return r.First > 0 && r.Length > 0 && r.First+r.Length > r.First }
 
 func (r Range) overlaps(o Range) bool {
@@ -129,7 +128,7 @@ func (r Range) overlaps(o Range) bool {
 
 func (a *Allocator) path(uid types.UID) string { return filepath.Join(a.pods, string(uid), fileName) }
 
-// Get returns the pod's range, and gives it one the first time.
+// Get returns the pod's range, and allocates one the first time.
 func (a *Allocator) Get(ctx context.Context, uid types.UID) (Range, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -161,8 +160,8 @@ func (a *Allocator) giveLocked(uid types.UID, r Range) error {
 	return nil
 }
 
-// recoverLocked finds out which ranges the pods have whose records cannot be read. One
-// without a sandbox runs nothing, and may get another.
+// recoverLocked finds out the ranges of the pods whose records cannot be read. A pod without a
+// sandbox runs nothing, and may get another range.
 func (a *Allocator) recoverLocked(ctx context.Context) error {
 	for uid, why := range a.lost {
 		r, ok, err := a.shown(ctx, uid)
@@ -189,7 +188,7 @@ func (a *Allocator) recoverLocked(ctx context.Context) error {
 	return nil
 }
 
-// freeLocked finds a range that nobody has.
+// freeLocked returns a range that nobody has.
 func (a *Allocator) freeLocked() (Range, error) {
 	n := a.host.Length / a.length
 	start := (a.next - a.host.First) / a.length
@@ -211,7 +210,7 @@ func (a *Allocator) takenLocked(r Range) bool {
 	return false
 }
 
-// Release frees the range of a pod of which nothing is left on the node.
+// Release frees the range of a pod that has nothing left on the node.
 func (a *Allocator) Release(uid types.UID) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -29,7 +29,7 @@ func get(t *testing.T, a *Allocator, uid types.UID) Range {
 	return r
 }
 
-// TestRangesDoNotOverlap: nor after the kubelet was started anew, nor with another length.
+// TestRangesDoNotOverlap, not even after a restart of the kubelet, nor with another length.
 func TestRangesDoNotOverlap(t *testing.T) {
 	cfg := Config{Pods: t.TempDir(), IDsPerPod: Unit, MaxPods: 110}
 	a := open(t, cfg)
@@ -93,8 +93,8 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestDamagedRecord kept the kubelet from starting. The running pod keeps its range,
-// and nobody gets one while it is not known which that is.
+// TestDamagedRecord: a damaged record used to keep the kubelet from starting. The running pod keeps
+// its range, and no other pod gets one until that range is known.
 func TestDamagedRecord(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, Config{Pods: dir, IDsPerPod: Unit})
@@ -131,8 +131,8 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// TestSameRangeTwice, as a copied folder leaves it: the kubelet starts, and the range is
-// free only when both pods are gone.
+// TestSameRangeTwice, as a copied directory leaves it: the kubelet starts, and the range is free
+// only once both pods are gone.
 func TestSameRangeTwice(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{Pods: dir, IDsPerPod: Unit, Host: Range{Unit, 2 * Unit}}

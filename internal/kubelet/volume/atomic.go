@@ -16,17 +16,17 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// The names that readers of live volumes know: ..data points to the folder of the
-// newest content, and is replaced by a rename, so that a reader sees the old files
-// or the new, never a mixture.
+// The names that readers of live volumes know: ..data points to the directory with the newest
+// content, and is replaced by a rename, so that a reader sees either the old files or the new ones,
+// never a mixture.
 const (
 	dataLink = "..data"
 	dataTmp  = "..data_tmp"
 )
 
-// writeAtomic makes files the content of the folder at path. group, if not nil, may read
-// them. Containers have the folder read-only; one that got around that (root of a user
-// namespace may mount as it likes) must still not lead what is written here elsewhere.
+// writeAtomic makes files the content of the directory at path. group, if not nil, may read them.
+// Containers have the directory read-only; one that got around that (root of a user namespace may
+// mount as it likes) must still not be able to redirect what is written here.
 func writeAtomic(path string, files map[string]file, group *int64) error {
 	dir, err := safepath.Open(path)
 	if err != nil {
@@ -53,7 +53,7 @@ func writeAtomic(path string, files map[string]file, group *int64) error {
 	return sweep(dir, stamp, files)
 }
 
-// fill makes a folder with the files in dir.
+// fill creates a directory with the files in dir.
 func fill(dir *safepath.Dir, stamp string, files map[string]file, group *int64) error {
 	if err := dir.Make(stamp, 0o755); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (f file) write(in *safepath.Dir, name string, group *int64) error {
 	return errors.Join(err, out.Close())
 }
 
-// makeParents makes the folders that a file's name has in it.
+// makeParents creates the directories that a file's name contains.
 func makeParents(in *safepath.Dir, name string, group *int64) error {
 	for i, c := range name {
 		if c != filepath.Separator {
@@ -109,8 +109,8 @@ func makeParents(in *safepath.Dir, name string, group *int64) error {
 	return nil
 }
 
-// ownFolder sets a folder's mode, whatever the umask; with an fsGroup it is that group's,
-// and so is what is made in it.
+// ownFolder sets a directory's mode, regardless of the umask. With an fsGroup, the directory and
+// what is created in it belong to that group.
 func ownFolder(in *safepath.Dir, path string, mode fs.FileMode, group *int64) error {
 	if group != nil {
 		mode |= fs.ModeSetgid
@@ -122,7 +122,7 @@ func ownFolder(in *safepath.Dir, path string, mode fs.FileMode, group *int64) er
 	return errors.Join(own(f, nil, group), f.Chmod(mode), f.Close())
 }
 
-// ownVolume does that for a volume.
+// ownVolume is ownFolder for a volume.
 func ownVolume(path string, mode fs.FileMode, group *int64) error {
 	dir, err := safepath.Open(path)
 	if err != nil {
@@ -131,7 +131,7 @@ func ownVolume(path string, mode fs.FileMode, group *int64) error {
 	return errors.Join(ownFolder(dir, ".", mode, group), dir.Close())
 }
 
-// fileMode is a file's mode; with an fsGroup its group may read.
+// fileMode returns a file's mode; with an fsGroup its group may read.
 func fileMode(mode int32, group *int64) fs.FileMode {
 	m := fs.FileMode(mode).Perm()
 	if group != nil {
@@ -154,7 +154,7 @@ func own(f *os.File, uid, gid *int64) error {
 	return f.Chown(u, g)
 }
 
-// swap makes ..data point to the new folder.
+// swap points ..data to the new directory.
 func swap(dir *safepath.Dir, stamp string) error {
 	if err := dir.RemoveAll(dataTmp); err != nil {
 		return err
@@ -165,8 +165,8 @@ func swap(dir *safepath.Dir, stamp string) error {
 	return dir.Rename(dataTmp, dataLink)
 }
 
-// link makes the names that containers see: each first element of a path is a
-// symlink into ..data.
+// link creates the names that containers see: the first element of each path is a symlink into
+// ..data.
 func link(dir *safepath.Dir, files map[string]file) error {
 	for name := range files {
 		first, _, _ := strings.Cut(name, string(filepath.Separator))
@@ -178,7 +178,7 @@ func link(dir *safepath.Dir, files map[string]file) error {
 	return nil
 }
 
-// sweep removes names that are no more, and the folders of older content.
+// sweep removes names that are no longer needed, and the directories of older content.
 func sweep(dir *safepath.Dir, current string, files map[string]file) error {
 	keep := map[string]bool{dataLink: true, current: true}
 	for name := range files {
@@ -200,7 +200,7 @@ func sweep(dir *safepath.Dir, current string, files map[string]file) error {
 	return nil
 }
 
-// same tells whether a folder in dir holds exactly these files.
+// same reports whether a directory in dir contains exactly these files.
 func same(dir *safepath.Dir, old string, files map[string]file, group *int64) bool {
 	in, err := dir.Sub(old)
 	if err != nil {
@@ -216,7 +216,7 @@ func same(dir *safepath.Dir, old string, files map[string]file, group *int64) bo
 	return err == nil && n == len(files)
 }
 
-// is tells whether the file is in the folder as it is to be.
+// is reports whether the file exists in the directory exactly as it should.
 func (f file) is(in *safepath.Dir, name string, group *int64) bool {
 	have, err := in.Regular(name)
 	if err != nil {
@@ -231,7 +231,7 @@ func (f file) is(in *safepath.Dir, name string, group *int64) bool {
 	return err == nil && bytes.Equal(data, f.data)
 }
 
-// count is how many files are in a folder and below it.
+// count returns the number of files in a directory and below it.
 func count(in *safepath.Dir) (n int, err error) {
 	names, err := in.Names()
 	for _, name := range names {

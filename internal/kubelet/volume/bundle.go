@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// seed makes the order of trust anchors another in each life of the kubelet, so that no
+// seed makes the order of trust anchors differ from one run of the kubelet to the next, so that no
 // program comes to rely on it.
 var seed = rand.Text()
 
-// bundle adds the trust anchors of the cluster trust bundles that a source chooses.
+// bundle adds the trust anchors of the cluster trust bundles that a source selects.
 func (c *content) bundle(src *v1.ClusterTrustBundleProjection, mode *int32) error {
 	if c.m.Bundles == nil {
 		return errors.New("projected clusterTrustBundle is not supported by this node")
@@ -36,7 +36,7 @@ func (c *content) bundle(src *v1.ClusterTrustBundleProjection, mode *int32) erro
 	return c.private(src.Path, anchors(chosen), mode)
 }
 
-// chooseBundles returns the bundle of a name, or those of a signer with certain labels.
+// chooseBundles returns the bundle with a name, or a signer's bundles with certain labels.
 func chooseBundles(src *v1.ClusterTrustBundleProjection, all []certificatesv1.ClusterTrustBundle) ([]certificatesv1.ClusterTrustBundle, error) {
 	var fits func(*certificatesv1.ClusterTrustBundle) bool
 	var missing string
@@ -45,7 +45,7 @@ func chooseBundles(src *v1.ClusterTrustBundleProjection, all []certificatesv1.Cl
 		fits = func(b *certificatesv1.ClusterTrustBundle) bool { return b.Name == *src.Name }
 		missing = fmt.Sprintf("while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io %q not found", *src.Name)
 	case src.SignerName != nil:
-		selector, err := metav1.LabelSelectorAsSelector(src.LabelSelector) // nil chooses nothing, an empty one everything
+		selector, err := metav1.LabelSelectorAsSelector(src.LabelSelector) // nil selects nothing, an empty one everything
 		if err != nil {
 			return nil, fmt.Errorf("while parsing label selector: %w", err)
 		}
@@ -68,7 +68,7 @@ func chooseBundles(src *v1.ClusterTrustBundleProjection, all []certificatesv1.Cl
 	return out, nil
 }
 
-// anchors are the certificates of bundles, each once.
+// anchors returns the certificates of the bundles, each once.
 func anchors(bundles []certificatesv1.ClusterTrustBundle) []byte {
 	type anchor struct {
 		key [sha256.Size]byte

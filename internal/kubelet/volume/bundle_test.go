@@ -21,8 +21,7 @@ func certificates(texts ...string) string {
 	return out
 }
 
-// TestTrustBundles by name, and by signer and labels; each anchor once, in an order that
-// stays.
+// TestTrustBundles by name, and by signer and labels; each anchor once, in a stable order.
 func TestTrustBundles(t *testing.T) {
 	bundle := func(name, signer, env string, anchors ...string) certificatesv1.ClusterTrustBundle {
 		return certificatesv1.ClusterTrustBundle{

@@ -30,22 +30,23 @@ import (
 )
 
 const (
-	// firstWait is how long a certificate is waited for before it is told that it is
-	// not there; laterWait is the same once that has been told, and renewWait while
-	// there is an older one.
+	// firstWait is how long to wait for a certificate before reporting that it is missing;
+	// laterWait is the same once that has been reported, and renewWait while there is still an
+	// older one.
 	firstWait, laterWait, renewWait = 15 * time.Second, 10 * time.Minute, 5 * time.Second
-	// renewAgain is when a renewal that was not answered is looked for again.
+	// renewAgain is when to look again for a renewal that was not answered.
 	renewAgain = time.Minute
-	// renewJitter spreads the renewals of many pods.
+	// renewJitter spreads out the renewals of many pods.
 	renewJitter = 5 * time.Minute
-	// watchAgain is how long a watch that ended is left alone.
+	// watchAgain is the pause before a watch that ended is started again.
 	watchAgain = time.Second
 )
 
 var errNotIssued = errors.New("credential bundle is not issued yet")
 
-// CertificateSource asks signers for certificates for pods (KEP-4317), and keeps them and
-// their keys in memory until they want renewal. A kubelet that starts anew asks anew.
+// CertificateSource requests certificates for pods from signers (KEP-4317), and keeps them and
+// their keys in memory until they have to be renewed. A kubelet that starts again requests them
+// again.
 type CertificateSource struct {
 	client kubernetes.Interface
 	node   func() *v1.Node
@@ -60,8 +61,8 @@ type certKey struct {
 	source int
 }
 
-// certificate is where one source of a volume stands. Its own lock is held while it is
-// asked for.
+// certificate is the state of one source of a volume. Its own lock is held while it is being
+// requested.
 //
 //	none ──request──> pending ──issued──> fresh ──refreshAt──> fresh, pending ──issued──> fresh
 //	                     └──denied, failed──> refused
@@ -71,11 +72,11 @@ type certificate struct {
 	refreshAt  time.Time
 	request    string // pending; its key is next
 	next       []byte
-	told       bool  // that it is not issued yet
+	told       bool  // that it is not issued yet was reported
 	refused    error // for good
 }
 
-// NewCertificateSource returns a source. node returns the node as it is registered.
+// NewCertificateSource returns a source. node returns the node as registered.
 func NewCertificateSource(client kubernetes.Interface, node func() *v1.Node) *CertificateSource {
 	return &CertificateSource{client: client, node: node, certs: map[certKey]*certificate{}}
 }
@@ -116,12 +117,12 @@ func (s *CertificateSource) Bundle(ctx context.Context, pod *v1.Pod, volume stri
 		return nil, nil, time.Time{}, err
 	}
 	if c.refused == nil && !time.Now().Before(c.refreshAt) {
-		c.refreshAt = time.Now().Add(renewAgain) // what there is serves meanwhile
+		c.refreshAt = time.Now().Add(renewAgain) // the current certificate serves meanwhile
 	}
 	return c.key, c.chain, c.refreshAt, nil
 }
 
-// renew asks for a certificate, unless that was done, and waits for the answer for a while.
+// renew requests a certificate, unless that was done already, and waits a while for the answer.
 func (s *CertificateSource) renew(ctx context.Context, pod *v1.Pod, c *certificate, src *v1.PodCertificateProjection) error {
 	if c.request == "" {
 		if err := s.ask(ctx, pod, c, src); err != nil {
@@ -155,7 +156,7 @@ func (s *CertificateSource) renew(ctx context.Context, pod *v1.Pod, c *certifica
 	return nil
 }
 
-// take takes over what a signer answered.
+// take applies a signer's answer.
 func (c *certificate) take(req *certificatesv1.PodCertificateRequest) error {
 	cond := answer(req)
 	if cond.Type != certificatesv1.PodCertificateRequestConditionTypeIssued {
@@ -173,7 +174,8 @@ func (c *certificate) take(req *certificatesv1.PodCertificateRequest) error {
 	return nil
 }
 
-// answer is the condition by which a signer answered; the zero value while it has not.
+// answer returns the condition that contains a signer's answer; the zero value if there is none
+// yet.
 func answer(req *certificatesv1.PodCertificateRequest) metav1.Condition {
 	for _, cond := range req.Status.Conditions {
 		switch cond.Type {
@@ -185,7 +187,7 @@ func answer(req *certificatesv1.PodCertificateRequest) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// ask makes a key, and a request for a certificate for it.
+// ask creates a key, and requests a certificate for it.
 func (s *CertificateSource) ask(ctx context.Context, pod *v1.Pod, c *certificate, src *v1.PodCertificateProjection) error {
 	account, err := s.client.CoreV1().ServiceAccounts(pod.Namespace).Get(ctx, cmp.Or(pod.Spec.ServiceAccountName, "default"), metav1.GetOptions{})
 	if err != nil {
@@ -223,7 +225,7 @@ func (s *CertificateSource) await(ctx context.Context, namespace, name string) (
 			return req, err
 		}
 		w, err := requests.Watch(ctx, metav1.ListOptions{
-			// the node authorizer allows to watch what names the node, and asks for it
+			// The node authorizer requires the node's name in the selector of a watch.
 			FieldSelector:   fields.Set{"metadata.name": name, "spec.nodeName": string(req.Spec.NodeName)}.String(),
 			ResourceVersion: req.ResourceVersion,
 		})
@@ -239,7 +241,7 @@ func (s *CertificateSource) await(ctx context.Context, namespace, name string) (
 	}
 }
 
-// follow returns a request once it is answered, or nothing when the watch ends.
+// follow returns a request once it is answered, or nil if the watch ends.
 func follow(ctx context.Context, w watch.Interface, name string) (*certificatesv1.PodCertificateRequest, error) {
 	defer w.Stop()
 	for {
@@ -273,7 +275,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// newKey makes a key of a type, in PEM, and an empty certificate request signed with it.
+// newKey returns a new key of the given type, in PEM, and an empty certificate request signed with
+// it.
 func newKey(kind string) (keyPEM, csr []byte, err error) {
 	var key crypto.Signer
 	switch kind {
@@ -303,7 +306,7 @@ func newKey(kind string) (keyPEM, csr []byte, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), csr, err
 }
 
-// cleanChain keeps the certificates of a chain, without headers and what stands between.
+// cleanChain keeps the certificates of a chain, without headers and without any text in between.
 func cleanChain(chain []byte) []byte {
 	var out bytes.Buffer
 	for b, rest := pem.Decode(chain); b != nil; b, rest = pem.Decode(rest) {

@@ -22,7 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// signing is an API server with an account, and a signer that answers when told.
+// signing is an API server with an account, and a signer that answers when the test says so.
 type signing struct {
 	*fake.Clientset
 	t        *testing.T
@@ -36,7 +36,7 @@ func newSigning(t *testing.T) *signing {
 		a.(clienttesting.CreateAction).GetObject().(*certificatesv1.PodCertificateRequest).Name = fmt.Sprintf("req-%d", s.requests)
 		return false, nil, nil
 	})
-	// as the node authorizer
+	// As the node authorizer does.
 	s.PrependWatchReactor("podcertificaterequests", func(a clienttesting.Action) (bool, watch.Interface, error) {
 		if of, _ := a.(clienttesting.WatchAction).GetWatchRestrictions().Fields.RequiresExactMatch("spec.nodeName"); of != "n" {
 			return true, nil, errors.New("can only list/watch podcertificaterequests with nodeName field selector")
@@ -71,7 +71,7 @@ func (s *signing) source() *CertificateSource {
 	return NewCertificateSource(s, func() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node"}} })
 }
 
-// TestCertificateIsAskedForOnceAndRenewed by the key that its request was signed with.
+// TestCertificateIsAskedForOnceAndRenewed with the key that its request was signed with.
 func TestCertificateIsAskedForOnceAndRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSigning(t)
@@ -135,7 +135,7 @@ func signedBy(t *testing.T, keyPEM string, der []byte) {
 	}
 }
 
-// TestRefusedCertificate is not asked for again; a request that was deleted is made again.
+// TestRefusedCertificate is not requested again; a deleted request is created again.
 func TestRefusedCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSigning(t)

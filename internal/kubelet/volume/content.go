@@ -24,22 +24,22 @@ const defaultMode = int32(0o644)
 type file struct {
 	data []byte
 	mode int32
-	// uid owns the file, unless nil.
+	// uid owns the file, unless it is nil.
 	uid *int64
 }
 
-// content gathers the files of a volume.
+// content collects the files of a volume.
 type content struct {
 	m     *Mounter
 	ctx   context.Context
 	pod   *v1.Pod
 	files map[string]file
-	// refresh is the earliest time at which a token or certificate wants renewal.
+	// refresh is the earliest time at which a token or certificate has to be renewed.
 	refresh time.Time
 }
 
-// mountContent writes a configMap, secret, downwardAPI or projected volume. All but
-// configMaps live in memory only.
+// mountContent writes a configMap, secret, downwardAPI or projected volume. All except configMaps
+// are kept in memory only.
 func (m *Mounter) mountContent(ctx context.Context, pod *v1.Pod, v *v1.Volume, dir string) (time.Time, error) {
 	c := &content{m: m, ctx: ctx, pod: pod, files: map[string]file{}}
 	if err := c.gather(v); err != nil {
@@ -127,7 +127,7 @@ func missing(err error, optional *bool) error {
 	return err
 }
 
-// keys adds the chosen keys of an object, or all of them.
+// keys adds the selected keys of an object, or all of them.
 func (c *content) keys(data map[string][]byte, items []v1.KeyToPath, mode *int32, optional *bool, absent string) error {
 	m := defaultMode
 	if mode != nil {
@@ -208,14 +208,14 @@ func (c *content) token(src *v1.ServiceAccountTokenProjection, mode *int32) erro
 	return c.private(src.Path, []byte(token), mode)
 }
 
-// renewAt asks for the volume to be written anew, at the latest then.
+// renewAt makes sure that the volume is written again at that time at the latest.
 func (c *content) renewAt(at time.Time) {
 	if !at.IsZero() && (c.refresh.IsZero() || at.Before(c.refresh)) {
 		c.refresh = at
 	}
 }
 
-// private adds what is readable for its owner only where the pod says who that is.
+// private adds a file that only its owner can read if the pod says who that is.
 func (c *content) private(path string, data []byte, mode *int32) error {
 	m := defaultMode
 	if mode != nil {
@@ -234,7 +234,7 @@ func (c *content) private(path string, data []byte, mode *int32) error {
 	return nil
 }
 
-// commonUser is the user that all containers run as, when the pod says so.
+// commonUser returns the user that all containers run as, nil if the pod does not say.
 func commonUser(pod *v1.Pod) *int64 {
 	var user *int64
 	if sc := pod.Spec.SecurityContext; sc != nil {

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// checkHostPath makes sure that a hostPath is of the type that it claims, creating
-// it where the type says so.
+// checkHostPath makes sure that a hostPath has the type that it claims, and creates it if the type
+// says so.
 func checkHostPath(src *v1.HostPathVolumeSource) error {
 	kind := v1.HostPathUnset
 	if src.Type != nil {
@@ -47,7 +47,7 @@ func checkHostPath(src *v1.HostPathVolumeSource) error {
 	}
 }
 
-// createFile makes an empty file; its folder must be there.
+// createFile creates an empty file; its directory must exist.
 func createFile(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) {

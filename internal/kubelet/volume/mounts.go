@@ -24,11 +24,11 @@ type ContainerInput struct {
 	Attempt   uint32
 	// Env expands subPathExpr.
 	Env []criconfig.Env
-	// Hosts is the content of /etc/hosts; nil leaves the image's own.
+	// Hosts is the content of /etc/hosts; nil keeps the image's own file.
 	Hosts []byte
 	// Images has the reference that was pulled for each image volume.
 	Images map[string]string
-	// RecursiveReadOnly: the runtime can make mounts read-only with all below them.
+	// RecursiveReadOnly: the runtime can make a mount and everything below it read-only.
 	RecursiveReadOnly bool
 }
 
@@ -104,7 +104,7 @@ func absolute(path string) string {
 	return filepath.Join("/", path)
 }
 
-// imageMount mounts an image, or a folder of it (KEP-4639).
+// imageMount mounts an image, or a directory of it (KEP-4639).
 func imageMount(in ContainerInput, v *v1.Volume, vm *v1.VolumeMount, sub string) (*runtimeapi.Mount, error) {
 	ref := in.Images[v.Name]
 	if ref == "" {
@@ -123,7 +123,7 @@ func imageMount(in ContainerInput, v *v1.Volume, vm *v1.VolumeMount, sub string)
 	}, nil
 }
 
-// recursiveReadOnly tells whether a mount is read-only with all below it.
+// recursiveReadOnly reports whether a mount is read-only including everything below it.
 func recursiveReadOnly(vm *v1.VolumeMount, can bool) (bool, error) {
 	mode := v1.RecursiveReadOnlyDisabled
 	if vm.RecursiveReadOnly != nil {
@@ -182,8 +182,8 @@ func propagationOf(p *v1.MountPropagationMode) (runtimeapi.MountPropagation, err
 	}
 }
 
-// writeInPlace writes a file that containers may have bound: it must stay the same
-// inode, so it is not replaced. They may have written to it, as much as they liked.
+// writeInPlace writes a file that containers may have bound. The inode must stay the same, so the
+// file is not replaced. Containers may have written any amount of data to it.
 func writeInPlace(path string, data []byte) error {
 	if old, err := safepath.ReadFile(path, int64(len(data))); err == nil && bytes.Equal(old, data) {
 		return nil
@@ -194,7 +194,7 @@ func writeInPlace(path string, data []byte) error {
 	return write(path, os.O_TRUNC, data, 0o644)
 }
 
-// makeMessageFile makes the file that any user of the container may write to.
+// makeMessageFile creates a file that any user of the container may write to.
 func makeMessageFile(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
@@ -205,7 +205,7 @@ func makeMessageFile(path string) error {
 	return nil
 }
 
-// write makes a file's content and mode, whatever the umask.
+// write sets a file's content and mode, regardless of the umask.
 func write(path string, how int, data []byte, mode fs.FileMode) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW|how, mode)
 	if err != nil {

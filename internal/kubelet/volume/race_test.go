@@ -12,7 +12,7 @@ import (
 	"wherry.dev/internal/mount"
 )
 
-// hostFiles are files and a folder of root's that no pod may change.
+// hostFiles are files and a directory of root's that no pod may change.
 type hostFiles struct {
 	paths []string
 	was   []unix.Stat_t
@@ -44,7 +44,7 @@ func stat(t *testing.T, path string) unix.Stat_t {
 	return st
 }
 
-// check wants mode, owner and content to be what they were.
+// check checks that mode, owner and content are unchanged.
 func (h *hostFiles) check(t *testing.T) {
 	t.Helper()
 	for i, p := range h.paths {
@@ -55,8 +55,8 @@ func (h *hostFiles) check(t *testing.T) {
 	}
 }
 
-// swap replaces a path, as soon as it is there, by a link to each of the host's files,
-// as another container of the pod can, until stop is closed.
+// swap replaces a path, as soon as it exists, with a link to each of the host's files, as another
+// container of the pod can, until stop is closed.
 func (h *hostFiles) swap(vol, name string, stop <-chan struct{}) {
 	path, away := filepath.Join(vol, name), filepath.Join(vol, "away")
 	link := filepath.Join(vol, "link")
@@ -67,7 +67,7 @@ func (h *hostFiles) swap(vol, name string, stop <-chan struct{}) {
 		default:
 		}
 		_ = os.Symlink(h.paths[i%len(h.paths)], link)
-		// An exchange: the path is never missing in between.
+		// An exchange: the path always exists.
 		if unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE) == nil {
 			_ = os.Rename(link, away)
 			_ = os.RemoveAll(away)
@@ -76,8 +76,8 @@ func (h *hostFiles) swap(vol, name string, stop <-chan struct{}) {
 	}
 }
 
-// TestSubPathRace: a container swaps what is made for a subPath for links to the host's
-// files. Their modes were set to that of the volume, setuid included.
+// TestSubPathRace: a container replaces what is created for a subPath with links to the host's
+// files. Their modes used to be set to that of the volume, including setuid.
 func TestSubPathRace(t *testing.T) {
 	vol, h := t.TempDir(), newHostFiles(t, 40)
 	if err := os.Chmod(vol, 0o777|os.ModeSetuid); err != nil {
@@ -100,7 +100,7 @@ func TestSubPathRace(t *testing.T) {
 		if i%2 == 1 {
 			sub = "a/b"
 		}
-		if bindSubpath(vol, sub, target) == nil { // what comes of it is the pod's own affair
+		if bindSubpath(vol, sub, target) == nil { // the result is the pod's own affair
 			made++
 			host := stat(t, target)
 			for j, p := range h.paths {
@@ -117,8 +117,8 @@ func TestSubPathRace(t *testing.T) {
 	}
 }
 
-// TestContentRace: a container that made its configMap writable, as root of a user
-// namespace can, swaps what the kubelet writes for links to the host's folders.
+// TestContentRace: a container that made its configMap writable, as root of a user namespace can,
+// replaces what the kubelet writes with links to the host's directories.
 func TestContentRace(t *testing.T) {
 	vol, h := t.TempDir(), newHostFiles(t, 1)
 	link := filepath.Join(t.TempDir(), "link")
@@ -145,13 +145,13 @@ func TestContentRace(t *testing.T) {
 	group := new(int64(1234))
 	for i := range 100 {
 		files := map[string]file{"f1": {data: fmt.Append(nil, i), mode: 0o644}, "d/e/f": {data: []byte("x"), mode: 0o666}}
-		_ = writeAtomic(vol, files, group) // what comes of it is the pod's own affair
+		_ = writeAtomic(vol, files, group) // the result is the pod's own affair
 		h.check(t)
 	}
 }
 
-// TestSwollenHostsFile: a container filled its /etc/hosts; the kubelet read all of it
-// into its memory when the next container started.
+// TestSwollenHostsFile: when a container had filled its /etc/hosts, the kubelet used to read all of
+// it into memory when the next container started.
 func TestSwollenHostsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "etc-hosts")
 	if err := writeInPlace(path, []byte("hosts")); err != nil {

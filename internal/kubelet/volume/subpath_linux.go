@@ -10,9 +10,9 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// bindSubpath makes the part of a volume that a subPath names visible at target. The
-// containers of the pod may be writing to the volume: no link of theirs leads out of it.
-// A missing path is made as folders, with the volume's own permissions.
+// bindSubpath makes the part of a volume that a subPath names visible at target. The pod's
+// containers may be writing to the volume meanwhile: no link of theirs leads out of it. A missing
+// path is created as directories, with the volume's own permissions.
 func bindSubpath(root, sub, target string) error {
 	if !filepath.IsLocal(sub) {
 		return fmt.Errorf("subPath %q must be relative and must not contain '..'", sub)
@@ -34,7 +34,7 @@ func bindSubpath(root, sub, target string) error {
 	return bind(f, target)
 }
 
-// bind binds what an open file points at.
+// bind mounts what an open file refers to.
 func bind(f *os.File, target string) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -49,7 +49,7 @@ func bind(f *os.File, target string) error {
 	return nil
 }
 
-// makeTarget makes an empty file or folder to bind to, and takes an older bind off.
+// makeTarget creates an empty file or directory to bind to, and unmounts an older bind.
 func makeTarget(target string, isDir bool) error {
 	for unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
 	}

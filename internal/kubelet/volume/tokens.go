@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// tokenRefresh is the share of its life after which a token is renewed.
+	// tokenRefresh is the fraction of its lifetime after which a token is renewed.
 	tokenRefresh = 0.8
-	// tokenMaxAge renews tokens that live longer than anyone wants to trust one.
+	// tokenMaxAge is the age at which even a token with a longer lifetime is renewed.
 	tokenMaxAge = 24 * time.Hour
 	tokenJitter = 10 * time.Second
 )
 
-// TokenSource asks the API server for tokens and keeps them until they want renewal.
+// TokenSource requests tokens from the API server and keeps them until they have to be renewed.
 type TokenSource struct {
 	client kubernetes.Interface
 
@@ -33,7 +33,7 @@ type TokenSource struct {
 
 type tokenKey struct {
 	uid      types.UID // the pod's
-	account  types.UID // empty: of that name, whichever it is
+	account  types.UID // empty: any account of that name
 	audience string
 	seconds  int64
 }
@@ -43,7 +43,7 @@ type issued struct {
 	refreshAt time.Time
 }
 
-// NewTokenSource returns a source; without a client it refuses.
+// NewTokenSource returns a source; without a client it refuses every request.
 func NewTokenSource(client kubernetes.Interface) *TokenSource {
 	return &TokenSource{client: client, tokens: map[tokenKey]issued{}}
 }
@@ -58,8 +58,8 @@ func (t *TokenSource) Token(ctx context.Context, pod *v1.Pod, src *v1.ServiceAcc
 	return got.token, got.refreshAt, err
 }
 
-// AccountToken returns a token of the pod's service account, if it still has this UID,
-// for one audience.
+// AccountToken returns a token for the pod's service account, for one audience, if the account
+// still has this UID.
 func (t *TokenSource) AccountToken(ctx context.Context, pod *v1.Pod, account types.UID, audience string) (string, error) {
 	got, err := t.get(ctx, pod, tokenKey{uid: pod.UID, account: account, audience: audience, seconds: 3600})
 	return got.token, err
@@ -111,7 +111,8 @@ func (t *TokenSource) request(ctx context.Context, pod *v1.Pod, key tokenKey, no
 	return issued{resp.Status.Token, now.Add(wait)}, nil
 }
 
-// spread keeps pods that came together from renewing together, each by its own share of most.
+// spread returns the pod's own fraction of most, so that pods that arrived together do not renew
+// together.
 func spread(uid types.UID, most time.Duration) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(uid))

@@ -15,8 +15,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestAccountTokensAreKept: a credential provider plugin's answer counts for one token, so
-// a new one for each pull would mean a new run of the plugin.
+// TestAccountTokensAreKept: a credential provider plugin's response is valid for one token, so a
+// new token for each pull would mean a new run of the plugin.
 func TestAccountTokensAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, asked := fake.NewClientset(), []types.UID{}
@@ -37,7 +37,7 @@ func TestAccountTokensAreKept(t *testing.T) {
 		}
 		want("a", "[aud] 1")
 		want("a", "[aud] 1")
-		want("b", "[aud] 2") // it was deleted and made anew
+		want("b", "[aud] 2") // it was deleted and created again
 		time.Sleep(50 * time.Minute)
 		want("b", "[aud] 3")
 		tokens.Forget(pod.UID)

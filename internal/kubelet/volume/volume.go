@@ -1,8 +1,8 @@
-// Package volume sets pods' volumes up and takes them down. Every operation is
-// idempotent and leaves no state in memory but tokens: what is mounted is read from
-// the kernel, what is written from the disk.
+// Package volume sets up pods' volumes and takes them down. Every operation is idempotent and keeps
+// no state in memory except tokens and certificates: what is mounted is read from the kernel, what
+// is written from the disk.
 //
-// The layout below a pod's folder is the one that people know:
+// The layout below a pod's directory is the usual one:
 // volumes/kubernetes.io~<kind>/<name>, volume-subpaths/<name>/<container>/<index>.
 package volume
 
@@ -27,7 +27,7 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// Objects looks configMaps and secrets up.
+// Objects looks up configMaps and secrets.
 type Objects interface {
 	ConfigMap(namespace, name string) (*v1.ConfigMap, error)
 	Secret(namespace, name string) (*v1.Secret, error)
@@ -46,14 +46,14 @@ type Mounter struct {
 	Tokens  Tokens
 	// Bundles, if not nil, returns the cluster's trust bundles.
 	Bundles func(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error)
-	// Certificates, if not nil, are those of pods.
+	// Certificates, if not nil, has the certificates of pods.
 	Certificates *CertificateSource
 	// Node facts for the downward API.
 	NodeName    string
 	Allocatable func() v1.ResourceList
 }
 
-// kindDirs are the folders of the kinds of volumes.
+// kindDirs are the directories of the kinds of volumes.
 const (
 	dirEmpty     = "kubernetes.io~empty-dir"
 	dirConfigMap = "kubernetes.io~configmap"
@@ -62,7 +62,7 @@ const (
 	dirProjected = "kubernetes.io~projected"
 )
 
-// Path is where a volume of a pod is on the host.
+// Path returns the path of a pod's volume on the host.
 func (m *Mounter) Path(pod *v1.Pod, v *v1.Volume) string {
 	dir := ""
 	switch {
@@ -82,8 +82,8 @@ func (m *Mounter) Path(pod *v1.Pod, v *v1.Volume) string {
 	return filepath.Join(m.Dirs.Volumes(pod.UID), dir, v.Name)
 }
 
-// Mount sets a volume up, or brings its content up to date. refreshAt, unless
-// zero, is when to call it again although no object changed.
+// Mount sets up a volume, or updates its content. refreshAt, if not zero, is when to call Mount
+// again even if no object changed.
 func (m *Mounter) Mount(ctx context.Context, pod *v1.Pod, name string) (refreshAt time.Time, err error) {
 	v := find(pod, name)
 	if v == nil {
@@ -111,7 +111,7 @@ func find(pod *v1.Pod, name string) *v1.Volume {
 	return nil
 }
 
-// kindOf names the source of a volume that is refused.
+// kindOf names the kind of a volume that is refused.
 func kindOf(v *v1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -131,8 +131,8 @@ func kindOf(v *v1.Volume) string {
 	}
 }
 
-// mountHugePages makes an emptyDir of huge pages, of the size that its medium says or its
-// pod asks for.
+// mountHugePages mounts an emptyDir of huge pages, of the size given by its medium or requested by
+// its pod.
 func mountHugePages(pod *v1.Pod, medium v1.StorageMedium, dir string) error {
 	if medium != v1.StorageMediumHugePages && !strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix)) {
 		return fmt.Errorf("unknown storage medium %q", medium)
@@ -147,7 +147,7 @@ func mountHugePages(pod *v1.Pod, medium v1.StorageMedium, dir string) error {
 	return mount.HugePages(dir, size)
 }
 
-// mountEmptyDir makes an emptyDir: a folder, a tmpfs for medium Memory, or huge pages.
+// mountEmptyDir creates an emptyDir: a directory, a tmpfs for medium Memory, or huge pages.
 func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 	src := v.EmptyDir
 	if src == nil {
@@ -166,7 +166,7 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 		if err := mount.Tmpfs(dir, mode, m.tmpfsSize(pod, cmp.Or(src.SizeLimit, new(resource.Quantity)))); err != nil {
 			return err
 		}
-		mode |= fs.ModeSticky // as every tmpfs has it whose mount does not say otherwise; upstream's does not
+		mode |= fs.ModeSticky // the default for a tmpfs; upstream does not set it
 	default:
 		if err := mountHugePages(pod, src.Medium, dir); err != nil {
 			return err
@@ -175,9 +175,9 @@ func (m *Mounter) mountEmptyDir(pod *v1.Pod, v *v1.Volume, dir string) error {
 	return ownVolume(dir, mode, fsGroup(pod)) // open to every user of the pod
 }
 
-// tmpfsSize is how large a tmpfs of the pod may be: what the pod may have of memory, its
-// limit or what the node has for pods, and no more than the volume's own limit. 0 is
-// unknown, and half of the machine's memory.
+// tmpfsSize returns the size limit of a tmpfs of the pod: the pod's memory limit or else the node's
+// allocatable memory, and at most the volume's own limit. 0 means unknown, which leads to half of
+// the machine's memory.
 func (m *Mounter) tmpfsSize(pod *v1.Pod, limit *resource.Quantity) int64 {
 	allocatable := m.Allocatable()
 	size := allocatable.Memory().Value()
@@ -196,7 +196,7 @@ func fsGroup(pod *v1.Pod) *int64 {
 	return pod.Spec.SecurityContext.FSGroup
 }
 
-// Left tells whether anything of the pod's volumes is on the node.
+// Left reports whether anything of the pod's volumes is still on the node.
 func (m *Mounter) Left(uid types.UID) bool {
 	for _, path := range []string{m.Dirs.Volumes(uid), m.Dirs.Subpaths(uid), m.Dirs.EtcHosts(uid)} {
 		if _, err := os.Lstat(path); err == nil {
@@ -206,9 +206,9 @@ func (m *Mounter) Left(uid types.UID) bool {
 	return m.wrote(uid)
 }
 
-// Clear unmounts and removes all volumes of a pod, and nothing of what hostPath
-// volumes point to. What its containers wrote into files of ours goes, too: on a disk
-// that they filled, other pods would have to go for it.
+// Clear unmounts and removes all volumes of a pod, but nothing that hostPath volumes point to. It
+// also removes what containers wrote into our files: if they filled the disk that way, other pods
+// would be evicted for it.
 func (m *Mounter) Clear(uid types.UID) error {
 	subpaths, err := filepath.Glob(filepath.Join(m.Dirs.Subpaths(uid), "*", "*", "*"))
 	if err != nil {

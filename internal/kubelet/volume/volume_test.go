@@ -72,7 +72,7 @@ func podWith(v v1.VolumeSource) *v1.Pod {
 	}
 }
 
-// set mounts the volume and returns its folder.
+// set mounts the volume and returns its directory.
 func set(t *testing.T, m *Mounter, pod *v1.Pod) string {
 	t.Helper()
 	if _, err := m.Mount(t.Context(), pod, "v"); err != nil {
@@ -116,7 +116,7 @@ func TestConfigMapVolume(t *testing.T) {
 		t.Error("b is still there")
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 3 { // a, ..data, its folder
+	if err != nil || len(entries) != 3 { // a, ..data, its directory
 		t.Errorf("%v, %v", entries, err)
 	}
 }
@@ -210,8 +210,7 @@ func TestEmptyDir(t *testing.T) {
 	}
 }
 
-// TestHugePages: of the medium's size or the one that the pod asks for.
-// TestMemoryWithoutALimit: it was half of the machine's memory, whatever pods may have.
+// TestMemoryWithoutALimit: it used to be half of the machine's memory, whatever pods may have.
 func TestMemoryWithoutALimit(t *testing.T) {
 	m := newMounter(t, objs{secret: map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("x")}}}})
 	m.Allocatable = func() v1.ResourceList { return v1.ResourceList{v1.ResourceMemory: resource.MustParse("8Mi")} }
@@ -242,6 +241,7 @@ func TestMemoryWithoutALimit(t *testing.T) {
 	}
 }
 
+// TestHugePages: pages of the medium's size, or of the one that the pod requests.
 func TestHugePages(t *testing.T) {
 	m := newMounter(t, objs{})
 	pages := func(medium v1.StorageMedium, sizes ...string) *v1.Pod {
@@ -426,8 +426,8 @@ func TestClearLeavesNothingAndTouchesNobodyElse(t *testing.T) {
 	want(t, filepath.Join(host, "sub/keep"), "x", 0o600)
 }
 
-// A pod that filled the disk by its /etc/hosts, or by its last words, held it until its
-// object was deleted: the next to be evicted for that were others.
+// A pod that filled the disk through its /etc/hosts or its termination messages used to keep that
+// space until its object was deleted, and other pods were evicted for it.
 func TestClearGivesBackWhatContainersWroteIntoOurFiles(t *testing.T) {
 	m := newMounter(t, objs{})
 	const uid = "u"

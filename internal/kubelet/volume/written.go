@@ -13,8 +13,8 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 )
 
-// wrote tells whether a pod's containers may have left much in the files that they get
-// besides volumes: /etc/hosts, and those for their last words.
+// wrote reports whether a pod's containers may have written much to the files that they get besides
+// volumes: /etc/hosts and their termination message files.
 func (m *Mounter) wrote(uid types.UID) bool {
 	if _, err := os.Lstat(m.Dirs.EtcHosts(uid)); err == nil {
 		return true
@@ -23,7 +23,7 @@ func (m *Mounter) wrote(uid types.UID) bool {
 	return err != nil || len(long) > 0
 }
 
-// clearWritten removes all of that but the words that a status has.
+// clearWritten removes all of that except what a status has room for.
 func (m *Mounter) clearWritten(uid types.UID) error {
 	long, err := m.longMessages(uid)
 	if gone := os.Remove(m.Dirs.EtcHosts(uid)); !errors.Is(gone, fs.ErrNotExist) {
@@ -35,7 +35,7 @@ func (m *Mounter) clearWritten(uid types.UID) error {
 	return err
 }
 
-// longMessages are the files that have more than a status takes.
+// longMessages returns the termination message files that are larger than a status has room for.
 func (m *Mounter) longMessages(uid types.UID) (long []string, err error) {
 	files, err := filepath.Glob(filepath.Join(m.Dirs.Containers(uid), "*", "*"))
 	for _, f := range files {
@@ -47,8 +47,8 @@ func (m *Mounter) longMessages(uid types.UID) (long []string, err error) {
 	return long, err
 }
 
-// keepEnd cuts all but the end of a file off. The room is given back before the end is
-// written again: the disk may be full.
+// keepEnd truncates a file to its end. The space is freed before the end is written again, because
+// the disk may be full.
 func keepEnd(path string, most int64) error {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// ending explains what the kubelet still has to take away.
+// ending explains what the kubelet still has to remove.
 func (r *reporter) ending() {
 	for i := range r.in.Containers {
 		if c := &r.in.Containers[i]; c.Live() {
@@ -37,7 +37,7 @@ func (r *reporter) ending() {
 	}
 }
 
-// ops returns what the kubelet last did or wants under a key, of those that take away.
+// ops returns the newest op with a key, if it is one that removes something.
 func (r *reporter) ops(key podplan.Key) []podplan.Op {
 	for _, t := range slices.Backward(r.dump.Transitions) {
 		if op := t.Op; op != nil && op.Key() == key {

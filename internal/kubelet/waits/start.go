@@ -13,8 +13,8 @@ import (
 	"wherry.dev/internal/kubelet/podplan"
 )
 
-// starting explains what keeps the pod from being ready: what it stands on first,
-// then its containers in the order in which they are brought up.
+// starting explains what keeps the pod from being ready: first what containers need, then the
+// containers in the order in which they are started.
 func (r *reporter) starting() {
 	if r.in.Record.Verdict == nil {
 		r.wait(report.Wait{Step: "admission on node " + r.in.Pod.Spec.NodeName, Since: report.When(r.in.Record.StartTime), Next: "the kubelet decides whether the pod may run here; if room is short, once pods that are ending have released theirs"})
@@ -28,7 +28,7 @@ func (r *reporter) starting() {
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		if r.container(c, true) && !r.started() {
-			return // those behind it have not had their turn
+			return // it is not yet the turn of the ones after it
 		}
 	}
 	for i := range pod.Spec.Containers {
@@ -36,7 +36,7 @@ func (r *reporter) starting() {
 	}
 }
 
-// started tells whether an app container ever was.
+// started reports whether an app container ever existed.
 func (r *reporter) started() bool {
 	for i := range r.in.Pod.Spec.Containers {
 		if podplan.Inspect(r.in, r.in.Pod.Spec.Containers[i].Name).Last != nil {
@@ -46,7 +46,7 @@ func (r *reporter) started() bool {
 	return false
 }
 
-// flight returns the op of a key that runs by now.
+// flight returns the op in flight with a key, nil if there is none.
 func (r *reporter) flight(key podplan.Key) *podplan.Flight {
 	for i := range r.dump.InFlight {
 		if f := &r.dump.InFlight[i]; f.Op.Key() == key {
@@ -56,7 +56,7 @@ func (r *reporter) flight(key podplan.Key) *podplan.Flight {
 	return nil
 }
 
-// step explains an op that runs or that failed; it tells whether there is one.
+// step explains an op that is running or has failed, and reports whether there is one.
 func (r *reporter) step(kind podplan.Kind, key podplan.Key, name, doing, help string) bool {
 	failure, failed := r.in.Failures[key]
 	flight := r.flight(key)
@@ -79,7 +79,7 @@ func (r *reporter) step(kind podplan.Kind, key podplan.Key, name, doing, help st
 	return true
 }
 
-// failingSince is when the op first failed in this row, as far as it is remembered.
+// failingSince returns when the op's current series of failures began, as far as it is remembered.
 func (r *reporter) failingSince(key podplan.Key, f podplan.Failure) *time.Time {
 	since := f.At
 	for _, t := range slices.Backward(r.dump.Transitions) {
@@ -94,7 +94,7 @@ func (r *reporter) failingSince(key podplan.Key, f podplan.Failure) *time.Time {
 	return report.When(since)
 }
 
-// ground explains what containers stand on.
+// ground explains what has to be in place before any container: cgroup, volumes and sandbox.
 func (r *reporter) ground() {
 	if r.in.Node.CgroupsManaged && !r.in.CgroupReady {
 		r.step(podplan.EnsureCgroup, "cgroup", "the pod's cgroup", "it is being created", "the node's cgroups can be written")
@@ -114,7 +114,7 @@ func (r *reporter) ground() {
 		"the container runtime and its network (CNI) can create it; see the runtime's log on the node")
 }
 
-// stale notes which volumes of a pod that runs cannot be renewed.
+// stale notes which volumes of a running pod cannot be renewed.
 func (r *reporter) stale() {
 	for i := range r.in.Pod.Spec.Volumes {
 		v := &r.in.Pod.Spec.Volumes[i]
@@ -141,7 +141,7 @@ func volumeHelp(v *v1.Volume) string {
 	}
 }
 
-// container explains one container, and tells whether it holds those behind it.
+// container explains one container, and reports whether it holds up those after it.
 func (r *reporter) container(c *v1.Container, init bool) bool {
 	where := podplan.Inspect(r.in, c.Name)
 	if where.Last != nil && where.Last.State == podplan.Running {
@@ -194,7 +194,7 @@ func (r *reporter) crashed(c *v1.Container, where podplan.Standing) {
 	})
 }
 
-// live explains a container that runs, and tells whether it holds those behind it.
+// live explains a running container, and reports whether it holds up those after it.
 func (r *reporter) live(c *v1.Container, init bool, where podplan.Standing) bool {
 	last, name := where.Last, label(c, init)
 	if f := r.flight(podplan.StopKey(last.ID)); f != nil {
@@ -233,7 +233,7 @@ func (r *reporter) probe(c *v1.Container, name, kind string, p *v1.Probe, last *
 	r.wait(w)
 }
 
-// probeText is what a probe does, in short.
+// probeText describes in short what a probe does.
 func probeText(p *v1.Probe) string {
 	if p == nil {
 		return "none"

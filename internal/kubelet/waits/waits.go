@@ -1,5 +1,5 @@
-// Package waits says in plain words what a pod's worker waits for, while the pod starts and
-// while it ends. It is pure; package server serves what it says to `wherry explain`.
+// Package waits says in plain words what a pod's worker waits for, while the pod starts and while
+// it ends. It is pure; package server serves the result to `wherry explain`.
 package waits
 
 import (
@@ -32,13 +32,13 @@ func Report(uid types.UID, dump *podworker.Dump, now time.Time) report.Pod {
 	return out
 }
 
-// reporter gathers one report.
+// reporter builds one report.
 type reporter struct {
 	dump *podworker.Dump
 	in   *podplan.Input
 	now  time.Time
 	out  *report.Pod
-	// to is the list that waits go to.
+	// to is the list that waits are added to.
 	to *[]report.Wait
 }
 
