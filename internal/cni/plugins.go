@@ -27,7 +27,7 @@ type PluginsConfig struct {
 	ConfDir  string        // *.conflist, *.conf, *.json: the first valid one by name is used
 	BinDirs  []string      // of the plugin executables
 	CacheDir string        // records of what is attached to which network, with which configuration
-	Timeout  time.Duration // for each call of a chain of plugins; 0 means two minutes for ADD, one for DEL, less for the rest
+	Timeout  time.Duration // per call of a chain; 0 means two minutes for ADD, one for DEL, less for others
 }
 
 // Default timeouts of a chain of plugins. DEL must end before a kubelet gives up on its call
