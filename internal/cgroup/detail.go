@@ -180,7 +180,7 @@ func (d *Details) readV2(dir string) error {
 	return r.err
 }
 
-// shares is the inverse of Weight: it returns the highest shares that map to this weight, which
+// shares inverts Weight: it returns the highest shares that map to this weight, which
 // is 1024 for 100.
 func shares(weight uint64) uint64 {
 	if weight == 0 {

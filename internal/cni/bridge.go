@@ -424,8 +424,8 @@ func (b *Bridge) SetService(ctx context.Context, s Service) error {
 	return nil
 }
 
-// servicesPath is the file of the services. They are kept on disk so that a restart of Wherry
-// does not interrupt them.
+// servicesPath returns the path of the services' file. They are kept on disk so that a restart of
+// Wherry does not interrupt them.
 func (b *Bridge) servicesPath() string { return filepath.Join(b.cfg.Dir, "services.json") }
 
 func (b *Bridge) storeServices(s []Service) error {

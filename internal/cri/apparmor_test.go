@@ -14,7 +14,7 @@ func TestChooseAppArmor(t *testing.T) {
 		return &runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: name}}
 	}
 	old := func(s string) *runtimeapi.LinuxContainerSecurityContext {
-		return &runtimeapi.LinuxContainerSecurityContext{ApparmorProfile: s} //nolint:staticcheck // older clients use this field
+		return &runtimeapi.LinuxContainerSecurityContext{ApparmorProfile: s} //nolint:staticcheck // older clients use it
 	}
 	const localhost, unconfined = runtimeapi.SecurityProfile_Localhost, runtimeapi.SecurityProfile_Unconfined
 	for name, c := range map[string]struct {

@@ -61,7 +61,7 @@ type Config struct {
 // RuntimeConfig is an OCI runtime for one handler.
 type RuntimeConfig struct {
 	Path    string   `json:"path"`              // path of the executable, or its name in PATH
-	Type    string   `json:"type,omitempty"`    // whose command line it takes: oci.Crun or oci.Runc; "" means guess from its name
+	Type    string   `json:"type,omitempty"`    // whose command line it takes: oci.Crun or oci.Runc; "" goes by its name
 	Options []string `json:"options,omitempty"` // arguments before every command
 }
 
@@ -171,7 +171,7 @@ func (c Config) withDefaultRuntime() (Config, error) {
 	return c, nil
 }
 
-// Paths of folders and files.
+// The paths of folders and files.
 func (c Config) sandboxRoot() string                { return filepath.Join(c.Root, "sandboxes") }
 func (c Config) containerRoot() string              { return filepath.Join(c.Root, "containers") }
 func (c Config) skeletonRoot() string               { return filepath.Join(c.Root, "skeletons") }
@@ -180,10 +180,10 @@ func (c Config) containerState() string             { return filepath.Join(c.Sta
 func (c Config) exitDir() string                    { return filepath.Join(c.State, "exits") }
 func (c Config) runtimeState(handler string) string { return filepath.Join(c.State, "oci", handler) }
 
-// cgroupRoot is the parent of the instance's cgroups that no caller has placed elsewhere.
+// cgroupRoot returns the parent of the instance's cgroups that no caller has placed elsewhere.
 func (c Config) cgroupRoot() string { return "/wherry-" + c.InstanceID }
 
-// monitorCgroup is where the conmons live.
+// monitorCgroup returns the cgroup of the conmons.
 func (c Config) monitorCgroup() string { return c.cgroupRoot() + "/monitor" }
 
 func (c Config) network() cni.Config {

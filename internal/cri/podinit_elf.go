@@ -84,7 +84,7 @@ func initProgram() ([]byte, error) {
 	return makeELF(elfMachines[runtime.GOARCH], append(bytes.Clone(code), sigIgnore()...))
 }
 
-// sigIgnore is the kernel's struct sigaction: handler, flags, restorer, mask.
+// sigIgnore returns the kernel's struct sigaction: handler, flags, restorer, mask.
 func sigIgnore() []byte {
 	act := make([]byte, 32)
 	binary.LittleEndian.PutUint64(act, 1) // SIG_IGN

@@ -97,7 +97,8 @@ func unknownSandbox(id string) sandboxRecord {
 	return rec
 }
 
-// unknownContainer is the same for a container. Its cgroup is in the spec, if one was written.
+// unknownContainer stands for a container whose record cannot be read. Its cgroup is in the spec,
+// if one was written.
 func (s *Server) unknownContainer(id string, r *oci.Runtime) *container {
 	rec := containerRecord{ID: id, Cgroup: s.cfg.cgroupRoot() + "/lost/" + id}
 	rec.Config.m = &runtimeapi.ContainerConfig{}

@@ -86,7 +86,7 @@ func (b *sandbox) netnsPath() string  { return netns.Path(b.nsDir(), netns.Net) 
 
 func (b *sandbox) statusPath() string { return filepath.Join(b.state, "status.json") }
 
-// shareDir is the folder of what the pod's containers share: /dev/shm and files of /etc.
+// shareDir returns the folder of what the pod's containers share: /dev/shm and files of /etc.
 func (b *sandbox) shareDir() string { return filepath.Join(b.state, "share") }
 func (b *sandbox) shmDir() string   { return filepath.Join(b.sharedDir(), "shm") }
 

@@ -69,7 +69,7 @@ func openTerminal() (*terminal, error) {
 
 func (t *terminal) accept() (*os.File, error) { return t.master, nil }
 func (t *terminal) unblock()                  {}
-func (t *terminal) started()                  { _ = t.slave.Close() } // otherwise reading would not end when the runtime exits
+func (t *terminal) started()                  { _ = t.slave.Close() } // else reading would not end with the runtime
 
 // close works even if either end was closed before.
 func (t *terminal) close() {

@@ -364,7 +364,7 @@ func (r *registry) openAt(ctx context.Context, d ocispec.Descriptor, offset int6
 	if err != nil {
 		return nil, err
 	}
-	if _, err := in.(io.Seeker).Seek(offset, io.SeekStart); err != nil { //nolint:forcetypeassert // documented to be a Seeker
+	if _, err := in.(io.Seeker).Seek(offset, io.SeekStart); err != nil { //nolint:forcetypeassert // documented as a Seeker
 		return nil, errors.Join(err, in.Close())
 	}
 	if _, err := in.Read(nil); err != nil && !errors.Is(err, io.EOF) {

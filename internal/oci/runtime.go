@@ -96,21 +96,22 @@ type Bundle struct {
 	StdinOnce bool
 }
 
-// PIDFile is the path of the file with the PID of the container's first process.
+// PIDFile returns the path of the file with the PID of the container's first process.
 func (b Bundle) PIDFile() string { return filepath.Join(b.Dir, "pid") }
 
-// MonitorPIDFile is the path of the file with conmon's PID.
+// MonitorPIDFile returns the path of the file with conmon's PID.
 func (b Bundle) MonitorPIDFile() string { return filepath.Join(b.Dir, "conmon.pid") }
 
-// AttachSocket is the path of a SOCK_SEQPACKET: messages out begin with 2 (stdout) or 3 (stderr).
+// AttachSocket returns the path of a SOCK_SEQPACKET: messages out begin with 2 (stdout) or 3
+// (stderr).
 func (b Bundle) AttachSocket() string { return filepath.Join(b.Dir, "attach") }
 
-// ControlFIFO is the path of a FIFO that takes "1 ROWS COLS" (resize) and "2 0 0" (reopen the
-// log).
+// ControlFIFO returns the path of a FIFO that takes "1 ROWS COLS" (resize) and "2 0 0" (reopen
+// the log).
 func (b Bundle) ControlFIFO() string { return filepath.Join(b.Dir, "ctl") }
 
-// ExitFile is the path of the file with the exit code. It exists once the container has exited
-// and its log is complete.
+// ExitFile returns the path of the file with the exit code. The file exists once the container
+// has exited and its log is complete.
 func (b Bundle) ExitFile() string { return filepath.Join(b.ExitDir, b.ID) }
 
 // WriteSpec writes the bundle's config.json.

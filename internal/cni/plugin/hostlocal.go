@@ -151,7 +151,7 @@ func configVersion(stdin []byte) (string, error) {
 	return (&version.ConfigDecoder{}).Decode(stdin)
 }
 
-// hostLocalLease is ADD without the protocol, for the plugin bridge.
+// hostLocalLease does ADD without the protocol, for the plugin bridge.
 func hostLocalLease(args *skel.CmdArgs) (*result.Result, error) {
 	c, err := readHostLocal(args.StdinData, args.Args)
 	if err != nil {

@@ -36,7 +36,7 @@ func nftInstalled() error {
 	return nil
 }
 
-// suffix is the end of the names of an IP family's sets.
+// suffix returns the end of the names of an IP family's sets.
 func suffix(a netip.Addr) string {
 	if a.Is4() {
 		return "ip"

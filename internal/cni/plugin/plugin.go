@@ -58,8 +58,8 @@ func Known(name string) bool {
 	return ok
 }
 
-// Main is the whole program of the plugin of that name. It returns the exit status. Input and
-// output are the environment, stdin and stdout (CNI spec 1.1, section 2).
+// Main runs the plugin of that name as a program and returns the exit status. Input and output
+// are the environment, stdin and stdout (CNI spec 1.1, section 2).
 func Main(name string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -108,7 +108,7 @@ func invalid(format string, a ...any) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(format, a...), "")
 }
 
-// unavailable is the answer to STATUS if the plugin cannot serve ADD (CNI spec 1.1, code 50).
+// unavailable returns the answer to STATUS if the plugin cannot serve ADD (CNI spec 1.1, code 50).
 func unavailable(err error) error {
 	return types.NewError(types.ErrPluginNotAvailable, err.Error(), "")
 }

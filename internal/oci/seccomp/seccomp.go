@@ -209,7 +209,7 @@ type span struct {
 	code  []bpf.Instruction // ends in returns on every path
 }
 
-// section is the program for one ABI.
+// section returns the program for one ABI.
 func (a abi) section(rules map[uint32][]rule, fallback uint32) []bpf.Instruction {
 	last := uint32(0)
 	for _, nr := range syscalls[a.name] {
