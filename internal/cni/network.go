@@ -36,7 +36,7 @@ type Network struct {
 	validated [sha256.Size]byte // hash of the chain whose plugins are known to speak its version
 	statusOK  time.Time         // when its plugins last reported that they can serve ADD
 
-	mu        sync.Mutex      // guards the two
+	mu        sync.Mutex      // guards the next two
 	loaded    string          // what was last logged about the folder
 	abandoned map[string]bool // attachments that only GC will remove
 }

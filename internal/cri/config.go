@@ -197,7 +197,7 @@ func (c Config) network() cni.Config {
 			Dir: filepath.Join(c.State, "network"),
 		},
 		// In the durable folder: what plugins hold outlives a reboot, so the knowledge of how to
-		// give it back must, too.
+		// release it must, too.
 		Plugins:     cni.PluginsConfig{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs, CacheDir: filepath.Join(c.Root, "cni"), Timeout: c.CNITimeout},
 		PluginsOnly: c.CNIOnly,
 	}

@@ -32,7 +32,7 @@ type containerRecord struct {
 	Volumes    []string                                                         `json:"volumes,omitempty"` // image IDs, by index of the mount
 }
 
-// containerStatus is how a container is doing. It is written after the container has been
+// containerStatus is the current status of a container. It is written after the container has been
 // created, before it is started, after it has been started, and when its resources change: to
 // status.json in the state folder, because none of that outlives the machine's boot. How the
 // container ended is written to status.json in the durable folder. A container with neither file

@@ -40,7 +40,7 @@ func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateCont
 
 // createContainer takes these steps:
 //
-//  1. write the record, so that after a crash from here on the rest is found and cleared
+//  1. write the record, by which what a crash leaves from here on is found and removed
 //  2. hold the image; mount its layers and a writable one
 //  3. write the spec
 //  4. make the cgroup

@@ -40,7 +40,8 @@ func (c *container) readSpec() *specs.Spec {
 	return &spec
 }
 
-// execProcess describes a command in the container. It runs as the first process does.
+// execProcess returns the process for a command in the container. It has the settings of the
+// container's first process.
 func (c *container) execProcess(args []string, tty bool) (specs.Process, error) {
 	spec := c.readSpec()
 	if spec == nil || spec.Process == nil {

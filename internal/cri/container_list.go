@@ -133,7 +133,7 @@ func (s *Server) imageSpec(c *container) *runtimeapi.ImageSpec {
 	return spec
 }
 
-// imageRef returns the image's digest if it came from a registry, else its ID.
+// imageRef returns the image's reference by digest if it came from a registry, else its ID.
 func (s *Server) imageRef(c *container) string {
 	if img, ok := s.images.Lookup(c.rec.ImageID); ok && len(img.Digests) > 0 {
 		return img.Digests[0]

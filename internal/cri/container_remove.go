@@ -109,8 +109,8 @@ func (s *Server) killBundle(b oci.Bundle, halfMade bool) error {
 	return cgroup.Kill(b.Cgroup)
 }
 
-// killMakers kills every conmon and runtime that works on a container. They all start in the monitor
-// cgroup; what they start may have moved to the container's.
+// killMakers kills every conmon and runtime that works on a container. They all start in the
+// monitor cgroup; what they start may have moved to the container's.
 func (s *Server) killMakers(id string) error {
 	for {
 		pids, err := cgroup.Procs(s.cfg.monitorCgroup())

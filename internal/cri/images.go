@@ -99,7 +99,7 @@ func (s *Server) pulling(ref string) map[string]string {
 	return nil
 }
 
-// PullImage fetches an image; concurrent pulls of the same image share one download.
+// PullImage fetches an image; concurrent pulls of the same image share one pull.
 func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	ref := req.GetImage().GetImage()
 	if ref == "" {

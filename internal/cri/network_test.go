@@ -25,7 +25,7 @@ esac
 
 // TestHangingCNIPlugin: a call and its repetition get the same error, which names the plugin and
 // the network. Once the plugin responds again, the pod starts; a plugin that hangs at DEL does
-// not keep the pod from going. On a busy machine a plugin that does not hang may be just as late:
+// not keep the pod from stopping. On a busy machine a plugin that does not hang may be just as late:
 // then the call is repeated, as a kubelet would.
 func TestHangingCNIPlugin(t *testing.T) {
 	bin, conf := t.TempDir(), t.TempDir()

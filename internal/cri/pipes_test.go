@@ -97,8 +97,8 @@ func TestOutputOfWhatIsLeftBehindEnds(t *testing.T) {
 	}
 }
 
-// conmon closes without reading what a client typed last: conmon's own last output used to be
-// lost.
+// conmon closes without reading what a client typed last: the last output that conmon had sent
+// used to be lost.
 func TestAttachHearsTheLastWordsOfWhoDoesNotListen(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

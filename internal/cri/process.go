@@ -34,7 +34,7 @@ func processStart(pid int) (uint64, error) {
 type process struct{ f *os.File }
 
 // openProcess opens the process with that PID if check, called once it is open, confirms that it
-// is the right one. It returns nil if the process is gone.
+// is the right one. It returns nil if that process is gone.
 func openProcess(pid int, check func() (bool, error)) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {

@@ -41,7 +41,7 @@ type sandboxRecord struct {
 	OwnCgroup bool                                                               `json:"ownCgroup,omitempty"` // the parent cgroup is ours to remove
 }
 
-// sandboxStatus is how a sandbox is doing: status.json in the state folder, because after a
+// sandboxStatus is the current status of a sandbox: status.json in the state folder, because after a
 // reboot every sandbox is stopped.
 type sandboxStatus struct {
 	Phase   phase           `json:"phase"`

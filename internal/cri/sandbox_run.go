@@ -100,7 +100,7 @@ func checkSysctls(all map[string]string, o *runtimeapi.NamespaceOption) error {
 
 // runSandbox takes these steps:
 //
-//  1. write the record, so that after a crash from here on the rest is found and cleared
+//  1. write the record, by which what a crash leaves from here on is found and removed
 //  2. make files and the shared memory
 //  3. make and pin the namespaces; set hostname and sysctls
 //  4. connect the network

@@ -58,8 +58,8 @@ func (r *Runtime) place(cmd *exec.Cmd, p placement) error {
 	return cmd.Start()
 }
 
-// cloneInto has the kernel start the child in the cgroup of the v2 tree (CLONE_INTO_CGROUP, Linux
-// 5.7).
+// cloneInto makes the kernel start the child in the cgroup of the v2 tree (CLONE_INTO_CGROUP,
+// since Linux 5.7).
 func (r *Runtime) cloneInto(cmd *exec.Cmd, group string) (*os.File, error) {
 	if group == "" {
 		return nil, nil

@@ -44,9 +44,9 @@ func suffix(a netip.Addr) string {
 	return "ip6"
 }
 
-// elements are what an attachment gets in a table. Adding to an existing table takes the kernel 1
-// ms. A transaction that also removes something, such as the one that renders the table, takes 15
-// ms (it waits for RCU).
+// elements are what an attachment gets in a table. The kernel adds to an existing table in 1 ms.
+// A transaction that also removes something, such as the one that renders the table, takes 15 ms
+// (it waits for RCU).
 type elements struct {
 	table, tag string
 	render     func(*strings.Builder) // writes the table, or brings it up to date
