@@ -42,7 +42,7 @@ func (n *node) rotate(ctx context.Context, id, path, to string) (bool, error) {
 type criLines struct {
 	t       *testing.T
 	partial strings.Builder
-	parts   int // how many lines had more than one part
+	parts   int // how many partial lines were read
 	visit   func(line string)
 }
 
