@@ -1,11 +1,10 @@
-// Package cgroup creates, limits, measures, empties and removes control groups on
-// cgroup v2, v1 and the hybrid of both. It knows nothing of pods: the kubelet uses
-// it for QoS and pod groups, the CRI runtime for container groups.
+// Package cgroup creates, limits, measures, empties and removes control groups on cgroup v2, v1
+// and the hybrid of both. It knows nothing about pods: the kubelet uses it for QoS and pod
+// groups, the CRI runtime for container groups.
 //
-// A path such as "/wherry-ab12/kubepods/pod7" is relative to the root of every
-// hierarchy. The caller owns what lies below the first element; nothing here
-// touches a group that it was not asked for. Every function is idempotent, so it
-// can be repeated after a crash.
+// A path such as "/wherry-ab12/kubepods/pod7" is relative to the root of every hierarchy. The
+// caller owns what lies below the first element; nothing here touches a group that it was not
+// asked for. Every function is idempotent and can be repeated after a crash.
 //
 // On hybrid machines the v1 hierarchies carry the processes; the v2 tree carries
 // only the controllers that v1 lacks (often just hugetlb).
@@ -24,7 +23,7 @@ import (
 	"sync"
 )
 
-// Mode says which cgroup versions a machine has mounted.
+// Mode is the combination of cgroup versions that a machine has mounted.
 type Mode int
 
 // The three layouts that Linux distributions use.
@@ -53,11 +52,11 @@ type hierarchy struct {
 	unified     bool
 }
 
-// used lists the v1 controllers that Wherry makes groups in. The others (blkio,
+// used lists the v1 controllers in which Wherry makes groups. The others (blkio,
 // net_cls, perf_event …) carry no limit that CRI can express.
 var used = []string{"cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer", "hugetlb"}
 
-// primary is the order in which v1 hierarchies are asked for a group's processes.
+// primary is the order in which v1 hierarchies are tried for a group's processes.
 var primary = []string{"pids", "memory", "cpu", "devices", "cpuacct", "freezer", "cpuset"}
 
 // Tree is the set of cgroup hierarchies of a machine. It holds no state about
@@ -65,11 +64,11 @@ var primary = []string{"pids", "memory", "cpu", "devices", "cpuacct", "freezer",
 type Tree struct {
 	mode        Mode
 	hierarchies []hierarchy
-	others      []string                // mounted v1 hierarchies that we make nothing in; an OCI runtime may
+	others      []string                // mounted v1 hierarchies in which we make nothing; an OCI runtime may
 	mkdir       func(path string) error // os.Mkdir; a test's fake adds the kernel's files
 }
 
-// Mode tells which versions are mounted.
+// Mode returns which versions are mounted.
 func (t *Tree) Mode() Mode { return t.mode }
 
 // system is the machine's own tree, read once: mounts of cgroup hierarchies do not
@@ -86,7 +85,7 @@ var system = sync.OnceValues(func() (*Tree, error) {
 // System returns the machine's cgroup hierarchies.
 func System() (*Tree, error) { return system() }
 
-// Version tells the machine's layout.
+// Version returns the machine's layout.
 func Version() (Mode, error) {
 	t, err := system()
 	if err != nil {
@@ -130,8 +129,8 @@ func detect(mountinfo io.Reader) (*Tree, error) {
 	return t, nil
 }
 
-// parseMount turns one line of mountinfo into a hierarchy, without controllers when
-// it has none that we use; key identifies the hierarchy among several mounts of it.
+// parseMount turns one line of mountinfo into a hierarchy, without controllers if it has none
+// that we use. key identifies the hierarchy among several mounts of it.
 func parseMount(line string) (h hierarchy, key string, ok bool) {
 	pre, post, found := strings.Cut(line, " - ")
 	if !found {
@@ -161,8 +160,8 @@ func parseMount(line string) (h hierarchy, key string, ok bool) {
 	return hierarchy{}, "", false
 }
 
-// clean checks a group's path. The root and paths that climb are refused: no
-// caller may limit, kill or remove the whole machine.
+// clean checks a group's path. It refuses the root and paths that climb: no caller may limit,
+// kill or remove the whole machine.
 func clean(path string) (string, error) {
 	p := filepath.Clean("/" + path)
 	if p == "/" || strings.Contains("/"+path+"/", "/../") {
@@ -171,7 +170,7 @@ func clean(path string) (string, error) {
 	return p, nil
 }
 
-// HasV1 tells whether a v1 hierarchy carries the controller.
+// HasV1 reports whether a v1 hierarchy carries the controller.
 func (t *Tree) HasV1(controller string) bool { return t.v1(controller) != "" }
 
 // v1 returns the hierarchy that carries the controller, or "".
@@ -194,7 +193,7 @@ func (t *Tree) v2() string {
 	return ""
 }
 
-// procsRoot is the hierarchy whose cgroup.procs tells who is in a group.
+// procsRoot returns the hierarchy whose cgroup.procs lists the processes of a group.
 func (t *Tree) procsRoot() string {
 	if t.mode == V2 {
 		return t.v2()
@@ -207,7 +206,7 @@ func (t *Tree) procsRoot() string {
 	return t.v2()
 }
 
-// Exists tells whether the group exists (in the hierarchy that carries processes).
+// Exists reports whether the group exists (in the hierarchy that carries processes).
 func (t *Tree) Exists(path string) bool {
 	p, err := clean(path)
 	if err != nil {
@@ -217,15 +216,15 @@ func (t *Tree) Exists(path string) bool {
 	return err == nil
 }
 
-// Exists tells whether the group exists on this machine.
+// Exists reports whether the group exists on this machine.
 func Exists(path string) bool {
 	t, err := system()
 	return err == nil && t.Exists(path)
 }
 
-// TaskFiles lists the v1 files into which a single-threaded process writes "0" to
-// join the group. Writing to "tasks" rather than "cgroup.procs" spares the kernel's
-// global lock, which costs an RCU grace period (10 ms).
+// TaskFiles lists the v1 files into which a single-threaded process writes "0" to join the group.
+// Writing to "tasks" rather than "cgroup.procs" avoids the kernel's global lock, which costs an
+// RCU grace period (10 ms).
 func (t *Tree) TaskFiles(path string) ([]string, error) {
 	p, err := clean(path)
 	if err != nil {
@@ -240,8 +239,8 @@ func (t *Tree) TaskFiles(path string) ([]string, error) {
 	return files, nil
 }
 
-// UnifiedDir is the group's directory in the v2 tree, for CLONE_INTO_CGROUP; ""
-// where there is no v2 tree.
+// UnifiedDir returns the group's directory in the v2 tree, for CLONE_INTO_CGROUP, or "" if there
+// is no v2 tree.
 func (t *Tree) UnifiedDir(path string) (string, error) {
 	p, err := clean(path)
 	if err != nil {
@@ -253,8 +252,8 @@ func (t *Tree) UnifiedDir(path string) (string, error) {
 	return "", nil
 }
 
-// Children are the names of the groups right below one (in the hierarchy that carries
-// processes); none of one that is not there.
+// Children returns the names of the groups directly below one (in the hierarchy that carries
+// processes). A missing group has none.
 func (t *Tree) Children(path string) ([]string, error) {
 	p, err := clean(path)
 	if err != nil {

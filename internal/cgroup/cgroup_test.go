@@ -14,7 +14,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// group makes a unique group path and removes what the test leaves in it.
+// group returns a unique group path, and removes what the test leaves in it.
 func group(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -71,7 +71,7 @@ func TestLimitsOnThisMachine(t *testing.T) {
 		CPU:    &specs.LinuxCPU{Shares: new(uint64(512)), Quota: new(int64(20000)), Period: new(uint64(100000))},
 		Pids:   &specs.LinuxPids{Limit: new(int64(77))},
 	}
-	for range 2 { // the second time finds everything made
+	for range 2 { // the second time, everything exists already
 		if err := Ensure(path, res); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestKillAndRemove(t *testing.T) {
 	}
 }
 
-// runc makes groups in hierarchies that we do not use; they were left behind.
+// runc makes groups in hierarchies that we do not use; Remove used to leave them behind.
 func TestRemoveReachesHierarchiesThatWeDoNotUse(t *testing.T) {
 	tree, err := System()
 	if err != nil {

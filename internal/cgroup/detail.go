@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// Details is what metrics tell of a group besides Stats: counters that only
-// operators look at, and the limits that are in force. What the kernel does not
-// count here is zero.
+// Details is what metrics report about a group in addition to Stats: counters that only operators
+// look at, and the limits in force. What the kernel does not count here is zero.
 type Details struct {
 	Stats
 
@@ -23,18 +22,18 @@ type Details struct {
 
 	Cache, Kernel, MappedFile   uint64 // bytes
 	MaxUsage, LimitHits         uint64
-	OwnFaults, OwnMajorFaults   uint64 // without descendants; v2 does not tell them apart
+	OwnFaults, OwnMajorFaults   uint64 // without descendants; v2 does not count these separately
 	Shares, Period              uint64
-	Quota                       int64 // µs in each period; 0 is none
+	Quota                       int64 // µs per period; 0 means none
 	Reservation, SwapLimit, Max uint64
-	// SwapLimit is of memory and swap together; 0 is none. Max is of processes.
+	// SwapLimit is for memory and swap together; 0 means none. Max is for processes.
 
 	Huge  []HugePages
 	Disks []DiskIO
 	PIDs  []int
 }
 
-// HugePages is the use of one size of huge pages.
+// HugePages is the usage of one size of huge pages.
 type HugePages struct {
 	Size           string
 	Usage, MaxUsed uint64
@@ -46,7 +45,7 @@ type DiskIO struct {
 	ReadBytes, WriteBytes, Reads, Writes uint64
 }
 
-// ReadDetails measures a group in full. A group that does not exist is fs.ErrNotExist.
+// ReadDetails measures a group in full. The error is fs.ErrNotExist if there is no such group.
 func ReadDetails(path string) (Details, error) {
 	t, err := system()
 	if err != nil {
@@ -80,8 +79,8 @@ func (t *Tree) Details(path string) (Details, error) {
 	return d, nil
 }
 
-// reader reads control files of one group and keeps the first error. Files that are
-// not there, and "max", are zero.
+// reader reads control files of one group and keeps the first error. Missing files, and "max",
+// read as zero.
 type reader struct {
 	dir string
 	err error
@@ -131,7 +130,7 @@ func (d *Details) readV1(t *Tree, p string) error {
 	sched := cpu.table("cpu.stat")
 	d.Periods, d.ThrottledCount, d.Throttled = sched["nr_periods"], sched["nr_throttled"], time.Duration(sched["throttled_time"])
 	d.Shares, d.Period = cpu.number("cpu.shares"), cpu.number("cpu.cfs_period_us")
-	d.Quota = int64(cpu.number("cpu.cfs_quota_us")) // -1 does not parse as a number: none
+	d.Quota = int64(cpu.number("cpu.cfs_quota_us")) // -1 does not parse as a number and means none
 	stat := mem.table("memory.stat")
 	d.Cache, d.MappedFile = stat["total_cache"], stat["total_mapped_file"]
 	d.OwnFaults, d.OwnMajorFaults = stat["pgfault"], stat["pgmajfault"]
@@ -181,8 +180,8 @@ func (d *Details) readV2(dir string) error {
 	return r.err
 }
 
-// shares is the inverse of Weight: of all that become this weight the most, which is
-// 1024 for 100.
+// shares inverts Weight: it returns the highest shares that map to this weight, which
+// is 1024 for 100.
 func shares(weight uint64) uint64 {
 	if weight == 0 {
 		return 0
@@ -190,7 +189,7 @@ func shares(weight uint64) uint64 {
 	return uint64(sort.Search(maxShares, func(s int) bool { return Weight(uint64(s)+1) > weight }))
 }
 
-// pages lists the sizes that the kernel has, which its file names tell.
+// pages lists the sizes that the kernel has, taken from its file names.
 func (r *reader) pages(usage, highest string) []HugePages {
 	prefix, suffix, _ := strings.Cut(usage, "%s")
 	files, err := filepath.Glob(filepath.Join(r.dir, prefix+"*"+suffix))
@@ -199,7 +198,7 @@ func (r *reader) pages(usage, highest string) []HugePages {
 	for _, f := range files {
 		size := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(f), prefix), suffix)
 		if strings.Contains(size, ".") {
-			continue // of the reservation: hugetlb.2MB.rsvd.current
+			continue // counts reservations: hugetlb.2MB.rsvd.current
 		}
 		h := HugePages{Size: size, Usage: r.number(filepath.Base(f))}
 		if h.MaxUsed = h.Usage; highest != "" {
@@ -210,7 +209,7 @@ func (r *reader) pages(usage, highest string) []HugePages {
 	return all
 }
 
-// disksV1 reads blkio.throttle.*: lines of "8:0 Read 4096".
+// disksV1 parses blkio.throttle.*: lines of "8:0 Read 4096".
 func disksV1(r *reader) []DiskIO {
 	var all []DiskIO
 	at := func(major, minor uint64) *DiskIO {
@@ -250,7 +249,7 @@ func disksV1(r *reader) []DiskIO {
 	return all
 }
 
-// parseIOStat reads a line of io.stat: "8:0 rbytes=1 wbytes=2 rios=3 wios=4 …".
+// parseIOStat parses a line of io.stat: "8:0 rbytes=1 wbytes=2 rios=3 wios=4 …".
 func parseIOStat(line string) (d DiskIO, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 2 {
@@ -284,7 +283,7 @@ func readPIDs(dir string) ([]int, error) {
 	var pids []int
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // gone meanwhile
+			return nil // gone in the meantime
 		}
 		if err != nil || !e.IsDir() {
 			return err

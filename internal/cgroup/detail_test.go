@@ -38,7 +38,7 @@ func TestDetailsOnThisMachine(t *testing.T) {
 	}
 }
 
-// TestDetailsV2 reads a tree as a kernel with the unified hierarchy has it.
+// TestDetailsV2 reads files as a kernel with the unified hierarchy has them.
 func TestDetailsV2(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

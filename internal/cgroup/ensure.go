@@ -13,9 +13,9 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Ensure creates the group and its ancestors in every hierarchy that Wherry uses,
-// then writes the limits; nil resources leave the limits as they are. Doing it
-// again, or on a half-made group, is no error.
+// Ensure creates the group and its ancestors in every hierarchy that Wherry uses, then writes the
+// limits; nil resources leave the limits unchanged. It can be repeated, also on a half-made
+// group.
 func Ensure(path string, r *specs.LinuxResources) error {
 	t, err := system()
 	if err != nil {
@@ -41,8 +41,8 @@ func (t *Tree) Ensure(path string, r *specs.LinuxResources) error {
 	return t.apply(p, r)
 }
 
-// Update writes the limits of an existing group. Only the fields that are set are
-// written; devices are left alone.
+// Update writes the limits of an existing group. It writes only the fields that are
+// set, and leaves devices alone.
 func Update(path string, r *specs.LinuxResources) error {
 	t, err := system()
 	if err != nil {
@@ -106,13 +106,13 @@ func (t *Tree) create(h hierarchy, p string) error {
 	return nil
 }
 
-// needsInit tells whether a new group of the hierarchy is unusable until its
-// cpuset is filled in.
+// needsInit reports whether a new group of the hierarchy is unusable until its cpuset is filled
+// in.
 func needsInit(h hierarchy) bool {
 	return slices.Contains(h.controllers, "cpuset")
 }
 
-// inheritCpuset fills an empty v1 cpuset from its parent; no process can join it before.
+// inheritCpuset fills an empty v1 cpuset from its parent; until then no process can join it.
 func inheritCpuset(parent, dir string) error {
 	for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
 		have, err := os.ReadFile(filepath.Join(dir, f))
@@ -162,7 +162,7 @@ func delegate(dir string) error {
 	return nil
 }
 
-// write sets one control file. The kernel takes a value in one write or not at all.
+// write sets one control file. The kernel accepts a value in one write or not at all.
 func write(dir, file, value string) error {
 	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

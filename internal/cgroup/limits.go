@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setting is one control file and the value that it shall have.
+// setting is one control file and the value to write.
 type setting struct{ file, value string }
 
 func writeAll(dir string, settings []setting) error {
@@ -60,7 +60,7 @@ func (t *Tree) applyV1(p string, r *specs.LinuxResources) error {
 	return t.applyHuge(p, r.HugepageLimits)
 }
 
-// applyHuge writes huge page limits where the controller lives; on hybrid machines
+// applyHuge writes huge page limits to the hierarchy that has the controller; on hybrid machines
 // that is often the v2 tree.
 func (t *Tree) applyHuge(p string, limits []specs.LinuxHugepageLimit) error {
 	root, format := t.v1("hugetlb"), "hugetlb.%s.limit_in_bytes"
@@ -76,7 +76,7 @@ func (t *Tree) applyHuge(p string, limits []specs.LinuxHugepageLimit) error {
 		}
 		err := write(filepath.Join(root, p), fmt.Sprintf(format, l.Pagesize), strconv.FormatUint(l.Limit, 10))
 		if errors.Is(err, fs.ErrNotExist) && l.Limit == 0 {
-			continue // none of these pages can be had, as asked
+			continue // there are no such pages, so the limit already holds
 		}
 		if err != nil {
 			return err
@@ -85,8 +85,8 @@ func (t *Tree) applyHuge(p string, limits []specs.LinuxHugepageLimit) error {
 	return nil
 }
 
-// applyMemoryV1 orders the two limits so that memory <= memory+swap holds at every
-// moment: growing sets memory+swap first, shrinking sets memory first.
+// applyMemoryV1 orders the two limits so that memory <= memory+swap holds at every moment: it
+// sets memory+swap first when growing, and memory first when shrinking.
 func applyMemoryV1(dir string, m *specs.LinuxMemory) error {
 	var limit, swap []setting
 	if m.Limit != nil && *m.Limit != 0 {
@@ -151,7 +151,7 @@ func pids(p *specs.LinuxPids) []setting {
 	return []setting{{"pids.max", strconv.FormatInt(*p.Limit, 10)}}
 }
 
-// applyDevices installs a v1 device list: all denied, then the allowed ones. On v2
+// applyDevices writes a v1 device list: all denied, then the allowed ones. On v2,
 // devices are an eBPF program, which the OCI runtime attaches.
 func (t *Tree) applyDevices(p string, r *specs.LinuxResources) error {
 	root := t.v1("devices")
@@ -206,7 +206,7 @@ func (t *Tree) applyV2(dir string, r *specs.LinuxResources) error {
 	return t.applyHuge(p, r.HugepageLimits)
 }
 
-// memoryV2 translates OCI's limits: its swap counts memory plus swap, v2's only swap.
+// memoryV2 translates OCI's limits: OCI's swap is memory plus swap, v2's is only swap.
 func memoryV2(dir string, m *specs.LinuxMemory) []setting {
 	if m == nil {
 		return nil
@@ -258,9 +258,9 @@ func cpuV2(c *specs.LinuxCPU) []setting {
 // maxShares is the highest value of cpu.shares.
 const maxShares = 262144
 
-// Weight maps cpu.shares (2 to 262144, default 1024) to cpu.weight (1 to 10000,
-// default 100) by the curve that runc 1.3 and crun 1.23 introduced, on which 2, 1024
-// and 262144 become 1, 100 and 10000.
+// Weight maps cpu.shares (2 to 262144, default 1024) to cpu.weight (1 to 10000, default 100)
+// along the curve that runc 1.3 and crun 1.23 introduced, which maps 2, 1024 and 262144 to 1, 100
+// and 10000.
 func Weight(shares uint64) uint64 {
 	if shares <= 2 {
 		return 1
@@ -277,7 +277,7 @@ func fileExists(dir, file string) bool {
 	return err == nil
 }
 
-// gone tells whether err says that a group or a process is no more.
+// gone reports whether err means that a group or a process no longer exists.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ESRCH)
 }

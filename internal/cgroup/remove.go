@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// emptyWait bounds how long Remove and Kill wait for processes to be gone.
+// emptyWait bounds how long Remove and Kill wait for processes to disappear.
 const emptyWait = 10 * time.Second
 
-// BusyError says that processes are still in a group.
+// BusyError means that a group still has processes.
 type BusyError struct {
 	Path string
 	Pids []int
@@ -27,8 +27,8 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("cgroup %s still holds processes %v", e.Path, e.Pids)
 }
 
-// Procs lists the processes in the group and its descendants. A group that does
-// not exist holds none.
+// Procs lists the processes in the group and its descendants. A group that does not exist has
+// none.
 func Procs(path string) ([]int, error) {
 	t, err := system()
 	if err != nil {
@@ -78,8 +78,8 @@ func procsIn(dir string) ([]int, error) {
 	return all, err
 }
 
-// Kill sends SIGKILL to every process in the group and below, and returns once
-// they are gone. It refuses to kill the caller.
+// Kill sends SIGKILL to every process in the group and below, and returns once they are gone. It
+// refuses to kill its own process.
 func Kill(path string) error {
 	t, err := system()
 	if err != nil {
@@ -117,8 +117,8 @@ func (t *Tree) Kill(path string) error {
 	}
 }
 
-// killRound kills the pids and waits for their end. On v2 the kernel kills the
-// whole subtree at once (Linux 5.14).
+// killRound kills the pids and waits until they are gone. On v2 the kernel kills the whole
+// subtree at once (Linux 5.14).
 func killRound(v2 bool, dir string, pids []int, wait time.Duration) error {
 	fds := openPids(pids)
 	defer closeAll(fds)
@@ -133,9 +133,9 @@ func killRound(v2 bool, dir string, pids []int, wait time.Duration) error {
 	return waitExit(fds, wait)
 }
 
-// openPids opens a pidfd for each process that still lives. A pid that was reused
-// between the listing and the open lies outside of the group only if its first
-// owner died meanwhile; pids wrap far too slowly for that.
+// openPids opens a pidfd for each process that is still alive. A pid that was reused between the
+// listing and the open could belong to a process outside the group only if its first owner died
+// in between; pids wrap far too slowly for that.
 func openPids(pids []int) []int {
 	var fds []int
 	for _, pid := range pids {
@@ -152,7 +152,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// waitExit returns when all of the processes have exited, or the time is over.
+// waitExit returns when all of the processes have exited, or the time is up.
 func waitExit(fds []int, wait time.Duration) error {
 	deadline := time.Now().Add(wait)
 	for _, fd := range fds {
@@ -174,9 +174,9 @@ func waitExit(fds []int, wait time.Duration) error {
 	return nil
 }
 
-// Remove deletes the group and its descendants in every hierarchy. It kills
-// nothing: it waits for processes that are about to end, and answers *BusyError
-// when they do not. A group that does not exist is no error.
+// Remove removes the group and its descendants in every hierarchy. It kills nothing: it waits for
+// processes that are about to exit, and returns *BusyError if they do not. A group that does not
+// exist is no error.
 func Remove(path string) error {
 	t, err := system()
 	if err != nil {
@@ -202,8 +202,8 @@ func (t *Tree) removeWithin(path string, wait time.Duration) error {
 	return nil
 }
 
-// dirs are the roots of all hierarchies: runc makes a container's group in every
-// one that is mounted, systemd's own and blkio among them.
+// dirs returns the roots of all hierarchies: runc makes a container's group in every mounted one,
+// including systemd's own and blkio.
 func (t *Tree) dirs() []string {
 	dirs := slices.Clone(t.others)
 	for _, h := range t.hierarchies {
@@ -255,8 +255,8 @@ func removeEmpty(dir string, deadline time.Time) error {
 		}
 		fds := openPids(pids)
 		if len(fds) == 0 {
-			// Exited but not yet reaped, or a css still being released: the kernel
-			// gives no event for that on v1.
+			// A process has exited but is not reaped yet, or a css is still being released: on v1
+			// the kernel gives no event for that.
 			time.Sleep(min(backoff, left))
 			continue
 		}

@@ -15,17 +15,17 @@ import (
 type Stats struct {
 	Time time.Time // when it was read
 
-	CPU time.Duration // consumed since the group was made
+	CPU time.Duration // used since the group was made
 
 	MemoryUsage      uint64 // bytes, page cache included
 	MemoryWorkingSet uint64 // usage without inactive file pages: what cannot be reclaimed easily
 	MemoryRSS        uint64 // anonymous memory
-	MemoryLimit      uint64 // 0 is none
+	MemoryLimit      uint64 // 0 means none
 	PageFaults       uint64
 	MajorPageFaults  uint64
 	SwapUsage        uint64
-	SwapMax          *uint64 // bytes that may be swapped out; nil is no limit
-	OOMKills         uint64  // processes that the kernel killed for want of memory
+	SwapMax          *uint64 // bytes that may be swapped out; nil means no limit
+	OOMKills         uint64  // processes that the kernel killed because memory ran out
 
 	Pids uint64
 
@@ -41,10 +41,10 @@ type PressureLine struct {
 	Total                time.Duration
 }
 
-// unlimited is what v1 reports as "no limit" (PAGE_COUNTER_MAX), or more.
+// unlimited is a lower bound of what v1 reports as "no limit" (PAGE_COUNTER_MAX).
 const unlimited = 1 << 62
 
-// ReadStats measures a group. A group that does not exist is fs.ErrNotExist.
+// ReadStats measures a group. The error is fs.ErrNotExist if there is no such group.
 func ReadStats(path string) (Stats, error) {
 	t, err := system()
 	if err != nil {
@@ -74,8 +74,7 @@ func (t *Tree) Stats(path string) (Stats, error) {
 	return s, nil
 }
 
-// OOMKills tells how many processes of the group the kernel has killed for want of
-// memory.
+// OOMKills returns how many processes of the group the kernel has killed because memory ran out.
 func OOMKills(path string) (uint64, error) {
 	t, err := system()
 	if err != nil {
@@ -213,7 +212,7 @@ func readTable(dir, file string) (map[string]uint64, error) {
 	return table, s.Err()
 }
 
-// ReadPressure reads a PSI file, of a cgroup or of the machine; nil where the kernel has
+// ReadPressure reads a PSI file, of a cgroup or of the machine. It returns nil if the kernel has
 // none or PSI is off.
 func ReadPressure(path string) *Pressure {
 	doc, err := os.ReadFile(path)

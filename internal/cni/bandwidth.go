@@ -8,14 +8,14 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// Bandwidth limits a pod's traffic, in bits per second; 0 is no limit.
+// Bandwidth limits a pod's traffic, in bits per second; 0 means no limit.
 type Bandwidth struct {
 	Ingress uint64 // to the pod
 	Egress  uint64 // from the pod
 }
 
-// shape puts a token bucket in front of each direction that has a limit. Both are
-// gone with the links.
+// shape puts a token bucket on each direction that has a limit. Both buckets disappear with the
+// links.
 func shape(link string, pod Pod) error {
 	if pod.Bandwidth.Ingress > 0 {
 		if err := tokenBucket(link, pod.Bandwidth.Ingress); err != nil {
@@ -31,14 +31,14 @@ func shape(link string, pod Pod) error {
 	return nil
 }
 
-// tokenBucket limits what leaves by a link. It may send a tenth of a second's worth
-// at once, and queue a quarter of a second's.
+// tokenBucket limits what a link sends. It may send a tenth of a second's worth at once, and
+// queue a quarter of a second's worth.
 func tokenBucket(name string, bits uint64) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return err
 	}
-	const smallest = 128 << 10 // two packets of the largest size that a veth passes whole
+	const smallest = 128 << 10 // two packets of the largest size that a veth passes unsplit
 	rate := max(bits/8, 1)
 	burst := uint32(min(max(rate/10, smallest), 1<<30))
 	return netlink.QdiscReplace(&netlink.Tbf{

@@ -21,34 +21,33 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// BridgeConfig describes the bridge network of one instance. Name, Table and Dir
-// must differ between the instances of a machine.
+// BridgeConfig describes the bridge network of one instance. Instances on the same machine must
+// have different Names, Tables and Dirs.
 type BridgeConfig struct {
 	Name    string         // of the bridge, at most 15 bytes
-	Table   string         // of nftables
-	Subnets []netip.Prefix // the pods' addresses, one network of a family; the first address is the bridge's own
-	MTU     int            // 0 is 1500
-	Dir     string         // keeps the leases
+	Table   string         // name of the nftables table
+	Subnets []netip.Prefix // the pods' addresses, one network per IP family; the first address is the bridge's own
+	MTU     int            // 0 means 1500
+	Dir     string         // folder of the leases
 }
 
-// Bridge is the in-process network: a bridge on the host, a veth pair for each pod.
+// Bridge is the in-process network: a bridge on the host and a veth pair per pod.
 type Bridge struct {
 	cfg   BridgeConfig
-	pools []*leases // one for each subnet
+	pools []*leases // one per subnet
 	host  *rtnl.Conn
 	index int
 
-	mu    sync.Mutex // guards rules; held while the kernel takes them
+	mu    sync.Mutex // guards rules; held while they are loaded into the kernel
 	rules ruleset
 }
 
-// bridgeNetwork is the name that attachments carry.
+// bridgeNetwork is the network name in attachments.
 const bridgeNetwork = "wherry"
 
-// OpenBridge makes the bridge and its nftables table, or takes over those of an
-// earlier run. live are the sandboxes that still run, by ID: they keep their
-// addresses, host ports and service addresses without a gap; other leases are
-// released.
+// OpenBridge makes the bridge and its nftables table, or takes over those of an earlier run. live
+// are the sandboxes that still run, by ID: they keep their addresses, host ports and service
+// addresses without interruption. Other leases are released.
 func OpenBridge(ctx context.Context, cfg BridgeConfig, live map[string]Pod) (*Bridge, error) {
 	if cfg.MTU == 0 {
 		cfg.MTU = 1500
@@ -75,8 +74,8 @@ func OpenBridge(ctx context.Context, cfg BridgeConfig, live map[string]Pod) (*Br
 	return b, nil
 }
 
-// openServices is a Bridge without a link, for machines where only CNI plugins
-// connect pods: it has nothing but the services' addresses.
+// openServices returns a Bridge without a link, for machines where only CNI plugins connect pods:
+// it has only the services' addresses.
 func openServices(cfg BridgeConfig) (*Bridge, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
@@ -92,7 +91,7 @@ func openServices(cfg BridgeConfig) (*Bridge, error) {
 	return b, nil
 }
 
-// serveEverywhere lets pods on other networks reach the services, too.
+// serveEverywhere lets pods on other networks reach the services as well.
 func (b *Bridge) serveEverywhere(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,7 +106,7 @@ func (b *Bridge) serveEverywhere(ctx context.Context) error {
 	return nil
 }
 
-// Check tells whether a pod still has what Setup gave it.
+// Check returns an error if a pod no longer has what Setup gave it.
 func (b *Bridge) Check(pod Pod) error {
 	var want []netip.Addr
 	for _, l := range b.pools {
@@ -147,7 +146,7 @@ func (cfg BridgeConfig) openPools() ([]*leases, error) {
 	return pools, nil
 }
 
-// leaseDir is where the addresses of a family are kept.
+// leaseDir returns the folder of the leases of a subnet.
 func (cfg BridgeConfig) leaseDir(s netip.Prefix) string {
 	if s.Addr().Is4() {
 		return filepath.Join(cfg.Dir, "leases")
@@ -160,10 +159,11 @@ func linkGone(name string) (bool, error) {
 	return err == nil && i == 0, err
 }
 
-// Close lets go of the routing socket; the network stays.
+// Close closes the routing socket; the network stays.
 func (b *Bridge) Close() error { return b.host.Close() }
 
-// Gateway is the bridge's own address of the first subnet, by which pods reach the host.
+// Gateway returns the bridge's own address in the first subnet, through which pods reach the
+// host.
 func (b *Bridge) Gateway() netip.Addr { return b.pools[0].gateway() }
 
 func (b *Bridge) ensure(ctx context.Context) error {
@@ -181,7 +181,7 @@ func (b *Bridge) ensure(ctx context.Context) error {
 	if err := b.host.Do(reqs...); err != nil {
 		return err
 	}
-	if err := b.apply(ctx); err != nil { // the guard rule goes before route_localnet
+	if err := b.apply(ctx); err != nil { // the guard rule must precede route_localnet
 		return err
 	}
 	for _, s := range b.sysctls() {
@@ -192,7 +192,7 @@ func (b *Bridge) ensure(ctx context.Context) error {
 	return nil
 }
 
-// sysctls are the switches that the bridge needs on.
+// sysctls returns the switches that the bridge needs on.
 func (b *Bridge) sysctls() []string {
 	var names []string
 	for _, l := range b.pools {
@@ -205,7 +205,7 @@ func (b *Bridge) sysctls() []string {
 	return names
 }
 
-// enableSysctl writes 1 only where it is not 1: it may be read-only and right already.
+// enableSysctl writes 1 only if the value differs: the file may be read-only and already right.
 func enableSysctl(name string) error {
 	path, err := netns.SysctlPath(name)
 	if err != nil {
@@ -219,7 +219,7 @@ func enableSysctl(name string) error {
 
 func (b *Bridge) apply(ctx context.Context) error { return nft.Run(ctx, b.rules.render()) }
 
-// linkName is the host side of a sandbox's veth pair.
+// linkName returns the name of the host side of a sandbox's veth pair.
 func linkName(id string) string {
 	const prefix = "veth"
 	return prefix + id[:min(len(id), unix.IFNAMSIZ-1-len(prefix))]
@@ -254,7 +254,7 @@ func (b *Bridge) Setup(ctx context.Context, pod Pod) (at Attachment, err error) 
 	return Attachment{Network: bridgeNetwork, IPs: addrs, MAC: rtnl.MACOf(addrs[0]).String(), Link: link}, nil
 }
 
-// lease takes an address of every subnet.
+// lease leases an address from every subnet.
 func (b *Bridge) lease(owner, link string) ([]netip.Addr, error) {
 	addrs := make([]netip.Addr, len(b.pools))
 	for i, l := range b.pools {
@@ -269,7 +269,7 @@ func (b *Bridge) lease(owner, link string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// undo takes a failed Setup back, the link at once because the namespace may live on.
+// undo undoes a failed Setup. It removes the link at once, because the namespace may live on.
 func (b *Bridge) undo(ctx context.Context, pod Pod, link string) error {
 	return errors.Join(b.host.DeleteByName(link), b.Teardown(ctx, pod))
 }
@@ -284,7 +284,7 @@ func (b *Bridge) plug(path, link string, addrs []netip.Addr) error {
 		port.Routes = append(port.Routes, rtnl.DefaultRoute(l.gateway()))
 	}
 	err := b.host.Plug(path, port)
-	if errors.Is(err, unix.EEXIST) { // of a run that was killed
+	if errors.Is(err, unix.EEXIST) { // left by a run that was killed
 		if err := b.host.DeleteByName(link); err != nil {
 			return err
 		}
@@ -306,7 +306,7 @@ func (b *Bridge) openPorts(ctx context.Context, pod Pod, addrs []netip.Addr) err
 	_, again := b.rules.ports[pod.ID]
 	b.rules.ports[pod.ID] = fs
 	err := nft.Run(ctx, b.rules.renderNew(fs))
-	if again || errors.Is(err, nft.ErrExists) || errors.Is(err, nft.ErrNotFound) { // not as we left it
+	if again || errors.Is(err, nft.ErrExists) || errors.Is(err, nft.ErrNotFound) { // not the way we left it
 		err = b.apply(ctx)
 	}
 	if err != nil {
@@ -322,8 +322,8 @@ func (b *Bridge) openPorts(ctx context.Context, pod Pod, addrs []netip.Addr) err
 	return rtnl.ForgetUDP(udp)
 }
 
-// Teardown closes the pod's host ports and gives its address back as soon as the
-// kernel has removed its veth. The caller drops the namespace.
+// Teardown closes the pod's host ports and releases its address as soon as the kernel has removed
+// its veth. The caller drops the namespace.
 func (b *Bridge) Teardown(ctx context.Context, pod Pod) error {
 	b.mu.Lock()
 	if old, ok := b.rules.ports[pod.ID]; ok {
@@ -348,8 +348,8 @@ func (b *Bridge) release(owner string) error {
 	return nil
 }
 
-// recover fills the rules with the host ports of the pods that live, makes leases
-// anew that were lost, and releases those of all others.
+// recover fills the rules with the host ports of live pods, restores their lost leases, and
+// releases the leases of all others.
 func (b *Bridge) recover(live map[string]Pod) error {
 	for _, l := range b.pools {
 		for id := range l.owners() {
@@ -382,8 +382,8 @@ func (b *Bridge) recover(live map[string]Pod) error {
 	return b.loadServices()
 }
 
-// forwards are the host's ports that lead to the pod, each in the families that its
-// host address and the pod have in common.
+// forwards returns the host ports that lead to the pod, each in the IP families that its host
+// address and the pod have in common.
 func forwards(pod Pod, addrs []netip.Addr) []forward {
 	var fs []forward
 	for _, p := range pod.Ports {
@@ -400,8 +400,8 @@ func forwards(pod Pod, addrs []netip.Addr) []forward {
 	return fs
 }
 
-// SetService leads connections of the host and of this bridge's pods to the
-// service's backends; no backends removes it. Other instances' pods do not see it.
+// SetService routes connections from the host and from this bridge's pods to the service's
+// backends. A service without backends is removed. Other instances' pods do not see it.
 func (b *Bridge) SetService(ctx context.Context, s Service) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -424,7 +424,8 @@ func (b *Bridge) SetService(ctx context.Context, s Service) error {
 	return nil
 }
 
-// The services are kept on disk, so that a restart of Wherry does not interrupt them.
+// servicesPath returns the path of the services' file. They are kept on disk so that a restart of
+// Wherry does not interrupt them.
 func (b *Bridge) servicesPath() string { return filepath.Join(b.cfg.Dir, "services.json") }
 
 func (b *Bridge) storeServices(s []Service) error {
@@ -435,13 +436,13 @@ func (b *Bridge) loadServices() error {
 	_, err := record.Read(b.servicesPath(), &b.rules.services)
 	var corrupt *record.CorruptError
 	if errors.Is(err, os.ErrNotExist) || errors.As(err, &corrupt) {
-		return nil // set again by whoever knows the services
+		return nil // the caller that knows the services will set them again
 	}
 	return err
 }
 
-// Remove takes the whole network of the instance away: table, veths, bridge, leases.
-// It needs no open Bridge, so it also works for an instance that is not running.
+// Remove removes the whole network of the instance: table, veths, bridge, leases. It needs no
+// open Bridge, so it also works for an instance that is not running.
 func (cfg BridgeConfig) Remove(ctx context.Context) error {
 	host, err := rtnl.Open()
 	if err != nil {
@@ -470,8 +471,8 @@ func (cfg BridgeConfig) Remove(ctx context.Context) error {
 	return os.RemoveAll(cfg.Dir)
 }
 
-// RemoveNames removes the table, the bridge and what is plugged into it, whether or not a
-// file tells about them.
+// RemoveNames removes the table, the bridge and what is plugged into it, whether or not there is
+// a file about them.
 func (cfg BridgeConfig) RemoveNames(ctx context.Context) error {
 	if err := nft.DeleteTable(ctx, "inet", cfg.Table); err != nil {
 		return err
@@ -493,7 +494,7 @@ func (cfg BridgeConfig) RemoveNames(ctx context.Context) error {
 	return nil
 }
 
-// portsOf names what is plugged into a bridge; one that is not there has nothing.
+// portsOf lists what is plugged into a bridge; a missing bridge has nothing.
 func portsOf(bridge string) ([]string, error) {
 	br, err := netlink.LinkByName(bridge)
 	if _, gone := errors.AsType[netlink.LinkNotFoundError](err); gone {
@@ -505,7 +506,7 @@ func portsOf(bridge string) ([]string, error) {
 	for range 10 {
 		links, err := netlink.LinkList()
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
-			continue // links came or went meanwhile
+			continue // links came or went in the meantime
 		}
 		if err != nil {
 			return nil, fmt.Errorf("list links: %w", err)

@@ -16,7 +16,7 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// newConfig makes a bridge network that no other test uses, and removes it at the end.
+// newConfig returns a bridge network that no other test uses, and removes it at the end.
 func newConfig(t *testing.T) BridgeConfig {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -65,7 +65,7 @@ var podCount int
 func newPod(t *testing.T, ports ...PortMapping) Pod {
 	t.Helper()
 	podCount++
-	id := fmt.Sprintf("%06x%03d%02x", os.Getpid()&0xffffff, podCount, time.Now().UnixNano()&0xff) // links' names are made of its beginning
+	id := fmt.Sprintf("%06x%03d%02x", os.Getpid()&0xffffff, podCount, time.Now().UnixNano()&0xff) // names of links are made from its prefix
 	dir := filepath.Join(t.TempDir(), "ns")
 	if err := netns.Create(dir, []netns.Kind{netns.Net}, nil); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func newPod(t *testing.T, ports ...PortMapping) Pod {
 	return Pod{ID: id, Name: "p", Namespace: "ns", UID: "u", NetNS: netns.Path(dir, netns.Net), Ports: ports}
 }
 
-// serve answers every connection with the text, inside the pod ("" is the host).
+// serve answers every connection with the text, inside the pod ("" means the host).
 func serve(t *testing.T, ns, addr, text string) netip.AddrPort {
 	t.Helper()
 	var l net.Listener
@@ -109,14 +109,14 @@ func inside(ns string, fn func() error) error {
 	return netns.Do(fn, ns)
 }
 
-// How long a connection is tried for: one that must come about, and one that must not, where
-// nothing may be all that is heard.
+// How long to try a connection: one that must succeed, and one that must fail, where hearing
+// nothing may be the only sign.
 const (
 	patience = time.Minute
 	moment   = 2 * time.Second
 )
 
-// call connects from inside the pod and returns what the server says.
+// call connects from inside the pod and returns the server's text.
 func call(t *testing.T, ns, addr string, within time.Duration) (string, error) {
 	t.Helper()
 	var line string
@@ -166,7 +166,7 @@ func TestPodsReachEachOtherAndTheHost(t *testing.T) {
 
 func TestHostPorts(t *testing.T) {
 	b := openTestBridge(t, newConfig(t), nil)
-	free := serve(t, "", "127.0.0.1:0", "host") // a port that nobody else has
+	free := serve(t, "", "127.0.0.1:0", "host") // a port that nobody else uses
 	port := free.Port() ^ 1
 	m := PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: port}
 	p1, p2 := newPod(t, m), newPod(t)
@@ -262,7 +262,7 @@ func TestSetupAfterAKill(t *testing.T) {
 
 func TestAddressIsFreeOnlyWhenTheVethIsGone(t *testing.T) {
 	cfg := newConfig(t)
-	cfg.Subnets = []netip.Prefix{netip.PrefixFrom(cfg.Subnets[0].Addr(), 29)} // five pods
+	cfg.Subnets = []netip.Prefix{netip.PrefixFrom(cfg.Subnets[0].Addr(), 29)} // room for five pods
 	b := openTestBridge(t, cfg, nil)
 	var pods []Pod
 	for range 5 {
@@ -306,12 +306,12 @@ func waitReclaimed(t *testing.T, b *Bridge) {
 	}
 }
 
-// TestHostPortsOfBothFamilies: on all of the host's addresses, on one, and by the
-// pod to itself.
+// TestHostPortsOfBothFamilies: a port on all of the host's addresses, on one of them, and used by
+// the pod itself.
 func TestHostPortsOfBothFamilies(t *testing.T) {
 	b := openTestBridge(t, newConfig(t), nil)
 	gw4, gw6 := b.pools[0].gateway(), b.pools[1].gateway()
-	// Not of those that the kernel gives away: what others listen on would lead to the pod.
+	// Not ephemeral ports: connections to other listeners would lead to the pod.
 	any, one := uint16(20000+os.Getpid()%2000), uint16(22000+os.Getpid()%2000)
 	p := newPod(t, PortMapping{Protocol: "tcp", ContainerPort: 8080, HostPort: any},
 		PortMapping{Protocol: "udp", ContainerPort: 8080, HostPort: any},
@@ -351,13 +351,13 @@ func TestHostPortsOfBothFamilies(t *testing.T) {
 	}
 }
 
-// TestUDPFlowFollowsANewHostPort: the kernel remembers a flow from before the port
-// was open, and would lead it past the pod for ever.
+// TestUDPFlowFollowsANewHostPort: the kernel remembers a flow from before the port was opened,
+// and would route it past the pod for ever.
 func TestUDPFlowFollowsANewHostPort(t *testing.T) {
 	b := openTestBridge(t, newConfig(t), nil)
 	client := newPod(t)
 	setup(t, b, client)
-	port := uint16(25000 + os.Getpid()%2000) // not of those that the kernel gives away
+	port := uint16(25000 + os.Getpid()%2000) // not an ephemeral port
 	var c net.Conn
 	err := inside(client.NetNS, func() (err error) {
 		c, err = net.Dial("udp", netip.AddrPortFrom(b.Gateway(), port).String())
@@ -409,7 +409,7 @@ func TestBandwidth(t *testing.T) {
 	expect(t, "", at.IPs[0].String()+":8080", "pod ")
 }
 
-// TestLostLeaseOfALivePod: its address is not given to another one.
+// TestLostLeaseOfALivePod: its address is not given to another pod.
 func TestLostLeaseOfALivePod(t *testing.T) {
 	cfg := newConfig(t)
 	b := openTestBridge(t, cfg, nil)
@@ -456,8 +456,8 @@ func BenchmarkSetup(b *testing.B) {
 	}
 }
 
-// A start that was given up while the bridge was set up ended in a panic: who closes what did
-// not come up closed a network without a bridge.
+// A start that was cancelled while the bridge was being set up used to panic: the clean-up closed
+// a network without a bridge.
 func TestNetworkThatDoesNotComeUpIsNone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

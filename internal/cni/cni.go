@@ -1,16 +1,15 @@
-// Package cni connects pods to the network. It has two ways, chosen by what lies in
-// the CNI configuration folder: whatever is configured there, by libcni and its
-// plugins; or, when there is nothing, Wherry's own bridge, driven in-process.
+// Package cni connects pods to the network. There are two ways, and the content of the CNI
+// configuration folder decides: whatever is configured there, through libcni and its plugins; or,
+// if there is nothing, Wherry's own bridge, driven in-process.
 //
-// Both are idempotent: Setup after a crash clears what was half made first, and
-// Teardown works when little or nothing was made. The bridge's addresses are
-// durable leases; its address translation is one nftables table for each instance
-// of Wherry, in sets and maps, not a rule for each pod. What is attached to a
-// configured network is recorded before its plugins are called, with the
-// configuration: a pod leaves the network that it joined, whatever became of the
-// folder; what nobody removes any more, GC does.
+// Both are idempotent: Setup after a crash first removes what was half made, and Teardown works
+// even if little or nothing was made. The bridge's addresses are durable leases. Its address
+// translation is one nftables table per instance of Wherry, with sets and maps instead of a rule
+// for each pod. An attachment to a configured network is recorded before its plugins are called,
+// with the configuration: a pod leaves the network that it joined, whatever became of the folder.
+// What nobody else removes, GC does.
 //
-// The CRI server in package cri is the one that calls it.
+// The CRI server in package cri is the caller.
 package cni
 
 import (
@@ -19,10 +18,10 @@ import (
 	"net/netip"
 )
 
-// IfName is the interface of a pod, by Kubernetes' convention.
+// IfName is the name of a pod's interface, by Kubernetes' convention.
 const IfName = "eth0"
 
-// Pod is what the network must know of a sandbox.
+// Pod is what the network needs to know about a sandbox.
 type Pod struct {
 	ID        string // of the sandbox
 	Name      string
@@ -33,26 +32,26 @@ type Pod struct {
 	Bandwidth Bandwidth
 	DNS       *DNS         // for plugins with the capability dns
 	Cgroup    string       // for plugins with the capability cgroupPath
-	IPs       []netip.Addr // that a live sandbox has, where they are known
+	IPs       []netip.Addr // addresses of a live sandbox, if known
 }
 
-// DNS is the pod's resolver configuration as CRI has it.
+// DNS is the pod's resolver configuration, as in CRI.
 type DNS struct {
 	Servers  []string `json:"servers,omitempty"`
 	Searches []string `json:"searches,omitempty"`
 	Options  []string `json:"options,omitempty"`
 }
 
-// PortMapping opens a port of the host that leads to the pod.
+// PortMapping maps a port of the host to the pod.
 type PortMapping struct {
 	Protocol      string     `json:"protocol"` // tcp, udp or sctp
 	ContainerPort uint16     `json:"containerPort"`
 	HostPort      uint16     `json:"hostPort"`
-	HostIP        netip.Addr `json:"hostIP"` // zero or unspecified: every address of the host
+	HostIP        netip.Addr `json:"hostIP"` // zero or unspecified means every address of the host
 }
 
-// Attachment is what Setup did for a pod. The caller keeps it with the pod's record
-// and hands it back to Teardown.
+// Attachment is what Setup did for a pod. The caller keeps it with the pod's record and passes it
+// to Teardown.
 type Attachment struct {
 	Network string          `json:"network"` // "wherry", or the name of the CNI network
 	IPs     []netip.Addr    `json:"ips"`     // the pod's primary address first
@@ -61,5 +60,5 @@ type Attachment struct {
 	Result  json.RawMessage `json:"result,omitempty"` // of the CNI plugins
 }
 
-// ErrNotReady says that there is no network that pods could be connected to.
+// ErrNotReady means that there is no network to which pods could be connected.
 var ErrNotReady = errors.New("network is not ready")

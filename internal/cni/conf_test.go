@@ -11,8 +11,8 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// FuzzConfigurationFile: whatever lies in the CNI folder is a network or an error;
-// a network survives being recorded.
+// FuzzConfigurationFile: whatever is in the CNI folder is a network or an error; a network
+// survives being recorded.
 func FuzzConfigurationFile(f *testing.F) {
 	f.Add([]byte(`{"cniVersion":"1.1.0","name":"n","disableCheck":true,"plugins":[{"type":"a","capabilities":{"dns":true}},{"type":"b"}]}`))
 	f.Add([]byte(`{"cniVersion":"0.3.1","name":"n","type":"a","ipam":{"type":"b"}}`))
@@ -55,7 +55,7 @@ func FuzzNetworkRecord(f *testing.F) {
 	})
 }
 
-// TestPipeInTheFolder: reading it blocked every pod for ever, and the process's end.
+// TestPipeInTheFolder: reading it used to block every pod for ever, and the process's exit.
 func TestPipeInTheFolder(t *testing.T) {
 	cfg := PluginsConfig{ConfDir: t.TempDir()}
 	list := []byte(`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`)

@@ -21,7 +21,7 @@ import (
 	"wherry.dev/test/images"
 )
 
-// containerd is one that runs on a host of its own, with Wherry's plugins.
+// containerd is a containerd that runs on a host of its own, with Wherry's plugins.
 type containerd struct {
 	t    *testing.T
 	dir  string
@@ -93,7 +93,7 @@ func (c *containerd) importPause(socket string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) { // it says nowhere that it is up
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) { // nothing reports that it is up
 		out, err := exec.CommandContext(c.t.Context(), "ctr", "-a", socket, "-n", "k8s.io", "images", "import", filepath.Join(c.dir, "pause.tar")).CombinedOutput()
 		if err == nil {
 			return

@@ -21,7 +21,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// HungError says that a plugin did not answer in time and was killed.
+// HungError means that a plugin did not answer in time and was killed.
 type HungError struct {
 	Plugin  string
 	Command string // ADD, DEL, …
@@ -32,13 +32,13 @@ func (e *HungError) Error() string {
 	return fmt.Sprintf("CNI plugin %s did not answer %s within %s and was killed", e.Plugin, e.Command, e.After.Round(100*time.Millisecond))
 }
 
-// pipeGrace is how long a plugin's output is waited for after its end: what it left
+// pipeGrace is how long we wait for a plugin's output after it has exited: something that it left
 // running may hold the pipe open.
 const pipeGrace = 2 * time.Second
 
-// runner starts plugins for libcni, each in a process group of its own that is
-// killed as a whole when the context ends, and that dies with Wherry: an ADD that
-// outlived it would undo the DEL of the next run.
+// runner starts plugins for libcni. Each runs in its own process group, which is killed as a
+// whole when the context ends and dies with Wherry: an ADD that outlived Wherry would undo the
+// DEL of the next run.
 type runner struct{ version.PluginDecoder }
 
 // FindInPath finds a plugin's executable.
@@ -46,7 +46,7 @@ func (*runner) FindInPath(plugin string, paths []string) (string, error) {
 	return invoke.FindInPath(plugin, paths)
 }
 
-// ExecPlugin runs a plugin and returns what it answers.
+// ExecPlugin runs a plugin and returns its answer.
 func (*runner) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
 	name, command := filepath.Base(path), commandOf(env)
 	start := time.Now()
@@ -57,11 +57,11 @@ func (*runner) ExecPlugin(ctx context.Context, path string, stdin []byte, env []
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 		cmd.WaitDelay = pipeGrace
-		runtime.LockOSThread() // Pdeathsig is the end of the thread that started it
+		runtime.LockOSThread() // Pdeathsig is sent when the thread that started it ends
 		defer runtime.UnlockOSThread()
 		err := cmd.Run()
 		if errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
-			return nil // it is done; a child of it holds the pipe
+			return nil // it has exited; a child of it holds the pipe
 		}
 		return err
 	})
@@ -82,8 +82,8 @@ func (*runner) ExecPlugin(ctx context.Context, path string, stdin []byte, env []
 	return out.Bytes(), nil
 }
 
-// retryBusy runs fn again while the executable is being written: a plugin is being
-// installed at the moment.
+// retryBusy runs fn again while the executable is being written, which means that a plugin is
+// just being installed.
 func retryBusy(ctx context.Context, fn func() error) error {
 	for range 20 {
 		err := fn()
@@ -110,8 +110,8 @@ func commandOf(env []string) string {
 	return ""
 }
 
-// pluginError explains a plugin's failure: by its own words where it has some, as
-// the CNI spec asks for ("Error" on stdout); by how it ended otherwise.
+// pluginError explains a plugin's failure: in its own words if it has some, as the CNI spec
+// requires ("Error" on stdout), else by how it exited.
 func pluginError(name, command string, err error, out, diag []byte) error {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -132,7 +132,7 @@ func pluginError(name, command string, err error, out, diag []byte) error {
 	return fmt.Errorf("CNI plugin %s %s at %s: %q", name, how, command, excerpt(text))
 }
 
-// excerpt keeps a message readable whatever a plugin writes.
+// excerpt keeps a message readable, whatever the plugin wrote.
 func excerpt(text []byte) string {
 	const most = 512
 	text = bytes.TrimSpace(text)

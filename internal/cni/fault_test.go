@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// badPlugin makes `first` run a line of shell at each command it is listed for.
+// badPlugin makes `first` run a line of shell at each listed command.
 func badPlugin(t *testing.T, cfg PluginsConfig, at map[string]string) {
 	t.Helper()
 	script := "#!/bin/sh\ncase $CNI_COMMAND in\n"
@@ -31,7 +31,7 @@ func badPlugin(t *testing.T, cfg PluginsConfig, at map[string]string) {
 	}
 }
 
-// TestPluginFaults: what a user reads names the plugin, the network and what happened.
+// TestPluginFaults: the error names the plugin, the network and what happened.
 func TestPluginFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		line string
@@ -113,7 +113,7 @@ func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 		}
 		awaitEnd(t, pid)
 	}
-	badPlugin(t, cfg, nil) // it is itself again: the retry starts anew
+	badPlugin(t, cfg, nil) // the plugin works again: the retry starts from the beginning
 	n = openPlugins(t, cfg)
 	p := newPod(t)
 	if _, err := n.Setup(t.Context(), p); err != nil {
@@ -140,7 +140,7 @@ func (c *expiredContext) Err() error {
 	}
 }
 
-// awaitEnd waits for the end of a process that was killed: that may still be on its way.
+// awaitEnd waits until a killed process is gone, which may take a moment.
 func awaitEnd(t *testing.T, pid int) {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -160,8 +160,8 @@ func awaitEnd(t *testing.T, pid int) {
 	}
 }
 
-// TestHangingDelDoesNotBlockRemoval: the sandbox goes, and GC tells the plugins when
-// they answer again.
+// TestHangingDelDoesNotBlockRemoval: the sandbox is removed, and GC runs the plugins once they
+// respond again.
 func TestHangingDelDoesNotBlockRemoval(t *testing.T) {
 	cfg, calls := fakeNetwork(t)
 	n := openPlugins(t, cfg)

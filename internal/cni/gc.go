@@ -14,14 +14,14 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// How long after a removal GC runs, so that it serves many of them; and how long
-// after a DEL that failed.
+// How long after a removal GC runs, so that one run serves many removals; and how long after a
+// DEL that failed.
 const (
 	gcDelay = 30 * time.Second
 	gcRetry = 5 * time.Minute
 )
 
-// collect asks for a GC soon.
+// collect requests a GC soon.
 func (n *Network) collect() {
 	select {
 	case n.wake <- struct{}{}:
@@ -29,10 +29,10 @@ func (n *Network) collect() {
 	}
 }
 
-// Run collects what plugins hold of sandboxes that are no more: at the start, some
-// time after removals, and again while something could not be removed. It returns
-// when ctx ends. Pods of other runtimes are none to it: a network that several of them
-// use says disableGC (CNI spec 1.1, section 1).
+// Run releases what plugins hold for sandboxes that no longer exist: at start, some time after
+// removals, and again as long as something could not be removed. It returns when ctx ends. It
+// does not know the pods of other runtimes: a network that several runtimes use must set
+// disableGC (CNI spec 1.1, section 1).
 func (n *Network) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -60,8 +60,8 @@ func (n *Network) Run(ctx context.Context) error {
 	}
 }
 
-// gc removes abandoned attachments and then tells the plugins which ones are left.
-// again is when to come back, or 0.
+// gc removes abandoned attachments and then tells the plugins which ones are left. again is when
+// to run next, or 0.
 func (n *Network) gc(ctx context.Context) (again time.Duration, err error) {
 	lost := n.removeAbandoned(ctx)
 	n.mu.Lock()
@@ -70,11 +70,11 @@ func (n *Network) gc(ctx context.Context) (again time.Duration, err error) {
 	}
 	n.mu.Unlock()
 	c, _, err := loadChain(n.cfg.Plugins)
-	if err != nil { // the folder's faults are Status' to tell
+	if err != nil { // Status reports what is wrong with the folder
 		return again, lost
 	}
-	// A pod that is being attached may hold what the list of valid attachments, made
-	// just before, does not have. Waiting would make new pods wait behind it.
+	// A pod that is being attached may hold something that the list of valid attachments, made
+	// just before, does not include. Waiting for the lock would block new pods behind it.
 	if !n.adds.TryLock() {
 		return gcDelay, lost
 	}
@@ -86,8 +86,8 @@ func (n *Network) gc(ctx context.Context) (again time.Duration, err error) {
 	return again, errors.Join(lost, err)
 }
 
-// removeAbandoned runs DEL for the attachments that nobody else will remove. It
-// gives up at the first that hangs: the others would most likely, too.
+// removeAbandoned runs DEL for the attachments that nobody else will remove. It gives up at the
+// first plugin that hangs, because the others would most likely hang, too.
 func (n *Network) removeAbandoned(ctx context.Context) error {
 	n.mu.Lock()
 	ids := slices.Sorted(maps.Keys(n.abandoned))
@@ -116,7 +116,7 @@ func (n *Network) removeOne(ctx context.Context, id string) error {
 		return n.cfg.Plugins.forget(id)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // its removal came first
+		return nil // it was removed first
 	}
 	if err != nil {
 		return fmt.Errorf("read network record of sandbox %s: %w", id, err)

@@ -42,7 +42,7 @@ func TestPluginsAreToldWhatIsValid(t *testing.T) {
 	if got := calls(); len(got) != 1 || !strings.HasPrefix(got[0], want) {
 		t.Errorf("calls %q, want %s", got, want)
 	}
-	// A pod that is being attached may hold what is not on the list.
+	// A pod that is being attached may hold something that is not on the list.
 	n.adds.RLock()
 	again, err := n.gc(t.Context())
 	n.adds.RUnlock()
@@ -51,8 +51,8 @@ func TestPluginsAreToldWhatIsValid(t *testing.T) {
 	}
 }
 
-// TestSTATUSIsAskedSometimes: kubelets ask every few seconds, and every question
-// would start all plugins.
+// TestSTATUSIsAskedSometimes: kubelets ask every few seconds, and each request would start all
+// plugins.
 func TestSTATUSIsAskedSometimes(t *testing.T) {
 	cfg, calls := gcNetwork(t)
 	n := openPlugins(t, cfg)
@@ -90,8 +90,8 @@ func TestGCRunsAtTheStartAndAfterRemovals(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- n.Run(ctx) }()
-		// Lost sandboxes without a record take no plugin to remove; that they are
-		// forgotten shows that GC ran.
+		// Removing lost sandboxes without a record needs no plugin; that they are forgotten shows
+		// that GC ran.
 		lose := func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// TestKilledBetweenAnyTwoStepsOfTheBridge: the next run finds what was half made and
-// takes it back; nothing is left of the pod.
+// TestKilledBetweenAnyTwoStepsOfTheBridge: the next run finds what was half made and undoes it;
+// nothing of the pod is left.
 func TestKilledBetweenAnyTwoStepsOfTheBridge(t *testing.T) {
 	cfg := newConfig(t)
 	port := PortMapping{Protocol: "tcp", ContainerPort: 80, HostPort: 41}
@@ -24,7 +24,7 @@ func TestKilledBetweenAnyTwoStepsOfTheBridge(t *testing.T) {
 			c.Teardown, c.Live = bridgeNetwork, map[string]Pod{p.ID: p}
 		}
 		c.killAt(t, step)
-		b = openTestBridge(t, cfg, nil) // the pod was being made or removed: it does not live
+		b = openTestBridge(t, cfg, nil) // the pod was being made or removed: it is not live
 		if err := b.Teardown(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}

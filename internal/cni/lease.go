@@ -15,8 +15,8 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// lease ties an address to a sandbox. It is free again only when the veth that
-// carried the address is gone: the kernel removes it some time after the namespace.
+// lease ties an address to a sandbox. The address is free again only when the veth that carried
+// it is gone: the kernel removes the veth some time after the namespace.
 //
 //	free ── acquire ──▶ held ── release ──▶ draining ── veth gone ──▶ free
 type lease struct {
@@ -26,8 +26,8 @@ type lease struct {
 	Draining bool       `json:"draining,omitempty"`
 }
 
-// leases hands out the addresses of a subnet, each at most once. One file for each
-// lease is the truth; it is written before the address is used.
+// leases hands out the addresses of a subnet, each at most once. The truth is one file per lease,
+// written before the address is used.
 type leases struct {
 	dir      string
 	subnet   netip.Prefix
@@ -36,11 +36,11 @@ type leases struct {
 	mu      sync.Mutex
 	byAddr  map[netip.Addr]lease
 	byOwner map[string]netip.Addr
-	cursor  netip.Addr // last address handed out: the next search starts behind it
+	cursor  netip.Addr // last address handed out: the next search starts after it
 }
 
-// openLeases reads the leases in dir. A file that does not decode (a crash of the
-// machine) cannot have a live owner and is dropped.
+// openLeases reads the leases in dir. A file that does not decode (the machine crashed) cannot
+// have a live owner and is dropped.
 func openLeases(dir string, subnet netip.Prefix, linkGone func(string) (bool, error)) (*leases, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -79,10 +79,10 @@ func (l *leases) load(name string) error {
 	return nil
 }
 
-// gateway is the first address of the subnet: the bridge's own.
+// gateway returns the first address of the subnet: the bridge's own.
 func (l *leases) gateway() netip.Addr { return l.subnet.Addr().Next() }
 
-// acquire leases an address to the owner; asking again gives the same one.
+// acquire leases an address to the owner; a repeated call returns the same one.
 func (l *leases) acquire(owner, link string) (netip.Addr, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,8 +102,8 @@ func (l *leases) acquire(owner, link string) (netip.Addr, error) {
 	return a, nil
 }
 
-// adopt leases the address that a live owner is known to have, when its lease was
-// lost. One that somebody else holds stays theirs.
+// adopt leases to a live owner the address that it is known to have, if the lease was lost. An
+// address that somebody else holds stays theirs.
 func (l *leases) adopt(owner, link string, a netip.Addr) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,7 +124,7 @@ func (l *leases) adopt(owner, link string, a netip.Addr) error {
 func (l *leases) freeLocked() (netip.Addr, error) {
 	last := rtnl.LastAddr(l.subnet)
 	for a := l.cursor.Next(); ; a = a.Next() {
-		if !l.subnet.Contains(a) || a == last { // of IPv4 the last one is the broadcast address
+		if !l.subnet.Contains(a) || a == last { // the last IPv4 address is for broadcasts
 			a = l.gateway()
 		} else if a != l.gateway() {
 			free, err := l.isFreeLocked(a)
@@ -166,8 +166,8 @@ func (l *leases) drainLocked(x lease) (bool, error) {
 	return true, nil
 }
 
-// release gives the owner's address back once its veth is gone. An owner without
-// a lease is no error.
+// release releases the owner's address once its veth is gone. It is no error if the owner has no
+// lease.
 func (l *leases) release(owner string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,8 +182,8 @@ func (l *leases) release(owner string) error {
 	return nil
 }
 
-// reclaim frees draining leases whose veth is gone and tells how many still drain.
-// At most limit are looked at; 0 is all.
+// reclaim frees draining leases whose veth is gone, and returns how many still drain. It looks at
+// no more than limit leases; 0 means all.
 func (l *leases) reclaim(limit int) (draining int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,7 +208,7 @@ func (l *leases) reclaim(limit int) (draining int, err error) {
 	return draining, nil
 }
 
-// owners lists who holds an address.
+// owners returns the address of each owner.
 func (l *leases) owners() map[string]netip.Addr {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +217,7 @@ func (l *leases) owners() map[string]netip.Addr {
 	return m
 }
 
-// links lists the veths of draining leases.
+// links returns the veths of draining leases.
 func (l *leases) links() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,9 +230,9 @@ func (l *leases) links() []string {
 	return names
 }
 
-// storeLocked replaces the lease's file atomically. It does not wait for the disk:
-// a lease only has to outlive the process, for after a crash of the machine no
-// namespace is left that could use the address.
+// storeLocked replaces the lease's file atomically. It does not wait for the disk: a lease only
+// has to outlive the process, because after a crash of the machine no namespace is left that
+// could use the address.
 func (l *leases) storeLocked(x lease) error {
 	doc, err := json.Marshal(x)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"wherry.dev/test/leaks"
 )
 
-// child is what the test program does when it is started to be killed: one call on a
+// child is what the test program does when it is started in order to be killed: one call on a
 // network.
 type child struct {
 	Bridge   *BridgeConfig
@@ -27,7 +27,7 @@ type child struct {
 
 const childEnv = "WHERRY_TEST_CNI_CHILD"
 
-// The test program is the plugins, too: links of their names lead to it.
+// TestMain also makes the test program act as the plugins: links with their names lead to it.
 func TestMain(m *testing.M) {
 	runtime.LockOSThread()
 	if name := filepath.Base(os.Args[0]); plugin.Known(name) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	if doc := os.Getenv(childEnv); doc != "" {
 		os.Exit(runChild(doc))
 	}
-	// Package net finds out once what the machine can, wherever it is then.
+	// Package net probes the machine's abilities once, in the namespace it is in at that time.
 	if l, err := net.Listen("tcp", "localhost:0"); err == nil {
 		_ = l.Close()
 	}
@@ -48,7 +48,7 @@ func runChild(doc string) int {
 	if err := json.Unmarshal([]byte(doc), &c); err != nil {
 		panic(err)
 	}
-	ctx := context.Background() // of a main function
+	ctx := context.Background() // this is a main function
 	cfg := Config{Plugins: c.Plugins, PluginsOnly: c.Bridge == nil, Bridge: BridgeConfig{Dir: filepath.Join(c.Plugins.CacheDir, "network")}}
 	if c.Bridge != nil {
 		cfg.Bridge = *c.Bridge

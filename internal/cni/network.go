@@ -22,31 +22,31 @@ type Config struct {
 	PluginsOnly bool // no bridge of our own: not ready until a CNI network is configured
 }
 
-// Network is the instance's way to connect pods. What is configured in the CNI
-// folder goes before the bridge. The folder is read for every new pod, so nothing has
-// to be told of a change and no event can be missed; pods keep the network they have.
+// Network connects the instance's pods. What is configured in the CNI folder takes precedence
+// over the bridge. The folder is read for every new pod, so nobody has to report a change and no
+// event can be missed; existing pods keep their network.
 type Network struct {
 	cfg    Config
-	bridge *Bridge // without a link when there are only plugins
+	bridge *Bridge // without a link if there are only plugins
 	wake   chan struct{}
 
-	adds sync.RWMutex // held to read while pods are attached, to write by GC
+	adds sync.RWMutex // read-locked while pods are attached, write-locked by GC
 
-	asking    sync.Mutex        // guards the two; held while plugins are asked
-	validated [sha256.Size]byte // of the chain whose plugins are known to speak its version
-	statusOK  time.Time         // when its plugins were last known to be able to serve
+	asking    sync.Mutex        // guards the next two; held while plugins are asked
+	validated [sha256.Size]byte // hash of the chain whose plugins are known to speak its version
+	statusOK  time.Time         // when its plugins last reported that they can serve ADD
 
-	mu        sync.Mutex      // guards the two
-	loaded    string          // what was said last about the folder
+	mu        sync.Mutex      // guards the next two
+	loaded    string          // what was last logged about the folder
 	abandoned map[string]bool // attachments that only GC will remove
 }
 
-// statusTrust is how long a good answer to STATUS is believed: kubelets ask every
-// few seconds, and every question starts all plugins.
+// statusTrust is how long a good answer to STATUS is trusted: kubelets ask every few seconds, and
+// each request starts all plugins.
 const statusTrust = 30 * time.Second
 
-// Open brings the network up and recovers what live pods have, by sandbox ID. known
-// are all sandboxes, live or not: attachments of others are lost, and removed by Run.
+// Open sets up the network and restores what live pods have, by sandbox ID. known are all
+// sandboxes, live or not: attachments of any others are abandoned, and Run removes them.
 func Open(ctx context.Context, cfg Config, live map[string]Pod, known map[string]bool) (*Network, error) {
 	n := &Network{cfg: cfg, wake: make(chan struct{}, 1), abandoned: map[string]bool{}}
 	if err := n.findAbandoned(known); err != nil {
@@ -78,7 +78,7 @@ func (n *Network) findAbandoned(known map[string]bool) error {
 	return nil
 }
 
-// Close lets go of the network's sockets; pods stay connected.
+// Close closes the network's sockets; pods stay connected.
 func (n *Network) Close() error { return n.bridge.Close() }
 
 // SetService is Bridge.SetService.
@@ -86,7 +86,7 @@ func (n *Network) SetService(ctx context.Context, s Service) error {
 	return n.bridge.SetService(ctx, s)
 }
 
-// Status is nil when pods can be connected, and says what is missing otherwise.
+// Status returns nil if pods can be connected, else an error that says what is missing.
 func (n *Network) Status(ctx context.Context) error {
 	c, err := n.chain(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func (n *Network) Status(ctx context.Context) error {
 	return nil
 }
 
-// ready asks the plugins: for their versions once, for STATUS again from time to time.
+// ready asks the plugins: once for their versions, and from time to time for STATUS.
 func (n *Network) ready(ctx context.Context, c *chain) error {
 	n.asking.Lock()
 	defer n.asking.Unlock()
@@ -127,7 +127,7 @@ func (n *Network) ready(ctx context.Context, c *chain) error {
 	return nil
 }
 
-// chain returns the configured network, or nil when the bridge is to be used.
+// chain returns the configured network, or nil if the bridge is to be used.
 func (n *Network) chain(ctx context.Context) (*chain, error) {
 	c, skipped, err := loadChain(n.cfg.Plugins)
 	n.report(ctx, c, skipped, err)
@@ -140,7 +140,7 @@ func (n *Network) chain(ctx context.Context) (*chain, error) {
 	return c, err
 }
 
-// report logs what the folder says when that has changed.
+// report logs the state of the folder if it has changed.
 func (n *Network) report(ctx context.Context, c *chain, skipped, err error) {
 	var what string
 	switch {
@@ -170,7 +170,7 @@ func (n *Network) report(ctx context.Context, c *chain, skipped, err error) {
 	}
 }
 
-// Setup connects a pod and returns what was done. On an error nothing is left.
+// Setup connects a pod and returns what it did. If it fails, it leaves nothing.
 func (n *Network) Setup(ctx context.Context, pod Pod) (Attachment, error) {
 	c, err := n.chain(ctx)
 	if err != nil {
@@ -195,8 +195,8 @@ func (n *Network) Setup(ctx context.Context, pod Pod) (Attachment, error) {
 	return at, nil
 }
 
-// Teardown disconnects a pod. network is that of its Attachment; "" when a crash
-// left unknown which one was used.
+// Teardown disconnects a pod. network is that of its Attachment, or "" if, after a crash, it is
+// not known which one was used.
 func (n *Network) Teardown(ctx context.Context, pod Pod, network string) error {
 	if network == "" || network == bridgeNetwork {
 		if err := n.bridge.Teardown(ctx, pod); err != nil {
@@ -210,7 +210,7 @@ func (n *Network) Teardown(ctx context.Context, pod Pod, network string) error {
 	abandoned := n.abandoned[pod.ID]
 	n.mu.Unlock()
 	if abandoned {
-		return nil // it hung; GC has it now
+		return nil // it hung; GC takes care of it now
 	}
 	defer n.collect()
 	_, _, err := n.cfg.Plugins.readAttached(pod.ID)
@@ -219,22 +219,22 @@ func (n *Network) Teardown(ctx context.Context, pod Pod, network string) error {
 	case err == nil:
 		return n.leave(ctx, pod.ID)
 	case errors.Is(err, fs.ErrNotExist) && network == "":
-		return nil // the record is there before the first plugin is called
+		return nil // the record is written before the first plugin is called
 	case errors.Is(err, fs.ErrNotExist), errors.As(err, &corrupt):
 		return n.leaveUnrecorded(ctx, pod, network)
 	}
 	return err
 }
 
-// leave runs DEL by the pod's record. A plugin that hangs does not hold the pod's
-// removal up for ever: the record stays, and GC tries again.
+// leave runs DEL as the pod's record says. A plugin that hangs does not block the pod's removal
+// for ever: the record stays, and GC tries again.
 func (n *Network) leave(ctx context.Context, id string) error {
 	a, c, err := n.cfg.Plugins.readAttached(id)
 	if err != nil {
 		return fmt.Errorf("read network record of sandbox %s: %w", id, err)
 	}
-	// Not by the caller's deadline: what is cut short there would be cut short
-	// again at every repetition.
+	// Ignore the caller's deadline: a DEL that it cut short would be cut short again at every
+	// repetition.
 	err = c.del(context.WithoutCancel(ctx), a.Pod)
 	if hung, ok := errors.AsType[*HungError](err); ok {
 		klog.FromContext(ctx).Error(err, "A CNI plugin hangs: the sandbox is removed without it, and its part of the network later",
@@ -256,9 +256,9 @@ func (n *Network) leave(ctx context.Context, id string) error {
 	return n.cfg.Plugins.forget(id)
 }
 
-// leaveUnrecorded does what can be done for a pod whose record was lost: DEL by the
-// network as it is configured now. Without one there is nothing left to be called,
-// and the pod's removal is not held up.
+// leaveUnrecorded does what it can for a pod whose record was lost: DEL by the network as
+// configured now. If none is configured, there is nothing left to call, and the pod's removal is
+// not held up.
 func (n *Network) leaveUnrecorded(ctx context.Context, pod Pod, network string) error {
 	c, _, err := loadChain(n.cfg.Plugins)
 	if err == nil && (network == "" || c.name() == network) {
@@ -272,7 +272,7 @@ func (n *Network) leaveUnrecorded(ctx context.Context, pod Pod, network string) 
 	return n.cfg.Plugins.forget(pod.ID)
 }
 
-// Check tells whether the pod's network is as Setup left it.
+// Check returns an error if the pod's network is not as Setup left it.
 func (n *Network) Check(ctx context.Context, pod Pod, network string) error {
 	if network == bridgeNetwork {
 		return n.bridge.Check(pod)
@@ -284,6 +284,5 @@ func (n *Network) Check(ctx context.Context, pod Pod, network string) error {
 	return c.check(ctx, pod)
 }
 
-// Remove takes all network state of an instance away, whether it runs or not.
-// Its pods must be gone.
+// Remove removes all network state of an instance, whether it runs or not. Its pods must be gone.
 func (cfg Config) Remove(ctx context.Context) error { return cfg.Bridge.Remove(ctx) }

@@ -27,7 +27,7 @@ func ownPlugins(t *testing.T) (cfg PluginsConfig, data string) {
 	return chainConfig(t, bin, "1.1.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
 }
 
-// chainConfig configures bridge and host-local of two families with more behind.
+// chainConfig configures bridge and host-local for both IP families, followed by more plugins.
 func chainConfig(t *testing.T, bin, cniVersion, more string) (cfg PluginsConfig, data string) {
 	t.Helper()
 	cfg = PluginsConfig{ConfDir: t.TempDir(), BinDirs: []string{bin}, CacheDir: t.TempDir()}
@@ -40,8 +40,8 @@ func chainConfig(t *testing.T, bin, cniVersion, more string) (cfg PluginsConfig,
 	return cfg, data
 }
 
-// oneFamily takes the IPv6 network out, and CHECK: that of Debian's portmap (1.1.1)
-// looks for the IPv4 rules among those of IPv6.
+// oneFamily removes the IPv6 network and CHECK: Debian's portmap (1.1.1) looks for the IPv4 rules
+// among the IPv6 ones.
 func oneFamily(t *testing.T, cfg PluginsConfig) {
 	t.Helper()
 	path := filepath.Join(cfg.ConfDir, "10-own.conflist")
@@ -119,8 +119,8 @@ func TestUpstreamsPluginsUnderUs(t *testing.T) {
 	}
 }
 
-// TestOwnPluginsTakeOverFromUpstreams: the pod was connected by others' executables,
-// which were replaced while it ran.
+// TestOwnPluginsTakeOverFromUpstreams: the pod was connected by upstream's executables, which
+// were replaced while it ran.
 func TestOwnPluginsTakeOverFromUpstreams(t *testing.T) {
 	const theirs = "/usr/lib/cni"
 	if _, err := os.Stat(filepath.Join(theirs, "bridge")); err != nil {
@@ -132,7 +132,7 @@ func TestOwnPluginsTakeOverFromUpstreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quiet := strings.Replace(string(doc), `"ipMasq":true,`, "", 1) // the rules are theirs: only they find them
+	quiet := strings.Replace(string(doc), `"ipMasq":true,`, "", 1) // only upstream's plugins can find their own rules
 	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "10-own.conflist"), []byte(quiet), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -154,8 +154,8 @@ func TestOwnPluginsTakeOverFromUpstreams(t *testing.T) {
 	}
 }
 
-// TestServicesReachPodsOnPlugins: the address of the API server leads there from a
-// network that is not ours, too.
+// TestServicesReachPodsOnPlugins: pods on somebody else's network reach the API server at its
+// service address, too.
 func TestServicesReachPodsOnPlugins(t *testing.T) {
 	cfg, _ := ownPlugins(t)
 	host := pluginHost(t)

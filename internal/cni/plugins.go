@@ -22,16 +22,16 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// PluginsConfig says where networks are configured and where their plugins lie.
+// PluginsConfig is where networks are configured and where their plugins are.
 type PluginsConfig struct {
-	ConfDir  string        // *.conflist, *.conf, *.json: the first by name that is valid counts
+	ConfDir  string        // *.conflist, *.conf, *.json: the first valid one by name is used
 	BinDirs  []string      // of the plugin executables
-	CacheDir string        // what is attached to which network, by which configuration
-	Timeout  time.Duration // of every call of a chain of plugins; 0 is two minutes for ADD, one for DEL, less for the rest
+	CacheDir string        // records of what is attached to which network, with which configuration
+	Timeout  time.Duration // per call of a chain; 0 means two minutes for ADD, one for DEL, less for others
 }
 
-// What a chain of plugins is given when nothing else is configured. DEL must end
-// before a kubelet gives up on its call (two minutes), or it would never be known.
+// Default timeouts of a chain of plugins. DEL must end before a kubelet gives up on its call
+// (after two minutes), or the result would never be known.
 const (
 	addTimeout    = 2 * time.Minute
 	delTimeout    = time.Minute
@@ -46,21 +46,21 @@ func (cfg PluginsConfig) limit(ctx context.Context, standard time.Duration) (con
 	return context.WithTimeout(ctx, standard)
 }
 
-// chain is a network that somebody else configured: plugins, run one after another
-// through libcni.
+// chain is a network that somebody else configured: plugins, run one after another through
+// libcni.
 type chain struct {
 	cfg  PluginsConfig
 	list *libcni.NetworkConfigList
 	cni  *libcni.CNIConfig
-	file string // it was read from; "" when from a record
+	file string // the file it was read from; "" if from a record
 }
 
-// ErrNoNetwork says that nothing is configured in the CNI folder.
+// ErrNoNetwork means that nothing is configured in the CNI folder.
 var ErrNoNetwork = errors.New("no CNI network is configured")
 
-// loadChain reads the configuration folder. A folder that is missing or empty is
-// ErrNoNetwork; one in which no file is valid says what is wrong with the first.
-// skipped says what is wrong with files that come before the one that counts.
+// loadChain reads the configuration folder. It returns ErrNoNetwork if the folder is missing or
+// empty; if no file is valid, the error says what is wrong with the first. skipped says what is
+// wrong with the files before the one that is used.
 func loadChain(cfg PluginsConfig) (c *chain, skipped, err error) {
 	if cfg.ConfDir == "" {
 		return nil, nil, ErrNoNetwork
@@ -78,7 +78,7 @@ func loadChain(cfg PluginsConfig) (c *chain, skipped, err error) {
 			return c, skipped, nil
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
+			continue // removed in the meantime
 		}
 		if skipped == nil {
 			skipped = fmt.Errorf("CNI configuration %s: %w", f, err)
@@ -118,7 +118,7 @@ func loadNetwork(file string) (*libcni.NetworkConfigList, error) {
 	return list, checkVersion(list)
 }
 
-// networkOf reads a list of plugins, and those that it has in files of its own.
+// networkOf parses a list of plugins, and reads those that are in separate files.
 func networkOf(doc []byte, dir string) (*libcni.NetworkConfigList, error) {
 	list, err := libcni.NetworkConfFromBytes(doc)
 	if err != nil || list.LoadOnlyInlinedPlugins {
@@ -142,7 +142,7 @@ func networkOf(doc []byte, dir string) (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-// checkVersion refuses what no plugin could be asked for, by name.
+// checkVersion refuses, by name, a version that no plugin could be asked for.
 func checkVersion(list *libcni.NetworkConfigList) error {
 	known := []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 	if !slices.Contains(known, list.CNIVersion) {
@@ -151,8 +151,8 @@ func checkVersion(list *libcni.NetworkConfigList) error {
 	return nil
 }
 
-// inline writes a network down in one piece, with the plugins that libcni found in
-// other files: so it can be kept, and means the same later.
+// inline returns a network as one document, including the plugins that libcni found in other
+// files, so that it can be stored and means the same later.
 func inline(list *libcni.NetworkConfigList) ([]byte, error) {
 	doc := struct {
 		CNIVersion   string            `json:"cniVersion"`
@@ -177,7 +177,7 @@ func (c *chain) types() []string {
 	return names
 }
 
-// validate asks every plugin for the versions that it speaks.
+// validate asks every plugin which versions it speaks.
 func (c *chain) validate(ctx context.Context) error {
 	ctx, cancel := c.cfg.limit(ctx, statusTimeout)
 	defer cancel()
@@ -238,8 +238,8 @@ func portMappings(ports []PortMapping) []map[string]any {
 	return out
 }
 
-// bandwidthArgs has no burst of its own: the plugin refuses a rate without one, and
-// runtimes have always given it the largest there is.
+// bandwidthArgs returns the bandwidth plugin's arguments. The plugin refuses a rate without a
+// burst, and runtimes have always passed the largest possible one.
 func bandwidthArgs(b Bandwidth) map[string]uint64 {
 	const burst = 1<<32 - 1 // bits
 	args := map[string]uint64{}
@@ -252,7 +252,7 @@ func bandwidthArgs(b Bandwidth) map[string]uint64 {
 	return args
 }
 
-// add runs ADD of every plugin. Undoing a failure is the caller's.
+// add runs ADD of every plugin. The caller undoes a failure.
 func (c *chain) add(ctx context.Context, pod Pod) (at Attachment, err error) {
 	ctx, span := trace.Start(ctx, "network: plugins add")
 	defer func() { _ = trace.End(span, err) }()
@@ -285,7 +285,7 @@ func loopbackUp() error {
 	return c.Do(rtnl.Up(1))
 }
 
-// attachment reads the addresses of the pod's interface out of a CNI result.
+// attachment extracts the addresses of the pod's interface from a CNI result.
 func attachment(network string, r *result.Result) (Attachment, error) {
 	at := Attachment{Network: network}
 	for _, ip := range r.IPs {
@@ -311,8 +311,8 @@ func attachment(network string, r *result.Result) (Attachment, error) {
 	return at, err
 }
 
-// del runs DEL of every plugin; plugins must bear that little or nothing is there
-// (CNI spec 1.1, DEL).
+// del runs DEL of every plugin; plugins must cope if little or nothing is there (CNI spec 1.1,
+// DEL).
 func (c *chain) del(ctx context.Context, pod Pod) (err error) {
 	ctx, span := trace.Start(ctx, "network: plugins del")
 	defer func() { _ = trace.End(span, err) }()
@@ -327,7 +327,7 @@ func (c *chain) del(ctx context.Context, pod Pod) (err error) {
 	return nil
 }
 
-// check asks every plugin whether the pod's network is as ADD left it.
+// check asks every plugin whether the pod's network is still as ADD left it.
 func (c *chain) check(ctx context.Context, pod Pod) error {
 	ctx, cancel := c.cfg.limit(ctx, gcTimeout)
 	defer cancel()
@@ -341,7 +341,7 @@ func (c *chain) check(ctx context.Context, pod Pod) error {
 	return nil
 }
 
-// gc tells every plugin which attachments there are (CNI 1.1, GC).
+// gc tells every plugin which attachments are valid (CNI 1.1, GC).
 func (c *chain) gc(ctx context.Context, valid []string) error {
 	ctx, cancel := c.cfg.limit(ctx, gcTimeout)
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// fakePlugin is a CNI plugin in shell: it makes a link in the namespace, answers ADD
-// with an address, and writes down how it was called.
+// fakePlugin is a CNI plugin in shell: it makes a link in the namespace, answers ADD with an
+// address, and logs how it was called.
 const fakePlugin = `#!/bin/sh
 dir=$(dirname "$0")
 conf=$(cat)
@@ -75,8 +75,8 @@ func TestConfiguredNetworkGoesBeforeTheBridge(t *testing.T) {
 		!strings.Contains(got[1], `"hostPort":8080`) {
 		t.Errorf("calls %q", got)
 	}
-	// The pod keeps its network when the folder changes meanwhile, and DEL works
-	// without the namespace.
+	// The pod keeps its network if the folder changes in the meantime, and DEL works without the
+	// namespace.
 	if err := netns.Remove(filepath.Dir(p.NetNS)); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func failPlugin(t *testing.T, cfg PluginsConfig, plugin, command string) string 
 	return path
 }
 
-// openPlugins is a Network without a bridge.
+// openPlugins opens a Network without a bridge.
 func openPlugins(t *testing.T, cfg PluginsConfig, known ...string) *Network {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -158,7 +158,7 @@ func TestNetworkNotReadySaysWhy(t *testing.T) {
 		if err := n.Status(t.Context()); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
-		// The folder is put right, and the network is ready.
+		// The folder is corrected, and the network is ready.
 		good := `{"cniVersion":"1.0.0","name":"good","plugins":[{"type":"first"}]}`
 		if err := os.WriteFile(filepath.Join(plugins.ConfDir, "00-bad.conflist"), []byte(good), 0o600); err != nil {
 			t.Fatal(err)
@@ -207,8 +207,8 @@ func TestOldFormOfConfiguration(t *testing.T) {
 	}
 }
 
-// TestPodLeavesTheNetworkThatItJoined: by the configuration of then, even when the
-// folder is empty, and the process another one.
+// TestPodLeavesTheNetworkThatItJoined: with the configuration of that time, even if the folder is
+// empty and the process is another one.
 func TestPodLeavesTheNetworkThatItJoined(t *testing.T) {
 	plugins, calls := fakeNetwork(t)
 	n := openPlugins(t, plugins)
@@ -248,7 +248,7 @@ func TestNetworkThatIsGoneDoesNotBlockRemoval(t *testing.T) {
 	if got := calls(); len(got) != 1 || got[0] != "" {
 		t.Errorf("plugins of another network were called: %q", got)
 	}
-	// The record is corrupt: DEL by the network of the same name that is there now.
+	// The record is corrupt: DEL uses the network of the same name that is configured now.
 	p := newPod(t)
 	if _, err := n.Setup(t.Context(), p); err != nil {
 		t.Fatal(err)

@@ -14,9 +14,9 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// attached is written before ADD and removed after DEL: by it a pod leaves the
-// network that it joined, by the configuration of then, whatever became of the
-// folder, the plugins' cached result or Wherry meanwhile.
+// attached is the record of an attachment, written before ADD and removed after DEL. With it, a
+// pod leaves the network that it joined, using the configuration of that time, whatever became of
+// the folder, the plugins' cached result or Wherry since then.
 //
 //	(none) ── before ADD ──▶ attached ── DEL ──▶ (none)
 //	                            └── DEL hung, or the sandbox was lost ──▶ abandoned ── DEL by GC ──▶ (none)
@@ -39,8 +39,8 @@ func (cfg PluginsConfig) storeAttached(a attached) error {
 	return record.Write(cfg.recordPath(a.Pod.ID), 1, a)
 }
 
-// readAttached returns a record with the chain that it was made with; fs.ErrNotExist
-// when there is none, *record.CorruptError when it is of no use.
+// readAttached returns a record with the chain that it was made with. The error is fs.ErrNotExist
+// if there is none, or a *record.CorruptError if it cannot be used.
 func (cfg PluginsConfig) readAttached(id string) (attached, *chain, error) {
 	var a attached
 	path := cfg.recordPath(id)

@@ -8,22 +8,21 @@ import (
 	"strings"
 )
 
-// Service is a virtual address that leads to backends (`kubernetes` in namespace
-// default: the API server).
+// Service is a virtual address with backends (`kubernetes` in namespace default: the API server).
 type Service struct {
 	VIP      netip.Addr
 	Port     uint16
 	Backends []netip.AddrPort
 }
 
-// ruleset is all that the instance's table says. It is rendered and replaced as a
-// whole, in one kernel transaction: no rule can be forgotten or doubled, and
-// connections that are tracked already keep their translation.
+// ruleset is the whole content of the instance's table. It is rendered and replaced as a whole,
+// in one kernel transaction: no rule can be forgotten or doubled, and connections that are
+// already tracked keep their translation.
 type ruleset struct {
 	table      string
-	bridge     string // "" when pods are on a CNI network of somebody else
+	bridge     string // "" if the pods are on somebody else's CNI network
 	subnets    []netip.Prefix
-	everywhere bool                 // pods on networks of others use the services as well
+	everywhere bool                 // pods on other networks use the services, too
 	ports      map[string][]forward // sandbox ID → its host ports
 	services   []Service
 }
@@ -38,7 +37,7 @@ func (f forward) key() string {
 	return fmt.Sprintf("%s %s %s %d", familyOf(f.pod).ip, f.hostIP(), f.Protocol, f.HostPort)
 }
 
-// hostIP is the address the port is open on; zero is all of them.
+// hostIP returns the address on which the port is open; zero means all of them.
 func (f forward) hostIP() netip.Addr {
 	if f.HostIP.IsValid() && f.HostIP.IsUnspecified() {
 		return netip.Addr{}
@@ -46,7 +45,7 @@ func (f forward) hostIP() netip.Addr {
 	return f.HostIP
 }
 
-// family is what nft's language calls the two of them.
+// family has nft's names for an IP family.
 type family struct{ ip, addr, multicast string }
 
 var (
@@ -61,7 +60,7 @@ func familyOf(a netip.Addr) family {
 	return ipv6
 }
 
-// element is where a host port stands: in the map of its address, or of all.
+// element returns where a host port goes: into the map for its address, or the one for all.
 func (f forward) element() (set, element string) {
 	to := fmt.Sprintf("%s . %d : %s . %d", f.Protocol, f.HostPort, f.pod, f.ContainerPort)
 	if ip := f.hostIP(); ip.IsValid() {
@@ -70,8 +69,8 @@ func (f forward) element() (set, element string) {
 	return "hostports-any-" + familyOf(f.pod).ip, to
 }
 
-// renderNew writes host ports that are added to the table as it is. That takes the
-// kernel 1 ms; replacing the table 15, for it waits until nothing uses the old one.
+// renderNew renders the script that adds host ports to the existing table. That takes the kernel
+// 1 ms; replacing the table takes 15, because it waits until nothing uses the old one.
 func (r ruleset) renderNew(fs []forward) string {
 	var b strings.Builder
 	for _, f := range fs {
@@ -81,7 +80,7 @@ func (r ruleset) renderNew(fs []forward) string {
 	return b.String()
 }
 
-// render writes the table in nft(8)'s language.
+// render renders the table in nft(8)'s language.
 func (r ruleset) render() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -140,8 +139,8 @@ func (r ruleset) renderPorts(p func(string, ...any)) {
 }
 
 func (r ruleset) renderBridge(p func(string, ...any)) {
-	// The bridge routes 127.0.0.0/8 (for host ports on localhost), so what a pod
-	// itself sends there must not pass: CVE-2020-8558.
+	// The bridge routes 127.0.0.0/8 (for host ports on localhost), so packets that a pod itself
+	// sends there must be dropped: CVE-2020-8558.
 	p("chain guard { type filter hook prerouting priority raw; policy accept;")
 	p("iifname %q ip daddr 127.0.0.0/8 drop\n}", r.bridge)
 	p("chain postrouting { type nat hook postrouting priority srcnat; policy accept;")
@@ -154,7 +153,7 @@ func (r ruleset) renderBridge(p func(string, ...any)) {
 	p("}")
 }
 
-// rule spreads new connections over the backends of the service's family at random.
+// rule spreads new connections at random over the backends of the service's IP family.
 func (s Service) rule() string {
 	f := familyOf(s.VIP)
 	var to []string
@@ -174,7 +173,7 @@ func (s Service) rule() string {
 		f.ip, s.VIP, s.Port, f.ip, len(to), strings.Join(entries, ", "))
 }
 
-// conflict tells who holds one of the host ports already.
+// conflict returns an error that names the pod that already holds one of the host ports.
 func (r ruleset) conflict(id string, ports []forward) error {
 	taken := map[string]string{}
 	for other, fs := range r.ports {

@@ -12,13 +12,13 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// Runtime is the RuntimeService for callers in this process: the same verbs as over
-// the socket, without the socket. Errors have the same gRPC codes.
+// Runtime returns the RuntimeService for callers in this process: the same verbs as over the
+// socket, without the socket. Errors carry the same gRPC codes.
 func (s *Server) Runtime() internalapi.RuntimeService {
 	return runtimeAdapter{runtimeServer{Server: s}}
 }
 
-// Images is the ImageService for callers in this process.
+// Images returns the ImageService for callers in this process.
 func (s *Server) Images() internalapi.ImageManagerService { return imageAdapter{s} }
 
 type runtimeAdapter struct{ s runtimeServer }
@@ -110,8 +110,8 @@ func (a runtimeAdapter) CheckpointContainer(ctx context.Context, req *runtimeapi
 	return err
 }
 
-// GetContainerEvents sends events to ch until ctx ends. connected is called, with
-// nil, once no event can be missed any more.
+// GetContainerEvents sends events to ch until ctx ends. It calls connected, with nil, as soon as
+// no event can be missed.
 func (a runtimeAdapter) GetContainerEvents(ctx context.Context, ch chan *runtimeapi.ContainerEventResponse, connected func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
 	sub := a.s.events.subscribe()
 	defer a.s.events.unsubscribe(sub)

@@ -12,14 +12,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// defaultAppArmor is the name under which the usual profile is loaded into the kernel.
+// defaultAppArmor is the name of the default profile in the kernel.
 const defaultAppArmor = "wherry-default"
 
 // loadedAppArmor lists the profiles that the kernel has.
 const loadedAppArmor = "/sys/kernel/security/apparmor/profiles"
 
-// appArmor is the name of the profile that the container's first process gets; ""
-// leaves it unconfined.
+// appArmor returns the name of the profile for the container's first process, or "" for an
+// unconfined one.
 func appArmor(sec *runtimeapi.LinuxContainerSecurityContext) (string, error) {
 	name, err := chooseAppArmor(sec, apparmor.HostSupports())
 	switch {
@@ -45,12 +45,12 @@ func appArmor(sec *runtimeapi.LinuxContainerSecurityContext) (string, error) {
 	return "", errors.Join(invalid("apparmor profile not found %s; load it on this node first", name), lines.Err())
 }
 
-// chooseAppArmor decides on a profile. A container that names none gets the default
-// one where the machine has AppArmor at all, as Kubernetes promises.
+// chooseAppArmor picks a profile. A container that names none gets the default profile if the
+// machine has AppArmor, as Kubernetes promises.
 func chooseAppArmor(sec *runtimeapi.LinuxContainerSecurityContext, supported bool) (string, error) {
 	p := sec.GetApparmor()
 	if p == nil {
-		p = oldAppArmor(sec.GetApparmorProfile()) //nolint:staticcheck // older clients say it so
+		p = oldAppArmor(sec.GetApparmorProfile()) //nolint:staticcheck // older clients use this field
 	}
 	if !supported {
 		if p != nil && p.GetProfileType() != runtimeapi.SecurityProfile_Unconfined {
@@ -58,7 +58,7 @@ func chooseAppArmor(sec *runtimeapi.LinuxContainerSecurityContext, supported boo
 		}
 		return "", nil
 	}
-	switch p.GetProfileType() { // that of none is RuntimeDefault
+	switch p.GetProfileType() { // without a profile the type is RuntimeDefault
 	case runtimeapi.SecurityProfile_RuntimeDefault:
 		if sec.GetPrivileged() {
 			return "", nil
@@ -74,7 +74,7 @@ func chooseAppArmor(sec *runtimeapi.LinuxContainerSecurityContext, supported boo
 	return name, nil
 }
 
-// oldAppArmor reads CRI's former way to name a profile.
+// oldAppArmor parses a profile named in CRI's older form.
 func oldAppArmor(s string) *runtimeapi.SecurityProfile {
 	switch s {
 	case "":

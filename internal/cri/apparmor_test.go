@@ -14,7 +14,7 @@ func TestChooseAppArmor(t *testing.T) {
 		return &runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: name}}
 	}
 	old := func(s string) *runtimeapi.LinuxContainerSecurityContext {
-		return &runtimeapi.LinuxContainerSecurityContext{ApparmorProfile: s} //nolint:staticcheck // older clients say it so
+		return &runtimeapi.LinuxContainerSecurityContext{ApparmorProfile: s} //nolint:staticcheck // older clients use it
 	}
 	const localhost, unconfined = runtimeapi.SecurityProfile_Localhost, runtimeapi.SecurityProfile_Unconfined
 	for name, c := range map[string]struct {
@@ -43,7 +43,7 @@ func TestChooseAppArmor(t *testing.T) {
 	}
 }
 
-// TestAppArmorThatIsNotThere: a container that asks for a profile never runs without.
+// TestAppArmorThatIsNotThere: a container that asks for a profile never runs without it.
 func TestAppArmorThatIsNotThere(t *testing.T) {
 	p := newNode(t).pod()
 	cfg := containerConfig("c", "true")

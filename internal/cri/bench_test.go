@@ -61,8 +61,8 @@ func BenchmarkExecSync(b *testing.B) {
 	}
 }
 
-// BenchmarkExitToEvent is from the signal that kills a container's process to the
-// event that says so.
+// BenchmarkExitToEvent measures from the signal that kills a container's process to the event
+// that reports it.
 func BenchmarkExitToEvent(b *testing.B) {
 	p := newNode(b).pod()
 	cfg := containerConfig("main", "sleep", "1000")
@@ -86,8 +86,8 @@ func BenchmarkExitToEvent(b *testing.B) {
 	}
 }
 
-// BenchmarkPodsInParallel is a pod with one container, from nothing to removed,
-// eight side by side.
+// BenchmarkPodsInParallel measures a pod with one container, from nothing to removed, eight in
+// parallel.
 func BenchmarkPodsInParallel(b *testing.B) {
 	n := newNode(b)
 	work := make(chan struct{})

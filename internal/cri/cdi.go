@@ -12,8 +12,9 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// cdiDevices are the qualified names that a container asks for: in CRI's field, and
-// as device plugins did before that was there, in annotations (cdi.k8s.io/…).
+// cdiDevices returns the qualified names of the devices that a container asks for: from CRI's
+// field, and from annotations (cdi.k8s.io/…), which device plugins used before that field
+// existed.
 func cdiDevices(cfg *runtimeapi.ContainerConfig) ([]string, error) {
 	var names []string
 	for _, d := range cfg.GetCDIDevices() {
@@ -31,8 +32,8 @@ func cdiDevices(cfg *runtimeapi.ContainerConfig) ([]string, error) {
 	return names, nil
 }
 
-// injectCDI adds what the devices' specs say: nodes, mounts, variables and hooks. The
-// specs are read anew each time, because drivers replace them.
+// injectCDI adds what the devices' specs call for: nodes, mounts, variables and hooks. It reads
+// the specs again each time, because drivers replace them.
 func (s *Server) injectCDI(spec *specs.Spec, cfg *runtimeapi.ContainerConfig) error {
 	names, err := cdiDevices(cfg)
 	if err != nil || len(names) == 0 {
@@ -51,7 +52,7 @@ func (s *Server) injectCDI(spec *specs.Spec, cfg *runtimeapi.ContainerConfig) er
 	if len(unresolved) == 0 {
 		return err
 	}
-	for _, errs := range cache.GetErrors() { // a spec that cannot be read may be the reason
+	for _, errs := range cache.GetErrors() { // an unreadable spec may be the reason
 		err = errors.Join(append([]error{err}, errs...)...)
 	}
 	return notFound("CDI device injection failed (specs in %q): %w", s.cfg.CDISpecDirs, err)

@@ -21,7 +21,7 @@ func TestCDIDevices(t *testing.T) {
 			specs := t.TempDir()
 			n := newNode(t, func(c *Config) { c.DefaultRuntime, c.CDISpecDirs = name, []string{specs} })
 			trail := filepath.Join(n.dir, "trail")
-			// A hook that ends without reading its state can end crun 1.8, too (SIGPIPE).
+			// A hook that exits without reading its state can kill crun 1.8, too (SIGPIPE).
 			hook := func(at string) string {
 				return fmt.Sprintf(`{"hookName":%q,"path":"/bin/sh","args":["sh","-c","cat > /dev/null; echo %s >> %s"]}`, at, at, trail)
 			}
@@ -35,7 +35,7 @@ func TestCDIDevices(t *testing.T) {
 			cfg.CDIDevices = []*runtimeapi.CDIDevice{{Name: "vendor.com/gpu=one"}}
 			cfg.Annotations = map[string]string{"cdi.k8s.io/plugin_two": "vendor.com/gpu=two"}
 			id := p.create(cfg)
-			// runc 1.1 runs the poststart hooks too early, already here.
+			// runc 1.1 runs the poststart hooks too early, at this point already.
 			if doc, err := os.ReadFile(trail); err != nil || !strings.HasPrefix(string(doc), "createRuntime\n") || strings.Contains(string(doc), "poststop") {
 				t.Errorf("before the start: %q, %v", doc, err)
 			}
@@ -59,7 +59,7 @@ func TestCDIDevices(t *testing.T) {
 	}
 }
 
-// TestPipeAmongCDISpecs: the container that asked for a device was made for ever.
+// TestPipeAmongCDISpecs: making a container that asked for a device used to hang for ever.
 func TestPipeAmongCDISpecs(t *testing.T) {
 	specs := t.TempDir()
 	n := newNode(t, func(c *Config) { c.CDISpecDirs = []string{specs, filepath.Join(specs, "absent")} })

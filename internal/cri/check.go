@@ -1,7 +1,7 @@
 package cri
 
-// Check finds what would keep New from working, before anything is made: programs
-// that are not installed, and settings that contradict each other.
+// Check returns an error if New could not work: a program is not installed, or settings
+// contradict each other. It creates nothing.
 func (c Config) Check() error {
 	_, err := c.withDefaults()
 	return err

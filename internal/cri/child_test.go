@@ -17,7 +17,7 @@ import (
 	"wherry.dev/internal/image"
 )
 
-// childEnv tells the test binary to be a runtime that does one thing and is killed.
+// childEnv makes the test binary a runtime that does one thing and is killed.
 const childEnv = "WHERRY_TEST_CHILD"
 
 // job is what a child does.
@@ -31,7 +31,7 @@ type job struct {
 	ID      string
 }
 
-// runChild makes the test binary that runtime.
+// runChild runs the test binary as that runtime.
 func runChild() (code int, ok bool) {
 	doc, path := os.Getenv(childEnv), os.Getenv(initEnv)
 	if doc == "" && path == "" {
@@ -93,13 +93,13 @@ func child(ctx context.Context, doc string) error {
 	default:
 		return fmt.Errorf("unknown verb %s", j.Verb)
 	}
-	if err == nil { // what it goes on with in the background
+	if err == nil { // what continues in the background
 		err = s.settled(ctx)
 	}
 	return err
 }
 
-// settled waits until nothing is left to do for containers that have ended.
+// settled waits until nothing is left to do for containers that have exited.
 func (s *Server) settled(ctx context.Context) error {
 	for _, c := range s.containers {
 		if !c.ended() {
@@ -176,8 +176,8 @@ func TestKillBetweenAnyTwoSteps(t *testing.T) {
 	}
 }
 
-// repeat has the verb killed at the step, repeats it as the kubelet would, and takes
-// the pod through the rest of its life.
+// repeat kills the runtime at the step of the verb, repeats the verb as the kubelet would, and
+// takes the pod through the rest of its life.
 func (n *node) repeat(step, verb string) {
 	n.t.Helper()
 	ctx := n.t.Context()
@@ -230,8 +230,8 @@ func (n *node) repeat(step, verb string) {
 	}
 }
 
-// repeatStop is that for the end of the container, whose exit code and log must be
-// what they would have been without the kill.
+// repeatStop does the same for the end of the container: its exit code and log must be what they
+// would have been without the kill.
 func (n *node) repeatStop(step string, j job, cfg *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) {
 	n.t.Helper()
 	code, lines, grace := int32(7), 2, int64(60)

@@ -1,10 +1,10 @@
 // Package cri is Wherry's container runtime: the CRI v1 RuntimeService and
 // ImageService, for the kubelet in the same process and for others over a socket.
 //
-// What it guarantees: the folder of a sandbox or container is the truth, written
-// before the effect, and everything is rebuilt from disk at start. Killing Wherry at
-// any moment loses no container, exit code or log line and leaks nothing; every
-// verb can be repeated afterwards. Containers do not notice that Wherry stops.
+// What it guarantees: the folder of a sandbox or container is the truth. It is written before the
+// effect, and everything is rebuilt from disk at start. Killing Wherry at any moment loses no
+// container, exit code or log line and leaks nothing; every verb can be repeated afterwards.
+// Containers do not notice when Wherry stops.
 //
 // It never sees a Kubernetes Pod: it knows only what CRI tells it.
 package cri
@@ -28,44 +28,44 @@ import (
 	"wherry.dev/internal/oci"
 )
 
-// Config describes one instance of the runtime. Root, State, InstanceID and the pod
-// network differ between the instances of a machine.
+// Config describes one instance of the runtime. Instances on the same machine differ in Root,
+// State, InstanceID and the pod network.
 type Config struct {
 	Root       string // durable: records, writable layers
-	State      string // until the next boot: sockets, mounts, namespaces; a tmpfs is best
+	State      string // not needed after a reboot: sockets, mounts, namespaces; best on a tmpfs
 	Socket     string // the CRI socket; "" serves in-process callers only
 	InstanceID string // short; makes the bridge, the nftables table and the cgroups unique
 
-	Runtimes       map[string]RuntimeConfig // by handler name, besides crun and runc where those are in PATH
-	DefaultRuntime string                   // for the empty handler; "" is crun, else runc
-	Conmon         string                   // "" looks in PATH
+	Runtimes       map[string]RuntimeConfig // by handler name, in addition to the crun and runc found in PATH
+	DefaultRuntime string                   // for the empty handler; "" means crun if there is one, else runc
+	Conmon         string                   // "" means the one in PATH
 
-	PodCIDR    netip.Prefix // addresses for pods on our bridge; zero is 10.88.0.0/16
-	PodCIDR2   netip.Prefix // of the other IP family, for two addresses a pod; zero is none
-	Bridge     string       // its name; "" is wh- and the instance
-	MTU        int          // of the bridge; 0 is 1500
-	CNIConfDir string       // "" uses our bridge always
+	PodCIDR    netip.Prefix // addresses for pods on our bridge; zero means 10.88.0.0/16
+	PodCIDR2   netip.Prefix // of the other IP family, to give each pod two addresses; zero means none
+	Bridge     string       // its name; "" means wh- and the instance ID
+	MTU        int          // of the bridge; 0 means 1500
+	CNIConfDir string       // "" means always our own bridge
 	CNIOnly    bool         // no bridge of our own: not ready until there is a CNI network
 	CNIBinDirs []string
-	CNITimeout time.Duration // of each call of a chain of plugins; 0 is up to two minutes
+	CNITimeout time.Duration // for each call of a chain of plugins; 0 means up to two minutes
 
-	DefaultUlimits []string // of every container: nofile=1024:2048
-	CDISpecDirs    []string // of devices by CDI; nil is /etc/cdi and /var/run/cdi
+	DefaultUlimits []string // for every container, such as nofile=1024:2048
+	CDISpecDirs    []string // of CDI devices; nil means /etc/cdi and /var/run/cdi
 
-	StreamAddress string // where exec, attach and port-forward are served; "" is 127.0.0.1:0
+	StreamAddress string // where exec, attach and port-forward are served; "" means 127.0.0.1:0
 	Version       string // of Wherry, for the Version call
 
-	Progress func(string) `json:"-"` // hears what a start waits for; nil leaves it to the log
+	Progress func(string) `json:"-"` // called with what a start waits for; nil only logs it
 }
 
 // RuntimeConfig is an OCI runtime for one handler.
 type RuntimeConfig struct {
-	Path    string   `json:"path"`              // of the executable, or its name in PATH
-	Type    string   `json:"type,omitempty"`    // whose command line it has: oci.Crun or oci.Runc; "" goes by its name
+	Path    string   `json:"path"`              // path of the executable, or its name in PATH
+	Type    string   `json:"type,omitempty"`    // whose command line it takes: oci.Crun or oci.Runc; "" goes by its name
 	Options []string `json:"options,omitempty"` // arguments before every command
 }
 
-// withDefaults fills in what was left open and finds the programs that are needed.
+// withDefaults fills in the fields left empty and finds the required programs.
 func (c Config) withDefaults() (Config, error) {
 	if c.Root == "" || c.State == "" {
 		return c, errors.New("cri: the root and state folders must be given")
@@ -104,7 +104,7 @@ func (c Config) withNetworkDefaults() Config {
 	return c
 }
 
-// withPrograms resolves conmon and the OCI runtimes.
+// withPrograms finds conmon and the OCI runtimes.
 func (c Config) withPrograms() (Config, error) {
 	var missing []string
 	var err error
@@ -135,7 +135,7 @@ func (c Config) withPrograms() (Config, error) {
 	return c.withDefaultRuntime()
 }
 
-// handlerName is a DNS label (RFC 1123).
+// handlerName matches a DNS label (RFC 1123).
 var handlerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 func (r RuntimeConfig) resolve(handler string) (RuntimeConfig, error) {
@@ -171,7 +171,7 @@ func (c Config) withDefaultRuntime() (Config, error) {
 	return c, nil
 }
 
-// Where things lie.
+// The paths of folders and files.
 func (c Config) sandboxRoot() string                { return filepath.Join(c.Root, "sandboxes") }
 func (c Config) containerRoot() string              { return filepath.Join(c.Root, "containers") }
 func (c Config) skeletonRoot() string               { return filepath.Join(c.Root, "skeletons") }
@@ -180,10 +180,10 @@ func (c Config) containerState() string             { return filepath.Join(c.Sta
 func (c Config) exitDir() string                    { return filepath.Join(c.State, "exits") }
 func (c Config) runtimeState(handler string) string { return filepath.Join(c.State, "oci", handler) }
 
-// cgroupRoot is the parent of every group of the instance that nobody else placed.
+// cgroupRoot returns the parent of the instance's cgroups that no caller has placed elsewhere.
 func (c Config) cgroupRoot() string { return "/wherry-" + c.InstanceID }
 
-// monitorCgroup is where the conmons live.
+// monitorCgroup returns the cgroup of the conmons.
 func (c Config) monitorCgroup() string { return c.cgroupRoot() + "/monitor" }
 
 func (c Config) network() cni.Config {
@@ -196,17 +196,17 @@ func (c Config) network() cni.Config {
 			Name: c.Bridge, Table: "wherry-" + c.InstanceID, Subnets: subnets, MTU: c.MTU,
 			Dir: filepath.Join(c.State, "network"),
 		},
-		// In the durable folder: what plugins keep outlives a reboot, and so must
-		// the knowledge of how to give it back.
+		// In the durable folder: what plugins hold outlives a reboot, so the knowledge of how to
+		// release it must, too.
 		Plugins:     cni.PluginsConfig{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs, CacheDir: filepath.Join(c.Root, "cni"), Timeout: c.CNITimeout},
 		PluginsOnly: c.CNIOnly,
 	}
 }
 
-// exitRoom is enough for 4096 exit files, of a page each.
+// exitRoom is enough for 4096 exit files of one page each.
 const exitRoom = 16 << 20
 
-// folders makes what every verb relies on.
+// folders makes the folders that every verb relies on.
 func (c Config) folders() error {
 	for _, d := range []string{c.sandboxRoot(), c.containerRoot(), c.sandboxState(), c.containerState()} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
@@ -216,8 +216,8 @@ func (c Config) folders() error {
 	if err := c.sweepSkeletons(); err != nil {
 		return err
 	}
-	// Room of their own: conmon has one try at writing an exit code down, and a pod
-	// can fill the state folder by way of its /etc/hosts.
+	// Exit files get space of their own: conmon tries only once to write an exit code, and a pod
+	// can fill the state folder through its /etc/hosts.
 	return mount.Tmpfs(c.exitDir(), 0o711, exitRoom)
 }
 

@@ -74,7 +74,7 @@ func TestTargetPIDNamespace(t *testing.T) {
 	})
 }
 
-// TestMountPropagation: what is mounted later shows on the other side as asked.
+// TestMountPropagation: later mounts show up on the other side as asked.
 func TestMountPropagation(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		shared := filepath.Join(n.dir, "shared")
@@ -109,7 +109,7 @@ func TestMountPropagation(t *testing.T) {
 	})
 }
 
-// TestRecursiveReadOnly: read-only alone leaves what is mounted below writable.
+// TestRecursiveReadOnly: read-only alone leaves mounts below writable.
 func TestRecursiveReadOnly(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		dir := filepath.Join(n.dir, "tree")
@@ -133,8 +133,8 @@ func TestRecursiveReadOnly(t *testing.T) {
 	})
 }
 
-// TestDevices: a device shows up under its name with its permissions, a folder with
-// all that is in it.
+// TestDevices: a device appears under its name with its permissions, a folder with everything in
+// it.
 func TestDevices(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		dir := filepath.Join(n.dir, "devs", "deep")
@@ -170,7 +170,7 @@ func TestDevices(t *testing.T) {
 	})
 }
 
-// TestResourceLimits: what the kubelet sets ends up in the container's group.
+// TestResourceLimits: what the kubelet sets ends up in the container's cgroup.
 func TestResourceLimits(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		p := n.pod()
@@ -192,7 +192,7 @@ func TestResourceLimits(t *testing.T) {
 		cfg = containerConfig("v2", "true")
 		cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{Unified: map[string]string{"memory.high": fmt.Sprint(32 << 20)}}
 		id, err = n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg)
-		if err == nil { // runc looks at it, and what it refuses is told by the start
+		if err == nil { // runc checks it, and the start reports what it refused
 			err = n.run.StartContainer(t.Context(), id)
 		}
 		if n.host.CgroupV2 != (err == nil) || (err != nil && !strings.Contains(err.Error(), "cgroup v")) {

@@ -19,7 +19,7 @@ import (
 // It never changes.
 type containerRecord struct {
 	ID         string                                                           `json:"id"`
-	Boot       string                                                           `json:"boot"` // of the machine, in which it was made
+	Boot       string                                                           `json:"boot"` // ID of the machine's boot in which it was made
 	SandboxID  string                                                           `json:"sandboxID"`
 	Config     message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig] `json:"config"`
 	ImageID    string                                                           `json:"imageID"`
@@ -29,18 +29,18 @@ type containerRecord struct {
 	Cgroup     string                                                           `json:"cgroup"`
 	StopSignal string                                                           `json:"stopSignal"`
 	Hooked     bool                                                             `json:"hooked,omitempty"`  // its spec may have hooks
-	Volumes    []string                                                         `json:"volumes,omitempty"` // IDs of images, by the place of the mount
+	Volumes    []string                                                         `json:"volumes,omitempty"` // image IDs, by index of the mount
 }
 
-// containerStatus is what has become of it. It is written when the container has
-// been created, before it is started, when it has been, and when its resources
-// change: to status.json in the state folder, for none of that outlives the machine.
-// How it ended is written to status.json in the durable folder. A container that has
-// neither was half made, or lost its state in a reboot.
+// containerStatus is the current status of a container. It is written after the container has been
+// created, before it is started, after it has been started, and when its resources change: to
+// status.json in the state folder, because none of that outlives the machine's boot. How the
+// container ended is written to status.json in the durable folder. A container with neither file
+// was half made, or lost its state in a reboot.
 type containerStatus struct {
 	PID       int                                                                              `json:"pid"`
-	PIDStart  uint64                                                                           `json:"pidStart"`          // in clock ticks since boot: tells a reused PID
-	Refused   string                                                                           `json:"refused,omitempty"` // by the OCI runtime, and why
+	PIDStart  uint64                                                                           `json:"pidStart"`          // in clock ticks since boot; detects a reused PID
+	Refused   string                                                                           `json:"refused,omitempty"` // why the OCI runtime refused to create it
 	Starting  bool                                                                             `json:"starting,omitempty"`
 	StartedAt int64                                                                            `json:"startedAt,omitempty"`  // ns
 	EndedAt   int64                                                                            `json:"finishedAt,omitempty"` // ns
@@ -56,8 +56,9 @@ type containerStatus struct {
 //	CREATED ── StartContainer ──▶ RUNNING ──▶ EXITED
 //	   └───────── its process dies ─────────────▲
 //
-// One that the OCI runtime refused to make is CREATED without a process until somebody
-// starts or stops it: the start fails with the runtime's words, and it is EXITED.
+// A container that the OCI runtime refused to create is CREATED, without a process, until
+// somebody starts or stops it: then the start fails with the runtime's message and it becomes
+// EXITED.
 func (st containerStatus) state() runtimeapi.ContainerState {
 	switch {
 	case st.EndedAt != 0:
@@ -80,19 +81,19 @@ type container struct {
 	op      sync.Mutex    // serialises start, update and remove
 	ctl     sync.Mutex    // serialises commands to conmon
 	given   sync.Once     // closes gaveUp
-	gaveUp  chan struct{} // closed when a refused one is to end
-	exited  chan struct{} // closed when it has ended and its status says so
-	cleaned chan struct{} // closed when nothing of it is mounted or running any more
+	gaveUp  chan struct{} // closed when a refused container is to become EXITED
+	exited  chan struct{} // closed once it has exited and its status says so
+	cleaned chan struct{} // closed once nothing of it is mounted or running
 
 	mu      sync.Mutex // guards status, removed and killAt
 	status  containerStatus
 	removed bool
-	killAt  time.Time // end of the time that a stop gave it
+	killAt  time.Time // deadline of the grace period of a stop
 
-	uses sync.WaitGroup // its start, and commands running in it
+	uses sync.WaitGroup // its start and the commands running in it
 
 	cpu   cpuRate
-	layer measuredUsage // of the writable one
+	layer measuredUsage // of the writable layer
 
 	encoded atomic.Pointer[wireItem]
 }
@@ -126,7 +127,7 @@ func (c *container) current() containerStatus {
 	return c.status
 }
 
-// update writes the status, on disk first.
+// update changes the status, on disk first.
 func (c *container) update(change func(*containerStatus)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +140,7 @@ func (c *container) update(change func(*containerStatus)) error {
 	return nil
 }
 
-// save puts the status on disk as it is.
+// save writes the current status to disk.
 func (c *container) save() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,7 +158,7 @@ func (c *container) saveLocked(st containerStatus) error {
 	return nil
 }
 
-// loadStatus reads the status; false is a container that was half made.
+// loadStatus reads the status. whole is false if the container was half made.
 func (c *container) loadStatus(log klog.Logger, boot string) (whole bool, err error) {
 	for _, path := range []string{c.finalPath(), c.statusPath()} {
 		if ok, err := loadRecord(log, path, &c.status); err != nil || ok {
@@ -171,21 +172,21 @@ func (c *container) running() bool {
 	return c.current().state() == runtimeapi.ContainerState_CONTAINER_RUNNING
 }
 
-// findContainer looks a container up by ID or an unambiguous beginning of it.
+// findContainer finds a container by its ID or an unambiguous prefix of it.
 func (s *Server) findContainer(id string) (*container, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return lookup(s.containers, "container", id)
 }
 
-// sandboxOf returns the sandbox of a container; nil when it is gone.
+// sandboxOf returns the sandbox of a container, or nil if it is gone.
 func (s *Server) sandboxOf(c *container) *sandbox {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.sandboxes[c.rec.SandboxID]
 }
 
-// uidOf is the pod's UID, for spans.
+// uidOf returns the pod's UID, for spans.
 func (s *Server) uidOf(c *container) string {
 	if b := s.sandboxOf(c); b != nil {
 		return b.uid()

@@ -18,8 +18,8 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// CreateContainer makes a container that waits to be started. A call that is
-// repeated joins the one in flight, and finds the container of one that has finished.
+// CreateContainer makes a container that waits to be started. A repeated call joins the one in
+// flight, or returns the container of one that has finished.
 func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	if req.GetConfig().GetMetadata().GetName() == "" {
 		return nil, invalid("the container has no name")
@@ -38,16 +38,16 @@ func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateCont
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
 
-// createContainer carries the steps out:
+// createContainer takes these steps:
 //
-//  1. the record, so that a crash from here on is found and cleared
-//  2. the image is held, its layers and a writable one are mounted
-//  3. the spec
-//  4. the group
-//  5. conmon and the OCI runtime create it; what the runtime refuses is told when the
-//     container is started, as containerd does: a pod that is not to be restarted fails
-//     then, instead of being made for ever
-//  6. the status: from here on it exists
+//  1. write the record, by which what a crash leaves from here on is found and removed
+//  2. hold the image; mount its layers and a writable one
+//  3. write the spec
+//  4. make the cgroup
+//  5. have conmon and the OCI runtime create it. If the runtime refuses, the error is
+//     reported when the container is started, as in containerd: a pod that must not be
+//     restarted fails then, instead of being created over and over
+//  6. write the status: from here on the container exists
 func (s *Server) createContainer(ctx context.Context, b *sandbox, cfg *runtimeapi.ContainerConfig) (id string, err error) {
 	ctx, span := trace.Start(ctx, "cri: create container")
 	defer func() { _ = trace.End(span, err) }()
@@ -73,7 +73,7 @@ func (s *Server) createContainer(ctx context.Context, b *sandbox, cfg *runtimeap
 	}
 	if err != nil {
 		if cerr := s.clearContainer(context.WithoutCancel(ctx), c); cerr != nil {
-			err = errors.Join(err, cerr) // found again at the next start
+			err = errors.Join(err, cerr) // the next start finds it again
 		}
 		return "", fmt.Errorf("create container %s: %w", cfg.GetMetadata().GetName(), err)
 	}
@@ -94,7 +94,7 @@ func (s *Server) containerByKey(sandboxID string, m *runtimeapi.ContainerMetadat
 	return nil
 }
 
-// planContainer decides everything that needs no effect.
+// planContainer decides everything that can be decided without an effect.
 func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*container, error) {
 	ref := cfg.GetImage().GetImage()
 	img, ok := s.images.Lookup(ref)
@@ -187,7 +187,7 @@ func (s *Server) makeCgroup(ctx context.Context, c *container, r *specs.LinuxRes
 	return cgroup.Ensure(c.rec.Cgroup, r)
 }
 
-// ociCreate has conmon and the runtime make the container, and records its process.
+// ociCreate has conmon and the runtime create the container, and records its process.
 func (s *Server) ociCreate(ctx context.Context, c *container, user specs.User) (err error) {
 	ctx, span := trace.Start(ctx, "oci: create")
 	defer func() { _ = trace.End(span, err) }()
@@ -197,7 +197,7 @@ func (s *Server) ociCreate(ctx context.Context, c *container, user specs.User) (
 	}
 	failpoint("container-created")
 	start, err := processStart(pid)
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // it may be dead already: the watcher sees
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // it may be dead already: the watcher will see
 		return err
 	}
 	return c.update(func(st *containerStatus) {
@@ -206,7 +206,7 @@ func (s *Server) ociCreate(ctx context.Context, c *container, user specs.User) (
 	})
 }
 
-// mountRootfs stacks a writable layer on the image's.
+// mountRootfs mounts a writable layer on top of the image's.
 func (s *Server) mountRootfs(ctx context.Context, b *sandbox, c *container) (err error) {
 	_, span := trace.Start(ctx, "cri: rootfs")
 	defer func() { _ = trace.End(span, err) }()

@@ -27,7 +27,7 @@ const execOutputLimit = 16 << 20
 // something that it left behind keeps it open.
 const drainWait = time.Second
 
-// readSpec reads the container's spec; nil when it is gone.
+// readSpec reads the container's spec. It returns nil if the spec is gone.
 func (c *container) readSpec() *specs.Spec {
 	doc, err := os.ReadFile(filepath.Join(c.bundle.Dir, "config.json"))
 	if err != nil {
@@ -40,7 +40,8 @@ func (c *container) readSpec() *specs.Spec {
 	return &spec
 }
 
-// execProcess is how a command runs in the container: as its first process does.
+// execProcess returns the process for a command in the container. It has the settings of the
+// container's first process.
 func (c *container) execProcess(args []string, tty bool) (specs.Process, error) {
 	spec := c.readSpec()
 	if spec == nil || spec.Process == nil {
@@ -54,7 +55,7 @@ func (c *container) execProcess(args []string, tty bool) (specs.Process, error) 
 	return p, nil
 }
 
-// beginExec counts a command in, so that the container is not cleaned up under it.
+// beginExec registers a command, so that the container is not cleaned up under it.
 func (c *container) beginExec() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +66,7 @@ func (c *container) beginExec() error {
 	return nil
 }
 
-// ExecSync runs a command and returns what it wrote and its exit code.
+// ExecSync runs a command and returns its output and exit code.
 func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if err != nil {
@@ -121,8 +122,8 @@ func (s *Server) execSync(ctx context.Context, c *container, req *runtimeapi.Exe
 
 func (c *container) execDir() string { return filepath.Join(c.bundle.Dir, "exec-"+newID()[:16]) }
 
-// capture collects what is written to a pipe, up to a limit; the rest is read and
-// dropped, so that the writer never blocks.
+// capture collects what is written to a pipe, up to a limit. It reads the rest and drops it, so
+// that the writer never blocks.
 type capture struct {
 	r, w *os.File
 	buf  bytes.Buffer
@@ -138,7 +139,7 @@ func newCapture(limit int) (*capture, error) {
 	go func() {
 		defer close(c.done)
 		out := &output{f: r}
-		// Errors mean the end of the pipe, or that close closed it.
+		// An error means the end of the pipe, or that close has closed it.
 		if _, err := io.Copy(&c.buf, io.LimitReader(out, int64(limit))); err == nil {
 			_, _ = io.Copy(io.Discard, out)
 		}
@@ -146,8 +147,8 @@ func newCapture(limit int) (*capture, error) {
 	return c, nil
 }
 
-// finish returns what was written. What a background process holds open is waited
-// for only a little.
+// finish returns what was written. If a background process still holds the pipe open, it waits
+// only a little.
 func (c *capture) finish() []byte {
 	_ = c.w.Close()
 	_ = c.r.SetReadDeadline(time.Now().Add(drainWait))

@@ -28,13 +28,14 @@ const (
 	reasonStart     = "StartError"
 )
 
-// unknownExit is the code of a container whose end nobody saw.
+// unknownExit is the exit code of a container whose exit nobody saw.
 const unknownExit = 137
 
-// startExit is the code of a container that could not be started.
+// startExit is the exit code of a container that could not be started.
 const startExit = 128
 
-// openWatch opens the conmon of a container; nil when it has ended, or has none to watch.
+// openWatch opens the conmon of a container. It returns nil if conmon has exited or there is none
+// to watch.
 func openWatch(c *container) (*process, error) {
 	if c.current().Refused != "" {
 		return nil, nil
@@ -49,9 +50,9 @@ func openWatch(c *container) (*process, error) {
 	return openMonitor(pid, c.id)
 }
 
-// watch waits for the end of a container, in the background. conmon writes the exit
-// file, when the log is complete, and then ends; its end is the event. Closing the
-// server ends the watch, not the container.
+// watch waits in the background for a container to exit. conmon writes the exit file once the log
+// is complete, and then exits; its exit is the event. Closing the server ends the watch, not the
+// container.
 func (s *Server) watch(ctx context.Context, c *container, monitor *process) {
 	ctx = trace.WithPod(context.WithoutCancel(ctx), s.uidOf(c))
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("container", c.id))
@@ -63,13 +64,13 @@ func (s *Server) watch(ctx context.Context, c *container, monitor *process) {
 				return
 			}
 		} else if monitor != nil && !s.waitFor(monitor) {
-			return // the server closes
+			return // the server is closing
 		}
 		s.finish(ctx, c)
 	})
 }
 
-// waitFor waits until the process has ended; false when the server closes first.
+// waitFor waits until the process has exited. It returns false if the server closes first.
 func (s *Server) waitFor(p *process) bool {
 	stop := context.AfterFunc(s.ctx, func() { _ = p.close() })
 	err := p.wait()
@@ -85,8 +86,9 @@ func (s *Server) waitFor(p *process) bool {
 	return err == nil
 }
 
-// finish tells the end of a container, records it, and then gives back what it held.
-// Telling comes first: until our record is there, conmon's exit file is it.
+// finish reports that a container has exited, records it, and then releases what the container
+// held. Reporting comes first: until our record is written, conmon's exit file serves as the
+// record.
 func (s *Server) finish(ctx context.Context, c *container) {
 	log := klog.FromContext(ctx)
 	end, err := s.readExit(ctx, c)
@@ -113,11 +115,12 @@ func (s *Server) finish(ctx context.Context, c *container) {
 	close(c.cleaned)
 }
 
-// giveUp lets a container that was refused end.
+// giveUp lets a refused container become EXITED.
 func (c *container) giveUp() { c.given.Do(func() { close(c.gaveUp) }) }
 
-// end sets the status of a container that has ended. The clock by which files have their times
-// is behind by up to a tick of the kernel's: what ended at once did not end before its start.
+// end sets the status of a container that has exited. File timestamps come from a clock that is
+// behind by up to one kernel tick, so the times are clamped: a container that exits at once must
+// not have ended before it started.
 func (c *container) end(e ending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,8 +136,8 @@ type ending struct {
 	message string
 }
 
-// readExit reads conmon's exit file. Without one conmon was killed: the container's
-// output leads nowhere and its exit code will never be known, so it is ended too.
+// readExit reads conmon's exit file. If there is none, conmon was killed: the container's output
+// goes nowhere and its exit code will never be known, so the container is killed, too.
 func (s *Server) readExit(ctx context.Context, c *container) (end ending, err error) {
 	_, span := trace.Start(ctx, "cri: container exit")
 	defer func() { _ = trace.End(span, err) }()
@@ -159,12 +162,12 @@ func (s *Server) readExit(ctx context.Context, c *container) (end ending, err er
 		}
 	}
 	if c.config().GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_CONTAINER {
-		return end, nil // the kernel has ended everything in its PID namespace
+		return end, nil // the kernel has killed everything in its PID namespace
 	}
 	return end, s.killRest(c)
 }
 
-// readExitFile reads the code; the file's age is when the container ended.
+// readExitFile reads the exit code; the file's modification time is when the container exited.
 func readExitFile(path string) (ending, error) {
 	doc, err := os.ReadFile(path)
 	if err != nil {
@@ -185,7 +188,7 @@ func readExitFile(path string) (ending, error) {
 	return end, nil
 }
 
-// killRest ends what the container's first process left behind.
+// killRest kills what the container's first process left behind.
 func (s *Server) killRest(c *container) error {
 	if !cgroup.Exists(c.rec.Cgroup) {
 		return nil
@@ -197,7 +200,7 @@ func (s *Server) killRest(c *container) error {
 	return cgroup.Kill(c.rec.Cgroup)
 }
 
-// killFirst kills the container's first process and waits for its end.
+// killFirst kills the container's first process and waits until it is gone.
 func (s *Server) killFirst(c *container) error {
 	st := c.current()
 	if st.PID == 0 {
@@ -214,8 +217,8 @@ func (s *Server) killFirst(c *container) error {
 	return p.wait()
 }
 
-// releaseContainer gives back what a container without processes holds. It keeps
-// the record, the status and the writable layer. It can be repeated.
+// releaseContainer releases what a container without processes holds. It keeps the record, the
+// status and the writable layer. It can be repeated.
 func (s *Server) releaseContainer(ctx context.Context, c *container) (err error) {
 	ctx, span := trace.Start(ctx, "cri: release container")
 	defer func() { _ = trace.End(span, err) }()

@@ -23,7 +23,7 @@ func (s *Server) listContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Con
 	return out
 }
 
-// matchingContainers are the filter's, newest first.
+// matchingContainers returns the containers that match the filter, newest first.
 func (s *Server) matchingContainers(f *runtimeapi.ContainerFilter) []*container {
 	s.mu.RLock()
 	all := make([]*container, 0, len(s.containers))
@@ -66,7 +66,7 @@ func (c *container) summary() *runtimeapi.Container {
 	}
 }
 
-// ContainerStatus tells all about a container.
+// ContainerStatus returns everything known about a container.
 func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *Server) containerStatus(c *container) *runtimeapi.ContainerStatus {
 	return status
 }
 
-// mounts are those that were asked for, with the digest of each image among them.
+// mounts returns the mounts that were asked for, with the digest of each image among them.
 func (c *container) mounts() []*runtimeapi.Mount {
 	all := slices.Clone(c.config().GetMounts())
 	for i, id := range c.rec.Volumes {
@@ -115,15 +115,15 @@ func user(st containerStatus) *runtimeapi.LinuxContainerUser {
 	return u
 }
 
-// criSpelling is how CRI spells real-time signals: RTMINPLUS1.
+// criSpelling turns a real-time signal into CRI's spelling: RTMINPLUS1.
 var criSpelling = strings.NewReplacer("+", "PLUS", "-", "MINUS")
 
-// criSignal finds CRI's name for a signal.
+// criSignal returns CRI's value for a signal.
 func criSignal(name string) runtimeapi.Signal {
 	return runtimeapi.Signal(runtimeapi.Signal_value["SIGNAL_"+criSpelling.Replace(name)])
 }
 
-// imageSpec names the image by a tag where it has one, as the pod did.
+// imageSpec names the image by a tag if it has one, as the pod did.
 func (s *Server) imageSpec(c *container) *runtimeapi.ImageSpec {
 	asked := c.config().GetImage()
 	spec := &runtimeapi.ImageSpec{Image: asked.GetImage(), UserSpecifiedImage: asked.GetUserSpecifiedImage(), RuntimeHandler: asked.GetRuntimeHandler()}
@@ -133,7 +133,7 @@ func (s *Server) imageSpec(c *container) *runtimeapi.ImageSpec {
 	return spec
 }
 
-// imageRef is the image by digest where it came from a registry, else its ID.
+// imageRef returns the image's reference by digest if it came from a registry, else its ID.
 func (s *Server) imageRef(c *container) string {
 	if img, ok := s.images.Lookup(c.rec.ImageID); ok && len(img.Digests) > 0 {
 		return img.Digests[0]

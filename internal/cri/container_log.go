@@ -15,10 +15,10 @@ import (
 	"wherry.dev/internal/oci"
 )
 
-// ReopenContainerLog has conmon write to a new file at the log's path, after a
-// rotation has moved the old one away. When it returns, every later line goes to the
-// new file. When it fails, conmon still writes to the file that was moved, which can
-// get its name back. Without a rotation there is nothing to do.
+// ReopenContainerLog has conmon write to a new file at the log's path, after a rotation has moved
+// the old one away. Once it returns, every later line goes to the new file. If it fails, conmon
+// still writes to the moved file, which can get its name back. Without a rotation there is
+// nothing to do.
 func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if err != nil {
@@ -36,9 +36,8 @@ func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenC
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
 
-// reopenCommand tells conmon to open LOG.tmp and to rename it to LOG: whatever is
-// there then is lost, so it is never sent twice, and not while conmon's own file has
-// that name.
+// reopenCommand tells conmon to open LOG.tmp and to rename it to LOG. Whatever is at LOG then is
+// lost, so the command is never sent twice, and never while conmon's own file has that name.
 const reopenCommand = "2 0 0\n"
 
 func (c *container) reopenLog(ctx context.Context) error {
@@ -71,8 +70,8 @@ func (c *container) reopenLog(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = unix.Close(fifo) }()
-	// conmon ends, and with it the container, when it cannot make the file, on a full
-	// disk for example: it gets one that is there already.
+	// If conmon cannot create the file, on a full disk for example, it exits, and the container
+	// with it. So the file is created for it beforehand.
 	tmp := c.rec.Log + ".tmp"
 	if err := makeLog(tmp); err != nil {
 		return err
@@ -86,7 +85,7 @@ func (c *container) reopenLog(ctx context.Context) error {
 	return nil
 }
 
-// makeLog makes an empty log, in the place of whatever has its name.
+// makeLog makes an empty log, replacing whatever has its name.
 func makeLog(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -98,7 +97,7 @@ func makeLog(path string) error {
 	return f.Close()
 }
 
-// checkLog refuses a log that conmon would write elsewhere: pods that collect logs have a
+// checkLog refuses a log that conmon would write somewhere else: pods that collect logs have a
 // hostPath to all of them, and may have put a link or a pipe there.
 func checkLog(path string) error {
 	info, err := os.Lstat(path)
@@ -108,7 +107,7 @@ func checkLog(path string) error {
 	return errors.Join(err, precondition("the container's log %s is not a regular file; remove it", path))
 }
 
-// swapLog sends the command and waits until another file than before has the log's name.
+// swapLog sends the command and waits until a different file has the log's name.
 func (c *container) swapLog(ctx context.Context, fifo int, moved *folderWatch, before os.FileInfo) error {
 	if _, err := unix.Write(fifo, []byte(reopenCommand)); err != nil {
 		return c.controlError(ctx, fmt.Errorf("write to the control FIFO of conmon: %w", err))
@@ -128,18 +127,18 @@ func (c *container) swapLog(ctx context.Context, fifo int, moved *folderWatch, b
 		select {
 		case <-moved.events:
 		case <-c.exited:
-			ended = true // conmon may have done it before: look once more
+			ended = true // conmon may have done it before it exited: look once more
 		case <-done:
 			if c.takeBack() {
 				return ctx.Err()
 			}
-			done = nil // conmon is at it: it can only be waited for
+			done = nil // conmon has taken the command: all we can do is wait
 		}
 	}
 }
 
-// takeBack removes a command that conmon has not read yet: the caller that gave up
-// will give the log its name back, and conmon must not replace it then.
+// takeBack removes a command that conmon has not read yet. A caller that gives up gives the log
+// its name back, and conmon must not replace it after that.
 func (c *container) takeBack() bool {
 	fd, err := unix.Open(c.bundle.ControlFIFO(), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -150,8 +149,8 @@ func (c *container) takeBack() bool {
 	return err == nil && n == len(reopenCommand)
 }
 
-// writesTo tells whether conmon has the file open. One that has ended has none, whether or not
-// its end is known here; then the error is ESRCH.
+// writesTo reports whether conmon has the file open. If conmon has exited, it returns ESRCH,
+// whether or not we have noticed the exit yet.
 func (c *container) writesTo(file os.FileInfo) (bool, error) {
 	pid, err := oci.ReadPID(c.bundle.MonitorPIDFile())
 	if err != nil {
@@ -187,9 +186,9 @@ func (c *container) resize(ctx context.Context, rows, cols uint16) error {
 	return errors.Join(err, unix.Close(fifo))
 }
 
-// openControl opens conmon's control FIFO once conmon has read the command before:
-// of two in one read it would carry out the first one twice. The kernel tells nobody
-// that a FIFO has become empty, and it nearly always is.
+// openControl opens conmon's control FIFO once conmon has read the previous command: if it read
+// two at once, it would carry out the first one twice. The kernel offers no event for a FIFO
+// becoming empty, and it nearly always is empty.
 func (c *container) openControl(ctx context.Context) (int, error) {
 	fd, err := unix.Open(c.bundle.ControlFIFO(), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -213,11 +212,11 @@ func (c *container) openControl(ctx context.Context) (int, error) {
 	}
 }
 
-// controlError says why conmon cannot be told anything. A FIFO that nobody reads is that of
-// a container whose end is on its way to us: the answer waits until it is known here, too.
+// controlError explains why conmon cannot be told anything. A FIFO without a reader belongs to a
+// container whose exit we are about to see, so the error waits until we have seen it.
 func (c *container) controlError(ctx context.Context, err error) error {
 	switch {
-	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.EPIPE): // nobody reads it
+	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.EPIPE): // no reader
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH): // no such file, no such process
 	default:
 		return err
@@ -230,8 +229,8 @@ func (c *container) controlError(ctx context.Context, err error) error {
 	}
 }
 
-// folderWatch tells that a file was renamed into a folder, and, unlike fsnotify, not
-// of every line that is written there.
+// folderWatch reports when a file is renamed into a folder. Unlike fsnotify, it does not wake up
+// for every line written there.
 type folderWatch struct {
 	f      *os.File
 	events chan struct{} // capacity 1

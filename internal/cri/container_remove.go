@@ -17,8 +17,8 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// RemoveContainer removes a container, killing it if it runs. It can be repeated; a
-// container that is not there is removed. The log stays: it is the kubelet's.
+// RemoveContainer removes a container, killing it if it runs. It can be repeated; a container
+// that does not exist counts as removed. The log stays: it belongs to the kubelet.
 func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if isNotFound(err) {
@@ -89,9 +89,9 @@ func (s *Server) clearContainer(ctx context.Context, c *container) error {
 	return safepath.RemoveAll(c.root)
 }
 
-// killBundle ends the processes of a bundle, conmon first. halfMade is one that a
-// call that was killed has left: conmon may be about to make the container, and its
-// PID may not have been written down.
+// killBundle kills the processes of a bundle, conmon first. halfMade marks a container whose
+// creation was cut off by a crash: conmon may be about to create it, and its PID may not have
+// been written yet.
 func (s *Server) killBundle(b oci.Bundle, halfMade bool) error {
 	if pid, err := oci.ReadPID(b.MonitorPIDFile()); err == nil {
 		if _, err := killMonitor(pid, b.ID); err != nil {
@@ -109,8 +109,8 @@ func (s *Server) killBundle(b oci.Bundle, halfMade bool) error {
 	return cgroup.Kill(b.Cgroup)
 }
 
-// killMakers ends every conmon and runtime that works on a container. They are all
-// born beside each other; what they start may have moved to the container's group.
+// killMakers kills every conmon and runtime that works on a container. They all start in the
+// monitor cgroup; what they start may have moved to the container's.
 func (s *Server) killMakers(id string) error {
 	for {
 		pids, err := cgroup.Procs(s.cfg.monitorCgroup())
@@ -131,8 +131,8 @@ func (s *Server) killMakers(id string) error {
 	}
 }
 
-// killMonitor kills the process if its command line names the container, and waits
-// for its end.
+// killMonitor kills the process if its command line names the container, and waits until it is
+// gone.
 func killMonitor(pid int, id string) (bool, error) {
 	p, err := openMonitor(pid, id)
 	if err != nil || p == nil {

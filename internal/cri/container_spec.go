@@ -11,8 +11,8 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// containerSpec generates the container's spec, with what needs the machine put in:
-// devices by CDI, the compiled seccomp profile, the working folder.
+// containerSpec generates the container's spec and adds what depends on the machine: CDI devices,
+// the compiled seccomp profile, the working directory.
 func (s *Server) containerSpec(ctx context.Context, b *sandbox, c *container) (spec *specs.Spec, err error) {
 	_, span := trace.Start(ctx, "cri: spec")
 	defer func() { _ = trace.End(span, err) }()
@@ -77,8 +77,8 @@ func (s *Server) specInput(b *sandbox, c *container) (in oci.Input, err error) {
 	return in, err
 }
 
-// dropHugePages takes limits of zero away where the controller is missing: the kubelet
-// always sets them, and there is nothing to limit.
+// dropHugePages removes limits of zero if the controller is missing: the kubelet always sets
+// them, and there is nothing to limit.
 func dropHugePages(r *oci.Runtime, limits *specs.LinuxResources) error {
 	if r.LimitsHugePages() {
 		return nil
@@ -92,7 +92,7 @@ func dropHugePages(r *oci.Runtime, limits *specs.LinuxResources) error {
 	return nil
 }
 
-// shared is what the sandbox's containers get from it.
+// shared returns what the sandbox's containers get from it.
 func (b *sandbox) shared() oci.Sandbox {
 	o := b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	sh := oci.Sandbox{
@@ -101,7 +101,7 @@ func (b *sandbox) shared() oci.Sandbox {
 		Etc:        map[string]string{},
 	}
 	if u := b.usernsOptions(); u != nil {
-		sh.IDMapping = specMapping(u.GetUids()) // that of groups is the same
+		sh.IDMapping = specMapping(u.GetUids()) // groups use the same mapping
 	}
 	if h, err := b.hostname(); err == nil {
 		sh.Hostname = h
@@ -115,7 +115,7 @@ func (b *sandbox) shared() oci.Sandbox {
 	return sh
 }
 
-// targetPIDNamespace is that of a container whose processes a debug container sees.
+// targetPIDNamespace returns the PID namespace of the container that a debug container targets.
 func (s *Server) targetPIDNamespace(b *sandbox, id string) (string, error) {
 	c, err := s.findContainer(id)
 	if err != nil {

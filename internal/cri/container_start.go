@@ -12,7 +12,7 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// StartContainer lets a created container run.
+// StartContainer starts a created container.
 func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if err != nil {
@@ -47,13 +47,13 @@ func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (
 		c.giveUp()
 		return errors.New(why)
 	}
-	// The intent first: a crash after the start must not leave a container that
-	// runs and is said to wait.
+	// Record the intent first: a crash after the start must not leave a running container
+	// recorded as not started.
 	if err := c.update(func(st *containerStatus) { st.Starting = true }); err != nil {
 		return err
 	}
 	failpoint("start-intended")
-	began := nanos(time.Now()) // before it can end: what ends at once must not end before it began
+	began := nanos(time.Now()) // taken before it can exit: it must not have ended before it started
 	if err := c.runtime.Start(ctx, c.bundle); err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (
 	return nil
 }
 
-// noteStart records that the container runs. One that has ended by now did start: that its
-// record is not on disk is told as it is of its end, and fails nothing.
+// noteStart records that the container runs. If the container has exited by now, it did start: a
+// record that could not be written is then logged, as it is for an exit, and fails nothing.
 func (c *container) noteStart(ctx context.Context, at int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,8 +86,8 @@ func (c *container) noteStart(ctx context.Context, at int64) error {
 	return nil
 }
 
-// beginStart counts the start in, so that a container that ends at once is not cleaned
-// up under the runtime, which then says that it did not start.
+// beginStart registers the start, so that a container that exits at once is not cleaned up under
+// the runtime, which would then report that the start failed.
 func (c *container) beginStart() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"wherry.dev/internal/cgroup"
 )
 
-// ContainerStats measures one container.
+// ContainerStats returns the usage of one container.
 func (s *Server) ContainerStats(_ context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *Server) ContainerStats(_ context.Context, req *runtimeapi.ContainerStat
 	return &runtimeapi.ContainerStatsResponse{Stats: st}, nil
 }
 
-// ListContainerStats measures the containers that run.
+// ListContainerStats returns the usage of the running containers.
 func (s *Server) ListContainerStats(_ context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
 	st, err := s.listContainerStats(req.GetFilter())
 	return &runtimeapi.ListContainerStatsResponse{Stats: st}, err
@@ -42,7 +42,7 @@ func (s *Server) listContainerStats(f *runtimeapi.ContainerStatsFilter) ([]*runt
 	for _, sum := range s.listContainers(running) {
 		c, err := s.findContainer(sum.GetId())
 		if isNotFound(err) {
-			continue // removed meanwhile
+			continue // removed in the meantime
 		}
 		if err != nil {
 			return nil, err
@@ -66,7 +66,7 @@ func (c *container) stats() (*runtimeapi.ContainerStats, error) {
 	}
 	m, err := cgroup.ReadStats(c.rec.Cgroup)
 	if errors.Is(err, fs.ErrNotExist) {
-		return st, nil // it has ended
+		return st, nil // it has exited
 	}
 	if err != nil {
 		return nil, err
@@ -81,12 +81,12 @@ func value(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Va
 // rateWindow is the shortest time that a CPU rate is averaged over.
 const rateWindow = time.Second
 
-// cpuRate turns the CPU counter into a rate, between one caller's question and the
-// next: nothing is measured while nobody asks.
+// cpuRate turns the CPU counter into a rate, measured from one request to the next: nothing is
+// measured while nobody asks.
 type cpuRate struct {
 	mu   sync.Mutex
 	last cgroup.Stats
-	rate *runtimeapi.UInt64Value // nanocores; nil before the second measurement
+	rate *runtimeapi.UInt64Value // nanocores; nil until the second measurement
 }
 
 func (r *cpuRate) usage(m cgroup.Stats) *runtimeapi.CpuUsage {
@@ -94,7 +94,7 @@ func (r *cpuRate) usage(m cgroup.Stats) *runtimeapi.CpuUsage {
 	defer r.mu.Unlock()
 	passed := m.Time.Sub(r.last.Time)
 	switch {
-	case r.last.Time.IsZero() || m.CPU < r.last.CPU: // the first, or the group was made anew
+	case r.last.Time.IsZero() || m.CPU < r.last.CPU: // the first one, or the cgroup was made again
 		r.last, r.rate = m, nil
 	case passed >= rateWindow:
 		r.rate = value(uint64(float64(m.CPU-r.last.CPU) / passed.Seconds()))
@@ -135,8 +135,8 @@ func psi(p *cgroup.Pressure) *runtimeapi.PsiStats {
 	return &runtimeapi.PsiStats{Full: data(p.Full), Some: data(p.Some)}
 }
 
-// diskUsage counts blocks and inodes below dir, each inode once. Files that go away
-// meanwhile do not count.
+// diskUsage adds up blocks and inodes below dir, each inode once. Files that disappear while it
+// counts are left out.
 func diskUsage(dir string) (bytes, inodes uint64, err error) {
 	type key struct{ dev, ino uint64 }
 	linked := map[key]bool{}

@@ -12,10 +12,9 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// StopContainer sends the stop signal and, when the timeout (in seconds) is over,
-// SIGKILL. It returns once the container has ended. It can be repeated, also while
-// another call waits or after one whose caller gave up, with a shorter timeout; a
-// container that is not there is stopped.
+// StopContainer sends the stop signal and, after the timeout (in seconds), SIGKILL. It returns
+// once the container has exited. It can be repeated, with a shorter timeout, too, while another
+// call waits or after a caller gave up. A container that does not exist counts as stopped.
 func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if isNotFound(err) {
@@ -56,8 +55,8 @@ func (s *Server) stopContainer(ctx context.Context, c *container, grace time.Dur
 		return err
 	}
 	failpoint("stop-killed")
-	// A process that does not die by SIGKILL hangs in the kernel; the caller's
-	// deadline, or this one, tells it so.
+	// A process that survives SIGKILL hangs in the kernel; the caller's deadline, or this one,
+	// reports that.
 	done, err := c.waitExited(ctx, 2*time.Minute)
 	if err == nil && !done {
 		err = fmt.Errorf("process %d has not ended even after SIGKILL; it may be waiting for a disk or a network file system", c.current().PID)
@@ -65,9 +64,9 @@ func (s *Server) stopContainer(ctx context.Context, c *container, grace time.Dur
 	return err
 }
 
-// askToStop sends the stop signal and tells how long to wait for the end. While the
-// time that an earlier call gave is running, a later one joins it: to many programs
-// a second signal means to drop everything at once. The shortest time counts.
+// askToStop sends the stop signal and returns how long to wait for the exit. A later call joins a
+// grace period that is still running instead of sending the signal again: many programs take a
+// second signal to mean that they should drop everything at once. The shortest time counts.
 func (c *container) askToStop(now time.Time, grace time.Duration) (time.Duration, error) {
 	c.mu.Lock()
 	joins := now.Before(c.killAt)
@@ -108,7 +107,7 @@ func (c *container) waitExited(ctx context.Context, wait time.Duration) (bool, e
 	}
 }
 
-// signal reaches the container's first process; one that has ended is no error.
+// signal sends sig to the container's first process. It is no error if that has exited.
 func (c *container) signal(sig unix.Signal) error {
 	st := c.current()
 	p, err := openStarted(st.PID, st.PIDStart)

@@ -12,7 +12,7 @@ import (
 )
 
 // UpdateContainerResources changes the limits of a created or running container.
-// Fields that are zero stay as they are.
+// Fields that are zero leave the limit unchanged.
 func (s *Server) UpdateContainerResources(_ context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Server) UpdateContainerResources(_ context.Context, req *runtimeapi.Upd
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// mergeResources lays what is set in next over old.
+// mergeResources returns old, overridden by the fields set in next.
 func mergeResources(old, next *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
 	if old == nil {
 		old = &runtimeapi.LinuxContainerResources{}

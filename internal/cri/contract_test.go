@@ -8,7 +8,7 @@ import (
 	"wherry.dev/test/cricontract"
 )
 
-// What the kubelet relies on, and what the fake runtime of its tests passes, too.
+// TestContract checks what the kubelet relies on. The fake runtime of its tests passes it, too.
 func TestContract(t *testing.T) {
 	n := newNode(t)
 	for _, check := range cricontract.Checks {

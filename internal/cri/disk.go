@@ -14,18 +14,17 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// recordVersion is that of all records of this package.
+// recordVersion is the version of all records of this package.
 const recordVersion = 1
 
-// saveRecord replaces a record atomically, without waiting for the disk: it must
-// outlive this process, and does once the kernel has it. After a crash of the
-// machine nothing runs any more, so a lost record only means a folder to sweep; an
-// fsync costs more than the rest of a pod's start.
+// saveRecord replaces a record atomically, without waiting for the disk: the record must outlive
+// this process, and does once the kernel has it. After a crash of the machine nothing runs any
+// more, so a lost record only means a folder to sweep; an fsync would cost more than the rest of
+// a pod's start.
 func saveRecord(path string, v any) error { return record.WriteCached(path, recordVersion, v) }
 
-// loadRecord reads a record; ok is false when there is none that can be read. One bad
-// file must not keep a node from starting: it is named here, and what it stands for
-// is cleared away.
+// loadRecord reads a record. ok is false if there is none, or none that can be read. One bad file
+// must not keep a node from starting: it is logged, and what it stands for is removed.
 func loadRecord(log klog.Logger, path string, v any) (ok bool, err error) {
 	_, err = record.Read(path, v)
 	var corrupt *record.CorruptError
@@ -64,7 +63,7 @@ func (b *message[T, P]) UnmarshalJSON(doc []byte) error {
 	return proto.Unmarshal(raw, b.m)
 }
 
-// subdirs lists the folders in dir.
+// subdirs returns the names of the folders in dir.
 func subdirs(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -79,7 +78,7 @@ func subdirs(dir string) ([]string, error) {
 	return names, nil
 }
 
-// writeFile is os.WriteFile with the folder made when missing.
+// writeFile is os.WriteFile, but makes the folder if it is missing.
 func writeFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -87,9 +86,9 @@ func writeFile(path string, data []byte, mode os.FileMode) error {
 	return os.WriteFile(path, data, mode)
 }
 
-// writeProgram writes a file that is executed soon. A child that is forked while it is open for
-// writing has it open, too, until it executes its own program, and the kernel runs nothing that
-// somebody may write (ETXTBSY): nobody forks meanwhile.
+// writeProgram writes a file that is executed soon. It keeps the process from forking meanwhile:
+// a child forked while the file is open for writing has it open, too, until its own exec, and the
+// kernel refuses to run a file that is open for writing (ETXTBSY).
 func writeProgram(path string, program []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -18,7 +18,7 @@ type codedError struct {
 func (e *codedError) Error() string { return e.err.Error() }
 func (e *codedError) Unwrap() error { return e.err }
 
-// GRPCStatus makes in-process callers see what callers over the socket see.
+// GRPCStatus gives in-process callers the same status that callers over the socket see.
 func (e *codedError) GRPCStatus() *status.Status { return status.New(e.code, e.err.Error()) }
 
 func notFound(format string, args ...any) error {

@@ -9,13 +9,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// eventBuffer is how many events a slow reader may be behind before it loses the
-// oldest; events are hints, and a relist finds what was lost.
+// eventBuffer is how many events a slow reader may lag behind before it loses the oldest. Events
+// are hints; a relist finds what was lost.
 const eventBuffer = 1024
 
-// broadcaster hands events to everyone who listens.
+// broadcaster sends events to all subscribers.
 type broadcaster struct {
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards everything below
 	subs   map[chan *runtimeapi.ContainerEventResponse]struct{}
 	closed bool
 }
@@ -24,7 +24,7 @@ func newBroadcaster() *broadcaster {
 	return &broadcaster{subs: map[chan *runtimeapi.ContainerEventResponse]struct{}{}}
 }
 
-// subscribe returns a channel of events, which is closed at the end of the server.
+// subscribe returns a channel of events, which is closed when the server closes.
 func (b *broadcaster) subscribe() chan *runtimeapi.ContainerEventResponse {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -58,7 +58,7 @@ func (b *broadcaster) send(e *runtimeapi.ContainerEventResponse) {
 			continue
 		default:
 		}
-		select { // full: the oldest goes
+		select { // full: drop the oldest
 		case <-ch:
 		default:
 		}
@@ -82,8 +82,8 @@ func (b *broadcaster) close() {
 	b.subs = map[chan *runtimeapi.ContainerEventResponse]struct{}{}
 }
 
-// emit tells listeners what happened to a container or a sandbox, with the state of
-// the whole pod as it is now.
+// emit tells subscribers what happened to a container or a sandbox, with the current state of the
+// whole pod.
 func (s *Server) emit(id string, b *sandbox, typ runtimeapi.ContainerEventType) {
 	if !s.events.listened() {
 		return
@@ -97,7 +97,7 @@ func (s *Server) emit(id string, b *sandbox, typ runtimeapi.ContainerEventType) 
 	s.events.send(e)
 }
 
-// GetContainerEvents streams events until the client goes.
+// GetContainerEvents streams events until the client disconnects.
 func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	return s.streamEvents(stream.Context(), stream.Send)
 }

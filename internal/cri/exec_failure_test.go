@@ -9,8 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A program that the kernel does not take, as one without its interpreter, is told in the
-// container's log, as with other runtimes.
+// If the kernel refuses to run a program, such as a script without its interpreter, the
+// container's log says so, as with other runtimes.
 func TestProgramThatTheKernelDoesNotTake(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		p := n.pod()

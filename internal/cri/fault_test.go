@@ -28,21 +28,21 @@ func (n *node) monitor(id string) int {
 	return pid
 }
 
-// processGone tells whether the process has ended, reaped or not.
+// processGone reports whether the process has exited, reaped or not.
 func processGone(pid int) bool {
 	doc, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(doc), ") Z ")
 }
 
-// Without conmon nobody learns the exit code or reads the output: the container is
-// ended, as containerd ends one whose shim was killed. Its neighbours go on.
+// Without conmon nobody learns the exit code or reads the output, so the container is killed, as
+// containerd kills one whose shim was killed. Its neighbours keep running.
 func TestKilledMonitorEndsTheContainer(t *testing.T) {
 	n := newNode(t)
 	p := n.pod(sharedPID)
 	neighbour := p.start(inSharedPID(containerConfig("n", "sh", "-c", "i=0; while ! [ -e /stop ]; do i=$((i+1)); echo line $i; sleep 0.02; done; exit 6")))
 	for attempt, kill := range []func(pid int){
 		func(pid int) { n.must(unix.Kill(pid, unix.SIGKILL)) },
-		func(pid int) { // while we are away
+		func(pid int) { // while the server is stopped
 			n.stop()
 			n.must(unix.Kill(pid, unix.SIGKILL))
 			n.openImages()
@@ -74,8 +74,8 @@ func TestKilledMonitorEndsTheContainer(t *testing.T) {
 	}
 }
 
-// TestKilledWhileConmonStarts: conmon and the runtime go on after the server's end,
-// and their PIDs are on no disk yet.
+// TestKilledWhileConmonStarts: conmon and the runtime continue after the server's end, and their
+// PIDs are not on disk yet.
 func TestKilledWhileConmonStarts(t *testing.T) {
 	crun, err := exec.LookPath("crun")
 	if err != nil {
@@ -166,7 +166,7 @@ func TestDamagedRecords(t *testing.T) {
 	p.sh("again", "sleep 1000")
 }
 
-// fill takes all the room of a file system; the answer gives it back.
+// fill takes all the space of a file system; release gives it back.
 func (n *node) fill(dir string) (release func()) {
 	n.t.Helper()
 	path := filepath.Join(dir, "filler")
@@ -187,8 +187,8 @@ func (n *node) fill(dir string) (release func()) {
 	}
 }
 
-// A start failed when its container had ended before the start was recorded, and the disk
-// for the end was full.
+// A start used to fail if its container had exited before the start was recorded and the disk was
+// full when the exit was recorded.
 func TestStartOfWhatHasEndedDoesNotFail(t *testing.T) {
 	nowhere := filepath.Join(t.TempDir(), "none")
 	c := &container{id: "c", root: nowhere, bundle: oci.Bundle{Dir: nowhere}}
@@ -201,8 +201,8 @@ func TestStartOfWhatHasEndedDoesNotFail(t *testing.T) {
 	}
 }
 
-// A container that ended at once had ended before it had started, by a millisecond: its end is
-// the age of a file, for which the kernel has a coarser clock.
+// A container that exited at once used to have ended a millisecond before it started: the time of
+// its end is a file's modification time, for which the kernel uses a coarser clock.
 func TestEndIsNotBeforeTheStart(t *testing.T) {
 	nowhere := filepath.Join(t.TempDir(), "none")
 	for name, steps := range map[string][]func(c *container){
@@ -230,7 +230,7 @@ func TestEndIsNotBeforeTheStart(t *testing.T) {
 	}
 }
 
-// TestFullDisk: of the durable folder, and then of that until the next boot.
+// TestFullDisk fills the disk of the durable folder, and then that of the state folder.
 func TestFullDisk(t *testing.T) {
 	for _, name := range []string{"root", "state"} {
 		t.Run(name, func(t *testing.T) {
@@ -306,8 +306,8 @@ func wantFull(t *testing.T, verb string, err error) {
 	}
 }
 
-// TestFullDiskOfLogs: the container runs on without its lines, a rotation fails
-// without harm, and lines come again when there is room.
+// TestFullDiskOfLogs: the container keeps running without its lines, a rotation fails without
+// harm, and lines appear again once there is space.
 func TestFullDiskOfLogs(t *testing.T) {
 	n := newNode(t)
 	disk := filepath.Join(n.dir, "logs")
@@ -328,7 +328,7 @@ func TestFullDiskOfLogs(t *testing.T) {
 		n.exec(id, "sleep", "0.05")
 		return size() == before
 	})
-	if ok, err := n.rotate(t.Context(), id, path, path+".1"); err != nil || !ok { // makes an empty file, which needs no room
+	if ok, err := n.rotate(t.Context(), id, path, path+".1"); err != nil || !ok { // makes an empty file, which needs no space
 		t.Errorf("rotation on a full disk: %v, %v", ok, err)
 	}
 	release()
@@ -342,8 +342,8 @@ func TestFullDiskOfLogs(t *testing.T) {
 	}
 }
 
-// TestRetriesJoinTheCallInFlight: a caller gives up, asks again, and gets what the
-// first call made.
+// TestRetriesJoinTheCallInFlight: a caller gives up, calls again, and gets what the first call
+// made.
 func TestRetriesJoinTheCallInFlight(t *testing.T) {
 	dir := t.TempDir()
 	gate := filepath.Join(dir, "gate") // created containers wait for a reader of this FIFO
@@ -369,7 +369,7 @@ func TestRetriesJoinTheCallInFlight(t *testing.T) {
 		}
 		return len(doc) / 2
 	}
-	// joined gives the first caller up while the runtime works, and then lets it finish.
+	// joined makes the first caller give up while the runtime works, and then lets it finish.
 	joined := func(verb string, call func(context.Context) (string, error)) string {
 		t.Helper()
 		before := calls()

@@ -8,9 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// flights are the verbs in progress that make something with a name. A call that
-// comes again, after its caller gave up waiting, joins the one in flight instead of
-// failing with "name is reserved".
+// flights are the verbs in progress that make something with a name. A call repeated after its
+// caller gave up joins the one in flight instead of failing with "name is reserved".
 type flights struct {
 	mu sync.Mutex
 	m  map[string]*flight
@@ -25,8 +24,8 @@ type flight struct {
 
 var errClosing = errors.New("the runtime is shutting down")
 
-// join runs fn under the key, or waits for the run that is going on. fn does not
-// end with the caller's context, only with the server's.
+// join runs fn under the key, or waits for the run in progress. fn ends with the server's
+// context, not with the caller's.
 func (s *Server) join(ctx context.Context, key string, req proto.Message, fn func(context.Context) (string, error)) (string, error) {
 	f, err := s.board(ctx, key, req, fn)
 	if err != nil {
@@ -69,7 +68,7 @@ func (s *Server) board(ctx context.Context, key string, req proto.Message, fn fu
 	return f, nil
 }
 
-// detach returns a context with the values of ctx that ends with the server only.
+// detach returns a context with the values of ctx that ends only with the server.
 func (s *Server) detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(s.ctx, cancel)

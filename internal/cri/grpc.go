@@ -17,11 +17,11 @@ import (
 // maxMessage bounds a gRPC message in both directions, as the kubelet does.
 const maxMessage = 16 << 20
 
-// streamBatch is how many items one message of a streamed list has.
+// streamBatch is the number of items in one message of a streamed list.
 const streamBatch = 200
 
-// runtimeServer is the RuntimeService over gRPC. The verbs are the Server's; only
-// those whose names the streaming server uses for something else are here.
+// runtimeServer is the RuntimeService over gRPC. Its verbs are the Server's; it declares only
+// those whose names the streaming server uses for something else.
 type runtimeServer struct {
 	runtimeapi.UnsafeRuntimeServiceServer
 	*Server
@@ -44,7 +44,7 @@ func (r runtimeServer) PortForward(_ context.Context, req *runtimeapi.PortForwar
 	return r.portForwardURL(req)
 }
 
-// inBatches sends a list in messages that stay well below the limit.
+// inBatches sends a list in messages well below the size limit.
 func inBatches[T any](items []T, send func([]T) error) error {
 	for batch := range slices.Chunk(items, streamBatch) {
 		if err := send(batch); err != nil {
@@ -54,21 +54,21 @@ func inBatches[T any](items []T, send func([]T) error) error {
 	return nil
 }
 
-// StreamPodSandboxes is ListPodSandbox without a limit of size.
+// StreamPodSandboxes is ListPodSandbox without a size limit.
 func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	return inBatches(s.listSandboxes(req.GetFilter()), func(b []*runtimeapi.PodSandbox) error {
 		return stream.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: b})
 	})
 }
 
-// StreamContainers is ListContainers without a limit of size.
+// StreamContainers is ListContainers without a size limit.
 func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	return inBatches(s.listContainers(req.GetFilter()), func(b []*runtimeapi.Container) error {
 		return stream.Send(&runtimeapi.StreamContainersResponse{Containers: b})
 	})
 }
 
-// StreamContainerStats is ListContainerStats without a limit of size.
+// StreamContainerStats is ListContainerStats without a size limit.
 func (s *Server) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
 	all, err := s.listContainerStats(req.GetFilter())
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Server) StreamContainerStats(req *runtimeapi.StreamContainerStatsReques
 	})
 }
 
-// StreamPodSandboxStats is ListPodSandboxStats without a limit of size.
+// StreamPodSandboxStats is ListPodSandboxStats without a size limit.
 func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
 	all, err := s.listPodStats(req.GetFilter())
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequ
 	})
 }
 
-// StreamImages is ListImages without a limit of size.
+// StreamImages is ListImages without a size limit.
 func (s *Server) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
 	return inBatches(s.listImages(req.GetFilter()), func(b []*runtimeapi.Image) error {
 		return stream.Send(&runtimeapi.StreamImagesResponse{Images: b})
@@ -119,8 +119,8 @@ func (s *Server) serveSocket(ctx context.Context) error {
 	return nil
 }
 
-// listenSocket binds the socket for root alone. A socket that nobody listens on is
-// replaced; one that answers belongs to another runtime.
+// listenSocket binds the socket for root alone. It replaces a socket that nobody listens on; one
+// that answers belongs to another runtime.
 func listenSocket(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// wrapper is a runtime of another name: runc, with a note of how it was called.
+// wrapper is a runtime of another name: runc, with a log of its calls.
 func wrapper(t *testing.T) (path, calls string) {
 	t.Helper()
 	runc, err := exec.LookPath("runc")
@@ -56,7 +56,7 @@ func TestRuntimeHandlers(t *testing.T) {
 	}
 }
 
-// TestRuntimeHandlerFeatures: what is not known of a runtime is not promised.
+// TestRuntimeHandlerFeatures: a feature that a runtime may not have is not promised.
 func TestRuntimeHandlerFeatures(t *testing.T) {
 	path, _ := wrapper(t)
 	n := newNode(t, func(c *Config) {
@@ -81,8 +81,8 @@ func TestRuntimeHandlerFeatures(t *testing.T) {
 	}
 }
 
-// TestPodOfAHandlerThatIsGone: taking a runtime out of the configuration must not
-// keep the node from starting, nor its pods from being removed.
+// TestPodOfAHandlerThatIsGone: removing a runtime from the configuration must not keep the node
+// from starting, nor its pods from being removed.
 func TestPodOfAHandlerThatIsGone(t *testing.T) {
 	path, _ := wrapper(t)
 	n := newNode(t, func(c *Config) { c.Runtimes = map[string]RuntimeConfig{"other": {Path: path}} })
@@ -131,7 +131,7 @@ func TestDefaultUlimits(t *testing.T) {
 	}
 }
 
-// TestRuntimesUnderSystemd: what systemd tells Wherry must not reach the runtimes.
+// TestRuntimesUnderSystemd: systemd's variables for Wherry must not reach the runtimes.
 func TestRuntimesUnderSystemd(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "notify"))
 	eachRuntime(t, func(t *testing.T, n *node) {

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// node is an instance of the runtime for one test, with everything that it owns.
+// node is an instance of the runtime for one test, and everything that it owns.
 type node struct {
 	t      testing.TB
 	cfg    Config
@@ -66,8 +66,8 @@ var busyboxArchive = sync.OnceValues(func() (string, error) {
 	return path, images.SaveBusybox(path)
 })
 
-// newNode starts an instance that shares nothing with any other. At the end of the
-// test everything is torn down and the machine searched for leaks.
+// newNode starts an instance that shares nothing with any other. At the end of the test it is
+// torn down and the machine is searched for leaks.
 func newNode(t testing.TB, change ...func(*Config)) *node {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -110,7 +110,7 @@ func (n *node) openImages() {
 	}
 }
 
-// start opens the instance and serves it.
+// start opens the instance and serves.
 func (n *node) start() {
 	n.t.Helper()
 	start := n.t.Context()
@@ -126,7 +126,7 @@ func (n *node) start() {
 	go func() { n.done <- s.Run(ctx) }()
 }
 
-// stop ends the instance as the daemon does; what runs goes on running.
+// stop closes the instance as the daemon does; what runs keeps running.
 func (n *node) stop() {
 	n.t.Helper()
 	if n.cancel == nil {
@@ -142,7 +142,7 @@ func (n *node) stop() {
 	}
 }
 
-// restart is stop and start: what a new process finds.
+// restart is stop followed by start, as with a new process.
 func (n *node) restart() {
 	n.t.Helper()
 	n.stop()
@@ -233,7 +233,7 @@ var podNumber struct {
 	n int
 }
 
-// podConfig is a pod with a network of its own, as the kubelet would ask for it.
+// podConfig returns a pod with a network of its own, as the kubelet would ask for it.
 func (n *node) podConfig(change ...func(*runtimeapi.PodSandboxConfig)) *runtimeapi.PodSandboxConfig {
 	podNumber.Lock()
 	podNumber.n++
@@ -310,7 +310,7 @@ func (p *pod) sh(name, script string) string {
 	return p.start(containerConfig(name, "sh", "-c", script))
 }
 
-// waitExit waits until the container has ended and returns its status.
+// waitExit waits until the container has exited and returns its status.
 func (n *node) waitExit(id string) *runtimeapi.ContainerStatus {
 	n.t.Helper()
 	c, err := n.findContainer(id)
@@ -377,7 +377,7 @@ func (n *node) exec(id string, cmd ...string) string {
 	return string(out)
 }
 
-// touch makes a file on which the container may end; then the command ends with it.
+// touch makes a file that may make the container exit, and the command with it.
 func (n *node) touch(id, path string) {
 	n.t.Helper()
 	_, errOut, err := n.run.ExecSync(n.t.Context(), id, []string{"touch", path}, 5*time.Minute)

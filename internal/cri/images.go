@@ -56,7 +56,7 @@ func criImage(img image.Image) *runtimeapi.Image {
 	return out
 }
 
-// ImageStatus tells about one image; one that is not present is an empty answer.
+// ImageStatus describes one image. The answer is empty if the image is not present.
 func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	img, ok := s.images.Lookup(req.GetImage().GetImage())
 	if !ok {
@@ -84,7 +84,7 @@ func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusReque
 	return resp, nil
 }
 
-// pulling tells how far the pull of an image is that is going on.
+// pulling returns the progress of an image's pull, if one is in progress.
 func (s *Server) pulling(ref string) map[string]string {
 	full, err := image.Normalize(ref)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Server) pulling(ref string) map[string]string {
 	return nil
 }
 
-// PullImage fetches an image; pulls of the same image at the same time are one.
+// PullImage fetches an image; concurrent pulls of the same image share one pull.
 func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	ref := req.GetImage().GetImage()
 	if ref == "" {
@@ -112,7 +112,7 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 	if errdefs.IsNotFound(err) {
 		return nil, notFound("%w", err)
 	}
-	if image.Unavailable(err) { // the kubelet knows it by how the message begins
+	if image.Unavailable(err) { // the kubelet recognises it by the start of the message
 		return nil, fmt.Errorf("%w: %w", crierrors.ErrRegistryUnavailable, err)
 	}
 	if err != nil {
@@ -128,7 +128,7 @@ func credentials(a *runtimeapi.AuthConfig) image.Auth {
 	}
 }
 
-// RemoveImage removes an image; one that is not present is removed.
+// RemoveImage removes an image; one that is not present counts as removed.
 func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	err := s.images.Remove(ctx, req.GetImage().GetImage())
 	if err != nil && !errors.Is(err, image.ErrNotFound) {
@@ -137,7 +137,7 @@ func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageReq
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo tells how much the images and the writable layers take.
+// ImageFsInfo returns how much space the images and the writable layers take.
 func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	bytes, inodes, err := s.images.Usage()
 	if err != nil {
@@ -155,15 +155,15 @@ func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*
 	}, nil
 }
 
-// usageAge is how old a measurement of the writable layers may be: containerd's too. One
-// that took a moment is made anew sooner, so that a container which fills the disk is seen;
-// a hundredth of the time goes into it at the most.
+// usageAge is how old a measurement of the writable layers may be, as in containerd. A
+// measurement that was quick is repeated sooner, so that a container filling the disk is noticed,
+// but measuring takes at most a hundredth of the time (usageShare).
 const (
 	usageAge   = 10 * time.Second
 	usageShare = 100
 )
 
-// measuredUsage is a usage that is expensive to find out: every file is looked at.
+// measuredUsage is a usage that is expensive to measure: every file is looked at.
 type measuredUsage struct {
 	mu   sync.Mutex
 	at   time.Time
@@ -171,7 +171,7 @@ type measuredUsage struct {
 	last *runtimeapi.FilesystemUsage
 }
 
-// get measures dir, or returns the last result while that is young.
+// get measures dir, or returns the last result while it is recent.
 func (u *measuredUsage) get(now time.Time, dir string) (*runtimeapi.FilesystemUsage, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

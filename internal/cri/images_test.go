@@ -88,8 +88,8 @@ func TestPullOfAnAbsentImageIsNotFound(t *testing.T) {
 	}
 }
 
-// TestSilentRegistryIsTold: the kubelet gives a pod the reason RegistryUnavailable when
-// the message begins with it.
+// TestSilentRegistryIsTold: the kubelet gives a pod the reason RegistryUnavailable if the message
+// begins with it.
 func TestSilentRegistryIsTold(t *testing.T) {
 	n := newNode(t)
 	srv := httptest.NewServer(http.NotFoundHandler())
@@ -139,7 +139,7 @@ func TestImageInUseIsNotRemoved(t *testing.T) {
 	n.must(n.run.StartContainer(t.Context(), id))
 	n.must(n.run.RemoveContainer(t.Context(), id))
 	n.must(n.img.RemoveImage(t.Context(), byID))
-	n.must(n.img.RemoveImage(t.Context(), byID)) // what is not there is removed
+	n.must(n.img.RemoveImage(t.Context(), byID)) // removing what does not exist succeeds
 }
 
 // An image that two containers have as a volume stays until the last of them is gone.
@@ -190,7 +190,7 @@ func TestWritableLayersAreMeasuredNowAndThen(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	u.took = time.Second // a large one
+	u.took = time.Second // as for a large folder
 	if n := inodes(now.Add(usageAge - 1)); n != before {
 		t.Errorf("measured again too soon: %d, %d", before, n)
 	}
@@ -206,7 +206,7 @@ func TestWritableLayersAreMeasuredNowAndThen(t *testing.T) {
 	}
 }
 
-// TestImageStatusTellsHowFarAPullIs to whoever asks for the details.
+// TestImageStatusTellsHowFarAPullIs: the verbose status has the progress of a pull.
 func TestImageStatusTellsHowFarAPullIs(t *testing.T) {
 	n := newNode(t)
 	arrived, release := make(chan struct{}), make(chan struct{})

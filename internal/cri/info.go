@@ -11,24 +11,24 @@ import (
 	"wherry.dev/internal/oci"
 )
 
-// What verbose statuses carry besides. The names are those of containerd and CRI-O,
-// for which people have scripts: the PID, the network namespace's path, the spec.
+// The extra information in verbose statuses. The names are those of containerd and CRI-O, for
+// which people have scripts: the PID, the network namespace's path, the spec.
 
-// snapshotter is the name that containerd has for layers stacked by overlayfs.
+// snapshotter is containerd's name for layers stacked by overlayfs.
 const snapshotter = "overlayfs"
 
-// info packs a document as CRI wants it: text in a map.
+// info packs a document the way CRI wants it: as text in a map.
 func info(key string, v any) (map[string]string, error) {
 	doc, err := json.Marshal(v)
 	return map[string]string{key: string(doc)}, err
 }
 
-// containerInfo is what `crictl inspect` shows besides the status.
+// containerInfo returns what `crictl inspect` shows in addition to the status.
 func (s *Server) containerInfo(c *container) (map[string]string, error) {
 	return info("info", map[string]any{
 		"sandboxID":   c.rec.SandboxID,
 		"pid":         c.pid(),
-		"removing":    false, // a container that is being removed answers no more
+		"removing":    false, // a container that is being removed no longer answers
 		"snapshotter": snapshotter,
 		"snapshotKey": c.id,
 		"runtimeType": c.runtime.Type,
@@ -41,7 +41,7 @@ func (s *Server) containerInfo(c *container) (map[string]string, error) {
 	})
 }
 
-// pid is that of the container's first process; 0 when it has ended.
+// pid returns the PID of the container's first process, or 0 if it has exited.
 func (c *container) pid() int {
 	st := c.current()
 	if st.EndedAt != 0 {
@@ -50,7 +50,7 @@ func (c *container) pid() int {
 	return st.PID
 }
 
-// sandboxInfo is what `crictl inspectp` shows besides the status.
+// sandboxInfo returns what `crictl inspectp` shows in addition to the status.
 func (s *Server) sandboxInfo(ctx context.Context, b *sandbox) (map[string]string, error) {
 	st := b.current()
 	doc := map[string]any{
@@ -74,7 +74,7 @@ func (s *Server) sandboxInfo(ctx context.Context, b *sandbox) (map[string]string
 	return info("info", doc)
 }
 
-// checkNetwork says what is wrong with the sandbox's network, by CHECK of CNI.
+// checkNetwork returns what CNI's CHECK finds wrong with the sandbox's network.
 func (s *Server) checkNetwork(ctx context.Context, b *sandbox) string {
 	at := b.current().Network
 	if at == nil || !b.ready() {
@@ -86,7 +86,7 @@ func (s *Server) checkNetwork(ctx context.Context, b *sandbox) string {
 	return "ok"
 }
 
-// initPID is that of the pod's init; 0 in pods that share no PID namespace.
+// initPID returns the PID of the pod's init, or 0 in pods that share no PID namespace.
 func (s *Server) initPID(b *sandbox) int {
 	if !b.ready() || !b.current().PIDNS {
 		return 0
@@ -98,7 +98,7 @@ func (s *Server) initPID(b *sandbox) int {
 	return pid
 }
 
-// sandboxSpec tells of the sandbox's namespaces and settings as if it were a container.
+// sandboxSpec describes the sandbox's namespaces and settings as if it were a container.
 func (s *Server) sandboxSpec(b *sandbox) *specs.Spec {
 	shared := b.shared()
 	spec := &specs.Spec{
@@ -116,7 +116,7 @@ func (s *Server) sandboxSpec(b *sandbox) *specs.Spec {
 	return spec
 }
 
-// cniResult is the pod's network in the shape of containerd's CNI library.
+// cniResult returns the pod's network in the form of containerd's CNI library.
 func cniResult(b *sandbox, at *cni.Attachment) any {
 	if at == nil {
 		return nil
@@ -131,7 +131,7 @@ func cniResult(b *sandbox, at *cni.Attachment) any {
 	}
 }
 
-// statusInfo is what `crictl info` shows besides the status.
+// statusInfo returns what `crictl info` shows in addition to the status.
 func (s *Server) statusInfo(network error) (map[string]string, error) {
 	runtimes := map[string]any{}
 	for name, r := range s.runtimes {

@@ -75,7 +75,7 @@ func TestVerboseInfo(t *testing.T) {
 	}
 }
 
-// TestStreamedLists: the streaming calls give what the lists give.
+// TestStreamedLists: the streaming calls return the same as the lists.
 func TestStreamedLists(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()

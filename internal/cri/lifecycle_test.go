@@ -33,7 +33,7 @@ func TestAPodsLife(t *testing.T) {
 	if got := n.exec(id, "ip", "-o", "addr", "show", "eth0"); !strings.Contains(got, st.Status.Network.Ip) {
 		t.Errorf("eth0: %s", got)
 	}
-	n.waitLog(id, p.cfg.Hostname) // until then it may not listen to the signal
+	n.waitLog(id, p.cfg.Hostname) // before that it may not handle the signal
 	n.must(n.run.StopContainer(t.Context(), id, 60))
 	got := n.status(id)
 	if got.State != runtimeapi.ContainerState_CONTAINER_EXITED || got.ExitCode != 7 || got.Reason != "Error" || got.FinishedAt < got.StartedAt {
@@ -89,7 +89,7 @@ func TestExitCodesAndReasons(t *testing.T) {
 		"exit 0": {0, "Completed"}, "exit 42": {42, "Error"}, "kill -9 $$; sleep 9": {0, "Completed"},
 	} {
 		if strings.HasPrefix(script, "kill") {
-			continue // the first process of a namespace is immune to itself
+			continue // the first process of a PID namespace cannot kill itself
 		}
 		cfg := containerConfig("c", "sh", "-c", script)
 		cfg.Metadata.Attempt = uint32(want.code)

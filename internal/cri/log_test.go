@@ -19,8 +19,8 @@ import (
 	"wherry.dev/internal/oci"
 )
 
-// rotate does what the kubelet does to a log that has grown too large. false means
-// that the container has ended.
+// rotate does what the kubelet does to a log that has grown too large. It returns false if the
+// container has exited.
 func (n *node) rotate(ctx context.Context, id, path, to string) (bool, error) {
 	if err := os.Rename(path, to); err != nil {
 		return false, err
@@ -42,7 +42,7 @@ func (n *node) rotate(ctx context.Context, id, path, to string) (bool, error) {
 type criLines struct {
 	t       *testing.T
 	partial strings.Builder
-	parts   int // more than one part
+	parts   int // how many partial lines were read
 	visit   func(line string)
 }
 
@@ -95,7 +95,7 @@ func TestAMillionLinesAcrossRotations(t *testing.T) {
 	path := n.status(id).LogPath
 	var files []string
 	for {
-		if part := len(files) + 1; part <= parts { // each part begins as the log is rotated
+		if part := len(files) + 1; part <= parts { // each part begins while the log is rotated
 			n.touch(id, fmt.Sprint("/go", part))
 		}
 		to := path + "." + strconv.Itoa(len(files))
@@ -142,8 +142,8 @@ func TestAMillionLinesAcrossRotations(t *testing.T) {
 	}
 }
 
-// The kubelet reads logs with this library: what it shows must be what was written,
-// however conmon has cut the lines.
+// The kubelet reads logs with this library: it must return what was written, however conmon has
+// split the lines.
 func TestKubeletsReaderJoinsLongLines(t *testing.T) {
 	p := newNode(t).pod()
 	for i, size := range []int{1, 8191, 8192, 8193, 16384, 16385, 100_000} {
@@ -160,7 +160,7 @@ func TestKubeletsReaderJoinsLongLines(t *testing.T) {
 	}
 }
 
-// A reopening without a rotation replaced the log by an empty one.
+// Reopening a log without a rotation used to replace it with an empty one.
 func TestReopenWithoutRotationKeepsTheLog(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()
@@ -201,8 +201,8 @@ func TestReopenSparesAFileThatIsNotTheContainers(t *testing.T) {
 	n.must(n.run.ReopenContainerLog(t.Context(), id))
 }
 
-// TestLogWrittenElsewhere: a pod that collects logs puts a link or a pipe where the next
-// log will be; conmon writes as root, and does not come back from a pipe.
+// TestLogWrittenElsewhere: a pod that collects logs puts a link or a pipe where the next log will
+// be. conmon writes as root, and would hang on a pipe.
 func TestLogWrittenElsewhere(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()
@@ -231,8 +231,8 @@ func TestLogWrittenElsewhere(t *testing.T) {
 	}
 }
 
-// conmon carried the command out after the caller had given up and had given the log
-// its name back: the log was lost.
+// conmon used to carry the command out after the caller had given up and had given the log its
+// name back: the log was lost.
 func TestReopenThatTimesOutTakesNothing(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()
@@ -260,8 +260,8 @@ func TestReopenThatTimesOutTakesNothing(t *testing.T) {
 	checkLines(t, logText(t, path+".1", "stdout")+logText(t, path, "stdout"))
 }
 
-// conmon closes its end of the FIFO a moment before its own end is known: a rotation in
-// between failed with "no such device or address".
+// conmon closes its end of the FIFO a moment before we notice that it has exited: a rotation in
+// between used to fail with "no such device or address".
 func TestReopenWhileTheEndIsOnItsWay(t *testing.T) {
 	dir := t.TempDir()
 	c := &container{bundle: oci.Bundle{Dir: dir}, exited: make(chan struct{})}
@@ -283,8 +283,8 @@ func TestReopenWhileTheEndIsOnItsWay(t *testing.T) {
 	}
 }
 
-// A conmon that has ended, and that nobody has waited for, has no files open: the log was said
-// to be somebody else's.
+// A conmon that has exited, and has not been reaped, has no files open: its log used to be taken
+// for somebody else's.
 func TestReopenOfTheLogOfAConmonThatHasEnded(t *testing.T) {
 	dir := t.TempDir()
 	c := &container{bundle: oci.Bundle{Dir: dir}, exited: make(chan struct{})}
@@ -333,7 +333,7 @@ func TestReopenEndsWithConmon(t *testing.T) {
 	}()
 	waitFor(t, "the reopening", func() bool { return exists(path + ".tmp") })
 	n.must(unix.Kill(monitor, unix.SIGKILL))
-	n.must(<-answer) // the container has ended, and its log has its name
+	n.must(<-answer) // the container has exited, and its log has its name
 	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
 		t.Errorf("files left: %v", left)
 	}

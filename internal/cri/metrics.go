@@ -19,13 +19,13 @@ import (
 	"wherry.dev/internal/cgroup"
 )
 
-// Metrics by CRI (KEP-2371) have cAdvisor's names and labels, so that dashboards made
-// for it work when the kubelet passes them on.
+// CRI's metrics (KEP-2371) have cAdvisor's names and labels, so that dashboards made for cAdvisor
+// work when the kubelet passes them on.
 
-// baseLabels are the labels of every metric, before its own.
+// baseLabels are the labels that every metric has before its own.
 var baseLabels = []string{"container", "id", "image", "name", "namespace", "pod"}
 
-// ListMetricDescriptors tells which metrics there are.
+// ListMetricDescriptors lists the metrics that there are.
 func (s *Server) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	resp := &runtimeapi.ListMetricDescriptorsResponse{}
 	for _, d := range metricTable {
@@ -36,7 +36,7 @@ func (s *Server) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDe
 	return resp, nil
 }
 
-// counts tells whether this machine has the metric: pressure needs cgroup v2 with PSI.
+// counts reports whether this machine has the metric: pressure needs cgroup v2 with PSI.
 func (s *Server) counts(d metric) bool {
 	return !d.pressure || s.host.CgroupV2 && exists("/proc/pressure/cpu")
 }
@@ -46,13 +46,13 @@ func exists(path string) bool {
 	return unix.Lstat(path, &st) == nil
 }
 
-// ListPodSandboxMetrics measures the pods that are ready and their running containers.
+// ListPodSandboxMetrics measures the ready pods and their running containers.
 func (s *Server) ListPodSandboxMetrics(context.Context, *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
 	all, err := s.podMetrics()
 	return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: all}, err
 }
 
-// StreamPodSandboxMetrics is ListPodSandboxMetrics without a limit of size.
+// StreamPodSandboxMetrics is ListPodSandboxMetrics without a size limit.
 func (s *Server) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
 	all, err := s.podMetrics()
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Server) podMetrics() ([]*runtimeapi.PodSandboxMetrics, error) {
 		var err error
 		if m.Metrics, err = s.sandboxMetrics(b); err != nil {
 			if !b.ready() {
-				continue // stopped meanwhile
+				continue // stopped in the meantime
 			}
 			return nil, fmt.Errorf("measure sandbox %s: %w", b.id, err)
 		}
@@ -83,7 +83,7 @@ func (s *Server) podMetrics() ([]*runtimeapi.PodSandboxMetrics, error) {
 			}
 			values, err := s.containerMetrics(b, c)
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // ended meanwhile
+				continue // exited in the meantime
 			}
 			if err != nil {
 				return nil, fmt.Errorf("measure container %s: %w", c.id, err)
@@ -95,7 +95,7 @@ func (s *Server) podMetrics() ([]*runtimeapi.PodSandboxMetrics, error) {
 	return out, nil
 }
 
-// sample is all that is known of a pod or container at one moment.
+// sample is everything known about a pod or container at one moment.
 type sample struct {
 	cgroup.Details
 	labels []string
@@ -107,7 +107,7 @@ type sample struct {
 	processes *processSample
 }
 
-// link is an interface's line of /proc/net/dev.
+// link is one interface's line of /proc/net/dev.
 type link struct {
 	name   string
 	rx, tx linkCounters
@@ -156,7 +156,7 @@ func (s *Server) containerMetrics(b *sandbox, c *container) ([]*runtimeapi.Metri
 	return in.collect(containerMetric), nil
 }
 
-// collect evaluates the table.
+// collect evaluates the table of metrics.
 func (in *sample) collect(of scope) []*runtimeapi.Metric {
 	var out []*runtimeapi.Metric
 	for _, d := range metricTable {
@@ -173,7 +173,7 @@ func (in *sample) collect(of scope) []*runtimeapi.Metric {
 	return out
 }
 
-// measureDisk looks at the writable layer and the file system that it is on.
+// measureDisk measures the writable layer and the file system that it is on.
 func (c *container) measureDisk() (*diskSample, error) {
 	used, err := c.layer.get(time.Now(), c.upper())
 	if err != nil {
@@ -193,7 +193,7 @@ func (c *container) measureDisk() (*diskSample, error) {
 	}, nil
 }
 
-// deviceName is the block device's path, or its numbers where it has none.
+// deviceName returns the block device's path, or its numbers if it has none.
 func deviceName(major, minor uint64) string {
 	target, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor))
 	if err != nil {
@@ -202,8 +202,8 @@ func deviceName(major, minor uint64) string {
 	return "/dev/" + filepath.Base(target)
 }
 
-// measureProcesses counts what the processes have open. One that ends meanwhile
-// does not count.
+// measureProcesses counts what the processes have open. A process that exits in the meantime is
+// not counted.
 func measureProcesses(pids []int, first int) (*processSample, error) {
 	p := &processSample{}
 	for _, pid := range pids {

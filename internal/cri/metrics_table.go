@@ -17,12 +17,12 @@ const (
 	podMetric
 )
 
-// metric describes one metric and how it is read off a sample. Values are whole
-// numbers, because CRI has no others: seconds lose their fractions.
+// metric describes one metric and how to read it from a sample. Values are whole numbers, because
+// CRI has no others: seconds lose their fractions.
 type metric struct {
 	name, help string
 	kind       runtimeapi.MetricType
-	labels     []string // besides the base ones
+	labels     []string // in addition to baseLabels
 	scope      scope
 	pressure   bool
 	read       func(in *sample, add func(value uint64, labels ...string))
@@ -37,7 +37,7 @@ const (
 	gauge   = runtimeapi.MetricType_GAUGE
 )
 
-// number is a metric of a container that has one value.
+// ofContainer returns a metric with one value per container.
 func ofContainer(name, help string, kind runtimeapi.MetricType, value func(in *sample) uint64) metric {
 	return metric{name: "container_" + name, help: help, kind: kind,
 		read: func(in *sample, add func(uint64, ...string)) { add(value(in)) }}
@@ -96,7 +96,7 @@ var memoryMetrics = []metric{
 		}},
 }
 
-// ofDevice is a metric with a value for each device that the container used.
+// ofDevice returns a metric with one value for each device that the container used.
 func ofDevice(name, help string, value func(d cgroup.DiskIO) uint64) metric {
 	return metric{name: "container_fs_" + name, help: help, labels: []string{"device"},
 		read: func(in *sample, add func(uint64, ...string)) {
@@ -106,7 +106,7 @@ func ofDevice(name, help string, value func(d cgroup.DiskIO) uint64) metric {
 		}}
 }
 
-// ofLayer is a metric of the file system with the container's writable layer.
+// ofLayer returns a metric of the file system that holds the container's writable layer.
 func ofLayer(name, help string, value func(d *diskSample) uint64) metric {
 	return metric{name: "container_fs_" + name, help: help, kind: gauge, labels: []string{"device"},
 		read: func(in *sample, add func(uint64, ...string)) { add(value(in.disk), in.disk.device) }}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestMetricsOfARunningPod: every metric that is described has a value, with a
-// value for each of its labels.
+// TestMetricsOfARunningPod: every metric that is described has a value, and a value for each of
+// its labels.
 func TestMetricsOfARunningPod(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()

@@ -14,8 +14,8 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// mountSource follows the links of a path. A missing one becomes a folder, as in
-// every runtime.
+// mountSource follows the links of a path. It makes a folder where there is nothing, as every
+// runtime does.
 func mountSource(path string) (string, error) {
 	src, err := filepath.EvalSymlinks(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -27,8 +27,8 @@ func mountSource(path string) (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// checkPropagation refuses what would silently not work. It wants a shared mount for both directions, and a shared or slave
-// one for host to container.
+// checkPropagation refuses what would silently not work. It requires a shared mount for both
+// directions, and a shared or slave one for host to container.
 func checkPropagation(src string, p runtimeapi.MountPropagation) error {
 	if p == runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
 		return nil
@@ -61,8 +61,8 @@ func checkPropagation(src string, p runtimeapi.MountPropagation) error {
 	return fmt.Errorf("path %q is mounted on %q but it is not a %s mount", src, at.Mountpoint, kind)
 }
 
-// ensureDir makes the working folder inside the container's root, where the image
-// has none; symbolic links are followed as the container would. It belongs to owner.
+// ensureDir makes the working directory inside the container's root if the image does not have
+// it. It follows symbolic links as the container would. The folder belongs to owner.
 func ensureDir(rootfs, dir string, owner int) error {
 	root, err := safepath.Open(rootfs)
 	if err != nil {

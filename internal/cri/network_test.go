@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// hangingPlugin answers as CNI asks for, unless a file named hang-COMMAND lies beside it.
+// hangingPlugin answers as CNI requires, unless there is a file named hang-COMMAND next to it.
 const hangingPlugin = `#!/bin/sh
 dir=$(dirname "$0")
 [ -e $dir/hang-$CNI_COMMAND ] && exec sleep 1000
@@ -23,10 +23,10 @@ CHECK) echo '{"cniVersion":"1.0.0","code":100,"msg":"eth0 is gone"}'; exit 1;;
 esac
 `
 
-// TestHangingCNIPlugin: a call and its repetition get one answer, which names plugin
-// and network; when the plugin answers again the pod starts; one that hangs at DEL
-// does not keep the pod. On a busy machine a plugin that does not hang may be as late, too:
-// then it is asked again, as a kubelet would.
+// TestHangingCNIPlugin: a call and its repetition get the same error, which names the plugin and
+// the network. Once the plugin responds again, the pod starts; a plugin that hangs at DEL does
+// not keep the pod from stopping. On a busy machine a plugin that does not hang may be just as late:
+// then the call is repeated, as a kubelet would.
 func TestHangingCNIPlugin(t *testing.T) {
 	bin, conf := t.TempDir(), t.TempDir()
 	n := newNode(t, func(c *Config) {

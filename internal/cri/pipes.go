@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeSet connects a command's files with the client's streams.
+// pipeSet connects a command's files to the client's streams.
 type pipeSet struct {
 	command []*os.File // ends that the command has
 	readers []*os.File // our ends of its output
@@ -17,16 +17,16 @@ type pipeSet struct {
 	outputs []chan struct{}
 }
 
-// output is what a command writes to a pipe or terminal, read until its end or the file's read
-// deadline. What is there by then is read all the same: a command has written it before its
-// end, whoever was late since, its client or this process.
+// output reads what a command writes to a pipe or terminal, until the end or the file's read
+// deadline. What is already there at the deadline is still read: the command wrote it before it
+// exited, no matter who was late afterwards, its client or this process.
 type output struct {
 	f    *os.File
-	over bool // the deadline is
-	left int  // may be read after it: what is written now, too, must not go on for ever
+	over bool // the deadline has passed
+	left int  // may still be read: a process that keeps writing must not keep us here for ever
 }
 
-// outputHeld is more than a pipe or a terminal holds, as they are made here.
+// outputHeld is at least what a pipe or a terminal, as made here, can hold.
 const outputHeld = 64 << 10
 
 func (o *output) Read(p []byte) (int, error) {
@@ -42,12 +42,12 @@ func (o *output) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, rerr := 0, error(nil)
-	// Not raw.Read, for which it is too late. The file does not block.
+	// raw.Read would fail, as the deadline has passed. The file does not block.
 	if err := raw.Control(func(fd uintptr) { n, rerr = unix.Read(int(fd), p[:min(len(p), o.left)]) }); err != nil {
 		return 0, err
 	}
 	if rerr != nil || n <= 0 {
-		return 0, io.EOF // nothing is there any more
+		return 0, io.EOF // nothing is left
 	}
 	o.left -= n
 	return n, nil
@@ -62,14 +62,14 @@ func (p *pipeSet) from(in io.Reader) (*os.File, error) {
 		return nil, err
 	}
 	p.command, p.writers = append(p.command, r), append(p.writers, w)
-	go func() { // ends with the client's stream, or when the command is gone
+	go func() { // ends with the client's stream, or when the command has exited
 		_, _ = io.Copy(w, in)
 		_ = w.Close()
 	}()
 	return r, nil
 }
 
-// to returns a file whose content goes to the client.
+// to returns a file; what the command writes to it goes to the client.
 func (p *pipeSet) to(out io.Writer) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *pipeSet) to(out io.Writer) (*os.File, error) {
 	return w, nil
 }
 
-// drain passes on what the finished command has written.
+// drain passes on what the command wrote before it exited.
 func (p *pipeSet) drain() {
 	for _, f := range p.command {
 		_ = f.Close()

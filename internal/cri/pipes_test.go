@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lateWriter is a client that takes its first piece only when the time for the rest is over.
+// lateWriter is a client that accepts its first piece only after the deadline for the rest.
 type lateWriter struct {
 	got []byte
 	end func()
@@ -24,7 +24,7 @@ func (w *lateWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// passed ends the time in which a file is read.
+// passed sets a file's read deadline to the past.
 func passed(t *testing.T, f *os.File) {
 	t.Helper()
 	if err := f.SetReadDeadline(time.Unix(1, 0)); err != nil {
@@ -32,7 +32,7 @@ func passed(t *testing.T, f *os.File) {
 	}
 }
 
-// The last of a command's output, up to what a pipe holds, was lost to a client that took
+// The last of a command's output, up to what a pipe holds, used to be lost if the client took
 // longer than a second for what came before.
 func TestOutputForASlowClientIsWhole(t *testing.T) {
 	var p pipeSet
@@ -54,7 +54,7 @@ func TestOutputForASlowClientIsWhole(t *testing.T) {
 	}
 }
 
-// On a machine that is busy enough a command's output was not read in time, and lost.
+// On a busy machine a command's output used to be read too late, and lost.
 func TestOutputThatWasNotReadInTimeIsWhole(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -71,7 +71,7 @@ func TestOutputThatWasNotReadInTimeIsWhole(t *testing.T) {
 	}
 }
 
-// What a command left running may write for ever: it is not waited for.
+// A process that a command left running may write for ever: nobody waits for it.
 func TestOutputOfWhatIsLeftBehindEnds(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -97,7 +97,8 @@ func TestOutputOfWhatIsLeftBehindEnds(t *testing.T) {
 	}
 }
 
-// conmon closes without having read what a client typed last: its own last words were lost.
+// conmon closes without reading what a client typed last: the last output that conmon had sent
+// used to be lost.
 func TestAttachHearsTheLastWordsOfWhoDoesNotListen(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// procFiles are the places in /proc at which runc takes a mount: files that tell how large
-// the machine is, as lxcfs has them.
+// procFiles are the places in /proc at which runc allows a mount: files that describe the size of
+// the machine, as lxcfs provides them.
 var procFiles = []string{
 	"/proc/cpuinfo", "/proc/diskstats", "/proc/meminfo", "/proc/stat", "/proc/swaps", "/proc/uptime", "/proc/loadavg",
 	"/proc/slabinfo", "/proc/sys/kernel/ns_last_pid", "/proc/sys/crypto/fips_enabled",
 }
 
-// checkPlace refuses a mount at a place of the container where nothing may cover what is
-// there: its root, and /proc, by which the runtime sets the confinement of the process.
-// runc refuses those too, crun does not.
+// checkPlace refuses a mount at a place in the container that must not be covered: its root, and
+// /proc, through which the runtime sets the confinement of the process. runc refuses those too,
+// crun does not.
 func checkPlace(rootfs, place, src string) error {
 	at, err := resolvedPlace(rootfs, place)
 	if err != nil {
@@ -31,14 +31,14 @@ func checkPlace(rootfs, place, src string) error {
 	case at == "/":
 		return invalid("%q cannot be mounted over: it is the container's root", place)
 	case at == "/proc" && isProc(src):
-		return nil // the machine's own
+		return nil // the machine's own procfs
 	case at != "/proc" && !strings.HasPrefix(at, "/proc/") || slices.Contains(procFiles, at):
 		return nil
 	}
 	return invalid("%q cannot be mounted because it is inside /proc", place)
 }
 
-// resolvedPlace follows the image's links on the way to a place, as far as there are any.
+// resolvedPlace follows the image's links on the way to a place, as far as the path exists.
 func resolvedPlace(rootfs, place string) (string, error) {
 	root, err := safepath.Open(rootfs)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestMountsOverProc: crun covered /proc, by which it sets the confinement of the process,
-// with a pod's volume.
+// TestMountsOverProc: crun used to cover /proc, through which it sets the confinement of the
+// process, with a pod's volume.
 func TestMountsOverProc(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		p := n.pod()

@@ -23,7 +23,7 @@ import (
 // reach the init's root through /proc.
 const nobody = 65534
 
-// initBundle is the pod's init as a container of the OCI runtime.
+// initBundle returns the bundle of the pod's init, which is a container to the OCI runtime.
 func (s *Server) initBundle(b *sandbox) oci.Bundle {
 	return oci.Bundle{
 		ID: b.id + "-init", Dir: filepath.Join(b.state, "init"), ExitDir: s.cfg.exitDir(),
@@ -33,7 +33,7 @@ func (s *Server) initBundle(b *sandbox) oci.Bundle {
 
 func (b *sandbox) pidnsPath() string { return filepath.Join(b.nsDir(), "pid") }
 
-// startInit starts the process that a PID namespace needs, and pins the namespace.
+// startInit starts the process that holds the PID namespace, and pins the namespace.
 func (s *Server) startInit(ctx context.Context, b *sandbox) (err error) {
 	ctx, span := trace.Start(ctx, "cri: pod init")
 	defer func() { _ = trace.End(span, err) }()
@@ -116,8 +116,8 @@ func (b *sandbox) initSpec(rootfs, group string) *specs.Spec {
 	}
 }
 
-// watchInit marks the sandbox as stopped when its init dies: the containers in its
-// PID namespace have died with it.
+// watchInit marks the sandbox as stopped when its init dies: the kernel has then killed the
+// containers in its PID namespace, too.
 func (s *Server) watchInit(b *sandbox) error {
 	pid, err := oci.ReadPID(s.initBundle(b).MonitorPIDFile())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -146,8 +146,8 @@ func (s *Server) watchInit(b *sandbox) error {
 	return nil
 }
 
-// stopInit ends the init and removes what it had. It can be repeated, and finds
-// nothing in pods that share no PID namespace.
+// stopInit kills the init and removes what it had. It can be repeated, and does nothing for pods
+// that share no PID namespace.
 func (s *Server) stopInit(ctx context.Context, b *sandbox) error {
 	bundle := s.initBundle(b)
 	if _, err := os.Stat(bundle.Dir); errors.Is(err, os.ErrNotExist) {

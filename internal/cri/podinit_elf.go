@@ -8,11 +8,11 @@ import (
 	"runtime"
 )
 
-// The first process of a pod's shared PID namespace does nothing but adopt orphans
-// and let the kernel reap them: it sets SIGCHLD to SIG_IGN, reaps what ended before that,
+// initCode is the first process of a pod's shared PID namespace. It only adopts orphans
+// and lets the kernel reap them: it sets SIGCHLD to SIG_IGN, reaps what exited before that,
 // which the kernel leaves to it, and sleeps for ever. As a re-exec of Wherry it would cost
-// tens of megabytes and milliseconds for each pod, so it is these few instructions, for
-// which a program is made around them:
+// tens of megabytes and milliseconds per pod, so it is these few instructions, wrapped
+// into an executable:
 //
 //	rt_sigaction(SIGCHLD, &act, NULL, 8)   act.handler = SIG_IGN, all else 0
 //	for (;;) {
@@ -75,7 +75,7 @@ func words(ws ...uint32) []byte {
 
 var elfMachines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// initProgram makes the static executable.
+// initProgram returns the static executable.
 func initProgram() ([]byte, error) {
 	code, ok := initCode[runtime.GOARCH]
 	if !ok {
@@ -84,14 +84,14 @@ func initProgram() ([]byte, error) {
 	return makeELF(elfMachines[runtime.GOARCH], append(bytes.Clone(code), sigIgnore()...))
 }
 
-// sigIgnore is the kernel's struct sigaction: handler, flags, restorer, mask.
+// sigIgnore returns the kernel's struct sigaction: handler, flags, restorer, mask.
 func sigIgnore() []byte {
 	act := make([]byte, 32)
 	binary.LittleEndian.PutUint64(act, 1) // SIG_IGN
 	return act
 }
 
-// makeELF wraps code into an executable with one segment.
+// makeELF wraps code in an executable with one segment.
 func makeELF(machine elf.Machine, code []byte) ([]byte, error) {
 	const base, headers = 0x400000, 64 + 56
 	size := uint64(headers + len(code))

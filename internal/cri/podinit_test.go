@@ -27,7 +27,7 @@ func inSharedPID(cfg *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
 	return cfg
 }
 
-// initEnv tells the test binary to become the init at this path, with a child that has ended.
+// initEnv makes the test binary become the init at this path, with a child that has exited.
 const initEnv = "WHERRY_TEST_INIT"
 
 func becomeInit(path string) error {
@@ -35,15 +35,15 @@ func becomeInit(path string) error {
 	if err != nil {
 		return err
 	}
-	// Seen, and not reaped.
+	// Wait for the child without reaping it.
 	if err := unix.Waitid(unix.P_PID, child.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		return err
 	}
 	return unix.Exec(path, []string{path}, nil)
 }
 
-// An orphan of a container that ended while the pod's init was the OCI runtime still was a
-// zombie for ever: only from then on SIGCHLD is ignored.
+// An orphan of a container that exited while the pod's init was still the OCI runtime used to
+// stay a zombie for ever: SIGCHLD is ignored only after that.
 func TestInitReapsWhatEndedBeforeIt(t *testing.T) {
 	program, err := initProgram()
 	if err != nil {
@@ -53,7 +53,7 @@ func TestInitReapsWhatEndedBeforeIt(t *testing.T) {
 	if err := writeProgram(path, program); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^$") //nolint:noctx // ended below
+	cmd := exec.Command(os.Args[0], "-test.run=^$") //nolint:noctx // killed below
 	cmd.Env = append(os.Environ(), initEnv+"="+path)
 	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
 	var out bytes.Buffer
@@ -74,8 +74,8 @@ func TestInitReapsWhatEndedBeforeIt(t *testing.T) {
 	t.Fatalf("%s has zombies: %q (%s)", exe, children, out.String())
 }
 
-// A pod's init did not start ("text file busy") when another child was being forked as it was
-// written.
+// A pod's init used to fail to start ("text file busy") if another child was being forked while
+// the init was written.
 func TestProgramRunsThoughOthersFork(t *testing.T) {
 	program, err := os.ReadFile("/bin/true")
 	if err != nil {
@@ -86,7 +86,7 @@ func TestProgramRunsThoughOthersFork(t *testing.T) {
 	for range 2 {
 		forks.Go(func() {
 			for ctx.Err() == nil {
-				if err := exec.Command("/bin/true").Run(); err != nil { //nolint:noctx // ends at once
+				if err := exec.Command("/bin/true").Run(); err != nil { //nolint:noctx // exits at once
 					t.Error(err)
 				}
 			}
@@ -115,7 +115,7 @@ func TestSharedPIDNamespace(t *testing.T) {
 	if ps := p.exec(a, "ps"); !strings.Contains(ps, "sleep 2222") || !strings.Contains(ps, "/init") {
 		t.Errorf("container a does not see b:\n%s", ps)
 	}
-	// The orphan of b ends and must not stay as a zombie.
+	// The orphan of b exits and must not stay a zombie.
 	p.exec(b, "sh", "-c", "while ps | grep -q '[s]leep 0.1'; do sleep 0.02; done")
 	if ps := p.exec(a, "ps", "-o", "stat,args"); strings.Contains(ps, "\nZ") {
 		t.Errorf("a zombie is left:\n%s", ps)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processStart reads when a process started (proc(5), stat field 22): together with
-// its ID it names the process for ever. A process that is gone is os.ErrNotExist.
+// processStart returns when a process started (proc(5), stat field 22). Together with the PID,
+// this identifies the process for ever. The error is os.ErrNotExist if the process is gone.
 func processStart(pid int) (uint64, error) {
 	doc, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -30,11 +30,11 @@ func processStart(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[19], 10, 64)
 }
 
-// process is a handle of a process that cannot be mistaken for another one.
+// process is a handle (pidfd) to a process, which cannot be mistaken for another one.
 type process struct{ f *os.File }
 
-// openProcess opens the process with that ID if check, asked afterwards, says that
-// it is the right one. nil means that it is gone.
+// openProcess opens the process with that PID if check, called once it is open, confirms that it
+// is the right one. It returns nil if that process is gone.
 func openProcess(pid int, check func() (bool, error)) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
@@ -50,7 +50,7 @@ func openProcess(pid int, check func() (bool, error)) (*process, error) {
 	return &process{os.NewFile(uintptr(fd), fmt.Sprintf("pidfd of %d", pid))}, nil
 }
 
-// openStarted opens a process by ID and start time.
+// openStarted opens a process by PID and start time.
 func openStarted(pid int, start uint64) (*process, error) {
 	return openProcess(pid, func() (bool, error) {
 		have, err := processStart(pid)
@@ -72,8 +72,8 @@ func openMonitor(pid int, id string) (*process, error) {
 	})
 }
 
-// wait returns nil when the process has ended, or an error when Close was called.
-// No thread is blocked meanwhile: the runtime's poller waits.
+// wait returns nil when the process has exited, or an error if close was called. No thread is
+// blocked meanwhile: the Go runtime's poller waits.
 func (p *process) wait() error {
 	raw, err := p.f.SyscallConn()
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *process) wait() error {
 	return errors.Join(err, perr)
 }
 
-// signal sends a signal; a process that has ended is no error.
+// signal sends a signal. It is no error if the process has exited.
 func (p *process) signal(sig unix.Signal) error {
 	raw, err := p.f.SyscallConn()
 	if err != nil {

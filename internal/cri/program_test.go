@@ -11,8 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A container was Running, and its started event was sent, while its first process was the
-// OCI runtime still: an exec, a probe or a signal right then did not meet its program.
+// A container used to be Running, and its started event was sent, while its first process was
+// still the OCI runtime: an exec, a probe or a signal at that moment did not reach its program.
 func TestRunningBeforeItsProgramRan(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		p := n.pod()
@@ -31,7 +31,7 @@ func TestRunningBeforeItsProgramRan(t *testing.T) {
 	})
 }
 
-// commandLine is what a process was called with. It is empty in the middle of an exec, when the
+// commandLine returns a process's arguments. It is empty in the middle of an exec, when the
 // old program is gone and the new one is being mapped.
 func commandLine(t *testing.T, pid int) string {
 	t.Helper()
@@ -46,9 +46,9 @@ func commandLine(t *testing.T, pid int) string {
 	}
 }
 
-// A daemon that was killed when it had opened crun's FIFO, and not yet written to it, left the
-// container's first process in a loop over the end of that file; the next start's opening of
-// it then ended the container with code 1.
+// A daemon that was killed after it had opened crun's FIFO, and before it wrote to it, used to
+// leave the container's first process in a loop at the end of that file. The next start's open
+// then made the container exit with code 1.
 func TestStartAfterOneThatWasKilledBeforeItsByte(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()

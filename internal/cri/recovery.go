@@ -17,9 +17,9 @@ import (
 	"wherry.dev/internal/oci"
 )
 
-// loadSandboxes reads all sandboxes. One whose namespaces are gone (the machine was
-// restarted) is stopped; one that was half made is cleared later, by recover, when
-// there is a network to clear it from.
+// loadSandboxes reads all sandboxes. One whose namespaces are gone (the machine was rebooted) is
+// stopped. One that was half made is removed later, by recover, when there is a network to remove
+// it from.
 func (s *Server) loadSandboxes(log klog.Logger) error {
 	ids, err := subdirs(s.cfg.sandboxRoot())
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *Server) loadSandbox(log klog.Logger, id string) (*sandbox, error) {
 		return nil, err
 	}
 	if !ok || rec.Config.m == nil || rec.ID != id {
-		// Killed while the record was written, before anything was done; or the
+		// Wherry was killed while it wrote the record, before it did anything else; or the
 		// machine crashed, and nothing runs any more.
 		return s.newSandbox(unknownSandbox(id)), nil
 	}
@@ -70,7 +70,7 @@ func (s *Server) loadSandbox(log klog.Logger, id string) (*sandbox, error) {
 	return b, nil
 }
 
-// alive tells whether the sandbox's namespaces are still there.
+// alive reports whether the sandbox's namespaces are still there.
 func (b *sandbox) alive() (bool, error) {
 	for _, k := range kinds(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()) {
 		if ok, err := netns.Pinned(netns.Path(b.nsDir(), k)); err != nil || !ok {
@@ -89,16 +89,16 @@ func (b *sandbox) alive() (bool, error) {
 	return err == nil, err
 }
 
-// unknownSandbox stands for a record that cannot be read: everything that a sandbox
-// can have is looked for and cleared.
+// unknownSandbox stands for a record that cannot be read: everything that a sandbox can have is
+// looked for and removed.
 func unknownSandbox(id string) sandboxRecord {
 	rec := sandboxRecord{ID: id, OwnCgroup: true}
 	rec.Config.m = &runtimeapi.PodSandboxConfig{}
 	return rec
 }
 
-// unknownContainer is the same for a container. Its group is in the spec, if one
-// was written.
+// unknownContainer stands for a container whose record cannot be read. Its cgroup is in the spec,
+// if one was written.
 func (s *Server) unknownContainer(id string, r *oci.Runtime) *container {
 	rec := containerRecord{ID: id, Cgroup: s.cfg.cgroupRoot() + "/lost/" + id}
 	rec.Config.m = &runtimeapi.ContainerConfig{}
@@ -110,7 +110,7 @@ func (s *Server) unknownContainer(id string, r *oci.Runtime) *container {
 	return c
 }
 
-// livePods are the sandboxes that use the network.
+// livePods returns the sandboxes that use the network.
 func (s *Server) livePods() map[string]cni.Pod {
 	live := map[string]cni.Pod{}
 	for id, b := range s.sandboxes {
@@ -121,7 +121,7 @@ func (s *Server) livePods() map[string]cni.Pod {
 	return live
 }
 
-// knownPods are all sandboxes: what others left in the network is lost.
+// knownPods returns all sandboxes: whatever others left in the network is an orphan.
 func (s *Server) knownPods() map[string]bool {
 	known := map[string]bool{}
 	for id := range s.sandboxes {
@@ -130,16 +130,16 @@ func (s *Server) knownPods() map[string]bool {
 	return known
 }
 
-// recover takes over the containers that run, finds out how others ended, and
-// clears what calls that were killed left half made. What cannot be cleared is left
-// to the next start: a node with one broken pod is better than none.
+// recover takes over the containers that run, finds out how others exited, and removes what
+// interrupted calls left half made. What cannot be removed is left to the next start: a node with
+// one broken pod is better than no node.
 func (s *Server) recover(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	ids, err := subdirs(s.cfg.containerRoot())
 	if err != nil {
 		return err
 	}
-	left := map[string]bool{} // to the next start
+	left := map[string]bool{} // left to the next start
 	for _, id := range ids {
 		if err := s.recoverContainer(ctx, id); err != nil {
 			log.Error(err, "A container cannot be recovered; the next start tries again", "container", id)
@@ -205,10 +205,10 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 	return s.resume(ctx, c)
 }
 
-// patience is how long a step of the start may take before somebody is told about it.
+// patience is how long a step of the start may take before it is reported.
 const patience = time.Second
 
-// telling says what a step of the start waits for, when it takes long.
+// telling runs a step of the start and, if it takes long, reports what it waits for.
 func (s *Server) telling(ctx context.Context, what string, step func() error) error {
 	t := time.AfterFunc(patience, func() {
 		klog.FromContext(ctx).Info("The start waits", "for", what)
@@ -220,7 +220,7 @@ func (s *Server) telling(ctx context.Context, what string, step func() error) er
 	return step()
 }
 
-// waitsFor names what the clearing of a half-made container can wait for.
+// waitsFor describes what the removal of a half-made container may have to wait for.
 func waitsFor(c *container) string {
 	pod := ""
 	if labels := c.config().GetLabels(); labels["io.kubernetes.pod.name"] != "" {
@@ -229,7 +229,7 @@ func waitsFor(c *container) string {
 	return fmt.Sprintf("the end of conmon and the processes of container %.12s%s, which was being made when wherry last ended", c.id, pod)
 }
 
-// resume puts a whole container back.
+// resume takes back a container that is not half made.
 func (s *Server) resume(ctx context.Context, c *container) error {
 	for _, id := range append([]string{c.rec.ImageID}, c.rec.Volumes...) {
 		if id == "" {
@@ -249,7 +249,7 @@ func (s *Server) resume(ctx context.Context, c *container) error {
 		return nil
 	}
 	if c.status.Starting && !c.runtime.Waiting(c.id) {
-		// Killed after the start and before it was written down.
+		// Wherry was killed after the start and before it recorded it.
 		if err := c.update(func(st *containerStatus) { st.Starting, st.StartedAt = false, c.rec.CreatedAt }); err != nil {
 			return err
 		}
@@ -262,8 +262,8 @@ func (s *Server) resume(ctx context.Context, c *container) error {
 	return nil
 }
 
-// sweep removes state folders that belong to nothing: a removal deletes the record
-// last, but a machine that crashed can have lost a record that the state outlived.
+// sweep removes state folders that belong to nothing. A removal deletes the record last, but a
+// machine that crashed can have lost a record while the state survived.
 func (s *Server) sweep(ctx context.Context, left map[string]bool) error {
 	log := klog.FromContext(ctx)
 	ids, err := subdirs(s.cfg.sandboxState())
@@ -297,11 +297,12 @@ func (s *Server) sweep(ctx context.Context, left map[string]bool) error {
 	return nil
 }
 
-// copies matches what crun and runc copy themselves to before they enter a container, and
-// remove at once: nobody can change that program.
+// copies matches the copies of themselves that crun and runc make before they enter a container,
+// so that nobody can change the program, and that they remove at once.
 var copies = regexp.MustCompile(`^(crun|runc)\.[A-Za-z0-9]{6}$`)
 
-// sweepRuntimes removes the copies of calls that were killed: no start of ours uses them.
+// sweepRuntimes removes the copies left by runtimes that were killed: no start of ours uses them
+// now.
 func (s *Server) sweepRuntimes() error {
 	dir := s.cfg.runtimeState("")
 	entries, err := os.ReadDir(dir)

@@ -25,7 +25,7 @@ func TestRestartDisturbsNothing(t *testing.T) {
 
 	n.stop()
 	c := n.containers[ends]
-	for exists("/proc/" + strconv.Itoa(c.current().PID)) { // it ends while nobody looks
+	for exists("/proc/" + strconv.Itoa(c.current().PID)) { // it exits while nobody watches
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: 10e6}, nil)
 	}
 	n.openImages()
@@ -62,7 +62,7 @@ func (n *node) podIP(id string) string {
 	return st.GetStatus().GetNetwork().GetIp()
 }
 
-// checkLines wants "line 1", "line 2" … without a gap.
+// checkLines requires "line 1", "line 2" … without a gap.
 func checkLines(t testing.TB, text string) {
 	t.Helper()
 	i := 0
@@ -77,7 +77,7 @@ func checkLines(t testing.TB, text string) {
 	}
 }
 
-// TestReboot takes away what a reboot takes: the state folder with everything in it.
+// TestReboot removes what a reboot removes: the state folder with everything in it.
 func TestReboot(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()
@@ -104,7 +104,7 @@ func TestReboot(t *testing.T) {
 	n.must(n.run.RemovePodSandbox(t.Context(), p.id))
 }
 
-// forgetBoot makes every record one of another boot.
+// forgetBoot makes every record look like one from another boot.
 func (n *node) forgetBoot() {
 	n.t.Helper()
 	for _, pattern := range []string{n.cfg.sandboxRoot() + "/*/sandbox.json", n.cfg.containerRoot() + "/*/container.json"} {
@@ -118,8 +118,8 @@ func (n *node) forgetBoot() {
 	}
 }
 
-// TestCopiesOfTheRuntimeAreSwept: crun copies itself to a file before it enters a container;
-// of a call that was killed it stayed, in memory, until the machine was restarted.
+// TestCopiesOfTheRuntimeAreSwept: crun copies itself to a file before it enters a container. If
+// it was killed, the copy used to stay, in memory, until the machine was rebooted.
 func TestCopiesOfTheRuntimeAreSwept(t *testing.T) {
 	n := newNode(t)
 	id := n.pod().sh("c", "sleep 1000")
@@ -142,8 +142,8 @@ func TestCopiesOfTheRuntimeAreSwept(t *testing.T) {
 	}
 }
 
-// TestStartSaysWhatItWaitsFor: a conmon that does not go held a start for ten seconds, and
-// nobody was told why.
+// TestStartSaysWhatItWaitsFor: a conmon that did not exit used to hold up a start for ten seconds
+// without any message.
 func TestStartSaysWhatItWaitsFor(t *testing.T) {
 	n := newNode(t)
 	said := make(chan string, 1)
@@ -152,7 +152,7 @@ func TestStartSaysWhatItWaitsFor(t *testing.T) {
 	c, err := n.findContainer(id)
 	n.must(err)
 	n.must(n.telling(t.Context(), waitsFor(c), func() error {
-		got := <-said // a step that ends only when somebody was told
+		got := <-said // a step that ends only once its wait was reported
 		if want := "waiting for the end of conmon and the processes of container " + id[:12]; !strings.HasPrefix(got, want) {
 			t.Errorf("said %q", got)
 		}

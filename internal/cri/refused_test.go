@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// What the OCI runtime would not make was made again and again: a job whose command is
-// not there never failed.
+// A container that the OCI runtime refused to create used to be created again and again: a job
+// whose command does not exist never failed.
 func TestWhatTheRuntimeRefusesFailsAtItsStart(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()
@@ -30,7 +30,7 @@ func TestWhatTheRuntimeRefusesFailsAtItsStart(t *testing.T) {
 			t.Errorf("%s: made as %s", name, st.State)
 		}
 	}
-	n.restart() // what is remembered of it is on disk
+	n.restart() // what must be remembered about it is on disk
 	for name, id := range ids {
 		err := n.run.StartContainer(t.Context(), id)
 		if err == nil || !strings.Contains(err.Error(), "create: ") || strings.Contains(err.Error(), id) {
@@ -51,7 +51,7 @@ func TestWhatTheRuntimeRefusesFailsAtItsStart(t *testing.T) {
 		}
 		n.must(n.run.RemoveContainer(t.Context(), id))
 	}
-	// Nobody waits for the end of one that has no process.
+	// A container without a process can be stopped and removed without waiting.
 	stopped, removed := p.create(refused["missing"]), p.create(refused["workdir"])
 	n.must(n.run.StopContainer(t.Context(), stopped, 60))
 	if st := n.waitExit(stopped); st.Reason != "StartError" {

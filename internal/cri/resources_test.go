@@ -21,7 +21,7 @@ func TestResourcesAndStats(t *testing.T) {
 		t.Errorf("oom_score_adj %q", got)
 	}
 	if got := n.exec(id, "cat", "/proc/self/oom_score_adj"); got != "900\n" {
-		t.Errorf("oom_score_adj of a command %q", got) // it was 0 with crun
+		t.Errorf("oom_score_adj of a command %q", got) // it used to be 0 with crun
 	}
 	limit := func() uint64 {
 		st, err := cgroup.ReadStats(n.containers[id].rec.Cgroup)
@@ -179,7 +179,7 @@ func TestRuncRunsPodsToo(t *testing.T) {
 }
 
 func TestTeardownTakesRunningPods(t *testing.T) {
-	n := newNode(t) // its end tears down whatever there is, and looks for leaks
+	n := newNode(t) // the end of the test tears everything down and looks for leaks
 	for range 3 {
 		n.pod(sharedPID).start(inSharedPID(containerConfig("c", "sleep", "1000")))
 	}

@@ -18,7 +18,7 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// phase of a sandbox, as its record says.
+// phase is the phase of a sandbox, as its record says.
 //
 //	making ── RunPodSandbox done ──▶ ready ── StopPodSandbox, or a reboot ──▶ stopped ── removed
 //	   └──────────── failed, or found after a crash ──────────────────────────────────▶ removed
@@ -30,19 +30,19 @@ const (
 	phaseStopped phase = "stopped"
 )
 
-// sandboxRecord is what a sandbox is made from: sandboxes/<id>/sandbox.json in the
-// durable folder, written before anything else is done, and never changed.
+// sandboxRecord is what a sandbox is made from: sandboxes/<id>/sandbox.json in the durable
+// folder, written before anything else is done, and never changed.
 type sandboxRecord struct {
 	ID        string                                                             `json:"id"`
-	Boot      string                                                             `json:"boot"` // of the machine, in which it was made
+	Boot      string                                                             `json:"boot"` // ID of the machine's boot in which it was made
 	Config    message[runtimeapi.PodSandboxConfig, *runtimeapi.PodSandboxConfig] `json:"config"`
 	Handler   string                                                             `json:"handler"`
 	CreatedAt int64                                                              `json:"createdAt"`           // ns
-	OwnCgroup bool                                                               `json:"ownCgroup,omitempty"` // the parent group is ours to remove
+	OwnCgroup bool                                                               `json:"ownCgroup,omitempty"` // the parent cgroup is ours to remove
 }
 
-// sandboxStatus is what has become of it: status.json in the state folder, for
-// after a reboot every sandbox is stopped.
+// sandboxStatus is the current status of a sandbox: status.json in the state folder, because after a
+// reboot every sandbox is stopped.
 type sandboxStatus struct {
 	Phase   phase           `json:"phase"`
 	Network *cni.Attachment `json:"network,omitempty"`
@@ -53,14 +53,14 @@ type sandboxStatus struct {
 type sandbox struct {
 	id       string
 	root     string // durable folder
-	state    string // folder until the next boot
-	key      string // what makes it unique for the kubelet
+	state    string // folder that a reboot empties
+	key      string // identifies it to the kubelet; see sandboxKey
 	rec      sandboxRecord
 	config   *runtimeapi.PodSandboxConfig
-	networks bool // has a network namespace of its own
+	networks bool // it has its own network namespace
 
-	// op is held to write while the sandbox is made, stopped or removed, to read
-	// while a container is created or started in it.
+	// op is write-locked while the sandbox is made, stopped or removed, and read-locked while a
+	// container is created or started in it.
 	op sync.RWMutex
 
 	mu     sync.Mutex // guards status
@@ -86,14 +86,14 @@ func (b *sandbox) netnsPath() string  { return netns.Path(b.nsDir(), netns.Net) 
 
 func (b *sandbox) statusPath() string { return filepath.Join(b.state, "status.json") }
 
-// shareDir has what the pod's containers share: /dev/shm and files of /etc.
+// shareDir returns the folder of what the pod's containers share: /dev/shm and files of /etc.
 func (b *sandbox) shareDir() string { return filepath.Join(b.state, "share") }
 func (b *sandbox) shmDir() string   { return filepath.Join(b.sharedDir(), "shm") }
 
 func (b *sandbox) etcFile(name string) string { return filepath.Join(b.sharedDir(), name) }
 
-// sharedDir is the folder of a sandbox that runs: those of older versions of Wherry have it
-// all in their state.
+// sharedDir returns the folder of what the containers of a running sandbox share. Older versions
+// of Wherry have it all in the state folder.
 func (b *sandbox) sharedDir() string {
 	if _, err := os.Lstat(b.shareDir()); err != nil {
 		return b.state
@@ -108,7 +108,7 @@ func (b *sandbox) current() sandboxStatus {
 	return b.status
 }
 
-// update writes the status, on disk first.
+// update changes the status, on disk first.
 func (b *sandbox) update(change func(*sandboxStatus)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,13 +132,13 @@ func (b *sandbox) crState() runtimeapi.PodSandboxState {
 
 func (b *sandbox) uid() string { return b.config.GetMetadata().GetUid() }
 
-// sandboxKey is what makes a sandbox unique for the kubelet: the attempt goes up
-// whenever it wants a new one.
+// sandboxKey returns what identifies a sandbox to the kubelet, which raises the attempt whenever
+// it wants a new one.
 func sandboxKey(m *runtimeapi.PodSandboxMetadata) string {
 	return fmt.Sprintf("sandbox %s/%s (%s) attempt %d", m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt())
 }
 
-// pod is the sandbox as the network sees it.
+// pod returns the sandbox as the network sees it.
 func (b *sandbox) pod() cni.Pod {
 	m := b.config.GetMetadata()
 	p := cni.Pod{
@@ -152,7 +152,7 @@ func (b *sandbox) pod() cni.Pod {
 	if at := b.current().Network; at != nil {
 		p.IPs = at.IPs
 	}
-	p.Bandwidth, _ = bandwidth(b.config.GetAnnotations()) // what does not parse was refused before
+	p.Bandwidth, _ = bandwidth(b.config.GetAnnotations()) // what does not parse was refused earlier
 	return p
 }
 
@@ -183,11 +183,11 @@ func portMappings(ps []*runtimeapi.PortMapping) []cni.PortMapping {
 	var out []cni.PortMapping
 	for _, p := range ps {
 		if p.GetHostPort() <= 0 || p.GetHostPort() > 65535 || p.GetContainerPort() <= 0 || p.GetContainerPort() > 65535 {
-			continue // only declared, not opened on the host
+			continue // declared only, not opened on the host
 		}
 		ip, err := netip.ParseAddr(p.GetHostIp())
 		if err != nil {
-			ip = netip.Addr{} // empty: every address; anything else was refused before
+			ip = netip.Addr{} // empty means every address; anything else was refused earlier
 		}
 		out = append(out, cni.PortMapping{
 			Protocol: strings.ToLower(p.GetProtocol().String()), HostIP: ip,
@@ -197,11 +197,11 @@ func portMappings(ps []*runtimeapi.PortMapping) []cni.PortMapping {
 	return out
 }
 
-// kinds are the namespaces that the sandbox has for itself.
+// kinds returns the namespaces that the sandbox has for itself.
 func kinds(o *runtimeapi.NamespaceOption) []netns.Kind {
 	var ks []netns.Kind
 	if o.GetNetwork() != runtimeapi.NamespaceMode_NODE {
-		ks = append(ks, netns.Net, netns.UTS) // a pod on the host's network has the host's name
+		ks = append(ks, netns.Net, netns.UTS) // a pod on the host network keeps the host's name
 	}
 	if o.GetIpc() != runtimeapi.NamespaceMode_NODE {
 		ks = append(ks, netns.IPC)
@@ -213,7 +213,7 @@ var specTypes = map[netns.Kind]specs.LinuxNamespaceType{
 	netns.Net: specs.NetworkNamespace, netns.IPC: specs.IPCNamespace, netns.UTS: specs.UTSNamespace,
 }
 
-// namespaces are the paths that containers join.
+// namespaces returns the paths of the namespaces that containers join.
 func (b *sandbox) namespaces() map[specs.LinuxNamespaceType]string {
 	m := map[specs.LinuxNamespaceType]string{}
 	for _, k := range kinds(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()) {
@@ -228,7 +228,7 @@ func (b *sandbox) namespaces() map[specs.LinuxNamespaceType]string {
 	return m
 }
 
-// findSandbox looks a sandbox up by ID or an unambiguous beginning of it.
+// findSandbox finds a sandbox by its ID or an unambiguous prefix of it.
 func (s *Server) findSandbox(id string) (*sandbox, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -259,7 +259,7 @@ func lookup[T any](m map[string]T, kind, id string) (T, error) {
 	return none, invalid("%s ID %q is ambiguous", kind, id)
 }
 
-// newID makes the name of a sandbox or container: 256 random bits.
+// newID returns an ID for a sandbox or container: 256 random bits.
 func newID() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // never fails (crypto/rand)

@@ -54,7 +54,7 @@ func (b *sandbox) summary() *runtimeapi.PodSandbox {
 	}
 }
 
-// PodSandboxStatus tells all about a sandbox.
+// PodSandboxStatus returns everything known about a sandbox.
 func (s *Server) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	b, err := s.findSandbox(req.GetPodSandboxId())
 	if err != nil {
@@ -94,8 +94,8 @@ func (s *Server) sandboxStatus(b *sandbox) *runtimeapi.PodSandboxStatus {
 	return st
 }
 
-// UpdatePodSandboxResources is told of a pod's new resources after the kubelet has
-// changed the pod's group, which is all there is to do here.
+// UpdatePodSandboxResources does nothing: the kubelet calls it with a pod's new resources after
+// it has changed the pod's cgroup, and that is all there is to do.
 func (s *Server) UpdatePodSandboxResources(_ context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	if _, err := s.findSandbox(req.GetPodSandboxId()); err != nil {
 		return nil, err

@@ -22,12 +22,12 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// shareSize is that of what a pod's containers share: of /dev/shm, as in every container
-// runtime, and within it of the files of /etc.
+// shareSize is the size of what a pod's containers share: /dev/shm, with the size it has in every
+// container runtime, and in the same space the files of /etc.
 const shareSize = 64 << 20
 
-// RunPodSandbox makes a sandbox and returns when it is ready. A call that is
-// repeated joins the one in flight, and finds the sandbox of one that has finished.
+// RunPodSandbox makes a sandbox and returns when it is ready. A repeated call joins the one in
+// flight, or returns the sandbox of one that has finished.
 func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	if err := checkSandboxConfig(req.GetConfig()); err != nil {
 		return nil, err
@@ -79,8 +79,8 @@ var sysctlKinds = map[sysctl.Namespace]netns.Kind{
 	sysctl.NetNamespace: netns.Net, sysctl.IPCNamespace: netns.IPC, sysctl.UTSNamespace: netns.UTS,
 }
 
-// checkSysctls refuses those that would be set on the machine, whoever asks. Those of a
-// user namespace would want a process in it.
+// checkSysctls refuses sysctls that would change the machine, whoever asks. Those of a user
+// namespace would need a process in it.
 func checkSysctls(all map[string]string, o *runtimeapi.NamespaceOption) error {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if _, err := netns.SysctlPath(name); err != nil {
@@ -98,14 +98,14 @@ func checkSysctls(all map[string]string, o *runtimeapi.NamespaceOption) error {
 	return nil
 }
 
-// runSandbox carries the steps out:
+// runSandbox takes these steps:
 //
-//  1. the record, so that a crash from here on is found and cleared
-//  2. files and the shared memory
-//  3. the namespaces, pinned, with hostname and sysctls
-//  4. the network
-//  5. an init for the pod's PID namespace, where one is shared
-//  6. the status: ready
+//  1. write the record, by which what a crash leaves from here on is found and removed
+//  2. make files and the shared memory
+//  3. make and pin the namespaces; set hostname and sysctls
+//  4. connect the network
+//  5. start an init for the pod's PID namespace, if the pod shares one
+//  6. write the status: ready
 func (s *Server) runSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (id string, err error) {
 	ctx, span := trace.Start(ctx, "cri: run sandbox")
 	defer func() { _ = trace.End(span, err) }()
@@ -122,7 +122,7 @@ func (s *Server) runSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRe
 	defer b.op.Unlock()
 	if err := s.makeSandbox(ctx, b); err != nil {
 		if cerr := s.clearSandbox(context.WithoutCancel(ctx), b); cerr != nil {
-			err = errors.Join(err, cerr) // found again at the next start
+			err = errors.Join(err, cerr) // the next start finds it again
 		}
 		return "", fmt.Errorf("run sandbox of pod %s/%s: %w", b.config.GetMetadata().GetNamespace(), b.config.GetMetadata().GetName(), err)
 	}
@@ -148,7 +148,7 @@ func (s *Server) sandboxByKey(key string) *sandbox {
 	return nil
 }
 
-// reuseSandbox answers a call whose first try has succeeded unnoticed.
+// reuseSandbox answers a repeated call whose first attempt succeeded without the caller noticing.
 func reuseSandbox(b *sandbox, req *runtimeapi.RunPodSandboxRequest) (string, error) {
 	if b.ready() && proto.Equal(b.config, req.GetConfig()) && b.rec.Handler == req.GetRuntimeHandler() {
 		return b.id, nil
@@ -196,7 +196,7 @@ func (s *Server) makeSandbox(ctx context.Context, b *sandbox) error {
 	return nil
 }
 
-// sandboxFiles writes what containers get to see in /etc, and makes their /dev/shm.
+// sandboxFiles writes the files that containers see in /etc, and makes their /dev/shm.
 func (s *Server) sandboxFiles(ctx context.Context, b *sandbox) (err error) {
 	_, span := trace.Start(ctx, "cri: sandbox files")
 	defer func() { _ = trace.End(span, err) }()
@@ -233,9 +233,9 @@ func (s *Server) sandboxFiles(ctx context.Context, b *sandbox) (err error) {
 	return makeShm(b.shmDir(), b.owner())
 }
 
-// mountShare is mount.Tmpfs without the look into mountinfo: the folder is new. What
-// containers write there has a limit of its own: in the run dir it would take the room that
-// the runtime's state needs.
+// mountShare is mount.Tmpfs without the check of mountinfo, because the folder is new. What
+// containers write there has its own size limit: otherwise it would take space in the run
+// directory that the runtime's state needs.
 func mountShare(dir string) error {
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		return err
@@ -251,13 +251,13 @@ func makeShm(dir string, owner int) error {
 	if err := os.Mkdir(dir, 0o1777); err != nil {
 		return err
 	}
-	if err := unix.Chmod(dir, 0o1777); err != nil { // whatever the umask
+	if err := unix.Chmod(dir, 0o1777); err != nil { // regardless of the umask
 		return fmt.Errorf("mode of %s: %w", dir, err)
 	}
 	return os.Lchown(dir, owner, owner)
 }
 
-// hostname is the pod's, or the machine's on the host network.
+// hostname returns the pod's hostname, or the machine's on the host network.
 func (b *sandbox) hostname() (string, error) {
 	if b.networks && b.config.GetHostname() != "" {
 		return b.config.GetHostname(), nil
@@ -265,7 +265,7 @@ func (b *sandbox) hostname() (string, error) {
 	return os.Hostname()
 }
 
-// resolvConf writes the pod's DNS configuration, or takes the machine's.
+// resolvConf returns resolv.conf with the pod's DNS configuration, or the machine's if it has none.
 func resolvConf(c *runtimeapi.DNSConfig) ([]byte, error) {
 	if c == nil {
 		doc, err := os.ReadFile("/etc/resolv.conf")
@@ -292,7 +292,7 @@ func resolvConf(c *runtimeapi.DNSConfig) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// makeNamespaces pins the sandbox's namespaces and sets what belongs to them.
+// makeNamespaces makes and pins the sandbox's namespaces and configures them.
 func (b *sandbox) makeNamespaces(ctx context.Context) (err error) {
 	_, span := trace.Start(ctx, "cri: namespaces")
 	defer func() { _ = trace.End(span, err) }()
@@ -306,7 +306,7 @@ func (b *sandbox) makeNamespaces(ctx context.Context) (err error) {
 	return netns.Create(b.nsDir(), ks, b.setUpNamespaces)
 }
 
-// setUpNamespaces runs inside of them.
+// setUpNamespaces runs inside the namespaces.
 func (b *sandbox) setUpNamespaces() error {
 	host, err := b.hostname()
 	if err != nil {
@@ -330,15 +330,15 @@ func (b *sandbox) setUpNamespaces() error {
 
 func (b *sandbox) setSysctl(name, value string) error {
 	set := func() error { return netns.SetSysctl(name, value) }
-	// Of a user namespace, its root alone may set what is the IPC namespace's.
+	// In a user namespace, only its root may set the sysctls of the IPC namespace.
 	if ns, _, _ := sysctl.GetNamespace(name); b.owner() == 0 || ns != sysctl.IPCNamespace {
 		return set()
 	}
 	return netns.As(b.owner(), set)
 }
 
-// defaultSysctls lets programs without privileges ping, and bind ports below 1024,
-// in a pod of their own: containerd's defaults, too.
+// defaultSysctls lets unprivileged programs ping, and bind ports below 1024, in a pod with its
+// own network. containerd has the same defaults.
 func defaultSysctls(asked map[string]string) error {
 	for _, d := range [][2]string{
 		{"net.ipv4.ping_group_range", "0 2147483647"},
@@ -354,8 +354,7 @@ func defaultSysctls(asked map[string]string) error {
 	return nil
 }
 
-// unmountShare takes the shared memory away.
-// unmountShare also unmounts what older versions of Wherry had.
+// unmountShare unmounts the shared folder, and what older versions of Wherry mounted.
 func (b *sandbox) unmountShare() error {
 	return errors.Join(mount.Unmount(b.shareDir()), mount.Unmount(filepath.Join(b.state, "shm")))
 }

@@ -18,7 +18,7 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// PodSandboxStats measures a pod: its group, network and containers.
+// PodSandboxStats returns a pod's usage: of its cgroup, network and containers.
 func (s *Server) PodSandboxStats(_ context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
 	b, err := s.findSandbox(req.GetPodSandboxId())
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *Server) PodSandboxStats(_ context.Context, req *runtimeapi.PodSandboxSt
 	return &runtimeapi.PodSandboxStatsResponse{Stats: st}, nil
 }
 
-// ListPodSandboxStats measures the pods that are ready.
+// ListPodSandboxStats returns the usage of the pods that are ready.
 func (s *Server) ListPodSandboxStats(_ context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 	st, err := s.listPodStats(req.GetFilter())
 	return &runtimeapi.ListPodSandboxStatsResponse{Stats: st}, err
@@ -47,7 +47,7 @@ func (s *Server) listPodStats(f *runtimeapi.PodSandboxStatsFilter) ([]*runtimeap
 		st, err := s.podStats(b)
 		if err != nil {
 			if !b.ready() {
-				continue // stopped meanwhile
+				continue // stopped in the meantime
 			}
 			return nil, err
 		}
@@ -84,7 +84,7 @@ func (s *Server) podStats(b *sandbox) (*runtimeapi.PodSandboxStats, error) {
 	}, nil
 }
 
-// netDev is what the kernel counts of the pod's interfaces.
+// netDev returns the kernel's counters of the pod's interfaces.
 func (b *sandbox) netDev() (string, error) {
 	var doc []byte
 	err := netns.Do(func() (err error) {

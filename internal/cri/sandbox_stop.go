@@ -14,8 +14,8 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// StopPodSandbox kills the containers of a sandbox and gives its network back. It
-// can be repeated; a sandbox that is not there is stopped.
+// StopPodSandbox kills the containers of a sandbox and releases its network. It can be repeated;
+// a sandbox that does not exist counts as stopped.
 func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	b, err := s.findSandbox(req.GetPodSandboxId())
 	if isNotFound(err) {
@@ -33,7 +33,7 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-// stopSandbox needs b.op held.
+// stopSandbox needs b.op write-locked.
 func (s *Server) stopSandbox(ctx context.Context, b *sandbox) (err error) {
 	ctx, span := trace.Start(ctx, "cri: stop sandbox")
 	defer func() { _ = trace.End(span, err) }()
@@ -55,7 +55,7 @@ func (s *Server) stopSandbox(ctx context.Context, b *sandbox) (err error) {
 	return nil
 }
 
-// eachContainer does the same to all containers of a sandbox at once.
+// eachContainer calls do for all containers of a sandbox in parallel.
 func (s *Server) eachContainer(b *sandbox, do func(*container) error) error {
 	cs := s.containersOf(b.id)
 	errs := make(chan error, len(cs))
@@ -81,8 +81,8 @@ func (s *Server) containersOf(sandboxID string) []*container {
 	return cs
 }
 
-// releaseSandbox gives back what the sandbox holds of the machine. The address is
-// marked as released before the namespace goes, and free once the veth is gone.
+// releaseSandbox releases what the sandbox holds of the machine. The address is marked as
+// released before the namespace goes, and becomes free once the veth is gone.
 func (s *Server) releaseSandbox(ctx context.Context, b *sandbox) (err error) {
 	ctx, span := trace.Start(ctx, "cri: release sandbox")
 	defer func() { _ = trace.End(span, err) }()
@@ -107,7 +107,7 @@ func (s *Server) releaseSandbox(ctx context.Context, b *sandbox) (err error) {
 	return b.unmountShare()
 }
 
-// clearSandbox removes every trace of a sandbox that has no containers (any more).
+// clearSandbox removes every trace of a sandbox that has no containers, or none any more.
 func (s *Server) clearSandbox(ctx context.Context, b *sandbox) error {
 	if err := s.releaseSandbox(ctx, b); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (s *Server) clearSandbox(ctx context.Context, b *sandbox) error {
 		}
 	}
 	if err := safepath.RemoveAll(b.state); err != nil {
-		// A mount that a crash left: unmount what is there, then again.
+		// A crash left something mounted: unmount what is there, then try again.
 		if err := mount.RemoveTree(b.state); err != nil {
 			return err
 		}
@@ -128,8 +128,8 @@ func (s *Server) clearSandbox(ctx context.Context, b *sandbox) error {
 	return safepath.RemoveAll(b.root)
 }
 
-// RemovePodSandbox removes a sandbox and what is left of its containers. It can be
-// repeated; a sandbox that is not there is removed.
+// RemovePodSandbox removes a sandbox and what is left of its containers. It can be repeated; a
+// sandbox that does not exist counts as removed.
 func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	b, err := s.findSandbox(req.GetPodSandboxId())
 	if isNotFound(err) {
@@ -147,7 +147,7 @@ func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePod
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-// removeSandbox needs b.op held.
+// removeSandbox needs b.op write-locked.
 func (s *Server) removeSandbox(ctx context.Context, b *sandbox) (err error) {
 	ctx, span := trace.Start(ctx, "cri: remove sandbox")
 	defer func() { _ = trace.End(span, err) }()
@@ -155,7 +155,7 @@ func (s *Server) removeSandbox(ctx context.Context, b *sandbox) (err error) {
 	_, there := s.sandboxes[b.id]
 	s.mu.RUnlock()
 	if !there {
-		return nil // by another call, while this one waited
+		return nil // another call removed it while this one waited
 	}
 	if err := s.stopSandbox(ctx, b); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (s *Server) removeSandbox(ctx context.Context, b *sandbox) (err error) {
 	return nil
 }
 
-// cgroupParent is the group in which the sandbox's containers get theirs.
+// cgroupParent returns the cgroup in which the sandbox's containers get theirs.
 func (s *Server) cgroupParent(b *sandbox) string {
 	if p := b.config.GetLinux().GetCgroupParent(); p != "" {
 		return p

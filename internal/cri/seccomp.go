@@ -18,7 +18,7 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// profile is what a container asked for; neither is unconfined.
+// profile is what a container asked for; with neither field set it is unconfined.
 type profile struct {
 	runtimeDefault bool
 	localhost      *specs.LinuxSeccomp
@@ -29,7 +29,7 @@ type profile struct {
 func readProfile(sec *runtimeapi.LinuxContainerSecurityContext) (profile, error) {
 	p := sec.GetSeccomp()
 	if p == nil {
-		p = oldProfile(sec.GetSeccompProfilePath()) //nolint:staticcheck // older clients say it so
+		p = oldProfile(sec.GetSeccompProfilePath()) //nolint:staticcheck // older clients use this field
 	}
 	if p == nil || sec.GetPrivileged() {
 		return profile{}, nil
@@ -52,7 +52,7 @@ func readProfile(sec *runtimeapi.LinuxContainerSecurityContext) (profile, error)
 	return profile{localhost: &l}, nil
 }
 
-// oldProfile reads CRI's former way to name a profile.
+// oldProfile parses a profile named in CRI's older form.
 func oldProfile(path string) *runtimeapi.SecurityProfile {
 	switch path {
 	case "", "unconfined":
@@ -63,20 +63,19 @@ func oldProfile(path string) *runtimeapi.SecurityProfile {
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: path}
 }
 
-// seccompCache keeps compiled profiles. The default one depends on the container's
-// capabilities, so there are as many as there are kinds of containers.
+// seccompCache keeps compiled profiles. The default profile depends on the container's
+// capabilities, so there is one program for each kind of container.
 type seccompCache struct {
 	mu       sync.Mutex // guards programs
 	programs map[string]string
 }
 
-// maxPrograms bounds the cache; what is thrown away is compiled again.
+// maxPrograms bounds the cache; a program that was dropped is compiled again.
 const maxPrograms = 256
 
 func newSeccompCache() *seccompCache { return &seccompCache{programs: map[string]string{}} }
 
-// apply puts the profile into the spec: as a program where the runtime takes one,
-// otherwise as it is.
+// apply puts the profile into the spec: compiled if the runtime accepts a program, else as it is.
 func (c *seccompCache) apply(r *oci.Runtime, spec *specs.Spec, p profile) error {
 	if !p.runtimeDefault && p.localhost == nil {
 		return nil

@@ -23,7 +23,7 @@ func secured(name, script string, change secChange) *runtimeapi.ContainerConfig 
 
 func number(n int64) *runtimeapi.Int64Value { return &runtimeapi.Int64Value{Value: n} }
 
-// TestSecurityContext runs a script for each setting and looks at what it sees.
+// TestSecurityContext runs a script for each setting and checks what it sees.
 func TestSecurityContext(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) { testSecurityContext(t, n.pod()) })
 }
@@ -147,7 +147,7 @@ func TestSandboxSettings(t *testing.T) {
 	}
 }
 
-// TestSysctlsOfTheMachineAreRefused: a pod's are those of its own namespaces.
+// TestSysctlsOfTheMachineAreRefused: a pod may only set those of its own namespaces.
 func TestSysctlsOfTheMachineAreRefused(t *testing.T) {
 	n := newNode(t)
 	host := func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE }
@@ -191,7 +191,7 @@ func TestHostNamespaces(t *testing.T) {
 	if out != want.String() {
 		t.Errorf("%q, want %q", out, want.String())
 	}
-	// A process that its first one left behind must not outlive the container.
+	// A process that the first one left behind must not outlive the container.
 	cfg = containerConfig("straggler", "sh", "-c", "sleep 4321 & exit 0")
 	host(cfg.Linux.SecurityContext.NamespaceOptions)
 	id := p.start(cfg)

@@ -22,7 +22,7 @@ import (
 	"wherry.dev/internal/oci"
 )
 
-// imageCatalog is what the ImageService is made of.
+// imageCatalog is what the ImageService needs of the image store.
 type imageCatalog interface {
 	Pulls() []image.Pulling
 	Pull(ctx context.Context, ref string, o image.PullOptions) (image.Image, error)
@@ -31,7 +31,7 @@ type imageCatalog interface {
 	Remove(ctx context.Context, refOrID string) error
 }
 
-// imageLayers is what containers need of the images they run.
+// imageLayers is what containers need of the image store.
 type imageLayers interface {
 	Layers(imageID string) ([]string, error)
 	Hold(imageID, owner string) error
@@ -40,7 +40,7 @@ type imageLayers interface {
 	Dir() string
 }
 
-// ImageStore is the store of images that a Server runs containers of.
+// ImageStore holds the images whose containers a Server runs.
 type ImageStore interface {
 	imageCatalog
 	imageLayers
@@ -48,19 +48,19 @@ type ImageStore interface {
 
 // Server is one instance of the runtime.
 //
-// Writers: a sandbox's and a container's record is written by the verb that holds
-// its op lock; a container's exit by its watcher alone.
+// Writers: the verb that holds the op lock of a sandbox or container writes its record; only a
+// container's watcher writes its exit.
 type Server struct {
 	cfg  Config
 	boot string // ID of the machine's boot
 
-	clampOnce sync.Once // says that ulimits were lowered
+	clampOnce sync.Once // logs once that ulimits were lowered
 	images    ImageStore
 	network   *cni.Network
 	runtimes  map[string]*oci.Runtime
 	host      oci.Host
 	seccomp   *seccompCache
-	// translates tells whether pods can have user namespaces; the first call finds out.
+	// translates reports whether pods can have user namespaces; the first call finds out.
 	translates func() bool
 	events     *broadcaster
 	flights    flights
@@ -73,13 +73,13 @@ type Server struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // watchers and verbs in flight
 
-	mu         sync.RWMutex // guards the maps
+	mu         sync.RWMutex // guards the maps below
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
 }
 
-// New opens an instance and recovers every sandbox and container from disk. Nothing
-// that runs is disturbed.
+// New opens an instance and recovers every sandbox and container from disk. It disturbs nothing
+// that runs.
 func New(ctx context.Context, cfg Config, images ImageStore) (*Server, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -105,12 +105,13 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err := s.cfg.folders(); err != nil {
 		return err
 	}
-	if s.cfg.Socket != "" { // first of all: it tells whether another process serves this instance
+	if s.cfg.Socket != "" { // first of all: it shows whether another process serves this instance
 		if s.socket, err = listenSocket(s.cfg.Socket); err != nil {
 			return fmt.Errorf("socket %s: %w", s.cfg.Socket, err)
 		}
 	}
-	// conmon outlives this process: what a shell left open here must not stay open there.
+	// conmon outlives this process: a file that a shell left open here must not stay open in
+	// conmon.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return fmt.Errorf("close inherited files at exec: %w", err)
 	}
@@ -141,7 +142,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	return err
 }
 
-// Run serves the socket and the streams until ctx ends. Containers go on running.
+// Run serves the socket and the streams until ctx ends. Containers keep running.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
 	errs := make(chan error, 2)
@@ -165,7 +166,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return first
 }
 
-// Close ends the server when Run was not called.
+// Close closes a server on which Run was not called.
 func (s *Server) Close() { s.close() }
 
 // close stops the watchers and waits for verbs in flight.
@@ -189,12 +190,12 @@ func (s *Server) close() {
 	}
 }
 
-// SetService leads a virtual address to backends, for pods of this instance and the host.
+// SetService routes a virtual address to backends, for pods of this instance and for the host.
 func (s *Server) SetService(ctx context.Context, svc cni.Service) error {
 	return s.network.SetService(ctx, svc)
 }
 
-// handler finds the OCI runtime of a handler.
+// handler returns the OCI runtime of a handler.
 func (s *Server) handler(name string) (*oci.Runtime, error) {
 	if name == "" {
 		name = s.cfg.DefaultRuntime
@@ -206,8 +207,8 @@ func (s *Server) handler(name string) (*oci.Runtime, error) {
 	return r, nil
 }
 
-// handlerOf finds the OCI runtime of what exists already. One whose handler has been
-// taken out of the configuration can still be removed.
+// handlerOf returns the OCI runtime of something that already exists. It also works for a handler
+// that is no longer configured, so that its containers can still be removed.
 func (s *Server) handlerOf(ctx context.Context, name string) (*oci.Runtime, error) {
 	if r, err := s.handler(name); err == nil {
 		return r, nil
@@ -216,7 +217,7 @@ func (s *Server) handlerOf(ctx context.Context, name string) (*oci.Runtime, erro
 	return s.cfg.newRuntime(ctx, name, s.cfg.Runtimes[s.cfg.DefaultRuntime])
 }
 
-// readHost finds out what containers can be given on this machine.
+// readHost finds out what this machine can offer containers.
 func readHost() (oci.Host, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -235,7 +236,7 @@ func readHost() (oci.Host, error) {
 		return oci.Host{}, err
 	}
 	h := oci.Host{Capabilities: oci.CapabilityNames(mask), OOMScoreMin: -1000, CgroupV2: mode == cgroup.V2}
-	// Probed with a descriptor that is none: a kernel without the call says ENOSYS.
+	// Probed with an invalid descriptor: a kernel without the call returns ENOSYS.
 	h.RecursiveReadOnly = !errors.Is(unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}), unix.ENOSYS)
 	h.RaisesLimits = slices.Contains(h.Capabilities, "CAP_SYS_RESOURCE")
 	if !h.RaisesLimits {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A container may write to the files of /etc that its pod shares. They lay on the file
-// system of the runtime's own state, which one container could fill, with half of the
-// machine's memory.
+// A container may write to the files of /etc that its pod shares. They used to be on the file
+// system of the runtime's own state, which one container could fill, with half of the machine's
+// memory.
 func TestFilesOfEtcCannotFillTheRunDir(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		p := n.pod()

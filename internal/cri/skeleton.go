@@ -13,18 +13,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// mostSkeletons is how many there may be: pods that mount at ever new places must not
+// mostSkeletons is how many skeletons there may be: pods that always mount at new places must not
 // fill the disk with them.
 const mostSkeletons = 256
 
-// newSkeleton begins the name of one that is being made.
+// newSkeleton is the prefix of the name of one that is being made.
 const newSkeleton = ".new-"
 
-// skeleton returns the lowest layer of a container's root file system. It has the places
-// where the runtime mounts something, which an image need not have: made once for all
-// containers that mount at the same places, where they would be made for each, in its
-// writable layer. What the image has lies above and wins. Since something is mounted at
-// every one of them, no container sees the difference.
+// skeleton returns the lowest layer of a container's root file system. It has the places where
+// the runtime mounts something and that the image may lack. It is made once for all containers
+// that mount at the same places; otherwise each container's writable layer would get its own.
+// What the image has lies above and wins. Since something is mounted at every one of these
+// places, no container sees the difference.
 func (c Config) skeleton(mounts []*runtimeapi.Mount) (string, error) {
 	places := mountedFolders(mounts)
 	dir := filepath.Join(c.skeletonRoot(), skeletonName(places))
@@ -46,14 +46,14 @@ func (c Config) skeleton(mounts []*runtimeapi.Mount) (string, error) {
 	}
 	if err := os.Rename(temp, dir); err != nil {
 		err = errors.Join(err, os.RemoveAll(temp))
-		if _, serr := os.Stat(dir); serr != nil { // else another container was faster
+		if _, serr := os.Stat(dir); serr != nil { // otherwise another container was faster
 			return "", err
 		}
 	}
 	return dir, nil
 }
 
-// mountedFolders are the places in the container at which folders are mounted.
+// mountedFolders returns the places in the container at which folders are mounted.
 func mountedFolders(mounts []*runtimeapi.Mount) []string {
 	var out []string
 	for _, m := range mounts {
@@ -65,7 +65,7 @@ func mountedFolders(mounts []*runtimeapi.Mount) []string {
 		}
 		place := filepath.Clean("/" + m.GetContainerPath())
 		top, _, _ := strings.Cut(place[1:], "/")
-		if slices.Contains([]string{"", "dev", "proc", "sys"}, top) { // are mounts themselves
+		if slices.Contains([]string{"", "dev", "proc", "sys"}, top) { // these are mounts themselves
 			continue
 		}
 		out = append(out, place)
@@ -79,7 +79,7 @@ func skeletonName(places []string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// fillSkeleton makes the places: what every container has, and the given.
+// fillSkeleton makes the places that every container has, and the given ones.
 func fillSkeleton(root string, places []string) error {
 	for _, dir := range append([]string{"dev", "etc", "proc", "sys"}, places...) {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -102,11 +102,11 @@ func fillSkeleton(root string, places []string) error {
 		if err != nil || !d.IsDir() {
 			return err
 		}
-		return os.Chmod(path, 0o755) // whatever the umask: all of the container's users pass
+		return os.Chmod(path, 0o755) // regardless of the umask: all of the container's users must get through
 	})
 }
 
-// sweepSkeletons removes what a crash left half-made.
+// sweepSkeletons removes skeletons that a crash left half made.
 func (c Config) sweepSkeletons() error {
 	half, err := filepath.Glob(filepath.Join(c.skeletonRoot(), newSkeleton+"*"))
 	for _, dir := range half {

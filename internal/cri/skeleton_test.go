@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestWritableLayerHasNoPlaces looks at what the runtime itself writes into a
-// container's layer: nothing, for it finds every place to mount at in the skeleton.
+// TestWritableLayerHasNoPlaces checks what the runtime itself writes into a container's layer:
+// nothing, because the skeleton has every place where it mounts something.
 func TestWritableLayerHasNoPlaces(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()
@@ -60,7 +60,7 @@ func modeOf(t *testing.T, dir string) string {
 	return fmt.Sprintf("%o", st.Mode().Perm())
 }
 
-// TestSkeletonsAreBounded mounts at ever new places.
+// TestSkeletonsAreBounded keeps mounting at new places.
 func TestSkeletonsAreBounded(t *testing.T) {
 	c := Config{Root: t.TempDir()}
 	folder := t.TempDir()

@@ -15,8 +15,8 @@ import (
 	"wherry.dev/internal/cgroup"
 )
 
-// counters reads the files of a process's group that the statistics must agree with,
-// the way an administrator would.
+// counters reads the files of a process's cgroup with which the statistics must agree, the way an
+// administrator would.
 type counters struct {
 	cpu, rss, usage, inactive uint64
 }
@@ -65,8 +65,8 @@ func (n *node) counters(pid int) counters {
 	}
 }
 
-// between tells whether a value lies between two others, give or take a slack. Memory
-// falls meanwhile as well: what an exec used goes back after its end.
+// between reports whether a value lies between two others, give or take a slack. Memory also
+// falls: what an exec used is released after it exits.
 func between(v *runtimeapi.UInt64Value, a, b, slack uint64) bool {
 	return v != nil && v.Value+slack >= min(a, b) && v.Value <= max(a, b)+slack
 }
@@ -103,7 +103,7 @@ func TestStatsOfAKnownLoad(t *testing.T) {
 	if !between(st.Memory.UsageBytes, before.usage, after.usage, mib) || before.usage < 24*mib {
 		t.Errorf("usage %v, the kernel counts %d to %d", st.Memory.UsageBytes, before.usage, after.usage)
 	}
-	// As the kubelet computes it: what the kernel can drop at once does not count.
+	// As in the kubelet: what the kernel can drop at once does not count.
 	want := before.usage - before.inactive
 	if !between(st.Memory.WorkingSetBytes, want, want, 2*mib) || before.inactive < 4*mib {
 		t.Errorf("working set %v, want %d; inactive %d", st.Memory.WorkingSetBytes, want, before.inactive)
@@ -133,7 +133,7 @@ func (n *node) podStatsAgree(p *pod, id string, st *runtimeapi.ContainerStats) {
 		linux = pods[0].Linux
 	}
 	// Three: the shell that became sleep, awk and its sleep. The command that waited for them may
-	// not be gone yet.
+	// still be there.
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if look(); linux.Process.ProcessCount.GetValue() == 3 || time.Now().After(deadline) {
 			break
@@ -207,11 +207,11 @@ func TestCPURate(t *testing.T) {
 	var got []uint64
 	for _, m := range []cgroup.Stats{
 		at(0, time.Second),
-		at(100*time.Millisecond, 2*time.Second), // too soon to say
+		at(100*time.Millisecond, 2*time.Second), // too soon for a new rate
 		at(2*time.Second, 2*time.Second),
 		at(2100*time.Millisecond, 3*time.Second), // the last answer still holds
 		at(4*time.Second, 3*time.Second),
-		at(6*time.Second, time.Second), // counts from the beginning again
+		at(6*time.Second, time.Second), // the counter started again
 		at(7*time.Second, 3*time.Second),
 	} {
 		got = append(got, r.usage(m).GetUsageNanoCores().GetValue())

@@ -14,14 +14,14 @@ const (
 	kubeAPIVersion    = "0.1.0" // of the kubelet's runtime API, frozen long ago
 )
 
-// Version names the runtime.
+// Version returns the runtime's name and version.
 func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
 		Version: kubeAPIVersion, RuntimeName: runtimeName, RuntimeVersion: s.cfg.Version, RuntimeApiVersion: runtimeAPIVersion,
 	}, nil
 }
 
-// Status tells whether containers can be run and pods be connected.
+// Status reports whether containers can run and pods can be connected.
 func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
 	down := s.network.Status(ctx)
@@ -54,15 +54,15 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	return resp, err
 }
 
-// RuntimeConfig tells the kubelet which cgroup driver to use.
+// RuntimeConfig returns the cgroup driver that the kubelet must use.
 func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	return &runtimeapi.RuntimeConfigResponse{
 		Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS},
 	}, nil
 }
 
-// UpdateRuntimeConfig takes the node's pod CIDR. Our bridge has the one it was
-// started with, because addresses are in use; a CNI network has its own.
+// UpdateRuntimeConfig ignores the node's pod CIDR. Our bridge keeps the one it was started with,
+// because its addresses are in use; a CNI network has its own.
 func (s *Server) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }

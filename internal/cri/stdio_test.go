@@ -13,9 +13,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// streams tries on a process's standard streams what an owner may do: set the mode (to one
-// that harms nobody) and the times. Then it tells where all its files lead, and which file
-// systems they and the devices are of.
+// streams is a script that tries on a process's standard streams what an owner may do: set the
+// mode (to a harmless one) and the times. Then it prints where all its files lead, and which file
+// systems they and the devices are on.
 const streams = `for f in 0 1 2; do
 	chmod 667 /proc/self/fd/$f; touch -d 2001-01-01 /proc/self/fd/$f
 done 2>/dev/null
@@ -25,11 +25,11 @@ for f in 0 1 2; do stat -L -c 'of %d:' /proc/$$/fd/$f; done
 stat -c 'of %d:' /dev/*
 echo end`
 
-// streamOf is where a container's file may lead: nothing of it is the machine's, and there
-// are three.
+// streamOf matches where a container's file may lead: three files, none of which is the
+// machine's.
 var streamOf = regexp.MustCompile(`[ ][012] -> (/dev/null|/null \(deleted\)|pipe:\[\d+\]|/dev/pts/\d+|/tmp/out)$`)
 
-// machineNull is whose the machine's null device is.
+// machineNull returns the owner of the machine's null device.
 func machineNull(t *testing.T) string {
 	t.Helper()
 	var st unix.Stat_t
@@ -39,7 +39,7 @@ func machineNull(t *testing.T) string {
 	return fmt.Sprintf("%d:%d %o of %d", st.Uid, st.Gid, st.Mode, st.Mtim.Sec)
 }
 
-// machineDevices are the file systems of the machine's devices, as streams tells them.
+// machineDevices returns the file systems of the machine's devices, as streams prints them.
 func machineDevices(t *testing.T) (all []string) {
 	t.Helper()
 	for _, path := range []string{"/dev", "/dev/pts"} {
@@ -52,10 +52,10 @@ func machineDevices(t *testing.T) (all []string) {
 	return all
 }
 
-// A container without a standard input had the machine's null device for one, and so had
-// every command that was run in it: crun made the container's user its owner, and root
-// in a container is that anyway. `chmod 0 /proc/self/fd/0` took /dev/null away from every
-// program of the machine.
+// A container without a standard input used to get the machine's null device, and so did every
+// command that was run in it. crun made the container's user its owner, and root in a container
+// is that anyway. `chmod 0 /proc/self/fd/0` took /dev/null away from every program on the
+// machine.
 func TestNullDeviceOfTheMachineIsNotGivenAway(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		before := machineNull(t)
@@ -80,7 +80,7 @@ func TestNullDeviceOfTheMachineIsNotGivenAway(t *testing.T) {
 	})
 }
 
-// checkStreams reads what the script streams wrote.
+// checkStreams checks what the script streams wrote.
 func checkStreams(t *testing.T, what, out string, machine bool) {
 	t.Helper()
 	var links, systems int
@@ -106,7 +106,7 @@ func checkStreams(t *testing.T, what, out string, machine bool) {
 	}
 }
 
-// eachStream runs the script in a container, and in each way in which a command is run there.
+// eachStream runs the script in a container, in each way in which a command can run there.
 func (p *pod) eachStream(c someone, tty bool, check func(what, out string)) {
 	p.t.Helper()
 	cfg := containerConfig(fmt.Sprint("main", tty), "sh", "-c", streams+"\nsleep 1000")
@@ -124,7 +124,7 @@ func (p *pod) eachStream(c someone, tty bool, check func(what, out string)) {
 		p.must(p.stream(req, remotecommand.StreamOptions{Stdout: &out, Tty: tty}))
 		check(fmt.Sprintf("%s, exec stream, terminal %v", what, tty), out.String())
 	}
-	// What one without an output has is told by a file.
+	// A command without an output writes its result to a file.
 	req := &runtimeapi.ExecRequest{ContainerId: id, Cmd: []string{"sh", "-c", "(" + streams + ") >/tmp/out"}, Stderr: true}
 	p.must(p.stream(req, remotecommand.StreamOptions{Stderr: io.Discard}))
 	check(what+", exec without output", p.exec(id, "cat", "/tmp/out"))
@@ -134,10 +134,10 @@ func (p *pod) eachStream(c someone, tty bool, check func(what, out string)) {
 type someone struct {
 	pod     func(*runtimeapi.PodSandboxConfig)
 	change  secChange
-	machine bool // some of its devices are the machine's, whose owner it is not
+	machine bool // some of its devices are the machine's, but it does not own them
 }
 
-// users are all kinds, some in pods with an init.
+// users returns all kinds of users, some in pods with an init.
 func (n *node) users() map[string]someone {
 	shared := func(o *runtimeapi.NamespaceOption) { o.Pid = runtimeapi.NamespaceMode_POD }
 	all := map[string]someone{

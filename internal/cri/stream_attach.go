@@ -15,15 +15,15 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// conmon's attach protocol: a message is a stream's number and then data, at most
-// this much of it.
+// conmon's attach protocol: a message is the number of a stream, followed by at most this much
+// data.
 const (
 	attachStderr = 3 // 2 is stdout
 	attachBuffer = 32 << 10
 )
 
-// Attach connects the client with the streams of the container's first process
-// (the streaming server calls it). It ends with the container or the client.
+// Attach connects the client to the streams of the container's first process (the streaming
+// server calls it). It ends with the container or the client.
 func (s *Server) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) (err error) {
 	c, err := s.findContainer(id)
 	if err != nil {
@@ -47,16 +47,16 @@ func (s *Server) Attach(ctx context.Context, id string, in io.Reader, out, errOu
 	if in != nil {
 		go func() { // ends with the client's stream or the connection
 			_, _ = io.Copy(struct{ io.Writer }{conn}, in)
-			// The end of input is the end of this direction: with stdinOnce the
-			// container's stdin closes.
+			// At the end of the input, close this direction: with stdinOnce the container's stdin
+			// closes.
 			_ = conn.CloseWrite()
 		}()
 	}
 	return copyAttached(conn, out, errOut)
 }
 
-// dialAttach connects to a socket whose path may be too long for an address, by
-// way of an open descriptor of its folder.
+// dialAttach connects to a socket whose path may be too long for an address, through an open
+// descriptor of it.
 func dialAttach(path string) (*net.UnixConn, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -67,9 +67,9 @@ func dialAttach(path string) (*net.UnixConn, error) {
 	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: short, Net: "unixpacket"})
 }
 
-// copyAttached hands each message to its stream until conmon closes. Who closes without having
-// read all that the client sent resets the connection: that is told first, once, and the last
-// of the output comes after it.
+// copyAttached copies each message to its stream until conmon closes the connection. If conmon
+// closes before it has read all that the client sent, the connection is reset: that error comes
+// first, once, and the rest of the output follows it.
 func copyAttached(conn io.Reader, out, errOut io.Writer) error {
 	buf := make([]byte, attachBuffer+1)
 	for {
@@ -88,7 +88,7 @@ func copyAttached(conn io.Reader, out, errOut io.Writer) error {
 		if errors.Is(err, unix.ECONNRESET) {
 			continue
 		}
-		// conmon closes without a farewell: an empty message is the end, too.
+		// conmon closes without a final message: an empty message also means the end.
 		if n == 0 || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 			return nil
 		}

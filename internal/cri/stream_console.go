@@ -14,16 +14,16 @@ import (
 	"wherry.dev/internal/oci"
 )
 
-// console is where the terminal of a command comes from.
+// console provides the terminal of a command.
 type console interface {
-	started()                  // the runtime runs
+	started()                  // called when the runtime runs
 	accept() (*os.File, error) // our end of the terminal
-	unblock()                  // the runtime has ended: nobody will send one any more
+	unblock()                  // called when the runtime has exited: nobody will send one any more
 	close()
 }
 
-// newConsole has the runtime make the terminal and send it over a socket. runc's exec
-// does not: it wants to stand in a terminal itself, which it connects to the command's.
+// newConsole has the runtime make the terminal and send it over a socket. runc's exec does not do
+// that: it wants to run in a terminal itself, and connects it to the command's.
 func newConsole(r *oci.Runtime, o *oci.ExecOptions) (console, error) {
 	if !r.SendsConsole() {
 		t, err := openTerminal()
@@ -41,7 +41,7 @@ func newConsole(r *oci.Runtime, o *oci.ExecOptions) (console, error) {
 	return s, nil
 }
 
-// terminal is a pair that we made.
+// terminal is a pseudoterminal pair that we made.
 type terminal struct{ master, slave *os.File }
 
 func openTerminal() (*terminal, error) {
@@ -58,7 +58,7 @@ func openTerminal() (*terminal, error) {
 		t.slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	}
 	if err == nil {
-		_, err = term.MakeRaw(int(t.slave.Fd())) // the command's own terminal is the one that echoes
+		_, err = term.MakeRaw(int(t.slave.Fd())) // only the command's own terminal echoes
 	}
 	if err != nil {
 		t.close()
@@ -69,9 +69,9 @@ func openTerminal() (*terminal, error) {
 
 func (t *terminal) accept() (*os.File, error) { return t.master, nil }
 func (t *terminal) unblock()                  {}
-func (t *terminal) started()                  { _ = t.slave.Close() } // its end must come when the runtime ends
+func (t *terminal) started()                  { _ = t.slave.Close() } // else reading would not end with the runtime
 
-// close may come after either end was closed.
+// close works even if either end was closed before.
 func (t *terminal) close() {
 	_ = t.master.Close()
 	if t.slave != nil {
@@ -86,7 +86,7 @@ type consoleSocket struct {
 }
 
 func listenConsole() (*consoleSocket, error) {
-	// Socket paths are at most 107 bytes: not below the container's folder.
+	// Not in the container's folder: socket paths have at most 107 bytes.
 	dir, err := os.MkdirTemp("", "wherry-tty-")
 	if err != nil {
 		return nil, err
@@ -101,12 +101,12 @@ func listenConsole() (*consoleSocket, error) {
 
 func (s *consoleSocket) started() {}
 
-// unblock ends accept by a connection that brings nothing: the runtime's, which may have ended
-// before anybody has accepted that, comes before it.
+// unblock ends accept with a connection that brings nothing. If the runtime connected and exited
+// before anybody accepted, its connection still comes first.
 func (s *consoleSocket) unblock() {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err != nil {
-		_ = s.listener.Close() // accept is over, or the machine is short of files
+		_ = s.listener.Close() // accept is over, or there are no file descriptors left
 		return
 	}
 	_ = conn.Close()

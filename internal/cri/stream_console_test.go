@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A command may be over before anybody has accepted the terminal that its runtime sent, on a
-// busy machine: its output is in there.
+// On a busy machine a command may have exited before anybody has accepted the terminal that its
+// runtime sent. The terminal still holds its output.
 func TestTerminalOfACommandThatIsOver(t *testing.T) {
 	s, err := listenConsole()
 	if err != nil {

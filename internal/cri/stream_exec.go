@@ -47,7 +47,7 @@ func (s *Server) Exec(ctx context.Context, id string, cmd []string, in io.Reader
 	return nil
 }
 
-// execPipes connects three pipes.
+// execPipes runs a command connected to the client by pipes.
 func (c *container) execPipes(ctx context.Context, o oci.ExecOptions, in io.Reader, out, errOut io.Writer) (int, error) {
 	var pipes pipeSet
 	defer pipes.closeAll()
@@ -72,7 +72,7 @@ func (c *container) execPipes(ctx context.Context, o oci.ExecOptions, in io.Read
 	return code, err
 }
 
-// execTerminal gives the command a terminal.
+// execTerminal runs a command in a terminal.
 func (c *container) execTerminal(ctx context.Context, o oci.ExecOptions, in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) (int, error) {
 	console, err := newConsole(c.runtime, &o)
 	if err != nil {
@@ -84,7 +84,7 @@ func (c *container) execTerminal(ctx context.Context, o oci.ExecOptions, in io.R
 		return 0, err
 	}
 	console.started()
-	// The command must be over before this returns, whatever happens to the client.
+	// The command must have exited before this returns, whatever happens to the client.
 	stop := context.AfterFunc(ctx, func() { _ = e.Kill() })
 	defer stop()
 	type result struct {
@@ -141,7 +141,7 @@ func setSize(pty *os.File, size remotecommand.TerminalSize) error {
 	return errors.Join(err, ierr)
 }
 
-// followResize applies the client's sizes until the returned function is called.
+// followResize applies the client's sizes until stop is called.
 func followResize(sizes <-chan remotecommand.TerminalSize, apply func(remotecommand.TerminalSize) error) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -154,7 +154,7 @@ func followResize(sizes <-chan remotecommand.TerminalSize, apply func(remotecomm
 				if !ok {
 					return
 				}
-				_ = apply(size) // a size that cannot be set is no reason to end the command
+				_ = apply(size) // a size that cannot be set is no reason to kill the command
 			}
 		}
 	}()

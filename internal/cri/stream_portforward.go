@@ -14,8 +14,8 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// PortForward connects the client with a port of the pod (the streaming server calls
-// it). It ends when both directions have, or the client has gone.
+// PortForward connects the client to a port of the pod (the streaming server calls it). It ends
+// when both directions have ended, or the client has disconnected.
 func (s *Server) PortForward(ctx context.Context, id string, port int32, client io.ReadWriteCloser) (err error) {
 	b, err := s.findSandbox(id)
 	if err != nil {
@@ -37,7 +37,7 @@ func (s *Server) PortForward(ctx context.Context, id string, port int32, client 
 	sent := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(conn, client)
-		// The client has said everything; the pod may still answer.
+		// The client has sent everything; the pod may still answer.
 		sent <- errors.Join(err, conn.CloseWrite())
 	}()
 	_, rerr := io.Copy(client, conn)
@@ -49,7 +49,7 @@ func (s *Server) PortForward(ctx context.Context, id string, port int32, client 
 	return errors.Join(ignoreClosed(rerr), ignoreClosed(serr))
 }
 
-// ignoreClosed drops the errors by which a connection ends in the middle.
+// ignoreClosed drops the errors of a connection that is closed while in use.
 func ignoreClosed(err error) error {
 	for _, end := range []error{net.ErrClosed, io.ErrClosedPipe, unix.ECONNRESET, unix.EPIPE, unix.ENOTCONN} {
 		if errors.Is(err, end) {
@@ -59,14 +59,14 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// dial connects to localhost inside the pod's network, over IPv4 and then IPv6. Its error
-// is one line, in containerd's words: kubectl shows it.
+// dial connects to localhost in the pod's network, over IPv4 and then IPv6. Its error
+// is one line in containerd's words, because kubectl shows it.
 func (b *sandbox) dial(ctx context.Context, port int32) (*net.TCPConn, error) {
 	connect := func() (*net.TCPConn, error) {
 		var errs [2]error
 		for i, host := range []string{"127.0.0.1", "::1"} {
-			// DialContext may use another thread, in another namespace: not for a
-			// literal address, which one socket is made for, on this thread.
+			// DialContext may use another thread, in another namespace, but not for a literal
+			// address: that takes one socket, made on this thread.
 			var d net.Dialer
 			c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
 			if err == nil {

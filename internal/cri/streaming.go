@@ -16,8 +16,8 @@ import (
 	"wherry.dev/internal/inbound"
 )
 
-// streamServer serves exec, attach and port-forward. A URL of it works once, for a
-// minute, and cannot be guessed.
+// streamServer serves exec, attach and port-forward. Each of its URLs works once, for a minute,
+// and cannot be guessed.
 type streamServer struct {
 	streaming.Server
 	listener net.Listener
@@ -43,7 +43,7 @@ func newStreamServer(addr string, r streaming.Runtime) (*streamServer, error) {
 	return &streamServer{Server: srv, listener: in, http: &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
 }
 
-// proving tells the listener of connections that become streams: only who was told a URL
+// proving tells the listener which connections become streams: only a client that was given a URL
 // gets that far.
 type proving struct {
 	http.ResponseWriter
@@ -58,10 +58,10 @@ func (p proving) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // Flush implements http.Flusher.
 func (p proving) Flush() {
-	_ = http.NewResponseController(p.ResponseWriter).Flush() // as the interface: without an answer
+	_ = http.NewResponseController(p.ResponseWriter).Flush() // the interface has no error to return
 }
 
-// run serves until ctx ends, and then cuts what still streams.
+// run serves until ctx ends, and then cuts the streams that are still open.
 func (s *streamServer) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.http.Close() })
 	defer stop()
@@ -73,7 +73,7 @@ func (s *streamServer) run(ctx context.Context) error {
 
 func (s *streamServer) close() { _ = s.listener.Close() }
 
-// Exec prepares a command with streams.
+// execURL returns the URL at which a client runs a command.
 func (s *Server) execURL(req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	c, err := s.findContainer(req.GetContainerId())
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// executor speaks SPDY, which is what API servers and kubelets speak to a runtime.
+// executor speaks SPDY, as API servers and kubelets do to a runtime.
 func executor(t testing.TB, rawURL string) remotecommand.Executor {
 	t.Helper()
 	u, err := url.Parse(rawURL)
@@ -37,7 +37,7 @@ func executor(t testing.TB, rawURL string) remotecommand.Executor {
 	return e
 }
 
-// stream runs one exec.
+// stream runs one exec with the given streams.
 func (n *node) stream(req *runtimeapi.ExecRequest, o remotecommand.StreamOptions) error {
 	n.t.Helper()
 	resp, err := n.run.Exec(n.t.Context(), req)

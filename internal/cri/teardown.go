@@ -10,8 +10,8 @@ import (
 	"wherry.dev/internal/mount"
 )
 
-// Teardown removes every sandbox and container of the instance and then its
-// network, groups and folders. It can be repeated. The server is of no use afterwards.
+// Teardown removes every sandbox and container of the instance, and then its network, cgroups and
+// folders. It can be repeated. The server must not be used afterwards.
 func (s *Server) Teardown(ctx context.Context) error {
 	var errs []error
 	for _, b := range s.allSandboxes() {
@@ -27,8 +27,8 @@ func (s *Server) Teardown(ctx context.Context) error {
 	return cfg.wipe(ctx)
 }
 
-// TeardownVacant removes what an instance leaves on the machine that has no sandbox and no
-// container, and reports whether it is one. Other than a server it needs no room on the disk.
+// TeardownVacant removes what an instance without sandboxes and containers leaves on the machine,
+// and reports whether the instance was one. Unlike a server, it needs no space on the disk.
 func (c Config) TeardownVacant(ctx context.Context) (bool, error) {
 	for _, dir := range []string{c.sandboxRoot(), c.containerRoot()} {
 		left, err := os.ReadDir(dir)
@@ -39,8 +39,8 @@ func (c Config) TeardownVacant(ctx context.Context) (bool, error) {
 	return true, c.withNetworkDefaults().wipe(ctx)
 }
 
-// ClearNames removes what bears the instance's name on the machine: processes and groups,
-// links and rules. It needs no file of the instance, and leaves those that there are.
+// ClearNames removes what bears the instance's name on the machine: processes and cgroups, links
+// and rules. It needs no file of the instance, and removes none.
 func (c Config) ClearNames(ctx context.Context) error {
 	c = c.withNetworkDefaults()
 	if err := errors.Join(cgroup.Kill(c.cgroupRoot()), cgroup.Remove(c.cgroupRoot())); err != nil {

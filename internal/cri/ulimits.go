@@ -8,8 +8,8 @@ import (
 	"wherry.dev/internal/oci"
 )
 
-// ulimits are the configured limits, and over them those that the pod's annotation
-// has for the container.
+// ulimits returns the configured limits, overridden by those that the pod's annotation has for
+// the container.
 func (s *Server) ulimits(b *sandbox, cfg *runtimeapi.ContainerConfig) ([]specs.POSIXRlimit, error) {
 	var all []specs.POSIXRlimit
 	for _, text := range s.cfg.DefaultUlimits {

@@ -17,8 +17,8 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// usernsOptions are those of a pod with a user namespace of its own (hostUsers:
-// false, KEP-127); nil is the machine's.
+// usernsOptions returns the options of the pod's own user namespace (hostUsers: false, KEP-127),
+// or nil if the pod uses the machine's.
 func (b *sandbox) usernsOptions() *runtimeapi.UserNamespace {
 	return ownUserns(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions())
 }
@@ -30,8 +30,8 @@ func ownUserns(o *runtimeapi.NamespaceOption) *runtimeapi.UserNamespace {
 	return nil
 }
 
-// checkUserns refuses what cannot work: Kubernetes gives a pod one range, for users
-// and groups alike, that begins with root.
+// checkUserns refuses mappings that cannot work: Kubernetes gives a pod one range, for users and
+// groups alike, that begins with root.
 func checkUserns(o *runtimeapi.NamespaceOption) error {
 	u := o.GetUsernsOptions()
 	switch {
@@ -93,7 +93,7 @@ func specMapping(ms []*runtimeapi.IDMapping) (out []specs.LinuxIDMapping) {
 	return out
 }
 
-// owner is the host's ID of root in the sandbox.
+// owner returns the host's ID of root in the sandbox.
 func (b *sandbox) owner() int {
 	if u := b.usernsOptions(); u != nil {
 		return int(u.GetUids()[0].GetHostId())
@@ -101,8 +101,8 @@ func (b *sandbox) owner() int {
 	return 0
 }
 
-// probeUserns tells whether pods can have user namespaces: the kernel must make them,
-// and the file system with the images must support ID-mapped mounts.
+// probeUserns reports whether pods can have user namespaces: the kernel must allow them, and the
+// file system with the images must support ID-mapped mounts.
 func (s *Server) probeUserns() bool {
 	one := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 1, Size: 1}}
 	userns, err := netns.OpenUser(netns.IDMap{UIDs: one, GIDs: one})
@@ -116,8 +116,8 @@ func (s *Server) probeUserns() bool {
 	return err == nil
 }
 
-// checkReach wants the way to a folder open to everybody: root of a user namespace
-// is nobody special on the machine, and its root file system is mounted there.
+// checkReach requires that everybody can reach a folder: root of a user namespace is an ordinary
+// user on the machine, and its root file system is mounted there.
 func checkReach(dir string) error {
 	for d := dir; ; d = filepath.Dir(d) {
 		st, err := os.Stat(d)
@@ -133,7 +133,7 @@ func checkReach(dir string) error {
 	}
 }
 
-// openUserns opens the sandbox's user namespace; nil is the machine's.
+// openUserns opens the sandbox's user namespace. It returns nil if that is the machine's.
 func (b *sandbox) openUserns() (*os.File, error) {
 	if b.usernsOptions() == nil {
 		return nil, nil
@@ -141,8 +141,8 @@ func (b *sandbox) openUserns() (*os.File, error) {
 	return os.Open(netns.Path(b.nsDir(), netns.User))
 }
 
-// lockedOptions are those of the mount with a path that the runtime must repeat when it
-// makes a copy read-only inside of a user namespace: runc 1.1 does not look by itself.
+// lockedOptions returns the options of the mount that contains path. The runtime must repeat them
+// when it makes a read-only copy in a user namespace; runc 1.1 does not look them up itself.
 func (b *sandbox) lockedOptions(path string) ([]string, error) {
 	if b.usernsOptions() == nil {
 		return nil, nil
@@ -163,8 +163,8 @@ func (b *sandbox) lockedOptions(path string) ([]string, error) {
 	return options, nil
 }
 
-// checkContainerUserns wants a container to ask for its sandbox's namespace, or for
-// none in particular.
+// checkContainerUserns requires a container to ask for its sandbox's user namespace, or for none
+// in particular.
 func checkContainerUserns(b *sandbox, cfg *runtimeapi.ContainerConfig) error {
 	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if o.GetUsernsOptions() == nil {

@@ -39,7 +39,7 @@ func withUserns(c *runtimeapi.PodSandboxConfig) {
 	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = podUserns(65536)
 }
 
-// needUserns skips where the file system of the images has no ID-mapped mounts.
+// needUserns skips the test if the file system of the images has no ID-mapped mounts.
 func (n *node) needUserns() {
 	n.t.Helper()
 	if !n.translates() {
@@ -47,7 +47,7 @@ func (n *node) needUserns() {
 	}
 }
 
-// TestUserNamespace: root in the pod is nobody on the machine, and does not notice.
+// TestUserNamespace: root in the pod is an ordinary user on the machine, and does not notice.
 func TestUserNamespace(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		n.needUserns()
@@ -104,7 +104,7 @@ func (n *node) waitLog(id, line string) {
 	buf := make([]byte, 4096)
 	for {
 		runs := n.status(id).GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING
-		doc, err := os.ReadFile(path) // afterwards: one that has ended has said all
+		doc, err := os.ReadFile(path) // read afterwards: a container that has exited has written everything
 		n.must(err)
 		if strings.Contains(string(doc), " "+line+"\n") {
 			return
@@ -114,7 +114,7 @@ func (n *node) waitLog(id, line string) {
 		}
 		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30000)
 		if errors.Is(err, unix.EINTR) {
-			continue // by the end of a child, say
+			continue // because a child exited, say
 		}
 		n.must(err)
 		if ready == 0 {
@@ -125,7 +125,7 @@ func (n *node) waitLog(id, line string) {
 	}
 }
 
-// TestSharedPIDsInAUserNamespace: the pod's init is inside of it, too.
+// TestSharedPIDsInAUserNamespace: the pod's init is in the user namespace, too.
 func TestSharedPIDsInAUserNamespace(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		n.needUserns()
@@ -196,7 +196,7 @@ func TestUserNamespaceOnTheHostNetwork(t *testing.T) {
 	})
 }
 
-// TestUserNamespaceSettings: what else a pod can ask for works inside of one, too.
+// TestUserNamespaceSettings: a pod's other settings work in a user namespace, too.
 func TestUserNamespaceSettings(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, n *node) {
 		n.needUserns()
@@ -230,7 +230,7 @@ func TestUserNamespaceSettings(t *testing.T) {
 			}
 		}
 		ro := filepath.Join(n.dir, "ro")
-		n.must(mount.Tmpfs(ro, 0o755, 0)) // nosuid and nodev, as the kubelet's secrets
+		n.must(mount.Tmpfs(ro, 0o755, 0)) // nosuid and nodev, like the kubelet's secrets
 		readOnly := containerConfig("ro-volume", "sh", "-c", "touch /v/x 2>&1 | grep -o Read-only")
 		readOnly.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", HostPath: ro, Readonly: true, UidMappings: mapped(65536), GidMappings: mapped(65536)}}
 		if out, _ := p.output(readOnly); out != "Read-only\n" {

@@ -16,12 +16,12 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// volumeDir has the sources of those mounts that are not simply a folder of the
-// host: images, and folders whose owners are translated. They are mounted there only
-// until the container has its own copy of them.
+// volumeDir holds the sources of those mounts that are not simply a folder of the host: images,
+// and folders whose owners are translated. They are mounted there only until the container has
+// its own copy.
 func (c *container) volumeDir() string { return filepath.Join(c.bundle.Dir, "volumes") }
 
-// releaseVolumes takes them away.
+// releaseVolumes unmounts and removes them.
 func (c *container) releaseVolumes() error {
 	if !exists(c.volumeDir()) {
 		return nil
@@ -93,9 +93,9 @@ func checkMount(m *runtimeapi.Mount) error {
 	return nil
 }
 
-// folderVolume is a folder or file of the host. A pod with a user namespace gets a
-// copy of the mount, the owners translated where it asks for that: the way to the
-// original may be closed to it.
+// folderVolume returns the source for a folder or file of the host. A pod with a user namespace
+// gets a copy of the mount, with translated owners if it asks for that, because it may not be
+// allowed to reach the original.
 func (b *sandbox) folderVolume(m *runtimeapi.Mount, place string) (string, error) {
 	src, err := mountSource(m.GetHostPath())
 	if err != nil {
@@ -129,8 +129,7 @@ func (b *sandbox) folderVolume(m *runtimeapi.Mount, place string) (string, error
 	return place, mount.Copy(src, place, userns, m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_PRIVATE)
 }
 
-// imageVolume mounts an image (KEP-4639), and returns the path of what was asked for
-// in it.
+// imageVolume mounts an image (KEP-4639) and returns the path of the requested part of it.
 func (s *Server) imageVolume(b *sandbox, c *container, m *runtimeapi.Mount, place string) (string, error) {
 	ref := m.GetImage().GetImage()
 	img, ok := s.images.Lookup(ref)
@@ -144,8 +143,8 @@ func (s *Server) imageVolume(b *sandbox, c *container, m *runtimeapi.Mount, plac
 	if err != nil {
 		return "", err
 	}
-	// Overlayfs wants two folders at least; before Linux 6.3 the owners in a tmpfs, as the
-	// state folder often is, cannot be translated.
+	// Overlayfs needs at least two folders. Before Linux 6.3, owners cannot be translated on a
+	// tmpfs, which the state folder often is.
 	empty := filepath.Join(c.root, filepath.Base(place)+".empty")
 	for _, d := range []string{place, empty} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -158,9 +157,9 @@ func (s *Server) imageVolume(b *sandbox, c *container, m *runtimeapi.Mount, plac
 	return subPath(place, m.GetImageSubPath())
 }
 
-// overlay mounts folders, their owners translated for pods with a user namespace.
-// scratch lies in a container's volumeDir, so that what a crash leaves mounted there is
-// unmounted before anything is deleted: it is the image's layers.
+// overlay mounts folders, with translated owners for pods with a user namespace. scratch lies in
+// a container's volumeDir, so that what a crash leaves mounted there is unmounted before anything
+// is deleted: it holds the image's layers.
 func (b *sandbox) overlay(dst string, lower []string, upper, work, scratch string) error {
 	userns, err := b.openUserns()
 	if err != nil {
@@ -181,7 +180,7 @@ func (b *sandbox) overlay(dst string, lower []string, upper, work, scratch strin
 	return mount.RemoveCopies(scratch)
 }
 
-// subPath finds a folder or file in an image, without following a link out of it.
+// subPath returns the path of a folder or file in an image; it follows no link out of the image.
 func subPath(root, sub string) (string, error) {
 	if sub == "" {
 		return root, nil
@@ -202,8 +201,8 @@ func subPath(root, sub string) (string, error) {
 	return path, errors.Join(err, f.Close())
 }
 
-// volumeImages are the images that the container mounts, by their place among the
-// mounts; "" is a mount of something else.
+// volumeImages returns the IDs of the images that the container mounts, by index of the mount; ""
+// stands for a mount of something else.
 func (s *Server) volumeImages(cfg *runtimeapi.ContainerConfig) (ids []string) {
 	for i, m := range cfg.GetMounts() {
 		if img, ok := s.images.Lookup(m.GetImage().GetImage()); ok && m.GetImage() != nil {

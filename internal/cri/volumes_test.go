@@ -77,8 +77,8 @@ func TestImageVolumesThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestKillWithVolumesMounted: what a killed runtime leaves mounted is unmounted before
-// its folder is deleted, or an image's layers and the pod's volumes would go with it.
+// TestKillWithVolumesMounted: what a killed runtime leaves mounted is unmounted before its folder
+// is removed; otherwise an image's layers and the pod's volumes would be deleted, too.
 func TestKillWithVolumesMounted(t *testing.T) {
 	for _, step := range []string{"layers-translated", "container-rootfs", "container-cgroup", "container-created"} {
 		t.Run(step, func(t *testing.T) {

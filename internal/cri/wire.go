@@ -9,10 +9,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A kubelet without events lists all containers each second. Of a container in a list
-// only the state ever changes, so over the socket each is encoded once for a state.
+// A kubelet without events lists all containers every second. Only the state of a listed
+// container ever changes, so for the socket each container is encoded once per state.
 
-// wireItem is a container as an item of a ListContainersResponse, in that state.
+// wireItem is an encoded item of a ListContainersResponse: a container in one state.
 type wireItem struct {
 	state runtimeapi.ContainerState
 	doc   []byte // tag, length, container
@@ -21,7 +21,7 @@ type wireItem struct {
 // containersField is the number of ListContainersResponse.containers (CRI v1).
 const containersField = 1
 
-// ListContainers is the Server's list, put together from encoded containers.
+// ListContainers returns the Server's list, assembled from encoded containers.
 func (r runtimeServer) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	found := r.matchingContainers(req.GetFilter())
 	items := make([][]byte, len(found))
@@ -31,7 +31,7 @@ func (r runtimeServer) ListContainers(_ context.Context, req *runtimeapi.ListCon
 			return nil, err
 		}
 	}
-	// Bytes of fields that a message does not know are sent as they are.
+	// Unknown fields of a message are sent as they are.
 	resp := &runtimeapi.ListContainersResponse{}
 	resp.ProtoReflect().SetUnknown(bytes.Join(items, nil))
 	return resp, nil

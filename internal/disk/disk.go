@@ -1,6 +1,5 @@
-// Package disk looks at how much room a file system has, says how soon to look again,
-// and keeps some of the room in reserve. It never waits for a disk: statfs answers from
-// memory.
+// Package disk looks at how much space a file system has, says how soon to look again, and keeps
+// some of the space in reserve. It never waits for a disk: statfs answers from memory.
 package disk
 
 import (
@@ -14,16 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Room is what a file system has, in bytes and inodes. Free is what programs without
-// privileges may still take. A file system that makes inodes as it needs them has
-// Inodes 0.
+// Room is what a file system has, in bytes and inodes. Free is what unprivileged programs may
+// still use. Inodes is 0 for a file system that makes inodes as it needs them.
 type Room struct {
 	Free, Total        uint64
 	FreeInodes, Inodes uint64
 	Device             uint64 // of the file system; equal for two paths on the same one
 }
 
-// Look returns the room of the file system that path is on, or will be once it is made.
+// Look returns the room of the file system that path is on, or will be on once it exists.
 func Look(path string) (Room, error) {
 	for {
 		var st unix.Statfs_t
@@ -48,16 +46,17 @@ func Look(path string) (Room, error) {
 }
 
 const (
-	// fastest is about what one machine's programs write to a page cache, bytes a second.
+	// fastest is roughly what the programs of one machine can write to the page cache, in bytes
+	// per second.
 	fastest  = 4 << 30
 	soonest  = 20 * time.Millisecond
 	latest   = 10 * time.Second
-	inodesAt = 1_000_000 // about what they make, a second
+	inodesAt = 1_000_000 // roughly how many they can make per second
 )
 
-// NextLook is how long nobody can have used up all but half of floor, so that a watch
-// costs nothing while there is much room and sees the end of it coming. floor is the
-// free space at which the watcher acts.
+// NextLook returns for how long nobody can use up all but half of floor, so that a watch costs
+// nothing while there is plenty of space and still sees the end coming. floor is the free space
+// at which the watcher acts.
 func (r Room) NextLook(floor uint64) time.Duration {
 	next := until(r.Free, floor/2, fastest)
 	if r.Inodes > 0 {
@@ -77,14 +76,14 @@ func until(free, floor, rate uint64) time.Duration {
 	return max(soonest, time.Duration(seconds*float64(time.Second)))
 }
 
-// Reserve is a file that takes up room until somebody needs it.
+// Reserve is a file that takes up space until somebody needs it.
 type Reserve struct {
 	Path string
 	Size int64
 }
 
-// Hold makes the file, with blocks behind all of it. One that is there already is left
-// alone; when there is no room for it, nothing stays.
+// Hold makes the file, fully backed by blocks. It leaves an existing one alone. If there is no
+// space for it, nothing stays.
 func (r Reserve) Hold() error {
 	if r.Held() {
 		return nil
@@ -100,7 +99,7 @@ func (r Reserve) Hold() error {
 	return nil
 }
 
-// Allocate is fallocate(2). A signal may interrupt it on a tmpfs, a child's end, say, or one by
+// Allocate is fallocate(2). On a tmpfs a signal may interrupt it, such as SIGCHLD, or one by
 // which this program's own threads wake each other.
 func Allocate(f *os.File, mode uint32, off, size int64) error {
 	for {
@@ -117,7 +116,7 @@ func (r Reserve) Held() bool {
 	return err == nil && st.Blocks*512 >= r.Size
 }
 
-// GiveBackTo leaves no more than size of the reserve.
+// GiveBackTo shrinks the reserve to at most size.
 func (r Reserve) GiveBackTo(size int64) error {
 	var st unix.Stat_t
 	err := unix.Stat(r.Path, &st)
@@ -135,8 +134,8 @@ func (r Reserve) GiveBackTo(size int64) error {
 	return nil
 }
 
-// GiveBackNow is GiveBack for somebody who needs the room at once: some file systems let nobody
-// have what was freed until that is on disk.
+// GiveBackNow is GiveBack for a caller that needs the space at once: some file systems hand out
+// freed space only after the change is on disk.
 func (r Reserve) GiveBackNow() error {
 	f, err := os.OpenFile(r.Path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err == nil {
@@ -148,7 +147,7 @@ func (r Reserve) GiveBackNow() error {
 	return r.GiveBack()
 }
 
-// GiveBack removes the file; one that is not there is no error.
+// GiveBack removes the file. It is no error if there is none.
 func (r Reserve) GiveBack() error {
 	if err := os.Remove(r.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reserve of disk space: %w", err)

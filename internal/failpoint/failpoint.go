@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Env names the step at which the process shall die.
+// Env is the environment variable that names the step at which the process dies.
 const Env = "WHERRY_TEST_FAILPOINT"
 
 var failAt = sync.OnceValue(func() string { return os.Getenv(Env) })
 
-// At kills the process when the test asked for this step.
+// At kills the process if the test asked for this step.
 func At(step string) {
 	if failAt() == step {
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)

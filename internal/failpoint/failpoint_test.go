@@ -11,8 +11,8 @@ import (
 
 var calls = regexp.MustCompile(`\bfailpoint(?:\.At)?\("([^"]+)"\)`)
 
-// Every failpoint is one that a test kills a process at; those tests fail when it is
-// not reached.
+// Every failpoint must be one at which some test kills a process; those tests fail if it is not
+// reached.
 func TestEveryFailpointIsNamedByATest(t *testing.T) {
 	where := map[string]string{}
 	var tests strings.Builder

@@ -20,16 +20,16 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// annotationContainerdName has the full name of an image in the index of an OCI
-// archive; the standard annotation may have a tag only.
+// annotationContainerdName is the annotation with the full name of an image in the index of an
+// OCI archive; the standard annotation may have only a tag.
 const annotationContainerdName = "io.containerd.image.name"
 
-// maxJSON bounds what is read into memory of an index, manifest or config (the
-// OCI distribution-spec tells registries to accept manifests of 4 MiB).
+// maxJSON bounds how much of an index, manifest or config is read into memory (the OCI
+// distribution-spec tells registries to accept manifests of 4 MiB).
 const maxJSON = 8 << 20
 
-// Import adds the images of an archive: an OCI layout or `docker save`, plain or
-// compressed. All images for this platform are added under the names in it.
+// Import adds the images of an archive: an OCI layout or `docker save`, plain or compressed. It
+// adds every image for this platform, under the names in the archive.
 func (s *Store) Import(ctx context.Context, file string) (imgs []Image, err error) {
 	ctx, span := trace.Start(ctx, "image: import "+filepath.Base(file))
 	defer func() { _ = trace.End(span, err) }()
@@ -56,7 +56,7 @@ func (s *Store) Import(ctx context.Context, file string) (imgs []Image, err erro
 	return imgs, nil
 }
 
-// namedImage is an image of an archive with the references it is to get.
+// namedImage is an image of an archive with the references it will get.
 type namedImage struct {
 	source
 	refs []string
@@ -69,7 +69,7 @@ type tarArchive struct {
 	links   map[string]string // to other entries
 }
 
-// openArchive indexes the tar; a compressed one is first expanded into ingest.
+// openArchive indexes the tar. It first expands a compressed one into ingest.
 func (s *Store) openArchive(file string) (*tarArchive, error) {
 	f, err := safepath.Regular(file)
 	if err != nil {
@@ -122,7 +122,7 @@ func (a *tarArchive) index() error {
 		if err != nil {
 			return fmt.Errorf("not an image archive: %w", err)
 		}
-		// tar.Reader reads no further than the header, so this is where the data starts
+		// tar.Reader has read just the header, so the data starts here
 		at, err := a.f.Seek(0, io.SeekCurrent)
 		if err != nil {
 			return err
@@ -131,7 +131,7 @@ func (a *tarArchive) index() error {
 		switch h.Typeflag {
 		case tar.TypeReg:
 			a.entries[name] = io.NewSectionReader(a.f, at, h.Size)
-		case tar.TypeSymlink: // `docker save` of old links layers that are there twice
+		case tar.TypeSymlink: // old versions of `docker save` link layers that occur twice
 			a.links[name] = path.Join(path.Dir(name), h.Linkname)
 		case tar.TypeLink:
 			a.links[name] = path.Clean(h.Linkname)
@@ -177,7 +177,7 @@ func (a *tarArchive) readJSON(name string, v any) error {
 	return nil
 }
 
-// readBlob is a reader.
+// readBlob implements reader.
 func (a *tarArchive) readBlob(_ context.Context, d ocispec.Descriptor) ([]byte, error) {
 	if err := d.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("digest %q: %w", d.Digest, err)
@@ -189,7 +189,7 @@ func (a *tarArchive) readBlob(_ context.Context, d ocispec.Descriptor) ([]byte, 
 	return doc, verify(d, doc)
 }
 
-// layer makes a layer of an entry, which is there already.
+// layer returns the source of a layer from an entry, which needs no download.
 func (a *tarArchive) layer(name string) (layerSource, error) {
 	e, err := a.entry(name)
 	if err != nil {
@@ -202,8 +202,8 @@ func (a *tarArchive) layer(name string) (layerSource, error) {
 	}}, nil
 }
 
-// images finds what to import. `docker save` writes both forms nowadays; the OCI
-// one is taken first.
+// images finds the images to import. `docker save` writes both forms nowadays; the OCI form is
+// tried first.
 func (a *tarArchive) images(ctx context.Context) ([]namedImage, error) {
 	if _, err := a.entry(ocispec.ImageIndexFile); err == nil {
 		return a.ociImages(ctx)

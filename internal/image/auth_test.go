@@ -28,8 +28,7 @@ func wantBasic(s *server) {
 	})
 }
 
-// wantToken demands a token, as Docker Hub does; anonymous tells whether everybody is
-// given one.
+// wantToken demands a token, as Docker Hub does; anonymous means that everybody is given one.
 func wantToken(s *server, anonymous bool) {
 	s.On(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/token" {

@@ -11,8 +11,8 @@ import (
 	"wherry.dev/test/images"
 )
 
-// textLayers are layers of files that compress to two thirds: 50
-// MiB in five layers when transported.
+// textLayers returns layers of files that compress to two thirds: 50 MiB in five layers as
+// transported.
 func textLayers(b *testing.B, layers, files, size int) []v1.Layer {
 	b.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -38,8 +38,8 @@ func textLayers(b *testing.B, layers, files, size int) []v1.Layer {
 	return out
 }
 
-// BenchmarkPull pulls an image of five layers and 50 MiB from loopback. What
-// dominates is unpacking: gunzip, the digest of the content, writing the files.
+// BenchmarkPull pulls an image of five layers and 50 MiB from loopback. Unpacking dominates:
+// gunzip, the digest of the content, writing the files.
 func BenchmarkPull(b *testing.B) {
 	layers := textLayers(b, 5, 60, 250<<10)
 	img := imageOf(b, layers...)
@@ -65,7 +65,7 @@ func BenchmarkPull(b *testing.B) {
 	}
 }
 
-// BenchmarkPullSmall is what a pull costs before the size of the image counts.
+// BenchmarkPullSmall measures the cost of a pull without the size of the image.
 func BenchmarkPullSmall(b *testing.B) {
 	srv := plain(b)
 	ref := srv.Push(b, "bench:1", twoLayers(b))
@@ -77,7 +77,7 @@ func BenchmarkPullSmall(b *testing.B) {
 	}
 }
 
-// BenchmarkPullPresent is what imagePullPolicy: Always costs when nothing is new.
+// BenchmarkPullPresent measures the cost of imagePullPolicy: Always if nothing is new.
 func BenchmarkPullPresent(b *testing.B) {
 	srv, s := plain(b), open(b, b.TempDir())
 	ref := srv.Push(b, "bench:1", twoLayers(b))

@@ -15,7 +15,7 @@ import (
 	"wherry.dev/test/images"
 )
 
-// childEnv tells the test binary to do one thing with a store and be killed.
+// childEnv makes the test binary do one thing with a store and be killed.
 const childEnv = "WHERRY_TEST_IMAGE_CHILD"
 
 type job struct{ Dir, Pull, Import, Remove string }

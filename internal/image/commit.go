@@ -10,8 +10,8 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// commit makes an image whose layers are all unpacked durable, and visible under the
-// references. Of one that fails nothing stays.
+// commit makes an image durable and visible under the references once all its layers are
+// unpacked. If it fails, nothing of the image stays.
 func (s *Store) commit(ctx context.Context, r imageRecord, config []byte, refs []string) (Image, error) {
 	if err := ctx.Err(); err != nil {
 		return Image{}, context.Cause(ctx)
@@ -45,8 +45,8 @@ func (s *Store) commit(ctx context.Context, r imageRecord, config []byte, refs [
 	return s.viewLocked(r.ID), nil
 }
 
-// tag gives an image that is there under the digest reference another name; ok is
-// false when it is not there.
+// tag adds a name to the image that exists under the digest reference. ok is false if there is
+// none.
 func (s *Store) tag(ref, byDigest string) (img Image, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +69,8 @@ func (s *Store) has(id string) bool {
 	return ok
 }
 
-// sync waits until all unpacked layers are on the disk: after a power cut an image
-// whose record is there is whole.
+// sync waits until all unpacked layers are on the disk, so that after a power cut every image
+// that has a record is complete.
 func (s *Store) sync(ctx context.Context) (err error) {
 	_, span := trace.Start(ctx, "image: sync")
 	defer func() { _ = trace.End(span, err) }()

@@ -11,29 +11,29 @@ import (
 	"wherry.dev/internal/disk"
 )
 
-// Config is how a store talks to registries and which images it keeps for ever. The
-// zero value has the defaults.
+// Config is how a store talks to registries and which images it keeps for ever. The zero value
+// stands for the defaults.
 type Config struct {
-	// CertsDirs hold what is to be known about registries, in containerd's layout:
-	// <dir>/<host>[_<port>_]/hosts.toml or certificates, and <dir>/_default. The
-	// first folder that knows a registry counts.
+	// CertsDirs hold the configuration of registries, in containerd's layout:
+	// <dir>/<host>[_<port>_]/hosts.toml or certificates, and <dir>/_default. The first folder
+	// that has the registry is used.
 	CertsDirs []string
-	// ProgressTimeout ends a pull whose registry sends nothing for so long;
-	// 0 is DefaultProgressTimeout.
+	// ProgressTimeout ends a pull whose registry sends nothing for that long; 0 means
+	// DefaultProgressTimeout.
 	ProgressTimeout time.Duration
-	// Pinned are references of images that are never garbage-collected, short or in
-	// full. As in CRI-O, NAME* means all that begin so and *NAME* all that contain it.
+	// Pinned are references of images that are never garbage-collected, short or in full. As in
+	// CRI-O, NAME* matches all that begin with NAME and *NAME* all that contain it.
 	Pinned []string
-	// KeepFree is how much of a disk pulls and imports leave to what runs on it; nil
-	// is nothing.
+	// KeepFree returns how much of a disk pulls and imports leave free for running containers;
+	// nil means nothing.
 	KeepFree func(disk.Room) (bytes, inodes uint64)
 }
 
 // DefaultProgressTimeout is containerd's image_pull_progress_timeout.
 const DefaultProgressTimeout = 5 * time.Minute
 
-// DefaultCertsDirs are looked at when nothing else is configured: ours, then what the
-// machine may have from containerd.
+// DefaultCertsDirs returns the folders used if none are configured: ours, then those that
+// containerd may have left on the machine.
 func DefaultCertsDirs() []string {
 	return []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"}
 }
@@ -63,7 +63,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// pins tells whether a reference, in full, is one of the pinned.
+// pins reports whether a full reference is pinned.
 func (c Config) pins(ref string) bool {
 	if len(c.Pinned) == 0 {
 		return false

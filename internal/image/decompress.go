@@ -10,11 +10,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxWindow is the longest back-reference of a zstd stream, and so what one takes of
-// memory: the limit of the zstd program.
+// maxWindow is the longest back-reference of a zstd stream, and so how much memory a stream
+// takes. It is the limit of the zstd program.
 const maxWindow = 128 << 20
 
-// decompress looks at the first bytes, because media types are not to be trusted.
+// decompress looks at the first bytes, because media types cannot be trusted.
 func decompress(r io.Reader) (plain io.Reader, closer func(), err error) {
 	br := bufio.NewReaderSize(r, 256<<10)
 	magic, err := br.Peek(4)
@@ -39,8 +39,8 @@ func decompress(r io.Reader) (plain io.Reader, closer func(), err error) {
 	}
 }
 
-// skippable tells whether a zstd stream begins with a frame that is not data, as
-// those of zstd:chunked images may.
+// skippable reports whether a zstd stream begins with a frame that is not data, as in
+// zstd:chunked images.
 func skippable(magic []byte) bool {
 	return len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18})
 }

@@ -12,10 +12,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// download is a blob on its way from a registry into a file without a name, which
-// goes away by itself whatever happens to us. It can be read while it grows.
+// download is a blob on its way from a registry into an unnamed file, which disappears whatever
+// happens to us. It can be read while it grows.
 //
-// Close ends it; who opened it must call that.
+// Whoever starts a download must call Close, which ends it.
 type download struct {
 	file   *os.File
 	room   func() error
@@ -25,12 +25,12 @@ type download struct {
 
 	mu   sync.Mutex
 	more *sync.Cond
-	size int64 // how much is in the file
+	size int64 // bytes in the file
 	over bool
-	err  error // io.EOF once the blob is whole and its digest right
+	err  error // io.EOF once the blob is complete and its digest correct
 }
 
-// startDownload begins to fetch a blob; done is called when nothing more will come.
+// startDownload starts to fetch a blob. It calls done when nothing more will come.
 func (s *Store) startDownload(ctx context.Context, r *registry, d ocispec.Descriptor, count func(int), done func()) (*download, error) {
 	if err := d.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("digest %q: %w", d.Digest, err)
@@ -50,7 +50,7 @@ func (s *Store) startDownload(ctx context.Context, r *registry, d ocispec.Descri
 	return dl, nil
 }
 
-// ingestFile makes a file without a name.
+// ingestFile makes an unnamed file.
 func (s *Store) ingestFile(prefix string) (*os.File, error) {
 	f, err := os.CreateTemp(filepath.Join(s.dir, "ingest"), prefix)
 	if err != nil {
@@ -62,12 +62,12 @@ func (s *Store) ingestFile(prefix string) (*os.File, error) {
 	return f, nil
 }
 
-// fetch writes the blob to the file, going on where a broken connection ended.
+// fetch writes the blob to the file, and resumes where a connection broke.
 func (dl *download) fetch(ctx context.Context, r *registry, d ocispec.Descriptor, count func(int)) error {
 	hash := d.Digest.Verifier()
 	sink := io.MultiWriter(dl, hash)
 	err := retry(ctx, func() (bool, error) {
-		from := dl.size // only this goroutine writes it
+		from := dl.size // only this goroutine changes it
 		in, err := r.open(ctx, d, from)
 		if err != nil {
 			return false, err
@@ -106,8 +106,8 @@ func (dl *download) finish(err error) {
 	dl.more.Signal()
 }
 
-// Read waits for what has not come yet. It returns io.EOF only behind the last byte
-// of a blob whose digest is right.
+// Read waits for data that has not arrived yet. It returns io.EOF only after the last byte of a
+// blob whose digest is correct.
 func (dl *download) Read(p []byte) (int, error) {
 	dl.mu.Lock()
 	for dl.offset == dl.size && !dl.over {
@@ -123,16 +123,16 @@ func (dl *download) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// wait returns how the download ended, nil when the blob is whole.
+// wait waits for the end of the download. It returns nil if the blob is complete.
 func (dl *download) wait() error {
 	<-dl.done
-	if dl.err == io.EOF { //nolint:errorlint // our own mark, never wrapped
+	if dl.err == io.EOF { //nolint:errorlint // our own marker, never wrapped
 		return nil
 	}
 	return dl.err
 }
 
-// Close ends the download and waits until it has.
+// Close ends the download and waits until it has ended.
 func (dl *download) Close() error {
 	dl.cancel()
 	<-dl.done

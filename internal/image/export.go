@@ -45,11 +45,11 @@ func (s *Store) Export(ctx context.Context, w io.Writer, refs ...string) (err er
 // exported is one image of an archive.
 type exported struct {
 	imageRecord
-	names []string // as they were given, references in full
-	refs  []string // what can be tagged
+	names []string // as given, with references in full
+	refs  []string // those that can be tags
 }
 
-// forExport looks the images up and keeps their layers until release is called.
+// forExport finds the images and keeps their layers until release is called.
 func (s *Store) forExport(refs []string) (imgs []exported, release func(), err error) {
 	s.mu.RLock()
 	var chains []string
@@ -76,7 +76,7 @@ func (s *Store) forExport(refs []string) (imgs []exported, release func(), err e
 
 // exporter writes an archive, each blob once.
 type exporter struct {
-	ctx     context.Context //nolint:containedctx // of the one call that it lives for
+	ctx     context.Context //nolint:containedctx // that of the one call for which it exists
 	store   *Store
 	tar     *tar.Writer
 	written map[digest.Digest]bool
@@ -118,17 +118,17 @@ func (e *exporter) image(img exported) error {
 	return nil
 }
 
-// name adds the image to the index, once for each of its names.
+// name adds the image to the index, once per name.
 func (e *exporter) name(d ocispec.Descriptor, refs []string, saved *dockerManifest) {
 	before := len(e.index)
 	for _, ref := range refs {
 		named, err := reference.ParseDockerRef(ref)
 		if err != nil {
-			continue // cannot be: it was written by Normalize
+			continue // cannot happen: Normalize wrote it
 		}
 		tagged, ok := named.(reference.Tagged)
 		if !ok {
-			continue // by digest; the manifest here has another one
+			continue // by digest; the manifest in this archive has a different one
 		}
 		saved.RepoTags = append(saved.RepoTags, reference.FamiliarString(named))
 		d.Annotations = map[string]string{annotationContainerdName: ref, ocispec.AnnotationRefName: tagged.Tag()}
@@ -140,7 +140,7 @@ func (e *exporter) name(d ocispec.Descriptor, refs []string, saved *dockerManife
 	}
 }
 
-// layer writes the tar that a layer was unpacked from.
+// layer writes the tar from which a layer was unpacked.
 func (e *exporter) layer(chainID string) (ocispec.Descriptor, error) {
 	if err := e.ctx.Err(); err != nil {
 		return ocispec.Descriptor{}, err
@@ -168,7 +168,7 @@ func (e *exporter) layer(chainID string) (ocispec.Descriptor, error) {
 	return d, nil
 }
 
-// document writes a blob that is small.
+// document writes a small blob.
 func (e *exporter) document(mediaType string, doc []byte) (ocispec.Descriptor, error) {
 	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(doc), Size: int64(len(doc))}
 	if !e.first(d.Digest) {
@@ -197,7 +197,7 @@ func (e *exporter) file(name string, doc []byte) error {
 	return err
 }
 
-// finish writes what leads to the images.
+// finish writes the files that point to the images.
 func (e *exporter) finish() error {
 	for _, f := range []struct {
 		name string

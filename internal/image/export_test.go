@@ -35,7 +35,7 @@ func export(t *testing.T, s *image.Store, refs ...string) (file string) {
 	return file
 }
 
-// richImage has everything that makes it hard to write a layer's tar again.
+// richImage returns an image with everything that makes it hard to write a layer's tar again.
 func richImage(t *testing.T) v1.Image {
 	t.Helper()
 	base := tarOf(t,
@@ -81,7 +81,7 @@ func TestExportedArchiveIsTheSameImage(t *testing.T) {
 	}
 }
 
-// What others read: docker load takes manifest.json, ctr and podman the OCI layout.
+// Other tools read different parts: docker load manifest.json, ctr and podman the OCI layout.
 func TestExportedArchiveIsReadByOthers(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	ref := srv.Push(t, "rich:1", richImage(t))
@@ -173,7 +173,7 @@ func TestExportTellsOfAChangedLayer(t *testing.T) {
 	}
 }
 
-// Such a tar is legal, and what is overwritten in it is nowhere any more.
+// Such a tar is legal, but the content that it overwrites is lost.
 func TestLayerThatHasAFileTwice(t *testing.T) {
 	data := tarOf(t,
 		&tar.Header{Typeflag: tar.TypeReg, Name: "a", Linkname: "first", Mode: 0o644},

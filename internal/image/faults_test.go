@@ -24,7 +24,7 @@ import (
 	"wherry.dev/test/disks"
 )
 
-// noise is an image of one layer that does not compress.
+// noise returns an image of one layer that does not compress.
 func noise(t testing.TB, name string, size int) v1.Image {
 	t.Helper()
 	r, data := rand.New(rand.NewPCG(uint64(len(name)), uint64(size))), make([]byte, size)
@@ -34,7 +34,7 @@ func noise(t testing.TB, name string, size int) v1.Image {
 	return imageOf(t, gzLayer(t, rootTar(t, images.Root{name: {Data: data, Mode: 0o644}})))
 }
 
-// onLayer has answer serve the image's first layer; n counts the requests from 1 on.
+// onLayer lets answer serve the image's first layer; n counts the requests, starting at 1.
 func onLayer(t testing.TB, s *server, img v1.Image, answer func(w http.ResponseWriter, r *http.Request, n int, data []byte)) *atomic.Int64 {
 	t.Helper()
 	d := digests(t, img)[0]
@@ -80,7 +80,7 @@ func TestBrokenDownloadIsResumed(t *testing.T) {
 						w.WriteHeader(http.StatusServiceUnavailable)
 						return
 					}
-					sent.Add(int64(len(data)) - from) // before: the pull may be over before the handler is
+					sent.Add(int64(len(data)) - from) // count first: the pull may finish before the handler does
 					http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 				case refuses && r.Header.Get("Range") != "":
 					w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
@@ -118,7 +118,7 @@ func mustLayer(t testing.TB, img v1.Image) []byte {
 	return b.Bytes()
 }
 
-// A download that gets on, however little between two breaks, is not given up.
+// A download that makes progress, however little between two breaks, is not given up.
 func TestDownloadThatBreaksOftenGetsThere(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	img := noise(t, "n", 100_000)
@@ -298,7 +298,7 @@ func TestLyingRegistry(t *testing.T) {
 	}
 }
 
-// smallDisk is a file system with room for size bytes.
+// smallDisk makes a file system with space for size bytes.
 func smallDisk(t *testing.T, size int) (dir string, grow func(size int)) {
 	t.Helper()
 	dir = t.TempDir()
@@ -405,7 +405,7 @@ func corruptRecord(t *testing.T, ref, other, doc string, file func(dir, id strin
 	}
 	tree(t, overlay(t, s, pull(t, s, ref).ID))
 	checkWhole(t, s)
-	// What was made anew is on disk: the next start has nothing to make.
+	// What was repaired is on disk: the next start has nothing to repair.
 	if err := record.Sweep(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -443,7 +443,7 @@ func TestMissingLayerCostsOneImage(t *testing.T) {
 	tree(t, overlay(t, s, pull(t, s, ref).ID))
 }
 
-// A container goes on with its layers whatever becomes of the image's record.
+// A container keeps its layers, whatever becomes of the image's record.
 func TestLayersOfARunningContainerOutliveTheRecord(t *testing.T) {
 	srv, dir := plain(t), t.TempDir()
 	ref := srv.Push(t, "demo:1", twoLayers(t))

@@ -11,9 +11,9 @@ import (
 
 var errClosed = errors.New("the image store is being closed")
 
-// flights joins concurrent pulls of one image. A pull goes on as long as one of
-// those who asked for it still waits, and is cancelled when the last has left. One
-// who only ran out of time will ask again, so for those it goes on too.
+// flights joins concurrent pulls of one image. A pull continues as long as one of its callers
+// waits, and is cancelled when the last one has left. But it also continues for a caller that
+// only ran out of time, because that caller will ask again.
 type flights struct {
 	mu     sync.Mutex
 	all    map[string]*flight
@@ -33,8 +33,7 @@ type flight struct {
 	err       error
 }
 
-// listener is told about progress until it leaves, never later, and by one goroutine
-// at a time.
+// listener receives progress until it leaves, never later, and from one goroutine at a time.
 type listener struct {
 	mu sync.Mutex
 	fn func(Progress) // nil once it has left
@@ -91,7 +90,7 @@ func (f *flights) join(ctx context.Context, key, ref string, l *listener, fn pul
 		}
 		f.all[key] = fl
 		var pullCtx context.Context
-		// the first caller's values (its trace) go along, its cancellation does not
+		// keep the first caller's values (its trace), but not its cancellation
 		pullCtx, fl.cancel = context.WithCancel(context.WithoutCancel(ctx))
 		f.work.Go(func() { f.run(pullCtx, key, fl, fn) })
 	}
@@ -118,14 +117,14 @@ func (f *flights) run(ctx context.Context, key string, fl *flight, fn pullFunc) 
 	close(fl.done)
 }
 
-// alone tells whether all who asked have left.
+// alone reports whether all callers have left.
 func (f *flights) alone(fl *flight) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return fl.waiters == 0
 }
 
-// forget has whoever comes now start anew.
+// forget makes the next caller start a new pull.
 func (f *flights) forget(key string, fl *flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,7 +145,7 @@ func (f *flights) leave(ctx context.Context, key string, fl *flight) {
 	}
 }
 
-// begin counts work that close waits for; who began calls work.Done.
+// begin registers work that close waits for. The caller must call work.Done.
 func (f *flights) begin() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,13 +167,13 @@ func (f *flights) close() {
 	f.work.Wait()
 }
 
-// Pulling is a pull that is going on.
+// Pulling is a pull in progress.
 type Pulling struct {
 	Reference string
 	Progress  Progress
 }
 
-// Pulls lists the pulls that are going on, whoever asked for them.
+// Pulls lists the pulls in progress, whoever asked for them.
 func (s *Store) Pulls() []Pulling {
 	s.flights.mu.Lock()
 	defer s.flights.mu.Unlock()
@@ -191,7 +190,7 @@ func (s *Store) Pulls() []Pulling {
 	return list
 }
 
-// keyLocks are mutexes by name whose Lock can be given up.
+// keyLocks are named mutexes whose waiters can give up.
 type keyLocks struct {
 	mu sync.Mutex
 	m  map[string]*keyLock
@@ -202,7 +201,7 @@ type keyLock struct {
 	users int           // holder and waiters
 }
 
-// lock waits for the name; unlock must be called when err is nil.
+// lock locks the name. If err is nil, the caller must call unlock.
 func (k *keyLocks) lock(ctx context.Context, name string) (unlock func(), err error) {
 	k.mu.Lock()
 	if k.m == nil {

@@ -60,7 +60,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// imagePullPolicy: Always asks for the digest alone when nothing is new.
+// imagePullPolicy: Always asks only for the digest if nothing is new.
 func TestPullOfWhatIsThereReadsNothing(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	img := twoLayers(t)

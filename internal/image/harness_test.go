@@ -20,7 +20,7 @@ func open(t testing.TB, dir string) *image.Store {
 	return openWith(t, dir, image.Config{})
 }
 
-// openWith opens a store that does not see this machine's registry configuration.
+// openWith opens a store that ignores this machine's registry configuration.
 func openWith(t testing.TB, dir string, cfg image.Config) *image.Store {
 	t.Helper()
 	if cfg.CertsDirs == nil {
@@ -34,7 +34,7 @@ func openWith(t testing.TB, dir string, cfg image.Config) *image.Store {
 	return s
 }
 
-// Names of what is shared with other suites.
+// Short names for what is shared with other suites.
 type server = hostile.Registry
 
 var (
@@ -68,7 +68,7 @@ func twoLayers(t testing.TB) v1.Image {
 	return img
 }
 
-// digests are those of the image's layers as they are transported.
+// digests returns the digests of the image's layers as transported.
 func digests(t testing.TB, img v1.Image) (out []string) {
 	t.Helper()
 	layers, err := img.Layers()
@@ -92,7 +92,7 @@ func overlay(t testing.TB, s *image.Store, id string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	layers = append(layers, t.TempDir()) // one alone is no overlay
+	layers = append(layers, t.TempDir()) // an overlay needs at least two
 	dir := t.TempDir()
 	if err := unix.Mount("overlay", dir, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(layers, ":")); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func pull(t testing.TB, s *image.Store, ref string) image.Image {
 	return img
 }
 
-// checkEmpty wants nothing of any image on the disk.
+// checkEmpty requires that the disk has nothing of any image.
 func checkEmpty(t testing.TB, s *image.Store) {
 	t.Helper()
 	for _, d := range []string{"ingest", "layers", "images"} {
@@ -137,8 +137,8 @@ func checkEmpty(t testing.TB, s *image.Store) {
 	}
 }
 
-// checkWhole wants every layer on the disk to belong to an image that is listed, and
-// every image to have its layers.
+// checkWhole requires that every layer on the disk belongs to a listed image, and that every
+// image has its layers.
 func checkWhole(t testing.TB, s *image.Store) {
 	t.Helper()
 	used := map[string]bool{}

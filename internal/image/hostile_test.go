@@ -19,7 +19,7 @@ import (
 	"wherry.dev/test/disks"
 )
 
-// makeTarget is a folder that images aim at, and what must stay in it.
+// makeTarget makes a folder that images try to change, and a check that nothing changed.
 func makeTarget(t *testing.T) (dir string, check func(what string)) {
 	t.Helper()
 	dir = t.TempDir()
@@ -72,8 +72,8 @@ func refuses(t *testing.T, what, want string, err error) {
 	}
 }
 
-// However an image leads out of itself, nothing of the machine changes, and what is
-// refused leaves nothing.
+// However an image tries to get out of its folder, nothing on the machine changes, and an image
+// that is refused leaves nothing.
 func TestHostileImages(t *testing.T) {
 	target, unchanged := makeTarget(t)
 	srv, s := plain(t), open(t, t.TempDir())
@@ -93,8 +93,9 @@ func TestHostileImages(t *testing.T) {
 	}
 }
 
-// A layer of some kilobytes that becomes more than the disk has took the room of all
-// who run there: a kubelet evicts them one after the other, and the image is not among them.
+// A layer of a few kilobytes that expands to more than the disk holds used to take the space of
+// everything that runs there: a kubelet evicts the pods one after the other, and that does not
+// remove the image.
 func TestBombLeavesRoomForOthers(t *testing.T) {
 	dir := t.TempDir()
 	disks.Tmpfs(t, dir, "size=256m,nr_inodes=20000")
@@ -129,8 +130,8 @@ func TestBombLeavesRoomForOthers(t *testing.T) {
 	pull(t, s, srv.Push(t, "witness:1", twoLayers(t)))
 }
 
-// A registry that lies ends the pull that asked it, with a reason, and costs neither memory
-// nor disk. One that goes on for ever is left.
+// A pull from a registry that lies fails, with a reason, and costs neither memory nor disk. A
+// pull from one that goes on for ever can be cancelled.
 func TestRegistriesThatLie(t *testing.T) {
 	srv := plain(t)
 	ref := srv.Push(t, "demo:1", hostile.Honest(t))

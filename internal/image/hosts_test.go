@@ -26,7 +26,7 @@ import (
 	"wherry.dev/internal/image"
 )
 
-// certs is a folder in containerd's layout.
+// certs is a folder of registry configuration in containerd's layout.
 type certs string
 
 func newCerts(t *testing.T) certs { t.Helper(); return certs(t.TempDir()) }
@@ -43,7 +43,7 @@ func (c certs) add(t *testing.T, host, file, content string) string {
 	return path
 }
 
-// underscored is the folder of a host with a port, where a colon would not do.
+// underscored returns the folder name of a host with a port, for where a colon is not possible.
 func underscored(host string) string {
 	h, port, _ := strings.Cut(host, ":")
 	return h + "_" + port + "_"
@@ -62,7 +62,7 @@ func TestMirrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		toml   string // MIRROR and ORIGIN stand for their addresses
 		dir    string
-		digest bool // pull by it
+		digest bool // pull by digest
 		mirror func(*server)
 		want   string // who serves the layers
 	}{
@@ -116,7 +116,7 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
-// underPath serves the API below another path only.
+// underPath serves the API only below another path.
 func underPath(from, to string) func(*server) {
 	return func(m *server) {
 		m.On(func(w http.ResponseWriter, r *http.Request) bool {
@@ -140,7 +140,7 @@ func wantHeader(m *server) {
 	})
 }
 
-// A mirror is told for which registry it is asked, and under which name we ask.
+// A mirror learns which registry a request is for, and our name.
 func TestMirrorLearnsTheNamespace(t *testing.T) {
 	mirror, dir := plain(t), newCerts(t)
 	mirror.Push(t, "team/demo:1", twoLayers(t))
@@ -247,7 +247,7 @@ func newPKI(t *testing.T) pki {
 
 func TestTLS(t *testing.T) {
 	p := newPKI(t)
-	// The registry has another name than its host, so that no exception for loopback applies.
+	// The registry's name differs from its host, so that no exception for loopback applies.
 	for name, c := range map[string]struct {
 		clientCert bool
 		files      func(t *testing.T, dir certs, host string) string // what hosts.toml holds
@@ -312,7 +312,7 @@ func TestTLSOnLoopbackNeedsNoConfiguration(t *testing.T) {
 	pull(t, open(t, t.TempDir()), srv.Push(t, "demo:1", twoLayers(t)))
 }
 
-// TestPipeInTheRegistrysFolder: a pull waited for it for ever.
+// TestPipeInTheRegistrysFolder: a pull used to wait for it for ever.
 func TestPipeInTheRegistrysFolder(t *testing.T) {
 	for _, name := range []string{"hosts.toml", "ca.crt", "client.cert"} {
 		root := t.TempDir()

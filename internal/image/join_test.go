@@ -14,7 +14,7 @@ import (
 	"wherry.dev/test/images"
 )
 
-// twoMore has the base layer of twoLayers, and another above it.
+// twoMore returns an image with the base layer of twoLayers, and another one above it.
 func twoMore(t testing.TB) v1.Image {
 	t.Helper()
 	base, err := twoLayers(t).Layers()
@@ -24,7 +24,7 @@ func twoMore(t testing.TB) v1.Image {
 	return imageOf(t, base[0], gzLayer(t, rootTar(t, images.Root{"more": {Data: []byte("5"), Mode: 0o644}})))
 }
 
-// gate holds requests for blobs back.
+// gate holds back requests for blobs.
 type gate struct {
 	arrived chan struct{} // gets one for each request
 	open    chan struct{} // closed to let all through
@@ -164,7 +164,7 @@ func TestCancelledPullLeavesNothing(t *testing.T) {
 	pull(t, s, ref)
 }
 
-// Who has left hears nothing any more: what it would be told with may be closed.
+// A caller that has left gets no more progress: its channel may be closed.
 func TestOneOfTwoWhoWaitMayLeave(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	ref := srv.Push(t, "demo:1", twoLayers(t))
@@ -192,7 +192,7 @@ func TestOneOfTwoWhoWaitMayLeave(t *testing.T) {
 	}
 }
 
-// A caller that ran out of time asks again, and finds the pull where it is.
+// A caller that ran out of time asks again, and joins the pull in progress.
 func TestPullGoesOnAfterATimeout(t *testing.T) {
 	srv, s := plain(t), open(t, t.TempDir())
 	img := twoLayers(t)

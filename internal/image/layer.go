@@ -23,12 +23,12 @@ import (
 type layerMeta struct {
 	ChainID string `json:"chainID"`
 	DiffID  string `json:"diffID"`
-	TarSize int64  `json:"tarSize"` // of the layer as a tar; 0 when that is not known any more
+	TarSize int64  `json:"tarSize"` // of the layer as a tar; 0 if no longer known
 	Bytes   int64  `json:"bytes"`   // on disk
 	Inodes  int64  `json:"inodes"`
 }
 
-// layerDir is short because overlayfs takes all lowerdirs in one page of options.
+// layerDir returns a short path, because overlayfs takes all lowerdirs in one page of options.
 func (s *Store) layerDir(chainID string) string {
 	return filepath.Join(s.dir, "layers", layerName(chainID))
 }
@@ -48,7 +48,7 @@ func chainIDs(diffIDs []digest.Digest) []string {
 	return chain
 }
 
-// reserve keeps the layers of an image that is being put together from the sweep.
+// reserve protects the layers of an image that is being assembled from the sweep.
 func (s *Store) reserve(chain []string) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *Store) reserve(chain []string) (release func()) {
 	}
 }
 
-// sweepLayers removes the layers that no image has and no pull is about to use.
+// sweepLayers removes the layers that no image has and that no pull is about to use.
 func (s *Store) sweepLayers() error {
 	s.mu.Lock()
 	gone, err := s.dropLayersLocked()
@@ -74,8 +74,8 @@ func (s *Store) sweepLayers() error {
 	return errors.Join(err, removeAll(gone))
 }
 
-// dropLayersLocked moves those layers away, so that a crash leaves no half of one;
-// the caller deletes the folders without the lock.
+// dropLayersLocked moves those layers out of the way, so that a crash leaves no half layer. The
+// caller deletes the folders without holding the lock.
 func (s *Store) dropLayersLocked() (gone []string, err error) {
 	used := map[string]bool{}
 	for _, r := range s.images {
@@ -122,7 +122,7 @@ func (s *Store) unpack(ctx context.Context, chainID string, diffID digest.Digest
 	if err != nil {
 		return errors.Join(err, blob.Close())
 	}
-	defer func() { _ = safepath.RemoveAll(tmp) }() // what stays is swept by Open
+	defer func() { _ = safepath.RemoveAll(tmp) }() // Open sweeps what stays
 	m := layerMeta{ChainID: chainID, DiffID: diffID.String()}
 	if m.TarSize, err = s.applyTar(ctx, tmp, diffID, parents, blob); err != nil {
 		return fmt.Errorf("unpack: %w", err)
@@ -138,8 +138,8 @@ func (s *Store) unpack(ctx context.Context, chainID string, diffID digest.Digest
 	return s.adoptLayer(tmp, m)
 }
 
-// adoptLayer renames an unpacked layer into its place. It is durable once the image
-// is: see commit.
+// adoptLayer renames an unpacked layer into place. The layer becomes durable with its image: see
+// commit.
 func (s *Store) adoptLayer(tmp string, m layerMeta) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,8 +154,8 @@ func (s *Store) adoptLayer(tmp string, m layerMeta) error {
 	return nil
 }
 
-// applyTar unpacks the blob into tmp/fs, and keeps beside it what is needed to write
-// the same tar again. It returns how long the tar is.
+// applyTar unpacks the blob into tmp/fs, and keeps next to it what is needed to write the same
+// tar again. It returns the length of the tar.
 func (s *Store) applyTar(ctx context.Context, tmp string, diffID digest.Digest, parents []string, blob io.ReadCloser) (size int64, err error) {
 	open := true
 	closeBlob := func() error {
@@ -183,12 +183,12 @@ func (s *Store) applyTar(ctx context.Context, tmp string, diffID digest.Digest, 
 	}
 	_, err = archive.Apply(ctx, dir, rec.stream, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout), archive.WithParents(parents))
 	if err == nil {
-		// the padding behind the last entry belongs to the digest too
+		// the digest includes the padding after the last entry
 		_, err = io.Copy(io.Discard, rec.stream)
 	}
 	if err != nil {
 		err = verdict(blob, err)
-		// the recorder may wait for bytes that do not come
+		// the recorder may be waiting for bytes that will not come
 		err = errors.Join(err, closeBlob())
 	}
 	if rerr := rec.close(); err == nil {
@@ -203,8 +203,8 @@ func (s *Store) applyTar(ctx context.Context, tmp string, diffID digest.Digest, 
 	return tarball.n, nil
 }
 
-// verdict returns why a layer could not be unpacked: where what came is not what the
-// digest stands for, that says more than what gunzip or tar made of it.
+// verdict returns why a layer could not be unpacked. If the data does not match the digest, that
+// says more than the error of gunzip or tar.
 func verdict(blob io.Reader, err error) error {
 	dl, ok := blob.(*download)
 	if _, ours := errors.AsType[unix.Errno](err); !ok || ours {
@@ -227,7 +227,7 @@ func (c *tarCounter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// diskUsage is what a folder takes: the blocks and the number of its files, each
+// diskUsage returns what a folder takes: the blocks and the number of its files, each file
 // counted once however many names it has.
 func diskUsage(dir string) (size, inodes int64, err error) {
 	seen := map[uint64]bool{}

@@ -17,9 +17,9 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// load reads the store and sweeps what a crash left. What cannot be read is given
-// up with a line in the log, for one bad record must not take the other images away;
-// pulling or importing again makes it good.
+// load reads the store and sweeps what a crash left. It drops what cannot be read and logs a
+// line, because one bad record must not take the other images away; pulling or importing the
+// image again repairs it.
 func (s *Store) load() error {
 	if err := emptyDir(filepath.Join(s.dir, "ingest")); err != nil {
 		return err
@@ -92,8 +92,8 @@ func (s *Store) sweepConfigs() error {
 	return nil
 }
 
-// loadLayers reads the layers. Only a whole one is ever renamed to its place, so one
-// whose record cannot be read is whole too when an image still names it.
+// loadLayers reads the layers. Only a complete layer is ever renamed into place, so one whose
+// record cannot be read is complete, too, if an image still names it.
 func (s *Store) loadLayers() error {
 	named := map[string]string{}
 	for _, r := range s.images {
@@ -127,13 +127,13 @@ func (s *Store) loadLayer(name, chainID string, mounted func(dir string) bool) e
 	inUse := chainID == "" && mounted(dir)
 	switch {
 	case err == nil && inUse:
-		s.reserved[m.ChainID]++ // a container runs on it, whatever became of the image's record
+		s.reserved[m.ChainID]++ // a container uses it, whatever became of the image's record
 	case err == nil:
 	case chainID != "":
 		klog.Background().Error(err, "An image layer's record is made again; the image can run, but cannot be exported", "layer", chainID)
 		m = layerMeta{ChainID: chainID}
 		if m.Bytes, m.Inodes, err = diskUsage(filepath.Join(dir, "fs")); err != nil {
-			return nil //nolint:nilerr // there is no layer: the image is incomplete, which is seen next
+			return nil //nolint:nilerr // there is no layer: the next step finds the image incomplete
 		}
 		if err := record.Write(filepath.Join(dir, "meta.json"), recordVersion, m); err != nil {
 			klog.Background().Error(err, "It is not on disk; the next start makes it again", "layer", chainID)
@@ -147,8 +147,8 @@ func (s *Store) loadLayer(name, chainID string, mounted func(dir string) bool) e
 	return nil
 }
 
-// mountedLayers tells which layers are part of a container's mount: of an overlay, or,
-// with translated owners, bound by themselves.
+// mountedLayers returns a function that reports whether a layer is part of a container's mount:
+// of an overlay or, with translated owners, bound on its own.
 func mountedLayers() (func(dir string) bool, error) {
 	infos, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -163,7 +163,7 @@ func mountedLayers() (func(dir string) bool, error) {
 	}, nil
 }
 
-// dropIncomplete gives up the images that lack a layer.
+// dropIncomplete drops the images that lack a layer.
 func (s *Store) dropIncomplete() error {
 	for id, r := range s.images {
 		i := slices.IndexFunc(r.Chain, func(c string) bool { _, ok := s.layers[c]; return !ok })
@@ -178,8 +178,7 @@ func (s *Store) dropIncomplete() error {
 	return nil
 }
 
-// loadRefs reads the names, or the copy of them that is kept for the case that they
-// cannot be read.
+// loadRefs reads the names, or the backup copy if they cannot be read.
 func (s *Store) loadRefs() error {
 	damaged := false
 	for _, p := range []string{s.refsPath(), s.refsCopy()} {
@@ -217,7 +216,7 @@ func (s *Store) imagePath(id string) string {
 	return filepath.Join(s.dir, "images", strings.TrimPrefix(id, "sha256:")+".json")
 }
 
-// configPath is where the image's config lies as it came, for Export.
+// configPath returns the path of the image's original config, for Export.
 func (s *Store) configPath(id string) string {
 	return filepath.Join(s.dir, "images", strings.TrimPrefix(id, "sha256:")+".config")
 }

@@ -8,7 +8,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// FuzzManifest feeds what a registry may send as manifest and as config.
+// FuzzManifest tries what a registry may send as a manifest and as a config.
 func FuzzManifest(f *testing.F) {
 	f.Add([]byte(`{"schemaVersion":2,"config":{"digest":"sha256:00"},"layers":[{"digest":"sha256:01","size":-1}]}`), []byte(`{"rootfs":{"diff_ids":["sha256:02"]}}`))
 	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"digest":"sha256:03"},{"platform":{"os":"linux","architecture":"arm64","variant":"v8"}}]}`), []byte(`{}`))

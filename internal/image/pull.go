@@ -19,24 +19,23 @@ import (
 	"wherry.dev/internal/trace"
 )
 
-// parallelLayers is how many layers of one image are downloaded side by side.
+// parallelLayers is how many layers of one image are downloaded in parallel.
 const parallelLayers = 4
 
-// Progress is how far a pull is: bytes as they are transported, and layers that are
-// unpacked.
+// Progress is the state of a pull: bytes as transported, and unpacked layers.
 type Progress struct {
 	Done, Total        int64
 	LayersDone, Layers int
 }
 
-// PullOptions are the particulars of a pull; the zero value pulls anonymously.
+// PullOptions are the options of a pull; the zero value pulls anonymously.
 type PullOptions struct {
 	Auth     Auth
 	Progress func(Progress) // called by one goroutine at a time, and not after Pull has returned
 }
 
-// Pull fetches the image for this machine's platform and unpacks it. Pulls of the
-// same reference with the same credentials at the same time are one.
+// Pull fetches the image for this machine's platform and unpacks it. Concurrent pulls of the same
+// reference with the same credentials share one pull.
 func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (Image, error) {
 	full, err := Normalize(ref)
 	if err != nil {
@@ -53,13 +52,13 @@ func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (Image, err
 	return img, nil
 }
 
-// pull carries the steps out:
+// pull takes these steps:
 //
-//  1. the reference is resolved to a digest; an image that is there under that only
-//     gets the name
-//  2. the manifest for this machine is read
-//  3. the layers that are not there are downloaded and unpacked
-//  4. everything is made durable, then the image's record and its names
+//  1. resolve the reference to a digest; an image that already exists under the digest
+//     only gets the name
+//  2. read the manifest for this machine
+//  3. download and unpack the missing layers
+//  4. make everything durable, then write the image's record and its names
 func (s *Store) pull(ctx context.Context, ref string, auth Auth, progress func(Progress)) (img Image, err error) {
 	ctx, span := trace.Start(ctx, "image: pull "+ref)
 	defer func() { _ = trace.End(span, err) }()
@@ -88,7 +87,7 @@ func (s *Store) pull(ctx context.Context, ref string, auth Auth, progress func(P
 	return s.add(ctx, src, []string{ref, byDigest}, progress)
 }
 
-// remoteSource reads manifest and config.
+// remoteSource reads the manifest and the config.
 func (s *Store) remoteSource(ctx context.Context, r *registry, top ocispec.Descriptor) (source, error) {
 	m, ok, err := pickManifest(ctx, top, r.read)
 	if err != nil {
@@ -112,8 +111,8 @@ func (s *Store) remoteSource(ctx context.Context, r *registry, top ocispec.Descr
 	return src, nil
 }
 
-// add unpacks what is missing of an image and makes it visible under the names. When
-// it fails, nothing of it stays that was not there before.
+// add unpacks the missing parts of an image and makes it visible under the names. If it fails, it
+// leaves nothing that was not there before.
 func (s *Store) add(ctx context.Context, src source, refs []string, progress func(Progress)) (img Image, err error) {
 	r, diffIDs, err := src.parse()
 	if err != nil {
@@ -132,8 +131,8 @@ func (s *Store) add(ctx context.Context, src source, refs []string, progress fun
 	return s.commit(ctx, r, src.config, refs)
 }
 
-// addLayers downloads side by side, and unpacks each layer while it comes, in order:
-// a layer inherits the attributes of folders that only its parents describe.
+// addLayers downloads layers in parallel, and unpacks each one as it arrives, in order: a layer
+// inherits the attributes of folders that only its parents describe.
 func (s *Store) addLayers(ctx context.Context, chain []string, diffIDs []digest.Digest, layers []layerSource, progress func(Progress)) error {
 	g, ctx := errgroup.WithContext(ctx)
 	m := &meter{report: progress, layers: len(layers)}
@@ -145,7 +144,7 @@ func (s *Store) addLayers(ctx context.Context, chain []string, diffIDs []digest.
 	close(below)
 	var parents []string
 	for i, l := range layers {
-		// taken in order, so that the layer that is unpacked next comes first
+		// take them in order, so that the layer to unpack next comes first
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
@@ -174,12 +173,12 @@ type layerJob struct {
 	meter   *meter
 
 	below   <-chan struct{} // closed when the parents are there
-	there   chan struct{}   // closed when this one is
+	there   chan struct{}   // closed when this layer is there
 	fetched func()          // called once, when nothing more will be downloaded
 }
 
-// addLayer makes sure that a layer is in the store. Others who need the same one at
-// the same time wait for it; should it fail here, one of them tries next.
+// addLayer makes sure that a layer is in the store. Concurrent callers that need the same layer
+// wait; if it fails here, one of them tries next.
 func (s *Store) addLayer(ctx context.Context, j layerJob) error {
 	unlock, err := s.layerLocks.lock(ctx, j.chainID)
 	if err != nil {

@@ -6,9 +6,8 @@ import (
 	"github.com/distribution/reference"
 )
 
-// Normalize writes a reference out in full, as the CRI reports it:
-// busybox → docker.io/library/busybox:latest. A reference with tag and digest
-// keeps the digest only.
+// Normalize returns a reference in full, as CRI reports it: busybox →
+// docker.io/library/busybox:latest. A reference with a tag and a digest keeps only the digest.
 func Normalize(ref string) (string, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -17,7 +16,7 @@ func Normalize(ref string) (string, error) {
 	return named.String(), nil
 }
 
-// digestReference is the reference of the same repository by digest.
+// digestReference returns the reference by digest in the same repository.
 func digestReference(ref, digest string) (string, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {

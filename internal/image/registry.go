@@ -41,7 +41,7 @@ type Auth struct {
 	RegistryToken string `json:"registryToken,omitempty"` // sent as it is, as a bearer token
 }
 
-// login returns what a host that asks is told; a secret without a name is a token.
+// login returns the credentials for a host; a secret without a user is a token.
 func (a Auth) login(host string) (user, secret string, err error) {
 	if !a.isFor(host) {
 		return "", "", nil
@@ -65,8 +65,8 @@ func (a Auth) login(host string) (user, secret string, err error) {
 	return "", "", nil
 }
 
-// isFor tells whether the credentials may be shown to a host: to any, unless they
-// name the server that they are for.
+// isFor reports whether the credentials may be sent to a host: to any, unless they name their
+// server.
 func (a Auth) isFor(host string) bool {
 	server := a.ServerAddress
 	if server == "" {
@@ -84,18 +84,18 @@ type registry struct {
 	ref      string
 	resolver remotes.Resolver
 	fetcher  remotes.Fetcher
-	close    func() // ends its connections
+	close    func() // closes its connections
 }
 
-// openRegistry finds the hosts of the reference's registry, its mirrors first. No
-// connection is made yet.
+// openRegistry finds the hosts of the reference's registry, its mirrors first. It makes no
+// connection yet.
 func (s *Store) openRegistry(ctx context.Context, ref string, auth Auth) (*registry, error) {
 	var transports []*transport
 	hosts := config.ConfigureHosts(ctx, config.HostOptions{
 		HostDir:     s.hostDir,
 		Credentials: auth.login,
 		UpdateClient: func(c *http.Client) error {
-			// so that a whole series of attempts fits into the timeout
+			// so that a full series of attempts fits into the timeout
 			t := &transport{next: c.Transport, stall: s.cfg.ProgressTimeout / attempts}
 			c.Transport, transports = t, append(transports, t)
 			return nil
@@ -115,7 +115,7 @@ func (s *Store) openRegistry(ctx context.Context, ref string, auth Auth) (*regis
 	return r, err
 }
 
-// plainTokens has access tokens asked for as no part of the blob that needs them.
+// plainTokens makes requests for access tokens not count as part of the blob that needs them.
 func plainTokens(hosts docker.RegistryHosts) docker.RegistryHosts {
 	return func(name string) ([]docker.RegistryHost, error) {
 		list, err := hosts(name)
@@ -132,7 +132,7 @@ func (a tokenAuthorizer) Authorize(ctx context.Context, req *http.Request) error
 	return a.Authorizer.Authorize(context.WithValue(ctx, asBlob{}, nil), req)
 }
 
-// once has all requests of a pull share connections and access tokens.
+// once makes all requests of a pull share connections and access tokens.
 func once(hosts docker.RegistryHosts) docker.RegistryHosts {
 	var mu sync.Mutex
 	known := map[string][]docker.RegistryHost{}
@@ -150,8 +150,8 @@ func once(hosts docker.RegistryHosts) docker.RegistryHosts {
 	}
 }
 
-// hostDir finds the folder with a registry's configuration. A hosts.toml that cannot
-// be read is an error: to go past a mirror silently would be a surprise.
+// hostDir finds the folder with a registry's configuration. A hosts.toml that cannot be read is
+// an error: silently bypassing a mirror would be a surprise.
 func (s *Store) hostDir(host string) (string, error) {
 	for _, root := range s.cfg.CertsDirs {
 		dir, err := config.HostDirFromRoot(root)(host)
@@ -172,7 +172,7 @@ func (s *Store) hostDir(host string) (string, error) {
 func checkHostsFile(path string) error {
 	doc, err := safepath.ReadFile(path, safepath.ConfigSize)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // a folder of certificates only
+		return nil // a folder with only certificates
 	}
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func checkHostsFile(path string) error {
 	return nil
 }
 
-// withToken has the hosts shown a ready access token instead of a log-in.
+// withToken makes the hosts get a ready-made access token instead of a log-in.
 func withToken(hosts docker.RegistryHosts, auth Auth) docker.RegistryHosts {
 	if auth.RegistryToken == "" {
 		return hosts
@@ -211,14 +211,14 @@ func (b bearer) AddResponses(context.Context, []*http.Response) error {
 	return fmt.Errorf("the registry refuses the token: %w", docker.ErrInvalidAuthorization)
 }
 
-// quiet keeps the transport library's log to itself: what went wrong is in the error.
+// quiet silences the transport library's log: what went wrong is in the error.
 func quiet(ctx context.Context) context.Context {
 	l := logrus.New()
 	l.SetOutput(io.Discard)
 	return log.WithLogger(ctx, logrus.NewEntry(l))
 }
 
-// resolve finds out which manifest or index the reference means.
+// resolve returns the descriptor of the manifest or index that the reference names.
 func (r *registry) resolve(ctx context.Context) (desc ocispec.Descriptor, err error) {
 	err = retry(ctx, func() (bool, error) {
 		_, desc, err = r.resolver.Resolve(ctx, r.ref)
@@ -227,7 +227,7 @@ func (r *registry) resolve(ctx context.Context) (desc ocispec.Descriptor, err er
 	return desc, err
 }
 
-// read fetches a small document and checks it.
+// read fetches a small document and verifies it.
 func (r *registry) read(ctx context.Context, d ocispec.Descriptor) (doc []byte, err error) {
 	if d.Size > maxJSON {
 		return nil, fmt.Errorf("%s has %d bytes, more than %d", d.Digest, d.Size, maxJSON)
@@ -246,7 +246,7 @@ func (r *registry) read(ctx context.Context, d ocispec.Descriptor) (doc []byte, 
 	return doc, verify(d, doc)
 }
 
-// verify checks a document against what named it.
+// verify checks a document against the descriptor that names it.
 func verify(d ocispec.Descriptor, doc []byte) error {
 	if err := d.Digest.Validate(); err != nil {
 		return fmt.Errorf("digest %q: %w", d.Digest, err)
@@ -257,18 +257,17 @@ func verify(d ocispec.Descriptor, doc []byte) error {
 	return nil
 }
 
-// Limits of what is followed from one reference: indexes in one another, and
-// documents read in all.
+// Limits of what is followed from one reference: nested indexes, and documents read in total.
 const (
 	maxIndexDepth = 3
 	maxManifests  = 100
 )
 
-// reader reads small documents by descriptor, checked.
+// reader reads small documents by descriptor, and verifies them.
 type reader func(ctx context.Context, d ocispec.Descriptor) ([]byte, error)
 
-// pickManifest follows a descriptor to the manifest that suits this machine best; ok
-// is false where none does.
+// pickManifest follows a descriptor to the manifest that suits this machine best. ok is false if
+// none does.
 func pickManifest(ctx context.Context, d ocispec.Descriptor, read reader) (m ocispec.Manifest, ok bool, err error) {
 	p := picker{read: read, top: d.Digest}
 	return p.pick(ctx, d, 0)
@@ -277,7 +276,7 @@ func pickManifest(ctx context.Context, d ocispec.Descriptor, read reader) (m oci
 type picker struct {
 	read  reader
 	top   digest.Digest
-	count int // of documents
+	count int // documents read
 }
 
 func (p *picker) pick(ctx context.Context, d ocispec.Descriptor, depth int) (m ocispec.Manifest, ok bool, err error) {
@@ -300,7 +299,7 @@ func (p *picker) pick(ctx context.Context, d ocispec.Descriptor, depth int) (m o
 	return m, false, nil
 }
 
-// parseManifest reads a manifest, or an index of such.
+// parseManifest parses a manifest, or an index of manifests.
 func parseManifest(d digest.Digest, doc []byte) (m ocispec.Manifest, children []ocispec.Descriptor, err error) {
 	var both struct {
 		ocispec.Manifest
@@ -319,7 +318,7 @@ func parseManifest(d digest.Digest, doc []byte) (m ocispec.Manifest, children []
 	return both.Manifest, both.Manifests, nil
 }
 
-// byPlatform leaves those that run here, the best first.
+// byPlatform returns those that can run on this machine, the best first.
 func byPlatform(all []ocispec.Descriptor) []ocispec.Descriptor {
 	here := platforms.Default()
 	var out []ocispec.Descriptor
@@ -342,8 +341,8 @@ func byPlatform(all []ocispec.Descriptor) []ocispec.Descriptor {
 	return out
 }
 
-// open reads a blob from an offset on. A registry that knows no ranges sends all of
-// it, and what is there already is skipped.
+// open reads a blob from an offset. A registry that does not support ranges sends all of it, and
+// what we already have is skipped.
 func (r *registry) open(ctx context.Context, d ocispec.Descriptor, offset int64) (io.ReadCloser, error) {
 	in, err := r.openAt(ctx, d, offset)
 	if status, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err); !ok || offset == 0 || status.StatusCode != http.StatusRequestedRangeNotSatisfiable {
@@ -358,14 +357,14 @@ func (r *registry) open(ctx context.Context, d ocispec.Descriptor, offset int64)
 	return in, nil
 }
 
-// openAt sends the request, so that what is wrong with it is seen here.
+// openAt sends the request right away, so that its errors show up here.
 func (r *registry) openAt(ctx context.Context, d ocispec.Descriptor, offset int64) (io.ReadCloser, error) {
 	ctx = context.WithValue(ctx, asBlob{}, true)
 	in, err := r.fetcher.Fetch(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := in.(io.Seeker).Seek(offset, io.SeekStart); err != nil { //nolint:forcetypeassert // documented to be one
+	if _, err := in.(io.Seeker).Seek(offset, io.SeekStart); err != nil { //nolint:forcetypeassert // documented as a Seeker
 		return nil, errors.Join(err, in.Close())
 	}
 	if _, err := in.Read(nil); err != nil && !errors.Is(err, io.EOF) {

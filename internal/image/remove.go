@@ -12,8 +12,8 @@ import (
 	"wherry.dev/internal/record"
 )
 
-// Remove takes a reference away, or the whole image when it is the last one or an
-// ID is given. An image that a container holds stays: ErrInUse.
+// Remove removes a reference, or the whole image if it is the last one or an ID is given. An
+// image that a container holds stays: the error is ErrInUse.
 func (s *Store) Remove(_ context.Context, refOrID string) error {
 	s.mu.Lock()
 	id, ok := s.resolveLocked(refOrID)
@@ -30,8 +30,8 @@ func (s *Store) Remove(_ context.Context, refOrID string) error {
 	return errors.Join(err, removeAll(gone))
 }
 
-// singleRefLocked says which reference of the image is meant, and whether the
-// image has no other tag.
+// singleRefLocked returns the reference of the image that is meant, and whether the image has no
+// other tag.
 func (s *Store) singleRefLocked(refOrID, id string) (ref string, last bool) {
 	ref, err := Normalize(refOrID)
 	if err != nil || s.refs[ref] != id || strings.Contains(ref, "@") {
@@ -40,8 +40,9 @@ func (s *Store) singleRefLocked(refOrID, id string) (ref string, last bool) {
 	return ref, len(s.viewLocked(id).Tags) <= 1
 }
 
-// removeImageLocked takes the image away and returns the folders that are left to
-// delete. The names come last: they need room on a disk that may have none before.
+// removeImageLocked removes the image and returns the folders that remain to be deleted. The
+// names come last: writing them needs space, and before the rest is removed the disk may have
+// none.
 func (s *Store) removeImageLocked(id string) (gone []string, err error) {
 	if owners := s.holds[id]; len(owners) > 0 {
 		owner := slices.Min(slices.Collect(maps.Keys(owners)))
@@ -67,8 +68,8 @@ func (s *Store) dropRefsLocked(drop func(ref, id string) bool) error {
 	return s.writeRefsLocked(next)
 }
 
-// writeRefsLocked replaces the names. A name of an image that is not there is none,
-// so those go from memory even when the disk takes nothing.
+// writeRefsLocked replaces the names. A name of a missing image means nothing, so those names go
+// from memory even if the disk is full.
 func (s *Store) writeRefsLocked(next map[string]string) error {
 	if maps.Equal(next, s.refs) {
 		return nil

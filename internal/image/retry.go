@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// attempts is how often something is tried without any progress.
+	// attempts is how often something is tried without progress.
 	attempts = 5
 	// firstBackOff doubles with every attempt: 0.25 s, 0.5 s, 1 s, 2 s.
 	firstBackOff = 250 * time.Millisecond
 )
 
-// retry does fn until it succeeds, fails for good, or has failed too often in a row
-// without progress. fn returns whether it has got any further.
+// retry calls fn until it succeeds, fails for good, or has failed too often in a row without
+// progress. fn returns whether it got any further.
 func retry(ctx context.Context, fn func() (progress bool, err error)) error {
 	for failed := 1; ; failed++ {
 		progress, err := fn()
@@ -40,7 +40,7 @@ func retry(ctx context.Context, fn func() (progress bool, err error)) error {
 	}
 }
 
-// transient tells errors that another attempt may not meet from those that it will.
+// transient reports whether another attempt may avoid the error.
 func transient(err error) bool {
 	if status, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err); ok {
 		return status.StatusCode >= 500 || status.StatusCode == http.StatusTooManyRequests || status.StatusCode == http.StatusRequestTimeout
@@ -56,8 +56,8 @@ func transient(err error) bool {
 	return false
 }
 
-// Unavailable tells whether a pull failed because the registry did not answer, or could
-// not; its answers (no such image, not allowed) are something else.
+// Unavailable reports whether a pull failed because the registry did not answer, or could not;
+// its actual answers (no such image, not allowed) do not count.
 func Unavailable(err error) bool {
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		return true

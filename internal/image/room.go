@@ -9,12 +9,13 @@ import (
 	"wherry.dev/internal/disk"
 )
 
-// lookEvery is how many bytes are written, or read of a tar, between two looks at the disk. A
-// tar has a file in 512 bytes.
+// lookEvery is how many bytes are written, or read from a tar, between two looks at the disk. A
+// tar can have a file in every 512 bytes.
 const lookEvery = 128 << 10
 
-// checkRoom refuses to write more to the disk than may be. A layer of some kilobytes can
-// become more than any disk has: without an end before that, the pods that run have to go.
+// checkRoom returns an error if nothing more may be written to the disk. A layer of a few
+// kilobytes can expand to more than any disk holds: if nothing stopped that early, running pods
+// would be evicted.
 func (s *Store) checkRoom() error {
 	if s.cfg.KeepFree == nil {
 		return nil
@@ -33,7 +34,7 @@ func (s *Store) checkRoom() error {
 	return nil
 }
 
-// roomReader fails once there is no room for what its reader writes.
+// roomReader fails once there is no room for what is written from it.
 type roomReader struct {
 	r     io.Reader
 	check func() error

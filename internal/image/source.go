@@ -17,19 +17,19 @@ type source struct {
 	layers []layerSource
 }
 
-// layerSource is one layer of it, as it is transported.
+// layerSource is one layer of an image, as it is transported.
 type layerSource struct {
 	name string // for people: its digest
 	size int64
-	// open begins to read it. done is called, once, when no more will be fetched.
+	// open starts to read it. It calls done once, when nothing more will be fetched.
 	open func(ctx context.Context, count func(int), done func()) (io.ReadCloser, error)
 }
 
-// maxLayers is what overlayfs takes, 500, less the one that containers have below. More would
+// maxLayers is the 500 that overlayfs takes, less the one that containers have below. More would
 // be downloaded, each into an open file, and unpacked for nothing.
 const maxLayers = 499
 
-// newSource checks a manifest, and reads the config that it names.
+// newSource checks a manifest and reads the config that it names.
 func newSource(ctx context.Context, m ocispec.Manifest, read reader) (source, error) {
 	switch m.Config.MediaType {
 	case ocispec.MediaTypeImageConfig, "application/vnd.docker.container.image.v1+json", "":
@@ -43,7 +43,7 @@ func newSource(ctx context.Context, m ocispec.Manifest, read reader) (source, er
 	return source{config: config}, nil
 }
 
-// parse reads the config and makes the image's record of it.
+// parse parses the config and turns it into the image's record.
 func (s *source) parse() (r imageRecord, diffIDs []digest.Digest, err error) {
 	cfg, err := parseConfig(s.config)
 	if err != nil {
@@ -80,8 +80,8 @@ func (s *source) parse() (r imageRecord, diffIDs []digest.Digest, err error) {
 	return r, cfg.RootFS.DiffIDs, nil
 }
 
-// isSHA256 tells whether a stranger's string is such a digest; the methods of
-// digest.Digest panic on what is none.
+// isSHA256 reports whether an untrusted string is a SHA-256 digest; the methods of digest.Digest
+// panic on anything that is no digest.
 func isSHA256(s string) bool {
 	d := digest.Digest(s)
 	return d.Validate() == nil && d.Algorithm() == digest.SHA256

@@ -24,14 +24,14 @@ var (
 	ErrInUse = errors.New("image is in use")
 )
 
-// Image is one image of the store, as it was when it was asked for.
+// Image is a snapshot of one image of the store.
 type Image struct {
 	ID      string              // sha256:<config digest>
 	Tags    []string            // docker.io/library/busybox:1.36
 	Digests []string            // docker.io/library/busybox@sha256:…
-	Size    int64               // bytes of its layers as they were transported, plus its config
+	Size    int64               // bytes of its layers as transported, plus its config
 	Pinned  bool                // never garbage-collected
-	Config  ocispec.ImageConfig // what a container of it runs by default
+	Config  ocispec.ImageConfig // what its containers run by default
 	Created time.Time           // when the image was built
 }
 
@@ -58,8 +58,8 @@ type Store struct {
 	refs   map[string]string              // reference → ID
 	layers map[string]layerMeta           // by chain ID
 	holds  map[string]map[string]struct{} // image ID → owners
-	// reserved counts who needs a layer without an image's record saying so: a pull
-	// that has not written it yet, an export. The sweep leaves those alone.
+	// reserved counts the users of a layer that no image's record names: a pull that has not
+	// written the record yet, an export. The sweep leaves those layers alone.
 	reserved map[string]int
 	removals int // makes the names of removed layers' folders unique
 }
@@ -67,8 +67,8 @@ type Store struct {
 // Open opens the store in dir with the default Config.
 func Open(dir string) (*Store, error) { return OpenWith(dir, Config{}) }
 
-// OpenWith opens the store in dir, made when missing, and sweeps what a crash left.
-// Only one process has a store open at a time.
+// OpenWith opens the store in dir, which it makes if missing, and sweeps what a crash left. Only
+// one process can have a store open at a time.
 func OpenWith(dir string, cfg Config) (*Store, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -107,11 +107,11 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// Close cancels what is going on and gives the store up to the next process.
+// Close cancels what is in progress and releases the store to the next process.
 func (s *Store) Close() error {
 	s.flights.close()
-	// Not by closing alone: a child that is being forked, by anybody in this process,
-	// has the file open until it executes its program.
+	// Closing alone is not enough: a child that is being forked, by anybody in this process, has
+	// the file open until its exec.
 	return errors.Join(unix.Flock(int(s.lock.Fd()), unix.LOCK_UN), s.lock.Close())
 }
 
@@ -135,7 +135,7 @@ func (s *Store) resolveLocked(refOrID string) (string, bool) {
 		return id, true
 	}
 	prefix := "sha256:" + strings.TrimPrefix(refOrID, "sha256:")
-	if _, ok := s.images[prefix]; ok { // a whole ID is no reference
+	if _, ok := s.images[prefix]; ok { // a full ID is not a reference
 		return prefix, true
 	}
 	if ref, err := Normalize(refOrID); err == nil {
@@ -202,8 +202,8 @@ func (s *Store) Layers(imageID string) ([]string, error) {
 	return dirs, nil
 }
 
-// Hold keeps an image from being removed until the owner, a container ID,
-// releases it. Holds are not durable: the runtime renews them when it starts.
+// Hold keeps an image from being removed until owner, a container ID, releases it. Holds are not
+// durable: the runtime renews them when it starts.
 func (s *Store) Hold(imageID, owner string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,12 +13,12 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// tarRecord is the file beside an unpacked layer that has everything of its tar but
-// the content of the files (tar-split, as in Docker and Podman): with both, the tar
-// can be written again, byte for byte.
+// tarRecord is the file next to an unpacked layer that has everything of its tar except the
+// content of the files (tar-split, as in Docker and Podman). From both, the tar can be written
+// again, byte for byte.
 const tarRecord = "tar.json.gz"
 
-// tarRecorder writes a tarRecord of what is read from stream.
+// tarRecorder writes a tarRecord of what is read from its stream.
 type tarRecorder struct {
 	stream io.ReadCloser
 	done   <-chan error
@@ -26,7 +26,7 @@ type tarRecorder struct {
 	zip    *gzip.Writer
 }
 
-// recordTar begins a record; close must be called.
+// recordTar starts a record. The caller must call close.
 func recordTar(path string, tarball io.Reader) (*tarRecorder, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -44,14 +44,14 @@ func recordTar(path string, tarball io.Reader) (*tarRecorder, error) {
 	return r, nil
 }
 
-// close ends the recording and waits until it has.
+// close ends the recording and waits until it has ended.
 func (r *tarRecorder) close() error {
 	err := r.stream.Close()
 	return errors.Join(err, <-r.done, r.zip.Close(), r.file.Close())
 }
 
-// packer writes the entries of a record, one a line. Unlike the library's it takes a
-// tar that has a file twice: that is legal, only cannot be exported.
+// packer writes the entries of a record, one per line. Unlike the library's, it accepts a tar
+// that has a file twice: that is legal, but cannot be exported.
 type packer struct {
 	enc *json.Encoder
 	n   int
@@ -63,7 +63,7 @@ func (p *packer) AddEntry(e storage.Entry) (int, error) {
 	return e.Position, p.enc.Encode(e)
 }
 
-// unpacker reads them.
+// unpacker reads the entries of a record.
 type unpacker struct{ dec *json.Decoder }
 
 func (u unpacker) Next() (*storage.Entry, error) {
@@ -71,12 +71,12 @@ func (u unpacker) Next() (*storage.Entry, error) {
 	return e, u.dec.Decode(e)
 }
 
-// layerFiles opens the files of an unpacked layer, none outside of it.
+// layerFiles opens the files of an unpacked layer, and none outside it.
 type layerFiles struct{ *safepath.Dir }
 
 func (l layerFiles) Get(name string) (io.ReadCloser, error) { return l.Regular(name) }
 
-// writeTar writes the tar that the layer in dir was unpacked from.
+// writeTar writes the tar from which the layer in dir was unpacked.
 func writeTar(w io.Writer, record, dir string) (err error) {
 	f, err := os.Open(record)
 	if err != nil {

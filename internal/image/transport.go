@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// errStalled means that a registry has kept a connection open and sent nothing.
+// errStalled means that a registry kept a connection open and sent nothing.
 var errStalled = errors.New("the registry sent nothing")
 
-// transport watches over every exchange with a registry: one that stalls is cut, and
-// one that is asked to slow down waits before it lets the caller try again.
+// transport watches every exchange with a registry: it cuts one that stalls, and if the registry
+// asks us to slow down, it waits before it lets the caller try again.
 type transport struct {
 	next  http.RoundTripper
 	stall time.Duration
@@ -23,11 +23,11 @@ type transport struct {
 // errEndless means that an answer that is read into memory, or to its end, is too long.
 var errEndless = fmt.Errorf("the registry's answer has more than %d bytes", maxJSON)
 
-// asBlob marks the exchanges whose answers may be of any size: they go to a file, and
-// are held to what the manifest says.
+// asBlob marks the exchanges whose answers may have any size: they go to a file, and must match
+// what the manifest says.
 type asBlob struct{}
 
-// bounded ends the answers to all others: manifests, and those of token servers, which
+// bounded limits the answers of all other exchanges: manifests, and those of token servers, which
 // the library reads whatever they are.
 func bounded(ctx context.Context, body io.ReadCloser) io.ReadCloser {
 	if ctx.Value(asBlob{}) != nil {
@@ -71,14 +71,14 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections ends what no exchange uses.
+// CloseIdleConnections closes connections that no exchange uses.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// causeOf returns why the exchange was cut, where err is only that it was.
+// causeOf returns why the exchange was cut, if err says only that it was.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, io.EOF) {
 		return cause
@@ -89,8 +89,8 @@ func causeOf(ctx context.Context, err error) error {
 // maxRetryAfter is the longest wait that a registry may ask for.
 const maxRetryAfter = 30 * time.Second
 
-// yield waits as long as a registry that has too many requests asks for, a second
-// when it does not say: who asked repeats the request at once.
+// yield waits for as long as a registry with too many requests asks for, or a second if it does
+// not say: the library repeats the request at once.
 func yield(ctx context.Context, resp *http.Response) error {
 	if resp.StatusCode != http.StatusTooManyRequests {
 		return nil
@@ -104,7 +104,7 @@ func yield(ctx context.Context, resp *http.Response) error {
 	return sleep(ctx, min(max(wait, 0), maxRetryAfter))
 }
 
-// sleep waits, or returns early with the context's error.
+// sleep waits for d, or returns early with the context's cause.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -116,11 +116,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// guardedBody cuts the connection when a read of it waits too long. Time that its
-// reader spends elsewhere does not count.
+// guardedBody cuts the connection if a read takes too long. Time that the caller spends between
+// reads does not count.
 type guardedBody struct {
 	body   io.ReadCloser
-	ctx    context.Context //nolint:containedctx // the exchange's own, which Close ends
+	ctx    context.Context //nolint:containedctx // the exchange's own, cancelled by Close
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	stall  time.Duration

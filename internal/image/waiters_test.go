@@ -2,7 +2,7 @@ package image
 
 import "runtime"
 
-// AwaitWaiters returns when so many callers wait for the pull of a reference.
+// AwaitWaiters returns once n callers wait for the pull of a reference.
 func (s *Store) AwaitWaiters(ref string, n int) {
 	for ; ; runtime.Gosched() {
 		s.flights.mu.Lock()

@@ -1,15 +1,15 @@
-// Package inbound keeps connections from taking the files that the process itself needs:
-// who connects has not shown yet that he may, and a database that cannot open its next file
-// ends. Every listener that strangers reach goes through Bound.
+// Package inbound keeps connections from using up the file descriptors that the process itself
+// needs: a client that connects has not authenticated yet, and a database that cannot open its
+// next file exits. Every listener that strangers can reach goes through Bound.
 //
-//   - The last descriptors below the process's limit are a reserve that connections do not
-//     get. When one comes and only those are left, others have to go: strangers' to which
-//     nothing was said yet, or else strangers' that wait, or else those that wait for a known
-//     client's next request, or else strangers' that are being served. Where none of these
-//     is left, the new one is closed.
-//   - A connection on which nothing was said yet stays with the kernel for a while.
+//   - The last descriptors below the process's limit are a reserve that connections cannot use.
+//     If a connection arrives and only those are left, others are closed to make room: strangers'
+//     to which we have not sent anything, else strangers' that wait, else those that wait for a known
+//     client's next request, else strangers' that are being served. If there are none of these,
+//     the new one is closed.
+//   - A connection on which the client has sent nothing yet stays with the kernel for a while.
 //   - A stranger's connection on which nothing is being served is closed after a time.
-//   - What accept(2) fails with, when files or memory are short, passes.
+//   - Errors of accept(2) because files or memory are short are temporary.
 //
 // A connection is a stranger's until a request on it is authenticated (Proven).
 package inbound
@@ -28,25 +28,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long a stranger's connection may wait for its first request, TLS and
-// all, and for each further one.
+// patience is how long a stranger's connection may wait for its first request, including TLS, and
+// for each further one.
 const patience = 10 * time.Second
 
-// process is the pool of all listeners: the limit of files is the process's.
+// process is the pool of all listeners, because the limit on files is per process.
 var process = newPool(processLine, patience)
 
-// processLine is the first descriptor of the reserve: a quarter of what the process may
-// have, but neither less than 64 nor more than 1024, and never more than a half.
+// processLine returns the first descriptor of the reserve, which is a quarter of what the process
+// may have, but at least 64 and at most 1024, and never more than half.
 func processLine() int {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		return 0 // it cannot fail; were it to, every connection would have to make room
+		return 0 // this cannot fail; if it did, every connection would have to make room
 	}
 	most := int(min(l.Cur, 1<<30))
 	return most - min(max(most/4, 64), 1024, most/2)
 }
 
-// Listener hands out connections of a bounded pool. Its server must serve by Handler.
+// Listener accepts connections into a bounded pool. Its server must serve through Handler.
 type Listener struct {
 	net.Listener
 	pool *pool
@@ -58,9 +58,9 @@ func Bound(l net.Listener) *Listener {
 	return &Listener{l, process}
 }
 
-// afterFirstByte has the kernel keep connections on which nothing was said back, for about
-// as long as they would have: they take none of our files, and nobody's place. Where it
-// cannot, they come at once.
+// afterFirstByte makes the kernel hold back connections on which the client has sent nothing, for
+// about as long as they would be allowed to wait: there they use none of our descriptors and take
+// nobody's place. If the kernel cannot do that, they arrive at once.
 func afterFirstByte(l net.Listener) {
 	s, ok := l.(syscall.Conn)
 	if !ok {
@@ -68,15 +68,15 @@ func afterFirstByte(l net.Listener) {
 	}
 	raw, err := s.SyscallConn()
 	if err != nil {
-		return // it is closed, which Accept tells
+		return // it is closed; Accept will report that
 	}
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, int(patience/time.Second)) // see above
 	})
 }
 
-// Accept implements net.Listener. Its errors but that of a closed listener are temporary,
-// by which net/http and gRPC go on after a pause.
+// Accept implements net.Listener. All its errors, except that of a closed listener, are
+// temporary: net/http and gRPC continue after a pause.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -95,7 +95,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// passing is an error of accept(2) that says nothing against the listener.
+// passing is a temporary error of accept(2): the listener itself is fine.
 type passing struct{ error }
 
 func (passing) Timeout() bool   { return false }
@@ -107,7 +107,7 @@ func (l *Listener) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		c := l.pool.find(req)
 		if c == nil {
-			h.ServeHTTP(w, req) // not of a connection, but from this process
+			h.ServeHTTP(w, req) // not from a connection, but from within this process
 			return
 		}
 		c.change(func() { c.serving++ })
@@ -118,35 +118,35 @@ func (l *Listener) Handler(h http.Handler) http.Handler {
 
 type connKey struct{}
 
-// Proven says that who sent the request is authenticated; the context is the request's.
+// Proven records that the sender of the request is authenticated. ctx is the request's context.
 func Proven(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*conn); ok {
 		c.change(func() { c.proven = true })
 	}
 }
 
-// The kinds of connections, in the order in which they have to make room. Those of clients
-// that are known and being served do not. A client that comes in a flood is a stranger
-// until its request is there: what keeps it apart is that it completes its part of the
-// handshake, which the many that cost their sender nothing never do.
+// The kinds of connections, in the order in which they have to make room. Connections of known
+// clients that are being served never have to. During a flood, a legitimate client is a stranger,
+// too, until its request arrives. What sets it apart is that it completes its part of the
+// handshake, which the many connections that cost their sender nothing never do.
 const (
-	silent          = iota // strangers' to which nothing was said: no whole ClientHello came
+	silent          = iota // strangers' to which we have sent nothing: no complete ClientHello has arrived
 	strangers              // nothing is being served
 	resting                // of a known client, between requests
 	strangersServed        //
 	kinds
 )
 
-// pool is what a process has of connections.
+// pool is the set of a process's connections.
 type pool struct {
 	line     func() int // the first descriptor that no connection gets
 	patience time.Duration
 
 	mu    sync.Mutex
 	conns map[ends]*conn
-	// by kind; each from the one that has been so for longest
+	// by kind; each list starts with the connection that has been in it longest
 	lists [kinds]*list.List
-	// timer runs while there are strangers
+	// timer runs while strangers are waiting
 	timer *time.Timer
 }
 
@@ -161,22 +161,22 @@ func newPool(line func() int, patience time.Duration) *pool {
 	return p
 }
 
-// conn is a connection of a pool. What changes is the pool's mutex's.
+// conn is a connection of a pool. The pool's mutex guards what changes.
 type conn struct {
 	net.Conn
 	pool    *pool
-	greeted atomic.Bool // something was written to it; read without the mutex too
+	greeted atomic.Bool // we have written to it; also read without the mutex
 	ends    ends
 	serving int // requests
 	proven  bool
 	gone    bool
 
-	in    *list.List // by its kind; nil where it has none
+	in    *list.List // the list of its kind; nil if it has none
 	at    *list.Element
-	since time.Time // when it came to be of its kind
+	since time.Time // when it became a connection of its kind
 }
 
-// kind is what the connection is, unless it is one that stays.
+// kind returns the connection's kind. may is false if it must not be closed.
 func (c *conn) kind() (kind int, may bool) {
 	switch {
 	case c.serving == 0 && !c.proven && !c.greeted.Load():
@@ -191,10 +191,10 @@ func (c *conn) kind() (kind int, may bool) {
 	return 0, false
 }
 
-// admit takes a connection, or closes it for want of room.
+// admit takes a connection, or closes it if there is no room.
 func (p *pool) admit(nc net.Conn) (*conn, bool) {
 	if descriptor(nc) >= p.line() && !p.makeRoom() {
-		_ = nc.Close() // it has heard nothing yet
+		_ = nc.Close() // nothing has been sent on it yet
 		return nil, false
 	}
 	c := &conn{Conn: nc, pool: p, ends: ends{nc.LocalAddr().String(), nc.RemoteAddr().String()}}
@@ -205,19 +205,20 @@ func (p *pool) admit(nc net.Conn) (*conn, bool) {
 	return c, true
 }
 
-// descriptor is the lowest that was free when the connection came; -1 where it has none.
+// descriptor returns the connection's descriptor, or -1 if it has none. The kernel assigns the lowest free one.
 func descriptor(c net.Conn) int {
 	fd := -1
 	if s, ok := c.(syscall.Conn); ok {
 		if raw, err := s.SyscallConn(); err == nil {
-			_ = raw.Control(func(n uintptr) { fd = int(n) }) // fails for a closed one: it has none
+			_ = raw.Control(func(n uintptr) { fd = int(n) }) // fails if it is closed: then it has none
 		}
 	}
 	return fd
 }
 
-// makeRoom closes the older half of the connections that may best go. One would not do:
-// who comes next has its descriptor, a low one, and the pool grows into the reserve.
+// makeRoom closes the older half of the connections that are most expendable. Closing one would
+// not be enough: its descriptor, a low one, goes to the next connection, and the pool would grow
+// into the reserve.
 func (p *pool) makeRoom() bool {
 	var victims []*conn
 	p.mu.Lock()
@@ -237,7 +238,7 @@ func (p *pool) makeRoom() bool {
 	return len(victims) > 0
 }
 
-// closeAll closes connections that the pool has forgotten: what comes of it concerns nobody.
+// closeAll closes connections that the pool has forgotten; their errors matter to nobody.
 func closeAll(conns []*conn) {
 	for _, c := range conns {
 		_ = c.Conn.Close()
@@ -254,7 +255,7 @@ func (p *pool) find(req *http.Request) *conn {
 	return p.conns[ends{local.String(), req.RemoteAddr}]
 }
 
-// change changes what the connection is.
+// change changes the connection's state with f, and sorts it again.
 func (c *conn) change(f func()) {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
@@ -262,7 +263,7 @@ func (c *conn) change(f func()) {
 	c.sortLocked()
 }
 
-// sortLocked puts the connection where it belongs now.
+// sortLocked moves the connection to the list where it belongs now.
 func (c *conn) sortLocked() {
 	var in *list.List
 	if kind, may := c.kind(); may && !c.gone {
@@ -280,7 +281,7 @@ func (c *conn) sortLocked() {
 	c.pool.waitLocked()
 }
 
-// waitLocked sees to it that strangers are looked at when the time of one is up.
+// waitLocked makes sure that sweep runs when the first stranger's time is up.
 func (p *pool) waitLocked() {
 	if p.timer != nil {
 		return
@@ -319,7 +320,7 @@ func (p *pool) sweep() {
 	closeAll(late)
 }
 
-// forgetLocked takes the connection out of the pool, for it is being closed.
+// forgetLocked removes the connection from the pool because it is being closed.
 func (c *conn) forgetLocked() {
 	if c.pool.conns[c.ends] == c {
 		delete(c.pool.conns, c.ends)

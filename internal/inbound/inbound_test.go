@@ -35,8 +35,8 @@ func lowest(t *testing.T) int {
 // never is a patience that no test exhausts.
 const never = time.Hour
 
-// server is one on loopback that knows who says "known", and holds a request to /hold until
-// the test lets go of it.
+// server is a server on loopback that knows clients who say "known", and that holds a request to
+// /hold until the test releases it.
 type server struct {
 	t    *testing.T
 	addr string
@@ -45,7 +45,7 @@ type server struct {
 	free chan struct{}
 }
 
-// serve starts a server whose connections may open some descriptors more than are open now,
+// serve starts a server whose connections may use that many more descriptors than are open now,
 // over TLS if it gets a certificate.
 func serve(t *testing.T, descriptors int, patience time.Duration, certs ...tls.Certificate) *server {
 	t.Helper()
@@ -84,7 +84,7 @@ func serve(t *testing.T, descriptors int, patience time.Duration, certs ...tls.C
 	return s
 }
 
-// dial opens a connection that the test closes in the end.
+// dial opens a connection that is closed at the end of the test.
 func (s *server) dial() net.Conn {
 	s.t.Helper()
 	c, err := net.Dial("tcp", s.addr)
@@ -95,8 +95,8 @@ func (s *server) dial() net.Conn {
 	return c
 }
 
-// dialHigh is dial with a descriptor far from those that the server gets: it is the server's
-// process that is short of them.
+// dialHigh is dial with a descriptor far from those that the server gets: only the server is
+// meant to be short of them.
 func (s *server) dialHigh() {
 	s.t.Helper()
 	tcp, err := net.ResolveTCPAddr("tcp", s.addr)
@@ -122,7 +122,7 @@ func ask(c net.Conn, path, who string) error {
 	return err
 }
 
-// answered asks on a connection and reads the answer.
+// answered sends a request on a connection and reads the answer.
 func answered(c net.Conn, who string) error {
 	if err := ask(c, "/", who); err != nil {
 		return err
@@ -161,7 +161,7 @@ func TestAFloodOfStrangersLeavesRoom(t *testing.T) {
 	for range 300 {
 		s.dialHigh()
 	}
-	// who comes now is served, and is the last that the listener took
+	// the next client is served; its connection is the last that the listener accepted
 	if err := answered(s.dial(), ""); err != nil {
 		t.Errorf("a new client: %v", err)
 	}
@@ -177,31 +177,31 @@ func TestAFloodOfStrangersLeavesRoom(t *testing.T) {
 	}
 }
 
-// TestAFloodOfSilentStrangersCutsOffNoHandshake: a client that comes over TLS is in the
-// middle of its handshake when many come that say nothing.
+// TestAFloodOfSilentStrangersCutsOffNoHandshake: a TLS client is in the middle of its handshake
+// when many connections arrive that say nothing.
 func TestAFloodOfSilentStrangersCutsOffNoHandshake(t *testing.T) {
 	cert := httptest.NewUnstartedServer(nil)
 	cert.StartTLS()
 	defer cert.Close()
 	s := serve(t, 60, never, cert.TLS.Certificates...)
-	flood := func(tls.ConnectionState) error { // the server's part of the handshake has come
+	flood := func(tls.ConnectionState) error { // the server's part of the handshake has arrived
 		for range 300 {
 			s.dialHigh()
 		}
-		return answered(s.over(s.dial(), nil), "") // the last that the listener took
+		return answered(s.over(s.dial(), nil), "") // the last that the listener accepted
 	}
 	if err := answered(s.over(s.dial(), flood), "known"); err != nil {
 		t.Errorf("a client in the middle of its handshake: %v", err)
 	}
 }
 
-// over is a connection with TLS, whose client's side calls a function in between.
+// over returns a TLS connection whose client side calls a function during the handshake.
 func (s *server) over(c net.Conn, between func(tls.ConnectionState) error) net.Conn {
 	return tls.Client(c, &tls.Config{InsecureSkipVerify: true, VerifyConnection: between}) //nolint:gosec // on loopback
 }
 
-// TestWhoMakesRoom: strangers that say nothing, then those that wait, then known clients that rest, then strangers that
-// are being served; never known clients that are.
+// TestWhoMakesRoom: first strangers that say nothing, then those that wait, then known clients
+// that rest, then strangers that are being served; never known clients that are being served.
 func TestWhoMakesRoom(t *testing.T) {
 	s := serve(t, 1<<20, never)
 	conns := map[string]net.Conn{}
@@ -220,7 +220,7 @@ func TestWhoMakesRoom(t *testing.T) {
 	}
 	conns["silent stranger"] = s.dial()
 	for s.restingLen() != 3 {
-		time.Sleep(time.Millisecond) // the answer is there before the handler has returned
+		time.Sleep(time.Millisecond) // the answer arrives before the handler returns
 	}
 	for _, name := range []string{"silent stranger", "resting stranger", "resting known", "served stranger"} {
 		if !s.pool.makeRoom() {
@@ -271,10 +271,10 @@ func TestStrangersHaveLittleTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for s.restingLen() != 4 {
-		time.Sleep(time.Millisecond) // until all are accepted, and both answers are over
+		time.Sleep(time.Millisecond) // until all are accepted, and both handlers have returned
 	}
 	s.wait(0)
-	s.pool.sweep() // as at the end of the time
+	s.pool.sweep() // as when the time is up
 	s.wait(never)
 	for name, c := range map[string]net.Conn{"that says nothing": silent, "that asks half": half, "that asked once": again} {
 		if err := answer(c); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -314,7 +314,7 @@ func (f *failing) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-// TestWhoSaysNothingTakesNoFile: of two that come, the one that speaks is accepted first.
+// TestWhoSaysNothingTakesNoFile: of two connections, the one that speaks is accepted first.
 func TestWhoSaysNothingTakesNoFile(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Copy makes src, with what is mounted in it, visible at dst, which must exist. With a
-// user namespace the owners of its files are translated as that says (Linux 5.12, and
-// a file system that can); what is mounted below src keeps its owners. With private
-// nothing that is mounted later shows up on the other side.
+// Copy makes src, with what is mounted in it, visible at dst, which must exist. If userns is not
+// nil, the owners of its files are translated accordingly (Linux 5.12, and a file system that
+// supports it); what is mounted below src keeps its owners. If private is set, later mounts on
+// one side do not show up on the other.
 func Copy(src, dst string, userns *os.File, private bool) error {
 	tree, err := clone(src, userns, private)
 	if err != nil {
@@ -26,7 +26,7 @@ func Copy(src, dst string, userns *os.File, private bool) error {
 	return nil
 }
 
-// CanTranslate tells whether Copy can translate the owners in dir.
+// CanTranslate returns an error if Copy cannot translate the owners in dir.
 func CanTranslate(dir string, userns *os.File) error {
 	tree, err := clone(dir, userns, true)
 	if err != nil {
@@ -35,7 +35,7 @@ func CanTranslate(dir string, userns *os.File) error {
 	return tree.Close()
 }
 
-// clone makes the copy, attached nowhere.
+// clone makes the copy without attaching it anywhere.
 func clone(src string, userns *os.File, private bool) (tree *os.File, err error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, src, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
@@ -62,9 +62,8 @@ func clone(src string, userns *os.File, private bool) (tree *os.File, err error)
 	return tree, nil
 }
 
-// RemoveCopies takes away everything that is mounted in a folder, whose mounts all
-// were made by Copy, and the folder. They are made private first: unmounting a copy
-// must not unmount what it is a copy of.
+// RemoveCopies unmounts everything in a folder whose mounts were all made by Copy, and removes
+// the folder. It makes the mounts private first: unmounting a copy must not unmount the original.
 func RemoveCopies(dir string) error {
 	points, err := Under(dir)
 	if err != nil {
@@ -78,9 +77,9 @@ func RemoveCopies(dir string) error {
 	return RemoveTree(dir)
 }
 
-// CopyAll makes private copies of folders below scratch, which is made, their owners
-// translated: lower folders for an overlay (Linux 5.19). Once that is mounted the
-// copies can go, by RemoveCopies.
+// CopyAll makes private copies of folders below scratch, which it creates, with translated
+// owners: lower folders for an overlay (Linux 5.19). Once the overlay is mounted, RemoveCopies
+// can remove the copies.
 func CopyAll(dirs []string, scratch string, userns *os.File) ([]string, error) {
 	copies := make([]string, len(dirs))
 	for i, d := range dirs {

@@ -50,7 +50,7 @@ func TestIDMappedMounts(t *testing.T) {
 	}
 }
 
-// TestRemovingACopyLeavesTheOriginal: with shared mounts an unmount spreads.
+// TestRemovingACopyLeavesTheOriginal: with shared mounts an unmount would propagate.
 func TestRemovingACopyLeavesTheOriginal(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")

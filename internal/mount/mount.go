@@ -1,6 +1,6 @@
-// Package mount has the mount operations that Wherry needs, each idempotent: doing
-// one twice, or again after a crash, is no error. The kernel's mountinfo is the
-// only truth; nothing is remembered here.
+// Package mount has the mount operations that Wherry needs. Each is idempotent: doing it twice,
+// or again after a crash, is no error. The kernel's mountinfo is the only truth; nothing is
+// remembered here.
 package mount
 
 import (
@@ -17,7 +17,7 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// Mounted tells whether path is a mount point.
+// Mounted reports whether path is a mount point.
 func Mounted(path string) (bool, error) {
 	ok, err := mountinfo.Mounted(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -26,8 +26,8 @@ func Mounted(path string) (bool, error) {
 	return ok, err
 }
 
-// Tmpfs mounts a tmpfs at dir (made when missing) unless a mount is there already.
-// sizeBytes 0 is the kernel's default, half of the memory.
+// Tmpfs mounts a tmpfs at dir (made if missing) unless something is mounted there already.
+// sizeBytes 0 means the kernel's default, half of the memory.
 func Tmpfs(dir string, mode os.FileMode, sizeBytes int64) error {
 	if err := os.MkdirAll(dir, mode); err != nil {
 		return err
@@ -45,8 +45,8 @@ func Tmpfs(dir string, mode os.FileMode, sizeBytes int64) error {
 	return nil
 }
 
-// HugePages mounts a file system whose files lie in huge pages of a size, unless a mount
-// is there already. dir must exist.
+// HugePages mounts a file system whose files use huge pages of the given size, unless something
+// is mounted there already. dir must exist.
 func HugePages(dir string, pageBytes int64) error {
 	if ok, err := Mounted(dir); err != nil || ok {
 		return err
@@ -57,7 +57,7 @@ func HugePages(dir string, pageBytes int64) error {
 	return nil
 }
 
-// Bind makes src visible at dst, recursively and read-only where asked. dst must exist.
+// Bind makes src visible at dst, recursively, and read-only if asked. dst must exist.
 func Bind(src, dst string, readOnly bool) error {
 	if ok, err := Mounted(dst); err != nil || ok {
 		return err
@@ -75,8 +75,8 @@ func Bind(src, dst string, readOnly bool) error {
 	return nil
 }
 
-// Unmount takes the topmost mount at path away, lazily so that a busy file cannot
-// hold it. A path that is no mount point, or is not there, is no error.
+// Unmount unmounts the topmost mount at path, lazily, so that a busy file cannot block it. It is
+// no error if path is not a mount point or does not exist.
 func Unmount(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err == nil || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
@@ -106,7 +106,7 @@ func Under(dir string) ([]string, error) {
 	return points, nil
 }
 
-// UnmountUnder takes every mount at and below dir away, whose full path it wants.
+// UnmountUnder unmounts everything at and below dir, which must be a full path.
 func UnmountUnder(dir string) error {
 	if err := safepath.Full(dir); err != nil {
 		return fmt.Errorf("unmount all below %q: %w", dir, err)
@@ -122,7 +122,7 @@ func UnmountUnder(dir string) error {
 	return errors.Join(errs...)
 }
 
-// IsTmpfs tells whether path lies on a tmpfs.
+// IsTmpfs reports whether path lies on a tmpfs.
 func IsTmpfs(path string) (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {

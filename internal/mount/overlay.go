@@ -10,14 +10,13 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// maxOptions is what mount(2) takes: one page, with its terminating zero.
+// maxOptions is the length that mount(2) takes: one page, less the terminating zero.
 const maxOptions = 4095
 
-// Overlay mounts the lower folders, topmost first, under the writable upper at dst.
-// work must be empty and on the file system of upper; without an upper the overlay is
-// read-only, and needs two lower folders. Where the kernel can, the
-// mount is volatile: nobody needs a container's writable layer after a crash of the
-// machine, and syncing it at every unmount is slow.
+// Overlay mounts the lower folders, topmost first, under the writable upper at dst. work must be
+// empty and on the file system of upper. Without an upper the overlay is read-only, and needs two
+// lower folders. If the kernel supports it, the mount is volatile: nobody needs a container's
+// writable layer after a crash of the machine, and syncing it at every unmount is slow.
 func Overlay(dst string, lower []string, upper, work string) error {
 	if len(lower) == 0 {
 		return fmt.Errorf("overlay at %s: no lower folder", dst)
@@ -43,7 +42,7 @@ func Overlay(dst string, lower []string, upper, work string) error {
 	return nil
 }
 
-// escape protects what overlayfs's option parser would take for separators.
+// escape escapes what overlayfs's option parser would take for separators.
 func escape(path string) string {
 	return strings.NewReplacer(`\`, `\\`, ":", `\:`, ",", `\,`).Replace(path)
 }
@@ -56,7 +55,7 @@ func escapeAll(paths []string) string {
 	return strings.Join(out, ":")
 }
 
-// overlayByFD mounts layers that are too many for one page of options (Linux 6.5).
+// overlayByFD mounts more layers than fit into one page of options (Linux 6.5).
 func overlayByFD(dst string, lower []string, upper, work string) error {
 	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -93,8 +92,8 @@ func overlayByFD(dst string, lower []string, upper, work string) error {
 	return nil
 }
 
-// RemoveTree deletes a folder after taking away every mount in it, so that nothing
-// that was mounted there loses a file.
+// RemoveTree removes a folder after unmounting everything in it, so that nothing that was mounted
+// there loses a file.
 func RemoveTree(dir string) error {
 	if err := UnmountUnder(dir); err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOverlayOfManyLayers passes the page of options that mount(2) takes.
+// TestOverlayOfManyLayers exceeds the page of options that mount(2) takes.
 func TestOverlayOfManyLayers(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")

@@ -1,10 +1,10 @@
-// Package netns makes the Linux namespaces that the containers of a pod share, and
-// runs code inside of them. A namespace is kept alive by a bind mount of its file
-// (a pin), so that it outlives Wherry and needs no process.
+// Package netns makes the Linux namespaces that the containers of a pod share, and runs code
+// inside them. A namespace is kept alive by a bind mount of its file (a pin), so that it outlives
+// Wherry and needs no process.
 //
-// Importing the package locks the main goroutine to the main thread. Threads that
-// entered a namespace are thrown away afterwards; were one of them the main thread,
-// it could not end, and /proc/self would show the pod's namespaces for ever.
+// Importing the package locks the main goroutine to the main thread. A thread that has entered a
+// namespace is discarded afterwards; if it were the main thread, it could not end, and /proc/self
+// would show the pod's namespaces for ever.
 package netns
 
 import (
@@ -24,8 +24,8 @@ func init() { runtime.LockOSThread() }
 // Kind is a type of namespace, by its name in /proc/PID/ns.
 type Kind string
 
-// The namespaces that can be pinned here. A PID namespace needs a process, and a
-// user namespace an ID mapping: they are not among them.
+// The namespaces that can be pinned here. PID and user namespaces are not among them: the first
+// needs a process, the second an ID mapping.
 const (
 	Net Kind = "net"
 	IPC Kind = "ipc"
@@ -34,12 +34,11 @@ const (
 
 var flags = map[Kind]int{Net: unix.CLONE_NEWNET, IPC: unix.CLONE_NEWIPC, UTS: unix.CLONE_NEWUTS}
 
-// Path is where Create pins the namespace of that kind below dir.
+// Path returns where Create pins the namespace of that kind below dir.
 func Path(dir string, k Kind) string { return filepath.Join(dir, string(k)) }
 
-// Create makes one new namespace of each kind and pins them in dir, which it makes.
-// Before it returns, inside runs on a thread that is in all of them. On an error
-// nothing stays pinned.
+// Create makes one new namespace of each kind and pins them in dir, which it makes. Before it
+// returns, it runs inside on a thread that is in all of them. If it fails, nothing stays pinned.
 func Create(dir string, kinds []Kind, inside func() error) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -81,9 +80,9 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// Do runs fn on a thread inside the namespaces at the paths (each a pin or
-// /proc/PID/ns/KIND). Sockets that fn opens stay in that namespace wherever they
-// are used; goroutines that it starts do not run in it.
+// Do runs fn on a thread inside the namespaces at the paths (each a pin or /proc/PID/ns/KIND).
+// Sockets that fn opens stay in that namespace wherever they are used; goroutines that it starts
+// do not run in it.
 func Do(fn func() error, paths ...string) error {
 	return onThread(func() error {
 		for _, p := range paths {
@@ -107,8 +106,8 @@ func enter(path string) error {
 	return nil
 }
 
-// onThread runs fn on a thread of its own that ends with it: the goroutine never
-// unlocks, so the runtime discards the thread and whatever it changed.
+// onThread runs fn on its own thread, which ends with it: the goroutine never unlocks, so the Go
+// runtime discards the thread and whatever it changed.
 func onThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -125,7 +124,7 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// Pinned tells whether a live namespace is pinned at path.
+// Pinned reports whether a live namespace is pinned at path.
 func Pinned(path string) (bool, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(path, &st)
@@ -138,8 +137,8 @@ func Pinned(path string) (bool, error) {
 	return st.Type == unix.NSFS_MAGIC, nil
 }
 
-// Remove drops every pin in dir and then dir itself. The kernel ends a namespace
-// with its last user. A dir that is not there is no error.
+// Remove removes every pin in dir and then dir itself. The kernel ends a namespace with its last
+// user. It is no error if dir does not exist.
 func Remove(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +158,7 @@ func Remove(dir string) error {
 	return nil
 }
 
-// Unpin drops the pin at path, however often it was mounted, and removes the file.
+// Unpin unmounts the pin at path, however often it was mounted, and removes the file.
 func Unpin(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -190,8 +189,8 @@ func SetSysctl(name, value string) error {
 	return nil
 }
 
-// SysctlPath is the file of a sysctl. The first separator decides which one it is
-// (sysctl(8)); the other kind then stands for itself, as in net/ipv4/conf/eth0.1.
+// SysctlPath returns the file of a sysctl. The first separator in the name decides which one
+// separates (sysctl(8)); the other character then stands for itself, as in net/ipv4/conf/eth0.1.
 func SysctlPath(name string) (string, error) {
 	rel := name
 	if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '.' {

@@ -111,7 +111,7 @@ func FuzzSysctlPath(f *testing.F) {
 	})
 }
 
-// TestGoexitInsideANamespace: a test that gives up in there does not hang.
+// TestGoexitInsideANamespace: a test that fails inside a namespace does not hang.
 func TestGoexitInsideANamespace(t *testing.T) {
 	if err := Do(func() error { runtime.Goexit(); return nil }); err == nil {
 		t.Error("no error")

@@ -13,11 +13,11 @@ import (
 // User is the kind of a user namespace; only CreateOwned makes one.
 const User Kind = "user"
 
-// IDMap is what a user namespace makes of user and group IDs: inside → on the host.
+// IDMap is the mapping of user and group IDs in a user namespace: inside → on the host.
 type IDMap struct{ UIDs, GIDs []syscall.SysProcIDMap }
 
-// CreateOwned is Create with a user namespace besides, which owns the others: who is
-// root in it may administer them. inside runs in all of them but that one.
+// CreateOwned is Create plus a user namespace that owns the others: its root may administer them.
+// inside runs in all of them except the user namespace.
 func CreateOwned(dir string, kinds []Kind, ids IDMap, inside func() error) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -52,7 +52,7 @@ func CreateOwned(dir string, kinds []Kind, ids IDMap, inside func() error) (err 
 	return Do(inside, paths...)
 }
 
-// OpenUser opens a new user namespace, which ends with the file.
+// OpenUser makes a new user namespace, which ends when the file is closed.
 func OpenUser(ids IDMap) (ns *os.File, err error) {
 	err = withChild(0, ids, func(pid int) (err error) {
 		ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
@@ -61,10 +61,9 @@ func OpenUser(ids IDMap) (ns *os.File, err error) {
 	return ns, err
 }
 
-// withChild calls fn with a process in a new user namespace and those of the flags.
-// A thread cannot make a user namespace, since the others of this process would not
-// be in it. The child is traced, so it stops before the first instruction of the
-// program that it was to become, and is killed there.
+// withChild calls fn with a process in a new user namespace and in those of the flags. A thread
+// cannot make a user namespace, because the other threads of this process would not be in it. The
+// child is traced, so it stops before the first instruction of its program, and is killed there.
 func withChild(set int, ids IDMap, fn func(pid int) error) error {
 	return onThread(func() (err error) {
 		cmd := exec.Command("/proc/self/exe") //nolint:noctx // killed below
@@ -87,11 +86,11 @@ func withChild(set int, ids IDMap, fn func(pid int) error) error {
 	})
 }
 
-// As runs fn as a user of the machine, on the calling thread alone: use it inside
-// Create or Do. The sysctls of an IPC namespace obey nobody but the root of the user
-// namespace that owns it, whatever capabilities one has.
+// As runs fn as a user of the machine, only on the calling thread: use it inside Create or Do.
+// Only the root of the user namespace that owns an IPC namespace may set its sysctls, whatever
+// capabilities the caller has.
 func As(uid int, fn func() error) (err error) {
-	const same = ^uintptr(0) // -1: leave it
+	const same = ^uintptr(0) // -1 means leave it unchanged
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(uid), same); errno != 0 {
 		return fmt.Errorf("become user %d: %w", uid, errno)
 	}

@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// allCapabilities by number (linux/capability.h).
+// allCapabilities are the names of the capabilities, by number (linux/capability.h).
 var allCapabilities = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID",
 	"CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN",
@@ -20,13 +20,13 @@ var allCapabilities = []string{
 	"CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE",
 }
 
-// defaultCapabilities are the fourteen that Docker made the custom.
+// defaultCapabilities are the fourteen that Docker made customary.
 var defaultCapabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
 	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// CapabilityNames translates a mask as in /proc/PID/status.
+// CapabilityNames returns the names in a mask as in /proc/PID/status.
 func CapabilityNames(mask uint64) []string {
 	var names []string
 	for i, n := range allCapabilities {
@@ -37,9 +37,9 @@ func CapabilityNames(mask uint64) []string {
 	return names
 }
 
-// Capabilities applies what the pod adds and drops to the default, or to everything
-// for a privileged container. Only what this process may hand out is in the result.
-// A name that does not exist is an error; one that cannot be given here is not.
+// Capabilities applies what the pod adds and drops to the default set, or to the full set for a
+// privileged container. The result only has what this process may grant. A name that does not
+// exist is an error; one that cannot be granted here is not.
 func Capabilities(sec *runtimeapi.LinuxContainerSecurityContext, available []string) (*specs.LinuxCapabilities, error) {
 	c := sec.GetCapabilities()
 	set := map[string]bool{}
@@ -55,7 +55,7 @@ func Capabilities(sec *runtimeapi.LinuxContainerSecurityContext, available []str
 	for _, n := range base {
 		set[n] = true
 	}
-	// As in containerd: ALL first, then what is added, then what is dropped.
+	// As in containerd: apply ALL first, then the additions, then the drops.
 	if err := change(set, c.GetAddCapabilities(), true); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func change(set map[string]bool, names []string, to bool) error {
 	for _, n := range names {
 		full := strings.ToUpper(n)
 		if full == "ALL" || full == "CAP_ALL" {
-			continue // decided what the set begins with
+			continue // already decided the initial set
 		}
 		if !strings.HasPrefix(full, "CAP_") {
 			full = "CAP_" + full

@@ -12,14 +12,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Device is a device node and what may be done with it: any of r, w and m.
+// Device is a device node and the permitted access to it: any of r, w and m.
 type Device struct {
 	specs.LinuxDevice
 	Access string
 	Source string // path on the host
 }
 
-// nodes are made by the runtime, but in a user namespace, where nobody can.
+// nodes returns the nodes that the runtime makes. In a user namespace there are none, because
+// nobody can make them there.
 func (in Input) nodes() []specs.LinuxDevice {
 	if in.Sandbox.IDMapping != nil {
 		return nil
@@ -31,10 +32,10 @@ func (in Input) nodes() []specs.LinuxDevice {
 	return out
 }
 
-// standard are the nodes that every runtime provides itself (runtime-spec).
+// standard are the nodes that every runtime provides by itself (runtime-spec).
 var standard = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console", "/dev/ptmx"}
 
-// deviceMounts are the host's nodes for a container in a user namespace.
+// deviceMounts returns mounts of the host's nodes, for a container in a user namespace.
 func (in Input) deviceMounts() []specs.Mount {
 	if in.Sandbox.IDMapping == nil {
 		return nil
@@ -49,7 +50,7 @@ func (in Input) deviceMounts() []specs.Mount {
 	return out
 }
 
-// devices are the nodes made in the container beyond the runtime's standard ones.
+// devices returns the nodes of the container beyond the runtime's standard ones.
 func (in Input) devices() []Device {
 	if in.security().GetPrivileged() {
 		return in.Host.Devices
@@ -57,8 +58,9 @@ func (in Input) devices() []Device {
 	return in.Devices
 }
 
-// deviceRules is the device list of the container's group: nothing, then making any
-// node (without CAP_MKNOD that is empty), the standard ones, terminals, and its own.
+// deviceRules returns the device rules of the container's cgroup: deny everything; then allow
+// making any node (which means nothing without CAP_MKNOD), the standard nodes, terminals, and the
+// container's own devices.
 func deviceRules(privileged bool, own []Device) []specs.LinuxDeviceCgroup {
 	if privileged {
 		return []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
@@ -78,8 +80,7 @@ func deviceRules(privileged bool, own []Device) []specs.LinuxDeviceCgroup {
 	return rules
 }
 
-// LookupDevices finds the pod's devices on the host. A folder stands for all that
-// lie in it.
+// LookupDevices finds the pod's devices on the host. A folder stands for all the devices in it.
 func LookupDevices(devices []*runtimeapi.Device) ([]Device, error) {
 	var all []Device
 	for _, d := range devices {
@@ -104,8 +105,8 @@ func LookupDevices(devices []*runtimeapi.Device) ([]Device, error) {
 	return all, nil
 }
 
-// HostDevices lists /dev for privileged containers, without what belongs to the
-// container itself.
+// HostDevices lists the devices in /dev for privileged containers, without those that each
+// container has of its own.
 func HostDevices() ([]Device, error) { return devicesAt("/dev", "/dev") }
 
 var ownDev = map[string]bool{"/dev/pts": true, "/dev/shm": true, "/dev/mqueue": true, "/dev/fd": true, "/dev/console": true, "/dev/.udev": true, "/dev/.lxc": true}
@@ -115,7 +116,7 @@ func devicesAt(host, inside string) ([]Device, error) {
 	err := filepath.WalkDir(host, func(p string, e fs.DirEntry, err error) error {
 		if err != nil {
 			if os.IsNotExist(err) && p != host {
-				return nil // gone while we looked
+				return nil // gone in the meantime
 			}
 			return err
 		}

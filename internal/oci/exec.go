@@ -18,28 +18,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exec is a command that runs, or ran, in a container besides its first process.
+// Exec is a command that runs, or ran, in a container next to its first process.
 type Exec struct {
 	cmd     *exec.Cmd
 	dir     string
 	runtime *Runtime
 }
 
-// ExecOptions say what to run and where its streams lead.
+// ExecOptions are what to run and where its streams go.
 type ExecOptions struct {
 	ID      string
 	Cgroup  string
 	Dir     string // a folder for this exec's files; removed by Wait
 	Process specs.Process
-	// Streams that are nil lead to a null device of the command's own. Not with a terminal.
+	// A nil stream goes to a null device of the command's own. Unused with a terminal.
 	Stdin, Stdout, Stderr *os.File
-	// With Process.Terminal one of these, as SendsConsole says:
+	// With Process.Terminal set, one of these, depending on SendsConsole:
 	Console  string   // unix socket that receives the terminal
-	Terminal *os.File // in which the runtime stands
+	Terminal *os.File // that the runtime runs in
 }
 
-// Exec starts a command in a running container. The runtime process that it becomes
-// lives as long as the command.
+// Exec starts a command in a running container. The runtime's process lives as long as the
+// command.
 func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	e.cmd.Stdin, e.cmd.Stdout, e.cmd.Stderr = cmp.Or(o.Stdin, null), cmp.Or(o.Stdout, null), cmp.Or(o.Stderr, null)
 	if o.Terminal != nil {
 		e.cmd.Stdin, e.cmd.Stdout, e.cmd.Stderr = o.Terminal, o.Terminal, o.Terminal
-		e.cmd.SysProcAttr.Setctty = true // of its standard input
+		e.cmd.SysProcAttr.Setctty = true // its standard input becomes the controlling terminal
 	}
 	p := placement{}
 	if r.own {
@@ -77,7 +77,8 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 	if err := r.startIn(e.cmd, p); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s exec: %w", r.Name, err), e.cleanup())
 	}
-	// The runtime forks the command once it knows it: with the score that it has then.
+	// The runtime forks the command as soon as it has read it, and the command inherits the score
+	// of that moment.
 	err = errors.Join(process.Close(), e.setOOMScore(o.Process.OOMScoreAdj))
 	if err == nil {
 		err = sendProcess(w, o.Process)
@@ -91,8 +92,8 @@ func (r *Runtime) Exec(o ExecOptions) (*Exec, error) {
 // sendWait bounds how long a runtime may take to read its command.
 const sendWait = time.Minute
 
-// sendProcess tells the runtime what to run. One that has ended instead of reading
-// says why in its log.
+// sendProcess sends the command to the runtime. If the runtime exits instead of reading it, its
+// log says why.
 func sendProcess(w *os.File, p specs.Process) error {
 	if err := w.SetWriteDeadline(time.Now().Add(sendWait)); err != nil {
 		return err
@@ -103,8 +104,8 @@ func sendProcess(w *os.File, p specs.Process) error {
 	return w.Close()
 }
 
-// setOOMScore gives the runtime's process the score of the container, which the command
-// then inherits: crun sets it for a container's first process only.
+// setOOMScore gives the runtime's process the container's score, which the command then inherits:
+// crun sets it only for a container's first process.
 func (e *Exec) setOOMScore(score *int) error {
 	if score == nil {
 		return nil
@@ -118,12 +119,12 @@ func (e *Exec) setOOMScore(score *int) error {
 
 func (e *Exec) file(name string) string { return filepath.Join(e.dir, name) }
 
-// StartError says that the command could not be started at all.
+// StartError means that the command could not be started at all.
 type StartError struct{ Message string }
 
 func (e *StartError) Error() string { return e.Message }
 
-// Wait returns the command's exit code; *StartError when it did not start.
+// Wait returns the command's exit code, or a *StartError if it did not start.
 func (e *Exec) Wait() (code int, err error) {
 	werr := e.cmd.Wait()
 	defer func() { err = errors.Join(err, e.cleanup()) }()
@@ -148,10 +149,10 @@ func (e *Exec) Wait() (code int, err error) {
 	return code, nil
 }
 
-// Kill ends the command with SIGKILL. The runtime's process then ends by itself,
-// having reaped the command; killing it too would leave that to the machine's init,
-// and a PID namespace does not end before its last zombie. Only while there is no
-// command yet the runtime itself is killed.
+// Kill kills the command. The runtime's process then reaps the command and exits by itself.
+// Killing the runtime, too, would leave the reaping to the machine's init, and a PID namespace
+// does not end before its last zombie does. The runtime itself is killed only while there is no
+// command yet.
 func (e *Exec) Kill() error {
 	pid, err := e.pid()
 	if err == nil {
@@ -169,8 +170,8 @@ func (e *Exec) Kill() error {
 	return nil
 }
 
-// pid is the command's, as the runtime writes it down: crun makes the file first, and a moment
-// later it holds something.
+// pid returns the command's PID from the file that the runtime writes: crun makes the file first,
+// and fills it a moment later.
 func (e *Exec) pid() (pid int, err error) {
 	for range 1000 {
 		if pid, err = ReadPID(e.file("pid")); err == nil || errors.Is(err, os.ErrNotExist) {
@@ -183,7 +184,7 @@ func (e *Exec) pid() (pid int, err error) {
 
 func (e *Exec) cleanup() error { return os.RemoveAll(e.dir) }
 
-// Run is Exec and Wait; when ctx ends first the command is killed.
+// Run is Exec followed by Wait. If ctx ends first, the command is killed.
 func (r *Runtime) Run(ctx context.Context, o ExecOptions) (int, error) {
 	e, err := r.Exec(o)
 	if err != nil {

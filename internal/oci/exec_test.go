@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A command whose time was over at the moment in which its runtime wrote its PID down went on:
-// the file was there, and empty.
+// A command whose time ran out just while its runtime wrote its PID used to keep running: the
+// file was there, but empty.
 func TestKillOfACommandWhosePIDIsBeingWritten(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "1000")
@@ -31,7 +31,7 @@ func TestKillOfACommandWhosePIDIsBeingWritten(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(errors.Join(err, cmd.Process.Kill()))
 	}
-	_ = cmd.Wait() // its status says how it ended
+	_ = cmd.Wait() // its status says how it exited
 	if ws, ok := cmd.ProcessState.Sys().(interface{ Signal() unix.Signal }); !ok || ws.Signal() != unix.SIGKILL {
 		t.Errorf("ended by %v", cmd.ProcessState)
 	}

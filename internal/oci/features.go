@@ -13,13 +13,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The command lines that are spoken here.
+// The kinds of command lines that are supported.
 const (
 	Crun = "crun"
 	Runc = "runc"
 )
 
-// typeOf goes by the program's name; most other runtimes have runc's command line.
+// typeOf guesses from the program's name; most other runtimes have runc's command line.
 func typeOf(path string) string {
 	if strings.HasPrefix(filepath.Base(path), Crun) {
 		return Crun
@@ -27,17 +27,17 @@ func typeOf(path string) string {
 	return Runc
 }
 
-// Features are what a runtime can do with the kernel's help, as far as pods have to know.
+// Features are the abilities of a runtime that pods depend on.
 type Features struct {
 	RecursiveReadOnly bool
 	UserNamespaces    bool
 }
 
-// featuresTimeout bounds a program that is not what it was taken for.
+// featuresTimeout bounds the run of a program that may not be an OCI runtime at all.
 const featuresTimeout = 5 * time.Second
 
-// readFeatures asks the runtime (runtime-spec, features.md). crun and runc themselves
-// need not be asked: those that are too old for the command can do both.
+// readFeatures asks the runtime (runtime-spec, features.md). It does not ask crun and runc: even
+// versions that are too old for the command can do both.
 func (r *Runtime) readFeatures(ctx context.Context) Features {
 	base := filepath.Base(r.Path)
 	if strings.HasPrefix(base, Crun) || strings.HasPrefix(base, Runc) {

@@ -13,15 +13,15 @@ import (
 	"wherry.dev/internal/cgroup"
 )
 
-// placement says where a child process is born.
+// placement is where a child process starts.
 type placement struct {
-	tasks string // v1 groups to join; "" stays
-	clone string // group in the v2 tree; "" stays
-	view  bool   // a mount namespace without the v2 tree of a hybrid machine
+	tasks string // v1 cgroups to join; "" means none
+	clone string // cgroup in the v2 tree; "" means none
+	view  bool   // use a mount namespace without the v2 tree of a hybrid machine
 }
 
-// startIn starts the command on a thread that has joined the groups, so that the
-// child is born there and nothing has to be moved. The thread is thrown away.
+// startIn starts the command on a thread that has joined the cgroups, so that the child starts
+// there and nothing has to be moved. The thread is discarded afterwards.
 func (r *Runtime) startIn(cmd *exec.Cmd, p placement) error {
 	dir, err := r.cloneInto(cmd, p.clone)
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *Runtime) startIn(cmd *exec.Cmd, p placement) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends here
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		done <- r.place(cmd, p)
 	}()
 	return <-done
@@ -58,8 +58,8 @@ func (r *Runtime) place(cmd *exec.Cmd, p placement) error {
 	return cmd.Start()
 }
 
-// cloneInto has the kernel put the child into the group of the v2 tree at birth
-// (CLONE_INTO_CGROUP, Linux 5.7).
+// cloneInto makes the kernel start the child in the cgroup of the v2 tree (CLONE_INTO_CGROUP,
+// since Linux 5.7).
 func (r *Runtime) cloneInto(cmd *exec.Cmd, group string) (*os.File, error) {
 	if group == "" {
 		return nil, nil
@@ -80,18 +80,17 @@ func (r *Runtime) cloneInto(cmd *exec.Cmd, group string) (*os.File, error) {
 	return dir, nil
 }
 
-// view is a thread that holds a copy of our mount namespace in which the v2 tree of
-// a hybrid machine is not mounted. crun refuses such machines as long as it sees a
-// controller there, even when it does not manage cgroups; without that mount it
-// takes the machine for plain v1. The copy lives only as long as crun runs, so that
-// it does not keep other pods' mounts busy.
+// view is a thread that holds a copy of our mount namespace in which the v2 tree of a hybrid
+// machine is not mounted. crun refuses a hybrid machine as long as it sees a controller there,
+// even if it does not manage cgroups; without that mount it takes the machine for plain v1. The
+// copy lives only as long as crun runs, so that it does not keep other pods' mounts busy.
 type view struct {
 	tid  int
 	stop chan struct{}
 	done chan struct{}
 }
 
-// openView returns nil where crun needs no such help.
+// openView returns nil if crun needs no view.
 func (r *Runtime) openView() (*view, error) {
 	if !r.needsView() {
 		return nil, nil
@@ -126,7 +125,7 @@ func (v *view) close() {
 	<-v.done
 }
 
-// enterView moves the calling thread into the copy.
+// enterView moves the calling thread into a copy of the mount namespace.
 func (r *Runtime) enterView() error {
 	if !r.needsView() {
 		return nil
@@ -139,7 +138,8 @@ func (r *Runtime) enterView() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("copy the mount namespace: %w", err)
 	}
-	// Private first: on a shared parent the unmount would reach the machine itself.
+	// Make it private first: on a shared parent, the unmount would propagate to the machine
+	// itself.
 	parent := filepath.Dir(dir)
 	if err := unix.Mount("", parent, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("make %s private: %w", parent, err)

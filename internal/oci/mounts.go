@@ -9,15 +9,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ResolvedMount is a mount of the pod whose source exists and has its symbolic
-// links followed.
+// ResolvedMount is a mount of the pod whose source exists, with its symbolic links resolved.
 type ResolvedMount struct {
 	*runtimeapi.Mount
 	Source string
-	Locked []string // options that the source's mount has and a user namespace cannot take away
+	Locked []string // options of the source's mount that a user namespace cannot remove
 }
 
-// mounts lists what every container has, then the sandbox's files, then the pod's
+// mounts lists the mounts that every container has, then the sandbox's files, then the pod's
 // mounts. A mount of the pod replaces one of ours at the same place.
 func (in Input) mounts() []specs.Mount {
 	own := map[string]bool{}
@@ -34,7 +33,7 @@ func (in Input) mounts() []specs.Mount {
 	for _, m := range in.Mounts {
 		pod = append(pod, podMount(m))
 	}
-	// A parent before what lies in it, whatever order the pod had.
+	// A parent comes before what lies in it, whatever order the pod had.
 	slices.SortStableFunc(pod, func(a, b specs.Mount) int {
 		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
 	})
@@ -55,7 +54,7 @@ func (in Input) systemMounts() []specs.Mount {
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", cgroup}},
 	}
 	if in.Sandbox.IDMapping != nil && in.Sandbox.Namespaces[specs.NetworkNamespace] == "" {
-		// Only who owns the network namespace may mount a sysfs; the machine's is shown instead.
+		// Only the owner of the network namespace may mount a sysfs; show the machine's instead.
 		for i := range m {
 			if m[i].Destination == "/sys" {
 				m[i] = specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys", Options: []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", sys}}
@@ -65,7 +64,7 @@ func (in Input) systemMounts() []specs.Mount {
 	return m
 }
 
-// sandboxMounts are the files that all containers of the pod share.
+// sandboxMounts returns mounts of the files that all containers of the pod share.
 func (in Input) sandboxMounts() []specs.Mount {
 	var m []specs.Mount
 	write := "rw"
@@ -93,7 +92,7 @@ func podMount(m ResolvedMount) specs.Mount {
 	default:
 		opts = append(opts, "rw")
 	}
-	opts = append(opts, m.GetMountOptions()...) // checked: noexec, nodev, nosuid
+	opts = append(opts, m.GetMountOptions()...) // checked earlier: only noexec, nodev, nosuid
 	for _, o := range m.Locked {
 		if !slices.Contains(opts, o) {
 			opts = append(opts, o)
@@ -113,8 +112,8 @@ func propagation(p runtimeapi.MountPropagation) string {
 	}
 }
 
-// rootfsPropagation is that of the container's root: it must let through what its
-// mounts are to pass on.
+// rootfsPropagation returns the propagation of the container's root, which must let through what
+// its mounts propagate.
 func rootfsPropagation(ms []ResolvedMount) string {
 	p := ""
 	for _, m := range ms {

@@ -9,16 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nulls makes null devices, each a new one. Whoever has a process's files open may do to
-// them what their owner may, and crun makes the container's user the owner of its standard
-// ones: with the machine's null device as one of them, that user could take it away from
-// every program of the machine. One that two containers had would be a way from one to
-// the other.
+// nulls makes null devices, a new one each time. A user who can reach a process's open files may
+// do to them what their owner may, and crun makes the container's user the owner of its standard
+// streams. If one of them were the machine's null device, that user could take it away from every
+// program on the machine. A device shared by two containers would be a channel between them.
 //
-// The devices have no name and lie on a file system that is mounted nowhere, so that nothing
-// has to be cleared away; that of the run dir may not open devices.
+// The devices have no name and lie on a file system that is mounted nowhere, so that nothing has
+// to be cleaned up. The run directory would not do: devices on its file system may not be opened.
 type nulls struct {
-	mu   sync.Mutex // one name serves all, one after the other
+	mu   sync.Mutex // all devices use the same name, one after the other
 	root *os.File
 }
 
@@ -43,7 +42,7 @@ func makeNulls() (*nulls, error) {
 	return &nulls{root: os.NewFile(uintptr(root), "nulls")}, nil
 }
 
-// open makes a null device that ends when the last process closes it.
+// open makes a null device that disappears when the last process closes it.
 func (n *nulls) open() (*os.File, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -56,7 +55,7 @@ func (n *nulls) open() (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("open a null device: %w", err), unix.Unlinkat(root, nullName, 0))
 	}
 	f := os.NewFile(uintptr(fd), nullName)
-	// Whatever the umask.
+	// Regardless of the umask.
 	if err := errors.Join(unix.Fchmod(fd, 0o666), unix.Unlinkat(root, nullName, 0)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make a null device: %w", err), f.Close())
 	}

@@ -21,28 +21,28 @@ import (
 	"wherry.dev/internal/failpoint"
 )
 
-// Runtime is one OCI runtime, crun or runc or what is configured in their place,
-// together with conmon, which it runs under.
+// Runtime is one OCI runtime, crun or runc or whatever is configured instead, together with
+// conmon, under which it runs.
 type Runtime struct {
 	Name    string   // of the handler: "crun"
 	Path    string   // of the executable
-	Type    string   // whose command line it has: Crun or Runc; "" goes by its name
+	Type    string   // whose command line it takes: Crun or Runc; "" means guess from its name
 	Options []string // arguments before every command
 	State   string   // folder of the runtime's own state
 	Conmon  string   // path of conmon
 	Home    string   // cgroup in which conmon runs
 
-	Features Features // found out by NewRuntime
+	Features Features // filled in by NewRuntime
 
 	crun bool         // speaks crun's dialect
-	own  bool         // the groups are made and joined by us, not by the runtime
+	own  bool         // we make and join the cgroups, not the runtime
 	tree *cgroup.Tree // of the machine
 	null *nulls
 }
 
-// NewRuntime looks at the runtime and decides how cgroups are handled. crun manages
-// them itself on cgroup v2; elsewhere it refuses hybrid machines, so the groups are
-// ours and crun is started inside of them.
+// NewRuntime examines the runtime and decides how cgroups are handled. On cgroup v2 crun manages
+// them itself. It refuses hybrid machines, so anywhere else we make the cgroups and start crun
+// inside them.
 func NewRuntime(ctx context.Context, r Runtime) (*Runtime, error) {
 	tree, err := cgroup.System()
 	if err != nil {
@@ -64,54 +64,57 @@ func NewRuntime(ctx context.Context, r Runtime) (*Runtime, error) {
 	return &r, nil
 }
 
-// OwnsCgroups tells whether the caller has to make the container's group.
+// OwnsCgroups reports whether the caller has to make the container's cgroup.
 func (r *Runtime) OwnsCgroups() bool { return r.own }
 
-// LimitsHugePages tells whether the runtime, or the caller in its place, finds the
-// controller of huge pages. runc on a hybrid machine does not look into the v2 tree.
+// LimitsHugePages reports whether the runtime, or the caller in its place, finds the controller
+// of huge pages. On a hybrid machine runc does not look into the v2 tree.
 func (r *Runtime) LimitsHugePages() bool {
 	return r.own || r.tree.Mode() == cgroup.V2 || r.tree.HasV1("hugetlb")
 }
 
-// SendsConsole tells how a command in a container gets a terminal: crun sends its end
-// over ExecOptions.Console, runc wants ExecOptions.Terminal.
+// SendsConsole reports how a command in a container gets a terminal: crun (true) sends its end
+// over ExecOptions.Console, runc (false) needs ExecOptions.Terminal.
 func (r *Runtime) SendsConsole() bool { return r.crun }
 
-// BPFAnnotation has a compiled seccomp program for crun, in base64.
+// BPFAnnotation is the annotation with a compiled seccomp program for crun, in base64.
 const BPFAnnotation = "run.oci.seccomp_bpf_data"
 
-// TakesBPF tells whether the runtime takes a compiled seccomp program in BPFAnnotation.
+// TakesBPF reports whether the runtime takes a compiled seccomp program in BPFAnnotation.
 func (r *Runtime) TakesBPF() bool { return r.crun }
 
-// Bundle is a container that is to be created.
+// Bundle describes a container to be created.
 type Bundle struct {
 	ID        string
 	Dir       string // holds config.json, and then conmon's and the runtime's files
-	Log       string // path of the CRI log; "" keeps none
+	Log       string // path of the CRI log; "" means none
 	ExitDir   string // where conmon writes the exit code to a file named ID
 	Cgroup    string
-	Hooked    bool // its spec may have hooks, which the runtime must be run for
+	Hooked    bool // its spec may have hooks, which only the runtime itself can run
 	Terminal  bool
 	Stdin     bool
 	StdinOnce bool
 }
 
-// PIDFile has the container's first process.
+// PIDFile returns the path of the file with the PID of the container's first process.
 func (b Bundle) PIDFile() string { return filepath.Join(b.Dir, "pid") }
 
-// MonitorPIDFile has conmon's.
+// MonitorPIDFile returns the path of the file with conmon's PID.
 func (b Bundle) MonitorPIDFile() string { return filepath.Join(b.Dir, "conmon.pid") }
 
-// AttachSocket is a SOCK_SEQPACKET: messages out begin with 2 (stdout) or 3 (stderr).
+// AttachSocket returns the path of a SOCK_SEQPACKET: messages out begin with 2 (stdout) or 3
+// (stderr).
 func (b Bundle) AttachSocket() string { return filepath.Join(b.Dir, "attach") }
 
-// ControlFIFO takes "1 ROWS COLS" (resize) and "2 0 0" (reopen the log).
+// ControlFIFO returns the path of a FIFO that takes "1 ROWS COLS" (resize) and "2 0 0" (reopen
+// the log).
 func (b Bundle) ControlFIFO() string { return filepath.Join(b.Dir, "ctl") }
 
-// ExitFile has the exit code once the container is over and its log complete.
+// ExitFile returns the path of the file with the exit code. The file exists once the container
+// has exited and its log is complete.
 func (b Bundle) ExitFile() string { return filepath.Join(b.ExitDir, b.ID) }
 
-// WriteSpec puts config.json into the bundle.
+// WriteSpec writes the bundle's config.json.
 func (b Bundle) WriteSpec(spec any) error {
 	doc, err := json.Marshal(spec)
 	if err != nil {
@@ -120,9 +123,9 @@ func (b Bundle) WriteSpec(spec any) error {
 	return os.WriteFile(filepath.Join(b.Dir, "config.json"), doc, 0o600)
 }
 
-// Create starts conmon, which creates the container and stays with it until its
-// end; conmon outlives this process. It returns the container's first process, which waits
-// for Start.
+// Create starts conmon, which creates the container and stays with it until it exits; conmon
+// outlives this process. It returns the PID of the container's first process, which waits for
+// Start.
 func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	view, err := r.openView()
 	if err != nil {
@@ -176,9 +179,9 @@ func (r *Runtime) Create(ctx context.Context, b Bundle) (pid int, err error) {
 	return pid, nil
 }
 
-// monitorPlacement puts conmon beside the containers. Where the groups are ours, it
-// is born in the container's one of the v2 tree, for a shell can join only the v1
-// ones cheaply; on such machines the v2 tree limits nothing but huge pages.
+// monitorPlacement returns where conmon starts: beside the containers. If we own the cgroups, it
+// starts in the container's v2 cgroup, because a shell can only join the v1 ones cheaply; on such
+// machines the v2 tree limits nothing but huge pages.
 func (r *Runtime) monitorPlacement(b Bundle) placement {
 	if r.own {
 		return placement{tasks: r.Home, clone: b.Cgroup}
@@ -186,17 +189,17 @@ func (r *Runtime) monitorPlacement(b Bundle) placement {
 	return placement{tasks: r.Home, clone: r.Home}
 }
 
-// cleanEnv is the environment without what systemd says to Wherry alone. A runtime
-// would pass it on: crun mounts its notify socket over the container's root, even one
-// of an empty name, and runc listens on one of its own.
+// cleanEnv returns the environment without what systemd means for Wherry alone. A runtime would
+// pass it on: crun mounts its notify socket over the container's root, even if the name is empty,
+// and runc listens on a socket of its own.
 func cleanEnv(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		return strings.HasPrefix(e, "NOTIFY_SOCKET=") || strings.HasPrefix(e, "LISTEN_")
 	})
 }
 
-// environ is the runtime's environment. Before it enters a container it makes a copy of
-// itself that nobody can write, by way of a file in this folder, or else in /tmp.
+// environ returns the runtime's environment. Before it enters a container, the runtime makes a
+// copy of itself that nobody can write, through a file in this folder, or else in /tmp.
 func (r *Runtime) environ() []string {
 	return append(cleanEnv(os.Environ()), "_LIBCONTAINER_STATEDIR="+filepath.Dir(r.State))
 }
@@ -216,13 +219,13 @@ func readSync(f io.Reader) (int, error) {
 	return msg.Data, nil
 }
 
-// RefusedError is what a runtime says that would not make a container: its command is
-// not there, say, or its working folder is a file.
+// RefusedError is the message of a runtime that refused to create a container: because its
+// command does not exist, say, or its working directory is a file.
 type RefusedError struct{ Message string }
 
 func (e *RefusedError) Error() string { return e.Message }
 
-// cleanMessage makes one line of what a runtime wrote to its log or stderr.
+// cleanMessage turns what a runtime wrote to its log or stderr into one line.
 func cleanMessage(s string) string {
 	var lines []string
 	for l := range strings.SplitSeq(s, "\n") {
@@ -274,12 +277,12 @@ func (r *Runtime) conmonArgs(b Bundle, v *view, null *os.File) ([]string, error)
 	return args, nil
 }
 
-// command is the program that conmon runs as its runtime, with leading arguments: a shell
-// that becomes the runtime once it has set it up.
+// command returns the program that conmon runs as its runtime, and its first arguments: a shell
+// that sets things up and then becomes the runtime.
 //
-//   - Where groups are ours it joins the container's, so that conmon itself stays outside:
-//     conmon must survive the group's end to report it, and its memory is not the container's.
-//   - The machine's null device, which conmon opens, becomes the container's own.
+//   - If we own the cgroups, it joins the container's, so that conmon itself stays outside:
+//     conmon must survive the cgroup to report its end, and its memory is not the container's.
+//   - It replaces the machine's null device, which conmon opens, with the container's own.
 func (r *Runtime) command(b Bundle, v *view, null *os.File) (path string, args []string, err error) {
 	var script strings.Builder
 	if r.own {
@@ -302,8 +305,8 @@ func (r *Runtime) command(b Bundle, v *view, null *os.File) (path string, args [
 	return "/bin/sh", []string{"-c", script.String(), "sh", r.Path}, nil
 }
 
-// nullStreams are the standard streams for which conmon makes no pipe. The terminal takes
-// their place later.
+// nullStreams returns the standard streams for which conmon makes no pipe. A terminal takes their
+// place later.
 func (b Bundle) nullStreams() []int {
 	switch {
 	case b.Terminal:
@@ -326,15 +329,15 @@ func (r *Runtime) globalArgs() []string {
 	return args
 }
 
-// Delete removes the runtime's state of a container whose processes are gone. One
-// that the runtime does not know is no error.
+// Delete removes the runtime's state of a container whose processes are gone. It is no error if
+// the runtime does not know the container.
 func (r *Runtime) Delete(ctx context.Context, b Bundle) error {
 	dir := filepath.Join(r.State, b.ID)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if r.own && !b.Hooked {
-		// Nothing but files is left: the group is ours, the processes have ended.
+		// Only files are left: the cgroup is ours, and the processes have exited.
 		return os.RemoveAll(dir)
 	}
 	if err := r.run(ctx, "delete", "--force", b.ID); err != nil {
@@ -345,7 +348,7 @@ func (r *Runtime) Delete(ctx context.Context, b Bundle) error {
 	return nil
 }
 
-// run executes a verb of the runtime.
+// run executes a command of the runtime.
 func (r *Runtime) run(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.Path, append(r.globalArgs(), args...)...)
 	cmd.Env = r.environ()

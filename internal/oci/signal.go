@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Real-time signals as programs see them (signal(7)): the C library keeps the
-// kernel's first two for itself.
+// Real-time signals as programs see them (signal(7)): the C library keeps the kernel's first two
+// to itself.
 const (
 	sigRTMin = 34
 	sigRTMax = 64
@@ -20,7 +20,7 @@ var aliases = map[string]unix.Signal{
 	"SIGCLD": unix.SIGCHLD, "SIGPOLL": unix.SIGIO, "SIGIOT": unix.SIGABRT, "SIGUNUSED": unix.SIGSYS,
 }
 
-// ParseSignal reads a signal as images and CRI write it: TERM, SIGTERM, 15,
+// ParseSignal parses a signal as images and CRI write it: TERM, SIGTERM, 15,
 // SIGRTMIN+3, RTMINPLUS3.
 func ParseSignal(s string) (unix.Signal, error) {
 	if n, err := strconv.Atoi(s); err == nil {
@@ -59,7 +59,7 @@ func ParseSignal(s string) (unix.Signal, error) {
 	return 0, fmt.Errorf("unknown signal %q", s)
 }
 
-// SignalName is the canonical name: SIGTERM, SIGRTMIN+3.
+// SignalName returns the canonical name: SIGTERM, SIGRTMIN+3.
 func SignalName(n unix.Signal) string {
 	if name := unix.SignalName(n); name != "" {
 		return name

@@ -1,8 +1,8 @@
-// Package oci turns CRI's container configuration into an OCI runtime-spec and
-// drives what runs it: crun or runc, under conmon.
+// Package oci turns CRI's container configuration into an OCI runtime-spec and drives what runs
+// the container: crun or runc, under conmon.
 //
-// Spec and what it calls are pure: everything that they need to know of the
-// machine, the image and the sandbox comes in as values.
+// Spec and what it calls are pure: everything that they need to know about the machine, the image
+// and the sandbox is passed in as values.
 package oci
 
 import (
@@ -21,20 +21,20 @@ import (
 	"wherry.dev/internal/cgroup"
 )
 
-// Version is the lowest runtime-spec version that describes what we write; crun 1.8
-// refuses anything above 1.0.
+// Version is the lowest runtime-spec version that covers what we write; crun 1.8 refuses anything
+// above 1.0.
 const Version = "1.0.2"
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Host is what the spec must know of the machine.
+// Host is what the spec needs to know about the machine.
 type Host struct {
-	Capabilities []string // that this process may hand out, CAP_ names
+	Capabilities []string // that this process may grant, as CAP_ names
 	OOMScoreMin  int      // lowest oom_score_adj that can be set
 	Devices      []Device // of /dev, for privileged containers
-	RaisesLimits bool     // may raise resource limits above the own ones
+	RaisesLimits bool     // this process may raise resource limits above its own
 	CgroupV2     bool
-	// RecursiveReadOnly says that the kernel can make whole trees of mounts read-only (5.12).
+	// RecursiveReadOnly means that the kernel can make whole trees of mounts read-only (Linux 5.12).
 	RecursiveReadOnly bool
 }
 
@@ -42,10 +42,10 @@ type Host struct {
 type Sandbox struct {
 	Hostname   string
 	Namespaces map[specs.LinuxNamespaceType]string // pinned ones: type to path
-	IDMapping  []specs.LinuxIDMapping              // of users and groups in its user namespace, where it has one
+	IDMapping  []specs.LinuxIDMapping              // of users and groups in its user namespace, if it has one
 	Shm        string                              // directory that becomes /dev/shm
 	Etc        map[string]string                   // container path → host file: hosts, hostname, resolv.conf
-	EtcLocked  []string                            // as ResolvedMount.Locked, of those files
+	EtcLocked  []string                            // like ResolvedMount.Locked, for the files in Etc
 }
 
 // Input is everything that decides a container's spec.
@@ -61,7 +61,7 @@ type Input struct {
 	Mounts  []ResolvedMount
 	Devices []Device // of Config.Devices, looked up on the host
 	Ulimits []specs.POSIXRlimit
-	// AppArmor names a profile that the kernel has; "" is none.
+	// AppArmor names a profile that is loaded into the kernel; "" means none.
 	AppArmor string
 }
 
@@ -126,8 +126,8 @@ func (in Input) process() (*specs.Process, error) {
 	}, nil
 }
 
-// Command follows what Docker made the rule: the pod's command replaces the
-// image's entrypoint, and then the image's cmd counts no more.
+// Command follows Docker's rule: the pod's command replaces the image's entrypoint, and then the
+// image's cmd no longer counts.
 func Command(c *runtimeapi.ContainerConfig, img ocispec.ImageConfig) ([]string, error) {
 	command, args := c.GetCommand(), c.GetArgs()
 	if len(command) == 0 {
@@ -154,7 +154,7 @@ func workingDir(c *runtimeapi.ContainerConfig, img ocispec.ImageConfig) string {
 	return "/"
 }
 
-// Environment merges the image's variables with the container's, which win.
+// Environment merges the image's variables with the container's, which take precedence.
 func Environment(c *runtimeapi.ContainerConfig, img ocispec.ImageConfig, hostname string) []string {
 	env := []string{defaultPath}
 	if hostname != "" {
@@ -170,7 +170,7 @@ func Environment(c *runtimeapi.ContainerConfig, img ocispec.ImageConfig, hostnam
 	return lastWins(env)
 }
 
-// lastWins drops all but the last setting of a variable, at the place of the first.
+// lastWins keeps the last setting of each variable, at the position of the first.
 func lastWins(env []string) []string {
 	at := map[string]int{}
 	out := env[:0:0]
@@ -186,8 +186,8 @@ func lastWins(env []string) []string {
 	return out
 }
 
-// namespaces lists those that the container gets: new, joined by path, or, left
-// out, the host's.
+// namespaces lists the container's namespaces: new ones, and ones joined by path. A namespace
+// that is left out is the host's.
 func (in Input) namespaces() ([]specs.LinuxNamespace, error) {
 	opts := in.security().GetNamespaceOptions()
 	ns := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
@@ -216,13 +216,14 @@ func (in Input) namespaces() ([]specs.LinuxNamespace, error) {
 	return ns, nil
 }
 
-// resources are the container's limits plus its devices; the pods_limit of the node
-// is set on the pod's group by the kubelet.
+// resources returns the container's limits and its devices. The kubelet sets the node's PID limit
+// on the pod's cgroup.
 func (in Input) resources() *specs.LinuxResources {
 	r := Resources(in.Config.GetLinux().GetResources())
 	r.Devices = deviceRules(in.security().GetPrivileged(), in.devices())
 	if in.Host.CgroupV2 && r.CPU != nil && r.CPU.Shares != nil && r.Unified["cpu.weight"] == "" {
-		// Older runtimes have another curve than the pod's group and later updates.
+		// Older runtimes convert CPU shares by another curve than the pod's cgroup and later
+		// updates.
 		if r.Unified == nil {
 			r.Unified = map[string]string{}
 		}
@@ -231,7 +232,7 @@ func (in Input) resources() *specs.LinuxResources {
 	return r
 }
 
-// Resources translates CRI's limits. Only what is set is in the result.
+// Resources translates CRI's limits. The result only has what is set.
 func Resources(c *runtimeapi.LinuxContainerResources) *specs.LinuxResources {
 	r := &specs.LinuxResources{Unified: maps.Clone(c.GetUnified())}
 	cpu := specs.LinuxCPU{Cpus: c.GetCpusetCpus(), Mems: c.GetCpusetMems()}
@@ -273,9 +274,9 @@ var defaultMasked = []string{
 
 var defaultReadonly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
-// hiddenPaths are those the container may not see or write. A client that names
-// none gets the usual ones, unless the container has a user namespace, where an
-// unmasked /proc (ProcMount) is a legitimate wish: over gRPC the two look alike.
+// hiddenPaths returns the paths that the container may not see or write. If the client names
+// none, they are the usual ones, unless the container has a user namespace, where an unmasked
+// /proc (ProcMount) is a legitimate request: over gRPC, nil and empty look alike.
 func hiddenPaths(sec *runtimeapi.LinuxContainerSecurityContext) (masked, readonly []string) {
 	masked, readonly = sec.GetMaskedPaths(), sec.GetReadonlyPaths()
 	pod := sec.GetNamespaceOptions().GetUsernsOptions().GetMode() == runtimeapi.NamespaceMode_POD &&
@@ -286,8 +287,8 @@ func hiddenPaths(sec *runtimeapi.LinuxContainerSecurityContext) (masked, readonl
 	return masked, readonly
 }
 
-// StopSignal is the signal that ends the container politely: the pod's, the
-// image's, or SIGTERM.
+// StopSignal returns the signal that asks the container to stop: the pod's, else the image's,
+// else SIGTERM.
 func StopSignal(c *runtimeapi.ContainerConfig, img ocispec.ImageConfig) (string, error) {
 	if s := c.GetStopSignal(); s != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
 		name := strings.TrimPrefix(s.String(), "SIGNAL_")

@@ -16,9 +16,9 @@ import (
 	"wherry.dev/internal/failpoint"
 )
 
-// Start lets the created container run. It returns when the container's first process has
-// become its program, or has ended instead: until then it is the runtime still, which
-// an exec, a probe or a signal would meet.
+// Start starts the created container. It returns when the container's first process has become
+// its program, or has exited instead. Until then the process is still the runtime, and that is
+// what an exec, a probe or a signal would meet.
 func (r *Runtime) Start(ctx context.Context, b Bundle) error {
 	held, err := r.openHeld(b)
 	if err != nil {
@@ -30,7 +30,7 @@ func (r *Runtime) Start(ctx context.Context, b Bundle) error {
 	return errors.Join(held.wait(ctx), held.close())
 }
 
-// release lets the first process go on to its program.
+// release lets the first process continue to its program.
 func (r *Runtime) release(ctx context.Context, b Bundle) error {
 	if r.crun && !b.Hooked {
 		if err := r.releaseFIFO(b); err == nil || !errors.Is(err, fs.ErrNotExist) {
@@ -40,12 +40,11 @@ func (r *Runtime) release(ctx context.Context, b Bundle) error {
 	return r.run(ctx, "start", b.ID)
 }
 
-// releaseFIFO does what `crun start` does for a container without hooks: the
-// container's first process waits for a byte in a FIFO, whose reading end it holds.
-// That saves the 4 ms of an exec. The FIFO is removed last, so that as long as it
-// exists the byte may not have been written. That nobody holds it says that it was, by a
-// start that was killed before it removed the FIFO, or that the process has ended: then its
-// exit says why.
+// releaseFIFO does what `crun start` does for a container without hooks: the container's first
+// process waits for a byte in a FIFO whose reading end it holds. This saves the 4 ms of an exec.
+// The FIFO is removed last, so while it exists the byte may not have been written. If nobody
+// holds it, either a start wrote the byte and was killed before it removed the FIFO, or the
+// process has exited: then its exit says why.
 func (r *Runtime) releaseFIFO(b Bundle) error {
 	path := r.fifo(b.ID)
 	goOn, err := holdStill(b)
@@ -61,27 +60,27 @@ func (r *Runtime) releaseFIFO(b Bundle) error {
 	default:
 		failpoint.At("start-opened")
 		if _, err = unix.Write(fd, []byte{'1'}); errors.Is(err, unix.EPIPE) {
-			err = nil // nobody holds it any more
+			err = nil // the reader is gone
 		}
 		failpoint.At("start-written")
 		err = errors.Join(err, unix.Close(fd))
 	}
 	removed := os.Remove(path)
 	if errors.Is(removed, fs.ErrNotExist) {
-		removed = nil // the container ran, ended and was cleaned up meanwhile
+		removed = nil // the container has run, exited and been cleaned up by now
 	}
 	return errors.Join(err, goOn(), removed)
 }
 
-// holdStill stops the container's first process until goOn is called, unless it sleeps. After a
-// start that was killed when it had opened the FIFO, and not yet written to it, crun reads the
-// end of the file again and again; between the next one's opening and its byte there is nothing
-// to be read, and crun takes that for an error.
+// holdStill sends SIGSTOP to the container's first process until goOn is called, unless the
+// process sleeps. If an earlier start was killed after it had opened the FIFO and before it wrote
+// to it, crun keeps reading the end of the file. Between the next start's open and its byte there
+// is nothing to read, which crun would take for an error.
 func holdStill(b Bundle) (goOn func() error, err error) {
 	nothing := func() error { return nil }
 	pid, err := ReadPID(b.PIDFile())
 	if err != nil || sleeps(pid) {
-		return nothing, nil //nolint:nilerr // one that is not there cannot be stopped; the FIFO will tell
+		return nothing, nil //nolint:nilerr // a missing process cannot be stopped; the FIFO will show that it is gone
 	}
 	signal := func(sig unix.Signal) error {
 		if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -92,7 +91,7 @@ func holdStill(b Bundle) (goOn func() error, err error) {
 	if err := signal(unix.SIGSTOP); err != nil {
 		return nothing, err
 	}
-	// The kernel tells only its parent that it has stopped; it is a matter of microseconds.
+	// Only the parent is notified when it has stopped, so poll: it takes microseconds.
 	for deadline := time.Now().Add(time.Second); state(pid) == "R" && time.Now().Before(deadline); {
 		time.Sleep(50 * time.Microsecond)
 	}
@@ -101,44 +100,43 @@ func holdStill(b Bundle) (goOn func() error, err error) {
 
 func sleeps(pid int) bool { return state(pid) == "S" }
 
-// state is the letter that the kernel shows for it; "" when there is no such process.
+// state returns the kernel's letter for the process's state, or "" if there is no such process.
 func state(pid int) string {
 	doc, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return ""
 	}
-	_, rest, _ := strings.Cut(string(doc), ") ") // crun's name has no such
+	_, rest, _ := strings.Cut(string(doc), ") ") // crun's name contains no ") "
 	letter, _, _ := strings.Cut(rest, " ")
 	return letter
 }
 
 func (r *Runtime) fifo(id string) string { return filepath.Join(r.State, id, "exec.fifo") }
 
-// Waiting tells whether a created container has not been started yet; only crun's
-// way shows that.
+// Waiting reports whether a created container has not been started yet. This works for crun only.
 func (r *Runtime) Waiting(id string) bool {
 	_, err := os.Stat(r.fifo(id))
 	return err == nil
 }
 
-// held is what tells when the container's first process becomes another program, or ends.
+// held detects when the container's first process becomes another program, or exits.
 //
-//   - crun holds the log that it is told to write open until then (and tells what it has to
-//     say on its standard error, too, as long as it creates). It is a FIFO, which the kernel
-//     closes at the exec, so that its reader is told by the end of the file; what is in it is
-//     why there was no exec.
-//   - Of other runtimes' processes the program is looked at. runc's waits for a reader of its
-//     exec.fifo, writes a byte and closes it a moment before: only from then on is looked.
+//   - crun holds its log file open until then (while it creates the container, it also writes
+//     its messages to standard error). The log is a FIFO, which the kernel closes at the exec,
+//     so its reader sees the end of the file; what is in it is the reason why there was no
+//     exec.
+//   - For other runtimes we look at the program that the process runs. runc's process waits for
+//     a reader of its exec.fifo, writes a byte and closes it just before: we look from then on.
 type held struct {
-	fd   int // of the FIFO; -1 where there is none
+	fd   int // of the FIFO; -1 if there is none
 	exe  string
-	runs os.FileInfo // what exe was before the start; nil when the process had ended by then
-	own  bool        // the FIFO tells all
+	runs os.FileInfo // what exe was before the start; nil if the process had exited by then
+	own  bool        // the FIFO alone is enough
 }
 
-// execWait bounds the wait for the program. One that takes longer is on a disk that does
-// not answer, or is the runtime's own file, which somebody put into the container; the
-// container has been started, and can be stopped.
+// execWait bounds the wait for the program. A program that takes longer is on a disk that does
+// not respond, or is the runtime's own file, which somebody put into the container. The container
+// has been started then, and can be stopped.
 const execWait = time.Minute
 
 func (b Bundle) heldFIFO() string { return filepath.Join(b.Dir, "held") }
@@ -153,7 +151,7 @@ func (r *Runtime) makeHeldFIFO(b Bundle) error {
 	return nil
 }
 
-// heldArgs are for the command create alone.
+// heldArgs returns the arguments that only the create command gets.
 func (r *Runtime) heldArgs(b Bundle) []string {
 	if !r.crun {
 		return nil
@@ -161,8 +159,8 @@ func (r *Runtime) heldArgs(b Bundle) []string {
 	return []string{"--log=" + b.heldFIFO()}
 }
 
-// openHeld takes hold of the FIFO without reading it: a reader would let runc's process go,
-// and `runc start` removes the name.
+// openHeld opens the FIFO without reading it: a reader would let runc's process continue, and
+// `runc start` removes the name.
 func (r *Runtime) openHeld(b Bundle) (*held, error) {
 	h := &held{fd: -1, own: r.crun}
 	path := r.fifo(b.ID)
@@ -183,8 +181,8 @@ func (r *Runtime) openHeld(b Bundle) (*held, error) {
 	return h, nil
 }
 
-// look notes what the container's first process runs now. One that is gone has nothing to
-// be waited for; the start will say so.
+// look records what the container's first process runs now. If it is gone, there is nothing to
+// wait for; the start will report that.
 func (h *held) look(b Bundle) error {
 	pid, err := ReadPID(b.PIDFile())
 	if err == nil {
@@ -197,9 +195,9 @@ func (h *held) look(b Bundle) error {
 	return err
 }
 
-// wait returns when the first process is another program, or has ended; with an error when
-// the runtime said why it did. That the wait was cut short is none: the container has been
-// started.
+// wait returns when the first process has become another program, or has exited. It returns an
+// error if the runtime said why the process exited. Giving up the wait is no error: the container
+// has been started.
 func (h *held) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, execWait)
 	defer cancel()
@@ -217,7 +215,7 @@ func (h *held) wait(ctx context.Context) error {
 	return nil
 }
 
-// awaitEnd returns when nobody has the FIFO open for writing any more, with the beginning of
+// awaitEnd returns when nobody has the FIFO open for writing any more. said is the beginning of
 // what was in it.
 func (h *held) awaitEnd(ctx context.Context) (said string, err error) {
 	if h.fd < 0 {
@@ -240,8 +238,8 @@ func (h *held) awaitEnd(ctx context.Context) (said string, err error) {
 	return string(doc), nil
 }
 
-// awaitProgram looks until the process runs something else. The kernel tells nobody but its
-// tracer of that; it is a matter of a millisecond.
+// awaitProgram polls until the process runs something else. The kernel reports that only to a
+// tracer, and it takes about a millisecond.
 func (h *held) awaitProgram(ctx context.Context) {
 	for pause := 50 * time.Microsecond; h.runs != nil && ctx.Err() == nil; pause = min(2*pause, 10*time.Millisecond) {
 		if now, err := os.Stat(h.exe); err != nil || !os.SameFile(now, h.runs) {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A container that ended, and was cleaned up, before Start had removed the FIFO was
-// said not to have started.
+// A container that exited, and was cleaned up, before Start had removed the FIFO used to be
+// reported as not started.
 func TestStartOfAContainerThatEndsAtOnce(t *testing.T) {
 	r := &Runtime{Name: "crun", Path: "/bin/false", State: t.TempDir(), crun: true}
 	for range 300 {

@@ -11,11 +11,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// UlimitAnnotation is how pods ask containerd and CRI-O for resource limits, with the
-// name of a container behind it, by the NRI plugin ulimit-adjuster: CRI has no field for them. Its value is a YAML list of {type, soft, hard}.
+// UlimitAnnotation, followed by the name of a container, is how pods ask containerd and CRI-O for
+// resource limits (NRI plugin ulimit-adjuster): CRI has no field for them. Its value is a YAML
+// list of {type, soft, hard}.
 const UlimitAnnotation = "ulimits.nri.containerd.io/container."
 
-// rlimits by the names that setrlimit(2) has for them.
+// rlimits maps the names of the limits in setrlimit(2) to their numbers.
 var rlimits = map[string]int{
 	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_CPU": unix.RLIMIT_CPU, "RLIMIT_DATA": unix.RLIMIT_DATA,
 	"RLIMIT_FSIZE": unix.RLIMIT_FSIZE, "RLIMIT_LOCKS": unix.RLIMIT_LOCKS, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK,
@@ -24,7 +25,7 @@ var rlimits = map[string]int{
 	"RLIMIT_RTTIME": unix.RLIMIT_RTTIME, "RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING, "RLIMIT_STACK": unix.RLIMIT_STACK,
 }
 
-// ParseUlimit reads a limit as Docker and CRI-O write it: nofile=1024:2048, or
+// ParseUlimit parses a limit as Docker and CRI-O write it: nofile=1024:2048, or
 // nofile=1024 for both; -1 is unlimited.
 func ParseUlimit(s string) (specs.POSIXRlimit, error) {
 	name, values, ok := strings.Cut(s, "=")
@@ -54,7 +55,7 @@ func parseLimit(s string) (uint64, error) {
 	return strconv.ParseUint(s, 10, 64)
 }
 
-// ParseUlimits reads the value of UlimitAnnotation.
+// ParseUlimits parses the value of UlimitAnnotation.
 func ParseUlimits(doc string) ([]specs.POSIXRlimit, error) {
 	var all []specs.POSIXRlimit
 	if err := yaml.UnmarshalStrict([]byte(doc), &all); err != nil {
@@ -69,7 +70,7 @@ func ParseUlimits(doc string) ([]specs.POSIXRlimit, error) {
 	return all, nil
 }
 
-// checkUlimit writes the name as the runtime-spec wants it.
+// checkUlimit checks a limit and writes its name as the runtime-spec wants it.
 func checkUlimit(l specs.POSIXRlimit) (specs.POSIXRlimit, error) {
 	name := strings.ToUpper(l.Type)
 	if !strings.HasPrefix(name, "RLIMIT_") {
@@ -85,7 +86,7 @@ func checkUlimit(l specs.POSIXRlimit) (specs.POSIXRlimit, error) {
 	return l, nil
 }
 
-// MergeUlimits puts limits over others.
+// MergeUlimits returns base, overridden by over.
 func MergeUlimits(base, over []specs.POSIXRlimit) []specs.POSIXRlimit {
 	out := slices.Clone(base)
 	for _, l := range over {
@@ -98,7 +99,7 @@ func MergeUlimits(base, over []specs.POSIXRlimit) []specs.POSIXRlimit {
 	return out
 }
 
-// ClampUlimits lowers what this process may not hand out: without CAP_SYS_RESOURCE
+// ClampUlimits lowers the limits that this process may not grant: without CAP_SYS_RESOURCE,
 // nothing above its own hard limit. clamped names what was lowered.
 func ClampUlimits(all []specs.POSIXRlimit) (out []specs.POSIXRlimit, clamped []string, err error) {
 	out = slices.Clone(all)

@@ -16,8 +16,8 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// ResolveUser finds out who the container runs as: the pod's security context, then
-// the image's USER, then root, with names looked up in the image's own files.
+// ResolveUser determines the user that the container runs as: the pod's security context, else
+// the image's USER, else root. It looks names up in the image's own files.
 func ResolveUser(sec *runtimeapi.LinuxContainerSecurityContext, imageUser, rootfs string) (specs.User, error) {
 	db, err := readUserDB(rootfs)
 	if err != nil {
@@ -26,7 +26,7 @@ func ResolveUser(sec *runtimeapi.LinuxContainerSecurityContext, imageUser, rootf
 	return resolveUser(sec, imageUser, db)
 }
 
-// userDB is what /etc/passwd and /etc/group of the image say.
+// userDB is the content of the image's /etc/passwd and /etc/group.
 type userDB struct {
 	passwd []passwdEntry
 	group  []groupEntry
@@ -113,7 +113,7 @@ func (db userDB) groupID(s string) (uint32, error) {
 	return id, nil
 }
 
-// memberships are the groups whose member list names the user.
+// memberships returns the groups whose member list names the user.
 func (db userDB) memberships(name string) []uint32 {
 	var ids []uint32
 	for _, g := range db.group {
@@ -124,7 +124,7 @@ func (db userDB) memberships(name string) []uint32 {
 	return ids
 }
 
-// parseID reads a user or group number; the largest value is the kernel's "none".
+// parseID parses a user or group number; the largest value is the kernel's "none".
 func parseID(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err == nil && n == 1<<32-1 {
@@ -159,11 +159,11 @@ func readUserDB(rootfs string) (userDB, error) {
 	return db, err
 }
 
-// maxUserDB bounds what is read of a file that a stranger made.
+// maxUserDB bounds how much is read of an untrusted file.
 const maxUserDB = 16 << 20
 
-// scanInRoot reads the colon-separated lines of a file of the image; a missing file
-// has none. Symbolic links are followed within the image only.
+// scanInRoot reads the colon-separated lines of a file of the image; a missing file has none. It
+// follows symbolic links only within the image.
 func scanInRoot(rootfs, path string, line func(fields []string)) error {
 	root, err := safepath.Open(rootfs)
 	if err != nil {

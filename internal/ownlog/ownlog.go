@@ -1,9 +1,8 @@
-// Package ownlog keeps the log of this process from filling the disk. The log is a file
-// that descriptors of the process lead to, standard output and error: so it has also what
-// the Go runtime says of a panic, and what libraries print. When it has grown too large it
-// is renamed, and the descriptors lead to a new one; nothing that is written is lost or
-// waits meanwhile. On a full disk a line is lost and nothing else: whoever writes a log
-// does not look at the answer.
+// Package ownlog keeps the log of this process from filling the disk. The log is a file to which
+// descriptors of the process lead, standard output and error, so it also has what the Go runtime
+// prints about a panic, and what libraries print. A file that has grown too large is renamed, and
+// the descriptors lead to a new one; nothing that is written is lost or has to wait. If the disk
+// is full, only the line is lost: code that writes a log does not check for errors.
 package ownlog
 
 import (
@@ -19,20 +18,20 @@ import (
 // Log is the log of a process.
 type Log struct {
 	Path string
-	// Size in bytes from which on a file is renamed.
+	// Size is the size in bytes at which a file is renamed.
 	Size int64
 	// Keep is how many renamed files stay: PATH.1 is the newest.
 	Keep int
-	// FDs lead to the file.
+	// FDs are the descriptors that lead to the file.
 	FDs []int
 }
 
-// Open opens the file for a process that is to write to it.
+// Open opens the file for a process that will write to it.
 func Open(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
 }
 
-// IsOwn tells whether all descriptors lead to the file.
+// IsOwn reports whether all descriptors lead to the file.
 func (l Log) IsOwn() bool {
 	var file unix.Stat_t
 	if unix.Lstat(l.Path, &file) != nil {
@@ -47,8 +46,8 @@ func (l Log) IsOwn() bool {
 	return true
 }
 
-// Run renames the file whenever it has grown too large, until ctx ends. What goes wrong
-// is reported once, until something else does.
+// Run renames the file whenever it has grown too large, until ctx ends. It reports an error once,
+// until a different one occurs.
 func (l Log) Run(ctx context.Context, report func(error)) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -63,7 +62,7 @@ func (l Log) Run(ctx context.Context, report func(error)) error {
 	}()
 	told, buf := "", make([]byte, 4096)
 	for {
-		// The file that is written to now: the old one has no further events.
+		// Watch the file that is written to now: the old one has no further events.
 		if _, err := unix.InotifyAddWatch(fd, l.Path, unix.IN_MODIFY); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("watch %s: %w", l.Path, err)
 		}
@@ -76,19 +75,19 @@ func (l Log) Run(ctx context.Context, report func(error)) error {
 				break
 			}
 			if _, err := changes.Read(buf); err != nil {
-				return nil // closed: the end was asked for
+				return nil // closed because ctx ended
 			}
 		}
 	}
 }
 
-// rotate renames the file if it is too large, and tells whether it did.
+// rotate renames the file if it is too large, and reports whether it did.
 func (l Log) rotate() (bool, error) {
 	info, err := os.Lstat(l.Path)
 	if err != nil || info.Size() < l.Size {
 		return false, err
 	}
-	// The oldest goes first, for the new file may need its room.
+	// Remove the oldest first, because the new file may need its space.
 	if err := os.Remove(l.name(l.Keep)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
@@ -98,7 +97,7 @@ func (l Log) rotate() (bool, error) {
 		}
 	}
 	next, err := Open(l.Path)
-	if err != nil { // the descriptors lead to the renamed file still: it gets its name back
+	if err != nil { // the descriptors still lead to the renamed file: give it its name back
 		return false, errors.Join(err, os.Rename(l.name(1), l.Path))
 	}
 	for _, fd := range l.FDs {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child has its log at standard output and error, writes until that was renamed, and panics.
+// child logs to standard output and error, writes until the log was renamed, and panics.
 func child(path string) {
 	l := Log{Path: path, Size: 10000, Keep: 2, FDs: []int{1, 2}}
 	if !l.IsOwn() {
@@ -44,7 +44,7 @@ func child(path string) {
 	}
 }
 
-// started is a log under a descriptor of its own, and what writes to it.
+// started returns a log with a descriptor of its own, and a function that writes to it.
 func started(t *testing.T, dir string, size int64, keep int) (l Log, write func(string) error) {
 	t.Helper()
 	path := filepath.Join(dir, "wherry.log")
@@ -65,7 +65,7 @@ func started(t *testing.T, dir string, size int64, keep int) (l Log, write func(
 	return l, func(s string) error { _, err := unix.Write(l.FDs[0], []byte(s)); return err }
 }
 
-// until waits for something that happens behind.
+// until waits for something that happens in the background.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
@@ -114,7 +114,7 @@ func TestLogIsRenamedAndNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestFullDisk: a line is lost, and all goes on once there is room.
+// TestFullDisk: a line is lost, and everything works again once there is space.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	disks.Tmpfs(t, dir, "size=64k,nr_inodes=5")
@@ -141,7 +141,7 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// TestPanicIsInTheLog, after renames too.
+// TestPanicIsInTheLog: also after renames.
 func TestPanicIsInTheLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "wherry.log")
 	f, err := Open(path)

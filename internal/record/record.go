@@ -1,6 +1,6 @@
-// Package record keeps small durable records: one JSON document a file, replaced
-// atomically, so that after a crash at any moment a reader finds the old or the
-// new version whole, never a mixture.
+// Package record keeps small durable records: one JSON document per file, replaced atomically, so
+// that after a crash at any moment a reader finds either the old or the new version, complete,
+// never a mixture.
 //
 // A record belongs to one writer; callers serialise their own updates.
 package record
@@ -18,16 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tmpMark is part of the name of every unfinished write; List and Sweep know it.
+// tmpMark begins the name of every unfinished write, by which IsTemporary and Sweep know it.
 const tmpMark = ".tmp-"
 
-// envelope is how a record is read; it versions every one, so that a later release can tell what it reads.
+// envelope is the outer form of a record. Every record has a version, so that a later release can
+// tell what it reads.
 type envelope struct {
 	Version int             `json:"version"`
 	Data    json.RawMessage `json:"data"`
 }
 
-// CorruptError names a record that cannot be read; the remedy is the caller's.
+// CorruptError names a record that cannot be read; what to do about it is up to the caller.
 type CorruptError struct {
 	Path string
 	Err  error
@@ -45,8 +46,8 @@ func Write(path string, version int, v any) error {
 	return WriteFile(path, doc, 0o600)
 }
 
-// WriteNew writes a record that is not there yet and that the caller makes durable,
-// together with what belongs to it.
+// WriteNew writes a record that does not exist yet. The caller makes it durable, together with
+// what belongs to it.
 func WriteNew(path string, version int, v any) error {
 	doc, err := encode(path, version, v)
 	if err != nil {
@@ -55,8 +56,8 @@ func WriteNew(path string, version int, v any) error {
 	return os.WriteFile(path, doc, 0o600)
 }
 
-// WriteCached is Write for a record that need only outlive the process: it is on disk when the
-// kernel writes it there. An fsync costs more than all else of a small record.
+// WriteCached is Write for a record that only has to outlive the process: it reaches the disk
+// when the kernel writes it. For a small record, an fsync costs more than everything else.
 func WriteCached(path string, version int, v any) error {
 	doc, err := encode(path, version, v)
 	if err != nil {
@@ -76,8 +77,8 @@ func encode(path string, version int, v any) ([]byte, error) {
 	return doc, nil
 }
 
-// Read decodes the record at path into v and returns its version. A missing
-// record is fs.ErrNotExist; anything that does not decode is a *CorruptError.
+// Read decodes the record at path into v and returns its version. The error is fs.ErrNotExist if
+// there is no record, and a *CorruptError for anything that does not decode.
 func Read(path string, v any) (version int, err error) {
 	doc, err := os.ReadFile(path)
 	if err != nil {
@@ -96,8 +97,8 @@ func Read(path string, v any) (version int, err error) {
 	return e.Version, nil
 }
 
-// WriteFile replaces path by data: temporary file, fsync, rename, fsync of the folder. On
-// a full disk a file that says the same already is as good as written.
+// WriteFile replaces path with data: temporary file, fsync, rename, fsync of the folder. On a
+// full disk, a file that already has the same content counts as written.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	err := replace(path, data, mode)
 	if errors.Is(err, unix.ENOSPC) && says(path, data, mode) {
@@ -106,8 +107,8 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return err
 }
 
-// WriteFileCached replaces path by data atomically, and does not wait for the disk. Of what a
-// killed writer leaves, the next write of the same path makes use.
+// WriteFileCached replaces path with data atomically, without waiting for the disk. What a killed
+// writer leaves is overwritten by the next write of the same path.
 func WriteFileCached(path string, data []byte, mode fs.FileMode) error {
 	tmp := filepath.Join(filepath.Dir(path), tmpMark+filepath.Base(path))
 	err := os.WriteFile(tmp, data, mode)
@@ -163,7 +164,7 @@ func writeSync(f *os.File, data []byte, mode fs.FileMode) error {
 	return f.Sync()
 }
 
-// Remove deletes the record; one that is not there is no error.
+// Remove removes the record. It is no error if there is none.
 func Remove(path string) error {
 	if err := os.Remove(path); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -174,8 +175,8 @@ func Remove(path string) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// Sweep removes what interrupted writes left in dir. Only the owner of dir may
-// call it, before it writes.
+// Sweep removes what interrupted writes left in dir. Only the owner of dir may call it, and only
+// before it writes.
 func Sweep(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -194,7 +195,7 @@ func Sweep(dir string) error {
 	return nil
 }
 
-// IsTemporary reports whether a file's name is that of an unfinished write.
+// IsTemporary reports whether a file name belongs to an unfinished write.
 func IsTemporary(name string) bool { return strings.HasPrefix(name, tmpMark) }
 
 // SyncDir makes renames and removals in dir durable.

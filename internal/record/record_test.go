@@ -11,7 +11,7 @@ import (
 	"wherry.dev/test/disks"
 )
 
-// A node starts on a full disk, too: what it writes is mostly there already.
+// A node also starts on a full disk: most of what it writes is there already.
 func TestFullDiskKeepsWhatIsThere(t *testing.T) {
 	dir := t.TempDir()
 	disks.Tmpfs(t, dir, "size=64k")
@@ -40,7 +40,8 @@ func TestFullDiskKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-// A killed writer's temporary file was in nobody's way, and one that failed left it for ever.
+// A killed writer's temporary file must not block the next write, and a failed write used to
+// leave its file for ever.
 func TestWriteCachedLeavesNothingBehind(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "r.json")

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Within opens a regular file or a folder for reading. Links are followed like those of
-// any path, but what they lead to must lie in the folder: one with links to its own files
-// by their full paths can be shown to others so.
+// Within opens a regular file or a folder for reading. It follows links as for any path, but what
+// they lead to must lie in the folder. That way a folder with links to its own files by full path
+// can be shown to others.
 func (d *Dir) Within(path string) (*os.File, error) {
 	top, err := os.Readlink(procPath(d.fd))
 	if err != nil {
@@ -38,10 +38,10 @@ func (d *Dir) Within(path string) (*os.File, error) {
 	return os.Open(procPath(int(f.Fd())))
 }
 
-// errOutside is one of permission, for those who ask.
+// errOutside is a permission error to callers that check for one.
 var errOutside = fmt.Errorf("%w: it leads out of the folder", fs.ErrPermission)
 
-// Sub opens a folder in the folder as a root of its own. It is not what a link leads to.
+// Sub opens a folder in the folder as a root of its own. It does not follow a link as the last element.
 func (d *Dir) Sub(path string) (*Dir, error) {
 	fd, err := d.open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -59,7 +59,7 @@ func (d *Dir) Folder(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), filepath.Join(d.path, path)), nil
 }
 
-// Create makes a file that is not there yet, for its owner alone.
+// Create makes a new file that only its owner can access.
 func (d *Dir) Create(path string) (*os.File, error) {
 	fd, err := d.resolve(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
@@ -68,9 +68,9 @@ func (d *Dir) Create(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), filepath.Join(d.path, path)), nil
 }
 
-// The rest works on names in the folder itself, none with a slash.
+// The methods below work on names in the folder itself, without slashes.
 
-// Make makes a folder with exactly that mode.
+// Make makes a folder with exactly this mode.
 func (d *Dir) Make(name string, mode uint32) error {
 	return d.entry("mkdir", name, func() error { return mkdir(d.fd, name, mode) })
 }
@@ -91,7 +91,7 @@ func (d *Dir) Readlink(name string) (target string, err error) {
 	return target, err
 }
 
-// Rename gives an entry another name, in whose place it comes.
+// Rename renames an entry, and replaces what has the new name.
 func (d *Dir) Rename(from, to string) error {
 	if err := plain(to); err != nil {
 		return err
@@ -99,12 +99,12 @@ func (d *Dir) Rename(from, to string) error {
 	return d.entry("rename", from, func() error { return unix.Renameat(d.fd, from, d.fd, to) })
 }
 
-// Remove removes an entry that is no folder.
+// Remove removes an entry that is not a folder.
 func (d *Dir) Remove(name string) error {
 	return d.entry("remove", name, func() error { return unix.Unlinkat(d.fd, name, 0) })
 }
 
-// RemoveAll removes an entry and all below it, like the function of that name.
+// RemoveAll removes an entry and everything below it, like the function RemoveAll.
 func (d *Dir) RemoveAll(name string) error {
 	if err := plain(name); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (d *Dir) RemoveAll(name string) error {
 	return new(remover).entry(d.fd, name, filepath.Join(d.path, name), 0)
 }
 
-// Names lists the folder.
+// Names returns the names in the folder.
 func (d *Dir) Names() ([]string, error) {
 	f, err := d.Folder(".")
 	if err != nil {
@@ -133,7 +133,7 @@ func (d *Dir) entry(op, name string, do func() error) error {
 	return nil
 }
 
-// plain refuses what is no name of an entry.
+// plain refuses what cannot be the name of an entry.
 func plain(name string) error {
 	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
 		return fmt.Errorf("%q is not the name of an entry: %w", name, unix.EINVAL)

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMounted says that something is mounted where a tree is to be removed.
+// ErrMounted means that something is mounted in a tree that is to be removed.
 var ErrMounted = errors.New("is still mounted")
 
-// deepest is how many folders are open at a time: a stranger can make them as deep as
-// the disk is large.
+// deepest is how many folders are open at a time: a stranger can nest them as deep as the disk
+// allows.
 const deepest = 32
 
-// RemoveAll removes what has the path and all that is below it. The way to it must be
-// trusted. A mount in the tree stays, with what is in it, and is an error; what lies
-// beside it is removed. What is not there is removed. A path that is not full, or the root,
-// is refused: a name that was left empty must not mean the folder the process is in.
+// RemoveAll removes path and everything below it. The way to it must be trusted. A mount in the
+// tree stays, with its content, and is an error; what lies next to it is removed. A missing path
+// counts as removed. A path that is not full, or the root, is refused: an accidentally empty name
+// must not mean the process's working directory.
 func RemoveAll(path string) error {
 	if err := Full(path); err != nil {
 		return &os.PathError{Op: "remove", Path: path, Err: err}
@@ -46,8 +46,8 @@ func Full(path string) error {
 	return errors.New("it is not the full path of something below the root")
 }
 
-// Empty removes all that is in a folder, which may be a mount, and leaves the folder. It
-// refuses the paths that RemoveAll refuses.
+// Empty removes everything in a folder, which may be a mount, and keeps the folder. It refuses
+// the paths that RemoveAll refuses.
 func Empty(path string) error {
 	if err := Full(path); err != nil {
 		return &os.PathError{Op: "empty", Path: path, Err: err}
@@ -68,7 +68,7 @@ type remover struct {
 	moved int
 }
 
-// entry removes what has a name in an open folder.
+// entry removes the entry of that name from an open folder.
 func (r *remover) entry(parent int, name, path string, depth int) error {
 	err := unix.Unlinkat(parent, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -87,7 +87,7 @@ func (r *remover) entry(parent int, name, path string, depth int) error {
 	case errors.Is(oerr, unix.ENOENT):
 		return nil
 	case errors.Is(oerr, unix.ENOTDIR), errors.Is(oerr, unix.ELOOP):
-		return failed(path, err) // not a folder: the first word counts
+		return failed(path, err) // not a folder: return the first error
 	case oerr != nil:
 		return failed(path, oerr)
 	}
@@ -100,7 +100,7 @@ func (r *remover) entry(parent int, name, path string, depth int) error {
 	return nil
 }
 
-// content removes all that is in an open folder, and closes it.
+// content removes everything in an open folder, and closes it.
 func (r *remover) content(fd int, path string, depth int) error {
 	if depth == 0 {
 		r.top = fd
@@ -124,14 +124,14 @@ func (r *remover) content(fd int, path string, depth int) error {
 		if len(errs) == len(names) {
 			return errors.Join(errs...)
 		}
-		// From the start again: what was removed may have moved what was not read yet.
+		// Start again from the beginning: removals may have moved entries that were not read yet.
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
 	}
 }
 
-// raise moves a folder that is too deep to the top of the tree, whose removal comes to it.
+// raise moves a folder that is too deep to the top of the tree, where the removal will get to it.
 func (r *remover) raise(parent int, name, path string) error {
 	for {
 		r.moved++

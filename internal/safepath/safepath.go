@@ -1,14 +1,14 @@
-// Package safepath works on files and folders that strangers can write to while it
-// does: containers in their volumes and root file systems, users in the folders that the
-// node reads. Whatever is put there, and however fast it is replaced:
+// Package safepath works on files and folders that strangers can write to at the same
+// time: containers in their volumes and root file systems, users in the folders that the
+// node reads. Whatever they put there, and however fast they replace it:
 //
 //   - a path within a folder never leads out of it (openat2, Linux 5.6)
-//   - only regular files are opened to be read, and no more of them than was asked for:
-//     nothing blocks on a pipe, wakes a device or fills the memory
-//   - a removal follows no link and passes into no mount
-//   - nothing is changed by name after it was looked at
+//   - only regular files are opened for reading, and no more is read than was asked for:
+//     nothing blocks on a pipe, triggers a device or fills the memory
+//   - a removal follows no link and enters no mount
+//   - nothing is changed by name after it was checked
 //
-// Everybody may use it; it knows nobody.
+// Any package may use it; it depends on none of them.
 package safepath
 
 import (
@@ -24,14 +24,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRegular says that what is to be read is a folder, pipe, socket or device.
+// ErrNotRegular means that the thing to read is a folder, pipe, socket or device.
 var ErrNotRegular = errors.New("is not a regular file")
 
-// ErrTooLarge says that a file has more in it than its reader takes.
+// ErrTooLarge means that a file is larger than its reader allows.
 var ErrTooLarge = errors.New("is too large")
 
-// Dir is an open folder, the root for every path that is given to its methods: links
-// in it are followed as a process would that is chrooted to it.
+// Dir is an open folder, the root for every path passed to its methods: links in it are followed
+// as in a chroot to it.
 type Dir struct {
 	fd   int
 	path string
@@ -46,17 +46,17 @@ func Open(path string) (*Dir, error) {
 	return &Dir{fd, path}, nil
 }
 
-// Close gives the folder back.
+// Close closes the folder.
 func (d *Dir) Close() error { return unix.Close(d.fd) }
 
-// Mode is the folder's type and mode.
+// Mode returns the folder's type and mode.
 func (d *Dir) Mode() (uint32, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(d.fd, &st)
 	return st.Mode, err
 }
 
-// Path opens what a path leads to, of whatever kind, to point at and not to use (O_PATH).
+// Path opens what a path leads to, of whatever kind, only as a reference (O_PATH).
 func (d *Dir) Path(path string) (*os.File, error) {
 	fd, err := d.open(path, unix.O_PATH)
 	if err != nil {
@@ -80,8 +80,8 @@ func (d *Dir) open(path string, flags uint64) (fd int, err error) {
 	return d.resolve(path, flags, 0)
 }
 
-// resolve is openat2. A rename elsewhere on the machine can make the kernel unsure that it
-// stayed within the folder: then it wants to be asked again.
+// resolve is openat2. A rename elsewhere on the machine can make the kernel unsure whether it
+// stayed within the folder; then it has to be asked again.
 func (d *Dir) resolve(path string, flags, mode uint64) (fd int, err error) {
 	how := unix.OpenHow{
 		Flags: flags | unix.O_CLOEXEC, Mode: mode, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
@@ -95,8 +95,8 @@ func (d *Dir) resolve(path string, flags, mode uint64) (fd int, err error) {
 	return fd, err
 }
 
-// MakeAll opens what a path leads to, after making the folders of it that are missing,
-// with exactly that mode. The owner is root, and the group what the parent makes it.
+// MakeAll opens what a path leads to, after making the missing folders with exactly this mode.
+// Their owner is root, and their group is the one that the parent gives them.
 func (d *Dir) MakeAll(path string, mode uint32) (*os.File, error) {
 	f, err := d.Path(path)
 	if !errors.Is(err, unix.ENOENT) {
@@ -108,9 +108,9 @@ func (d *Dir) MakeAll(path string, mode uint32) (*os.File, error) {
 	return d.Path(path)
 }
 
-// MakeAllFor does the same for a user who is the owner of what is made. Nobody may write
-// to the folder yet: between being made and being given away another folder of it could
-// take its place.
+// MakeAllFor is MakeAll for a user who becomes the owner of what is made. Nobody else may have
+// write access to the folder yet: between mkdir and chown another of its folders could take the
+// new one's place.
 func (d *Dir) MakeAllFor(owner int, path string, mode uint32) (*os.File, error) {
 	f, err := d.Path(path)
 	if !errors.Is(err, unix.ENOENT) {
@@ -128,7 +128,7 @@ func (d *Dir) MakeAllFor(owner int, path string, mode uint32) (*os.File, error) 
 	return d.Path(path)
 }
 
-// makeAll goes down a path and has what is missing made, each in its open parent.
+// makeAll walks down a path and calls mkdir for each element, in its open parent.
 func (d *Dir) makeAll(path string, mkdir func(parent int, name string) error) error {
 	done := "."
 	for part := range strings.SplitSeq(strings.Trim(filepath.Clean("/"+path), "/"), "/") {
@@ -144,9 +144,9 @@ func (d *Dir) makeAll(path string, mkdir func(parent int, name string) error) er
 	return nil
 }
 
-// mkdir makes a folder that has its mode from the first moment, whatever the umask: once
-// it is there another file may have its name. The umask is that of a thread, which is
-// thrown away, since it is never unlocked.
+// mkdir makes a folder that has its mode from the first moment, regardless of the umask:
+// afterwards, another file may already have its name. The umask is changed for one thread, which
+// is discarded because it is never unlocked.
 func mkdir(parent int, name string, mode uint32) error {
 	done := make(chan error, 1)
 	go func() {
@@ -161,8 +161,8 @@ func mkdir(parent int, name string, mode uint32) error {
 	return <-done
 }
 
-// Regular opens a regular file for reading. Links are followed, for folders of the node
-// are often made of them, as a mounted ConfigMap is.
+// Regular opens a regular file for reading. It follows links, because folders of the node often
+// consist of them, as a mounted ConfigMap does.
 func Regular(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, unix.O_PATH, 0) // opens no pipe and no device
 	if err != nil {
@@ -172,7 +172,7 @@ func Regular(path string) (*os.File, error) {
 	return reopen(f)
 }
 
-// reopen opens for reading what a descriptor points at, once it is known to be a file.
+// reopen opens for reading what an O_PATH descriptor refers to, after checking that it is a regular file.
 func reopen(f *os.File) (*os.File, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -188,14 +188,14 @@ func reopen(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// procPath leads to what a descriptor points at, whatever has its name now.
+// procPath returns a path to what a descriptor refers to, whatever has its name now.
 func procPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
-// Proc is a path that leads to an open file, whatever has its name now: to read its real
-// path, or to mount it.
+// Proc returns a path to an open file, whatever has its name now: to read its real path, or to
+// mount it.
 func Proc(f *os.File) string { return procPath(int(f.Fd())) }
 
-// ReadFile reads a regular file of at most so many bytes.
+// ReadFile reads a regular file of at most that many bytes.
 func ReadFile(path string, most int64) ([]byte, error) {
 	f, err := Regular(path)
 	if err != nil {
@@ -205,7 +205,7 @@ func ReadFile(path string, most int64) ([]byte, error) {
 	return ReadAll(f, most)
 }
 
-// ReadAll reads a file of at most so many bytes to its end.
+// ReadAll reads a file of at most that many bytes to its end.
 func ReadAll(f *os.File, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(data)) > most {
@@ -214,12 +214,12 @@ func ReadAll(f *os.File, most int64) ([]byte, error) {
 	return data, err
 }
 
-// ConfigSize is more than any file of configuration has.
+// ConfigSize is more than any configuration file needs.
 const ConfigSize = 10 << 20
 
-// CheckFiles refuses a folder in which a file with one of the endings is not regular, or
-// larger than ConfigSize: a library that reads the folder would block on a pipe. A folder
-// that is not there has no such file.
+// CheckFiles returns an error if a file with one of the endings in a folder is not regular, or is
+// larger than ConfigSize: a library that reads the folder would block on a pipe. A missing folder
+// has no such file.
 func CheckFiles(dir string, endings ...string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -239,11 +239,11 @@ func CheckFiles(dir string, endings ...string) error {
 	return nil
 }
 
-// CheckFile is that for one file, as the operator names it to a library that reads it.
+// CheckFile is the same for one file, whose path the operator configures for a library that reads it.
 func CheckFile(path string) error {
 	info, err := os.Stat(path)
 	switch {
-	case errors.Is(err, os.ErrNotExist): // a link to nothing, or removed meanwhile
+	case errors.Is(err, os.ErrNotExist): // a link to nothing, or removed in the meantime
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():

@@ -51,8 +51,8 @@ func TestLinksStayInTheFolder(t *testing.T) {
 	}
 }
 
-// opens counts how often files of a folder are really opened: what only points at a file
-// (O_PATH) is not told.
+// opens counts how often files of a folder are really opened: opening only a reference to a file
+// (O_PATH) gives no event.
 func opens(t *testing.T, dir string) func() int {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
@@ -70,8 +70,8 @@ func opens(t *testing.T, dir string) func() int {
 	}
 }
 
-// A pipe would block who opens it, and a device does whatever it does: a watchdog that
-// was opened restarts the machine.
+// A pipe would block whoever opens it, and a device does whatever it does: opening a watchdog
+// restarts the machine.
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	dir := t.TempDir()
 	must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o644))
@@ -167,8 +167,8 @@ func TestRemovalStopsAtAMount(t *testing.T) {
 	}
 }
 
-// A path that had been left empty meant the folder that the process was in, and all of it
-// went: a failed start of a test's node removed the checkout.
+// A path that was accidentally empty used to mean the process's working directory, and all of it
+// was removed: a failed start of a test's node removed the checkout.
 func TestAnEmptyPathRemovesNothing(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -203,9 +203,9 @@ func TestEmptyLeavesTheFolder(t *testing.T) {
 	must(t, Empty(filepath.Join(dir, "absent")))
 }
 
-// A stranger can nest folders past every path and every limit on open files.
+// A stranger can nest folders deeper than any path and any limit on open files.
 func TestDeepTreeIsRemovedWithFewDescriptors(t *testing.T) {
-	memory := t.TempDir() // on a disk that others write to it takes a minute
+	memory := t.TempDir() // on a busy disk it takes a minute
 	must(t, unix.Mount("tmpfs", memory, "tmpfs", 0, "size=16m"))
 	t.Cleanup(func() { must(t, unix.Unmount(memory, unix.MNT_DETACH)) })
 	dir := filepath.Join(memory, "deep")
@@ -261,7 +261,7 @@ func TestRemovalRace(t *testing.T) {
 		if f, err := d.MakeAll("a/b/c", 0o755); err == nil {
 			must(t, f.Close())
 		}
-		_ = RemoveAll(dir) // may fail for what is made in it meanwhile
+		_ = RemoveAll(dir) // may fail because of what is made in it meanwhile
 	}
 	close(stop)
 	attacker.Wait()

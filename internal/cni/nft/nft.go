@@ -1,6 +1,6 @@
-// Package nft hands transactions to the kernel through nft(8), and reads back which
-// elements of sets and maps carry which comment: that is how one attachment's
-// elements are found among those of all.
+// Package nft passes transactions to the kernel through nft(8), and reads back which elements of
+// sets and maps carry which comment. This is how one attachment's elements are found among all
+// others.
 package nft
 
 import (
@@ -14,19 +14,19 @@ import (
 	"strings"
 )
 
-// ErrExists says that a transaction wanted to create an element that is there.
+// ErrExists means that a transaction tried to create an element that already exists.
 var ErrExists = errors.New("an element exists")
 
-// ErrNotFound says that a table, set or element is not there.
+// ErrNotFound means that a table, set or element does not exist.
 var ErrNotFound = errors.New("no such table, set or element")
 
-// Run carries a script out, all of it or nothing.
+// Run executes a script, completely or not at all.
 func Run(ctx context.Context, script string) error {
 	_, err := run(ctx, script, "-f", "-")
 	return err
 }
 
-// DeleteTable removes a table; one that is not there is no error.
+// DeleteTable removes a table. It is no error if there is none.
 func DeleteTable(ctx context.Context, family, name string) error {
 	return Run(ctx, fmt.Sprintf("table %s %s {}\ndelete table %s %s\n", family, name, family, name))
 }
@@ -43,9 +43,9 @@ func run(ctx context.Context, stdin string, args ...string) ([]byte, error) {
 	if err != nil {
 		line, _, _ := strings.Cut(strings.TrimSpace(diag.String()), "\n")
 		switch {
-		case strings.HasSuffix(line, "File exists"): // nft has no other way to tell
+		case strings.HasSuffix(line, "File exists"): // nft has no other way to say so
 			return nil, fmt.Errorf("nft: %w: %s", ErrExists, line)
-		case strings.Contains(line, "No such file or directory"): // or with what it could have meant
+		case strings.Contains(line, "No such file or directory"): // possibly followed by a suggestion of what was meant
 			return nil, fmt.Errorf("nft: %w: %s", ErrNotFound, line)
 		}
 		return nil, fmt.Errorf("nft: %w: %s", err, line)
@@ -53,15 +53,14 @@ func run(ctx context.Context, stdin string, args ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Element is one of a set or map that carries a comment.
+// Element is an element of a set or map that carries a comment.
 type Element struct {
 	Set     string // name of the set or map
 	Key     string // in nft's language
 	Comment string
 }
 
-// Elements lists those of a table that carry a comment; a table that is not there
-// has none.
+// Elements lists the elements of a table that carry a comment; a missing table has none.
 func Elements(ctx context.Context, family, table string) ([]Element, error) {
 	out, err := run(ctx, "", "-j", "list", "table", family, table)
 	if errors.Is(err, ErrNotFound) {
@@ -82,7 +81,7 @@ type listedSet struct {
 	Elem []json.RawMessage
 }
 
-// parseElements reads nft's JSON. Elements of maps are pairs of key and value.
+// parseElements parses nft's JSON. Elements of maps are pairs of key and value.
 func parseElements(doc []byte) ([]Element, error) {
 	if len(bytes.TrimSpace(doc)) == 0 {
 		return nil, nil
@@ -121,7 +120,7 @@ func parseElements(doc []byte) ([]Element, error) {
 	return es, nil
 }
 
-// parseElement reads {"elem": {"val": KEY, "comment": …}}; any other form has no comment.
+// parseElement parses {"elem": {"val": KEY, "comment": …}}; any other form has no comment.
 func parseElement(raw json.RawMessage) (Element, bool, error) {
 	var x struct {
 		Elem *struct {
@@ -142,7 +141,7 @@ func parseElement(raw json.RawMessage) (Element, bool, error) {
 	return Element{Key: key, Comment: x.Elem.Comment}, err == nil, err
 }
 
-// parseKey writes a value back in nft's language.
+// parseKey translates a value back to nft's language.
 func parseKey(raw json.RawMessage) (string, error) {
 	if len(raw) == 0 {
 		return "", errors.New("an element has no value")

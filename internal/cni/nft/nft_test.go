@@ -9,7 +9,7 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// TestElements writes elements of all kinds that are used, and finds them again.
+// TestElements writes elements of all kinds in use, and finds them again.
 func TestElements(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "ns")
 	if err := netns.Create(dir, []netns.Kind{netns.Net}, nil); err != nil {

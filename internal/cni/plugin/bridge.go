@@ -21,7 +21,7 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// bridgeConf has upstream's fields. Those that are not there are refused: vlan and
+// bridgeConf has upstream's fields. Those that are not implemented are refused: vlan and
 // vlanTrunk, macspoofchk, disableContainerInterface, preserveDefaultVlan.
 type bridgeConf struct {
 	types.PluginConf
@@ -46,7 +46,7 @@ type bridgeConf struct {
 	mac net.HardwareAddr
 }
 
-// bridgeCapabilities are what a runtime may hand over; the last two are host-local's.
+// bridgeCapabilities are what a runtime may pass; the last two are for host-local.
 type bridgeCapabilities struct {
 	Mac      string          `json:"mac"`
 	IPs      json.RawMessage `json:"ips"`
@@ -72,7 +72,7 @@ func readBridge(args *skel.CmdArgs) (*bridgeConf, error) {
 	return c, c.readMAC(args.Args)
 }
 
-// readMAC looks where upstream looks, the runtime's wish last.
+// readMAC looks where upstream looks; the runtime's setting comes last.
 func (c *bridgeConf) readMAC(env string) error {
 	var fromEnv struct {
 		types.CommonArgs
@@ -92,7 +92,7 @@ func (c *bridgeConf) readMAC(env string) error {
 		if err := json.Unmarshal(c.RuntimeConfig, &caps); err != nil {
 			return types.NewError(types.ErrDecodingFailure, "cannot read runtimeConfig: "+err.Error(), "")
 		}
-		if c.IPAM.Type == "" || c.IPAM.Type == hostLocal { // others know what they can
+		if c.IPAM.Type == "" || c.IPAM.Type == hostLocal { // others know their own abilities
 			if err := refuseUnknown(c.RuntimeConfig, "runtimeConfig.", caps); err != nil {
 				return err
 			}
@@ -111,20 +111,20 @@ func (c *bridgeConf) readMAC(env string) error {
 	return nil
 }
 
-// hostLink is the name of the bridge's side of the veth pair: derived, so that it
-// can be found without anything that was written down.
+// hostLink returns the name of the bridge's side of the veth pair. It is derived, so that the
+// link can be found without any record.
 func hostLink(args *skel.CmdArgs) string {
 	h := sha256.Sum256([]byte(args.ContainerID + "/" + args.IfName))
 	return "veth" + hex.EncodeToString(h[:])[:unix.IFNAMSIZ-1-len("veth")]
 }
 
-// bridgeAdd carries the steps out:
+// bridgeAdd takes these steps:
 //
-//  1. the bridge
-//  2. addresses, by the IPAM plugin
-//  3. the bridge's own addresses, and forwarding
-//  4. the veth pair, its far side made and configured in the container's namespace
-//  5. masquerading
+//  1. make the bridge
+//  2. get addresses from the IPAM plugin
+//  3. set the bridge's own addresses, and enable forwarding
+//  4. make the veth pair; its far side is created and configured in the container's namespace
+//  5. set up masquerading
 func bridgeAdd(ctx context.Context, args *skel.CmdArgs) (err error) {
 	c, err := readBridge(args)
 	if err != nil {
@@ -178,8 +178,8 @@ func bridgeAdd(ctx context.Context, args *skel.CmdArgs) (err error) {
 	return types.PrintResult(r, c.CNIVersion)
 }
 
-// taken refuses a second ADD, which would take the interface from under the
-// container; what a crash left is for the DEL that follows it.
+// taken refuses a second ADD, which would take the container's interface away. What a crash left
+// is removed by the DEL that follows it.
 func taken(args *skel.CmdArgs) error {
 	index := 0
 	err := netns.Do(func() (err error) {
@@ -195,7 +195,7 @@ func taken(args *skel.CmdArgs) error {
 	return nil
 }
 
-// addGateways fills in what follows from the addresses: gateways and default routes.
+// addGateways adds what follows from the addresses: gateways and default routes.
 func (c *bridgeConf) addGateways(r *result.Result) {
 	done := map[bool]bool{} // by family
 	for _, ip := range r.IPs {
@@ -260,7 +260,7 @@ func (c *bridgeConf) plug(conn *rtnl.Conn, br *netlink.Bridge, args *skel.CmdArg
 	return nil
 }
 
-// undo takes a failed ADD back.
+// undo undoes a failed ADD.
 func (c *bridgeConf) undo(ctx context.Context, conn *rtnl.Conn, args *skel.CmdArgs) error {
 	errs := []error{conn.DeleteByName(hostLink(args))}
 	if c.IPMasq {
@@ -272,7 +272,7 @@ func (c *bridgeConf) undo(ctx context.Context, conn *rtnl.Conn, args *skel.CmdAr
 	return errors.Join(errs...)
 }
 
-// bridgeDel removes the link before it gives the address back.
+// bridgeDel removes the link before it releases the address.
 func bridgeDel(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := readBridge(args)
 	if err != nil {
@@ -290,8 +290,8 @@ func bridgeDel(ctx context.Context, args *skel.CmdArgs) error {
 	return c.undo(ctx, conn, args)
 }
 
-// unplug removes the container's side: it may have been made by another plugin of
-// the same name, whose names for the host's side are not ours.
+// unplug removes the container's side: another plugin of the same name may have made the pair,
+// and it names the host's side differently.
 func unplug(args *skel.CmdArgs) error {
 	if ok, err := netns.Pinned(args.Netns); err != nil || !ok {
 		return err

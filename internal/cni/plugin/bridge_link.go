@@ -17,7 +17,7 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// ensureBridge makes the bridge, or takes one that is there.
+// ensureBridge makes the bridge, or uses an existing one.
 func (c *bridgeConf) ensureBridge(conn *rtnl.Conn) (*netlink.Bridge, error) {
 	err := conn.Do(rtnl.NewBridge(c.Bridge, nil, c.MTU))
 	if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -29,7 +29,7 @@ func (c *bridgeConf) ensureBridge(conn *rtnl.Conn) (*netlink.Bridge, error) {
 		return nil, err
 	}
 	if made {
-		// Its routes are ours. Without IPv6 there is nothing to switch off.
+		// We set its routes. Without IPv6 there is nothing to switch off.
 		if err := writeSysctl("net/ipv6/conf/"+c.Bridge+"/accept_ra", "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
@@ -65,12 +65,12 @@ func writeSysctl(name, value string) error {
 		return err
 	}
 	if have, err := os.ReadFile(path); err == nil && len(have) > 0 && string(have[:1]) == value {
-		return nil // it may be read-only and right already
+		return nil // the file may be read-only and already right
 	}
 	return os.WriteFile(path, []byte(value), 0)
 }
 
-// ensureGateways gives the bridge the gateways' addresses and switches forwarding on.
+// ensureGateways gives the bridge the gateways' addresses and enables forwarding.
 func (c *bridgeConf) ensureGateways(conn *rtnl.Conn, br *netlink.Bridge, r *result.Result) error {
 	if !c.IsGateway {
 		return nil
@@ -95,8 +95,8 @@ func (c *bridgeConf) ensureGateways(conn *rtnl.Conn, br *netlink.Bridge, r *resu
 	return nil
 }
 
-// ensureAddr gives the bridge an address. It has one IPv4 network, and IPv6 networks
-// that do not overlap: another one is an error, or replaced by forceAddress.
+// ensureAddr gives the bridge an address. A bridge has one IPv4 network, and IPv6 networks that
+// do not overlap: any other address is an error, or is replaced if forceAddress is set.
 func (c *bridgeConf) ensureAddr(conn *rtnl.Conn, br *netlink.Bridge, own netip.Prefix) error {
 	family := netlink.FAMILY_V6
 	if own.Addr().Is4() {
@@ -121,7 +121,7 @@ func (c *bridgeConf) ensureAddr(conn *rtnl.Conn, br *netlink.Bridge, own netip.P
 			return fmt.Errorf("could not remove IP address from %q: %w", c.Bridge, err)
 		}
 	}
-	// Its MAC is set to what it is, or it would change with the ports.
+	// Set its MAC to the current one, or it would change with the ports.
 	if err := conn.Do(rtnl.Addr(br.Index, own, c.EnableDAD), rtnl.SetMAC(br.Index, br.HardwareAddr)); err != nil {
 		return fmt.Errorf("could not add IP address %s to %q: %w", own, c.Bridge, err)
 	}
@@ -142,8 +142,8 @@ func prefixes(r *result.Result) []netip.Prefix {
 	return ps
 }
 
-// routes are those of the result; one without a gateway goes through that of its
-// family's first address.
+// routes returns the routes of the result. A route without a gateway goes through the gateway of
+// its IP family's first address.
 func routes(r *result.Result) ([]rtnl.Route, error) {
 	gateways := map[bool]netip.Addr{} // by Is4
 	for _, ip := range r.IPs {
@@ -176,7 +176,7 @@ func routes(r *result.Result) ([]rtnl.Route, error) {
 	return rs, nil
 }
 
-// bridgeCheck compares what is there with the result of ADD.
+// bridgeCheck compares what exists with the result of ADD.
 func bridgeCheck(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := readBridge(args)
 	if err != nil {
@@ -214,7 +214,7 @@ func bridgeCheck(ctx context.Context, args *skel.CmdArgs) error {
 	return nil
 }
 
-// ownAddrs are those of the container's interface.
+// ownAddrs returns the addresses of the container's interface.
 func ownAddrs(args *skel.CmdArgs, r *result.Result) []netip.Prefix {
 	var ps []netip.Prefix
 	for _, ip := range r.IPs {
@@ -251,7 +251,7 @@ func checkInside(args *skel.CmdArgs, r *result.Result) error {
 	}
 	for _, want := range r.Routes {
 		if want.Table != nil && *want.Table != unix.RT_TABLE_MAIN {
-			continue // the list has the main table's
+			continue // the list has only the main table's
 		}
 		found := false
 		for _, h := range have {

@@ -24,7 +24,7 @@ func ip(t *testing.T, cidr net.IPNet) string {
 	return toPrefix(cidr).Addr().String()
 }
 
-// tcp opens a port of the host that leads to port 80.
+// tcp maps a port of the host to port 80.
 func tcp(hostPort int) map[string]any {
 	return map[string]any{"hostPort": hostPort, "containerPort": 80, "protocol": "tcp"}
 }
@@ -164,8 +164,8 @@ ip route add 10.22.0.0/16 via 192.0.2.1`).Run()
 	h.wantClean()
 }
 
-// TestKilledBetweenAnyTwoSteps kills the plugin at ADD and then at DEL; what follows
-// is DEL, as a runtime would call it.
+// TestKilledBetweenAnyTwoSteps kills the plugin at ADD and then at DEL. DEL follows, as a runtime
+// would call it.
 func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 	h := newHost(t)
 	n := h.network("1.1.0", dualStack, portmap)

@@ -11,9 +11,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// refuseUnknown names the first field of doc that the struct behind conf does not
-// have. Reserved names ("cni.dev/…") are the runtime's. A field that asks for nothing
-// (false, 0, "", null, an empty list or object) is none, whatever its name.
+// refuseUnknown returns an error that names the first field of doc that the struct behind conf
+// does not have. Reserved names ("cni.dev/…") belong to the runtime. A field that asks for
+// nothing (false, 0, "", null, an empty list or object) is accepted, whatever its name.
 func refuseUnknown(doc []byte, path string, conf any) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(doc, &fields); err != nil {
@@ -31,7 +31,7 @@ func refuseUnknown(doc []byte, path string, conf any) error {
 	if len(bad) == 0 {
 		return nil
 	}
-	// The message has key and value (CNI spec 1.1, error code 2).
+	// The message must contain key and value (CNI spec 1.1, error code 2).
 	return types.NewError(types.ErrUnsupportedField, "unsupported field "+slices.Min(bad), "")
 }
 

@@ -29,14 +29,14 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// The test program is the plugins: links of their names lead to it.
+// TestMain makes the test program act as the plugins: links with their names lead to it.
 func TestMain(m *testing.M) {
 	runtime.LockOSThread()
 	if name := filepath.Base(os.Args[0]); Known(name) {
 		os.Exit(Main(name))
 	}
-	// Package net finds out once what the machine can, wherever it is then: here, not
-	// in a namespace without loopback.
+	// Package net probes the machine's abilities once, in the namespace it is in at that time: do
+	// it here, not in a namespace without loopback.
 	if l, err := net.Listen("tcp", "localhost:0"); err == nil {
 		_ = l.Close()
 	}
@@ -48,8 +48,8 @@ type host struct {
 	t      *testing.T
 	ns     string
 	bin    string // CNI_PATH
-	data   string // of host-local
-	failAt string // the plugins die there
+	data   string // folder of host-local
+	failAt string // the step at which the plugins die
 }
 
 func newNetNS(t *testing.T) string {
@@ -120,7 +120,7 @@ type network struct {
 	list *libcni.NetworkConfigList
 }
 
-// network reads a list of plugins; DATA stands for host-local's folder.
+// network parses a list of plugins; DATA stands for host-local's folder.
 func (h *host) network(cniVersion string, plugins ...string) *network {
 	h.t.Helper()
 	doc := fmt.Sprintf(`{"cniVersion":%q,"name":"testnet","plugins":[%s]}`, cniVersion, strings.Join(plugins, ","))
@@ -212,7 +212,7 @@ func (h *host) wantClean() {
 	}
 }
 
-// raw starts a plugin as a shell would, and returns what it says.
+// raw starts a plugin as a shell would, and returns its answer.
 func (h *host) raw(plugin, stdin string, env ...string) (out string, fault types.Error, code int) {
 	h.t.Helper()
 	var stdout bytes.Buffer
@@ -273,8 +273,8 @@ func (h *host) serve(ns, port, name string) {
 	h.t.Cleanup(func() { _ = l.Close(); _ = u.Close(); <-done; <-done })
 }
 
-// How long a connection is tried for: one that must come about, and one that must not, where
-// nothing may be all that is heard.
+// How long to try a connection: one that must succeed, and one that must fail, where hearing
+// nothing may be the only sign.
 const (
 	patience = time.Minute
 	moment   = 2 * time.Second

@@ -18,8 +18,8 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// hostLocalConf is what host-local reads of the configuration; the rest of it is
-// that of the plugin that calls.
+// hostLocalConf is what host-local reads from the configuration; the rest belongs to the plugin
+// that calls it.
 type hostLocalConf struct {
 	Name          string          `json:"name"`
 	IPAM          json.RawMessage `json:"ipam"`
@@ -35,7 +35,7 @@ type hostLocalConf struct {
 
 	ipam   ipamConf
 	ranges []rangeSet
-	wanted []netip.Addr // addresses that were asked for
+	wanted []netip.Addr // requested addresses
 }
 
 // ipamConf is the object "ipam".
@@ -66,7 +66,7 @@ func readHostLocal(stdin []byte, env string) (*hostLocalConf, error) {
 		return nil, err
 	}
 	sets := c.ipam.Ranges
-	if c.ipam.Subnet != "" { // the form from before there were sets
+	if c.ipam.Subnet != "" { // the older form, from before there were sets
 		sets = append([][]rangeConf{{c.ipam.rangeConf}}, sets...)
 	}
 	sets = append(c.RuntimeConfig.IPRanges, sets...)
@@ -77,7 +77,7 @@ func readHostLocal(stdin []byte, env string) (*hostLocalConf, error) {
 	return c, nil
 }
 
-// readIPAM decodes the object, its lists with their own fields too.
+// readIPAM decodes the object and, in its lists, objects with fields of their own.
 func (c *hostLocalConf) readIPAM() error {
 	if err := json.Unmarshal(c.IPAM, &c.ipam); err != nil {
 		return types.NewError(types.ErrDecodingFailure, "cannot read ipam: "+err.Error(), "")
@@ -109,7 +109,7 @@ func (c *hostLocalConf) readIPAM() error {
 	return nil
 }
 
-// readWanted collects the addresses that CNI_ARGS, args and the capability ips ask for.
+// readWanted collects the addresses requested by CNI_ARGS, args and the capability ips.
 func (c *hostLocalConf) readWanted(env string) error {
 	var fromEnv struct {
 		types.CommonArgs
@@ -151,7 +151,7 @@ func configVersion(stdin []byte) (string, error) {
 	return (&version.ConfigDecoder{}).Decode(stdin)
 }
 
-// hostLocalLease is ADD without the protocol, for the plugin bridge.
+// hostLocalLease does ADD without the protocol, for the plugin bridge.
 func hostLocalLease(args *skel.CmdArgs) (*result.Result, error) {
 	c, err := readHostLocal(args.StdinData, args.Args)
 	if err != nil {
@@ -179,7 +179,7 @@ func hostLocalLease(args *skel.CmdArgs) (*result.Result, error) {
 	return r, nil
 }
 
-// allocate leases an address of every set of ranges.
+// allocate leases an address from every set of ranges.
 func (c *hostLocalConf) allocate(s *store, o owner) ([]*result.IPConfig, error) {
 	var ips []*result.IPConfig
 	wanted := c.wanted
@@ -258,7 +258,7 @@ func hostLocalGC(_ context.Context, args *skel.CmdArgs) error {
 	return s.collect(valid)
 }
 
-// validAttachments reads GC's list. Without it GC would remove everything.
+// validAttachments reads GC's list. It is required: without it GC would remove everything.
 func validAttachments(stdin []byte) ([]owner, error) {
 	var list struct {
 		Valid *[]types.GCAttachment `json:"cni.dev/valid-attachments"`
@@ -289,7 +289,7 @@ func hostLocalStatus(_ context.Context, args *skel.CmdArgs) error {
 	return nil
 }
 
-// readResolvConf hands on a file in resolv.conf(5)'s form.
+// readResolvConf parses a file in the format of resolv.conf(5).
 func readResolvConf(path string) (types.DNS, error) {
 	var d types.DNS
 	doc, err := safepath.ReadFile(path, safepath.ConfigSize)

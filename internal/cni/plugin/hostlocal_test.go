@@ -148,7 +148,7 @@ func openLeaser(t *testing.T, l *leaser) *store {
 	return s
 }
 
-// TestUpstreamsFiles: what another host-local has leased stays leased, and goes by DEL.
+// TestUpstreamsFiles: what upstream's host-local has leased stays leased until DEL.
 func TestUpstreamsFiles(t *testing.T) {
 	l := newLeaser(t, `"subnet":"10.1.2.0/29"`)
 	dir := filepath.Join(l.dir, "net")
@@ -172,7 +172,7 @@ func TestUpstreamsFiles(t *testing.T) {
 	l.want("e", "10.1.2.3/29")
 }
 
-// TestCorruptLeases: a file without an owner is of a crash that no container outlived.
+// TestCorruptLeases: a file without an owner is from a crash that no container outlived.
 func TestCorruptLeases(t *testing.T) {
 	l := newLeaser(t, `"subnet":"10.1.2.0/30"`)
 	dir := filepath.Join(l.dir, "net")
@@ -248,8 +248,8 @@ func FuzzLeaseFile(f *testing.F) {
 	})
 }
 
-// FuzzConfiguration: every plugin bears any configuration; what it accepts of ranges
-// gives addresses within them.
+// FuzzConfiguration: every plugin copes with any configuration; accepted ranges give addresses
+// within them.
 func FuzzConfiguration(f *testing.F) {
 	f.Add([]byte(`{"cniVersion":"1.1.0","name":"n","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.2.0/24","rangeStart":"10.1.2.3"}],[{"subnet":"fd00::/64"}]],"routes":[{"dst":"0.0.0.0/0"}]}}`))
 	f.Add([]byte(`{"name":"n","bridge":"b","isGateway":true,"vlan":3,"runtimeConfig":{"mac":"02:00:00:00:00:01","ips":["1.2.3.4"]},"ipam":{"subnet":"::/0"}}`))

@@ -13,8 +13,7 @@ import (
 
 const hostLocal = "host-local"
 
-// ipamVerb is a command to an IPAM plugin: to one in CNI_PATH, or to our own within
-// this process.
+// ipamVerb is a command to an IPAM plugin: one in CNI_PATH, or our own within this process.
 type ipamVerb struct {
 	exec func(ctx context.Context, plugin string, conf []byte, exec invoke.Exec) error
 	own  func(context.Context, *skel.CmdArgs) error
@@ -48,15 +47,15 @@ func ipamAdd(ctx context.Context, plugin string, args *skel.CmdArgs) (*result.Re
 	return result.NewResultFromResult(r)
 }
 
-// isOwn tells whether the plugin that CNI_PATH leads to is this very executable:
-// then it need not be started.
+// isOwn reports whether the plugin found in CNI_PATH is this very executable: then it need not be
+// started.
 func isOwn(plugin, path string) bool {
 	if plugin != hostLocal {
 		return false
 	}
 	found, err := invoke.FindInPath(plugin, filepath.SplitList(path))
 	if err != nil {
-		return false // said again, better, where it is started
+		return false // starting the plugin reports this again, and better
 	}
 	a, err := os.Stat(found)
 	if err != nil {

@@ -15,16 +15,16 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-const lo = "lo" // whatever CNI_IFNAME says, this plugin has but one
+const lo = "lo" // whatever CNI_IFNAME says, this plugin has only this one
 
-// common are the fields that libcni and the CNI spec give to every plugin.
+// common has the fields that libcni and the CNI spec define for every plugin.
 type common struct {
 	types.PluginConf
 	Args          map[string]any `json:"args"`
 	RuntimeConfig map[string]any `json:"runtimeConfig"`
 }
 
-// readCommon reads the configuration of a plugin that has none.
+// readCommon reads the configuration of a plugin without fields of its own.
 func readCommon(stdin []byte) (*common, error) {
 	c := &common{}
 	if err := readConf(stdin, c); err != nil {

@@ -13,10 +13,10 @@ import (
 	"wherry.dev/internal/cni/nft"
 )
 
-// masqTable is where bridge's ipMasq is done, for all networks.
+// masqTable is the table for the bridge plugin's ipMasq, for all networks.
 const masqTable = "wherry-masq"
 
-// tag marks the elements of an attachment in nftables. nft takes up to 127 bytes.
+// tag returns the comment on an attachment's elements in nftables. nft takes up to 127 bytes.
 func tag(network, container, ifname string) string {
 	return shorten(network, 32) + "/" + shorten(container, 72) + "/" + ifname
 }
@@ -36,7 +36,7 @@ func nftInstalled() error {
 	return nil
 }
 
-// suffix is what sets of a family have at the end of their names.
+// suffix returns the end of the names of an IP family's sets.
 func suffix(a netip.Addr) string {
 	if a.Is4() {
 		return "ip"
@@ -44,15 +44,15 @@ func suffix(a netip.Addr) string {
 	return "ip6"
 }
 
-// elements are what an attachment gets in a table. Adding to what is there takes the
-// kernel 1 ms; a transaction that also removes something, as one that renders the
-// table does, 15 (it waits for RCU).
+// elements are what an attachment gets in a table. The kernel adds to an existing table in 1 ms.
+// A transaction that also removes something, such as the one that renders the table, takes 15 ms
+// (it waits for RCU).
 type elements struct {
 	table, tag string
 	render     func(*strings.Builder) // writes the table, or brings it up to date
-	own        []element              // nobody else may have them
-	shared     []element              // taken over from whoever had them
-	untagged   []element              // for good
+	own        []element              // nobody else may have these
+	shared     []element              // taken over from their previous owner
+	untagged   []element              // permanent
 }
 
 type element struct{ set, key, value string }
@@ -68,8 +68,8 @@ func (e element) write(b *strings.Builder, verb, table, tag string) {
 	b.WriteString(" }\n")
 }
 
-// add gives the attachment its elements. nft.ErrExists says that one of its own is
-// somebody else's.
+// add gives the attachment its elements. nft.ErrExists means that somebody else has one of its
+// own elements.
 func (es elements) add(ctx context.Context) error {
 	err := nft.Run(ctx, es.script(false))
 	if errors.Is(err, nft.ErrNotFound) || errors.Is(err, nft.ErrExists) {
@@ -87,7 +87,7 @@ func (es elements) script(whole bool) string {
 		e.write(&b, "create", es.table, es.tag)
 	}
 	for _, e := range es.shared {
-		if whole { // without the detour it would keep the tag of whoever left it, and go with it
+		if whole { // otherwise it would keep the tag of its previous owner, and be removed with it
 			e.write(&b, "add", es.table, "")
 			e.write(&b, "delete", es.table, "")
 		}
@@ -99,7 +99,7 @@ func (es elements) script(whole bool) string {
 	return b.String()
 }
 
-// addMasquerade hides the addresses behind the host's, for what leaves their network.
+// addMasquerade hides the addresses behind the host's for traffic that leaves their network.
 func addMasquerade(ctx context.Context, tag string, addrs []netip.Prefix) error {
 	es := elements{table: masqTable, tag: tag, render: renderMasquerade}
 	for _, p := range addrs {
@@ -137,8 +137,7 @@ func removeTagged(ctx context.Context, table, tag string) error {
 	return removeElements(ctx, table, func(t string) bool { return t == tag })
 }
 
-// collectTagged removes what attachments of a network have in a table that are not
-// among the valid ones.
+// collectTagged removes what a network's attachments have in a table, except for the valid ones.
 func collectTagged(ctx context.Context, table, network string, valid []owner) error {
 	keep := map[string]bool{}
 	for _, o := range valid {
@@ -168,7 +167,7 @@ func removeElements(ctx context.Context, table string, which func(tag string) bo
 	return nil
 }
 
-// checkTagged tells whether an attachment still has that many elements in a table.
+// checkTagged returns an error if an attachment no longer has want elements in a table.
 func checkTagged(ctx context.Context, table, tag string, want int) error {
 	es, err := nft.Elements(ctx, "inet", table)
 	if err != nil {

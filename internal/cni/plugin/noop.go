@@ -8,9 +8,8 @@ import (
 	result "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// The plugin noop makes nothing: it hands on the result of the plugin before it, or
-// an empty one. It stands in for a plugin where nothing is to be done, and makes
-// chains testable.
+// The plugin noop makes nothing: it passes on the result of the previous plugin, or an empty one.
+// It stands in for a plugin where nothing has to be done, and makes chains testable.
 
 func noopAdd(_ context.Context, args *skel.CmdArgs) error {
 	c, err := readCommon(args.StdinData)

@@ -1,14 +1,13 @@
-// Package plugin is Wherry's CNI plugins as executables, for other runtimes: bridge,
-// host-local, loopback, noop and portmap. They take upstream's configuration, speak
-// every version of the protocol up to 1.1.0, and make links the way Wherry's own
-// runtime does. A field that they know and do not implement, or do not know at all,
-// is refused by name, never ignored.
+// Package plugin implements Wherry's CNI plugins as executables for other runtimes: bridge,
+// host-local, loopback, noop and portmap. They accept upstream's configuration, speak every
+// version of the protocol up to 1.1.0, and make links the way Wherry's own runtime does. A field
+// that they do not know, or know but do not implement, is refused by name, never ignored.
 //
-// What they make is found again by the container's ID, not by what was written down:
-// names of links are derived from it, and elements in nftables carry it. So DEL works
-// after a crash between any two steps, and GC without a list of what there is.
+// What they make is found again by the container's ID, not by records: names of links are derived
+// from it, and elements in nftables carry it. So DEL works after a crash between any two steps,
+// and GC works without a list of what exists.
 //
-// The package imports little, for every call starts a process.
+// The package imports little, because every call starts a process.
 package plugin
 
 import (
@@ -28,7 +27,7 @@ import (
 	buildversion "wherry.dev/internal/version"
 )
 
-// verbs are what a plugin does at each command of the protocol.
+// verbs are a plugin's functions for the commands of the protocol.
 type verbs struct {
 	add, del, check, gc, status func(context.Context, *skel.CmdArgs) error
 }
@@ -43,7 +42,7 @@ func plugins() map[string]verbs {
 	}
 }
 
-// Names are those of all plugins, sorted.
+// Names returns the names of all plugins, sorted.
 func Names() []string {
 	var names []string
 	for name := range plugins() {
@@ -53,14 +52,14 @@ func Names() []string {
 	return names
 }
 
-// Known tells whether there is a plugin of that name.
+// Known reports whether there is a plugin of that name.
 func Known(name string) bool {
 	_, ok := plugins()[name]
 	return ok
 }
 
-// Main is the whole program of the plugin of that name; it returns the exit status.
-// The protocol goes by environment, stdin and stdout (CNI spec 1.1, section 2).
+// Main runs the plugin of that name as a program and returns the exit status. Input and output
+// are the environment, stdin and stdout (CNI spec 1.1, section 2).
 func Main(name string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -79,7 +78,7 @@ func Main(name string) int {
 	return 0
 }
 
-// nothing is GC of plugins that keep nothing.
+// nothing is the GC of plugins that keep nothing.
 func nothing(context.Context, *skel.CmdArgs) error { return nil }
 
 // readConf decodes the configuration and refuses the fields that conf does not have.
@@ -90,7 +89,7 @@ func readConf(stdin []byte, conf any) error {
 	return refuseUnknown(stdin, "", conf)
 }
 
-// previous returns the result of the plugin before in the chain, or nil.
+// previous returns the result of the previous plugin in the chain, or nil.
 func previous(conf *types.PluginConf) (*result.Result, error) {
 	if conf.RawPrevResult == nil {
 		return nil, nil
@@ -109,7 +108,7 @@ func invalid(format string, a ...any) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(format, a...), "")
 }
 
-// unavailable answers STATUS (CNI spec 1.1: code 50, the plugin cannot serve ADD).
+// unavailable returns the answer to STATUS if the plugin cannot serve ADD (CNI spec 1.1, code 50).
 func unavailable(err error) error {
 	return types.NewError(types.ErrPluginNotAvailable, err.Error(), "")
 }

@@ -22,12 +22,12 @@ import (
 	"wherry.dev/internal/failpoint"
 )
 
-// portmapConf has upstream's fields for nftables. Those of its iptables are refused:
-// markMasqBit and externalSetMarkChain, and conditions in iptables' language.
+// portmapConf has upstream's fields for nftables. Those for iptables are refused: markMasqBit and
+// externalSetMarkChain, and conditions in iptables' language.
 type portmapConf struct {
 	types.PluginConf
 	Backend       string          `json:"backend"`
-	SNAT          *bool           `json:"snat"` // nil is true
+	SNAT          *bool           `json:"snat"` // nil means true
 	ConditionsV4  []string        `json:"conditionsV4"`
 	ConditionsV6  []string        `json:"conditionsV6"`
 	MasqAll       bool            `json:"masqAll"`
@@ -43,7 +43,7 @@ type portMapping struct {
 	Protocol      string `json:"protocol"`
 	HostIP        string `json:"hostIP"`
 
-	hostIP netip.Addr // zero is every one
+	hostIP netip.Addr // zero means every address
 }
 
 func readPortmap(stdin []byte) (*portmapConf, error) {
@@ -103,7 +103,7 @@ func (c *portmapConf) readPorts() error {
 	return nil
 }
 
-// table is that of all networks with the same conditions.
+// table returns the name of the table for all networks with the same conditions.
 func (c *portmapConf) table() string {
 	const name = "wherry-portmap"
 	if len(c.ConditionsV4)+len(c.ConditionsV6) == 0 {
@@ -113,7 +113,7 @@ func (c *portmapConf) table() string {
 	return name + "-" + hex.EncodeToString(h[:4])
 }
 
-// addrs are the container's first address of each family.
+// addrs returns the container's first address of each IP family.
 func (c *portmapConf) addrs(args *skel.CmdArgs, r *result.Result) []netip.Prefix {
 	var first []netip.Prefix
 	for _, p := range ownAddrs(args, r) {
@@ -124,7 +124,7 @@ func (c *portmapConf) addrs(args *skel.CmdArgs, r *result.Result) []netip.Prefix
 	return first
 }
 
-// fits tells whether a mapping is for an address' family.
+// fits reports whether a mapping applies to an address's IP family.
 func (p portMapping) fits(a netip.Addr) bool { return !p.hostIP.IsValid() || p.hostIP.Is4() == a.Is4() }
 
 func portmapAdd(ctx context.Context, args *skel.CmdArgs) error {
@@ -152,7 +152,7 @@ func portmapAdd(ctx context.Context, args *skel.CmdArgs) error {
 		return fmt.Errorf("unable to set up nftables rules for port mappings: %w", err)
 	}
 	failpoint.At("portmap-rules")
-	for _, d := range devices { // the guard is in place
+	for _, d := range devices { // the guard is now in place
 		if err := writeSysctl("net/ipv4/conf/"+d+"/route_localnet", "1"); err != nil {
 			return errors.Join(fmt.Errorf("unable to enable route_localnet: %w", err), removeTagged(ctx, c.table(), tag(c.Name, args.ContainerID, args.IfName)))
 		}
@@ -173,8 +173,8 @@ func (c *portmapConf) udpPorts() []uint16 {
 	return ports
 }
 
-// localDevices are the links that lead to the IPv4 addresses: with SNAT, what comes
-// from 127.0.0.1 goes through them, too.
+// localDevices returns the links that lead to the IPv4 addresses. With SNAT, traffic from
+// 127.0.0.1 goes through them, too.
 func localDevices(addrs []netip.Prefix) []string {
 	var names []string
 	for _, p := range addrs {
@@ -183,7 +183,7 @@ func localDevices(addrs []netip.Prefix) []string {
 		}
 		routes, err := netlink.RouteGet(p.Addr().AsSlice())
 		if err != nil || len(routes) == 0 {
-			continue // an address that the host has no way to: the port is of use to others only
+			continue // the host has no route to this address: only others can use the port
 		}
 		if link, err := netlink.LinkByIndex(routes[0].LinkIndex); err == nil && link.Attrs().Name != lo {
 			names = append(names, link.Attrs().Name)
@@ -192,7 +192,7 @@ func localDevices(addrs []netip.Prefix) []string {
 	return names
 }
 
-// elements are the attachment's host ports and what goes with them.
+// elements returns the attachment's host ports and what goes with them.
 func (c *portmapConf) elements(tag string, addrs []netip.Prefix, devices []string) elements {
 	es := elements{table: c.table(), tag: tag, render: c.renderTable}
 	snat := c.SNAT == nil || *c.SNAT
@@ -231,7 +231,7 @@ func unspecified(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// element is where a mapping stands: on one address of the host, or on all of them.
+// element returns where a mapping goes: on one address of the host, or on all of them.
 func (p portMapping) element(ip string) (set, key string) {
 	if p.hostIP.IsValid() && !p.hostIP.IsUnspecified() {
 		return "one-" + ip, fmt.Sprintf("%s . %s . %d", p.hostIP, p.Protocol, p.HostPort)
@@ -239,8 +239,8 @@ func (p portMapping) element(ip string) (set, key string) {
 	return "any-" + ip, fmt.Sprintf("%s . %d", p.Protocol, p.HostPort)
 }
 
-// renderTable writes the table without elements. Connections that come back to the
-// network they came from are masqueraded, or the answers would not pass the host.
+// renderTable renders the table without elements. Connections that return to the network they
+// came from are masqueraded; otherwise the answers would not pass through the host.
 func (c *portmapConf) renderTable(b *strings.Builder) {
 	t := c.table()
 	p := func(format string, a ...any) { fmt.Fprintf(b, format+"\n", a...) }
@@ -275,12 +275,12 @@ func (c *portmapConf) renderTable(b *strings.Builder) {
 	p("ip saddr . ip daddr @near-ip ct status dnat masquerade")
 	p("ip6 saddr . ip6 daddr @near-ip6 ct status dnat masquerade")
 	p("ip saddr 127.0.0.0/8 ip daddr @local-ip masquerade\n}")
-	// These links route 127.0.0.0/8 for host ports on localhost; what comes in by
-	// them for there must not pass: CVE-2020-8558.
+	// These links route 127.0.0.0/8 for host ports on localhost; packets that arrive on them for
+	// that network must be dropped: CVE-2020-8558.
 	p("chain guard {\niifname @guarded ip daddr 127.0.0.0/8 drop\n}\n}")
 }
 
-// conflict names who has the host port.
+// conflict returns an error that names the owner of the host port.
 func (c *portmapConf) conflict(ctx context.Context, addrs []netip.Prefix) error {
 	es, err := nft.Elements(ctx, "inet", c.table())
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// TestErrorsAreTheSpecs: codes and words of CNI spec 1.1, section 5, "Error".
+// TestErrorsAreTheSpecs: errors have the codes and words of CNI spec 1.1, section 5, "Error".
 func TestErrorsAreTheSpecs(t *testing.T) {
 	h := newHost(t)
 	ns := newNetNS(t)
@@ -89,8 +89,8 @@ func TestVersionAndAbout(t *testing.T) {
 	}
 }
 
-// TestExampleOfTheSpec is the network of CNI spec 1.1, section 1 and appendix, with
-// what is ours of its plugins.
+// TestExampleOfTheSpec is the network of CNI spec 1.1, section 1 and appendix, with those of its
+// plugins that we have.
 func TestExampleOfTheSpec(t *testing.T) {
 	h := newHost(t)
 	ns := newNetNS(t)

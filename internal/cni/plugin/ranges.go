@@ -17,14 +17,14 @@ type rangeConf struct {
 	Gateway    string `json:"gateway"`
 }
 
-// ipRange is one with everything filled in; both ends belong to it.
+// ipRange is a range with everything filled in; both ends belong to it.
 type ipRange struct {
 	subnet     netip.Prefix
 	start, end netip.Addr
 	gateway    netip.Addr
 }
 
-// rangeSet is a choice of ranges: a container gets one address out of each set.
+// rangeSet is a choice of ranges: a container gets one address from each set.
 type rangeSet []ipRange
 
 func parseRanges(conf [][]rangeConf) ([]rangeSet, error) {
@@ -76,7 +76,7 @@ func (rc rangeConf) parse() (r ipRange, err error) {
 	r.start, r.gateway = r.subnet.Addr().Next(), r.subnet.Addr().Next()
 	r.end = rtnl.LastAddr(r.subnet)
 	if r.end.Is4() {
-		r.end = r.end.Prev() // the last one is for broadcasts
+		r.end = r.end.Prev() // the last address is for broadcasts
 	}
 	for _, x := range []struct {
 		name, value string
@@ -118,7 +118,7 @@ func overlap(a, b rangeSet) (x, y ipRange, ok bool) {
 	return x, y, false
 }
 
-// find returns the range that an address is in, or nil.
+// find returns the range that contains an address, or nil.
 func (s rangeSet) find(a netip.Addr) *ipRange {
 	for i := range s {
 		if s[i].contains(a) {
@@ -145,7 +145,7 @@ func (s rangeSet) String() string {
 	return strings.Join(all, ",")
 }
 
-// each visits the set's addresses once, those after last first, until visit says stop.
+// each visits each address of the set once, starting after last, until visit returns stop.
 func (s rangeSet) each(last netip.Addr, visit func(netip.Addr, *ipRange) (stop bool)) {
 	first, from := 0, s[0].start
 	for i := range s {
@@ -163,7 +163,7 @@ func (s rangeSet) each(last netip.Addr, visit func(netip.Addr, *ipRange) (stop b
 		switch n {
 		case 0:
 			a = from
-		case len(s): // the part of the first range that was left out
+		case len(s): // the part of the first range that was skipped
 			if from == r.start {
 				return
 			}

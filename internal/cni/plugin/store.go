@@ -19,15 +19,15 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// defaultDataDir is upstream's, and so are the files in it: one plugin can take over
+// defaultDataDir is the same as upstream's, and so are the files in it: one plugin can take over
 // from the other while containers run.
 const defaultDataDir = "/var/lib/cni/networks"
 
-// owner is an attachment: an interface of a container.
+// owner identifies an attachment: an interface of a container.
 type owner struct{ id, ifname string }
 
-// store keeps the leases of a network: a file for each address, which holds the
-// owner. While it is open, the folder is locked against all other processes.
+// store keeps the leases of a network: one file per address, which holds the owner. While it is
+// open, the folder is locked against all other processes.
 type store struct {
 	dir    string
 	lock   *os.File
@@ -37,7 +37,7 @@ type store struct {
 
 const lastFile = "last_reserved_ip."
 
-// containerID is what the CNI spec allows; a file with anything else has no owner:
+// containerID matches the IDs that the CNI spec allows. A file with anything else has no owner:
 // the machine crashed while it was written, and no container outlived that.
 var containerID = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
 
@@ -69,7 +69,7 @@ func openStore(dataDir, network string) (*store, error) {
 	return s, nil
 }
 
-func (s *store) close() { _ = s.lock.Close() } // and with it the lock goes
+func (s *store) close() { _ = s.lock.Close() } // closing it releases the lock
 
 func (s *store) load() error {
 	entries, err := os.ReadDir(s.dir)
@@ -94,14 +94,14 @@ func (s *store) load() error {
 	return nil
 }
 
-// parseLease reads "ID\r\nIFNAME", or the ID alone.
+// parseLease parses "ID\r\nIFNAME", or the ID alone.
 func parseLease(doc []byte) (owner, bool) {
 	id, ifname, _ := strings.Cut(strings.TrimSpace(string(doc)), "\n")
 	o := owner{strings.TrimSpace(id), strings.TrimSpace(ifname)}
 	return o, containerID.MatchString(o.id)
 }
 
-// matches tells whether a lease is the owner's; one of a very old version names only
+// matches reports whether a lease belongs to the owner; a lease of a very old version names only
 // the container.
 func (o owner) matches(lease owner) bool {
 	return o.id == lease.id && (lease.ifname == "" || o.ifname == lease.ifname)
@@ -118,8 +118,8 @@ func (s *store) leasesOf(o owner) []netip.Addr {
 	return held
 }
 
-// lease takes an address of the set: the one that was asked for, or the next one that
-// is free, behind the last one given away, so that addresses rest after their use.
+// lease leases an address from the set: the requested one, or the next free one after the last
+// one leased, so that addresses rest after use.
 func (s *store) lease(o owner, set rangeSet, index int, want netip.Addr) (netip.Addr, error) {
 	lastPath := filepath.Join(s.dir, lastFile+strconv.Itoa(index))
 	if want.IsValid() {
@@ -132,7 +132,7 @@ func (s *store) lease(o owner, set rangeSet, index int, want netip.Addr) (netip.
 		}
 		return want, s.write(want, o, lastPath)
 	}
-	last, _ := safepath.ReadFile(lastPath, safepath.ConfigSize) // only a hint, wherever it leads
+	last, _ := safepath.ReadFile(lastPath, safepath.ConfigSize) // only a hint, whatever it says
 	lastAddr, _ := netip.ParseAddr(strings.TrimSpace(string(last)))
 	var free netip.Addr
 	set.each(lastAddr, func(a netip.Addr, r *ipRange) bool {
@@ -149,8 +149,8 @@ func (s *store) lease(o owner, set rangeSet, index int, want netip.Addr) (netip.
 	return free, s.write(free, o, lastPath)
 }
 
-// write stores a lease in one step: no other process sees half of it, and none that
-// is killed leaves half of it.
+// write stores a lease in one step: no other process sees half of it, and a process that is
+// killed leaves no half of it.
 func (s *store) write(a netip.Addr, o owner, lastPath string) error {
 	if err := record.WriteFileCached(filepath.Join(s.dir, a.String()), []byte(o.id+"\r\n"+o.ifname), 0o600); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (s *store) write(a netip.Addr, o owner, lastPath string) error {
 	return os.WriteFile(lastPath, []byte(a.String()), 0o600)
 }
 
-// release gives back whatever the owner holds.
+// release releases whatever the owner holds.
 func (s *store) release(o owner) error {
 	for _, a := range s.leasesOf(o) {
 		if err := s.remove(a.String()); err != nil {
@@ -177,7 +177,7 @@ func (s *store) remove(name string) error {
 	return nil
 }
 
-// collect gives back what is not held by one of the owners.
+// collect releases what none of the owners holds.
 func (s *store) collect(valid []owner) error {
 	for _, a := range slices.SortedFunc(maps.Keys(s.leases), netip.Addr.Compare) {
 		l := s.leases[a]

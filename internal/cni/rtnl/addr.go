@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// MACOf derives a locally administered MAC from an address, so that an address that
-// is used again keeps its MAC and no neighbour table goes stale.
+// MACOf derives a locally administered MAC from an address, so that an address that is reused
+// keeps its MAC and no neighbour table goes stale.
 func MACOf(a netip.Addr) net.HardwareAddr {
 	if a.Is4() {
 		ip := a.As4()
@@ -19,8 +19,8 @@ func MACOf(a netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x0a, 0x59, h[0], h[1], h[2], h[3]}
 }
 
-// HasAddrs tells whether a link of the calling thread's namespace is up and has the
-// addresses.
+// HasAddrs returns an error if a link of the calling thread's namespace is not up or lacks one of
+// the addresses.
 func HasAddrs(name string, want []netip.Addr) error {
 	link, err := net.InterfaceByName(name)
 	if err != nil {

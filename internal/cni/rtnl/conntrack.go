@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ForgetUDP makes the kernel forget UDP flows to ports of the host: one that was
-// there before a port was opened would never be led through it.
+// ForgetUDP makes the kernel forget UDP flows to ports of the host: a flow from before a port was
+// opened would never be translated.
 func ForgetUDP(ports []uint16) error {
 	if len(ports) == 0 {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"wherry.dev/internal/netns"
 )
 
-// Port is a pod's connection to a bridge: a veth pair, one side a port of the
-// bridge, the other one in the pod's namespace.
+// Port is a pod's connection to a bridge: a veth pair with one side as a port of the bridge and
+// the other in the pod's namespace.
 type Port struct {
 	Host     string // name of the bridge's side
 	Bridge   int    // index of the bridge
@@ -25,15 +25,15 @@ type Port struct {
 
 	Name   string // of the pod's side
 	MAC    net.HardwareAddr
-	MTU    int // 0 is the kernel's default
+	MTU    int // 0 means the kernel's default
 	Addrs  []netip.Prefix
 	Routes []Route
 	DAD    bool // detect duplicates of IPv6 addresses
 }
 
-// Plug makes the port; path is that of the pod's namespace. The calling thread is in
-// the connection's namespace. unix.EEXIST says that one of the two names is taken;
-// after any other error the bridge's side may be there.
+// Plug makes the port. path is that of the pod's namespace. The calling thread must be in the
+// connection's namespace. unix.EEXIST means that one of the two names is taken; after any other
+// error the bridge's side may exist.
 func (c *Conn) Plug(path string, p Port) error {
 	ns, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -60,8 +60,8 @@ func (c *Conn) Plug(path string, p Port) error {
 	return netns.Do(p.configure, path)
 }
 
-// veth makes a pair whose host side is up and in the bridge, and whose other side is
-// born inside the namespace.
+// veth returns the request for a pair whose host side is up and in the bridge, and whose other
+// side is created inside the namespace.
 func (p Port) veth(ns int) *nl.NetlinkRequest {
 	req, msg := newLink(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
 	up(msg)
@@ -87,7 +87,7 @@ func (p Port) veth(ns int) *nl.NetlinkRequest {
 	return req
 }
 
-// configure runs inside the pod's namespace: loopback, addresses, routes, in one
+// configure runs inside the pod's namespace. It sets up loopback, addresses and routes in one
 // datagram.
 func (p Port) configure() error {
 	c, err := Open()
@@ -119,7 +119,7 @@ func (p Port) configure() error {
 	return nil
 }
 
-// enableIPv6 undoes a machine-wide default of no IPv6 on new links.
+// enableIPv6 overrides a machine-wide default that disables IPv6 on new links.
 func enableIPv6(link string) error {
 	path := "/proc/sys/net/ipv6/conf/" + link + "/disable_ipv6"
 	have, err := os.ReadFile(path)

@@ -20,8 +20,8 @@ func newLink(flags int) (*nl.NetlinkRequest, *nl.IfInfomsg) {
 
 func up(msg *nl.IfInfomsg) { msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP }
 
-// NewBridge makes a bridge that is up. mac nil lets it take that of a port, which
-// changes with the ports; mtu 0 is the kernel's default.
+// NewBridge makes a bridge that is up. If mac is nil, it takes that of a port, and changes with
+// the ports; mtu 0 means the kernel's default.
 func NewBridge(name string, mac net.HardwareAddr, mtu int) *nl.NetlinkRequest {
 	req, msg := newLink(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
 	up(msg)
@@ -54,7 +54,7 @@ func Down(index int) *nl.NetlinkRequest {
 	return req
 }
 
-// SetMAC gives a link its address.
+// SetMAC sets a link's MAC.
 func SetMAC(index int, mac net.HardwareAddr) *nl.NetlinkRequest {
 	req, msg := newLink(0)
 	msg.Index = int32(index)
@@ -96,8 +96,8 @@ func Delete(index int) *nl.NetlinkRequest {
 	return req
 }
 
-// Addr gives a link an address. IPv6 addresses are used at once: whoever hands them
-// out knows that there are no duplicates. dad asks for their detection all the same.
+// Addr gives a link an address. IPv6 addresses can be used at once, because whoever assigns them
+// knows that there are no duplicates. dad requests duplicate detection all the same.
 func Addr(index int, p netip.Prefix, dad bool) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	msg := nl.NewIfAddrmsg(family(p.Addr()))
@@ -116,14 +116,14 @@ func Addr(index int, p netip.Prefix, dad bool) *nl.NetlinkRequest {
 	return req
 }
 
-// Route leads to Dst through GW; without GW Dst is on the link itself.
+// Route is a route to Dst through GW; without GW, Dst is on the link itself.
 type Route struct {
 	Dst      netip.Prefix
 	GW       netip.Addr
 	MTU      int
 	AdvMSS   int
 	Priority int
-	Table    int // 0 is the main table
+	Table    int // 0 means the main table
 	Scope    int
 }
 
@@ -185,7 +185,7 @@ func family(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// LastAddr is the highest address of the prefix.
+// LastAddr returns the highest address of the prefix.
 func LastAddr(p netip.Prefix) netip.Addr {
 	if p.Addr().Is4() {
 		b := p.Addr().As4()
@@ -200,7 +200,7 @@ func LastAddr(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// LinkIndex finds an interface in the calling thread's namespace; 0 is none.
+// LinkIndex returns the index of an interface in the calling thread's namespace, or 0 if there is none.
 func LinkIndex(name string) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -221,8 +221,8 @@ func LinkIndex(name string) (int, error) {
 	return int(req.Uint32()), nil
 }
 
-// DeleteByName removes a link of the connection's namespace, which must be the
-// calling thread's too. One that is not there is no error.
+// DeleteByName removes a link of the connection's namespace, which must be the calling thread's,
+// too. It is no error if there is none.
 func (c *Conn) DeleteByName(name string) error {
 	index, err := LinkIndex(name)
 	if err != nil || index == 0 {

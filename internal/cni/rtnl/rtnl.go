@@ -1,7 +1,7 @@
-// Package rtnl speaks rtnetlink for the one thing that is on every pod's way: a veth
-// pair between a bridge and a pod's namespace. Requests go out in batches, and no
-// link is ever moved between namespaces (that costs an RCU grace period under the
-// rtnl lock). The in-process bridge and the bridge plugin both use it.
+// Package rtnl speaks rtnetlink for the one thing that every pod needs: a veth pair between a
+// bridge and a pod's namespace. Requests are sent in batches, and no link is ever moved between
+// namespaces (which costs an RCU grace period under the rtnl lock). The in-process bridge and the
+// bridge plugin both use it.
 package rtnl
 
 import (

@@ -5,8 +5,8 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// test is code that falls through when the condition holds, and otherwise skips
-// itself and the rest instructions behind it.
+// test returns code that falls through if the condition holds, and otherwise skips the next rest
+// instructions after itself.
 func (a abi) test(arg specs.LinuxSeccompArg, rest int) []bpf.Instruction {
 	low, high := offArgs+8*uint32(arg.Index), offArgs+8*uint32(arg.Index)+4
 	lo, hi := uint32(arg.Value), uint32(arg.Value>>32)
@@ -33,7 +33,7 @@ func masked(offset, mask, datum uint32, rest int) []bpf.Instruction {
 	}
 }
 
-// testLow compares the low words, when the high ones are equal.
+// testLow compares the low words. It is reached if the high words are equal.
 func testLow(op specs.LinuxSeccompOperator, offset, value uint32, rest int) []bpf.Instruction {
 	load := bpf.LoadAbsolute{Off: offset, Size: 4}
 	holds := func(c bpf.JumpTest) []bpf.Instruction {
@@ -58,8 +58,8 @@ func testLow(op specs.LinuxSeccompOperator, offset, value uint32, rest int) []bp
 	}
 }
 
-// testHigh compares the high words: it decides when they differ, and goes on to the
-// low ones (n instructions) when they are equal.
+// testHigh compares the high words: it decides if they differ, and goes on to the comparison of
+// the low words (n instructions) if they are equal.
 func testHigh(op specs.LinuxSeccompOperator, offset, value uint32, n, rest int) []bpf.Instruction {
 	holds, fails := uint8(n), uint8(n+rest)
 	load := bpf.LoadAbsolute{Off: offset, Size: 4}

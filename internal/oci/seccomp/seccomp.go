@@ -1,6 +1,6 @@
-// Package seccomp compiles OCI seccomp profiles to the BPF programs that the kernel
-// runs, as libseccomp does in the OCI runtimes: there it takes 10 to 16 ms for each
-// container, here the program is made once and handed over.
+// Package seccomp compiles OCI seccomp profiles to the BPF programs that the kernel runs, as
+// libseccomp does in the OCI runtimes. There it takes 10 to 16 ms for each container; here a
+// program is compiled once and handed over.
 //
 // The program is a binary search over the numbers of the system calls, with runs of
 // equal verdicts merged, so that any call is decided in about ten instructions.
@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported marks profiles that use what this compiler does not do; the OCI
-// runtime compiles them itself.
+// ErrUnsupported marks profiles that use something this compiler cannot do; the OCI runtime
+// compiles those itself.
 var ErrUnsupported = errors.New("not supported by this compiler")
 
 // Offsets in struct seccomp_data (seccomp(2)).
@@ -32,8 +32,8 @@ const (
 	offArgs   = 16
 )
 
-// x32Bit marks calls by the x32 ABI, which no distribution enables by default:
-// they get the default verdict.
+// x32Bit marks calls through the x32 ABI, which no distribution enables by default: they get the
+// default verdict.
 const x32Bit = 0x40000000
 
 // abi is one calling convention that the machine runs.
@@ -49,7 +49,7 @@ var abis = map[string][]abi{
 	"arm64": {{"arm64", unix.AUDIT_ARCH_AARCH64, specs.ArchAARCH64, true}, {"arm", unix.AUDIT_ARCH_ARM, specs.ArchARM, false}},
 }
 
-// Compile makes the program for this machine, as the kernel's struct sock_filter array.
+// Compile returns the program for this machine, as the kernel's struct sock_filter array.
 func Compile(p *specs.LinuxSeccomp) ([]byte, error) {
 	insns, err := assemble(p, abis[runtime.GOARCH])
 	if err != nil {
@@ -72,7 +72,7 @@ func Compile(p *specs.LinuxSeccomp) ([]byte, error) {
 	return out, nil
 }
 
-// assemble puts the sections of the ABIs behind one dispatcher.
+// assemble joins the sections of the ABIs behind one dispatcher.
 func assemble(p *specs.LinuxSeccomp, machine []abi) ([]bpf.Instruction, error) {
 	if len(machine) == 0 || p.ListenerPath != "" || len(p.Flags) > 0 {
 		return nil, ErrUnsupported
@@ -99,7 +99,7 @@ func assemble(p *specs.LinuxSeccomp, machine []abi) ([]bpf.Instruction, error) {
 	return append(out, bpf.RetConstant{Val: unix.SECCOMP_RET_KILL_PROCESS}), nil // a foreign ABI
 }
 
-// verdict translates an action to what the program returns.
+// verdict translates an action to the program's return value.
 func verdict(a specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	data := uint32(unix.EPERM)
 	if errno != nil {
@@ -129,16 +129,16 @@ func verdict(a specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	return 0, fmt.Errorf("unknown seccomp action %q", a)
 }
 
-// rule is a verdict for one system call: always, or when all conditions hold.
+// rule is a verdict for one system call: always, or if all conditions hold.
 type rule struct {
 	verdict uint32
 	args    []specs.LinuxSeccompArg
 }
 
-// rulesFor collects the rules of each system call that the ABI has. As in libseccomp
-// and the runtimes on it: a name that the ABI lacks does not count, nor does a rule
-// that repeats the default; an unconditional rule goes before conditional ones; and
-// conditions on the same argument twice in one entry are alternatives.
+// rulesFor collects the rules of each system call that the ABI has. As in libseccomp and the
+// runtimes on it: a name that the ABI lacks is ignored, and so is a rule that repeats the
+// default; an unconditional rule wins over conditional ones; and two conditions on the same
+// argument in one entry are alternatives.
 func rulesFor(p *specs.LinuxSeccomp, a abi, fallback uint32) (map[uint32][]rule, error) {
 	out := map[uint32][]rule{}
 	for _, s := range p.Syscalls {
@@ -170,8 +170,8 @@ func rulesFor(p *specs.LinuxSeccomp, a abi, fallback uint32) (map[uint32][]rule,
 	return out, nil
 }
 
-// maxArgs bounds the conditions of one entry, so that every jump over them fits
-// into the eight bits that BPF has for it.
+// maxArgs bounds the conditions of one entry, so that every jump over them fits into BPF's eight
+// bits.
 const maxArgs = 6
 
 func checkArgs(args []specs.LinuxSeccompArg) error {
@@ -203,20 +203,20 @@ func alternatives(args []specs.LinuxSeccompArg) [][]specs.LinuxSeccompArg {
 	return [][]specs.LinuxSeccompArg{args}
 }
 
-// span is a run of system calls with the same program.
+// span is a range of system calls with the same program.
 type span struct {
 	first uint32
 	code  []bpf.Instruction // ends in returns on every path
 }
 
-// section is the program for one ABI.
+// section returns the program for one ABI.
 func (a abi) section(rules map[uint32][]rule, fallback uint32) []bpf.Instruction {
 	last := uint32(0)
 	for _, nr := range syscalls[a.name] {
 		last = max(last, nr)
 	}
-	// A call that is newer than our table answers ENOSYS instead of EPERM: the C
-	// library then does without it.
+	// A call newer than our table returns ENOSYS instead of EPERM: the C library then does
+	// without it.
 	unknown := fallback
 	if fallback == unix.SECCOMP_RET_ERRNO|uint32(unix.EPERM) {
 		unknown = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
@@ -235,7 +235,7 @@ func (a abi) section(rules map[uint32][]rule, fallback uint32) []bpf.Instruction
 
 func ret(v uint32) []bpf.Instruction { return []bpf.Instruction{bpf.RetConstant{Val: v}} }
 
-// search finds the span of the number in the accumulator.
+// search returns code that finds the span of the number in the accumulator.
 func search(spans []span) []bpf.Instruction {
 	if len(spans) == 1 {
 		return spans[0].code
@@ -249,7 +249,7 @@ func search(spans []span) []bpf.Instruction {
 	return append(append(out, low...), high...)
 }
 
-// decide is the program of one system call.
+// decide returns the program of one system call.
 func (a abi) decide(rules []rule, fallback uint32) []bpf.Instruction {
 	var out []bpf.Instruction
 	for _, r := range rules {

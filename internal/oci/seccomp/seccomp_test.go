@@ -19,8 +19,8 @@ type call struct {
 	args     [6]uint64
 }
 
-// run executes a program as the kernel would. The machine of x/net/bpf reads big
-// endian, so the words are laid out that way.
+// run executes a program as the kernel would. The machine of x/net/bpf reads big-endian, so the
+// words are laid out that way.
 func run(t testing.TB, insns []bpf.Instruction, c call) uint32 {
 	t.Helper()
 	vm, err := bpf.NewVM(insns)

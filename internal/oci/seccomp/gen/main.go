@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// targets maps the architecture that we are built for to those whose programs it runs.
+// targets maps the architecture of the build to those whose programs it can run.
 var targets = map[string][]string{"amd64": {"amd64", "386"}, "arm64": {"arm64", "arm"}}
 
 var constant = regexp.MustCompile(`(?m)^\s*SYS_([A-Z0-9_]+)\s*=\s*(\d+)`)
