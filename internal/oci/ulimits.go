@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// UlimitAnnotation, followed by the name of a container, is how pods ask containerd and CRI-O for
+// UlimitAnnotation followed by the name of a container is how pods ask containerd and CRI-O for
 // resource limits (NRI plugin ulimit-adjuster): CRI has no field for them. Its value is a YAML
 // list of {type, soft, hard}.
 const UlimitAnnotation = "ulimits.nri.containerd.io/container."
