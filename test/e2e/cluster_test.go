@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	imagev1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -422,4 +423,9 @@ func exitCode(err error) int {
 		return exit.ExitCode()
 	}
 	return -1
+}
+
+// imageConfig is the configuration of the images that the tests make.
+func imageConfig() imagev1.Config {
+	return imagev1.Config{Cmd: []string{"sh"}, Env: []string{"PATH=/bin:/usr/bin"}}
 }
