@@ -10,6 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	remote "k8s.io/cri-client/pkg"
 	utilexec "k8s.io/utils/exec"
+
+	"wherry.dev/internal/cri/crierror"
 )
 
 // Runtime returns the RuntimeService for callers in this process: the same verbs as over the
@@ -28,7 +30,7 @@ type imageAdapter struct{ s *Server }
 // call runs a verb and gives its error a gRPC code.
 func call[Req, Resp any](ctx context.Context, verb func(context.Context, Req) (Resp, error), req Req) (Resp, error) {
 	resp, err := verb(ctx, req)
-	return resp, toStatus(err)
+	return resp, crierror.ToStatus(err)
 }
 
 func (a runtimeAdapter) Version(ctx context.Context, apiVersion string) (*runtimeapi.VersionResponse, error) {
@@ -73,7 +75,7 @@ func (a runtimeAdapter) UpdateContainerResources(ctx context.Context, id string,
 func (a runtimeAdapter) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, err error) {
 	req := &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: cmd, Timeout: int64((timeout + time.Second - 1) / time.Second)}
 	resp, err := call(ctx, a.s.ExecSync, req)
-	if isTimeout(err) {
+	if crierror.IsTimeout(err) {
 		return nil, nil, fmt.Errorf("%w: %q timed out after %s", remote.ErrCommandTimedOut, strings.Join(cmd, " "), timeout)
 	}
 	if err != nil {
@@ -118,7 +120,7 @@ func (a runtimeAdapter) GetContainerEvents(ctx context.Context, ch chan *runtime
 	if connected != nil {
 		connected(nil)
 	}
-	return toStatus(forward(ctx, sub, func(e *runtimeapi.ContainerEventResponse) error {
+	return crierror.ToStatus(forward(ctx, sub, func(e *runtimeapi.ContainerEventResponse) error {
 		select {
 		case ch <- e:
 			return nil
@@ -171,7 +173,7 @@ func (a runtimeAdapter) ContainerStats(ctx context.Context, id string) (*runtime
 
 func (a runtimeAdapter) ListContainerStats(_ context.Context, f *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error) {
 	all, err := a.s.listContainerStats(f)
-	return all, toStatus(err)
+	return all, crierror.ToStatus(err)
 }
 
 func (a runtimeAdapter) PodSandboxStats(ctx context.Context, id string) (*runtimeapi.PodSandboxStats, error) {
@@ -181,7 +183,7 @@ func (a runtimeAdapter) PodSandboxStats(ctx context.Context, id string) (*runtim
 
 func (a runtimeAdapter) ListPodSandboxStats(_ context.Context, f *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
 	all, err := a.s.listPodStats(f)
-	return all, toStatus(err)
+	return all, crierror.ToStatus(err)
 }
 
 func (a runtimeAdapter) ListMetricDescriptors(ctx context.Context) ([]*runtimeapi.MetricDescriptor, error) {
@@ -211,7 +213,7 @@ func (a runtimeAdapter) RuntimeConfig(ctx context.Context) (*runtimeapi.RuntimeC
 func (a runtimeAdapter) Close(context.Context) error { return nil }
 
 func (a imageAdapter) ListImages(_ context.Context, f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
-	return a.s.listImages(f), nil
+	return a.s.All(f), nil
 }
 
 func (a imageAdapter) ImageStatus(ctx context.Context, img *runtimeapi.ImageSpec, verbose bool) (*runtimeapi.ImageStatusResponse, error) {

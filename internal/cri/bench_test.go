@@ -6,6 +6,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cri/container"
+	"wherry.dev/internal/cri/disk"
 )
 
 func BenchmarkRunPodSandbox(b *testing.B) {
@@ -71,10 +74,10 @@ func BenchmarkExitToEvent(b *testing.B) {
 		b.StopTimer()
 		cfg.Metadata.Attempt++
 		id := p.start(cfg)
-		c, err := p.findContainer(id)
+		c, err := p.container(id)
 		p.must(err)
 		b.StartTimer()
-		p.must(c.signal(unix.SIGKILL))
+		p.must(unix.Kill(c.PID(), unix.SIGKILL))
 		for e := range events {
 			if e.ContainerId == id && e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 				break
@@ -111,11 +114,12 @@ func BenchmarkPodsInParallel(b *testing.B) {
 
 // BenchmarkList500Containers lists containers that exist in memory only.
 func BenchmarkList500Containers(b *testing.B) {
-	s := &Server{containers: map[string]*container{}}
+	s := &Server{store: newStore()}
+	env := &container.Env{}
 	for range 500 {
-		rec := containerRecord{ID: newID(), SandboxID: newID(), CreatedAt: 1}
-		rec.Config.m = containerConfig("c", "true")
-		s.containers[rec.ID] = s.newContainer(rec, nil)
+		rec := container.Record{ID: disk.NewID(), SandboxID: disk.NewID(), CreatedAt: 1}
+		rec.Config.M = containerConfig("c", "true")
+		s.addContainer(env.New(rec, nil))
 	}
 	for b.Loop() {
 		if got := len(s.listContainers(nil)); got != 500 {

@@ -33,17 +33,11 @@ type job struct {
 
 // runChild runs the test binary as that runtime.
 func runChild() (code int, ok bool) {
-	doc, path := os.Getenv(childEnv), os.Getenv(initEnv)
-	if doc == "" && path == "" {
+	doc := os.Getenv(childEnv)
+	if doc == "" {
 		return 0, false
 	}
-	var err error
-	if path != "" {
-		err = becomeInit(path)
-	} else {
-		err = child(context.Background(), doc)
-	}
-	if err != nil {
+	if err := child(context.Background(), doc); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1, true
 	}
@@ -102,11 +96,11 @@ func child(ctx context.Context, doc string) error {
 // settled waits until nothing is left to do for containers that have exited.
 func (s *Server) settled(ctx context.Context) error {
 	for _, c := range s.containers {
-		if !c.ended() {
+		if !c.Ended() {
 			continue
 		}
 		select {
-		case <-c.cleaned:
+		case <-c.Cleaned():
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -244,7 +238,7 @@ func (n *node) repeatStop(step string, j job, cfg *runtimeapi.PodSandboxConfig, 
 	}
 	n.must(n.run.StopContainer(n.t.Context(), j.ID, grace))
 	st := n.status(j.ID)
-	if st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != code || st.Reason != reasonError || st.FinishedAt < st.StartedAt {
+	if st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != code || st.Reason != "Error" || st.FinishedAt < st.StartedAt {
 		n.t.Errorf("after the stop: %+v", st)
 	}
 	text := logText(n.t, st.LogPath, "stdout")

@@ -7,15 +7,18 @@
 // Containers do not notice when Wherry stops.
 //
 // It never sees a Kubernetes Pod: it knows only what CRI tells it.
+//
+// This package has the verbs, a file each. What they act on has packages of its own: sandbox and
+// container (one of each, from its record to its removal), imageservice, stream (exec, attach,
+// port-forward), stats and metrics, and below them disk (folders and records), monitor (conmon's
+// processes), rootfs, confine (seccomp, AppArmor, SELinux, CDI, ulimits) and crierror.
 package cri
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -24,7 +27,7 @@ import (
 	"time"
 
 	"wherry.dev/internal/cni"
-	"wherry.dev/internal/mount"
+	"wherry.dev/internal/cri/disk"
 	"wherry.dev/internal/oci"
 )
 
@@ -63,6 +66,13 @@ type RuntimeConfig struct {
 	Path    string   `json:"path"`              // path of the executable, or its name in PATH
 	Type    string   `json:"type,omitempty"`    // whose command line it takes: oci.Crun or oci.Runc; "" goes by its name
 	Options []string `json:"options,omitempty"` // arguments before every command
+}
+
+// Check returns an error if New could not work: a program is not installed, or settings
+// contradict each other. It creates nothing.
+func (c Config) Check() error {
+	_, err := c.withDefaults()
+	return err
 }
 
 // withDefaults fills in the fields left empty and finds the required programs.
@@ -171,14 +181,7 @@ func (c Config) withDefaultRuntime() (Config, error) {
 	return c, nil
 }
 
-// The paths of folders and files.
-func (c Config) sandboxRoot() string                { return filepath.Join(c.Root, "sandboxes") }
-func (c Config) containerRoot() string              { return filepath.Join(c.Root, "containers") }
-func (c Config) skeletonRoot() string               { return filepath.Join(c.Root, "skeletons") }
-func (c Config) sandboxState() string               { return filepath.Join(c.State, "s") }
-func (c Config) containerState() string             { return filepath.Join(c.State, "c") }
-func (c Config) exitDir() string                    { return filepath.Join(c.State, "exits") }
-func (c Config) runtimeState(handler string) string { return filepath.Join(c.State, "oci", handler) }
+func (c Config) layout() disk.Layout { return disk.Layout{Root: c.Root, State: c.State} }
 
 // cgroupRoot returns the parent of the instance's cgroups that no caller has placed elsewhere.
 func (c Config) cgroupRoot() string { return "/wherry-" + c.InstanceID }
@@ -201,45 +204,4 @@ func (c Config) network() cni.Config {
 		Plugins:     cni.PluginsConfig{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs, CacheDir: filepath.Join(c.Root, "cni"), Timeout: c.CNITimeout},
 		PluginsOnly: c.CNIOnly,
 	}
-}
-
-// exitRoom is enough for 4096 exit files of one page each.
-const exitRoom = 16 << 20
-
-// folders makes the folders that every verb relies on.
-func (c Config) folders() error {
-	for _, d := range []string{c.sandboxRoot(), c.containerRoot(), c.sandboxState(), c.containerState()} {
-		if err := os.MkdirAll(d, 0o711); err != nil {
-			return err
-		}
-	}
-	if err := c.sweepSkeletons(); err != nil {
-		return err
-	}
-	// Exit files get space of their own: conmon tries only once to write an exit code, and a pod
-	// can fill the state folder through its /etc/hosts.
-	return mount.Tmpfs(c.exitDir(), 0o711, exitRoom)
-}
-
-func (c Config) newRuntimes(ctx context.Context) (map[string]*oci.Runtime, error) {
-	all := map[string]*oci.Runtime{}
-	for name, rc := range c.Runtimes {
-		r, err := c.newRuntime(ctx, name, rc)
-		if err != nil {
-			return nil, err
-		}
-		all[name] = r
-	}
-	return all, nil
-}
-
-func (c Config) newRuntime(ctx context.Context, name string, rc RuntimeConfig) (*oci.Runtime, error) {
-	r, err := oci.NewRuntime(ctx, oci.Runtime{
-		Name: name, Path: rc.Path, Type: rc.Type, Options: rc.Options,
-		State: c.runtimeState(name), Conmon: c.Conmon, Home: c.monitorCgroup(),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("runtime handler %s: %w", name, err)
-	}
-	return r, nil
 }

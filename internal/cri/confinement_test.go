@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/cri/disk"
 	"wherry.dev/internal/mount"
 )
 
@@ -155,11 +156,11 @@ func TestDevices(t *testing.T) {
 				{HostPath: "/dev/zero", ContainerPath: "/dev/ro-zero", Permissions: "r"},
 				{HostPath: filepath.Dir(dir), ContainerPath: "/dev", Permissions: "rwm"},
 			}
-			if exists("/dev/loop-control") {
+			if disk.Exists("/dev/loop-control") {
 				cfg.Devices = append(cfg.Devices, &runtimeapi.Device{HostPath: "/dev/loop-control", ContainerPath: "/dev/loop-c", Permissions: "r"})
 			}
 			want := "2\nwritten\n"
-			if exists("/dev/loop-control") && owner == "machine" {
+			if disk.Exists("/dev/loop-control") && owner == "machine" {
 				want += "not permitted\n"
 			}
 			out, st := p.output(cfg)
@@ -181,7 +182,7 @@ func TestResourceLimits(t *testing.T) {
 			HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 0}},
 		}
 		id := p.start(cfg)
-		d, err := cgroup.ReadDetails(n.containers[id].rec.Cgroup)
+		d, err := cgroup.ReadDetails(n.cgroup(id))
 		n.must(err)
 		if d.Quota != 50000 || d.Period != 100000 || d.MemoryLimit != 64<<20 || d.SwapLimit != 64<<20 || d.Shares < 500 || d.Shares > 525 {
 			t.Errorf("limits: %+v", d)
@@ -232,14 +233,14 @@ func TestHugePages(t *testing.T) {
 		cfg := containerConfig("c", "sleep", "1000")
 		cfg.Linux.Resources.HugepageLimits = []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}}
 		id, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg)
-		if !n.runtimes[n.cfg.DefaultRuntime].LimitsHugePages() {
+		if !n.handlers.all[n.cfg.DefaultRuntime].LimitsHugePages() {
 			if err == nil || !strings.Contains(err.Error(), "no hugetlb cgroup controller") {
 				t.Errorf("a limit that %s cannot set: %v", n.cfg.DefaultRuntime, err)
 			}
 			return
 		}
 		n.must(err)
-		dir, err := tree.UnifiedDir(n.containers[id].rec.Cgroup)
+		dir, err := tree.UnifiedDir(n.cgroup(id))
 		n.must(err)
 		if doc, err := os.ReadFile(filepath.Join(dir, "hugetlb.2MB.max")); err != nil || string(doc) != fmt.Sprintln(4<<20) {
 			t.Errorf("limit %q, %v", doc, err)

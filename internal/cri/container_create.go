@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
-
-	"wherry.dev/internal/cgroup"
-	"wherry.dev/internal/oci"
+	"wherry.dev/internal/cri/container"
+	"wherry.dev/internal/cri/crierror"
+	"wherry.dev/internal/cri/monitor"
+	"wherry.dev/internal/cri/sandbox"
 	"wherry.dev/internal/trace"
 )
 
@@ -22,14 +20,14 @@ import (
 // flight, or returns the container of one that has finished.
 func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	if req.GetConfig().GetMetadata().GetName() == "" {
-		return nil, invalid("the container has no name")
+		return nil, crierror.Invalid("the container has no name")
 	}
-	b, err := s.findSandbox(req.GetPodSandboxId())
+	b, err := s.sandbox(req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	ctx = trace.WithPod(ctx, b.uid())
-	id, err := s.join(ctx, containerKey(b.id, req.GetConfig().GetMetadata()), req, func(ctx context.Context) (string, error) {
+	ctx = trace.WithPod(ctx, b.UID())
+	id, err := s.flights.join(ctx, container.Key(b.ID, req.GetConfig().GetMetadata()), req, func(ctx context.Context) (string, error) {
 		return s.createContainer(ctx, b, req.GetConfig())
 	})
 	if err != nil {
@@ -48,187 +46,78 @@ func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateCont
 //     reported when the container is started, as in containerd: a pod that must not be
 //     restarted fails then, instead of being created over and over
 //  6. write the status: from here on the container exists
-func (s *Server) createContainer(ctx context.Context, b *sandbox, cfg *runtimeapi.ContainerConfig) (id string, err error) {
+func (s *Server) createContainer(ctx context.Context, b *sandbox.Sandbox, cfg *runtimeapi.ContainerConfig) (id string, err error) {
 	ctx, span := trace.Start(ctx, "cri: create container")
 	defer func() { _ = trace.End(span, err) }()
-	b.op.RLock()
-	defer b.op.RUnlock()
-	if old := s.containerByKey(b.id, cfg.GetMetadata()); old != nil {
-		if old.current().state() == runtimeapi.ContainerState_CONTAINER_CREATED && proto.Equal(old.config(), cfg) {
-			return old.id, nil
+	b.Op.RLock()
+	defer b.Op.RUnlock()
+	if old := s.containerByKey(b.ID, cfg.GetMetadata()); old != nil {
+		if old.State() == runtimeapi.ContainerState_CONTAINER_CREATED && proto.Equal(old.Config(), cfg) {
+			return old.ID, nil
 		}
-		return "", alreadyExists("%s already exists as %s; remove it, or use a higher attempt", containerKey(b.id, cfg.GetMetadata()), old.id)
+		return "", crierror.AlreadyExists("%s already exists as %s; remove it, or use a higher attempt", container.Key(b.ID, cfg.GetMetadata()), old.ID)
 	}
-	if !b.ready() {
-		return "", precondition("sandbox %s is not ready", b.id)
+	if !b.Ready() {
+		return "", crierror.Precondition("sandbox %s is not ready", b.ID)
 	}
-	c, err := s.planContainer(b, cfg)
+	target, err := s.pidTarget(b, cfg)
 	if err != nil {
 		return "", err
 	}
-	err = s.makeContainer(ctx, b, c)
-	var monitor *process
+	r, err := s.handlers.Get(b.Handler())
+	if err != nil {
+		return "", err
+	}
+	c, err := s.containerEnv.Plan(container.Request{Sandbox: b, Config: cfg, Runtime: r, Target: target})
+	if err != nil {
+		return "", err
+	}
+	err = c.Make(ctx, b)
+	var monitor *monitor.Process
 	if err == nil {
-		monitor, err = openWatch(c)
+		monitor, err = c.OpenMonitor()
 	}
 	if err != nil {
-		if cerr := s.clearContainer(context.WithoutCancel(ctx), c); cerr != nil {
+		if cerr := c.Clear(context.WithoutCancel(ctx)); cerr != nil {
 			err = errors.Join(err, cerr) // the next start finds it again
 		}
 		return "", fmt.Errorf("create container %s: %w", cfg.GetMetadata().GetName(), err)
 	}
-	s.mu.Lock()
-	s.containers[c.id] = c
-	s.mu.Unlock()
-	s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	s.addContainer(c)
+	s.emit(c.ID, b, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	s.watch(ctx, c, monitor)
-	return c.id, nil
+	return c.ID, nil
 }
 
-func (s *Server) containerByKey(sandboxID string, m *runtimeapi.ContainerMetadata) *container {
-	for _, c := range s.containersOf(sandboxID) {
-		if proto.Equal(c.config().GetMetadata(), m) {
-			return c
+// pidTarget returns the container whose PID namespace a debug container is to share, or nil.
+func (s *Server) pidTarget(b *sandbox.Sandbox, cfg *runtimeapi.ContainerConfig) (*container.Container, error) {
+	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if o.GetPid() != runtimeapi.NamespaceMode_TARGET {
+		return nil, nil
+	}
+	c, err := s.container(o.GetTargetId())
+	if err != nil {
+		return nil, fmt.Errorf("target of the PID namespace: %w", err)
+	}
+	if c.SandboxID() != b.ID {
+		return nil, crierror.Invalid("target container %s is in another pod", o.GetTargetId())
+	}
+	return c, nil
+}
+
+// watch waits in the background for a container to exit. Closing the server ends the watch, not the
+// container.
+func (s *Server) watch(ctx context.Context, c *container.Container, monitor *monitor.Process) {
+	ctx = trace.WithPod(context.WithoutCancel(ctx), s.uidOf(c))
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("container", c.ID))
+	s.work.Go(func() {
+		if !c.WaitEnd(s.ctx, monitor) { //nolint:contextcheck // the watch ends with the server
+			return // the server is closing
 		}
-	}
-	return nil
-}
-
-// planContainer decides everything that can be decided without an effect.
-func (s *Server) planContainer(b *sandbox, cfg *runtimeapi.ContainerConfig) (*container, error) {
-	ref := cfg.GetImage().GetImage()
-	img, ok := s.images.Lookup(ref)
-	if !ok {
-		return nil, notFound("image %q is not present; pull it first", ref)
-	}
-	cdi, err := cdiDevices(cfg)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkSELinux(cfg.GetLinux().GetSecurityContext(), selinuxEnabled()); err != nil {
-		return nil, err
-	}
-	if err := checkContainerUserns(b, cfg); err != nil {
-		return nil, err
-	}
-	stop, err := oci.StopSignal(cfg, img.Config)
-	if err != nil {
-		return nil, invalid("%w", err)
-	}
-	r, err := s.handler(b.rec.Handler)
-	if err != nil {
-		return nil, err
-	}
-	id := newID()
-	rec := containerRecord{
-		ID: id, Boot: s.boot, SandboxID: b.id, ImageID: img.ID, Image: img.Config, CreatedAt: nanos(time.Now()),
-		Cgroup: filepath.Join(s.cgroupParent(b), id), StopSignal: stop,
-		Volumes: s.volumeImages(cfg), Hooked: len(cdi) > 0,
-	}
-	rec.Config.m = proto.CloneOf(cfg)
-	if cfg.GetLogPath() != "" && b.config.GetLogDirectory() != "" {
-		rec.Log = filepath.Join(b.config.GetLogDirectory(), filepath.Clean("/"+cfg.GetLogPath()))
-	}
-	return s.newContainer(rec, r), nil
-}
-
-func (s *Server) makeContainer(ctx context.Context, b *sandbox, c *container) error {
-	if err := os.MkdirAll(c.root, 0o711); err != nil {
-		return err
-	}
-	failpoint("container-folder")
-	if err := saveRecord(c.recordPath(), c.rec); err != nil {
-		return err
-	}
-	failpoint("container-recorded")
-	if err := s.images.Hold(c.rec.ImageID, c.id); err != nil {
-		return err
-	}
-	if err := s.mountRootfs(ctx, b, c); err != nil {
-		return err
-	}
-	failpoint("container-rootfs")
-	spec, err := s.containerSpec(ctx, b, c)
-	if err != nil {
-		return err
-	}
-	if err := c.bundle.WriteSpec(spec); err != nil {
-		return err
-	}
-	failpoint("container-spec")
-	if c.runtime.OwnsCgroups() {
-		if err := s.makeCgroup(ctx, c, spec.Linux.Resources); err != nil {
-			return err
-		}
-	}
-	failpoint("container-cgroup")
-	if c.rec.Log != "" {
-		if err := os.MkdirAll(filepath.Dir(c.rec.Log), 0o755); err != nil {
-			return err
-		}
-		if err := checkLog(c.rec.Log); err != nil {
-			return err
-		}
-	}
-	err = s.ociCreate(ctx, c, spec.Process.User)
-	if _, refused := errors.AsType[*oci.RefusedError](err); refused {
-		err = c.update(func(st *containerStatus) { st.Refused, st.User = err.Error(), spec.Process.User })
-	}
-	if err != nil {
-		return err
-	}
-	failpoint("container-status")
-	return c.releaseVolumes()
-}
-
-func (s *Server) makeCgroup(ctx context.Context, c *container, r *specs.LinuxResources) (err error) {
-	_, span := trace.Start(ctx, "cri: cgroup")
-	defer func() { _ = trace.End(span, err) }()
-	return cgroup.Ensure(c.rec.Cgroup, r)
-}
-
-// ociCreate has conmon and the runtime create the container, and records its process.
-func (s *Server) ociCreate(ctx context.Context, c *container, user specs.User) (err error) {
-	ctx, span := trace.Start(ctx, "oci: create")
-	defer func() { _ = trace.End(span, err) }()
-	pid, err := c.runtime.Create(ctx, c.bundle)
-	if err != nil {
-		return err
-	}
-	failpoint("container-created")
-	start, err := processStart(pid)
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // it may be dead already: the watcher will see
-		return err
-	}
-	return c.update(func(st *containerStatus) {
-		st.PID, st.PIDStart, st.User = pid, start, user
-		st.Resources.m = c.config().GetLinux().GetResources()
+		c.Finish(ctx, func() {
+			if b := s.sandboxOf(c); b != nil {
+				s.emit(c.ID, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+			}
+		})
 	})
-}
-
-// mountRootfs mounts a writable layer on top of the image's.
-func (s *Server) mountRootfs(ctx context.Context, b *sandbox, c *container) (err error) {
-	_, span := trace.Start(ctx, "cri: rootfs")
-	defer func() { _ = trace.End(span, err) }()
-	layers, err := s.images.Layers(c.rec.ImageID)
-	if err != nil {
-		return err
-	}
-	if err := os.Mkdir(c.bundle.Dir, 0o711); err != nil {
-		return err
-	}
-	for dir, mode := range map[string]os.FileMode{c.upper(): 0o755, c.workdir(): 0o700, c.rootfs(): 0o755} {
-		if err := os.Mkdir(dir, mode); err != nil {
-			return err
-		}
-	}
-	failpoint("container-folders")
-	if err := os.Chown(c.upper(), b.owner(), b.owner()); err != nil { // it is the container's /
-		return err
-	}
-	lowest, err := s.cfg.skeleton(c.config().GetMounts())
-	if err != nil {
-		return err
-	}
-	return b.overlay(c.rootfs(), append(layers, lowest), c.upper(), c.workdir(), filepath.Join(c.volumeDir(), "rootfs"))
 }

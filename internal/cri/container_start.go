@@ -2,110 +2,33 @@ package cri
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/cri/crierror"
 	"wherry.dev/internal/trace"
 )
 
 // StartContainer starts a created container.
 func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	c, err := s.findContainer(req.GetContainerId())
+	c, err := s.container(req.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
 	b := s.sandboxOf(c)
 	if b == nil {
-		return nil, notFound("sandbox %s of container %s not found", c.rec.SandboxID, c.id)
+		return nil, crierror.NotFound("sandbox %s of container %s not found", c.SandboxID(), c.ID)
 	}
-	ctx = trace.WithPod(ctx, b.uid())
-	b.op.RLock()
-	defer b.op.RUnlock()
-	if !b.ready() {
-		return nil, precondition("sandbox %s is not ready", b.id)
+	ctx = trace.WithPod(ctx, b.UID())
+	b.Op.RLock()
+	defer b.Op.RUnlock()
+	if !b.Ready() {
+		return nil, crierror.Precondition("sandbox %s is not ready", b.ID)
 	}
-	if err := s.startContainer(ctx, b, c); err != nil {
-		return nil, fmt.Errorf("start container %s: %w", c.config().GetMetadata().GetName(), err)
+	started := func() { s.emit(c.ID, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT) }
+	if err := c.Start(ctx, started); err != nil {
+		return nil, fmt.Errorf("start container %s: %w", c.Config().GetMetadata().GetName(), err)
 	}
 	return &runtimeapi.StartContainerResponse{}, nil
-}
-
-func (s *Server) startContainer(ctx context.Context, b *sandbox, c *container) (err error) {
-	ctx, span := trace.Start(ctx, "cri: start container")
-	defer func() { _ = trace.End(span, err) }()
-	c.op.Lock()
-	defer c.op.Unlock()
-	if err := c.beginStart(); err != nil {
-		return err
-	}
-	defer c.uses.Done()
-	if why := c.current().Refused; why != "" {
-		c.giveUp()
-		return errors.New(why)
-	}
-	// Record the intent first: a crash after the start must not leave a running container
-	// recorded as not started.
-	if err := c.update(func(st *containerStatus) { st.Starting = true }); err != nil {
-		return err
-	}
-	failpoint("start-intended")
-	began := nanos(time.Now()) // taken before it can exit: it must not have ended before it started
-	if err := c.runtime.Start(ctx, c.bundle); err != nil {
-		return err
-	}
-	failpoint("start-done")
-	if err := c.noteStart(ctx, began); err != nil {
-		return err
-	}
-	failpoint("start-recorded")
-	s.emit(c.id, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
-	return nil
-}
-
-// noteStart records that the container runs. If the container has exited by now, it did start: a
-// record that could not be written is then logged, as it is for an exit, and fails nothing.
-func (c *container) noteStart(ctx context.Context, at int64) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	next := c.status
-	next.Starting, next.StartedAt = false, at
-	if next.EndedAt != 0 {
-		next.EndedAt = max(next.EndedAt, at) // see end
-	}
-	if err := c.saveLocked(next); err != nil {
-		if next.EndedAt == 0 {
-			return err
-		}
-		klog.FromContext(ctx).Error(err, "The container's start is not on disk")
-	}
-	c.status = next
-	return nil
-}
-
-// beginStart registers the start, so that a container that exits at once is not cleaned up under
-// the runtime, which would then report that the start failed.
-func (c *container) beginStart() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if st := c.status.state(); st != runtimeapi.ContainerState_CONTAINER_CREATED {
-		return precondition("it is %s, not created", stateName(st))
-	}
-	c.uses.Add(1)
-	return nil
-}
-
-func stateName(st runtimeapi.ContainerState) string {
-	switch st {
-	case runtimeapi.ContainerState_CONTAINER_CREATED:
-		return "created"
-	case runtimeapi.ContainerState_CONTAINER_RUNNING:
-		return "running"
-	case runtimeapi.ContainerState_CONTAINER_EXITED:
-		return "exited"
-	}
-	return "in an unknown state"
 }

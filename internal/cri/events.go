@@ -7,6 +7,9 @@ import (
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cri/crierror"
+	"wherry.dev/internal/cri/sandbox"
 )
 
 // eventBuffer is how many events a slow reader may lag behind before it loses the oldest. Events
@@ -84,15 +87,15 @@ func (b *broadcaster) close() {
 
 // emit tells subscribers what happened to a container or a sandbox, with the current state of the
 // whole pod.
-func (s *Server) emit(id string, b *sandbox, typ runtimeapi.ContainerEventType) {
+func (s *Server) emit(id string, b *sandbox.Sandbox, typ runtimeapi.ContainerEventType) {
 	if !s.events.listened() {
 		return
 	}
 	e := &runtimeapi.ContainerEventResponse{
-		ContainerId: id, ContainerEventType: typ, CreatedAt: nanos(time.Now()), PodSandboxStatus: s.sandboxStatus(b),
+		ContainerId: id, ContainerEventType: typ, CreatedAt: time.Now().UnixNano(), PodSandboxStatus: b.Status(),
 	}
-	for _, c := range s.containersOf(b.id) {
-		e.ContainersStatuses = append(e.ContainersStatuses, s.containerStatus(c))
+	for _, c := range s.containersOf(b.ID) {
+		e.ContainersStatuses = append(e.ContainersStatuses, c.Status())
 	}
 	s.events.send(e)
 }
@@ -115,7 +118,7 @@ func forward(ctx context.Context, ch <-chan *runtimeapi.ContainerEventResponse, 
 			return ctx.Err()
 		case e, ok := <-ch:
 			if !ok {
-				return errClosing
+				return crierror.ErrClosing
 			}
 			if err := send(e); err != nil {
 				return err

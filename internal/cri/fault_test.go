@@ -17,13 +17,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2/ktesting"
 
+	"wherry.dev/internal/cri/crierror"
+	"wherry.dev/internal/cri/disk"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/oci"
 )
 
 func (n *node) monitor(id string) int {
 	n.t.Helper()
-	pid, err := oci.ReadPID(n.containers[id].bundle.MonitorPIDFile())
+	pid, err := oci.ReadPID(n.bundle(id).MonitorPIDFile())
 	n.must(err)
 	return pid
 }
@@ -52,15 +54,16 @@ func TestKilledMonitorEndsTheContainer(t *testing.T) {
 		cfg := inSharedPID(containerConfig("c", "sh", "-c", "sleep 1000 & while :; do echo x; sleep 0.1; done"))
 		cfg.Metadata.Attempt = uint32(attempt)
 		id := p.start(cfg)
+		pid := n.containers[id].PID()
 		kill(n.monitor(id))
 		st := n.waitExit(id)
-		if st.ExitCode != unknownExit || st.Reason != reasonUnknown || !strings.Contains(st.Message, "conmon") {
+		if st.ExitCode != 137 || st.Reason != "ContainerStatusUnknown" || !strings.Contains(st.Message, "conmon") {
 			t.Errorf("attempt %d: %+v", attempt, st)
 		}
-		if !processGone(n.containers[id].current().PID) {
+		if !processGone(pid) {
 			t.Errorf("attempt %d: the container's process still runs", attempt)
 		}
-		<-n.containers[id].cleaned
+		<-n.containers[id].Cleaned()
 		n.must(n.run.RemoveContainer(t.Context(), id))
 	}
 	n.touch(neighbour, "/stop")
@@ -103,7 +106,7 @@ func TestDamagedRecords(t *testing.T) {
 	kept := p.sh("kept", "sleep 1000")
 	ended := p.sh("ended", "exit 5")
 	n.waitExit(ended)
-	<-n.containers[ended].cleaned
+	<-n.containers[ended].Cleaned()
 	broken := p.sh("broken", "sleep 1000")
 	lost := p.sh("lost", "sleep 1000")
 	other := n.pod(func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = "" })
@@ -113,22 +116,22 @@ func TestDamagedRecords(t *testing.T) {
 	folder := n.pod()
 	gone := map[string]int{}
 	for _, id := range []string{broken, lost, inOther, inHalf} {
-		gone[id] = n.containers[id].current().PID
+		gone[id] = n.containers[id].PID()
 	}
 	damage := map[string]string{
-		filepath.Join(n.cfg.containerRoot(), lost, "container.json"):           `{}`,
-		filepath.Join(n.cfg.containerState(), broken, "status.json"):           `{`,
-		filepath.Join(n.cfg.sandboxRoot(), other.id, "sandbox.json"):           "",
-		filepath.Join(n.cfg.sandboxState(), halfKnown.id, "status.json"):       "\x00\x00\x00\x00",
-		filepath.Join(n.cfg.containerRoot(), ended, "status.json"):             `{"version":1,"data":{"exitCode":"x"}}`,
-		filepath.Join(n.cfg.sandboxRoot(), folder.id, "sandbox.json", "x"):     "",
-		filepath.Join(n.cfg.sandboxRoot(), "stranger", "not-a-record"):         "x",
-		filepath.Join(n.cfg.containerRoot(), "stranger", "not-a-record.jsonx"): "x",
+		filepath.Join(n.cfg.layout().Containers(), lost, "container.json"):           `{}`,
+		filepath.Join(n.cfg.layout().ContainerState(), broken, "status.json"):        `{`,
+		filepath.Join(n.cfg.layout().Sandboxes(), other.id, "sandbox.json"):          "",
+		filepath.Join(n.cfg.layout().SandboxState(), halfKnown.id, "status.json"):    "\x00\x00\x00\x00",
+		filepath.Join(n.cfg.layout().Containers(), ended, "status.json"):             `{"version":1,"data":{"exitCode":"x"}}`,
+		filepath.Join(n.cfg.layout().Sandboxes(), folder.id, "sandbox.json", "x"):    "",
+		filepath.Join(n.cfg.layout().Sandboxes(), "stranger", "not-a-record"):        "x",
+		filepath.Join(n.cfg.layout().Containers(), "stranger", "not-a-record.jsonx"): "x",
 	}
 	n.stop()
-	n.must(os.Remove(filepath.Join(n.cfg.sandboxRoot(), folder.id, "sandbox.json")))
+	n.must(os.Remove(filepath.Join(n.cfg.layout().Sandboxes(), folder.id, "sandbox.json")))
 	for path, text := range damage {
-		n.must(writeFile(path, []byte(text), 0o600))
+		n.must(disk.WriteFile(path, []byte(text), 0o600))
 	}
 	log := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	n.log = log
@@ -142,7 +145,7 @@ func TestDamagedRecords(t *testing.T) {
 		}
 	}
 	for _, id := range []string{broken, lost, inOther, inHalf, "stranger"} {
-		if _, err := n.run.ContainerStatus(t.Context(), id, false); !isNotFound(err) {
+		if _, err := n.run.ContainerStatus(t.Context(), id, false); !crierror.IsNotFound(err) {
 			t.Errorf("container %s: %v", id, err)
 		}
 		if pid := gone[id]; pid != 0 && !processGone(pid) {
@@ -150,10 +153,10 @@ func TestDamagedRecords(t *testing.T) {
 		}
 	}
 	for _, id := range []string{other.id, halfKnown.id, folder.id, "stranger"} {
-		if _, err := n.run.PodSandboxStatus(t.Context(), id, false); !isNotFound(err) {
+		if _, err := n.run.PodSandboxStatus(t.Context(), id, false); !crierror.IsNotFound(err) {
 			t.Errorf("sandbox %s: %v", id, err)
 		}
-		if exists(filepath.Join(n.cfg.sandboxRoot(), id)) || exists(filepath.Join(n.cfg.sandboxState(), id)) {
+		if disk.Exists(filepath.Join(n.cfg.layout().Sandboxes(), id)) || disk.Exists(filepath.Join(n.cfg.layout().SandboxState(), id)) {
 			t.Errorf("folders of sandbox %s are left", id)
 		}
 	}
@@ -187,49 +190,6 @@ func (n *node) fill(dir string) (release func()) {
 	}
 }
 
-// A start used to fail if its container had exited before the start was recorded and the disk was
-// full when the exit was recorded.
-func TestStartOfWhatHasEndedDoesNotFail(t *testing.T) {
-	nowhere := filepath.Join(t.TempDir(), "none")
-	c := &container{id: "c", root: nowhere, bundle: oci.Bundle{Dir: nowhere}}
-	if err := c.noteStart(t.Context(), 1); err == nil || c.status.StartedAt != 0 {
-		t.Errorf("a running container without a record: %v, %+v", err, c.status)
-	}
-	c.status.EndedAt = 2
-	if err := c.noteStart(t.Context(), 1); err != nil || c.status.StartedAt != 1 {
-		t.Errorf("an ended one: %v, %+v", err, c.status)
-	}
-}
-
-// A container that exited at once used to have ended a millisecond before it started: the time of
-// its end is a file's modification time, for which the kernel uses a coarser clock.
-func TestEndIsNotBeforeTheStart(t *testing.T) {
-	nowhere := filepath.Join(t.TempDir(), "none")
-	for name, steps := range map[string][]func(c *container){
-		"known before": {
-			func(c *container) { c.end(ending{at: time.Unix(0, 12)}) },
-			func(c *container) { _ = c.noteStart(t.Context(), 14) }, // not on disk
-		},
-		"known afterwards": {
-			func(c *container) { c.status.StartedAt = 14 },
-			func(c *container) { c.end(ending{at: time.Unix(0, 12)}) },
-		},
-		"never started": {
-			func(c *container) { c.end(ending{at: time.Unix(0, 9)}) },
-			func(c *container) { c.status.StartedAt = c.rec.CreatedAt },
-		},
-	} {
-		c := &container{id: "c", root: nowhere, bundle: oci.Bundle{Dir: nowhere}}
-		c.rec.CreatedAt = 10
-		for _, step := range steps {
-			step(c)
-		}
-		if c.status.EndedAt != c.status.StartedAt {
-			t.Errorf("%s: started at %d, ended at %d", name, c.status.StartedAt, c.status.EndedAt)
-		}
-	}
-}
-
 // TestFullDisk fills the disk of the durable folder, and then that of the state folder.
 func TestFullDisk(t *testing.T) {
 	for _, name := range []string{"root", "state"} {
@@ -258,7 +218,7 @@ func TestFullDisk(t *testing.T) {
 			if cs, _ := n.run.ListContainers(t.Context(), nil); len(cs) != 2 {
 				t.Errorf("half-made containers: %v", cs)
 			}
-			if ids, _ := subdirs(n.cfg.containerRoot()); len(ids) != 2 {
+			if ids, _ := os.ReadDir(n.cfg.layout().Containers()); len(ids) != 2 {
 				t.Errorf("folders of containers: %v", ids)
 			}
 			if name == "state" {
@@ -272,7 +232,7 @@ func TestFullDisk(t *testing.T) {
 			} else {
 				n.must(err)
 			}
-			if left, _ := filepath.Glob(n.containers[runs].bundle.Dir + "/exec-*"); len(left) > 0 {
+			if left, _ := filepath.Glob(n.bundle(runs).Dir + "/exec-*"); len(left) > 0 {
 				t.Errorf("a half-made command: %v", left)
 			}
 			n.must(n.run.StopContainer(t.Context(), runs, 60))
@@ -419,7 +379,7 @@ func (n *node) stopsAreJoined(id string) {
 	waitFor(n.t, "the program", func() bool { return text() == "ready\n" })
 	for range 3 {
 		ctx, cancel := context.WithTimeout(n.t.Context(), 200*time.Millisecond)
-		if err := n.run.StopContainer(ctx, id, 60); !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) {
+		if err := n.run.StopContainer(ctx, id, 60); !errors.Is(err, context.DeadlineExceeded) && !crierror.IsTimeout(err) {
 			n.t.Errorf("StopContainer: %v", err)
 		}
 		cancel()

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cri/crierror"
 )
 
 // maxMessage bounds a gRPC message in both directions, as the kubelet does.
@@ -20,8 +23,7 @@ const maxMessage = 16 << 20
 // streamBatch is the number of items in one message of a streamed list.
 const streamBatch = 200
 
-// runtimeServer is the RuntimeService over gRPC. Its verbs are the Server's; it declares only
-// those whose names the streaming server uses for something else.
+// runtimeServer is the RuntimeService over gRPC.
 type runtimeServer struct {
 	runtimeapi.UnsafeRuntimeServiceServer
 	*Server
@@ -32,16 +34,20 @@ type imageServer struct {
 	*Server
 }
 
-func (r runtimeServer) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
-	return r.execURL(req)
-}
-
-func (r runtimeServer) Attach(_ context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
-	return r.attachURL(req)
-}
-
-func (r runtimeServer) PortForward(_ context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
-	return r.portForwardURL(req)
+// ListContainers returns the Server's list, assembled from encoded containers.
+func (r runtimeServer) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	found := r.matchingContainers(req.GetFilter())
+	items := make([][]byte, len(found))
+	for i, c := range found {
+		var err error
+		if items[i], err = c.Wire(); err != nil {
+			return nil, err
+		}
+	}
+	// Unknown fields of a message are sent as they are.
+	resp := &runtimeapi.ListContainersResponse{}
+	resp.ProtoReflect().SetUnknown(bytes.Join(items, nil))
+	return resp, nil
 }
 
 // inBatches sends a list in messages well below the size limit.
@@ -92,7 +98,7 @@ func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequ
 
 // StreamImages is ListImages without a size limit.
 func (s *Server) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	return inBatches(s.listImages(req.GetFilter()), func(b []*runtimeapi.Image) error {
+	return inBatches(s.All(req.GetFilter()), func(b []*runtimeapi.Image) error {
 		return stream.Send(&runtimeapi.StreamImagesResponse{Images: b})
 	})
 }
@@ -103,10 +109,10 @@ func (s *Server) serveSocket(ctx context.Context) error {
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			resp, err := next(ctx, req)
-			return resp, toStatus(err)
+			return resp, crierror.ToStatus(err)
 		}),
 		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			return toStatus(next(srv, stream))
+			return crierror.ToStatus(next(srv, stream))
 		}),
 	)
 	runtimeapi.RegisterRuntimeServiceServer(srv, runtimeServer{Server: s})

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -22,6 +23,7 @@ import (
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/mount"
+	"wherry.dev/internal/oci"
 	"wherry.dev/test/images"
 	"wherry.dev/test/leaks"
 	"wherry.dev/test/panics"
@@ -180,8 +182,8 @@ func (n *node) checkLeaks() {
 			n.t.Errorf("mount left: %s", p)
 		}
 	}
-	for _, root := range []string{n.cfg.sandboxRoot(), n.cfg.containerRoot(), n.cfg.sandboxState(), n.cfg.containerState()} {
-		if ids, err := subdirs(root); err == nil && len(ids) > 0 {
+	for _, root := range []string{n.cfg.layout().Sandboxes(), n.cfg.layout().Containers(), n.cfg.layout().SandboxState(), n.cfg.layout().ContainerState()} {
+		if ids, err := os.ReadDir(root); err == nil && len(ids) > 0 {
 			n.t.Errorf("folders left in %s: %v", root, ids)
 		}
 	}
@@ -313,10 +315,10 @@ func (p *pod) sh(name, script string) string {
 // waitExit waits until the container has exited and returns its status.
 func (n *node) waitExit(id string) *runtimeapi.ContainerStatus {
 	n.t.Helper()
-	c, err := n.findContainer(id)
+	c, err := n.container(id)
 	n.must(err)
 	select {
-	case <-c.exited:
+	case <-c.Exited():
 	case <-time.After(30 * time.Second):
 		n.t.Fatalf("container %s does not end", id)
 	}
@@ -394,6 +396,21 @@ func mustAddr(t testing.TB, s string) netip.Addr {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// bundle returns the bundle of a container, as far as its files go.
+func (n *node) bundle(id string) oci.Bundle {
+	return oci.Bundle{ID: id, Dir: filepath.Join(n.cfg.layout().ContainerState(), id)}
+}
+
+// cgroup returns the cgroup of a container.
+func (n *node) cgroup(id string) string {
+	n.t.Helper()
+	resp, err := n.run.ContainerStatus(n.t.Context(), id, true)
+	n.must(err)
+	var info struct{ Cgroup string }
+	n.must(json.Unmarshal([]byte(resp.Info["info"]), &info))
+	return info.Cgroup
 }
 
 // waitFor waits for what has no event that a test could wait for.

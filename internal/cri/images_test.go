@@ -7,13 +7,11 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -173,37 +171,6 @@ func TestImageOfAVolumeIsNotRemoved(t *testing.T) {
 		n.must(n.run.RemoveContainer(t.Context(), id))
 	}
 	n.must(n.img.RemoveImage(t.Context(), &runtimeapi.ImageSpec{Image: "volume:1"}))
-}
-
-func TestWritableLayersAreMeasuredNowAndThen(t *testing.T) {
-	dir, now := t.TempDir(), time.Now()
-	var u measuredUsage
-	inodes := func(at time.Time) uint64 {
-		t.Helper()
-		got, err := u.get(at, dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got.GetInodesUsed().GetValue()
-	}
-	before := inodes(now)
-	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	u.took = time.Second // as for a large folder
-	if n := inodes(now.Add(usageAge - 1)); n != before {
-		t.Errorf("measured again too soon: %d, %d", before, n)
-	}
-	if n := inodes(now.Add(usageAge)); n != before+1 {
-		t.Errorf("%d inodes, then %d", before, n)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "b"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	u.took = time.Millisecond
-	if n := inodes(now.Add(usageAge + 2*usageShare*time.Millisecond)); n != before+2 {
-		t.Errorf("a small one is looked at only now and then: %d inodes, then %d", before, n)
-	}
 }
 
 // TestImageStatusTellsHowFarAPullIs: the verbose status has the progress of a pull.

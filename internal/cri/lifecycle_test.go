@@ -6,6 +6,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cri/crierror"
 )
 
 func TestAPodsLife(t *testing.T) {
@@ -52,7 +54,7 @@ func TestAPodsLife(t *testing.T) {
 	for range 2 {
 		n.must(n.run.RemovePodSandbox(t.Context(), p.id))
 	}
-	if _, err := n.run.ContainerStatus(t.Context(), id, false); !isNotFound(err) {
+	if _, err := n.run.ContainerStatus(t.Context(), id, false); !crierror.IsNotFound(err) {
 		t.Errorf("status of a removed container: %v", err)
 	}
 	wantEvents(t, events, id, "CREATED", "STARTED", "STOPPED", "DELETED")

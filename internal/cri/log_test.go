@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/cri-client/pkg/logs"
 
+	"wherry.dev/internal/cri/crierror"
+	"wherry.dev/internal/cri/disk"
 	"wherry.dev/internal/oci"
 )
 
@@ -32,7 +34,7 @@ func (n *node) rotate(ctx context.Context, id, path, to string) (bool, error) {
 	if rerr := os.Rename(to, path); rerr != nil {
 		return false, errors.Join(err, rerr)
 	}
-	if c, cerr := n.findContainer(id); cerr == nil && !c.running() {
+	if c, cerr := n.container(id); cerr == nil && !c.Running() {
 		return false, nil
 	}
 	return false, err
@@ -238,13 +240,13 @@ func TestReopenThatTimesOutTakesNothing(t *testing.T) {
 	p := n.pod()
 	id := p.sh("c", `i=0; while ! [ -e /stop ]; do i=$((i+1)); echo line $i; sleep 0.01; done`)
 	path := n.status(id).LogPath
-	monitor, err := oci.ReadPID(n.containers[id].bundle.MonitorPIDFile())
+	monitor, err := oci.ReadPID(n.bundle(id).MonitorPIDFile())
 	n.must(err)
 	n.must(unix.Kill(monitor, unix.SIGSTOP))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err = n.rotate(ctx, id, path, path+".1")
-	if !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) {
+	if !errors.Is(err, context.DeadlineExceeded) && !crierror.IsTimeout(err) {
 		t.Errorf("with a conmon that hangs: %v", err)
 	}
 	n.must(unix.Kill(monitor, unix.SIGCONT))
@@ -260,70 +262,13 @@ func TestReopenThatTimesOutTakesNothing(t *testing.T) {
 	checkLines(t, logText(t, path+".1", "stdout")+logText(t, path, "stdout"))
 }
 
-// conmon closes its end of the FIFO a moment before we notice that it has exited: a rotation in
-// between used to fail with "no such device or address".
-func TestReopenWhileTheEndIsOnItsWay(t *testing.T) {
-	dir := t.TempDir()
-	c := &container{bundle: oci.Bundle{Dir: dir}, exited: make(chan struct{})}
-	if err := unix.Mkfifo(c.bundle.ControlFIFO(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c.rec.Log = filepath.Join(dir, "0.log")
-	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := c.reopenLog(short); !errors.Is(err, unix.ENXIO) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("while it is not known: %v", err)
-	}
-	time.AfterFunc(20*time.Millisecond, func() { close(c.exited) })
-	if err := c.reopenLog(t.Context()); err == nil || err.Error() != "the container has ended" {
-		t.Errorf("once it is known: %v", err)
-	}
-	if err := c.resize(t.Context(), 24, 80); err == nil || err.Error() != "the container has ended" {
-		t.Errorf("the size of its terminal: %v", err)
-	}
-}
-
-// A conmon that has exited, and has not been reaped, has no files open: its log used to be taken
-// for somebody else's.
-func TestReopenOfTheLogOfAConmonThatHasEnded(t *testing.T) {
-	dir := t.TempDir()
-	c := &container{bundle: oci.Bundle{Dir: dir}, exited: make(chan struct{})}
-	c.rec.Log = filepath.Join(dir, "0.log")
-	conmon, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if _, err := conmon.Wait(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := unix.Waitid(unix.P_PID, conmon.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
-	for path, text := range map[string]string{c.rec.Log: "a line", c.bundle.MonitorPIDFile(): strconv.Itoa(conmon.Pid)} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := c.reopenLog(short); !errors.Is(err, unix.ESRCH) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("while its end is not known: %v", err)
-	}
-	close(c.exited)
-	if err := c.reopenLog(t.Context()); err == nil || err.Error() != "the container has ended" {
-		t.Errorf("once it is known: %v", err)
-	}
-}
-
 func TestReopenEndsWithConmon(t *testing.T) {
 	n := newNode(t)
 	p := n.pod()
 	id := p.sh("c", `echo line 1; echo line 2; sleep 1000`)
 	path := n.status(id).LogPath
 	waitFor(t, "the lines", func() bool { return strings.Count(logText(t, path, "stdout"), "\n") == 2 })
-	monitor, err := oci.ReadPID(n.containers[id].bundle.MonitorPIDFile())
+	monitor, err := oci.ReadPID(n.bundle(id).MonitorPIDFile())
 	n.must(err)
 	n.must(unix.Kill(monitor, unix.SIGSTOP))
 	answer := make(chan error, 1)
@@ -331,13 +276,13 @@ func TestReopenEndsWithConmon(t *testing.T) {
 		_, err := n.rotate(t.Context(), id, path, path+".1")
 		answer <- err
 	}()
-	waitFor(t, "the reopening", func() bool { return exists(path + ".tmp") })
+	waitFor(t, "the reopening", func() bool { return disk.Exists(path + ".tmp") })
 	n.must(unix.Kill(monitor, unix.SIGKILL))
 	n.must(<-answer) // the container has exited, and its log has its name
 	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
 		t.Errorf("files left: %v", left)
 	}
-	if st := n.waitExit(id); st.Reason != reasonUnknown {
+	if st := n.waitExit(id); st.Reason != "ContainerStatusUnknown" {
 		t.Errorf("%+v", st)
 	}
 	checkLines(t, logText(t, path, "stdout"))

@@ -21,9 +21,9 @@ func TestRunningBeforeItsProgramRan(t *testing.T) {
 			if st := n.status(id); st.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
 				t.Fatalf("started, and %s", st.State)
 			}
-			c, err := n.findContainer(id)
+			c, err := n.container(id)
 			n.must(err)
-			if got := commandLine(t, c.current().PID); got != "sleep 1000" {
+			if got := commandLine(t, c.PID()); got != "sleep 1000" {
 				t.Fatalf("start %d: the process of a running container is %q", i, got)
 			}
 			n.must(n.run.RemoveContainer(t.Context(), id))
@@ -54,9 +54,7 @@ func TestStartAfterOneThatWasKilledBeforeItsByte(t *testing.T) {
 	p := n.pod()
 	for i := range 30 {
 		id := p.create(containerConfig(fmt.Sprint("c", i), "sleep", "1000"))
-		c, err := n.findContainer(id)
-		n.must(err)
-		fifo := filepath.Join(c.runtime.State, id, "exec.fifo")
+		fifo := filepath.Join(n.cfg.layout().RuntimeState(n.Server.cfg.DefaultRuntime), id, "exec.fifo")
 		f, err := os.OpenFile(fifo, os.O_WRONLY|unix.O_NONBLOCK, 0)
 		n.must(err)
 		n.must(f.Close())

@@ -9,24 +9,23 @@ import (
 	"regexp"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/cni"
-	"wherry.dev/internal/netns"
-	"wherry.dev/internal/oci"
+	"wherry.dev/internal/cri/container"
+	"wherry.dev/internal/cri/disk"
 )
 
 // loadSandboxes reads all sandboxes. One whose namespaces are gone (the machine was rebooted) is
 // stopped. One that was half made is removed later, by recover, when there is a network to remove
 // it from.
 func (s *Server) loadSandboxes(log klog.Logger) error {
-	ids, err := subdirs(s.cfg.sandboxRoot())
+	ids, err := disk.Folders(s.cfg.layout().Sandboxes())
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		b, err := s.loadSandbox(log, id)
+		b, err := s.sandboxEnv.Load(log, id)
 		if err != nil {
 			return fmt.Errorf("load sandbox %s: %w", id, err)
 		}
@@ -35,87 +34,12 @@ func (s *Server) loadSandboxes(log klog.Logger) error {
 	return nil
 }
 
-func (s *Server) loadSandbox(log klog.Logger, id string) (*sandbox, error) {
-	var rec sandboxRecord
-	ok, err := loadRecord(log, filepath.Join(s.cfg.sandboxRoot(), id, "sandbox.json"), &rec)
-	if err != nil {
-		return nil, err
-	}
-	if !ok || rec.Config.m == nil || rec.ID != id {
-		// Wherry was killed while it wrote the record, before it did anything else; or the
-		// machine crashed, and nothing runs any more.
-		return s.newSandbox(unknownSandbox(id)), nil
-	}
-	b := s.newSandbox(rec)
-	ok, err = loadRecord(log, b.statusPath(), &b.status)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		b.status = sandboxStatus{Phase: phaseMaking}
-		if rec.Boot != s.boot {
-			b.status.Phase = phaseStopped
-		}
-		return b, nil
-	}
-	if b.status.Phase == phaseReady {
-		alive, err := b.alive()
-		if err != nil {
-			return nil, err
-		}
-		if !alive {
-			b.status.Phase = phaseStopped
-		}
-	}
-	return b, nil
-}
-
-// alive reports whether the sandbox's namespaces are still there.
-func (b *sandbox) alive() (bool, error) {
-	for _, k := range kinds(b.config.GetLinux().GetSecurityContext().GetNamespaceOptions()) {
-		if ok, err := netns.Pinned(netns.Path(b.nsDir(), k)); err != nil || !ok {
-			return false, err
-		}
-	}
-	if b.usernsOptions() != nil {
-		if ok, err := netns.Pinned(netns.Path(b.nsDir(), netns.User)); err != nil || !ok {
-			return false, err
-		}
-	}
-	_, err := os.Stat(b.state)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// unknownSandbox stands for a record that cannot be read: everything that a sandbox can have is
-// looked for and removed.
-func unknownSandbox(id string) sandboxRecord {
-	rec := sandboxRecord{ID: id, OwnCgroup: true}
-	rec.Config.m = &runtimeapi.PodSandboxConfig{}
-	return rec
-}
-
-// unknownContainer stands for a container whose record cannot be read. Its cgroup is in the spec,
-// if one was written.
-func (s *Server) unknownContainer(id string, r *oci.Runtime) *container {
-	rec := containerRecord{ID: id, Cgroup: s.cfg.cgroupRoot() + "/lost/" + id}
-	rec.Config.m = &runtimeapi.ContainerConfig{}
-	c := s.newContainer(rec, r)
-	if spec := c.readSpec(); spec != nil && spec.Linux != nil && filepath.Base(spec.Linux.CgroupsPath) == id {
-		rec.Cgroup = spec.Linux.CgroupsPath
-		c = s.newContainer(rec, r)
-	}
-	return c
-}
-
 // livePods returns the sandboxes that use the network.
 func (s *Server) livePods() map[string]cni.Pod {
 	live := map[string]cni.Pod{}
 	for id, b := range s.sandboxes {
-		if b.networks && b.status.Phase == phaseReady {
-			live[id] = b.pod()
+		if b.Networks && b.Ready() {
+			live[id] = b.Pod()
 		}
 	}
 	return live
@@ -135,7 +59,7 @@ func (s *Server) knownPods() map[string]bool {
 // one broken pod is better than no node.
 func (s *Server) recover(ctx context.Context) error {
 	log := klog.FromContext(ctx)
-	ids, err := subdirs(s.cfg.containerRoot())
+	ids, err := disk.Folders(s.cfg.layout().Containers())
 	if err != nil {
 		return err
 	}
@@ -147,12 +71,12 @@ func (s *Server) recover(ctx context.Context) error {
 		}
 	}
 	for id, b := range s.sandboxes {
-		if b.status.Phase != phaseMaking {
+		if !b.HalfMade() {
 			continue
 		}
 		delete(s.sandboxes, id)
-		what := fmt.Sprintf("the end of the half-made sandbox %.12s of pod %s/%s", id, b.config.GetMetadata().GetNamespace(), b.config.GetMetadata().GetName())
-		if err := s.telling(ctx, what, func() error { return s.clearSandbox(ctx, b) }); err != nil {
+		what := fmt.Sprintf("the end of the half-made sandbox %.12s of pod %s/%s", id, b.Config.GetMetadata().GetNamespace(), b.Config.GetMetadata().GetName())
+		if err := s.telling(ctx, what, func() error { return b.Clear(ctx) }); err != nil {
 			log.Error(err, "A half-made sandbox cannot be cleared; the next start tries again", "sandbox", id)
 			left[id] = true
 			continue
@@ -160,7 +84,7 @@ func (s *Server) recover(ctx context.Context) error {
 		log.Info("Cleared a half-made sandbox", "sandbox", id)
 	}
 	for _, b := range s.sandboxes {
-		if b.status.Phase == phaseReady && b.status.PIDNS {
+		if b.Ready() && b.SharesPIDs() {
 			if err := s.watchInit(b); err != nil {
 				return err
 			}
@@ -174,33 +98,31 @@ func (s *Server) recover(ctx context.Context) error {
 }
 
 func (s *Server) recoverContainer(ctx context.Context, id string) error {
-	rec := containerRecord{}
-	ok, err := loadRecord(klog.FromContext(ctx), filepath.Join(s.cfg.containerRoot(), id, "container.json"), &rec)
+	log := klog.FromContext(ctx)
+	rec, ok, err := s.containerEnv.ReadRecord(log, id)
 	if err != nil {
 		return err
 	}
-	var handler string
-	b := s.sandboxes[rec.SandboxID]
+	b, handler := s.sandboxes[rec.SandboxID], ""
 	if b != nil {
-		handler = b.rec.Handler
+		handler = b.Handler()
 	}
-	r, err := s.handlerOf(ctx, handler)
+	r, err := s.handlers.Former(ctx, handler)
 	if err != nil {
 		return err
 	}
-	whole := ok && rec.ID == id && rec.Config.m != nil
-	if !whole {
-		klog.FromContext(ctx).Info("Clearing a container whose record cannot be read", "container", id)
-		c := s.unknownContainer(id, r)
-		return s.telling(ctx, waitsFor(c), func() error { return s.clearContainer(ctx, c) })
+	if !ok {
+		log.Info("Clearing a container whose record cannot be read", "container", id)
+		c := s.containerEnv.Unknown(id, r)
+		return s.telling(ctx, waitsFor(c), func() error { return c.Clear(ctx) })
 	}
-	c := s.newContainer(rec, r)
-	if whole, err = c.loadStatus(klog.FromContext(ctx), s.boot); err != nil {
+	c, whole, err := s.containerEnv.Load(log, rec, r)
+	if err != nil {
 		return err
 	}
-	if !whole || b == nil || b.status.Phase == phaseMaking {
-		klog.FromContext(ctx).Info("Clearing a half-made container", "container", id)
-		return s.telling(ctx, waitsFor(c), func() error { return s.clearContainer(ctx, c) })
+	if !whole || b == nil || b.HalfMade() {
+		log.Info("Clearing a half-made container", "container", id)
+		return s.telling(ctx, waitsFor(c), func() error { return c.Clear(ctx) })
 	}
 	return s.resume(ctx, c)
 }
@@ -221,40 +143,21 @@ func (s *Server) telling(ctx context.Context, what string, step func() error) er
 }
 
 // waitsFor describes what the removal of a half-made container may have to wait for.
-func waitsFor(c *container) string {
+func waitsFor(c *container.Container) string {
 	pod := ""
-	if labels := c.config().GetLabels(); labels["io.kubernetes.pod.name"] != "" {
+	if labels := c.Config().GetLabels(); labels["io.kubernetes.pod.name"] != "" {
 		pod = fmt.Sprintf(" of pod %s/%s", labels["io.kubernetes.pod.namespace"], labels["io.kubernetes.pod.name"])
 	}
-	return fmt.Sprintf("the end of conmon and the processes of container %.12s%s, which was being made when wherry last ended", c.id, pod)
+	return fmt.Sprintf("the end of conmon and the processes of container %.12s%s, which was being made when wherry last ended", c.ID, pod)
 }
 
 // resume takes back a container that is not half made.
-func (s *Server) resume(ctx context.Context, c *container) error {
-	for _, id := range append([]string{c.rec.ImageID}, c.rec.Volumes...) {
-		if id == "" {
-			continue
-		}
-		if err := s.images.Hold(id, c.id); err != nil {
-			klog.FromContext(ctx).Error(err, "The image of a container is gone", "container", c.id)
-		}
+func (s *Server) resume(ctx context.Context, c *container.Container) error {
+	s.containers[c.ID] = c
+	if err := c.Resume(ctx); err != nil || c.Ended() {
+		return err
 	}
-	s.containers[c.id] = c
-	if c.status.EndedAt != 0 {
-		close(c.exited)
-		if err := s.releaseContainer(ctx, c); err != nil {
-			klog.FromContext(ctx).Error(err, "Cleaning up after a container; its removal tries again", "container", c.id)
-		}
-		close(c.cleaned)
-		return nil
-	}
-	if c.status.Starting && !c.runtime.Waiting(c.id) {
-		// Wherry was killed after the start and before it recorded it.
-		if err := c.update(func(st *containerStatus) { st.Starting, st.StartedAt = false, c.rec.CreatedAt }); err != nil {
-			return err
-		}
-	}
-	monitor, err := openWatch(c)
+	monitor, err := c.OpenMonitor()
 	if err != nil {
 		return err
 	}
@@ -266,7 +169,7 @@ func (s *Server) resume(ctx context.Context, c *container) error {
 // machine that crashed can have lost a record while the state survived.
 func (s *Server) sweep(ctx context.Context, left map[string]bool) error {
 	log := klog.FromContext(ctx)
-	ids, err := subdirs(s.cfg.sandboxState())
+	ids, err := disk.Folders(s.cfg.layout().SandboxState())
 	if err != nil {
 		return err
 	}
@@ -274,11 +177,11 @@ func (s *Server) sweep(ctx context.Context, left map[string]bool) error {
 		if _, known := s.sandboxes[id]; known || left[id] {
 			continue
 		}
-		if err := s.clearSandbox(ctx, s.newSandbox(unknownSandbox(id))); err != nil {
+		if err := s.sandboxEnv.Unknown(id).Clear(ctx); err != nil {
 			log.Error(err, "A sandbox without a record cannot be cleared; the next start tries again", "sandbox", id)
 		}
 	}
-	ids, err = subdirs(s.cfg.containerState())
+	ids, err = disk.Folders(s.cfg.layout().ContainerState())
 	if err != nil {
 		return err
 	}
@@ -286,11 +189,11 @@ func (s *Server) sweep(ctx context.Context, left map[string]bool) error {
 		if _, known := s.containers[id]; known || left[id] {
 			continue
 		}
-		r, err := s.handler("")
+		r, err := s.handlers.Get("")
 		if err != nil {
 			return err
 		}
-		if err := s.clearContainer(ctx, s.unknownContainer(id, r)); err != nil {
+		if err := s.containerEnv.Unknown(id, r).Clear(ctx); err != nil {
 			log.Error(err, "A container without a record cannot be cleared; the next start tries again", "container", id)
 		}
 	}
@@ -304,7 +207,7 @@ var copies = regexp.MustCompile(`^(crun|runc)\.[A-Za-z0-9]{6}$`)
 // sweepRuntimes removes the copies left by runtimes that were killed: no start of ours uses them
 // now.
 func (s *Server) sweepRuntimes() error {
-	dir := s.cfg.runtimeState("")
+	dir := s.cfg.layout().RuntimeState("")
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/cri/disk"
 	"wherry.dev/internal/mount"
 )
 
@@ -25,7 +26,7 @@ func TestRestartDisturbsNothing(t *testing.T) {
 
 	n.stop()
 	c := n.containers[ends]
-	for exists("/proc/" + strconv.Itoa(c.current().PID)) { // it exits while nobody watches
+	for pid := c.PID(); disk.Exists("/proc/" + strconv.Itoa(pid)); { // it exits while nobody watches
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: 10e6}, nil)
 	}
 	n.openImages()
@@ -86,7 +87,7 @@ func TestReboot(t *testing.T) {
 	n.waitExit(done)
 	n.stop()
 	n.eachProcess(func(pid int, _ string) { _ = unix.Kill(pid, unix.SIGKILL) })
-	_ = unix.Kill(n.containers[id].current().PID, unix.SIGKILL)
+	_ = unix.Kill(n.containers[id].PID(), unix.SIGKILL)
 	n.forgetBoot()
 	n.must(mount.UnmountUnder(n.cfg.State))
 	n.must(mount.Tmpfs(n.cfg.State, 0o711, 0))
@@ -95,7 +96,7 @@ func TestReboot(t *testing.T) {
 	if st, err := n.run.PodSandboxStatus(t.Context(), p.id, false); err != nil || st.Status.State != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 		t.Errorf("sandbox after a reboot: %v, %v", st, err)
 	}
-	if st := n.waitExit(id); st.Reason != reasonUnknown || !strings.Contains(st.Message, "the machine was restarted") {
+	if st := n.waitExit(id); st.Reason != "ContainerStatusUnknown" || !strings.Contains(st.Message, "the machine was restarted") {
 		t.Errorf("container after a reboot: %+v", st)
 	}
 	if st := n.status(done); st.ExitCode != 4 {
@@ -107,13 +108,13 @@ func TestReboot(t *testing.T) {
 // forgetBoot makes every record look like one from another boot.
 func (n *node) forgetBoot() {
 	n.t.Helper()
-	for _, pattern := range []string{n.cfg.sandboxRoot() + "/*/sandbox.json", n.cfg.containerRoot() + "/*/container.json"} {
+	for _, pattern := range []string{n.cfg.layout().Sandboxes() + "/*/sandbox.json", n.cfg.layout().Containers() + "/*/container.json"} {
 		files, err := filepath.Glob(pattern)
 		n.must(err)
 		for _, f := range files {
 			doc, err := os.ReadFile(f)
 			n.must(err)
-			n.must(os.WriteFile(f, []byte(strings.Replace(string(doc), n.boot, "another", 1)), 0o600))
+			n.must(os.WriteFile(f, []byte(strings.Replace(string(doc), n.sandboxEnv.Boot, "another", 1)), 0o600))
 		}
 	}
 }
@@ -123,7 +124,7 @@ func (n *node) forgetBoot() {
 func TestCopiesOfTheRuntimeAreSwept(t *testing.T) {
 	n := newNode(t)
 	id := n.pod().sh("c", "sleep 1000")
-	dir := n.cfg.runtimeState("")
+	dir := n.cfg.layout().RuntimeState("")
 	n.must(os.WriteFile(filepath.Join(dir, "crun.aB3xYz"), []byte("ELF"), 0o700))
 	n.must(os.WriteFile(filepath.Join(dir, "else"), nil, 0o700))
 	n.must(os.Mkdir(filepath.Join(dir, "crun.custom"), 0o700)) // a handler's state
@@ -149,7 +150,7 @@ func TestStartSaysWhatItWaitsFor(t *testing.T) {
 	said := make(chan string, 1)
 	n.Server.cfg.Progress = func(s string) { said <- s }
 	id := n.pod().sh("c", "sleep 1000")
-	c, err := n.findContainer(id)
+	c, err := n.container(id)
 	n.must(err)
 	n.must(n.telling(t.Context(), waitsFor(c), func() error {
 		got := <-said // a step that ends only once its wait was reported

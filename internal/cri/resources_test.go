@@ -7,6 +7,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/cri/crierror"
 )
 
 func TestResourcesAndStats(t *testing.T) {
@@ -24,7 +25,7 @@ func TestResourcesAndStats(t *testing.T) {
 		t.Errorf("oom_score_adj of a command %q", got) // it used to be 0 with crun
 	}
 	limit := func() uint64 {
-		st, err := cgroup.ReadStats(n.containers[id].rec.Cgroup)
+		st, err := cgroup.ReadStats(n.cgroup(id))
 		n.must(err)
 		return st.MemoryLimit
 	}
@@ -89,11 +90,11 @@ func TestImageOfAContainerStays(t *testing.T) {
 	n.must(n.run.RemovePodSandbox(t.Context(), p.id))
 	n.must(n.img.RemoveImage(t.Context(), &runtimeapi.ImageSpec{Image: img.Image.Id}))
 	n.must(n.img.RemoveImage(t.Context(), &runtimeapi.ImageSpec{Image: img.Image.Id}))
-	if _, err := n.run.CreateContainer(t.Context(), p.id, containerConfig("c", "true"), p.cfg); !isNotFound(err) {
+	if _, err := n.run.CreateContainer(t.Context(), p.id, containerConfig("c", "true"), p.cfg); !crierror.IsNotFound(err) {
 		t.Errorf("a container in a removed sandbox: %v", err)
 	}
 	q := n.pod()
-	if _, err := q.run.CreateContainer(t.Context(), q.id, containerConfig("c", "true"), q.cfg); !isNotFound(err) || !strings.Contains(err.Error(), "not present") {
+	if _, err := q.run.CreateContainer(t.Context(), q.id, containerConfig("c", "true"), q.cfg); !crierror.IsNotFound(err) || !strings.Contains(err.Error(), "not present") {
 		t.Errorf("a container of a removed image: %v", err)
 	}
 }
@@ -167,7 +168,7 @@ func TestRuncRunsPodsToo(t *testing.T) {
 	if got := n.exec(id, "echo", "hi"); got != "hi\n" {
 		t.Errorf("exec %q", got)
 	}
-	if st, err := cgroup.ReadStats(n.containers[id].rec.Cgroup); err != nil || st.MemoryLimit != 64<<20 {
+	if st, err := cgroup.ReadStats(n.cgroup(id)); err != nil || st.MemoryLimit != 64<<20 {
 		t.Errorf("limit %+v, %v", st, err)
 	}
 	n.restart()

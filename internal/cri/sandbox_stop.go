@@ -7,57 +7,57 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wherry.dev/internal/cgroup"
-	"wherry.dev/internal/mount"
-	"wherry.dev/internal/netns"
-	"wherry.dev/internal/safepath"
+	"wherry.dev/internal/cri/container"
+	"wherry.dev/internal/cri/crierror"
+	"wherry.dev/internal/cri/sandbox"
+	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/trace"
 )
 
 // StopPodSandbox kills the containers of a sandbox and releases its network. It can be repeated;
 // a sandbox that does not exist counts as stopped.
 func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	b, err := s.findSandbox(req.GetPodSandboxId())
-	if isNotFound(err) {
+	b, err := s.sandbox(req.GetPodSandboxId())
+	if crierror.IsNotFound(err) {
 		return &runtimeapi.StopPodSandboxResponse{}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	ctx = trace.WithPod(ctx, b.uid())
-	b.op.Lock()
-	defer b.op.Unlock()
+	ctx = trace.WithPod(ctx, b.UID())
+	b.Op.Lock()
+	defer b.Op.Unlock()
 	if err := s.stopSandbox(ctx, b); err != nil {
-		return nil, fmt.Errorf("stop sandbox %s: %w", b.id, err)
+		return nil, fmt.Errorf("stop sandbox %s: %w", b.ID, err)
 	}
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
 // stopSandbox needs b.op write-locked.
-func (s *Server) stopSandbox(ctx context.Context, b *sandbox) (err error) {
+func (s *Server) stopSandbox(ctx context.Context, b *sandbox.Sandbox) (err error) {
 	ctx, span := trace.Start(ctx, "cri: stop sandbox")
 	defer func() { _ = trace.End(span, err) }()
-	if err := s.eachContainer(b, func(c *container) error { return s.stopContainer(ctx, c, 0) }); err != nil {
+	if err := s.eachContainer(b, func(c *container.Container) error { return c.Stop(ctx, 0) }); err != nil {
 		return err
 	}
-	was := b.current().Phase
-	if err := s.releaseSandbox(ctx, b); err != nil {
+	was := b.Stopped()
+	if err := b.Release(ctx); err != nil {
 		return err
 	}
-	if was == phaseStopped {
+	if was {
 		return nil
 	}
-	if err := b.update(func(st *sandboxStatus) { st.Phase = phaseStopped }); err != nil {
+	if err := b.NoteStop(); err != nil {
 		return err
 	}
-	failpoint("sandbox-stopped")
-	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	failpoint.At("sandbox-stopped")
+	s.emit(b.ID, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	return nil
 }
 
 // eachContainer calls do for all containers of a sandbox in parallel.
-func (s *Server) eachContainer(b *sandbox, do func(*container) error) error {
-	cs := s.containersOf(b.id)
+func (s *Server) eachContainer(b *sandbox.Sandbox, do func(*container.Container) error) error {
+	cs := s.containersOf(b.ID)
 	errs := make(chan error, len(cs))
 	for _, c := range cs {
 		go func() { errs <- do(c) }()
@@ -67,116 +67,4 @@ func (s *Server) eachContainer(b *sandbox, do func(*container) error) error {
 		all = append(all, <-errs)
 	}
 	return errors.Join(all...)
-}
-
-func (s *Server) containersOf(sandboxID string) []*container {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var cs []*container
-	for _, c := range s.containers {
-		if c.rec.SandboxID == sandboxID {
-			cs = append(cs, c)
-		}
-	}
-	return cs
-}
-
-// releaseSandbox releases what the sandbox holds of the machine. The address is marked as
-// released before the namespace goes, and becomes free once the veth is gone.
-func (s *Server) releaseSandbox(ctx context.Context, b *sandbox) (err error) {
-	ctx, span := trace.Start(ctx, "cri: release sandbox")
-	defer func() { _ = trace.End(span, err) }()
-	if err := s.stopInit(ctx, b); err != nil {
-		return err
-	}
-	failpoint("release-init")
-	if b.networks {
-		network := ""
-		if at := b.current().Network; at != nil {
-			network = at.Network
-		}
-		if err := s.network.Teardown(ctx, b.pod(), network); err != nil {
-			return err
-		}
-		failpoint("release-network")
-	}
-	if err := netns.Remove(b.nsDir()); err != nil {
-		return err
-	}
-	failpoint("release-namespaces")
-	return b.unmountShare()
-}
-
-// clearSandbox removes every trace of a sandbox that has no containers, or none any more.
-func (s *Server) clearSandbox(ctx context.Context, b *sandbox) error {
-	if err := s.releaseSandbox(ctx, b); err != nil {
-		return err
-	}
-	failpoint("clear-released")
-	if b.rec.OwnCgroup {
-		if err := cgroup.Remove(s.cgroupParent(b)); err != nil {
-			return err
-		}
-	}
-	if err := safepath.RemoveAll(b.state); err != nil {
-		// A crash left something mounted: unmount what is there, then try again.
-		if err := mount.RemoveTree(b.state); err != nil {
-			return err
-		}
-	}
-	failpoint("clear-state")
-	return safepath.RemoveAll(b.root)
-}
-
-// RemovePodSandbox removes a sandbox and what is left of its containers. It can be repeated; a
-// sandbox that does not exist counts as removed.
-func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	b, err := s.findSandbox(req.GetPodSandboxId())
-	if isNotFound(err) {
-		return &runtimeapi.RemovePodSandboxResponse{}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	ctx = trace.WithPod(ctx, b.uid())
-	b.op.Lock()
-	defer b.op.Unlock()
-	if err := s.removeSandbox(ctx, b); err != nil {
-		return nil, fmt.Errorf("remove sandbox %s: %w", b.id, err)
-	}
-	return &runtimeapi.RemovePodSandboxResponse{}, nil
-}
-
-// removeSandbox needs b.op write-locked.
-func (s *Server) removeSandbox(ctx context.Context, b *sandbox) (err error) {
-	ctx, span := trace.Start(ctx, "cri: remove sandbox")
-	defer func() { _ = trace.End(span, err) }()
-	s.mu.RLock()
-	_, there := s.sandboxes[b.id]
-	s.mu.RUnlock()
-	if !there {
-		return nil // another call removed it while this one waited
-	}
-	if err := s.stopSandbox(ctx, b); err != nil {
-		return err
-	}
-	if err := s.eachContainer(b, func(c *container) error { return s.removeContainer(ctx, c) }); err != nil {
-		return err
-	}
-	if err := s.clearSandbox(ctx, b); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	delete(s.sandboxes, b.id)
-	s.mu.Unlock()
-	s.emit(b.id, b, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
-	return nil
-}
-
-// cgroupParent returns the cgroup in which the sandbox's containers get theirs.
-func (s *Server) cgroupParent(b *sandbox) string {
-	if p := b.config.GetLinux().GetCgroupParent(); p != "" {
-		return p
-	}
-	return s.cfg.cgroupRoot() + "/" + b.id
 }

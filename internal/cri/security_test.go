@@ -196,9 +196,9 @@ func TestHostNamespaces(t *testing.T) {
 	host(cfg.Linux.SecurityContext.NamespaceOptions)
 	id := p.start(cfg)
 	n.waitExit(id)
-	c, err := n.findContainer(id)
+	c, err := n.container(id)
 	n.must(err)
-	<-c.cleaned
+	<-c.Cleaned()
 	n.eachProcess(func(pid int, cmdline string) {
 		if strings.Contains(cmdline, "4321") {
 			t.Errorf("left: %d %s", pid, cmdline)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -26,7 +25,7 @@ func TestWritableLayerHasNoPlaces(t *testing.T) {
 	id := p.start(cfg)
 	wantEmpty := func(id string) {
 		t.Helper()
-		entries, err := os.ReadDir(n.containers[id].upper())
+		entries, err := os.ReadDir(filepath.Join(n.cfg.layout().Containers(), id, "upper"))
 		n.must(err)
 		if len(entries) > 0 {
 			t.Errorf("the writable layer has %v", entries)
@@ -46,7 +45,7 @@ func TestWritableLayerHasNoPlaces(t *testing.T) {
 	same := cfg
 	same.Metadata.Name = "same"
 	p.start(same)
-	if made, err := os.ReadDir(n.cfg.skeletonRoot()); err != nil || len(made) != 2 {
+	if made, err := os.ReadDir(n.cfg.layout().Skeletons()); err != nil || len(made) != 2 {
 		t.Errorf("skeletons: %v, %v", made, err)
 	}
 }
@@ -58,38 +57,4 @@ func modeOf(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("%o", st.Mode().Perm())
-}
-
-// TestSkeletonsAreBounded keeps mounting at new places.
-func TestSkeletonsAreBounded(t *testing.T) {
-	c := Config{Root: t.TempDir()}
-	folder := t.TempDir()
-	plain, err := c.skeleton(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range mostSkeletons + 10 {
-		dir, err := c.skeleton([]*runtimeapi.Mount{{HostPath: folder, ContainerPath: fmt.Sprintf("/%d", i)}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if own := i < mostSkeletons-1; own != (dir != plain) {
-			t.Fatalf("skeleton %d is %s", i, dir)
-		}
-	}
-	if err := os.Mkdir(filepath.Join(c.skeletonRoot(), newSkeleton+"1"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.sweepSkeletons(); err != nil {
-		t.Fatal(err)
-	}
-	made, err := os.ReadDir(c.skeletonRoot())
-	if err != nil || len(made) != mostSkeletons {
-		t.Errorf("%d skeletons, %v", len(made), err)
-	}
-	for _, d := range made {
-		if strings.HasPrefix(d.Name(), newSkeleton) {
-			t.Errorf("left: %s", d.Name())
-		}
-	}
 }

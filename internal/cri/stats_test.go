@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/cri/disk"
 )
 
 // counters reads the files of a process's cgroup with which the statistics must agree, the way an
@@ -87,7 +87,7 @@ func TestStatsOfAKnownLoad(t *testing.T) {
 	cfg.Linux.Resources.MemoryLimitInBytes = 256 * mib
 	id := p.start(cfg)
 	n.exec(id, "sh", "-c", "until [ -e /done ]; do sleep 0.02; done")
-	pid := n.containers[id].current().PID
+	pid := n.containers[id].PID()
 
 	before := n.counters(pid)
 	st, err := n.run.ContainerStats(t.Context(), id)
@@ -190,46 +190,10 @@ func TestPressureIsReportedOnV2(t *testing.T) {
 	pod, err := n.run.PodSandboxStats(t.Context(), p.id)
 	n.must(err)
 	got := []bool{st.Cpu.Psi != nil, st.Memory.Psi != nil, st.Io.Psi != nil, pod.Linux.Cpu.Psi != nil, pod.Linux.Memory.Psi != nil, pod.Linux.Io.Psi != nil}
-	want := n.host.CgroupV2 && exists("/proc/pressure/cpu")
+	want := n.host.CgroupV2 && disk.Exists("/proc/pressure/cpu")
 	for _, g := range got {
 		if g != want {
 			t.Fatalf("pressure of CPU, memory and IO, of container and pod: %v; want %v", got, want)
-		}
-	}
-}
-
-func TestCPURate(t *testing.T) {
-	start := time.Unix(1000, 0)
-	at := func(after, cpu time.Duration) cgroup.Stats {
-		return cgroup.Stats{Time: start.Add(after), CPU: cpu}
-	}
-	var r cpuRate
-	var got []uint64
-	for _, m := range []cgroup.Stats{
-		at(0, time.Second),
-		at(100*time.Millisecond, 2*time.Second), // too soon for a new rate
-		at(2*time.Second, 2*time.Second),
-		at(2100*time.Millisecond, 3*time.Second), // the last answer still holds
-		at(4*time.Second, 3*time.Second),
-		at(6*time.Second, time.Second), // the counter started again
-		at(7*time.Second, 3*time.Second),
-	} {
-		got = append(got, r.usage(m).GetUsageNanoCores().GetValue())
-	}
-	if diff := cmp.Diff([]uint64{0, 0, 5e8, 5e8, 5e8, 0, 2e9}, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestSwapAvailable(t *testing.T) {
-	for _, c := range []struct {
-		used uint64
-		max  *uint64
-		want *runtimeapi.UInt64Value
-	}{{5, nil, nil}, {5, new(uint64(20)), value(15)}, {5, new(uint64(0)), value(0)}} {
-		if got := swapUsage(cgroup.Stats{SwapUsage: c.used, SwapMax: c.max}); got.GetSwapAvailableBytes().GetValue() != c.want.GetValue() ||
-			(got.SwapAvailableBytes == nil) != (c.want == nil) || got.SwapUsageBytes.Value != c.used {
-			t.Errorf("%+v: %v", c, got)
 		}
 	}
 }

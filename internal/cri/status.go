@@ -2,10 +2,15 @@ package cri
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
+	"runtime"
 	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cri/crierror"
+	"wherry.dev/internal/cri/inspect"
 )
 
 const (
@@ -34,8 +39,8 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		}},
 		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true, UserNamespacesHostNetwork: true},
 	}
-	for _, name := range append([]string{""}, slices.Sorted(maps.Keys(s.runtimes))...) {
-		r, err := s.handler(name)
+	for _, name := range append([]string{""}, slices.Sorted(maps.Keys(s.handlers.all))...) {
+		r, err := s.handlers.Get(name)
 		if err != nil {
 			return nil, err
 		}
@@ -54,6 +59,30 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	return resp, err
 }
 
+// statusInfo returns what `crictl info` shows in addition to the status.
+func (s *Server) statusInfo(network error) (map[string]string, error) {
+	runtimes := map[string]any{}
+	for name, r := range s.handlers.all {
+		runtimes[name] = map[string]any{"runtimeType": r.Type, "runtimePath": r.Path, "options": r.Options}
+	}
+	all, err := inspect.Pack("config", map[string]any{
+		"containerd": map[string]any{"snapshotter": inspect.Snapshotter, "defaultRuntimeName": s.cfg.DefaultRuntime, "runtimes": runtimes},
+		"cni":        map[string]any{"binDirs": s.cfg.CNIBinDirs, "confDir": s.cfg.CNIConfDir},
+		"rootDir":    s.cfg.Root, "stateDir": s.cfg.State, "imageDir": s.images.Dir(), "instance": s.cfg.InstanceID, "conmon": s.cfg.Conmon,
+		"podCIDR": s.cfg.PodCIDR, "bridge": s.cfg.Bridge, "streamAddress": s.cfg.StreamAddress,
+		"cdiSpecDirs": s.cfg.CDISpecDirs, "defaultUlimits": s.cfg.DefaultUlimits, "capabilities": s.host.Capabilities,
+	})
+	all["golang"], all["lastCNILoadStatus"] = `"`+runtime.Version()+`"`, `"OK"`
+	if network != nil {
+		doc, merr := json.Marshal(network.Error())
+		if merr != nil {
+			return nil, merr
+		}
+		all["lastCNILoadStatus"] = string(doc)
+	}
+	return all, err
+}
+
 // RuntimeConfig returns the cgroup driver that the kubelet must use.
 func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	return &runtimeapi.RuntimeConfigResponse{
@@ -69,15 +98,15 @@ func (s *Server) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeC
 
 // CheckpointContainer needs CRIU, which is not supported.
 func (s *Server) CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
-	return nil, unimplemented("checkpointing a container")
+	return nil, crierror.Unimplemented("checkpointing a container")
 }
 
 // CheckpointPod needs CRIU, which is not supported.
 func (s *Server) CheckpointPod(context.Context, *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
-	return nil, unimplemented("checkpointing a pod")
+	return nil, crierror.Unimplemented("checkpointing a pod")
 }
 
 // RestorePod needs CRIU, which is not supported.
 func (s *Server) RestorePod(context.Context, *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
-	return nil, unimplemented("restoring a pod")
+	return nil, crierror.Unimplemented("restoring a pod")
 }

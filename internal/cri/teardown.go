@@ -15,9 +15,9 @@ import (
 func (s *Server) Teardown(ctx context.Context) error {
 	var errs []error
 	for _, b := range s.allSandboxes() {
-		b.op.Lock()
+		b.Op.Lock()
 		errs = append(errs, s.removeSandbox(ctx, b))
-		b.op.Unlock()
+		b.Op.Unlock()
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("tear down: %w", err)
@@ -30,7 +30,7 @@ func (s *Server) Teardown(ctx context.Context) error {
 // TeardownVacant removes what an instance without sandboxes and containers leaves on the machine,
 // and reports whether the instance was one. Unlike a server, it needs no space on the disk.
 func (c Config) TeardownVacant(ctx context.Context) (bool, error) {
-	for _, dir := range []string{c.sandboxRoot(), c.containerRoot()} {
+	for _, dir := range []string{c.layout().Sandboxes(), c.layout().Containers()} {
 		left, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) || len(left) > 0 {
 			return false, err
@@ -60,8 +60,9 @@ func (c Config) wipe(ctx context.Context) error {
 	if err := errors.Join(cgroup.Kill(c.cgroupRoot()), cgroup.Remove(c.cgroupRoot())); err != nil {
 		return fmt.Errorf("tear down cgroups: %w", err)
 	}
-	for _, dir := range []string{c.sandboxState(), c.containerState(), c.exitDir(), c.runtimeState(""), c.network().Plugins.CacheDir,
-		c.sandboxRoot(), c.containerRoot(), c.skeletonRoot()} {
+	l := c.layout()
+	for _, dir := range []string{l.SandboxState(), l.ContainerState(), l.Exits(), l.RuntimeState(""), c.network().Plugins.CacheDir,
+		l.Sandboxes(), l.Containers(), l.Skeletons()} {
 		if err := mount.RemoveTree(dir); err != nil {
 			return err
 		}

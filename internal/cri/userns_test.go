@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"wherry.dev/internal/cri/disk"
 	"wherry.dev/internal/mount"
 )
 
@@ -75,10 +76,10 @@ func TestUserNamespace(t *testing.T) {
 		if got := n.exec(id, "sh", "-c", "id -u; cat /proc/self/uid_map | tr -s ' '"); got != fmt.Sprintf("0\n 0 %d 65536\n", firstID) {
 			t.Errorf("exec: %q", got)
 		}
-		c, err := n.findContainer(id)
+		c, err := n.container(id)
 		n.must(err)
 		var st unix.Stat_t
-		n.must(unix.Stat(fmt.Sprintf("/proc/%d", c.current().PID), &st))
+		n.must(unix.Stat(fmt.Sprintf("/proc/%d", c.PID()), &st))
 		if st.Uid != firstID {
 			t.Errorf("the container's root is user %d of the machine", st.Uid)
 		}
@@ -86,7 +87,7 @@ func TestUserNamespace(t *testing.T) {
 		if st.Uid != 0 {
 			t.Errorf("a file in the volume belongs to %d", st.Uid)
 		}
-		if exists(c.volumeDir()) {
+		if disk.Exists(filepath.Join(n.cfg.layout().ContainerState(), id, "volumes")) {
 			t.Error("the translated mounts are still there")
 		}
 	})

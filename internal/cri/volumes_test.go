@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wherry.dev/internal/cri/disk"
 )
 
 func imageMount(path, image, sub string) *runtimeapi.Mount {
@@ -37,9 +39,7 @@ func TestImageVolume(t *testing.T) {
 			if got := n.status(id).GetMounts()[1].GetImage().GetImageRef(); !ok || got != img.ID {
 				t.Errorf("the mount's image is %q, want %q", got, img.ID)
 			}
-			c, err := n.findContainer(id)
-			n.must(err)
-			if exists(c.volumeDir()) {
+			if disk.Exists(filepath.Join(n.cfg.layout().ContainerState(), id, "volumes")) {
 				t.Error("the volumes' sources are still mounted")
 			}
 			n.restart()

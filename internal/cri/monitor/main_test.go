@@ -1,0 +1,10 @@
+package monitor
+
+import (
+	"os"
+	"testing"
+
+	"wherry.dev/test/leaks"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
