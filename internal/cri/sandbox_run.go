@@ -180,6 +180,9 @@ func (s *Server) makeSandbox(ctx context.Context, b *sandbox) error {
 			return err
 		}
 		ready.Network = &at
+		if err := b.takeDNS(at.DNS); err != nil {
+			return err
+		}
 		failpoint("sandbox-network")
 	}
 	if b.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_POD {
@@ -267,7 +270,7 @@ func (b *sandbox) hostname() (string, error) {
 
 // resolvConf returns resolv.conf with the pod's DNS configuration, or the machine's if it has none.
 func resolvConf(c *runtimeapi.DNSConfig) ([]byte, error) {
-	if c == nil {
+	if namesNoDNS(c) {
 		doc, err := os.ReadFile("/etc/resolv.conf")
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, nil
