@@ -24,13 +24,16 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps build images up down purge test attack kills lint bench bench-cri sim conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test build images up down purge test attack kills lint bench bench-cri sim conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
 
 deps: ## install what a node needs from Debian: crun, runc, conmon, busybox, nftables, iproute2
 	@packaging/deps.sh
+
+deps-test: ## install what a node and its tests need from Debian: deps, and containernetworking-plugins
+	@packaging/deps.sh test
 
 build: ## build bin/wherry, and bin/wherry-cni: the CNI plugins alone
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/wherry
@@ -48,7 +51,7 @@ down: ## stop the node and what runs on it
 purge: ## stop the node and remove its data
 	@$(BIN) down --purge
 
-test: deps build ## all tests, as root; .ci/run calls exactly this
+test: deps-test build ## all tests, as root; .ci/run calls exactly this
 	@test/run.sh
 
 attack: deps build ## hostile pods beside healthy ones, each for ATTACK_TIME (30s); a short form is part of make test

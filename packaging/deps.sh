@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Installs the programs that a node needs, where they are missing, from Debian's packages.
+# Installs the programs that a node needs, where they are missing, from Debian's packages; with the
+# argument "test" also those that only tests use.
 set -euo pipefail
 
 declare -A package=(
   [crun]=crun [runc]=runc [conmon]=conmon [busybox]=busybox-static [nft]=nftables [ip]=iproute2
 )
+if [ "${1:-}" = test ]; then
+  package[/usr/lib/cni/macvlan]=containernetworking-plugins
+fi
 missing=()
 for program in "${!package[@]}"; do
   command -v "$program" >/dev/null || missing+=("${package[$program]}")

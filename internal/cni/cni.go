@@ -35,7 +35,7 @@ type Pod struct {
 	IPs       []netip.Addr // addresses of a live sandbox, if known
 }
 
-// DNS is the pod's resolver configuration, as in CRI.
+// DNS is a resolver configuration, as in CRI.
 type DNS struct {
 	Servers  []string `json:"servers,omitempty"`
 	Searches []string `json:"searches,omitempty"`
@@ -57,6 +57,7 @@ type Attachment struct {
 	IPs     []netip.Addr    `json:"ips"`     // the pod's primary address first
 	MAC     string          `json:"mac,omitempty"`
 	Link    string          `json:"link,omitempty"`   // host side of the veth pair
+	DNS     *DNS            `json:"dns,omitempty"`    // the name servers that the CNI plugins know of
 	Result  json.RawMessage `json:"result,omitempty"` // of the CNI plugins
 }
 

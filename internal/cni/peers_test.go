@@ -104,14 +104,11 @@ func TestOwnPluginsUnderUs(t *testing.T) {
 
 // TestUpstreamsPluginsUnderUs needs Debian's containernetworking-plugins and iptables.
 func TestUpstreamsPluginsUnderUs(t *testing.T) {
-	const bin = "/usr/lib/cni"
-	if _, err := os.Stat(filepath.Join(bin, "bandwidth")); err != nil {
-		t.Skip("needs the package containernetworking-plugins")
-	}
+	needsTheirs(t, "bandwidth")
 	if _, err := os.Stat("/usr/sbin/iptables"); err != nil {
 		t.Skip("needs the package iptables")
 	}
-	cfg, data := chainConfig(t, bin, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true},"snat":true},{"type":"bandwidth","capabilities":{"bandwidth":true}}`)
+	cfg, data := chainConfig(t, theirs, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true},"snat":true},{"type":"bandwidth","capabilities":{"bandwidth":true}}`)
 	oneFamily(t, cfg)
 	useChain(t, cfg, pluginHost(t), 1)
 	if left, err := filepath.Glob(filepath.Join(data, "own", "10.*")); err != nil || len(left) > 0 {
@@ -122,10 +119,7 @@ func TestUpstreamsPluginsUnderUs(t *testing.T) {
 // TestOwnPluginsTakeOverFromUpstreams: the pod was connected by upstream's executables, which
 // were replaced while it ran.
 func TestOwnPluginsTakeOverFromUpstreams(t *testing.T) {
-	const theirs = "/usr/lib/cni"
-	if _, err := os.Stat(filepath.Join(theirs, "bridge")); err != nil {
-		t.Skip("needs the package containernetworking-plugins")
-	}
+	needsTheirs(t, "bridge")
 	own, _ := ownPlugins(t)
 	cfg, data := chainConfig(t, theirs, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
 	doc, err := os.ReadFile(filepath.Join(cfg.ConfDir, "10-own.conflist"))

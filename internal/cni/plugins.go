@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -287,7 +288,7 @@ func loopbackUp() error {
 
 // attachment extracts the addresses of the pod's interface from a CNI result.
 func attachment(network string, r *result.Result) (Attachment, error) {
-	at := Attachment{Network: network}
+	at := Attachment{Network: network, DNS: resolver(r.DNS)}
 	for _, ip := range r.IPs {
 		if ip == nil {
 			continue
@@ -309,6 +310,26 @@ func attachment(network string, r *result.Result) (Attachment, error) {
 	doc, err := json.Marshal(r)
 	at.Result = doc
 	return at, err
+}
+
+// resolver returns what a CNI result says of DNS, or nil if it names no server. Part of it may come
+// from a DHCP server, so what could not be a value in resolv.conf is left out.
+func resolver(r types.DNS) *DNS {
+	d := &DNS{Searches: slices.Clone(r.Search), Options: slices.Clone(r.Options)}
+	for _, s := range r.Nameservers {
+		if a, err := netip.ParseAddr(s); err == nil {
+			d.Servers = append(d.Servers, a.String())
+		}
+	}
+	if len(d.Servers) == 0 {
+		return nil
+	}
+	if len(d.Searches) == 0 {
+		d.Searches = []string{r.Domain} // "search … will be preferred over domain" (CNI spec 1.1)
+	}
+	notOneWord := func(s string) bool { return len(strings.Fields(s)) != 1 }
+	d.Searches, d.Options = slices.DeleteFunc(d.Searches, notOneWord), slices.DeleteFunc(d.Options, notOneWord)
+	return d
 }
 
 // del runs DEL of every plugin; plugins must cope if little or nothing is there (CNI spec 1.1,

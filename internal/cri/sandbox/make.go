@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +44,9 @@ func (b *Sandbox) Make(ctx context.Context) error {
 			return err
 		}
 		ready.Network = &at
+		if err := b.takeDNS(at.DNS); err != nil {
+			return err
+		}
 		failpoint.At("sandbox-network")
 	}
 	if b.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_POD {
@@ -132,33 +134,6 @@ func (b *Sandbox) hostname() (string, error) {
 		return b.Config.GetHostname(), nil
 	}
 	return os.Hostname()
-}
-
-// resolvConf returns resolv.conf with the pod's DNS configuration, or the machine's if it has none.
-func resolvConf(c *runtimeapi.DNSConfig) ([]byte, error) {
-	if c == nil {
-		doc, err := os.ReadFile("/etc/resolv.conf")
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, nil
-		}
-		return doc, err
-	}
-	var b bytes.Buffer
-	line := func(keyword string, values []string) {
-		if len(values) > 0 {
-			b.WriteString(keyword)
-			for _, v := range values {
-				b.WriteString(" " + v)
-			}
-			b.WriteByte('\n')
-		}
-	}
-	line("search", c.GetSearches())
-	for _, s := range c.GetServers() {
-		line("nameserver", []string{s})
-	}
-	line("options", c.GetOptions())
-	return b.Bytes(), nil
 }
 
 // makeNamespaces makes and pins the sandbox's namespaces and configures them.
