@@ -18,7 +18,7 @@ func init() { runtime.LockOSThread() }
 func main() {
 	name := filepath.Base(os.Args[0])
 	if !plugin.Known(name) {
-		fmt.Fprintf(os.Stderr, "%s: call it by the name of a CNI plugin: %s; `wherry cni install DIR` makes links for them\n",
+		fmt.Fprintf(os.Stderr, "%s: run it under the name of a CNI plugin (%s); `wherry cni install DIR` creates the links\n",
 			name, strings.Join(plugin.Names(), ", "))
 		os.Exit(1)
 	}

@@ -53,15 +53,15 @@ running when it stops; the next start on the same folders finds them.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "", "socket to serve on, unix://PATH (default RUN-DIR/cri.sock)")
-	f.StringVar(&podCIDR, "pod-cidr", "10.88.0.0/16", "network that pods get their addresses from, unless a CNI network is configured; two with a comma between, one of IPv6, for two addresses a pod")
-	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "folder of CNI networks; without one there Wherry's own bridge is used")
-	f.BoolVar(&cfg.CNIOnly, "cni-only", false, "no bridge of Wherry's own: the network is not ready until there is one in --cni-conf-dir")
+	f.StringVar(&podCIDR, "pod-cidr", "10.88.0.0/16", "network that pods get their addresses from, unless a CNI network is configured; for dual-stack pods an IPv4 and an IPv6 network, separated by a comma")
+	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "folder of CNI networks; if it has none, Wherry's own bridge is used")
+	f.BoolVar(&cfg.CNIOnly, "cni-only", false, "do not use Wherry's own bridge: the network is not ready until --cni-conf-dir has one")
 	f.StringSliceVar(&cfg.CNIBinDirs, "cni-bin-dir", []string{"/opt/cni/bin"}, "folders of CNI plugins")
-	f.StringVar(&file, "config", "", "file with runtimes, default-ulimits, cdi-spec-dirs and the settings of images, as for wherry up")
-	f.StringVar(&cfg.DefaultRuntime, "runtime", "", "OCI runtime: crun or runc (default: the first of them that is installed)")
+	f.StringVar(&file, "config", "", "file with runtimes, default-ulimits, cdi-spec-dirs and image settings, as for wherry up")
+	f.StringVar(&cfg.DefaultRuntime, "runtime", "", "OCI runtime: crun or runc (default: the first one installed)")
 	f.StringVar(&cfg.StreamAddress, "stream-address", "127.0.0.1:0", "address for exec, attach and port-forward streams")
 	registries.AddImageFlags(f)
-	f.StringVar(&cfg.InstanceID, "instance-id", cfg.InstanceID, "makes bridge, nftables table and cgroups unique among the runtimes of a machine")
+	f.StringVar(&cfg.InstanceID, "instance-id", cfg.InstanceID, "makes the bridge, nftables table and cgroups unique among the runtimes on a machine")
 	return cmd
 }
 

@@ -29,9 +29,9 @@ func explainCommand(d *dirs) *cobra.Command {
 		Short: "Say why a pod is where it is, and what it waits for",
 		Long: `Says in plain words why a pod is Pending, ContainerCreating, not ready or
 Terminating: the step that it waits for, since when, what that step last said, and what
-would let it go on. It asks the API server and, through it, the kubelet of the pod's
-node (the path /debug/reports, for which one needs the right to get nodes/proxy). Whose
-$KUBECONFIG is set asks that cluster.`,
+would let it continue. It asks the API server and, through it, the kubelet of the pod's
+node (the path /debug/reports, which needs permission to get nodes/proxy). If $KUBECONFIG
+is set, it asks that cluster.`,
 		Example: `  wherry explain pod/hello
   wherry explain pod/hello -n demo
   wherry explain pod/hello -o json`,
@@ -133,9 +133,9 @@ func askKubelet(ctx context.Context, client kubernetes.Interface, f *explain.Fac
 	}
 	switch {
 	case err == nil && kubelet.Kind != report.Kind:
-		f.KubeletErr = fmt.Sprintf("it answered with a %q, and not with a %s: it is not Wherry's", kubelet.Kind, report.Kind)
+		f.KubeletErr = fmt.Sprintf("it answered with a %q instead of a %s: it is not Wherry's", kubelet.Kind, report.Kind)
 	case err == nil && kubelet.APIVersion != report.APIVersion:
-		f.KubeletErr = fmt.Sprintf("it reports as %s, and this wherry reads %s: use the version of the node", kubelet.APIVersion, report.APIVersion)
+		f.KubeletErr = fmt.Sprintf("it reports as %s, but this wherry reads %s: use the same version of wherry as the node", kubelet.APIVersion, report.APIVersion)
 	case err == nil:
 		f.Kubelet = kubelet
 	case apierrors.IsNotFound(err) && bytes.Contains(answer, []byte(report.NoPod)):

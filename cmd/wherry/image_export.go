@@ -24,7 +24,7 @@ time: wherry image import, docker load, podman load and ctr images import take i
 					return exportFile(cmd, s, output, refs)
 				}
 				if out, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(out.Fd())) {
-					return errors.New("an archive is not for a terminal: give --output FILE, or redirect it")
+					return errors.New("refusing to write an archive to a terminal: use --output FILE, or redirect standard output")
 				}
 				return s.Export(cmd.Context(), cmd.OutOrStdout(), refs...)
 			})

@@ -25,7 +25,7 @@ func kubectlCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubectl",
 		Short: "kubectl, for this node",
-		Long: `kubectl. Without a kubeconfig of yours ($KUBECONFIG, ~/.kube/config), or when --data-dir or
+		Long: `kubectl. If you have no kubeconfig ($KUBECONFIG, ~/.kube/config), or when --data-dir or
 $` + config.EnvDataDir + ` names an instance, it reads that instance's.`,
 		DisableFlagParsing: true,
 		Run:                func(*cobra.Command, []string) { os.Exit(kubectl(os.Args[1:])) },

@@ -20,8 +20,8 @@ func kubeletCommand() *cobra.Command {
 		Short: "The kubelet alone, with upstream's flags, on any CRI runtime",
 		Long: `Runs the pods of one node on the container runtime at --container-runtime-endpoint.
 Flags and the file of --config (KubeletConfiguration) are upstream's; one that has no
-effect here logs a warning. Without --kubeconfig it runs static pods only; where there is none yet,
---bootstrap-kubeconfig gets one from the API server.`,
+effect here logs a warning. Without --kubeconfig it runs static pods only; if that file does not
+exist yet, --bootstrap-kubeconfig gets it from the API server.`,
 		Example: `  wherry kubelet --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml \
     --container-runtime-endpoint unix:///run/containerd/containerd.sock`,
 		Args:    cobra.NoArgs,

@@ -70,7 +70,7 @@ func watched(ctx context.Context, ready <-chan struct{}, healthy func() error, r
 		defer cancel()
 		every, err := sddaemon.SdWatchdogEnabled(false)
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "The watchdog of systemd cannot be fed")
+			klog.FromContext(ctx).Error(err, "Cannot read systemd's watchdog settings; the watchdog will not be notified")
 		}
 		if every > 0 {
 			systemd, _ := ctx.Value(systemdKey{}).(systemd)
@@ -87,7 +87,7 @@ func (s systemd) feed(ctx context.Context, every time.Duration, healthy func() e
 		if err := healthy(); err == nil {
 			s.tell(ctx, sddaemon.SdNotifyWatchdog)
 		} else {
-			klog.FromContext(ctx).Error(err, "Not well, systemd's watchdog is not fed")
+			klog.FromContext(ctx).Error(err, "Unhealthy, not notifying systemd's watchdog")
 		}
 		select {
 		case <-ctx.Done():
@@ -107,6 +107,6 @@ func (s systemd) tell(ctx context.Context, state string) {
 		err = errors.Join(err, conn.Close())
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "systemd cannot be told", "state", state)
+		klog.FromContext(ctx).Error(err, "Cannot notify systemd", "state", state)
 	}
 }

@@ -47,8 +47,8 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
 	f.StringVar(&o.file, "config", "", "file with a KubeSchedulerConfiguration")
-	f.Float32Var(&o.qps, "kube-api-qps", -1, "requests a second that the scheduler limits itself to; negative for no limit")
-	f.IntVar(&o.burst, "kube-api-burst", 100, "requests that it may send at once above --kube-api-qps")
+	f.Float32Var(&o.qps, "kube-api-qps", -1, "most requests per second that the scheduler sends; negative for no limit")
+	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the scheduler sends at once, with --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&cfg.LeaderElection, f)
 	o.serving.addFlags(f)
 	return cmd
@@ -80,7 +80,7 @@ func (o *schedulerOptions) load(ctx context.Context, flags *pflag.FlagSet, cfg *
 		o.kubeconfig = cfg.Kubeconfig
 	}
 	if o.kubeconfig == "" && o.master == "" {
-		return errors.New("--kubeconfig is required: the API server to schedule for")
+		return errors.New("--kubeconfig is required: it names the API server to schedule for")
 	}
 	return nil
 }

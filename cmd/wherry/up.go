@@ -170,7 +170,7 @@ func startAnew(ctx context.Context, say *notifier) error {
 		// there
 		err = syscall.Exec("/proc/self/exe", os.Args, env)
 	}
-	return fmt.Errorf("start anew: %w", err)
+	return fmt.Errorf("restart wherry: %w", err)
 }
 
 func setVerbosity(v int) {
@@ -244,7 +244,7 @@ func (n *notifier) handOver(env []string) ([]string, error) {
 	}
 	fd := n.pipe.Fd()
 	if _, err := unix.FcntlInt(fd, unix.F_SETFD, 0); err != nil {
-		return nil, fmt.Errorf("keep the pipe of `wherry up --detach`: %w", err)
+		return nil, fmt.Errorf("pass on the pipe of `wherry up --detach`: %w", err)
 	}
 	return append(env, fmt.Sprintf("%s=%d", envNotify, fd)), nil
 }
@@ -310,7 +310,9 @@ func keepLogSmall(ctx context.Context, dataDir string) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
-	report := func(err error) { klog.FromContext(ctx).Error(err, "The log grows on", "file", l.Path) }
+	report := func(err error) {
+		klog.FromContext(ctx).Error(err, "Cannot rotate the log; it keeps growing", "file", l.Path)
+	}
 	go func() {
 		defer close(done)
 		if err := l.Run(ctx, report); err != nil {
@@ -320,7 +322,7 @@ func keepLogSmall(ctx context.Context, dataDir string) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-var errSilent = errors.New("wherry ended without a word")
+var errSilent = errors.New("wherry exited without reporting an error")
 
 // follow prints what the daemon reports until it is Ready.
 func follow(ctx context.Context, out io.Writer, r *os.File) error {
@@ -351,7 +353,7 @@ func giveUp(ctx context.Context, child *exec.Cmd, err error, logFile string) err
 	}
 	_ = child.Wait() // its exit status says less than its output
 	if errors.Is(err, errSilent) {
-		return fmt.Errorf("%w; its log is %s", err, logFile)
+		return fmt.Errorf("%w; see %s", err, logFile)
 	}
 	return err
 }

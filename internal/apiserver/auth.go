@@ -64,7 +64,7 @@ func (s *Server) makeAuth() error {
 func (s *Server) makeAuthenticator() (authenticator.Request, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(s.creds.clientCA) {
-		return nil, fmt.Errorf("client CA: no certificate in it")
+		return nil, fmt.Errorf("client CA: it contains no certificate")
 	}
 	opts := authnx509.DefaultVerifyOptions()
 	opts.Roots = roots
@@ -169,5 +169,5 @@ func (o nodeObjects) NodeOf(ctx context.Context, resource schema.GroupResource, 
 		}
 		return string(req.Spec.NodeName), nil
 	}
-	return "", fmt.Errorf("%s name no node", resource)
+	return "", fmt.Errorf("%s do not name a node", resource)
 }

@@ -66,7 +66,7 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 		return nil, fmt.Errorf("service account signing key: %w", err)
 	}
 	if absent != nil && !ca.New() {
-		klog.Background().Error(absent, "The key that signs service accounts' tokens was lost, and a new one is made: earlier tokens are refused")
+		klog.Background().Error(absent, "The service account signing key was missing and a new one was generated; tokens signed with the old key are refused")
 	}
 	c.serviceAccountKeys = []crypto.PublicKey{c.serviceAccountKey.Public()}
 	for _, file := range cfg.ServiceAccountKeyFiles {

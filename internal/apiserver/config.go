@@ -129,7 +129,7 @@ func (c *Config) Validate() []error {
 	}
 	for _, server := range c.EtcdServers {
 		u, err := url.Parse(server)
-		bad(err != nil || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme), "--etcd-servers %s is not an address like https://10.0.0.1:2379", server)
+		bad(err != nil || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme), "--etcd-servers %s is not a URL such as https://10.0.0.1:2379", server)
 	}
 	for flag, files := range map[string][]string{
 		"--client-ca-file": {c.ClientCAFile}, "--requestheader-client-ca-file": {c.RequestHeader.ClientCAFile},
@@ -143,9 +143,9 @@ func (c *Config) Validate() []error {
 			bad(err != nil, "%s: %w", flag, err)
 		}
 	}
-	bad((c.TLSCertFile == "") != (c.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file go together")
-	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile go together")
-	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key go together")
+	bad((c.TLSCertFile == "") != (c.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file must be set together")
+	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile must be set together")
+	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
 	errs = append(errs, c.RequestHeader.Validate()...)
 	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")

@@ -187,7 +187,7 @@ func TestWhatCannotStartSaysWhy(t *testing.T) {
 			fmt.Sprintf("port %d on 127.0.0.1 is in use by another program; choose another one with --secure-port", port),
 		},
 		"foreign address": {func(c *Config) { c.BindAddress = net.IPv4(192, 0, 2, 1) }, "192.0.2.1 is not an address of this machine; choose another one with --bind-address"},
-		"data in use":     {func(c *Config) { c.DataDir = dir }, "another process uses it"},
+		"data in use":     {func(c *Config) { c.DataDir = dir }, "another process is using it"},
 		"no folder":       {func(c *Config) { c.DataDir = file }, file},
 		"etcd is away":    {func(c *Config) { c.EtcdServers = []string{"ftp:"} }, "--etcd-servers"},
 	} {

@@ -28,7 +28,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EtcdCertFile, "etcd-certfile", c.EtcdCertFile, "Client certificate for etcd.")
 	fs.StringVar(&c.EtcdKeyFile, "etcd-keyfile", c.EtcdKeyFile, "Key of the client certificate for etcd.")
 	fs.StringVar(&c.EtcdCAFile, "etcd-cafile", c.EtcdCAFile, "Certificate authority of etcd.")
-	fs.DurationVar(&c.EtcdCompactionInterval, "etcd-compaction-interval", c.EtcdCompactionInterval, "How often old revisions are dropped; 0 is never.")
+	fs.DurationVar(&c.EtcdCompactionInterval, "etcd-compaction-interval", c.EtcdCompactionInterval, "How often old revisions are compacted; 0 means never.")
 	fs.DurationVar(&c.EventTTL, "event-ttl", c.EventTTL, "How long events are kept.")
 
 	fs.StringVar(&c.ClientCAFile, "client-ca-file", c.ClientCAFile, "Certificate authority of clients (default: our own).")
@@ -86,7 +86,7 @@ var ignoredFlags = map[string]string{
 	"storage-backend":                         "the backend is always etcd3",
 	"storage-media-type":                      "objects are stored in protobuf",
 	"tls-cipher-suites":                       "Go's defaults are used",
-	"tls-min-version":                         "TLS 1.2 is the least",
+	"tls-min-version":                         "the minimum is TLS 1.2",
 	"token-auth-file":                         "not supported",
 	"tracing-config-file":                     "not supported",
 	"watch-cache":                             "the watch cache is always on",
@@ -129,7 +129,7 @@ func (c *Config) addIgnored(fs *pflag.FlagSet) {
 func (c *Config) warnIgnored(log logr.Logger) {
 	for _, name := range c.DisableAdmission {
 		if !slices.Contains(admission.Names, name) {
-			log.Info("Admission plugin is not built in: there is nothing to disable", "flag", "--disable-admission-plugins",
+			log.Info("Admission plugin is not built in, nothing to disable", "flag", "--disable-admission-plugins",
 				"plugin", name, "plugins", admission.Names)
 		}
 	}

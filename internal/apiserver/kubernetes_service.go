@@ -36,7 +36,7 @@ func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface)
 		return err
 	}
 	if err := s.services.Repair(ctx, list.Items); err != nil {
-		return fmt.Errorf("addresses of services: %w", err)
+		return fmt.Errorf("repair addresses of services: %w", err)
 	}
 	ip, err := firstServiceIP(s.cfg.ServiceCIDR)
 	if err != nil {

@@ -26,6 +26,6 @@ func (c *Config) LostData() string {
 	if _, err := os.Stat(DataIn(c.DataDir)); err == nil {
 		return ""
 	}
-	return fmt.Sprintf("the cluster's data in %s are gone, and an empty cluster starts in their place; "+
-		"to have the old one, stop this one, put the folder back from a backup, and start again", DataIn(c.DataDir))
+	return fmt.Sprintf("the cluster's data in %s is missing, and an empty cluster starts in its place; "+
+		"to get the old one back, stop this one, restore the folder from a backup, and start again", DataIn(c.DataDir))
 }

@@ -39,5 +39,5 @@ func advertiseAddress(bind net.IP) (net.IP, error) {
 	if utilnet.IsNoRoutesError(err) {
 		return net.IPv4(127, 0, 0, 1), nil
 	}
-	return nil, fmt.Errorf("find this host's address; name it with --advertise-address: %w", err)
+	return nil, fmt.Errorf("cannot find this host's address; set --advertise-address: %w", err)
 }

@@ -155,7 +155,7 @@ func (s *Server) storageConfig() storage.Config {
 		CodecFor: func(r schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
 			versions := s.scheme.PrioritizedVersionsForGroup(r.Group)
 			if len(versions) == 0 {
-				return nil, nil, fmt.Errorf("no version of group %q", r.Group)
+				return nil, nil, fmt.Errorf("no version of API group %q is registered", r.Group)
 			}
 			return scheme.StorageCodec(s.scheme, s.codecs, versions[0])
 		},
@@ -256,7 +256,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, f := range followers {
 		background.Go(func() {
 			if err := f.run(inner); err != nil {
-				log.Error(err, "Following storage failed", "resource", f.name)
+				log.Error(err, "Failed to watch storage", "resource", f.name)
 			}
 		})
 	}

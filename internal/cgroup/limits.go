@@ -30,7 +30,7 @@ func writeAll(dir string, settings []setting) error {
 
 func (t *Tree) applyV1(p string, r *specs.LinuxResources) error {
 	if len(r.Unified) > 0 {
-		return fmt.Errorf("unified settings (%s) need cgroup v2, this machine has %s",
+		return fmt.Errorf("unified settings (%s) need cgroup v2, but this machine has %s",
 			strings.Join(slices.Sorted(maps.Keys(r.Unified)), ", "), t.mode)
 	}
 	in := func(controller string, settings []setting) error {

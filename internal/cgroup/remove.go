@@ -176,7 +176,7 @@ func waitExit(fds []int, wait time.Duration) error {
 
 // Remove removes the group and its descendants in every hierarchy. It kills nothing: it waits for
 // processes that are about to exit, and returns *BusyError if they do not. A group that does not
-// exist is no error.
+// exist is not an error.
 func Remove(path string) error {
 	t, err := system()
 	if err != nil {

@@ -112,7 +112,7 @@ func (b *Bridge) Check(pod Pod) error {
 	for _, l := range b.pools {
 		a, ok := l.owners()[pod.ID]
 		if !ok {
-			return fmt.Errorf("sandbox %s has no address of %s", pod.ID, l.subnet)
+			return fmt.Errorf("sandbox %s has no address from %s", pod.ID, l.subnet)
 		}
 		want = append(want, a)
 	}
@@ -124,11 +124,11 @@ func (b *Bridge) Check(pod Pod) error {
 
 func checkSubnets(subnets []netip.Prefix) error {
 	if len(subnets) == 0 || len(subnets) > 2 || len(subnets) == 2 && subnets[0].Addr().Is4() == subnets[1].Addr().Is4() {
-		return fmt.Errorf("pod networks %v: one network is needed, or one of IPv4 and one of IPv6", subnets)
+		return fmt.Errorf("pod networks %v: want one network, or one IPv4 and one IPv6 network", subnets)
 	}
 	for _, s := range subnets {
 		if !s.IsValid() || s.Addr().BitLen()-s.Bits() < 3 {
-			return fmt.Errorf("pod network %s: a network of at least eight addresses is needed (/29, or /125 of IPv6)", s)
+			return fmt.Errorf("pod network %s is too small: it must have at least 8 addresses (/29, or /125 for IPv6)", s)
 		}
 	}
 	return nil
@@ -519,5 +519,5 @@ func portsOf(bridge string) ([]string, error) {
 		}
 		return ports, nil
 	}
-	return nil, errors.New("list links: they change too fast")
+	return nil, errors.New("list links: they keep changing")
 }

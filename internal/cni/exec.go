@@ -77,7 +77,7 @@ func (*runner) ExecPlugin(ctx context.Context, path string, stdin []byte, env []
 		return nil, pluginError(name, command, err, out.Bytes(), diag.Bytes())
 	}
 	if text := bytes.TrimSpace(out.Bytes()); len(text) > 0 && !json.Valid(text) {
-		return nil, fmt.Errorf("CNI plugin %s answered %s with something that is not JSON: %q", name, command, excerpt(text))
+		return nil, fmt.Errorf("CNI plugin %s answered %s with invalid JSON: %q", name, command, excerpt(text))
 	}
 	return out.Bytes(), nil
 }
@@ -123,13 +123,13 @@ func pluginError(name, command string, err error, out, diag []byte) error {
 	}
 	how := exit.String()
 	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		how = fmt.Sprintf("was killed by signal %d (%s)", ws.Signal(), unix.SignalName(ws.Signal()))
+		how = fmt.Sprintf("killed by signal %d (%s)", ws.Signal(), unix.SignalName(ws.Signal()))
 	}
 	text := bytes.TrimSpace(append(bytes.TrimSpace(diag), append([]byte("\n"), out...)...))
 	if len(text) == 0 {
-		return fmt.Errorf("CNI plugin %s %s at %s without a word", name, how, command)
+		return fmt.Errorf("CNI plugin %s: %s on %s, without output", name, how, command)
 	}
-	return fmt.Errorf("CNI plugin %s %s at %s: %q", name, how, command, excerpt(text))
+	return fmt.Errorf("CNI plugin %s: %s on %s: %q", name, how, command, excerpt(text))
 }
 
 // excerpt keeps a message readable, whatever the plugin wrote.

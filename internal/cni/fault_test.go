@@ -37,12 +37,12 @@ func TestPluginFaults(t *testing.T) {
 		line string
 		want []string
 	}{
-		"prints rubbish":        {"echo 'Hello, world'; exit 0", []string{"not JSON", `"Hello, world"`}},
+		"prints rubbish":        {"echo 'Hello, world'; exit 0", []string{"invalid JSON", `"Hello, world"`}},
 		"prints nothing":        {"exit 0", nil},
 		"prints another JSON":   {`echo '["a"]'; exit 0`, nil},
 		"null":                  {`echo null; exit 0`, nil},
 		"fails with rubbish":    {"echo oops; echo trace >&2; exit 3", []string{"exit status 3", "oops", "trace"}},
-		"fails without a word":  {"exit 4", []string{"exit status 4", "without a word"}},
+		"fails without output":  {"exit 4", []string{"exit status 4", "without output"}},
 		"dies by a signal":      {"kill -SEGV $$", []string{"killed by signal 11 (SIGSEGV)"}},
 		"fails as the spec has": {`echo '{"code":11,"msg":"try again","details":"later"}'; exit 1`, []string{"try again; later"}},
 		"gives no address":      {`echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"x"}]}'; exit 0`, nil},

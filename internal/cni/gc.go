@@ -50,7 +50,7 @@ func (n *Network) Run(ctx context.Context) error {
 			armed = false
 			again, err := n.gc(ctx)
 			if err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Collecting what sandboxes left in CNI networks")
+				klog.FromContext(ctx).Error(err, "Cannot clean up after sandboxes in CNI networks")
 			}
 			if again > 0 {
 				timer.Reset(again)
@@ -112,7 +112,7 @@ func (n *Network) removeAbandoned(ctx context.Context) error {
 func (n *Network) removeOne(ctx context.Context, id string) error {
 	a, c, err := n.cfg.Plugins.readAttached(id)
 	if _, corrupt := errors.AsType[*record.CorruptError](err); corrupt {
-		klog.FromContext(ctx).Error(err, "A network record is unusable: what the sandbox holds is left to the plugins' GC", "sandbox", id)
+		klog.FromContext(ctx).Error(err, "A network record is unusable; only the plugins' GC can release what the sandbox holds", "sandbox", id)
 		return n.cfg.Plugins.forget(id)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -124,6 +124,6 @@ func (n *Network) removeOne(ctx context.Context, id string) error {
 	if err := c.del(ctx, a.Pod); err != nil {
 		return err
 	}
-	klog.FromContext(ctx).Info("Removed what a lost sandbox held of a CNI network", "sandbox", id, "network", c.name())
+	klog.FromContext(ctx).Info("Removed a lost sandbox from a CNI network", "sandbox", id, "network", c.name())
 	return n.cfg.Plugins.forget(id)
 }

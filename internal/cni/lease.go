@@ -136,7 +136,7 @@ func (l *leases) freeLocked() (netip.Addr, error) {
 			}
 		}
 		if a == l.cursor {
-			return netip.Addr{}, fmt.Errorf("no free address in %s: %d in use; remove pods or give a larger pod network",
+			return netip.Addr{}, fmt.Errorf("no free address in %s: %d in use; remove pods, or configure a larger pod network",
 				l.subnet, len(l.byAddr))
 		}
 	}
@@ -166,8 +166,8 @@ func (l *leases) drainLocked(x lease) (bool, error) {
 	return true, nil
 }
 
-// release releases the owner's address once its veth is gone. It is no error if the owner has no
-// lease.
+// release releases the owner's address once its veth is gone. It is not an error if the owner has
+// no lease.
 func (l *leases) release(owner string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

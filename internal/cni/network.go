@@ -158,13 +158,13 @@ func (n *Network) report(ctx context.Context, c *chain, skipped, err error) {
 	}
 	log := klog.FromContext(ctx)
 	if skipped != nil {
-		log.Error(skipped, "A CNI configuration is skipped")
+		log.Error(skipped, "Skipped a CNI configuration")
 	}
 	switch {
 	case c != nil:
-		log.Info("Pods are connected by CNI plugins", "network", c.name(), "file", c.file, "cniVersion", c.list.CNIVersion)
+		log.Info("Connecting pods with CNI plugins", "network", c.name(), "file", c.file, "cniVersion", c.list.CNIVersion)
 	case !errors.Is(err, ErrNoNetwork):
-		log.Error(err, "There is no valid CNI network")
+		log.Error(err, "No valid CNI network")
 	default:
 		log.V(2).Info("No CNI network", "folder", n.cfg.Plugins.ConfDir)
 	}
@@ -237,7 +237,7 @@ func (n *Network) leave(ctx context.Context, id string) error {
 	// repetition.
 	err = c.del(context.WithoutCancel(ctx), a.Pod)
 	if hung, ok := errors.AsType[*HungError](err); ok {
-		klog.FromContext(ctx).Error(err, "A CNI plugin hangs: the sandbox is removed without it, and its part of the network later",
+		klog.FromContext(ctx).Error(err, "A CNI plugin hangs; removing the sandbox now, and its CNI network later",
 			"sandbox", id, "network", c.name(), "plugin", hung.Plugin)
 		a.Abandoned = true
 		if err := n.cfg.Plugins.storeAttached(a); err != nil {
@@ -266,7 +266,7 @@ func (n *Network) leaveUnrecorded(ctx context.Context, pod Pod, network string) 
 			return err
 		}
 	} else {
-		klog.FromContext(ctx).Error(err, "The sandbox's CNI network is no longer configured and its record is lost: what its plugins hold stays until their GC",
+		klog.FromContext(ctx).Error(err, "The sandbox's CNI network is no longer configured and its record is lost; only the plugins' GC can release what it holds",
 			"sandbox", pod.ID, "network", network, "folder", n.cfg.Plugins.ConfDir)
 	}
 	return n.cfg.Plugins.forget(pod.ID)

@@ -105,7 +105,7 @@ func loadNetwork(file string) (*libcni.NetworkConfigList, error) {
 		conf, cerr := libcni.ConfFromBytes(doc) //nolint:staticcheck // single-plugin files are deprecated, not gone
 		if cerr != nil || conf.Network.Type == "" {
 			if err == nil {
-				err = errors.New("no plugins in it")
+				err = errors.New("it lists no plugins")
 			}
 			return nil, err
 		}
@@ -147,7 +147,7 @@ func networkOf(doc []byte, dir string) (*libcni.NetworkConfigList, error) {
 func checkVersion(list *libcni.NetworkConfigList) error {
 	known := []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 	if !slices.Contains(known, list.CNIVersion) {
-		return fmt.Errorf("cniVersion %q is not supported; the newest that is supported is %s", list.CNIVersion, known[len(known)-1])
+		return fmt.Errorf("cniVersion %q is not supported; the newest supported version is %s", list.CNIVersion, known[len(known)-1])
 	}
 	return nil
 }
@@ -305,7 +305,7 @@ func attachment(network string, r *result.Result) (Attachment, error) {
 		}
 	}
 	if len(at.IPs) == 0 {
-		return at, fmt.Errorf("the plugins gave no address to %s", IfName)
+		return at, fmt.Errorf("the plugins assigned no address to %s", IfName)
 	}
 	doc, err := json.Marshal(r)
 	at.Result = doc
@@ -371,7 +371,7 @@ func (c *chain) gc(ctx context.Context, valid []string) error {
 		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: id, IfName: IfName})
 	}
 	if err := c.cni.GCNetworkList(ctx, c.list, args); err != nil {
-		return fmt.Errorf("collect what is left in CNI network %s: %w", c.name(), err)
+		return fmt.Errorf("clean up CNI network %s: %w", c.name(), err)
 	}
 	return nil
 }

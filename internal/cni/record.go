@@ -53,7 +53,7 @@ func (cfg PluginsConfig) readAttached(id string) (attached, *chain, error) {
 	}
 	list.Bytes = a.Config
 	if a.Pod.ID != id {
-		return a, nil, &record.CorruptError{Path: path, Err: fmt.Errorf("it is of sandbox %q", a.Pod.ID)}
+		return a, nil, &record.CorruptError{Path: path, Err: fmt.Errorf("it belongs to sandbox %q", a.Pod.ID)}
 	}
 	return a, newChain(cfg, list), nil
 }

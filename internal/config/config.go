@@ -166,15 +166,15 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an external etcd (default: etcd inside this process)")
 	f.StringVar(&c.ManifestDir, "pod-manifest-path", c.ManifestDir, "folder of static pods (default: "+DefaultManifestDir+", or DATA-DIR/manifests for another --data-dir)")
 	f.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "folder of the containers' logs (default: /var/log/pods, or DATA-DIR/log/pods for another --data-dir)")
-	f.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "folder of CNI networks; without one there Wherry's own bridge is used (default: DATA-DIR/cni/net.d)")
+	f.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "folder of CNI networks; if it has none, Wherry's own bridge is used (default: DATA-DIR/cni/net.d)")
 	f.StringSliceVar(&c.CNIBinDirs, "cni-bin-dir", c.CNIBinDirs, "folders of CNI plugins")
-	f.StringVar(&c.RuntimeEndpoint, "container-runtime-endpoint", c.RuntimeEndpoint, "socket of another CRI runtime to use, such as unix:///run/containerd/containerd.sock, instead of Wherry's own; images and the pods' network are then its concern")
-	f.StringVar(&c.Runtime, "runtime", c.Runtime, "OCI runtime: crun or runc (default: the first of them that is installed)")
+	f.StringVar(&c.RuntimeEndpoint, "container-runtime-endpoint", c.RuntimeEndpoint, "socket of another CRI runtime to use, such as unix:///run/containerd/containerd.sock, instead of Wherry's own; it then manages images and the pods' network")
+	f.StringVar(&c.Runtime, "runtime", c.Runtime, "OCI runtime: crun or runc (default: the first one installed)")
 	c.addRuntimeFlags(f)
 	c.AddImageFlags(f)
-	f.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "how many pods the node takes")
+	f.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "how many pods the node accepts")
 	f.Int64Var(&c.PodMaxPids, "pod-max-pids", c.PodMaxPids, "how many processes a pod may have; -1 removes the limit")
-	f.BoolVar(&c.SeccompDefault, "seccomp-default", c.SeccompDefault, "the runtime's seccomp profile (RuntimeDefault) for containers whose pod says nothing about seccomp; upstream's kubelet leaves those unconfined")
+	f.BoolVar(&c.SeccompDefault, "seccomp-default", c.SeccompDefault, "use the runtime's seccomp profile (RuntimeDefault) for containers whose pod sets none; upstream's kubelet leaves those unconfined")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
 }
@@ -186,7 +186,7 @@ func (c *Config) addRuntimeFlags(f *pflag.FlagSet) {
 
 // AddImageFlags binds the fields that the runtime needs for images.
 func (c *Config) AddImageFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&c.RegistryCertsDirs, "registry-certs-dir", c.RegistryCertsDirs, "folders that configure registries, mirrors and certificates as containerd's certs.d does: HOST/hosts.toml, _default; the first that knows a registry counts")
+	f.StringSliceVar(&c.RegistryCertsDirs, "registry-certs-dir", c.RegistryCertsDirs, "folders that configure registries, mirrors and certificates as containerd's certs.d does: HOST/hosts.toml, _default; the first one that configures a registry wins")
 	f.DurationVar(&c.ImagePullProgressTimeout.Duration, "image-pull-progress-timeout", c.ImagePullProgressTimeout.Duration, "give up an image pull whose registry has sent nothing for this long")
 	f.StringSliceVar(&c.PinnedImages, "pinned-images", c.PinnedImages, "images that are never garbage-collected; NAME* matches every name that begins with NAME")
 }
@@ -238,7 +238,7 @@ func (c *Config) Complete() error {
 	if c.NodeName == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("no host name to call the node by; set --node-name: %w", err)
+			return fmt.Errorf("no host name to use as the node name; set --node-name: %w", err)
 		}
 		c.NodeName = strings.ToLower(host)
 	}
@@ -335,7 +335,7 @@ func (c *Config) validate() error {
 	case c.DataDir == c.RunDir:
 		bad("--data-dir and --run-dir are both %s; give them different folders", c.DataDir)
 	case strings.HasPrefix(c.DataDir, c.RunDir+"/"):
-		bad("--data-dir %s lies in --run-dir %s, which goes with every `wherry down`; give it another folder", c.DataDir, c.RunDir)
+		bad("--data-dir %s lies in --run-dir %s, which every `wherry down` removes; give it another folder", c.DataDir, c.RunDir)
 	}
 	return errors.Join(errs...)
 }

@@ -13,7 +13,7 @@ import (
 func defaultIP() (net.IP, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("find the node's address; set --node-ip: %w", err)
+		return nil, fmt.Errorf("cannot find the node's address; set --node-ip: %w", err)
 	}
 	for _, r := range routes {
 		if r.Dst != nil && !r.Dst.IP.IsUnspecified() {

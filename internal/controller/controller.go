@@ -98,7 +98,7 @@ func (l *Loop) next(ctx context.Context) bool {
 		l.queue.Forget(key)
 	case ctx.Err() != nil:
 	default:
-		klog.FromContext(ctx).Error(err, "Will try again", "key", key)
+		klog.FromContext(ctx).Error(err, "Reconcile failed, will retry", "key", key)
 		l.queue.AddRateLimited(key)
 	}
 	return true

@@ -116,8 +116,8 @@ func refuseUnknown(dataDir string) error {
 	}
 	for _, kind := range []string{"sandboxes", "containers"} {
 		if left, err := os.ReadDir(filepath.Join(dataDir, "cri", kind)); err == nil && len(left) > 0 {
-			return fmt.Errorf("%s has containers of a `wherry cri` that left no record of how it ran; "+
-				"start that once more with this version, then take it down", dataDir)
+			return fmt.Errorf("%s has containers from a `wherry cri` that left no record of its settings; "+
+				"start it once more with this version, then run `wherry down` again", dataDir)
 		}
 	}
 	return nil

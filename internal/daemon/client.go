@@ -47,7 +47,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("talk to wherry; is it running, and with this --run-dir? %w", err)
+		return nil, fmt.Errorf("cannot reach wherry; is it running, and with this --run-dir? %w", err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil

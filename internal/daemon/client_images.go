@@ -27,7 +27,7 @@ func (c *Client) Pull(ctx context.Context, ref string, o image.PullOptions) (ima
 	for dec := json.NewDecoder(resp.Body); ; {
 		var m pullMessage
 		if err := dec.Decode(&m); err != nil {
-			return image.Image{}, fmt.Errorf("wherry went away during the pull: %w", err)
+			return image.Image{}, fmt.Errorf("connection to wherry lost during the pull: %w", err)
 		}
 		switch {
 		case m.Error != "":
@@ -53,7 +53,7 @@ func (c *Client) Export(ctx context.Context, w io.Writer, refs ...string) error 
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if _, err := io.Copy(w, resp.Body); err != nil {
-		return fmt.Errorf("wherry went away during the export: %w", err)
+		return fmt.Errorf("connection to wherry lost during the export: %w", err)
 	}
 	if text := resp.Trailer.Get(errorTrailer); text != "" {
 		return errors.New(text)

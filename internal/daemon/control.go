@@ -83,7 +83,7 @@ func (c *control) trace(w http.ResponseWriter, r *http.Request) {
 		t, ok = c.traces.ByName(q.Get("namespace"), q.Get("name"))
 	}
 	if !ok {
-		answerError(w, http.StatusNotFound, errors.New("no trace of this pod; traces are kept in memory since the last start of wherry"))
+		answerError(w, http.StatusNotFound, errors.New("no trace of this pod: wherry keeps traces in memory, since it last started"))
 		return
 	}
 	answer(w, t)
@@ -118,7 +118,7 @@ func (c *control) prune(w http.ResponseWriter, r *http.Request) {
 }
 
 func errImagesElsewhere(endpoint string) error {
-	return fmt.Errorf("this node's images are those of the runtime at %s; use crictl or the runtime's own tools", endpoint)
+	return fmt.Errorf("the runtime at %s manages this node's images; use crictl or the runtime's own tools", endpoint)
 }
 
 func statusOf(err error) int {
@@ -134,7 +134,7 @@ func statusOf(err error) int {
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(v); err != nil {
-		klog.Background().V(2).Info("The client of the control socket has gone", "err", err)
+		klog.Background().V(2).Info("The client of the control socket disconnected", "err", err)
 	}
 }
 

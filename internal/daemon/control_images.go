@@ -12,7 +12,7 @@ import (
 	"wherry.dev/internal/image"
 )
 
-// pullRequest asks for an image. It is sent in the body: a URL is no place for secrets.
+// pullRequest asks for an image. It is sent in the body: a URL is not a place for secrets.
 type pullRequest struct {
 	Reference string     `json:"reference"`
 	Auth      image.Auth `json:"auth"`
@@ -36,7 +36,7 @@ func (c *control) pull(w http.ResponseWriter, r *http.Request) {
 	enc, flush := json.NewEncoder(w), http.NewResponseController(w)
 	for l := range lines {
 		if err := errors.Join(enc.Encode(l), flush.Flush()); err != nil {
-			klog.FromContext(r.Context()).V(2).Info("The client of an image pull has gone", "err", err)
+			klog.FromContext(r.Context()).V(2).Info("The client of an image pull disconnected", "err", err)
 		}
 	}
 }

@@ -97,7 +97,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 
 // ErrRestart is what Run returns when the same program should take this one's place at once: it
 // cannot recover by itself, and the containers and their pods' states are safe.
-var ErrRestart = errors.New("wherry starts anew")
+var ErrRestart = errors.New("wherry must restart")
 
 // The time between two starts of a node whose data failed, and the room that the next one needs.
 const (
@@ -109,14 +109,14 @@ const (
 // etcd may block one of them for ever, and a node is safe to end at any moment.
 const failedStop = 10 * time.Second
 
-// live waits for the end. When the cluster's data have failed, or are about to, the kubelet and the
+// live waits for the end. When the cluster's data has failed, or is about to, the kubelet and the
 // pods carry on as they are, and the node restarts as soon as there is room for the data.
 func (d *Daemon) live(ctx context.Context) error {
 	if failed, err := waitFor(ctx, d.group, d.api.RestartDue()); !failed {
 		return err
 	}
 	klog.FromContext(ctx).Error(d.api.RestartReason(),
-		"The API server needs a new process; pods keep running, and the node restarts as soon as there is room")
+		"The API server cannot continue in this process; pods keep running, and wherry restarts as soon as the disk has space")
 	return d.awaitRoom(ctx, d.group)
 }
 
@@ -128,7 +128,7 @@ func (d *Daemon) awaitRoom(ctx context.Context, g *group) error {
 			return err
 		}
 		if room, err := disk.Look(d.cfg.DataDir); err == nil && room.Free >= restartRoom {
-			klog.FromContext(ctx).Info("Restarting: there is room for the cluster's data again", "freeMiB", room.Free>>20)
+			klog.FromContext(ctx).Info("Restarting: the disk has space for the cluster's data again", "freeMiB", room.Free>>20)
 			return ErrRestart
 		}
 	}
@@ -153,11 +153,11 @@ func (d *Daemon) startAll(ctx context.Context) error {
 }
 
 func (d *Daemon) stop(ctx context.Context) error {
-	klog.FromContext(ctx).Info("Stopping; containers go on running")
+	klog.FromContext(ctx).Info("Stopping; containers keep running")
 	ctx = context.WithoutCancel(ctx)
 	if d.api != nil && d.api.RestartReason() != nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, failedStop, errors.New("the cluster's data have failed"))
+		ctx, cancel = context.WithTimeoutCause(ctx, failedStop, errors.New("the cluster's data has failed"))
 		defer cancel()
 	}
 	err := d.group.stop(ctx)
@@ -232,7 +232,7 @@ func checkRunDir(runDir, dataDir string) error {
 	if err != nil || owner == "" || owner == dataDir {
 		return err
 	}
-	return fmt.Errorf("%s is the run dir of the instance with --data-dir %s; give the --run-dir of %s", runDir, owner, dataDir)
+	return fmt.Errorf("%s is the run dir of the instance with --data-dir %s; use the --run-dir of %s", runDir, owner, dataDir)
 }
 
 func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
@@ -279,7 +279,7 @@ func (d *Daemon) await(ctx context.Context, what string, ready <-chan struct{}) 
 // startWithRoom gives up a start that failed for a full disk: another one is made as soon as there
 // is room.
 func (d *Daemon) startWithRoom(ctx context.Context, reason error) error {
-	d.progress(fmt.Sprintf("waiting for %d MiB of room: %v", restartRoom>>20, reason))
+	d.progress(fmt.Sprintf("waiting for %d MiB of free disk space: %v", restartRoom>>20, reason))
 	// meanwhile, what has started may end with an error
-	return cmp.Or(d.awaitRoom(ctx, newGroup()), errors.New("stopped while waiting for room"))
+	return cmp.Or(d.awaitRoom(ctx, newGroup()), errors.New("stopped while waiting for free disk space"))
 }

@@ -107,7 +107,7 @@ func stopDaemon(ctx context.Context, dataDir string, progress func(string)) erro
 		}
 		progress(fmt.Sprintf("it did not stop within %s: killing it", stopPatience))
 	}
-	return fmt.Errorf("wherry (pid %d) cannot be killed", pid)
+	return fmt.Errorf("wherry (pid %d) is still running after SIGKILL", pid)
 }
 
 // waitExit waits on a pidfd, which becomes readable when its process ends.
@@ -142,7 +142,7 @@ func lastConfig(dataDir, runDir string) (cfg config.Config, known bool, err erro
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
 	case damaged:
-		klog.Background().Error(corrupt, "The configuration of the last start is lost; the default is taken")
+		klog.Background().Error(corrupt, "The configuration of the last start is lost, using the defaults")
 		cfg, known, err = config.Default(), true, nil
 	default:
 		known = err == nil
@@ -195,7 +195,7 @@ func clearNames(ctx context.Context, cfg config.Config, progress func(string)) e
 		return mount.RemoveTree(cfg.RunDir)
 	}
 	if _, err := os.Stat(cfg.RunDir); err == nil {
-		progress("leaving " + cfg.RunDir + ": nothing tells whose run dir it is")
+		progress("leaving " + cfg.RunDir + ": there is no record of whose run dir it is")
 	}
 	return nil
 }

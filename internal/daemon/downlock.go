@@ -55,7 +55,7 @@ func waitLock(ctx context.Context, dir *os.File, progress func(string)) error {
 	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return err
 	}
-	progress("waiting for another `wherry down` to end")
+	progress("waiting for another `wherry down` to finish")
 	done := make(chan error, 1)
 	go func() { done <- unix.Flock(int(dir.Fd()), unix.LOCK_EX) }()
 	select {

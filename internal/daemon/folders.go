@@ -50,7 +50,7 @@ func checkDataDir(dataDir string) error {
 	if err != nil || len(others) == 0 {
 		return err
 	}
-	return fmt.Errorf("%s is no data dir of Wherry's: it holds %s, and no record of an instance; give --data-dir a folder of its own",
+	return fmt.Errorf("%s is not a data dir of Wherry: it holds %s, and no record of an instance; give --data-dir a folder of its own",
 		dataDir, some(others))
 }
 
@@ -79,7 +79,7 @@ func isFresh(runDir string) (bool, error) {
 	if slices.Contains(names, "cri") { // one of an instance that was started by an older Wherry
 		return false, nil
 	}
-	return false, fmt.Errorf("%s is no run dir of Wherry's: it holds %s; give --run-dir a folder of its own", runDir, some(names))
+	return false, fmt.Errorf("%s is not a run dir of Wherry: it holds %s; give --run-dir a folder of its own", runDir, some(names))
 }
 
 // some joins the first few names of a list.
@@ -127,7 +127,7 @@ func checkMoved(dataDir, last, now string) error {
 	if err != nil || owner != dataDir {
 		return err
 	}
-	return fmt.Errorf("the instance with --data-dir %s runs with --run-dir %s, not %s; give that one, or `wherry down` it first", dataDir, last, now)
+	return fmt.Errorf("the instance with --data-dir %s runs with --run-dir %s, not %s; use that one, or run `wherry down` first", dataDir, last, now)
 }
 
 // lastRunDir returns the run dir of the last start; "" if no readable record names it.

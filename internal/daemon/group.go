@@ -13,7 +13,7 @@ import (
 // group runs components. Each has a context of its own, so that they can be stopped one by one, the
 // last started first.
 type group struct {
-	failed chan error // capacity 1: the first component that ended by itself
+	failed chan error // capacity 1: the first component that stopped unexpectedly
 
 	mu      sync.Mutex
 	members []*member
@@ -47,7 +47,7 @@ func (g *group) start(ctx context.Context, name string, run func(context.Context
 			return
 		}
 		if err == nil {
-			err = errors.New("ended by itself")
+			err = errors.New("stopped unexpectedly")
 		}
 		select {
 		case g.failed <- fmt.Errorf("%s: %w", name, err):
@@ -84,7 +84,7 @@ func (g *group) ready(ctx context.Context, name string, ready, never <-chan stru
 	case err := <-g.failed:
 		return err
 	case <-never:
-		return fmt.Errorf("%s will not be ready", name)
+		return fmt.Errorf("%s will not become ready", name)
 	case <-ctx.Done():
 		return fmt.Errorf("stopped while waiting for %s", name)
 	}
@@ -99,7 +99,7 @@ func (g *group) stop(ctx context.Context) error {
 	for _, m := range slices.Backward(g.members) {
 		m.cancel()
 		if err := m.wait(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: it has not ended: %w", m.name, err))
+			errs = append(errs, fmt.Errorf("stop %s: it is still running: %w", m.name, err))
 			continue
 		}
 		errs = append(errs, m.err)

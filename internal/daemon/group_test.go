@@ -27,7 +27,7 @@ func TestComponentThatNeverEndsHoldsNoStopUp(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := g.stop(ctx)
-		if err == nil || !strings.Contains(err.Error(), "stop stuck: it has not ended: reason") || !strings.Contains(err.Error(), "stop last: badly") {
+		if err == nil || !strings.Contains(err.Error(), "stop stuck: it is still running: reason") || !strings.Contains(err.Error(), "stop last: badly") {
 			t.Errorf("stop: %v", err)
 		}
 		if took := time.Since(began); took != failedStop {

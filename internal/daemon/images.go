@@ -25,7 +25,7 @@ func importImages(ctx context.Context, store *image.Store, dir string, progress 
 	file := filepath.Join(store.Dir(), "imported.json")
 	known := imported{}
 	if _, err := record.Read(file, &known); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		klog.FromContext(ctx).Error(err, "Importing all archives again")
+		klog.FromContext(ctx).Error(err, "Cannot tell which archives were imported, importing all of them again")
 		known = imported{}
 	}
 	entries, err := os.ReadDir(dir)
@@ -44,7 +44,7 @@ func importImages(ctx context.Context, store *image.Store, dir string, progress 
 				if ctx.Err() != nil {
 					return err
 				}
-				klog.FromContext(ctx).Error(err, "An image archive is skipped")
+				klog.FromContext(ctx).Error(err, "Skipped an image archive")
 				progress(err.Error())
 				continue
 			}

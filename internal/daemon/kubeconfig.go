@@ -68,14 +68,14 @@ func (d *Daemon) writeAdminKubeconfig() error {
 func (d *Daemon) tellNewCA() error {
 	old, err := clientcmd.LoadFromFile(d.cfg.Kubeconfig())
 	if err != nil || old.Clusters["wherry"] == nil {
-		return nil //nolint:nilerr // there was none, or none that worked: it is written anew
+		return nil //nolint:nilerr // there was none, or none that worked: it is written again
 	}
 	ca, err := d.api.CA().Cert()
 	if err != nil || bytes.Equal(ca, old.Clusters["wherry"].CertificateAuthorityData) || !d.api.CA().New() {
 		return err
 	}
-	d.progress("the cluster's certificate authority was missing, and a new one was made: kubeconfigs, nodes and tokens " +
-		"of before are refused; " + d.cfg.Kubeconfig() + " is made anew")
+	d.progress("the cluster's certificate authority was missing, and a new one was created: earlier kubeconfigs, nodes and tokens " +
+		"are refused; " + d.cfg.Kubeconfig() + " is written again")
 	return nil
 }
 

@@ -101,5 +101,5 @@ func RunningPID(dataDir string) (int, error) {
 	if pid := readPID(f); pid > 0 {
 		return pid, nil
 	}
-	return 0, fmt.Errorf("%s is held, but names no process", lockPath(dataDir))
+	return 0, fmt.Errorf("%s is locked, but does not say by which process", lockPath(dataDir))
 }

@@ -60,7 +60,7 @@ func checkPodNetwork(cfg *config.Config) error {
 	}
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return fmt.Errorf("look at the machine's routes: %w", err)
+		return fmt.Errorf("list the machine's routes: %w", err)
 	}
 	for _, r := range routes {
 		if r.Dst == nil {
@@ -100,7 +100,7 @@ func checkRoom(dir string) error {
 		return err
 	}
 	if room.Free < minFree {
-		return fmt.Errorf("the disk of %s is full: %d MiB are free, %d are needed; make room, or use another --data-dir", dir, room.Free>>20, minFree>>20)
+		return fmt.Errorf("the disk of %s is full: %d MiB free, %d MiB needed; free some space, or use another --data-dir", dir, room.Free>>20, minFree>>20)
 	}
 	return nil
 }

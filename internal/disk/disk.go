@@ -31,11 +31,11 @@ func Look(path string) (Room, error) {
 			continue
 		}
 		if err != nil {
-			return Room{}, fmt.Errorf("look for room on %s: %w", path, err)
+			return Room{}, fmt.Errorf("check free space on %s: %w", path, err)
 		}
 		var file unix.Stat_t
 		if err := unix.Stat(path, &file); err != nil {
-			return Room{}, fmt.Errorf("look for room on %s: %w", path, err)
+			return Room{}, fmt.Errorf("check free space on %s: %w", path, err)
 		}
 		size := uint64(st.Bsize)
 		return Room{
@@ -90,11 +90,11 @@ func (r Reserve) Hold() error {
 	}
 	f, err := os.OpenFile(r.Path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return fmt.Errorf("reserve of disk space: %w", err)
+		return fmt.Errorf("disk space reserve: %w", err)
 	}
 	err = errors.Join(Allocate(f, 0, 0, r.Size), f.Close())
 	if err != nil {
-		return errors.Join(fmt.Errorf("reserve of disk space %s: %w", r.Path, err), r.GiveBack())
+		return errors.Join(fmt.Errorf("disk space reserve %s: %w", r.Path, err), r.GiveBack())
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (r Reserve) GiveBackTo(size int64) error {
 		err = os.Truncate(r.Path, size)
 	}
 	if err != nil {
-		return fmt.Errorf("reserve of disk space: %w", err)
+		return fmt.Errorf("disk space reserve: %w", err)
 	}
 	return nil
 }
@@ -142,15 +142,15 @@ func (r Reserve) GiveBackNow() error {
 		err = errors.Join(f.Sync(), f.Close())
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("reserve of disk space: %w", err)
+		return fmt.Errorf("disk space reserve: %w", err)
 	}
 	return r.GiveBack()
 }
 
-// GiveBack removes the file. It is no error if there is none.
+// GiveBack removes the file. It is not an error if there is none.
 func (r Reserve) GiveBack() error {
 	if err := os.Remove(r.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("reserve of disk space: %w", err)
+		return fmt.Errorf("disk space reserve: %w", err)
 	}
 	return nil
 }

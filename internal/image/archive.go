@@ -211,7 +211,7 @@ func (a *tarArchive) images(ctx context.Context) ([]namedImage, error) {
 	if _, err := a.entry("manifest.json"); err == nil {
 		return a.dockerImages()
 	}
-	return nil, errors.New("neither index.json (OCI) nor manifest.json (docker save) is in it")
+	return nil, errors.New("it has neither index.json (OCI) nor manifest.json (docker save)")
 }
 
 func (a *tarArchive) ociImages(ctx context.Context) ([]namedImage, error) {
@@ -245,7 +245,7 @@ func (a *tarArchive) ociImages(ctx context.Context) ([]namedImage, error) {
 		out = append(out, namedImage{src, refs})
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("no image for %s in it", platforms.Format(platforms.DefaultSpec()))
+		return nil, fmt.Errorf("it has no image for %s", platforms.Format(platforms.DefaultSpec()))
 	}
 	return out, nil
 }

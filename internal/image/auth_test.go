@@ -85,7 +85,7 @@ func TestCredentials(t *testing.T) {
 		"token, registry token":   {demand: token, auth: image.Auth{RegistryToken: accessToken}},
 		"token, none":             {demand: token, fails: "failed to authorize"},
 		"token, wrong":            {demand: token, auth: image.Auth{Username: user, Password: "x"}, fails: "failed to authorize"},
-		"token, bad registry one": {demand: token, auth: image.Auth{RegistryToken: "x"}, fails: "refuses the token"},
+		"token, bad registry one": {demand: token, auth: image.Auth{RegistryToken: "x"}, fails: "rejected the token"},
 		"not base64":              {demand: wantBasic, auth: image.Auth{Auth: "%"}, fails: "not base64"},
 	} {
 		t.Run(name, func(t *testing.T) {

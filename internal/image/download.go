@@ -81,7 +81,7 @@ func (dl *download) fetch(ctx context.Context, r *registry, d ocispec.Descriptor
 	case dl.size != d.Size:
 		return fmt.Errorf("the registry sent %d bytes instead of %d", dl.size, d.Size)
 	case !hash.Verified():
-		return errors.New("is corrupt: what the registry sent does not have this digest")
+		return errors.New("content is corrupt: what the registry sent does not have this digest")
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ type exporter struct {
 func (e *exporter) image(img exported) error {
 	config, err := os.ReadFile(e.store.configPath(img.ID))
 	if err != nil {
-		return fmt.Errorf("its config is lost; pull or import it again: %w", err)
+		return fmt.Errorf("its config is missing; pull or import it again: %w", err)
 	}
 	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
 	if m.Config, err = e.document(ocispec.MediaTypeImageConfig, config); err != nil {
@@ -148,7 +148,7 @@ func (e *exporter) layer(chainID string) (ocispec.Descriptor, error) {
 	meta := e.store.layerMeta(chainID)
 	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: digest.Digest(meta.DiffID), Size: meta.TarSize}
 	if meta.TarSize == 0 {
-		return d, fmt.Errorf("layer %s: its record is lost; remove the image and pull or import it again", chainID)
+		return d, fmt.Errorf("layer %s: its record is missing; remove the image, then pull or import it again", chainID)
 	}
 	if !e.first(d.Digest) {
 		return d, nil
@@ -163,7 +163,7 @@ func (e *exporter) layer(chainID string) (ocispec.Descriptor, error) {
 		return d, fmt.Errorf("layer %s: %w", d.Digest, err)
 	}
 	if !check.Verified() {
-		return d, fmt.Errorf("layer %s was changed on disk; remove the image and pull or import it again", d.Digest)
+		return d, fmt.Errorf("layer %s was changed on disk; remove the image, then pull or import it again", d.Digest)
 	}
 	return d, nil
 }

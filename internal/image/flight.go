@@ -112,7 +112,7 @@ func (f *flights) run(ctx context.Context, key string, fl *flight, fn pullFunc) 
 	})
 	f.forget(key, fl)
 	if f.alone(fl) && fl.err != nil && !errors.Is(fl.err, context.Canceled) {
-		klog.FromContext(ctx).Error(fl.err, "An image pull that nobody waits for any more has failed", "image", fl.ref)
+		klog.FromContext(ctx).Error(fl.err, "An image pull failed after its callers had given up", "image", fl.ref)
 	}
 	close(fl.done)
 }

@@ -198,7 +198,7 @@ func (s *Store) applyTar(ctx context.Context, tmp string, diffID digest.Digest, 
 		return 0, err
 	}
 	if got := digest.NewDigest(digest.SHA256, hash); got != diffID {
-		return 0, fmt.Errorf("is corrupt: its content is %s, the image's config says %s", got, diffID)
+		return 0, fmt.Errorf("content is corrupt: its digest is %s, the image's config says %s", got, diffID)
 	}
 	return tarball.n, nil
 }

@@ -55,7 +55,7 @@ func (s *Store) loadImages() error {
 		if bad, ok := errors.AsType[*record.CorruptError](err); ok {
 			err = giveUp(bad, p)
 		} else if err == nil && (s.imagePath(r.ID) != p || !isSHA256(r.ID) || !allSHA256(r.Chain)) {
-			err = giveUp(&record.CorruptError{Path: p, Err: fmt.Errorf("it is about image %q with the layers %q", r.ID, r.Chain)}, p)
+			err = giveUp(&record.CorruptError{Path: p, Err: fmt.Errorf("it describes image %q with the layers %q", r.ID, r.Chain)}, p)
 		} else if err == nil {
 			s.images[r.ID] = r
 		}
@@ -130,13 +130,13 @@ func (s *Store) loadLayer(name, chainID string, mounted func(dir string) bool) e
 		s.reserved[m.ChainID]++ // a container uses it, whatever became of the image's record
 	case err == nil:
 	case chainID != "":
-		klog.Background().Error(err, "An image layer's record is made again; the image can run, but cannot be exported", "layer", chainID)
+		klog.Background().Error(err, "Recreating an image layer's record; the image can run, but cannot be exported", "layer", chainID)
 		m = layerMeta{ChainID: chainID}
 		if m.Bytes, m.Inodes, err = diskUsage(filepath.Join(dir, "fs")); err != nil {
 			return nil //nolint:nilerr // there is no layer: the next step finds the image incomplete
 		}
 		if err := record.Write(filepath.Join(dir, "meta.json"), recordVersion, m); err != nil {
-			klog.Background().Error(err, "It is not on disk; the next start makes it again", "layer", chainID)
+			klog.Background().Error(err, "Cannot save an image layer's record; the next start recreates it", "layer", chainID)
 		}
 	case inUse:
 		return nil
@@ -185,7 +185,7 @@ func (s *Store) loadRefs() error {
 		var refs map[string]string
 		_, err := record.Read(p, &refs)
 		if _, ok := errors.AsType[*record.CorruptError](err); ok {
-			klog.Background().Error(err, "Names of images are read from their copy", "copy", s.refsCopy())
+			klog.Background().Error(err, "The image names are damaged, reading their copy", "copy", s.refsCopy())
 			damaged = true
 			continue
 		}
@@ -203,7 +203,7 @@ func (s *Store) loadRefs() error {
 	}
 	for _, p := range []string{s.refsPath(), s.refsCopy()} {
 		if err := record.Write(p, recordVersion, s.refs); err != nil {
-			klog.Background().Error(err, "They are not on disk; the next start reads the copy again")
+			klog.Background().Error(err, "Cannot save the image names; the next start reads the copy again")
 		}
 	}
 	return nil

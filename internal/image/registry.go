@@ -208,7 +208,7 @@ func (b bearer) Authorize(_ context.Context, req *http.Request) error {
 }
 
 func (b bearer) AddResponses(context.Context, []*http.Response) error {
-	return fmt.Errorf("the registry refuses the token: %w", docker.ErrInvalidAuthorization)
+	return fmt.Errorf("the registry rejected the token: %w", docker.ErrInvalidAuthorization)
 }
 
 // quiet silences the transport library's log: what went wrong is in the error.
@@ -252,7 +252,7 @@ func verify(d ocispec.Descriptor, doc []byte) error {
 		return fmt.Errorf("digest %q: %w", d.Digest, err)
 	}
 	if got := d.Digest.Algorithm().FromBytes(doc); got != d.Digest {
-		return fmt.Errorf("%s is corrupt: what was sent has the digest %s", d.Digest, got)
+		return fmt.Errorf("%s is corrupt: what the registry sent has the digest %s", d.Digest, got)
 	}
 	return nil
 }
@@ -281,7 +281,7 @@ type picker struct {
 
 func (p *picker) pick(ctx context.Context, d ocispec.Descriptor, depth int) (m ocispec.Manifest, ok bool, err error) {
 	if p.count++; depth > maxIndexDepth || p.count > maxManifests {
-		return m, false, fmt.Errorf("index %s is too large: more than %d manifests, or more than %d indexes in one another", p.top, maxManifests, maxIndexDepth)
+		return m, false, fmt.Errorf("index %s is too large: more than %d manifests, or indexes nested more than %d deep", p.top, maxManifests, maxIndexDepth)
 	}
 	doc, err := p.read(ctx, d)
 	if err != nil {
@@ -310,10 +310,10 @@ func parseManifest(d digest.Digest, doc []byte) (m ocispec.Manifest, children []
 		return m, nil, fmt.Errorf("manifest %s: %w", d, err)
 	}
 	if both.SchemaVersion != 2 {
-		return m, nil, fmt.Errorf("manifest %s has schema version %d; only 2 is supported, build the image anew", d, both.SchemaVersion)
+		return m, nil, fmt.Errorf("manifest %s has schema version %d; only 2 is supported; rebuild the image", d, both.SchemaVersion)
 	}
 	if len(both.Manifests) > 0 && (both.Config.Digest != "" || len(both.Layers) > 0) {
-		return m, nil, fmt.Errorf("manifest %s claims to be an index too", d)
+		return m, nil, fmt.Errorf("manifest %s claims to be an index as well", d)
 	}
 	return both.Manifest, both.Manifests, nil
 }

@@ -26,10 +26,10 @@ func (s *Store) checkRoom() error {
 	}
 	bytes, inodes := s.cfg.KeepFree(room)
 	if room.Free < bytes {
-		return fmt.Errorf("%w: %d MiB are free, and %d are kept for what runs", unix.ENOSPC, room.Free>>20, bytes>>20)
+		return fmt.Errorf("%w: %d MiB are free, and %d MiB must stay free for running pods", unix.ENOSPC, room.Free>>20, bytes>>20)
 	}
 	if room.Inodes > 0 && room.FreeInodes < inodes {
-		return fmt.Errorf("%w: %d inodes are free, and %d are kept for what runs", unix.ENOSPC, room.FreeInodes, inodes)
+		return fmt.Errorf("%w: %d inodes are free, and %d must stay free for running pods", unix.ENOSPC, room.FreeInodes, inodes)
 	}
 	return nil
 }

@@ -51,10 +51,10 @@ func (s *source) parse() (r imageRecord, diffIDs []digest.Digest, err error) {
 	}
 	here := platforms.Default()
 	if p := (ocispec.Platform{OS: cfg.OS, Architecture: cfg.Architecture, Variant: cfg.Variant}); p.OS != "" && p.Architecture != "" && !here.Match(platforms.Normalize(p)) {
-		return r, nil, fmt.Errorf("the image is for %s, this machine is %s", platforms.Format(p), platforms.Format(platforms.DefaultSpec()))
+		return r, nil, fmt.Errorf("the image is for %s, but this machine is %s", platforms.Format(p), platforms.Format(platforms.DefaultSpec()))
 	}
 	if len(s.layers) != len(cfg.RootFS.DiffIDs) {
-		return r, nil, fmt.Errorf("the manifest has %d layers, the config %d", len(s.layers), len(cfg.RootFS.DiffIDs))
+		return r, nil, fmt.Errorf("the manifest has %d layers, but the config has %d", len(s.layers), len(cfg.RootFS.DiffIDs))
 	}
 	if len(s.layers) > maxLayers {
 		return r, nil, fmt.Errorf("the image has %d layers; more than %d cannot be mounted", len(s.layers), maxLayers)
@@ -81,7 +81,7 @@ func (s *source) parse() (r imageRecord, diffIDs []digest.Digest, err error) {
 }
 
 // isSHA256 reports whether an untrusted string is a SHA-256 digest; the methods of digest.Digest
-// panic on anything that is no digest.
+// panic on anything that is not a digest.
 func isSHA256(s string) bool {
 	d := digest.Digest(s)
 	return d.Validate() == nil && d.Algorithm() == digest.SHA256

@@ -102,7 +102,7 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("image store %s is open in another process; talk to that one, or stop it: %w", dir, err)
+		return nil, fmt.Errorf("another process is using the image store %s; use that process, or stop it: %w", dir, err)
 	}
 	return f, nil
 }

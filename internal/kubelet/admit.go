@@ -40,7 +40,7 @@ func (k *Kubelet) lookAtNode(ctx context.Context) {
 	defer cancel()
 	n, err := k.deps.Client.CoreV1().Nodes().Get(ctx, k.cfg.NodeName, metav1.GetOptions{})
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Labels of the node are those last seen", "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot read the node's labels, using those last seen", "err", err)
 		return
 	}
 	k.node.Observe(n)

@@ -53,7 +53,7 @@ func (k *Kubelet) limitPods(ctx context.Context) error {
 	}
 	// Pods that already use more keep it: a node without this limit is better than none.
 	if err := k.deps.Cgroups.Ensure(k.layout.QOS(v1.PodQOSGuaranteed), limits); err != nil {
-		klog.FromContext(ctx).Error(err, "Pods are not held to what is allocatable")
+		klog.FromContext(ctx).Error(err, "Failed to enforce the node's allocatable limits on pods")
 		k.events.Eventf(k.node.Ref(), v1.EventTypeWarning, "FailedNodeAllocatableEnforcement", "Failed to update Node Allocatable Limits %q: %v", k.layout.QOS(v1.PodQOSGuaranteed), err)
 		return nil
 	}

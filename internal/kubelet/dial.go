@@ -44,7 +44,7 @@ func DialRuntime(ctx context.Context, endpoint, imageEndpoint string, timeout ti
 func Connect(ctx context.Context, cfg *config.Config) (kubernetes.Interface, error) {
 	if cfg.Kubeconfig == "" {
 		if cfg.BootstrapKubeconfig != "" {
-			return nil, errors.New("--bootstrap-kubeconfig needs --kubeconfig, the file to be written")
+			return nil, errors.New("--bootstrap-kubeconfig needs --kubeconfig, which names the file to write")
 		}
 		return nil, nil
 	}

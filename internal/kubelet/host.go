@@ -55,7 +55,7 @@ func (k *Kubelet) checkHost(log klog.Logger) error {
 	if !ptr.Deref(k.cfg.SingleProcessOOMKill, true) {
 		return errors.New("invalid configuration: singleProcessOOMKill must not be explicitly set to false when using cgroup v1")
 	}
-	log.Info("Warning: the host uses cgroup v1: no swap for pods, no pressure statistics, no memory QoS")
+	log.Info("Warning: the host uses cgroup v1, so there is no swap for pods, no pressure statistics and no memory QoS")
 	return nil
 }
 

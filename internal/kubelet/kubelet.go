@@ -120,7 +120,7 @@ type Kubelet struct {
 // runtime.
 func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 	if deps.Runtime == nil || deps.Images == nil {
-		return nil, errors.New("kubelet: no container runtime")
+		return nil, errors.New("kubelet: no container runtime is set")
 	}
 	if err := cfg.Complete(); err != nil {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)

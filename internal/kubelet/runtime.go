@@ -35,7 +35,7 @@ func (k *Kubelet) waitRuntime(ctx context.Context) (*runtimeapi.VersionResponse,
 			return nil, ctx.Err()
 		}
 		if wait > time.Second {
-			log.Error(err, "Container runtime does not answer yet")
+			log.Error(err, "Container runtime is not answering yet")
 		}
 		sleep(ctx, wait)
 		wait = min(wait*2, 5*time.Second)
@@ -73,7 +73,7 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		klog.FromContext(ctx).Error(err, "The runtime does not list its pods yet")
+		klog.FromContext(ctx).Error(err, "Cannot list the runtime's pods yet")
 		sleep(ctx, wait)
 	}
 	for uid, pod := range found {
@@ -95,7 +95,7 @@ func (k *Kubelet) adoptOrphans(ctx context.Context) error {
 	for _, uid := range uids {
 		rec, err := k.records.Read(uid)
 		if err != nil { // this affects only this one pod: its worker retries
-			klog.FromContext(ctx).Error(err, "A pod is adopted without its record")
+			klog.FromContext(ctx).Error(err, "Cannot read a pod's record, adopting the pod without it")
 		}
 		if refusedForNow(&rec) {
 			rec.Ending = &podplan.Ending{Since: time.Now().Round(0).UTC(), Removed: true}
@@ -172,10 +172,10 @@ func (k *Kubelet) watchRuntime(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if grpcstatus.Code(err) == codes.Unimplemented {
-			log.Info("The runtime has no container events; pods are checked every second")
+			log.Info("The runtime does not support container events; checking pods every second")
 			return nil
 		}
-		log.V(2).Info("Container events ended, will ask again", "err", err)
+		log.V(2).Info("Container event stream ended, will reconnect", "err", err)
 		if time.Since(began) > 10*time.Second {
 			wait = 50 * time.Millisecond
 		}
@@ -266,7 +266,7 @@ func (k *Kubelet) wakeChanged(ctx context.Context, before, now map[types.UID]uin
 func (k *Kubelet) adoptOne(ctx context.Context, uid types.UID) {
 	pods, err := k.runtimePods(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Orphans cannot be listed")
+		klog.FromContext(ctx).Error(err, "Cannot list orphaned pods")
 		return
 	}
 	if pod := pods[uid]; pod != nil {

@@ -29,7 +29,7 @@ func (k *Kubelet) listen() error {
 	open := func(to *net.Listener, what, flag, address string, port int32) error {
 		l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(int(port))))
 		if err != nil {
-			return fmt.Errorf("port of the kubelet's %s: %w; choose another with %s", what, err, flag)
+			return fmt.Errorf("cannot listen on the port of the kubelet's %s: %w; choose another one with %s", what, err, flag)
 		}
 		*to = l
 		return nil

@@ -43,7 +43,7 @@ func (k *Kubelet) followShares(ctx context.Context) error {
 			if err == nil {
 				has, wait = want, first
 			} else {
-				klog.FromContext(ctx).Error(err, "Cannot set the CPU shares of the burstable pods")
+				klog.FromContext(ctx).Error(err, "Cannot set the CPU shares of the Burstable pods' cgroup")
 				again = time.After(wait)
 				wait = min(2*wait, most)
 			}

@@ -107,7 +107,7 @@ func (k *Kubelet) badManifest(file string, kept *v1.Pod, err error) {
 		return
 	}
 	k.events.Eventf(kept, v1.EventTypeWarning, "FailedValidation",
-		"Static pod manifest %s cannot be used: %v. The pod keeps running as it was; correct the file, or remove it to stop the pod", file, err)
+		"Static pod manifest %s cannot be used: %v. The pod keeps running as it was; fix the file, or remove it to stop the pod", file, err)
 }
 
 func (k *Kubelet) setAPIPod(pod *v1.Pod) {

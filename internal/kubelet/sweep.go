@@ -32,7 +32,7 @@ func (k *Kubelet) sweepOnce(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	left, err := k.leftBehind()
 	if err != nil {
-		log.Error(err, "What pods left behind cannot be listed")
+		log.Error(err, "Cannot list what removed pods left behind")
 	}
 	for _, uid := range left {
 		if _, known := k.table.Get(uid); known {
@@ -40,9 +40,9 @@ func (k *Kubelet) sweepOnce(ctx context.Context) {
 		}
 		rec, err := k.records.Read(uid)
 		if err != nil {
-			log.Error(err, "What a pod left is removed without its record")
+			log.Error(err, "Cannot read a removed pod's record, cleaning up without it")
 		}
-		log.Info("A pod that nobody knows left something behind; it is removed", "podUID", uid)
+		log.Info("Cleaning up what an unknown pod left behind", "podUID", uid)
 		k.table.Adopt(recordPod(uid, rec))
 	}
 }

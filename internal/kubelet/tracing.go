@@ -31,7 +31,7 @@ func (k *Kubelet) exportTraces(ctx context.Context) (stop func(), err error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
 		defer cancel()
 		if err := end(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "The last spans were not exported")
+			klog.FromContext(ctx).Error(err, "Failed to export the last spans")
 		}
 	}, nil
 }

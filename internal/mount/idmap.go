@@ -56,7 +56,7 @@ func clone(src string, userns *os.File, private bool) (tree *os.File, err error)
 	if userns != nil {
 		attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
 		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
-			return nil, fmt.Errorf("translate the owners in %s (its file system must support ID-mapped mounts): %w", src, err)
+			return nil, fmt.Errorf("ID-map %s (its file system must support ID-mapped mounts): %w", src, err)
 		}
 	}
 	return tree, nil

@@ -1,5 +1,5 @@
 // Package mount has the mount operations that Wherry needs. Each is idempotent: doing it twice,
-// or again after a crash, is no error. The kernel's mountinfo is the only truth; nothing is
+// or again after a crash, is not an error. The kernel's mountinfo is the only truth; nothing is
 // remembered here.
 package mount
 

@@ -19,7 +19,7 @@ const maxOptions = 4095
 // writable layer after a crash of the machine, and syncing it at every unmount is slow.
 func Overlay(dst string, lower []string, upper, work string) error {
 	if len(lower) == 0 {
-		return fmt.Errorf("overlay at %s: no lower folder", dst)
+		return fmt.Errorf("mount overlay at %s: no lower folder", dst)
 	}
 	opts := "lowerdir=" + escapeAll(lower)
 	if upper != "" {

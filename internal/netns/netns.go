@@ -57,7 +57,7 @@ func Create(dir string, kinds []Kind, inside func() error) (err error) {
 			set |= flags[k]
 		}
 		if err := unix.Unshare(set); err != nil {
-			return fmt.Errorf("make namespaces %v: %w", kinds, err)
+			return fmt.Errorf("create namespaces %v: %w", kinds, err)
 		}
 		for _, k := range kinds {
 			src := "/proc/thread-self/ns/" + string(k)
@@ -112,7 +112,7 @@ func onThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		err := errors.New("the goroutine inside a namespace was ended (runtime.Goexit)")
+		err := errors.New("the goroutine inside a namespace exited (runtime.Goexit)")
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("panic inside a namespace: %v", p)
@@ -132,13 +132,13 @@ func Pinned(path string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look at namespace %s: %w", path, err)
+		return false, fmt.Errorf("check namespace %s: %w", path, err)
 	}
 	return st.Type == unix.NSFS_MAGIC, nil
 }
 
 // Remove removes every pin in dir and then dir itself. The kernel ends a namespace with its last
-// user. It is no error if dir does not exist.
+// user. It is not an error if dir does not exist.
 func Remove(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -197,7 +197,7 @@ func SysctlPath(name string) (string, error) {
 		rel = strings.NewReplacer(".", "/", "/", ".").Replace(name)
 	}
 	if rel == "" || !filepath.IsLocal(rel) || strings.HasSuffix(rel, "/") {
-		return "", fmt.Errorf("%q is not the name of a sysctl", name)
+		return "", fmt.Errorf("%q is not a valid sysctl name", name)
 	}
 	return filepath.Join("/proc/sys", rel), nil
 }

@@ -73,7 +73,7 @@ func withChild(set int, ids IDMap, fn func(pid int) error) error {
 			Ptrace: true, Pdeathsig: syscall.SIGKILL,
 		}
 		if err := cmd.Start(); err != nil {
-			return fmt.Errorf("make a user namespace: %w", err)
+			return fmt.Errorf("create a user namespace: %w", err)
 		}
 		defer func() {
 			err = errors.Join(err, cmd.Process.Kill())
@@ -92,11 +92,11 @@ func withChild(set int, ids IDMap, fn func(pid int) error) error {
 func As(uid int, fn func() error) (err error) {
 	const same = ^uintptr(0) // -1 means leave it unchanged
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(uid), same); errno != 0 {
-		return fmt.Errorf("become user %d: %w", uid, errno)
+		return fmt.Errorf("switch to user %d: %w", uid, errno)
 	}
 	defer func() {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, 0, same); errno != 0 {
-			err = errors.Join(err, fmt.Errorf("become root again: %w", errno))
+			err = errors.Join(err, fmt.Errorf("switch back to root: %w", errno))
 		}
 	}()
 	return fn()

@@ -99,7 +99,7 @@ func sendProcess(w *os.File, p specs.Process) error {
 		return err
 	}
 	if err := json.NewEncoder(w).Encode(p); err != nil && !errors.Is(err, unix.EPIPE) {
-		return fmt.Errorf("tell the runtime its command: %w", err)
+		return fmt.Errorf("send the command to the runtime: %w", err)
 	}
 	return w.Close()
 }
@@ -112,7 +112,7 @@ func (e *Exec) setOOMScore(score *int) error {
 	}
 	err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", e.cmd.Process.Pid), strconv.AppendInt(nil, int64(*score), 10), 0)
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("OOM score of the command: %w", err)
+		return fmt.Errorf("set the OOM score of the command: %w", err)
 	}
 	return nil
 }

@@ -49,12 +49,12 @@ func (r *Runtime) readFeatures(ctx context.Context) Features {
 	cmd.Env = cleanEnv(os.Environ())
 	out, err := cmd.Output()
 	if err != nil {
-		klog.FromContext(ctx).Info("An OCI runtime does not tell its features: no user namespaces, no recursive read-only mounts", "handler", r.Name, "reason", err)
+		klog.FromContext(ctx).Info("An OCI runtime does not report its features; user namespaces and recursive read-only mounts are unavailable", "handler", r.Name, "reason", err)
 		return Features{}
 	}
 	f, err := parseFeatures(out)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "An OCI runtime's features cannot be read", "handler", r.Name)
+		klog.FromContext(ctx).Error(err, "Cannot parse an OCI runtime's features", "handler", r.Name)
 	}
 	return f
 }

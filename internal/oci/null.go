@@ -26,14 +26,14 @@ const nullName = "null"
 func makeNulls() (*nulls, error) {
 	config, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("make a file system for null devices: %w", err)
+		return nil, fmt.Errorf("create a file system for null devices: %w", err)
 	}
 	defer func() { _ = unix.Close(config) }()
 	if err := unix.FsconfigSetString(config, "mode", "700"); err != nil {
-		return nil, fmt.Errorf("make a file system for null devices: %w", err)
+		return nil, fmt.Errorf("create a file system for null devices: %w", err)
 	}
 	if err := unix.FsconfigCreate(config); err != nil {
-		return nil, fmt.Errorf("make a file system for null devices: %w", err)
+		return nil, fmt.Errorf("create a file system for null devices: %w", err)
 	}
 	root, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
@@ -48,7 +48,7 @@ func (n *nulls) open() (*os.File, error) {
 	defer n.mu.Unlock()
 	root := int(n.root.Fd())
 	if err := unix.Mknodat(root, nullName, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
-		return nil, fmt.Errorf("make a null device: %w", err)
+		return nil, fmt.Errorf("create a null device: %w", err)
 	}
 	fd, err := unix.Openat(root, nullName, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -57,7 +57,7 @@ func (n *nulls) open() (*os.File, error) {
 	f := os.NewFile(uintptr(fd), nullName)
 	// Regardless of the umask.
 	if err := errors.Join(unix.Fchmod(fd, 0o666), unix.Unlinkat(root, nullName, 0)); err != nil {
-		return nil, errors.Join(fmt.Errorf("make a null device: %w", err), f.Close())
+		return nil, errors.Join(fmt.Errorf("create a null device: %w", err), f.Close())
 	}
 	return f, nil
 }

@@ -211,7 +211,7 @@ func readSync(f io.Reader) (int, error) {
 		Message string `json:"message"`
 	}
 	if err := json.NewDecoder(f).Decode(&msg); err != nil {
-		return 0, fmt.Errorf("conmon gave no answer: %w", err)
+		return 0, fmt.Errorf("conmon did not answer: %w", err)
 	}
 	if msg.Data <= 0 {
 		return 0, &RefusedError{cleanMessage(msg.Message)}
@@ -241,7 +241,7 @@ func cleanMessage(s string) string {
 		}
 	}
 	if len(lines) == 0 {
-		return "the runtime failed without a message"
+		return "the OCI runtime failed without a message"
 	}
 	return strings.Join(lines, "; ")
 }
@@ -329,7 +329,7 @@ func (r *Runtime) globalArgs() []string {
 	return args
 }
 
-// Delete removes the runtime's state of a container whose processes are gone. It is no error if
+// Delete removes the runtime's state of a container whose processes are gone. It is not an error if
 // the runtime does not know the container.
 func (r *Runtime) Delete(ctx context.Context, b Bundle) error {
 	dir := filepath.Join(r.State, b.ID)

@@ -206,7 +206,7 @@ func (in Input) namespaces() ([]specs.LinuxNamespace, error) {
 	case runtimeapi.NamespaceMode_POD:
 		path := in.Sandbox.Namespaces[specs.PIDNamespace]
 		if path == "" {
-			return nil, errors.New("the sandbox has no PID namespace to share; ask for one when it is made")
+			return nil, errors.New("the sandbox has no PID namespace to share; request one when it is created")
 		}
 		ns = append(ns, specs.LinuxNamespace{Type: specs.PIDNamespace, Path: path})
 	case runtimeapi.NamespaceMode_TARGET:

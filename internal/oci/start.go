@@ -146,7 +146,7 @@ func (r *Runtime) makeHeldFIFO(b Bundle) error {
 		return nil
 	}
 	if err := unix.Mkfifo(b.heldFIFO(), 0o600); err != nil {
-		return fmt.Errorf("make %s: %w", b.heldFIFO(), err)
+		return fmt.Errorf("create %s: %w", b.heldFIFO(), err)
 	}
 	return nil
 }
@@ -196,8 +196,8 @@ func (h *held) look(b Bundle) error {
 }
 
 // wait returns when the first process has become another program, or has exited. It returns an
-// error if the runtime said why the process exited. Giving up the wait is no error: the container
-// has been started.
+// error if the runtime said why the process exited. Giving up the wait is not an error: the
+// container has been started.
 func (h *held) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, execWait)
 	defer cancel()

@@ -80,7 +80,7 @@ func checkUlimit(l specs.POSIXRlimit) (specs.POSIXRlimit, error) {
 		return l, fmt.Errorf("ulimit %q does not exist", l.Type)
 	}
 	if l.Soft > l.Hard {
-		return l, fmt.Errorf("ulimit %s: the soft limit %d is above the hard one %d", l.Type, l.Soft, l.Hard)
+		return l, fmt.Errorf("ulimit %s: the soft limit %d is above the hard limit %d", l.Type, l.Soft, l.Hard)
 	}
 	l.Type = name
 	return l, nil
@@ -106,7 +106,7 @@ func ClampUlimits(all []specs.POSIXRlimit) (out []specs.POSIXRlimit, clamped []s
 	for i, l := range out {
 		var own unix.Rlimit
 		if err := unix.Getrlimit(rlimits[l.Type], &own); err != nil {
-			return nil, nil, fmt.Errorf("read the own %s: %w", l.Type, err)
+			return nil, nil, fmt.Errorf("read Wherry's own %s: %w", l.Type, err)
 		}
 		if l.Hard > own.Max {
 			out[i].Hard, out[i].Soft = own.Max, min(l.Soft, own.Max)

@@ -45,7 +45,7 @@ type groupEntry struct {
 
 func resolveUser(sec *runtimeapi.LinuxContainerSecurityContext, imageUser string, db userDB) (specs.User, error) {
 	if sec.GetRunAsGroup() != nil && sec.GetRunAsUser() == nil && sec.GetRunAsUsername() == "" {
-		return specs.User{}, errors.New("runAsGroup is given without runAsUser; give both")
+		return specs.User{}, errors.New("runAsGroup is set without runAsUser; set both")
 	}
 	user, group := imageUser, ""
 	switch {

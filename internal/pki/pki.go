@@ -74,7 +74,7 @@ func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
 		return ca, err
 	}
 	if pub, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !pub.Equal(ca.key.Public()) {
-		return nil, fmt.Errorf("%s is not the key of the certificate authority %s: restore both from one backup", ca.KeyFile, ca.CertFile)
+		return nil, fmt.Errorf("%s is not the key of the certificate authority %s: restore both from the same backup", ca.KeyFile, ca.CertFile)
 	}
 	return ca, nil
 }
@@ -97,7 +97,7 @@ func RefuseLost(dir, name, commonName string) error {
 			continue
 		}
 		return fmt.Errorf("the certificate authority that signed %s is missing: restore %s.crt and .key from a backup; or, "+
-			"if kubeconfigs and nodes that were given certificates of it may lose their access, remove %s and start again",
+			"if kubeconfigs and nodes with certificates from it may lose access, remove %s and start again",
 			path, filepath.Join(dir, name), dir)
 	}
 	return nil

@@ -164,7 +164,7 @@ func writeSync(f *os.File, data []byte, mode fs.FileMode) error {
 	return f.Sync()
 }
 
-// Remove removes the record. It is no error if there is none.
+// Remove removes the record. It is not an error if there is none.
 func Remove(path string) error {
 	if err := os.Remove(path); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {

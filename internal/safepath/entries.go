@@ -39,7 +39,7 @@ func (d *Dir) Within(path string) (*os.File, error) {
 }
 
 // errOutside is a permission error to callers that check for one.
-var errOutside = fmt.Errorf("%w: it leads out of the folder", fs.ErrPermission)
+var errOutside = fmt.Errorf("%w: the path leads out of the folder", fs.ErrPermission)
 
 // Sub opens a folder in the folder as a root of its own. It does not follow a link as the last element.
 func (d *Dir) Sub(path string) (*Dir, error) {
@@ -136,7 +136,7 @@ func (d *Dir) entry(op, name string, do func() error) error {
 // plain refuses what cannot be the name of an entry.
 func plain(name string) error {
 	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
-		return fmt.Errorf("%q is not the name of an entry: %w", name, unix.EINVAL)
+		return fmt.Errorf("%q is not a plain file name: %w", name, unix.EINVAL)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func Full(path string) error {
 	if filepath.IsAbs(path) && filepath.Clean(path) != "/" {
 		return nil
 	}
-	return errors.New("it is not the full path of something below the root")
+	return errors.New("it is not an absolute path below /")
 }
 
 // Empty removes everything in a folder, which may be a mount, and keeps the folder. It refuses

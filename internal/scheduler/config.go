@@ -68,7 +68,7 @@ func LoadConfig(path string) (Config, []string, error) {
 		return Config{}, nil, fmt.Errorf("scheduler configuration %s: %w", path, err)
 	}
 	if in.Kind != "KubeSchedulerConfiguration" || in.APIVersion != configv1.SchemeGroupVersion.String() {
-		return Config{}, nil, fmt.Errorf("scheduler configuration %s: is %s %s, want %s KubeSchedulerConfiguration", path, in.APIVersion, in.Kind, configv1.SchemeGroupVersion)
+		return Config{}, nil, fmt.Errorf("scheduler configuration %s: it is %s %s, want %s KubeSchedulerConfiguration", path, in.APIVersion, in.Kind, configv1.SchemeGroupVersion)
 	}
 	return convert(path, &in)
 }
@@ -144,7 +144,7 @@ func (c Config) profiles(client clientset.Interface) (map[string]*framework.Prof
 	out := map[string]*framework.Profile{}
 	for _, pc := range c.Profiles {
 		if _, ok := out[pc.SchedulerName]; ok {
-			return nil, fmt.Errorf("scheduler profile %s is there twice", pc.SchedulerName)
+			return nil, fmt.Errorf("scheduler profile %s is listed twice", pc.SchedulerName)
 		}
 		chosen, err := choose(plugins.Default(client), pc)
 		if err != nil {
@@ -167,7 +167,7 @@ func choose(all []framework.WeightedPlugin, pc ProfileConfig) ([]framework.Weigh
 	}
 	for _, name := range slices.Concat(pc.Enabled, pc.Disabled) {
 		if _, ok := byName[name]; !ok && name != "*" {
-			return nil, fmt.Errorf("scheduler profile %s: there is no plugin %q", pc.SchedulerName, name)
+			return nil, fmt.Errorf("scheduler profile %s: unknown plugin %q", pc.SchedulerName, name)
 		}
 	}
 	// The queue needs one order and a binding one writer, whatever else is disabled.

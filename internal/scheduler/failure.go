@@ -73,7 +73,7 @@ func (s *Scheduler) fail(ctx context.Context, p *framework.Profile, info *framew
 		return
 	}
 	if perr := s.setCondition(ctx, pod, reason, err.Error()); perr != nil && !apierrors.IsNotFound(perr) {
-		klog.FromContext(ctx).Error(perr, "The pod's PodScheduled condition cannot be written; the next attempt writes it again")
+		klog.FromContext(ctx).Error(perr, "Cannot write the pod's PodScheduled condition; the next attempt writes it again")
 	}
 	s.recorder.WithLogger(klog.FromContext(ctx)).Eventf(pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", err.Error())
 }

@@ -90,7 +90,7 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	case pod.Spec.NodeName != "":
 		s.queue.Remove(pod.UID)
 		if err := s.cache.SetPod(pod); err != nil {
-			log.Error(err, "A bound pod cannot be accounted", "pod", klog.KObj(pod))
+			log.Error(err, "Cannot add a bound pod to the cache", "pod", klog.KObj(pod))
 		}
 		if old, ok := oldObj.(*v1.Pod); ok && scaledDown(old, pod) {
 			s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.UpdatePodScaleDown}, old, pod)
@@ -100,7 +100,7 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	default:
 		// If the pod is just being bound, the queue knows it as in flight.
 		if err := s.queue.Add(ctx, pod); err != nil {
-			log.Error(err, "A pod cannot be queued", "pod", klog.KObj(pod))
+			log.Error(err, "Cannot queue a pod", "pod", klog.KObj(pod))
 		}
 	}
 }

@@ -56,9 +56,9 @@ func TestFoldersOfOthersAreLeftAlone(t *testing.T) {
 		}
 	}
 	c := newCluster(t)
-	c.failsWith(others+" is no data dir of Wherry's: it holds home, and no record of an instance; give --data-dir a folder of its own", c.upCommand("--data-dir", others))
-	c.failsWith(others+" is no data dir of Wherry's", c.command(t.Context(), "down", "--purge", "--data-dir", others))
-	c.failsWith(others+" is no run dir of Wherry's: it holds home, log; give --run-dir a folder of its own", c.upCommand("--run-dir", others))
+	c.failsWith(others+" is not a data dir of Wherry: it holds home, and no record of an instance; give --data-dir a folder of its own", c.upCommand("--data-dir", others))
+	c.failsWith(others+" is not a data dir of Wherry", c.command(t.Context(), "down", "--purge", "--data-dir", others))
+	c.failsWith(others+" is not a run dir of Wherry: it holds home, log; give --run-dir a folder of its own", c.upCommand("--run-dir", others))
 	c.failsWith("lies in --run-dir", c.upCommand("--data-dir", filepath.Join(others, "d"), "--run-dir", others))
 	if got, err := os.ReadFile(precious); string(got) != "mine" {
 		t.Fatalf("%q, %v", got, err)

@@ -113,7 +113,7 @@ func TestOddFilesOfFlagsAreRefused(t *testing.T) {
 			}
 		}
 	}
-	c.failsWith("it is not a folder", c.command(t.Context(), append([]string{"kubelet", "--config-dir", "/dev/zero"}, none...)...))
+	c.failsWith("it is not a directory", c.command(t.Context(), append([]string{"kubelet", "--config-dir", "/dev/zero"}, none...)...))
 	if left, err := os.ReadDir(c.data); len(left) > 0 {
 		t.Errorf("left in the data dir: %v, %v", left, err)
 	}

@@ -94,7 +94,7 @@ func (f *Follower[T]) Run(ctx context.Context, store watcher) error {
 	for {
 		started := time.Now()
 		if err := f.follow(ctx, store); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("Watch on storage ended, starting again", "type", fmt.Sprintf("%T", *new(T)), "err", err)
+			klog.FromContext(ctx).V(2).Info("Storage watch ended, restarting it", "type", fmt.Sprintf("%T", *new(T)), "err", err)
 		}
 		pause := time.Duration(0)
 		if time.Since(started) < retryAfter {
@@ -146,7 +146,7 @@ func (f *Follower[T]) handle(event watch.Event, seen map[types.NamespacedName]bo
 	}
 	obj, ok := object.(T)
 	if !ok {
-		return seen, fmt.Errorf("watch sent %T", object)
+		return seen, fmt.Errorf("watch sent an unexpected %T", object)
 	}
 	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}
 	switch event.Type {

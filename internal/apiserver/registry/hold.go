@@ -27,7 +27,7 @@ func holding(ctx context.Context) (context.Context, func()) {
 func Hold(ctx context.Context, release func()) error {
 	h, ok := ctx.Value(holdingsKey{}).(*holdings)
 	if !ok {
-		return errors.New("nobody will tell when this write is over")
+		return errors.New("this request does not report when its write is over")
 	}
 	h.release = append(h.release, release)
 	return nil

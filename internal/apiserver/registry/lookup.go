@@ -70,7 +70,7 @@ func get[T runtime.Object](ctx context.Context, l *Lookup, resource schema.Group
 	}
 	out, ok := obj.(T)
 	if !ok {
-		return zero, fmt.Errorf("%s is %T", resource, obj)
+		return zero, fmt.Errorf("%s: unexpected %T", resource, obj)
 	}
 	return out, nil
 }
@@ -120,7 +120,7 @@ func listAt[L runtime.Object](ctx context.Context, l *Lookup, resource schema.Gr
 	}
 	out, ok := list.(L)
 	if !ok {
-		return zero, fmt.Errorf("list of %s is %T", resource, list)
+		return zero, fmt.Errorf("list of %s: unexpected %T", resource, list)
 	}
 	return out, nil
 }

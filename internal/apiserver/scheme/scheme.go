@@ -106,7 +106,7 @@ func addOptionConversions(s *runtime.Scheme) error {
 	convert := func(in any, fill func(q query)) error {
 		values, ok := in.(*url.Values)
 		if !ok {
-			return fmt.Errorf("options from %T", in)
+			return fmt.Errorf("cannot read options from %T", in)
 		}
 		q := query{values: *values, err: new(error)}
 		fill(q)

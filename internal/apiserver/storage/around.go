@@ -106,9 +106,9 @@ const leaseBytes = 32 // two numbers
 func toldOfQuota(ctx context.Context, _ int, call func(context.Context) error) error {
 	err := call(ctx)
 	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return insufficient("the database of etcd (--etcd-servers) has reached its quota, and it takes nothing but deletions "+
-			"(without a grace period, and of what has no finalizers): delete what is not needed; "+
-			"then let etcdctl compact, defrag and alarm disarm, or start etcd with a larger --quota-backend-bytes (%v)", err)
+		return insufficient("etcd (--etcd-servers) has reached its database quota and accepts only deletions "+
+			"(without a grace period, of objects without finalizers): delete what is not needed, "+
+			"then run etcdctl compact, defrag and alarm disarm; or start etcd with a larger --quota-backend-bytes (%v)", err)
 	}
 	return err
 }

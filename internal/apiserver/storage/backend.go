@@ -180,7 +180,7 @@ func checkVersions(ctx context.Context, client *clientv3.Client, servers []strin
 		}
 		v, err := semver.NewVersion(status.Version)
 		if err != nil {
-			return fmt.Errorf("etcd at %s (--etcd-servers) has version %q: %w", s, status.Version, err)
+			return fmt.Errorf("etcd at %s (--etcd-servers) reports an unreadable version %q: %w", s, status.Version, err)
 		}
 		if v.LessThan(*oldestEtcd) {
 			return fmt.Errorf("etcd at %s (--etcd-servers) has version %s; upgrade it to %s or newer", s, v, oldestEtcd)

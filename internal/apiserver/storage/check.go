@@ -28,7 +28,7 @@ func checkFiles(member string) error {
 	case size < 0 && !hasLog:
 		return nil // a first start
 	case size < 0:
-		return fmt.Errorf("there is a write-ahead log in %s, and no database %s", logs, database)
+		return fmt.Errorf("%s holds a write-ahead log, but the database %s is missing", logs, database)
 	case size == 0:
 		return fmt.Errorf("%s: the file is empty", database)
 	}
@@ -40,7 +40,7 @@ func checkFiles(member string) error {
 		if keys == 0 { // left by a first start that was killed
 			return os.Remove(database)
 		}
-		return fmt.Errorf("there is a database, %s, and no write-ahead log", database)
+		return fmt.Errorf("the database %s has no write-ahead log", database)
 	}
 	snapshot, begun, err := checkLog(logs, applied)
 	if err != nil {
@@ -76,7 +76,7 @@ func checkDatabase(path string, size int64) (applied uint64, keys int, err error
 	defer func() { err = errors.Join(err, db.Close()) }()
 	return applied, keys, db.View(func(tx *bbolt.Tx) error {
 		if tx.Size() > size {
-			return fmt.Errorf("the file ends after %d of %d bytes", size, tx.Size())
+			return fmt.Errorf("the file is truncated: it has %d of %d bytes", size, tx.Size())
 		}
 		return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
 			return b.ForEach(func(k, v []byte) error {
@@ -93,7 +93,7 @@ func checkDatabase(path string, size int64) (applied uint64, keys int, err error
 }
 
 // checkLog reads the log from its last snapshot on, and returns the index of that snapshot. A last
-// entry that is only half written was never acknowledged, so it is no damage; an entry that the
+// entry that is only half written was never acknowledged, so it is not damage; an entry that the
 // database has was acknowledged, so the log must have it too. begun is false if nothing is
 // committed in the log, not even who the members are: a first start was killed, and the next one
 // would never have a leader.
@@ -122,7 +122,7 @@ func checkLog(dir string, applied uint64) (snapshot uint64, begun bool, err erro
 		last = entries[n-1].GetIndex()
 	}
 	if last < applied {
-		return 0, false, fmt.Errorf("the log is damaged or cut short: it ends with entry %d, and the database has %d of them", last, applied)
+		return 0, false, fmt.Errorf("the log is damaged or truncated: it ends at entry %d, but the database has applied entry %d", last, applied)
 	}
 	return start.GetIndex(), len(snapshots) > 0 && start.GetIndex() > 0 || state.GetCommit() > 0, nil
 }

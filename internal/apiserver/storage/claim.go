@@ -49,7 +49,7 @@ func (b *Backend) Release(ctx context.Context, key, owner string) error {
 func (b *Backend) Claims(ctx context.Context, folder string) (map[string]string, error) {
 	resp, err := b.client.KV.Get(ctx, claimPrefix+folder, clientv3.WithPrefix())
 	if err != nil {
-		return nil, fmt.Errorf("claims in %s: %w", folder, err)
+		return nil, fmt.Errorf("list claims in %s: %w", folder, err)
 	}
 	out := map[string]string{}
 	for _, kv := range resp.Kvs {

@@ -83,16 +83,16 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	e := &embedded{etcd: etcd, lock: lock, client: client, own: client.KV, space: newSpace(MemberDir(dir)), end: end}
 	e.gate, e.space.log.kept = e.newGate(), e.keepsLog
 	if err := e.space.log.dropBroken(); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot remove what etcd left of an interrupted write")
+		klog.FromContext(ctx).Error(err, "Cannot remove the leftovers of an interrupted write by etcd")
 	}
 	if err := e.look().refusal; err != nil {
-		klog.FromContext(ctx).Info("The cluster's data has little room", "reason", err)
+		klog.FromContext(ctx).Info("The cluster's data is short of space", "reason", err)
 	}
 	return e, nil
 }
 
 // ErrNoRoom means that etcd's data could not be opened because their disk was full: opening takes
-// some room. It is no sign of damage.
+// some room. It is not a sign of damage.
 var ErrNoRoom = errors.New("its disk is full")
 
 // cannotOpen returns an error that says what to do about data that cannot be opened. It does not
@@ -103,7 +103,7 @@ func cannotOpen(dir string, err error) error {
 		return fmt.Errorf("stopped while opening the etcd data in %s: %w", dir, err)
 	}
 	if room, lerr := disk.Look(dir); lerr == nil && room.Free < openingBytes {
-		return fmt.Errorf("etcd data in %s cannot be opened while %w, with %d MiB free; make room on it (%w)", dir, ErrNoRoom, room.Free>>20, err)
+		return fmt.Errorf("etcd data in %s cannot be opened while %w (%d MiB free); free some space on it (%w)", dir, ErrNoRoom, room.Free>>20, err)
 	}
 	return fmt.Errorf("etcd data in %s cannot be opened: %w; restore the folder from a backup, or remove it to start empty", dir, err)
 }
@@ -162,7 +162,7 @@ func (e *embedded) look() outlook {
 	backend := e.etcd.Server.Backend()
 	o := e.space.look(backend.Size(), backend.SizeInUse())
 	if o.regained && e.space.log.stuck() {
-		e.end.warn(errors.New("etcd found no room for its log while the disk was full"))
+		e.end.warn(errors.New("etcd had no space for its log while the disk was full"))
 	}
 	return o
 }
@@ -176,7 +176,7 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = errors.New("another process uses it; stop that one, or choose another data folder")
+			err = errors.New("another process is using it; stop that process, or choose another data folder")
 		}
 		return nil, errors.Join(fmt.Errorf("etcd data in %s: %w", dir, err), file.Close())
 	}
@@ -289,7 +289,7 @@ func lead(ctx context.Context, server *etcdserver.EtcdServer, end *fatality) err
 		case <-end.failed():
 			return end.err()
 		case <-ctx.Done():
-			return fmt.Errorf("etcd has not started: %w", ctx.Err())
+			return fmt.Errorf("etcd did not start in time: %w", ctx.Err())
 		case <-tick.C:
 		}
 		if server.Leader() != 0 || !replayed() {

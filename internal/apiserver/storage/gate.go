@@ -101,7 +101,7 @@ func (g *gate) turn(ctx context.Context, size int64) error {
 		return nil // if the renewal failed, the next write tries again
 	}
 	if !g.look().takes(size) {
-		err = errors.Join(err, insufficient("the disk of the cluster's data is full, and there is no room for this write: make room"))
+		err = errors.Join(err, insufficient("the disk of the cluster's data is full, and there is no space for this write: free some space"))
 	}
 	g.failed, g.refusal = time.Now(), err
 	return err
@@ -122,8 +122,8 @@ func (e *embedded) renew(ctx context.Context, all bool) error {
 }
 
 func (e *embedded) turnOver(ctx context.Context, all bool) error {
-	if e.look().short || e.space.log.ends() { // etcd, too, would end if it got to the end
-		return noSnapshot(errors.New("there is none behind the log's present file"))
+	if e.look().short || e.space.log.ends() { // etcd itself would stop if it reached the end
+		return noSnapshot(errors.New("there is no space beyond the log's current file"))
 	}
 	giveBack, err := e.space.forSnapshot()
 	if err != nil {
@@ -146,7 +146,7 @@ func (e *embedded) turnOver(ctx context.Context, all bool) error {
 		return err
 	}
 	if e.keepsLog() {
-		return noSnapshot(errors.New("what was held for it is gone"))
+		return noSnapshot(errors.New("the space reserved for it is gone"))
 	}
 	e.look() // makes the log's next file from what etcd has released
 	to := e.renewed
@@ -165,7 +165,7 @@ func (e *embedded) turnOver(ctx context.Context, all bool) error {
 }
 
 func noSnapshot(err error) error {
-	return insufficient("the disk of the cluster's data is full, and there is no room for a snapshot of them: make room (%v)", err)
+	return insufficient("the disk of the cluster's data is full, and there is no space for a snapshot: free some space (%v)", err)
 }
 
 const (

@@ -289,7 +289,7 @@ func writtenSideBySide(t *testing.T, dir string, acknowledged []int, after time.
 	}
 	err = cmd.Wait()
 	release()
-	t.Logf("after %v: %v, %d snapshots were missed, %v are acknowledged", after, err, strings.Count(log.String(), "is tried again"), acknowledged)
+	t.Logf("after %v: %v, %d snapshots were missed, %v are acknowledged", after, err, strings.Count(log.String(), "every write tries again"), acknowledged)
 	if code := cmd.ProcessState.ExitCode(); code >= 0 && code != wasRefused {
 		t.Errorf("the writer ended by itself: %v\n%s", err, log.String())
 	}

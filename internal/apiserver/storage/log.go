@@ -98,7 +98,7 @@ func (f *fatality) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) 
 // of the log.
 func (f *fatality) miss(index uint64, reason error) {
 	if last := f.missed.Swap(index); last == 0 || index > last+snapshotEvery { // not for every entry
-		klog.ErrorS(reason, "The disk of the cluster's data has no room for a snapshot of them, which is tried again with every write")
+		klog.ErrorS(reason, "No space for a snapshot on the disk of the cluster's data; every write tries again")
 	}
 	f.server.ForceSnapshot()
 }

@@ -124,7 +124,7 @@ func TestDiskWithoutInodes(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	if _, err := b.Room(); err == nil || !strings.Contains(err.Error(), " and 0 inodes are free") {
+	if _, err := b.Room(); err == nil || !strings.Contains(err.Error(), " and 0 inodes free") {
 		t.Errorf("without inodes: %v", err)
 	}
 	written := 0

@@ -104,11 +104,11 @@ func (s *space) look(size, inUse int64) outlook {
 	var o outlook
 	switch {
 	case full:
-		o.refusal = insufficient("the disk of the cluster's data is full: %s are free on %s, and nothing new is taken below %d MiB and %d inodes; "+
+		o.refusal = insufficient("the disk of the cluster's data is full: %s free on %s, and new data is refused below %d MiB or %d inodes; "+
 			"deletions still work: delete what is not needed, or free some space", free(room), s.dir, refuseBelow>>20, refuseInodes)
 	case inUse > quotaAt:
-		o.refusal = insufficient("the cluster's data has grown to %d MiB, and nothing new is taken above %d; "+
-			"deletions go on: delete what is not needed", inUse>>20, quotaAt>>20)
+		o.refusal = insufficient("the cluster's data has grown to %d MiB, and new data is refused above %d MiB; "+
+			"deletions still work: delete what is not needed", inUse>>20, quotaAt>>20)
 	}
 	o.regained = s.full && !full
 	if s.full != full {
@@ -116,7 +116,7 @@ func (s *space) look(size, inUse int64) outlook {
 	}
 	s.full = full
 	if err := s.keepLocked(room, size); err != nil {
-		klog.ErrorS(err, "No room is held for the cluster's data", "dir", s.dir)
+		klog.ErrorS(err, "Cannot reserve disk space for the cluster's data", "dir", s.dir)
 	}
 	o.within, o.behind, o.short = size-inUse, max(s.held-size, 0), s.short
 	o.growth = growth(min(max(s.held, size), quotaBytes) - inUse)
@@ -297,10 +297,10 @@ func free(room disk.Room) string {
 
 func (s *space) say(room disk.Room, full bool) {
 	if full {
-		klog.ErrorS(nil, "The disk of the cluster's data is full: only deletions, statuses and leases are taken", "dir", s.dir, "free", free(room))
+		klog.ErrorS(nil, "The disk of the cluster's data is full: only deletions, status updates and leases are accepted", "dir", s.dir, "free", free(room))
 		return
 	}
-	klog.InfoS("The disk of the cluster's data has room again", "dir", s.dir, "free", free(room))
+	klog.InfoS("The disk of the cluster's data has space again", "dir", s.dir, "free", free(room))
 }
 
 // forStart gives back what is held, one part after the other, until there is room to start in: etcd

@@ -118,13 +118,13 @@ func create(path string) error {
 	}
 	defer func() { _ = f.Close() }()
 	if err := disk.Allocate(f, 0, 0, segmentBytes); err != nil {
-		return errors.Join(fmt.Errorf("make %s: %w", path, err), os.Remove(path))
+		return errors.Join(fmt.Errorf("create %s: %w", path, err), os.Remove(path))
 	}
 	return f.Sync()
 }
 
 // errNoneReleased means that etcd still needs all files of its log.
-var errNoneReleased = errors.New("no file of the log is released")
+var errNoneReleased = errors.New("etcd has released no file of its log")
 
 // reuse makes the spare file from the oldest file of the log, if that is released. If a crash
 // interrupted it, it finishes the file.
@@ -198,7 +198,7 @@ func clearFile(path string) error {
 	zeros := make([]byte, 1<<20)
 	for left := max(info.Size(), segmentBytes); left > 0; left -= int64(len(zeros)) {
 		if _, err := f.Write(zeros[:min(left, int64(len(zeros)))]); err != nil {
-			return fmt.Errorf("clear %s: %w", path, err)
+			return fmt.Errorf("zero %s: %w", path, err)
 		}
 	}
 	return f.Sync()
@@ -232,7 +232,7 @@ func (l *logFiles) dropBroken() error {
 // dropSpare removes the next file that etcd does not make when it starts.
 func (l *logFiles) dropSpare() error { return remove(l.next()[1]) }
 
-// remove removes a file. It is no error if there is none.
+// remove removes a file. It is not an error if there is none.
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -265,7 +265,7 @@ func holdTo(path string, end int64) error {
 	}
 	defer func() { _ = f.Close() }()
 	if err := disk.Allocate(f, unix.FALLOC_FL_KEEP_SIZE, 0, end); err != nil {
-		return fmt.Errorf("hold %d MiB of %s: %w", end>>20, path, err)
+		return fmt.Errorf("reserve %d MiB for %s: %w", end>>20, path, err)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // ErrExists means that a transaction tried to create an element that already exists.
-var ErrExists = errors.New("an element exists")
+var ErrExists = errors.New("element exists")
 
 // ErrNotFound means that a table, set or element does not exist.
 var ErrNotFound = errors.New("no such table, set or element")
@@ -26,7 +26,7 @@ func Run(ctx context.Context, script string) error {
 	return err
 }
 
-// DeleteTable removes a table. It is no error if there is none.
+// DeleteTable removes a table. It is not an error if there is none.
 func DeleteTable(ctx context.Context, family, name string) error {
 	return Run(ctx, fmt.Sprintf("table %s %s {}\ndelete table %s %s\n", family, name, family, name))
 }
@@ -103,7 +103,7 @@ func parseElements(doc []byte) ([]Element, error) {
 			if x.Map != nil {
 				var pair []json.RawMessage
 				if err := json.Unmarshal(raw, &pair); err != nil || len(pair) != 2 {
-					return nil, fmt.Errorf("read nft's answer: %s is no element of map %s", raw, set.Name)
+					return nil, fmt.Errorf("read nft's answer: %s is not an element of map %s", raw, set.Name)
 				}
 				raw = pair[0]
 			}
@@ -166,7 +166,7 @@ func parseKey(raw json.RawMessage) (string, error) {
 			return fmt.Sprintf("%s/%d", v.Prefix.Addr, v.Prefix.Len), nil
 		}
 		if len(v.Concat) == 0 {
-			return "", fmt.Errorf("value %s is of no known kind", raw)
+			return "", fmt.Errorf("value %s is of an unknown kind", raw)
 		}
 		parts := make([]string, len(v.Concat))
 		for i, c := range v.Concat {

@@ -66,7 +66,7 @@ func readBridge(args *skel.CmdArgs) (*bridgeConf, error) {
 	case c.HairpinMode && c.PromiscMode:
 		return nil, invalid("cannot set hairpin mode and promiscuous mode at the same time")
 	case c.IPMasq && c.IPAM.Type == "":
-		return nil, invalid("ipMasq needs addresses: there is no ipam")
+		return nil, invalid("ipMasq needs addresses, but ipam is not set")
 	}
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
 	return c, c.readMAC(args.Args)

@@ -156,7 +156,7 @@ func routes(r *result.Result) ([]rtnl.Route, error) {
 	for _, x := range r.Routes {
 		out := rtnl.Route{Dst: toPrefix(x.Dst), MTU: x.MTU, AdvMSS: x.AdvMSS, Priority: x.Priority}
 		if !out.Dst.IsValid() {
-			return nil, invalid("route %s: the destination is no network", x.Dst.String())
+			return nil, invalid("route %s: the destination is not a network", x.Dst.String())
 		}
 		out.GW = gateways[out.Dst.Addr().Is4()]
 		if gw, ok := netip.AddrFromSlice(x.GW); ok {

@@ -200,7 +200,7 @@ func (c *hostLocalConf) allocate(s *store, o owner) ([]*result.IPConfig, error) 
 		ips = append(ips, &result.IPConfig{Address: ipNet(netip.PrefixFrom(a, r.subnet.Bits())), Gateway: r.gateway.AsSlice()})
 	}
 	if len(wanted) > 0 {
-		return nil, fmt.Errorf("failed to allocate all requested IPs: %s is in no range of the network", wanted[0])
+		return nil, fmt.Errorf("failed to allocate all requested IPs: %s is not in any range of the network", wanted[0])
 	}
 	return ips, nil
 }

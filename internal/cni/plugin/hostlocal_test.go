@@ -119,7 +119,7 @@ func TestRequestedAddresses(t *testing.T) {
 		{"", `,"runtimeConfig":{"ips":["10.1.2.51/24","fd00::51"]}`, "10.1.2.51/24 fd00::51/64"},
 		{"", `,"args":{"cni":{"ips":["10.1.2.52","fd00::52"]}}`, "10.1.2.52/24 fd00::52/64"},
 		{"", `,"runtimeConfig":{"ips":["10.1.2.1"]}`, "requested ip 10.1.2.1 is subnet's gateway"},
-		{"", `,"runtimeConfig":{"ips":["192.0.2.1"]}`, "192.0.2.1 is in no range of the network"},
+		{"", `,"runtimeConfig":{"ips":["192.0.2.1"]}`, "192.0.2.1 is not in any range of the network"},
 		{"", `,"runtimeConfig":{"ips":["x"]}`, `requested IP "x"`},
 	} {
 		got, err := ask(fmt.Sprint("w", i), c.env, c.config)
@@ -130,7 +130,7 @@ func TestRequestedAddresses(t *testing.T) {
 			t.Errorf("%s%s: %s, want %s", c.env, c.config, got, c.want)
 		}
 	}
-	if _, err := ask("x", "IP=10.1.2.50", ""); err == nil || !strings.Contains(err.Error(), "requested IP address 10.1.2.50 is not available in range set 10.1.2.1-10.1.2.254: it is w0's") {
+	if _, err := ask("x", "IP=10.1.2.50", ""); err == nil || !strings.Contains(err.Error(), "requested IP address 10.1.2.50 is not available in range set 10.1.2.1-10.1.2.254: container w0 has it") {
 		t.Errorf("a taken address: %v", err)
 	}
 	if held := openLeaser(t, l).leasesOf(owner{"x", "eth0"}); len(held) != 0 {

@@ -86,7 +86,7 @@ func loopbackUp(ns string) (addrs []*net.IPNet, err error) {
 		for _, a := range all {
 			if n, ok := a.(*net.IPNet); ok {
 				if !n.IP.IsLoopback() {
-					return fmt.Errorf("%s has the address %s, which is no loopback address", lo, n.IP)
+					return fmt.Errorf("%s has the address %s, which is not a loopback address", lo, n.IP)
 				}
 				addrs = append(addrs, n)
 			}

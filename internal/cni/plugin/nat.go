@@ -150,7 +150,7 @@ func collectTagged(ctx context.Context, table, network string, valid []owner) er
 func removeElements(ctx context.Context, table string, which func(tag string) bool) error {
 	es, err := nft.Elements(ctx, "inet", table)
 	if err != nil {
-		return fmt.Errorf("look at nftables table %s: %w", table, err)
+		return fmt.Errorf("list nftables table %s: %w", table, err)
 	}
 	var b strings.Builder
 	for _, e := range es {
@@ -162,7 +162,7 @@ func removeElements(ctx context.Context, table string, which func(tag string) bo
 		return nil
 	}
 	if err := nft.Run(ctx, b.String()); err != nil {
-		return fmt.Errorf("clear nftables table %s: %w", table, err)
+		return fmt.Errorf("delete elements of nftables table %s: %w", table, err)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func removeElements(ctx context.Context, table string, which func(tag string) bo
 func checkTagged(ctx context.Context, table, tag string, want int) error {
 	es, err := nft.Elements(ctx, "inet", table)
 	if err != nil {
-		return fmt.Errorf("look at nftables table %s: %w", table, err)
+		return fmt.Errorf("list nftables table %s: %w", table, err)
 	}
 	have := 0
 	for _, e := range es {
@@ -180,7 +180,7 @@ func checkTagged(ctx context.Context, table, tag string, want int) error {
 		}
 	}
 	if have < want {
-		return fmt.Errorf("nftables table %s has %d elements for %s, of %d", table, have, tag, want)
+		return fmt.Errorf("nftables table %s has %d elements for %s, want %d", table, have, tag, want)
 	}
 	return nil
 }

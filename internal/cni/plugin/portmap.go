@@ -59,10 +59,10 @@ func readPortmap(stdin []byte) (*portmapConf, error) {
 	}
 	for key, conditions := range map[string][]string{"conditionsV4": c.ConditionsV4, "conditionsV6": c.ConditionsV6} {
 		if len(conditions) > 0 && strings.HasPrefix(conditions[0], "-") || len(conditions) > 0 && strings.HasPrefix(conditions[0], "!") {
-			return nil, types.NewError(types.ErrUnsupportedField, fmt.Sprintf("unsupported field %s: %q; conditions are in nft's language here", key, conditions), "")
+			return nil, types.NewError(types.ErrUnsupportedField, fmt.Sprintf("unsupported field %s: %q; this plugin takes conditions in nft syntax", key, conditions), "")
 		}
 		if strings.ContainsAny(strings.Join(conditions, " "), "\n;{}#\\") {
-			return nil, invalid("%s: %q is more than a condition", key, conditions)
+			return nil, invalid("%s: %q is not just a condition", key, conditions)
 		}
 	}
 	return c, c.readPorts()
@@ -284,7 +284,7 @@ func (c *portmapConf) renderTable(b *strings.Builder) {
 func (c *portmapConf) conflict(ctx context.Context, addrs []netip.Prefix) error {
 	es, err := nft.Elements(ctx, "inet", c.table())
 	if err != nil {
-		return fmt.Errorf("look at nftables table %s: %w", c.table(), err)
+		return fmt.Errorf("list nftables table %s: %w", c.table(), err)
 	}
 	for _, pod := range addrs {
 		ip := suffix(pod.Addr())
@@ -297,7 +297,7 @@ func (c *portmapConf) conflict(ctx context.Context, addrs []netip.Prefix) error 
 			}
 		}
 	}
-	return errors.New("a host port is asked for twice, or was just given away")
+	return errors.New("a host port is requested twice, or was just taken by another container")
 }
 
 func portmapDel(ctx context.Context, args *skel.CmdArgs) error {

@@ -128,7 +128,7 @@ func (s *store) lease(o owner, set rangeSet, index int, want netip.Addr) (netip.
 			return want, fmt.Errorf("requested ip %s is subnet's gateway", want)
 		}
 		if l, taken := s.leases[want]; taken {
-			return want, fmt.Errorf("requested IP address %s is not available in range set %s: it is %s's", want, set, l.id)
+			return want, fmt.Errorf("requested IP address %s is not available in range set %s: container %s has it", want, set, l.id)
 		}
 		return want, s.write(want, o, lastPath)
 	}
@@ -143,7 +143,7 @@ func (s *store) lease(o owner, set rangeSet, index int, want netip.Addr) (netip.
 		return true
 	})
 	if !free.IsValid() {
-		return free, fmt.Errorf("no IP addresses available in range set: %s; %d are leased in %s: remove containers, or give the network a larger range",
+		return free, fmt.Errorf("no IP addresses available in range set: %s; %d are leased in %s: remove containers, or configure a larger range",
 			set, len(s.leases), s.dir)
 	}
 	return free, s.write(free, o, lastPath)

@@ -25,7 +25,7 @@ func ForgetUDP(ports []uint16) error {
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, filters...)
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("forget UDP flows to host ports: %w", err)
+			return fmt.Errorf("drop UDP connection tracking of host ports: %w", err)
 		}
 	}
 	return nil

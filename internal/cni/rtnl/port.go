@@ -41,7 +41,7 @@ func (c *Conn) Plug(path string, p Port) error {
 	}
 	defer func() { _ = unix.Close(ns) }()
 	if err := c.Do(p.veth(ns)); err != nil {
-		return fmt.Errorf("make veth pair %s: %w", p.Host, err)
+		return fmt.Errorf("create veth pair %s: %w", p.Host, err)
 	}
 	index, err := LinkIndex(p.Host)
 	if err != nil {

@@ -222,7 +222,7 @@ func LinkIndex(name string) (int, error) {
 }
 
 // DeleteByName removes a link of the connection's namespace, which must be the calling thread's,
-// too. It is no error if there is none.
+// too. It is not an error if there is none.
 func (c *Conn) DeleteByName(name string) error {
 	index, err := LinkIndex(name)
 	if err != nil || index == 0 {

@@ -122,7 +122,7 @@ func expires(r *certificatesv1.CertificateSigningRequest, now time.Time) time.Ti
 func parseCertificate(data []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, errors.New("no PEM block")
+		return nil, errors.New("no PEM block in certificate")
 	}
 	return x509.ParseCertificate(block.Bytes)
 }
@@ -169,7 +169,7 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 		}
 		return nil
 	}
-	klog.FromContext(ctx).Info("A kubelet's certificate signing request waits for approval: its user may not have one", "csr", r.Name, "user", r.Spec.Username)
+	klog.FromContext(ctx).Info("A kubelet's certificate signing request needs manual approval: its user may not get one automatically", "csr", r.Name, "user", r.Spec.Username)
 	c.loop.AddAfter(r.Name, askAgain) // nothing reports when somebody's rights change
 	return nil
 }

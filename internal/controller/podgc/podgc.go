@@ -155,7 +155,7 @@ func (c *Controller) remove(ctx context.Context, p *v1.Pod, why string) error {
 		}
 		_, err = c.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("fail pod %s/%s: %w", p.Namespace, p.Name, err)
+			return fmt.Errorf("mark pod %s/%s as failed: %w", p.Namespace, p.Name, err)
 		}
 	}
 	err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{

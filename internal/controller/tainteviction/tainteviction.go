@@ -183,7 +183,7 @@ func (c *Controller) evict(ctx context.Context, pod *v1.Pod) error {
 	}
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	if _, err := pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("say on pod %s/%s why it is evicted: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("set the DisruptionTarget condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {

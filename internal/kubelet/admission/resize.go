@@ -30,7 +30,7 @@ func (a *Admission) Resize(_ context.Context, in *podplan.Input) podplan.ResizeD
 	if d.Allocate && grows(in.Pod, in.Record.Verdict) {
 		if before := a.firstLocked(in); before != "" {
 			a.pods.Wake(before)
-			d = podplan.ResizeDecision{Reason: v1.PodReasonDeferred, Message: "waits for the resize of another pod that comes first"}
+			d = podplan.ResizeDecision{Reason: v1.PodReasonDeferred, Message: "waiting for the resize of another pod, which comes first"}
 		}
 	}
 	if d.Reason == v1.PodReasonDeferred {

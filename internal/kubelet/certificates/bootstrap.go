@@ -80,11 +80,11 @@ func valid(ctx context.Context, kubeconfig string) bool {
 	}
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		log.Error(err, "The kubeconfig cannot be used, bootstrapping again", "kubeconfig", kubeconfig)
+		log.Error(err, "Cannot use the kubeconfig, bootstrapping again", "kubeconfig", kubeconfig)
 		return false
 	}
 	if err := rest.LoadTLSFiles(cfg); err != nil {
-		log.Error(err, "The kubeconfig's certificate cannot be read, bootstrapping again", "kubeconfig", kubeconfig)
+		log.Error(err, "Cannot read the kubeconfig's certificate, bootstrapping again", "kubeconfig", kubeconfig)
 		return false
 	}
 	certs, err := cert.ParseCertsPEM(cfg.CertData)
@@ -170,7 +170,7 @@ func keep(store certificate.Store, certData, keyData []byte) error {
 func openStore(ctx context.Context, name, dir, certFile, keyFile string) (certificate.FileStore, error) {
 	store, err := certificate.NewFileStoreWithLogger(klog.FromContext(ctx), name, dir, dir, certFile, keyFile)
 	if err != nil {
-		return nil, fmt.Errorf("store of certificates %s: %w", dir, err)
+		return nil, fmt.Errorf("certificate store %s: %w", dir, err)
 	}
 	return store, nil
 }
@@ -235,7 +235,7 @@ func request(ctx context.Context, client kubernetes.Interface, keyPEM []byte, no
 	if err != nil {
 		return nil, err
 	}
-	klog.FromContext(ctx).Info("Waiting for the client certificate; somebody may have to approve the request", "csr", name, "uid", uid)
+	klog.FromContext(ctx).Info("Waiting for the client certificate; its request may need approval (kubectl certificate approve)", "csr", name, "uid", uid)
 	ctx, cancel := context.WithTimeout(ctx, approvalTimeout)
 	defer cancel()
 	return csr.WaitForCertificate(ctx, client, name, uid)

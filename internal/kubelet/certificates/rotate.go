@@ -71,7 +71,7 @@ func lostIdentity(ctx context.Context, client kubernetes.Interface, since time.T
 	if err != nil && !errors.As(err, &answered) {
 		return nil
 	}
-	return fmt.Errorf("the client certificate has expired at %s and was not renewed; the next start asks for one with --bootstrap-kubeconfig", since.Format(time.RFC3339))
+	return fmt.Errorf("the client certificate expired at %s and was not renewed; the next start requests a new one with --bootstrap-kubeconfig", since.Format(time.RFC3339))
 }
 
 // Serving configures the manager of the serving certificate.

@@ -81,7 +81,7 @@ func (c *Config) Complete() error {
 	if c.NodeName == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("node name: %w; set --hostname-override", err)
+			return fmt.Errorf("no host name to use as the node name; set --hostname-override: %w", err)
 		}
 		c.NodeName = strings.ToLower(strings.TrimSpace(host))
 	}

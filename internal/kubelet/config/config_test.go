@@ -224,7 +224,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"long period": {head + "featureGates: {CustomCPUCFSQuotaPeriod: true}\ncpuCFSQuotaPeriod: 2s\n", "", "must be between 1ms and 1sec, inclusive"},
 		"sysctls":     {head + "defaultPodSysctls: {net.core.somaxconn: \"1\"}\n", "", "defaultPodSysctls requires feature gate DefaultPodSysctls"},
 		"sysctl":      {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {vm.swappiness: \"1\"}\n", "", `the sysctl "vm.swappiness" is not known to be namespaced`},
-		"any sysctl":  {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {net.ipv4.*: \"1\"}\n", "", `"net.ipv4.*" is not a sysctl's name`},
+		"any sysctl":  {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {net.ipv4.*: \"1\"}\n", "", `"net.ipv4.*" is not a valid sysctl name`},
 		"same sysctl": {head + "featureGates: {DefaultPodSysctls: true}\ndefaultPodSysctls: {net.core.somaxconn: \"1\", net/core/somaxconn: \"2\"}\n", "", "are the same sysctl"},
 		"pulls":       {head + "serializeImagePulls: true\nmaxParallelImagePulls: 2\n", "", "maxParallelImagePulls cannot be larger than 1 unless"},
 		"both":        {head + "systemReservedCgroup: /x\nenforceNodeAllocatable: [system-reserved, system-reserved-compressible]\n", "", "cannot be specified together"},

@@ -92,7 +92,7 @@ func readConfig(path string) ([]byte, error) {
 func mergeDropIns(merged []byte, dir string) ([]byte, error) {
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && path == dir && !e.IsDir() {
-			return errors.New("it is not a folder")
+			return errors.New("it is not a directory")
 		}
 		if err != nil || e.IsDir() || filepath.Ext(e.Name()) != ".conf" {
 			return err

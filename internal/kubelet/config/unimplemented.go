@@ -46,7 +46,7 @@ const (
 func (c *Config) Warnings() ([]string, error) {
 	var out []string
 	for _, flag := range c.ignoredFlags {
-		out = append(out, fmt.Sprintf("--%s is accepted, and has no effect", flag))
+		out = append(out, fmt.Sprintf("--%s is accepted but has no effect", flag))
 	}
 	var defaults kubeletconfig.KubeletConfiguration
 	setDefaults(&defaults)
@@ -65,7 +65,7 @@ func (c *Config) Warnings() ([]string, error) {
 		if flag != "" {
 			name += " (" + flag + ")"
 		}
-		out = append(out, "KubeletConfiguration: "+name+" is accepted, and has no effect")
+		out = append(out, "KubeletConfiguration: "+name+" is accepted but has no effect")
 	}
 	gates := slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(g string) bool { return g == gateCFSPeriod || g == gatePodSysctls })
 	if len(gates) > 0 {

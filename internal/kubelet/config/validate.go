@@ -150,7 +150,7 @@ func (c *Config) validateServer(p *problems) {
 		}
 	}
 	p.check((k.TLSCertFile == "") == (k.TLSPrivateKeyFile == ""),
-		"tlsCertFile (--tls-cert-file) and tlsPrivateKeyFile (--tls-private-key-file) go together")
+		"tlsCertFile (--tls-cert-file) and tlsPrivateKeyFile (--tls-private-key-file) must be set together")
 	p.check(!ptr.Deref(k.EnableSystemLogQuery, false) || ptr.Deref(k.EnableSystemLogHandler, true),
 		"enableSystemLogHandler is required for enableSystemLogQuery")
 	p.check(!k.RunOnce, "runOnce (--runOnce) %v, Runonce mode has been deprecated and should not be set", k.RunOnce)
@@ -262,7 +262,7 @@ func (c *Config) validateSysctls(p *problems) {
 	for _, given := range slices.Sorted(maps.Keys(c.DefaultPodSysctls)) {
 		ns, name, _ := sysctl.GetNamespace(given)
 		p.check(ns != sysctl.UnknownNamespace, "defaultPodSysctls: the sysctl %q is not known to be namespaced", given)
-		p.check(apivalidation.IsSysctlName(given), "defaultPodSysctls: %q is not a sysctl's name", given)
+		p.check(apivalidation.IsSysctlName(given), "defaultPodSysctls: %q is not a valid sysctl name", given)
 		p.check(seen[name] == "", "defaultPodSysctls: %q and %q are the same sysctl", seen[name], given)
 		seen[name] = given
 	}

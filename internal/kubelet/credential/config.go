@@ -61,7 +61,7 @@ func readConfig(path string) (all []kubeletv1.CredentialProvider, hash string, e
 			return nil, "", fmt.Errorf("%s: %w", f, err)
 		}
 		if cfg.Kind != "CredentialProviderConfig" || !slices.Contains(configVersions, cfg.APIVersion) {
-			return nil, "", fmt.Errorf("%s: kind %q of %q is not CredentialProviderConfig of %s", f, cfg.Kind, cfg.APIVersion, strings.Join(configVersions, " or "))
+			return nil, "", fmt.Errorf("%s: kind %q of %q, want CredentialProviderConfig of %s", f, cfg.Kind, cfg.APIVersion, strings.Join(configVersions, " or "))
 		}
 		all = append(all, cfg.Providers...)
 	}
@@ -97,14 +97,14 @@ func validate(all []kubeletv1.CredentialProvider) error {
 			errs = append(errs, fmt.Errorf("provider %q: %s", p.Name, fmt.Sprintf(format, args...)))
 		}
 		if seen[p.Name] {
-			bad("there are two of that name")
+			bad("the name is not unique")
 		}
 		seen[p.Name] = true
 		if p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ ") {
-			bad("name must be that of a file, without '/' and spaces")
+			bad("name must be a file name without '/' and spaces")
 		}
 		if !slices.Contains(apiVersions, p.APIVersion) {
-			bad("apiVersion %q is none of %s", p.APIVersion, strings.Join(apiVersions, ", "))
+			bad("apiVersion %q must be one of %s", p.APIVersion, strings.Join(apiVersions, ", "))
 		}
 		if len(p.MatchImages) == 0 {
 			bad("matchImages: at least one is required")
@@ -140,7 +140,7 @@ func validateTokens(p *kubeletv1.CredentialProvider, bad func(string, ...any)) {
 		bad("tokenAttributes.requireServiceAccount cannot be false when requiredServiceAccountAnnotationKeys is set")
 	}
 	if t.CacheType != kubeletv1.ServiceAccountServiceAccountTokenCacheType && t.CacheType != kubeletv1.TokenServiceAccountTokenCacheType {
-		bad("tokenAttributes.cacheType %q is neither ServiceAccount nor Token", t.CacheType)
+		bad("tokenAttributes.cacheType %q must be ServiceAccount or Token", t.CacheType)
 	}
 	for _, list := range [][]string{t.RequiredServiceAccountAnnotationKeys, t.OptionalServiceAccountAnnotationKeys} {
 		for i, k := range list {
@@ -148,7 +148,7 @@ func validateTokens(p *kubeletv1.CredentialProvider, bad func(string, ...any)) {
 				bad("tokenAttributes: annotation %q: %s", k, problem)
 			}
 			if slices.Contains(list[:i], k) {
-				bad("tokenAttributes: annotation %q is there twice", k)
+				bad("tokenAttributes: annotation %q is listed twice", k)
 			}
 		}
 	}

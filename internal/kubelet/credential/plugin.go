@@ -61,7 +61,7 @@ func (ps *Plugins) For(ctx context.Context, pod *v1.Pod, image string) []Credent
 		}
 		found, err := p.provide(ctx, ps.accounts, pod, image)
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "No credentials from a plugin", "provider", p.cfg.Name, "image", image, "pod", klog.KObj(pod))
+			klog.FromContext(ctx).Error(err, "Failed to get image pull credentials from a plugin", "provider", p.cfg.Name, "image", image, "pod", klog.KObj(pod))
 			continue
 		}
 		for _, c := range found {
@@ -266,7 +266,7 @@ func executable(bin string, cfg kubeletv1.CredentialProvider) runner {
 			return nil, fmt.Errorf("plugin %s: its answer is not valid JSON", cfg.Name)
 		}
 		if resp.Kind != "CredentialProviderResponse" || resp.APIVersion != cfg.APIVersion {
-			return nil, fmt.Errorf("plugin %s: answered with kind %q of %q, not CredentialProviderResponse of %s", cfg.Name, resp.Kind, resp.APIVersion, cfg.APIVersion)
+			return nil, fmt.Errorf("plugin %s: answered with kind %q of %q, want CredentialProviderResponse of %s", cfg.Name, resp.Kind, resp.APIVersion, cfg.APIVersion)
 		}
 		return &resp, nil
 	}

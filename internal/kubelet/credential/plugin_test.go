@@ -283,17 +283,17 @@ func TestAPluginThatHangsIsEnded(t *testing.T) {
 
 func TestConfigurationsThatAreRefused(t *testing.T) {
 	for want, change := range map[string][2]string{
-		"two of that name":          {"- name: plugin", "- {name: plugin, matchImages: [a], defaultCacheDuration: 1m, apiVersion: credentialprovider.kubelet.k8s.io/v1}\n- name: plugin"},
-		"without '/'":               {"name: plugin", "name: a/b"},
-		"is none of":                {"credentialprovider.kubelet.k8s.io/v1", "v1"},
-		"matchImages":               {`["*.registry.io"]`, "[]"},
-		"defaultCacheDuration":      {"1m", "-1m"},
-		"is not CredentialProvider": {"kind: CredentialProviderConfig", "kind: Pod"},
-		"unknown field":             {"args:", "arguments:"},
-		"v1beta1":                   {"kubelet.config.k8s.io/v1\n", "kubelet.config.k8s.io/v2\n"},
-		"\"a b\": name part":        {"args:", tokenAttributes + "requiredServiceAccountAnnotationKeys: [a b]}\n  args:"},
-		"is there twice":            {"args:", tokenAttributes + "optionalServiceAccountAnnotationKeys: [a, a]}\n  args:"},
-		"both required and":         {"args:", tokenAttributes + "optionalServiceAccountAnnotationKeys: [a], requiredServiceAccountAnnotationKeys: [a]}\n  args:"},
+		"not unique":              {"- name: plugin", "- {name: plugin, matchImages: [a], defaultCacheDuration: 1m, apiVersion: credentialprovider.kubelet.k8s.io/v1}\n- name: plugin"},
+		"without '/'":             {"name: plugin", "name: a/b"},
+		"must be one of":          {"credentialprovider.kubelet.k8s.io/v1", "v1"},
+		"matchImages":             {`["*.registry.io"]`, "[]"},
+		"defaultCacheDuration":    {"1m", "-1m"},
+		"want CredentialProvider": {"kind: CredentialProviderConfig", "kind: Pod"},
+		"unknown field":           {"args:", "arguments:"},
+		"v1beta1":                 {"kubelet.config.k8s.io/v1\n", "kubelet.config.k8s.io/v2\n"},
+		"\"a b\": name part":      {"args:", tokenAttributes + "requiredServiceAccountAnnotationKeys: [a b]}\n  args:"},
+		"listed twice":            {"args:", tokenAttributes + "optionalServiceAccountAnnotationKeys: [a, a]}\n  args:"},
+		"both required and":       {"args:", tokenAttributes + "optionalServiceAccountAnnotationKeys: [a], requiredServiceAccountAnnotationKeys: [a]}\n  args:"},
 	} {
 		path := filepath.Join(t.TempDir(), "c.yaml")
 		if err := os.WriteFile(path, []byte(strings.Replace(config, change[0], change[1], 1)), 0o600); err != nil {

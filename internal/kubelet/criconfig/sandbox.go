@@ -221,7 +221,7 @@ func Namespaces(pod *v1.Pod, users *runtimeapi.UserNamespace) (*runtimeapi.Names
 	}
 	if n.UsernsOptions = users; users == nil {
 		if OwnUsers(pod) {
-			return nil, fmt.Errorf("pod %s has no IDs for its user namespace", pods.Format(pod))
+			return nil, fmt.Errorf("pod %s has no ID range for its user namespace", pods.Format(pod))
 		}
 		n.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
 	}

@@ -121,7 +121,7 @@ func (g *Guard) step(ctx context.Context) time.Duration {
 	log := klog.FromContext(ctx)
 	node, image, err := g.look()
 	if err != nil {
-		log.Error(err, "Cannot measure the room on the node's disks")
+		log.Error(err, "Cannot measure free space on the node's disks")
 		return goneWithin
 	}
 	short, is := Short(g.thresholds, node, image)
@@ -132,12 +132,12 @@ func (g *Guard) step(ctx context.Context) time.Duration {
 	}
 	if g.told != short.Signal {
 		g.told = short.Signal
-		log.Info("A disk of the node is short of room", "signal", short.Signal, "free", short.Free, "threshold", short.Least)
+		log.Info("A disk of the node is short of space", "signal", short.Signal, "free", short.Free, "threshold", short.Least)
 		g.cfg.Events.Eventf(g.cfg.Node(), v1.EventTypeWarning, "EvictionThresholdMet", "%s", short.Reclaiming())
 	}
 	pods, err := g.cfg.Meter.Disk(ctx)
 	if err != nil {
-		log.Error(err, "Cannot measure what the pods hold on disk")
+		log.Error(err, "Cannot measure the pods' disk usage")
 		return time.Second
 	}
 	victim, found := Choose(short, g.evictable(pods))
@@ -160,12 +160,12 @@ func (g *Guard) standstill(log klog.Logger, short Shortage, pods []Pod) time.Dur
 	const less = 1 << 20
 	switch {
 	case g.stuck == 0:
-		message := short.Reclaiming() + ": no pod that may be evicted holds much of it"
+		message := short.Reclaiming() + ": no evictable pod uses much of it"
 		if len(pods) > 0 {
 			most := slices.MaxFunc(pods, func(a, b Pod) int { return cmp.Compare(a.Bytes, b.Bytes) })
-			message += fmt.Sprintf("; of all pods %s holds most, %d MiB", klog.KObj(most.Pod), most.Bytes>>20)
+			message += fmt.Sprintf("; the largest user is pod %s, with %d MiB", klog.KObj(most.Pod), most.Bytes>>20)
 		}
-		log.Info("A disk of the node stays short of room", "signal", short.Signal, "reason", message)
+		log.Info("A disk of the node is still short of space", "signal", short.Signal, "reason", message)
 		g.cfg.Events.Eventf(g.cfg.Node(), v1.EventTypeWarning, "FreeDiskSpaceFailed", "%s", message)
 		g.stuck = time.Second
 	case short.Free < g.stuckFree-less:
@@ -229,7 +229,7 @@ func (g *Guard) evictable(all []Pod) []Pod {
 // reclaim removes what is left of the containers of a pod that has ended, and waits until the space
 // is free. The pod's status stays as it is.
 func (g *Guard) reclaim(ctx context.Context, short Shortage, ended Pod) {
-	klog.FromContext(ctx).Info("Removing the containers of a pod that has ended", "pod", klog.KObj(ended.Pod), "podUID", ended.Pod.UID,
+	klog.FromContext(ctx).Info("Removing the containers of a terminated pod", "pod", klog.KObj(ended.Pod), "podUID", ended.Pod.UID,
 		"bytes", ended.Bytes, "inodes", ended.Inodes, "signal", short.Signal)
 	g.cfg.Pods.Reclaim(ended.Pod.UID)
 	ctx, cancel := context.WithTimeout(ctx, goneWithin)
@@ -240,7 +240,7 @@ func (g *Guard) reclaim(ctx context.Context, short Shortage, ended Pod) {
 // evict ends a pod at once, and waits until the space that it used is free.
 func (g *Guard) evict(ctx context.Context, short Shortage, victim Pod) {
 	message := Message(short, victim)
-	klog.FromContext(ctx).Info("Evicting a pod", "pod", klog.KObj(victim.Pod), "podUID", victim.Pod.UID, "bytes", victim.Bytes, "inodes", victim.Inodes, "signal", short.Signal)
+	klog.FromContext(ctx).Info("Evicting pod", "pod", klog.KObj(victim.Pod), "podUID", victim.Pod.UID, "bytes", victim.Bytes, "inodes", victim.Inodes, "signal", short.Signal)
 	g.cfg.Evicted(short.Signal)
 	g.cfg.Pods.Evict(victim.Pod.UID, podplan.Ending{
 		Since: time.Now().Round(0).UTC(), Reason: podplan.ReasonEvicted, Message: message, Grace: new(int64),

@@ -134,7 +134,7 @@ func (r *reader) wait(ctx context.Context) error {
 			return fmt.Errorf("watch log: %w", err)
 		case ev, ok := <-r.watcher.Events:
 			if !ok {
-				return errors.New("watch of the log ended")
+				return errors.New("watch log: the watch ended")
 			}
 			if ev.Name == r.path && ev.Op&(fsnotify.Write|fsnotify.Create|fsnotify.Rename) != 0 {
 				return nil

@@ -163,7 +163,7 @@ func (r *Rotator) work(ctx context.Context) {
 		case ctx.Err() != nil || !ok: // the queue is drained, and nothing else is done
 		case l.Ended:
 			if err := Settle(path); err != nil {
-				klog.FromContext(ctx).Error(err, "Failed to put in order the log of container", "containerID", l.ID, "path", path)
+				klog.FromContext(ctx).Error(err, "Failed to tidy up the log of an ended container", "containerID", l.ID, "path", path)
 			}
 		default:
 			r.look(ctx, l)
@@ -189,7 +189,7 @@ func (r *Rotator) look(ctx context.Context, l Container) {
 			return
 		}
 		if err := r.watch.Next(l.Path); err != nil {
-			log.Error(err, "A log cannot be watched; its size is checked from time to time", "containerID", l.ID)
+			log.Error(err, "Cannot watch a container's log, checking its size periodically instead", "containerID", l.ID)
 		}
 	})
 }

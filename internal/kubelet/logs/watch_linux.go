@@ -32,8 +32,8 @@ func NewWatch() (*Watch, error) {
 // Close ends Run.
 func (w *Watch) Close() error { return w.file.Close() }
 
-// Next makes Run report the next write to the file. A missing file is no error: the next look at it
-// will find out.
+// Next makes Run report the next write to the file. A missing file is not an error: the next look
+// at it will find out.
 func (w *Watch) Next(path string) error {
 	conn, err := w.file.SyscallConn()
 	if err != nil {

@@ -25,7 +25,7 @@ func (r *Reporter) RunLease(ctx context.Context) error {
 		got, err := r.renew(ctx, lease)
 		if err != nil {
 			if ctx.Err() == nil && wait > time.Second {
-				log.Error(err, "Node lease not renewed")
+				log.Error(err, "Failed to renew the node lease, will retry")
 			}
 			lease, next = nil, min(wait, next)
 			wait = min(wait*2, most)

@@ -199,7 +199,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		switch {
 		case err != nil:
 			if ctx.Err() == nil {
-				log.Error(err, "Node status not reported")
+				log.Error(err, "Failed to report the node status, will retry")
 			}
 			next = wait
 			wait = min(wait*2, most)
@@ -278,7 +278,7 @@ func (r *Reporter) look(ctx context.Context) (*runtimeapi.StatusResponse, []*run
 	}
 	imgs, err := r.images.ListImages(ctx, nil)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Images cannot be listed")
+		klog.FromContext(ctx).Error(err, "Cannot list images for the node status")
 	}
 	return st, imgs, nil
 }

@@ -61,7 +61,7 @@ func (o *Ops) createFailed(ctx context.Context, pod *v1.Pod, op podplan.Op, reas
 	return podplan.Result{Err: err, Reason: reason, Message: detail(err), ImageGone: errors.Is(err, errImageGone)}
 }
 
-var errImageGone = errors.New("is not on the node any more")
+var errImageGone = errors.New("is no longer on the node")
 
 // containerConfig gathers everything that an instance is created from.
 func (o *Ops) containerConfig(ctx context.Context, op podplan.Op, in *podplan.Input, spec *v1.Container) (*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig, error) {

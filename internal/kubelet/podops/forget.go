@@ -26,7 +26,7 @@ func (o *Ops) forget(ctx context.Context, in *podplan.Input) podplan.Result {
 		return failed(fmt.Errorf("list sandboxes: %w", err))
 	}
 	if len(left) > 0 {
-		return failed(fmt.Errorf("%d sandboxes of the pod are still there", len(left)))
+		return failed(fmt.Errorf("the pod still has %d sandboxes", len(left)))
 	}
 	o.Objects.Use(pod.UID, nil)
 	o.Tokens.Forget(pod.UID)

@@ -62,7 +62,7 @@ func wantedImage(pod *v1.Pod, name string) (wanted, error) {
 			return w, nil
 		}
 	}
-	return w, fmt.Errorf("container %q is not in the pod's spec", name)
+	return w, fmt.Errorf("the pod's spec has no container or image volume %q", name)
 }
 
 // presentImage checks whether the image is on the node already, for this pod. An image that the pod

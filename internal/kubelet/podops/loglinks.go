@@ -31,7 +31,7 @@ func (o *Ops) addLogLink(ctx context.Context, in *podplan.Input, op podplan.Op) 
 		err = errors.Join(err, o.sweepLogLinks(in.Pod, append(slices.Clone(in.Containers), podplan.Container{Name: op.Name, ID: op.ID})))
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Links to logs are not as they should be", "container", op.Name)
+		klog.FromContext(ctx).Error(err, "Cannot update the container's log links", "container", op.Name)
 	}
 }
 

@@ -239,7 +239,7 @@ func (o *Ops) do(ctx context.Context, op podplan.Op, in *podplan.Input) podplan.
 	case podplan.Forget:
 		return o.forget(ctx, in)
 	default:
-		return failed(fmt.Errorf("unknown op %q", op.Kind))
+		return failed(fmt.Errorf("unknown operation %q", op.Kind))
 	}
 }
 

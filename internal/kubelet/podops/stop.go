@@ -71,7 +71,7 @@ func (o *Ops) preStop(ctx context.Context, op podplan.Op, in *podplan.Input) *v1
 	}
 	hook := &v1.LifecycleHandler{}
 	if err := json.Unmarshal([]byte(text), hook); err != nil {
-		klog.FromContext(ctx).Error(err, "preStop hook in the container's annotations cannot be read", "containerID", op.ID)
+		klog.FromContext(ctx).Error(err, "Cannot read the preStop hook in the container's annotations", "containerID", op.ID)
 		return nil
 	}
 	return hook

@@ -321,7 +321,7 @@ func (p *planner) noteLast(o *Container) {
 // what a stop does to it. Only its attempt number is remembered.
 func (p *planner) drop(o *Container) {
 	if p.busy(o.Name) {
-		p.wait("container %s: waits for its start to be given up", o.Name)
+		p.wait("container %s waits until its start is cancelled", o.Name)
 		return
 	}
 	if h := p.plan.Record.history(o.Name); h.Attempt < o.Attempt || h.Dropped < o.Attempt {

@@ -113,7 +113,7 @@ func (p *planner) finish() {
 		return
 	}
 	if len(p.in.InFlight) > 0 && !p.keep("forget") {
-		p.wait("waits for what is still in flight")
+		p.wait("waits for operations in flight")
 		return
 	}
 	p.try(Op{Kind: Forget})

@@ -66,7 +66,7 @@ func (p *planner) restartAll() bool {
 		p.plan.Record.RestartAll = nil
 		return false
 	}
-	p.wait("all containers are restarted, for %s exited", now.Source)
+	p.wait("all containers are being restarted because %s exited", now.Source)
 	for c := range pods.Containers(&p.in.Pod.Spec) {
 		if c.Name != now.Source || last {
 			p.removeDead(c.Name)

@@ -67,7 +67,7 @@ func (p *planner) hookAndStop(o *Container, op Op, soonest time.Time) {
 		}
 		if runs && op.Deadline.After(p.now) {
 			p.recheck(op.Deadline)
-			p.wait("preStop hook of container %s runs, until %s", o.Name, op.Deadline.UTC().Format(time.RFC3339))
+			p.wait("preStop hook of container %s is running, until %s at the latest", o.Name, op.Deadline.UTC().Format(time.RFC3339))
 			return
 		}
 		soonest = p.now.Add(minStop)
@@ -78,7 +78,7 @@ func (p *planner) hookAndStop(o *Container, op Op, soonest time.Time) {
 		return
 	}
 	p.try(op)
-	p.wait("container %s is stopping, until %s", o.Name, op.Deadline.UTC().Format(time.RFC3339))
+	p.wait("container %s is stopping, until %s at the latest", o.Name, op.Deadline.UTC().Format(time.RFC3339))
 }
 
 // preStop runs the preStop hook of an instance that is to stop, once, if it has one and there is

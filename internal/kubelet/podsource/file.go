@@ -73,14 +73,14 @@ func (m Manifests) Follow(ctx context.Context) error {
 			return nil
 		case ev, ok := <-w.Events:
 			if !ok {
-				return errors.New("watch of static pods ended")
+				return errors.New("watch static pods: the watch ended")
 			}
 			if ev.Name == f.path {
 				f.watch(ctx, w) // it may be another one now
 			}
 			f.read(ctx)
 		case err := <-w.Errors:
-			klog.FromContext(ctx).Error(err, "Watch of static pods", "path", f.path)
+			klog.FromContext(ctx).Error(err, "Failed to watch static pods", "path", f.path)
 			f.read(ctx)
 		case <-again.C:
 			f.watch(ctx, w)
@@ -115,7 +115,7 @@ func (f *files) watch(ctx context.Context, w *fsnotify.Watcher) {
 		dir = filepath.Dir(f.path)
 	}
 	if err := w.Add(dir); err != nil {
-		klog.FromContext(ctx).V(2).Info("Static pods cannot be watched yet", "path", f.path, "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot watch static pods yet", "path", f.path, "err", err)
 	}
 }
 
@@ -125,7 +125,7 @@ func (f *files) read(ctx context.Context) map[string]error {
 	log := klog.FromContext(ctx)
 	names, err := f.names()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Error(err, "Static pods cannot be listed", "path", f.path)
+		log.Error(err, "Cannot list static pods", "path", f.path)
 		return nil
 	}
 	bad := map[string]error{}
@@ -146,7 +146,7 @@ func (f *files) read(ctx context.Context) map[string]error {
 		now[name] = pod
 		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		if other := byName[key]; other != "" {
-			log.Error(nil, "Two manifests have a pod of the same name, the last counts", "pod", key, "ignored", other, "file", name)
+			log.Error(nil, "Two manifests name the same pod, using the last one", "pod", key, "ignored", other, "file", name)
 		}
 		byName[key] = name
 	}
@@ -234,7 +234,7 @@ func recognize(data []byte) error {
 		return errors.New("it has no apiVersion and kind")
 	}
 	if !scheme.Scheme.Recognizes(*kind) {
-		return errors.New("its apiVersion and kind are not known here; is it a v1 Pod?")
+		return errors.New("its apiVersion and kind are unknown; is it a v1 Pod?")
 	}
 	return nil
 }

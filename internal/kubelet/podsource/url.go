@@ -41,14 +41,14 @@ func URL(ctx context.Context, url string, header http.Header, node string, every
 			return nil
 		case err == nil:
 			if failures > 0 {
-				log.Info("Static pods can be read again", "url", url)
+				log.Info("Reading static pods works again", "url", url)
 			}
 			failures = 0
 		default:
 			if failures++; failures <= loudFailures {
-				log.Error(err, "Static pods cannot be read", "url", url)
+				log.Error(err, "Cannot read static pods", "url", url)
 			} else {
-				log.V(4).Info("Static pods cannot be read", "url", url, "err", err)
+				log.V(4).Info("Cannot read static pods", "url", url, "err", err)
 			}
 		}
 		timer.Reset(every)

@@ -129,7 +129,7 @@ func (w *Worker) loadRecord(ctx context.Context) error {
 	}
 	r, err := w.deps.Records.Read(w.uid)
 	if _, corrupt := errors.AsType[*record.CorruptError](err); corrupt {
-		klog.FromContext(ctx).Error(err, "The pod's record is lost; what it held is decided again")
+		klog.FromContext(ctx).Error(err, "The pod's record is lost; admission and allocations are decided again")
 		err = nil
 	}
 	if err != nil {

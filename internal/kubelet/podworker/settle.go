@@ -24,7 +24,7 @@ func (w *Worker) settle() {
 		}
 		w.note(t)
 		if o.res.Err == nil && w.vain(f.Op) {
-			o.res.Err = fmt.Errorf("%s was done several times, and had no effect", f.Op.Kind)
+			o.res.Err = fmt.Errorf("%s succeeded several times but had no effect", f.Op.Kind)
 		}
 		switch {
 		case o.res.Err == nil:

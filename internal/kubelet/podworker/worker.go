@@ -463,7 +463,7 @@ func (w *Worker) act(ctx context.Context, in podplan.Input, plan podplan.Plan, n
 // trouble logs what kept the worker from planning, and returns the back-off.
 func (w *Worker) trouble(ctx context.Context, err error) time.Duration {
 	w.troubles++
-	klog.FromContext(ctx).Error(err, "Cannot look at the pod, or write its record")
+	klog.FromContext(ctx).Error(err, "Cannot observe the pod or write its record, will retry")
 	w.note(Transition{What: "observe", Err: err.Error()})
 	return min(100*time.Millisecond<<min(w.troubles, 7), 10*time.Second)
 }
@@ -621,7 +621,7 @@ func (w *Worker) close(ctx context.Context) {
 	}
 	w.deps.Status.Drop(w.uid)
 	if err := w.deps.Records.Remove(w.uid); err != nil {
-		klog.FromContext(ctx).Error(err, "Record could not be removed")
+		klog.FromContext(ctx).Error(err, "Cannot remove the pod's record")
 	}
 }
 

@@ -52,7 +52,7 @@ func Open(dir string, policy kubeletconfig.ImagePullCredentialsVerificationPolic
 	switch policy {
 	case kubeletconfig.NeverVerify, kubeletconfig.NeverVerifyPreloadedImages, kubeletconfig.NeverVerifyAllowlistedImages, kubeletconfig.AlwaysVerify:
 	default:
-		return nil, fmt.Errorf("imagePullCredentialsVerificationPolicy %q is not known", policy)
+		return nil, fmt.Errorf("unknown imagePullCredentialsVerificationPolicy %q", policy)
 	}
 	for _, p := range allow {
 		if err := checkPattern(p); err != nil {
@@ -78,11 +78,11 @@ func checkPattern(p string) error {
 	name, wild := strings.CutSuffix(p, "/*")
 	switch trimmed, err := Name(name); {
 	case name == "" || strings.ContainsAny(name, "* "):
-		return fmt.Errorf("%q is not an image's name, nor one that ends with /*", p)
+		return fmt.Errorf("%q is neither an image name nor a prefix that ends with /*", p)
 	case !wild && err != nil:
 		return fmt.Errorf("%q: %w", p, err)
 	case !wild && trimmed != name:
-		return fmt.Errorf("%q must have neither tag nor digest", p)
+		return fmt.Errorf("%q must not have a tag or digest", p)
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (e *exposition) send(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if err := enc.Encode(f); err != nil {
-			klog.FromContext(r.Context()).V(2).Info("Metrics are not sent whole", "family", f.GetName(), "err", err)
+			klog.FromContext(r.Context()).V(2).Info("Failed to send all metrics", "family", f.GetName(), "err", err)
 			return
 		}
 	}

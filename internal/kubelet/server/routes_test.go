@@ -212,9 +212,9 @@ func TestNodeLogsShowNoFileElsewhere(t *testing.T) {
 		"/logs/host/":               {403, "Forbidden"},
 		"/logs/host" + outside:      {403, "Forbidden"},
 		"/logs/pipe.log":            {403, "Forbidden"},
-		"/logs/?query=shadow":       {200, "it leads out of the folder"},
+		"/logs/?query=shadow":       {200, "the path leads out of the folder"},
 		"/logs/?query=pipe":         {200, "is not a regular file"},
-		"/logs/?query=/shadow.log":  {406, "it leads out of the folder"},
+		"/logs/?query=/shadow.log":  {406, "the path leads out of the folder"},
 		"/logs/?query=/pipe.log":    {406, "is not a regular file"},
 		"/logs/?query=/host/../a.l": {406, "no such file"},
 	} {

@@ -105,7 +105,7 @@ func (s *Stats) layer(ctx context.Context, id string) eviction.Usage {
 	st, err := s.Runtime.ContainerStats(ctx, id)
 	if err != nil {
 		if status.Code(err) != codes.NotFound { // removed meanwhile
-			klog.FromContext(ctx).Error(err, "Cannot measure what a container that has ended holds on disk", "containerID", id)
+			klog.FromContext(ctx).Error(err, "Cannot measure the disk usage of a terminated container", "containerID", id)
 		}
 		return eviction.Usage{}
 	}

@@ -235,7 +235,7 @@ func upgrade(w http.ResponseWriter, address string, err error) (http.Handler, bo
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		http.Error(w, fmt.Sprintf("the runtime's streaming address %q: %v", address, err), http.StatusInternalServerError)
+		http.Error(w, fmt.Sprintf("invalid streaming address %q from the runtime: %v", address, err), http.StatusInternalServerError)
 		return nil, false
 	}
 	return proxy.NewUpgradeAwareHandler(u, nil, false, true, responder{}), true

@@ -29,7 +29,7 @@ func Logind(ctx context.Context) (Login, error) { return dial(ctx, dropIns) }
 func dial(ctx context.Context, dir string) (Login, error) {
 	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("system bus: %w", err)
+		return nil, fmt.Errorf("connect to the D-Bus system bus: %w", err)
 	}
 	return &logind{conn: conn, dir: dir}, nil
 }
@@ -46,11 +46,11 @@ func (l *logind) delay(ctx context.Context) (time.Duration, error) {
 	var usec dbus.Variant
 	call := l.conn.Object(service, object).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, manager, "InhibitDelayMaxUSec")
 	if err := call.Store(&usec); err != nil {
-		return 0, fmt.Errorf("InhibitDelayMaxUSec of logind: %w", err)
+		return 0, fmt.Errorf("read logind's InhibitDelayMaxUSec: %w", err)
 	}
 	n, ok := usec.Value().(uint64)
 	if !ok {
-		return 0, fmt.Errorf("InhibitDelayMaxUSec of logind is %T, not a number", usec.Value())
+		return 0, fmt.Errorf("read logind's InhibitDelayMaxUSec: it is a %T, not a number", usec.Value())
 	}
 	return time.Duration(n) * time.Microsecond, nil
 }
@@ -63,11 +63,11 @@ func (l *logind) Reserve(ctx context.Context, want time.Duration) error {
 		return err
 	}
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
-		return fmt.Errorf("configuration of logind: %w", err)
+		return fmt.Errorf("configure logind: %w", err)
 	}
 	text := fmt.Sprintf("# Kubelet logind override\n[Login]\nInhibitDelayMaxSec=%.0f\n", want.Seconds())
 	if err := record.WriteFile(filepath.Join(l.dir, "99-kubelet.conf"), []byte(text), 0o644); err != nil {
-		return fmt.Errorf("configuration of logind: %w", err)
+		return fmt.Errorf("configure logind: %w", err)
 	}
 	const systemd = "org.freedesktop.systemd1"
 	kill := l.conn.Object(systemd, "/org/freedesktop/systemd1").CallWithContext(ctx, systemd+".Manager.KillUnit", 0, "systemd-logind.service", "all", int32(1))
@@ -87,7 +87,7 @@ func (l *logind) Reserve(ctx context.Context, want time.Duration) error {
 		case <-t.C:
 		}
 	}
-	return fmt.Errorf("logind waits %v for a shutdown, shutdownGracePeriod is %v; see InhibitDelayMaxSec in logind.conf(5)", have, want)
+	return fmt.Errorf("logind delays a shutdown by %v at most, but shutdownGracePeriod is %v; see InhibitDelayMaxSec in logind.conf(5)", have, want)
 }
 
 // Inhibit takes a delay lock, which is a file.
@@ -95,7 +95,7 @@ func (l *logind) Inhibit(ctx context.Context) (io.Closer, error) {
 	var fd dbus.UnixFD
 	call := l.conn.Object(service, object).CallWithContext(ctx, manager+".Inhibit", 0, "shutdown", "kubelet", "Kubelet needs time to handle node shutdown", "delay")
 	if err := call.Store(&fd); err != nil {
-		return nil, fmt.Errorf("inhibitor of logind: %w", err)
+		return nil, fmt.Errorf("take logind's inhibitor lock: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "logind-inhibitor"), nil
 }
@@ -103,7 +103,7 @@ func (l *logind) Inhibit(ctx context.Context) (io.Closer, error) {
 // Shutdowns follows the signal PrepareForShutdown.
 func (l *logind) Shutdowns(ctx context.Context) (<-chan bool, error) {
 	if err := l.conn.AddMatchSignalContext(ctx, dbus.WithMatchInterface(manager), dbus.WithMatchMember("PrepareForShutdown"), dbus.WithMatchObjectPath(object)); err != nil {
-		return nil, fmt.Errorf("signals of logind: %w", err)
+		return nil, fmt.Errorf("subscribe to logind's signals: %w", err)
 	}
 	signals := make(chan *dbus.Signal, 4)
 	l.conn.Signal(signals)

@@ -124,7 +124,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	for wait := first; ctx.Err() == nil; wait = min(wait*2, most) {
 		began := time.Now()
 		if err := m.watch(ctx); err != nil && ctx.Err() == nil {
-			log.Error(err, "Graceful node shutdown is not available; trying again", "after", wait)
+			log.Error(err, "Graceful node shutdown is unavailable, will retry", "after", wait)
 		}
 		if time.Since(began) > most {
 			wait = first
@@ -197,7 +197,7 @@ func (m *Manager) end(ctx context.Context) {
 		if len(g.pods) == 0 {
 			continue
 		}
-		log.Info("Ending pods because the node shuts down", "priority", m.Periods[i].Priority, "pods", len(g.pods), "gracePeriod", g.grace)
+		log.Info("Terminating pods because the node is shutting down", "priority", m.Periods[i].Priority, "pods", len(g.pods), "gracePeriod", g.grace)
 		for _, pod := range g.pods {
 			grace := int64(g.grace / time.Second)
 			if own := pod.Spec.TerminationGracePeriodSeconds; own != nil && *own < grace {

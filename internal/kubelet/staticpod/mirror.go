@@ -69,7 +69,7 @@ func (p *Pods) Run(ctx context.Context) error {
 		timer := time.NewTimer(wait)
 		if err != nil {
 			if ctx.Err() == nil && wait > time.Second {
-				klog.FromContext(ctx).Error(err, "Mirror pods are not in sync")
+				klog.FromContext(ctx).Error(err, "Failed to sync mirror pods, will retry")
 			}
 			again = timer.C
 			wait = min(wait*2, most)

@@ -310,7 +310,7 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 		got, err := m.write(ctx, s, apiUID, pod, want)
 		refused := apierrors.IsInvalid(err) && looked // because of what the server has now, not what it had before
 		if refused {
-			klog.FromContext(ctx).Error(err, "The API server refuses the pod's status; it is sent again once it or the pod changes", "pod", s.namespace+"/"+s.name, "podUID", uid)
+			klog.FromContext(ctx).Error(err, "The API server rejected the pod's status; it is sent again once it or the pod changes", "pod", s.namespace+"/"+s.name, "podUID", uid)
 		}
 		if err == nil || refused || apierrors.IsNotFound(err) {
 			m.mu.Lock()
@@ -320,7 +320,7 @@ func (m *Manager) send(ctx context.Context, uid types.UID, s *slot) {
 			continue
 		}
 		if ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("Pod status not written, will retry", "pod", s.namespace+"/"+s.name, "podUID", uid, "err", err)
+			klog.FromContext(ctx).V(2).Info("Failed to write the pod's status, will retry", "pod", s.namespace+"/"+s.name, "podUID", uid, "err", err)
 		}
 		pause(ctx, wait)
 		wait = min(wait*2, retryMost)

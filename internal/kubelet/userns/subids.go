@@ -60,7 +60,7 @@ func same(users Range, err error) func(Range, error) (Range, error) {
 func parseSubIDs(out string) (Range, error) {
 	fields := strings.Fields(out)
 	if strings.Count(strings.TrimSpace(out), "\n") > 0 || len(fields) != 4 {
-		return Range{}, fmt.Errorf("user namespaces: subordinate IDs must be one range: %q", out)
+		return Range{}, fmt.Errorf("user namespaces: want one range of subordinate IDs, got %q", out)
 	}
 	return parseRange(fields[2], fields[3])
 }
@@ -95,7 +95,7 @@ func fromFile(path string) (Range, error) {
 			continue
 		}
 		if found != (Range{}) {
-			return Range{}, fmt.Errorf("user namespaces: %s has more than one range of user %q", path, account)
+			return Range{}, fmt.Errorf("user namespaces: %s has more than one range for user %q", path, account)
 		}
 		if found, err = parseRange(parts[1], parts[2]); err != nil {
 			return Range{}, err

@@ -94,9 +94,9 @@ func check(cfg Config) error {
 	case cfg.Host.First%n != 0:
 		return fmt.Errorf("user namespaces: the kubelet's first ID %d is not a multiple of %d", cfg.Host.First, n)
 	case cfg.Host.Length%n != 0:
-		return fmt.Errorf("user namespaces: the kubelet's number of IDs %d is not a multiple of %d", cfg.Host.Length, n)
+		return fmt.Errorf("user namespaces: the kubelet's range of %d IDs is not a multiple of %d", cfg.Host.Length, n)
 	case int64(cfg.Host.Length/n) < int64(cfg.MaxPods):
-		return fmt.Errorf("user namespaces: the kubelet's %d IDs are not enough for %d pods", cfg.Host.Length, cfg.MaxPods)
+		return fmt.Errorf("user namespaces: the kubelet's range of %d IDs is too small for %d pods", cfg.Host.Length, cfg.MaxPods)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (a *Allocator) load(uid types.UID) {
 		return
 	}
 	if err == nil && !r.valid() {
-		err = fmt.Errorf("%d IDs from %d are no range", r.Length, r.First)
+		err = fmt.Errorf("%d IDs from %d are not a valid range", r.Length, r.First)
 	}
 	if err != nil {
 		a.lost[uid] = err
@@ -166,19 +166,19 @@ func (a *Allocator) recoverLocked(ctx context.Context) error {
 	for uid, why := range a.lost {
 		r, ok, err := a.shown(ctx, uid)
 		if err == nil && ok && !r.valid() {
-			err = fmt.Errorf("the runtime shows %d IDs from %d", r.Length, r.First)
+			err = fmt.Errorf("the runtime reports %d IDs from %d, which are not a valid range", r.Length, r.First)
 		}
 		if err != nil {
-			return fmt.Errorf("user namespace of pod %s: its record cannot be read (%w), and its range cannot be found: %w", uid, why, err)
+			return fmt.Errorf("user namespace of pod %s: cannot read its record (%w) or find its range: %w", uid, why, err)
 		}
 		log := klog.FromContext(ctx)
 		if ok {
 			err = a.giveLocked(uid, r)
-			log.Info("The record of a pod's user namespace could not be read; it was restored from the pod's sandbox",
+			log.Info("Cannot read the record of a pod's user namespace; restored it from the pod's sandbox",
 				"podUID", uid, "err", why, "first", r.First, "length", r.Length)
 		} else {
 			err = record.Remove(a.path(uid))
-			log.Info("The record of a pod's user namespace could not be read; it was dropped, for the pod has no sandbox", "podUID", uid, "err", why)
+			log.Info("Cannot read the record of a pod's user namespace; dropped it because the pod has no sandbox", "podUID", uid, "err", why)
 		}
 		if err != nil {
 			return err

@@ -83,8 +83,8 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 		"multiple of":     {IDsPerPod: 1000},
 		"must not be bel": {IDsPerPod: Unit, Host: Range{0, 10 * Unit}},
 		"first ID 70000":  {IDsPerPod: Unit, Host: Range{70000, 10 * Unit}},
-		"number of IDs":   {IDsPerPod: Unit, Host: Range{Unit, 100000}},
-		"not enough":      {IDsPerPod: Unit, Host: Range{Unit, 10 * Unit}, MaxPods: 11},
+		"of 100000 IDs":   {IDsPerPod: Unit, Host: Range{Unit, 100000}},
+		"too small":       {IDsPerPod: Unit, Host: Range{Unit, 10 * Unit}, MaxPods: 11},
 	} {
 		cfg.Pods = t.TempDir()
 		if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), text) {

@@ -150,7 +150,7 @@ func (s *CertificateSource) renew(ctx context.Context, pod *v1.Pod, c *certifica
 		return fmt.Errorf("PodCertificateRequest of signer %s: %w", src.SignerName, err)
 	}
 	if err := c.take(req); err != nil {
-		klog.FromContext(ctx).Error(err, "No certificate for a pod", "request", klog.KObj(req), "signer", src.SignerName)
+		klog.FromContext(ctx).Error(err, "Failed to get a certificate for a pod", "request", klog.KObj(req), "signer", src.SignerName)
 		return err
 	}
 	return nil

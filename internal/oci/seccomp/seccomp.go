@@ -179,7 +179,7 @@ func checkArgs(args []specs.LinuxSeccompArg) error {
 		specs.OpLessThan, specs.OpLessEqual, specs.OpMaskedEqual}
 	for _, a := range args {
 		if a.Index >= maxArgs {
-			return fmt.Errorf("system calls have six arguments: there is no index %d", a.Index)
+			return fmt.Errorf("argument index %d is out of range: system calls have six arguments", a.Index)
 		}
 		if !slices.Contains(ops, a.Op) {
 			return fmt.Errorf("unknown seccomp operator %q", a.Op)

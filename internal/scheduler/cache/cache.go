@@ -129,7 +129,7 @@ func (c *Cache) removeLocked(uid types.UID) {
 	}
 	delete(c.pods, uid)
 	if err := c.nodes[s.node].RemovePod(c.log, s.info.GetPod()); err != nil {
-		c.log.Error(err, "The scheduler's cache disagrees with itself", "pod", klog.KObj(s.info.GetPod()))
+		c.log.Error(err, "The scheduler's cache is inconsistent", "pod", klog.KObj(s.info.GetPod()))
 	}
 	c.dropIfEmptyLocked(s.node)
 }

@@ -249,7 +249,7 @@ func (p *Profile) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	for _, pl := range p.permit {
 		st, wait := pl.Permit(ctx, state, pod, node)
 		if st.IsWait() {
-			st = fwk.AsStatus(fmt.Errorf("permit plugin %s wants to wait %s: waiting pods are not supported by this scheduler", pl.Name(), wait.Round(time.Millisecond)))
+			st = fwk.AsStatus(fmt.Errorf("permit plugin %s wants to wait %s, but this scheduler does not support waiting pods", pl.Name(), wait.Round(time.Millisecond)))
 		}
 		if !st.IsSuccess() {
 			return named(st, pl)

@@ -44,7 +44,7 @@ func podRequests(state fwk.CycleState) (fitState, *fwk.Status) {
 	}
 	s, ok := data.(fitState)
 	if !ok {
-		return fitState{}, fwk.NewStatus(fwk.Error, "NodeResourcesFit: foreign state")
+		return fitState{}, fwk.NewStatus(fwk.Error, "NodeResourcesFit: unexpected type of cycle state")
 	}
 	return s, nil
 }

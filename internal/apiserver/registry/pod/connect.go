@@ -181,7 +181,7 @@ func getPod(ctx context.Context, pods getter, name string) (*corev1.Pod, error) 
 	}
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
-		return nil, fmt.Errorf("pod %s is %T", name, obj)
+		return nil, fmt.Errorf("pod %s: unexpected %T", name, obj)
 	}
 	return p, nil
 }

@@ -67,7 +67,7 @@ func (a *Allocator) release(ctx context.Context, claims []claim) {
 			continue
 		}
 		if err := a.claims.Release(context.WithoutCancel(ctx), c.key, c.owner); err != nil {
-			klog.FromContext(ctx).Error(err, "Releasing what a service held failed; the next start of the server will")
+			klog.FromContext(ctx).Error(err, "Cannot release an address or port of a service; the next start of the server releases it")
 		}
 	}
 }
