@@ -75,7 +75,7 @@ func (d *Daemon) tellNewCA() error {
 		return err
 	}
 	d.progress("the cluster's certificate authority was missing, and a new one was created: earlier kubeconfigs, nodes and tokens " +
-		"are refused; " + d.cfg.Kubeconfig() + " is written again")
+		"are refused; " + d.cfg.Kubeconfig() + " is rewritten")
 	return nil
 }
 

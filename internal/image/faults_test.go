@@ -236,7 +236,7 @@ func TestBrokenRegistryIsGivenUp(t *testing.T) {
 		return isBlob(r)
 	})
 	_, err := s.Pull(t.Context(), ref, image.PullOptions{})
-	if err == nil || !strings.Contains(err.Error(), "502 Bad Gateway") || !strings.Contains(err.Error(), "given up after 5 attempts") {
+	if err == nil || !strings.Contains(err.Error(), "502 Bad Gateway") || !strings.Contains(err.Error(), "gave up after 5 attempts") {
 		t.Errorf("got %v", err)
 	}
 	checkEmpty(t, s)

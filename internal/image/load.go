@@ -185,7 +185,7 @@ func (s *Store) loadRefs() error {
 		var refs map[string]string
 		_, err := record.Read(p, &refs)
 		if _, ok := errors.AsType[*record.CorruptError](err); ok {
-			klog.Background().Error(err, "The image names are damaged, reading their copy", "copy", s.refsCopy())
+			klog.Background().Error(err, "A record of the image names is damaged, ignoring it", "copy", s.refsCopy())
 			damaged = true
 			continue
 		}

@@ -32,7 +32,7 @@ func retry(ctx context.Context, fn func() (progress bool, err error)) error {
 			failed = 1
 		}
 		if failed == attempts {
-			return fmt.Errorf("given up after %d attempts: %w", attempts, err)
+			return fmt.Errorf("gave up after %d attempts: %w", attempts, err)
 		}
 		if serr := sleep(ctx, firstBackOff<<(failed-1)); serr != nil {
 			return serr

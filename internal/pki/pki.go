@@ -174,7 +174,7 @@ func LoadOrCreateKey(path string) (crypto.Signer, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, fmt.Errorf("private key %s: no PEM block; restore it, or remove it to have a new one made", path)
+		return nil, fmt.Errorf("private key %s: no PEM block; restore it, or remove it to have a new one created", path)
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
@@ -206,7 +206,7 @@ func readCert(path string) (*x509.Certificate, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, fmt.Errorf("certificate %s: no PEM block; remove it to have a new one made", path)
+		return nil, fmt.Errorf("certificate %s: no PEM block; remove it to have a new one created", path)
 	}
 	return x509.ParseCertificate(block.Bytes)
 }

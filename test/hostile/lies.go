@@ -76,7 +76,7 @@ func Lies(addr string) map[string]Lie {
 		"blob-cut": {on(IsBlob, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000000")
 			panic(http.ErrAbortHandler)
-		}), "given up after 5 attempts"},
+		}), "gave up after 5 attempts"},
 		"blob-stalls":    {on(IsBlob, stall), ""},
 		"blob-garbage":   {on(IsBlob, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "garbage") }), "corrupt"},
 		"redirect-loop":  {func(w http.ResponseWriter, r *http.Request) bool { to(r.URL.Path)(w, r); return true }, "redirects"},

@@ -289,7 +289,7 @@ func lead(ctx context.Context, server *etcdserver.EtcdServer, end *fatality) err
 		case <-end.failed():
 			return end.err()
 		case <-ctx.Done():
-			return fmt.Errorf("etcd did not start in time: %w", ctx.Err())
+			return fmt.Errorf("etcd did not start: %w", ctx.Err())
 		case <-tick.C:
 		}
 		if server.Leader() != 0 || !replayed() {

@@ -169,7 +169,7 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 		}
 		return nil
 	}
-	klog.FromContext(ctx).Info("A kubelet's certificate signing request needs manual approval: its user may not get one automatically", "csr", r.Name, "user", r.Spec.Username)
+	klog.FromContext(ctx).Info("A kubelet's certificate signing request needs manual approval: its user lacks the permission for automatic approval", "csr", r.Name, "user", r.Spec.Username)
 	c.loop.AddAfter(r.Name, askAgain) // nothing reports when somebody's rights change
 	return nil
 }

@@ -163,7 +163,7 @@ func (r *Rotator) work(ctx context.Context) {
 		case ctx.Err() != nil || !ok: // the queue is drained, and nothing else is done
 		case l.Ended:
 			if err := Settle(path); err != nil {
-				klog.FromContext(ctx).Error(err, "Failed to tidy up the log of an ended container", "containerID", l.ID, "path", path)
+				klog.FromContext(ctx).Error(err, "Failed to tidy up the log of a terminated container", "containerID", l.ID, "path", path)
 			}
 		default:
 			r.look(ctx, l)

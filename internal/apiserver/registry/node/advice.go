@@ -65,7 +65,7 @@ func advise(err error) error {
 	case err == nil:
 		return nil
 	case strings.Contains(err.Error(), "x509: certificate signed by unknown authority"):
-		return fmt.Errorf("%w (the kubelet made its serving certificate itself: start it with serverTLSBootstrap: true, "+
+		return fmt.Errorf("%w (the kubelet created its own serving certificate: start it with serverTLSBootstrap: true, "+
 			"or --rotate-server-certificates, and %s)", err, approve)
 	case strings.Contains(err.Error(), "remote error: tls: internal error"):
 		return fmt.Errorf("%w (the kubelet may have no serving certificate yet: %s)", err, approve)
