@@ -78,10 +78,10 @@ func (c Config) Check() error {
 // withDefaults fills in the fields left empty and finds the required programs.
 func (c Config) withDefaults() (Config, error) {
 	if c.Root == "" || c.State == "" {
-		return c, errors.New("cri: the root and state folders must be given")
+		return c, errors.New("cri: Root and State must be set")
 	}
 	if c.InstanceID == "" || len(c.InstanceID) > 8 || strings.Trim(c.InstanceID, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return c, fmt.Errorf("cri: instance ID %q: up to 8 of a-z, 0-9 and - are needed", c.InstanceID)
+		return c, fmt.Errorf("cri: instance ID %q: want 1 to 8 characters of a-z, 0-9 and -", c.InstanceID)
 	}
 	c = c.withNetworkDefaults()
 	if c.StreamAddress == "" {
@@ -150,12 +150,12 @@ var handlerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 func (r RuntimeConfig) resolve(handler string) (RuntimeConfig, error) {
 	if !handlerName.MatchString(handler) {
-		return r, fmt.Errorf("cri: runtime handler %q: a name is up to 63 of a-z, 0-9 and -, as a RuntimeClass can have it", handler)
+		return r, fmt.Errorf("cri: runtime handler %q: want a DNS label, as in a RuntimeClass: up to 63 characters of a-z, 0-9 and -", handler)
 	}
 	switch r.Type {
 	case "", oci.Crun, oci.Runc:
 	default:
-		return r, fmt.Errorf("cri: runtime handler %s: type %q is neither %s nor %s; a runtime needs the command line of one of them (containerd's shims have another)",
+		return r, fmt.Errorf("cri: runtime handler %s: type %q must be %s or %s: the command line that the runtime understands (containerd's shims are not supported)",
 			handler, r.Type, oci.Crun, oci.Runc)
 	}
 	path, err := exec.LookPath(r.Path)

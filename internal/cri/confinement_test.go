@@ -69,7 +69,7 @@ func TestTargetPIDNamespace(t *testing.T) {
 		cfg = containerConfig("late", "true")
 		cfg.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET, TargetId: target}
 		n.must(n.run.StopContainer(t.Context(), target, 0))
-		if _, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg); err == nil || !strings.Contains(err.Error(), "does not run") {
+		if _, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg); err == nil || !strings.Contains(err.Error(), "is not running") {
 			t.Errorf("a target that has ended: %v", err)
 		}
 	})
@@ -126,7 +126,7 @@ func TestRecursiveReadOnly(t *testing.T) {
 		}
 		cfg = containerConfig("no", "true")
 		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/rec", HostPath: dir, RecursiveReadOnly: true}}
-		if _, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg); err == nil || !strings.Contains(err.Error(), "needs readonly") {
+		if _, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg); err == nil || !strings.Contains(err.Error(), "needs a read-only mount") {
 			t.Errorf("recursive alone: %v", err)
 		}
 		n.must(n.run.RemovePodSandbox(t.Context(), p.id))
@@ -234,7 +234,7 @@ func TestHugePages(t *testing.T) {
 		cfg.Linux.Resources.HugepageLimits = []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}}
 		id, err := n.run.CreateContainer(t.Context(), p.id, cfg, p.cfg)
 		if !n.handlers.all[n.cfg.DefaultRuntime].LimitsHugePages() {
-			if err == nil || !strings.Contains(err.Error(), "no hugetlb cgroup controller") {
+			if err == nil || !strings.Contains(err.Error(), "hugetlb cgroup controller") {
 				t.Errorf("a limit that %s cannot set: %v", n.cfg.DefaultRuntime, err)
 			}
 			return

@@ -18,7 +18,7 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 		return nil, err
 	}
 	if len(req.GetCmd()) == 0 {
-		return nil, crierror.Invalid("no command given")
+		return nil, crierror.Invalid("no command specified")
 	}
 	ctx = trace.WithPod(ctx, s.uidOf(c))
 	resp, err := c.ExecSync(ctx, req.GetCmd(), time.Duration(req.GetTimeout())*time.Second)

@@ -46,7 +46,7 @@ func (fs *flights) board(ctx context.Context, key string, req proto.Message, fn 
 	defer fs.mu.Unlock()
 	if f, ok := fs.m[key]; ok {
 		if !proto.Equal(f.request, req) {
-			return nil, crierror.AlreadyExists("%s is being made with a different configuration", key)
+			return nil, crierror.AlreadyExists("%s is being created with a different configuration", key)
 		}
 		return f, nil
 	}

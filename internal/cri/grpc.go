@@ -132,7 +132,7 @@ func listenSocket(path string) (net.Listener, error) {
 		return nil, err
 	}
 	if c, err := net.Dial("unix", path); err == nil {
-		return nil, errors.Join(errors.New("another process serves it already"), c.Close())
+		return nil, errors.Join(errors.New("another process is already serving it"), c.Close())
 	} else if errors.Is(err, unix.ECONNREFUSED) {
 		if err := os.Remove(path); err != nil {
 			return nil, err

@@ -51,7 +51,7 @@ func TestRuntimeHandlers(t *testing.T) {
 		t.Errorf("handler %q", st.GetStatus().GetRuntimeHandler())
 	}
 	_, err = n.run.RunPodSandbox(t.Context(), n.podConfig(), "nosuch")
-	if err == nil || !strings.Contains(err.Error(), `no runtime for "nosuch" is configured; there are crun, other, runc, silent`) {
+	if err == nil || !strings.Contains(err.Error(), `no runtime for "nosuch" is configured; configured are: crun, other, runc, silent`) {
 		t.Errorf("an unknown handler: %v", err)
 	}
 }

@@ -48,7 +48,7 @@ func (h *handlers) Get(name string) (*oci.Runtime, error) {
 	}
 	r, ok := h.all[name]
 	if !ok {
-		return nil, fmt.Errorf("no runtime for %q is configured; there are %s", name, strings.Join(slices.Sorted(maps.Keys(h.all)), ", "))
+		return nil, fmt.Errorf("no runtime for %q is configured; configured are: %s", name, strings.Join(slices.Sorted(maps.Keys(h.all)), ", "))
 	}
 	return r, nil
 }
@@ -59,6 +59,6 @@ func (h *handlers) Former(ctx context.Context, name string) (*oci.Runtime, error
 	if r, err := h.Get(name); err == nil {
 		return r, nil
 	}
-	klog.FromContext(ctx).Info("A pod's runtime handler is not configured any more; it can only be removed", "handler", name)
+	klog.FromContext(ctx).Info("A pod's runtime handler is no longer configured; the pod can only be removed", "handler", name)
 	return h.open(ctx, name, h.cfg.Runtimes[h.cfg.DefaultRuntime])
 }

@@ -41,7 +41,7 @@ func readHost() (oci.Host, error) {
 		if h.OOMScoreMin, err = readIntFile("/proc/self/oom_score_adj"); err != nil {
 			return h, err
 		}
-		klog.InfoS("No CAP_SYS_RESOURCE: OOM scores of containers are not set below Wherry's own", "lowest", h.OOMScoreMin)
+		klog.InfoS("No CAP_SYS_RESOURCE, containers' OOM scores cannot be lower than Wherry's own", "lowest", h.OOMScoreMin)
 	}
 	return h, nil
 }

@@ -66,7 +66,7 @@ func (s *Server) recover(ctx context.Context) error {
 	left := map[string]bool{} // left to the next start
 	for _, id := range ids {
 		if err := s.recoverContainer(ctx, id); err != nil {
-			log.Error(err, "A container cannot be recovered; the next start tries again", "container", id)
+			log.Error(err, "Cannot recover a container; the next start tries again", "container", id)
 			left[id] = true
 		}
 	}
@@ -75,13 +75,13 @@ func (s *Server) recover(ctx context.Context) error {
 			continue
 		}
 		delete(s.sandboxes, id)
-		what := fmt.Sprintf("the end of the half-made sandbox %.12s of pod %s/%s", id, b.Config.GetMetadata().GetNamespace(), b.Config.GetMetadata().GetName())
+		what := fmt.Sprintf("the removal of the half-created sandbox %.12s of pod %s/%s", id, b.Config.GetMetadata().GetNamespace(), b.Config.GetMetadata().GetName())
 		if err := s.telling(ctx, what, func() error { return b.Clear(ctx) }); err != nil {
-			log.Error(err, "A half-made sandbox cannot be cleared; the next start tries again", "sandbox", id)
+			log.Error(err, "Cannot remove a half-created sandbox; the next start tries again", "sandbox", id)
 			left[id] = true
 			continue
 		}
-		log.Info("Cleared a half-made sandbox", "sandbox", id)
+		log.Info("Removed a half-created sandbox", "sandbox", id)
 	}
 	for _, b := range s.sandboxes {
 		if b.Ready() && b.SharesPIDs() {
@@ -112,7 +112,7 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 		return err
 	}
 	if !ok {
-		log.Info("Clearing a container whose record cannot be read", "container", id)
+		log.Info("Removing a container whose record cannot be read", "container", id)
 		c := s.containerEnv.Unknown(id, r)
 		return s.telling(ctx, waitsFor(c), func() error { return c.Clear(ctx) })
 	}
@@ -121,7 +121,7 @@ func (s *Server) recoverContainer(ctx context.Context, id string) error {
 		return err
 	}
 	if !whole || b == nil || b.HalfMade() {
-		log.Info("Clearing a half-made container", "container", id)
+		log.Info("Removing a half-created container", "container", id)
 		return s.telling(ctx, waitsFor(c), func() error { return c.Clear(ctx) })
 	}
 	return s.resume(ctx, c)
@@ -133,7 +133,7 @@ const patience = time.Second
 // telling runs a step of the start and, if it takes long, reports what it waits for.
 func (s *Server) telling(ctx context.Context, what string, step func() error) error {
 	t := time.AfterFunc(patience, func() {
-		klog.FromContext(ctx).Info("The start waits", "for", what)
+		klog.FromContext(ctx).Info("Startup is waiting", "for", what)
 		if s.cfg.Progress != nil {
 			s.cfg.Progress("waiting for " + what)
 		}
@@ -148,7 +148,7 @@ func waitsFor(c *container.Container) string {
 	if labels := c.Config().GetLabels(); labels["io.kubernetes.pod.name"] != "" {
 		pod = fmt.Sprintf(" of pod %s/%s", labels["io.kubernetes.pod.namespace"], labels["io.kubernetes.pod.name"])
 	}
-	return fmt.Sprintf("the end of conmon and the processes of container %.12s%s, which was being made when wherry last ended", c.ID, pod)
+	return fmt.Sprintf("conmon and the processes of container %.12s%s to exit, which was being created when wherry last stopped", c.ID, pod)
 }
 
 // resume takes back a container that is not half made.
@@ -178,7 +178,7 @@ func (s *Server) sweep(ctx context.Context, left map[string]bool) error {
 			continue
 		}
 		if err := s.sandboxEnv.Unknown(id).Clear(ctx); err != nil {
-			log.Error(err, "A sandbox without a record cannot be cleared; the next start tries again", "sandbox", id)
+			log.Error(err, "Cannot remove a sandbox without a record; the next start tries again", "sandbox", id)
 		}
 	}
 	ids, err = disk.Folders(s.cfg.layout().ContainerState())
@@ -194,7 +194,7 @@ func (s *Server) sweep(ctx context.Context, left map[string]bool) error {
 			return err
 		}
 		if err := s.containerEnv.Unknown(id, r).Clear(ctx); err != nil {
-			log.Error(err, "A container without a record cannot be cleared; the next start tries again", "container", id)
+			log.Error(err, "Cannot remove a container without a record; the next start tries again", "container", id)
 		}
 	}
 	return nil

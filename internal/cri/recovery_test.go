@@ -154,7 +154,7 @@ func TestStartSaysWhatItWaitsFor(t *testing.T) {
 	n.must(err)
 	n.must(n.telling(t.Context(), waitsFor(c), func() error {
 		got := <-said // a step that ends only once its wait was reported
-		if want := "waiting for the end of conmon and the processes of container " + id[:12]; !strings.HasPrefix(got, want) {
+		if want := "waiting for conmon and the processes of container " + id[:12]; !strings.HasPrefix(got, want) {
 			t.Errorf("said %q", got)
 		}
 		return nil

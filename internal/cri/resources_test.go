@@ -140,15 +140,15 @@ func TestConfigErrorsAreClear(t *testing.T) {
 		t.Errorf("nothing installed: %v", err)
 	}
 	for want, change := range map[string]func(*Config){
-		"root and state":  func(c *Config) { c.Root = "" },
+		"Root and State":  func(c *Config) { c.Root = "" },
 		"instance ID":     func(c *Config) { c.InstanceID = "Not Good" },
 		"runtime handler": func(c *Config) { c.Runtimes = map[string]RuntimeConfig{"kata": {Path: "kata-runtime"}} },
-		"neither crun nor runc": func(c *Config) {
+		"must be crun or runc": func(c *Config) {
 			c.Runtimes = map[string]RuntimeConfig{"kata": {Path: "/bin/sh", Type: "io.containerd.kata.v2"}}
 		},
-		"as a RuntimeClass can have it": func(c *Config) { c.Runtimes = map[string]RuntimeConfig{"Not_A-Label": {Path: "/bin/sh"}} },
-		"want NAME=SOFT:HARD":           func(c *Config) { c.DefaultUlimits = []string{"nofile"} },
-		"default runtime ":              func(c *Config) { c.Runtimes, c.DefaultRuntime = map[string]RuntimeConfig{"x": {Path: "/bin/sh"}}, "y" },
+		"as in a RuntimeClass": func(c *Config) { c.Runtimes = map[string]RuntimeConfig{"Not_A-Label": {Path: "/bin/sh"}} },
+		"want NAME=SOFT:HARD":  func(c *Config) { c.DefaultUlimits = []string{"nofile"} },
+		"default runtime ":     func(c *Config) { c.Runtimes, c.DefaultRuntime = map[string]RuntimeConfig{"x": {Path: "/bin/sh"}}, "y" },
 	} {
 		c := base
 		c.Conmon = "/bin/true"

@@ -25,7 +25,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 	}
 	if sandbox.OwnUserns(req.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions()) != nil {
 		if !s.translates() {
-			return nil, crierror.Precondition("pods cannot have user namespaces here: the file system of %s has no ID-mapped mounts, or the kernel none", s.images.Dir())
+			return nil, crierror.Precondition("user namespaces are not supported here: the kernel or the file system of %s has no ID-mapped mounts", s.images.Dir())
 		}
 		if err := sandbox.CheckReach(s.cfg.State); err != nil {
 			return nil, err
@@ -99,7 +99,7 @@ func (s *Server) watchInit(b *sandbox.Sandbox) error {
 			return // stopped on purpose
 		}
 		if err := b.NoteStop(); err != nil {
-			klog.FromContext(s.ctx).Error(err, "The init of a pod has died", "sandbox", b.ID)
+			klog.FromContext(s.ctx).Error(err, "Cannot record that a pod's init process died", "sandbox", b.ID)
 		}
 		s.emit(b.ID, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	})

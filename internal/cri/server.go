@@ -167,7 +167,7 @@ func (s *Server) close() {
 	s.events.close()
 	if s.network != nil {
 		if err := s.network.Close(); err != nil {
-			klog.ErrorS(err, "Closing the network")
+			klog.ErrorS(err, "Cannot close the network")
 		}
 		s.network = nil
 	}
@@ -176,7 +176,7 @@ func (s *Server) close() {
 	}
 	if s.socket != nil {
 		if err := s.socket.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-			klog.ErrorS(err, "Closing the CRI socket")
+			klog.ErrorS(err, "Cannot close the CRI socket")
 		}
 	}
 }

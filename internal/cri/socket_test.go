@@ -89,7 +89,7 @@ func TestTheSocketServesTheSame(t *testing.T) {
 	if err != nil || len(imgs.Images) != 1 {
 		t.Errorf("images %v, %v", imgs, err)
 	}
-	if _, err := New(t.Context(), n.cfg, n.images); err == nil || !strings.Contains(err.Error(), "another process serves it") {
+	if _, err := New(t.Context(), n.cfg, n.images); err == nil || !strings.Contains(err.Error(), "another process is already serving it") {
 		t.Errorf("a second server of a running instance: %v", err)
 	}
 	if _, err := rc.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil {

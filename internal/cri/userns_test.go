@@ -149,13 +149,13 @@ func TestUserNamespacesThatCannotBe(t *testing.T) {
 		options *runtimeapi.UserNamespace
 		want    string
 	}{
-		"two":       {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: two, Gids: two}, "one is supported"},
-		"none":      {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD}, "one is supported"},
+		"two":       {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: two, Gids: two}, "want exactly one"},
+		"none":      {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD}, "want exactly one"},
 		"differ":    {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mapped(10), Gids: mapped(11)}, "differ"},
-		"no length": {podUserns(0), "no length"},
+		"no length": {podUserns(0), "has length 0"},
 		"too long":  {podUserns(1<<32 - 1), "past the last ID"},
 		"container": {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_CONTAINER}, "unsupported user namespace mode"},
-		"node":      {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE, Uids: mapped(1)}, "takes no mappings"},
+		"node":      {&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE, Uids: mapped(1)}, "does not take mappings"},
 	} {
 		cfg := n.podConfig(func(p *runtimeapi.PodSandboxConfig) {
 			p.Linux.SecurityContext.NamespaceOptions.UsernsOptions = c.options

@@ -71,7 +71,7 @@ func chooseAppArmor(sec *runtimeapi.LinuxContainerSecurityContext, supported boo
 	}
 	name := strings.TrimPrefix(p.GetLocalhostRef(), "localhost/")
 	if name == "" {
-		return "", crierror.Invalid("the apparmor profile of type Localhost has no name")
+		return "", crierror.Invalid("an apparmor profile of type Localhost needs a name")
 	}
 	return name, nil
 }

@@ -30,7 +30,7 @@ func TestChooseAppArmor(t *testing.T) {
 		"unconfined anyway":   {profile(unconfined, ""), false, "", ""},
 		"own":                 {profile(localhost, "mine"), true, "mine", ""},
 		"own, no support":     {profile(localhost, "mine"), false, "", "not supported"},
-		"own without a name":  {profile(localhost, ""), true, "", "no name"},
+		"own without a name":  {profile(localhost, ""), true, "", "needs a name"},
 		"old own":             {old("localhost/mine"), true, "mine", ""},
 		"old unconfined":      {old("unconfined"), true, "", ""},
 		"old default":         {old("runtime/default"), true, defaultAppArmor, ""},

@@ -44,7 +44,7 @@ func (u *Ulimits) For(pod *runtimeapi.PodSandboxConfig, cfg *runtimeapi.Containe
 	all, clamped, err := oci.ClampUlimits(all)
 	if len(clamped) > 0 {
 		u.clampOnce.Do(func() {
-			klog.InfoS("No CAP_SYS_RESOURCE: ulimits of containers are not set above Wherry's own", "first", clamped)
+			klog.InfoS("No CAP_SYS_RESOURCE, containers' ulimits cannot be higher than Wherry's own", "first", clamped)
 		})
 	}
 	return all, err

@@ -42,7 +42,7 @@ func (c *Container) readSpec() *specs.Spec {
 func (c *Container) execProcess(args []string, tty bool) (specs.Process, error) {
 	spec := c.readSpec()
 	if spec == nil || spec.Process == nil {
-		return specs.Process{}, errors.New("the container's config.json cannot be read")
+		return specs.Process{}, errors.New("cannot read the container's config.json")
 	}
 	p := *spec.Process
 	p.Args, p.Terminal, p.ConsoleSize = args, tty, nil

@@ -63,22 +63,22 @@ func (c *Container) Finish(ctx context.Context, ended func()) {
 	log := klog.FromContext(ctx)
 	end, err := c.readExit(ctx)
 	if err != nil {
-		log.Error(err, "Finding out how the container ended")
+		log.Error(err, "Cannot read the container's exit status")
 	}
 	failpoint.At("exit-read")
 	c.end(end)
 	ended()
 	switch err := c.save(); {
 	case errors.Is(err, unix.ENOSPC):
-		log.Info("There is no room to record the container's end; its monitor's exit file still has it", "reason", err.Error())
+		log.Info("No disk space to record the container's exit; its monitor's exit file still has it", "reason", err.Error())
 	case err != nil:
-		log.Error(err, "The container's end is not on disk")
+		log.Error(err, "Cannot record the container's exit")
 	}
 	failpoint.At("exit-recorded")
 	close(c.exited)
 	c.uses.Wait()
 	if err := c.release(ctx); err != nil {
-		log.Error(err, "Cleaning up after the container; its removal tries again")
+		log.Error(err, "Cannot clean up after the container; its removal tries again")
 	}
 	close(c.cleaned)
 }
@@ -115,10 +115,10 @@ func (c *Container) readExit(ctx context.Context) (end ending, err error) {
 	end, err = readExitFile(c.bundle.ExitFile())
 	if err != nil {
 		end = ending{at: time.Now(), code: unknownExit, reason: reasonUnknown,
-			message: "the container's monitor (conmon) ended before it could report; the exit code is not known"}
+			message: "the container's monitor (conmon) exited before it could report; the exit code is unknown"}
 		switch {
 		case c.rec.Boot != c.env.Boot:
-			end.message = "the machine was restarted while the container was there; the exit code is not known"
+			end.message = "the machine was restarted while the container existed; the exit code is unknown"
 		case !errors.Is(err, os.ErrNotExist):
 			end.message = err.Error()
 		}

@@ -55,13 +55,13 @@ func (c *Container) Resume(ctx context.Context) error {
 			continue
 		}
 		if err := c.env.Images.Hold(id, c.ID); err != nil {
-			log.Error(err, "The image of a container is gone", "container", c.ID)
+			log.Error(err, "The image of a container is missing", "container", c.ID)
 		}
 	}
 	if c.status.EndedAt != 0 {
 		close(c.exited)
 		if err := c.release(ctx); err != nil {
-			log.Error(err, "Cleaning up after a container; its removal tries again", "container", c.ID)
+			log.Error(err, "Cannot clean up after a container; its removal tries again", "container", c.ID)
 		}
 		close(c.cleaned)
 		return nil

@@ -71,7 +71,7 @@ func pidNamespace(target *Container) (string, error) {
 		return "", nil
 	}
 	if !target.Running() {
-		return "", crierror.Precondition("target container %s does not run", target.ID)
+		return "", crierror.Precondition("target container %s is not running", target.ID)
 	}
 	return fmt.Sprintf("/proc/%d/ns/pid", target.current().PID), nil
 }

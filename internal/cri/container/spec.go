@@ -82,7 +82,7 @@ func dropHugePages(r *oci.Runtime, limits *specs.LinuxResources) error {
 	}
 	for _, l := range limits.HugepageLimits {
 		if l.Limit > 0 {
-			return crierror.Precondition("huge pages of %s: %s finds no hugetlb cgroup controller on this machine", l.Pagesize, r.Name)
+			return crierror.Precondition("huge pages of %s: %s needs the hugetlb cgroup controller, which this machine lacks", l.Pagesize, r.Name)
 		}
 	}
 	limits.HugepageLimits = nil

@@ -60,7 +60,7 @@ func (c *Container) noteStart(ctx context.Context, at int64) error {
 		if next.EndedAt == 0 {
 			return err
 		}
-		klog.FromContext(ctx).Error(err, "The container's start is not on disk")
+		klog.FromContext(ctx).Error(err, "Cannot record the container's start")
 	}
 	c.status = next
 	return nil

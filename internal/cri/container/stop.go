@@ -43,7 +43,7 @@ func (c *Container) Stop(ctx context.Context, grace time.Duration) (err error) {
 	// reports that.
 	done, err := c.waitExited(ctx, 2*time.Minute)
 	if err == nil && !done {
-		err = fmt.Errorf("process %d has not ended even after SIGKILL; it may be waiting for a disk or a network file system", c.current().PID)
+		err = fmt.Errorf("process %d is still running after SIGKILL; it may hang on a disk or a network file system", c.current().PID)
 	}
 	return err
 }

@@ -76,11 +76,11 @@ func checkMount(m *runtimeapi.Mount) error {
 		}
 	}
 	if m.GetRecursiveReadOnly() && (!m.GetReadonly() || m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE) {
-		return crierror.Invalid("mount %s: recursive read-only needs readonly and private propagation", at)
+		return crierror.Invalid("mount %s: recursive read-only needs a read-only mount with private propagation", at)
 	}
 	for _, o := range m.GetMountOptions() {
 		if o != "noexec" && o != "nodev" && o != "nosuid" {
-			return crierror.Invalid("mount %s: option %q is none of noexec, nodev and nosuid", at, o)
+			return crierror.Invalid("mount %s: option %q must be noexec, nodev or nosuid", at, o)
 		}
 	}
 	if len(m.GetUidMappings()) == 0 && len(m.GetGidMappings()) == 0 {

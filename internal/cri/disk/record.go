@@ -32,7 +32,7 @@ func Load(log klog.Logger, path string, v any) (ok bool, err error) {
 	case errors.Is(err, os.ErrNotExist):
 		return false, nil
 	case errors.As(err, &corrupt), errors.Is(err, unix.EIO), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EUCLEAN):
-		log.Error(err, "A record is damaged; what it stands for is cleared away", "file", path)
+		log.Error(err, "A record is damaged, removing what it describes", "file", path)
 		return false, nil
 	}
 	return false, err

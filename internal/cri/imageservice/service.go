@@ -132,7 +132,7 @@ func (s *Service) pulling(ref string) map[string]string {
 func (s *Service) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	ref := req.GetImage().GetImage()
 	if ref == "" {
-		return nil, crierror.Invalid("no image given")
+		return nil, crierror.Invalid("no image specified")
 	}
 	if uid := req.GetSandboxConfig().GetMetadata().GetUid(); uid != "" {
 		ctx = trace.WithPod(ctx, uid)

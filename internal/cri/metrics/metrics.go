@@ -178,7 +178,7 @@ func measureProcesses(pids []int, first int) (*processSample, error) {
 	if err := unix.Prlimit(first, unix.RLIMIT_NOFILE, nil, &limit); err == nil {
 		p.openFiles = limit.Cur
 	} else if !gone(err) {
-		return nil, fmt.Errorf("limits of process %d: %w", first, err)
+		return nil, fmt.Errorf("read the limits of process %d: %w", first, err)
 	}
 	return p, nil
 }

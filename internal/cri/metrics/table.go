@@ -66,11 +66,11 @@ var cpuMetrics = []metric{
 
 var memoryMetrics = []metric{
 	ofContainer("memory_usage_bytes", "Memory in use, page cache included", gauge, func(in *sample) uint64 { return in.MemoryUsage }),
-	ofContainer("memory_max_usage_bytes", "Most memory that was ever in use", gauge, func(in *sample) uint64 { return in.MaxUsage }),
+	ofContainer("memory_max_usage_bytes", "Maximum memory in use so far", gauge, func(in *sample) uint64 { return in.MaxUsage }),
 	ofContainer("memory_working_set_bytes", "Memory in use that cannot be reclaimed easily", gauge, func(in *sample) uint64 { return in.MemoryWorkingSet }),
 	ofContainer("memory_rss", "Anonymous memory, in bytes", gauge, func(in *sample) uint64 { return in.MemoryRSS }),
 	ofContainer("memory_cache", "Page cache, in bytes", gauge, func(in *sample) uint64 { return in.Cache }),
-	ofContainer("memory_kernel_usage", "Memory of the kernel for the container, in bytes", gauge, func(in *sample) uint64 { return in.Kernel }),
+	ofContainer("memory_kernel_usage", "Kernel memory used by the container, in bytes", gauge, func(in *sample) uint64 { return in.Kernel }),
 	ofContainer("memory_mapped_file", "Files mapped into memory, in bytes", gauge, func(in *sample) uint64 { return in.MappedFile }),
 	ofContainer("memory_swap", "Swap in use, in bytes", gauge, func(in *sample) uint64 { return in.SwapUsage }),
 	ofContainer("memory_failcnt", "How often the memory limit was hit", counter, func(in *sample) uint64 { return in.LimitHits }),
@@ -81,14 +81,14 @@ var memoryMetrics = []metric{
 			add(in.PageFaults, "pgfault", "hierarchy")
 			add(in.MajorPageFaults, "pgmajfault", "hierarchy")
 		}},
-	ofContainer("oom_events_total", "Processes killed for want of memory", counter, func(in *sample) uint64 { return in.OOMKills }),
+	ofContainer("oom_events_total", "Processes killed because memory ran out", counter, func(in *sample) uint64 { return in.OOMKills }),
 	{name: "container_hugetlb_usage_bytes", help: "Huge pages in use", kind: gauge, labels: []string{"pagesize"},
 		read: func(in *sample, add func(uint64, ...string)) {
 			for _, h := range in.Huge {
 				add(h.Usage, h.Size)
 			}
 		}},
-	{name: "container_hugetlb_max_usage_bytes", help: "Most huge pages that were ever in use", kind: gauge, labels: []string{"pagesize"},
+	{name: "container_hugetlb_max_usage_bytes", help: "Maximum number of huge pages in use so far", kind: gauge, labels: []string{"pagesize"},
 		read: func(in *sample, add func(uint64, ...string)) {
 			for _, h := range in.Huge {
 				add(h.MaxUsed, h.Size)
@@ -164,7 +164,7 @@ func ofDevice(name, help string, value func(d cgroup.DiskIO) uint64) metric {
 var processMetrics = []metric{
 	ofContainer("processes", "Processes in the container", gauge, func(in *sample) uint64 { return in.processes.processes }),
 	ofContainer("threads", "Threads in the container", gauge, func(in *sample) uint64 { return in.processes.threads }),
-	ofContainer("threads_max", "Most threads that the container may have; 0 is no limit", gauge, func(in *sample) uint64 { return in.Max }),
+	ofContainer("threads_max", "Maximum number of threads in the container; 0 is no limit", gauge, func(in *sample) uint64 { return in.Max }),
 	ofContainer("file_descriptors", "Open files of the container's processes", gauge, func(in *sample) uint64 { return in.processes.files }),
 	ofContainer("sockets", "Open sockets of the container's processes", gauge, func(in *sample) uint64 { return in.processes.sockets }),
 	{name: "container_ulimits_soft", help: "Soft limits of the container's first process", kind: gauge, labels: []string{"ulimit"},
@@ -184,7 +184,7 @@ var specMetrics = []metric{
 			}
 		}},
 	ofContainer("spec_memory_limit_bytes", "Memory limit; 0 is none", gauge, func(in *sample) uint64 { return in.MemoryLimit }),
-	ofContainer("spec_memory_reservation_limit_bytes", "Memory that is reserved; 0 is none", gauge, func(in *sample) uint64 { return in.Reservation }),
+	ofContainer("spec_memory_reservation_limit_bytes", "Memory reservation; 0 is none", gauge, func(in *sample) uint64 { return in.Reservation }),
 	ofContainer("spec_memory_swap_limit_bytes", "Limit of memory and swap together; 0 is none", gauge, func(in *sample) uint64 { return in.SwapLimit }),
 }
 
@@ -205,7 +205,7 @@ func pressureMetrics() (all []metric) {
 					}
 				}})
 		}
-		add("stalled", "Time in which no task could go on for want of "+r.name+", in seconds", func(p *cgroup.Pressure) cgroup.PressureLine { return p.Full })
+		add("stalled", "Time in which all tasks were stalled for lack of "+r.name+", in seconds", func(p *cgroup.Pressure) cgroup.PressureLine { return p.Full })
 		add("waiting", "Time in which tasks waited for "+r.name+", in seconds", func(p *cgroup.Pressure) cgroup.PressureLine { return p.Some })
 	}
 	return all

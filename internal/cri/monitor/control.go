@@ -55,7 +55,7 @@ func (c *Control) open(ctx context.Context) (int, error) {
 		select {
 		case <-time.After(pause):
 		case <-c.Exited:
-			return -1, errors.Join(crierror.Precondition("the container has ended"), unix.Close(fd))
+			return -1, errors.Join(crierror.Precondition("the container has exited"), unix.Close(fd))
 		case <-ctx.Done():
 			return -1, errors.Join(ctx.Err(), unix.Close(fd))
 		}
@@ -73,7 +73,7 @@ func (c *Control) explain(ctx context.Context, err error) error {
 	}
 	select {
 	case <-c.Exited:
-		return crierror.Precondition("the container has ended")
+		return crierror.Precondition("the container has exited")
 	case <-ctx.Done():
 		return errors.Join(err, ctx.Err())
 	}

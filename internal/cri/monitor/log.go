@@ -36,7 +36,7 @@ func (c *Control) ReopenLog(ctx context.Context) error {
 			return nil
 		}
 		if before.Size() > 0 {
-			return crierror.Precondition("%s is not the container's own file, and not empty; move it away first", c.Bundle.Log)
+			return crierror.Precondition("%s is not the container's own log file and is not empty; move it away first", c.Bundle.Log)
 		}
 	}
 	moved, err := watchFolder(filepath.Dir(c.Bundle.Log))
@@ -91,7 +91,7 @@ func (c *Control) swapLog(ctx context.Context, fifo int, moved *folderWatch, bef
 			return err
 		}
 		if ended {
-			return crierror.Precondition("the container has ended")
+			return crierror.Precondition("the container has exited")
 		}
 		select {
 		case <-moved.events:

@@ -30,10 +30,10 @@ func TestReopenWhileTheEndIsOnItsWay(t *testing.T) {
 		t.Errorf("while it is not known: %v", err)
 	}
 	time.AfterFunc(20*time.Millisecond, func() { close(exited) })
-	if err := c.ReopenLog(t.Context()); err == nil || err.Error() != "the container has ended" {
+	if err := c.ReopenLog(t.Context()); err == nil || err.Error() != "the container has exited" {
 		t.Errorf("once it is known: %v", err)
 	}
-	if err := c.Resize(t.Context(), 24, 80); err == nil || err.Error() != "the container has ended" {
+	if err := c.Resize(t.Context(), 24, 80); err == nil || err.Error() != "the container has exited" {
 		t.Errorf("the size of its terminal: %v", err)
 	}
 }
@@ -68,7 +68,7 @@ func TestReopenOfTheLogOfAConmonThatHasEnded(t *testing.T) {
 		t.Errorf("while its end is not known: %v", err)
 	}
 	close(exited)
-	if err := c.ReopenLog(t.Context()); err == nil || err.Error() != "the container has ended" {
+	if err := c.ReopenLog(t.Context()); err == nil || err.Error() != "the container has exited" {
 		t.Errorf("once it is known: %v", err)
 	}
 }

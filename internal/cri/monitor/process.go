@@ -29,7 +29,7 @@ func StartTime(pid int) (uint64, error) {
 	_, rest, ok := strings.Cut(string(doc[bytes.LastIndexByte(doc, ')')+1:]), " ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 20 {
-		return 0, fmt.Errorf("/proc/%d/stat has an unknown form", pid)
+		return 0, fmt.Errorf("/proc/%d/stat has an unknown format", pid)
 	}
 	return strconv.ParseUint(fields[19], 10, 64)
 }
@@ -123,7 +123,7 @@ func (p *Process) WaitUntil(ctx context.Context) bool {
 		err = cerr
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Waiting for a process")
+		klog.FromContext(ctx).Error(err, "Cannot wait for a process")
 	}
 	return err == nil
 }

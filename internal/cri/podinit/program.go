@@ -83,7 +83,7 @@ var elfMachines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM
 func Program() ([]byte, error) {
 	code, ok := initCode[runtime.GOARCH]
 	if !ok {
-		return nil, crierror.Unimplemented("a PID namespace shared by the pod's containers, on " + runtime.GOARCH + ",")
+		return nil, crierror.Unimplemented("a shared PID namespace (shareProcessNamespace) on " + runtime.GOARCH)
 	}
 	return makeELF(elfMachines[runtime.GOARCH], append(bytes.Clone(code), sigIgnore()...))
 }
@@ -111,7 +111,7 @@ func makeELF(machine elf.Machine, code []byte) ([]byte, error) {
 	var b bytes.Buffer
 	for _, part := range []any{h, p, code} {
 		if err := binary.Write(&b, binary.LittleEndian, part); err != nil {
-			return nil, fmt.Errorf("make the init of a pod: %w", err)
+			return nil, fmt.Errorf("build the init program of a pod: %w", err)
 		}
 	}
 	return b.Bytes(), nil

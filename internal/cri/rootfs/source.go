@@ -44,7 +44,7 @@ func CheckPropagation(src string, p runtimeapi.MountPropagation) error {
 		}
 	}
 	if at == nil {
-		return fmt.Errorf("no mount holds %s", src)
+		return fmt.Errorf("no mount contains %s", src)
 	}
 	shared, slave := false, false
 	for f := range strings.FieldsSeq(at.Optional) {
@@ -67,7 +67,7 @@ func SubPath(root, sub string) (string, error) {
 		return root, nil
 	}
 	if !filepath.IsLocal(sub) {
-		return "", fmt.Errorf("path %q in the image leads out of it", sub)
+		return "", fmt.Errorf("path %q leads out of the image", sub)
 	}
 	dir, err := safepath.Open(root)
 	if err != nil {

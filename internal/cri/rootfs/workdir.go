@@ -16,7 +16,7 @@ func EnsureDir(rootfs, dir string, owner int) error {
 	defer func() { _ = root.Close() }()
 	f, err := root.MakeAllFor(owner, dir, 0o755)
 	if err != nil {
-		return fmt.Errorf("working directory %s: %w", dir, err)
+		return fmt.Errorf("create working directory %s: %w", dir, err)
 	}
 	return f.Close()
 }

@@ -123,7 +123,7 @@ func makeShm(dir string, owner int) error {
 		return err
 	}
 	if err := unix.Chmod(dir, 0o1777); err != nil { // regardless of the umask
-		return fmt.Errorf("mode of %s: %w", dir, err)
+		return fmt.Errorf("chmod %s: %w", dir, err)
 	}
 	return os.Lchown(dir, owner, owner)
 }

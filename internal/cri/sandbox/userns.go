@@ -43,14 +43,14 @@ func CheckUserns(o *runtimeapi.NamespaceOption) error {
 	switch {
 	case u == nil || u.GetMode() == runtimeapi.NamespaceMode_NODE:
 		if len(u.GetUids()) > 0 || len(u.GetGids()) > 0 {
-			return crierror.Invalid("user namespace mode NODE takes no mappings")
+			return crierror.Invalid("user namespace mode NODE does not take mappings")
 		}
 		return nil
 	case u.GetMode() != runtimeapi.NamespaceMode_POD:
-		return crierror.Invalid("unsupported user namespace mode: %s; it is POD or NODE", u.GetMode())
+		return crierror.Invalid("unsupported user namespace mode: %s; want POD or NODE", u.GetMode())
 	}
 	if o.GetPid() == runtimeapi.NamespaceMode_NODE || o.GetIpc() == runtimeapi.NamespaceMode_NODE {
-		return crierror.Invalid("a pod with a user namespace cannot have the machine's PID or IPC namespace")
+		return crierror.Invalid("a pod with a user namespace cannot use the host's PID or IPC namespace")
 	}
 	for kind, ms := range map[string][]*runtimeapi.IDMapping{"uids": u.GetUids(), "gids": u.GetGids()} {
 		if err := CheckMapping(kind, ms); err != nil {
@@ -61,7 +61,7 @@ func CheckUserns(o *runtimeapi.NamespaceOption) error {
 		}
 	}
 	if !slices.EqualFunc(u.GetUids(), u.GetGids(), func(a, b *runtimeapi.IDMapping) bool { return proto.Equal(a, b) }) {
-		return crierror.Invalid("user namespace: the mappings of users and groups differ")
+		return crierror.Invalid("user namespace: the mappings of uids and gids differ")
 	}
 	return nil
 }
@@ -69,11 +69,11 @@ func CheckUserns(o *runtimeapi.NamespaceOption) error {
 // CheckMapping refuses any mapping but one range. kind is uids or gids.
 func CheckMapping(kind string, ms []*runtimeapi.IDMapping) error {
 	if len(ms) != 1 {
-		return crierror.Invalid("user namespace: %d mappings of %s, one is supported", len(ms), kind)
+		return crierror.Invalid("user namespace: %d mappings of %s, want exactly one", len(ms), kind)
 	}
 	m := ms[0]
 	if m.GetLength() == 0 {
-		return crierror.Invalid("user namespace: the mapping of %s has no length", kind)
+		return crierror.Invalid("user namespace: the mapping of %s has length 0", kind)
 	}
 	for _, first := range []uint32{m.GetHostId(), m.GetContainerId()} {
 		if first+m.GetLength()-1 < first || first+m.GetLength()-1 == 1<<32-1 {
@@ -118,7 +118,7 @@ func CanTranslate(ctx context.Context, images string) bool {
 		err = mount.CanTranslate(images, userns)
 	}
 	if err != nil {
-		klog.FromContext(ctx).Info("Pods cannot have user namespaces here", "reason", err)
+		klog.FromContext(ctx).Info("User namespaces are not supported here", "reason", err)
 	}
 	return err == nil
 }
@@ -132,7 +132,7 @@ func CheckReach(dir string) error {
 			return err
 		}
 		if st.Mode()&0o001 == 0 {
-			return crierror.Precondition("a pod with a user namespace cannot get into %s: chmod o+x %s", d, d)
+			return crierror.Precondition("a pod with a user namespace cannot access %s; run chmod o+x %s", d, d)
 		}
 		if d == "/" {
 			return nil

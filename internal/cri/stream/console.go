@@ -28,7 +28,7 @@ func newConsole(r *oci.Runtime, o *oci.ExecOptions) (console, error) {
 	if !r.SendsConsole() {
 		t, err := openTerminal()
 		if err != nil {
-			return nil, fmt.Errorf("make a terminal: %w", err)
+			return nil, fmt.Errorf("open a terminal: %w", err)
 		}
 		o.Terminal = t.slave
 		return t, nil
