@@ -39,7 +39,7 @@ type follower struct {
 
 func follow[T registry.Object](s *Server, group, resource string, f *registry.Follower[T]) follower {
 	store := s.store(group, resource)
-	return follower{group, resource, func(ctx context.Context) error { return f.Run(ctx, store) }, f.Synced(), f.Reached}
+	return follower{group, resource, func(ctx context.Context) error { return f.Run(ctx, store, fields.Everything()) }, f.Synced(), f.Reached}
 }
 
 // followers returns the indexes that authorization reads.

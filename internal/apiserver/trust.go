@@ -11,11 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/cert"
@@ -171,7 +169,8 @@ func (s *Server) keepTrust(ctx context.Context) error {
 	follower := registry.NewFollower(func(*corev1.ConfigMap) { wake() }, func(types.NamespacedName) { wake() })
 	done := make(chan error, 1)
 	go func() {
-		done <- follower.Run(ctx, oneConfigMap{s.store("", "configmaps"), metav1.NamespaceSystem, trustMap})
+		one := fields.OneTermEqualSelector(metav1.ObjectNameField, trustMap)
+		done <- follower.Run(request.WithNamespace(ctx, metav1.NamespaceSystem), s.store("", "configmaps"), one)
 	}()
 	synced := follower.Synced()
 	var again <-chan time.Time
@@ -190,16 +189,4 @@ func (s *Server) keepTrust(ctx context.Context) error {
 			again = time.After(trustRetry)
 		}
 	}
-}
-
-// oneConfigMap watches a single config map.
-type oneConfigMap struct {
-	store           *registry.Store
-	namespace, name string
-}
-
-// Watch is called by a registry.Follower.
-func (o oneConfigMap) Watch(ctx context.Context, opts *internalversion.ListOptions) (watch.Interface, error) {
-	opts.FieldSelector = fields.OneTermEqualSelector("metadata.name", o.name)
-	return o.store.Watch(request.WithNamespace(ctx, o.namespace), opts)
 }

@@ -46,6 +46,7 @@ var forbidden = map[string][]string{
 	"internal/netns":             {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
 	"internal/cgroup":            {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
 	"internal/trace":             {"internal/", "k8s.io/"},
+	"internal/reflector":         {"internal/", "k8s.io/apiserver"},
 	"internal/config":            {"internal/kubelet", "internal/cri", "internal/apiserver", "internal/daemon"},
 	"internal":                   {"k8s.io/kubernetes", "test"},
 	"cmd":                        {"k8s.io/kubernetes", "test"},

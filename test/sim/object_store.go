@@ -144,14 +144,16 @@ type watcher struct {
 	done bool
 }
 
-// watch follows an object from a version on. It may end at any time.
+// watch follows an object from a version on, or from what it is now if initial events are wanted. It
+// may end at any time.
 func (s *objectStore) watch(ctx context.Context, n *node, kind objectcache.Kind, namespace string, opts metav1.ListOptions) (watch.Interface, error) {
 	sel, err := fields.ParseSelector(opts.FieldSelector)
 	if err != nil {
 		return nil, err
 	}
+	initial := opts.SendInitialEvents != nil && *opts.SendInitialEvents
 	from, err := strconv.Atoi(opts.ResourceVersion)
-	if err != nil {
+	if err != nil && !initial {
 		return nil, err
 	}
 	name, _ := sel.RequiresExactMatch("metadata.name")
@@ -165,6 +167,10 @@ func (s *objectStore) watch(ctx context.Context, n *node, kind objectcache.Kind,
 		}
 		w = &watcher{s: s, ref: ref, key: n.key + "watch " + ref.String(), out: make(chan watch.Event, 100)}
 		s.watchers = append(s.watchers, w)
+		if initial {
+			w.beginLocked()
+			from = s.rv
+		}
 		for _, v := range s.versions[ref] {
 			if v.rv > from {
 				w.tellLocked(v)
@@ -184,7 +190,25 @@ func (s *objectStore) watch(ctx context.Context, n *node, kind objectcache.Kind,
 	return w, nil
 }
 
+// beginLocked sends the initial events: the object, if it exists, and the bookmark that ends them.
+func (w *watcher) beginLocked() {
+	if all := w.s.versions[w.ref]; len(all) > 0 && all[len(all)-1].data != nil {
+		w.sendLocked(watch.Added, objectOf(w.ref, all[len(all)-1]))
+	}
+	end := objectOf(w.ref, version{rv: w.s.rv}).(metav1.Object)
+	end.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	w.sendLocked(watch.Bookmark, end.(runtime.Object))
+}
+
 func (w *watcher) tellLocked(v version) {
+	kind := watch.Modified // also for one that is new to the watch: readers look at the object
+	if v.data == nil {
+		kind = watch.Deleted
+	}
+	w.sendLocked(kind, objectOf(w.ref, v))
+}
+
+func (w *watcher) sendLocked(kind watch.EventType, obj runtime.Object) {
 	late := 50 * time.Millisecond
 	if w.s.l.faulty() && w.s.l.dice.chance(0.1, w.key+" is late") {
 		late = time.Minute
@@ -197,12 +221,8 @@ func (w *watcher) tellLocked(v version) {
 	time.AfterFunc(time.Until(at), func() {
 		w.s.mu.Lock()
 		defer w.s.mu.Unlock()
-		kind := watch.Modified // also for one that is new to the watch: readers look at the object
-		if v.data == nil {
-			kind = watch.Deleted
-		}
 		if !w.done {
-			w.out <- watch.Event{Type: kind, Object: objectOf(w.ref, v)} // there is room: lives are short
+			w.out <- watch.Event{Type: kind, Object: obj} // there is room: lives are short
 		}
 	})
 }

@@ -13,9 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/admission"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage/names"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/apiserver/registry"
@@ -163,11 +165,8 @@ func (p *serviceAccount) await(ctx context.Context, namespace, name string) (*co
 	if err != nil {
 		return nil, err
 	}
-	defer w.Stop()
-	select {
-	case <-w.ResultChan(): // the account, or the end of the watch: look again
-	case <-ctx.Done():
-	}
+	// Whatever ended the wait: look again.
+	_, _ = watchtools.UntilWithoutRetry(ctx, w, func(ev watch.Event) (bool, error) { return ev.Type != watch.Deleted, nil })
 	return registry.Get[*corev1.ServiceAccount](context.WithoutCancel(ctx), p.lookup, accountsResource, namespace, name)
 }
 

@@ -5,30 +5,33 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/reflector"
 )
 
-// watcher is the part of a store that Follow needs.
-type watcher interface {
+// listWatcher is the part of a store that a Follower needs.
+type listWatcher interface {
+	List(ctx context.Context, opts *internalversion.ListOptions) (runtime.Object, error)
 	Watch(ctx context.Context, opts *internalversion.ListOptions) (watch.Interface, error)
 }
 
 // Follower keeps something up to date with all objects of a store, for example an index that
 // authorization uses. Its functions are called one at a time. Objects are shared and must not be
-// changed.
+// changed; the Follower itself keeps none.
 type Follower[T Object] struct {
-	Set    func(obj T)
-	Delete func(key types.NamespacedName)
+	set func(obj T)
+	del func(key types.NamespacedName)
 
 	known  map[types.NamespacedName]bool
 	synced chan struct{}
+	once   sync.Once // closes synced
 
 	mu    sync.Mutex
 	at    uint64        // the newest resource version seen
@@ -38,7 +41,7 @@ type Follower[T Object] struct {
 // NewFollower returns a Follower that calls set and del.
 func NewFollower[T Object](set func(T), del func(types.NamespacedName)) *Follower[T] {
 	return &Follower[T]{
-		Set: set, Delete: del, known: map[types.NamespacedName]bool{},
+		set: set, del: del, known: map[types.NamespacedName]bool{},
 		synced: make(chan struct{}), moved: make(chan struct{}),
 	}
 }
@@ -85,103 +88,91 @@ func (f *Follower[T]) move(obj T) {
 	}
 }
 
-// retryAfter is the pause before a broken watch is opened again. A watch that worked before is
-// retried at once the first time.
-const retryAfter = 100 * time.Millisecond
-
-// Run follows the store until ctx ends.
-func (f *Follower[T]) Run(ctx context.Context, store watcher) error {
-	for {
-		started := time.Now()
-		if err := f.follow(ctx, store); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("Storage watch ended, restarting it", "type", fmt.Sprintf("%T", *new(T)), "err", err)
-		}
-		pause := time.Duration(0)
-		if time.Since(started) < retryAfter {
-			pause = retryAfter
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
-		}
-	}
+// Run follows the objects of the store that sel selects, until ctx ends. They are those of ctx's
+// namespace, if it has one.
+func (f *Follower[T]) Run(ctx context.Context, store listWatcher, sel fields.Selector) error {
+	var sample T
+	api := stored{store}
+	reflector.New(api, api, sel).Run(ctx, fmt.Sprintf("%T in storage", sample), sample, f)
+	return nil
 }
 
-func (f *Follower[T]) follow(ctx context.Context, store watcher) error {
-	w, err := store.Watch(ctx, &internalversion.ListOptions{
-		Watch:                true,
-		AllowWatchBookmarks:  true,
-		SendInitialEvents:    new(true),
-		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
-	})
+// stored is a store as a reflector sees it.
+type stored struct{ store listWatcher }
+
+// List is called by a reflector.
+func (s stored) List(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	opts, err := internal(o)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer w.Stop()
-	seen := map[types.NamespacedName]bool{}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case event, ok := <-w.ResultChan():
-			if !ok {
-				return fmt.Errorf("watch closed")
-			}
-			if seen, err = f.handle(event, seen); err != nil {
-				return err
-			}
-		}
-	}
+	return s.store.List(ctx, opts)
 }
 
-// handle processes one event. seen collects the initial objects and is nil afterwards.
-func (f *Follower[T]) handle(event watch.Event, seen map[types.NamespacedName]bool) (map[types.NamespacedName]bool, error) {
-	object := event.Object
-	if c, ok := object.(runtime.CacheableObject); ok {
-		object = c.GetObject()
+// Watch is called by a reflector.
+func (s stored) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	opts, err := internal(o)
+	if err != nil {
+		return nil, err
 	}
-	if event.Type == watch.Error {
-		return seen, fmt.Errorf("watch error: %v", object)
+	w, err := s.store.Watch(ctx, opts)
+	if err != nil {
+		return nil, err
 	}
-	obj, ok := object.(T)
-	if !ok {
-		return seen, fmt.Errorf("watch sent an unexpected %T", object)
-	}
-	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}
-	switch event.Type {
-	case watch.Added, watch.Modified:
-		f.known[key] = true
-		if seen != nil {
-			seen[key] = true
+	return watch.Filter(w, func(ev watch.Event) (watch.Event, bool) {
+		if c, ok := ev.Object.(runtime.CacheableObject); ok {
+			ev.Object = c.GetObject()
 		}
-		f.Set(obj)
-		f.move(obj)
-	case watch.Deleted:
-		delete(f.known, key)
-		delete(seen, key)
-		f.Delete(key)
-		f.move(obj)
-	case watch.Bookmark:
-		if obj.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" && seen != nil {
-			f.initial(seen)
-			return nil, nil
-		}
-	}
-	return seen, nil
+		return ev, true
+	}), nil
 }
 
-// initial ends the first phase: it deletes what a previous watch knew and this one has not seen.
-func (f *Follower[T]) initial(seen map[types.NamespacedName]bool) {
-	for key := range f.known {
-		if !seen[key] {
-			delete(f.known, key)
-			f.Delete(key)
+func internal(o metav1.ListOptions) (*internalversion.ListOptions, error) {
+	opts := &internalversion.ListOptions{}
+	return opts, internalversion.Convert_v1_ListOptions_To_internalversion_ListOptions(&o, opts, nil)
+}
+
+// Add is called by the reflector, as are the other methods of cache.ReflectorStore. Items have the
+// type of its sample.
+func (f *Follower[T]) Add(item any) error {
+	obj := item.(T)
+	f.known[keyOf(obj)] = true
+	f.set(obj)
+	f.move(obj)
+	return nil
+}
+
+// Update is like Add.
+func (f *Follower[T]) Update(item any) error { return f.Add(item) }
+
+// Delete forgets an object.
+func (f *Follower[T]) Delete(item any) error {
+	obj := item.(T)
+	delete(f.known, keyOf(obj))
+	f.del(keyOf(obj))
+	f.move(obj)
+	return nil
+}
+
+// Replace takes over all that there is: at first, and after a gap.
+func (f *Follower[T]) Replace(items []any, _ string) error {
+	old := f.known
+	f.known = make(map[types.NamespacedName]bool, len(items))
+	for _, item := range items {
+		_ = f.Add(item) // never fails
+	}
+	for key := range old {
+		if !f.known[key] {
+			f.del(key)
 		}
 	}
-	select {
-	case <-f.synced:
-	default:
-		close(f.synced)
-	}
+	f.once.Do(func() { close(f.synced) })
+	return nil
+}
+
+// Resync does nothing.
+func (f *Follower[T]) Resync() error { return nil }
+
+func keyOf(obj metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -21,9 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/reflector"
 )
 
 // Kind of an object.
@@ -66,16 +69,15 @@ type Cache struct {
 	loops   sync.WaitGroup
 }
 
-// entry is one watched object. Its loop is the only writer of obj and err.
+// entry is one watched object. Its reflector is the only writer of now.
 type entry struct {
 	ref    Ref
 	users  map[types.UID]bool
 	cancel context.CancelFunc
 	expiry *time.Timer
-	known  chan struct{} // closed once obj or err is set
 	born   time.Time
-	obj    runtime.Object
-	err    error
+	known  chan struct{} // closed once now is set
+	now    *answer
 }
 
 // New returns a cache that calls changed for each pod that refers to a changed object.
@@ -166,7 +168,7 @@ func (c *Cache) startLocked(e *entry) {
 	if c.spawn == nil || e.cancel != nil {
 		return
 	}
-	e.cancel = c.spawn(func(ctx context.Context) { c.loop(ctx, e) })
+	e.cancel = c.spawn(func(ctx context.Context) { c.follow(ctx, e) })
 }
 
 // ErrNoClient is returned to a pod that refers to an object when there is no API server.
@@ -190,7 +192,7 @@ func (c *Cache) Get(ctx context.Context, ref Ref) (runtime.Object, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return e.obj, e.err
+	return e.now.obj, e.now.err
 }
 
 // For returns a view of the cache whose look-ups end with the context.
@@ -229,166 +231,71 @@ func (v View) TrustBundles() ([]certificatesv1.ClusterTrustBundle, error) {
 	return obj.(*certificatesv1.ClusterTrustBundleList).Items, nil
 }
 
-// loop lists and watches one object until it is no longer wanted.
-func (c *Cache) loop(ctx context.Context, e *entry) {
-	const first, most = 10 * time.Millisecond, 5 * time.Second
-	wait := first
-	for ctx.Err() == nil {
-		version, err := c.list(ctx, e)
-		if err == nil {
-			began := time.Now()
-			err = c.watch(ctx, e, version)
-			if time.Since(began) > most {
-				wait = first
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(3).Info("Watch of an object ended", "object", e.ref.String(), "err", err)
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
-		wait = min(wait*2, most)
-	}
-}
-
-func (c *Cache) list(ctx context.Context, e *entry) (string, error) {
-	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", e.ref.Name).String()}
-	var items []runtime.Object
-	var version string
+// follow keeps an object up to date until it is no longer wanted.
+func (c *Cache) follow(ctx context.Context, e *entry) {
+	var r *reflector.Reflector
+	var sample runtime.Object
+	one := fields.OneTermEqualSelector(metav1.ObjectNameField, e.ref.Name)
 	switch e.ref.Kind {
 	case TrustBundles:
-		return c.listBundles(ctx, e)
+		r, sample = reflector.New(c.client, c.client.CertificatesV1().ClusterTrustBundles(), fields.Everything()), &certificatesv1.ClusterTrustBundle{}
 	case ConfigMap:
-		l, err := c.client.CoreV1().ConfigMaps(e.ref.Namespace).List(ctx, opts)
-		if err != nil {
-			return "", c.failed(e, err)
-		}
-		version = l.ResourceVersion
-		for i := range l.Items {
-			items = append(items, &l.Items[i])
-		}
+		r, sample = reflector.New(c.client, c.client.CoreV1().ConfigMaps(e.ref.Namespace), one), &v1.ConfigMap{}
 	default:
-		l, err := c.client.CoreV1().Secrets(e.ref.Namespace).List(ctx, opts)
-		if err != nil {
-			return "", c.failed(e, err)
-		}
-		version = l.ResourceVersion
-		for i := range l.Items {
-			items = append(items, &l.Items[i])
-		}
+		r, sample = reflector.New(c.client, c.client.CoreV1().Secrets(e.ref.Namespace), one), &v1.Secret{}
 	}
-	for _, o := range items {
-		if named(o, e.ref.Name) {
-			c.put(e, o, nil)
-			return version, nil
-		}
-	}
-	c.put(e, nil, notFound(e.ref))
-	return version, nil
+	r.Refused = func(err error) { c.refused(e, err) }
+	store := cache.NewUndeltaStore(func(items []any) { c.put(e, e.answer(items)) }, cache.MetaNamespaceKeyFunc)
+	quiet := klog.NewContext(ctx, klog.FromContext(ctx).V(3))
+	r.Run(quiet, e.ref.String(), sample, store)
 }
 
-func (c *Cache) listBundles(ctx context.Context, e *entry) (string, error) {
-	l, err := c.client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		if apierrors.IsNotFound(err) { // the API server does not serve them
-			c.put(e, nil, fmt.Errorf("while getting ClusterTrustBundle: %w", err))
-		}
-		return "", c.failed(e, err)
-	}
-	c.put(e, l, nil)
-	return l.ResourceVersion, nil
-}
-
-// failed turns a lasting refusal into the answer. At first the authorizer may not know yet that the
+// refused turns a lasting refusal into the answer. At first the authorizer may not know yet that the
 // pod is ours.
-func (c *Cache) failed(e *entry, err error) error {
-	if apierrors.IsForbidden(err) && time.Since(e.born) > forbiddenGrace {
-		c.put(e, nil, err)
-	}
-	return err
-}
-
-func (c *Cache) unknown(e *entry) bool {
-	select {
-	case <-e.known:
-		return false
-	default:
-		return true
+func (c *Cache) refused(e *entry, err error) {
+	switch {
+	case apierrors.IsForbidden(err) && time.Since(e.born) > forbiddenGrace:
+		c.put(e, answer{err: err})
+	case apierrors.IsNotFound(err) && e.ref.Kind == TrustBundles: // the API server does not serve them
+		c.put(e, answer{err: fmt.Errorf("while getting ClusterTrustBundle: %w", err)})
 	}
 }
 
-func notFound(ref Ref) error {
-	return apierrors.NewNotFound(schema.GroupResource{Resource: strings.TrimSuffix(string(ref.Kind), "s")}, ref.Name)
+// answer is what is known of an object: itself, or why there is none.
+type answer struct {
+	obj runtime.Object
+	err error
 }
 
-func named(o runtime.Object, name string) bool {
-	m, ok := o.(metav1.Object)
-	return ok && m.GetName() == name
-}
-
-func (c *Cache) watch(ctx context.Context, e *entry, version string) error {
-	opts := metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("metadata.name", e.ref.Name).String(), ResourceVersion: version,
-		AllowWatchBookmarks: true,
+// answer returns what the items say that a list and its watch have found.
+func (e *entry) answer(items []any) answer {
+	if e.ref.Kind == TrustBundles {
+		list := &certificatesv1.ClusterTrustBundleList{}
+		for _, item := range items {
+			list.Items = append(list.Items, *item.(*certificatesv1.ClusterTrustBundle))
+		}
+		slices.SortFunc(list.Items, func(a, b certificatesv1.ClusterTrustBundle) int { return strings.Compare(a.Name, b.Name) })
+		return answer{obj: list}
 	}
-	var w watch.Interface
-	var err error
-	switch e.ref.Kind {
-	case TrustBundles:
-		opts.FieldSelector = ""
-		w, err = c.client.CertificatesV1().ClusterTrustBundles().Watch(ctx, opts)
-	case ConfigMap:
-		w, err = c.client.CoreV1().ConfigMaps(e.ref.Namespace).Watch(ctx, opts)
-	default:
-		w, err = c.client.CoreV1().Secrets(e.ref.Namespace).Watch(ctx, opts)
-	}
-	if err != nil {
-		return err
-	}
-	defer w.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case ev, ok := <-w.ResultChan():
-			if !ok {
-				return nil
-			}
-			if ev.Type == watch.Error {
-				return apierrors.FromObject(ev.Object)
-			}
-			if ev.Type != watch.Bookmark && e.ref.Kind == TrustBundles {
-				return nil // there are few: list them again
-			}
-			if ev.Type == watch.Bookmark || !named(ev.Object, e.ref.Name) {
-				continue
-			}
-			if ev.Type == watch.Deleted {
-				c.put(e, nil, notFound(e.ref))
-			} else {
-				c.put(e, ev.Object, nil)
-			}
+	for _, item := range items {
+		// The server applies the selector. If it ignored it, others must not be taken for this one.
+		if m, ok := item.(metav1.Object); ok && m.GetName() == e.ref.Name {
+			return answer{obj: item.(runtime.Object)}
 		}
 	}
+	return answer{err: apierrors.NewNotFound(schema.GroupResource{Resource: strings.TrimSuffix(string(e.ref.Kind), "s")}, e.ref.Name)}
 }
 
-// put stores the newest state, and notifies the pods if it differs.
-func (c *Cache) put(e *entry, obj runtime.Object, err error) {
+// put stores the newest answer, and wakes the pods if it differs.
+func (c *Cache) put(e *entry, now answer) {
 	c.mu.Lock()
-	first := c.unknown(e)
-	same := !first && sameVersion(e.obj, obj) && (e.err == nil) == (err == nil)
-	e.obj, e.err = obj, err
+	first := e.now == nil
+	same := !first && equality.Semantic.DeepEqual(e.now.obj, now.obj) && (e.now.err == nil) == (now.err == nil)
+	e.now = &now
 	if first {
 		close(e.known)
 	}
-	users := make([]types.UID, 0, len(e.users))
-	for uid := range e.users {
-		users = append(users, uid)
-	}
+	users := slices.Collect(maps.Keys(e.users))
 	c.mu.Unlock()
 	if first || same {
 		return
@@ -396,17 +303,4 @@ func (c *Cache) put(e *entry, obj runtime.Object, err error) {
 	for _, uid := range users {
 		c.changed(uid)
 	}
-}
-
-func sameVersion(a, b runtime.Object) bool {
-	if al, ok := a.(*certificatesv1.ClusterTrustBundleList); ok {
-		bl, ok := b.(*certificatesv1.ClusterTrustBundleList)
-		return ok && equality.Semantic.DeepEqual(al.Items, bl.Items)
-	}
-	am, aok := a.(metav1.Object)
-	bm, bok := b.(metav1.Object)
-	if !aok || !bok {
-		return aok == bok
-	}
-	return am.GetUID() == bm.GetUID() && am.GetResourceVersion() == bm.GetResourceVersion()
 }

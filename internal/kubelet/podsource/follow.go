@@ -6,13 +6,12 @@ package podsource
 import (
 	"context"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/tools/cache"
+
+	"wherry.dev/internal/reflector"
 )
 
 // Events receives the changes of a collection. Calls come one at a time.
@@ -25,15 +24,9 @@ type Events struct {
 	Synced func()
 }
 
-// Follow lists and watches a collection until the context ends.
-func Follow(ctx context.Context, name string, lw cache.ListerWatcher, sample runtime.Object, ev Events) {
-	s := &sink{ev: ev, known: map[types.UID]runtime.Object{}}
-	r := cache.NewReflectorWithOptions(lw, sample, s, cache.ReflectorOptions{
-		Name: name,
-		// A node waits for its API server at every start: retry soon, and not too rarely.
-		Backoff: &wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 5 * time.Second},
-	})
-	r.RunWithContext(ctx)
+// follow lists and watches a collection until the context ends.
+func follow(ctx context.Context, name string, r *reflector.Reflector, sample runtime.Object, ev Events) {
+	r.Run(ctx, name, sample, &sink{ev: ev, known: map[types.UID]runtime.Object{}})
 }
 
 // sink turns a reflector's calls into events.
@@ -83,12 +76,14 @@ func (s *sink) Replace(list []any, _ string) error {
 			return err
 		}
 		now[uid] = o
-		s.ev.Set(o)
 	}
-	for uid, o := range s.known {
+	for uid, o := range s.known { // first, as it happened: a new object may bear the old one's name
 		if _, ok := now[uid]; !ok {
 			s.ev.Gone(o)
 		}
+	}
+	for _, item := range list {
+		s.ev.Set(item.(runtime.Object))
 	}
 	s.known = now
 	if !s.synced && s.ev.Synced != nil {

@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/klog/v2"
 )
 
@@ -38,8 +40,6 @@ const (
 	renewAgain = time.Minute
 	// renewJitter spreads out the renewals of many pods.
 	renewJitter = 5 * time.Minute
-	// watchAgain is the pause before a watch that ended is started again.
-	watchAgain = time.Second
 )
 
 var errNotIssued = errors.New("credential bundle is not issued yet")
@@ -219,60 +219,30 @@ func (s *CertificateSource) ask(ctx context.Context, pod *v1.Pod, c *certificate
 // await waits until a signer has answered a request.
 func (s *CertificateSource) await(ctx context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error) {
 	requests := s.client.CertificatesV1().PodCertificateRequests(namespace)
-	for {
-		req, err := requests.Get(ctx, name, metav1.GetOptions{})
-		if err != nil || answer(req).Type != "" {
-			return req, err
-		}
-		w, err := requests.Watch(ctx, metav1.ListOptions{
-			// The node authorizer requires the node's name in the selector of a watch.
-			FieldSelector:   fields.Set{"metadata.name": name, "spec.nodeName": string(req.Spec.NodeName)}.String(),
-			ResourceVersion: req.ResourceVersion,
-		})
-		if err != nil {
-			return nil, err
-		}
-		if req, err = follow(ctx, w, name); req != nil || err != nil {
-			return req, err
-		}
-		if err := pause(ctx, watchAgain); err != nil {
-			return nil, err
-		}
+	req, err := requests.Get(ctx, name, metav1.GetOptions{})
+	if err != nil || answer(req).Type != "" {
+		return req, err
 	}
-}
-
-// follow returns a request once it is answered, or nil if the watch ends.
-func follow(ctx context.Context, w watch.Interface, name string) (*certificatesv1.PodCertificateRequest, error) {
-	defer w.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case ev, ok := <-w.ResultChan():
-			if !ok || ev.Type == watch.Error {
-				return nil, nil
-			}
-			req, is := ev.Object.(*certificatesv1.PodCertificateRequest)
-			switch {
-			case !is || req.Name != name:
-			case ev.Type == watch.Deleted:
-				return nil, apierrors.NewNotFound(certificatesv1.Resource("podcertificaterequests"), name)
-			case answer(req).Type != "":
-				return req, nil
-			}
+	// The node authorizer requires the node's name in the selector of a watch.
+	one := fields.Set{"metadata.name": name, "spec.nodeName": string(req.Spec.NodeName)}.String()
+	watcher := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		o.FieldSelector = one
+		return requests.Watch(ctx, o)
+	}}
+	_, err = watchtools.Until(ctx, req.ResourceVersion, watcher, func(ev watch.Event) (bool, error) {
+		now, is := ev.Object.(*certificatesv1.PodCertificateRequest)
+		switch {
+		case !is:
+			return false, apierrors.FromObject(ev.Object)
+		case now.Name != name: // the server applies the selector; if it ignored it, this answer is not ours
+			return false, nil
+		case ev.Type == watch.Deleted:
+			return false, apierrors.NewNotFound(certificatesv1.Resource("podcertificaterequests"), name)
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
+		req = now
+		return answer(req).Type != "", nil
+	})
+	return req, err
 }
 
 // newKey returns a new key of the given type, in PEM, and an empty certificate request signed with

@@ -33,7 +33,8 @@ func newSigning(t *testing.T) *signing {
 	s := &signing{Clientset: fake.NewClientset(&v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "default", UID: "account"}}), t: t}
 	s.PrependReactor("create", "podcertificaterequests", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		s.requests++
-		a.(clienttesting.CreateAction).GetObject().(*certificatesv1.PodCertificateRequest).Name = fmt.Sprintf("req-%d", s.requests)
+		req := a.(clienttesting.CreateAction).GetObject().(*certificatesv1.PodCertificateRequest)
+		req.Name, req.ResourceVersion = fmt.Sprintf("req-%d", s.requests), fmt.Sprint(s.requests)
 		return false, nil, nil
 	})
 	// As the node authorizer does.
