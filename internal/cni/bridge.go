@@ -116,8 +116,12 @@ func (b *Bridge) Check(pod Pod) error {
 		}
 		want = append(want, a)
 	}
-	if gone, err := linkGone(linkName(pod.ID)); err != nil || gone {
-		return errors.Join(err, fmt.Errorf("sandbox %s is not connected to bridge %s: %s is gone", pod.ID, b.cfg.Name, linkName(pod.ID)))
+	gone, err := linkGone(linkName(pod.ID))
+	if err != nil {
+		return fmt.Errorf("cannot tell whether sandbox %s is connected to bridge %s: %w", pod.ID, b.cfg.Name, err)
+	}
+	if gone {
+		return fmt.Errorf("sandbox %s is not connected to bridge %s: %s is gone", pod.ID, b.cfg.Name, linkName(pod.ID))
 	}
 	return netns.Do(func() error { return rtnl.HasAddrs(IfName, want) }, pod.NetNS)
 }

@@ -3,6 +3,7 @@ package cni
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"wherry.dev/internal/netns"
 )
@@ -464,5 +467,26 @@ func TestNetworkThatDoesNotComeUpIsNone(t *testing.T) {
 	n, err := Open(ctx, Config{Bridge: newConfig(t), Plugins: PluginsConfig{ConfDir: t.TempDir(), CacheDir: t.TempDir()}}, nil, nil)
 	if n != nil || err == nil {
 		t.Errorf("%v, %v", n, err)
+	}
+}
+
+// A check that could not find out whether the pod's link is there used to add that it is gone.
+func TestCheckThatFailsDoesNotSayThatTheLinkIsGone(t *testing.T) {
+	b := openTestBridge(t, newConfig(t), nil)
+	p := newPod(t)
+	setup(t, b, p)
+	var most unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: most.Max}); err != nil { // no socket can be opened
+		t.Fatal(err)
+	}
+	err := b.Check(p)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, unix.EMFILE) || strings.Contains(err.Error(), "is gone") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -111,7 +111,8 @@ func (s *Server) watch(ctx context.Context, c *container.Container, monitor *mon
 	ctx = trace.WithPod(context.WithoutCancel(ctx), s.uidOf(c))
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("container", c.ID))
 	s.work.Go(func() {
-		if !c.WaitEnd(s.ctx, monitor) { //nolint:contextcheck // the watch ends with the server
+		until := klog.NewContext(s.ctx, klog.FromContext(ctx))
+		if !c.WaitEnd(until, monitor) { //nolint:contextcheck // the watch ends with the server
 			return // the server is closing
 		}
 		c.Finish(ctx, func() {

@@ -15,10 +15,13 @@ import (
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
+	"wherry.dev/internal/cri/container"
 	"wherry.dev/internal/cri/crierror"
 	"wherry.dev/internal/cri/disk"
+	"wherry.dev/internal/cri/monitor"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/oci"
 )
@@ -484,4 +487,26 @@ func (n *node) held() holding {
 		n.t.Fatal(err)
 	}
 	return holding{len(names), runtime.NumGoroutine()}
+}
+
+// An error from the wait for a container's end did not say which container it was.
+func TestFailedWaitNamesTheContainer(t *testing.T) {
+	start, err := monitor.StartTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := monitor.Open(os.Getpid(), start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil { // a wait on it fails
+		t.Fatal(err)
+	}
+	log := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	s := &Server{store: newStore(), ctx: t.Context()}
+	s.watch(klog.NewContext(t.Context(), log), &container.Container{ID: "c1"}, m)
+	s.work.Wait()
+	if said := log.GetSink().(ktesting.Underlier).GetBuffer().String(); !strings.Contains(said, `container="c1"`) {
+		t.Errorf("logged: %s", said)
+	}
 }

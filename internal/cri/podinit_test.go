@@ -1,12 +1,17 @@
 package cri
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2/ktesting"
+
+	"wherry.dev/internal/cri/disk"
 )
 
 func sharedPID(c *runtimeapi.PodSandboxConfig) {
@@ -58,6 +63,51 @@ func TestDeadInitStopsTheSandbox(t *testing.T) {
 		case <-events:
 		case <-timeout:
 			t.Fatal("the sandbox is still ready")
+		}
+	}
+}
+
+// The death of a pod's init was logged only when it could not be recorded, as if that were the
+// error.
+func TestDeathOfAPodsInitIsLogged(t *testing.T) {
+	n := newNode(t)
+	n.stop()
+	log := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	n.log = log
+	n.openImages()
+	n.start()
+	for _, recorded := range []bool{true, false} {
+		events := n.events.subscribe()
+		p := n.pod(sharedPID)
+		b, err := n.sandbox(p.id)
+		n.must(err)
+		status := filepath.Join(n.cfg.layout().SandboxState(), p.id, "status.json")
+		if !recorded {
+			n.must(os.Rename(status, status+".kept"))
+			n.must(disk.WriteFile(filepath.Join(status, "x"), nil, 0o600)) // a folder where the file was
+		}
+		n.must(unix.Kill(b.InitPID(), unix.SIGKILL))
+		for timeout, stopped := time.After(time.Minute), false; !stopped; {
+			select {
+			case e := <-events:
+				stopped = e.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT
+			case <-timeout:
+				t.Fatal("the sandbox has not stopped")
+			}
+		}
+		n.events.unsubscribe(events)
+		var died, failed bool
+		for line := range strings.Lines(log.GetSink().(ktesting.Underlier).GetBuffer().String()) {
+			about := strings.Contains(line, p.id) && strings.Contains(line, p.cfg.GetMetadata().GetName())
+			died = died || about && strings.HasPrefix(line, "INFO") && strings.Contains(line, "init has died")
+			failed = failed || about && strings.HasPrefix(line, "ERROR") && strings.Contains(line, "Cannot record")
+		}
+		if !died || failed == recorded {
+			t.Errorf("recorded %v: its death is in the log: %v, that it could not be recorded: %v", recorded, died, failed)
+		}
+		if !recorded {
+			n.must(os.RemoveAll(status))
+			n.must(os.Rename(status+".kept", status))
 		}
 	}
 }

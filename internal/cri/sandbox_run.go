@@ -89,8 +89,10 @@ func (s *Server) watchInit(b *sandbox.Sandbox) error {
 	if err != nil {
 		return err
 	}
+	m := b.Config.GetMetadata()
+	log := klog.FromContext(s.ctx).WithValues("sandbox", b.ID, "pod", klog.KRef(m.GetNamespace(), m.GetName()))
 	s.work.Go(func() {
-		if monitor != nil && !monitor.WaitUntil(s.ctx) {
+		if monitor != nil && !monitor.WaitUntil(klog.NewContext(s.ctx, log)) {
 			return
 		}
 		b.Op.Lock()
@@ -98,8 +100,9 @@ func (s *Server) watchInit(b *sandbox.Sandbox) error {
 		if !b.Ready() {
 			return // stopped on purpose
 		}
+		log.Info("The pod's init has died, and with it all containers in the pod's PID namespace")
 		if err := b.NoteStop(); err != nil {
-			klog.FromContext(s.ctx).Error(err, "Cannot record that a pod's init process died", "sandbox", b.ID)
+			log.Error(err, "Cannot record that the sandbox has stopped; it counts as ready until the next start")
 		}
 		s.emit(b.ID, b, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	})

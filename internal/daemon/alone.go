@@ -134,8 +134,17 @@ func refuseForeign(dataDir string) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("an API server is running on %s (%s is locked: %w); stop it first", dataDir, path, err)
+	return refuseLocked(f, dataDir)
+}
+
+// refuseLocked refuses data whose file a running API server holds.
+func refuseLocked(f *os.File, dataDir string) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return fmt.Errorf("an API server is running on %s (%s is locked: %w); stop it first", dataDir, f.Name(), err)
+	case err != nil:
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return nil
 }

@@ -95,11 +95,20 @@ func RunningPID(dataDir string) (int, error) {
 		return 0, err
 	}
 	defer func() { _ = f.Close() }()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+	return ownerOf(f)
+}
+
+// ownerOf returns the PID of the process that holds the lock's file, or ErrNotRunning.
+func ownerOf(f *os.File) (int, error) {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	switch {
+	case err == nil:
 		return 0, errors.Join(ErrNotRunning, unix.Flock(int(f.Fd()), unix.LOCK_UN)) // see release
+	case !errors.Is(err, unix.EWOULDBLOCK): // the PID in it may be an old one's
+		return 0, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	if pid := readPID(f); pid > 0 {
 		return pid, nil
 	}
-	return 0, fmt.Errorf("%s is locked, but does not say by which process", lockPath(dataDir))
+	return 0, fmt.Errorf("%s is locked, but does not say by which process", f.Name())
 }

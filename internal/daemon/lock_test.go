@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,5 +119,38 @@ func TestLockIsTakenOnAFullDisk(t *testing.T) {
 		if err := lock.release(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Any failure to ask for a lock used to be taken for a process that holds it: for the one that the
+// file names, which may be long gone, or for an API server.
+func TestLockThatFailsHasNoOwner(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, err := os.Create(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Close(); err != nil { // what is closed cannot be locked
+		t.Fatal(err)
+	}
+	if pid, err := ownerOf(closed); pid != 0 || !errors.Is(err, unix.EBADF) || errors.Is(err, ErrNotRunning) || strings.Contains(err.Error(), "is locked") {
+		t.Errorf("owner %d, %v", pid, err)
+	}
+	if err := refuseLocked(closed, "data"); !errors.Is(err, unix.EBADF) || strings.Contains(err.Error(), "API server") {
+		t.Errorf("API server: %v", err)
+	}
+	if err := takeLock(f); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.OpenFile(f.Name(), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(f.Close(), other.Close()) }()
+	if err := refuseLocked(other, "data"); !errors.Is(err, unix.EWOULDBLOCK) || !strings.Contains(err.Error(), "an API server is running on data") {
+		t.Errorf("while it is held: %v", err)
 	}
 }

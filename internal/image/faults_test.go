@@ -16,6 +16,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/record"
@@ -411,6 +413,51 @@ func corruptRecord(t *testing.T, ref, other, doc string, file func(dir, id strin
 	}
 	if _, err := record.Read(path, new(any)); err != nil {
 		t.Errorf("the record is as damaged as before: %v", err)
+	}
+}
+
+// When the copy of the names was damaged, too, the log said of each that it is ignored, and not that
+// the images have no names any more.
+func TestLostNamesAreTold(t *testing.T) {
+	srv, dir := plain(t), t.TempDir()
+	ref := srv.Push(t, "demo:1", twoLayers(t))
+	s := open(t, dir)
+	img := pull(t, s, ref)
+	reopen := func(damaged ...string) string {
+		t.Helper()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range damaged {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		log := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		defer klog.CaptureState().Restore()
+		klog.SetLogger(log)
+		s = open(t, dir)
+		return log.GetSink().(ktesting.Underlier).GetBuffer().String()
+	}
+	const lost = "The names of all images are lost"
+	if said := reopen("refs.json"); strings.Contains(said, lost) {
+		t.Errorf("while there is a copy: %s", said)
+	}
+	if said := reopen("refs.json", "refs.copy.json"); !strings.Contains(said, lost) || !strings.Contains(said, "pulled or imported again") {
+		t.Errorf("logged: %s", said)
+	}
+	if _, ok := s.Lookup(ref); ok {
+		t.Error("it still has its name")
+	}
+	if _, ok := s.Lookup(img.ID); !ok {
+		t.Error("it is gone")
+	}
+	if said := reopen(); strings.Contains(said, lost) {
+		t.Errorf("at the next start: %s", said)
+	}
+	pull(t, s, ref)
+	if _, ok := s.Lookup(ref); !ok {
+		t.Error("pulled again, it has no name")
 	}
 }
 

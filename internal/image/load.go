@@ -180,7 +180,7 @@ func (s *Store) dropIncomplete() error {
 
 // loadRefs reads the names, or the backup copy if they cannot be read.
 func (s *Store) loadRefs() error {
-	damaged := false
+	damaged, found := false, false
 	for _, p := range []string{s.refsPath(), s.refsCopy()} {
 		var refs map[string]string
 		_, err := record.Read(p, &refs)
@@ -193,13 +193,16 @@ func (s *Store) loadRefs() error {
 			return err
 		}
 		if refs != nil {
-			s.refs = refs
+			s.refs, found = refs, true
 			break
 		}
 	}
 	maps.DeleteFunc(s.refs, func(_, id string) bool { _, ok := s.images[id]; return !ok })
 	if !damaged {
 		return nil
+	}
+	if !found && len(s.images) > 0 {
+		klog.Background().Error(nil, "The names of all images are lost, with their copy; an image has only its ID until it is pulled or imported again", "images", len(s.images))
 	}
 	for _, p := range []string{s.refsPath(), s.refsCopy()} {
 		if err := record.Write(p, recordVersion, s.refs); err != nil {

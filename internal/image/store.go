@@ -100,11 +100,22 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := takeLock(f, dir); err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("another process is using the image store %s; use that process, or stop it: %w", dir, err)
+		return nil, err
 	}
 	return f, nil
+}
+
+func takeLock(f *os.File, dir string) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return fmt.Errorf("another process is using the image store %s; use that process, or stop it: %w", dir, err)
+	case err != nil:
+		return fmt.Errorf("lock the image store %s: %w", dir, err)
+	}
+	return nil
 }
 
 // Close cancels what is in progress and releases the store to the next process.

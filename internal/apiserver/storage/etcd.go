@@ -284,8 +284,11 @@ func lead(ctx context.Context, server *etcdserver.EtcdServer, end *fatality) err
 		select {
 		case <-server.ReadyNotify():
 			return nil
-		case err := <-server.StopNotify():
-			return fmt.Errorf("etcd stopped while starting: %v", err)
+		case <-server.StopNotify():
+			if err := end.err(); err != nil {
+				return err
+			}
+			return errors.New("etcd stopped while starting; its last messages in the log may say why")
 		case <-end.failed():
 			return end.err()
 		case <-ctx.Done():

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"net"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -240,6 +241,24 @@ func TestHostPortInUseNamesItsHolder(t *testing.T) {
 	n.del(b)
 	n.del(a)
 	h.wantClean()
+}
+
+// A host port that was requested twice, or that another container had until a moment ago, used to
+// be refused without its number.
+func TestRefusedHostPortIsNamed(t *testing.T) {
+	h := newHost(t)
+	n := h.network("1.0.0", dualStack, portmap)
+	c := h.container(tcp(8080), tcp(8081), tcp(8080))
+	if _, err := n.AddNetworkList(t.Context(), n.list, c); err == nil || !strings.Contains(err.Error(), "host port 8080/TCP is requested twice") {
+		t.Errorf("got %v", err)
+	}
+	n.del(c)
+	h.wantClean()
+	conf := &portmapConf{ports: []portMapping{{HostPort: 8080, Protocol: "tcp"}, {HostPort: 53, Protocol: "udp"}}}
+	err := conf.conflictWith(nil, []netip.Prefix{netip.MustParsePrefix("10.22.0.2/16"), netip.MustParsePrefix("fd00::2/64")})
+	if want := "host port 53/UDP or 8080/TCP was in use by another container until a moment ago"; err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestPortmapOptions(t *testing.T) {

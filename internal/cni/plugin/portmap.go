@@ -46,6 +46,11 @@ type portMapping struct {
 	hostIP netip.Addr // zero means every address
 }
 
+// String names the host port in an error.
+func (p portMapping) String() string {
+	return fmt.Sprintf("%d/%s", p.HostPort, strings.ToUpper(p.Protocol))
+}
+
 func readPortmap(stdin []byte) (*portmapConf, error) {
 	c := &portmapConf{}
 	if err := readConf(stdin, c); err != nil {
@@ -280,24 +285,36 @@ func (c *portmapConf) renderTable(b *strings.Builder) {
 	p("chain guard {\niifname @guarded ip daddr 127.0.0.0/8 drop\n}\n}")
 }
 
-// conflict returns an error that names the owner of the host port.
+// conflict returns an error that names the host port that could not be had, and its owner.
 func (c *portmapConf) conflict(ctx context.Context, addrs []netip.Prefix) error {
 	es, err := nft.Elements(ctx, "inet", c.table())
 	if err != nil {
 		return fmt.Errorf("list nftables table %s: %w", c.table(), err)
 	}
+	return c.conflictWith(es, addrs)
+}
+
+func (c *portmapConf) conflictWith(es []nft.Element, addrs []netip.Prefix) error {
+	seen := map[element]bool{}
+	var asked []string
 	for _, pod := range addrs {
-		ip := suffix(pod.Addr())
 		for _, m := range c.ports {
-			set, key := m.element(ip)
-			i := slices.IndexFunc(es, func(e nft.Element) bool { return e.Set == set && e.Key == key })
-			if i >= 0 && m.fits(pod.Addr()) {
-				return fmt.Errorf("host port %d/%s is in use by container %s (network/container/interface)",
-					m.HostPort, strings.ToUpper(m.Protocol), es[i].Comment)
+			if !m.fits(pod.Addr()) {
+				continue
 			}
+			set, key := m.element(suffix(pod.Addr()))
+			if i := slices.IndexFunc(es, func(e nft.Element) bool { return e.Set == set && e.Key == key }); i >= 0 {
+				return fmt.Errorf("host port %s is in use by container %s (network/container/interface)", m, es[i].Comment)
+			}
+			if seen[element{set: set, key: key}] {
+				return fmt.Errorf("host port %s is requested twice", m)
+			}
+			seen[element{set: set, key: key}] = true
+			asked = append(asked, m.String())
 		}
 	}
-	return errors.New("a host port is requested twice, or was just taken by another container")
+	slices.Sort(asked)
+	return fmt.Errorf("host port %s was in use by another container until a moment ago", strings.Join(slices.Compact(asked), " or "))
 }
 
 func portmapDel(ctx context.Context, args *skel.CmdArgs) error {

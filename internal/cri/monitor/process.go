@@ -35,7 +35,10 @@ func StartTime(pid int) (uint64, error) {
 }
 
 // Process is a handle (pidfd) to a process, which cannot be mistaken for another one.
-type Process struct{ f *os.File }
+type Process struct {
+	f   *os.File
+	pid int
+}
 
 // open opens the process with that PID if check, called once it is open, confirms that it
 // is the right one. It returns nil if that process is gone.
@@ -51,7 +54,7 @@ func open(pid int, check func() (bool, error)) (*Process, error) {
 	if err != nil || !ok {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &Process{os.NewFile(uintptr(fd), fmt.Sprintf("pidfd of %d", pid))}, nil
+	return &Process{f: os.NewFile(uintptr(fd), fmt.Sprintf("pidfd of %d", pid)), pid: pid}, nil
 }
 
 // Open opens a process by PID and start time.
@@ -112,7 +115,7 @@ func (p *Process) Signal(sig unix.Signal) error {
 func (p *Process) Close() error { return p.f.Close() }
 
 // WaitUntil waits until the process has exited, and closes the handle. It returns false if ctx ends
-// first.
+// first. The logger in ctx says whose process it is.
 func (p *Process) WaitUntil(ctx context.Context) bool {
 	stop := context.AfterFunc(ctx, func() { _ = p.Close() })
 	err := p.Wait()
@@ -123,7 +126,7 @@ func (p *Process) WaitUntil(ctx context.Context) bool {
 		err = cerr
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot wait for a process")
+		klog.FromContext(ctx).Error(err, "Cannot wait for a process to exit", "pid", p.pid)
 	}
 	return err == nil
 }

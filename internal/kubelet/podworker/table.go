@@ -175,7 +175,8 @@ func (t *Table) startLocked(w *Worker) {
 	}
 	w.started = true
 	t.spawn(func(ctx context.Context) {
-		w.run(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("podUID", w.uid)))
+		log := klog.FromContext(ctx).WithValues("pod", klog.KObj(w.Snapshot().Pod), "podUID", w.uid)
+		w.run(klog.NewContext(ctx, log))
 		t.ended(w)
 	})
 }

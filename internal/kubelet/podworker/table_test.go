@@ -1,11 +1,18 @@
 package podworker
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
+	"testing/synctest"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 
 	"wherry.dev/internal/kubelet/podplan"
 )
@@ -56,4 +63,33 @@ func TestRemovalThatWasToldIsNotWaitedFor(t *testing.T) {
 			t.Errorf("told %v: %d are remembered", told, got)
 		}
 	}
+}
+
+// broken is a runtime that cannot be asked.
+type broken struct{ Runtime }
+
+func (broken) ListPodSandbox(context.Context, *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+	return nil, errors.New("broken")
+}
+
+// What a worker logged named its pod by UID only.
+func TestLogOfAWorkerNamesItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		table := emptyTable(t)
+		table.deps.Runtime = broken{}
+		table.Set(named("u"), false)
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), log))
+		done := make(chan error)
+		go func() { done <- table.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		said := log.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if !strings.Contains(said, `pod="ns/p" podUID="u"`) {
+			t.Errorf("logged: %s", said)
+		}
+	})
 }

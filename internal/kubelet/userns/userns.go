@@ -171,7 +171,7 @@ func (a *Allocator) recoverLocked(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("user namespace of pod %s: cannot read its record (%w) or find its range: %w", uid, why, err)
 		}
-		log := klog.FromContext(ctx)
+		log := klog.Background() // the context's is that of the pod which asks for a range
 		if ok {
 			err = a.giveLocked(uid, r)
 			log.Info("Cannot read the record of a pod's user namespace; restored it from the pod's sandbox",
