@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/api/pods"
@@ -18,15 +19,27 @@ import (
 	"wherry.dev/internal/kubelet"
 )
 
-// dialPatience is how long the start waits for a runtime that is not ours.
-const dialPatience = 10 * time.Second
+const (
+	// dialPatience is how long the start waits for a runtime that is not ours.
+	dialPatience = 10 * time.Second
+	// callPatience is how long one of its calls may take: upstream's runtimeRequestTimeout. Docker's
+	// StopPodSandbox alone gives a container ten seconds to end.
+	callPatience = 2 * time.Minute
+)
+
+// dialExternal connects to the runtime at --container-runtime-endpoint.
+func dialExternal(ctx context.Context, cfg *config.Config) (internalapi.RuntimeService, internalapi.ImageManagerService, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialPatience)
+	defer cancel()
+	return kubelet.DialRuntime(ctx, cfg.RuntimeEndpoint, "", callPatience)
+}
 
 // startExternalRuntime uses the runtime at --container-runtime-endpoint instead of our own: images,
 // containers and the pods' network are that runtime's. The address of the API server's service
 // stays ours.
 func (d *Daemon) startExternalRuntime(ctx, startCtx context.Context) error {
 	var err error
-	if d.runtime, d.imageService, err = kubelet.DialRuntime(startCtx, d.cfg.RuntimeEndpoint, "", dialPatience); err != nil {
+	if d.runtime, d.imageService, err = dialExternal(startCtx, &d.cfg); err != nil {
 		return err
 	}
 	c := &control{traces: d.traces, endpoint: d.cfg.RuntimeEndpoint}
@@ -67,7 +80,7 @@ func teardownExternalRuntime(ctx context.Context, cfg *config.Config) error {
 }
 
 func removePods(ctx context.Context, cfg *config.Config, dirs []fs.DirEntry) error {
-	runtime, _, err := kubelet.DialRuntime(ctx, cfg.RuntimeEndpoint, "", dialPatience)
+	runtime, _, err := dialExternal(ctx, cfg)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,10 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -146,6 +148,10 @@ func (k *Kubelet) runtimePods(ctx context.Context) (map[types.UID]*v1.Pod, error
 	return out, nil
 }
 
+// noEventsRetry is when a runtime that has no events at the moment is asked again: its administrator
+// may have switched them on.
+const noEventsRetry = 5 * time.Minute
+
 // watchRuntime turns the runtime's events into wakes. An event is only a hint: just the UID is
 // taken from it.
 func (k *Kubelet) watchRuntime(ctx context.Context) error {
@@ -153,10 +159,11 @@ func (k *Kubelet) watchRuntime(ctx context.Context) error {
 	wait := 50 * time.Millisecond
 	for ctx.Err() == nil {
 		ch := make(chan *runtimeapi.ContainerEventResponse, 1000)
-		done := make(chan struct{})
+		done, seen := make(chan struct{}), false
 		go func() {
 			defer close(done)
 			for ev := range ch {
+				seen = true
 				k.hint(ev)
 			}
 		}()
@@ -168,12 +175,20 @@ func (k *Kubelet) watchRuntime(ctx context.Context) error {
 		close(ch)
 		<-done
 		k.eventful.Store(false)
+		k.relistNow() // until now the relist may have counted on events
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if grpcstatus.Code(err) == codes.Unimplemented {
 			log.Info("The runtime does not support container events; checking pods every second")
 			return nil
+		}
+		if errors.Is(err, io.EOF) && !seen && time.Since(began) < time.Second {
+			// CRI-O does so unless enable_pod_events is set.
+			log.Info("The runtime ended its stream of container events at once; checking pods every second",
+				"askAgainIn", noEventsRetry)
+			sleep(ctx, noEventsRetry)
+			continue
 		}
 		log.V(2).Info("Container event stream ended, will reconnect", "err", err)
 		if time.Since(began) > 10*time.Second {

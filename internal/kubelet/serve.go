@@ -113,7 +113,7 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 		},
 	}
 	if k.deps.Cgroups != nil {
-		cfg.Stats.PodsCgroup = k.layout.QOS(v1.PodQOSGuaranteed)
+		cfg.Stats.PodsCgroup, cfg.Stats.PodCgroup = k.layout.QOS(v1.PodQOSGuaranteed), k.layout.Pod
 	}
 	k.stats = cfg.Stats
 	if ptr.Deref(k.cfg.EnableSystemLogHandler, true) {

@@ -172,6 +172,18 @@ func Regular(path string) (*os.File, error) {
 	return reopen(f)
 }
 
+// Direct opens a regular file for reading if there is no link on the way to it.
+func Direct(path string) (*os.File, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer func() { _ = f.Close() }()
+	return reopen(f)
+}
+
 // reopen opens for reading what an O_PATH descriptor refers to, after checking that it is a regular file.
 func reopen(f *os.File) (*os.File, error) {
 	info, err := f.Stat()

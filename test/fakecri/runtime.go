@@ -54,6 +54,9 @@ type Runtime struct {
 	DropEvent func() bool
 	// NoEvents makes this a runtime without GetContainerEvents.
 	NoEvents bool
+	// EndEvents, if it returns true, ends the stream of events as soon as it is there. CRI-O's
+	// default is that.
+	EndEvents func() bool
 	// Exec answers ExecSync.
 	Exec func(id string, cmd []string) (stdout []byte, code int, err error)
 	// NotReady is the reason why the network is not ready; empty if it is.

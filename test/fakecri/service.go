@@ -2,6 +2,7 @@ package fakecri
 
 import (
 	"context"
+	"io"
 	"maps"
 
 	"google.golang.org/grpc/codes"
@@ -61,7 +62,7 @@ func (r *Runtime) SetNotReady(reason string) {
 	r.NotReady = reason
 }
 
-// GetContainerEvents delivers events until the context ends.
+// GetContainerEvents delivers events until the context ends, or EndEvents says so.
 func (r *Runtime) GetContainerEvents(ctx context.Context, ch chan *runtimeapi.ContainerEventResponse, connected func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
 	if r.NoEvents {
 		return unimplemented("GetContainerEvents")
@@ -77,6 +78,9 @@ func (r *Runtime) GetContainerEvents(ctx context.Context, ch chan *runtimeapi.Co
 	}()
 	if connected != nil {
 		connected(nil)
+	}
+	if r.EndEvents != nil && r.EndEvents() {
+		return io.EOF
 	}
 	for {
 		select {

@@ -408,10 +408,10 @@ func TestARemovedLogIsOpenedAnew(t *testing.T) {
 }
 
 func TestTail(t *testing.T) {
-	if got := Tail(write(t, sample), 2, 100); got != "ee\nfour\n" {
+	if got := Tail(write(t, sample), "", 2, 100); got != "ee\nfour\n" {
 		t.Errorf("got %q", got)
 	}
-	if got := Tail(write(t, sample), 80, 4); got != "our\n" {
+	if got := Tail(write(t, sample), "", 80, 4); got != "our\n" {
 		t.Errorf("got %q", got)
 	}
 }

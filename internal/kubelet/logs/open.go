@@ -3,6 +3,7 @@ package logs
 import (
 	"os"
 	"path/filepath"
+	"strings"
 
 	"wherry.dev/internal/safepath"
 )
@@ -30,4 +31,31 @@ func open(path string) (*os.File, error) {
 	}
 	defer func() { _ = dir.Close() }()
 	return dir.Regular(name)
+}
+
+// openOf opens the log of a container that may be Docker's.
+func openOf(path, id string) (*os.File, error) {
+	if target := dockerLog(path, id); target != "" {
+		return safepath.Direct(target)
+	}
+	return open(path)
+}
+
+// dockerLog returns where Docker has the log of a container: cri-dockerd makes the log a link to
+// it, elsewhere on the machine. Any other link is not followed, nor is one to another container's;
+// then, and if the log is not a link, it returns "".
+func dockerLog(path, id string) string {
+	dir, name, err := folder(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = dir.Close() }()
+	target, err := dir.Readlink(name)
+	if err != nil || len(id) != 64 || !filepath.IsAbs(target) {
+		return ""
+	}
+	if !strings.HasSuffix(filepath.Clean(target), "/containers/"+id+"/"+id+"-json.log") {
+		return ""
+	}
+	return target
 }

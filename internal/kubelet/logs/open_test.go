@@ -37,7 +37,7 @@ func TestLogThatIsALinkElsewhere(t *testing.T) {
 	if err := Read(t.Context(), log, Options{}, &out, &out); err == nil || out.Len() != 0 {
 		t.Errorf("read %q, %v", &out, err)
 	}
-	if got := Tail(log, 10, 100); got != "" {
+	if got := Tail(log, "", 10, 100); got != "" {
 		t.Errorf("the end of it: %q", got)
 	}
 }
@@ -50,7 +50,7 @@ func TestLogThatIsAPipe(t *testing.T) {
 	if err := Read(t.Context(), log, Options{}, nil, nil); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("got %v", err)
 	}
-	if got := Tail(log, 10, 100); got != "" {
+	if got := Tail(log, "", 10, 100); got != "" {
 		t.Errorf("the end of it: %q", got)
 	}
 }

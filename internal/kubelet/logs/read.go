@@ -21,6 +21,8 @@ import (
 
 // Options select what part of a log to read.
 type Options struct {
+	// ID of the container. Docker's logs are found by it.
+	ID string
 	// Tail is how many lines from the end, nil for all.
 	Tail *int64
 	// Since leaves out older entries.
@@ -70,6 +72,7 @@ func Read(ctx context.Context, path string, o Options, stdout, stderr io.Writer)
 
 type reader struct {
 	path           string
+	target         string // Docker's file, if path is a link to it
 	o              Options
 	stdout, stderr io.Writer
 	watcher        *fsnotify.Watcher
@@ -136,7 +139,7 @@ func (r *reader) wait(ctx context.Context) error {
 			if !ok {
 				return errors.New("watch log: the watch ended")
 			}
-			if ev.Name == r.path && ev.Op&(fsnotify.Write|fsnotify.Create|fsnotify.Rename) != 0 {
+			if (ev.Name == r.path || ev.Name == r.target) && ev.Op&(fsnotify.Write|fsnotify.Create|fsnotify.Rename) != 0 {
 				return nil
 			}
 		}
@@ -146,7 +149,7 @@ func (r *reader) wait(ctx context.Context) error {
 // open opens the log. In the middle of a rotation, when there is no file of that name, it opens the
 // newest rotated file: that one has everything there is.
 func (r *reader) open() error {
-	f, err := open(r.path)
+	f, err := r.openCurrent()
 	if !errors.Is(err, fs.ErrNotExist) {
 		r.file = f
 		return err
@@ -168,10 +171,22 @@ func (r *reader) open() error {
 	return err
 }
 
+// openCurrent opens the file of the log's name; if it is elsewhere, it is watched there, too.
+func (r *reader) openCurrent() (*os.File, error) {
+	target := dockerLog(r.path, r.o.ID)
+	if target != "" && target != r.target && r.watcher != nil {
+		if err := r.watcher.Add(filepath.Dir(target)); err != nil {
+			return nil, fmt.Errorf("watch log: %w", err)
+		}
+		r.target = target
+	}
+	return openOf(r.path, r.o.ID)
+}
+
 // rotate switches to a new file of the same name, once there is one. The old one has been read to
 // its end before.
 func (r *reader) rotate() (bool, error) {
-	next, err := open(r.path)
+	next, err := r.openCurrent()
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

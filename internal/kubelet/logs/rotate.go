@@ -32,7 +32,7 @@ type Limits struct {
 // oldest files beyond the limit. It reports whether it rotated. If somebody removed the log, it
 // makes the runtime open a new one: otherwise all further output would be lost.
 func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now time.Time) (bool, error) {
-	info, err := os.Stat(path)
+	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		if err := rt.ReopenContainerLog(ctx, id); err != nil {
 			return false, fmt.Errorf("reopen the removed log of container %s: %w", id, err)
@@ -42,8 +42,8 @@ func Rotate(ctx context.Context, rt Reopener, id, path string, l Limits, now tim
 	if err != nil {
 		return false, err
 	}
-	if l.MaxSize <= 0 || info.Size() < l.MaxSize {
-		return false, nil
+	if l.MaxSize <= 0 || info.Size() < l.MaxSize || !info.Mode().IsRegular() {
+		return false, nil // Docker's is a link
 	}
 	old, err := rotated(path)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 
 // Tail returns the end of a container's log as plain text, limited in lines and bytes. A log that
 // cannot be read counts as empty.
-func Tail(path string, lines int, most int64) string {
-	f, err := open(path)
+func Tail(path, id string, lines int, most int64) string {
+	f, err := openOf(path, id)
 	if err != nil {
 		return ""
 	}

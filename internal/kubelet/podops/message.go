@@ -34,7 +34,7 @@ func (o *Ops) FinalMessage(uid types.UID, c *podplan.Container, policy v1.Termin
 	if msg != "" || c.ExitCode == 0 || c.Reason == reasonCannotRun || policy != v1.TerminationMessageFallbackToLogsOnError {
 		return msg
 	}
-	return logs.Tail(logPath, maxLogLines, maxLogBytes)
+	return logs.Tail(logPath, c.ID, maxLogLines, maxLogBytes)
 }
 
 // readEnd returns the last bytes of a file; nothing if there is no such file.

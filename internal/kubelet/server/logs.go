@@ -56,6 +56,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	case v1.LogStreamStderr:
 		stdout = nil
 	}
+	q.ID = c.ID
 	path := filepath.Join(criconfig.LogDir(s.cfg.PodLogs, p.Pod), criconfig.LogPath(c.Name, c.Attempt))
 	if q.Follow {
 		out.flush() // a client that follows needs to know at once that its request is accepted

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -41,6 +42,8 @@ type Stats struct {
 	PodLogs  string
 	// PodsCgroup is the group that contains all pods; empty if there is none.
 	PodsCgroup string
+	// PodCgroup is a pod's group; nil if there is none.
+	PodCgroup func(*v1.Pod) string
 	// VolumeAge is how old the measured size of a directory may be.
 	VolumeAge time.Duration
 	// Machine identifies the machine in metrics.
@@ -144,6 +147,12 @@ func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now ti
 		CPU:        s.cpu(m.Uid, linux.GetCpu()),
 		Memory:     memory(linux.GetMemory()),
 		IO:         blockIO(linux.GetIo()),
+	}
+	// CRI leaves it to the runtime whether it counts pods: CRI-O could not on hybrid cgroups.
+	if (out.CPU == nil || out.Memory == nil) && s.PodCgroup != nil {
+		if cpu, mem, err := s.group(m.Uid, s.PodCgroup(p.Pod)); err == nil {
+			out.CPU, out.Memory = cmp.Or(out.CPU, cpu), cmp.Or(out.Memory, mem)
+		}
 	}
 	for _, sb := range p.Input.Sandboxes {
 		if sb.Ready {

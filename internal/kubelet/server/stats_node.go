@@ -78,16 +78,27 @@ func (s *Stats) system(now time.Time) []stats.ContainerStats {
 	if s.PodsCgroup == "" {
 		return out
 	}
-	m, err := cgroup.ReadStats(s.PodsCgroup)
+	cpu, mem, err := s.group(stats.SystemContainerPods, s.PodsCgroup)
 	if err != nil {
 		return out
 	}
-	t, cpu := metav1.NewTime(m.Time), uint64(m.CPU)
 	return append(out, stats.ContainerStats{
-		Name: stats.SystemContainerPods, StartTime: metav1.NewTime(bootTime(now)),
-		CPU:    &stats.CPUStats{Time: t, UsageCoreNanoSeconds: &cpu, UsageNanoCores: s.rate(stats.SystemContainerPods, m.Time, cpu)},
-		Memory: &stats.MemoryStats{Time: t, UsageBytes: &m.MemoryUsage, WorkingSetBytes: &m.MemoryWorkingSet, RSSBytes: &m.MemoryRSS, PageFaults: &m.PageFaults, MajorPageFaults: &m.MajorPageFaults},
+		Name: stats.SystemContainerPods, StartTime: metav1.NewTime(bootTime(now)), CPU: cpu, Memory: mem,
 	})
+}
+
+// group measures a cgroup; its rate is kept under the key.
+func (s *Stats) group(key, path string) (*stats.CPUStats, *stats.MemoryStats, error) {
+	m, err := cgroup.ReadStats(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, cpu := metav1.NewTime(m.Time), uint64(m.CPU)
+	return &stats.CPUStats{Time: t, UsageCoreNanoSeconds: &cpu, UsageNanoCores: s.rate(key, m.Time, cpu)},
+		&stats.MemoryStats{
+			Time: t, UsageBytes: &m.MemoryUsage, WorkingSetBytes: &m.MemoryWorkingSet, RSSBytes: &m.MemoryRSS,
+			PageFaults: &m.PageFaults, MajorPageFaults: &m.MajorPageFaults,
+		}, nil
 }
 
 // ourselves measures the process that the kubelet is part of.

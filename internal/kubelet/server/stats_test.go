@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 )
@@ -121,6 +123,50 @@ func TestContainerThatHasJustEndedIsCounted(t *testing.T) {
 	}
 	if got := held[0].Containers["c"].Bytes; got >= 5<<20 {
 		t.Errorf("the one that runs is counted twice: %d bytes", got)
+	}
+}
+
+// countsNoPods is a runtime that measures containers only.
+type countsNoPods struct{ oneOfAll }
+
+func (r countsNoPods) ListPodSandboxStats(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
+	list, err := r.oneOfAll.ListPodSandboxStats(ctx, f)
+	list[0].Linux.Cpu, list[0].Linux.Memory = nil, nil
+	return list, err
+}
+
+// TestPodsAreMeasuredOnAnyRuntime: what the runtime does not count, the pod's cgroup does.
+func TestPodsAreMeasuredOnAnyRuntime(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	s, _ := newStats(t, true)
+	s.Runtime = countsNoPods{}
+	group := fmt.Sprintf("/wherry-test-%d", os.Getpid())
+	if err := cgroup.Ensure(group, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cgroup.Remove(group); err != nil {
+			t.Error(err)
+		}
+	})
+	s.PodCgroup = func(p *v1.Pod) string {
+		if p.UID != "u" {
+			t.Errorf("the group of pod %s is read", p.UID)
+		}
+		return group
+	}
+	sum, err := s.gather(t.Context(), true)
+	if err != nil || len(sum.Pods) != 1 {
+		t.Fatalf("%+v, %v", sum, err)
+	}
+	if p := sum.Pods[0]; p.CPU == nil || p.CPU.UsageCoreNanoSeconds == nil || p.Memory == nil || *p.Memory.WorkingSetBytes == 1000 {
+		t.Errorf("CPU %+v, memory %+v", p.CPU, p.Memory)
+	}
+	s.Runtime = oneOfAll{}
+	if sum, err = s.gather(t.Context(), true); err != nil || *sum.Pods[0].Memory.WorkingSetBytes != 1000 {
+		t.Errorf("what the runtime counts is not what is reported: %+v, %v", sum, err)
 	}
 }
 
