@@ -37,7 +37,11 @@ func (s localStore) List(context.Context) ([]image.Image, error) { return s.Stor
 
 func (s localStore) Pulls(context.Context) ([]image.Pulling, error) { return s.Store.Pulls(), nil }
 
-func openImages(d *dirs) (imageStore, func() error, error) {
+// opener opens the store of an instance without a daemon: daemon.OpenImages, or daemon.MakeImages
+// for commands that add images.
+type opener func(dataDir, runDir string) (*image.Store, error)
+
+func openImages(d *dirs, open opener) (imageStore, func() error, error) {
 	data, run, err := d.resolve()
 	if err != nil {
 		return nil, nil, err
@@ -50,7 +54,7 @@ func openImages(d *dirs) (imageStore, func() error, error) {
 	case !errors.Is(err, daemon.ErrNotRunning):
 		return nil, nil, err
 	}
-	s, err := daemon.OpenImages(data, run)
+	s, err := open(data, run)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -58,8 +62,8 @@ func openImages(d *dirs) (imageStore, func() error, error) {
 }
 
 // withImages runs fn on the instance's store.
-func withImages(d *dirs, fn func(imageStore) error) error {
-	s, done, err := openImages(d)
+func withImages(d *dirs, open opener, fn func(imageStore) error) error {
+	s, done, err := openImages(d, open)
 	if err != nil {
 		return err
 	}
@@ -85,7 +89,7 @@ func imageListCommand(d *dirs) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the images", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withImages(d, func(s imageStore) error {
+			return withImages(d, daemon.OpenImages, func(s imageStore) error {
 				imgs, err := s.List(cmd.Context())
 				if err != nil {
 					return err
@@ -152,7 +156,7 @@ func imageImportCommand(d *dirs) *cobra.Command {
 	return &cobra.Command{
 		Use: "import ARCHIVE...", Short: "Add the images of OCI or `docker save` archives", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {
-			return withImages(d, func(s imageStore) error {
+			return withImages(d, daemon.MakeImages, func(s imageStore) error {
 				for _, f := range files {
 					abs, err := filepath.Abs(f)
 					if err != nil {
@@ -183,7 +187,7 @@ func imageRemoveCommand(d *dirs) *cobra.Command {
 	return &cobra.Command{
 		Use: "remove IMAGE...", Aliases: []string{"rm"}, Short: "Remove images, or one of their tags", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, refs []string) error {
-			return withImages(d, func(s imageStore) error {
+			return withImages(d, daemon.OpenImages, func(s imageStore) error {
 				for _, ref := range refs {
 					if err := s.Remove(cmd.Context(), ref); err != nil {
 						return err
@@ -200,7 +204,7 @@ func imagePruneCommand(d *dirs) *cobra.Command {
 	return &cobra.Command{
 		Use: "prune", Short: "Remove the images that no container uses", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withImages(d, func(s imageStore) error {
+			return withImages(d, daemon.OpenImages, func(s imageStore) error {
 				imgs, err := s.Prune(cmd.Context())
 				if err != nil {
 					return err

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"wherry.dev/internal/daemon"
 )
 
 func imageExportCommand(d *dirs) *cobra.Command {
@@ -19,7 +21,7 @@ time: wherry image import, docker load, podman load and ctr images import take i
 		Example: `  wherry image export nginx busybox -o images.tar
   wherry image export nginx | gzip > nginx.tar.gz`,
 		RunE: func(cmd *cobra.Command, refs []string) error {
-			return withImages(d, func(s imageStore) error {
+			return withImages(d, daemon.OpenImages, func(s imageStore) error {
 				if output != "" && output != "-" {
 					return exportFile(cmd, s, output, refs)
 				}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"wherry.dev/internal/daemon"
 	"wherry.dev/internal/image"
 )
 
@@ -28,7 +29,7 @@ docker's config.json ($DOCKER_CONFIG, ~/.docker) with its credential helpers.`,
 		Example: `  wherry image pull nginx
   wherry image pull --creds ann:s3cret registry.example/team/app:1`,
 		RunE: func(cmd *cobra.Command, refs []string) error {
-			return withImages(d, func(s imageStore) error {
+			return withImages(d, daemon.MakeImages, func(s imageStore) error {
 				for _, ref := range refs {
 					auth, err := credentials(creds, ref)
 					if err != nil {
@@ -127,7 +128,7 @@ func imagePullsCommand(d *dirs) *cobra.Command {
 	return &cobra.Command{
 		Use: "pulls", Short: "List the image pulls in progress", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withImages(d, func(s imageStore) error {
+			return withImages(d, daemon.OpenImages, func(s imageStore) error {
 				pulls, err := s.Pulls(cmd.Context())
 				if err != nil {
 					return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,6 +46,28 @@ func TestCredentialsOfAPull(t *testing.T) {
 		got.Auth = "" // the same as name and password
 		if got != c.want || (err != nil) != (c.fails != "") || err != nil && !strings.Contains(err.Error(), c.fails) {
 			t.Errorf("%s %s: %+v, %v", c.creds, c.ref, got, err)
+		}
+	}
+}
+
+// `wherry image export` and its like used to make a data dir with an empty store where no instance
+// was, and then said that they did not find the image.
+func TestCommandsThatReadCreateNothing(t *testing.T) {
+	t.Setenv("KUBECONFIG", "")
+	dir := t.TempDir()
+	for _, args := range [][]string{
+		{"image", "list"}, {"image", "export", "busybox", "-o", filepath.Join(dir, "out.tar")}, {"image", "pulls"},
+		{"image", "remove", "busybox"}, {"image", "prune"}, {"explain", "pod/hello"}, {"trace", "pod/hello"},
+	} {
+		cmd := root()
+		cmd.SetOut(io.Discard)
+		cmd.SetArgs(append([]string{"--data-dir", filepath.Join(dir, "data"), "--run-dir", filepath.Join(dir, "run")}, args...))
+		err := cmd.ExecuteContext(t.Context())
+		if err == nil || args[0] == "image" && !strings.Contains(err.Error(), "there is no instance with images in "+dir) {
+			t.Errorf("%s: %v", args, err)
+		}
+		if made, err := os.ReadDir(dir); err != nil || len(made) > 0 {
+			t.Fatalf("%s made %v, %v", args, made, err)
 		}
 	}
 }

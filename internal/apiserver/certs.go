@@ -2,7 +2,9 @@ package apiserver
 
 import (
 	"crypto"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -60,12 +62,12 @@ func loadCredentials(cfg *Config, now time.Time) (*credentials, error) {
 	if cfg.ServiceAccountSigningKeyFile != "" {
 		key = cfg.ServiceAccountSigningKeyFile
 	}
-	_, absent := os.Lstat(key)
+	_, absent := os.Stat(key)
 	c.serviceAccountKey, err = pki.LoadOrCreateKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("service account signing key: %w", err)
 	}
-	if absent != nil && !ca.New() {
+	if errors.Is(absent, fs.ErrNotExist) && !ca.New() {
 		klog.Background().Error(absent, "The service account signing key was missing and a new one was generated; tokens signed with the old key are refused")
 	}
 	c.serviceAccountKeys = []crypto.PublicKey{c.serviceAccountKey.Public()}

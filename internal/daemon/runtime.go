@@ -2,8 +2,11 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 
 	"wherry.dev/internal/cni"
@@ -39,16 +42,34 @@ func Runtimes(cfg *config.Config) map[string]cri.RuntimeConfig {
 }
 
 // OpenImages opens the image store of an instance whose daemon does not run, with the configuration
-// of its last start.
+// of its last start. It does not make a store.
 func OpenImages(dataDir, runDir string) (*image.Store, error) {
-	cfg, _, err := lastConfig(dataDir, runDir)
+	cfg, err := imagesConfig(dataDir, runDir)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.RuntimeEndpoint != "" {
-		return nil, errImagesElsewhere(cfg.RuntimeEndpoint)
+	if _, err := os.Stat(StoreDir(dataDir)); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no instance with images in %s; name another data dir with --data-dir, or start a node with `wherry up`", dataDir)
 	}
 	return openImages(&cfg)
+}
+
+// MakeImages is OpenImages for whoever adds images: it makes the store if there is none.
+func MakeImages(dataDir, runDir string) (*image.Store, error) {
+	cfg, err := imagesConfig(dataDir, runDir)
+	if err != nil {
+		return nil, err
+	}
+	return openImages(&cfg)
+}
+
+// imagesConfig returns the configuration of an instance that has its images itself.
+func imagesConfig(dataDir, runDir string) (config.Config, error) {
+	cfg, _, err := lastConfig(dataDir, runDir)
+	if err == nil && cfg.RuntimeEndpoint != "" {
+		err = errImagesElsewhere(cfg.RuntimeEndpoint)
+	}
+	return cfg, err
 }
 
 func openImages(cfg *config.Config) (*image.Store, error) {

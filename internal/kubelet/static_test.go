@@ -376,6 +376,18 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// The error of a YAML library has a line, or none; without one, the message used to end in a space.
+func TestManifestThatIsNoYAML(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: [1\nb: 2\n": "couldn't parse as pod(it is not YAML: line 1), please check config file",
+		"\x00":          "couldn't parse as pod(it is not YAML), please check config file",
+	} {
+		if _, err := podsource.StaticPod([]byte(text), "n1", "file:x", time.Now()); err == nil || err.Error() != want {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 // TestFilesThatChange in the ways that editors, tools and accidents change them.
 func TestFilesThatChange(t *testing.T) {
 	root := t.TempDir()

@@ -227,7 +227,10 @@ var yamlLine = regexp.MustCompile(`line \d+`)
 func recognize(data []byte) error {
 	doc, err := yaml.YAMLToJSON(data)
 	if err != nil {
-		return fmt.Errorf("it is not YAML %s", yamlLine.FindString(err.Error()))
+		if line := yamlLine.FindString(err.Error()); line != "" {
+			return fmt.Errorf("it is not YAML: %s", line)
+		}
+		return errors.New("it is not YAML")
 	}
 	kind, err := jsonserializer.DefaultMetaFactory.Interpret(doc)
 	if err != nil || kind.Kind == "" || kind.Version == "" {
