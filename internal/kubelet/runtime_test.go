@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -34,5 +35,28 @@ func TestRuntimeThatEndsItsEventsAtOnce(t *testing.T) {
 		events.Store(true)
 		w.until("events are used", w.k.eventful.Load)
 		w.stop()
+	})
+}
+
+// TestSandboxesThatAreSeenBeforeTheyAreMade: Docker's. The relist finds them.
+func TestSandboxesThatAreSeenBeforeTheyAreMade(t *testing.T) {
+	run(t, func(w *world) {
+		w.rt.Plug = 3 * time.Second
+		for _, host := range []bool{false, true} {
+			p := plainPod(fmt.Sprint("host-", host), v1.RestartPolicyNever, container("c"))
+			p.Spec.HostNetwork = host
+			w.create(p)
+			for range 10 {
+				w.k.relistNow()
+				w.pass(500 * time.Millisecond)
+			}
+			w.until("Running", func() bool { return condition(w.get(p.Name), v1.PodReady) == v1.ConditionTrue })
+			if ids := w.rt.SandboxIDs(string(p.UID)); len(ids) != 1 {
+				t.Errorf("%s has %d sandboxes", p.Name, len(ids))
+			}
+		}
+		if n := w.rt.Calls("RunPodSandbox"); n != 2 {
+			t.Errorf("two pods took %d calls", n)
+		}
 	})
 }

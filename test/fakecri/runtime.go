@@ -57,6 +57,9 @@ type Runtime struct {
 	// EndEvents, if it returns true, ends the stream of events as soon as it is there. CRI-O's
 	// default is that.
 	EndEvents func() bool
+	// Plug is how long a sandbox is already listed as ready, without an address, while it is made.
+	// Docker's are.
+	Plug time.Duration
 	// Exec answers ExecSync.
 	Exec func(id string, cmd []string) (stdout []byte, code int, err error)
 	// NotReady is the reason why the network is not ready; empty if it is.
@@ -244,12 +247,8 @@ func (r *Runtime) begin(ctx context.Context, call, what string) error {
 	r.mu.Unlock()
 	if r.Delay != nil {
 		if d := r.Delay(call); d > 0 {
-			t := time.NewTimer(d)
-			defer t.Stop()
-			select {
-			case <-t.C:
-			case <-ctx.Done():
-				return status.FromContextError(ctx.Err()).Err()
+			if err := sleep(ctx, d); err != nil {
+				return err
 			}
 		}
 	}
@@ -260,6 +259,17 @@ func (r *Runtime) begin(ctx context.Context, call, what string) error {
 		return r.Fail(call, what)
 	}
 	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
 }
 
 // end drops the answer of a call that is to lose it.

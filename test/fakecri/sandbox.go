@@ -34,10 +34,18 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxC
 		}
 	}
 	s := &sandbox{id: r.idLocked("sandbox"), cfg: cfg, ready: true, created: time.Now(), handler: handler, containers: map[string]*container{}}
-	if cfg.Linux.GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
-		s.ip = fmt.Sprintf("10.88.%d.%d", r.next/250, r.next%250+2)
-	}
 	r.sandboxes[s.id] = s
+	ip := fmt.Sprintf("10.88.%d.%d", r.next/250, r.next%250+2)
+	if r.Plug > 0 {
+		r.mu.Unlock()
+		if err := sleep(ctx, r.Plug); err != nil {
+			return "", err
+		}
+		r.mu.Lock()
+	}
+	if cfg.Linux.GetSecurityContext().GetNamespaceOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
+		s.ip = ip
+	}
 	r.changedLocked("made", s, nil)
 	r.tellLocked(s, s.id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	r.mu.Unlock()

@@ -378,3 +378,29 @@ func TestStatusIsOneThatTheAPIServerTakes(t *testing.T) {
 		t.Errorf("of a pod that has ended: %+v", got)
 	}
 }
+
+// Docker shows a sandbox as ready before RunPodSandbox has connected it: it used to be stopped for
+// having no address, and the call canceled, again and again. On the host's network, containers were
+// made in it and the call was canceled, too.
+func TestSandboxInTheMakingIsLeftAlone(t *testing.T) {
+	for name, change := range map[string]func(*Input){
+		"no address":         func(in *Input) { in.Sandboxes[0].IPs = nil },
+		"not ready":          func(in *Input) { in.Sandboxes[0].IPs, in.Sandboxes[0].Ready = nil, false },
+		"the host's network": func(in *Input) { in.Pod.Spec.HostNetwork, in.Sandboxes[0].IPs = true, nil },
+		"complete":           func(*Input) {},
+	} {
+		in := lifeOf(v1.RestartPolicyAlways, change, func(in *Input) { in.Images["i"] = Image{} })
+		making := Op{Kind: RunSandbox}
+		in.InFlight[SandboxKey] = Flight{Op: making}
+		if got := Next(in, noon); slices.ContainsFunc(got.Ops, func(op Op) bool { return op != making && op.Kind != PullImage }) ||
+			!slices.Contains(got.Ops, making) {
+			t.Errorf("%s: %v", name, got.Ops)
+		}
+	}
+	// A newer one is made because this one was seen to be dead.
+	in := lifeOf(v1.RestartPolicyAlways, func(in *Input) { in.Sandboxes[0].Ready = false })
+	in.InFlight[SandboxKey] = Flight{Op: Op{Kind: RunSandbox, Attempt: 1}}
+	if got := Next(in, noon); !slices.Contains(got.Ops, Op{Kind: RunSandbox, Attempt: 1}) {
+		t.Errorf("its successor: %v", got.Ops)
+	}
+}

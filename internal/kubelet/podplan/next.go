@@ -229,7 +229,7 @@ func (p *planner) bringSandbox() bool {
 	}
 	for i := range p.in.Sandboxes {
 		s := &p.in.Sandboxes[i]
-		if s == p.sandbox || !clear {
+		if s == p.sandbox || !clear || p.beingMade(s) {
 			continue
 		}
 		if s.Ready {

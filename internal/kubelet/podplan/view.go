@@ -14,7 +14,7 @@ type view struct {
 	in      *Input
 	byName  map[string][]*Container // newest first
 	sandbox *Sandbox                // the one in use, nil if a new one is needed
-	newest  *Sandbox                // the newest of all
+	newest  *Sandbox                // the newest that was made
 }
 
 func newView(in *Input) *view {
@@ -30,6 +30,9 @@ func newView(in *Input) *view {
 	}
 	for i := range in.Sandboxes {
 		s := &in.Sandboxes[i]
+		if v.beingMade(s) {
+			continue
+		}
 		if v.newest == nil || s.Attempt > v.newest.Attempt || s.Attempt == v.newest.Attempt && s.Created.After(v.newest.Created) {
 			v.newest = s
 		}
@@ -38,6 +41,13 @@ func newView(in *Input) *view {
 		v.sandbox = v.newest
 	}
 	return v
+}
+
+// beingMade reports whether a sandbox is seen before the call that makes it has returned: Docker
+// shows it as ready before it has a network. Until then it is nobody's.
+func (v *view) beingMade(s *Sandbox) bool {
+	f, ok := v.in.InFlight[SandboxKey]
+	return ok && !f.Canceled && f.Op.Attempt == s.Attempt
 }
 
 // last returns the newest instance of a container: one that the runtime has, one that was removed

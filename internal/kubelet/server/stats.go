@@ -148,7 +148,7 @@ func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now ti
 		Memory:     memory(linux.GetMemory()),
 		IO:         blockIO(linux.GetIo()),
 	}
-	// CRI leaves it to the runtime whether it counts pods: CRI-O could not on hybrid cgroups.
+	// CRI leaves it to the runtime whether it counts pods: CRI-O 1.37 fails to on cgroup v1.
 	if (out.CPU == nil || out.Memory == nil) && s.PodCgroup != nil {
 		if cpu, mem, err := s.group(m.Uid, s.PodCgroup(p.Pod)); err == nil {
 			out.CPU, out.Memory = cmp.Or(out.CPU, cpu), cmp.Or(out.Memory, mem)
