@@ -268,6 +268,16 @@ func (k *Kubelet) opsConfig() podops.Config {
 	}
 }
 
+// shutdown returns what ends the pods before the machine shuts down.
+func (k *Kubelet) shutdown() *shutdown.Manager {
+	return &shutdown.Manager{
+		Periods: shutdown.Periods(&k.cfg.KubeletConfiguration), Dir: k.cfg.RootDir, Dial: k.dialLogind,
+		Node: &shutdown.Pods{
+			Table: k.table, GoingDown: &k.conditions.GoingDown, Changed: k.node.Trigger, Events: k.events, Ref: k.node.Ref,
+		},
+	}
+}
+
 // planNode returns the facts about the node that plans depend on.
 func (k *Kubelet) planNode() podplan.Node {
 	n := podplan.Node{HostIPs: k.hostIPs, RuntimeName: k.runtime, CgroupsManaged: k.deps.Cgroups != nil}
@@ -311,8 +321,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.sweep, k.followShares, k.tellReady, k.rotator.Run, k.awaitShutdown,
-		k.guardDisk,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.sweep, k.followShares, k.tellReady, k.rotator.Run,
+		k.shutdown().Run, k.guardDisk,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

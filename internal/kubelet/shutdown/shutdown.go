@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -105,21 +106,28 @@ type Node interface {
 	Ended(ctx context.Context, pod *v1.Pod)
 	// ShuttingDown says that the machine is shutting down, or that it is not after all.
 	ShuttingDown(ctx context.Context, down bool)
-	// Finished says that the pods have ended, or that their time is over.
-	Finished()
 }
 
 // Manager waits for shutdowns.
 type Manager struct {
 	Periods []Period
 	Node    Node
+	// Dir is where the StateFile is.
+	Dir string
 	// Dial connects to logind.
 	Dial func(ctx context.Context) (Login, error)
+
+	state state
 }
 
-// Run waits for shutdowns until the context ends.
+// Run waits for shutdowns until the context ends, if pods get any time.
 func (m *Manager) Run(ctx context.Context) error {
+	if len(m.Periods) == 0 {
+		return nil
+	}
 	log := klog.FromContext(ctx)
+	m.state.path = filepath.Join(m.Dir, StateFile)
+	m.state.load(ctx)
 	const first, most = time.Second, 5 * time.Minute
 	for wait := first; ctx.Err() == nil; wait = min(wait*2, most) {
 		began := time.Now()
@@ -176,8 +184,9 @@ func (m *Manager) watch(ctx context.Context) error {
 			}
 			m.Node.ShuttingDown(ctx, down)
 			if down {
+				m.state.note(ctx, times{StartTime: time.Now()})
 				m.end(ctx)
-				m.Node.Finished()
+				m.state.note(ctx, times{StartTime: m.state.last.StartTime, EndTime: time.Now()})
 				err = release()
 			} else if lock == nil { // it was canceled
 				lock, err = login.Inhibit(ctx)

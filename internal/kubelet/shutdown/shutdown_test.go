@@ -19,9 +19,11 @@ import (
 	"github.com/godbus/dbus/v5/prop"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-base/metrics/testutil"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/test/leaks"
 )
 
@@ -96,7 +98,6 @@ func (m *machine) Ended(ctx context.Context, p *v1.Pod) {
 	}
 }
 func (m *machine) ShuttingDown(_ context.Context, down bool) { m.note("down %v", down) }
-func (m *machine) Finished()                                 { m.note("finished") }
 
 func (m *machine) Reserve(_ context.Context, d time.Duration) error {
 	m.note("reserve %v", d)
@@ -124,7 +125,7 @@ func TestPodsEndGroupByGroup(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		mgr := &Manager{
 			Periods: []Period{{Priority: 0, ShutdownGracePeriodSeconds: 20}, {Priority: 2000000000, ShutdownGracePeriodSeconds: 10}},
-			Node:    m, Dial: func(context.Context) (Login, error) { return m, nil },
+			Node:    m, Dir: t.TempDir(), Dial: func(context.Context) (Login, error) { return m, nil },
 		}
 		done := make(chan error, 1)
 		go func() { done <- mgr.Run(ctx) }()
@@ -135,11 +136,21 @@ func TestPodsEndGroupByGroup(t *testing.T) {
 			t.Error(err)
 		}
 		want := []string{
-			"0s reserve 30s", "0s lock", "0s down true", "0s end a 5", "0s end hangs 20", "20s end critical 10", "22s finished", "22s close",
+			"0s reserve 30s", "0s lock", "0s down true", "0s end a 5", "0s end hangs 20", "20s end critical 10", "22s close",
 			"22s down false", "22s lock", "22s close", "22s close",
 		}
 		if !slices.Equal(m.log, want) {
 			t.Errorf("%q, want %q", m.log, want)
+		}
+		metrics.Register()
+		metrics.ShutdownEnd.Set(0)
+		after := &state{path: mgr.state.path} // when the machine has come up again
+		after.load(t.Context())
+		if took := after.last.EndTime.Sub(after.last.StartTime); !after.last.StartTime.Equal(m.began) || took != 22*time.Second {
+			t.Errorf("%+v", after.last)
+		}
+		if at, err := testutil.GetGaugeMetricValue(metrics.ShutdownEnd); err != nil || int64(at) != after.last.EndTime.Unix() {
+			t.Errorf("%v, %v", at, err)
 		}
 		time.Sleep(2 * time.Hour) // for the timer of the pod that hangs
 	})
