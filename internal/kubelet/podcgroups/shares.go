@@ -1,4 +1,4 @@
-package kubelet
+package podcgroups
 
 import (
 	"context"
@@ -13,33 +13,27 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 )
 
-// sharesChanged says that the sum of what burstable pods request may have changed.
-func (k *Kubelet) sharesChanged() {
+// Changed says that the sum of what burstable pods request may have changed.
+func (g *Groups) Changed() {
 	select {
-	case k.sharesCh <- struct{}{}:
+	case g.changed <- struct{}{}:
 	default:
 	}
 }
 
-// followShares gives the group of the burstable pods the CPU shares that they request together, so
-// that the group weighs against guaranteed pods what its pods do. It starts only once the pods are
-// known.
-func (k *Kubelet) followShares(ctx context.Context) error {
-	if k.deps.Cgroups == nil {
-		return nil
-	}
-	select {
-	case <-k.synced:
-	case <-ctx.Done():
+// Run gives the group of the burstable pods the CPU shares that they request together, so that the
+// group weighs against guaranteed pods what its pods do. It is called once the pods are known.
+func (g *Groups) Run(ctx context.Context) error {
+	if g.cfg.Tree == nil {
 		return nil
 	}
 	const first, most = 100 * time.Millisecond, time.Minute
 	wait, has := first, uint64(0)
 	for ctx.Err() == nil {
-		want := k.burstableShares()
+		want := g.burstableShares()
 		var again <-chan time.Time
 		if want != has {
-			err := k.deps.Cgroups.Ensure(k.layout.QOS(v1.PodQOSBurstable), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &want}})
+			err := g.cfg.Tree.Ensure(g.cfg.Layout.QOS(v1.PodQOSBurstable), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &want}})
 			if err == nil {
 				has, wait = want, first
 			} else {
@@ -50,7 +44,7 @@ func (k *Kubelet) followShares(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-k.sharesCh:
+		case <-g.changed:
 		case <-again:
 		}
 	}
@@ -58,9 +52,9 @@ func (k *Kubelet) followShares(ctx context.Context) error {
 }
 
 // burstableShares returns the CPU shares of all burstable pods together.
-func (k *Kubelet) burstableShares() uint64 {
+func (g *Groups) burstableShares() uint64 {
 	milli := int64(0)
-	for _, pod := range k.admission.Holding() {
+	for _, pod := range g.cfg.Holding() {
 		if qos.GetPodQOS(pod) == v1.PodQOSBurstable {
 			requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
 			milli += requests.Cpu().MilliValue()
