@@ -11,6 +11,7 @@ import (
 	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet"
 	kubeletconfig "wherry.dev/internal/kubelet/config"
+	"wherry.dev/internal/kubelet/host"
 )
 
 func kubeletCommand() *cobra.Command {
@@ -40,7 +41,7 @@ exist yet, --bootstrap-kubeconfig gets it from the API server.`,
 		if err := cfg.Validate(); err != nil { // before waiting for anything
 			return err
 		}
-		kubelet.SetUpProcess(klog.FromContext(cmd.Context()), &cfg)
+		host.SetUpProcess(klog.FromContext(cmd.Context()), &cfg)
 		groups, err := cgroup.System()
 		if err != nil {
 			return err

@@ -21,7 +21,7 @@ import (
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
-	"wherry.dev/internal/kubelet"
+	"wherry.dev/internal/kubelet/orphans"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/record"
 	"wherry.dev/internal/safepath"
@@ -209,7 +209,7 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
 		return err
 	}
-	if err := kubelet.ClearEnded(kubeletDir(cfg.DataDir)); err != nil {
+	if err := orphans.ClearEnded(kubeletDir(cfg.DataDir)); err != nil {
 		return err
 	}
 	if err := errors.Join(cgroup.Kill(cfg.CgroupRoot()), cgroup.Remove(cfg.CgroupRoot())); err != nil {

@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"context"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/admission"
+	"wherry.dev/internal/kubelet/host"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/shutdown"
@@ -20,15 +20,9 @@ import (
 func (k *Kubelet) admissionConfig() admission.Config {
 	return admission.Config{
 		Conditions: &k.conditions, Node: k.node.Node, Look: k.lookAtNode, AllowedSysctls: k.cfg.AllowedUnsafeSysctls,
-		AppArmor: appArmorEnabled(), Refused: k.refused, Changed: k.sharesChanged,
+		AppArmor: host.AppArmor(), Refused: k.refused, Changed: k.groups.Changed,
 		Preempted: func(resource string) { metrics.Preemptions.WithLabelValues(resource).Inc() },
 	}
-}
-
-// appArmorEnabled reports whether the kernel enforces AppArmor profiles.
-func appArmorEnabled() bool {
-	on, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
-	return err == nil && strings.HasPrefix(string(on), "Y")
 }
 
 // lookAtNode takes over the node's labels as the API server has them now.

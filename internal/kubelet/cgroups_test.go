@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/api/core/v1"
 
-	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet/config"
 )
 
@@ -80,93 +78,6 @@ func TestAllPodsTogetherKeepToWhatIsAllocatable(t *testing.T) {
 	_, _, told = limited(t, true, reserve)
 	if !strings.Contains(told, "FailedNodeAllocatableEnforcement: Failed to update Node Allocatable Limits") || !strings.Contains(told, "busy") {
 		t.Error(told)
-	}
-}
-
-func TestReservedLimits(t *testing.T) {
-	reserved := map[string]string{"cpu": "500m", "memory": "1Gi", "pid": "1000", "ephemeral-storage": "1Gi"}
-	all, err := reservedLimits(reserved, false)
-	if err != nil || *all.CPU.Shares != 512 || *all.Memory.Limit != 1<<30 || *all.Pids.Limit != 1000 {
-		t.Errorf("%+v, %v", all, err)
-	}
-	some, err := reservedLimits(reserved, true)
-	if err != nil || *some.CPU.Shares != 512 || some.Memory != nil || some.Pids != nil {
-		t.Errorf("%+v, %v", some, err)
-	}
-	for group, want := range map[string]string{
-		"/system": "/system.slice", "/system.slice": "/system.slice", "system-kubernetes.slice": "/system.slice/system-kubernetes.slice",
-		"/system.slice/system-kubernetes.slice": "/system.slice/system-kubernetes.slice",
-	} {
-		if got := slicePath(group); got != want {
-			t.Errorf("%s: %s, want %s", group, got, want)
-		}
-	}
-}
-
-// TestReservedCgroupsAreLimited uses this machine's cgroups.
-func TestReservedCgroupsAreLimited(t *testing.T) {
-	tree, err := cgroup.System()
-	if err != nil {
-		t.Fatal(err)
-	}
-	group := fmt.Sprintf("/wherry-reserved-%d", os.Getpid())
-	if err := cgroup.Ensure(group+"/system", nil); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cgroup.Remove(group); err != nil {
-			t.Error(err)
-		}
-	})
-	k := &Kubelet{deps: Deps{Cgroups: tree}}
-	if err := k.limitExisting(group+"/system", map[string]string{"memory": "64Mi", "pid": "100", "cpu": "2"}, false); err != nil {
-		t.Fatal(err)
-	}
-	d, err := cgroup.ReadDetails(group + "/system")
-	if err != nil || d.MemoryLimit != 64<<20 || d.Max != 100 || d.Shares < 2000 {
-		t.Errorf("memory %d, processes %d, shares %d, %v", d.MemoryLimit, d.Max, d.Shares, err)
-	}
-	if err := k.limitExisting(group+"/kube", map[string]string{"cpu": "100m"}, true); err == nil || !strings.Contains(err.Error(), "does not exist") {
-		t.Errorf("a group that is not there: %v", err)
-	}
-	if cgroup.Exists(group + "/kube") {
-		t.Error("it was made")
-	}
-}
-
-func TestReservedCgroupsAreTold(t *testing.T) {
-	run(t, func(w *world) {
-		w.k.cfg.EnforceNodeAllocatable = []string{"system-reserved", "kube-reserved-compressible"}
-		w.k.cfg.SystemReservedCgroup, w.k.cfg.SystemReserved = "/kubepods", map[string]string{"memory": "64Mi"}
-		w.k.cfg.KubeReservedCgroup, w.k.cfg.KubeReserved = "/kube", map[string]string{"cpu": "100m"}
-		err := w.k.limitReserved()
-		if err == nil || !strings.HasPrefix(err.Error(), `Failed to enforce Kube Reserved Compressible Cgroup Limits on "/kube": `) {
-			t.Errorf("%v", err)
-		}
-		w.pass(time.Second)
-		w.mu.Lock()
-		told := strings.Join(w.told, "\n")
-		w.mu.Unlock()
-		for _, want := range []string{"NodeAllocatableEnforced: Updated limits on system reserved cgroup /kubepods", "FailedNodeAllocatableEnforcement: Failed to enforce Kube Reserved"} {
-			if !strings.Contains(told, want) {
-				t.Errorf("no event %q: %s", want, told)
-			}
-		}
-	})
-}
-
-func TestHealthDoesNotWaitForTheAPIServer(t *testing.T) {
-	k := &Kubelet{}
-	if err := k.Healthy(); err != nil {
-		t.Errorf("before anything ran: %v", err)
-	}
-	k.looked.Store(time.Now().UnixNano())
-	if err := k.Healthy(); err != nil {
-		t.Error(err)
-	}
-	k.looked.Store(time.Now().Add(-2 * stuckAfter).UnixNano())
-	if err := k.Healthy(); err == nil || err.Error() != "sync Loop took longer than expected" {
-		t.Errorf("stuck: %v", err)
 	}
 }
 

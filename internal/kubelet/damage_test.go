@@ -14,7 +14,7 @@ import (
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podplan"
-
+	"wherry.dev/internal/kubelet/userns"
 	"wherry.dev/test/disks"
 )
 
@@ -50,7 +50,7 @@ func TestDamagedRecordsDoNotKeepTheKubeletFromStarting(t *testing.T) {
 			if err != nil || len(list) != 1 {
 				t.Fatalf("%d sandboxes of %s: %v", len(list), uid, err)
 			}
-			r, ok, err := w.k.shownUsers(t.Context(), w.get(uid[4:]).UID)
+			r, ok, err := userns.Shown(t.Context(), w.k.deps.Runtime, w.get(uid[4:]).UID)
 			if !ok || err != nil || ranges[r.First] != "" {
 				t.Errorf("pod %s has %+v, as has %q: %v", uid, r, ranges[r.First], err)
 			}

@@ -9,7 +9,9 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	remote "k8s.io/cri-client/pkg"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/config"
@@ -59,4 +61,37 @@ func Connect(ctx context.Context, cfg *config.Config) (kubernetes.Interface, err
 	cfg.HangUp = hangUp
 	cfg.LimitRequests(client)
 	return kubernetes.NewForConfig(client)
+}
+
+// waitRuntime asks the runtime for its version until it answers.
+func (k *Kubelet) waitRuntime(ctx context.Context) (*runtimeapi.VersionResponse, error) {
+	log := klog.FromContext(ctx)
+	wait := 20 * time.Millisecond
+	for {
+		v, err := k.deps.Runtime.Version(ctx, "v1")
+		if err == nil {
+			return v, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if wait > time.Second {
+			log.Error(err, "Container runtime is not answering yet")
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+		wait = min(wait*2, 5*time.Second)
+	}
+}
+
+// systemd reports whether the runtime creates cgroups through systemd. What the runtime says takes
+// precedence over the configuration (KEP-4033).
+func (k *Kubelet) systemd(ctx context.Context) bool {
+	cfg, err := k.deps.Runtime.RuntimeConfig(ctx)
+	if err != nil || cfg.GetLinux() == nil {
+		return k.cfg.CgroupDriver == "systemd"
+	}
+	return cfg.Linux.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD
 }

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -28,16 +26,21 @@ import (
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/criconfig"
+	"wherry.dev/internal/kubelet/events"
+	"wherry.dev/internal/kubelet/host"
 	"wherry.dev/internal/kubelet/logs"
 	"wherry.dev/internal/kubelet/metrics"
 	"wherry.dev/internal/kubelet/nodestatus"
 	"wherry.dev/internal/kubelet/objectcache"
+	"wherry.dev/internal/kubelet/orphans"
+	"wherry.dev/internal/kubelet/pleg"
+	"wherry.dev/internal/kubelet/podcgroups"
 	"wherry.dev/internal/kubelet/podops"
 	"wherry.dev/internal/kubelet/podplan"
+	"wherry.dev/internal/kubelet/podsource"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/prober"
 	"wherry.dev/internal/kubelet/pullrecord"
-	"wherry.dev/internal/kubelet/server"
 	"wherry.dev/internal/kubelet/shutdown"
 	"wherry.dev/internal/kubelet/staticpod"
 	"wherry.dev/internal/kubelet/status"
@@ -77,8 +80,14 @@ type Kubelet struct {
 	node     *nodestatus.Reporter
 	ops      *podops.Ops
 	prober   *prober.Manager
-	events   *events
-	services *services
+	events   *events.Recorder
+	services *podsource.Services
+	statics  *staticpod.Pods
+	rotator  *logs.Rotator
+	groups   *podcgroups.Groups
+	pleg     *pleg.Generator
+	orphans  *orphans.Orphans
+	sources  *podsource.Awaited
 	hostIPs  []string
 	runtime  string // name, for container IDs
 	layout   criconfig.Layout
@@ -90,30 +99,14 @@ type Kubelet struct {
 
 	ready  chan struct{}
 	serves chan struct{} // closed when the runtime has answered and the server serves
-	synced chan struct{} // closed when all sources have delivered
-	// eventful: the runtime sends container events.
-	eventful atomic.Bool
-	relistCh chan struct{}
-	// sharesCh is notified when pods came, went or were resized.
-	sharesCh chan struct{}
 
-	statics  *staticpod.Pods
-	rotator  *logs.Rotator
-	listener net.Listener
-	readOnly net.Listener
-	stats    *server.Stats
+	listener, readOnly, healthz net.Listener
 	// identity and serving are certificates signed by the API server; nil if it signs none.
 	identity, serving *certificates.Manager
-	healthz           net.Listener
-	dialLogind        func(context.Context) (shutdown.Login, error)
-	watchLogs         func() (logs.Watcher, error)
-	// looked is when the relist last began, in nanoseconds since 1970.
-	looked atomic.Int64
 
-	// The sources that have not delivered yet.
-	syncMu    sync.Mutex
-	unsynced  map[string]bool
-	apiSynced atomic.Bool
+	// What tests replace.
+	dialLogind func(context.Context) (shutdown.Login, error)
+	watchLogs  func() (logs.Watcher, error)
 }
 
 // New checks the configuration and builds a kubelet. Nothing runs yet; only Run contacts the
@@ -129,12 +122,12 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 		deps.Cgroups = nil
 	}
 	k := &Kubelet{
-		cfg: cfg, deps: deps, dirs: criconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}), synced: make(chan struct{}),
-		events: newEvents(&cfg, deps.Client), services: newServices(deps.Client != nil),
-		unsynced: map[string]bool{}, ran: map[types.UID]bool{},
-		relistCh: make(chan struct{}, 1), sharesCh: make(chan struct{}, 1), dialLogind: shutdown.Logind,
-		watchLogs: openLogWatch,
+		cfg: cfg, deps: deps, dirs: criconfig.Dirs{Root: cfg.RootDir}, ready: make(chan struct{}), serves: make(chan struct{}),
+		events:     &events.Recorder{Node: cfg.NodeName, Client: deps.Client, QPS: float32(ptr.Deref(cfg.EventRecordQPS, 0)), Burst: int(cfg.EventBurst)},
+		services:   podsource.NewServices(deps.Client),
+		dialLogind: shutdown.Logind, watchLogs: func() (logs.Watcher, error) { return logs.NewWatch() },
 	}
+	k.sources = k.awaitSources()
 	var err error
 	if k.hostIPs, err = nodestatus.HostIP(cfg.NodeIP); err != nil {
 		return nil, fmt.Errorf("kubelet: %w", err)
@@ -155,7 +148,7 @@ func New(cfg config.Config, deps Deps) (*Kubelet, error) {
 			return nil, fmt.Errorf("kubelet: %w", err)
 		}
 	}
-	if k.records, err = podworker.OpenRecords(recordsDir(cfg.RootDir)); err != nil {
+	if k.records, err = podworker.OpenRecords(k.dirs.Records()); err != nil {
 		return nil, fmt.Errorf("kubelet: %w", err)
 	}
 	return k, nil
@@ -168,6 +161,17 @@ func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
 // Serves is closed when the runtime has answered and the server accepts requests. The node may
 // still be waiting for its API server or its network, and those may be waiting for its pods.
 func (k *Kubelet) Serves() <-chan struct{} { return k.serves }
+
+// Healthy returns an error if the kubelet is not healthy. An unreachable API server does not count:
+// whoever brings up a control plane from static pods waits for this first.
+func (k *Kubelet) Healthy() error {
+	select {
+	case <-k.serves:
+		return k.pleg.Healthy()
+	default:
+		return nil // it is still starting
+	}
+}
 
 // build creates the parts, once the runtime has answered.
 func (k *Kubelet) build(ctx context.Context) error {
@@ -226,7 +230,7 @@ func (k *Kubelet) build(ctx context.Context) error {
 			Certificates: volume.NewCertificateSource(k.deps.Client, k.node.Node),
 			Tokens:       tokens, NodeName: k.cfg.NodeName, Allocatable: func() v1.ResourceList { return k.node.Node().Status.Allocatable },
 		},
-		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.list,
+		Cgroups: k.deps.Cgroups, Events: k.events, Status: k.status, Services: k.services.List,
 		Node: func() podops.Node {
 			return podops.Node{Memory: k.node.Memory(), Allocatable: k.node.Node().Status.Allocatable}
 		},
@@ -235,7 +239,10 @@ func (k *Kubelet) build(ctx context.Context) error {
 			k.node.Trigger()
 		},
 	})
-	k.prober = prober.New(k.deps.Runtime, k.events, pods.Wake, probeMeter{})
+	k.groups = podcgroups.New(podcgroups.Config{
+		Tree: k.deps.Cgroups, Layout: k.layout, Kubelet: k.cfg, Node: k.node.Node, Events: k.events, Ref: k.node.Ref,
+	})
+	k.prober = prober.New(k.deps.Runtime, k.events, pods.Wake, metrics.ProbeMeter{})
 	k.admission = admission.New(k.admissionConfig(), pods)
 	if k.rotator, err = k.newRotator(pods); err != nil {
 		return err
@@ -247,15 +254,17 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Ran:     k.rotator.Look,
 		Stepped: func(d time.Duration) { metrics.PodWorker.WithLabelValues("sync").Observe(d.Seconds()) },
 		Began:   func(d time.Duration) { metrics.PodWorkerStart.Observe(d.Seconds()) },
-		Started: podStarted,
+		Started: metrics.ObservePodStart,
 		Ended: func(kind string, end *v1.ContainerStateTerminated) {
 			metrics.TerminatedContainers.WithLabelValues(kind, strconv.Itoa(int(end.ExitCode)), end.Reason).Inc()
 		},
 	})
 	k.statics = staticpod.New(staticpod.Deps{
-		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: k.apiSynced.Load, Settled: k.table.IsSynced,
+		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: func() bool { return !k.sources.Waits(fromAPI) }, Settled: k.table.IsSynced,
 	})
-	return k.ensureCgroups(ctx)
+	k.orphans = orphans.New(orphans.Deps{Runtime: k.deps.Runtime, Records: k.records, Dirs: k.dirs, Groups: k.groups.Pods, Table: k.table})
+	k.pleg = pleg.New(pleg.Deps{Runtime: k.deps.Runtime, Table: k.table, Adopt: k.orphans.Adopt})
+	return k.groups.Ensure(ctx)
 }
 
 func (k *Kubelet) opsConfig() podops.Config {
@@ -264,7 +273,7 @@ func (k *Kubelet) opsConfig() podops.Config {
 		Layout: k.layout, PidsLimit: ptr.Deref(k.cfg.PodPidsLimit, -1), ClusterDNS: k.cfg.ClusterDNS, NoClusterDNS: k.cfg.NoClusterDNS,
 		ClusterDomain: k.cfg.ClusterDomain, HostIPs: k.hostIPs, ResolvConf: ptr.Deref(k.cfg.ResolverConfig, ""),
 		SeccompDefault: ptr.Deref(k.cfg.SeccompDefault, false), CFS: criconfig.CFS{Off: !ptr.Deref(k.cfg.CPUCFSQuota, true), Period: k.cfg.CPUCFSQuotaPeriod.Duration},
-		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: k.swap(), OOMGroup: k.oomGroup(), Sysctls: k.cfg.DefaultPodSysctls, DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
+		MaxPulls: k.maxPulls(), PullQPS: ptr.Deref(k.cfg.RegistryPullQPS, 0), PullBurst: k.cfg.RegistryBurst, Swap: podcgroups.Swap(&k.cfg, k.node.Node()), OOMGroup: podcgroups.OOMGroup(&k.cfg), Sysctls: k.cfg.DefaultPodSysctls, DockerConfig: filepath.Join(k.cfg.RootDir, "config.json"),
 	}
 }
 
@@ -276,6 +285,11 @@ func (k *Kubelet) shutdown() *shutdown.Manager {
 			Table: k.table, GoingDown: &k.conditions.GoingDown, Changed: k.node.Trigger, Events: k.events, Ref: k.node.Ref,
 		},
 	}
+}
+
+// followShares gives the Burstable pods together the CPU shares that they ask for.
+func (k *Kubelet) followShares(ctx context.Context) error {
+	return k.groups.Run(ctx, k.admission.Holding)
 }
 
 // planNode returns the facts about the node that plans depend on.
@@ -290,8 +304,7 @@ func (k *Kubelet) planNode() podplan.Node {
 // Run runs the node until the context ends, and returns when everything that it started is gone.
 // Containers keep running; the next Run finds them.
 func (k *Kubelet) Run(ctx context.Context) error {
-	log := klog.FromContext(ctx)
-	if err := k.checkHost(log); err != nil {
+	if err := host.Check(klog.FromContext(ctx), &k.cfg); err != nil {
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	metrics.Register()
@@ -305,15 +318,15 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	defer k.closeListeners()
-	k.events.start()
-	defer k.events.stop()
+	k.events.Start()
+	defer k.events.Stop()
 	if err := k.build(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
 		return fmt.Errorf("kubelet: %w", err)
 	}
-	if err := k.adoptOrphans(ctx); err != nil {
+	if k.ran, err = k.orphans.AdoptAll(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -321,8 +334,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.watchRuntime, k.relist, k.sweep, k.followShares, k.tellReady, k.rotator.Run,
-		k.shutdown().Run, k.guardDisk,
+		k.objects.Run, k.status.Run, k.table.Run, k.node.Run, k.node.RunLease, k.pleg.Watch, k.pleg.Relist, k.rotator.Run, k.shutdown().Run, k.tellReady,
+		k.afterSources(k.orphans.Run), k.afterSources(k.followShares), k.afterSources(k.guardDisk),
 	} {
 		g.Go(func() error { return run(ctx) })
 	}
@@ -346,7 +359,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 
 // tellReady closes Ready at the right moment.
 func (k *Kubelet) tellReady(ctx context.Context) error {
-	for _, ch := range []<-chan struct{}{k.node.Ready(), k.synced} {
+	for _, ch := range []<-chan struct{}{k.node.Ready(), k.sources.All()} {
 		select {
 		case <-ch:
 		case <-ctx.Done():

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"wherry.dev/internal/kubelet/metrics"
 )
@@ -112,7 +113,7 @@ func TestMetricsAreThereAndMove(t *testing.T) {
 		broken.Spec.Containers[0].Image, broken.Spec.Containers[0].ImagePullPolicy = "none:1", v1.PullIfNotPresent
 		w.create(broken)
 		w.until("Ready", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
-		w.k.refreshMetrics()
+		w.k.gauges(func() []v1alpha1.VolumeStats { return nil }).Refresh()
 		now := gather(t)
 		for name, want := range wanted {
 			if got := labels(now[name]); got != want {

@@ -20,12 +20,7 @@ func (k *Kubelet) guardDisk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-k.synced: // until then a source may have pods that are not known
-		return guard.Run(ctx)
-	case <-ctx.Done():
-		return nil
-	}
+	return k.afterSources(guard.Run)(ctx)
 }
 
 // imageDir returns where the runtime stores its images.

@@ -29,8 +29,6 @@ func (k *Kubelet) newRotator(pods *podworker.Pods) (*logs.Rotator, error) {
 	}, k.deps.Runtime, func() []logs.Container { return containerLogs(pods, k.cfg.PodLogsDir) }, watch), nil
 }
 
-func openLogWatch() (logs.Watcher, error) { return logs.NewWatch() }
-
 // containerLogs returns the logs of containers that have started.
 func containerLogs(pods *podworker.Pods, root string) []logs.Container {
 	var out []logs.Container

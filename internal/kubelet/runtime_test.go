@@ -17,8 +17,8 @@ func TestRuntimeThatEndsItsEventsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		var asked atomic.Int32
-		var events atomic.Bool
-		w.rt.EndEvents = func() bool { asked.Add(1); return !events.Load() }
+		var events, used atomic.Bool
+		w.rt.EndEvents = func() bool { asked.Add(1); used.Store(events.Load()); return !events.Load() }
 		w.start()
 		w.create(plainPod("a", v1.RestartPolicyNever, container("c")))
 		w.until("Running", func() bool { return condition(w.get("a"), v1.PodReady) == v1.ConditionTrue })
@@ -33,7 +33,7 @@ func TestRuntimeThatEndsItsEventsAtOnce(t *testing.T) {
 			t.Errorf("the runtime was asked for events %d times in twenty minutes", n)
 		}
 		events.Store(true)
-		w.until("events are used", w.k.eventful.Load)
+		w.until("events are used", used.Load)
 		w.stop()
 	})
 }
@@ -47,7 +47,7 @@ func TestSandboxesThatAreSeenBeforeTheyAreMade(t *testing.T) {
 			p.Spec.HostNetwork = host
 			w.create(p)
 			for range 10 {
-				w.k.relistNow()
+				w.k.pleg.RelistNow()
 				w.pass(500 * time.Millisecond)
 			}
 			w.until("Running", func() bool { return condition(w.get(p.Name), v1.PodReady) == v1.ConditionTrue })

@@ -3,25 +3,23 @@ package kubelet
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
 	"strconv"
-	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	cliflag "k8s.io/component-base/cli/flag"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/kubelet/certificates"
+	"wherry.dev/internal/kubelet/gauges"
 	"wherry.dev/internal/kubelet/server"
-	"wherry.dev/internal/pki"
 )
 
 // listen opens the ports before anything else, so that a port in use is reported at once.
@@ -103,19 +101,19 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 	if err != nil {
 		return server.Config{}, err
 	}
+	stats := &server.Stats{
+		Runtime: k.deps.Runtime, Images: k.deps.Images, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir,
+		PodLogs: k.cfg.PodLogsDir, VolumeAge: k.cfg.VolumeStatsAggPeriod.Duration, Machine: k.node.Node().Status.NodeInfo,
+	}
+	if k.deps.Cgroups != nil {
+		stats.PodsCgroup, stats.PodCgroup = k.layout.QOS(v1.PodQOSGuaranteed), k.layout.Pod
+	}
 	cfg := server.Config{
 		Auth: auth, PodLogs: k.cfg.PodLogsDir, Checkpoints: k.checkpoints(), LogQuery: ptr.Deref(k.cfg.EnableSystemLogQuery, false), Configz: k.cfg.KubeletConfiguration,
 		Debugging: ptr.Deref(k.cfg.EnableDebuggingHandlers, true), Profiling: ptr.Deref(k.cfg.EnableProfilingHandler, true),
-		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Flags: k.cfg.Flags, Healthy: k.Healthy, Refresh: k.refreshMetrics,
-		Stats: &server.Stats{
-			Runtime: k.deps.Runtime, Images: k.deps.Images, Pods: k.table, NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir,
-			PodLogs: k.cfg.PodLogsDir, VolumeAge: k.cfg.VolumeStatsAggPeriod.Duration, Machine: k.node.Node().Status.NodeInfo,
-		},
+		DebugFlags: ptr.Deref(k.cfg.EnableDebugFlagsHandler, true), Flags: k.cfg.Flags,
+		Healthy: k.Healthy, Refresh: k.gauges(stats.Claims).Refresh, Stats: stats,
 	}
-	if k.deps.Cgroups != nil {
-		cfg.Stats.PodsCgroup, cfg.Stats.PodCgroup = k.layout.QOS(v1.PodQOSGuaranteed), k.layout.Pod
-	}
-	k.stats = cfg.Stats
 	if ptr.Deref(k.cfg.EnableSystemLogHandler, true) {
 		cfg.SystemLogs = "/var/log"
 	}
@@ -137,6 +135,11 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 	return cfg, err
 }
 
+// gauges returns what works out the metrics that need a look at the node.
+func (k *Kubelet) gauges(claims func() []v1alpha1.VolumeStats) *gauges.Gauges {
+	return &gauges.Gauges{NodeName: k.cfg.NodeName, Pods: k.table.List, Identity: k.identity, Serving: k.serving, Claims: claims}
+}
+
 // certificate returns the source of the serving certificate: one signed by the API server, the
 // configured files, read again when they change, or one that we create ourselves.
 func (k *Kubelet) certificate() (func() (*tls.Certificate, error), error) {
@@ -146,15 +149,15 @@ func (k *Kubelet) certificate() (func() (*tls.Certificate, error), error) {
 	certFile, keyFile := k.cfg.TLSCertFile, k.cfg.TLSPrivateKeyFile
 	if certFile == "" || keyFile == "" {
 		var err error
-		if certFile, keyFile, err = k.selfSigned(); err != nil {
+		if certFile, keyFile, err = certificates.SelfSigned(k.cfg.CertDir, k.cfg.NodeName, k.hostIPs); err != nil {
 			return nil, fmt.Errorf("serving certificate: %w", err)
 		}
 	}
-	c := &reloading{certFile: certFile, keyFile: keyFile}
-	if _, err := c.get(); err != nil {
-		return nil, fmt.Errorf("serving certificate: %w", err)
+	files, err := certificates.OpenFiles(certFile, keyFile)
+	if err != nil {
+		return nil, err
 	}
-	return c.get, nil
+	return files.Current, nil
 }
 
 // rotateCertificates renews the certificates that the API server signs.
@@ -192,62 +195,6 @@ func (k *Kubelet) rotateCertificates(ctx context.Context, g *errgroup.Group) err
 		}
 		k.serving = m
 		g.Go(func() error { return m.Run(ctx) })
-	}
-	return nil
-}
-
-func (k *Kubelet) selfSigned() (certFile, keyFile string, err error) {
-	now := time.Now()
-	ca, err := pki.LoadOrCreateCA(k.cfg.CertDir, "kubelet-ca", k.cfg.NodeName+"-ca", now)
-	if err != nil {
-		return "", "", err
-	}
-	leaf := pki.Leaf{CommonName: k.cfg.NodeName, DNSNames: []string{k.cfg.NodeName}, Server: true}
-	for _, ip := range k.hostIPs {
-		leaf.IPs = append(leaf.IPs, net.ParseIP(ip))
-	}
-	return ca.Issue(k.cfg.CertDir, "kubelet", leaf, now)
-}
-
-// reloading is a certificate in files that somebody may renew.
-type reloading struct {
-	certFile, keyFile string
-
-	mu   sync.Mutex
-	at   time.Time
-	cert *tls.Certificate
-}
-
-func (r *reloading) get() (*tls.Certificate, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	info, err := os.Stat(r.certFile)
-	if err != nil && r.cert == nil {
-		return nil, err
-	}
-	if r.cert != nil && (err != nil || info.ModTime().Equal(r.at)) {
-		return r.cert, nil
-	}
-	cert, err := tls.LoadX509KeyPair(r.certFile, r.keyFile)
-	if err != nil {
-		if r.cert != nil {
-			return r.cert, nil // in the middle of a renewal
-		}
-		return nil, err
-	}
-	r.cert, r.at = &cert, info.ModTime()
-	return r.cert, nil
-}
-
-// stuckAfter is how long the kubelet may go without a look at the runtime; it takes one at least
-// every three minutes.
-const stuckAfter = 10 * time.Minute
-
-// Healthy returns an error if the kubelet is not healthy. An unreachable API server does not count:
-// whoever brings up a control plane from static pods waits for this first.
-func (k *Kubelet) Healthy() error {
-	if at := k.looked.Load(); at != 0 && time.Since(time.Unix(0, at)) > stuckAfter {
-		return errors.New("sync Loop took longer than expected")
 	}
 	return nil
 }

@@ -2,12 +2,10 @@ package kubelet
 
 import (
 	"context"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/objectcache"
@@ -15,24 +13,46 @@ import (
 	"wherry.dev/internal/kubelet/podsource"
 )
 
+// The sources of pods. The start of all of them counts as one, so that with no source at all
+// everything is known once they have started.
+const fromStart, fromFile, fromURL, fromAPI = "start", "file", "http", "api"
+
+// awaitSources returns the sources that the configuration names.
+func (k *Kubelet) awaitSources() *podsource.Awaited {
+	names := []string{fromStart}
+	if k.cfg.StaticPodPath != "" {
+		names = append(names, fromFile)
+	}
+	if k.cfg.StaticPodURL != "" {
+		names = append(names, fromURL)
+	}
+	if k.deps.Client != nil {
+		names = append(names, fromAPI)
+	}
+	return podsource.Await(k.allDelivered, names...)
+}
+
+// allDelivered is called when the last source has delivered: pods that no source has are absent.
+func (k *Kubelet) allDelivered() {
+	k.table.Synced()
+	k.statics.Poke()
+}
+
 // runSources starts everything that says which pods should run.
 func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	client := k.deps.Client
-	k.expect("none")
-	defer k.sourceSynced("none") // with no source at all, everything is known
+	defer k.sources.Delivered(fromStart)
 	if path := k.cfg.StaticPodPath; path != "" {
-		k.expect("file")
 		files := podsource.Manifests{
 			Path: path, Node: k.cfg.NodeName, Every: k.cfg.FileCheckFrequency.Duration, Bad: k.badManifest,
-			Set: func(pods []*v1.Pod) { k.setStaticPods("file", pods) },
+			Set: func(pods []*v1.Pod) { k.setStaticPods(fromFile, pods) },
 		}
 		g.Go(func() error { return files.Follow(ctx) })
 	}
 	if url := k.cfg.StaticPodURL; url != "" {
-		k.expect("http")
 		g.Go(func() error {
 			return podsource.URL(ctx, url, k.cfg.StaticPodURLHeader, k.cfg.NodeName, k.cfg.HTTPCheckFrequency.Duration,
-				func(pods []*v1.Pod) { k.setStaticPods("http", pods) })
+				func(pods []*v1.Pod) { k.setStaticPods(fromURL, pods) })
 		})
 	}
 	if client == nil {
@@ -40,26 +60,12 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 		return
 	}
 	g.Go(func() error { return k.statics.Run(ctx) })
-	k.expect("api")
+	g.Go(func() error { return k.services.Run(ctx) })
 	g.Go(func() error {
 		podsource.Pods(ctx, client, k.cfg.NodeName, podsource.Events{
-			Set:  func(obj runtime.Object) { k.setAPIPod(obj.(*v1.Pod)) },
-			Gone: func(obj runtime.Object) { k.removeAPIPod(obj.(*v1.Pod)) },
-			Synced: func() {
-				k.apiSynced.Store(true)
-				k.admission.Listed(k.ran)
-				k.table.WakeAll()
-				k.statics.Poke()
-				k.sourceSynced("api")
-			},
-		})
-		return nil
-	})
-	g.Go(func() error {
-		podsource.Services(ctx, client, podsource.Events{
-			Set:    func(obj runtime.Object) { k.services.set(obj.(*v1.Service)) },
-			Gone:   func(obj runtime.Object) { k.services.remove(obj.(*v1.Service)) },
-			Synced: k.services.synced,
+			Set:    func(obj runtime.Object) { k.setAPIPod(obj.(*v1.Pod)) },
+			Gone:   func(obj runtime.Object) { k.removeAPIPod(obj.(*v1.Pod)) },
+			Synced: k.listed,
 		})
 		return nil
 	})
@@ -72,31 +78,31 @@ func (k *Kubelet) runSources(ctx context.Context, g *errgroup.Group) {
 	})
 }
 
-func (k *Kubelet) expect(name string) {
-	k.syncMu.Lock()
-	defer k.syncMu.Unlock()
-	k.unsynced[name] = true
+// listed is called when the API server has delivered the pods that it has at first.
+func (k *Kubelet) listed() {
+	k.admission.Listed(k.ran)
+	k.table.WakeAll()
+	k.sources.Delivered(fromAPI)
+	k.statics.Poke()
 }
 
-// sourceSynced notes that a source has delivered everything it has. After the last one, pods that
-// no source has are absent.
-func (k *Kubelet) sourceSynced(name string) {
-	k.syncMu.Lock()
-	was := len(k.unsynced)
-	delete(k.unsynced, name)
-	all := was > 0 && len(k.unsynced) == 0
-	k.syncMu.Unlock()
-	if all {
-		k.table.Synced()
-		k.statics.Poke()
-		close(k.synced)
+// afterSources runs something once all sources have said what they want: until then there may be
+// pods that are not known.
+func (k *Kubelet) afterSources(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-k.sources.All():
+			return run(ctx)
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 
 // setStaticPods takes over what a source of static pods ("file", "http") has now.
 func (k *Kubelet) setStaticPods(from string, pods []*v1.Pod) {
 	k.statics.Set(from, pods)
-	k.sourceSynced(from)
+	k.sources.Delivered(from)
 }
 
 // badManifest reports, where kubectl shows it, that a manifest has no effect: on the pod that keeps
@@ -121,7 +127,7 @@ func (k *Kubelet) setAPIPod(pod *v1.Pod) {
 		k.checkUpdate(old.Pod, pod)
 	}
 	k.table.Set(pod, false)
-	if !known && k.apiSynced.Load() {
+	if !known && !k.sources.Waits(fromAPI) {
 		k.admission.Arrived(pod)
 	}
 }
@@ -144,58 +150,4 @@ func (k *Kubelet) removeAPIPod(pod *v1.Pod) {
 	}
 	k.objects.Use(pod.UID, nil) // after the last update, which may have come when the pod was forgotten
 	k.table.Remove(pod.UID, pod)
-}
-
-// services are the cluster's services, for the environment of containers.
-type services struct {
-	mu    sync.Mutex
-	byUID map[types.UID]*v1.Service
-	cache []*v1.Service
-	known chan struct{}
-	once  sync.Once
-}
-
-// newServices returns the store; without an API server it is known to be empty.
-func newServices(follow bool) *services {
-	s := &services{byUID: map[types.UID]*v1.Service{}, known: make(chan struct{})}
-	if !follow {
-		s.synced()
-	}
-	return s
-}
-
-func (s *services) set(svc *v1.Service) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.byUID[svc.UID] = svc
-	s.cache = nil
-}
-
-func (s *services) remove(svc *v1.Service) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.byUID, svc.UID)
-	s.cache = nil
-}
-
-func (s *services) synced() { s.once.Do(func() { close(s.known) }) }
-
-// list returns all services once they are known; a static pod gets those known so far.
-func (s *services) list(ctx context.Context, pod *v1.Pod) ([]*v1.Service, error) {
-	if !pods.IsStatic(pod) {
-		select {
-		case <-s.known:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cache == nil {
-		s.cache = make([]*v1.Service, 0, len(s.byUID))
-		for _, svc := range s.byUID {
-			s.cache = append(s.cache, svc)
-		}
-	}
-	return s.cache, nil
 }

@@ -9,8 +9,6 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/api/core/v1"
-
-	"wherry.dev/internal/kubelet/criconfig"
 )
 
 // What unknown pods had left used to stay until the kubelet was restarted.
@@ -43,19 +41,6 @@ func TestWhatNobodyKnowsIsClearedWhileTheKubeletRuns(t *testing.T) {
 			t.Errorf("%+v", p.Status)
 		}
 	})
-}
-
-func TestPodsCgroupsHaveTheirUIDs(t *testing.T) {
-	pod := testPod("a")
-	pod.UID = "7b5b09a4-5f0c-4d2e-9f5e-0b0c8c1b0a11"
-	for _, l := range []criconfig.Layout{{Root: "/w"}, {Root: "/w", Systemd: true}} {
-		if uid, ok := l.UID(filepath.Base(l.Pod(pod))); !ok || uid != string(pod.UID) {
-			t.Errorf("%+v: %q %v", l, uid, ok)
-		}
-		if uid, ok := l.UID(filepath.Base(l.QOS(v1.PodQOSBurstable))); ok {
-			t.Errorf("%+v: %q is no pod", l, uid)
-		}
-	}
 }
 
 // The group of the burstable pods used to have the kernel's default of 1024 CPU shares, whatever

@@ -33,6 +33,9 @@ func LogSymlink(dir string, pod *v1.Pod, container, id string) string {
 // Dirs are the locations of the pods' files below the kubelet's root directory.
 type Dirs struct{ Root string }
 
+// Records returns the directory of the pods' records.
+func (d Dirs) Records() string { return filepath.Join(d.Root, "records") }
+
 // Pods returns the directory of all pods.
 func (d Dirs) Pods() string { return filepath.Join(d.Root, "pods") }
 

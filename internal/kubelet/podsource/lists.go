@@ -27,12 +27,6 @@ func Pods(ctx context.Context, client kubernetes.Interface, node string, ev Even
 	follow(ctx, "pods of the node", reflector.New(client, api, sel), &v1.Pod{}, ev)
 }
 
-// Services follows all services.
-func Services(ctx context.Context, client kubernetes.Interface, ev Events) {
-	api := client.CoreV1().Services(metav1.NamespaceAll)
-	follow(ctx, "services", reflector.New(client, api, fields.Everything()), &v1.Service{}, ev)
-}
-
 // Node follows one node.
 func Node(ctx context.Context, client kubernetes.Interface, name string, ev Events) {
 	sel := fields.OneTermEqualSelector("metadata.name", name)

@@ -1,4 +1,6 @@
-package kubelet
+// Package host checks whether a machine is what the kubelet's configuration asks for, and sets up
+// the process of a kubelet.
+package host
 
 import (
 	"errors"
@@ -13,20 +15,21 @@ import (
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/metrics"
 )
 
-// checkHost returns an error for a machine that the configuration rules out, and logs which parts
-// of the configuration have no effect.
-func (k *Kubelet) checkHost(log klog.Logger) error {
-	warnings, err := k.cfg.Warnings()
+// Check returns an error for a machine that the configuration rules out, and logs which parts of the
+// configuration have no effect.
+func Check(log klog.Logger, cfg *config.Config) error {
+	warnings, err := cfg.Warnings()
 	if err != nil {
 		return err
 	}
 	for _, w := range warnings {
 		log.Info("Warning: " + w)
 	}
-	if ptr.Deref(k.cfg.FailSwapOn, true) {
+	if ptr.Deref(cfg.FailSwapOn, true) {
 		swaps, err := os.ReadFile("/proc/swaps")
 		if err != nil && !os.IsNotExist(err) { // a kernel without swap has no such file
 			return err
@@ -35,7 +38,7 @@ func (k *Kubelet) checkHost(log klog.Logger) error {
 			return fmt.Errorf("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false: %s", strings.Join(on, ", "))
 		}
 	}
-	if k.cfg.ProtectKernelDefaults {
+	if cfg.ProtectKernelDefaults {
 		if err := checkKernel("/proc/sys"); err != nil {
 			return err
 		}
@@ -49,10 +52,10 @@ func (k *Kubelet) checkHost(log klog.Logger) error {
 		metrics.CgroupVersion.Set(2)
 		return nil
 	}
-	if ptr.Deref(k.cfg.FailCgroupV1, false) {
+	if ptr.Deref(cfg.FailCgroupV1, false) {
 		return errors.New("kubelet is configured to not run on a host using cgroup v1; use cgroup v2, or set failCgroupV1 (--fail-cgroupv1) to false")
 	}
-	if !ptr.Deref(k.cfg.SingleProcessOOMKill, true) {
+	if !ptr.Deref(cfg.SingleProcessOOMKill, true) {
 		return errors.New("invalid configuration: singleProcessOOMKill must not be explicitly set to false when using cgroup v1")
 	}
 	log.Info("Warning: the host uses cgroup v1, so there is no swap for pods, no pressure statistics and no memory QoS")
@@ -93,4 +96,10 @@ func checkKernel(sysctls string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// AppArmor reports whether the kernel enforces AppArmor profiles.
+func AppArmor() bool {
+	on, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	return err == nil && strings.HasPrefix(string(on), "Y")
 }

@@ -1,4 +1,4 @@
-package kubelet
+package podcgroups
 
 import (
 	"context"
@@ -13,33 +13,28 @@ import (
 	"wherry.dev/internal/kubelet/criconfig"
 )
 
-// sharesChanged says that the sum of what burstable pods request may have changed.
-func (k *Kubelet) sharesChanged() {
+// Changed says that the sum of what burstable pods request may have changed.
+func (g *Groups) Changed() {
 	select {
-	case k.sharesCh <- struct{}{}:
+	case g.changed <- struct{}{}:
 	default:
 	}
 }
 
-// followShares gives the group of the burstable pods the CPU shares that they request together, so
-// that the group weighs against guaranteed pods what its pods do. It starts only once the pods are
-// known.
-func (k *Kubelet) followShares(ctx context.Context) error {
-	if k.deps.Cgroups == nil {
-		return nil
-	}
-	select {
-	case <-k.synced:
-	case <-ctx.Done():
+// Run gives the group of the burstable pods the CPU shares that they request together, so that the
+// group weighs against guaranteed pods what its pods do. It is called once the pods are known;
+// holding returns those that hold resources of the node.
+func (g *Groups) Run(ctx context.Context, holding func() []*v1.Pod) error {
+	if g.cfg.Tree == nil {
 		return nil
 	}
 	const first, most = 100 * time.Millisecond, time.Minute
 	wait, has := first, uint64(0)
 	for ctx.Err() == nil {
-		want := k.burstableShares()
+		want := burstableShares(holding())
 		var again <-chan time.Time
 		if want != has {
-			err := k.deps.Cgroups.Ensure(k.layout.QOS(v1.PodQOSBurstable), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &want}})
+			err := g.cfg.Tree.Ensure(g.cfg.Layout.QOS(v1.PodQOSBurstable), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &want}})
 			if err == nil {
 				has, wait = want, first
 			} else {
@@ -50,17 +45,17 @@ func (k *Kubelet) followShares(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-k.sharesCh:
+		case <-g.changed:
 		case <-again:
 		}
 	}
 	return nil
 }
 
-// burstableShares returns the CPU shares of all burstable pods together.
-func (k *Kubelet) burstableShares() uint64 {
+// burstableShares returns the CPU shares of all burstable pods among them together.
+func burstableShares(pods []*v1.Pod) uint64 {
 	milli := int64(0)
-	for _, pod := range k.admission.Holding() {
+	for _, pod := range pods {
 		if qos.GetPodQOS(pod) == v1.PodQOSBurstable {
 			requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
 			milli += requests.Cpu().MilliValue()

@@ -1,4 +1,8 @@
-package kubelet
+// Package podcgroups owns the control groups that contain those of the pods: one for all pods and one
+// for each QoS class, what they are limited to, and how they weigh against each other. It also holds
+// the system's and Kubernetes' own groups to what is reserved for them. The groups of pods are made
+// by podops, those of containers by the runtime.
+package podcgroups
 
 import (
 	"context"
@@ -11,100 +15,156 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
-	"wherry.dev/internal/cgroup"
 	"wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/nodestatus"
 )
 
-// ensureCgroups creates the groups that contain the pods' groups, and limits all pods together to
-// what is allocatable if enforceNodeAllocatable says so.
-func (k *Kubelet) ensureCgroups(ctx context.Context) error {
-	if k.deps.Cgroups == nil {
+// Tree has the control groups; paths are relative to the root of the hierarchies. *cgroup.Tree
+// implements it.
+type Tree interface {
+	Ensure(path string, limits *specs.LinuxResources) error
+	Exists(path string) bool
+	Children(path string) ([]string, error)
+}
+
+// Events records which limits hold, and which do not.
+type Events interface {
+	Eventf(object runtime.Object, eventType, reason, format string, args ...any)
+}
+
+// Config says where the groups are and what limits them.
+type Config struct {
+	// Tree, if nil, leaves all groups to the runtime.
+	Tree    Tree
+	Layout  criconfig.Layout
+	Kubelet config.Config
+	Node    func() *v1.Node
+	Events  Events
+	// Ref is the object of the events.
+	Ref func() *v1.ObjectReference
+}
+
+// Groups are the groups of one node.
+type Groups struct {
+	cfg     Config
+	changed chan struct{}
+}
+
+// New returns the groups; Ensure creates them.
+func New(cfg Config) *Groups { return &Groups{cfg: cfg, changed: make(chan struct{}, 1)} }
+
+var classes = []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}
+
+// Ensure creates the groups that contain the pods' groups, and sets the limits that
+// enforceNodeAllocatable asks for.
+func (g *Groups) Ensure(ctx context.Context) error {
+	if g.cfg.Tree == nil {
 		return nil
 	}
 	least := uint64(criconfig.Shares(0))
-	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
+	for _, class := range classes {
 		res := &specs.LinuxResources{}
 		if class == v1.PodQOSBestEffort {
 			res.CPU = &specs.LinuxCPU{Shares: &least}
 		}
-		if err := k.deps.Cgroups.Ensure(k.layout.QOS(class), res); err != nil {
+		if err := g.cfg.Tree.Ensure(g.cfg.Layout.QOS(class), res); err != nil {
 			return fmt.Errorf("cgroup of QoS class %s: %w", class, err)
 		}
 	}
-	if err := k.limitPods(ctx); err != nil {
+	if err := g.limitPods(ctx); err != nil {
 		return err
 	}
-	return k.limitReserved()
+	return g.limitReserved()
+}
+
+// Pods returns the UIDs of the pods that have a group.
+func (g *Groups) Pods() ([]types.UID, error) {
+	if g.cfg.Tree == nil {
+		return nil, nil
+	}
+	var out []types.UID
+	for _, class := range classes {
+		names, err := g.cfg.Tree.Children(g.cfg.Layout.QOS(class))
+		if err != nil {
+			return out, err
+		}
+		for _, name := range names {
+			if uid, ok := g.cfg.Layout.UID(name); ok {
+				out = append(out, types.UID(uid))
+			}
+		}
+	}
+	return out, nil
 }
 
 // limitPods limits all pods together to what is allocatable.
-func (k *Kubelet) limitPods(ctx context.Context) error {
-	if !slices.Contains(k.cfg.EnforceNodeAllocatable, "pods") {
+func (g *Groups) limitPods(ctx context.Context) error {
+	if !slices.Contains(g.cfg.Kubelet.EnforceNodeAllocatable, "pods") {
 		return nil
 	}
-	limits, err := k.podsLimits()
+	limits, err := g.podsLimits()
 	if err != nil {
 		return err
 	}
 	// Pods that already use more keep it: a node without this limit is better than none.
-	if err := k.deps.Cgroups.Ensure(k.layout.QOS(v1.PodQOSGuaranteed), limits); err != nil {
+	if err := g.cfg.Tree.Ensure(g.cfg.Layout.QOS(v1.PodQOSGuaranteed), limits); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to enforce the node's allocatable limits on pods")
-		k.events.Eventf(k.node.Ref(), v1.EventTypeWarning, "FailedNodeAllocatableEnforcement", "Failed to update Node Allocatable Limits %q: %v", k.layout.QOS(v1.PodQOSGuaranteed), err)
+		g.cfg.Events.Eventf(g.cfg.Ref(), v1.EventTypeWarning, "FailedNodeAllocatableEnforcement", "Failed to update Node Allocatable Limits %q: %v", g.cfg.Layout.QOS(v1.PodQOSGuaranteed), err)
 		return nil
 	}
-	k.events.Eventf(k.node.Ref(), v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
+	g.cfg.Events.Eventf(g.cfg.Ref(), v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
 	return nil
 }
 
 // limitReserved limits the cgroups of the system and of Kubernetes, which somebody else has
 // created, to what is reserved for them. If it cannot, that is an error: a user who asks for the
 // limit does not want the node without it.
-func (k *Kubelet) limitReserved() error {
+func (g *Groups) limitReserved() error {
 	for _, r := range []struct {
 		what, title, group string
 		list               map[string]string
 	}{
-		{"system-reserved", "System Reserved", k.cfg.SystemReservedCgroup, k.cfg.SystemReserved},
-		{"kube-reserved", "Kube Reserved", k.cfg.KubeReservedCgroup, k.cfg.KubeReserved},
+		{"system-reserved", "System Reserved", g.cfg.Kubelet.SystemReservedCgroup, g.cfg.Kubelet.SystemReserved},
+		{"kube-reserved", "Kube Reserved", g.cfg.Kubelet.KubeReservedCgroup, g.cfg.Kubelet.KubeReserved},
 	} {
 		for _, compressible := range []bool{false, true} {
 			key, title := r.what, r.title
 			if compressible {
 				key, title = key+"-compressible", title+" Compressible"
 			}
-			if !slices.Contains(k.cfg.EnforceNodeAllocatable, key) {
+			if !slices.Contains(g.cfg.Kubelet.EnforceNodeAllocatable, key) {
 				continue
 			}
-			if err := k.limitExisting(r.group, r.list, compressible); err != nil {
+			if err := g.limitExisting(r.group, r.list, compressible); err != nil {
 				message := fmt.Sprintf("Failed to enforce %s Cgroup Limits on %q: %v", title, r.group, err)
-				k.events.Eventf(k.node.Ref(), v1.EventTypeWarning, "FailedNodeAllocatableEnforcement", "%s", message)
+				g.cfg.Events.Eventf(g.cfg.Ref(), v1.EventTypeWarning, "FailedNodeAllocatableEnforcement", "%s", message)
 				return errors.New(message)
 			}
-			k.events.Eventf(k.node.Ref(), v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated limits on %s cgroup %s", strings.ToLower(r.title), r.group)
+			g.cfg.Events.Eventf(g.cfg.Ref(), v1.EventTypeNormal, "NodeAllocatableEnforced", "Updated limits on %s cgroup %s", strings.ToLower(r.title), r.group)
 		}
 	}
 	return nil
 }
 
 // limitExisting limits a cgroup that already exists.
-func (k *Kubelet) limitExisting(group string, reserved map[string]string, compressible bool) error {
+func (g *Groups) limitExisting(group string, reserved map[string]string, compressible bool) error {
 	limits, err := reservedLimits(reserved, compressible)
 	if err != nil {
 		return err
 	}
 	path := group
-	if k.layout.Systemd {
+	if g.cfg.Layout.Systemd {
 		path = slicePath(group)
 	}
-	if !k.deps.Cgroups.Exists(path) {
+	if !g.cfg.Tree.Exists(path) {
 		return fmt.Errorf("cgroup %s does not exist", path)
 	}
-	return k.deps.Cgroups.Ensure(path, limits)
+	return g.cfg.Tree.Ensure(path, limits)
 }
 
 // reservedLimits turns what is reserved into limits; only CPU is compressible.
@@ -146,14 +206,14 @@ func slicePath(group string) string {
 
 // podsLimits returns what all pods together may use: the capacity minus what is reserved. The
 // eviction thresholds do not count: they are not a limit, but where eviction begins.
-func (k *Kubelet) podsLimits() (*specs.LinuxResources, error) {
-	without := k.cfg
+func (g *Groups) podsLimits() (*specs.LinuxResources, error) {
+	without := g.cfg.Kubelet
 	without.EvictionHard = nil
 	reserved, err := without.Reserved(0, 0)
 	if err != nil {
 		return nil, err
 	}
-	capacity := k.node.Node().Status.Capacity
+	capacity := g.cfg.Node().Status.Capacity
 	left := func(name v1.ResourceName) resource.Quantity {
 		q := capacity[name].DeepCopy()
 		q.Sub(reserved[name])
@@ -176,24 +236,4 @@ func (k *Kubelet) podsLimits() (*specs.LinuxResources, error) {
 		}
 	}
 	return res, nil
-}
-
-// swap returns how much of the node's swap containers may use; nil if it cannot be limited.
-func (k *Kubelet) swap() *criconfig.Swap {
-	mode, err := cgroup.Version()
-	if err != nil || mode != cgroup.V2 {
-		return nil
-	}
-	s := &criconfig.Swap{Limited: k.cfg.MemorySwap.SwapBehavior == config.SwapLimited}
-	if info := k.node.Node().Status.NodeInfo.Swap; info != nil && info.Capacity != nil {
-		s.Capacity = *info.Capacity
-	}
-	return s
-}
-
-// oomGroup reports whether all processes of a container are killed when one runs out of memory.
-// Only cgroup v2 can do that.
-func (k *Kubelet) oomGroup() bool {
-	mode, err := cgroup.Version()
-	return err == nil && mode == cgroup.V2 && !ptr.Deref(k.cfg.SingleProcessOOMKill, false)
 }

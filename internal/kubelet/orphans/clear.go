@@ -1,10 +1,9 @@
-package kubelet
+package orphans
 
 import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"wherry.dev/internal/kubelet/criconfig"
 	"wherry.dev/internal/kubelet/podworker"
@@ -15,11 +14,11 @@ import (
 // stopped: nothing else will clean them up. Pods that continue at the next start keep their
 // volumes, as after a reboot. When it is called, nothing may be running or mounted there any more.
 func ClearEnded(rootDir string) error {
-	dir := recordsDir(rootDir)
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+	dirs := criconfig.Dirs{Root: rootDir}
+	if _, err := os.Stat(dirs.Records()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	records, err := podworker.OpenRecords(dir)
+	records, err := podworker.OpenRecords(dirs.Records())
 	if err != nil {
 		return err
 	}
@@ -27,7 +26,7 @@ func ClearEnded(rootDir string) error {
 	if err != nil {
 		return err
 	}
-	volumes := &volume.Mounter{Dirs: criconfig.Dirs{Root: rootDir}}
+	volumes := &volume.Mounter{Dirs: dirs}
 	var errs []error
 	for _, uid := range uids {
 		rec, err := records.Read(uid)
@@ -37,5 +36,3 @@ func ClearEnded(rootDir string) error {
 	}
 	return errors.Join(errs...)
 }
-
-func recordsDir(rootDir string) string { return filepath.Join(rootDir, "records") }
