@@ -85,7 +85,7 @@ func (s *Server) recover(ctx context.Context) error {
 	}
 	for _, b := range s.sandboxes {
 		if b.Ready() && b.SharesPIDs() {
-			if err := s.watchInit(b); err != nil {
+			if err := s.watchInit(b); err != nil { //nolint:contextcheck // the watch ends with the server
 				return err
 			}
 		}

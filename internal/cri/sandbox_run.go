@@ -69,7 +69,7 @@ func (s *Server) runSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRe
 	s.emit(b.ID, b, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	s.emit(b.ID, b, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	if b.SharesPIDs() {
-		return b.ID, s.watchInit(b)
+		return b.ID, s.watchInit(b) //nolint:contextcheck // the watch ends with the server
 	}
 	return b.ID, nil
 }
@@ -91,8 +91,9 @@ func (s *Server) watchInit(b *sandbox.Sandbox) error {
 	}
 	m := b.Config.GetMetadata()
 	log := klog.FromContext(s.ctx).WithValues("sandbox", b.ID, "pod", klog.KRef(m.GetNamespace(), m.GetName()))
+	until := klog.NewContext(s.ctx, log)
 	s.work.Go(func() {
-		if monitor != nil && !monitor.WaitUntil(klog.NewContext(s.ctx, log)) {
+		if monitor != nil && !monitor.WaitUntil(until) {
 			return
 		}
 		b.Op.Lock()
