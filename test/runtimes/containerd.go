@@ -12,7 +12,8 @@ import (
 )
 
 // containerdConfig is in version 2 of the format, which every containerd since 1.3 reads. OOM
-// scores are restricted because a container may not be allowed to lower them.
+// scores are restricted because a container may not be allowed to lower them. What is unprivileged is so
+// by default since 2.0.
 const containerdConfig = `version = 2
 root = %[1]q
 state = %[2]q
@@ -22,6 +23,8 @@ state = %[2]q
   sandbox_image = %[4]q
   restrict_oom_score_adj = true
   disable_apparmor = true
+  enable_unprivileged_ports = true
+  enable_unprivileged_icmp = true
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -40,7 +43,12 @@ func Containerd(ctx context.Context, o Options) (*Runtime, error) {
 		return nil, err
 	}
 	config, state, socket := filepath.Join(r.Dir, "config.toml"), filepath.Join(r.Dir, "state"), filepath.Join(r.Dir, "c.sock")
-	r.teardown = func(ctx context.Context) error { return errors.Join(pods.remove(ctx), mount.UnmountUnder(state)) }
+	removeFolders := foldersOfTheMachine("/run/containerd", "/run/containerd/s", "/run/containerd/runc",
+		"/run/containerd/runc/k8s.io", "/var/lib/cni", "/var/lib/cni/results")
+	r.teardown = func(ctx context.Context) error {
+		removeFolders()
+		return errors.Join(pods.remove(ctx), mount.UnmountUnder(state))
+	}
 	r.load = func(ctx context.Context, archive string) error {
 		cmd := exec.CommandContext(ctx, beside(o.Path, "ctr"), "-a", socket, "-n", "k8s.io", "images", "import", archive)
 		if out, err := cmd.CombinedOutput(); err != nil {
