@@ -65,8 +65,8 @@ type cluster struct {
 	files int
 	// calm is when the last disk shortage that the test waited for ended.
 	calm metav1.Time
-	// containerd is the runtime to use instead of our own if $CONTAINERD is its path.
-	containerd *runtimes.Runtime
+	// other is the runtime to use instead of our own, if the environment names one.
+	other *runtimes.Runtime
 }
 
 var instances atomic.Int32
@@ -83,6 +83,11 @@ func newCluster(t testing.TB) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("the instance's folder cannot be removed: %v", err)
+		}
+	})
 	c := &cluster{t: t, wherry: wherryPath(t), data: filepath.Join(dir, "d"), run: filepath.Join(dir, "r")}
 	net3 := (os.Getpid() + int(n)) % 250
 	c.flags = []string{
@@ -90,8 +95,8 @@ func newCluster(t testing.TB) *cluster {
 		"--secure-port", strconv.Itoa(freePort(t)), "--kubelet-port", strconv.Itoa(freePort(t)),
 		"--pod-cidr", fmt.Sprintf("10.%d.%d.0/24", 200+n%40, net3), "--service-cidr", fmt.Sprintf("10.%d.%d.0/24", 240+n%16, net3),
 	}
-	if path := os.Getenv("CONTAINERD"); path != "" {
-		c.useContainerd(path, dir)
+	if o, ok := runtimes.Chosen(); ok {
+		c.use(o, dir)
 	}
 	t.Cleanup(func() {
 		if err := panics.None(filepath.Join(c.data, "log", "wherry.log*"), filepath.Join(dir, "*.log")); err != nil {
@@ -101,9 +106,6 @@ func newCluster(t testing.TB) *cluster {
 			c.dumpLog()
 		}
 		c.purge()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("the instance's folder cannot be removed: %v", err)
-		}
 	})
 	return c
 }
@@ -146,21 +148,25 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
-// useContainerd puts the node's pods on a containerd of its own.
-func (c *cluster) useContainerd(path, dir string) {
+// use puts the node's pods on a runtime of somebody else's.
+func (c *cluster) use(o runtimes.Other, dir string) {
 	c.t.Helper()
 	archive := filepath.Join(dir, "pause.tar")
 	if err := savePause(archive); err != nil {
 		c.t.Fatal(err)
 	}
 	var err error
-	if c.containerd, err = runtimes.Containerd(c.t.Context(), runtimes.ContainerdOptions{Path: path, Pause: pauseImage, Archives: []string{archive}}); err != nil {
+	if c.other, err = o.Start(c.t.Context(), pauseImage, archive); err != nil {
 		c.t.Fatal(err)
 	}
-	c.flags = append(c.flags, "--container-runtime-endpoint", c.containerd.Endpoint)
+	c.flags = append(c.flags, "--container-runtime-endpoint", c.other.Endpoint)
 	c.t.Cleanup(func() {
-		if err := c.containerd.Close(context.Background()); err != nil {
-			c.t.Errorf("containerd: %v", err)
+		if c.t.Failed() {
+			log := c.other.Log()
+			c.t.Logf("%s:\n%s", c.other.Name, log[max(0, len(log)-8000):])
+		}
+		if err := c.other.Close(context.Background()); err != nil {
+			c.t.Errorf("%s: %v", c.other.Name, err)
 		}
 	})
 }
@@ -173,7 +179,7 @@ func savePause(path string) error {
 		return err
 	}
 	cfg := imageConfig()
-	cfg.Entrypoint = []string{"sleep", "infinity"}
+	cfg.Entrypoint = []string{"sh", "-c", loop} // it ends when it is told to
 	img, err := images.New(cfg, root)
 	if err != nil {
 		return err
@@ -184,8 +190,8 @@ func savePause(path string) error {
 // needsOwnRuntime skips tests of Wherry's own runtime and its images.
 func needsOwnRuntime(t *testing.T) {
 	t.Helper()
-	if os.Getenv("CONTAINERD") != "" {
-		t.Skip("about Wherry's own container runtime, and $CONTAINERD is another")
+	if o, ok := runtimes.Chosen(); ok {
+		t.Skipf("about Wherry's own container runtime, and $%s is another", o.Env)
 	}
 }
 
@@ -196,8 +202,8 @@ func (c *cluster) addImage(file string, save func(path string) error) {
 	if err := save(path); err != nil {
 		c.t.Fatal(err)
 	}
-	if c.containerd != nil {
-		if err := c.containerd.Import(c.t.Context(), path); err != nil {
+	if c.other != nil {
+		if err := c.other.Import(c.t.Context(), path); err != nil {
 			c.t.Fatal(err)
 		}
 	}

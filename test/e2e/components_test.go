@@ -31,7 +31,7 @@ import (
 
 // parts is a node whose components are separate processes, as one would run them to swap some for
 // their upstream counterparts: those whose paths are in $KUBELET, $APISERVER, $SCHEDULER and
-// $CONTAINERD.
+// $CONTAINERD (or $CRIO, or $DOCKER).
 type parts struct {
 	*cluster
 	dir     string
@@ -205,9 +205,9 @@ func (p *parts) kubeconfig(name, user string, groups ...string) string {
 
 func (p *parts) runtime() {
 	p.t.Helper()
-	if p.containerd != nil {
+	if p.other != nil {
 		p.addImage("busybox.tar", images.SaveBusybox)
-		p.endpoint = p.containerd.Endpoint
+		p.endpoint = p.other.Endpoint
 		return
 	}
 	file := filepath.Join(p.dir, "busybox.tar")

@@ -23,8 +23,8 @@ func TestPodRunsLogsExecsAndGoes(t *testing.T) {
 func (c *cluster) configzNamesTheRuntime() {
 	c.t.Helper()
 	want := "unix://" + filepath.Join(c.run, "cri.sock")
-	if c.containerd != nil {
-		want = c.containerd.Endpoint
+	if c.other != nil {
+		want = c.other.Endpoint
 	}
 	node := c.must("kubectl", "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
 	if got := c.kubectl("get", "--raw", "/api/v1/nodes/"+node+"/proxy/configz"); !strings.Contains(got, `"containerRuntimeEndpoint":"`+want+`"`) {

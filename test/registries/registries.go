@@ -129,13 +129,21 @@ func tunnelTo(addr string) http.Handler {
 
 func (r *Registries) fill(ctx context.Context, images map[string]v1.Image) error {
 	for n, img := range images {
-		ref, err := name.ParseReference(r.addr + "/" + n)
-		if err != nil {
+		if err := r.Add(ctx, n, img); err != nil {
 			return err
 		}
-		if err := remote.Write(ref, img, remote.WithContext(ctx)); err != nil {
-			return fmt.Errorf("fill the registry with %s: %w", n, err)
-		}
+	}
+	return nil
+}
+
+// Add serves one more image, by repository and tag.
+func (r *Registries) Add(ctx context.Context, n string, img v1.Image) error {
+	ref, err := name.ParseReference(r.addr + "/" + n)
+	if err != nil {
+		return err
+	}
+	if err := remote.Write(ref, img, remote.WithContext(ctx)); err != nil {
+		return fmt.Errorf("fill the registry with %s: %w", n, err)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
-// Package runtimes starts CRI runtimes for tests and benchmarks: `wherry cri`, and containerd to
-// compare with. Each lives in a folder of its own and leaves nothing on the machine once it is
-// closed.
+// Package runtimes starts CRI runtimes for tests and benchmarks: `wherry cri`, and those of others
+// to run on or to compare with. Each lives in a folder of its own and leaves nothing on the machine
+// once it is closed.
 package runtimes
 
 import (
@@ -13,10 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"google.golang.org/grpc"
@@ -26,11 +25,7 @@ import (
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/mount"
-	"wherry.dev/test/panics"
 )
-
-// startTimeout is how long a runtime may take to answer.
-const startTimeout = 3 * time.Minute
 
 // Runtime is a running CRI runtime.
 type Runtime struct {
@@ -43,12 +38,9 @@ type Runtime struct {
 	Endpoint string
 	Conn     *grpc.ClientConn
 
-	cmd      *exec.Cmd
-	logFile  string
-	ended    chan struct{}
-	exit     error
-	teardown func(context.Context) error
-	load     func(ctx context.Context, archive string) error
+	processes []*process                  // in the order of their start; the last one serves the socket
+	teardown  func(context.Context) error // of what it made outside of Dir
+	load      func(ctx context.Context, archive string) error
 }
 
 // network returns the network for the pods of one runtime.
@@ -80,18 +72,19 @@ func Wherry(ctx context.Context, o WherryOptions) (*Runtime, error) {
 		InstanceID: id, PodCIDR: subnet, CNIConfDir: filepath.Join(dir, "net.d"),
 	}
 	store := filepath.Join(dir, "d", "store")
-	r := &Runtime{Dir: dir, Cgroup: "/wherry-" + id + "-pods", teardown: func(ctx context.Context) error { return tearDown(ctx, cfg, store) }}
+	r := &Runtime{Dir: dir, Cgroup: "/wherry-" + id + "-pods"}
 	// Pods with a user namespace need to search the folder.
-	if err := errors.Join(os.Chmod(dir, 0o711), importAll(ctx, store, o.Archives)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o711), fillStore(ctx, store, o.Archives)); err != nil {
 		return nil, errors.Join(err, r.Close(ctx))
 	}
+	r.teardown = func(ctx context.Context) error { return tearDown(ctx, cfg, store) }
 	cmd := exec.Command(o.Path, "cri", "--listen", "unix://"+cfg.Socket, "--data-dir", filepath.Join(dir, "d"), "--run-dir", filepath.Join(dir, "r"), //nolint:noctx // ended by Close
 		"--instance-id", id, "--pod-cidr", subnet.String(), "--cni-conf-dir", cfg.CNIConfDir, "--runtime", o.OCI)
 	cmd.Env = o.Env
 	return r.start(ctx, cmd, cfg.Socket)
 }
 
-func importAll(ctx context.Context, store string, archives []string) (err error) {
+func fillStore(ctx context.Context, store string, archives []string) (err error) {
 	s, err := image.Open(store)
 	if err != nil {
 		return err
@@ -117,31 +110,19 @@ func tearDown(ctx context.Context, cfg cri.Config, store string) error {
 	return errors.Join(s.Teardown(ctx), images.Close())
 }
 
-// start runs the process until its socket answers.
+// start runs the process that serves the socket, and returns when it answers.
 func (r *Runtime) start(ctx context.Context, cmd *exec.Cmd, socket string) (*Runtime, error) {
-	r.logFile = filepath.Join(r.Dir, "log")
-	log, err := os.Create(r.logFile)
+	p, err := r.run(cmd)
 	if err != nil {
 		return nil, errors.Join(err, r.Close(ctx))
 	}
-	defer func() { _ = log.Close() }()
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, errors.Join(err, r.Close(ctx))
-	}
-	r.cmd, r.ended = cmd, make(chan struct{})
-	go func() {
-		defer close(r.ended)
-		r.exit = cmd.Wait()
-	}()
-	if err := r.connect(ctx, socket); err != nil {
+	if err := r.connect(ctx, p, socket); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s does not answer: %w\n%s", filepath.Base(cmd.Path), err, r.Log()), r.Close(ctx))
 	}
 	return r, nil
 }
 
-func (r *Runtime) connect(ctx context.Context, socket string) error {
+func (r *Runtime) connect(ctx context.Context, p *process, socket string) error {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -150,22 +131,13 @@ func (r *Runtime) connect(ctx context.Context, socket string) error {
 		return err
 	}
 	r.Conn, r.Endpoint = conn, "unix://"+socket
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	for { // the socket appears, and then the service behind it: neither has an event that outsiders could wait for
+	return p.await(ctx, func(ctx context.Context) error {
 		v, err := runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{})
 		if err == nil {
 			r.Name = v.RuntimeName + " " + strings.TrimPrefix(v.RuntimeVersion, "v")
-			return nil
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-r.ended:
-			return fmt.Errorf("it ended: %w", r.exit)
-		case <-ctx.Done():
-			return err
-		}
-	}
+		return err
+	})
 }
 
 // Import adds the images of an archive. Wherry's runtime has the store to itself while it runs, so
@@ -179,15 +151,19 @@ func (r *Runtime) Import(ctx context.Context, archive string) error {
 
 // Log returns what the runtime has logged so far.
 func (r *Runtime) Log() string {
-	text, err := os.ReadFile(r.logFile)
-	if err != nil {
-		return err.Error()
+	var all strings.Builder
+	for _, p := range r.processes {
+		text, err := os.ReadFile(p.log)
+		if err != nil {
+			text = []byte(err.Error())
+		}
+		all.Write(text)
 	}
-	return string(text)
+	return all.String()
 }
 
 // PID returns the process ID of the runtime.
-func (r *Runtime) PID() int { return r.cmd.Process.Pid }
+func (r *Runtime) PID() int { return r.processes[len(r.processes)-1].cmd.Process.Pid }
 
 // Close removes the pods, stops the runtime and removes what it made.
 func (r *Runtime) Close(ctx context.Context) error {
@@ -199,13 +175,11 @@ func (r *Runtime) Close(ctx context.Context) error {
 		}
 		errs = append(errs, r.Conn.Close())
 	}
-	if r.cmd != nil {
-		errs = append(errs, r.cmd.Process.Signal(unix.SIGTERM))
-		<-r.ended
-		if _, ok := errors.AsType[*exec.ExitError](r.exit); !ok { // containerd's exit status says how it was stopped
-			errs = append(errs, r.exit)
-		}
-		errs = append(errs, panics.None(r.logFile), r.teardown(ctx))
+	for _, p := range slices.Backward(r.processes) {
+		errs = append(errs, p.stop())
+	}
+	if r.teardown != nil {
+		errs = append(errs, r.teardown(ctx))
 	}
 	if r.Cgroup != "" && cgroup.Exists(r.Cgroup) {
 		errs = append(errs, cgroup.Kill(r.Cgroup), cgroup.Remove(r.Cgroup))

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -21,6 +20,7 @@ import (
 // StatsRuntime is the part of the CRI that returns statistics.
 type StatsRuntime interface {
 	ListPodSandboxStats(ctx context.Context, filter *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error)
+	ListContainerStats(ctx context.Context, filter *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error)
 	ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error)
 	ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error)
 	ListPodSandboxMetrics(ctx context.Context) ([]*runtimeapi.PodSandboxMetrics, error)
@@ -96,7 +96,7 @@ func (s *Stats) summary(w http.ResponseWriter, r *http.Request) {
 
 // gather measures everything; short leaves out what takes more than reading a few counters.
 func (s *Stats) gather(ctx context.Context, short bool) (*stats.Summary, error) {
-	list, err := s.Runtime.ListPodSandboxStats(ctx, nil)
+	list, err := s.measured(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -148,12 +148,7 @@ func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now ti
 		Memory:     memory(linux.GetMemory()),
 		IO:         blockIO(linux.GetIo()),
 	}
-	// CRI leaves it to the runtime whether it counts pods: CRI-O 1.37 fails to on cgroup v1.
-	if (out.CPU == nil || out.Memory == nil) && s.PodCgroup != nil {
-		if cpu, mem, err := s.group(m.Uid, s.PodCgroup(p.Pod)); err == nil {
-			out.CPU, out.Memory = cmp.Or(out.CPU, cpu), cmp.Or(out.Memory, mem)
-		}
-	}
+	s.complete(&out, p.Pod)
 	for _, sb := range p.Input.Sandboxes {
 		if sb.Ready {
 			out.StartTime = metav1.NewTime(sb.Created)
@@ -171,6 +166,8 @@ func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now ti
 	}
 	if n := linux.GetNetwork(); n != nil {
 		out.Network = network(n)
+	} else {
+		out.Network = s.podNetwork(p.Pod, now)
 	}
 	if pr := linux.GetProcess(); pr != nil {
 		out.ProcessStats = &stats.ProcessStats{ProcessCount: value(pr.ProcessCount)}

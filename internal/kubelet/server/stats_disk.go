@@ -21,7 +21,7 @@ import (
 // writable layers, logs, termination messages and volumes without a file system of their own. For
 // pods that have ended, it is what is left of their containers. VolumeAge must be zero.
 func (s *Stats) Disk(ctx context.Context) ([]eviction.Pod, error) {
-	list, err := s.Runtime.ListPodSandboxStats(ctx, nil)
+	list, err := s.measured(ctx)
 	if err != nil {
 		return nil, err
 	}

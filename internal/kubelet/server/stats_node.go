@@ -201,13 +201,17 @@ func nodePressure(what string) *stats.PSIStats {
 	return &stats.PSIStats{Some: data(p.Some), Full: data(p.Full)}
 }
 
-// nodeNetwork returns the machine's interfaces; the one with the default route comes first.
-func nodeNetwork(t metav1.Time) *stats.NetworkStats {
-	data, err := os.ReadFile("/proc/net/dev")
+// nodeNetwork returns the machine's interfaces.
+func nodeNetwork(t metav1.Time) *stats.NetworkStats { return networkOf("/proc/net", t) }
+
+// networkOf returns the interfaces of a network namespace, by its /proc/net, and names the one with
+// the default route.
+func networkOf(proc string, t metav1.Time) *stats.NetworkStats {
+	data, err := os.ReadFile(filepath.Join(proc, "dev"))
 	if err != nil {
 		return nil
 	}
-	main := defaultInterface()
+	main := defaultInterface(proc)
 	out := &stats.NetworkStats{Time: t}
 	for line := range strings.Lines(string(data)) {
 		name, rest, ok := strings.Cut(line, ":")
@@ -232,9 +236,9 @@ func nodeNetwork(t metav1.Time) *stats.NetworkStats {
 	return out
 }
 
-// defaultInterface returns the interface of the default route, from /proc/net/route.
-func defaultInterface() string {
-	data, err := os.ReadFile("/proc/net/route")
+// defaultInterface returns the interface of the default route, from the file route of /proc/net.
+func defaultInterface(proc string) string {
+	data, err := os.ReadFile(filepath.Join(proc, "route"))
 	if err != nil {
 		return ""
 	}

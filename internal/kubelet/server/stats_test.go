@@ -5,14 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -126,6 +129,31 @@ func TestContainerThatHasJustEndedIsCounted(t *testing.T) {
 	}
 }
 
+// joinGroup puts a process into a cgroup.
+func joinGroup(t *testing.T, group string, pid int) {
+	t.Helper()
+	tree, err := cgroup.System()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := tree.TaskFiles(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		dir, err := tree.UnifiedDir(group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = []string{filepath.Join(dir, "cgroup.procs")}
+	}
+	for _, f := range files {
+		if err := os.WriteFile(f, fmt.Append(nil, pid), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // countsNoPods is a runtime that measures containers only.
 type countsNoPods struct{ oneOfAll }
 
@@ -133,6 +161,19 @@ func (r countsNoPods) ListPodSandboxStats(ctx context.Context, f *runtimeapi.Pod
 	list, err := r.oneOfAll.ListPodSandboxStats(ctx, f)
 	list[0].Linux.Cpu, list[0].Linux.Memory = nil, nil
 	return list, err
+}
+
+func (r oneOfAll) ListContainerStats(ctx context.Context, _ *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error) {
+	list, err := r.ListPodSandboxStats(ctx, nil)
+	stranger := &runtimeapi.ContainerStats{Attributes: &runtimeapi.ContainerAttributes{Id: "c7"}}
+	return append(list[0].Linux.Containers, stranger), err
+}
+
+// knowsNoPods is a runtime such as cri-dockerd.
+type knowsNoPods struct{ oneOfAll }
+
+func (knowsNoPods) ListPodSandboxStats(context.Context, *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
+	return nil, grpcstatus.Error(codes.Unimplemented, "not implemented")
 }
 
 // TestPodsAreMeasuredOnAnyRuntime: what the runtime does not count, the pod's cgroup does.
@@ -157,12 +198,32 @@ func TestPodsAreMeasuredOnAnyRuntime(t *testing.T) {
 		}
 		return group
 	}
+	sleep := exec.Command("sleep", "infinity") //nolint:noctx // killed below
+	sleep.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleep.Process.Kill(); _ = sleep.Wait() }) // before the group is removed
+	if n := s.podNetwork(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, time.Now()); n != nil {
+		t.Errorf("without a process: %+v", n)
+	}
+	joinGroup(t, group, sleep.Process.Pid)
+	if n := s.podNetwork(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, time.Now()); n == nil || len(n.Interfaces) != 0 {
+		t.Errorf("in a namespace of its own: %+v", n)
+	}
 	sum, err := s.gather(t.Context(), true)
 	if err != nil || len(sum.Pods) != 1 {
 		t.Fatalf("%+v, %v", sum, err)
 	}
 	if p := sum.Pods[0]; p.CPU == nil || p.CPU.UsageCoreNanoSeconds == nil || p.Memory == nil || *p.Memory.WorkingSetBytes == 1000 {
 		t.Errorf("CPU %+v, memory %+v", p.CPU, p.Memory)
+	}
+	s.Runtime = knowsNoPods{}
+	if sum, err = s.gather(t.Context(), true); err != nil || len(sum.Pods) != 1 {
+		t.Fatalf("%+v, %v", sum, err)
+	}
+	if p := sum.Pods[0]; p.PodRef.UID != "u" || p.CPU == nil || p.Memory == nil || len(p.Containers) != 1 || p.Containers[0].Name != "c" {
+		t.Errorf("of containers alone: %+v", p)
 	}
 	s.Runtime = oneOfAll{}
 	if sum, err = s.gather(t.Context(), true); err != nil || *sum.Pods[0].Memory.WorkingSetBytes != 1000 {

@@ -83,7 +83,7 @@ func run(ctx context.Context, wherry string, o options) (err error) {
 		return err
 	}
 	for _, path := range strings.FieldsFunc(o.containerd, func(r rune) bool { return r == ',' }) {
-		if err := measured(runtimes.Containerd(ctx, runtimes.ContainerdOptions{Path: path, Pause: pause, Archives: archives})); err != nil {
+		if err := measured(runtimes.Containerd(ctx, runtimes.Options{Path: path, Pause: pause, Archives: archives})); err != nil {
 			return err
 		}
 	}
