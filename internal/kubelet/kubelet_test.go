@@ -436,10 +436,6 @@ func TestSandboxOfAPodThatIsGoneIsTornDown(t *testing.T) {
 	})
 }
 
-func contextWithCancel(t *testing.T) (context.Context, context.CancelFunc) {
-	return context.WithCancel(t.Context())
-}
-
 // silentWatch never reports a write.
 type silentWatch struct{}
 

@@ -29,6 +29,7 @@ var forbidden = map[string][]string{
 	"internal/explain":           {"internal/kubelet/podworker", "internal/apiserver", "internal/cri", "internal/daemon"},
 	"internal/kubelet/podworker": {"internal/kubelet/podops", "internal/kubelet/criconfig"},
 	"internal/kubelet/podops":    {"internal/kubelet/podworker"},
+	"internal/kubelet/pleg":      {"internal/kubelet/podops", "internal/kubelet/criconfig", "internal/kubelet/volume"},
 	"internal/kubelet/prober":    {"internal/kubelet/podops", "internal/kubelet/podworker", "internal/kubelet/criconfig"},
 	"internal/cri":               {"internal/kubelet", "internal/apiserver", "internal/scheduler", "internal/controller", "internal/daemon", "k8s.io/api/core/v1"},
 	"internal/cri/sandbox":       {"internal/cri/container", "internal/cri/imageservice", "internal/image"},
