@@ -1,0 +1,127 @@
+package resources
+
+import (
+	"context"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"wherry.dev/internal/api/validation"
+	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/pod"
+	"wherry.dev/internal/apiserver/registry/printers"
+)
+
+func replicaSets() registry.Row[*appsv1.ReplicaSet] {
+	type rs = *appsv1.ReplicaSet
+	template := func(r rs) *corev1.PodTemplateSpec { return &r.Spec.Template }
+	return registry.Row[rs]{
+		Resource:   gvr(appsv1.SchemeGroupVersion, "replicasets"),
+		Kind:       "ReplicaSet",
+		Singular:   "replicaset",
+		ShortNames: []string{"rs"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		New:        func() rs { return &appsv1.ReplicaSet{} },
+		NewList:    list[appsv1.ReplicaSetList](),
+		Table:      printers.ReplicaSets,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[rs]{
+			Create: func(_ context.Context, r rs) { r.Status, r.Generation = appsv1.ReplicaSetStatus{}, 1 },
+			Update: func(_ context.Context, r, old rs) {
+				r.Status = old.Status
+				bump(r, old, !apiequality.Semantic.DeepEqual(r.Spec, old.Spec))
+			},
+			Validate:       onCreate(validation.ReplicaSet),
+			ValidateUpdate: onUpdate(validation.ReplicaSetUpdate),
+			WarnNew:        warnOfNameAndTemplate(template),
+			WarnUpdate:     warnOfChangedTemplate(template),
+			Reset:          []string{"status"},
+		},
+		Status: &registry.Strategy[rs]{
+			Update:         func(_ context.Context, r, old rs) { r.Spec = old.Spec },
+			ValidateUpdate: always(validation.ReplicaSetStatus),
+			Reset:          []string{"spec"},
+		},
+		Scale: &registry.Scale[rs]{
+			Replicas: func(r rs) **int32 { return &r.Spec.Replicas },
+			Observed: func(r rs) int32 { return r.Status.Replicas },
+			Selector: func(r rs) (labels.Selector, error) { return metav1.LabelSelectorAsSelector(r.Spec.Selector) },
+			Table:    printers.Scales,
+		},
+		Fields: func(r rs) fields.Set {
+			return fields.Set{"status.replicas": strconv.Itoa(int(r.Status.Replicas))}
+		},
+		FieldLabels: []string{"status.replicas"},
+	}
+}
+
+func deployments() registry.Row[*appsv1.Deployment] {
+	type deployment = *appsv1.Deployment
+	template := func(d deployment) *corev1.PodTemplateSpec { return &d.Spec.Template }
+	return registry.Row[deployment]{
+		Resource:   gvr(appsv1.SchemeGroupVersion, "deployments"),
+		Kind:       "Deployment",
+		Singular:   "deployment",
+		ShortNames: []string{"deploy"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		New:        func() deployment { return &appsv1.Deployment{} },
+		NewList:    list[appsv1.DeploymentList](),
+		Table:      printers.Deployments,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[deployment]{
+			Create: func(_ context.Context, d deployment) { d.Status, d.Generation = appsv1.DeploymentStatus{}, 1 },
+			Update: func(_ context.Context, d, old deployment) {
+				d.Status = old.Status
+				// Annotations count, because they are copied to the replica sets.
+				bump(d, old, !apiequality.Semantic.DeepEqual(d.Spec, old.Spec) ||
+					!apiequality.Semantic.DeepEqual(d.Annotations, old.Annotations))
+			},
+			Validate:       onCreate(validation.Deployment),
+			ValidateUpdate: onUpdate(validation.DeploymentUpdate),
+			WarnNew:        warnOfNameAndTemplate(template),
+			WarnUpdate:     warnOfChangedTemplate(template),
+			Reset:          []string{"status"},
+		},
+		Status: &registry.Strategy[deployment]{
+			Update: func(_ context.Context, d, old deployment) {
+				d.Spec, d.Labels = old.Spec, old.Labels
+			},
+			ValidateUpdate: onUpdate(validation.DeploymentStatusUpdate),
+			Reset:          []string{"spec", "metadata.labels"},
+		},
+		Scale: &registry.Scale[deployment]{
+			Replicas: func(d deployment) **int32 { return &d.Spec.Replicas },
+			Observed: func(d deployment) int32 { return d.Status.Replicas },
+			Selector: func(d deployment) (labels.Selector, error) { return metav1.LabelSelectorAsSelector(d.Spec.Selector) },
+			Table:    printers.Scales,
+		},
+	}
+}
+
+var templatePath = field.NewPath("spec", "template")
+
+// warnOfNameAndTemplate warns of what is hardly intended in the pods of a new workload.
+func warnOfNameAndTemplate[T registry.Object](template func(T) *corev1.PodTemplateSpec) func(context.Context, T) []string {
+	return func(_ context.Context, obj T) []string {
+		return append(pod.OwnerNameWarnings(obj.GetName()), pod.TemplateWarnings(templatePath, template(obj))...)
+	}
+}
+
+// warnOfChangedTemplate warns of the same when an update has made a new generation.
+func warnOfChangedTemplate[T registry.Object](template func(T) *corev1.PodTemplateSpec) func(_ context.Context, obj, old T) []string {
+	return func(_ context.Context, obj, old T) []string {
+		if obj.GetGeneration() == old.GetGeneration() {
+			return nil
+		}
+		return pod.TemplateWarnings(templatePath, template(obj))
+	}
+}
