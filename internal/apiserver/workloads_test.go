@@ -40,7 +40,7 @@ var workloads = []workload{
 		body:   `spec: {selector: {matchLabels: {app: w}}, template: ` + template + `}`,
 		status: `{replicas: 3, readyReplicas: 2}`,
 		change: `spec: {minReadySeconds: 5}`,
-		frozen: `spec: {selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}}}`, refusal: "spec.selector: Invalid value", // and the rest
+		frozen: `spec: {selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}}}`, refusal: "spec.selector: Invalid value",
 	},
 	{
 		resource: apps("deployments"), kind: "Deployment", short: "deploy", scales: true, reports: true,
@@ -48,6 +48,26 @@ var workloads = []workload{
 		status: `{replicas: 3, readyReplicas: 2}`,
 		change: `metadata: {annotations: {note: x}}`,
 		frozen: `spec: {selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}}}`, refusal: "spec.selector: Invalid value",
+	},
+	{
+		resource: apps("daemonsets"), kind: "DaemonSet", short: "ds", reports: true,
+		body:   `spec: {selector: {matchLabels: {app: w}}, template: ` + template + `}`,
+		status: `{desiredNumberScheduled: 3, numberReady: 2}`,
+		change: `spec: {minReadySeconds: 5}`,
+		frozen: `spec: {selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}}}`, refusal: "spec.selector: Invalid value",
+	},
+	{
+		resource: apps("statefulsets"), kind: "StatefulSet", short: "sts", reports: true, scales: true,
+		body:   `spec: {serviceName: s, selector: {matchLabels: {app: w}}, template: ` + template + `}`,
+		status: `{replicas: 3, readyReplicas: 2}`,
+		change: `spec: {minReadySeconds: 5}`,
+		frozen: `spec: {serviceName: other}`, refusal: "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
+	},
+	{
+		resource: apps("controllerrevisions"), kind: "ControllerRevision",
+		body:   `{revision: 1, data: {spec: {a: b}}}`,
+		change: `revision: 2`,
+		frozen: `data: {spec: {a: c}}`, refusal: "data: Invalid value",
 	},
 }
 
@@ -248,5 +268,34 @@ func resized(t *testing.T, api dynamic.ResourceInterface, w workload) {
 	}
 	if want := []string{"scaler " + w.resource.GroupVersion().String()}; !slices.Equal(owners, want) {
 		t.Errorf("spec.replicas belongs to %q, want %q", owners, want)
+	}
+}
+
+func TestTemplatesOfDaemonSetsAreCounted(t *testing.T) {
+	s := start(t)
+	client, err := dynamic.NewForConfig(s.ClientConfig("admin", "system:masters"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := client.Resource(apps("daemonsets")).Namespace("default")
+	i := slices.IndexFunc(workloads, func(w workload) bool { return w.kind == "DaemonSet" })
+	created(t, api, workloads[i])
+	for _, step := range []struct {
+		change, want string
+		sub          []string
+	}{
+		{`spec: {minReadySeconds: 5}`, "1", nil},
+		{`spec: {template: {spec: {priorityClassName: x}}}`, "2", nil},
+		{`metadata: {annotations: {deprecated.daemonset.template.generation: "9"}}`, "2", nil},
+		{`metadata: {annotations: {deprecated.daemonset.template.generation: null}}`, "2", nil},
+		{`{metadata: {annotations: {deprecated.daemonset.template.generation: "9"}}, status: {numberReady: 1}}`, "2", []string{"status"}},
+	} {
+		out, err := api.Patch(t.Context(), "w", types.MergePatchType, patch(t, step.change), metav1.PatchOptions{}, step.sub...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := out.GetAnnotations()["deprecated.daemonset.template.generation"]; got != step.want {
+			t.Errorf("template generation %q after %s, want %q", got, step.change, step.want)
+		}
 	}
 }

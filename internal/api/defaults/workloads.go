@@ -29,3 +29,41 @@ func Deployment(d *appsv1.Deployment) {
 	setPtr(&spec.ProgressDeadlineSeconds, 600)
 	PodSpec(&spec.Template.Spec)
 }
+
+// DaemonSet replaces one pod at a time, after it has ended.
+func DaemonSet(d *appsv1.DaemonSet) {
+	strategy := &d.Spec.UpdateStrategy
+	set(&strategy.Type, appsv1.RollingUpdateDaemonSetStrategyType)
+	if strategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+		setPtr(&strategy.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
+		setPtr(&strategy.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
+		setPtr(&strategy.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+	}
+	setPtr(&d.Spec.RevisionHistoryLimit, revisions)
+	PodSpec(&d.Spec.Template.Spec)
+}
+
+// StatefulSet asks for one replica, makes and replaces pods one by one, and keeps their claims.
+func StatefulSet(s *appsv1.StatefulSet) {
+	spec := &s.Spec
+	set(&spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
+	strategy := &spec.UpdateStrategy
+	if strategy.Type == "" {
+		strategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
+		setPtr(&strategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
+	}
+	if strategy.Type == appsv1.RollingUpdateStatefulSetStrategyType && strategy.RollingUpdate != nil {
+		setPtr(&strategy.RollingUpdate.Partition, 0)
+	}
+	setPtr(&spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
+	set(&spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	set(&spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	setPtr(&spec.Replicas, 1)
+	setPtr(&spec.RevisionHistoryLimit, revisions)
+	PodSpec(&spec.Template.Spec)
+	for i := range spec.VolumeClaimTemplates {
+		claim := &spec.VolumeClaimTemplates[i]
+		claim.APIVersion, claim.Kind = "v1", "PersistentVolumeClaim"
+		PersistentVolumeClaim(claim)
+	}
+}

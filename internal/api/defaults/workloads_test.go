@@ -49,4 +49,32 @@ spec:
   revisionHistoryLimit: 0
   progressDeadlineSeconds: 7
   template:`+filled)
+	const rest = `template: {spec: {containers: [{name: c, image: "i:1"}]}}`
+	defaulted[appsv1.DaemonSet](t, "daemon set", DaemonSet, `spec: {`+rest+`}`, `
+spec:
+  updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 1, maxSurge: 0}}
+  revisionHistoryLimit: 10
+  template:`+filled)
+	defaulted[appsv1.DaemonSet](t, "daemon set by hand", DaemonSet, `spec: {updateStrategy: {type: OnDelete}, `+rest+`}`, `
+spec:
+  updateStrategy: {type: OnDelete}
+  revisionHistoryLimit: 10
+  template:`+filled)
+	defaulted[appsv1.StatefulSet](t, "stateful set", StatefulSet, `spec: {volumeClaimTemplates: [{metadata: {name: v}}], `+rest+`}`, `
+spec:
+  replicas: 1
+  podManagementPolicy: OrderedReady
+  updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 0}}
+  persistentVolumeClaimRetentionPolicy: {whenDeleted: Retain, whenScaled: Retain}
+  revisionHistoryLimit: 10
+  volumeClaimTemplates: [{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: v}, spec: {volumeMode: Filesystem}, status: {phase: Pending}}]
+  template:`+filled)
+	defaulted[appsv1.StatefulSet](t, "stateful set with a strategy", StatefulSet, `spec: {updateStrategy: {type: RollingUpdate}, `+rest+`}`, `
+spec:
+  replicas: 1
+  podManagementPolicy: OrderedReady
+  updateStrategy: {type: RollingUpdate}
+  persistentVolumeClaimRetentionPolicy: {whenDeleted: Retain, whenScaled: Retain}
+  revisionHistoryLimit: 10
+  template:`+filled)
 }

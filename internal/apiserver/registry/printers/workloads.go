@@ -9,6 +9,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"wherry.dev/internal/apiserver/registry"
 )
@@ -87,5 +88,53 @@ var Scales = registry.Table[*autoscalingv1.Scale]{
 	},
 	Cells: func(s *autoscalingv1.Scale, now time.Time) []any {
 		return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), age(s, now)}
+	},
+}
+
+// DaemonSets is the table of daemon sets.
+var DaemonSets = registry.Table[*appsv1.DaemonSet]{
+	Columns: withTemplate(appsv1.DaemonSetSpec{}.SwaggerDoc()["selector"],
+		nameColumn,
+		integer("Desired", appsv1.DaemonSetStatus{}.SwaggerDoc()["desiredNumberScheduled"]),
+		integer("Current", appsv1.DaemonSetStatus{}.SwaggerDoc()["currentNumberScheduled"]),
+		integer("Ready", appsv1.DaemonSetStatus{}.SwaggerDoc()["numberReady"]),
+		integer("Up-to-date", appsv1.DaemonSetStatus{}.SwaggerDoc()["updatedNumberScheduled"]),
+		integer("Available", appsv1.DaemonSetStatus{}.SwaggerDoc()["numberAvailable"]),
+		column("Node Selector", corev1.PodSpec{}.SwaggerDoc()["nodeSelector"]),
+		ageColumn),
+	Cells: func(d *appsv1.DaemonSet, now time.Time) []any {
+		names, images := namesAndImages(d.Spec.Template.Spec.Containers)
+		return []any{
+			d.Name, int64(d.Status.DesiredNumberScheduled), int64(d.Status.CurrentNumberScheduled), int64(d.Status.NumberReady),
+			int64(d.Status.UpdatedNumberScheduled), int64(d.Status.NumberAvailable), formatLabels(d.Spec.Template.Spec.NodeSelector),
+			age(d, now), names, images, metav1.FormatLabelSelector(d.Spec.Selector),
+		}
+	},
+}
+
+// StatefulSets is the table of stateful sets.
+var StatefulSets = registry.Table[*appsv1.StatefulSet]{
+	Columns: append([]metav1.TableColumnDefinition{nameColumn, column("Ready", aboutReady), ageColumn}, templateColumns...),
+	Cells: func(s *appsv1.StatefulSet, now time.Time) []any {
+		names, images := namesAndImages(s.Spec.Template.Spec.Containers)
+		return []any{s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, or(s.Spec.Replicas, 0)), age(s, now), names, images}
+	},
+}
+
+// ControllerRevisions is the table of the revisions of daemon sets and stateful sets.
+var ControllerRevisions = registry.Table[*appsv1.ControllerRevision]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		column("Controller", "Controller of the object"),
+		column("Revision", appsv1.ControllerRevision{}.SwaggerDoc()["revision"]),
+		ageColumn,
+	},
+	Cells: func(r *appsv1.ControllerRevision, now time.Time) []any {
+		controller := none
+		if ref := metav1.GetControllerOf(r); ref != nil {
+			kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
+			controller = strings.ToLower(kind.String()) + "/" + ref.Name
+		}
+		return []any{r.Name, controller, r.Revision, age(r, now)}
 	},
 }

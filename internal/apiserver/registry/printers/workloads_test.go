@@ -23,6 +23,21 @@ func TestWorkloadColumns(t *testing.T) {
 		Status: appsv1.ReplicaSetStatus{Replicas: 2, ReadyReplicas: 1},
 	}
 	equal(t, ReplicaSets.Cells(set, now), []any{"w", int64(3), int64(2), int64(1), "60s", "a,b", "x:1,y", "app=w"})
+	daemons := &appsv1.DaemonSet{
+		ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: *template.DeepCopy()},
+		Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5, CurrentNumberScheduled: 4, NumberReady: 3, UpdatedNumberScheduled: 2, NumberAvailable: 1},
+	}
+	daemons.Spec.Template.Spec.NodeSelector = map[string]string{"disk": "ssd"}
+	equal(t, DaemonSets.Cells(daemons, now), []any{"w", int64(5), int64(4), int64(3), int64(2), int64(1), "disk=ssd", "60s", "a,b", "x:1,y", "app=w"})
+	stateful := &appsv1.StatefulSet{
+		ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(3)), Template: template},
+		Status: appsv1.StatefulSetStatus{ReadyReplicas: 2},
+	}
+	equal(t, StatefulSets.Cells(stateful, now), []any{"w", "2/3", "60s", "a,b", "x:1,y"})
+	revision := &appsv1.ControllerRevision{ObjectMeta: meta, Revision: 7}
+	equal(t, ControllerRevisions.Cells(revision, now), []any{"w", "<none>", int64(7), "60s"})
+	revision.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", Controller: new(true)}}
+	equal(t, ControllerRevisions.Cells(revision, now), []any{"w", "daemonset.apps/d", int64(7), "60s"})
 	scale := &autoscalingv1.Scale{ObjectMeta: meta, Spec: autoscalingv1.ScaleSpec{Replicas: 3}, Status: autoscalingv1.ScaleStatus{Replicas: 2}}
 	equal(t, Scales.Cells(scale, now), []any{"w", int64(3), int64(2), "60s"})
 }
@@ -35,5 +50,8 @@ func TestEveryWorkloadHasACellForEachColumn(t *testing.T) {
 	}
 	checkTable(check, "replicasets", ReplicaSets, &appsv1.ReplicaSet{})
 	checkTable(check, "deployments", Deployments, &appsv1.Deployment{})
+	checkTable(check, "daemonsets", DaemonSets, &appsv1.DaemonSet{})
+	checkTable(check, "statefulsets", StatefulSets, &appsv1.StatefulSet{})
+	checkTable(check, "controllerrevisions", ControllerRevisions, &appsv1.ControllerRevision{})
 	checkTable(check, "scale", Scales, &autoscalingv1.Scale{})
 }

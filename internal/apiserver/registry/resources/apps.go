@@ -125,3 +125,149 @@ func warnOfChangedTemplate[T registry.Object](template func(T) *corev1.PodTempla
 		return pod.TemplateWarnings(templatePath, template(obj))
 	}
 }
+
+func daemonSets() registry.Row[*appsv1.DaemonSet] {
+	type ds = *appsv1.DaemonSet
+	return registry.Row[ds]{
+		Resource:   gvr(appsv1.SchemeGroupVersion, "daemonsets"),
+		Kind:       "DaemonSet",
+		Singular:   "daemonset",
+		ShortNames: []string{"ds"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		New:        func() ds { return &appsv1.DaemonSet{} },
+		NewList:    list[appsv1.DaemonSetList](),
+		Table:      printers.DaemonSets,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[ds]{
+			Create: func(_ context.Context, d ds) {
+				d.Status, d.Generation = appsv1.DaemonSetStatus{}, 1
+				setTemplateGeneration(d, max(templateGeneration(d), 1))
+			},
+			Update: func(_ context.Context, d, old ds) {
+				d.Status = old.Status
+				bump(d, old, !apiequality.Semantic.DeepEqual(d.Spec, old.Spec))
+				n := templateGeneration(old)
+				if !apiequality.Semantic.DeepEqual(d.Spec.Template, old.Spec.Template) {
+					n++
+				}
+				setTemplateGeneration(d, n)
+			},
+			Validate:       onCreate(validation.DaemonSet),
+			ValidateUpdate: onUpdate(validation.DaemonSetUpdate),
+			WarnNew: func(_ context.Context, d ds) []string {
+				return pod.TemplateWarnings(templatePath, &d.Spec.Template)
+			},
+			WarnUpdate: func(_ context.Context, d, old ds) []string {
+				if templateGeneration(d) == templateGeneration(old) {
+					return nil
+				}
+				return pod.TemplateWarnings(templatePath, &d.Spec.Template)
+			},
+			Reset: []string{"status"},
+		},
+		Status: &registry.Strategy[ds]{
+			Update: func(_ context.Context, d, old ds) {
+				d.Spec = old.Spec
+				setTemplateGeneration(d, templateGeneration(old))
+			},
+			ValidateUpdate: onUpdate(validation.DaemonSetStatusUpdate),
+			Reset:          []string{"spec"},
+		},
+	}
+}
+
+// templateGeneration returns how often the template of a daemon set has changed. Only an annotation
+// keeps it since apps/v1; clients cannot set it after creation.
+func templateGeneration(d *appsv1.DaemonSet) int64 {
+	n, err := strconv.ParseInt(d.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func setTemplateGeneration(d *appsv1.DaemonSet, n int64) {
+	metav1.SetMetaDataAnnotation(&d.ObjectMeta, appsv1.DeprecatedTemplateGeneration, strconv.FormatInt(n, 10))
+}
+
+func statefulSets() registry.Row[*appsv1.StatefulSet] {
+	type sts = *appsv1.StatefulSet
+	return registry.Row[sts]{
+		Resource:   gvr(appsv1.SchemeGroupVersion, "statefulsets"),
+		Kind:       "StatefulSet",
+		Singular:   "statefulset",
+		ShortNames: []string{"sts"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		New:        func() sts { return &appsv1.StatefulSet{} },
+		NewList:    list[appsv1.StatefulSetList](),
+		Table:      printers.StatefulSets,
+		CheckName:  apivalidation.NameIsDNSLabel,
+		Strategy: registry.Strategy[sts]{
+			Create: func(_ context.Context, s sts) {
+				s.Status, s.Generation = appsv1.StatefulSetStatus{}, 1
+				dropMaxUnavailable(s, nil)
+			},
+			Update: func(_ context.Context, s, old sts) {
+				s.Status = old.Status
+				dropMaxUnavailable(s, old.Spec.UpdateStrategy.RollingUpdate)
+				bump(s, old, !apiequality.Semantic.DeepEqual(s.Spec, old.Spec))
+			},
+			Validate:       onCreate(validation.StatefulSet),
+			ValidateUpdate: onUpdate(validation.StatefulSetUpdate),
+			Warn:           endlessHistory,
+			WarnNew: func(_ context.Context, s sts) []string {
+				return pod.TemplateWarnings(templatePath, &s.Spec.Template)
+			},
+			WarnUpdate: warnOfChangedTemplate(func(s sts) *corev1.PodTemplateSpec { return &s.Spec.Template }),
+			Reset:      []string{"status"},
+		},
+		Status: &registry.Strategy[sts]{
+			Update:         func(_ context.Context, s, old sts) { s.Spec = old.Spec },
+			ValidateUpdate: onUpdate(validation.StatefulSetStatusUpdate),
+			Reset:          []string{"spec"},
+		},
+		Scale: &registry.Scale[sts]{
+			Replicas: func(s sts) **int32 { return &s.Spec.Replicas },
+			Observed: func(s sts) int32 { return s.Status.Replicas },
+			Selector: func(s sts) (labels.Selector, error) { return metav1.LabelSelectorAsSelector(s.Spec.Selector) },
+			Table:    printers.Scales,
+		},
+	}
+}
+
+// dropMaxUnavailable clears a field that is off by default (MaxUnavailableStatefulSet), unless it has
+// been in use.
+func dropMaxUnavailable(s *appsv1.StatefulSet, before *appsv1.RollingUpdateStatefulSetStrategy) {
+	if before != nil && before.MaxUnavailable != nil {
+		return
+	}
+	if r := s.Spec.UpdateStrategy.RollingUpdate; r != nil {
+		r.MaxUnavailable = nil
+	}
+}
+
+func endlessHistory(_ context.Context, s *appsv1.StatefulSet) []string {
+	if n := s.Spec.RevisionHistoryLimit; n != nil && *n < 0 {
+		return []string{"spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended"}
+	}
+	return nil
+}
+
+func controllerRevisions() registry.Row[*appsv1.ControllerRevision] {
+	return registry.Row[*appsv1.ControllerRevision]{
+		Resource:   gvr(appsv1.SchemeGroupVersion, "controllerrevisions"),
+		Kind:       "ControllerRevision",
+		Singular:   "controllerrevision",
+		Namespaced: true,
+		New:        func() *appsv1.ControllerRevision { return &appsv1.ControllerRevision{} },
+		NewList:    list[appsv1.ControllerRevisionList](),
+		Table:      printers.ControllerRevisions,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*appsv1.ControllerRevision]{
+			Validate:       onCreate(validation.ControllerRevision),
+			ValidateUpdate: onUpdate(validation.ControllerRevisionUpdate),
+		},
+	}
+}
