@@ -175,6 +175,8 @@ func kubectlWorkloads(k *kubectl) {
 	k.want(`job.batch/now created`, "", "create", "job", "now", "--from=cronjob/often")
 	k.want(`(?s)NAME +SCHEDULE +TIMEZONE +SUSPEND +ACTIVE +LAST SCHEDULE +AGE.*often +\*/5 \* \* \* \* +<none> +False +0 +<none>`, "", "get", "cj")
 	k.want(`(?s)job.batch "once" deleted.*job.batch "now" deleted|job.batch "now" deleted.*job.batch "once" deleted`, "", "delete", "job", "once", "now")
+	k.want(`poddisruptionbudget.policy/calm created`, "", "create", "pdb", "calm", "--selector=app=web", "--min-available=50%")
+	k.want(`(?s)NAME +MIN AVAILABLE +MAX UNAVAILABLE +ALLOWED DISRUPTIONS +AGE.*calm +50% +N/A +0 `, "", "get", "pdb")
 	k.want(`deployment.apps "web" deleted`, "", "delete", "deploy", "web", "--cascade=background")
 	k.want(`replicaset.apps "r" deleted`, "", "delete", "rs", "r", "--cascade=orphan")
 }

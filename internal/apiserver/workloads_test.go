@@ -35,6 +35,10 @@ func apps(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}
 }
 
+func core(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: resource}
+}
+
 func batch(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: resource}
 }
@@ -87,6 +91,26 @@ var workloads = []workload{
 		status: `{lastScheduleTime: "2026-11-22T10:00:00Z"}`,
 		change: `spec: {suspend: true}`,
 		frozen: `spec: {schedule: "* *"}`, refusal: `spec.schedule: Invalid value: "* *": expected exactly 5 fields, found 2: [* *]`,
+	},
+	{
+		resource: core("replicationcontrollers"), kind: "ReplicationController", short: "rc", reports: true, scales: true,
+		body:   `spec: {template: ` + template + `}`,
+		status: `{replicas: 3, readyReplicas: 2}`,
+		change: `spec: {minReadySeconds: 5}`,
+		frozen: `spec: {selector: {app: x}}`, refusal: "`selector` does not match template `labels`",
+	},
+	{
+		resource: core("podtemplates"), kind: "PodTemplate", reports: true,
+		body:   `template: ` + template,
+		change: `template: {metadata: {labels: {a: b}}}`,
+		frozen: `template: {spec: {containers: []}}`, refusal: "template.spec.containers: Required value",
+	},
+	{
+		resource: schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, kind: "PodDisruptionBudget", short: "pdb", reports: true,
+		body:   `spec: {selector: {matchLabels: {app: w}}, minAvailable: 1}`,
+		status: `{disruptionsAllowed: 1, expectedPods: 3}`,
+		change: `spec: {minAvailable: 50%}`,
+		frozen: `spec: {maxUnavailable: 1}`, refusal: "minAvailable and maxUnavailable cannot be both set",
 	},
 }
 

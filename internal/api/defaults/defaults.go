@@ -21,6 +21,8 @@ func Register(s *runtime.Scheme) {
 	add(s, Deployment)
 	add(s, DaemonSet)
 	add(s, StatefulSet)
+	add(s, ReplicationController)
+	add(s, PodTemplate)
 	add(s, Job)
 	add(s, CronJob)
 	addList(s, &corev1.PodList{}, func(l *corev1.PodList) []corev1.Pod { return l.Items }, Pod)

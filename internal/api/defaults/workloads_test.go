@@ -5,6 +5,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // filled is what becomes of a template with one container.
@@ -77,6 +78,20 @@ spec:
   updateStrategy: {type: RollingUpdate}
   persistentVolumeClaimRetentionPolicy: {whenDeleted: Retain, whenScaled: Retain}
   revisionHistoryLimit: 10
+  template:`+filled)
+}
+
+func TestReplicationControllerDefaults(t *testing.T) {
+	const rest = `spec: {containers: [{name: c, image: "i:1"}]}`
+	defaulted[corev1.ReplicationController](t, "selector", ReplicationController, `spec: {template: {metadata: {labels: {a: b}}, `+rest+`}}`, `
+metadata: {labels: {a: b}}
+spec:
+  replicas: 1
+  selector: {a: b}
+  template:
+    metadata: {labels: {a: b}}`+filled)
+	defaulted[corev1.ReplicationController](t, "no template", ReplicationController, `spec: {replicas: 0}`, `spec: {replicas: 0}`)
+	defaulted[corev1.PodTemplate](t, "template", PodTemplate, `template: {`+rest+`}`, `
   template:`+filled)
 }
 

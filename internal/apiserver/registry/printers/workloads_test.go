@@ -7,7 +7,9 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 func TestWorkloadColumns(t *testing.T) {
@@ -39,6 +41,16 @@ func TestWorkloadColumns(t *testing.T) {
 	equal(t, ControllerRevisions.Cells(revision, now), []any{"w", "<none>", int64(7), "60s"})
 	revision.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", Controller: new(true)}}
 	equal(t, ControllerRevisions.Cells(revision, now), []any{"w", "daemonset.apps/d", int64(7), "60s"})
+	rc := &corev1.ReplicationController{
+		ObjectMeta: meta, Spec: corev1.ReplicationControllerSpec{Replicas: new(int32(3)), Selector: selector.MatchLabels, Template: &template},
+		Status: corev1.ReplicationControllerStatus{Replicas: 2, ReadyReplicas: 1},
+	}
+	equal(t, ReplicationControllers.Cells(rc, now), []any{"w", int64(3), int64(2), int64(1), "60s", "a,b", "x:1,y", "app=w"})
+	pods := &corev1.PodTemplate{ObjectMeta: meta, Template: template}
+	equal(t, PodTemplates.Cells(pods, now), []any{"w", "a,b", "x:1,y", "<none>"})
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: meta, Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 2}}
+	budget.Spec.MinAvailable = new(intstr.FromString("50%"))
+	equal(t, PodDisruptionBudgets.Cells(budget, now), []any{"w", "50%", "N/A", int64(2), "60s"})
 	scale := &autoscalingv1.Scale{ObjectMeta: meta, Spec: autoscalingv1.ScaleSpec{Replicas: 3}, Status: autoscalingv1.ScaleStatus{Replicas: 2}}
 	equal(t, Scales.Cells(scale, now), []any{"w", int64(3), int64(2), "60s"})
 }
@@ -91,5 +103,8 @@ func TestEveryWorkloadHasACellForEachColumn(t *testing.T) {
 	checkTable(check, "controllerrevisions", ControllerRevisions, &appsv1.ControllerRevision{})
 	checkTable(check, "jobs", Jobs, &batchv1.Job{})
 	checkTable(check, "cronjobs", CronJobs, &batchv1.CronJob{})
+	checkTable(check, "replicationcontrollers", ReplicationControllers, &corev1.ReplicationController{})
+	checkTable(check, "podtemplates", PodTemplates, &corev1.PodTemplate{})
+	checkTable(check, "poddisruptionbudgets", PodDisruptionBudgets, &policyv1.PodDisruptionBudget{})
 	checkTable(check, "scale", Scales, &autoscalingv1.Scale{})
 }
