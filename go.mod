@@ -26,6 +26,7 @@ require (
 	github.com/pelletier/go-toml/v2 v2.4.3
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.70.1
+	github.com/robfig/cron/v3 v3.0.1
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/sirupsen/logrus v1.10.2
 	github.com/spf13/cobra v1.10.2
@@ -72,7 +73,12 @@ require (
 	tags.cncf.io/container-device-interface v1.1.1
 )
 
-require github.com/go-logr/zapr v1.3.0 // indirect
+require (
+	github.com/go-logr/zapr v1.3.0 // indirect
+	golang.org/x/mod v0.41.0 // indirect
+	golang.org/x/tools v0.51.0 // indirect
+	k8s.io/gengo/v2 v2.0.0-20260408192533-25e2208e0dc3 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect
@@ -190,3 +196,5 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	tags.cncf.io/container-device-interface/specs-go v1.1.1 // indirect
 )
+
+tool k8s.io/kube-openapi/cmd/openapi-gen

@@ -90,6 +90,7 @@ func TestKubectl(t *testing.T) {
 	t.Run("objects", func(t *testing.T) { k.t = t; kubectlObjects(t, s, k) })
 	t.Run("apply", func(t *testing.T) { k.t = t; kubectlApply(k) })
 	t.Run("storage", func(t *testing.T) { k.t = t; kubectlStorage(k) })
+	t.Run("workloads", func(t *testing.T) { k.t = t; kubectlWorkloads(k) })
 	t.Run("about", func(t *testing.T) { k.t = t; kubectlAbout(k) })
 }
 
@@ -138,6 +139,46 @@ func kubectlApply(k *kubectl) {
 	k.want(`pod/web serverside-applied \(server dry run\)`, changed, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
 	k.want(`nginx:1.28`, "", "get", "pod", "web", "-o", "jsonpath={.spec.containers[0].image}")
 	k.want(`(?s)pod "web" deleted.*service "web" deleted`, manifest, "delete", "-f", "-")
+}
+
+const replicaSet = `
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: r}
+spec:
+  selector: {matchLabels: {app: a}}
+  template:
+    metadata: {labels: {app: a}}
+    spec: {containers: [{name: c, image: i}]}
+`
+
+func kubectlWorkloads(k *kubectl) {
+	k.want(`deployment.apps/web created`, "", "create", "deployment", "web", "--image=nginx:1.27", "--replicas=2")
+	k.want(`(?s)NAME +READY +UP-TO-DATE +AVAILABLE +AGE +CONTAINERS +IMAGES +SELECTOR\s+web +0/2 +0 +0 +\S+ +nginx +nginx:1.27 +app=web`, "", "get", "deploy", "-o", "wide")
+	k.want(`deployment.apps/web scaled`, "", "scale", "deploy/web", "--replicas=5")
+	k.want(`(?s)NAME +READY.*web +0/5 `, "", "get", "deployment", "web")
+	k.want(`(?s)NAME +DESIRED +AVAILABLE.*web +5 +0`, "", "get", "deployment", "web", "--subresource=scale")
+	k.want(`image updated`, "", "set", "image", "deploy/web", "nginx=nginx:1.28")
+	k.want(`nginx:1.28`, "", "describe", "deploy", "web")
+	k.want(`(?s)FIELD: maxSurge <IntOrString>`, "", "explain", "deploy.spec.strategy.rollingUpdate.maxSurge")
+	k.refuse(`spec.template.metadata.labels: Invalid value: \{"app":"b"\}: .selector. does not match template .labels.`,
+		strings.Replace(replicaSet, "labels: {app: a}", "labels: {app: b}", 1), "create", "-f", "-")
+	k.want(`replicaset.apps/r serverside-applied`, replicaSet, "apply", "--server-side", "-f", "-")
+	k.want(`(?s)replicaset.apps/r scaled`, "", "scale", "rs/r", "--replicas=0", "--current-replicas=1")
+	k.want(`(?s)deployment.apps/web +0/5.*replicaset.apps/r +0 +0 +0 +\S+ +c +i +app=a`, "", "get", "deploy,rs", "-o", "wide")
+	k.want(`(?s)deployment.apps/web.*replicaset.apps/r`, "", "get", "all")
+	k.want(`job.batch/once created`, "", "create", "job", "once", "--image=busybox", "--", "true")
+	k.want(`(?s)NAME +STATUS +COMPLETIONS +DURATION +AGE.*once +Running +0/1 +`, "", "get", "jobs")
+	k.want(`^job.batch/once\n$`, "", "get", "jobs", "--field-selector=status.successful=0", "-o", "name")
+	k.want(`(?s)batch.kubernetes.io/controller-uid=.*batch.kubernetes.io/job-name=once`, "", "describe", "job", "once")
+	k.want(`cronjob.batch/often created`, "", "create", "cronjob", "often", "--image=busybox", "--schedule=*/5 * * * *")
+	k.want(`job.batch/now created`, "", "create", "job", "now", "--from=cronjob/often")
+	k.want(`(?s)NAME +SCHEDULE +TIMEZONE +SUSPEND +ACTIVE +LAST SCHEDULE +AGE.*often +\*/5 \* \* \* \* +<none> +False +0 +<none>`, "", "get", "cj")
+	k.want(`(?s)job.batch "once" deleted.*job.batch "now" deleted|job.batch "now" deleted.*job.batch "once" deleted`, "", "delete", "job", "once", "now")
+	k.want(`poddisruptionbudget.policy/calm created`, "", "create", "pdb", "calm", "--selector=app=web", "--min-available=50%")
+	k.want(`(?s)NAME +MIN AVAILABLE +MAX UNAVAILABLE +ALLOWED DISRUPTIONS +AGE.*calm +50% +N/A +0 `, "", "get", "pdb")
+	k.want(`deployment.apps "web" deleted`, "", "delete", "deploy", "web", "--cascade=background")
+	k.want(`replicaset.apps "r" deleted`, "", "delete", "rs", "r", "--cascade=orphan")
 }
 
 func kubectlAbout(k *kubectl) {
