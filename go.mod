@@ -72,7 +72,12 @@ require (
 	tags.cncf.io/container-device-interface v1.1.1
 )
 
-require github.com/go-logr/zapr v1.3.0 // indirect
+require (
+	github.com/go-logr/zapr v1.3.0 // indirect
+	golang.org/x/mod v0.41.0 // indirect
+	golang.org/x/tools v0.51.0 // indirect
+	k8s.io/gengo/v2 v2.0.0-20260408192533-25e2208e0dc3 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect
@@ -190,3 +195,5 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	tags.cncf.io/container-device-interface/specs-go v1.1.1 // indirect
 )
+
+tool k8s.io/kube-openapi/cmd/openapi-gen

@@ -90,6 +90,7 @@ func TestKubectl(t *testing.T) {
 	t.Run("objects", func(t *testing.T) { k.t = t; kubectlObjects(t, s, k) })
 	t.Run("apply", func(t *testing.T) { k.t = t; kubectlApply(k) })
 	t.Run("storage", func(t *testing.T) { k.t = t; kubectlStorage(k) })
+	t.Run("workloads", func(t *testing.T) { k.t = t; kubectlWorkloads(k) })
 	t.Run("about", func(t *testing.T) { k.t = t; kubectlAbout(k) })
 }
 
@@ -138,6 +139,36 @@ func kubectlApply(k *kubectl) {
 	k.want(`pod/web serverside-applied \(server dry run\)`, changed, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
 	k.want(`nginx:1.28`, "", "get", "pod", "web", "-o", "jsonpath={.spec.containers[0].image}")
 	k.want(`(?s)pod "web" deleted.*service "web" deleted`, manifest, "delete", "-f", "-")
+}
+
+const replicaSet = `
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: r}
+spec:
+  selector: {matchLabels: {app: a}}
+  template:
+    metadata: {labels: {app: a}}
+    spec: {containers: [{name: c, image: i}]}
+`
+
+func kubectlWorkloads(k *kubectl) {
+	k.want(`deployment.apps/web created`, "", "create", "deployment", "web", "--image=nginx:1.27", "--replicas=2")
+	k.want(`(?s)NAME +READY +UP-TO-DATE +AVAILABLE +AGE +CONTAINERS +IMAGES +SELECTOR\s+web +0/2 +0 +0 +\S+ +nginx +nginx:1.27 +app=web`, "", "get", "deploy", "-o", "wide")
+	k.want(`deployment.apps/web scaled`, "", "scale", "deploy/web", "--replicas=5")
+	k.want(`(?s)NAME +READY.*web +0/5 `, "", "get", "deployment", "web")
+	k.want(`(?s)NAME +DESIRED +AVAILABLE.*web +5 +0`, "", "get", "deployment", "web", "--subresource=scale")
+	k.want(`image updated`, "", "set", "image", "deploy/web", "nginx=nginx:1.28")
+	k.want(`nginx:1.28`, "", "describe", "deploy", "web")
+	k.want(`(?s)FIELD: maxSurge <IntOrString>`, "", "explain", "deploy.spec.strategy.rollingUpdate.maxSurge")
+	k.refuse(`spec.template.metadata.labels: Invalid value: \{"app":"b"\}: .selector. does not match template .labels.`,
+		strings.Replace(replicaSet, "labels: {app: a}", "labels: {app: b}", 1), "create", "-f", "-")
+	k.want(`replicaset.apps/r serverside-applied`, replicaSet, "apply", "--server-side", "-f", "-")
+	k.want(`(?s)replicaset.apps/r scaled`, "", "scale", "rs/r", "--replicas=0", "--current-replicas=1")
+	k.want(`(?s)deployment.apps/web +0/5.*replicaset.apps/r +0 +0 +0 +\S+ +c +i +app=a`, "", "get", "deploy,rs", "-o", "wide")
+	k.want(`(?s)deployment.apps/web.*replicaset.apps/r`, "", "get", "all")
+	k.want(`deployment.apps "web" deleted`, "", "delete", "deploy", "web", "--cascade=background")
+	k.want(`replicaset.apps "r" deleted`, "", "delete", "rs", "r", "--cascade=orphan")
 }
 
 func kubectlAbout(k *kubectl) {

@@ -17,6 +17,10 @@ import (
 // Register registers the functions with a scheme.
 func Register(s *runtime.Scheme) {
 	add(s, Pod)
+	add(s, ReplicaSet)
+	add(s, Deployment)
+	add(s, DaemonSet)
+	add(s, StatefulSet)
 	addList(s, &corev1.PodList{}, func(l *corev1.PodList) []corev1.Pod { return l.Items }, Pod)
 	add(s, Namespace)
 	addList(s, &corev1.NamespaceList{}, func(l *corev1.NamespaceList) []corev1.Namespace { return l.Items }, Namespace)

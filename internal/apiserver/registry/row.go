@@ -35,8 +35,9 @@ type Row[T Object] struct {
 	CheckName validation.ValidateNameFunc
 
 	Strategy Strategy[T]
-	// Status, when set, gives the resource a /status endpoint.
+	// Status, when set, gives the resource a /status endpoint, and Scale a /scale endpoint.
 	Status *Strategy[T]
+	Scale  *Scale[T]
 
 	// Fields returns the values of the selectable fields besides metadata.name and
 	// metadata.namespace; FieldLabels are their names.
@@ -178,6 +179,9 @@ func (r Row[T]) endpoints(s *runtime.Scheme, store *genericregistry.Store) *Buil
 	if r.Status != nil {
 		points.Status = points.Update(*r.Status)
 		built.Endpoints[name+"/status"] = points.Status
+	}
+	if r.Scale != nil {
+		built.Endpoints[name+"/scale"] = &scaleStore[T]{main, *r.Scale, r.Resource}
 	}
 	if r.Customize != nil {
 		r.Customize(store, points.statusStore())

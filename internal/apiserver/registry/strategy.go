@@ -43,6 +43,9 @@ type Strategy[T Object] struct {
 	// Graceful decides whether a deletion is graceful, and for how long (opts.GracePeriodSeconds).
 	// Nil means never.
 	Graceful func(ctx context.Context, obj T, opts *metav1.DeleteOptions) bool
+	// Garbage is what becomes of the dependents of a deleted object if the request does not say so;
+	// if empty, they are deleted too.
+	Garbage rest.GarbageCollectionPolicy
 	// Reset lists fields ("status", "metadata.ownerReferences") that this endpoint does not change;
 	// appliers do not become their owners here.
 	Reset []string
@@ -63,10 +66,10 @@ type strategy[T Object] struct {
 }
 
 var (
-	_ rest.RESTCreateStrategy         = strategy[*metav1.PartialObjectMetadata]{}
-	_ rest.RESTUpdateStrategy         = strategy[*metav1.PartialObjectMetadata]{}
-	_ rest.RESTDeleteStrategy         = strategy[*metav1.PartialObjectMetadata]{}
-	_ rest.RESTGracefulDeleteStrategy = gracefulStrategy[*metav1.PartialObjectMetadata]{}
+	_ rest.RESTCreateStrategy              = strategy[*metav1.PartialObjectMetadata]{}
+	_ rest.RESTUpdateStrategy              = strategy[*metav1.PartialObjectMetadata]{}
+	_ rest.GarbageCollectionDeleteStrategy = strategy[*metav1.PartialObjectMetadata]{}
+	_ rest.RESTGracefulDeleteStrategy      = gracefulStrategy[*metav1.PartialObjectMetadata]{}
 )
 
 func (s strategy[T]) NamespaceScoped() bool                         { return s.namespaced }
@@ -130,6 +133,15 @@ func (s strategy[T]) Canonicalize(obj runtime.Object) {
 	if s.Strategy.Canonicalize != nil {
 		s.Strategy.Canonicalize(obj.(T))
 	}
+}
+
+// DefaultGarbageCollectionPolicy implements rest.GarbageCollectionDeleteStrategy. The library asks
+// only while a garbage collector runs (storage.Backend.GetRESTOptions).
+func (s strategy[T]) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
+	if s.Garbage == "" {
+		return rest.DeleteDependents
+	}
+	return s.Garbage
 }
 
 // GetResetFields implements rest.ResetFieldsStrategy.

@@ -12,33 +12,51 @@ import (
 
 // NameWarnings warns if a new pod's name is not a valid hostname.
 func NameWarnings(_ context.Context, p *corev1.Pod) []string {
-	if msgs := utilvalidation.IsDNS1123Label(p.Name); len(msgs) > 0 {
-		return []string{fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
+	return labelWarning(p.Name, "the Pod's hostname")
+}
+
+// OwnerNameWarnings warns if the name of a new workload, with which its pods' names begin, is not a
+// valid hostname.
+func OwnerNameWarnings(name string) []string {
+	return labelWarning(name, "Pod names and hostnames")
+}
+
+func labelWarning(name, use string) []string {
+	if msgs := utilvalidation.IsDNS1123Label(name); len(msgs) > 0 {
+		return []string{fmt.Sprintf("metadata.name: this is used in %s, which can result in surprising behavior; a DNS label is recommended: %v", use, msgs)}
 	}
 	return nil
 }
 
 // Warnings warns of what is allowed in a pod but hardly intended.
 func Warnings(_ context.Context, p *corev1.Pod) []string {
-	spec := field.NewPath("spec")
+	return specWarnings(field.NewPath("spec"), &p.Spec)
+}
+
+// TemplateWarnings warns of the same in what a workload's pods are made from.
+func TemplateWarnings(at *field.Path, t *corev1.PodTemplateSpec) []string {
+	return specWarnings(at.Child("spec"), &t.Spec)
+}
+
+func specWarnings(spec *field.Path, p *corev1.PodSpec) []string {
 	var out []string
 	warn := func(at *field.Path, format string, args ...any) {
 		out = append(out, at.String()+": "+fmt.Sprintf(format, args...))
 	}
-	for i, c := range p.Spec.TopologySpreadConstraints {
+	for i, c := range p.TopologySpreadConstraints {
 		if c.LabelSelector == nil {
 			warn(spec.Child("topologySpreadConstraints").Index(i).Child("labelSelector"), "a null labelSelector results in matching no pod")
 		}
 	}
 	seen := map[string]bool{}
-	for i, a := range p.Spec.HostAliases {
+	for i, a := range p.HostAliases {
 		if seen[a.IP] {
 			warn(spec.Child("hostAliases").Index(i).Child("ip"), "duplicate ip %q", a.IP)
 		}
 		seen[a.IP] = true
 	}
 	clear(seen)
-	for i, s := range p.Spec.ImagePullSecrets {
+	for i, s := range p.ImagePullSecrets {
 		at := spec.Child("imagePullSecrets").Index(i).Child("name")
 		if seen[s.Name] {
 			warn(at, "duplicate name %q", s.Name)
@@ -48,12 +66,12 @@ func Warnings(_ context.Context, p *corev1.Pod) []string {
 		}
 		seen[s.Name] = true
 	}
-	warnFractions(warn, spec.Child("overhead"), p.Spec.Overhead)
-	for i := range p.Spec.InitContainers {
-		warnContainer(warn, spec.Child("initContainers").Index(i), &p.Spec.InitContainers[i])
+	warnFractions(warn, spec.Child("overhead"), p.Overhead)
+	for i := range p.InitContainers {
+		warnContainer(warn, spec.Child("initContainers").Index(i), &p.InitContainers[i])
 	}
-	for i := range p.Spec.Containers {
-		warnContainer(warn, spec.Child("containers").Index(i), &p.Spec.Containers[i])
+	for i := range p.Containers {
+		warnContainer(warn, spec.Child("containers").Index(i), &p.Containers[i])
 	}
 	return out
 }
