@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // the time zones of cron jobs, on machines that have none
 
 	"github.com/spf13/cobra"
 

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -102,37 +103,47 @@ func (v effectiveVersion) Info() *version.Info {
 
 // installGroups installs every resource of the table.
 func (s *Server) installGroups() error {
+	storages := s.endpoints()
 	parameters := runtime.NewParameterCodec(s.scheme)
-	storages := map[string]map[string]rest.Storage{}
-	for _, b := range s.built {
-		if storages[b.GVR.Group] == nil {
-			storages[b.GVR.Group] = map[string]rest.Storage{}
-		}
-		maps.Copy(storages[b.GVR.Group], b.Endpoints)
-	}
-	// Bindings also have a path of their own besides the pods', events are served by two groups,
-	// and reviews are not stored.
-	storages[corev1.GroupName]["bindings"] = pod.LegacyBinding{Binding: pod.NewBinding(s.store("", "pods").Store)}
-	storages[eventsv1.GroupName] = map[string]rest.Storage{"events": s.store("", "events")}
-	storages[authenticationv1.GroupName] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
-	storages[authorizationv1.GroupName] = review.Authorization(s.authorizer, s.rules)
-	var groups []*genericapiserver.APIGroupInfo
+	groups := map[string]*genericapiserver.APIGroupInfo{}
+	var order []*genericapiserver.APIGroupInfo
 	for _, gv := range scheme.Groups {
-		if len(storages[gv.Group]) == 0 {
+		if len(storages[gv]) == 0 {
 			continue
 		}
-		info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, s.scheme, parameters, s.codecs)
-		info.VersionedResourcesStorageMap[gv.Version] = storages[gv.Group]
-		if gv.Group == corev1.GroupName {
-			if err := s.generic.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {
-				return fmt.Errorf("install API group core: %w", err)
+		if groups[gv.Group] == nil {
+			info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, s.scheme, parameters, s.codecs)
+			groups[gv.Group] = &info
+			if gv.Group != corev1.GroupName {
+				order = append(order, &info)
 			}
-			continue
 		}
-		groups = append(groups, &info)
+		groups[gv.Group].VersionedResourcesStorageMap[gv.Version] = storages[gv]
 	}
-	if err := s.generic.InstallAPIGroups(groups...); err != nil {
+	if err := s.generic.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, groups[corev1.GroupName]); err != nil {
+		return fmt.Errorf("install API group core: %w", err)
+	}
+	if err := s.generic.InstallAPIGroups(order...); err != nil {
 		return fmt.Errorf("install API groups: %w", err)
 	}
 	return nil
+}
+
+// endpoints returns what serves the paths of each version of a group.
+func (s *Server) endpoints() map[schema.GroupVersion]map[string]rest.Storage {
+	out := map[schema.GroupVersion]map[string]rest.Storage{}
+	for _, b := range s.built {
+		gv := b.GVR.GroupVersion()
+		if out[gv] == nil {
+			out[gv] = map[string]rest.Storage{}
+		}
+		maps.Copy(out[gv], b.Endpoints)
+	}
+	// Bindings also have a path of their own besides the pods', events are served by two groups,
+	// and reviews are not stored.
+	out[corev1.SchemeGroupVersion]["bindings"] = pod.LegacyBinding{Binding: pod.NewBinding(s.store("", "pods").Store)}
+	out[eventsv1.SchemeGroupVersion] = map[string]rest.Storage{"events": s.store("", "events")}
+	out[authenticationv1.SchemeGroupVersion] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
+	out[authorizationv1.SchemeGroupVersion] = review.Authorization(s.authorizer, s.rules)
+	return out
 }

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -32,6 +33,14 @@ const template = `{metadata: {labels: {app: w}}, spec: {containers: [{name: c, i
 
 func apps(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}
+}
+
+func core(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: resource}
+}
+
+func batch(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: resource}
 }
 
 var workloads = []workload{
@@ -68,6 +77,40 @@ var workloads = []workload{
 		body:   `{revision: 1, data: {spec: {a: b}}}`,
 		change: `revision: 2`,
 		frozen: `data: {spec: {a: c}}`, refusal: "data: Invalid value",
+	},
+	{
+		resource: batch("jobs"), kind: "Job", reports: true,
+		body:   `spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}`,
+		status: `{active: 2, ready: 1}`,
+		change: `spec: {parallelism: 3}`,
+		frozen: `spec: {completions: 3}`, refusal: "spec.completions: Invalid value: 3: field is immutable",
+	},
+	{
+		resource: batch("cronjobs"), kind: "CronJob", short: "cj", reports: true,
+		body:   `spec: {schedule: "*/5 * * * *", jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}}`,
+		status: `{lastScheduleTime: "2026-11-22T10:00:00Z"}`,
+		change: `spec: {suspend: true}`,
+		frozen: `spec: {schedule: "* *"}`, refusal: `spec.schedule: Invalid value: "* *": expected exactly 5 fields, found 2: [* *]`,
+	},
+	{
+		resource: core("replicationcontrollers"), kind: "ReplicationController", short: "rc", reports: true, scales: true,
+		body:   `spec: {template: ` + template + `}`,
+		status: `{replicas: 3, readyReplicas: 2}`,
+		change: `spec: {minReadySeconds: 5}`,
+		frozen: `spec: {selector: {app: x}}`, refusal: "`selector` does not match template `labels`",
+	},
+	{
+		resource: core("podtemplates"), kind: "PodTemplate", reports: true,
+		body:   `template: ` + template,
+		change: `template: {metadata: {labels: {a: b}}}`,
+		frozen: `template: {spec: {containers: []}}`, refusal: "template.spec.containers: Required value",
+	},
+	{
+		resource: schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, kind: "PodDisruptionBudget", short: "pdb", reports: true,
+		body:   `spec: {selector: {matchLabels: {app: w}}, minAvailable: 1}`,
+		status: `{disruptionsAllowed: 1, expectedPods: 3}`,
+		change: `spec: {minAvailable: 50%}`,
+		frozen: `spec: {maxUnavailable: 1}`, refusal: "minAvailable and maxUnavailable cannot be both set",
 	},
 }
 
@@ -134,6 +177,16 @@ func discovered(t *testing.T, s *Server, w workload) {
 	}
 }
 
+// statusOf returns the status that a test reports.
+func statusOf(t *testing.T, w workload) map[string]any {
+	t.Helper()
+	out := map[string]any{}
+	if err := yaml.Unmarshal([]byte(w.status), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 func created(t *testing.T, api dynamic.ResourceInterface, w workload) {
 	t.Helper()
 	obj := &unstructured.Unstructured{}
@@ -144,14 +197,18 @@ func created(t *testing.T, api dynamic.ResourceInterface, w workload) {
 	obj.SetKind(w.kind)
 	obj.SetName("w")
 	if w.status != "" {
-		obj.Object["status"] = map[string]any{"observedGeneration": int64(7)}
+		if err := yaml.Unmarshal([]byte("status: "+w.status), &obj.Object); err != nil {
+			t.Fatal(err)
+		}
 	}
 	out, err := api.Create(t.Context(), obj, metav1.CreateOptions{FieldManager: "maker"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, _, _ := unstructured.NestedInt64(out.Object, "status", "observedGeneration"); n != 0 {
-		t.Errorf("status of a new object: %v", out.Object["status"])
+	for name, value := range statusOf(t, w) {
+		if got := out.Object["status"].(map[string]any)[name]; fmt.Sprint(got) == fmt.Sprint(value) {
+			t.Errorf("status of a new object: %v", out.Object["status"])
+		}
 	}
 	if got := out.GetGeneration(); w.reports != (got == 1) {
 		t.Errorf("generation of a new object: %d", got)
@@ -194,12 +251,9 @@ func reported(t *testing.T, api dynamic.ResourceInterface, w workload) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]any{}
-	if err := yaml.Unmarshal([]byte(w.status), &want); err != nil {
-		t.Fatal(err)
-	}
-	for name := range want {
-		if _, ok := out.Object["status"].(map[string]any)[name]; !ok {
+	want := statusOf(t, w)
+	for name, value := range want {
+		if got := out.Object["status"].(map[string]any)[name]; fmt.Sprint(got) != fmt.Sprint(value) {
 			t.Errorf("status %v, want %s", out.Object["status"], w.status)
 		}
 	}

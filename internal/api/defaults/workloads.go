@@ -1,7 +1,10 @@
 package defaults
 
 import (
+	"maps"
+
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -67,3 +70,22 @@ func StatefulSet(s *appsv1.StatefulSet) {
 		PersistentVolumeClaim(claim)
 	}
 }
+
+// ReplicationController asks for one replica, and selects pods by the labels of the template.
+func ReplicationController(r *corev1.ReplicationController) {
+	setPtr(&r.Spec.Replicas, 1)
+	t := r.Spec.Template
+	if t == nil {
+		return
+	}
+	if len(r.Spec.Selector) == 0 {
+		r.Spec.Selector = maps.Clone(t.Labels)
+	}
+	if len(r.Labels) == 0 {
+		r.Labels = maps.Clone(t.Labels)
+	}
+	PodSpec(&t.Spec)
+}
+
+// PodTemplate fills in a pod template that is an object of its own.
+func PodTemplate(t *corev1.PodTemplate) { PodSpec(&t.Template.Spec) }

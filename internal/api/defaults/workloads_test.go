@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // filled is what becomes of a template with one container.
@@ -77,4 +79,70 @@ spec:
   persistentVolumeClaimRetentionPolicy: {whenDeleted: Retain, whenScaled: Retain}
   revisionHistoryLimit: 10
   template:`+filled)
+}
+
+func TestReplicationControllerDefaults(t *testing.T) {
+	const rest = `spec: {containers: [{name: c, image: "i:1"}]}`
+	defaulted[corev1.ReplicationController](t, "selector", ReplicationController, `spec: {template: {metadata: {labels: {a: b}}, `+rest+`}}`, `
+metadata: {labels: {a: b}}
+spec:
+  replicas: 1
+  selector: {a: b}
+  template:
+    metadata: {labels: {a: b}}`+filled)
+	defaulted[corev1.ReplicationController](t, "no template", ReplicationController, `spec: {replicas: 0}`, `spec: {replicas: 0}`)
+	defaulted[corev1.PodTemplate](t, "template", PodTemplate, `template: {`+rest+`}`, `
+  template:`+filled)
+}
+
+func TestBatchDefaults(t *testing.T) {
+	const (
+		template = `template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: "i:1"}]}}`
+		made     = `
+    metadata: {labels: {a: b}}` + filled
+	)
+	defaulted[batchv1.Job](t, "job", Job, `spec: {`+template+`}`, `
+metadata: {labels: {a: b}}
+spec:
+  backoffLimit: 6
+  completionMode: NonIndexed
+  completions: 1
+  manualSelector: false
+  parallelism: 1
+  podReplacementPolicy: TerminatingOrFailed
+  suspend: false
+  template:`+made)
+	defaulted[batchv1.Job](t, "indexed job", Job, `
+metadata: {labels: {c: d}}
+spec: {parallelism: 2, completionMode: Indexed, backoffLimitPerIndex: 1, podFailurePolicy: {rules: [{action: Count, onPodConditions: [{type: x}]}]}, `+template+`}`, `
+metadata: {labels: {c: d}}
+spec:
+  backoffLimit: 2147483647
+  backoffLimitPerIndex: 1
+  completionMode: Indexed
+  manualSelector: false
+  parallelism: 2
+  podFailurePolicy: {rules: [{action: Count, onPodConditions: [{type: x, status: "True"}]}]}
+  podReplacementPolicy: Failed
+  suspend: false
+  template:`+made)
+	defaulted[batchv1.CronJob](t, "cron job", CronJob, `spec: {schedule: "* * * * *", jobTemplate: {spec: {`+template+`}}}`, `
+spec:
+  schedule: "* * * * *"
+  concurrencyPolicy: Allow
+  failedJobsHistoryLimit: 1
+  successfulJobsHistoryLimit: 3
+  suspend: false
+  jobTemplate:
+   spec:
+    template:
+     metadata: {labels: {a: b}}
+     spec:
+      containers: [{name: c, image: "i:1", imagePullPolicy: IfNotPresent, terminationMessagePath: /dev/termination-log, terminationMessagePolicy: File}]
+      dnsPolicy: ClusterFirst
+      restartPolicy: Always
+      schedulerName: default-scheduler
+      securityContext: {}
+      terminationGracePeriodSeconds: 30
+`)
 }

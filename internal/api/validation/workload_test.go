@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -317,6 +318,60 @@ func TestControllerRevisions(t *testing.T) {
 	check(t, ControllerRevision(revision(1, "{")), `data: Invalid value: "<value omitted>": error parsing data: unexpected end of JSON input`)
 	check(t, ControllerRevisionUpdate(revision(2, `{"a":1}`), revision(1, `{"a":1}`)))
 	check(t, ControllerRevisionUpdate(revision(2, `{"a":2}`), revision(1, `{"a":1}`)), "data: Invalid value: {\"a\":2}: field is immutable")
+}
+
+func newReplicationController() *corev1.ReplicationController {
+	r := &corev1.ReplicationController{Spec: corev1.ReplicationControllerSpec{Template: new(appTemplate())}}
+	defaults.ReplicationController(r)
+	return r
+}
+
+func TestReplicationControllers(t *testing.T) {
+	for _, tc := range runsForEverCases("ReplicationController") {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newReplicationController()
+			tc.change(r.Spec.Template)
+			check(t, ReplicationController(r), tc.want...)
+		})
+	}
+	r := &corev1.ReplicationController{Spec: corev1.ReplicationControllerSpec{MinReadySeconds: -1}}
+	check(t, ReplicationController(r), "spec.minReadySeconds: Invalid value: -1", "spec.replicas: Required value", "spec.selector: Required value", "spec.template: Required value")
+	r.Status = corev1.ReplicationControllerStatus{Replicas: 1, FullyLabeledReplicas: 2, ReadyReplicas: 1, AvailableReplicas: 2, ObservedGeneration: -1}
+	check(t, ReplicationControllerStatus(r),
+		"status.fullyLabeledReplicas: Invalid value: 2: cannot be greater than status.replicas",
+		"status.availableReplicas: Invalid value: 2: cannot be greater than status.replicas",
+		"status.availableReplicas: Invalid value: 2: cannot be greater than readyReplicas", "status.observedGeneration: Invalid value: -1")
+}
+
+func TestPodTemplates(t *testing.T) {
+	template := &corev1.PodTemplate{Template: appTemplate()}
+	defaults.PodTemplate(template)
+	check(t, PodTemplate(template))
+	template.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	template.Template.Spec.ActiveDeadlineSeconds = new(int64(5))
+	check(t, PodTemplate(template))
+	template.Template.Spec.Containers[0].Image = ""
+	check(t, PodTemplate(template), "template.spec.containers[0].image: Required value")
+}
+
+func TestPodDisruptionBudgets(t *testing.T) {
+	b := &policyv1.PodDisruptionBudget{}
+	check(t, PodDisruptionBudget(b))
+	b.Spec = policyv1.PodDisruptionBudgetSpec{
+		MinAvailable: new(intstr.FromString("101%")), MaxUnavailable: new(intstr.FromInt32(-1)),
+		Selector:                   &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b c"}},
+		UnhealthyPodEvictionPolicy: new(policyv1.UnhealthyPodEvictionPolicyType("Never")),
+	}
+	check(t, PodDisruptionBudget(b),
+		"spec: Invalid value: {", `spec.minAvailable: Invalid value: "101%": must not be greater than 100%`,
+		"spec.maxUnavailable: Invalid value: -1: must be greater than or equal to 0", `spec.selector.matchLabels: Invalid value: "b c"`,
+		`spec.unhealthyPodEvictionPolicy: Unsupported value: "Never": supported values: "AlwaysAllow", "IfHealthyBudget"`)
+	b.Status = policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: -1, CurrentHealthy: -2, DesiredHealthy: -3, ExpectedPods: -4, Conditions: []metav1.Condition{{Type: "a b"}}}
+	list := PodDisruptionBudgetStatus(b)
+	check(t, slicesOf(list, "status.disruptions"), "status.disruptionsAllowed: Invalid value: -1")
+	if len(list) < 8 {
+		t.Errorf("errors: %v", list)
+	}
 }
 
 func TestScales(t *testing.T) {

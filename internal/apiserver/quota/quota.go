@@ -56,7 +56,7 @@ func of(r schema.GroupResource, obj runtime.Object, now time.Time) corev1.Resour
 		addService(used, o)
 	case *corev1.PersistentVolumeClaim:
 		addClaim(used, o)
-	case *corev1.ConfigMap, *corev1.Secret, *corev1.ResourceQuota:
+	case *corev1.ConfigMap, *corev1.Secret, *corev1.ResourceQuota, *corev1.ReplicationController:
 		used[corev1.ResourceName(r.Resource)] = one()
 	}
 	return used

@@ -149,6 +149,7 @@ func TestWhatAnObjectUses(t *testing.T) {
 			c.Status.AllocatedResources = amounts("storage=8Gi")
 		}), "requests.storage=9Gi", "requests.storage=8Gi"},
 		"parts of a byte": {"persistentvolumeclaims", claim("1500m"), "requests.storage=9Gi", "requests.storage=2"},
+		"replication":     {"replicationcontrollers", &corev1.ReplicationController{}, "replicationcontrollers=9 count/replicationcontrollers=9 pods=9", "count/replicationcontrollers=1 replicationcontrollers=1"},
 		"config map":      {"configmaps", &corev1.ConfigMap{}, "configmaps=9 count/configmaps=9 secrets=9", "configmaps=1 count/configmaps=1"},
 		"secret":          {"secrets", &corev1.Secret{}, "secrets=9 count/secrets=9 pods=9", "count/secrets=1 secrets=1"},
 		"quota":           {"resourcequotas", &corev1.ResourceQuota{}, "resourcequotas=9", "resourcequotas=1"},
@@ -290,7 +291,7 @@ func TestWhichObjectsAQuotaCounts(t *testing.T) {
 		"pods": "pods", "cpu": "pods", "limits.memory": "pods", "requests.example.com/gpu": "pods", "hugepages-2Mi": "pods",
 		"count/pods": "pods", "count/jobs.batch": "jobs.batch", "services": "services", "services.nodeports": "services",
 		"services.loadbalancers": "services", "requests.storage": "persistentvolumeclaims", "persistentvolumeclaims": "persistentvolumeclaims",
-		"gold.storageclass.storage.k8s.io/requests.storage": "persistentvolumeclaims", "configmaps": "configmaps",
+		"gold.storageclass.storage.k8s.io/requests.storage": "persistentvolumeclaims", "configmaps": "configmaps", "replicationcontrollers": "replicationcontrollers", "count/deployments.apps": "deployments.apps",
 		"secrets": "secrets", "resourcequotas": "resourcequotas", "requests.ephemeral-storage": "pods",
 	} {
 		if got := resourceOf(name); got != schema.ParseGroupResource(want) {

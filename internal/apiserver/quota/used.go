@@ -95,7 +95,7 @@ func resourceOf(name string) schema.GroupResource {
 		return schema.GroupResource{Resource: "services"}
 	case name == "requests.storage", name == "persistentvolumeclaims", strings.Contains(name, classSuffix):
 		return schema.GroupResource{Resource: "persistentvolumeclaims"}
-	case name == "configmaps", name == "secrets", name == "resourcequotas":
+	case name == "configmaps", name == "secrets", name == "resourcequotas", name == "replicationcontrollers":
 		return schema.GroupResource{Resource: name}
 	}
 	return schema.GroupResource{Resource: "pods"}

@@ -34,7 +34,8 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// Groups are the group versions that the server knows, in the order of discovery.
+// Groups are the group versions that the server knows, in the order of discovery; of several
+// versions of a group, the preferred one comes first.
 var Groups = []schema.GroupVersion{
 	corev1.SchemeGroupVersion,
 	appsv1.SchemeGroupVersion,
@@ -64,11 +65,13 @@ func New() *runtime.Scheme {
 		policyv1.AddToScheme, rbacv1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
 	)
 	utilruntime.Must(builder.AddToScheme(s))
+	versions := map[string][]schema.GroupVersion{}
 	for _, gv := range Groups {
 		if gv != eventsv1.SchemeGroupVersion {
 			addHub(s, gv)
 		}
-		utilruntime.Must(s.SetVersionPriority(gv))
+		versions[gv.Group] = append(versions[gv.Group], gv)
+		utilruntime.Must(s.SetVersionPriority(versions[gv.Group]...))
 	}
 	utilruntime.Must(addEvents(s))
 	utilruntime.Must(addOptionConversions(s))

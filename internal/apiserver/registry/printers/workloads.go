@@ -138,3 +138,31 @@ var ControllerRevisions = registry.Table[*appsv1.ControllerRevision]{
 		return []any{r.Name, controller, r.Revision, age(r, now)}
 	},
 }
+
+// ReplicationControllers is the table of replication controllers.
+var ReplicationControllers = registry.Table[*corev1.ReplicationController]{
+	Columns: withTemplate(corev1.ReplicationControllerSpec{}.SwaggerDoc()["selector"],
+		nameColumn,
+		integer("Desired", corev1.ReplicationControllerSpec{}.SwaggerDoc()["replicas"]),
+		integer("Current", corev1.ReplicationControllerStatus{}.SwaggerDoc()["replicas"]),
+		integer("Ready", corev1.ReplicationControllerStatus{}.SwaggerDoc()["readyReplicas"]),
+		ageColumn),
+	Cells: func(r *corev1.ReplicationController, now time.Time) []any {
+		names, images := namesAndImages(or(r.Spec.Template, corev1.PodTemplateSpec{}).Spec.Containers)
+		return []any{
+			r.Name, int64(or(r.Spec.Replicas, 0)), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas), age(r, now),
+			names, images, formatLabels(r.Spec.Selector),
+		}
+	},
+}
+
+// PodTemplates is the table of pod templates.
+var PodTemplates = registry.Table[*corev1.PodTemplate]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn, column("Containers", aboutNames), column("Images", aboutImages), column("Pod Labels", "The labels for the pod template."),
+	},
+	Cells: func(t *corev1.PodTemplate, _ time.Time) []any {
+		names, images := namesAndImages(t.Template.Spec.Containers)
+		return []any{t.Name, names, images, formatLabels(t.Template.Labels)}
+	},
+}

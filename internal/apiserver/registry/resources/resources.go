@@ -38,7 +38,8 @@ func All(deps Deps) []registry.Definition {
 	return []registry.Definition{
 		pods(deps), nodes(deps), namespaces(), events(deps), configMaps(), secrets(), serviceAccounts(deps),
 		services(deps), endpoints(), limitRanges(), resourceQuotas(deps), persistentVolumes(), persistentVolumeClaims(),
-		replicaSets(), deployments(), daemonSets(), statefulSets(), controllerRevisions(),
+		replicaSets(), deployments(), daemonSets(), statefulSets(), controllerRevisions(), jobs(), cronJobs(),
+		replicationControllers(), podTemplates(), podDisruptionBudgets(),
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
 		certificateSigningRequests(), clusterTrustBundles(), podCertificateRequests(deps), storageClasses(), volumeAttachments(), csiNodes(), csiDrivers(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
