@@ -105,6 +105,9 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 		{"replicaset", "replicaset-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return replicaset.New(c, f)
 		}},
+		{"replicationcontroller", "replication-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return replicaset.NewForReplicationControllers(c, f)
+		}},
 		{"deployment", "deployment-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return deployment.New(c, f)
 		}},

@@ -18,7 +18,8 @@ import (
 )
 
 // Eviction is the endpoint pods/NAME/eviction: it marks the pod as disrupted, and
-// deletes it. Pod disruption budgets are not served, so none stands in the way.
+// deletes it. Pod disruption budgets are stored, but nothing counts healthy pods for them, so none
+// stands in the way.
 type Eviction struct {
 	pods   *genericregistry.Store
 	status *genericregistry.Store
