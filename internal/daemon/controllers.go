@@ -13,9 +13,11 @@ import (
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
+	"wherry.dev/internal/controller/deployment"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
+	"wherry.dev/internal/controller/replicaset"
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
 	"wherry.dev/internal/controller/tainteviction"
@@ -99,6 +101,15 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 		}},
 		{"tainteviction", "node-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return tainteviction.New(c, f)
+		}},
+		{"replicaset", "replicaset-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return replicaset.New(c, f)
+		}},
+		{"replicationcontroller", "replication-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return replicaset.NewForReplicationControllers(c, f)
+		}},
+		{"deployment", "deployment-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return deployment.New(c, f)
 		}},
 	}
 }

@@ -48,6 +48,25 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("create", core, "serviceaccounts"),
 		events(),
 	},
+	"replicaset-controller": {
+		rule("get list watch update", "apps extensions", "replicasets"),
+		rule("update", "apps extensions", "replicasets/status replicasets/finalizers"),
+		rule("list watch patch create delete", core, "pods"),
+		events(),
+	},
+	"replication-controller": {
+		rule("get list watch update", core, "replicationcontrollers"),
+		rule("update", core, "replicationcontrollers/status replicationcontrollers/finalizers"),
+		rule("list watch patch create delete", core, "pods"),
+		events(),
+	},
+	"deployment-controller": {
+		rule("get list watch update", "apps extensions", "deployments"),
+		rule("update", "apps extensions", "deployments/status deployments/finalizers"),
+		rule("get list watch create update patch delete", "apps extensions", "replicasets"),
+		rule("get list watch update", core, "pods"),
+		events(),
+	},
 	"root-ca-cert-publisher": {
 		rule("create update", core, "configmaps"),
 		events(),
