@@ -167,6 +167,9 @@ func (g *graph) relink(n *node, owners []metav1.OwnerReference, out *changes) {
 		}
 		if !slices.ContainsFunc(n.owners, refersTo) {
 			g.unlink(n.UID, was.UID)
+			if len(n.owners) > 0 {
+				out.check = append(out.check, n.UID) // what could not be verified may have kept it
+			}
 		}
 	}
 	for _, ref := range n.owners {

@@ -292,6 +292,11 @@ var graphCases = []graphCase{
 		check:  []identity{other},
 	},
 	{
+		name:   "an owner that could not be verified is dropped: the others may be absent",
+		events: []event{seen(object(id("Node", "", "other host"))), seen(object(host, ref(parent), ref(id("Node", "", "other host")))), seen(object(host, ref(id("Node", "", "other host"))))},
+		check:  []identity{host}, next: map[identity]any{host: verify},
+	},
+	{
 		name:   "an owner that was taken for absent is observed",
 		events: []event{seen(object(child, ref(parent))), missing(parent, parent), seen(object(parent))},
 		next:   map[identity]any{parent: nothing},
