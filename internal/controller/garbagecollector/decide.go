@@ -59,8 +59,8 @@ func (g *graph) nextForeground(n *node, s *step) {
 	blocked := false
 	for _, dep := range g.dependentsOf(n.UID) {
 		d := g.nodes[dep]
-		if !blocking(d, n) {
-			continue
+		if !blocking(d, n) || g.waitsFor(d, n.UID, map[types.UID]bool{}) {
+			continue // in a circle of those that wait, somebody has to go first
 		}
 		blocked = true
 		if d.mode != foreground { // that one waits for its own
@@ -72,6 +72,22 @@ func (g *graph) nextForeground(n *node, s *step) {
 		return
 	}
 	s.verb, s.finalizer = removeFinalizer, metav1.FinalizerDeleteDependents
+}
+
+// waitsFor reports whether a node, in the foreground, waits for the one with the UID, through
+// whatever others.
+func (g *graph) waitsFor(n *node, uid types.UID, visited map[types.UID]bool) bool {
+	if n.mode != foreground || visited[n.UID] {
+		return false
+	}
+	visited[n.UID] = true
+	for dep := range g.dependents[n.UID] {
+		d := g.nodes[dep]
+		if blocking(d, n) && (dep == uid || g.waitsFor(d, uid, visited)) {
+			return true
+		}
+	}
+	return false
 }
 
 // blocking reports whether the dependent blocks the deletion of the owner. What is in another

@@ -193,6 +193,14 @@ var graphCases = []graphCase{
 		invalid: []string{`[v1/ReplicaSet, namespace: a, name: far, uid: far]`},
 	},
 	{
+		name: "foreground: two that wait for each other",
+		events: []event{
+			seen(object(parent, blockingRef(child))), seen(ending(object(child, blockingRef(parent)), foregroundFinalizer)),
+			seen(ending(object(parent, blockingRef(child)), foregroundFinalizer)),
+		},
+		check: []identity{parent, child}, next: map[identity]any{parent: removeFinalizer, child: removeFinalizer},
+	},
+	{
 		name:   "orphan: the dependents lose their references first",
 		events: []event{seen(object(parent)), seen(object(child, ref(parent))), seen(ending(object(parent), orphanFinalizer))},
 		check:  []identity{parent},
