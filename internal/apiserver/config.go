@@ -71,6 +71,9 @@ type Config struct {
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
 	// Profiling serves /debug/pprof to users who are allowed to see it.
 	Profiling bool
+	// GarbageCollector says that a garbage collector runs: deletions in the foreground, and those
+	// that orphan dependents, wait for it. Without it, an object is gone at once.
+	GarbageCollector bool
 	// DisableAdmission names the admission plugins to leave out.
 	DisableAdmission []string
 

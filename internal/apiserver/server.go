@@ -151,6 +151,7 @@ func (s *Server) storageConfig() storage.Config {
 		KeyFile:            s.cfg.EtcdKeyFile,
 		CAFile:             s.cfg.EtcdCAFile,
 		CompactionInterval: s.cfg.EtcdCompactionInterval,
+		GarbageCollection:  s.cfg.GarbageCollector,
 		Prefixes:           storagePrefixes,
 		CodecFor: func(r schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
 			versions := s.scheme.PrioritizedVersionsForGroup(r.Group)

@@ -14,6 +14,7 @@ import (
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/deployment"
+	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
@@ -80,6 +81,13 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 				return nil, err
 			}
 			return namespace.New(c, meta, f)
+		}},
+		{"garbagecollector", "generic-garbage-collector", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
+			meta, err := metadata.NewForConfig(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return garbagecollector.New(c, meta), nil
 		}},
 		{"serviceaccount", "service-account-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return serviceaccount.New(c, f)

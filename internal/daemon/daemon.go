@@ -243,6 +243,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.AdvertiseAddress = net.ParseIP(d.cfg.NodeIP)
 	c.ClusterDomain = d.cfg.ClusterDomain
 	c.EtcdServers = d.cfg.EtcdServers
+	c.GarbageCollector = true
 	c.ServingNames = []string{d.cfg.NodeName, "localhost", "127.0.0.1", d.cfg.NodeIP}
 	_, cidr, err := net.ParseCIDR(d.cfg.ServiceCIDR)
 	if err != nil {

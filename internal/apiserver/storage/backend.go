@@ -37,6 +37,9 @@ type Config struct {
 	CertFile, KeyFile, CAFile string
 	// CompactionInterval is how often old revisions are dropped; 0 is never.
 	CompactionInterval time.Duration
+	// GarbageCollection lets deletions wait for a garbage collector, in the foreground or to orphan
+	// dependents. Without one they would wait for ever.
+	GarbageCollection bool
 	// CodecFor returns how objects of a group are written and read.
 	CodecFor func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error)
 	// Prefixes overrides a resource's key prefix (default: the resource's name).
@@ -205,7 +208,7 @@ func (b *Backend) GetRESTOptions(resource schema.GroupResource, _ runtime.Object
 	opts := generic.RESTOptions{
 		StorageConfig:           cfg.ForResource(resource),
 		Decorator:               b.open,
-		EnableGarbageCollection: false,
+		EnableGarbageCollection: b.cfg.GarbageCollection,
 		DeleteCollectionWorkers: 4,
 		ResourcePrefix:          resource.Resource,
 	}
