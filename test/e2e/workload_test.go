@@ -157,3 +157,20 @@ func (c *cluster) tearDown() {
 		c.delete(p.Name)
 	}
 }
+
+func TestReplicationController(t *testing.T) {
+	c := startCluster(t)
+	template := v1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}, Spec: busybox("").Spec}
+	_, err := c.client.CoreV1().ReplicationControllers(metav1.NamespaceDefault).Create(t.Context(), &v1.ReplicationController{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1.ReplicationControllerSpec{Replicas: new(int32(2)), Template: &template},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl("wait", "replicationcontroller/web", "--for", "jsonpath={.status.readyReplicas}=2", "--timeout", fmt.Sprint(patience))
+	c.podsHave("creation", 2, firstImage)
+	c.kubectl("delete", "replicationcontroller", "web")
+	for _, p := range c.podsOf("web") {
+		c.delete(p.Name)
+	}
+}
