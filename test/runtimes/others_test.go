@@ -77,7 +77,8 @@ func callBridge(t *testing.T, n bridged, command, ns, link string) {
 	conf = strings.TrimSuffix(strings.TrimSpace(conf), "]}")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(n.plugins, "bridge"))
 	cmd.Stdin = strings.NewReader(`{"cniVersion": "0.4.0", "name": "` + n.id + `",` + conf)
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID=c", "CNI_NETNS="+ns, "CNI_IFNAME="+link, "CNI_PATH="+n.plugins)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID=c", "CNI_NETNS="+ns,
+		"CNI_IFNAME="+link, "CNI_PATH="+n.plugins)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", command, err, out)
 	}
