@@ -91,8 +91,9 @@ func CRIO(ctx context.Context, o Options) (*Runtime, error) {
 	}
 	r.load = func(ctx context.Context, archive string) error { return r.pullAll(ctx, regs, archive) }
 	config, runc := filepath.Join(r.Dir, "crio.conf"), filepath.Join(r.Dir, "runc.sh")
+	text := fmt.Sprintf(crioConfig, r.Dir, beside(o.Path, "pinns"), runc, o.Pause, pods.conf, pods.plugins)
 	err = errors.Join(writeCappedRunc(runc), writeFiles(map[string]string{
-		config:                              fmt.Sprintf(crioConfig, r.Dir, beside(o.Path, "pinns"), runc, o.Pause, pods.conf, pods.plugins),
+		config:                              text,
 		filepath.Join(r.Dir, "policy.json"): `{"default": [{"type": "insecureAcceptAnything"}]}`,
 	}))
 	if err != nil {

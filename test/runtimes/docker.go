@@ -54,7 +54,8 @@ func (r *Runtime) dockerd(ctx context.Context, d *docker, o Options) error {
 		"pidfile": filepath.Join(r.Dir, "pid"), "deprecated-key-path": filepath.Join(r.Dir, "key.json"),
 		"hosts": []string{"unix://" + d.socket}, "storage-driver": "overlay2", "cgroup-parent": r.Cgroup,
 		"exec-opts": []string{"native.cgroupdriver=cgroupfs"}, "log-level": "warn",
-		"bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false, "ip-masq": false, "userland-proxy": false,
+		"bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false,
+		"ip-masq": false, "userland-proxy": false,
 		"runtimes": map[string]any{"capped": map[string]string{"path": runc}}, "default-runtime": "capped",
 		"oom-score-adjust": 0,
 	})

@@ -147,13 +147,41 @@ func newBridged(dir, id string) (bridged, error) {
 	return n, writeFiles(map[string]string{filepath.Join(n.conf, "net.conflist"): text})
 }
 
-// remove removes the bridge, which the plugin leaves.
+// remove removes what the plugin leaves: its bridge, and the rules that masquerade pods whose network
+// namespace was gone when they left.
 func (n bridged) remove(ctx context.Context) error {
 	err := exec.CommandContext(ctx, "ip", "link", "del", n.id).Run()
 	if _, ok := errors.AsType[*exec.ExitError](err); ok {
-		return nil // there was no pod
+		err = nil // there was no pod
 	}
-	return err
+	return errors.Join(err, n.removeRules(ctx))
+}
+
+func (n bridged) removeRules(ctx context.Context) error {
+	rules, err := exec.CommandContext(ctx, "iptables-save", "-t", "nat").Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil // nor did the plugin find it
+	}
+	if err != nil {
+		return fmt.Errorf("iptables-save: %w", err)
+	}
+	var undo strings.Builder
+	for line := range strings.Lines(string(rules)) {
+		rule, ours := strings.CutPrefix(line, "-A POSTROUTING ")
+		_, chain, jumps := strings.Cut(strings.TrimSpace(rule), " -j ")
+		if ours && jumps && strings.Contains(rule, `name: \"`+n.id+`\"`) {
+			fmt.Fprintf(&undo, "-D POSTROUTING %s-F %s\n-X %s\n", rule, chain, chain)
+		}
+	}
+	if undo.Len() == 0 {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, "iptables-restore", "--noflush")
+	cmd.Stdin = strings.NewReader("*nat\n" + undo.String() + "COMMIT\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("iptables-restore: %w: %s", err, out)
+	}
+	return nil
 }
 
 // cappedRunc is runc for containers that ask for what this machine may not have. An OOM score below
