@@ -290,7 +290,7 @@ func resized(t *testing.T, api dynamic.ResourceInterface, w workload) {
 	if err := unstructured.SetNestedField(scale.Object, int64(4), "spec", "replicas"); err != nil {
 		t.Fatal(err)
 	}
-	if scale, err = api.Update(ctx, scale, metav1.UpdateOptions{FieldManager: "putter"}, "scale"); err != nil {
+	if _, err = api.Update(ctx, scale, metav1.UpdateOptions{FieldManager: "putter"}, "scale"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := api.Patch(ctx, "w", types.MergePatchType, patch(t, `spec: {replicas: -1}`), metav1.PatchOptions{}, "scale"); !apierrors.IsInvalid(err) ||

@@ -217,8 +217,8 @@ func (c *cluster) comesToRest() {
 
 func labels() map[string]string { return map[string]string{"app": "web"} }
 
-func podTemplate(image string) v1.PodTemplateSpec {
-	return v1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels()}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image}}}}
+func podTemplate() v1.PodTemplateSpec {
+	return v1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels()}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: "v1"}}}}
 }
 
 func (c *cluster) deploy(replicas int32, changes ...func(*appsv1.Deployment)) {
@@ -226,7 +226,7 @@ func (c *cluster) deploy(replicas int32, changes ...func(*appsv1.Deployment)) {
 	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels()}, Template: podTemplate("v1"), ProgressDeadlineSeconds: new(int32(600)),
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels()}, Template: podTemplate(), ProgressDeadlineSeconds: new(int32(600)),
 			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{}},
 		},
 	}
@@ -414,12 +414,12 @@ func TestHashCollision(t *testing.T) {
 
 func TestReplicaSetAdoptsReleasesAndReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		orphan := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "orphan", UID: "orphan", ResourceVersion: "7", Labels: labels()}, Spec: podTemplate("v1").Spec}
+		orphan := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "orphan", UID: "orphan", ResourceVersion: "7", Labels: labels()}, Spec: podTemplate().Spec}
 		c, stop := newCluster(t, orphan)
 		defer stop()
 		_, err := c.AppsV1().ReplicaSets("a").Create(t.Context(), &appsv1.ReplicaSet{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web"},
-			Spec:       appsv1.ReplicaSetSpec{Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels()}, Template: podTemplate("v1"), MinReadySeconds: 10},
+			Spec:       appsv1.ReplicaSetSpec{Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels()}, Template: podTemplate(), MinReadySeconds: 10},
 		}, metav1.CreateOptions{})
 		c.check(err)
 		synctest.Wait()
@@ -490,7 +490,7 @@ func TestReplicationController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, stop := newCluster(t)
 		defer stop()
-		template := podTemplate("v1")
+		template := podTemplate()
 		_, err := c.CoreV1().ReplicationControllers("a").Create(t.Context(), &v1.ReplicationController{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "old"},
 			Spec:       v1.ReplicationControllerSpec{Replicas: new(int32(2)), Selector: labels(), Template: &template},

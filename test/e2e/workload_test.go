@@ -80,12 +80,12 @@ func TestDeployment(t *testing.T) {
 	c.podsHave("resume", 2, secondImage)
 
 	// One that dies is replaced.
-	victim := c.podsOf("web")[0].Name
+	victim := c.webPods()[0].Name
 	c.delete(victim)
 	c.rolledOut()
 	c.podsHave("a deletion", 2, secondImage)
 
-	c.tearDown()
+	c.goes("deployment/web")
 }
 
 // rolledOut waits as a user would, until kubectl says so.
@@ -96,10 +96,10 @@ func (c *cluster) rolledOut() {
 	}
 }
 
-// podsOf returns the pods with the label app that nobody has deleted.
-func (c *cluster) podsOf(app string) []v1.Pod {
+// webPods returns the workload's pods that nobody has deleted.
+func (c *cluster) webPods() []v1.Pod {
 	c.t.Helper()
-	list, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).List(c.t.Context(), metav1.ListOptions{LabelSelector: "app=" + app})
+	list, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).List(c.t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func (c *cluster) podsOf(app string) []v1.Pod {
 // podsHave checks how many pods there are, that all of them run the image, and that all are ready.
 func (c *cluster) podsHave(when string, n int, image string) {
 	c.t.Helper()
-	pods := c.podsOf("web")
+	pods := c.webPods()
 	for _, p := range pods {
 		if p.Spec.Containers[0].Image != image || !ready(&p) {
 			c.t.Errorf("%s: pod %s has the image %s\n%s", when, p.Name, p.Spec.Containers[0].Image, describe(&p))
@@ -145,17 +145,14 @@ func (c *cluster) reason(kind appsv1.DeploymentConditionType) string {
 	return ""
 }
 
-// tearDown deletes the deployment and, since there is no garbage collector yet that would do it,
-// its replica sets and then their pods.
-func (c *cluster) tearDown() {
+// goes deletes a workload; the garbage collector takes all that it has made.
+func (c *cluster) goes(what string) {
 	c.t.Helper()
-	c.kubectl("delete", "deployment", "web")
-	for _, rs := range c.sets() {
-		c.kubectl("delete", "replicaset", rs.Name)
-	}
-	for _, p := range c.podsOf("web") {
-		c.delete(p.Name)
-	}
+	c.kubectl("delete", what)
+	c.until("nothing is left of "+what, func() bool {
+		list, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).List(c.t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
+		return err == nil && len(list.Items) == 0 && len(c.sets()) == 0
+	})
 }
 
 func TestReplicationController(t *testing.T) {
@@ -169,8 +166,5 @@ func TestReplicationController(t *testing.T) {
 	}
 	c.kubectl("wait", "replicationcontroller/web", "--for", "jsonpath={.status.readyReplicas}=2", "--timeout", fmt.Sprint(patience))
 	c.podsHave("creation", 2, firstImage)
-	c.kubectl("delete", "replicationcontroller", "web")
-	for _, p := range c.podsOf("web") {
-		c.delete(p.Name)
-	}
+	c.goes("replicationcontroller/web")
 }

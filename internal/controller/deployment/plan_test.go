@@ -88,11 +88,10 @@ func progressing(status v1.ConditionStatus, reason string, d time.Duration) chan
 	}
 }
 
-func done(n int32) change {
-	return func(d *appsv1.Deployment) {
-		counts(n, n, n, n)(d)
-		progressing(v1.ConditionTrue, newReplicaSetAvailable, time.Hour)(d)
-	}
+// done is the status of three replicas whose rollout is over.
+func done(d *appsv1.Deployment) {
+	counts(3, 3, 3, 3)(d)
+	progressing(v1.ConditionTrue, newReplicaSetAvailable, time.Hour)(d)
 }
 
 type setChange func(*appsv1.ReplicaSet)
@@ -230,19 +229,19 @@ func TestSteps(t *testing.T) {
 		"an annotation is copied":      {plain(web("v1", 3, annotated("k", "v")), set("v1", 3)), "update v1 3"},
 		"some are not":                 {plain(web("v1", 3, annotated(v1.LastAppliedConfigAnnotation, "v"), annotated(revisionKey, "9")), set("v1", 3)), ""},
 		"minReadySeconds":              {plain(web("v1", 3, func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 5 }), set("v1", 3)), "update v1 3"},
-		"back to an old one":           {plain(web("v1", 3, done(3)), set("v1", 3), set("v2", 0)), "update v1 3"},
+		"back to an old one":           {plain(web("v1", 3, done), set("v1", 3), set("v2", 0)), "update v1 3"},
 		"a revision that is no number": {plain(web("v1", 3), set("v1", 3, with(revisionKey, "x"))), ""},
 
 		// History.
-		"within the limit": {plain(web("v3", 3, done(3), history(2)), set("v1", 0), set("v2", 0), set("v3", 3)), ""},
-		"above the limit":  {plain(web("v4", 3, done(3), history(1)), set("v1", 0), set("v2", 0), set("v3", 0), set("v4", 3)), "remove v1, remove v2"},
-		"by revision": {plain(web("v4", 3, done(3), history(2)),
+		"within the limit": {plain(web("v3", 3, done, history(2)), set("v1", 0), set("v2", 0), set("v3", 3)), ""},
+		"above the limit":  {plain(web("v4", 3, done, history(1)), set("v1", 0), set("v2", 0), set("v3", 0), set("v4", 3)), "remove v1, remove v2"},
+		"by revision": {plain(web("v4", 3, done, history(2)),
 			set("v1", 0, with(revisionKey, "5")), set("v2", 0), set("v3", 0, with(revisionKey, "3")), set("v4", 3, with(revisionKey, "6"))), "remove v2"},
-		"no history":             {plain(web("v2", 3, done(3), history(0)), set("v1", 0), set("v2", 3)), "remove v1"},
-		"one still has pods":     {plain(web("v3", 3, done(3), history(0)), set("v1", 0, has(1, 1)), set("v2", 0), set("v3", 3)), "remove v2"},
-		"one is not observed":    {plain(web("v3", 3, done(3), history(0)), set("v1", 0, func(rs *appsv1.ReplicaSet) { rs.Generation = 2 }), set("v2", 0), set("v3", 3)), "remove v2"},
-		"one is being deleted":   {plain(web("v3", 3, done(3), history(1)), set("v1", 0, func(rs *appsv1.ReplicaSet) { rs.DeletionTimestamp = new(ago(0)) }), set("v2", 0), set("v3", 3)), ""},
-		"unlimited":              {plain(web("v2", 3, done(3), history(math.MaxInt32)), set("v1", 0), set("v2", 3)), ""},
+		"no history":             {plain(web("v2", 3, done, history(0)), set("v1", 0), set("v2", 3)), "remove v1"},
+		"one still has pods":     {plain(web("v3", 3, done, history(0)), set("v1", 0, has(1, 1)), set("v2", 0), set("v3", 3)), "remove v2"},
+		"one is not observed":    {plain(web("v3", 3, done, history(0)), set("v1", 0, func(rs *appsv1.ReplicaSet) { rs.Generation = 2 }), set("v2", 0), set("v3", 3)), "remove v2"},
+		"one is being deleted":   {plain(web("v3", 3, done, history(1)), set("v1", 0, func(rs *appsv1.ReplicaSet) { rs.DeletionTimestamp = new(ago(0)) }), set("v2", 0), set("v3", 3)), ""},
+		"unlimited":              {plain(web("v2", 3, done, history(math.MaxInt32)), set("v1", 0), set("v2", 3)), ""},
 		"not before it is done":  {plain(web("v2", 3, history(0)), set("v1", 0), set("v2", 3, has(3, 2))), ""},
 		"nor while it is paused": {plain(web("v2", 3, paused, history(0)), set("v1", 0), set("v2", 3, sized(3, 4))), "remove v1"},
 

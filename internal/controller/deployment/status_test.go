@@ -88,7 +88,7 @@ func TestConditions(t *testing.T) {
 		"complete": {plain(web("v1", 3, created, counts(3, 3, 2, 2)), set("v1", 3)), []string{
 			"Available True MinimumReplicasAvailable: Deployment has minimum availability. (0/0)",
 			`Progressing True NewReplicaSetAvailable: ReplicaSet "v1" has successfully progressed. (0/60)`}},
-		"a pod fails after that": {plain(web("v1", 3, done(3)), set("v1", 3, has(3, 1))), []string{
+		"a pod fails after that": {plain(web("v1", 3, done), set("v1", 3, has(3, 1))), []string{
 			"Available False MinimumReplicasUnavailable: Deployment does not have minimum availability. (0/0)",
 			`Progressing True NewReplicaSetAvailable:  (3600/3600)`}},
 		"nothing moves": {plain(web("v1", 3, counts(3, 3, 0, 0), progressing(v1.ConditionTrue, replicaSetUpdated, 599*time.Second)), set("v1", 3, has(3, 0))), []string{
@@ -100,7 +100,7 @@ func TestConditions(t *testing.T) {
 		"it moves after all": {plain(web("v1", 3, counts(3, 3, 0, 0), progressing(v1.ConditionFalse, progressDeadlineExceeded, time.Minute)), set("v1", 3, has(3, 1))), []string{
 			"Available False MinimumReplicasUnavailable: Deployment does not have minimum availability. (0/0)",
 			`Progressing True ReplicaSetUpdated: ReplicaSet "v1" is progressing. (0/0)`}},
-		"a new template after success": {plain(web("v2", 3, done(3)), set("v1", 3)), []string{
+		"a new template after success": {plain(web("v2", 3, done), set("v1", 3)), []string{
 			"Available True MinimumReplicasAvailable: Deployment has minimum availability. (0/0)",
 			`Progressing True NewReplicaSetCreated: Created new replica set "NEW" (0/3600)`}},
 		"paused": {plain(web("v1", 3, paused, created), set("v1", 3, sized(3, 4))), []string{
@@ -115,7 +115,7 @@ func TestConditions(t *testing.T) {
 		"paused, having failed": {plain(web("v1", 3, paused, progressing(v1.ConditionFalse, progressDeadlineExceeded, time.Hour)), set("v1", 3, sized(3, 4))), []string{
 			"Progressing False ProgressDeadlineExceeded:  (3600/3600)",
 			"Available True MinimumReplicasAvailable: Deployment has minimum availability. (0/0)"}},
-		"no deadline any more": {plain(web("v1", 3, noDeadline, done(3)), set("v1", 3)), []string{
+		"no deadline any more": {plain(web("v1", 3, noDeadline, done), set("v1", 3)), []string{
 			"Available True MinimumReplicasAvailable: Deployment has minimum availability. (0/0)"}},
 		"pods cannot be created": {plain(web("v2", 3, noDeadline), set("v1", 3, fails("old")), set("v2", 1, has(0, 0), fails("new"))), []string{
 			"Available True MinimumReplicasAvailable: Deployment has minimum availability. (0/0)",
@@ -164,8 +164,8 @@ func TestRecheck(t *testing.T) {
 		"in between":   {stuck(3 * time.Minute), 421 * time.Second},
 		"at the end":   {stuck(600 * time.Second), time.Second},
 		"timed out":    {stuck(time.Hour), 0},
-		"complete":     {plain(web("v1", 3, done(3)), set("v1", 3)), 0},
-		"was complete": {plain(web("v1", 3, done(3)), set("v1", 3, has(3, 1))), 0},
+		"complete":     {plain(web("v1", 3, done), set("v1", 3)), 0},
+		"was complete": {plain(web("v1", 3, done), set("v1", 3, has(3, 1))), 0},
 		"no deadline":  {plain(web("v1", 3, func(d *appsv1.Deployment) { d.Spec.ProgressDeadlineSeconds = nil })), 0},
 		"paused":       {plain(web("v1", 3, paused)), 0},
 		"deleted":      {plain(web("v1", 3, dying, progressing(v1.ConditionTrue, replicaSetUpdated, 0))), 0},

@@ -30,7 +30,7 @@ func planFor(replicas int32, mine, related []*v1.Pod, now time.Time) plan {
 	if surplus <= 0 {
 		return plan{create: min(-surplus, burst)}
 	}
-	candidates := rank(mine, related, now)
+	candidates := rank(mine, related)
 	slices.SortStableFunc(candidates, func(a, b candidate) int { return a.compare(b, now) })
 	var out plan
 	for _, c := range candidates[:min(surplus, burst)] {
@@ -50,7 +50,7 @@ type candidate struct {
 	sidecars   int32 // of the sidecar that was restarted most
 }
 
-func rank(mine, related []*v1.Pod, now time.Time) []candidate {
+func rank(mine, related []*v1.Pod) []candidate {
 	onNode := map[string]int{}
 	for _, p := range related {
 		if active(p) {
@@ -119,7 +119,7 @@ func phaseOrder(p *v1.Pod) int {
 	switch p.Status.Phase {
 	case v1.PodRunning:
 		return 2
-	case v1.PodUnknown: //nolint:staticcheck // old clients may still set it
+	case v1.PodUnknown: // old clients may still set it
 		return 1
 	}
 	return 0

@@ -104,7 +104,7 @@ func TestRanking(t *testing.T) {
 	for name, tt := range map[string]struct{ a, b, c *v1.Pod }{
 		"not on a node": {a: pod("a", on(""), in(v1.PodPending)), b: pod("b", in(v1.PodPending), notReady, restarted(9))},
 		"pending":       {a: pod("a", in(v1.PodPending)), b: pod("b", notReady)},
-		"unknown":       {a: pod("a", in(v1.PodUnknown)), b: pod("b", notReady)}, //nolint:staticcheck // see phaseOrder
+		"unknown":       {a: pod("a", in(v1.PodUnknown)), b: pod("b", notReady)},
 		"not ready":     {a: pod("a", notReady, cost("100")), b: pod("b", cost("-100"))},
 		"cost":          {a: pod("a", cost("-1")), b: pod("b", on("n"), readyFor(time.Second)), c: pod("c", on("n"))},
 		"no valid cost": {a: pod("a", cost("-1")), b: pod("b", cost("+7")), c: pod("c", cost("x"))},
