@@ -14,12 +14,9 @@ import (
 // still writes to the moved file, which can get its name back. Without a rotation there is
 // nothing to do.
 func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
-	c, err := s.container(req.GetContainerId())
+	c, err := s.running(req.GetContainerId())
 	if err != nil {
 		return nil, err
-	}
-	if !c.Running() {
-		return nil, crierror.Precondition("container %s is not running", c.ID)
 	}
 	if c.LogPath() == "" {
 		return nil, crierror.Precondition("container %s has no log", c.ID)

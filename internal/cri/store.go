@@ -61,6 +61,15 @@ func (s *store) container(id string) (*container.Container, error) {
 	return lookup(s.containers, "container", id)
 }
 
+// running finds a container that runs.
+func (s *store) running(id string) (*container.Container, error) {
+	c, err := s.container(id)
+	if err == nil && !c.Running() {
+		err = crierror.Precondition("container %s is not running", c.ID)
+	}
+	return c, err
+}
+
 func lookup[T any](m map[string]T, kind, id string) (T, error) {
 	if x, ok := m[id]; ok {
 		return x, nil

@@ -68,12 +68,9 @@ func (r streamRuntime) PortForward(ctx context.Context, id string, port int32, c
 
 // Exec returns the URL at which a client runs a command.
 func (s *Server) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
-	c, err := s.container(req.GetContainerId())
+	c, err := s.running(req.GetContainerId())
 	if err != nil {
 		return nil, err
-	}
-	if !c.Running() {
-		return nil, crierror.Precondition("container %s is not running", c.ID)
 	}
 	req.ContainerId = c.ID
 	return s.stream.GetExec(req)
@@ -81,12 +78,9 @@ func (s *Server) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimea
 
 // Attach returns the URL at which a client attaches to a container.
 func (s *Server) Attach(_ context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
-	c, err := s.container(req.GetContainerId())
+	c, err := s.running(req.GetContainerId())
 	if err != nil {
 		return nil, err
-	}
-	if !c.Running() {
-		return nil, crierror.Precondition("container %s is not running", c.ID)
 	}
 	req.ContainerId = c.ID
 	return s.stream.GetAttach(req)

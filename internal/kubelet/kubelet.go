@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-base/version"
 	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -173,7 +174,7 @@ func (k *Kubelet) Healthy() error {
 	}
 }
 
-// build creates the parts, once the runtime has answered.
+// build creates the parts, once the runtime has answered. Each part is given only what exists by then.
 func (k *Kubelet) build(ctx context.Context) error {
 	k.deps.Runtime = metrics.Runtime{RuntimeService: k.deps.Runtime}
 	k.deps.Images = metrics.Images{ImageManagerService: k.deps.Images}
@@ -183,6 +184,31 @@ func (k *Kubelet) build(ctx context.Context) error {
 	}
 	k.runtime = rt.RuntimeName
 	k.layout = criconfig.Layout{Root: k.cfg.CgroupRoot, Systemd: k.systemd(ctx)}
+	if err := k.buildNode(rt); err != nil {
+		return err
+	}
+	pods := podworker.NewPods()
+	if err := k.buildOps(ctx, pods); err != nil {
+		return err
+	}
+	k.groups = podcgroups.New(podcgroups.Config{
+		Tree: k.deps.Cgroups, Layout: k.layout, Kubelet: k.cfg, Node: k.node.Node, Events: k.events, Ref: k.node.Ref,
+	})
+	k.prober = prober.New(k.deps.Runtime, k.events, pods.Wake, metrics.ProbeMeter{})
+	k.admission = admission.New(k.admissionConfig(), pods)
+	if k.rotator, err = k.newRotator(pods); err != nil {
+		return err
+	}
+	k.buildTable(pods)
+	k.statics = staticpod.New(staticpod.Deps{
+		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: func() bool { return !k.sources.Waits(fromAPI) }, Settled: k.table.IsSynced,
+	})
+	k.orphans = orphans.New(orphans.Deps{Runtime: k.deps.Runtime, Records: k.records, Dirs: k.dirs, Groups: k.groups.Pods, Table: k.table})
+	k.pleg = pleg.New(pleg.Deps{Runtime: k.deps.Runtime, Table: k.table, Adopt: k.orphans.Adopt})
+	return k.groups.Ensure(ctx)
+}
+
+func (k *Kubelet) buildNode(rt *runtimeapi.VersionResponse) error {
 	memory, storage, err := nodestatus.Capacity(k.cfg.RootDir)
 	if err != nil {
 		return err
@@ -201,10 +227,11 @@ func (k *Kubelet) build(ctx context.Context) error {
 		Port: k.port, ReportEvery: k.cfg.NodeStatusReportFrequency.Duration, LeaseSeconds: k.cfg.NodeLeaseDurationSeconds,
 		MaxImages: int(ptr.Deref(k.cfg.NodeStatusMaxImages, 50)), Trouble: k.trouble, DiskPressure: k.conditions.DiskPressure.Load,
 	}, k.deps.Client, k.deps.Runtime, k.deps.Images, k.events)
-	if err != nil {
-		return err
-	}
-	pods := podworker.NewPods()
+	return err
+}
+
+// buildOps creates what carries out the pods' operations, and what that needs.
+func (k *Kubelet) buildOps(ctx context.Context, pods *podworker.Pods) error {
 	k.objects = objectcache.New(k.deps.Client, pods.ObjectChanged)
 	k.status = status.New(k.deps.Client, func(d time.Duration) { metrics.StatusSync.Observe(d.Seconds()) })
 	tokens := volume.NewTokenSource(k.deps.Client)
@@ -239,14 +266,11 @@ func (k *Kubelet) build(ctx context.Context) error {
 			k.node.Trigger()
 		},
 	})
-	k.groups = podcgroups.New(podcgroups.Config{
-		Tree: k.deps.Cgroups, Layout: k.layout, Kubelet: k.cfg, Node: k.node.Node, Events: k.events, Ref: k.node.Ref,
-	})
-	k.prober = prober.New(k.deps.Runtime, k.events, pods.Wake, metrics.ProbeMeter{})
-	k.admission = admission.New(k.admissionConfig(), pods)
-	if k.rotator, err = k.newRotator(pods); err != nil {
-		return err
-	}
+	return nil
+}
+
+// buildTable creates the table of the pods' workers.
+func (k *Kubelet) buildTable(pods *podworker.Pods) {
 	k.table = podworker.NewTable(pods, podworker.Deps{
 		Prober:  k.prober,
 		Runtime: k.deps.Runtime, Executor: k.ops, Status: k.status, Records: k.records, Admission: k.admission,
@@ -259,12 +283,6 @@ func (k *Kubelet) build(ctx context.Context) error {
 			metrics.TerminatedContainers.WithLabelValues(kind, strconv.Itoa(int(end.ExitCode)), end.Reason).Inc()
 		},
 	})
-	k.statics = staticpod.New(staticpod.Deps{
-		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: func() bool { return !k.sources.Waits(fromAPI) }, Settled: k.table.IsSynced,
-	})
-	k.orphans = orphans.New(orphans.Deps{Runtime: k.deps.Runtime, Records: k.records, Dirs: k.dirs, Groups: k.groups.Pods, Table: k.table})
-	k.pleg = pleg.New(pleg.Deps{Runtime: k.deps.Runtime, Table: k.table, Adopt: k.orphans.Adopt})
-	return k.groups.Ensure(ctx)
 }
 
 func (k *Kubelet) opsConfig() podops.Config {

@@ -251,7 +251,7 @@ func TestABadManifestStopsNothingAndIsTold(t *testing.T) {
 	write(file, strings.Replace(good, "image:", "imag:", 1))
 	write(other, "kind: Pod")
 	eventually("events", func() bool {
-		return told(file+" cannot be used: invalid pod: spec.containers[0].image: Required value. The pod keeps running as it was; correct the file, or remove it to stop the pod") == 1 &&
+		return told(file+" cannot be used: invalid pod: spec.containers[0].image: Required value. The pod keeps running as it was; fix the file, or remove it to stop the pod") == 1 &&
 			told(other+" cannot be used: couldn't parse as pod(") == 1
 	})
 	write(filepath.Join(dir, "more.yaml"), strings.Replace(good, "name: web", "name: more", 1))
