@@ -203,6 +203,10 @@ func (k *Kubelet) build(ctx context.Context) error {
 	k.statics = staticpod.New(staticpod.Deps{
 		Table: k.table, Status: k.status, Client: k.deps.Client, Node: k.node.Node, Listed: func() bool { return !k.sources.Waits(fromAPI) }, Settled: k.table.IsSynced,
 	})
+	k.sources.Then(func() { // pods that no source has are absent
+		k.table.Synced()
+		k.statics.Poke()
+	})
 	k.orphans = orphans.New(orphans.Deps{Runtime: k.deps.Runtime, Records: k.records, Dirs: k.dirs, Groups: k.groups.Pods, Table: k.table})
 	k.pleg = pleg.New(pleg.Deps{Runtime: k.deps.Runtime, Table: k.table, Adopt: k.orphans.Adopt})
 	return k.groups.Ensure(ctx)

@@ -29,13 +29,7 @@ func (k *Kubelet) awaitSources() *podsource.Awaited {
 	if k.deps.Client != nil {
 		names = append(names, fromAPI)
 	}
-	return podsource.Await(k.allDelivered, names...)
-}
-
-// allDelivered is called when the last source has delivered: pods that no source has are absent.
-func (k *Kubelet) allDelivered() {
-	k.table.Synced()
-	k.statics.Poke()
+	return podsource.Await(names...)
 }
 
 // runSources starts everything that says which pods should run.

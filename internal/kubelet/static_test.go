@@ -117,7 +117,7 @@ func TestAStaticPodThatIsPutBackRunsAgain(t *testing.T) {
 func TestARestartLeavesStaticPodsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.prepare = func(k *Kubelet) { k.sources = podsource.Await(k.allDelivered, fromStart, fromFile, fromAPI) }
+		w.prepare = func(k *Kubelet) { k.sources = podsource.Await(fromStart, fromFile, fromAPI) }
 		old := static(t, "1")
 		w.startWith(old)
 		running := func() bool { return !w.gone("web-n1") && w.get("web-n1").Status.Phase == v1.PodRunning }
@@ -147,7 +147,7 @@ func TestStandaloneKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.alone = true
-		w.prepare = func(k *Kubelet) { k.sources = podsource.Await(k.allDelivered, fromStart, fromFile, fromAPI) }
+		w.prepare = func(k *Kubelet) { k.sources = podsource.Await(fromStart, fromFile, fromAPI) }
 		w.startWith(static(t, "1"))
 		w.until("running", func() bool { return len(w.rt.Live("", "c")) == 1 })
 		w.stop()

@@ -12,14 +12,18 @@ type Awaited struct {
 	left map[string]bool
 }
 
-// Await waits for the sources of those names, and then calls then.
-func Await(then func(), names ...string) *Awaited {
-	a := &Awaited{then: then, all: make(chan struct{}), left: map[string]bool{}}
+// Await waits for the sources of those names.
+func Await(names ...string) *Awaited {
+	a := &Awaited{then: func() {}, all: make(chan struct{}), left: map[string]bool{}}
 	for _, name := range names {
 		a.left[name] = true
 	}
 	return a
 }
+
+// Then sets what happens once all have delivered, before All is closed. It has to be called before the
+// first of them starts.
+func (a *Awaited) Then(f func()) { a.then = f }
 
 // Delivered notes that a source has delivered.
 func (a *Awaited) Delivered(name string) {

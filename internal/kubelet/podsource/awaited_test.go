@@ -4,7 +4,8 @@ import "testing"
 
 func TestLastSourceDecides(t *testing.T) {
 	called := 0
-	a := Await(func() { called++ }, "file", "api")
+	a := Await("file", "api")
+	a.Then(func() { called++ })
 	done := func() bool {
 		select {
 		case <-a.All():
