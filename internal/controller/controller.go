@@ -12,6 +12,9 @@ import (
 	"sync"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -22,6 +25,15 @@ type Controller interface {
 	Run(ctx context.Context) error
 }
 
+const (
+	// Patience is after how long a reconciliation is repeated that waits for an event. The event itself
+	// repeats it at once; this is for the case that there is none.
+	Patience = time.Second
+
+	// concurrency is how many keys are reconciled at once (most of upstream's --concurrent-*-syncs).
+	concurrency = 5
+)
+
 // Loop reconciles keys. Create one with NewLoop.
 type Loop struct {
 	name      string
@@ -31,7 +43,8 @@ type Loop struct {
 }
 
 // NewLoop returns a loop that calls reconcile for every added key. An error is logged, and the key
-// is retried after a back-off.
+// is retried after a back-off. A conflict is retried in silence: the informer was behind. That a
+// namespace is being deleted is no reason to retry: nothing can be created in it, and nothing has to.
 func NewLoop(name string, reconcile func(ctx context.Context, key string) error) *Loop {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](20*time.Millisecond, 30*time.Second)
 	return &Loop{
@@ -42,6 +55,17 @@ func NewLoop(name string, reconcile func(ctx context.Context, key string) error)
 
 // Add requests a reconciliation of the key.
 func (l *Loop) Add(key string) { l.queue.Add(key) }
+
+// AddObject requests a reconciliation of the object that changed from old to obj, one of which may be
+// nil. It is a handler for Watch.
+func (l *Loop) AddObject(old, obj any) {
+	for _, o := range []any{obj, old} {
+		if m, ok := o.(metav1.Object); ok {
+			l.Add(cache.MetaObjectToName(m).String())
+			return
+		}
+	}
+}
 
 // AddAfter requests a reconciliation of the key after d.
 func (l *Loop) AddAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
@@ -76,7 +100,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, l.queue.ShutDown)
 	defer stop()
 	var workers sync.WaitGroup
-	for range 2 {
+	for range concurrency {
 		workers.Go(func() {
 			for l.next(ctx) {
 			}
@@ -94,9 +118,12 @@ func (l *Loop) next(ctx context.Context) bool {
 	defer l.queue.Done(key)
 	err := l.reconcile(ctx, key)
 	switch {
-	case err == nil:
+	case err == nil, apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause):
 		l.queue.Forget(key)
 	case ctx.Err() != nil:
+	case apierrors.IsConflict(err):
+		klog.FromContext(ctx).V(4).Info("Conflict, will retry", "key", key, "err", err)
+		l.queue.AddRateLimited(key)
 	default:
 		klog.FromContext(ctx).Error(err, "Reconcile failed, will retry", "key", key)
 		l.queue.AddRateLimited(key)

@@ -15,7 +15,6 @@ package deployment
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -26,8 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -38,10 +35,6 @@ import (
 	"wherry.dev/internal/controller/claim"
 	"wherry.dev/internal/controller/written"
 )
-
-// patience is after how long a reconciliation is repeated that waits for an event. The event itself
-// repeats it at once; this is for the case that there is none.
-const patience = time.Second
 
 var (
 	kind           = appsv1.SchemeGroupVersion.WithKind("Deployment")
@@ -74,11 +67,12 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		sets: sets.Informer().GetIndexer(), pods: pods.GetIndexer(),
 		setWrites: written.New(sets.Informer().GetIndexer()), ownWrites: written.New(deployments.Informer().GetIndexer()),
 	}
-	c.loop = controller.NewLoop("deployment", c.reconcile)
-	if err := c.loop.Watch(deployments.Informer(), c.deploymentChanged); err != nil {
+	c.loop = controller.NewLoop("deployment", c.sync)
+	if err := c.loop.Watch(deployments.Informer(), c.loop.AddObject); err != nil {
 		return nil, err
 	}
-	if err := c.loop.Watch(sets.Informer(), c.setChanged); err != nil {
+	owners := claim.Waker[*appsv1.ReplicaSet]{Kind: kind, Owners: deployments.Informer().GetIndexer(), Selector: selector, Add: c.loop.Add}
+	if err := c.loop.Watch(sets.Informer(), owners.Changed); err != nil {
 		return nil, err
 	}
 	return c, c.loop.Watch(pods, c.podChanged)
@@ -86,57 +80,21 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 
 // Run rolls out until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
-	defer events.Shutdown()
-	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: "deployment-controller"})
+	events, stop := controller.Recorder(ctx, c.client, "deployment-controller")
+	defer stop()
+	c.events = events
 	return c.loop.Run(ctx)
 }
 
 func keyOf(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
-func (c *Controller) deploymentChanged(old, obj any) {
-	for _, o := range []any{old, obj} {
-		if d, ok := o.(*appsv1.Deployment); ok {
-			c.loop.Add(keyOf(d))
-			return
-		}
-	}
-}
-
-// setChanged wakes the Deployment that controls the ReplicaSet, the one that did, and those that want
-// an orphan.
-func (c *Controller) setChanged(old, obj any) {
-	was, _ := old.(*appsv1.ReplicaSet)
-	rs, _ := obj.(*appsv1.ReplicaSet)
-	for _, s := range []*appsv1.ReplicaSet{was, rs} {
-		if s == nil {
-			continue
-		}
-		if ref := metav1.GetControllerOfNoCopy(s); ref != nil && ref.Kind == kind.Kind && ref.APIVersion == kind.GroupVersion().String() {
-			c.loop.Add(s.Namespace + "/" + ref.Name)
-		}
-	}
-	if rs == nil || metav1.GetControllerOfNoCopy(rs) != nil {
-		return
-	}
-	if was == nil || metav1.GetControllerOfNoCopy(was) != nil || !maps.Equal(was.Labels, rs.Labels) {
-		c.offer(rs)
-	}
-}
-
-// offer wakes the Deployments that an orphan's labels match.
-func (c *Controller) offer(rs *appsv1.ReplicaSet) {
-	all, err := c.deployments.Deployments(rs.Namespace).List(labels.Everything())
+// selector returns a Deployment's selector, or nil if it is invalid.
+func selector(item any) labels.Selector {
+	s, err := metav1.LabelSelectorAsSelector(item.(*appsv1.Deployment).Spec.Selector)
 	if err != nil {
-		return
+		return nil
 	}
-	for _, d := range all {
-		selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
-		if err == nil && !selector.Empty() && selector.Matches(labels.Set(rs.Labels)) {
-			c.loop.Add(keyOf(d))
-		}
-	}
+	return s
 }
 
 // podChanged wakes a Deployment that may be waiting for the end of its old pods.
@@ -146,36 +104,20 @@ func (c *Controller) podChanged(old, obj any) {
 	if was == nil || pods.IsTerminal(was.Status.Phase) || pod != nil && !pods.IsTerminal(pod.Status.Phase) {
 		return
 	}
-	ref := metav1.GetControllerOfNoCopy(was)
-	if ref == nil || ref.Kind != replicaSetKind.Kind || ref.APIVersion != replicaSetKind.GroupVersion().String() {
+	ref := claim.ControllerOf(was, replicaSetKind)
+	if ref == nil {
 		return
 	}
 	rs, err := c.setLister.ReplicaSets(was.Namespace).Get(ref.Name)
 	if err != nil {
 		return
 	}
-	if ref = metav1.GetControllerOfNoCopy(rs); ref == nil || ref.Kind != kind.Kind {
+	if ref = claim.ControllerOf(rs, kind); ref == nil {
 		return
 	}
 	if d, err := c.deployments.Deployments(rs.Namespace).Get(ref.Name); err == nil && !rolling(d) {
 		c.loop.Add(keyOf(d))
 	}
-}
-
-// reconcile repeats what sync does if it came upon a conflict: then the cache is behind, and the
-// event that brings the newer object wakes the Deployment again. In a namespace that is being deleted
-// nothing can be created, and nothing has to be.
-func (c *Controller) reconcile(ctx context.Context, key string) error {
-	err := c.sync(ctx, key)
-	switch {
-	case apierrors.IsConflict(err):
-		klog.FromContext(ctx).V(4).Info("Conflict, waiting for the newer version", "kind", kind.Kind, "key", key, "err", err)
-		c.loop.AddAfter(key, patience)
-		return nil
-	case apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause):
-		return nil
-	}
-	return err
 }
 
 func (c *Controller) sync(ctx context.Context, key string) error {
@@ -193,7 +135,7 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		return err
 	}
 	if !c.setWrites.Caught(key) || !c.ownWrites.Caught(key) {
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	f, err := c.observe(ctx, d)
@@ -322,7 +264,7 @@ func (c *Controller) notCreated(ctx context.Context, d *appsv1.Deployment, rs *a
 	}
 	if metav1.IsControlledBy(live, d) && sameTemplate(&live.Spec.Template, &d.Spec.Template) {
 		c.setWrites.Wrote(keyOf(d), live)
-		c.loop.AddAfter(keyOf(d), patience)
+		c.loop.AddAfter(keyOf(d), controller.Patience)
 		return nil
 	}
 	next := d.DeepCopy()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wherry.dev/internal/api/pods"
 )
@@ -53,14 +52,14 @@ type candidate struct {
 func rank(mine, related []*v1.Pod) []candidate {
 	onNode := map[string]int{}
 	for _, p := range related {
-		if active(p) {
+		if pods.IsActive(p) {
 			onNode[p.Spec.NodeName]++
 		}
 	}
 	var out []candidate
 	for _, p := range mine {
 		c := candidate{pod: p, cost: deletionCost(p), neighbours: onNode[p.Spec.NodeName]}
-		c.since, c.ready = readySince(p)
+		c.since, c.ready = pods.ReadySince(p)
 		c.restarts, c.sidecars = restarts(p)
 		out = append(out, c)
 	}
@@ -146,34 +145,4 @@ func restarts(p *v1.Pod) (containers, sidecars int32) {
 		}
 	}
 	return containers, sidecars
-}
-
-// active reports whether a pod counts as a replica: it has not ended, and nobody ended it.
-func active(p *v1.Pod) bool { return !pods.IsTerminal(p.Status.Phase) && p.DeletionTimestamp == nil }
-
-// terminating reports whether a pod is being deleted, and has not ended yet.
-func terminating(p *v1.Pod) bool {
-	return !pods.IsTerminal(p.Status.Phase) && p.DeletionTimestamp != nil
-}
-
-// readySince returns whether a pod is ready, and since when.
-func readySince(p *v1.Pod) (time.Time, bool) {
-	c := pods.FindCondition(&p.Status, v1.PodReady)
-	if c == nil || c.Status != v1.ConditionTrue {
-		return time.Time{}, false
-	}
-	return c.LastTransitionTime.Time, true
-}
-
-// newPod makes a pod from a set's template.
-func newPod(s set, k kind) *v1.Pod {
-	t := s.template.DeepCopy()
-	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.GetNamespace(), GenerateName: s.GetName() + "-",
-			Labels: t.Labels, Annotations: t.Annotations, Finalizers: t.Finalizers,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s.object, k.GroupVersionKind)},
-		},
-		Spec: t.Spec,
-	}
 }

@@ -15,8 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -28,20 +26,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/claim"
 	"wherry.dev/internal/controller/written"
 )
-
-// patience is after how long a reconciliation is repeated that waits for an event. The event itself
-// repeats it at once; this is for the case that there is none.
-const patience = time.Second
 
 // Controller serves one kind. Create one with New or NewForReplicationControllers.
 type Controller struct {
@@ -77,88 +70,31 @@ func newFor(k kind, client clientset.Interface, f informers.SharedInformerFactor
 		kind: k, client: client, sets: sets.GetIndexer(), pods: pods.GetIndexer(),
 		setWrites: written.New(sets.GetIndexer()), podWrites: written.New(pods.GetIndexer()),
 	}
-	c.loop = controller.NewLoop(k.name, c.reconcile)
-	if err := c.loop.Watch(sets, c.setChanged); err != nil {
+	c.loop = controller.NewLoop(k.name, c.sync)
+	if err := c.loop.Watch(sets, c.loop.AddObject); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(pods, c.podChanged)
+	owners := claim.Waker[*v1.Pod]{Kind: k.GroupVersionKind, Owners: c.sets, Selector: c.selector, Add: c.loop.Add}
+	return c, c.loop.Watch(pods, owners.Changed)
 }
 
 // Run keeps the numbers of pods until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
-	defer events.Shutdown()
-	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: c.component})
+	events, stop := controller.Recorder(ctx, c.client, c.component)
+	defer stop()
+	c.events = events
 	return c.loop.Run(ctx)
 }
 
 func keyOf(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
-func (c *Controller) setChanged(old, obj any) {
-	for _, o := range []any{old, obj} {
-		if s, ok := o.(object); ok {
-			c.loop.Add(keyOf(s))
-			return
-		}
-	}
-}
-
-// podChanged wakes the set that controls the pod, the one that did, and those that want an orphan.
-func (c *Controller) podChanged(old, obj any) {
-	was, _ := old.(*v1.Pod)
-	pod, _ := obj.(*v1.Pod)
-	for _, p := range []*v1.Pod{was, pod} {
-		if ref := c.controllerOf(p); ref != nil {
-			c.loop.Add(p.Namespace + "/" + ref.Name)
-		}
-	}
-	if pod == nil || metav1.GetControllerOfNoCopy(pod) != nil {
-		return
-	}
-	if was == nil || metav1.GetControllerOfNoCopy(was) != nil || !maps.Equal(was.Labels, pod.Labels) {
-		c.offer(pod)
-	}
-}
-
-// controllerOf returns the pod's reference to a set of this kind that controls it, or nil.
-func (c *Controller) controllerOf(p *v1.Pod) *metav1.OwnerReference {
-	if p == nil {
-		return nil
-	}
-	ref := metav1.GetControllerOfNoCopy(p)
-	if ref == nil || ref.Kind != c.Kind || ref.APIVersion != c.GroupVersion().String() {
-		return nil
-	}
-	return ref
-}
-
-// offer wakes the sets that an orphan's labels match.
-func (c *Controller) offer(pod *v1.Pod) {
-	if len(pod.Labels) == 0 {
-		return
-	}
-	items, err := c.sets.ByIndex(cache.NamespaceIndex, pod.Namespace)
+// selector returns a set's selector, or nil if it is invalid.
+func (c *Controller) selector(item any) labels.Selector {
+	s, err := c.view(item.(object))
 	if err != nil {
-		return
-	}
-	for _, item := range items {
-		if s, err := c.view(item.(object)); err == nil && s.selector.Matches(labels.Set(pod.Labels)) {
-			c.loop.Add(keyOf(s))
-		}
-	}
-}
-
-// reconcile repeats what sync does if it came upon a conflict: then the cache is behind, and the
-// event that brings the newer object wakes the set again.
-func (c *Controller) reconcile(ctx context.Context, key string) error {
-	err := c.sync(ctx, key)
-	if apierrors.IsConflict(err) {
-		klog.FromContext(ctx).V(4).Info("Conflict, waiting for the newer version", "kind", c.Kind, "key", key, "err", err)
-		c.loop.AddAfter(key, patience)
 		return nil
 	}
-	return err
+	return s.selector
 }
 
 func (c *Controller) sync(ctx context.Context, key string) error {
@@ -172,7 +108,7 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		return nil
 	}
 	if !c.setWrites.Caught(key) || !c.podWrites.Caught(key) {
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	s, err := c.view(item.(object))
@@ -208,9 +144,9 @@ func (c *Controller) observe(ctx context.Context, s set) (facts, error) {
 	var candidates []*v1.Pod
 	for _, p := range all {
 		switch {
-		case active(p):
+		case pods.IsActive(p):
 			candidates = append(candidates, p)
-		case terminating(p) && metav1.IsControlledBy(p, s) && matches(p):
+		case pods.IsTerminating(p) && metav1.IsControlledBy(p, s) && matches(p):
 			f.terminating = append(f.terminating, p)
 		}
 	}
@@ -242,9 +178,9 @@ func (c *Controller) setNumber(ctx context.Context, s set, active []*v1.Pod) err
 	}
 	p := planFor(s.replicas, active, related, time.Now())
 	if p.create > 0 {
-		return slowStart(p.create, func() error { return c.create(ctx, s) })
+		return controller.SlowStart(p.create, func(int) error { return c.create(ctx, s) })
 	}
-	return together(len(p.remove), func(i int) error { return c.remove(ctx, s, p.remove[i]) })
+	return controller.Together(len(p.remove), func(i int) error { return c.remove(ctx, s, p.remove[i]) })
 }
 
 // related returns the pods that do the same work as the set's: those of all sets of the same
@@ -272,7 +208,7 @@ func (c *Controller) related(s set) ([]*v1.Pod, error) {
 // create makes one pod. In a namespace that is being deleted nothing can be created, and nothing has
 // to be.
 func (c *Controller) create(ctx context.Context, s set) error {
-	pod, err := c.client.CoreV1().Pods(s.GetNamespace()).Create(ctx, newPod(s, c.kind), metav1.CreateOptions{})
+	pod, err := c.client.CoreV1().Pods(s.GetNamespace()).Create(ctx, pods.FromTemplate(s.template, s.object, c.GroupVersionKind), metav1.CreateOptions{})
 	switch {
 	case apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause):
 		return nil
@@ -322,35 +258,5 @@ func (c *Controller) putStatus(ctx context.Context, s set, st appsv1.ReplicaSetS
 		return fmt.Errorf("update the status of %s %s/%s: %w", c.Kind, s.GetNamespace(), s.GetName(), err)
 	}
 	c.setWrites.Wrote(keyOf(s), got)
-	return nil
-}
-
-// slowStart calls f n times, in batches of 1, 2, 4 and so on, each of which runs at once. After a
-// batch in which a call failed there is no further one: a set whose pods are all refused, by a quota
-// for instance, costs one request and not hundreds.
-func slowStart(n int, f func() error) error {
-	for batch := 1; n > 0; batch *= 2 {
-		size := min(batch, n)
-		if err := together(size, func(int) error { return f() }); err != nil {
-			return err
-		}
-		n -= size
-	}
-	return nil
-}
-
-// together calls f with 0 to n-1 at once, and returns one of the errors: usually they are all alike.
-func together(n int, f func(i int) error) error {
-	errs := make([]error, n)
-	var calls sync.WaitGroup
-	for i := range n {
-		calls.Go(func() { errs[i] = f(i) })
-	}
-	calls.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/api/pods"
 )
 
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -241,27 +242,10 @@ func TestNewPod(t *testing.T) {
 	s.SetNamespace("a")
 	s.SetUID("u")
 	s.template.Annotations, s.template.Finalizers = map[string]string{"k": "v"}, []string{"f"}
-	p := newPod(s, replicaSets)
+	p := pods.FromTemplate(s.template, s.object, replicaSets.GroupVersionKind)
 	ref := metav1.GetControllerOf(p)
 	if p.GenerateName != "web-" || p.Namespace != "a" || p.Labels["tier"] != "front" || p.Annotations["k"] != "v" || p.Finalizers[0] != "f" ||
 		ref == nil || ref.APIVersion != "apps/v1" || ref.Kind != "ReplicaSet" || ref.Name != "web" || ref.UID != "u" || !*ref.BlockOwnerDeletion {
 		t.Errorf("%+v", p.ObjectMeta)
-	}
-}
-
-func TestSlowStart(t *testing.T) {
-	for _, tt := range []struct {
-		n, allowed, calls int
-	}{{n: 0, allowed: 9, calls: 0}, {n: 10, allowed: 10, calls: 10}, {n: 10, allowed: 0, calls: 1}, {n: 10, allowed: 1, calls: 3}, {n: 10, allowed: 5, calls: 7}, {n: 10, allowed: 9, calls: 10}} {
-		var calls atomic.Int32
-		err := slowStart(tt.n, func() error {
-			if int(calls.Add(1)) > tt.allowed {
-				return errors.New("quota")
-			}
-			return nil
-		})
-		if int(calls.Load()) != tt.calls || (err != nil) != (tt.allowed < tt.n) {
-			t.Errorf("%+v: %d calls, %v", tt, calls.Load(), err)
-		}
 	}
 }

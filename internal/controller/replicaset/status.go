@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // facts are what a set's status follows from, besides the set itself.
@@ -32,11 +34,11 @@ func statusOf(s set, k kind, f facts, now time.Time) appsv1.ReplicaSetStatus {
 		if full.Matches(labels.Set(p.Labels)) {
 			st.FullyLabeledReplicas++
 		}
-		if since, ready := readySince(p); ready {
+		if _, ready := pods.ReadySince(p); ready {
 			st.ReadyReplicas++
-			if wait, ever := availability(since, s.minReady, now); ever && wait == 0 {
-				st.AvailableReplicas++
-			}
+		}
+		if pods.IsAvailable(p, s.minReady, now) {
+			st.AvailableReplicas++
 		}
 	}
 	return st
@@ -62,27 +64,11 @@ func conditions(s set, f facts, now time.Time) []appsv1.ReplicaSetCondition {
 	})
 }
 
-// availability returns after how long a pod that has been ready since then counts as available: 0 if
-// it does already. If that depends on a time which the pod does not tell, it never does.
-func availability(since time.Time, minReady int32, now time.Time) (wait time.Duration, ever bool) {
-	switch {
-	case minReady == 0:
-		return 0, true
-	case since.IsZero():
-		return 0, false
-	}
-	return max(0, since.Add(time.Duration(minReady)*time.Second).Sub(now)), true
-}
-
 // nextAvailable returns after how long the next pod becomes available just because time passes, or 0.
 func nextAvailable(s set, active []*v1.Pod, now time.Time) time.Duration {
 	var next time.Duration
 	for _, p := range active {
-		since, ready := readySince(p)
-		if !ready {
-			continue
-		}
-		if wait, ever := availability(since, s.minReady, now); ever && wait > 0 && (next == 0 || wait < next) {
+		if wait, ever := pods.AvailableIn(p, s.minReady, now); ever && wait > 0 && (next == 0 || wait < next) {
 			next = wait
 		}
 	}
