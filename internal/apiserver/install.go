@@ -79,6 +79,9 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.OpenAPIConfig.Info.Title = "Kubernetes"
 	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)
 	cfg.OpenAPIV3Config.Info.Title = "Kubernetes"
+	// The library builds from it what server-side apply needs; what clients ask for is built on demand.
+	cfg.SkipOpenAPIInstallation = true
+	s.openAPIV2, s.openAPIV3 = cfg.OpenAPIConfig, cfg.OpenAPIV3Config
 	check := healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Check(r.Context()) })
 	cfg.AddHealthChecks(check)
 	cfg.Authorization.Authorizer = s.authorizer

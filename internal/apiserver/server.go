@@ -18,11 +18,13 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+	"k8s.io/kube-openapi/pkg/common"
 
 	"wherry.dev/internal/api/defaults"
 	authnode "wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
+	"wherry.dev/internal/apiserver/openapi/ondemand"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/resources"
@@ -32,6 +34,7 @@ import (
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/pki"
+	"wherry.dev/internal/version"
 )
 
 // Server is an API server that has its data open and its port bound.
@@ -56,6 +59,9 @@ type Server struct {
 	authenticator authenticator.Request
 	users         *loopbackUsers
 	generic       *genericapiserver.GenericAPIServer
+	// What the OpenAPI documents are built from.
+	openAPIV2 *common.Config
+	openAPIV3 *common.OpenAPIV3Config
 
 	// handler serves in-process requests; set once everything is installed.
 	handler http.Handler
@@ -278,6 +284,7 @@ func (s *Server) Run(ctx context.Context) error {
 // all requests are drained.
 func (s *Server) serve(ctx context.Context) error {
 	prepared := s.generic.PrepareRun()
+	ondemand.Install(s.generic.Handler.GoRestfulContainer, s.generic.Handler.NonGoRestfulMux, s.openAPIV2, s.openAPIV3, version.Version+" "+kubernetesVersion)
 	close(s.prepared)
 	if err := prepared.RunWithContext(ctx); err != nil {
 		return fmt.Errorf("API server: %w", err)
