@@ -8,7 +8,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -133,16 +132,15 @@ func (s *Server) installGroups() error {
 func (s *Server) endpoints() map[schema.GroupVersion]map[string]rest.Storage {
 	out := map[schema.GroupVersion]map[string]rest.Storage{}
 	for _, b := range s.built {
-		gv := b.GVR.GroupVersion()
-		if out[gv] == nil {
-			out[gv] = map[string]rest.Storage{}
+		for _, gv := range b.Served {
+			if out[gv] == nil {
+				out[gv] = map[string]rest.Storage{}
+			}
+			maps.Copy(out[gv], b.Endpoints)
 		}
-		maps.Copy(out[gv], b.Endpoints)
 	}
-	// Bindings also have a path of their own besides the pods', events are served by two groups,
-	// and reviews are not stored.
+	// Bindings also have a path of their own besides the pods', and reviews are not stored.
 	out[corev1.SchemeGroupVersion]["bindings"] = pod.LegacyBinding{Binding: pod.NewBinding(s.store("", "pods").Store)}
-	out[eventsv1.SchemeGroupVersion] = map[string]rest.Storage{"events": s.store("", "events")}
 	out[authenticationv1.SchemeGroupVersion] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
 	out[authorizationv1.SchemeGroupVersion] = review.Authorization(s.authorizer, s.rules)
 	return out

@@ -44,6 +44,8 @@ func Register(s *runtime.Scheme) {
 	add(s, CSIDriver)
 	add(s, VolumeAttachment)
 	add(s, PodCertificateRequest)
+	add(s, HorizontalPodAutoscaler)
+	add(s, HorizontalPodAutoscalerV1)
 	add(s, func(o *corev1.PodLogOptions) { setPtr(&o.Stream, corev1.LogStreamAll) })
 	add(s, func(o *corev1.PodExecOptions) { o.Stdout, o.Stderr = true, true })
 	add(s, func(o *corev1.PodAttachOptions) { o.Stdout, o.Stderr = true, true })
