@@ -44,6 +44,8 @@ func Register(s *runtime.Scheme) {
 	add(s, CSIDriver)
 	add(s, VolumeAttachment)
 	add(s, PodCertificateRequest)
+	add(s, NetworkPolicy)
+	add(s, IngressClass)
 	add(s, HorizontalPodAutoscaler)
 	add(s, HorizontalPodAutoscalerV1)
 	add(s, func(o *corev1.PodLogOptions) { setPtr(&o.Stream, corev1.LogStreamAll) })

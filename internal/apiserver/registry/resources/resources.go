@@ -42,7 +42,7 @@ func All(deps Deps) []registry.Definition {
 		replicationControllers(), podTemplates(), podDisruptionBudgets(),
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
 		certificateSigningRequests(), clusterTrustBundles(), podCertificateRequests(deps), storageClasses(), volumeAttachments(), csiNodes(), csiDrivers(),
-		horizontalPodAutoscalers(),
+		ingresses(), ingressClasses(), networkPolicies(), serviceCIDRs(), ipAddresses(), horizontalPodAutoscalers(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
 	}
 }
