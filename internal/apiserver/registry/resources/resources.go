@@ -43,6 +43,7 @@ func All(deps Deps) []registry.Definition {
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
 		certificateSigningRequests(), clusterTrustBundles(), podCertificateRequests(deps), storageClasses(), volumeAttachments(), csiNodes(), csiDrivers(),
 		ingresses(), ingressClasses(), networkPolicies(), serviceCIDRs(), ipAddresses(), horizontalPodAutoscalers(),
+		deviceClasses(), resourceClaims(deps), resourceClaimTemplates(deps), resourceSlices(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
 	}
 }
