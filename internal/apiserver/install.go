@@ -25,7 +25,9 @@ import (
 	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/openapi"
+	"wherry.dev/internal/apiserver/registry/componentstatus"
 	"wherry.dev/internal/apiserver/registry/pod"
+	"wherry.dev/internal/apiserver/registry/printers"
 	"wherry.dev/internal/apiserver/registry/review"
 	"wherry.dev/internal/apiserver/scheme"
 )
@@ -139,9 +141,32 @@ func (s *Server) endpoints() map[schema.GroupVersion]map[string]rest.Storage {
 			maps.Copy(out[gv], b.Endpoints)
 		}
 	}
-	// Bindings also have a path of their own besides the pods', and reviews are not stored.
+	// Bindings also have a path of their own besides the pods'; health and reviews are not stored.
 	out[corev1.SchemeGroupVersion]["bindings"] = pod.LegacyBinding{Binding: pod.NewBinding(s.store("", "pods").Store)}
+	out[corev1.SchemeGroupVersion]["componentstatuses"] = componentstatus.New(s.components(), printers.ComponentStatuses)
 	out[authenticationv1.SchemeGroupVersion] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
 	out[authorizationv1.SchemeGroupVersion] = review.Authorization(s.authorizer, s.rules)
 	return out
+}
+
+// The ports at which upstream's components serve their health.
+const (
+	schedulerPort         = 10259
+	controllerManagerPort = 10257
+)
+
+// components returns the health checks of the control plane.
+func (s *Server) components() map[string]componentstatus.Check {
+	checks := maps.Clone(s.cfg.Components)
+	if checks == nil {
+		checks = map[string]componentstatus.Check{
+			"scheduler":          componentstatus.Local(schedulerPort),
+			"controller-manager": componentstatus.Local(controllerManagerPort),
+		}
+	}
+	etcd := componentstatus.Try(s.backend.Check)
+	for i := range max(1, len(s.cfg.EtcdServers)) {
+		checks[fmt.Sprintf("etcd-%d", i)] = etcd
+	}
+	return checks
 }
