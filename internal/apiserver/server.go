@@ -48,6 +48,7 @@ type Server struct {
 	lookup   *registry.Lookup
 	kubelets *node.Connector
 	services *service.Allocator
+	stored   map[schema.GroupResource]schema.GroupVersion // the versions in which objects are stored
 	built    map[schema.GroupResource]*registry.Built
 	// What authorization decides with.
 	roles         *rbac.Index
@@ -138,8 +139,9 @@ func (s *Server) close() error {
 }
 
 func (s *Server) makeScheme() error {
-	s.scheme = scheme.New()
+	s.scheme, s.stored = scheme.New(), map[schema.GroupResource]schema.GroupVersion{}
 	for _, row := range resources.All(resources.Deps{}) {
+		s.stored[row.GVR().GroupResource()] = row.GVR().GroupVersion()
 		if err := row.AddToScheme(s.scheme); err != nil {
 			return fmt.Errorf("field selectors of %s: %w", row.GVR().Resource, err)
 		}
@@ -160,11 +162,11 @@ func (s *Server) storageConfig() storage.Config {
 		GarbageCollection:  s.cfg.GarbageCollector,
 		Prefixes:           storagePrefixes,
 		CodecFor: func(r schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
-			versions := s.scheme.PrioritizedVersionsForGroup(r.Group)
-			if len(versions) == 0 {
-				return nil, nil, fmt.Errorf("no version of API group %q is registered", r.Group)
+			version, ok := s.stored[r]
+			if !ok {
+				return nil, nil, fmt.Errorf("nothing defines the resource %q", r)
 			}
-			return scheme.StorageCodec(s.scheme, s.codecs, versions[0])
+			return scheme.StorageCodec(s.scheme, s.codecs, version)
 		},
 	}
 }
