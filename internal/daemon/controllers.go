@@ -15,6 +15,7 @@ import (
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/deployment"
 	"wherry.dev/internal/controller/garbagecollector"
+	"wherry.dev/internal/controller/job"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
@@ -118,6 +119,9 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 		}},
 		{"deployment", "deployment-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return deployment.New(c, f)
+		}},
+		{"job", "job-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return job.New(c, f)
 		}},
 	}
 }
