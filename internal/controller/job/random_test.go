@@ -99,6 +99,13 @@ func (w *world) end(p *v1.Pod, e *ends) {
 	}
 	p.Status.Conditions = nil
 	p.Status.ContainerStatuses = []v1.ContainerStatus{exited(code)}
+	j := w.job()
+	if code != 0 && isTracked(p) && judge(j.Spec.PodFailurePolicy, p).counts() {
+		i := indexOf(p)
+		if w.failures[i]++; limitsIndexes(j) && !w.freeDrop && w.failures[i] > int(*j.Spec.BackoffLimitPerIndex)+1 {
+			w.fail("index %d failed %d times", i, w.failures[i])
+		}
+	}
 	w.log("end %s %d", p.Name, code)
 }
 

@@ -50,6 +50,7 @@ type world struct {
 	entered   map[types.UID]bool
 	settled   map[types.UID]bool
 	succeeded map[types.UID]bool // while they had the finalizer
+	failures  map[int]int        // of each index, those that count
 	unlisted  []string           // pods that ended, and lost their finalizer without being listed
 	freeDrop  bool               // whether that may happen: somebody suspends or shrinks the job
 }
@@ -73,7 +74,7 @@ var errDead = errors.New("killed")
 func newWorld(t *testing.T, seed uint64) *world {
 	return &world{
 		t: t, rand: rand.New(rand.NewPCG(seed, 2)), version: 100, left: -1, objects: map[string]object{}, streams: map[*stream]bool{},
-		entered: map[types.UID]bool{}, settled: map[types.UID]bool{}, succeeded: map[types.UID]bool{},
+		entered: map[types.UID]bool{}, settled: map[types.UID]bool{}, succeeded: map[types.UID]bool{}, failures: map[int]int{},
 	}
 }
 
