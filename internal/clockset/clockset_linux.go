@@ -23,13 +23,14 @@ func Watch(ctx context.Context, f func()) error {
 	defer timer.Close() //nolint:errcheck // it holds nothing
 	stop := context.AfterFunc(ctx, func() { timer.Close() })
 	defer stop()
-	return watch(ctx, timer, f)
-}
-
-func watch(ctx context.Context, timer *os.File, f func()) error {
 	if err := arm(timer); err != nil && ctx.Err() == nil {
 		return err
 	}
+	return wait(ctx, timer, f)
+}
+
+// wait calls f each time when the timer ends, until ctx does.
+func wait(ctx context.Context, timer *os.File, f func()) error {
 	for buf := make([]byte, 8); ; {
 		_, err := timer.Read(buf)
 		if ctx.Err() != nil {
@@ -58,7 +59,7 @@ func arm(timer *os.File) error {
 	err = conn.Control(func(fd uintptr) {
 		setErr = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, &spec, nil)
 	})
-	if errors.Is(setErr, unix.ECANCELED) { // it was set since the last look: the next read tells so
+	if errors.Is(setErr, unix.ECANCELED) { // it was set since the last look; whoever arms looks again
 		setErr = nil
 	}
 	if err := errors.Join(err, setErr); err != nil {

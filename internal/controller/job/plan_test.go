@@ -216,7 +216,7 @@ func TestBackoff(t *testing.T) {
 		"restarts count only in place":          {job: build(1, 1, limit(2)), pods: list(pod("a", restarted(5))), plan: ""},
 		"the deadline is ahead":                 {job: build(1, 1, deadline(100)), pods: list(pod("a")), plan: "wait 40s"},
 		"the deadline has come":                 {job: build(1, 1, deadline(60)), pods: list(pod("a")), plan: "FailureTarget DeadlineExceeded, remove a", report: "0+0 list [] [a] release a then Failed DeadlineExceeded"},
-		"a deadline that never comes":           {job: build(1, 1, deadline(1<<62)), pods: list(pod("a")), plan: "wait 2562046h47m16.854775807s"},
+		"a deadline that never comes":           {job: build(1, 1, deadline(1<<62)), pods: list(pod("a")), plan: "wait 2562047h46m16.854775807s"},
 		"decided before: failure":               {job: build(1, 1, verdict(batchv1.JobFailureTarget, "R")), pods: list(pod("a", terminating)), plan: "FailureTarget R", report: "0+0 list [] [a] release a then Failed R"},
 		"decided before: success":               {job: build(1, 1, verdict(batchv1.JobSuccessCriteriaMet, "R"), limit(0)), pods: list(pod("a", exits(1, epoch)), pod("b")), plan: "SuccessCriteriaMet R, remove b", report: "0+0 list [] [a] release a b then Complete R"},
 		"what a restarted controller remembers": {job: build(1, 1, counted(0, 1)), before: remembered(build(1, 1), list(pod("a", failed, untracked), pod("b", failed))), pods: list(pod("a", failed, untracked)), plan: "wait 10s"},

@@ -78,6 +78,9 @@ func TestCaught(t *testing.T) {
 			for _, p := range tt.deleted {
 				l.Deleted("a/owner", p)
 			}
+			for _, p := range tt.freed {
+				l.Freed("a/owner", p, "mine")
+			}
 			if got := l.Caught("a/owner"); got != tt.want {
 				t.Errorf("caught: %v", got)
 			}
