@@ -11,11 +11,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver"
+	"wherry.dev/internal/clockset"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
+	"wherry.dev/internal/controller/cronjob"
 	"wherry.dev/internal/controller/deployment"
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
+	"wherry.dev/internal/controller/job"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
@@ -23,6 +26,7 @@ import (
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
 	"wherry.dev/internal/controller/tainteviction"
+	"wherry.dev/internal/controller/ttlafterfinished"
 	"wherry.dev/internal/scheduler"
 )
 
@@ -122,6 +126,14 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 		}},
 		{"horizontalpodautoscaler", "horizontal-pod-autoscaler", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
 			return horizontalpodautoscaler.New(c, cfg, f)
+		{"job", "job-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return job.New(c, f)
+		}},
+		{"cronjob", "cronjob-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return cronjob.New(c, f, clockset.Watch)
+		}},
+		{"ttlafterfinished", "ttl-after-finished-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return ttlafterfinished.New(c, f, clockset.Watch)
 		}},
 	}
 }

@@ -67,6 +67,23 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("get list watch update", core, "pods"),
 		events(),
 	},
+	"job-controller": {
+		rule("get list watch update patch", "batch", "jobs"),
+		rule("update", "batch", "jobs/status jobs/finalizers"),
+		rule("list watch create delete patch", core, "pods"),
+		events(),
+	},
+	"cronjob-controller": {
+		rule("get list watch update", "batch", "cronjobs"),
+		rule("get list watch create update delete patch", "batch", "jobs"),
+		rule("update", "batch", "cronjobs/status cronjobs/finalizers"),
+		rule("list watch delete", core, "pods"),
+		events(),
+	},
+	"ttl-after-finished-controller": {
+		rule("get list watch delete", "batch", "jobs"),
+		events(),
+	},
 	"root-ca-cert-publisher": {
 		rule("create update", core, "configmaps"),
 		events(),
