@@ -13,7 +13,9 @@ import (
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
+	"wherry.dev/internal/controller/daemonset"
 	"wherry.dev/internal/controller/deployment"
+	"wherry.dev/internal/controller/disruption"
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
@@ -21,6 +23,7 @@ import (
 	"wherry.dev/internal/controller/replicaset"
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
+	"wherry.dev/internal/controller/statefulset"
 	"wherry.dev/internal/controller/tainteviction"
 	"wherry.dev/internal/scheduler"
 )
@@ -118,6 +121,19 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 		}},
 		{"deployment", "deployment-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return deployment.New(c, f)
+		}},
+		{"statefulset", "statefulset-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return statefulset.New(c, f)
+		}},
+		{"daemonset", "daemon-set-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return daemonset.New(c, f)
+		}},
+		{"disruption", "disruption-controller", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
+			scales, err := disruption.Scales(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return disruption.New(c, f, scales)
 		}},
 	}
 }
