@@ -15,7 +15,9 @@ import (
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/cronjob"
+	"wherry.dev/internal/controller/daemonset"
 	"wherry.dev/internal/controller/deployment"
+	"wherry.dev/internal/controller/disruption"
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
 	"wherry.dev/internal/controller/job"
@@ -25,6 +27,7 @@ import (
 	"wherry.dev/internal/controller/replicaset"
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
+	"wherry.dev/internal/controller/statefulset"
 	"wherry.dev/internal/controller/tainteviction"
 	"wherry.dev/internal/controller/ttlafterfinished"
 	"wherry.dev/internal/scheduler"
@@ -134,6 +137,18 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 		}},
 		{"ttlafterfinished", "ttl-after-finished-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return ttlafterfinished.New(c, f, clockset.Watch)
+		{"statefulset", "statefulset-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return statefulset.New(c, f)
+		}},
+		{"daemonset", "daemon-set-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return daemonset.New(c, f)
+		}},
+		{"disruption", "disruption-controller", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
+			scales, err := disruption.Scales(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return disruption.New(c, f, scales)
 		}},
 	}
 }

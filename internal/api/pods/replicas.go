@@ -1,11 +1,17 @@
 package pods
 
 import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"strconv"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/utils/dump"
 )
 
 // IsActive reports whether a pod counts as a replica: it has not ended, and is not being deleted.
@@ -58,4 +64,17 @@ func FromTemplate(template *v1.PodTemplateSpec, owner metav1.Object, kind schema
 		},
 		Spec: t.Spec,
 	}
+}
+
+// TemplateHash returns the hash of a template, the same one as upstream's. collisions makes it another
+// one after the name that it gives was taken.
+func TemplateHash(t *v1.PodTemplateSpec, collisions *int32) string {
+	h := fnv.New32a()
+	fmt.Fprint(h, dump.ForHash(*t))
+	if collisions != nil {
+		var count [8]byte // upstream writes eight bytes, of which the last four stay zero
+		binary.LittleEndian.PutUint32(count[:], uint32(*collisions))
+		h.Write(count[:])
+	}
+	return rand.SafeEncodeString(strconv.FormatUint(uint64(h.Sum32()), 10))
 }

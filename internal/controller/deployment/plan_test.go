@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wherry.dev/internal/api/pods"
 )
 
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -319,7 +321,7 @@ func TestNewReplicaSet(t *testing.T) {
 	p := planFor(plain(d, set("v1", 0, with(revisionKey, "7"))))
 	rs := p.steps[0].create
 	hash := rs.Labels[hashLabel]
-	if rs.Name != "web-"+hash || hash != hashOf(&d.Spec.Template, nil) || rs.Spec.Template.Labels[hashLabel] != hash || rs.Spec.Template.Labels["app"] != "web" ||
+	if rs.Name != "web-"+hash || hash != pods.TemplateHash(&d.Spec.Template, nil) || rs.Spec.Template.Labels[hashLabel] != hash || rs.Spec.Template.Labels["app"] != "web" ||
 		rs.Spec.Selector.MatchLabels[hashLabel] != hash || rs.Spec.Selector.MatchLabels["app"] != "web" || !metav1.IsControlledBy(rs, d) {
 		t.Errorf("%+v", rs)
 	}
@@ -413,12 +415,12 @@ func TestSameTemplate(t *testing.T) {
 func TestHash(t *testing.T) {
 	a, b := template("v1"), template("v1")
 	b.Spec.Containers = slices.Clone(b.Spec.Containers)
-	if hashOf(&a, nil) != hashOf(&b, nil) {
+	if pods.TemplateHash(&a, nil) != pods.TemplateHash(&b, nil) {
 		t.Error("equal templates, different hashes")
 	}
-	seen := map[string]bool{hashOf(&a, nil): true}
+	seen := map[string]bool{pods.TemplateHash(&a, nil): true}
 	for n := range int32(3) {
-		h := hashOf(&a, &n)
+		h := pods.TemplateHash(&a, &n)
 		if seen[h] {
 			t.Errorf("collision count %d: %s again", n, h)
 		}

@@ -1,36 +1,19 @@
 package deployment
 
 import (
-	"encoding/binary"
-	"fmt"
-	"hash/fnv"
 	"maps"
-	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/utils/dump"
+
+	"wherry.dev/internal/api/pods"
 )
 
 // hashLabel is on the pods, and in the selector, of each of a Deployment's ReplicaSets.
 const hashLabel = appsv1.DefaultDeploymentUniqueLabelKey
-
-// hashOf returns the hash of a template, the same one as upstream's. collisions makes it another one
-// after the first name was taken.
-func hashOf(t *v1.PodTemplateSpec, collisions *int32) string {
-	h := fnv.New32a()
-	fmt.Fprint(h, dump.ForHash(*t))
-	if collisions != nil {
-		var count [8]byte // upstream writes eight bytes, of which the last four stay zero
-		binary.LittleEndian.PutUint32(count[:], uint32(*collisions))
-		h.Write(count[:])
-	}
-	return rand.SafeEncodeString(strconv.FormatUint(uint64(h.Sum32()), 10))
-}
 
 // nameOf returns the name of a Deployment's ReplicaSet. A long name of the Deployment is cut.
 func nameOf(deployment, hash string) string {
@@ -58,7 +41,7 @@ func withoutHash(labels map[string]string) map[string]string {
 // annotations yet.
 func newReplicaSet(d *appsv1.Deployment) *appsv1.ReplicaSet {
 	template := d.Spec.Template.DeepCopy()
-	hash := hashOf(template, d.Status.CollisionCount)
+	hash := pods.TemplateHash(template, d.Status.CollisionCount)
 	if template.Labels == nil {
 		template.Labels = map[string]string{}
 	}

@@ -23,29 +23,28 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/claim"
+	"wherry.dev/internal/controller/podcontrol"
 	"wherry.dev/internal/controller/written"
 )
 
 // Controller serves one kind. Create one with New or NewForReplicationControllers.
 type Controller struct {
 	kind
-	client clientset.Interface
-	loop   *controller.Loop
-	events record.EventRecorder
+	client  clientset.Interface
+	loop    *controller.Loop
+	control podcontrol.Control
 
 	sets, pods cache.Indexer
-	// What was written to them, by the set's key.
-	setWrites, podWrites *written.Log
+	// setWrites has what was written to the sets, by their keys.
+	setWrites *written.Log
 }
 
 // New returns the controller of ReplicaSets, with the informers of f.
@@ -68,7 +67,8 @@ func newFor(k kind, client clientset.Interface, f informers.SharedInformerFactor
 	}
 	c := &Controller{
 		kind: k, client: client, sets: sets.GetIndexer(), pods: pods.GetIndexer(),
-		setWrites: written.New(sets.GetIndexer()), podWrites: written.New(pods.GetIndexer()),
+		setWrites: written.New(sets.GetIndexer()),
+		control:   podcontrol.Control{Client: client, Kind: k.GroupVersionKind, Writes: written.New(pods.GetIndexer())},
 	}
 	c.loop = controller.NewLoop(k.name, c.sync)
 	if err := c.loop.Watch(sets, c.loop.AddObject); err != nil {
@@ -82,7 +82,7 @@ func newFor(k kind, client clientset.Interface, f informers.SharedInformerFactor
 func (c *Controller) Run(ctx context.Context) error {
 	events, stop := controller.Recorder(ctx, c.client, c.component)
 	defer stop()
-	c.events = events
+	c.control.Events = events
 	return c.loop.Run(ctx)
 }
 
@@ -104,10 +104,10 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	}
 	if !exists {
 		c.setWrites.Forget(key)
-		c.podWrites.Forget(key)
+		c.control.Writes.Forget(key)
 		return nil
 	}
-	if !c.setWrites.Caught(key) || !c.podWrites.Caught(key) {
+	if !c.setWrites.Caught(key) || !c.control.Writes.Caught(key) {
 		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
@@ -150,19 +150,9 @@ func (c *Controller) observe(ctx context.Context, s set) (facts, error) {
 			f.terminating = append(f.terminating, p)
 		}
 	}
-	owner := claim.Owner[*v1.Pod]{
-		Object: s.object, Kind: c.GroupVersionKind, Matches: matches,
-		Live: func(ctx context.Context) (metav1.Object, error) {
-			return c.get(ctx, c.client, s.GetNamespace(), s.GetName())
-		},
-		Patch: func(ctx context.Context, p *v1.Pod, patch []byte) error {
-			got, err := c.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-			if err == nil {
-				c.podWrites.Wrote(keyOf(s), got)
-			}
-			return err
-		},
-	}
+	owner := c.control.Claimer(s.object, matches, func(ctx context.Context) (metav1.Object, error) {
+		return c.get(ctx, c.client, s.GetNamespace(), s.GetName())
+	})
 	f.active, err = owner.Claim(ctx, candidates)
 	return f, err
 }
@@ -178,9 +168,11 @@ func (c *Controller) setNumber(ctx context.Context, s set, active []*v1.Pod) err
 	}
 	p := planFor(s.replicas, active, related, time.Now())
 	if p.create > 0 {
-		return controller.SlowStart(p.create, func(int) error { return c.create(ctx, s) })
+		return controller.SlowStart(p.create, func(int) error {
+			return c.control.Create(ctx, s.object, pods.FromTemplate(s.template, s.object, c.GroupVersionKind))
+		})
 	}
-	return controller.Together(len(p.remove), func(i int) error { return c.remove(ctx, s, p.remove[i]) })
+	return controller.Together(len(p.remove), func(i int) error { return c.control.Delete(ctx, s.object, p.remove[i]) })
 }
 
 // related returns the pods that do the same work as the set's: those of all sets of the same
@@ -203,38 +195,6 @@ func (c *Controller) related(s set) ([]*v1.Pod, error) {
 		out = append(out, its...)
 	}
 	return out, nil
-}
-
-// create makes one pod. In a namespace that is being deleted nothing can be created, and nothing has
-// to be.
-func (c *Controller) create(ctx context.Context, s set) error {
-	pod, err := c.client.CoreV1().Pods(s.GetNamespace()).Create(ctx, pods.FromTemplate(s.template, s.object, c.GroupVersionKind), metav1.CreateOptions{})
-	switch {
-	case apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause):
-		return nil
-	case err != nil:
-		c.events.Eventf(s.object, v1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
-		return err
-	}
-	c.podWrites.Wrote(keyOf(s), pod)
-	c.events.Eventf(s.object, v1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", pod.Name)
-	return nil
-}
-
-// remove deletes one pod. One that is gone, or another of its name, is just what was wanted.
-func (c *Controller) remove(ctx context.Context, s set, p *v1.Pod) error {
-	err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
-	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		c.podWrites.Deleted(keyOf(s), p)
-		return nil
-	case err != nil:
-		c.events.Eventf(s.object, v1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
-		return fmt.Errorf("unable to delete pods: %w", err)
-	}
-	c.podWrites.Deleted(keyOf(s), p)
-	c.events.Eventf(s.object, v1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", p.Name)
-	return nil
 }
 
 // putStatus writes a status that differs from the one that the set has. If the set was changed

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -11,18 +12,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/wait"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/util/dryrun"
 	"k8s.io/client-go/util/retry"
+
+	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/apiserver/registry"
 )
 
-// Eviction is the endpoint pods/NAME/eviction: it marks the pod as disrupted, and
-// deletes it. Pod disruption budgets are stored, but nothing counts healthy pods for them, so none
-// stands in the way.
+// Eviction is the endpoint pods/NAME/eviction: it marks the pod as disrupted, and deletes it, if the
+// pod's disruption budget allows that.
 type Eviction struct {
-	pods   *genericregistry.Store
-	status *genericregistry.Store
+	pods    *genericregistry.Store
+	status  *genericregistry.Store
+	budgets budgets
 }
 
 var (
@@ -31,8 +37,11 @@ var (
 	_ rest.GroupVersionAcceptor     = (*Eviction)(nil)
 )
 
-// NewEviction returns the endpoint over the stores of pods and of their status.
-func NewEviction(pods, status *genericregistry.Store) *Eviction { return &Eviction{pods, status} }
+// NewEviction returns the endpoint over the stores of pods and of their status. It finds budgets by
+// lookup.
+func NewEviction(pods, status *genericregistry.Store, lookup *registry.Lookup) *Eviction {
+	return &Eviction{pods, status, budgets{lookup}}
+}
 
 // New implements rest.Storage.
 func (e *Eviction) New() runtime.Object { return &policyv1.Eviction{} }
@@ -64,20 +73,96 @@ func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, 
 			return nil, err
 		}
 	}
+	if d := eviction.DeleteOptions; d != nil && d.IgnoreStoreReadErrorWithClusterBreakingPotential != nil && *d.IgnoreStoreReadErrorWithClusterBreakingPotential {
+		at := field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential")
+		return nil, apierrors.NewInvalid(policyv1.SchemeGroupVersion.WithKind("Eviction").GroupKind(), name,
+			field.ErrorList{field.Invalid(at, true, "can not be set for pod eviction, try after removing the option")})
+	}
 	deletion, err := deletionOf(eviction, opts)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	evict := func() error { return e.evict(ctx, name, deletion.DeepCopy()) }
-	if deletion.Preconditions != nil && deletion.Preconditions.ResourceVersion != nil {
-		err = evict() // the client wants to know about a conflict
-	} else {
-		err = retry.RetryOnConflict(retry.DefaultBackoff, evict)
-	}
+	guarded, err := e.evictUnguarded(ctx, name, deletion)
 	if err != nil {
 		return nil, err
 	}
+	if guarded != nil {
+		if refusal, err := e.evictGuarded(ctx, guarded, deletion); refusal != nil || err != nil {
+			return refusal, err
+		}
+	}
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+}
+
+// patience is how long an eviction is tried again when others change the pod at the same time.
+var patience = wait.Backoff{Steps: 20, Duration: 50 * time.Millisecond, Factor: 1, Jitter: 0.1}
+
+// evictUnguarded evicts a pod that no budget guards, because it does not run any more or not yet. It
+// returns a pod that one may guard.
+func (e *Eviction) evictUnguarded(ctx context.Context, name string, deletion *metav1.DeleteOptions) (guarded *corev1.Pod, err error) {
+	retriable := apierrors.IsConflict
+	if versioned(deletion) {
+		retriable = func(error) bool { return false } // the client wants to know about a conflict
+	}
+	err = retry.OnError(patience, retriable, func() error {
+		p, err := getPod(ctx, e.pods, name)
+		if err != nil {
+			return err
+		}
+		ending := pods.IsTerminal(p.Status.Phase) || p.DeletionTimestamp != nil
+		if !ending && p.Status.Phase != corev1.PodPending {
+			guarded = p
+			return nil
+		}
+		opts := deletion.DeepCopy()
+		if !ending && !versioned(opts) {
+			atVersion(opts, p) // it might become ready in this moment
+		}
+		return e.evict(ctx, p, opts)
+	})
+	return guarded, err
+}
+
+// evictGuarded evicts a pod if its budget allows that. The refusal is not an error, but is what the
+// client gets.
+func (e *Eviction) evictGuarded(ctx context.Context, p *corev1.Pod, deletion *metav1.DeleteOptions) (refusal runtime.Object, err error) {
+	guards, err := e.budgets.of(ctx, p)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(guards) > 1:
+		return &metav1.Status{
+			Status: metav1.StatusFailure, Code: 500,
+			Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+		}, nil
+	case len(guards) == 0:
+		return nil, e.evict(ctx, p, deletion.DeepCopy())
+	}
+	opts := deletion.DeepCopy()
+	if mayGoUnready(guards[0], p) {
+		atVersion(opts, p) // only if it has not become ready since
+		err := e.evict(ctx, p, opts)
+		if apierrors.IsConflict(err) && !versioned(deletion) {
+			return nil, tooManyRequests(guards[0])
+		}
+		return nil, err
+	}
+	if err := e.budgets.spend(ctx, guards[0], p.Name, dryrun.IsDryRun(deletion.DryRun)); err != nil {
+		return nil, err
+	}
+	return nil, e.evict(ctx, p, opts)
+}
+
+func versioned(d *metav1.DeleteOptions) bool {
+	return d.Preconditions != nil && d.Preconditions.ResourceVersion != nil
+}
+
+// atVersion lets a deletion succeed only as long as the pod is as it was read.
+func atVersion(d *metav1.DeleteOptions, p *corev1.Pod) {
+	if d.Preconditions == nil {
+		d.Preconditions = &metav1.Preconditions{}
+	}
+	d.Preconditions.ResourceVersion = &p.ResourceVersion
 }
 
 func deletionOf(e *policyv1.Eviction, opts *metav1.CreateOptions) (*metav1.DeleteOptions, error) {
@@ -94,21 +179,18 @@ func deletionOf(e *policyv1.Eviction, opts *metav1.CreateOptions) (*metav1.Delet
 	return d, nil
 }
 
-func (e *Eviction) evict(ctx context.Context, name string, deletion *metav1.DeleteOptions) error {
-	p, err := getPod(ctx, e.pods, name)
-	if err != nil {
-		return err
-	}
+// evict marks and deletes a pod. It may change the options.
+func (e *Eviction) evict(ctx context.Context, p *corev1.Pod, deletion *metav1.DeleteOptions) error {
 	if !dryrun.IsDryRun(deletion.DryRun) && p.DeletionTimestamp == nil {
-		updated, err := e.mark(ctx, name, deletion.Preconditions)
+		updated, err := e.mark(ctx, p.Name, deletion.Preconditions)
 		if err != nil {
 			return err
 		}
-		if pre := deletion.Preconditions; pre != nil && pre.ResourceVersion != nil {
-			pre.ResourceVersion = &updated.ResourceVersion // our own write has changed it
+		if versioned(deletion) {
+			deletion.Preconditions.ResourceVersion = &updated.ResourceVersion // our own write has changed it
 		}
 	}
-	_, _, err = e.pods.Delete(ctx, name, rest.ValidateAllObjectFunc, deletion)
+	_, _, err := e.pods.Delete(ctx, p.Name, rest.ValidateAllObjectFunc, deletion)
 	return err
 }
 

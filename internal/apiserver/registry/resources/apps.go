@@ -205,13 +205,9 @@ func statefulSets() registry.Row[*appsv1.StatefulSet] {
 		Table:      printers.StatefulSets,
 		CheckName:  apivalidation.NameIsDNSLabel,
 		Strategy: registry.Strategy[sts]{
-			Create: func(_ context.Context, s sts) {
-				s.Status, s.Generation = appsv1.StatefulSetStatus{}, 1
-				dropMaxUnavailable(s, nil)
-			},
+			Create: func(_ context.Context, s sts) { s.Status, s.Generation = appsv1.StatefulSetStatus{}, 1 },
 			Update: func(_ context.Context, s, old sts) {
 				s.Status = old.Status
-				dropMaxUnavailable(s, old.Spec.UpdateStrategy.RollingUpdate)
 				bump(s, old, !apiequality.Semantic.DeepEqual(s.Spec, old.Spec))
 			},
 			Validate:       onCreate(validation.StatefulSet),
@@ -234,17 +230,6 @@ func statefulSets() registry.Row[*appsv1.StatefulSet] {
 			Selector: func(s sts) (labels.Selector, error) { return metav1.LabelSelectorAsSelector(s.Spec.Selector) },
 			Table:    printers.Scales,
 		},
-	}
-}
-
-// dropMaxUnavailable clears a field that is off by default (MaxUnavailableStatefulSet), unless it has
-// been in use.
-func dropMaxUnavailable(s *appsv1.StatefulSet, before *appsv1.RollingUpdateStatefulSetStrategy) {
-	if before != nil && before.MaxUnavailable != nil {
-		return
-	}
-	if r := s.Spec.UpdateStrategy.RollingUpdate; r != nil {
-		r.MaxUnavailable = nil
 	}
 }
 

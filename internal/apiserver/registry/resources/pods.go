@@ -56,7 +56,7 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 				"status":   &pod.StatusStore{StatusStore: row.Status},
 				"binding":  pod.NewBinding(row.Main.Store),
 				"log":      pod.NewLog(row.Main, deps.Kubelets),
-				"eviction": pod.NewEviction(row.Main.Store, row.Status.Store()),
+				"eviction": pod.NewEviction(row.Main.Store, row.Status.Store(), deps.Lookup),
 				"ephemeralcontainers": row.Update(registry.Strategy[*corev1.Pod]{
 					Update:         pod.PrepareEphemeralContainers,
 					ValidateUpdate: onUpdate(validation.PodEphemeralContainers),
