@@ -14,6 +14,9 @@ import (
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/deployment"
+	"wherry.dev/internal/controller/endpoints"
+	"wherry.dev/internal/controller/endpointslice"
+	"wherry.dev/internal/controller/endpointslicemirroring"
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
@@ -118,6 +121,15 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 		}},
 		{"deployment", "deployment-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return deployment.New(c, f)
+		}},
+		{"endpointslice", "endpointslice-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return endpointslice.New(c, f)
+		}},
+		{"endpoints", "endpoint-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return endpoints.New(c, f)
+		}},
+		{"endpointslicemirroring", "endpointslicemirroring-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return endpointslicemirroring.New(c, f)
 		}},
 	}
 }
