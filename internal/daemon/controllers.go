@@ -18,6 +18,9 @@ import (
 	"wherry.dev/internal/controller/daemonset"
 	"wherry.dev/internal/controller/deployment"
 	"wherry.dev/internal/controller/disruption"
+	"wherry.dev/internal/controller/endpoints"
+	"wherry.dev/internal/controller/endpointslice"
+	"wherry.dev/internal/controller/endpointslicemirroring"
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
 	"wherry.dev/internal/controller/job"
@@ -149,6 +152,14 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 				return nil, err
 			}
 			return disruption.New(c, f, scales)
+		{"endpointslice", "endpointslice-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return endpointslice.New(c, f)
+		}},
+		{"endpoints", "endpoint-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return endpoints.New(c, f)
+		}},
+		{"endpointslicemirroring", "endpointslicemirroring-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return endpointslicemirroring.New(c, f)
 		}},
 	}
 }

@@ -118,13 +118,20 @@ var controllers = map[string][]rbacv1.PolicyRule{
 	},
 	"endpoint-controller": {
 		rule(read, core, "services pods"),
-		rule("get list create update delete", core, "endpoints"),
+		rule("get list watch create update delete", core, "endpoints"),
 		rule("create", core, "endpoints/restricted"),
 		events(),
 	},
 	"endpointslice-controller": {
 		rule(read, core, "services pods nodes"),
 		rule("update", core, "services/finalizers"),
+		rule("get list watch create update delete", "discovery.k8s.io", "endpointslices"),
+		rule("create", "discovery.k8s.io", "endpointslices/restricted"),
+		events(),
+	},
+	"endpointslicemirroring-controller": {
+		rule(read, core, "services endpoints"),
+		rule("update", core, "services/finalizers endpoints/finalizers"),
 		rule("get list watch create update delete", "discovery.k8s.io", "endpointslices"),
 		rule("create", "discovery.k8s.io", "endpointslices/restricted"),
 		events(),
