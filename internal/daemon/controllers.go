@@ -13,6 +13,7 @@ import (
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
+	"wherry.dev/internal/controller/clusterdns"
 	"wherry.dev/internal/controller/deployment"
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/namespace"
@@ -50,7 +51,11 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f := informers.NewSharedInformerFactory(client, 0)
+
+	f := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(controller.DropManagedFields))
+	if d.dns, err = d.startDNS(ctx, f); err != nil {
+		return err
+	}
 	controllers, err := d.controllers(client, f)
 	if err != nil {
 		return err
@@ -74,7 +79,7 @@ type builder struct {
 }
 
 func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformerFactory, ca []byte) []builder {
-	return []builder{
+	all := []builder{
 		{"namespace", "namespace-controller", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
 			meta, err := metadata.NewForConfig(cfg)
 			if err != nil {
@@ -120,6 +125,12 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 			return deployment.New(c, f)
 		}},
 	}
+	if d.dns != nil {
+		all = append(all, builder{"cluster-dns", "cluster-dns-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return clusterdns.New(c, f, *d.dns)
+		}})
+	}
+	return all
 }
 
 // controllers makes all controllers on shared informers. Each writes under the service account that

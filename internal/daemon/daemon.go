@@ -19,6 +19,7 @@ import (
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/config"
+	"wherry.dev/internal/controller/clusterdns"
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/kubelet"
@@ -42,6 +43,7 @@ type Daemon struct {
 	fresh  bool // nothing of the instance ran when this start began
 	images *image.Store
 	api    *apiserver.Server
+	dns    *clusterdns.Config // what is published of the built-in DNS; nil without it
 
 	runtime      internalapi.RuntimeService
 	imageService internalapi.ImageManagerService
