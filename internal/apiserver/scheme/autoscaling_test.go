@@ -22,7 +22,9 @@ var journeys = New()
 func filler(seed int64) *randfill.Filler {
 	return randfill.New().RandSource(rand.NewSource(seed)).NilChance(.3).NumElements(0, 3).Funcs(
 		func(t *metav1.Time, c randfill.Continue) { *t = metav1.Unix(int64(c.Uint32()), 0) },
-		func(q *resource.Quantity, c randfill.Continue) { *q = *resource.NewMilliQuantity(1+c.Int63n(1e9), resource.DecimalSI) },
+		func(q *resource.Quantity, c randfill.Continue) {
+			*q = *resource.NewMilliQuantity(1+c.Int63n(1e9), resource.DecimalSI)
+		},
 		func(m *metav1.ObjectMeta, c randfill.Continue) {
 			*m = metav1.ObjectMeta{Name: c.String(8), Namespace: c.String(8)}
 			if c.Bool() {

@@ -122,6 +122,11 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("create", core, "endpoints/restricted"),
 		events(),
 	},
+	"cluster-dns-controller": { // ours alone: it publishes the built-in DNS
+		rule("get create delete", core, "services"),
+		rule("get create update delete", "discovery.k8s.io", "endpointslices"),
+		rule("create", "discovery.k8s.io", "endpointslices/restricted"),
+	},
 	"endpointslice-controller": {
 		rule(read, core, "services pods nodes"),
 		rule("update", core, "services/finalizers"),
