@@ -56,15 +56,15 @@ func TestGrant(t *testing.T) {
 		cause  string
 		wait   int32
 	}{
-		"one of two":            {aBudget(counted(2, 4, 2)), 0, "", 0},
-		"the last one":          {aBudget(counted(1, 3, 2)), 0, "", 0},
-		"none":                  {aBudget(counted(0, 2, 2)), 429, "The disruption budget b needs 2 healthy pods and has 2 currently", 0},
-		"not counted yet":       {aBudget(counted(1, 3, 2), changed), 429, "The disruption budget b is still being processed by the server.", 10},
-		"less than none":        {aBudget(counted(-1, 3, 2)), 403, "pdb disruptions allowed is negative", 0},
-		"nobody confirms":       {aBudget(counted(5, 9, 2), crowded), 403, "DisruptedPods map too big - too many evictions not confirmed by PDB controller", 0},
-		"it cannot be counted":  {aBudget(counted(0, 0, 0), says(policyv1.SyncFailedReason, "oh")), 429, "The disruption budget b does not allow evicting pods currently because it failed sync: oh", 0},
-		"for another reason":    {aBudget(counted(0, 3, 2), says("Because", "so")), 429, "The disruption budget b does not allow evicting pods currently (Because): so", 0},
-		"for no known reason":   {aBudget(counted(0, 3, 2)), 429, "The disruption budget b does not allow evicting pods currently", 0},
+		"one of two":             {aBudget(counted(2, 4, 2)), 0, "", 0},
+		"the last one":           {aBudget(counted(1, 3, 2)), 0, "", 0},
+		"none":                   {aBudget(counted(0, 2, 2)), 429, "The disruption budget b needs 2 healthy pods and has 2 currently", 0},
+		"not counted yet":        {aBudget(counted(1, 3, 2), changed), 429, "The disruption budget b is still being processed by the server.", 10},
+		"less than none":         {aBudget(counted(-1, 3, 2)), 403, "pdb disruptions allowed is negative", 0},
+		"nobody confirms":        {aBudget(counted(5, 9, 2), crowded), 403, "DisruptedPods map too big - too many evictions not confirmed by PDB controller", 0},
+		"it cannot be counted":   {aBudget(counted(0, 0, 0), says(policyv1.SyncFailedReason, "oh")), 429, "The disruption budget b does not allow evicting pods currently because it failed sync: oh", 0},
+		"for another reason":     {aBudget(counted(0, 3, 2), says("Because", "so")), 429, "The disruption budget b does not allow evicting pods currently (Because): so", 0},
+		"for no known reason":    {aBudget(counted(0, 3, 2)), 429, "The disruption budget b does not allow evicting pods currently", 0},
 		"as many as fit exactly": {aBudget(counted(1, 3, 2), func(b *policyv1.PodDisruptionBudget) { crowded(b); delete(b.Status.DisruptedPods, "x0") }), 0, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
