@@ -322,9 +322,6 @@ func (a *hostileAPI) next(resource string, from int) (*change, chan struct{}, fa
 	return nil, a.more, lives
 }
 
-// longestLag is how late an event is at most.
-const longestLag = 3 * time.Second
-
 func (a *hostileAPI) lag() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -332,7 +329,7 @@ func (a *hostileAPI) lag() time.Duration {
 	case a.calm:
 		return time.Millisecond
 	case a.rand.IntN(10) == 0:
-		return time.Duration(a.rand.Int64N(int64(longestLag)))
+		return time.Duration(a.rand.Int64N(int64(3 * time.Second)))
 	}
 	return time.Duration(a.rand.Int64N(int64(20 * time.Millisecond)))
 }

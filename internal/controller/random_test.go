@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 
 	"wherry.dev/internal/api/defaults"
 	"wherry.dev/internal/controller"
@@ -30,14 +31,15 @@ import (
 type life struct {
 	*hostileAPI
 	t    *testing.T
-	rand *rand.Rand // the world's; the API has its own
+	rand *rand.Rand  // the world's; the API has its own
+	pods cache.Store // what the controller knows
 
 	mu      sync.Mutex // guards all below
 	history []string
 	sick    bool
-	ready   map[types.UID]time.Time // since when each pod has been ready; those that were once stay
-	existed map[string]bool         // the names that pods have had
-	owed    map[string]types.UID    // places whose pod the controller took although it was available
+	ready   map[types.UID]bool   // the pods that have ever been ready
+	existed map[string]bool      // the names that pods have had
+	owed    map[string]types.UID // places whose pod the controller took although it was available
 }
 
 func (l *life) note(format string, args ...any) {
@@ -56,9 +58,10 @@ func play(t *testing.T, seed uint64, build func(*life, informers.SharedInformerF
 	t.Helper()
 	l := &life{
 		hostileAPI: newHostileAPI(seed), t: t, rand: rand.New(rand.NewPCG(seed, 1)),
-		ready: map[types.UID]time.Time{}, existed: map[string]bool{}, owed: map[string]types.UID{},
+		ready: map[types.UID]bool{}, existed: map[string]bool{}, owed: map[string]types.UID{},
 	}
 	f := informers.NewSharedInformerFactory(l.Clientset, 0)
+	l.pods = f.Core().V1().Pods().Informer().GetStore()
 	c, err := build(l, f)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +123,7 @@ func (l *life) becameReady(p *v1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.note("%s %s is ready", p.Name, p.UID)
-	l.ready[p.UID] = time.Now()
+	l.ready[p.UID] = true
 	delete(l.owed, place(p))
 }
 
@@ -147,12 +150,15 @@ func (l *life) bind(p *v1.Pod) string {
 	return nodeFor(p)
 }
 
-// took notes that the controller deletes a pod. Not more than so many places may have lost one that
-// was available, and have no new one yet. What has just become available may not be known.
+// took notes that the controller deletes a pod. Not more than so many places may have lost one that it
+// knew to be available, and have no new one yet.
 func (l *life) took(p *v1.Pod, most int) {
-	since, ready := l.ready[p.UID]
 	l.note("%s %s is deleted", p.Name, p.UID)
-	if !ready || !isReady(p) || time.Since(since) < longestLag {
+	item, exists, err := l.pods.GetByKey(p.Namespace + "/" + p.Name)
+	if err != nil {
+		l.wrong("%v", err)
+	}
+	if !exists || item.(*v1.Pod).UID != p.UID || !isReady(item.(*v1.Pod)) {
 		return
 	}
 	l.owed[place(p)] = p.UID
@@ -244,7 +250,7 @@ func (l *life) checkSet(kind string, old, obj metav1.Object) {
 		if !exists {
 			continue // somebody has just deleted it
 		}
-		if _, ok := l.ready[other.(*v1.Pod).UID]; !ok {
+		if !l.ready[other.(*v1.Pod).UID] {
 			l.wrong("%s is created before %s was ever ready", p.Name, before)
 		}
 	}
