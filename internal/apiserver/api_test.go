@@ -371,7 +371,13 @@ func TestOpenAPIDescribesPods(t *testing.T) {
 			t.Errorf("%s has no Pod, or it has no kind: %v", name, pod)
 		}
 	}
-	if groups := get("/openapi/v3")["paths"].(map[string]any); groups["apis/rbac.authorization.k8s.io/v1"] == nil {
+	groups := get("/openapi/v3")["paths"].(map[string]any)
+	if groups["apis/rbac.authorization.k8s.io/v1"] == nil {
 		t.Errorf("groups of v3: %v", groups)
+	}
+	for gv := range groups { // each can be built, and is
+		if doc := get("/openapi/v3/" + gv); doc["paths"] == nil {
+			t.Errorf("%s: %v", gv, doc)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/server/options"
 
+	"wherry.dev/internal/apiserver/registry/componentstatus"
 	"wherry.dev/internal/safepath"
 )
 
@@ -74,6 +75,9 @@ type Config struct {
 	// GarbageCollector says that a garbage collector runs: deletions in the foreground, and those
 	// that orphan dependents, wait for it. Without it, an object is gone at once.
 	GarbageCollector bool
+	// Components are the health checks of the scheduler and the controllers. If nil, they are looked
+	// for at their ports on this machine.
+	Components map[string]componentstatus.Check
 	// DisableAdmission names the admission plugins to leave out.
 	DisableAdmission []string
 

@@ -8,7 +8,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -26,7 +25,9 @@ import (
 	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/openapi"
+	"wherry.dev/internal/apiserver/registry/componentstatus"
 	"wherry.dev/internal/apiserver/registry/pod"
+	"wherry.dev/internal/apiserver/registry/printers"
 	"wherry.dev/internal/apiserver/registry/review"
 	"wherry.dev/internal/apiserver/scheme"
 )
@@ -79,6 +80,9 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.OpenAPIConfig.Info.Title = "Kubernetes"
 	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)
 	cfg.OpenAPIV3Config.Info.Title = "Kubernetes"
+	// The library builds from it what server-side apply needs; what clients ask for is built on demand.
+	cfg.SkipOpenAPIInstallation = true
+	s.openAPIV2, s.openAPIV3 = cfg.OpenAPIConfig, cfg.OpenAPIV3Config
 	check := healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Check(r.Context()) })
 	cfg.AddHealthChecks(check)
 	cfg.Authorization.Authorizer = s.authorizer
@@ -133,17 +137,39 @@ func (s *Server) installGroups() error {
 func (s *Server) endpoints() map[schema.GroupVersion]map[string]rest.Storage {
 	out := map[schema.GroupVersion]map[string]rest.Storage{}
 	for _, b := range s.built {
-		gv := b.GVR.GroupVersion()
-		if out[gv] == nil {
-			out[gv] = map[string]rest.Storage{}
+		for _, gv := range b.Served {
+			if out[gv] == nil {
+				out[gv] = map[string]rest.Storage{}
+			}
+			maps.Copy(out[gv], b.Endpoints)
 		}
-		maps.Copy(out[gv], b.Endpoints)
 	}
-	// Bindings also have a path of their own besides the pods', events are served by two groups,
-	// and reviews are not stored.
+	// Bindings also have a path of their own besides the pods'; health and reviews are not stored.
 	out[corev1.SchemeGroupVersion]["bindings"] = pod.LegacyBinding{Binding: pod.NewBinding(s.store("", "pods").Store)}
-	out[eventsv1.SchemeGroupVersion] = map[string]rest.Storage{"events": s.store("", "events")}
+	out[corev1.SchemeGroupVersion]["componentstatuses"] = componentstatus.New(s.components(), printers.ComponentStatuses)
 	out[authenticationv1.SchemeGroupVersion] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
 	out[authorizationv1.SchemeGroupVersion] = review.Authorization(s.authorizer, s.rules)
 	return out
+}
+
+// The ports at which upstream's components serve their health.
+const (
+	schedulerPort         = 10259
+	controllerManagerPort = 10257
+)
+
+// components returns the health checks of the control plane.
+func (s *Server) components() map[string]componentstatus.Check {
+	checks := maps.Clone(s.cfg.Components)
+	if checks == nil {
+		checks = map[string]componentstatus.Check{
+			"scheduler":          componentstatus.Local(schedulerPort),
+			"controller-manager": componentstatus.Local(controllerManagerPort),
+		}
+	}
+	etcd := componentstatus.Try(s.backend.Check)
+	for i := range max(1, len(s.cfg.EtcdServers)) {
+		checks[fmt.Sprintf("etcd-%d", i)] = etcd
+	}
+	return checks
 }

@@ -18,11 +18,13 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+	"k8s.io/kube-openapi/pkg/common"
 
 	"wherry.dev/internal/api/defaults"
 	authnode "wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
+	"wherry.dev/internal/apiserver/openapi/ondemand"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/resources"
@@ -32,6 +34,7 @@ import (
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/pki"
+	"wherry.dev/internal/version"
 )
 
 // Server is an API server that has its data open and its port bound.
@@ -45,6 +48,7 @@ type Server struct {
 	lookup   *registry.Lookup
 	kubelets *node.Connector
 	services *service.Allocator
+	stored   map[schema.GroupResource]schema.GroupVersion // the versions in which objects are stored
 	built    map[schema.GroupResource]*registry.Built
 	// What authorization decides with.
 	roles         *rbac.Index
@@ -56,6 +60,9 @@ type Server struct {
 	authenticator authenticator.Request
 	users         *loopbackUsers
 	generic       *genericapiserver.GenericAPIServer
+	// What the OpenAPI documents are built from.
+	openAPIV2 *common.Config
+	openAPIV3 *common.OpenAPIV3Config
 
 	// handler serves in-process requests; set once everything is installed.
 	handler http.Handler
@@ -132,8 +139,9 @@ func (s *Server) close() error {
 }
 
 func (s *Server) makeScheme() error {
-	s.scheme = scheme.New()
+	s.scheme, s.stored = scheme.New(), map[schema.GroupResource]schema.GroupVersion{}
 	for _, row := range resources.All(resources.Deps{}) {
+		s.stored[row.GVR().GroupResource()] = row.GVR().GroupVersion()
 		if err := row.AddToScheme(s.scheme); err != nil {
 			return fmt.Errorf("field selectors of %s: %w", row.GVR().Resource, err)
 		}
@@ -154,11 +162,11 @@ func (s *Server) storageConfig() storage.Config {
 		GarbageCollection:  s.cfg.GarbageCollector,
 		Prefixes:           storagePrefixes,
 		CodecFor: func(r schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
-			versions := s.scheme.PrioritizedVersionsForGroup(r.Group)
-			if len(versions) == 0 {
-				return nil, nil, fmt.Errorf("no version of API group %q is registered", r.Group)
+			version, ok := s.stored[r]
+			if !ok {
+				return nil, nil, fmt.Errorf("nothing defines the resource %q", r)
 			}
-			return scheme.StorageCodec(s.scheme, s.codecs, versions[0])
+			return scheme.StorageCodec(s.scheme, s.codecs, version)
 		},
 	}
 }
@@ -278,6 +286,7 @@ func (s *Server) Run(ctx context.Context) error {
 // all requests are drained.
 func (s *Server) serve(ctx context.Context) error {
 	prepared := s.generic.PrepareRun()
+	ondemand.Install(s.generic.Handler.GoRestfulContainer, s.generic.Handler.NonGoRestfulMux, s.openAPIV2, s.openAPIV3, version.Version+" "+kubernetesVersion)
 	close(s.prepared)
 	if err := prepared.RunWithContext(ctx); err != nil {
 		return fmt.Errorf("API server: %w", err)

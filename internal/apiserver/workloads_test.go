@@ -27,6 +27,7 @@ type workload struct {
 	frozen   string // a change that is refused, with refusal
 	refusal  string
 	scales   bool
+	cluster  bool // whether it has no namespace
 }
 
 const template = `{metadata: {labels: {app: w}}, spec: {containers: [{name: c, image: i}]}}`
@@ -130,8 +131,11 @@ func TestWorkloads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range workloads {
-		api := client.Resource(w.resource).Namespace("default")
+	for _, w := range append(workloads, kinds...) {
+		var api dynamic.ResourceInterface = client.Resource(w.resource)
+		if !w.cluster {
+			api = client.Resource(w.resource).Namespace("default")
+		}
 		t.Run(w.resource.Resource, func(t *testing.T) {
 			discovered(t, s, w)
 			created(t, api, w)

@@ -57,6 +57,10 @@ type Config struct {
 	ServiceCIDR   string   `json:"service-cidr,omitempty"`
 	ClusterDomain string   `json:"cluster-domain,omitempty"`
 	ClusterDNS    []string `json:"cluster-dns,omitempty"`
+	// DNS says who answers for the cluster's names: DNSBuiltin or DNSNone.
+	DNS            string   `json:"dns,omitempty"`
+	DNSResolvers   []string `json:"dns-resolver,omitempty"`
+	DNSStubDomains []string `json:"dns-stub-domain,omitempty"`
 
 	EtcdServers []string `json:"etcd-servers,omitempty"`
 
@@ -99,7 +103,7 @@ func Default() Config {
 	return Config{
 		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
 		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
-		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local",
+		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local", DNS: DNSBuiltin,
 		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110, PodMaxPids: 4096, SeccompDefault: true,
 		RegistryCertsDirs:        []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"},
 		ImagePullProgressTimeout: metav1.Duration{Duration: 5 * time.Minute},
@@ -162,7 +166,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.PodCIDR, "pod-cidr", c.PodCIDR, "network that pods get their addresses from")
 	f.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "network that services get their addresses from")
 	f.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
-	f.StringSliceVar(&c.ClusterDNS, "cluster-dns", c.ClusterDNS, "addresses of the cluster's DNS servers")
+	c.addDNSFlags(f)
 	f.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an external etcd (default: etcd inside this process)")
 	f.StringVar(&c.ManifestDir, "pod-manifest-path", c.ManifestDir, "folder of static pods (default: "+DefaultManifestDir+", or DATA-DIR/manifests for another --data-dir)")
 	f.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "folder of the containers' logs (default: /var/log/pods, or DATA-DIR/log/pods for another --data-dir)")
@@ -319,6 +323,9 @@ func (c *Config) validate() error {
 		if net.ParseIP(dns) == nil {
 			bad("--cluster-dns %q is not an IP address", dns)
 		}
+	}
+	if services != nil {
+		c.validateDNS(bad)
 	}
 	if c.MaxPods < 1 {
 		bad("--max-pods %d must be at least 1", c.MaxPods)

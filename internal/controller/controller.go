@@ -130,3 +130,12 @@ func (l *Loop) next(ctx context.Context) bool {
 	}
 	return true
 }
+
+// DropManagedFields is a transform for informers. Managed fields are half of many an object, and no
+// controller looks at them; an update without them leaves them as they are.
+func DropManagedFields(obj any) (any, error) {
+	if m, ok := obj.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+	}
+	return obj, nil
+}

@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -40,22 +42,30 @@ type cluster struct {
 
 func newCluster(t *testing.T, objs ...runtime.Object) (*cluster, func()) {
 	t.Helper()
+	return clusterOf(t, objs, func(c clientset.Interface, f informers.SharedInformerFactory) ([]controller.Controller, error) {
+		sets, err1 := replicaset.New(c, f)
+		rcs, err2 := replicaset.NewForReplicationControllers(c, f)
+		deployments, err3 := deployment.New(c, f)
+		return []controller.Controller{sets, rcs, deployments}, errors.Join(err1, err2, err3)
+	})
+}
+
+// clusterOf returns a fake API server with the controllers that build makes.
+func clusterOf(t *testing.T, objs []runtime.Object, build func(clientset.Interface, informers.SharedInformerFactory) ([]controller.Controller, error)) (*cluster, func()) {
+	t.Helper()
 	c := &cluster{t: t, Clientset: fake.NewClientset(objs...), version: 1000}
 	c.PrependReactor("create", "*", c.create)
 	c.PrependReactor("update", "*", c.update)
+	c.PrependReactor("delete", "*", c.delete)
 	f := informers.NewSharedInformerFactory(c.Clientset, 0)
-	sets, err1 := replicaset.New(c.Clientset, f)
-	rcs, err2 := replicaset.NewForReplicationControllers(c.Clientset, f)
-	deployments, err3 := deployment.New(c.Clientset, f)
-	for _, err := range []error{err1, err2, err3} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	controllers, err := build(c.Clientset, f)
+	if err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	f.Start(ctx.Done())
 	var running sync.WaitGroup
-	for _, run := range []controller.Controller{sets, rcs, deployments} {
+	for _, run := range controllers {
 		running.Go(func() {
 			if err := run.Run(ctx); err != nil {
 				t.Error(err)
@@ -109,6 +119,20 @@ func (c *cluster) update(action k8stesting.Action) (bool, runtime.Object, error)
 		obj.SetGeneration(was.GetGeneration() + 1)
 	}
 	return false, nil, nil
+}
+
+// delete gives an object a new version before it goes: the event of its deletion bears it.
+func (c *cluster) delete(action k8stesting.Action) (bool, runtime.Object, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	item, err := c.Tracker().Get(action.GetResource(), action.GetNamespace(), action.(k8stesting.DeleteAction).GetName())
+	if err != nil {
+		return true, nil, err
+	}
+	c.version++
+	obj := item.DeepCopyObject()
+	obj.(metav1.Object).SetResourceVersion(strconv.Itoa(c.version))
+	return false, nil, c.Tracker().Update(action.GetResource(), obj, action.GetNamespace())
 }
 
 func sameSpec(a, b metav1.Object) bool {

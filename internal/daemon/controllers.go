@@ -4,27 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver"
-	"wherry.dev/internal/controller"
-	"wherry.dev/internal/controller/certificates"
-	"wherry.dev/internal/controller/daemonset"
-	"wherry.dev/internal/controller/deployment"
-	"wherry.dev/internal/controller/disruption"
-	"wherry.dev/internal/controller/garbagecollector"
-	"wherry.dev/internal/controller/namespace"
-	"wherry.dev/internal/controller/nodelifecycle"
-	"wherry.dev/internal/controller/podgc"
-	"wherry.dev/internal/controller/replicaset"
-	"wherry.dev/internal/controller/rootca"
-	"wherry.dev/internal/controller/serviceaccount"
-	"wherry.dev/internal/controller/statefulset"
-	"wherry.dev/internal/controller/tainteviction"
+	"wherry.dev/internal/controller/manager"
 	"wherry.dev/internal/scheduler"
 )
 
@@ -49,113 +34,30 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if err := d.startScheduler(ctx); err != nil {
 		return err
 	}
-	client, _, err := as(d.api, controllerUser)
+	reader, _, err := as(d.api, controllerUser)
 	if err != nil {
 		return err
 	}
-	f := informers.NewSharedInformerFactory(client, 0)
-	controllers, err := d.controllers(client, f)
-	if err != nil {
-		return err
-	}
-	d.group.start(ctx, "informers", func(ctx context.Context) error {
-		f.Start(ctx.Done())
-		<-ctx.Done()
-		f.Shutdown()
-		return nil
-	})
-	for name, c := range controllers {
-		d.group.start(ctx, name, c.Run)
-	}
-	return nil
-}
-
-// builder makes one controller, which writes as a service account in kube-system.
-type builder struct {
-	name, account string
-	build         func(clientset.Interface, *rest.Config) (controller.Controller, error)
-}
-
-func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformerFactory, ca []byte) []builder {
-	return []builder{
-		{"namespace", "namespace-controller", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
-			meta, err := metadata.NewForConfig(cfg)
-			if err != nil {
-				return nil, err
-			}
-			return namespace.New(c, meta, f)
-		}},
-		{"garbagecollector", "generic-garbage-collector", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
-			meta, err := metadata.NewForConfig(cfg)
-			if err != nil {
-				return nil, err
-			}
-			return garbagecollector.New(c, meta), nil
-		}},
-		{"serviceaccount", "service-account-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return serviceaccount.New(c, f)
-		}},
-		{"rootca", "root-ca-cert-publisher", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return rootca.New(c, reader, f, ca)
-		}},
-		{"certificates", "certificate-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return certificates.New(c, f, d.api.CA())
-		}},
-		{"podcertificates", "podcertificaterequestcleaner", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return certificates.NewPodRequestCleaner(c, f)
-		}},
-		{"podgc", "pod-garbage-collector", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return podgc.New(c, f)
-		}},
-		{"nodelifecycle", "node-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return nodelifecycle.New(c, f)
-		}},
-		{"tainteviction", "node-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return tainteviction.New(c, f)
-		}},
-		{"replicaset", "replicaset-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return replicaset.New(c, f)
-		}},
-		{"replicationcontroller", "replication-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return replicaset.NewForReplicationControllers(c, f)
-		}},
-		{"deployment", "deployment-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return deployment.New(c, f)
-		}},
-		{"statefulset", "statefulset-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return statefulset.New(c, f)
-		}},
-		{"daemonset", "daemon-set-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return daemonset.New(c, f)
-		}},
-		{"disruption", "disruption-controller", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
-			scales, err := disruption.Scales(cfg)
-			if err != nil {
-				return nil, err
-			}
-			return disruption.New(c, f, scales)
-		}},
-	}
-}
-
-// controllers makes all controllers on shared informers. Each writes under the service account that
-// upstream's RBAC roles are bound to.
-func (d *Daemon) controllers(reader clientset.Interface, f informers.SharedInformerFactory) (map[string]controller.Controller, error) {
 	ca, err := d.api.CA().Cert()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	out := map[string]controller.Controller{}
-	for _, b := range d.builders(reader, f, ca) {
-		client, cfg, err := as(d.api, "system:serviceaccount:kube-system:"+b.account, "system:serviceaccounts", "system:serviceaccounts:kube-system")
-		if err != nil {
-			return nil, err
-		}
-		if out[b.name], err = b.build(client, cfg); err != nil {
-			return nil, fmt.Errorf("controller %s: %w", b.name, err)
-		}
+	f := manager.NewInformers(reader)
+	dns, err := d.startDNS(ctx, f)
+	if err != nil {
+		return err
 	}
-	return out, nil
+	m, err := manager.New(manager.Config{
+		Account: func(name string) (clientset.Interface, *rest.Config, error) {
+			return as(d.api, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
+		},
+		Reader: reader, RootCA: ca, Signer: d.api.CA(), DNS: dns,
+	}, f)
+	if err != nil {
+		return err
+	}
+	d.group.start(ctx, "controllers", m.Run)
+	return nil
 }
 
 func (d *Daemon) startScheduler(ctx context.Context) error {

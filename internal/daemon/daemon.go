@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver"
+	"wherry.dev/internal/apiserver/registry/componentstatus"
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/disk"
@@ -244,6 +245,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.ClusterDomain = d.cfg.ClusterDomain
 	c.EtcdServers = d.cfg.EtcdServers
 	c.GarbageCollector = true
+	c.Components = map[string]componentstatus.Check{"scheduler": componentstatus.Inside, "controller-manager": componentstatus.Inside}
 	c.ServingNames = []string{d.cfg.NodeName, "localhost", "127.0.0.1", d.cfg.NodeIP}
 	_, cidr, err := net.ParseCIDR(d.cfg.ServiceCIDR)
 	if err != nil {

@@ -35,7 +35,7 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 		return err
 	}
 	if cfg.NoClusterDNS {
-		klog.FromContext(ctx).Info("The cluster has no DNS (--cluster-dns): pods with dnsPolicy ClusterFirst get the node's resolv.conf")
+		klog.FromContext(ctx).Info("The cluster has no DNS (--dns=none): pods with dnsPolicy ClusterFirst get the node's resolv.conf")
 	}
 	d.node, err = kubelet.New(cfg, kubelet.Deps{Client: client, Runtime: d.runtime, Images: d.imageService, Cgroups: groups})
 	if err != nil {
@@ -56,7 +56,11 @@ func (d *Daemon) kubeletConfig(now time.Time) (kubeletconfig.Config, error) {
 	c.ContainerRuntimeEndpoint = cmp.Or(d.cfg.RuntimeEndpoint, "unix://"+d.cfg.CRISocket())
 	c.HealthzPort = ptr.To[int32](0) // the API server's /readyz and the node's lease show health
 	c.CgroupRoot = d.cfg.CgroupRoot()
-	c.ClusterDomain, c.ClusterDNS = d.cfg.ClusterDomain, d.cfg.ClusterDNS
+	servers, err := d.clusterDNS()
+	if err != nil {
+		return c, err
+	}
+	c.ClusterDomain, c.ClusterDNS = d.cfg.ClusterDomain, servers
 	c.NoClusterDNS = len(c.ClusterDNS) == 0 // reported once, not with each pod
 	c.RegistryPullQPS = new(int32(0))       // pulls run in parallel here, and none is refused
 	c.FailSwapOn = new(false)               // a laptop's swap is no reason not to start; pods do not use it

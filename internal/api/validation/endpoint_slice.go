@@ -11,6 +11,7 @@ const (
 	maxSliceEndpoints = 1000
 	maxSliceAddresses = 100
 	maxSlicePorts     = 20000
+	maxSliceHints     = 8 // of either kind
 )
 
 // EndpointSlice checks an endpoint slice.
@@ -39,6 +40,9 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) field.ErrorList {
 		}
 		if port.Protocol != nil {
 			oneOf(p, at.Child("protocol"), *port.Protocol, protocols...)
+		}
+		if port.AppProtocol != nil {
+			p.qualified(at.Child("appProtocol"), *port.AppProtocol)
 		}
 	}
 	if n := len(s.Endpoints); n > maxSliceEndpoints {
@@ -77,6 +81,39 @@ func (p *problems) sliceEndpoint(at path, kind discoveryv1.AddressType, e *disco
 	if e.Hostname != nil {
 		p.label(at.Child("hostname"), *e.Hostname)
 	}
+	if e.Hints != nil {
+		p.sliceHints(at.Child("hints"), e.Hints)
+	}
+}
+
+func (p *problems) sliceHints(at path, h *discoveryv1.EndpointHints) {
+	zones, nodes := at.Child("forZones"), at.Child("forNodes")
+	if n := len(h.ForZones); n > maxSliceHints {
+		p.add(field.TooMany(zones, n, maxSliceHints))
+		return
+	}
+	seen := map[string]bool{}
+	for i, z := range h.ForZones {
+		p.once(zones.Index(i).Child("name"), seen, z.Name)
+		matches(p, zones.Index(i).Child("name"), z.Name, utilvalidation.IsValidLabelValue(z.Name))
+	}
+	if n := len(h.ForNodes); n > maxSliceHints {
+		p.add(field.TooMany(nodes, n, maxSliceHints))
+		return
+	}
+	seen = map[string]bool{}
+	for i, n := range h.ForNodes {
+		p.once(nodes.Index(i).Child("name"), seen, n.Name)
+		p.subdomain(nodes.Index(i).Child("name"), n.Name)
+	}
+}
+
+// once refuses a value that was seen before.
+func (p *problems) once(at path, seen map[string]bool, value string) {
+	if seen[value] {
+		p.add(field.Duplicate(at, value))
+	}
+	seen[value] = true
 }
 
 // EndpointSliceUpdate checks an endpoint slice that replaces old.

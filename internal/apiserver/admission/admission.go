@@ -36,13 +36,16 @@ var (
 	bundlesResource   = schema.GroupResource{Group: "certificates.k8s.io", Resource: "clustertrustbundles"}
 	podCertsResource  = schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}
 	leasesResource    = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+	ingressesResource = schema.GroupResource{Group: "networking.k8s.io", Resource: "ingresses"}
+
+	ingressClassResource = schema.GroupResource{Group: "networking.k8s.io", Resource: "ingressclasses"}
 )
 
 // Names lists the plugins in the order in which they run.
 var Names = []string{
 	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "Priority",
 	"DefaultTolerationSeconds", "DefaultStorageClass", "RuntimeClass", "CertificateApproval",
-	"CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction", "PodResizeValidator", "ResourceQuota",
+	"CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction", "DefaultIngressClass", "PodResizeValidator", "ResourceQuota",
 }
 
 // Chain returns all plugins except the disabled ones. room is what roomForGrowth calls.
@@ -55,6 +58,7 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func(
 		"Priority":                 &priority{lookup},
 		"DefaultTolerationSeconds": defaultTolerationSeconds{},
 		"DefaultStorageClass":      &defaultStorageClass{lookup},
+		"DefaultIngressClass":      &defaultIngressClass{lookup},
 		"RuntimeClass":             &runtimeClass{lookup},
 		"PodResizeValidator":       &podResize{lookup},
 		"ResourceQuota":            newResourceQuota(lookup),

@@ -3,6 +3,7 @@ package admission
 import (
 	"cmp"
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -31,7 +32,7 @@ func (p *defaultStorageClass) Admit(ctx context.Context, a admission.Attributes,
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
-	if class := newestDefault(list.Items); class != nil {
+	if class := newestDefault(list.Items, registry.IsDefaultClass); class != nil {
 		claim.Spec.StorageClassName = new(class.Name)
 	}
 	return nil
@@ -39,16 +40,21 @@ func (p *defaultStorageClass) Admit(ctx context.Context, a admission.Attributes,
 
 // newestDefault returns the default class that was created last, or nil. Among classes created in
 // the same second, the first by name wins.
-func newestDefault(classes []storagev1.StorageClass) *storagev1.StorageClass {
-	var found *storagev1.StorageClass
+func newestDefault[T any, PT interface {
+	*T
+	registry.Object
+}](classes []T, isDefault func(PT) bool) PT {
+	var found PT
 	for i := range classes {
-		c := &classes[i]
-		if !registry.IsDefaultClass(c) {
+		c := PT(&classes[i])
+		if !isDefault(c) {
 			continue
 		}
-		if found == nil || cmp.Or(c.CreationTimestamp.Compare(found.CreationTimestamp.Time), cmp.Compare(found.Name, c.Name)) > 0 {
+		if found == nil || cmp.Or(created(c).Compare(created(found)), cmp.Compare(found.GetName(), c.GetName())) > 0 {
 			found = c
 		}
 	}
 	return found
 }
+
+func created(o registry.Object) time.Time { return o.GetCreationTimestamp().Time }

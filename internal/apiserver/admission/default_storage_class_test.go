@@ -6,6 +6,8 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wherry.dev/internal/apiserver/registry"
 )
 
 func TestNewestOfSeveralDefaultClassesWins(t *testing.T) {
@@ -28,7 +30,7 @@ func TestNewestOfSeveralDefaultClassesWins(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := ""
-			if c := newestDefault(tc.classes); c != nil {
+			if c := newestDefault(tc.classes, registry.IsDefaultClass); c != nil {
 				got = c.Name
 			}
 			if got != tc.want {

@@ -21,7 +21,11 @@ import (
 
 // Row defines one resource. T is the type of its objects, a pointer.
 type Row[T Object] struct {
-	Resource   schema.GroupVersionResource
+	// Resource is the resource in the version in which it is stored. That of T serves as the hub, so
+	// the two are one unless a kind is about to be stored in a newer version.
+	Resource schema.GroupVersionResource
+	// Also are the other versions, or groups, in which it is served; the scheme converts.
+	Also       []schema.GroupVersion
 	Kind       string
 	Singular   string
 	ShortNames []string
@@ -76,7 +80,7 @@ func (e *Endpoints[T]) Update(hooks Strategy[T]) *StatusStore {
 
 // Definition is a Row of any type.
 type Definition interface {
-	// GVR names the resource.
+	// GVR names the resource, in the version in which it is stored.
 	GVR() schema.GroupVersionResource
 	// AddToScheme registers the fields that can be selected.
 	AddToScheme(s *runtime.Scheme) error
@@ -87,6 +91,7 @@ type Definition interface {
 // Built is the opened storage of a row.
 type Built struct {
 	GVR       schema.GroupVersionResource
+	Served    []schema.GroupVersion
 	Store     *Store
 	Endpoints map[string]rest.Storage // by path: "pods", "pods/status"
 }
@@ -128,19 +133,32 @@ var (
 // GVR implements Definition.
 func (r Row[T]) GVR() schema.GroupVersionResource { return r.Resource }
 
-// AddToScheme implements Definition.
+// served returns the versions, of whatever group, in which the resource is served.
+func (r Row[T]) served() []schema.GroupVersion {
+	return append([]schema.GroupVersion{r.Resource.GroupVersion()}, r.Also...)
+}
+
+// AddToScheme implements Definition. Whoever serves the kind in another group names its fields there.
 func (r Row[T]) AddToScheme(s *runtime.Scheme) error {
 	allowed := append([]string{"metadata.name"}, r.FieldLabels...)
 	if r.Namespaced {
 		allowed = append(allowed, "metadata.namespace")
 	}
-	gvk := r.Resource.GroupVersion().WithKind(r.Kind)
-	return s.AddFieldLabelConversionFunc(gvk, func(label, value string) (string, string, error) {
+	convert := func(label, value string) (string, string, error) {
 		if slices.Contains(allowed, label) {
 			return label, value, nil
 		}
 		return "", "", fmt.Errorf("field label not supported: %s", label)
-	})
+	}
+	for _, gv := range r.served() {
+		if gv.Group != r.Resource.Group {
+			continue
+		}
+		if err := s.AddFieldLabelConversionFunc(gv.WithKind(r.Kind), convert); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Build implements Definition.
@@ -174,7 +192,7 @@ func (r Row[T]) Build(s *runtime.Scheme, opts generic.RESTOptionsGetter) (*Built
 func (r Row[T]) endpoints(s *runtime.Scheme, store *genericregistry.Store) *Built {
 	name := r.Resource.Resource
 	main := &Store{store, r.ShortNames, r.Categories}
-	built := &Built{GVR: r.Resource, Store: main, Endpoints: map[string]rest.Storage{name: main}}
+	built := &Built{GVR: r.Resource, Served: r.served(), Store: main, Endpoints: map[string]rest.Storage{name: main}}
 	points := &Endpoints[T]{Main: main, row: r, scheme: s}
 	if r.Status != nil {
 		points.Status = points.Update(*r.Status)
@@ -214,7 +232,7 @@ func (r Row[T]) setStrategy(store *genericregistry.Store, s *runtime.Scheme, hoo
 	st := strategy[T]{
 		ObjectTyper: s, NameGenerator: names.SimpleNameGenerator,
 		Strategy: hooks, namespaced: r.Namespaced, checkName: checkName,
-		apiVersion: r.Resource.GroupVersion().String(),
+		versions: r.served(),
 	}
 	store.CreateStrategy, store.UpdateStrategy, store.ResetFieldsStrategy = st, st, st
 	store.DeleteStrategy = st

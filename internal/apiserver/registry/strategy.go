@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
@@ -62,7 +63,7 @@ type strategy[T Object] struct {
 	Strategy[T]
 	namespaced bool
 	checkName  validation.ValidateNameFunc
-	apiVersion string
+	versions   []schema.GroupVersion
 }
 
 var (
@@ -157,7 +158,11 @@ func (s strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 		}
 		set.Insert(fieldpath.MakePathOrDie(parts...))
 	}
-	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(s.apiVersion): set}
+	out := map[fieldpath.APIVersion]*fieldpath.Set{}
+	for _, gv := range s.versions {
+		out[fieldpath.APIVersion(gv.String())] = set
+	}
+	return out
 }
 
 // gracefulStrategy is a type of its own, because merely having the method changes how the library

@@ -29,6 +29,11 @@ func Column(name, kind, format, description string, wide bool) metav1.TableColum
 	return c
 }
 
+// NewTableConvertor returns what prints objects that are not stored by a row.
+func NewTableConvertor[T Object](table Table[T], resource schema.GroupResource) rest.TableConvertor {
+	return tableConvertor[T]{table, resource}
+}
+
 // tableConvertor implements rest.TableConvertor for a row.
 type tableConvertor[T Object] struct {
 	table    Table[T]

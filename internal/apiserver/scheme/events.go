@@ -1,11 +1,11 @@
 package scheme
 
 import (
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -15,35 +15,21 @@ func addEvents(s *runtime.Scheme) error {
 	hub := Hub(eventsv1.GroupName)
 	s.AddKnownTypeWithName(hub.WithKind("Event"), &corev1.Event{})
 	s.AddKnownTypeWithName(hub.WithKind("EventList"), &corev1.EventList{})
-	conversions := []struct {
-		in, out any
-		convert func(in, out any)
-	}{
-		{(*eventsv1.Event)(nil), (*corev1.Event)(nil), func(in, out any) { toCore(in.(*eventsv1.Event), out.(*corev1.Event)) }},
-		{(*corev1.Event)(nil), (*eventsv1.Event)(nil), func(in, out any) { fromCore(in.(*corev1.Event), out.(*eventsv1.Event)) }},
-		{(*eventsv1.EventList)(nil), (*corev1.EventList)(nil), func(in, out any) {
-			from, to := in.(*eventsv1.EventList), out.(*corev1.EventList)
-			to.ListMeta, to.Items = from.ListMeta, make([]corev1.Event, len(from.Items))
-			for i := range from.Items {
-				toCore(&from.Items[i], &to.Items[i])
-			}
-		}},
-		{(*corev1.EventList)(nil), (*eventsv1.EventList)(nil), func(in, out any) {
-			from, to := in.(*corev1.EventList), out.(*eventsv1.EventList)
-			to.ListMeta, to.Items = from.ListMeta, make([]eventsv1.Event, len(from.Items))
-			for i := range from.Items {
-				fromCore(&from.Items[i], &to.Items[i])
-			}
-		}},
-	}
-	for _, c := range conversions {
-		err := s.AddConversionFunc(c.in, c.out, func(a, b any, _ conversion.Scope) error {
-			c.convert(a, b)
-			return nil
-		})
-		if err != nil {
+	err := errors.Join(
+		addConversion(s, total(toCore)), addConversion(s, total(fromCore)),
+		addConversion(s, func(in *eventsv1.EventList, out *corev1.EventList) (err error) {
+			out.ListMeta = in.ListMeta
+			out.Items, err = each(in.Items, total(toCore))
 			return err
-		}
+		}),
+		addConversion(s, func(in *corev1.EventList, out *eventsv1.EventList) (err error) {
+			out.ListMeta = in.ListMeta
+			out.Items, err = each(in.Items, total(fromCore))
+			return err
+		}),
+	)
+	if err != nil {
+		return err
 	}
 	return s.AddFieldLabelConversionFunc(eventsv1.SchemeGroupVersion.WithKind("Event"), eventLabel)
 }

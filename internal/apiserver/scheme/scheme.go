@@ -1,9 +1,12 @@
 // Package scheme holds the API types that the server knows, and how they are encoded.
 //
-// Every v1 kind is registered a second time as its group's internal version. The library converts
-// each object between the version that a client speaks, an internal hub, and the version that is
-// stored. With one Go type for all three, conversion only sets the TypeMeta. Defaults are applied
-// on decoding, as upstream does.
+// Every kind is registered a second time as its group's internal version. The library converts each
+// object between the version that a client speaks, an internal hub, and the version that is stored.
+// With one Go type for all three, conversion only sets the TypeMeta.
+//
+// A kind that is served in several versions has the Go type of one of them as its hub: that of the
+// first in Groups. The others need functions that convert to it and back (addAutoscalers). Defaults
+// are applied on decoding, in the version that was sent, as upstream does.
 package scheme
 
 import (
@@ -15,15 +18,18 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,15 +47,18 @@ var Groups = []schema.GroupVersion{
 	appsv1.SchemeGroupVersion,
 	authenticationv1.SchemeGroupVersion,
 	authorizationv1.SchemeGroupVersion,
+	autoscalingv2.SchemeGroupVersion,
 	autoscalingv1.SchemeGroupVersion,
 	batchv1.SchemeGroupVersion,
 	certificatesv1.SchemeGroupVersion,
 	coordinationv1.SchemeGroupVersion,
 	discoveryv1.SchemeGroupVersion,
 	eventsv1.SchemeGroupVersion,
+	networkingv1.SchemeGroupVersion,
 	nodev1.SchemeGroupVersion,
 	policyv1.SchemeGroupVersion,
 	rbacv1.SchemeGroupVersion,
+	resourcev1.SchemeGroupVersion,
 	schedulingv1.SchemeGroupVersion,
 	storagev1.SchemeGroupVersion,
 }
@@ -60,21 +69,19 @@ func New() *runtime.Scheme {
 	s := runtime.NewScheme()
 	builder := runtime.NewSchemeBuilder(
 		corev1.AddToScheme, appsv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
-		autoscalingv1.AddToScheme, batchv1.AddToScheme,
-		certificatesv1.AddToScheme, coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, nodev1.AddToScheme,
-		policyv1.AddToScheme, rbacv1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
+		autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, certificatesv1.AddToScheme,
+		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, networkingv1.AddToScheme,
+		nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, resourcev1.AddToScheme, schedulingv1.AddToScheme,
+		storagev1.AddToScheme,
+		addEvents, addAutoscalers, addOptionConversions,
 	)
 	utilruntime.Must(builder.AddToScheme(s))
 	versions := map[string][]schema.GroupVersion{}
 	for _, gv := range Groups {
-		if gv != eventsv1.SchemeGroupVersion {
-			addHub(s, gv)
-		}
+		addHub(s, gv)
 		versions[gv.Group] = append(versions[gv.Group], gv)
 		utilruntime.Must(s.SetVersionPriority(versions[gv.Group]...))
 	}
-	utilruntime.Must(addEvents(s))
-	utilruntime.Must(addOptionConversions(s))
 	return s
 }
 
@@ -84,7 +91,7 @@ func Hub(group string) schema.GroupVersion {
 }
 
 // addHub registers the kinds of gv as the group's internal version, without those that every group
-// shares.
+// shares, and those that have a hub already.
 func addHub(s *runtime.Scheme, gv schema.GroupVersion) {
 	shared := map[string]bool{}
 	metaOnly := runtime.NewScheme()
@@ -93,12 +100,13 @@ func addHub(s *runtime.Scheme, gv schema.GroupVersion) {
 		shared[kind] = true
 	}
 	for kind, typ := range s.KnownTypes(gv) {
-		if shared[kind] || strings.HasPrefix(typ.PkgPath(), "k8s.io/apimachinery/") {
+		hub := Hub(gv.Group).WithKind(kind)
+		if shared[kind] || s.Recognizes(hub) || strings.HasPrefix(typ.PkgPath(), "k8s.io/apimachinery/") {
 			continue
 		}
 		obj, err := s.New(gv.WithKind(kind))
 		utilruntime.Must(err)
-		s.AddKnownTypeWithName(Hub(gv.Group).WithKind(kind), obj)
+		s.AddKnownTypeWithName(hub, obj)
 	}
 }
 

@@ -55,6 +55,8 @@ type Owner[T metav1.Object] struct {
 	Live func(context.Context) (metav1.Object, error)
 	// Patch applies a strategic merge patch to an object.
 	Patch func(ctx context.Context, obj T, patch []byte) error
+	// Finalizer, if it is not empty, comes with the adoption of an object, and goes with its release.
+	Finalizer string
 }
 
 // Claim adopts and releases objects, and returns those that the owner controls then. It adopts only
@@ -103,9 +105,11 @@ func (o Owner[T]) mayAdopt(ctx context.Context) error {
 // adopt makes the owner the object's controller. The UID in the patch makes it fail on another
 // object of the same name, and the API server refuses a second controller.
 func (o Owner[T]) adopt(ctx context.Context, obj T) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": obj.GetUID(), "ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(o.Object, o.Kind)},
-	}})
+	meta := map[string]any{"uid": obj.GetUID(), "ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(o.Object, o.Kind)}}
+	if o.Finalizer != "" {
+		meta["finalizers"] = []string{o.Finalizer}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
 		return err
 	}
@@ -115,9 +119,11 @@ func (o Owner[T]) adopt(ctx context.Context, obj T) error {
 // release removes the owner from the object's references. An object that is gone, or another of the
 // same name (which the API server calls invalid, because of the UID), has nothing to release.
 func (o Owner[T]) release(ctx context.Context, obj T) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": obj.GetUID(), "ownerReferences": []map[string]any{{"$patch": "delete", "uid": o.GetUID()}},
-	}})
+	meta := map[string]any{"uid": obj.GetUID(), "ownerReferences": []map[string]any{{"$patch": "delete", "uid": o.GetUID()}}}
+	if o.Finalizer != "" {
+		meta["$deleteFromPrimitiveList/finalizers"] = []string{o.Finalizer}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
 		return err
 	}

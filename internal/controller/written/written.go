@@ -6,6 +6,7 @@
 package written
 
 import (
+	"slices"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,8 +33,16 @@ type Log struct {
 
 // writes are those made on behalf of one owner.
 type writes struct {
-	version string               // the newest one that a creation or an update returned
-	deleted map[string]types.UID // the key of each deleted object → its UID
+	version string   // the newest one that a creation or an update returned
+	effects []effect // those that no version tells of
+}
+
+// effect is what a write does to an object. It is seen once the store has no object of that UID any
+// more, or one that shows it.
+type effect struct {
+	key   string
+	uid   types.UID
+	shows func(metav1.Object) bool
 }
 
 // New returns an empty Log of writes to the store's resource.
@@ -50,15 +59,26 @@ func (l *Log) Wrote(owner string, obj metav1.Object) {
 
 // Deleted notes that obj was deleted for the owner, or was already gone.
 func (l *Log) Deleted(owner string, obj metav1.Object) {
+	l.until(owner, obj, func(o metav1.Object) bool { return o.GetDeletionTimestamp() != nil })
+}
+
+// Freed notes that the finalizer of obj was removed for the owner. If it was the last one of an object
+// that is being deleted, the object is gone, and the API server returns the version that it had before.
+func (l *Log) Freed(owner string, obj metav1.Object, finalizer string) {
+	l.until(owner, obj, func(o metav1.Object) bool { return !slices.Contains(o.GetFinalizers(), finalizer) })
+}
+
+func (l *Log) until(owner string, obj metav1.Object, shows func(metav1.Object) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ofLocked(owner).deleted[cache.MetaObjectToName(obj).String()] = obj.GetUID()
+	w := l.ofLocked(owner)
+	w.effects = append(w.effects, effect{cache.MetaObjectToName(obj).String(), obj.GetUID(), shows})
 }
 
 func (l *Log) ofLocked(owner string) *writes {
 	w := l.owners[owner]
 	if w == nil {
-		w = &writes{deleted: map[string]types.UID{}}
+		w = &writes{}
 		l.owners[owner] = w
 	}
 	return w
@@ -77,24 +97,24 @@ func (l *Log) Caught(owner string) bool {
 	if has := l.store.LastStoreSyncResourceVersion(); has != "" && newer(w.version, has) {
 		return false
 	}
-	for key, uid := range w.deleted {
-		if l.lives(key, uid) {
+	for len(w.effects) > 0 {
+		if !l.seen(w.effects[0]) {
 			return false
 		}
-		delete(w.deleted, key)
+		w.effects = w.effects[1:]
 	}
 	delete(l.owners, owner)
 	return true
 }
 
-// lives reports whether the store has this very object, and does not know of its deletion.
-func (l *Log) lives(key string, uid types.UID) bool {
-	item, exists, err := l.store.GetByKey(key)
+// seen reports whether the store knows of an effect.
+func (l *Log) seen(e effect) bool {
+	item, exists, err := l.store.GetByKey(e.key)
 	if err != nil || !exists {
-		return false
+		return true
 	}
 	obj, ok := item.(metav1.Object)
-	return ok && obj.GetUID() == uid && obj.GetDeletionTimestamp() == nil
+	return !ok || obj.GetUID() != e.uid || e.shows(obj)
 }
 
 // Forget drops what was written for an owner that is gone.

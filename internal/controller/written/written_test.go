@@ -29,29 +29,40 @@ func dying(p *v1.Pod) *v1.Pod {
 	return p
 }
 
+func bound(p *v1.Pod) *v1.Pod {
+	p.Finalizers = []string{"other", "mine"}
+	return p
+}
+
 func TestCaught(t *testing.T) {
 	for name, tt := range map[string]struct {
 		wrote, deleted []*v1.Pod
+		freed          []*v1.Pod
 		has            []*v1.Pod
 		version        string
 		want           bool
 	}{
-		"nothing was written":                 {version: "5", want: true},
-		"a creation that the store has":       {wrote: []*v1.Pod{pod("p", "1", "7")}, version: "7", want: true},
-		"a store that is ahead":               {wrote: []*v1.Pod{pod("p", "1", "7")}, version: "10", want: true},
-		"a creation that it does not have":    {wrote: []*v1.Pod{pod("p", "1", "10")}, version: "9"},
-		"the newest of several counts":        {wrote: []*v1.Pod{pod("p", "1", "8"), pod("q", "2", "10"), pod("r", "3", "9")}, version: "9"},
-		"a store without a version":           {wrote: []*v1.Pod{pod("p", "1", "7")}, version: "", want: true},
-		"a version that is no number":         {wrote: []*v1.Pod{pod("p", "1", "x")}, version: "9", want: true},
-		"no version":                          {wrote: []*v1.Pod{pod("p", "1", "")}, version: "9", want: true},
-		"a deletion that the store lacks":     {deleted: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{pod("p", "1", "3")}, version: "9"},
-		"a deleted one that is gone":          {deleted: []*v1.Pod{pod("p", "1", "3")}, version: "9", want: true},
-		"a deleted one that is ending":        {deleted: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{dying(pod("p", "1", "8"))}, version: "9", want: true},
-		"another of the same name":            {deleted: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{pod("p", "2", "8")}, version: "9", want: true},
-		"one deletion of two is seen":         {deleted: []*v1.Pod{pod("p", "1", "3"), pod("q", "2", "3")}, has: []*v1.Pod{pod("q", "2", "3")}, version: "9"},
-		"a deletion is seen, a creation not":  {wrote: []*v1.Pod{pod("n", "9", "10")}, deleted: []*v1.Pod{pod("p", "1", "3")}, version: "9"},
-		"a creation is seen, a deletion not":  {wrote: []*v1.Pod{pod("n", "9", "8")}, deleted: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{pod("p", "1", "3")}, version: "9"},
-		"a creation and a deletion were seen": {wrote: []*v1.Pod{pod("n", "9", "8")}, deleted: []*v1.Pod{pod("p", "1", "3")}, version: "9", want: true},
+		"nothing was written":                  {version: "5", want: true},
+		"a creation that the store has":        {wrote: []*v1.Pod{pod("p", "1", "7")}, version: "7", want: true},
+		"a store that is ahead":                {wrote: []*v1.Pod{pod("p", "1", "7")}, version: "10", want: true},
+		"a creation that it does not have":     {wrote: []*v1.Pod{pod("p", "1", "10")}, version: "9"},
+		"the newest of several counts":         {wrote: []*v1.Pod{pod("p", "1", "8"), pod("q", "2", "10"), pod("r", "3", "9")}, version: "9"},
+		"a store without a version":            {wrote: []*v1.Pod{pod("p", "1", "7")}, version: "", want: true},
+		"a version that is no number":          {wrote: []*v1.Pod{pod("p", "1", "x")}, version: "9", want: true},
+		"no version":                           {wrote: []*v1.Pod{pod("p", "1", "")}, version: "9", want: true},
+		"a deletion that the store lacks":      {deleted: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{pod("p", "1", "3")}, version: "9"},
+		"a deleted one that is gone":           {deleted: []*v1.Pod{pod("p", "1", "3")}, version: "9", want: true},
+		"a deleted one that is ending":         {deleted: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{dying(pod("p", "1", "8"))}, version: "9", want: true},
+		"another of the same name":             {deleted: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{pod("p", "2", "8")}, version: "9", want: true},
+		"one deletion of two is seen":          {deleted: []*v1.Pod{pod("p", "1", "3"), pod("q", "2", "3")}, has: []*v1.Pod{pod("q", "2", "3")}, version: "9"},
+		"a deletion is seen, a creation not":   {wrote: []*v1.Pod{pod("n", "9", "10")}, deleted: []*v1.Pod{pod("p", "1", "3")}, version: "9"},
+		"a creation is seen, a deletion not":   {wrote: []*v1.Pod{pod("n", "9", "8")}, deleted: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{pod("p", "1", "3")}, version: "9"},
+		"a finalizer that the store still has": {freed: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{dying(bound(pod("p", "1", "3")))}, version: "9"},
+		"a finalizer that is gone":             {freed: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{pod("p", "1", "4")}, version: "9", want: true},
+		"a finalizer that was the last one":    {freed: []*v1.Pod{pod("p", "1", "3")}, version: "9", want: true},
+		"the finalizer of another":             {freed: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{bound(pod("p", "2", "8"))}, version: "9", want: true},
+		"a deletion is seen, a finalizer not":  {deleted: []*v1.Pod{pod("p", "1", "3")}, freed: []*v1.Pod{pod("p", "1", "3")}, has: []*v1.Pod{dying(bound(pod("p", "1", "8")))}, version: "9"},
+		"a creation and a deletion were seen":  {wrote: []*v1.Pod{pod("n", "9", "8")}, deleted: []*v1.Pod{pod("p", "1", "3")}, version: "9", want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &store{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: tt.version}
@@ -66,6 +77,9 @@ func TestCaught(t *testing.T) {
 			}
 			for _, p := range tt.deleted {
 				l.Deleted("a/owner", p)
+			}
+			for _, p := range tt.freed {
+				l.Freed("a/owner", p, "mine")
 			}
 			if got := l.Caught("a/owner"); got != tt.want {
 				t.Errorf("caught: %v", got)

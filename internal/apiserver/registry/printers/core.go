@@ -192,3 +192,26 @@ var ResourceQuotas = registry.Table[*corev1.ResourceQuota]{
 		return []any{q.Name, strings.Join(requests, ", "), strings.Join(limits, ", "), age(q, now)}
 	},
 }
+
+// ComponentStatuses is the table of the parts of the control plane.
+var ComponentStatuses = registry.Table[*corev1.ComponentStatus]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		column("Status", "Status of the component conditions"),
+		column("Message", "Message of the component conditions"),
+		column("Error", "Error of the component conditions"),
+	},
+	Cells: func(c *corev1.ComponentStatus, _ time.Time) []any {
+		for _, cond := range c.Conditions {
+			if cond.Type != corev1.ComponentHealthy {
+				continue
+			}
+			status := "Unhealthy"
+			if cond.Status == corev1.ConditionTrue {
+				status = "Healthy"
+			}
+			return []any{c.Name, status, cond.Message, cond.Error}
+		}
+		return []any{c.Name, "Unknown", "", ""}
+	},
+}

@@ -184,3 +184,29 @@ var PersistentVolumeClaims = registry.Table[*corev1.PersistentVolumeClaim]{
 		}
 	},
 }
+
+// CSIStorageCapacities is the table of capacities.
+var CSIStorageCapacities = registry.Table[*storagev1.CSIStorageCapacity]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn,
+		column("StorageClassName", storagev1.CSIStorageCapacity{}.SwaggerDoc()["storageClassName"]),
+		column("Capacity", storagev1.CSIStorageCapacity{}.SwaggerDoc()["capacity"]),
+	},
+	Cells: func(c *storagev1.CSIStorageCapacity, _ time.Time) []any {
+		capacity := unset
+		if c.Capacity != nil {
+			capacity = c.Capacity.String()
+		}
+		return []any{c.Name, c.StorageClassName, capacity}
+	},
+}
+
+// VolumeAttributesClasses is the table of classes of volumes' attributes.
+var VolumeAttributesClasses = registry.Table[*storagev1.VolumeAttributesClass]{
+	Columns: []metav1.TableColumnDefinition{
+		nameColumn, column("DriverName", storagev1.VolumeAttributesClass{}.SwaggerDoc()["driverName"]), ageColumn,
+	},
+	Cells: func(c *storagev1.VolumeAttributesClass, now time.Time) []any {
+		return []any{c.Name, c.DriverName, age(c, now)}
+	},
+}

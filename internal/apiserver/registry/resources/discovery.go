@@ -27,7 +27,7 @@ func endpointSlices() registry.Row[*discoveryv1.EndpointSlice] {
 			Update: func(_ context.Context, s, old *discoveryv1.EndpointSlice) {
 				a, b := *s, *old
 				a.ObjectMeta, b.ObjectMeta = old.ObjectMeta, old.ObjectMeta
-				bump(s, old, !apiequality.Semantic.DeepEqual(&a, &b))
+				bump(s, old, !apiequality.Semantic.DeepEqual(&a, &b) || !apiequality.Semantic.DeepEqual(s.Labels, old.Labels))
 			},
 			Validate:       exceptOwn(onCreate(validation.EndpointSlice)),
 			ValidateUpdate: exceptOwnUpdate(onUpdate(validation.EndpointSliceUpdate)),

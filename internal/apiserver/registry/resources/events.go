@@ -7,6 +7,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
@@ -19,6 +20,7 @@ import (
 func events(deps Deps) registry.Row[*corev1.Event] {
 	return registry.Row[*corev1.Event]{
 		Resource:   gvr(corev1.SchemeGroupVersion, "events"),
+		Also:       []schema.GroupVersion{eventsv1.SchemeGroupVersion},
 		Kind:       "Event",
 		Singular:   "event",
 		ShortNames: []string{"ev"},

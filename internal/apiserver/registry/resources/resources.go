@@ -42,6 +42,9 @@ func All(deps Deps) []registry.Definition {
 		replicationControllers(), podTemplates(), podDisruptionBudgets(),
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),
 		certificateSigningRequests(), clusterTrustBundles(), podCertificateRequests(deps), storageClasses(), volumeAttachments(), csiNodes(), csiDrivers(),
+		csiStorageCapacities(), volumeAttributesClasses(),
+		ingresses(), ingressClasses(), networkPolicies(), serviceCIDRs(), ipAddresses(), horizontalPodAutoscalers(),
+		deviceClasses(), resourceClaims(deps), resourceClaimTemplates(deps), resourceSlices(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
 	}
 }

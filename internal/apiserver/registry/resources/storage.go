@@ -148,3 +148,57 @@ func oldTopologyKeys(_ context.Context, c *storagev1.StorageClass) []string {
 	}
 	return out
 }
+
+func csiStorageCapacities() registry.Row[*storagev1.CSIStorageCapacity] {
+	return registry.Row[*storagev1.CSIStorageCapacity]{
+		Resource:   gvr(storagev1.SchemeGroupVersion, "csistoragecapacities"),
+		Kind:       "CSIStorageCapacity",
+		Singular:   "csistoragecapacity",
+		Namespaced: true,
+		New:        func() *storagev1.CSIStorageCapacity { return &storagev1.CSIStorageCapacity{} },
+		NewList:    list[storagev1.CSIStorageCapacityList](),
+		Table:      printers.CSIStorageCapacities,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*storagev1.CSIStorageCapacity]{
+			Validate:              onCreate(validation.CSIStorageCapacity),
+			ValidateUpdate:        onUpdate(validation.CSIStorageCapacityUpdate),
+			Warn:                  oldTopologyLabels,
+			NoUnconditionalUpdate: true,
+		},
+	}
+}
+
+func oldTopologyLabels(_ context.Context, c *storagev1.CSIStorageCapacity) []string {
+	if c.NodeTopology == nil {
+		return nil
+	}
+	var out []string
+	for key := range c.NodeTopology.MatchLabels {
+		if text, ok := oldNodeLabels[key]; ok {
+			out = append(out, fmt.Sprintf("%s: %s", field.NewPath("nodeTopology", "matchLabels").Key(key), text))
+		}
+	}
+	for i, e := range c.NodeTopology.MatchExpressions {
+		if text, ok := oldNodeLabels[e.Key]; ok {
+			out = append(out, fmt.Sprintf("%s: %s", field.NewPath("nodeTopology", "matchExpressions").Index(i).Child("key"), text))
+		}
+	}
+	return out
+}
+
+func volumeAttributesClasses() registry.Row[*storagev1.VolumeAttributesClass] {
+	return registry.Row[*storagev1.VolumeAttributesClass]{
+		Resource:   gvr(storagev1.SchemeGroupVersion, "volumeattributesclasses"),
+		Kind:       "VolumeAttributesClass",
+		Singular:   "volumeattributesclass",
+		ShortNames: []string{"vac"},
+		New:        func() *storagev1.VolumeAttributesClass { return &storagev1.VolumeAttributesClass{} },
+		NewList:    list[storagev1.VolumeAttributesClassList](),
+		Table:      printers.VolumeAttributesClasses,
+		CheckName:  apivalidation.NameIsDNSSubdomain,
+		Strategy: registry.Strategy[*storagev1.VolumeAttributesClass]{
+			Validate:       onCreate(validation.VolumeAttributesClass),
+			ValidateUpdate: onUpdate(validation.VolumeAttributesClassUpdate),
+		},
+	}
+}

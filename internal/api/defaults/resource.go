@@ -1,0 +1,46 @@
+package defaults
+
+import (
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ResourceClaim asks for one device where the claim does not say how many.
+func ResourceClaim(c *resourcev1.ResourceClaim) { deviceRequests(c.Spec.Devices.Requests) }
+
+// ResourceClaimTemplate does the same for the claims that are made from it.
+func ResourceClaimTemplate(t *resourcev1.ResourceClaimTemplate) {
+	deviceRequests(t.Spec.Spec.Devices.Requests)
+}
+
+func deviceRequests(requests []resourcev1.DeviceRequest) {
+	for i := range requests {
+		r := &requests[i]
+		if r.Exactly != nil {
+			deviceCount(&r.Exactly.AllocationMode, &r.Exactly.Count)
+		}
+		for j := range r.FirstAvailable {
+			deviceCount(&r.FirstAvailable[j].AllocationMode, &r.FirstAvailable[j].Count)
+		}
+	}
+}
+
+func deviceCount(mode *resourcev1.DeviceAllocationMode, count *int64) {
+	set(mode, resourcev1.DeviceAllocationModeExactCount)
+	if *mode == resourcev1.DeviceAllocationModeExactCount {
+		set(count, 1)
+	}
+}
+
+// ResourceSlice says since when devices have their taints: since now, unless it is known. A stored
+// slice has the times; this is the only default that looks at the clock.
+func ResourceSlice(s *resourcev1.ResourceSlice) {
+	for i := range s.Spec.Devices {
+		d := &s.Spec.Devices[i]
+		for j := range d.Taints {
+			setPtr(&d.Taints[j].TimeAdded, metav1.Time{Time: time.Now().Truncate(time.Second)})
+		}
+	}
+}

@@ -1,0 +1,123 @@
+// Package manager runs the controllers: all of them on one set of informers, each with the rights of
+// the service account that upstream's roles are bound to.
+package manager
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/certificates"
+	"wherry.dev/internal/controller/clusterdns"
+)
+
+// Config is what controllers need besides the informers.
+type Config struct {
+	// Account returns a client that acts as a service account in kube-system, and its configuration.
+	Account func(name string) (clientset.Interface, *rest.Config, error)
+	// Reader has the rights of the controller manager itself.
+	Reader clientset.Interface
+	// Enabled reports whether the controller with the name is to run; nil runs all.
+	Enabled func(name string) bool
+
+	// RootCA is published in every namespace, in PEM; nil publishes none.
+	RootCA []byte
+	// Signer signs certificates; nil signs none.
+	Signer certificates.Authority
+	// DNS is the cluster's DNS that is published; nil if there is none of ours.
+	DNS *clusterdns.Config
+}
+
+// Manager has the controllers. Create one with New.
+type Manager struct {
+	informers informers.SharedInformerFactory
+	running   []named
+}
+
+type named struct {
+	name string
+	controller.Controller
+}
+
+// Names returns the names of all controllers, sorted.
+func Names() []string {
+	out := make([]string, 0, len(table))
+	for _, r := range table {
+		out = append(out, r.name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// NewInformers returns the informers that controllers share. Nobody who reads from them looks at
+// managed fields, which are half of many an object.
+func NewInformers(client clientset.Interface) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(controller.DropManagedFields))
+}
+
+// New builds the controllers on the informers of f, which Run starts.
+func New(cfg Config, f informers.SharedInformerFactory) (*Manager, error) {
+	m := &Manager{informers: f}
+	for _, r := range table {
+		if cfg.Enabled != nil && !cfg.Enabled(r.name) {
+			continue
+		}
+		client, config, err := cfg.Account(r.account)
+		if err != nil {
+			return nil, err
+		}
+		c, err := r.build(&parts{Config: cfg, client: client, rest: config, informers: f})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.name, err)
+		}
+		if c != nil {
+			m.running = append(m.running, named{r.name, c})
+		}
+	}
+	return m, nil
+}
+
+// Run runs the informers and the controllers until ctx ends, or one fails. Each waits for the informers
+// that it reads.
+func (m *Manager) Run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	m.informers.Start(gctx.Done())
+	defer m.informers.Shutdown()
+	for _, c := range m.running {
+		g.Go(func() error {
+			if err := c.Run(klog.NewContext(gctx, klog.FromContext(gctx).WithName(c.name))); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// Parse reads the value of --controllers: names of those to run, -NAME for those to leave out, * for
+// all that are not named. It returns an error that names what is unknown.
+func Parse(list []string) (func(name string) bool, error) {
+	known := Names()
+	for _, item := range list {
+		if name := strings.TrimPrefix(item, "-"); name != "*" && !slices.Contains(known, name) {
+			return nil, fmt.Errorf("--controllers: %q is not in the list of known controllers: %s", name, strings.Join(known, ", "))
+		}
+	}
+	return func(name string) bool {
+		switch {
+		case slices.Contains(list, "-"+name):
+			return false
+		case slices.Contains(list, name):
+			return true
+		}
+		return slices.Contains(list, "*")
+	}, nil
+}

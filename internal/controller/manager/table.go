@@ -1,0 +1,146 @@
+package manager
+
+import (
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"wherry.dev/internal/clockset"
+	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/certificates"
+	"wherry.dev/internal/controller/clusterdns"
+	"wherry.dev/internal/controller/cronjob"
+	"wherry.dev/internal/controller/daemonset"
+	"wherry.dev/internal/controller/deployment"
+	"wherry.dev/internal/controller/disruption"
+	"wherry.dev/internal/controller/endpoints"
+	"wherry.dev/internal/controller/endpointslice"
+	"wherry.dev/internal/controller/endpointslicemirroring"
+	"wherry.dev/internal/controller/garbagecollector"
+	"wherry.dev/internal/controller/horizontalpodautoscaler"
+	"wherry.dev/internal/controller/job"
+	"wherry.dev/internal/controller/namespace"
+	"wherry.dev/internal/controller/nodelifecycle"
+	"wherry.dev/internal/controller/podgc"
+	"wherry.dev/internal/controller/replicaset"
+	"wherry.dev/internal/controller/rootca"
+	"wherry.dev/internal/controller/serviceaccount"
+	"wherry.dev/internal/controller/statefulset"
+	"wherry.dev/internal/controller/tainteviction"
+	"wherry.dev/internal/controller/ttlafterfinished"
+)
+
+// row is a controller.
+type row struct {
+	name    string // upstream's, as --controllers has it
+	account string // the service account, in kube-system, whose rights it has
+	build   func(*parts) (controller.Controller, error)
+}
+
+// parts are what a controller is built from.
+type parts struct {
+	Config
+	client    clientset.Interface // with the rights of its account
+	rest      *rest.Config        // for clients of another sort
+	informers informers.SharedInformerFactory
+}
+
+// table has the controllers in the order in which they start. A build function that returns nil says
+// that the controller has nothing to work with here.
+var table = []row{
+	// What everything else in a namespace needs
+	{"serviceaccount-controller", "service-account-controller", plain(serviceaccount.New)},
+	{"root-ca-certificate-publisher-controller", "root-ca-cert-publisher", buildRootCA},
+	{"certificatesigningrequest-signing-controller", "certificate-controller", buildSigner},
+	{"podcertificaterequest-cleaner-controller", "podcertificaterequestcleaner", plain(certificates.NewPodRequestCleaner)},
+
+	// Services, so that what starts is reached
+	{"cluster-dns-controller", "cluster-dns-controller", buildDNS},
+	{"endpointslice-controller", "endpointslice-controller", plain(endpointslice.New)},
+	{"endpoints-controller", "endpoint-controller", plain(endpoints.New)},
+	{"endpointslice-mirroring-controller", "endpointslicemirroring-controller", plain(endpointslicemirroring.New)},
+
+	// Workloads, those first that others stand on
+	{"replicaset-controller", "replicaset-controller", plain(replicaset.New)},
+	{"replicationcontroller-controller", "replication-controller", plain(replicaset.NewForReplicationControllers)},
+	{"deployment-controller", "deployment-controller", plain(deployment.New)},
+	{"statefulset-controller", "statefulset-controller", plain(statefulset.New)},
+	{"daemonset-controller", "daemon-set-controller", plain(daemonset.New)},
+	{"job-controller", "job-controller", plain(job.New)},
+	{"cronjob-controller", "cronjob-controller", buildCronJobs},
+	{"horizontal-pod-autoscaler-controller", "horizontal-pod-autoscaler", buildAutoscaler},
+	{"disruption-controller", "disruption-controller", buildDisruption},
+
+	// Nodes
+	{"node-lifecycle-controller", "node-controller", plain(nodelifecycle.New)},
+	{"taint-eviction-controller", "node-controller", plain(tainteviction.New)},
+
+	// What removes things
+	{"pod-garbage-collector-controller", "pod-garbage-collector", plain(podgc.New)},
+	{"ttl-after-finished-controller", "ttl-after-finished-controller", buildTTL},
+	{"namespace-controller", "namespace-controller", buildNamespace},
+	{"garbage-collector-controller", "generic-garbage-collector", buildGarbageCollector},
+}
+
+// plain is how most controllers are built.
+func plain[C controller.Controller](build func(clientset.Interface, informers.SharedInformerFactory) (C, error)) func(*parts) (controller.Controller, error) {
+	return func(p *parts) (controller.Controller, error) { return build(p.client, p.informers) }
+}
+
+func buildRootCA(p *parts) (controller.Controller, error) {
+	if p.RootCA == nil {
+		return nil, nil
+	}
+	return rootca.New(p.client, p.Reader, p.informers, p.RootCA)
+}
+
+func buildSigner(p *parts) (controller.Controller, error) {
+	if p.Signer == nil {
+		return nil, nil
+	}
+	return certificates.New(p.client, p.informers, p.Signer)
+}
+
+func buildDNS(p *parts) (controller.Controller, error) {
+	if p.DNS == nil {
+		return nil, nil
+	}
+	return clusterdns.New(p.client, p.informers, *p.DNS)
+}
+
+func buildCronJobs(p *parts) (controller.Controller, error) {
+	return cronjob.New(p.client, p.informers, clockset.Watch)
+}
+
+func buildTTL(p *parts) (controller.Controller, error) {
+	return ttlafterfinished.New(p.client, p.informers, clockset.Watch)
+}
+
+func buildAutoscaler(p *parts) (controller.Controller, error) {
+	return horizontalpodautoscaler.New(p.client, p.rest, p.informers)
+}
+
+func buildDisruption(p *parts) (controller.Controller, error) {
+	scales, err := disruption.Scales(p.rest)
+	if err != nil {
+		return nil, err
+	}
+	return disruption.New(p.client, p.informers, scales)
+}
+
+func buildNamespace(p *parts) (controller.Controller, error) {
+	meta, err := metadata.NewForConfig(p.rest)
+	if err != nil {
+		return nil, err
+	}
+	return namespace.New(p.client, meta, p.informers)
+}
+
+func buildGarbageCollector(p *parts) (controller.Controller, error) {
+	meta, err := metadata.NewForConfig(p.rest)
+	if err != nil {
+		return nil, err
+	}
+	return garbagecollector.New(p.client, meta), nil
+}

@@ -1,0 +1,52 @@
+package dns
+
+import (
+	"net"
+	"net/netip"
+)
+
+// only is a socket that hears nothing but the clients that may ask. What strangers send is not even
+// parsed, and they learn nothing.
+type only struct {
+	net.PacketConn
+	allowed func(netip.Addr) bool
+}
+
+// ReadFrom returns the next datagram of a client that may ask.
+func (o only) ReadFrom(p []byte) (int, net.Addr, error) {
+	for {
+		n, from, err := o.PacketConn.ReadFrom(p)
+		if err != nil || o.allowed(addrOf(from)) {
+			return n, from, err
+		}
+		refusals.Inc()
+	}
+}
+
+// passing is a listener that closes the connections of others.
+type passing struct {
+	net.Listener
+	allowed func(netip.Addr) bool
+}
+
+// Accept returns the next connection of a client that may ask.
+func (p passing) Accept() (net.Conn, error) {
+	for {
+		c, err := p.Listener.Accept()
+		if err != nil || p.allowed(addrOf(c.RemoteAddr())) {
+			return c, err
+		}
+		refusals.Inc()
+		_ = c.Close() // nothing was written, so nothing is lost
+	}
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	switch a := a.(type) {
+	case *net.UDPAddr:
+		return a.AddrPort().Addr().Unmap()
+	case *net.TCPAddr:
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
