@@ -1,0 +1,392 @@
+package controller_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+)
+
+// hostileAPI is an API server in memory whose watches lag, break and skip versions, and whose calls fail,
+// conflict, or fail after they have taken effect. Versions are true, so that a watch that was
+// interrupted goes on where it was, or is told to list again.
+type hostileAPI struct {
+	*fake.Clientset
+	// onWrite is called with the old and the new state of each object that a client wrote, under the
+	// lock.
+	onWrite func(resource string, old, obj metav1.Object)
+
+	mu      sync.Mutex // guards all below
+	rand    *rand.Rand
+	calm    bool // no faults any more
+	version int
+	objects map[string]map[string]runtime.Object // by resource, by namespace and name
+	log     map[string][]change                  // what happened to a resource, in order
+	more    chan struct{}                        // closed when there is something new in a log
+}
+
+type change struct {
+	version int
+	watch.Event
+}
+
+type object interface {
+	metav1.Object
+	runtime.Object
+}
+
+func newHostileAPI(seed uint64) *hostileAPI {
+	a := &hostileAPI{
+		Clientset: fake.NewClientset(), rand: rand.New(rand.NewPCG(seed, 2)), version: 100,
+		objects: map[string]map[string]runtime.Object{}, log: map[string][]change{}, more: make(chan struct{}),
+	}
+	a.PrependReactor("*", "*", a.react)
+	a.PrependWatchReactor("*", a.watch)
+	return a
+}
+
+var errFault = apierrors.NewServerTimeout(schema.GroupResource{Resource: "things"}, "write", 1)
+
+func (a *hostileAPI) chance(p float64) bool { return !a.calm && a.rand.Float64() < p }
+
+func (a *hostileAPI) react(action k8stesting.Action) (bool, runtime.Object, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	resource := action.GetResource().Resource
+	switch act := action.(type) {
+	case k8stesting.GetActionImpl:
+		obj, err := a.get(resource, act.GetNamespace()+"/"+act.GetName())
+		return true, obj, err
+	case k8stesting.ListActionImpl:
+		return true, a.list(resource), nil
+	}
+	if resource == "events" {
+		return true, &v1.Event{}, nil
+	}
+	if a.chance(0.05) {
+		return true, nil, errFault
+	}
+	obj, err := a.write(resource, action)
+	if err == nil && !generated(action) && a.chance(0.05) {
+		err = errFault // it has taken effect
+	}
+	return true, obj, err
+}
+
+// generated reports whether the API server gives a new object its name. Whoever does not hear that this
+// has succeeded cannot know the name, and makes another one; what is too many goes later.
+func generated(action k8stesting.Action) bool {
+	act, ok := action.(k8stesting.CreateActionImpl)
+	return ok && act.GetObject().(metav1.Object).GetName() == ""
+}
+
+func (a *hostileAPI) write(resource string, action k8stesting.Action) (runtime.Object, error) {
+	switch act := action.(type) {
+	case k8stesting.CreateActionImpl:
+		return a.create(resource, act.GetObject().(object))
+	case k8stesting.UpdateActionImpl:
+		return a.update(resource, act.GetSubresource(), act.GetObject().(object))
+	case k8stesting.DeleteActionImpl:
+		return nil, a.delete(resource, act.GetNamespace()+"/"+act.GetName(), act.GetDeleteOptions())
+	}
+	return nil, fmt.Errorf("unexpected %T", action)
+}
+
+func (a *hostileAPI) get(resource, key string) (object, error) {
+	obj, ok := a.objects[resource][key]
+	if !ok {
+		_, name, _ := strings.Cut(key, "/")
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name)
+	}
+	return obj.DeepCopyObject().(object), nil
+}
+
+func (a *hostileAPI) list(resource string) runtime.Object {
+	out := map[string]runtime.Object{
+		"pods": &v1.PodList{}, "nodes": &v1.NodeList{}, "persistentvolumeclaims": &v1.PersistentVolumeClaimList{},
+		"statefulsets": &appsv1.StatefulSetList{}, "daemonsets": &appsv1.DaemonSetList{}, "controllerrevisions": &appsv1.ControllerRevisionList{},
+	}[resource]
+	var items []runtime.Object
+	for _, key := range slices.Sorted(maps.Keys(a.objects[resource])) {
+		items = append(items, a.objects[resource][key].DeepCopyObject())
+	}
+	list, err := meta.ListAccessor(out)
+	if err := errors.Join(err, meta.SetList(out, items)); err != nil {
+		panic(err)
+	}
+	list.SetResourceVersion(strconv.Itoa(a.version))
+	return out
+}
+
+// put stores a state and tells the watches.
+func (a *hostileAPI) put(resource string, kind watch.EventType, obj object) {
+	a.version++
+	obj.SetResourceVersion(strconv.Itoa(a.version))
+	if a.objects[resource] == nil {
+		a.objects[resource] = map[string]runtime.Object{}
+	}
+	key := obj.GetNamespace() + "/" + obj.GetName()
+	if kind == watch.Deleted {
+		delete(a.objects[resource], key)
+	} else {
+		a.objects[resource][key] = obj
+	}
+	a.log[resource] = append(a.log[resource], change{a.version, watch.Event{Type: kind, Object: obj.DeepCopyObject()}})
+	close(a.more)
+	a.more = make(chan struct{})
+}
+
+func (a *hostileAPI) create(resource string, obj object) (runtime.Object, error) {
+	obj = obj.DeepCopyObject().(object)
+	if obj.GetName() == "" {
+		obj.SetName(obj.GetGenerateName() + strconv.Itoa(a.version))
+	}
+	if _, err := a.get(resource, obj.GetNamespace()+"/"+obj.GetName()); err == nil {
+		return nil, apierrors.NewAlreadyExists(schema.GroupResource{Resource: resource}, obj.GetName())
+	}
+	obj.SetUID(types.UID(fmt.Sprintf("u%d", a.version)))
+	obj.SetGeneration(1)
+	obj.SetCreationTimestamp(metav1.Now())
+	if p, ok := obj.(*v1.Pod); ok {
+		p.Status.Phase = v1.PodPending
+	}
+	a.put(resource, watch.Added, obj)
+	a.tell(resource, nil, obj)
+	return obj.DeepCopyObject(), nil
+}
+
+func (a *hostileAPI) tell(resource string, old, obj metav1.Object) {
+	if a.onWrite != nil {
+		a.onWrite(resource, old, obj)
+	}
+}
+
+func (a *hostileAPI) update(resource, sub string, obj object) (runtime.Object, error) {
+	obj = obj.DeepCopyObject().(object)
+	was, err := a.get(resource, obj.GetNamespace()+"/"+obj.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if obj.GetResourceVersion() != was.GetResourceVersion() || a.chance(0.05) {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: resource}, obj.GetName(), errors.New("it was changed"))
+	}
+	if sub == "status" {
+		obj = withStatus(was, obj)
+	}
+	if !sameSpecs(was, obj) {
+		obj.SetGeneration(was.GetGeneration() + 1)
+	}
+	a.put(resource, watch.Modified, obj)
+	return obj.DeepCopyObject(), nil
+}
+
+// withStatus returns the object with the status of another state of it.
+func withStatus(was, obj object) object {
+	out := was.DeepCopyObject().(object)
+	switch o := out.(type) {
+	case *appsv1.StatefulSet:
+		o.Status = obj.(*appsv1.StatefulSet).Status
+	case *appsv1.DaemonSet:
+		o.Status = obj.(*appsv1.DaemonSet).Status
+	case *v1.Pod:
+		o.Status = obj.(*v1.Pod).Status
+	}
+	return out
+}
+
+func sameSpecs(a, b object) bool {
+	switch a := a.(type) {
+	case *appsv1.StatefulSet:
+		return equality.Semantic.DeepEqual(a.Spec, b.(*appsv1.StatefulSet).Spec)
+	case *appsv1.DaemonSet:
+		return equality.Semantic.DeepEqual(a.Spec, b.(*appsv1.DaemonSet).Spec)
+	}
+	return true
+}
+
+// delete removes an object. A pod only gets its deletion timestamp, and is removed by its kubelet.
+func (a *hostileAPI) delete(resource, key string, opts metav1.DeleteOptions) error {
+	obj, err := a.get(resource, key)
+	if err != nil {
+		return err
+	}
+	if p := opts.Preconditions; p != nil && (p.UID != nil && *p.UID != obj.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != obj.GetResourceVersion()) {
+		return apierrors.NewConflict(schema.GroupResource{Resource: resource}, obj.GetName(), errors.New("it is another one"))
+	}
+	if resource != "pods" {
+		a.put(resource, watch.Deleted, obj)
+		return nil
+	}
+	if obj.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	a.tell(resource, obj, nil)
+	obj.SetDeletionTimestamp(new(metav1.Now()))
+	a.put(resource, watch.Modified, obj)
+	return nil
+}
+
+// watch hands on changes, late. Now and then it breaks, or has forgotten what happened.
+func (a *hostileAPI) watch(action k8stesting.Action) (bool, watch.Interface, error) {
+	act := action.(k8stesting.WatchActionImpl)
+	from, err := strconv.Atoi(act.ListOptions.ResourceVersion)
+	if err != nil {
+		return true, nil, fmt.Errorf("watch from version %q", act.ListOptions.ResourceVersion)
+	}
+	resource := action.GetResource().Resource
+	events, done := make(chan watch.Event), make(chan struct{})
+	w := &lateWatch{events: events, stop: sync.OnceFunc(func() { close(done) })}
+	go func() {
+		defer close(events)
+		for {
+			next, more, fate := a.next(resource, from)
+			var event watch.Event
+			switch {
+			case fate == breaks:
+				return
+			case fate == forgets:
+				status := apierrors.NewResourceExpired("too old").Status()
+				event = watch.Event{Type: watch.Error, Object: &status}
+			case next == nil:
+				select {
+				case <-more:
+				case <-done:
+					return
+				}
+				continue
+			default:
+				from, event = next.version, next.Event
+				event.Object = event.Object.DeepCopyObject()
+			}
+			timer := time.NewTimer(a.lag())
+			select {
+			case <-timer.C:
+			case <-done:
+				timer.Stop()
+				return
+			}
+			select {
+			case events <- event:
+			case <-done:
+				return
+			}
+			if fate == forgets {
+				return
+			}
+		}
+	}()
+	return true, w, nil
+}
+
+type fate int
+
+const (
+	lives fate = iota
+	breaks
+	forgets
+)
+
+// next returns the first change after a version, or a channel that is closed when there may be one.
+func (a *hostileAPI) next(resource string, from int) (*change, chan struct{}, fate) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.log[resource] {
+		if c := &a.log[resource][i]; c.version > from {
+			switch {
+			case a.chance(0.02):
+				return nil, nil, breaks
+			case a.chance(0.05):
+				return nil, nil, forgets
+			}
+			return c, nil, lives
+		}
+	}
+	return nil, a.more, lives
+}
+
+func (a *hostileAPI) lag() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.calm:
+		return time.Millisecond
+	case a.rand.IntN(10) == 0:
+		return time.Duration(a.rand.Int64N(int64(3 * time.Second)))
+	}
+	return time.Duration(a.rand.Int64N(int64(20 * time.Millisecond)))
+}
+
+type lateWatch struct {
+	events chan watch.Event
+	stop   func()
+}
+
+func (w *lateWatch) Stop()                          { w.stop() }
+func (w *lateWatch) ResultChan() <-chan watch.Event { return w.events }
+
+// The world around the controllers changes objects directly, without faults.
+
+// change changes an object, or removes it if f returns false.
+func (a *hostileAPI) change(resource, key string, f func(object) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	obj, err := a.get(resource, key)
+	if err != nil {
+		return
+	}
+	was := obj.DeepCopyObject().(object)
+	if !f(obj) {
+		a.put(resource, watch.Deleted, obj)
+		return
+	}
+	if equality.Semantic.DeepEqual(was, obj) {
+		return
+	}
+	if !sameSpecs(was, obj) {
+		obj.SetGeneration(obj.GetGeneration() + 1)
+	}
+	a.put(resource, watch.Modified, obj)
+}
+
+// add creates an object.
+func (a *hostileAPI) add(resource string, obj object) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, err := a.create(resource, obj); err != nil {
+		panic(err)
+	}
+}
+
+// all returns the objects of a resource in a stable order.
+func (a *hostileAPI) all(resource string) (out []object) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, key := range slices.Sorted(maps.Keys(a.objects[resource])) {
+		out = append(out, a.objects[resource][key].DeepCopyObject().(object))
+	}
+	return out
+}
+
+func (a *hostileAPI) setCalm() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calm = true
+}
