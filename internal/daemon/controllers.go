@@ -58,6 +58,10 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	services, err := d.newProxy(f)
+	if err != nil {
+		return err
+	}
 	d.group.start(ctx, "informers", func(ctx context.Context) error {
 		f.Start(ctx.Done())
 		<-ctx.Done()
@@ -67,7 +71,11 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	for name, c := range controllers {
 		d.group.start(ctx, name, c.Run)
 	}
-	return nil
+	if services == nil {
+		return nil
+	}
+	d.group.start(ctx, "proxy", services.Run)
+	return d.await(ctx, "the service proxy", services.Ready()) // pods may need services from the start
 }
 
 // builder makes one controller, which writes as a service account in kube-system.
