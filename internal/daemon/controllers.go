@@ -18,6 +18,7 @@ import (
 	"wherry.dev/internal/controller/endpointslice"
 	"wherry.dev/internal/controller/endpointslicemirroring"
 	"wherry.dev/internal/controller/garbagecollector"
+	"wherry.dev/internal/controller/loadbalancer"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
@@ -138,6 +139,9 @@ func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformer
 		}},
 		{"endpointslicemirroring", "endpointslicemirroring-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
 			return endpointslicemirroring.New(c, f)
+		}},
+		{"loadbalancer", "service-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
+			return loadbalancer.New(c, f)
 		}},
 	}
 }
