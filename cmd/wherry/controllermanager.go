@@ -158,10 +158,15 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	}
 	defer stopServing()
 	run := func(ctx context.Context) error {
-		m, err := manager.New(cfg, manager.NewInformers(cfg.Reader))
+		f := manager.NewInformers(cfg.Reader)
+		m, err := manager.New(cfg, f)
 		if err != nil {
 			return err
 		}
+		ctx, cancel := context.WithCancel(ctx)
+		f.Start(ctx.Done())
+		defer f.Shutdown()
+		defer cancel()
 		return m.Run(ctx)
 	}
 	ready := make(chan struct{})
