@@ -191,6 +191,13 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule(read, "resource.k8s.io", "deviceclasses"),
 		events(),
 	},
+	"clusterrole-aggregation-controller": {
+		rule("escalate get list watch update patch", rbacv1.GroupName, "clusterroles"),
+	},
+	"legacy-service-account-token-cleaner": {
+		named(rule("get", core, "configmaps"), "kube-apiserver-legacy-service-account-token-tracking"),
+		rule("patch delete", core, "secrets"),
+	},
 	"service-cidrs-controller": {
 		rule("get list watch patch update", "networking.k8s.io", "servicecidrs"),
 		rule("patch update", "networking.k8s.io", "servicecidrs/finalizers"),
