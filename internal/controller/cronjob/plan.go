@@ -35,20 +35,25 @@ type plan struct {
 	replace []v1.ObjectReference
 	// start is the time for which a job has to be created. Zero is none.
 	start time.Time
+	// latest is the time of the schedule that has come last. Zero is none.
+	latest time.Time
 	// next is when to look again. Zero is when something changes.
 	next   time.Time
 	events []event
 }
 
 // event is one that a user sees, once for as long as the same plan would tell it again.
-type event struct{ kind, reason, message string }
+type event struct {
+	kind, reason, message string
+	at                    time.Time // of the schedule, if it is about one
+}
 
 func (p *plan) warn(reason, format string, args ...any) {
-	p.events = append(p.events, event{v1.EventTypeWarning, reason, fmt.Sprintf(format, args...)})
+	p.events = append(p.events, event{v1.EventTypeWarning, reason, fmt.Sprintf(format, args...), p.latest})
 }
 
 func (p *plan) tell(reason, format string, args ...any) {
-	p.events = append(p.events, event{v1.EventTypeNormal, reason, fmt.Sprintf(format, args...)})
+	p.events = append(p.events, event{v1.EventTypeNormal, reason, fmt.Sprintf(format, args...), p.latest})
 }
 
 // planFor says what to do about a cron job.
@@ -159,7 +164,7 @@ func (p *plan) schedule(f facts, s cron.Schedule) {
 		p.warn("InvalidSchedule", "invalid schedule: %s : %s", spec.Schedule, err)
 		return
 	}
-	p.next = t.next
+	p.next, p.latest = t.next, t.latest
 	if t.latest.IsZero() {
 		return
 	}
