@@ -141,6 +141,12 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("create", "discovery.k8s.io", "endpointslices/restricted"),
 		events(),
 	},
+	"service-controller": {
+		rule(read, core, "services"),
+		rule("patch update", core, "services/status"),
+		rule("list watch", core, "nodes"),
+		events(),
+	},
 	"certificate-controller": {
 		rule("get list watch delete", "certificates.k8s.io", "certificatesigningrequests"),
 		rule("update", "certificates.k8s.io", "certificatesigningrequests/status certificatesigningrequests/approval"),
