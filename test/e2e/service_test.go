@@ -27,12 +27,20 @@ func TestService(t *testing.T) {
 	nodeURL := fmt.Sprintf("http://%s:%d", c.nodeIP(), port)
 	c.until("the node port answers", func() bool { return len(c.answers(nodeURL, 4)) > 0 })
 
+	if got := c.kubectl("get", "--raw", "/api/v1/namespaces/default/services/http:web:80/proxy/"); !strings.HasPrefix(got, "web-") {
+		t.Errorf("through the API server: %q", got)
+	}
+	c.changeService(func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeLoadBalancer })
+	c.until("the load balancer has the node's address", func() bool {
+		return c.kubectl("get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}") == c.nodeIP()
+	})
+
 	c.changeService(func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP })
 	c.until("the client stays with one pod", func() bool { return len(c.answers(url, 12)) == 1 })
 
 	c.kubectl("scale", "deployment/web", "--replicas", "0")
 	c.until("clients are refused", func() bool {
-		out, err := c.try("kubectl", "exec", "client", "--", "wget", "-qO-", "-T", "20", url)
+		out, err := c.try("kubectl", "exec", "client", "--", "wget", "-qO-", url+"/")
 		return err != nil && strings.Contains(out+err.Error(), "refused")
 	})
 	c.kubectl("scale", "deployment/web", "--replicas", "1")
@@ -92,7 +100,7 @@ func (c *cluster) changeService(change func(*v1.Service)) {
 func (c *cluster) answers(url string, n int) map[string]int {
 	c.t.Helper()
 	out := map[string]int{}
-	script := fmt.Sprintf("for i in $(seq %d); do wget -qO- -T 3 %s; done", n, url)
+	script := fmt.Sprintf("for i in $(seq %d); do wget -qO- %s/; done", n, url)
 	text, err := c.try("kubectl", "exec", "client", "--", "sh", "-c", script)
 	if err != nil {
 		return nil
@@ -106,7 +114,7 @@ func (c *cluster) answers(url string, n int) map[string]int {
 // nodeAnswers returns what a process of the node gets from a service.
 func (c *cluster) nodeAnswers(ip string) string {
 	c.t.Helper()
-	out, err := exec.CommandContext(c.t.Context(), "busybox", "wget", "-qO-", "-T", "20", "http://"+ip).Output()
+	out, err := exec.CommandContext(c.t.Context(), "busybox", "wget", "-qO-", "http://"+ip+"/").Output()
 	if err != nil {
 		c.t.Error(err)
 	}
