@@ -10,21 +10,6 @@ import (
 
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/controller/manager"
-	"wherry.dev/internal/controller"
-	"wherry.dev/internal/controller/certificates"
-	"wherry.dev/internal/controller/deployment"
-	"wherry.dev/internal/controller/endpoints"
-	"wherry.dev/internal/controller/endpointslice"
-	"wherry.dev/internal/controller/endpointslicemirroring"
-	"wherry.dev/internal/controller/garbagecollector"
-	"wherry.dev/internal/controller/loadbalancer"
-	"wherry.dev/internal/controller/namespace"
-	"wherry.dev/internal/controller/nodelifecycle"
-	"wherry.dev/internal/controller/podgc"
-	"wherry.dev/internal/controller/replicaset"
-	"wherry.dev/internal/controller/rootca"
-	"wherry.dev/internal/controller/serviceaccount"
-	"wherry.dev/internal/controller/tainteviction"
 	"wherry.dev/internal/scheduler"
 )
 
@@ -81,93 +66,6 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	}
 	d.group.start(ctx, "proxy", services.Run)
 	return d.await(ctx, "the service proxy", services.Ready()) // pods may need services from the start
-}
-
-// builder makes one controller, which writes as a service account in kube-system.
-type builder struct {
-	name, account string
-	build         func(clientset.Interface, *rest.Config) (controller.Controller, error)
-}
-
-func (d *Daemon) builders(reader clientset.Interface, f informers.SharedInformerFactory, ca []byte) []builder {
-	return []builder{
-		{"namespace", "namespace-controller", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
-			meta, err := metadata.NewForConfig(cfg)
-			if err != nil {
-				return nil, err
-			}
-			return namespace.New(c, meta, f)
-		}},
-		{"garbagecollector", "generic-garbage-collector", func(c clientset.Interface, cfg *rest.Config) (controller.Controller, error) {
-			meta, err := metadata.NewForConfig(cfg)
-			if err != nil {
-				return nil, err
-			}
-			return garbagecollector.New(c, meta), nil
-		}},
-		{"serviceaccount", "service-account-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return serviceaccount.New(c, f)
-		}},
-		{"rootca", "root-ca-cert-publisher", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return rootca.New(c, reader, f, ca)
-		}},
-		{"certificates", "certificate-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return certificates.New(c, f, d.api.CA())
-		}},
-		{"podcertificates", "podcertificaterequestcleaner", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return certificates.NewPodRequestCleaner(c, f)
-		}},
-		{"podgc", "pod-garbage-collector", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return podgc.New(c, f)
-		}},
-		{"nodelifecycle", "node-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return nodelifecycle.New(c, f)
-		}},
-		{"tainteviction", "node-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return tainteviction.New(c, f)
-		}},
-		{"replicaset", "replicaset-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return replicaset.New(c, f)
-		}},
-		{"replicationcontroller", "replication-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return replicaset.NewForReplicationControllers(c, f)
-		}},
-		{"deployment", "deployment-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return deployment.New(c, f)
-		}},
-		{"endpointslice", "endpointslice-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return endpointslice.New(c, f)
-		}},
-		{"endpoints", "endpoint-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return endpoints.New(c, f)
-		}},
-		{"endpointslicemirroring", "endpointslicemirroring-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return endpointslicemirroring.New(c, f)
-		}},
-		{"loadbalancer", "service-controller", func(c clientset.Interface, _ *rest.Config) (controller.Controller, error) {
-			return loadbalancer.New(c, f)
-		}},
-	}
-}
-
-// controllers makes all controllers on shared informers. Each writes under the service account that
-// upstream's RBAC roles are bound to.
-func (d *Daemon) controllers(reader clientset.Interface, f informers.SharedInformerFactory) (map[string]controller.Controller, error) {
-	ca, err := d.api.CA().Cert()
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]controller.Controller{}
-	for _, b := range d.builders(reader, f, ca) {
-		client, cfg, err := as(d.api, "system:serviceaccount:kube-system:"+b.account, "system:serviceaccounts", "system:serviceaccounts:kube-system")
-		if err != nil {
-			return nil, err
-		}
-		if out[b.name], err = b.build(client, cfg); err != nil {
-			return nil, fmt.Errorf("controller %s: %w", b.name, err)
-		}
-	}
-	return out, nil
 }
 
 func (d *Daemon) startScheduler(ctx context.Context) error {
