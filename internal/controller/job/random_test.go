@@ -138,11 +138,16 @@ func (w *world) user() {
 
 // play lets a job live, until it has finished or never will.
 func (w *world) play() (e ends) {
+	w.mu.Lock()
 	w.stored("jobs", w.randomJob())
 	w.log("job %+v", w.job().Spec)
+	w.mu.Unlock()
 	wait := w.start()
 	for step := range 20000 {
-		time.Sleep(time.Duration(w.rand.IntN(1000)) * time.Millisecond)
+		w.mu.Lock()
+		pause, acts := time.Duration(w.rand.IntN(1000))*time.Millisecond, w.chance(0.1)
+		w.mu.Unlock()
+		time.Sleep(pause)
 		w.mu.Lock()
 		if step == 150 {
 			w.calm = true
@@ -161,7 +166,7 @@ func (w *world) play() (e ends) {
 			wait = w.start()
 		}
 		w.kubelet(&e)
-		if w.chance(0.1) {
+		if acts {
 			w.user()
 		}
 	}
