@@ -118,7 +118,7 @@ component also runs alone and can be swapped with its upstream counterpart.`,
 	for id, cmds := range map[string][]*cobra.Command{
 		"node":  {upCommand(&d), downCommand(&d)},
 		"use":   {kubectlCommand(), imageCommand(&d), explainCommand(&d), traceCommand(&d)},
-		"parts": {apiserverCommand(), schedulerCommand(), kubeletCommand(), criCommand(&d), cniCommand()},
+		"parts": {apiserverCommand(), schedulerCommand(), controllerManagerCommand(), proxyCommand(), kubeletCommand(), criCommand(&d), cniCommand()},
 	} {
 		for _, c := range cmds {
 			c.GroupID = id

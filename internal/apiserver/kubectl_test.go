@@ -177,6 +177,13 @@ func kubectlWorkloads(k *kubectl) {
 	k.want(`(?s)job.batch "once" deleted.*job.batch "now" deleted|job.batch "now" deleted.*job.batch "once" deleted`, "", "delete", "job", "once", "now")
 	k.want(`poddisruptionbudget.policy/calm created`, "", "create", "pdb", "calm", "--selector=app=web", "--min-available=50%")
 	k.want(`(?s)NAME +MIN AVAILABLE +MAX UNAVAILABLE +ALLOWED DISRUPTIONS +AGE.*calm +50% +N/A +0 `, "", "get", "pdb")
+	k.want(`horizontalpodautoscaler.autoscaling/web autoscaled`, "", "autoscale", "deployment", "web", "--min=1", "--max=3", "--cpu-percent=70")
+	k.want(`(?s)NAME +REFERENCE +TARGETS +MINPODS +MAXPODS +REPLICAS +AGE.*web +Deployment/web +cpu: <unknown>/70% +1 +3 +0 `, "", "get", "hpa")
+	k.want(`targetCPUUtilizationPercentage: 70`, "", "get", "horizontalpodautoscalers.v1.autoscaling", "web", "-o", "yaml")
+	k.want(`ingress.networking.k8s.io/in created`, "", "create", "ingress", "in", "--rule=a.example/*=web:80")
+	k.want(`(?s)NAME +CLASS +HOSTS +ADDRESS +PORTS +AGE.*in +<none> +a.example +80 `, "", "get", "ing")
+	k.want(`(?s)kubernetes +10.96.0.0/12 `, "", "get", "servicecidr")
+	k.want(`(?s)Warning: v1 ComponentStatus is deprecated in v1.19\+.*etcd-0 +Healthy +ok`, "", "get", "cs")
 	k.want(`deployment.apps "web" deleted`, "", "delete", "deploy", "web", "--cascade=background")
 	k.want(`replicaset.apps "r" deleted`, "", "delete", "rs", "r", "--cascade=orphan")
 }

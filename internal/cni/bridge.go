@@ -17,7 +17,6 @@ import (
 	"wherry.dev/internal/cni/rtnl"
 	"wherry.dev/internal/failpoint"
 	"wherry.dev/internal/netns"
-	"wherry.dev/internal/record"
 	"wherry.dev/internal/trace"
 )
 
@@ -74,36 +73,22 @@ func OpenBridge(ctx context.Context, cfg BridgeConfig, live map[string]Pod) (*Br
 	return b, nil
 }
 
-// openServices returns a Bridge without a link, for machines where only CNI plugins connect pods:
-// it has only the services' addresses.
-func openServices(cfg BridgeConfig) (*Bridge, error) {
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+// openNone returns a Bridge without a link, for machines where only CNI plugins connect pods. It
+// removes the table that older versions had there, for services.
+func openNone(ctx context.Context, cfg BridgeConfig) (*Bridge, error) {
+	if err := cfg.RemoveTable(ctx); err != nil {
 		return nil, err
 	}
 	host, err := rtnl.Open()
 	if err != nil {
 		return nil, err
 	}
-	b := &Bridge{cfg: cfg, host: host, rules: ruleset{table: cfg.Table}}
-	if err := b.loadServices(); err != nil {
-		return nil, errors.Join(err, host.Close())
-	}
-	return b, nil
+	return &Bridge{cfg: cfg, host: host, rules: ruleset{table: cfg.Table}}, nil
 }
 
-// serveEverywhere lets pods on other networks reach the services as well.
-func (b *Bridge) serveEverywhere(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.rules.bridge == "" || b.rules.everywhere {
-		return nil
-	}
-	b.rules.everywhere = true
-	if err := b.apply(ctx); err != nil {
-		b.rules.everywhere = false
-		return fmt.Errorf("open services to CNI networks: %w", err)
-	}
-	return nil
+// RemoveTable removes the nftables table, if there is one.
+func (cfg BridgeConfig) RemoveTable(ctx context.Context) error {
+	return nft.DeleteTable(ctx, "inet", cfg.Table)
 }
 
 // Check returns an error if a pod no longer has what Setup gave it.
@@ -383,7 +368,7 @@ func (b *Bridge) recover(live map[string]Pod) error {
 			b.rules.ports[id] = fs
 		}
 	}
-	return b.loadServices()
+	return nil
 }
 
 // forwards returns the host ports that lead to the pod, each in the IP families that its host
@@ -402,47 +387,6 @@ func forwards(pod Pod, addrs []netip.Addr) []forward {
 		}
 	}
 	return fs
-}
-
-// SetService routes connections from the host and from this bridge's pods to the service's
-// backends. A service without backends is removed. Other instances' pods do not see it.
-func (b *Bridge) SetService(ctx context.Context, s Service) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	kept := make([]Service, 0, len(b.rules.services)+1)
-	for _, x := range b.rules.services {
-		if x.VIP != s.VIP || x.Port != s.Port {
-			kept = append(kept, x)
-		}
-	}
-	if len(s.Backends) > 0 {
-		kept = append(kept, s)
-	}
-	if err := b.storeServices(kept); err != nil {
-		return err
-	}
-	b.rules.services = kept
-	if err := b.apply(ctx); err != nil {
-		return fmt.Errorf("set service address %s:%d: %w", s.VIP, s.Port, err)
-	}
-	return nil
-}
-
-// servicesPath returns the path of the services' file. They are kept on disk so that a restart of
-// Wherry does not interrupt them.
-func (b *Bridge) servicesPath() string { return filepath.Join(b.cfg.Dir, "services.json") }
-
-func (b *Bridge) storeServices(s []Service) error {
-	return record.Write(b.servicesPath(), 1, s)
-}
-
-func (b *Bridge) loadServices() error {
-	_, err := record.Read(b.servicesPath(), &b.rules.services)
-	var corrupt *record.CorruptError
-	if errors.Is(err, os.ErrNotExist) || errors.As(err, &corrupt) {
-		return nil // the caller that knows the services will set them again
-	}
-	return err
 }
 
 // Remove removes the whole network of the instance: table, veths, bridge, leases. It needs no

@@ -196,44 +196,6 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-func TestServiceAddressOfTwoInstances(t *testing.T) {
-	vip := Service{VIP: netip.MustParseAddr("10.96.0.1"), Port: 443}
-	type instance struct {
-		b   *Bridge
-		pod Pod
-	}
-	var in [2]instance
-	for i := range in {
-		b := openTestBridge(t, newConfig(t), nil)
-		p := newPod(t)
-		setup(t, b, p)
-		s := vip
-		s.Backends = []netip.AddrPort{serve(t, "", "127.0.0.1:0", fmt.Sprintf("api%d", i))}
-		for range 2 {
-			if err := b.SetService(t.Context(), s); err != nil {
-				t.Fatal(err)
-			}
-		}
-		in[i] = instance{b, p}
-	}
-	expect(t, in[0].pod.NetNS, "10.96.0.1:443", "api0 ")
-	expect(t, in[1].pod.NetNS, "10.96.0.1:443", "api1 ")
-	b := openTestBridge(t, in[0].b.cfg, map[string]Pod{in[0].pod.ID: in[0].pod})
-	expect(t, in[0].pod.NetNS, "10.96.0.1:443", "api0 ")
-	two := vip
-	two.Backends = []netip.AddrPort{
-		serve(t, "", b.Gateway().String()+":0", "many"), serve(t, "", b.Gateway().String()+":0", "many"),
-	}
-	if err := b.SetService(t.Context(), two); err != nil {
-		t.Fatal(err)
-	}
-	expect(t, in[0].pod.NetNS, "10.96.0.1:443", "many ")
-	if err := b.SetService(t.Context(), vip); err != nil {
-		t.Fatal(err)
-	}
-	expect(t, in[1].pod.NetNS, "10.96.0.1:443", "api1 ")
-}
-
 // TestPodsCannotReachTheHostsLoopback is CVE-2020-8558: the bridge routes 127.0.0.0/8.
 func TestPodsCannotReachTheHostsLoopback(t *testing.T) {
 	b := openTestBridge(t, newConfig(t), nil)

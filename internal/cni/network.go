@@ -54,7 +54,7 @@ func Open(ctx context.Context, cfg Config, live map[string]Pod, known map[string
 	}
 	var err error
 	if cfg.PluginsOnly {
-		n.bridge, err = openServices(cfg.Bridge)
+		n.bridge, err = openNone(ctx, cfg.Bridge)
 	} else {
 		n.bridge, err = OpenBridge(ctx, cfg.Bridge, live)
 	}
@@ -80,11 +80,6 @@ func (n *Network) findAbandoned(known map[string]bool) error {
 
 // Close closes the network's sockets; pods stay connected.
 func (n *Network) Close() error { return n.bridge.Close() }
-
-// SetService is Bridge.SetService.
-func (n *Network) SetService(ctx context.Context, s Service) error {
-	return n.bridge.SetService(ctx, s)
-}
 
 // Status returns nil if pods can be connected, else an error that says what is missing.
 func (n *Network) Status(ctx context.Context) error {
@@ -178,9 +173,6 @@ func (n *Network) Setup(ctx context.Context, pod Pod) (Attachment, error) {
 	}
 	if c == nil {
 		return n.bridge.Setup(ctx, pod)
-	}
-	if err := n.bridge.serveEverywhere(ctx); err != nil {
-		return Attachment{}, err
 	}
 	n.adds.RLock()
 	defer n.adds.RUnlock()

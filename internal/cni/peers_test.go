@@ -147,28 +147,3 @@ func TestOwnPluginsTakeOverFromUpstreams(t *testing.T) {
 		t.Errorf("leases %v, %v", left, err)
 	}
 }
-
-// TestServicesReachPodsOnPlugins: pods on somebody else's network reach the API server at its
-// service address, too.
-func TestServicesReachPodsOnPlugins(t *testing.T) {
-	cfg, _ := ownPlugins(t)
-	host := pluginHost(t)
-	n := openPlugins(t, cfg)
-	n.bridge.cfg.Table, n.bridge.rules.table = "wherry-test", "wherry-test"
-	p := newPod(t)
-	backend := netip.MustParseAddrPort("10.22.0.1:6443")
-	err := inside(host, func() error {
-		if _, err := n.Setup(t.Context(), p); err != nil {
-			return err
-		}
-		return n.SetService(t.Context(), Service{VIP: netip.MustParseAddr("10.96.0.1"), Port: 443, Backends: []netip.AddrPort{backend}})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	serve(t, host, ":6443", "api")
-	expect(t, p.NetNS, "10.96.0.1:443", "api ")
-	if err := inside(host, func() error { return n.Teardown(t.Context(), p, "own") }); err != nil {
-		t.Fatal(err)
-	}
-}

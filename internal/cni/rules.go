@@ -8,23 +8,14 @@ import (
 	"strings"
 )
 
-// Service is a virtual address with backends (`kubernetes` in namespace default: the API server).
-type Service struct {
-	VIP      netip.Addr
-	Port     uint16
-	Backends []netip.AddrPort
-}
-
 // ruleset is the whole content of the instance's table. It is rendered and replaced as a whole,
 // in one kernel transaction: no rule can be forgotten or doubled, and connections that are
 // already tracked keep their translation.
 type ruleset struct {
-	table      string
-	bridge     string // "" if the pods are on somebody else's CNI network
-	subnets    []netip.Prefix
-	everywhere bool                 // pods on other networks use the services, too
-	ports      map[string][]forward // sandbox ID → its host ports
-	services   []Service
+	table   string
+	bridge  string // "" if the pods are on somebody else's CNI network
+	subnets []netip.Prefix
+	ports   map[string][]forward // sandbox ID → its host ports
 }
 
 // forward is one host port of one pod.
@@ -88,22 +79,8 @@ func (r ruleset) render() string {
 	p("delete table inet %s", r.table)
 	p("table inet %s {", r.table)
 	r.renderPorts(p)
-	p("chain services {")
-	for _, s := range r.services {
-		if rule := s.rule(); rule != "" {
-			p("%s", rule)
-		}
-	}
-	p("}")
-	p("chain prerouting { type nat hook prerouting priority dstnat; policy accept;")
-	if r.bridge != "" && !r.everywhere {
-		p("iifname %q jump services", r.bridge)
-	} else {
-		p("iifname != \"lo\" jump services")
-	}
-	p("jump hostports")
-	p("}")
-	p("chain output { type nat hook output priority -100; policy accept;\njump services\njump hostports\n}")
+	p("chain prerouting { type nat hook prerouting priority dstnat; policy accept;\njump hostports\n}")
+	p("chain output { type nat hook output priority -100; policy accept;\njump hostports\n}")
 	if r.bridge != "" {
 		r.renderBridge(p)
 	}
@@ -151,26 +128,6 @@ func (r ruleset) renderBridge(p func(string, ...any)) {
 		p("%s saddr %s %s daddr != { %s, %s } oifname != %q masquerade", f.ip, s, f.ip, s, f.multicast, r.bridge)
 	}
 	p("}")
-}
-
-// rule spreads new connections at random over the backends of the service's IP family.
-func (s Service) rule() string {
-	f := familyOf(s.VIP)
-	var to []string
-	for _, b := range s.Backends {
-		if familyOf(b.Addr()) == f {
-			to = append(to, fmt.Sprintf("%s . %d", b.Addr(), b.Port()))
-		}
-	}
-	if len(to) == 0 {
-		return ""
-	}
-	entries := make([]string, len(to))
-	for i, t := range to {
-		entries[i] = fmt.Sprintf("%d : %s", i, t)
-	}
-	return fmt.Sprintf("%s daddr %s tcp dport %d dnat %s to numgen random mod %d map { %s }",
-		f.ip, s.VIP, s.Port, f.ip, len(to), strings.Join(entries, ", "))
 }
 
 // conflict returns an error that names the pod that already holds one of the host ports.

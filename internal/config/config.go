@@ -36,6 +36,9 @@ const (
 	DefaultConfigFile  = "/etc/wherry/config.yaml"
 	DefaultManifestDir = "/etc/wherry/manifests"
 
+	OwnProxy = "nftables"
+	NoProxy  = "none"
+
 	EnvDataDir = "WHERRY_DATA_DIR"
 	EnvRunDir  = "WHERRY_RUN_DIR"
 )
@@ -88,7 +91,9 @@ type Config struct {
 	SeccompDefault bool `json:"seccomp-default"`
 
 	SchedulerConfig string `json:"scheduler-config,omitempty"`
-	Verbosity       int    `json:"v,omitempty"`
+	// Proxy says who makes services reachable: OwnProxy, or NoProxy for somebody else.
+	Proxy     string `json:"proxy,omitempty"`
+	Verbosity int    `json:"v,omitempty"`
 }
 
 // Runtime is a program that runs containers.
@@ -104,7 +109,7 @@ func Default() Config {
 		DataDir: DefaultDataDir, RunDir: DefaultRunDir,
 		BindAddress: "0.0.0.0", SecurePort: 6443, KubeletPort: 10250,
 		PodCIDR: "10.244.0.0/24", ServiceCIDR: "10.96.0.0/16", ClusterDomain: "cluster.local", DNS: DNSBuiltin,
-		CNIBinDirs: []string{"/opt/cni/bin"}, MaxPods: 110, PodMaxPids: 4096, SeccompDefault: true,
+		CNIBinDirs: []string{"/opt/cni/bin"}, Proxy: OwnProxy, MaxPods: 110, PodMaxPids: 4096, SeccompDefault: true,
 		RegistryCertsDirs:        []string{"/etc/wherry/certs.d", "/etc/containerd/certs.d"},
 		ImagePullProgressTimeout: metav1.Duration{Duration: 5 * time.Minute},
 	}
@@ -180,6 +185,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.Int64Var(&c.PodMaxPids, "pod-max-pids", c.PodMaxPids, "how many processes a pod may have; -1 removes the limit")
 	f.BoolVar(&c.SeccompDefault, "seccomp-default", c.SeccompDefault, "use the runtime's seccomp profile (RuntimeDefault) for containers whose pod sets none; upstream's kubelet leaves those unconfined")
 	f.StringVar(&c.SchedulerConfig, "scheduler-config", c.SchedulerConfig, "file with a KubeSchedulerConfiguration")
+	f.StringVar(&c.Proxy, "proxy", c.Proxy, "who makes services reachable: nftables (Wherry itself), or none, for kube-proxy or a network such as Cilium")
 	f.IntVarP(&c.Verbosity, "v", "v", c.Verbosity, "verbosity of the log")
 }
 
@@ -326,6 +332,9 @@ func (c *Config) validate() error {
 	}
 	if services != nil {
 		c.validateDNS(bad)
+	}
+	if c.Proxy != OwnProxy && c.Proxy != NoProxy {
+		bad("--proxy %q must be %s or %s", c.Proxy, OwnProxy, NoProxy)
 	}
 	if c.MaxPods < 1 {
 		bad("--max-pods %d must be at least 1", c.MaxPods)

@@ -62,6 +62,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"--service-cidr 10.244.0.0/16 overlap":    func(c *Config) { c.ServiceCIDR = "10.244.0.0/16" },
 		"--data-dir and --run-dir are both /same": func(c *Config) { c.DataDir, c.RunDir = "/same", "/same" },
 		"--image-pull-progress-timeout -1s":       func(c *Config) { c.ImagePullProgressTimeout.Duration = -time.Second },
+		`--proxy "x" must be nftables or none`:    func(c *Config) { c.Proxy = "x" },
 		"--max-pods -1":                           func(c *Config) { c.MaxPods = -1 },
 	} {
 		c := Default()

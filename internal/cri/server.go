@@ -180,8 +180,3 @@ func (s *Server) close() {
 		}
 	}
 }
-
-// SetService routes a virtual address to backends, for pods of this instance and for the host.
-func (s *Server) SetService(ctx context.Context, svc cni.Service) error {
-	return s.network.SetService(ctx, svc)
-}

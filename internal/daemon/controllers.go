@@ -47,6 +47,10 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	services, err := d.newProxy(f)
+	if err != nil {
+		return err
+	}
 	m, err := manager.New(manager.Config{
 		Account: func(name string) (clientset.Interface, *rest.Config, error) {
 			return as(d.api, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
@@ -56,8 +60,18 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.group.start(ctx, "informers", func(ctx context.Context) error {
+		f.Start(ctx.Done())
+		<-ctx.Done()
+		f.Shutdown()
+		return nil
+	})
 	d.group.start(ctx, "controllers", m.Run)
-	return nil
+	if services == nil {
+		return nil
+	}
+	d.group.start(ctx, "proxy", services.Run)
+	return d.await(ctx, "the service proxy", services.Ready()) // pods may need services from the start
 }
 
 func (d *Daemon) startScheduler(ctx context.Context) error {

@@ -23,6 +23,7 @@ import (
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/kubelet/orphans"
 	"wherry.dev/internal/mount"
+	"wherry.dev/internal/proxy"
 	"wherry.dev/internal/record"
 	"wherry.dev/internal/safepath"
 )
@@ -181,7 +182,7 @@ func clearNames(ctx context.Context, cfg config.Config, progress func(string)) e
 	if err != nil {
 		return err
 	}
-	if err := cc.ClearNames(ctx); err != nil {
+	if err := errors.Join(cc.ClearNames(ctx), proxy.Remove(proxy.TableName(cfg.InstanceID()))); err != nil {
 		return err
 	}
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
@@ -204,6 +205,9 @@ func clearNames(ctx context.Context, cfg config.Config, progress func(string)) e
 // nothing else of the instance runs.
 func removeRunning(ctx context.Context, cfg config.Config) error {
 	if err := teardownRuntime(ctx, cfg); err != nil {
+		return err
+	}
+	if err := proxy.Remove(proxy.TableName(cfg.InstanceID())); err != nil {
 		return err
 	}
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {

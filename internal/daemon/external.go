@@ -35,8 +35,7 @@ func dialExternal(ctx context.Context, cfg *config.Config) (internalapi.RuntimeS
 }
 
 // startExternalRuntime uses the runtime at --container-runtime-endpoint instead of our own: images,
-// containers and the pods' network are that runtime's. The address of the API server's service
-// stays ours.
+// containers and the pods' network are that runtime's. Services stay ours.
 func (d *Daemon) startExternalRuntime(ctx, startCtx context.Context) error {
 	var err error
 	if d.runtime, d.imageService, err = dialExternal(startCtx, &d.cfg); err != nil {
@@ -44,18 +43,11 @@ func (d *Daemon) startExternalRuntime(ctx, startCtx context.Context) error {
 	}
 	c := &control{traces: d.traces, endpoint: d.cfg.RuntimeEndpoint}
 	d.group.start(ctx, "control", func(ctx context.Context) error { return c.serve(ctx, ControlSocket(d.cfg.RunDir)) })
-	network, err := cni.Open(startCtx, serviceNetwork(&d.cfg), nil, nil)
-	if err != nil {
-		return err
-	}
-	d.group.start(ctx, "network", func(ctx context.Context) error {
-		<-ctx.Done()
-		return network.Close()
-	})
-	return d.setAPIService(startCtx, network)
+	return serviceNetwork(&d.cfg).Bridge.RemoveTable(startCtx)
 }
 
-// serviceNetwork returns a network that has no pods, only addresses of services.
+// serviceNetwork returns the network without pods in which older versions had the API server's
+// service.
 func serviceNetwork(cfg *config.Config) cni.Config {
 	return cni.Config{
 		PluginsOnly: true,

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 
-	"wherry.dev/internal/cni"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/image"
@@ -108,31 +106,5 @@ func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	}
 	d.runtime, d.imageService = server.Runtime(), server.Images()
 	d.group.start(ctx, "cri", server.Run)
-	if err := d.setAPIService(startCtx, server); err != nil {
-		return err
-	}
 	return importImages(startCtx, d.images, d.cfg.ImagesDir(), d.progress)
-}
-
-// services can redirect an address to others.
-type services interface {
-	SetService(ctx context.Context, s cni.Service) error
-}
-
-// setAPIService redirects the address of the service default/kubernetes, the first of the service
-// network, to the API server, so that programs in pods reach it through their in-cluster
-// configuration.
-func (d *Daemon) setAPIService(ctx context.Context, network services) error {
-	services, err := netip.ParsePrefix(d.cfg.ServiceCIDR)
-	if err != nil {
-		return fmt.Errorf("--service-cidr: %w", err)
-	}
-	node, err := netip.ParseAddr(d.cfg.NodeIP)
-	if err != nil {
-		return fmt.Errorf("--node-ip: %w", err)
-	}
-	return network.SetService(ctx, cni.Service{
-		VIP: services.Masked().Addr().Next(), Port: 443,
-		Backends: []netip.AddrPort{netip.AddrPortFrom(node, uint16(d.cfg.SecurePort))},
-	})
 }

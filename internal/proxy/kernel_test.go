@@ -445,6 +445,27 @@ func TestUDPFlowsFollowTheirEndpoints(t *testing.T) {
 	m.want("c", "tcp", clusterIP+":80", "refused") // another protocol
 }
 
+// TestServerOnLoopback: on a machine without a network, the API server's endpoint is 127.0.0.1.
+func TestServerOnLoopback(t *testing.T) {
+	m := newMachine(t)
+	m.listen("host", 8080)
+	m.serve(service(), slices4(discoveryv1.Endpoint{Addresses: []string{"127.0.0.1"}})...)
+	for _, from := range []string{"a", "host"} {
+		m.want(from, "tcp", clusterIP+":80", "host")
+	}
+}
+
+// TestPodsOfAnotherInstance: they have services of their own at the same addresses.
+func TestPodsOfAnotherInstance(t *testing.T) {
+	m := newMachine(t)
+	m.kernel.layout.bridge = "wh-mine"
+	m.check(m.kernel.replace(m.state))
+	m.listen("a", 8080)
+	m.serve(service(), slices4(ready("a"))...)
+	m.want("host", "tcp", clusterIP+":80", "a")
+	m.want("b", "tcp", clusterIP+":80", "unreachable")
+}
+
 // TestConnectionsSurviveARestart: the table is replaced under a connection.
 func TestConnectionsSurviveARestart(t *testing.T) {
 	m := newMachine(t)

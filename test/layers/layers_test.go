@@ -43,6 +43,7 @@ var forbidden = map[string][]string{
 	"internal/mount":             {"internal/", "k8s.io/"},
 	"internal/disk":              {"internal/", "k8s.io/"},
 	"internal/safepath":          {"internal/", "k8s.io/"},
+	"internal/clockset":          {"internal/", "k8s.io/"},
 	"internal/inbound":           {"internal/", "k8s.io/"},
 	"internal/netns":             {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},
 	"internal/cgroup":            {"internal/kubelet", "internal/cri", "internal/apiserver", "k8s.io/api"},

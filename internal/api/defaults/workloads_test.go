@@ -4,8 +4,11 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // filled is what becomes of a template with one container.
@@ -145,4 +148,35 @@ spec:
       securityContext: {}
       terminationGracePeriodSeconds: 30
 `)
+}
+
+func TestAutoscalersAndClaims(t *testing.T) {
+	a := &autoscalingv2.HorizontalPodAutoscaler{}
+	HorizontalPodAutoscaler(a)
+	if *a.Spec.MinReplicas != 1 || *a.Spec.Metrics[0].Resource.Target.AverageUtilization != 80 || a.Spec.Behavior != nil {
+		t.Errorf("%+v", a.Spec)
+	}
+	a.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(7))}}
+	HorizontalPodAutoscaler(a)
+	up, down := a.Spec.Behavior.ScaleUp, a.Spec.Behavior.ScaleDown
+	if len(up.Policies) != 2 || *up.StabilizationWindowSeconds != 0 || *up.SelectPolicy != autoscalingv2.MaxChangePolicySelect ||
+		len(down.Policies) != 1 || down.Policies[0].Value != 100 || *down.StabilizationWindowSeconds != 7 {
+		t.Errorf("up %+v, down %+v", up, down)
+	}
+	c := &resourcev1.ResourceClaim{Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
+		{Exactly: &resourcev1.ExactDeviceRequest{}}, {FirstAvailable: []resourcev1.DeviceSubRequest{{AllocationMode: resourcev1.DeviceAllocationModeAll}}},
+	}}}}
+	ResourceClaim(c)
+	if e := c.Spec.Devices.Requests[0].Exactly; e.Count != 1 || e.AllocationMode != resourcev1.DeviceAllocationModeExactCount {
+		t.Errorf("%+v", e)
+	}
+	if s := c.Spec.Devices.Requests[1].FirstAvailable[0]; s.Count != 0 {
+		t.Errorf("all of them, and %d", s.Count)
+	}
+	known := metav1.Unix(1, 0)
+	s := &resourcev1.ResourceSlice{Spec: resourcev1.ResourceSliceSpec{Devices: []resourcev1.Device{{Taints: []resourcev1.DeviceTaint{{}, {TimeAdded: &known}}}}}}
+	ResourceSlice(s)
+	if taints := s.Spec.Devices[0].Taints; taints[0].TimeAdded == nil || !taints[1].TimeAdded.Equal(&known) {
+		t.Errorf("%+v", taints)
+	}
 }

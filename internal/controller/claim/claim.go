@@ -108,7 +108,8 @@ func (o Owner[T]) mayAdopt(ctx context.Context) error {
 // adopt makes the owner the object's controller. The UID in the patch makes it fail on another
 // object of the same name, and the API server refuses a second controller.
 func (o Owner[T]) adopt(ctx context.Context, obj T) error {
-	meta := map[string]any{"uid": obj.GetUID(), "ownerReferences": []metav1.OwnerReference{*metav1.NewControllerRef(o.Object, o.Kind)}}
+	ref := *metav1.NewControllerRef(o.Object, o.Kind)
+	meta := map[string]any{"uid": obj.GetUID(), "ownerReferences": []metav1.OwnerReference{ref}}
 	if o.Finalizer != "" {
 		meta["finalizers"] = []string{o.Finalizer}
 	}
@@ -122,7 +123,8 @@ func (o Owner[T]) adopt(ctx context.Context, obj T) error {
 // release removes the owner from the object's references. An object that is gone, or another of the
 // same name (which the API server calls invalid, because of the UID), has nothing to release.
 func (o Owner[T]) release(ctx context.Context, obj T) error {
-	meta := map[string]any{"uid": obj.GetUID(), "ownerReferences": []map[string]any{{"$patch": "delete", "uid": o.GetUID()}}}
+	ref := map[string]any{"$patch": "delete", "uid": o.GetUID()}
+	meta := map[string]any{"uid": obj.GetUID(), "ownerReferences": []map[string]any{ref}}
 	if o.Finalizer != "" {
 		meta["$deleteFromPrimitiveList/finalizers"] = []string{o.Finalizer}
 	}

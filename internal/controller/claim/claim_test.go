@@ -181,6 +181,28 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// An owner that marks what it has does so in the same write.
+func TestFinalizerComesAndGoesWithTheOwner(t *testing.T) {
+	patches := map[string]string{}
+	o := claim.Owner[*v1.Pod]{
+		Object: set("rs"), Kind: kind, Matches: matches, Finalizer: "example.com/f",
+		Live: func(context.Context) (metav1.Object, error) { return set("rs"), nil },
+		Patch: func(_ context.Context, p *v1.Pod, patch []byte) error {
+			patches[p.Name] = string(patch)
+			return nil
+		},
+	}
+	if _, err := o.Claim(t.Context(), []*v1.Pod{pod("q"), pod("r", of("rs"), other)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := patches["q"]; !strings.Contains(got, `"finalizers":["example.com/f"]`) {
+		t.Errorf("adoption: %s", got)
+	}
+	if got := patches["r"]; !strings.Contains(got, `"$deleteFromPrimitiveList/finalizers":["example.com/f"]`) {
+		t.Errorf("release: %s", got)
+	}
+}
+
 func TestIndex(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &v1.Pod{}, 0, cache.Indexers{})
 	for range 2 {

@@ -50,7 +50,7 @@ type Controller struct {
 	client clientset.Interface
 	loop   *controller.Loop
 	events record.EventRecorder
-	clock  func(context.Context, func()) error
+	clock  controller.Clock
 
 	crons, jobs cache.Indexer
 	// What was written to them, by the cron job's key.
@@ -68,9 +68,8 @@ type memory struct {
 	told           []event   // by the last plan
 }
 
-// New returns the controller, with the informers of f. clock calls its function whenever somebody has
-// set the machine's clock, until its context ends.
-func New(client clientset.Interface, f informers.SharedInformerFactory, clock func(context.Context, func()) error) (*Controller, error) {
+// New returns the controller, with the informers of f.
+func New(client clientset.Interface, f informers.SharedInformerFactory, clock controller.Clock) (*Controller, error) {
 	crons, jobs := f.Batch().V1().CronJobs().Informer(), f.Batch().V1().Jobs().Informer()
 	if err := claim.AddIndex(jobs); err != nil {
 		return nil, err
@@ -92,18 +91,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	events, stop := controller.Recorder(ctx, c.client, "cronjob-controller")
 	defer stop()
 	c.events = events
-	parts := []func(context.Context) error{c.loop.Run, func(ctx context.Context) error { return c.clock(ctx, c.clockWasSet) }}
-	return controller.Together(len(parts), func(i int) error { return parts[i](ctx) })
+	return c.loop.RunByClock(ctx, c.clock, c.crons.ListKeys)
 }
 
 func keyOf(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
-
-// clockWasSet looks at all cron jobs again: what they wait for may have come, or gone.
-func (c *Controller) clockWasSet() {
-	for _, key := range c.crons.ListKeys() {
-		c.loop.Add(key)
-	}
-}
 
 func (c *Controller) jobChanged(old, obj any) {
 	for _, o := range []any{old, obj} {
@@ -224,7 +215,7 @@ func (c *Controller) carryOut(ctx context.Context, cron *batchv1.CronJob, p plan
 		if err := c.remove(ctx, cron, r.Name, r.UID); err != nil {
 			return status, errors.Join(append(errs, fmt.Errorf("could not replace job %s/%s: %w", r.Namespace, r.Name, err))...)
 		}
-		status.Active = slices.DeleteFunc(slices.Clone(status.Active), func(a v1.ObjectReference) bool { return a.UID == r.UID })
+		status.Active = without(status.Active, r.UID)
 	}
 	if p.start.IsZero() {
 		return status, errors.Join(errs...)

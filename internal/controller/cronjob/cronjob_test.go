@@ -195,7 +195,7 @@ func TestForbidWaitsForTheEnd(t *testing.T) {
 		c.want("c-15778081 00:01:00.000")
 		time.Sleep(150 * time.Second)
 		c.want()
-		if got := c.reasons(); !slices.Contains(got, "JobAlreadyActive 1") {
+		if got := c.reasons(); !slices.Contains(got, "JobAlreadyActive 2") {
 			t.Errorf("events: %v", got)
 		}
 		c.finish("c-15778081")

@@ -35,20 +35,25 @@ type plan struct {
 	replace []v1.ObjectReference
 	// start is the time for which a job has to be created. Zero is none.
 	start time.Time
+	// latest is the time of the schedule that has come last. Zero is none.
+	latest time.Time
 	// next is when to look again. Zero is when something changes.
 	next   time.Time
 	events []event
 }
 
 // event is one that a user sees, once for as long as the same plan would tell it again.
-type event struct{ kind, reason, message string }
+type event struct {
+	kind, reason, message string
+	at                    time.Time // of the schedule, if it is about one
+}
 
 func (p *plan) warn(reason, format string, args ...any) {
-	p.events = append(p.events, event{v1.EventTypeWarning, reason, fmt.Sprintf(format, args...)})
+	p.events = append(p.events, event{v1.EventTypeWarning, reason, fmt.Sprintf(format, args...), p.latest})
 }
 
 func (p *plan) tell(reason, format string, args ...any) {
-	p.events = append(p.events, event{v1.EventTypeNormal, reason, fmt.Sprintf(format, args...)})
+	p.events = append(p.events, event{v1.EventTypeNormal, reason, fmt.Sprintf(format, args...), p.latest})
 }
 
 // planFor says what to do about a cron job.
@@ -73,7 +78,8 @@ func planFor(f facts) plan {
 		return p
 	}
 	if hasZone(spec.Schedule) {
-		p.warn("UnsupportedSchedule", "CRON_TZ or TZ used in schedule %q is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details", spec.Schedule)
+		p.warn("UnsupportedSchedule", "CRON_TZ or TZ used in schedule %q is not officially supported, see "+
+			"https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details", spec.Schedule)
 	}
 	s, err := parse(spec)
 	if err != nil {
@@ -103,14 +109,19 @@ func (p *plan) observe(f facts, j *batchv1.Job) {
 	default:
 		p.warn("UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", j.Name)
 	}
-	done := j.Status.CompletionTime
-	if end == batchv1.JobComplete && done != nil && (st.LastSuccessfulTime == nil || done.After(st.LastSuccessfulTime.Time)) {
+	done, last := j.Status.CompletionTime, st.LastSuccessfulTime
+	if end == batchv1.JobComplete && done != nil && (last == nil || done.After(last.Time)) {
 		st.LastSuccessfulTime = done
 	}
 }
 
 func (p *plan) forget(uid types.UID) {
-	p.status.Active = slices.DeleteFunc(p.status.Active, func(r v1.ObjectReference) bool { return r.UID == uid })
+	p.status.Active = without(p.status.Active, uid)
+}
+
+// without returns a new list that lacks the object with the UID.
+func without(list []v1.ObjectReference, uid types.UID) []v1.ObjectReference {
+	return slices.DeleteFunc(slices.Clone(list), func(r v1.ObjectReference) bool { return r.UID == uid })
 }
 
 // drop takes jobs that are gone out of the list of active ones.
@@ -131,7 +142,9 @@ func (p *plan) limit(f facts) {
 		if limit == nil {
 			continue
 		}
-		ended := slices.DeleteFunc(slices.Clone(f.jobs), func(j *batchv1.Job) bool { return j.DeletionTimestamp != nil || endOf(j) != end })
+		ended := slices.DeleteFunc(slices.Clone(f.jobs), func(j *batchv1.Job) bool {
+			return j.DeletionTimestamp != nil || endOf(j) != end
+		})
 		slices.SortFunc(ended, compareStart)
 		p.remove = append(p.remove, ended[:max(0, len(ended)-int(*limit))]...)
 	}
@@ -159,7 +172,7 @@ func (p *plan) schedule(f facts, s cron.Schedule) {
 		p.warn("InvalidSchedule", "invalid schedule: %s : %s", spec.Schedule, err)
 		return
 	}
-	p.next = t.next
+	p.next, p.latest = t.next, t.latest
 	if t.latest.IsZero() {
 		return
 	}
@@ -168,7 +181,8 @@ func (p *plan) schedule(f facts, s cron.Schedule) {
 		return
 	}
 	if t.many {
-		p.warn("TooManyMissedTimes", "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
+		p.warn("TooManyMissedTimes",
+			"too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
 	}
 	name := jobName(f.cron, t.latest)
 	switch {

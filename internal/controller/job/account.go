@@ -54,7 +54,8 @@ func accountFor(c *census, p plan, o outcome) account {
 	st.Terminating = new(int32(len(c.terminating)) + o.removed)
 	verdict := p.verdict
 	if verdict == nil && isComplete(c, st.Active) {
-		verdict = condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods", c.now)
+		verdict = condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached,
+			"Reached expected number of succeeded pods", c.now)
 	}
 	if verdict == nil && p.managed {
 		a.reportSuspension(c)
@@ -213,7 +214,8 @@ func finish(j *batchv1.Job, st *batchv1.JobStatus, terminal *batchv1.JobConditio
 	if terminal.Type == batchv1.JobComplete {
 		st.CompletionTime = &terminal.LastTransitionTime
 	}
-	if nothing := isSuspended(j) && j.Spec.Completions != nil && *j.Spec.Completions == 0; st.StartTime == nil && !nothing {
+	nothing := isSuspended(j) && j.Spec.Completions != nil && *j.Spec.Completions == 0
+	if st.StartTime == nil && !nothing {
 		st.StartTime = &terminal.LastTransitionTime // a finished job has one; this one was suspended as it ended
 	}
 	return true

@@ -98,7 +98,9 @@ func endOf(p *v1.Pod) time.Time {
 // lastExit returns when the last container ended, sidecars among them, if all have.
 func lastExit(p *v1.Pod) (last time.Time, ok bool) {
 	isSidecar := func(name string) bool {
-		return slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name && pods.IsSidecar(&c) })
+		return slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool {
+			return c.Name == name && pods.IsSidecar(&c)
+		})
 	}
 	statuses := slices.Clone(p.Status.ContainerStatuses)
 	for _, c := range p.Status.InitContainerStatuses {

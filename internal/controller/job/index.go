@@ -149,7 +149,8 @@ func indexOf(p *v1.Pod) int {
 // failuresBefore returns how often the index of a pod failed before the pod was created: those that
 // count, and those that a rule ignored.
 func failuresBefore(p *v1.Pod) (counted, ignored int32) {
-	return count32(p.Annotations[batchv1.JobIndexFailureCountAnnotation]), count32(p.Annotations[batchv1.JobIndexIgnoredFailureCountAnnotation])
+	const ofCounted, ofIgnored = batchv1.JobIndexFailureCountAnnotation, batchv1.JobIndexIgnoredFailureCountAnnotation
+	return count32(p.Annotations[ofCounted]), count32(p.Annotations[ofIgnored])
 }
 
 // count32 reads a number that anybody may have written. It is 0 if it is none, or none that is

@@ -293,7 +293,8 @@ func (c *Controller) tellEnd(j *batchv1.Job, st *batchv1.JobStatus, terminal *ba
 		return
 	}
 	if n := j.Spec.Completions; n != nil && st.Succeeded > *n {
-		c.events.Event(j, v1.EventTypeWarning, "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
+		c.events.Event(j, v1.EventTypeWarning, "TooManySucceededPods",
+			"Too many succeeded pods running after completion count reached")
 	}
 	c.events.Event(j, v1.EventTypeNormal, "Completed", "Job completed")
 	finishedJobs.WithLabelValues(mode(j), "succeeded", terminal.Reason).Inc()

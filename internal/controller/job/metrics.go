@@ -16,15 +16,21 @@ var (
 		Subsystem: "job_controller", Name: "job_sync_duration_seconds", Help: "How long it took to sync a job.",
 		Buckets: metrics.ExponentialBuckets(0.004, 2, 15),
 	}, []string{"completion_mode", "result", "action"})
-	syncs           = counter("job_syncs_total", "Syncs of jobs.", "completion_mode", "result", "action")
-	finishedJobs    = counter("jobs_finished_total", "Jobs that finished.", "completion_mode", "result", "reason")
-	externalJobs    = counter("jobs_by_external_controller_total", "Jobs that are managed by another controller.", "controller_name")
-	finishedPods    = counter("job_pods_finished_total", "Pods that ended and were counted.", "completion_mode", "result")
-	policyActions   = counter("pod_failures_handled_by_failure_policy_total", "Failed pods that a rule matched, by the rule's action.", "action")
-	trackedPods     = counter("terminated_pods_tracking_finalizer_total", "Ended pods that have the finalizer batch.kubernetes.io/job-tracking: how many came (add), how many went (delete).", "event")
-	finishedIndexes = counter("job_finished_indexes_total", "Indexes that finished, by result and kind of limit.", "status", "backoffLimit")
-	createdPods     = counter("job_pods_creation_total", "Pods that were created, by reason and success.", "reason", "status")
-	staleSyncs      = counter("stale_sync_skips_total", "Syncs that were put off because the informers were behind.", "group", "resource")
+	syncs        = counter("job_syncs_total", "Syncs of jobs.", "completion_mode", "result", "action")
+	finishedJobs = counter("jobs_finished_total", "Jobs that finished.", "completion_mode", "result", "reason")
+	externalJobs = counter("jobs_by_external_controller_total",
+		"Jobs that are managed by another controller.", "controller_name")
+	finishedPods  = counter("job_pods_finished_total", "Pods that ended and were counted.", "completion_mode", "result")
+	policyActions = counter("pod_failures_handled_by_failure_policy_total",
+		"Failed pods that a rule matched, by the rule's action.", "action")
+	trackedPods = counter("terminated_pods_tracking_finalizer_total",
+		"Ended pods with the finalizer batch.kubernetes.io/job-tracking: how many came (add) and went (delete).", "event")
+	finishedIndexes = counter("job_finished_indexes_total",
+		"Indexes that finished, by result and kind of limit.", "status", "backoffLimit")
+	createdPods = counter("job_pods_creation_total",
+		"Pods that were created, by reason and success.", "reason", "status")
+	staleSyncs = counter("stale_sync_skips_total",
+		"Syncs that were put off because the informers were behind.", "group", "resource")
 )
 
 func init() {

@@ -8,7 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller/claim"
@@ -108,12 +107,7 @@ func (c *Controller) syncOrphan(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	namespace, name, err := cache.SplitMetaNamespaceKey(key)
-	if err != nil {
-		return err
-	}
-	_, err = c.client.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	if isGone(err) {
+	if _, err = c.patchPod(ctx, p, patch); isGone(err) {
 		return nil
 	}
 	return err

@@ -90,7 +90,8 @@ func verdictOn(c *census) *batchv1.JobCondition {
 	lost, most := c.lost.len(), c.job.Spec.MaxFailedIndexes
 	switch {
 	case most != nil && lost > int(*most):
-		return fails(batchv1.JobReasonMaxFailedIndexesExceeded, "Job has exceeded the specified maximal number of failed indexes")
+		return fails(batchv1.JobReasonMaxFailedIndexesExceeded,
+			"Job has exceeded the specified maximal number of failed indexes")
 	case lost > 0 && lost+c.completed.len() >= completions(c.job):
 		return fails(batchv1.JobReasonFailedIndexes, "Job has failed indexes")
 	}

@@ -27,7 +27,8 @@ func judge(policy *batchv1.PodFailurePolicy, p *v1.Pod) judgement {
 		switch {
 		case rule.OnExitCodes != nil:
 			if c := matchingContainer(&p.Status, rule.OnExitCodes); c != nil {
-				what = fmt.Sprintf("Container %s for pod %s/%s failed with exit code %d", c.Name, p.Namespace, p.Name, c.State.Terminated.ExitCode)
+				what = fmt.Sprintf("Container %s for pod %s/%s failed with exit code %d",
+					c.Name, p.Namespace, p.Name, c.State.Terminated.ExitCode)
 			}
 		case rule.OnPodConditions != nil:
 			if c := matchingCondition(&p.Status, rule.OnPodConditions); c != nil {
@@ -51,8 +52,8 @@ func matchingContainer(st *v1.PodStatus, rule *batchv1.PodFailurePolicyOnExitCod
 			if end == nil || end.ExitCode == 0 || rule.ContainerName != nil && *rule.ContainerName != c.Name {
 				continue
 			}
-			named := slices.Contains(rule.Values, end.ExitCode)
-			if rule.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn && named || rule.Operator == batchv1.PodFailurePolicyOnExitCodesOpNotIn && !named {
+			wanted := rule.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn // the other one is NotIn
+			if slices.Contains(rule.Values, end.ExitCode) == wanted {
 				return c
 			}
 		}

@@ -76,7 +76,9 @@ func isFinished(j *batchv1.Job) bool {
 
 func condition(t batchv1.JobConditionType, reason, message string, now time.Time) *batchv1.JobCondition {
 	at := metav1.NewTime(now)
-	return &batchv1.JobCondition{Type: t, Status: v1.ConditionTrue, Reason: reason, Message: message, LastProbeTime: at, LastTransitionTime: at}
+	return &batchv1.JobCondition{
+		Type: t, Status: v1.ConditionTrue, Reason: reason, Message: message, LastProbeTime: at, LastTransitionTime: at,
+	}
 }
 
 // setCondition puts a condition into the status, and reports whether that changed it. One that is

@@ -58,7 +58,8 @@ func addIndexVariable(c *v1.Container) {
 		return
 	}
 	path := fmt.Sprintf("metadata.labels['%s']", batchv1.JobCompletionIndexAnnotation)
-	c.Env = append(c.Env, v1.EnvVar{Name: indexVariable, ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: path}}})
+	from := &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: path}}
+	c.Env = append(c.Env, v1.EnvVar{Name: indexVariable, ValueFrom: from})
 }
 
 // countFailures tells a pod how often its index has failed before. last is the pod that it replaces,

@@ -51,7 +51,8 @@ func (c *Controller) carryOut(ctx context.Context, f *census, p plan) (outcome, 
 	addTo(createdPods, int(tried.Load()-created.Load()), creationReason(f), "failed")
 	trackErr := controller.Together(len(p.track), func(i int) error { return c.track(ctx, key, p.track[i]) })
 	return outcome{
-		created: created.Load(), removed: removed.Load(), removedReady: ready.Load(), incomplete: ending && int(removed.Load()) < len(f.active),
+		created: created.Load(), removed: removed.Load(), removedReady: ready.Load(),
+		incomplete: ending && int(removed.Load()) < len(f.active),
 	}, errors.Join(removeErr, createErr, trackErr)
 }
 
@@ -84,7 +85,8 @@ func (c *Controller) create(ctx context.Context, j *batchv1.Job, pod *v1.Pod) er
 // isUnclear reports whether a request that failed may have had its effect nevertheless.
 func isUnclear(err error) bool {
 	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonInternalError:
+	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
+		metav1.StatusReasonInternalError:
 		return true
 	}
 	return false
@@ -105,7 +107,8 @@ func (c *Controller) removeDoubt(ctx context.Context, j *batchv1.Job) error {
 	if !doubted {
 		return nil
 	}
-	list, err := c.client.CoreV1().Pods(j.Namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(j.Spec.Selector)})
+	which := metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(j.Spec.Selector)}
+	list, err := c.client.CoreV1().Pods(j.Namespace).List(ctx, which)
 	if err != nil {
 		return fmt.Errorf("look for pods of job %s/%s: %w", j.Namespace, j.Name, err)
 	}
@@ -122,7 +125,8 @@ func (c *Controller) removeDoubt(ctx context.Context, j *batchv1.Job) error {
 
 // remove deletes one pod. One that is gone, or another of its name, is just what was wanted.
 func (c *Controller) remove(ctx context.Context, j *batchv1.Job, p *v1.Pod) error {
-	err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
+	it := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}}
+	err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, it)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		c.podWrites.Deleted(keyOf(j), p)
@@ -138,11 +142,16 @@ func (c *Controller) remove(ctx context.Context, j *batchv1.Job, p *v1.Pod) erro
 
 // patch applies a strategic merge patch to a pod, on behalf of the job with the key.
 func (c *Controller) patch(ctx context.Context, key string, p *v1.Pod, patch []byte) error {
-	got, err := c.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	got, err := c.patchPod(ctx, p, patch)
 	if err == nil {
 		c.podWrites.Wrote(key, got)
 	}
 	return err
+}
+
+func (c *Controller) patchPod(ctx context.Context, p *v1.Pod, patch []byte) (*v1.Pod, error) {
+	const kind = types.StrategicMergePatchType
+	return c.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, kind, patch, metav1.PatchOptions{})
 }
 
 // track gives a pod the finalizer.
@@ -166,7 +175,7 @@ func (c *Controller) release(ctx context.Context, key string, p *v1.Pod) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.patchPod(ctx, p, patch)
 	if err != nil && !isGone(err) {
 		return fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}

@@ -38,8 +38,7 @@ type Config struct {
 
 // Manager has the controllers. Create one with New.
 type Manager struct {
-	informers informers.SharedInformerFactory
-	running   []named
+	running []named
 }
 
 type named struct {
@@ -63,9 +62,9 @@ func NewInformers(client clientset.Interface) informers.SharedInformerFactory {
 	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(controller.DropManagedFields))
 }
 
-// New builds the controllers on the informers of f, which Run starts.
+// New builds the controllers on the informers of f. The caller starts those afterwards.
 func New(cfg Config, f informers.SharedInformerFactory) (*Manager, error) {
-	m := &Manager{informers: f}
+	m := &Manager{}
 	for _, r := range table {
 		if cfg.Enabled != nil && !cfg.Enabled(r.name) {
 			continue
@@ -85,12 +84,9 @@ func New(cfg Config, f informers.SharedInformerFactory) (*Manager, error) {
 	return m, nil
 }
 
-// Run runs the informers and the controllers until ctx ends, or one fails. Each waits for the informers
-// that it reads.
+// Run runs the controllers until ctx ends, or one fails. Each waits for the informers that it reads.
 func (m *Manager) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	m.informers.Start(gctx.Done())
-	defer m.informers.Shutdown()
 	for _, c := range m.running {
 		g.Go(func() error {
 			if err := c.Run(klog.NewContext(gctx, klog.FromContext(gctx).WithName(c.name))); err != nil {

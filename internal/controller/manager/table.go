@@ -20,6 +20,7 @@ import (
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
 	"wherry.dev/internal/controller/job"
+	"wherry.dev/internal/controller/loadbalancer"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
@@ -60,6 +61,7 @@ var table = []row{
 	{"endpointslice-controller", "endpointslice-controller", plain(endpointslice.New)},
 	{"endpoints-controller", "endpoint-controller", plain(endpoints.New)},
 	{"endpointslice-mirroring-controller", "endpointslicemirroring-controller", plain(endpointslicemirroring.New)},
+	{"service-lb-controller", "service-controller", plain(loadbalancer.New)},
 
 	// Workloads, those first that others stand on
 	{"replicaset-controller", "replicaset-controller", plain(replicaset.New)},

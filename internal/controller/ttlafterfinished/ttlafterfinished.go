@@ -35,12 +35,11 @@ type Controller struct {
 	client clientset.Interface
 	jobs   cache.Indexer
 	loop   *controller.Loop
-	clock  func(context.Context, func()) error
+	clock  controller.Clock
 }
 
-// New returns the controller, with the informers of f. clock calls its function whenever somebody has
-// set the machine's clock, until its context ends.
-func New(client clientset.Interface, f informers.SharedInformerFactory, clock func(context.Context, func()) error) (*Controller, error) {
+// New returns the controller, with the informers of f.
+func New(client clientset.Interface, f informers.SharedInformerFactory, clock controller.Clock) (*Controller, error) {
 	jobs := f.Batch().V1().Jobs().Informer()
 	c := &Controller{client: client, jobs: jobs.GetIndexer(), clock: clock}
 	c.loop = controller.NewLoop("ttl_jobs_to_delete", c.sync)
@@ -55,14 +54,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory, clock fu
 
 // Run deletes jobs until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	parts := []func(context.Context) error{c.loop.Run, func(ctx context.Context) error { return c.clock(ctx, c.clockWasSet) }}
-	return controller.Together(len(parts), func(i int) error { return parts[i](ctx) })
-}
-
-func (c *Controller) clockWasSet() {
-	for _, key := range c.jobs.ListKeys() {
-		c.loop.Add(key)
-	}
+	return c.loop.RunByClock(ctx, c.clock, c.jobs.ListKeys)
 }
 
 // endOfLife returns when a job is to be deleted, if it is: only once it has finished.
@@ -72,7 +64,8 @@ func endOfLife(j *batchv1.Job) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	for _, c := range j.Status.Conditions {
-		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == v1.ConditionTrue && !c.LastTransitionTime.IsZero() {
+		isEnd := (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == v1.ConditionTrue
+		if isEnd && !c.LastTransitionTime.IsZero() {
 			return c.LastTransitionTime.Add(time.Duration(*ttl) * time.Second), true
 		}
 	}
@@ -124,7 +117,8 @@ func (c *Controller) wait(key string, wait time.Duration) {
 func (c *Controller) remove(ctx context.Context, j *batchv1.Job) error {
 	foreground := metav1.DeletePropagationForeground
 	err := c.client.BatchV1().Jobs(j.Namespace).Delete(ctx, j.Name, metav1.DeleteOptions{
-		PropagationPolicy: &foreground, Preconditions: &metav1.Preconditions{UID: &j.UID, ResourceVersion: &j.ResourceVersion},
+		PropagationPolicy: &foreground,
+		Preconditions:     &metav1.Preconditions{UID: &j.UID, ResourceVersion: &j.ResourceVersion},
 	})
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -141,6 +141,12 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("create", "discovery.k8s.io", "endpointslices/restricted"),
 		events(),
 	},
+	"service-controller": {
+		rule(read, core, "services"),
+		rule("patch update", core, "services/status"),
+		rule("list watch", core, "nodes"),
+		events(),
+	},
 	"certificate-controller": {
 		rule("get list watch delete", "certificates.k8s.io", "certificatesigningrequests"),
 		rule("update", "certificates.k8s.io", "certificatesigningrequests/status certificatesigningrequests/approval"),
@@ -184,6 +190,13 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule(read, "resource.k8s.io", "resourceslices"),
 		rule(read, "resource.k8s.io", "deviceclasses"),
 		events(),
+	},
+	"clusterrole-aggregation-controller": {
+		rule("escalate get list watch update patch", rbacv1.GroupName, "clusterroles"),
+	},
+	"legacy-service-account-token-cleaner": {
+		named(rule("get", core, "configmaps"), "kube-apiserver-legacy-service-account-token-tracking"),
+		rule("patch delete", core, "secrets"),
 	},
 	"service-cidrs-controller": {
 		rule("get list watch patch update", "networking.k8s.io", "servicecidrs"),

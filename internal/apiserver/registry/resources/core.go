@@ -14,6 +14,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/namespace"
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/printers"
+	"wherry.dev/internal/apiserver/registry/service"
 )
 
 func nodes(deps Deps) registry.Row[*corev1.Node] {
@@ -178,6 +179,9 @@ func services(deps Deps) registry.Row[*corev1.Service] {
 		},
 		FieldLabels: []string{"spec.clusterIP", "spec.type"},
 		Customize:   func(main, _ *genericregistry.Store) { deps.Services.Customize(main) },
+		Endpoints: func(*registry.Endpoints[*corev1.Service]) map[string]rest.Storage {
+			return map[string]rest.Storage{"proxy": service.NewProxy(deps.Lookup, deps.Kubelets.Others())}
+		},
 	}
 }
 

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	componentconfig "k8s.io/component-base/config"
+	leaderoptions "k8s.io/component-base/config/options"
+	"k8s.io/controller-manager/pkg/clientbuilder"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/controller/manager"
+	"wherry.dev/internal/pki"
+	"wherry.dev/internal/safepath"
+)
+
+// controllerOptions are kube-controller-manager's flags.
+type controllerOptions struct {
+	kubeconfig, master        string
+	controllers               []string
+	accounts                  bool
+	rootCA, signCert, signKey string
+	qps                       float32
+	burst                     int
+	lead                      componentconfig.LeaderElectionConfiguration
+	serving                   serving
+	ignored                   *pflag.FlagSet
+}
+
+func controllerManagerCommand() *cobra.Command {
+	o := controllerOptions{
+		serving: newServing("kube-controller-manager", 10257), controllers: []string{"*"},
+		lead: componentconfig.LeaderElectionConfiguration{
+			LeaderElect:   true,
+			LeaseDuration: metav1.Duration{Duration: 15 * time.Second}, RenewDeadline: metav1.Duration{Duration: 10 * time.Second},
+			RetryPeriod:  metav1.Duration{Duration: 2 * time.Second},
+			ResourceLock: resourcelock.LeasesResourceLock, ResourceName: "kube-controller-manager", ResourceNamespace: metav1.NamespaceSystem,
+		},
+	}
+	cmd := &cobra.Command{
+		Use:   "controller-manager",
+		Short: "The controllers alone, with kube-controller-manager's flags",
+		Long: `Runs the controllers against the API server at --kubeconfig. Several can run side by side:
+one of them leads (--leader-elect). Health, metrics and profiles are served over TLS at
+--secure-port. Flags are kube-controller-manager's; one that has no effect here logs a warning.`,
+		Example: `  wherry controller-manager --kubeconfig /etc/kubernetes/controller-manager.conf --use-service-account-credentials`,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	o.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server")
+	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
+	f.StringSliceVar(&o.controllers, "controllers", o.controllers, "controllers to run: names, -NAME to leave one out, * for all others. All controllers: "+strings.Join(manager.Names(), ", "))
+	f.BoolVar(&o.accounts, "use-service-account-credentials", false, "run each controller with the rights of its own service account")
+	f.StringVar(&o.rootCA, "root-ca-file", "", "certificate authority that is published in every namespace")
+	f.StringVar(&o.signCert, "cluster-signing-cert-file", "", "certificate authority that signs certificate signing requests")
+	f.StringVar(&o.signKey, "cluster-signing-key-file", "", "its key")
+	f.Float32Var(&o.qps, "kube-api-qps", -1, "most requests per second that the controllers send; negative for no limit")
+	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the controllers send at once, with --kube-api-qps")
+	leaderoptions.BindLeaderElectionFlags(&o.lead, f)
+	o.serving.addFlags(f)
+	o.ignored = f
+	for name, why := range ignoredControllerFlags {
+		usage := "Accepted without effect: " + why + "."
+		if why == alwaysOn || why == notSupportedSwitch {
+			f.Bool(name, false, usage)
+		} else {
+			f.String(name, "", usage)
+		}
+		f.Lookup(name).Hidden = true
+	}
+}
+
+// Reasons why flags have no effect. The first two are those of flags that need no value.
+const (
+	alwaysOn           = "it is always on"
+	notSupportedSwitch = "it is not supported"
+	fixedWorkers       = "the number of workers is fixed"
+	fixedTime          = "the time is upstream's default"
+	notOurs            = "no controller here needs it"
+)
+
+// ignoredControllerFlags are upstream's flags that have no effect here, each with the reason.
+var ignoredControllerFlags = map[string]string{
+	"allocate-node-cidrs": notSupportedSwitch, "enable-garbage-collector": alwaysOn, "enable-dynamic-provisioning": notSupportedSwitch,
+	"enable-hostpath-provisioner": notSupportedSwitch, "configure-cloud-routes": notSupportedSwitch, "contention-profiling": notSupportedSwitch,
+	"disable-attach-detach-reconcile-sync": notSupportedSwitch, "disable-force-detach-on-timeout": notSupportedSwitch,
+	"enable-leader-migration": notSupportedSwitch, "profiling": alwaysOn,
+
+	"concurrent-cron-job-syncs": fixedWorkers, "concurrent-daemonset-syncs": fixedWorkers, "concurrent-deployment-syncs": fixedWorkers,
+	"concurrent-endpoint-syncs": fixedWorkers, "concurrent-ephemeralvolume-syncs": fixedWorkers, "concurrent-gc-syncs": fixedWorkers,
+	"concurrent-horizontal-pod-autoscaler-syncs": fixedWorkers, "concurrent-job-syncs": fixedWorkers, "concurrent-namespace-syncs": fixedWorkers,
+	"concurrent-rc-syncs": fixedWorkers, "concurrent-replicaset-syncs": fixedWorkers, "concurrent-resource-quota-syncs": fixedWorkers,
+	"concurrent-resourceclaim-syncs": fixedWorkers, "concurrent-service-endpoint-syncs": fixedWorkers, "concurrent-service-syncs": fixedWorkers,
+	"concurrent-serviceaccount-token-syncs": fixedWorkers, "concurrent-statefulset-syncs": fixedWorkers,
+	"concurrent-ttl-after-finished-syncs": fixedWorkers, "concurrent-validating-admission-policy-status-syncs": fixedWorkers,
+	"mirroring-concurrent-service-endpoint-syncs": fixedWorkers,
+
+	"horizontal-pod-autoscaler-cpu-initialization-period": fixedTime, "horizontal-pod-autoscaler-downscale-stabilization": fixedTime,
+	"horizontal-pod-autoscaler-initial-readiness-delay": fixedTime, "horizontal-pod-autoscaler-sync-period": fixedTime,
+	"horizontal-pod-autoscaler-tolerance": "the tolerance is upstream's default", "legacy-service-account-token-clean-up-period": fixedTime,
+	"namespace-sync-period": fixedTime, "node-monitor-grace-period": fixedTime, "node-monitor-period": fixedTime,
+	"node-startup-grace-period": fixedTime, "resource-quota-sync-period": fixedTime, "endpoint-updates-batch-period": fixedTime,
+	"endpointslice-updates-batch-period": fixedTime, "mirroring-endpointslice-updates-batch-period": fixedTime, "min-resync-period": "nothing is resynchronised",
+	"node-eviction-rate": "the rate is upstream's default", "secondary-node-eviction-rate": "the rate is upstream's default",
+	"unhealthy-zone-threshold": "there are no zones", "large-cluster-size-threshold": "there are no zones",
+	"terminated-pod-gc-threshold": "the threshold is upstream's default", "max-endpoints-per-slice": "the number is upstream's default",
+	"mirroring-max-endpoints-per-subset": "the number is upstream's default", "cluster-signing-duration": fixedTime,
+
+	"cluster-signing-kube-apiserver-client-cert-file": "one authority signs for all", "cluster-signing-kube-apiserver-client-key-file": "one authority signs for all",
+	"cluster-signing-kubelet-client-cert-file": "one authority signs for all", "cluster-signing-kubelet-client-key-file": "one authority signs for all",
+	"cluster-signing-kubelet-serving-cert-file": "one authority signs for all", "cluster-signing-kubelet-serving-key-file": "one authority signs for all",
+	"cluster-signing-legacy-unknown-cert-file": "one authority signs for all", "cluster-signing-legacy-unknown-key-file": "one authority signs for all",
+
+	"attach-detach-reconcile-sync-period": notOurs, "cidr-allocator-type": notOurs, "cloud-config": notOurs, "cloud-provider": notOurs, "cluster-cidr": notOurs,
+	"cluster-name": notOurs, "controller-start-interval": notOurs, "external-cloud-volume-plugin": notOurs, "feature-gates": notOurs, "flex-volume-plugin-dir": notOurs,
+	"kube-api-content-type": "it is always protobuf", "leader-migration-config": notOurs, "node-cidr-mask-size": notOurs,
+	"node-cidr-mask-size-ipv4": notOurs, "node-cidr-mask-size-ipv6": notOurs, "node-sync-period": notOurs, "pvclaimbinder-sync-period": notOurs,
+	"route-reconciliation-period": notOurs, "service-account-private-key-file": "tokens are issued by the API server", "service-cluster-ip-range": notOurs,
+}
+
+func (o *controllerOptions) warnIgnored(ctx context.Context) {
+	o.ignored.Visit(func(f *pflag.Flag) {
+		if why, ok := ignoredControllerFlags[f.Name]; ok {
+			klog.FromContext(ctx).Info("Flag has no effect", "flag", "--"+f.Name, "reason", why)
+		}
+	})
+}
+
+func (o *controllerOptions) run(ctx context.Context) error {
+	o.warnIgnored(ctx)
+	base, err := o.restConfig()
+	if err != nil {
+		return err
+	}
+	cfg, err := o.config(base)
+	if err != nil {
+		return err
+	}
+	stopServing, err := o.serving.start()
+	if err != nil {
+		return err
+	}
+	defer stopServing()
+	run := func(ctx context.Context) error {
+		f := manager.NewInformers(cfg.Reader)
+		m, err := manager.New(cfg, f)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		f.Start(ctx.Done())
+		defer f.Shutdown()
+		defer cancel()
+		return m.Run(ctx)
+	}
+	ready := make(chan struct{})
+	close(ready)
+	if !o.lead.LeaderElect {
+		return notify(ctx, ready, run)
+	}
+	return notify(ctx, ready, func(ctx context.Context) error { return lead(ctx, rest.CopyConfig(base), o.lead, run) })
+}
+
+func (o *controllerOptions) restConfig() (*rest.Config, error) {
+	if o.kubeconfig == "" && o.master == "" {
+		return nil, errors.New("--kubeconfig is required: it names the API server whose objects the controllers work on")
+	}
+	if err := safepath.CheckFile(o.kubeconfig); o.kubeconfig != "" && err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	c, err := clientcmd.BuildConfigFromFlags(o.master, o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	c.QPS, c.Burst, c.ContentType = o.qps, o.burst, "application/vnd.kubernetes.protobuf"
+	return c, nil
+}
+
+// config returns what the controllers work with.
+func (o *controllerOptions) config(base *rest.Config) (cfg manager.Config, err error) {
+	if cfg.Enabled, err = manager.Parse(o.controllers); err != nil {
+		return cfg, err
+	}
+	if cfg.Reader, err = kubernetes.NewForConfig(base); err != nil {
+		return cfg, err
+	}
+	accounts := clientbuilder.ControllerClientBuilder(clientbuilder.SimpleControllerClientBuilder{ClientConfig: base})
+	if o.accounts {
+		accounts = clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(base), cfg.Reader.CoreV1(), metav1.NamespaceSystem)
+	}
+	cfg.Account = func(name string) (kubernetes.Interface, *rest.Config, error) {
+		c, err := accounts.Config(name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("client of %s: %w", name, err)
+		}
+		client, err := kubernetes.NewForConfig(c)
+		return client, c, err
+	}
+	if o.rootCA != "" {
+		if cfg.RootCA, err = os.ReadFile(o.rootCA); err != nil {
+			return cfg, fmt.Errorf("--root-ca-file: %w", err)
+		}
+	}
+	return cfg, o.openSigner(&cfg)
+}
+
+func (o *controllerOptions) openSigner(cfg *manager.Config) error {
+	switch {
+	case o.signCert == "" && o.signKey == "":
+		return nil
+	case o.signCert == "" || o.signKey == "":
+		return errors.New("--cluster-signing-cert-file and --cluster-signing-key-file belong together: give both")
+	}
+	ca, err := pki.OpenCA(o.signCert, o.signKey)
+	if err != nil {
+		return fmt.Errorf("--cluster-signing-cert-file: %w", err)
+	}
+	cfg.Signer = ca
+	return nil
+}

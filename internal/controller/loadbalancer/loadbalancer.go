@@ -1,0 +1,150 @@
+// Package loadbalancer gives services of type LoadBalancer the addresses of the nodes, where every
+// node's proxy serves them. It stands in for a cloud: services that ask for somebody else's load
+// balancer (loadBalancerClass) are left alone.
+package loadbalancer
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/written"
+)
+
+// patience is after how long a service is looked at again that waits for an event. The event itself
+// wakes it at once; this is for the case that there is none.
+const patience = time.Second
+
+// Controller writes status.loadBalancer. Create one with New.
+type Controller struct {
+	client          clientset.Interface
+	loop            *controller.Loop
+	services, nodes cache.Indexer
+	writes          *written.Log
+}
+
+// New returns the controller, with the informers of f.
+func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
+	services, nodes := f.Core().V1().Services().Informer(), f.Core().V1().Nodes().Informer()
+	c := &Controller{client: client, services: services.GetIndexer(), nodes: nodes.GetIndexer(), writes: written.New(services.GetIndexer())}
+	c.loop = controller.NewLoop("service", c.reconcile)
+	if err := c.loop.Watch(services, c.serviceChanged); err != nil {
+		return nil, err
+	}
+	return c, c.loop.Watch(nodes, c.nodeChanged)
+}
+
+// Run writes addresses until ctx ends.
+func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
+
+func (c *Controller) serviceChanged(old, obj any) {
+	for _, o := range []any{old, obj} {
+		if svc, ok := o.(*v1.Service); ok && svc.Spec.Type == v1.ServiceTypeLoadBalancer {
+			c.loop.Add(svc.Namespace + "/" + svc.Name)
+		}
+	}
+}
+
+func (c *Controller) nodeChanged(old, obj any) {
+	was, _ := old.(*v1.Node)
+	node, _ := obj.(*v1.Node)
+	if was != nil && node != nil && slices.Equal(addressesOf(was), addressesOf(node)) {
+		return
+	}
+	for _, item := range c.services.List() {
+		c.serviceChanged(nil, item)
+	}
+}
+
+// addressesOf returns a node's addresses for load balancers; none if it is not ready, or excluded.
+func addressesOf(n *v1.Node) (out []netip.Addr) {
+	_, excluded := n.Labels[v1.LabelNodeExcludeBalancers]
+	ready := slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
+	})
+	if excluded || !ready || n.DeletionTimestamp != nil {
+		return nil
+	}
+	for _, kind := range []v1.NodeAddressType{v1.NodeExternalIP, v1.NodeInternalIP} {
+		for _, a := range n.Status.Addresses {
+			if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == kind && !ip.IsLoopback() {
+				out = append(out, ip)
+			}
+		}
+		if len(out) > 0 {
+			return out // where nodes have addresses for the outside, these are the ones
+		}
+	}
+	return nil
+}
+
+// wanted returns the addresses that a service should have: those of all nodes, in its families.
+func wanted(svc *v1.Service, nodes []*v1.Node) []v1.LoadBalancerIngress {
+	var ips []netip.Addr
+	for _, n := range nodes {
+		for _, ip := range addressesOf(n) {
+			family := v1.IPv6Protocol
+			if ip.Is4() {
+				family = v1.IPv4Protocol
+			}
+			if slices.Contains(svc.Spec.IPFamilies, family) {
+				ips = append(ips, ip)
+			}
+		}
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	var out []v1.LoadBalancerIngress
+	for _, ip := range slices.Compact(ips) {
+		out = append(out, v1.LoadBalancerIngress{IP: ip.String(), IPMode: new(v1.LoadBalancerIPModeVIP)})
+	}
+	return out
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) error {
+	item, exists, err := c.services.GetByKey(key)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		c.writes.Forget(key)
+		return nil
+	}
+	if !c.writes.Caught(key) {
+		c.loop.AddAfter(key, patience)
+		return nil
+	}
+	svc := item.(*v1.Service)
+	if svc.Spec.Type != v1.ServiceTypeLoadBalancer || svc.Spec.LoadBalancerClass != nil || svc.DeletionTimestamp != nil {
+		return nil
+	}
+	var nodes []*v1.Node
+	for _, n := range c.nodes.List() {
+		nodes = append(nodes, n.(*v1.Node))
+	}
+	want := wanted(svc, nodes)
+	if equality.Semantic.DeepEqual(svc.Status.LoadBalancer.Ingress, want) {
+		return nil
+	}
+	svc = svc.DeepCopy()
+	svc.Status.LoadBalancer.Ingress = want
+	got, err := c.client.CoreV1().Services(svc.Namespace).UpdateStatus(ctx, svc, metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		c.loop.AddAfter(key, patience) // the event that brings the newer object wakes it before
+		return nil
+	case err != nil:
+		return err
+	}
+	c.writes.Wrote(key, got)
+	return nil
+}

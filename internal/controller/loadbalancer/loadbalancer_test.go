@@ -1,0 +1,46 @@
+package loadbalancer
+
+import (
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func node(ready v1.ConditionStatus, addresses ...string) *v1.Node {
+	n := &v1.Node{Status: v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: ready}}}}
+	for _, a := range addresses {
+		kind, ip, _ := strings.Cut(a, " ")
+		n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeAddressType(kind), Address: ip})
+	}
+	return n
+}
+
+func TestWanted(t *testing.T) {
+	excluded := node("True", "InternalIP 10.0.0.9")
+	excluded.Labels = map[string]string{v1.LabelNodeExcludeBalancers: ""}
+	going := node("True", "InternalIP 10.0.0.8")
+	going.DeletionTimestamp = new(metav1.Now())
+	for name, tt := range map[string]struct {
+		nodes    []*v1.Node
+		families []v1.IPFamily
+		want     string
+	}{
+		"no node":             {nil, []v1.IPFamily{v1.IPv4Protocol}, ""},
+		"all nodes, in order": {[]*v1.Node{node("True", "InternalIP 10.0.0.2", "Hostname x"), node("True", "InternalIP 10.0.0.1")}, []v1.IPFamily{v1.IPv4Protocol}, "10.0.0.1 10.0.0.2"},
+		"not the others":      {[]*v1.Node{node("False", "InternalIP 10.0.0.2"), node("Unknown", "InternalIP 10.0.0.3"), excluded, going}, []v1.IPFamily{v1.IPv4Protocol}, ""},
+		"external ones":       {[]*v1.Node{node("True", "InternalIP 10.0.0.2", "ExternalIP 192.0.2.1")}, []v1.IPFamily{v1.IPv4Protocol}, "192.0.2.1"},
+		"two families":        {[]*v1.Node{node("True", "InternalIP 10.0.0.2", "InternalIP fd00::2")}, []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}, "10.0.0.2 fd00::2"},
+		"one of two":          {[]*v1.Node{node("True", "InternalIP 10.0.0.2", "InternalIP fd00::2")}, []v1.IPFamily{v1.IPv6Protocol}, "fd00::2"},
+		"loopback is no use":  {[]*v1.Node{node("True", "InternalIP 127.0.0.1")}, []v1.IPFamily{v1.IPv4Protocol}, ""},
+	} {
+		var got []string
+		for _, in := range wanted(&v1.Service{Spec: v1.ServiceSpec{IPFamilies: tt.families}}, tt.nodes) {
+			got = append(got, in.IP)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %v; want %s", name, got, tt.want)
+		}
+	}
+}
