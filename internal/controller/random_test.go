@@ -34,19 +34,25 @@ type life struct {
 	rand *rand.Rand  // the world's; the API has its own
 	pods cache.Store // what the controller knows
 
-	mu      sync.Mutex // guards all below
+	told    sync.Mutex // guards the two below; held for no other lock
 	history []string
 	sick    bool
+
+	mu      sync.Mutex           // guards all below
 	ready   map[types.UID]bool   // the pods that have ever been ready
 	existed map[string]bool      // the names that pods have had
 	owed    map[string]types.UID // places whose pod the controller took although it was available
 }
 
 func (l *life) note(format string, args ...any) {
+	l.told.Lock()
+	defer l.told.Unlock()
 	l.history = append(l.history, time.Now().Format("04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
 func (l *life) wrong(format string, args ...any) {
+	l.told.Lock()
+	defer l.told.Unlock()
 	if !l.sick {
 		l.sick = true
 		l.t.Errorf("%s\nhistory:\n%s", fmt.Sprintf(format, args...), strings.Join(l.history, "\n"))

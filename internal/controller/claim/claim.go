@@ -46,13 +46,16 @@ func Sort[T metav1.Object](owner metav1.Object, matches func(T) bool, objs []T) 
 	return out
 }
 
+// Live reads an owner from the API server itself.
+type Live func(context.Context) (metav1.Object, error)
+
 // Owner claims objects of type T.
 type Owner[T metav1.Object] struct {
 	metav1.Object
 	Kind    schema.GroupVersionKind
 	Matches func(T) bool
 	// Live reads the owner from the API server itself.
-	Live func(context.Context) (metav1.Object, error)
+	Live Live
 	// Patch applies a strategic merge patch to an object.
 	Patch func(ctx context.Context, obj T, patch []byte) error
 	// Finalizer, if it is not empty, comes with the adoption of an object, and goes with its release.

@@ -155,7 +155,8 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		klog.FromContext(ctx).Info("Invalid selector, the daemon set is left alone", "key", key)
 		return nil
 	case matches.Empty():
-		c.control.Events.Event(ds, v1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
+		c.control.Events.Event(ds, v1.EventTypeWarning, "SelectingAll",
+			"This daemon set is selecting all pods. A non-empty selector is required.")
 		return nil
 	}
 	return c.reconcile(ctx, ds, matches)
@@ -203,7 +204,7 @@ func (c *Controller) reconcile(ctx context.Context, ds *appsv1.DaemonSet, matche
 }
 
 // claimPods adopts and releases pods, and returns the set's own.
-func (c *Controller) claimPods(ctx context.Context, ds *appsv1.DaemonSet, matches labels.Selector, live func(context.Context) (metav1.Object, error)) ([]*v1.Pod, error) {
+func (c *Controller) claimPods(ctx context.Context, ds *appsv1.DaemonSet, matches labels.Selector, live claim.Live) ([]*v1.Pod, error) {
 	all, err := claim.Candidates[*v1.Pod](c.pods, ds)
 	if err != nil {
 		return nil, err
@@ -283,8 +284,8 @@ func (c *Controller) forget(ctx context.Context, owner history.Owner, its []*v1.
 	for _, p := range its {
 		used[p.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] = true
 	}
-	limit := owner.Object.(*appsv1.DaemonSet).Spec.RevisionHistoryLimit
-	for _, rev := range history.Surplus(past.Old, limit, func(rev *appsv1.ControllerRevision) bool { return used[history.DaemonSets.HashOf(rev)] }) {
+	inUse := func(rev *appsv1.ControllerRevision) bool { return used[history.DaemonSets.HashOf(rev)] }
+	for _, rev := range history.Surplus(past.Old, owner.Object.(*appsv1.DaemonSet).Spec.RevisionHistoryLimit, inUse) {
 		if err := c.revisions.Remove(ctx, owner, rev); err != nil {
 			return err
 		}

@@ -119,7 +119,8 @@ func hasScale(served discovery.DiscoveryInterface, r schema.GroupVersionResource
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(list.APIResources, func(a metav1.APIResource) bool { return a.Name == r.Resource+"/scale" && a.Kind == "Scale" }), nil
+	isScale := func(a metav1.APIResource) bool { return a.Name == r.Resource+"/scale" && a.Kind == "Scale" }
+	return slices.ContainsFunc(list.APIResources, isScale), nil
 }
 
 // hopeless is an error that trying again does not change.

@@ -36,7 +36,7 @@ func keyOf(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
 // Claim adopts and releases revisions, and returns those that the owner has then. live reads the owner
 // from the API server itself.
-func (k *Keeper) Claim(ctx context.Context, o Owner, live func(context.Context) (metav1.Object, error)) ([]*appsv1.ControllerRevision, error) {
+func (k *Keeper) Claim(ctx context.Context, o Owner, live claim.Live) ([]*appsv1.ControllerRevision, error) {
 	all, err := claim.Candidates[*appsv1.ControllerRevision](k.Index, o)
 	if err != nil {
 		return nil, err
@@ -45,7 +45,8 @@ func (k *Keeper) Claim(ctx context.Context, o Owner, live func(context.Context) 
 		Object: o.Object, Kind: k.Kind.GroupVersionKind, Live: live,
 		Matches: func(rev *appsv1.ControllerRevision) bool { return o.Selector.Matches(labels.Set(rev.Labels)) },
 		Patch: func(ctx context.Context, rev *appsv1.ControllerRevision, patch []byte) error {
-			got, err := k.Client.AppsV1().ControllerRevisions(rev.Namespace).Patch(ctx, rev.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			api := k.Client.AppsV1().ControllerRevisions(rev.Namespace)
+			got, err := api.Patch(ctx, rev.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 			if err == nil {
 				k.Writes.Wrote(keyOf(o), got)
 			}

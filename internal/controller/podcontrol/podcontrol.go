@@ -40,7 +40,7 @@ type Control struct {
 func keyOf(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
 // Claimer returns what claims pods for the owner. live reads the owner from the API server itself.
-func (c *Control) Claimer(owner Owner, matches func(*v1.Pod) bool, live func(context.Context) (metav1.Object, error)) claim.Owner[*v1.Pod] {
+func (c *Control) Claimer(owner Owner, matches func(*v1.Pod) bool, live claim.Live) claim.Owner[*v1.Pod] {
 	return claim.Owner[*v1.Pod]{
 		Object: owner, Kind: c.Kind, Matches: matches, Live: live,
 		Patch: func(ctx context.Context, p *v1.Pod, patch []byte) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -20,6 +21,12 @@ func (c *Controller) carryOut(ctx context.Context, set *appsv1.StatefulSet, p pl
 	if p.recheck > 0 {
 		c.loop.AddAfter(keyOf(set), p.recheck)
 	}
+	if len(p.ended) > 0 {
+		c.backoff.GC()
+	}
+	for _, name := range p.ended {
+		c.backoff.Next(backoffKey(set, name), c.backoff.Clock.Now())
+	}
 	var failure error
 	for _, phase := range p.phases {
 		if failure = c.takeAll(ctx, set, phase); failure != nil {
@@ -27,6 +34,17 @@ func (c *Controller) carryOut(ctx context.Context, set *appsv1.StatefulSet, p pl
 		}
 	}
 	return errors.Join(failure, c.putStatus(ctx, set, p.status))
+}
+
+func backoffKey(set *appsv1.StatefulSet, pod string) string { return string(set.UID) + "/" + pod }
+
+// waits returns after how long a pod that has ended may be replaced.
+func (c *Controller) waits(set *appsv1.StatefulSet, pod string) time.Duration {
+	key := backoffKey(set, pod)
+	if !c.backoff.IsInBackOffSinceUpdate(key, c.backoff.Clock.Now()) {
+		return 0
+	}
+	return c.backoff.Get(key)
 }
 
 // takeAll takes the steps of a phase: one after the other or, with Parallel, more and more at once.
@@ -46,16 +64,19 @@ func (c *Controller) takeAll(ctx context.Context, set *appsv1.StatefulSet, steps
 func (c *Controller) take(ctx context.Context, set *appsv1.StatefulSet, s step) error {
 	for _, name := range s.conflicts {
 		c.control.Events.Eventf(set, v1.EventTypeWarning, "ConflictingController",
-			"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim", name)
+			"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, "+
+				"the retention policy is ignored for this claim", name)
 	}
 	verb, err := c.act(ctx, set, s)
 	switch {
 	case apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause):
 		return err
 	case err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err):
-		c.control.Events.Eventf(set, v1.EventTypeWarning, "Failed"+verb, "%s Pod %s in StatefulSet %s failed error: %s", verb, s.pod.Name, set.Name, err)
+		c.control.Events.Eventf(set, v1.EventTypeWarning, "Failed"+verb,
+			"%s Pod %s in StatefulSet %s failed error: %s", verb, s.pod.Name, set.Name, err)
 	case err == nil && verb != "":
-		c.control.Events.Eventf(set, v1.EventTypeNormal, "Successful"+verb, "%s Pod %s in StatefulSet %s successful", verb, s.pod.Name, set.Name)
+		c.control.Events.Eventf(set, v1.EventTypeNormal, "Successful"+verb,
+			"%s Pod %s in StatefulSet %s successful", verb, s.pod.Name, set.Name)
 	}
 	if err != nil {
 		return fmt.Errorf("%s pod %s/%s: %w", strings.ToLower(verb), set.Namespace, s.pod.Name, err)
@@ -108,12 +129,14 @@ func (c *Controller) createClaims(ctx context.Context, set *appsv1.StatefulSet, 
 		switch {
 		case err == nil:
 			c.claimWrites.Wrote(keyOf(set), got)
-			c.control.Events.Eventf(set, v1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s in StatefulSet %s success", pvc.Name, s.pod.Name, set.Name)
+			c.control.Events.Eventf(set, v1.EventTypeNormal, "SuccessfulCreate",
+				"Create Claim %s Pod %s in StatefulSet %s success", pvc.Name, s.pod.Name, set.Name)
 			continue
 		case apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause):
 			return err
 		case !apierrors.IsAlreadyExists(err):
-			c.control.Events.Eventf(set, v1.EventTypeWarning, "FailedCreate", "Create Claim %s for Pod %s in StatefulSet %s failed error: %s", pvc.Name, s.pod.Name, set.Name, err)
+			c.control.Events.Eventf(set, v1.EventTypeWarning, "FailedCreate",
+				"Create Claim %s for Pod %s in StatefulSet %s failed error: %s", pvc.Name, s.pod.Name, set.Name, err)
 		}
 		errs = append(errs, fmt.Errorf("failed to create PVC %s: %w", pvc.Name, err))
 	}

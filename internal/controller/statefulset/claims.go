@@ -61,7 +61,8 @@ func refers(r metav1.OwnerReference, o metav1.Object, k schema.GroupVersionKind)
 
 // owners returns which owner references a claim should have, whether they are others than it has, and
 // whether a stranger controls it, so that it is left alone.
-func owners(c *v1.PersistentVolumeClaim, set *appsv1.StatefulSet, p *v1.Pod, ordinal int) (refs []metav1.OwnerReference, changed, conflict bool) {
+func owners(c *v1.PersistentVolumeClaim, set *appsv1.StatefulSet, p *v1.Pod, ordinal int,
+) (refs []metav1.OwnerReference, changed, conflict bool) {
 	if staleRef(c, set, kind) || staleRef(c, p, podKind) {
 		return c.OwnerReferences, false, false // the garbage collector will decide
 	}

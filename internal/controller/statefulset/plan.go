@@ -28,7 +28,9 @@ type facts struct {
 	current, update revision
 	// collisions is how often the name of a new revision was taken.
 	collisions *int32
-	now        time.Time
+	// backoff is after how long a pod of this name that has ended may be replaced; 0 is at once.
+	backoff func(name string) time.Duration
+	now     time.Time
 }
 
 // revision is one template that the set has or had.
@@ -41,6 +43,8 @@ type revision struct {
 type plan struct {
 	phases [][]step
 	status appsv1.StatefulSetStatus
+	// ended are the names of pods that ended and are replaced: the next ones will have to wait longer.
+	ended []string
 	// recheck is after how long to look again although nothing happened; 0 if never.
 	recheck time.Duration
 }
@@ -162,7 +166,7 @@ func (p *planner) keepOne(pod *v1.Pod, ordinal int) (s step, act, wait bool) {
 	s.pod = pod
 	if pods.IsTerminal(pod.Status.Phase) {
 		if pod.DeletionTimestamp == nil {
-			s.remove = pod
+			p.replace(&s)
 		}
 		return s, s.remove != nil, true
 	}
@@ -173,6 +177,19 @@ func (p *planner) keepOne(pod *v1.Pod, ordinal int) (s step, act, wait bool) {
 	}
 	s.update = corrected(p.set, pod, ordinal)
 	return s, act || s.update != nil, false
+}
+
+// replace removes a pod that has ended, so that another one can have its name: only after a while if that
+// happens again and again, because a kubelet may refuse each of them.
+func (p *planner) replace(s *step) {
+	if wait := p.backoff(s.pod.Name); wait > 0 {
+		if p.out.recheck == 0 || wait < p.out.recheck {
+			p.out.recheck = wait
+		}
+		return
+	}
+	s.remove = s.pod
+	p.out.ended = append(p.out.ended, s.pod.Name)
 }
 
 // make creates a pod, unless a claim that will be deleted is in its way.

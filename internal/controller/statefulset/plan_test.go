@@ -75,6 +75,7 @@ func template(image string) *v1.PodTemplateSpec {
 func given(s *appsv1.StatefulSet, pods string) facts {
 	f := facts{set: s, now: now, current: revision{"v1", template("v1")}, update: revision{"v2", template("v2")}}
 	f.claim = func(string) *v1.PersistentVolumeClaim { return nil }
+	f.backoff = func(string) time.Duration { return 0 }
 	for i, word := range strings.Fields(pods) {
 		if word == "-" {
 			continue
@@ -285,6 +286,20 @@ func TestRecheck(t *testing.T) {
 	}
 	if p := planFor(given(set(2), "v2:just v2:ready")); p.recheck != 0 {
 		t.Errorf("recheck after %v", p.recheck)
+	}
+}
+
+// A pod that ends again and again is not replaced without end.
+func TestBackoff(t *testing.T) {
+	for _, s := range []*appsv1.StatefulSet{set(2), set(2, parallel)} {
+		f := given(s, "v2:failed v2:ready")
+		if p := planFor(f); doing(p) != "-0" || !slices.Equal(p.ended, []string{"web-0"}) {
+			t.Errorf("at first: %s, %v", doing(p), p.ended)
+		}
+		f.backoff = func(string) time.Duration { return 7 * time.Second }
+		if p := planFor(f); doing(p) != "" || len(p.ended) > 0 || p.recheck != 7*time.Second {
+			t.Errorf("later: %s, %v, again after %v", doing(p), p.ended, p.recheck)
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/controller"
@@ -41,6 +42,9 @@ import (
 
 var kind = history.StatefulSets.GroupVersionKind
 
+// After a pod that has ended the next one of its name waits, longer and longer (a DaemonSet's values).
+const firstWait, longestWait = time.Second, 15 * time.Minute
+
 // Controller serves StatefulSets. Create one with New.
 type Controller struct {
 	client     clientset.Interface
@@ -49,6 +53,7 @@ type Controller struct {
 	revisions  history.Keeper
 	sets, pods cache.Indexer
 	claims     corelisters.PersistentVolumeClaimLister
+	backoff    *flowcontrol.Backoff
 
 	// What was written to sets and to claims, by the set's key.
 	setWrites, claimWrites *written.Log
@@ -69,6 +74,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		revisions: history.Keeper{
 			Client: client, Kind: history.StatefulSets, Index: revisions.GetIndexer(), Writes: written.New(revisions.GetIndexer()),
 		},
+		backoff:   flowcontrol.NewBackOff(firstWait, longestWait),
 		setWrites: written.New(sets.GetIndexer()), claimWrites: written.New(claims.Informer().GetIndexer()),
 	}
 	c.loop = controller.NewLoop("statefulset", c.sync)
@@ -185,7 +191,7 @@ func (c *Controller) reconcile(ctx context.Context, set *appsv1.StatefulSet, mat
 }
 
 // claimPods adopts and releases pods, and returns the set's own.
-func (c *Controller) claimPods(ctx context.Context, set *appsv1.StatefulSet, matches labels.Selector, live func(context.Context) (metav1.Object, error)) ([]*v1.Pod, error) {
+func (c *Controller) claimPods(ctx context.Context, set *appsv1.StatefulSet, matches labels.Selector, live claim.Live) ([]*v1.Pod, error) {
 	all, err := claim.Candidates[*v1.Pod](c.pods, set)
 	if err != nil {
 		return nil, err
@@ -200,6 +206,7 @@ func (c *Controller) claimPods(ctx context.Context, set *appsv1.StatefulSet, mat
 // observe puts together what the plan follows from.
 func (c *Controller) observe(set *appsv1.StatefulSet, its []*v1.Pod, past history.Plan, update *appsv1.ControllerRevision) (facts, error) {
 	f := facts{set: set, pods: its, collisions: set.Status.CollisionCount, now: time.Now()}
+	f.backoff = func(name string) time.Duration { return c.waits(set, name) }
 	f.update = revision{update.Name, &set.Spec.Template}
 	f.current = f.update
 	for _, rev := range past.Old {
@@ -243,8 +250,9 @@ func (c *Controller) forget(ctx context.Context, owner history.Owner, f facts, p
 	for _, p := range f.pods {
 		used[revisionOf(p)] = true
 	}
-	unused := slices.DeleteFunc(slices.Concat(past.Old, past.Duplicates), func(rev *appsv1.ControllerRevision) bool { return used[rev.Name] })
-	for _, rev := range history.Surplus(unused, f.set.Spec.RevisionHistoryLimit, func(*appsv1.ControllerRevision) bool { return false }) {
+	inUse := func(rev *appsv1.ControllerRevision) bool { return used[rev.Name] }
+	unused := slices.DeleteFunc(slices.Concat(past.Old, past.Duplicates), inUse)
+	for _, rev := range history.Surplus(unused, f.set.Spec.RevisionHistoryLimit, inUse) {
 		if err := c.revisions.Remove(ctx, owner, rev); err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/util/dryrun"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/apiserver/registry"
@@ -73,7 +74,7 @@ func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, 
 			return nil, err
 		}
 	}
-	if d := eviction.DeleteOptions; d != nil && d.IgnoreStoreReadErrorWithClusterBreakingPotential != nil && *d.IgnoreStoreReadErrorWithClusterBreakingPotential {
+	if d := eviction.DeleteOptions; d != nil && ptr.Deref(d.IgnoreStoreReadErrorWithClusterBreakingPotential, false) {
 		at := field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential")
 		return nil, apierrors.NewInvalid(policyv1.SchemeGroupVersion.WithKind("Eviction").GroupKind(), name,
 			field.ErrorList{field.Invalid(at, true, "can not be set for pod eviction, try after removing the option")})
