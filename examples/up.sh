@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `make up` shows: a node, a pod, the waterfall of its start, its log.
+# What `make up` shows: a node, an application behind a service's name, the waterfall of its start.
 set -euo pipefail
 
 wherry=$1 images=$2
@@ -13,17 +13,23 @@ if "$wherry" kubectl get --raw /readyz >/dev/null 2>&1; then
 else
   "$wherry" up --detach "$@"
 fi
-"$wherry" kubectl apply -f examples/hello.yaml
-"$wherry" kubectl wait --for=condition=Ready pod/hello --timeout=60s
+"$wherry" kubectl apply -f examples/web.yaml
+"$wherry" kubectl rollout status deploy/web --timeout=60s
+"$wherry" kubectl wait --for=condition=Ready pod/client --timeout=60s
+for _ in $(seq 100); do # until the client has reached the service by its name
+  answer=$("$wherry" kubectl logs client | head -1)
+  [[ $answer ]] && break
+  sleep 0.1
+done
 echo
-"$wherry" trace pod/hello
+"$wherry" trace deploy/web
 echo
-"$wherry" kubectl logs pod/hello
+echo "http://web answers: $answer"
 cat <<TXT
 
 The node is yours:
   export KUBECONFIG=$data/kubeconfig          # any kubectl; or use $wherry kubectl
   $wherry kubectl get pods -A -o wide
-  $wherry kubectl exec -it hello -- sh
+  $wherry kubectl exec -it client -- sh
   make down                                   # stop it;  make purge removes its data too
 TXT

@@ -22,6 +22,7 @@ const (
 // as returns a client that acts as the user.
 func as(api *apiserver.Server, user string, groups ...string) (clientset.Interface, *rest.Config, error) {
 	cfg := api.ClientConfig(user, groups...)
+	cfg.WarningHandler = rest.NoWarnings{} // what is deprecated is ours to know
 	client, err := clientset.NewForConfig(cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("client for %s: %w", user, err)

@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
@@ -89,7 +88,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, c := range m.running {
 		g.Go(func() error {
-			if err := c.Run(klog.NewContext(gctx, klog.FromContext(gctx).WithName(c.name))); err != nil {
+			if err := c.Run(gctx); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 			return nil
