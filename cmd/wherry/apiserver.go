@@ -12,6 +12,7 @@ import (
 
 func apiserverCommand() *cobra.Command {
 	cfg := apiserver.DefaultConfig()
+	cfg.GarbageCollector = true // as upstream: whoever runs an API server alone brings controllers
 	cmd := &cobra.Command{
 		Use:   "apiserver",
 		Short: "The API server alone, with kube-apiserver's flags",

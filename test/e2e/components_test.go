@@ -30,8 +30,8 @@ import (
 )
 
 // parts is a node whose components are separate processes, as one would run them to swap some for
-// their upstream counterparts: those whose paths are in $KUBELET, $APISERVER, $SCHEDULER and
-// $CONTAINERD (or $CRIO, or $DOCKER).
+// their upstream counterparts: those whose paths are in $KUBELET, $APISERVER, $SCHEDULER,
+// $CONTROLLER_MANAGER and $CONTAINERD (or $CRIO, or $DOCKER).
 type parts struct {
 	*cluster
 	dir     string
@@ -53,11 +53,12 @@ func TestEachComponentAlone(t *testing.T) {
 	stopFirst := p.scheduler()
 	p.runtime()
 	p.kubelet()
-	// without a service account controller the namespace has none
-	if _, err := c.try("kubectl", "--kubeconfig", filepath.Join(c.data, "kubeconfig"), "create", "serviceaccount", "default"); err != nil {
-		t.Fatal(err)
-	}
-	c.kubectl("create", "configmap", "kube-root-ca.crt", "--from-file=ca.crt="+p.ca.CertFile)
+	stopFirstControllers := p.controllers()
+	c.until("the namespace has a service account and the certificate authority", func() bool {
+		_, errA := c.try("kubectl", "get", "serviceaccount", "default")
+		_, errB := c.try("kubectl", "get", "configmap", "kube-root-ca.crt")
+		return errA == nil && errB == nil
+	})
 	if os.Getenv("APISERVER") != "" {
 		c.kubectl("create", "configmap", "openshift-service-ca.crt", "--from-literal=service-ca.crt=") // OpenShift's build of upstream's adds it to each pod's token volume
 	}
@@ -67,12 +68,47 @@ func TestEachComponentAlone(t *testing.T) {
 	c.restartPoliciesHold()
 	c.probesDecide()
 	c.terminationKeepsTheGracePeriod()
+	c.rollsOutAndLeavesNothing("first")
 
 	p.scheduler()
 	stopFirst() // and hands its lease to the second
 	c.create(busybox("later"))
 	c.await("later", "ready", ready)
 	c.delete("later")
+
+	p.controllers()
+	stopFirstControllers()
+	c.rollsOutAndLeavesNothing("second")
+}
+
+// rollsOutAndLeavesNothing creates a Deployment, and deletes it with all that was made for it.
+func (c *cluster) rollsOutAndLeavesNothing(name string) {
+	c.t.Helper()
+	c.kubectl("create", "deployment", name, "--image", firstImage, "--replicas", "2", "--", "sh", "-c", loop)
+	c.kubectl("rollout", "status", "deployment/"+name, "--timeout", fmt.Sprint(patience))
+	c.kubectl("delete", "deployment", name, "--cascade=foreground", "--timeout", fmt.Sprint(patience))
+	c.until("everything of "+name+" is gone", func() bool {
+		return c.kubectl("get", "pods,replicasets", "-l", "app="+name, "-o", "name") == ""
+	})
+}
+
+// controllers starts another controller manager.
+func (p *parts) controllers() (stop func()) {
+	p.t.Helper()
+	port := strconv.Itoa(freePort(p.t))
+	kubeconfig := p.kubeconfig("controllers", "system:kube-controller-manager")
+	program := cmp.Or(os.Getenv("CONTROLLER_MANAGER"), p.wherry)
+	var verb []string
+	if program == p.wherry {
+		verb = []string{"controller-manager"}
+	}
+	stop = p.startProgram(program, append(verb, "--secure-port", port, "--bind-address", "127.0.0.1",
+		"--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig,
+		"--use-service-account-credentials", "--root-ca-file", p.ca.CertFile,
+		"--cluster-signing-cert-file", p.ca.CertFile, "--cluster-signing-key-file", p.ca.KeyFile)...)
+	get := p.insecure(port)
+	p.until("the controller manager is not healthy", func() bool { return get("/healthz") == http.StatusOK })
+	return stop
 }
 
 // scheduler starts another scheduler, with its own health and metrics endpoint.
