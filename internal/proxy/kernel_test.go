@@ -286,6 +286,11 @@ func TestTraffic(t *testing.T) {
 	// A port that the service does not have, and a service without endpoints: both are refused.
 	m.want("b", "tcp", clusterIP+":81", "refused")
 	m.serve(svc)
+	// All of them at once: the kernel limits how many ICMP answers it sends, and here it sends few.
+	m.in("host", "sh", "-c", "echo 1000000000 > /proc/sys/net/ipv4/icmp_ratelimit")
+	for range 20 {
+		m.want("b", "tcp", clusterIP+":80", "refused")
+	}
 	for _, from := range []string{"host", "b"} {
 		m.want(from, "tcp", clusterIP+":80", "refused")
 	}

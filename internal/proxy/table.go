@@ -142,6 +142,9 @@ func writeLayout(b *nft.Batch, l layout) {
 			b.AddRule(base.name, nft.Jump(to))
 		}
 	}
+	// TCP clients get a reset: of the others' answers the kernel sends one a second to each address,
+	// and a client that hears nothing waits a second before it tries again.
+	b.AddRule(rejectChain, nft.Meta(unix.NFT_META_L4PROTO, nft.R(0)), nft.Equal(nft.R(0), []byte{unix.IPPROTO_TCP}), nft.Reset())
 	b.AddRule(rejectChain, nft.Reject())
 	l.writeCheck(b)
 	l.writeServices(b)
@@ -181,7 +184,7 @@ func (l layout) writeCheck(b *nft.Batch) {
 		l.writeInsiders(b, f, "check-outside"+f.suffix)
 		rule("check-outside"+f.suffix, append(f.frontend(0), nft.Dispatch("outside-check"+f.suffix, nft.R(0)))...)
 		// A port that no service has at a cluster IP.
-		rule("strays", nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(0)), nft.In("cluster-ips"+f.suffix, nft.R(0)), nft.Reject())
+		rule("strays", nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(0)), nft.In("cluster-ips"+f.suffix, nft.R(0)), nft.Jump(rejectChain))
 	}
 }
 

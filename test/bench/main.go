@@ -4,6 +4,7 @@
 // fails by time.
 //
 //	go run ./test/bench [-o report.json] bin/wherry
+//	go run ./test/bench -kubeconfig FILE            applications alone, on any cluster
 package main
 
 import (
@@ -20,13 +21,16 @@ import (
 	"time"
 
 	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
+	"wherry.dev/test/bench/applications"
 	"wherry.dev/test/images"
 	"wherry.dev/test/panics"
 )
 
 func main() {
-	o := options{}
+	o := options{apps: applications.DefaultOptions()}
 	flag.StringVar(&o.dir, "dir", "/var/lib", "where the node's data lie: by default where a node has them, for a temporary\nfolder's disk may be another, or full of what was deleted a moment ago")
 	flag.StringVar(&o.report, "o", "", "write the report as JSON to this file")
 	flag.IntVar(&o.sequence, "seq", 20, "pods one after another")
@@ -35,23 +39,33 @@ func main() {
 	flag.IntVar(&o.kills, "kills", 10, "restarts after a kill, ends, and probes")
 	flag.IntVar(&o.crowd, "crowd", 110, "idle pods")
 	flag.DurationVar(&o.idle, "idle", 20*time.Second, "how long the idle node is watched")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "measure applications alone, on this cluster")
+	flag.IntVar(&o.apps.Jobs, "jobs", o.apps.Jobs, "jobs at once")
+	flag.BoolVar(&o.apps.Cron, "cron", o.apps.Cron, "wait for a cron job's minute")
 	flag.Parse()
-	if flag.NArg() != 1 {
+	if o.kubeconfig == "" && flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: bench [flags] WHERRY")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, flag.Arg(0), o); err != nil {
+	err := error(nil)
+	if o.kubeconfig != "" {
+		err = elsewhere(ctx, o)
+	} else {
+		err = run(ctx, flag.Arg(0), o)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
 type options struct {
-	report, dir                           string
+	report, dir, kubeconfig               string
 	sequence, batch, rounds, kills, crowd int
 	idle                                  time.Duration
+	apps                                  applications.Options
 }
 
 // row is one line of the report; values are in the unit of the name.
@@ -83,6 +97,40 @@ func run(ctx context.Context, wherry string, o options) (err error) {
 	if err != nil {
 		return err
 	}
+	return publish(rows, o)
+}
+
+// elsewhere measures applications on a cluster that runs already.
+func elsewhere(ctx context.Context, o options) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	cfg.QPS = -1
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	rows, err := (&node{client: client}).applications(ctx, o)
+	if err != nil {
+		return err
+	}
+	return publish(rows, o)
+}
+
+func (n *node) applications(ctx context.Context, o options) ([]row, error) {
+	all, err := applications.Measure(ctx, n.client, o.apps)
+	if err != nil {
+		return nil, fmt.Errorf("applications: %w", err)
+	}
+	var rows []row
+	for _, s := range all {
+		rows = append(rows, of(s.Name, s.Target, s.Values))
+	}
+	return rows, nil
+}
+
+func publish(rows []row, o options) error {
 	if err := printRows(rows); err != nil {
 		return err
 	}
@@ -99,7 +147,7 @@ func run(ctx context.Context, wherry string, o options) (err error) {
 func (n *node) measure(ctx context.Context, o options) ([]row, error) {
 	var rows []row
 	steps := []func(context.Context, options) ([]row, error){
-		n.coldStart, n.warmStart, n.sequence, n.batch, n.kills, n.exits, n.probes, n.idle, n.crowd,
+		n.coldStart, n.warmStart, n.sequence, n.batch, n.kills, n.exits, n.probes, n.applications, n.idle, n.crowd,
 	}
 	for _, step := range steps {
 		r, err := step(ctx, o)

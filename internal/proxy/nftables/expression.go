@@ -158,6 +158,12 @@ func Masquerade() Expression {
 	return Expression{"masq", func(b *Batch) { b.number(unix.NFTA_MASQ_FLAGS, fullyRandom) }}
 }
 
+// Reset answers with a TCP reset. Unlike Reject's answers, the kernel does not limit how many of them
+// go out in a second.
+func Reset() Expression {
+	return Expression{"reject", func(b *Batch) { b.number(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_TCP_RST) }}
+}
+
 // Reject answers that the port cannot be reached.
 func Reject() Expression {
 	return Expression{"reject", func(b *Batch) {
