@@ -150,6 +150,9 @@ func build(repo string, root images.Root, has programs) (v1.Image, error) {
 	case "nginx", "httpd", "perl":
 		cfg.Cmd = []string{"httpd", "-f", "-p", "80", "-h", "/var/www"}
 		layers = append(layers, images.Root{"var/www/index.html": {Data: []byte("<title>Welcome to nginx!</title>\n"), Mode: 0o644}})
+	case "nautilus": // says which picture it is
+		cfg.Cmd = []string{"httpd", "-f", "-p", "80", "-h", "/var/www"}
+		layers = append(layers, images.Root{"var/www/data.json": {Data: []byte("{\"image\": \"nautilus.jpg\"}\n"), Mode: 0o644}})
 	case "nonewprivs":
 		cfg.Cmd = []string{"/usr/bin/effective-uid"}
 		program, err := effectiveUID()
