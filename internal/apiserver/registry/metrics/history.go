@@ -134,7 +134,7 @@ func (h history) current(now time.Time) bool { return h.samples > 0 && now.Sub(h
 // nodeMetrics returns what the node uses, if that is known.
 func (h history) nodeMetrics(node *corev1.Node, now time.Time) (out metricsv1beta1.NodeMetrics, ok bool) {
 	u, ok := h.node.usage()
-	if !ok || !h.current(now) {
+	if !ok {
 		return out, false
 	}
 	return metricsv1beta1.NodeMetrics{
@@ -149,7 +149,7 @@ func (h history) nodeMetrics(node *corev1.Node, now time.Time) (out metricsv1bet
 // that of the container that was measured first.
 func (h history) podMetrics(pod *corev1.Pod, now time.Time) (out metricsv1beta1.PodMetrics, ok bool) {
 	pairs := h.pods[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
-	if len(pairs) == 0 || !h.current(now) || pod.Status.StartTime == nil {
+	if len(pairs) == 0 || pod.Status.StartTime == nil {
 		return out, false
 	}
 	out.ObjectMeta = metav1.ObjectMeta{

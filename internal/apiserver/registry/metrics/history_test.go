@@ -126,11 +126,8 @@ func TestHistory(t *testing.T) {
 		t.Errorf("%v: %+v", ok, p)
 	}
 
-	if _, ok := h.nodeMetrics(n, after(25)); ok {
-		t.Error("a node that is not asked any more has metrics")
-	}
-	if _, ok := h.podMetrics(pod, after(25)); ok {
-		t.Error("a pod of a node that is not asked any more has metrics")
+	if !h.current(after(24)) || h.current(after(25)) || (history{}).current(after(0)) {
+		t.Error("when a sample answers")
 	}
 	absent := func(why string, h history, p *corev1.Pod) {
 		t.Helper()

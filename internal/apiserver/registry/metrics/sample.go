@@ -28,7 +28,7 @@ type sample struct {
 }
 
 // largestAnswer bounds what is read of a kubelet's answer: many times what a full node needs.
-const largestAnswer = 32 << 20
+const largestAnswer = 16 << 20
 
 var errTooLarge = fmt.Errorf("the answer has more than %d MiB", largestAnswer>>20)
 

@@ -42,7 +42,8 @@ type Scraper struct {
 type known struct {
 	history
 	scrape *flight
-	failed bool // whether the last scrape failed
+	asked  time.Time // when somebody asked last
+	failed bool      // whether the last scrape failed
 }
 
 // flight is a scrape for whoever waits for it. ok is set before done is closed.
@@ -85,8 +86,17 @@ func (s *Scraper) all(ctx context.Context, nodes []*corev1.Node) (map[string]his
 	return out, ctx.Err()
 }
 
-// of returns a node's history, after as many samples as it takes, or as can be had before ctx ends.
+// of returns a node's history, or nothing if what is known is too old and there is no newer sample. The
+// answers of other nodes may take long; it does not get too old meanwhile.
 func (s *Scraper) of(ctx context.Context, n *corev1.Node) history {
+	if h := s.sampled(ctx, n); h.current(time.Now()) {
+		return h
+	}
+	return history{}
+}
+
+// sampled returns a node's history after as many samples as it takes, or as can be had before ctx ends.
+func (s *Scraper) sampled(ctx context.Context, n *corev1.Node) history {
 	for {
 		h, scrape, pause := s.look(n)
 		if scrape == nil && pause == 0 {
@@ -125,6 +135,7 @@ func (s *Scraper) look(n *corev1.Node) (history, *flight, time.Duration) {
 		k = &known{}
 		s.nodes[n.UID] = k
 	}
+	k.asked = now
 	step, pause := k.next(now)
 	if step != ask || s.ctx.Err() != nil {
 		return k.history, nil, pause
@@ -137,10 +148,11 @@ func (s *Scraper) look(n *corev1.Node) (history, *flight, time.Duration) {
 	return k.history, k.scrape, 0
 }
 
-// forgetLocked drops what is too old to be of use, such as that of nodes that are gone.
+// forgetLocked drops nodes that nobody has asked for since their samples were of use, such as those that
+// are gone.
 func (s *Scraper) forgetLocked(now time.Time) {
 	for uid, k := range s.nodes {
-		if k.scrape == nil && now.Sub(k.taken) > longest && now.Sub(k.silent) > longest {
+		if k.scrape == nil && now.Sub(k.asked) > longest {
 			delete(s.nodes, uid)
 		}
 	}

@@ -162,6 +162,43 @@ func TestAKubeletThatDoesNotAnswerDelaysNobodyForLong(t *testing.T) {
 	})
 }
 
+// TestWhatWasTrueIsNotTold: what a node used before its kubelet was gone is no answer.
+func TestWhatWasTrueIsNotTold(t *testing.T) {
+	f := &fleet{broken: map[string]func(*http.Request) (*http.Response, error){}}
+	inBubble(t, f, func(t *testing.T, s *Scraper) {
+		usageOf(t, s, "a")
+		f.mu.Lock()
+		f.broken["a"] = func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }
+		f.mu.Unlock()
+		time.Sleep(fresh)
+		if got, _ := usageOf(t, s, "a"); got != "" {
+			t.Error(got)
+		}
+		f.mu.Lock()
+		delete(f.broken, "a")
+		f.mu.Unlock()
+		if got, took := usageOf(t, s, "a"); got != "a 500m 10s" || took != 0 {
+			t.Errorf("it is back: %q in %s", got, took)
+		}
+	})
+}
+
+// TestASlowKubeletDoesNotMakeOthersOld: their samples were fresh when they were taken.
+func TestASlowKubeletDoesNotMakeOthersOld(t *testing.T) {
+	f := &fleet{}
+	slow := func(*http.Request) (*http.Response, error) {
+		time.Sleep(patience + time.Second)
+		return response(http.StatusOK, "node_cpu_usage_seconds_total 1\nnode_memory_working_set_bytes 5\n"), nil
+	}
+	f.broken = map[string]func(*http.Request) (*http.Response, error){"slow": slow}
+	inBubble(t, f, func(t *testing.T, s *Scraper) {
+		got, took := usageOf(t, s, "a", "slow")
+		if !strings.HasPrefix(got, "a 500m 1s") || took < fresh {
+			t.Errorf("%q in %s", got, took)
+		}
+	})
+}
+
 func TestAKubeletThatFailsIsAskedAgain(t *testing.T) {
 	failures := map[string]func(*http.Request) (*http.Response, error){
 		"refused":   func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
