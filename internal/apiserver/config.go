@@ -78,6 +78,9 @@ type Config struct {
 	// Components are the health checks of the scheduler and the controllers. If nil, they are looked
 	// for at their ports on this machine.
 	Components map[string]componentstatus.Check
+	// MetricsAPI serves metrics.k8s.io from the kubelets' own metrics. Without it the group is free for
+	// somebody else.
+	MetricsAPI bool
 	// DisableAdmission names the admission plugins to leave out.
 	DisableAdmission []string
 
@@ -113,6 +116,7 @@ func DefaultConfig() Config {
 		MaxRequestsInFlight:         400,
 		MaxMutatingRequestsInFlight: 200,
 		Profiling:                   true,
+		MetricsAPI:                  true,
 	}
 }
 

@@ -52,6 +52,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; 0 is no limit.")
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "Serve /debug/pprof.")
 	fs.BoolVar(&c.GarbageCollector, "enable-garbage-collector", c.GarbageCollector, "A garbage collector runs (with kube-controller-manager, for example), and deletions may wait for it.")
+	fs.BoolVar(&c.MetricsAPI, "enable-metrics-api", c.MetricsAPI, "Serve metrics.k8s.io, for kubectl top and autoscalers, from the kubelets' own metrics. Nothing is measured unless somebody asks.")
 	fs.StringSliceVar(&c.DisableAdmission, "disable-admission-plugins", c.DisableAdmission, "Admission plugins to leave out.")
 	c.addIgnored(fs)
 }

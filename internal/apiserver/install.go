@@ -21,11 +21,13 @@ import (
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/component-base/compatibility"
 	baseversion "k8s.io/component-base/version"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/openapi"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
+	"wherry.dev/internal/apiserver/registry/metrics"
 	"wherry.dev/internal/apiserver/registry/pod"
 	"wherry.dev/internal/apiserver/registry/printers"
 	"wherry.dev/internal/apiserver/registry/review"
@@ -144,11 +146,15 @@ func (s *Server) endpoints() map[schema.GroupVersion]map[string]rest.Storage {
 			maps.Copy(out[gv], b.Endpoints)
 		}
 	}
-	// Bindings also have a path of their own besides the pods'; health and reviews are not stored.
+	// Bindings also have a path of their own besides the pods'; health, reviews and
+	// metrics are not stored.
 	out[corev1.SchemeGroupVersion]["bindings"] = pod.LegacyBinding{Binding: pod.NewBinding(s.store("", "pods").Store)}
 	out[corev1.SchemeGroupVersion]["componentstatuses"] = componentstatus.New(s.components(), printers.ComponentStatuses)
 	out[authenticationv1.SchemeGroupVersion] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
 	out[authorizationv1.SchemeGroupVersion] = review.Authorization(s.authorizer, s.rules)
+	if s.cfg.MetricsAPI {
+		out[metricsv1beta1.SchemeGroupVersion] = metrics.Endpoints(s.lookup, s.scraper)
+	}
 	return out
 }
 

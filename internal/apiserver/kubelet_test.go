@@ -49,6 +49,8 @@ func (k fakeKubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch path := strings.Split(req.URL.Path, "/"); path[1] {
 	case "containerLogs":
 		fmt.Fprintf(w, "log of %s, tail %s, follow %s\n", strings.Join(path[2:], "/"), q.Get("tailLines"), q.Get("follow"))
+	case "metrics":
+		exposeUsage(w)
 	case "exec":
 		kubeletexec.ServeExec(w, req, k, path[3], "", path[4], q["command"], opts, streamTimeout, streamTimeout, protocols)
 	case "attach":

@@ -26,6 +26,7 @@ import (
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/openapi/ondemand"
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/metrics"
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/resources"
 	"wherry.dev/internal/apiserver/registry/service"
@@ -48,6 +49,7 @@ type Server struct {
 	lookup   *registry.Lookup
 	kubelets *node.Connector
 	services *service.Allocator
+	scraper  *metrics.Scraper
 	stored   map[schema.GroupResource]schema.GroupVersion // the versions in which objects are stored
 	built    map[schema.GroupResource]*registry.Built
 	// What authorization decides with.
@@ -122,6 +124,9 @@ func (s *Server) close() error {
 	var errs []error
 	if s.generic != nil {
 		s.generic.Destroy()
+	}
+	if s.scraper != nil {
+		s.scraper.Close()
 	}
 	if s.kubelets != nil {
 		s.kubelets.Close()
@@ -205,6 +210,7 @@ func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
 	if s.kubelets, err = node.NewConnector(s.lookup, files, s.cfg.KubeletTimeout); err != nil {
 		return resources.Deps{}, err
 	}
+	s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
 	issuer, err := token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey)
 	if err != nil {
 		return resources.Deps{}, err

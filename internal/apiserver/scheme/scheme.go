@@ -38,6 +38,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
 // Groups are the group versions that the server knows, in the order of discovery; of several
@@ -54,6 +55,7 @@ var Groups = []schema.GroupVersion{
 	coordinationv1.SchemeGroupVersion,
 	discoveryv1.SchemeGroupVersion,
 	eventsv1.SchemeGroupVersion,
+	metricsv1beta1.SchemeGroupVersion,
 	networkingv1.SchemeGroupVersion,
 	nodev1.SchemeGroupVersion,
 	policyv1.SchemeGroupVersion,
@@ -72,7 +74,7 @@ func New() *runtime.Scheme {
 		autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, certificatesv1.AddToScheme,
 		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, networkingv1.AddToScheme,
 		nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, resourcev1.AddToScheme, schedulingv1.AddToScheme,
-		storagev1.AddToScheme,
+		storagev1.AddToScheme, metricsv1beta1.AddToScheme,
 		addEvents, addAutoscalers, addOptionConversions,
 	)
 	utilruntime.Must(builder.AddToScheme(s))

@@ -18,6 +18,7 @@ const (
 	bootstrapping = "kubernetes.io/bootstrapping"
 	aggregateTo   = "rbac.authorization.k8s.io/aggregate-to-"
 	controller    = "system:controller:"
+	metricsReader = "system:aggregated-metrics-reader" // metrics-server brings one of this name
 
 	requestRoles        = "system:certificates.k8s.io:certificatesigningrequests:"
 	bootstrappers       = "system:bootstrappers"
@@ -230,6 +231,8 @@ func ClusterRoles() []rbacv1.ClusterRole {
 			rule(readWrite, rbacv1.GroupName, "roles rolebindings")), aggregateTo+"admin"),
 		label(role("system:aggregate-to-edit", editRules()...), aggregateTo+"edit"),
 		label(role("system:aggregate-to-view", viewRules()...), aggregateTo+"view"),
+		label(label(label(role(metricsReader, rule("get list watch", "metrics.k8s.io", "pods nodes")),
+			aggregateTo+"view"), aggregateTo+"edit"), aggregateTo+"admin"),
 		role("system:node", NodeRules()...),
 		role("system:node-problem-detector", rule("get", core, "nodes"), rule("patch", core, "nodes/status"), events()),
 		role("system:node-bootstrapper", rule("create get list watch", "certificates.k8s.io", "certificatesigningrequests")),
@@ -281,11 +284,12 @@ func fillAggregated(roles []rbacv1.ClusterRole) {
 	for i := range roles {
 		switch roles[i].Name {
 		case "view":
-			roles[i].Rules = rules["system:aggregate-to-view"]
+			roles[i].Rules = slices.Concat(rules["system:aggregate-to-view"], rules[metricsReader])
 		case "edit":
-			roles[i].Rules = slices.Concat(rules["system:aggregate-to-edit"], rules["system:aggregate-to-view"])
+			roles[i].Rules = slices.Concat(rules["system:aggregate-to-edit"], rules["system:aggregate-to-view"], rules[metricsReader])
 		case "admin":
-			roles[i].Rules = slices.Concat(rules["system:aggregate-to-admin"], rules["system:aggregate-to-edit"], rules["system:aggregate-to-view"])
+			roles[i].Rules = slices.Concat(rules["system:aggregate-to-admin"], rules["system:aggregate-to-edit"],
+				rules["system:aggregate-to-view"], rules[metricsReader])
 		}
 	}
 }
