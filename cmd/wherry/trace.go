@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,6 +55,15 @@ memory, for the newest pods, since the last start of wherry.`,
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json for machines")
 	cmd.Flags().BoolVar(&all, "all", false, "everything that is known, not only the start")
 	return cmd
+}
+
+// podName accepts pod/NAME, pods/NAME or NAME.
+func podName(arg string) (string, error) {
+	name := strings.TrimPrefix(strings.TrimPrefix(arg, "pods/"), "pod/")
+	if name == "" || strings.Contains(name, "/") {
+		return "", fmt.Errorf("%q: want pod/NAME", arg)
+	}
+	return name, nil
 }
 
 // podUID asks the API server which pod has the name now. If it does not answer, or the pod is gone,
