@@ -60,7 +60,8 @@ type gatherer struct {
 func Explain(ctx context.Context, client kubernetes.Interface, t Target) (explain.Explanation, error) {
 	g := &gatherer{Interface: client, Target: t, about: explain.About{Now: time.Now()}}
 	kinds := map[string]func(context.Context) (explain.Explanation, error){
-		"Pod": g.pod, "Deployment": g.deployment, "ReplicaSet": g.replicaSet, "Service": g.service,
+		"Pod": g.pod, "Deployment": g.deployment, "ReplicaSet": g.replicaSet, "StatefulSet": g.statefulSet, "DaemonSet": g.daemonSet,
+		"Job": g.job, "CronJob": g.cronJob, "Service": g.service, "HorizontalPodAutoscaler": g.autoscaler, "PersistentVolumeClaim": g.claim,
 	}
 	x, err := kinds[t.Kind](ctx)
 	if err != nil {

@@ -43,3 +43,73 @@ func (g *gatherer) replicaSet(ctx context.Context) (x explain.Explanation, err e
 	f.About = g.on(ctx, rs.UID)
 	return explain.ReplicaSet(f), nil
 }
+
+func (g *gatherer) statefulSet(ctx context.Context) (x explain.Explanation, err error) {
+	s, err := g.AppsV1().StatefulSets(g.Namespace).Get(ctx, g.Name, metav1.GetOptions{})
+	if err != nil {
+		return x, err
+	}
+	f := explain.StatefulSetFacts{Set: s}
+	if f.Crowd, err = g.crowd(ctx, s.Spec.Selector, s); err != nil {
+		return x, err
+	}
+	f.About = g.on(ctx, s.UID)
+	return explain.StatefulSet(f), nil
+}
+
+func (g *gatherer) daemonSet(ctx context.Context) (x explain.Explanation, err error) {
+	ds, err := g.AppsV1().DaemonSets(g.Namespace).Get(ctx, g.Name, metav1.GetOptions{})
+	if err != nil {
+		return x, err
+	}
+	f := explain.DaemonSetFacts{Set: ds}
+	if f.Crowd, err = g.crowd(ctx, ds.Spec.Selector, ds); err != nil {
+		return x, err
+	}
+	nodes, err := g.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if f.NodesUnread = g.unread("nodes", err); !f.NodesUnread {
+		f.Nodes = pointers(nodes.Items)
+	}
+	f.About = g.on(ctx, ds.UID)
+	return explain.DaemonSet(f), nil
+}
+
+func (g *gatherer) job(ctx context.Context) (x explain.Explanation, err error) {
+	j, err := g.BatchV1().Jobs(g.Namespace).Get(ctx, g.Name, metav1.GetOptions{})
+	if err != nil {
+		return x, err
+	}
+	f := explain.JobFacts{Job: j}
+	if f.Crowd, err = g.crowd(ctx, j.Spec.Selector, j); err != nil {
+		return x, err
+	}
+	f.About = g.on(ctx, j.UID)
+	return explain.Job(f), nil
+}
+
+func (g *gatherer) cronJob(ctx context.Context) (x explain.Explanation, err error) {
+	c, err := g.BatchV1().CronJobs(g.Namespace).Get(ctx, g.Name, metav1.GetOptions{})
+	if err != nil {
+		return x, err
+	}
+	f := explain.CronJobFacts{CronJob: c}
+	list, err := g.BatchV1().Jobs(g.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return x, err
+	}
+	for _, j := range pointers(list.Items) {
+		if metav1.IsControlledBy(j, c) {
+			f.Jobs = append(f.Jobs, j)
+		}
+	}
+	f.About = g.on(ctx, c.UID)
+	return explain.CronJob(f), nil
+}
+
+func (g *gatherer) autoscaler(ctx context.Context) (x explain.Explanation, err error) {
+	h, err := g.AutoscalingV2().HorizontalPodAutoscalers(g.Namespace).Get(ctx, g.Name, metav1.GetOptions{})
+	if err != nil {
+		return x, err
+	}
+	return explain.Autoscaler(explain.AutoscalerFacts{About: g.on(ctx, h.UID), Autoscaler: h}), nil
+}
