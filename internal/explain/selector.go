@@ -25,12 +25,17 @@ func (m miss) String() string {
 	return fmt.Sprintf("%s=%s instead of %s", m.key, m.have, m.want)
 }
 
+// alike reports whether somebody may have mistaken one value for the other.
+func (m miss) alike() bool {
+	return m.has && distance(m.want, m.have) <= max(1, len(m.want)/2)
+}
+
 // near says which pods have all labels of the selector but one, those whose label is most like the one
-// that is wanted first. If the selector has only one label, pods without it are not near.
+// that is wanted first. If the selector has only one label, a pod is near if it has one that looks like it.
 func near(selector map[string]string, list []*v1.Pod) (out []string) {
 	byMiss := map[miss][]*v1.Pod{}
 	for _, p := range list {
-		if m, ok := missOf(selector, p.Labels); ok && (m.has || len(selector) > 1) {
+		if m, ok := missOf(selector, p.Labels); ok && (len(selector) > 1 || m.alike()) {
 			byMiss[m] = append(byMiss[m], p)
 		}
 	}

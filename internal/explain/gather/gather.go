@@ -23,10 +23,16 @@ type Target struct{ Kind, Namespace, Name string }
 
 // words are the names of kinds, as kubectl has them.
 var words = map[string][]string{
-	"Pod":        {"pod", "pods", "po"},
-	"Deployment": {"deployment", "deployments", "deploy"},
-	"ReplicaSet": {"replicaset", "replicasets", "rs"},
-	"Service":    {"service", "services", "svc"},
+	"Pod":                     {"pod", "pods", "po"},
+	"Deployment":              {"deployment", "deployments", "deploy"},
+	"ReplicaSet":              {"replicaset", "replicasets", "rs"},
+	"StatefulSet":             {"statefulset", "statefulsets", "sts"},
+	"DaemonSet":               {"daemonset", "daemonsets", "ds"},
+	"Job":                     {"job", "jobs"},
+	"CronJob":                 {"cronjob", "cronjobs", "cj"},
+	"Service":                 {"service", "services", "svc"},
+	"HorizontalPodAutoscaler": {"horizontalpodautoscaler", "horizontalpodautoscalers", "hpa"},
+	"PersistentVolumeClaim":   {"persistentvolumeclaim", "persistentvolumeclaims", "pvc"},
 }
 
 // Parse reads TYPE/NAME; NAME alone is a pod's. A type may have its group ("deployments.apps").
