@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -83,9 +82,7 @@ func apiClient(d *dirs) (kubernetes.Interface, error) {
 
 func printExplanation(w io.Writer, x explain.Explanation, output string) error {
 	if output == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(x)
+		return printJSON(w, x)
 	}
 	_, err := io.WriteString(w, x.Text(time.Now()))
 	return err

@@ -117,22 +117,33 @@ func eventsOf(ctx context.Context, client kubernetes.Interface, namespace string
 // controls.
 func (g *gatherer) crowd(ctx context.Context, selector *metav1.LabelSelector, owners ...metav1.Object) (explain.Crowd, error) {
 	var c explain.Crowd
-	all, err := g.podsOf(ctx, selector)
-	if err != nil {
+	var err error
+	if c.Pods, err = g.controlled(ctx, selector, owners...); err != nil {
 		return c, err
-	}
-	for _, p := range all {
-		for _, o := range owners {
-			if metav1.IsControlledBy(p, o) {
-				c.Pods = append(c.Pods, p)
-			}
-		}
 	}
 	budgets, err := g.PolicyV1().PodDisruptionBudgets(g.Namespace).List(ctx, metav1.ListOptions{})
 	if !g.unread("budgets", err) {
 		c.Budgets = budgets.Items
 	}
 	return c, nil
+}
+
+// controlled lists the pods with the labels that one of the owners controls.
+func (g *gatherer) controlled(ctx context.Context, selector *metav1.LabelSelector, owners ...metav1.Object) (out []*v1.Pod, err error) {
+	uids := map[types.UID]bool{}
+	for _, o := range owners {
+		uids[o.GetUID()] = true
+	}
+	all, err := g.podsOf(ctx, selector)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range all {
+		if ref := metav1.GetControllerOfNoCopy(p); ref != nil && uids[ref.UID] {
+			out = append(out, p)
+		}
+	}
+	return out, nil
 }
 
 // podsOf lists pods with the labels; all of the namespace, if the selector is nil.

@@ -3,6 +3,7 @@ package gather
 import (
 	"context"
 
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wherry.dev/internal/explain"
@@ -14,21 +15,35 @@ func (g *gatherer) deployment(ctx context.Context) (x explain.Explanation, err e
 		return x, err
 	}
 	f := explain.DeploymentFacts{Deployment: d}
-	list, err := g.AppsV1().ReplicaSets(g.Namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector)})
-	if err != nil {
+	if f.Sets, err = g.setsOf(ctx, d); err != nil {
 		return x, err
 	}
-	var owners []metav1.Object
-	for _, rs := range pointers(list.Items) {
-		if metav1.IsControlledBy(rs, d) {
-			f.Sets, owners = append(f.Sets, rs), append(owners, rs)
-		}
-	}
-	if f.Crowd, err = g.crowd(ctx, d.Spec.Selector, owners...); err != nil {
+	if f.Crowd, err = g.crowd(ctx, d.Spec.Selector, objects(f.Sets)...); err != nil {
 		return x, err
 	}
 	f.About = g.on(ctx, d.UID)
 	return explain.Deployment(f), nil
+}
+
+// setsOf returns the ReplicaSets that a Deployment controls.
+func (g *gatherer) setsOf(ctx context.Context, d *appsv1.Deployment) (out []*appsv1.ReplicaSet, err error) {
+	list, err := g.AppsV1().ReplicaSets(g.Namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector)})
+	if err != nil {
+		return nil, err
+	}
+	for _, rs := range pointers(list.Items) {
+		if metav1.IsControlledBy(rs, d) {
+			out = append(out, rs)
+		}
+	}
+	return out, nil
+}
+
+func objects(sets []*appsv1.ReplicaSet) (out []metav1.Object) {
+	for _, rs := range sets {
+		out = append(out, rs)
+	}
+	return out
 }
 
 func (g *gatherer) replicaSet(ctx context.Context) (x explain.Explanation, err error) {
