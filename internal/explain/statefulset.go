@@ -219,7 +219,7 @@ func (e *ordinals) surplus() {
 // partition says how far an update goes.
 func (e *ordinals) partition() string {
 	if _, kept := e.old(); len(kept) > 0 {
-		return fmt.Sprintf("; %s the old revision, because they are below the partition (%d)",
+		return fmt.Sprintf("; %s the old revision, below the partition (%d)",
 			named(kept)+map[bool]string{true: " keeps", false: " keep"}[len(kept) == 1], e.keepOld)
 	}
 	return ""
