@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wherry.dev/internal/daemon"
+	"wherry.dev/internal/explain/gather"
+	"wherry.dev/internal/image"
 	"wherry.dev/internal/trace"
 )
 
@@ -22,19 +26,26 @@ func traceCommand(d *dirs) *cobra.Command {
 	var namespace, output string
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "trace pod/NAME",
-		Short: "Draw what happened on a pod's way, and how long each step took",
+		Use:   "trace TYPE/NAME",
+		Short: "Draw what happened on the way of a pod, or of a workload's pods, and how long it took",
 		Long: `Draws the start of a pod as a waterfall: every step from the API server to the
-running container on one time axis, and which of them dominated. Traces are kept in
-memory, for the newest pods, since the last start of wherry.`,
+running container on one time axis, and which of them dominated. Of a deployment, replica
+set, stateful set, daemon set or job, it draws the start of each pod in a row, beginning
+with the workload's creation. Traces are kept in memory, for the newest pods, since the
+last start of wherry.`,
 		Example: `  wherry trace pod/hello
+  wherry trace deploy/web
   wherry trace pod/hello -n demo --all     # restarts and the end too
   wherry trace pod/hello -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := podName(args[0])
+			target, err := gather.Parse(args[0])
 			if err != nil {
 				return err
+			}
+			target.Namespace = namespace
+			if output != "" && output != "json" {
+				return fmt.Errorf("--output %q: want json or nothing", output)
 			}
 			data, run, err := d.resolve()
 			if err != nil {
@@ -42,6 +53,10 @@ memory, for the newest pods, since the last start of wherry.`,
 			}
 			client := daemon.Dial(run)
 			defer client.Close()
+			if target.Kind != "Pod" {
+				return traceWorkload(cmd, client, data, target, output, all)
+			}
+			name := target.Name
 			t, err := client.Trace(cmd.Context(), podUID(cmd, data, namespace, name), namespace, name)
 			if err != nil {
 				return fmt.Errorf("pod %s/%s: %w", namespace, name, err)
@@ -50,7 +65,7 @@ memory, for the newest pods, since the last start of wherry.`,
 			return printTrace(cmd.OutOrStdout(), t, output, all)
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the pod")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the object")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json for machines")
 	cmd.Flags().BoolVar(&all, "all", false, "everything that is known, not only the start")
 	return cmd
@@ -59,11 +74,7 @@ memory, for the newest pods, since the last start of wherry.`,
 // podUID asks the API server which pod has the name now. If it does not answer, or the pod is gone,
 // the daemon looks the pod up by name.
 func podUID(cmd *cobra.Command, dataDir, namespace, name string) string {
-	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "kubeconfig"))
-	if err != nil {
-		return ""
-	}
-	client, err := kubernetes.NewForConfig(cfg)
+	client, err := instanceClient(dataDir)
 	if err != nil {
 		return ""
 	}
@@ -74,21 +85,67 @@ func podUID(cmd *cobra.Command, dataDir, namespace, name string) string {
 	return string(pod.UID)
 }
 
-func printTrace(w io.Writer, t trace.Trace, output string, all bool) error {
-	switch output {
-	case "json":
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(t)
-	case "":
-	default:
-		return fmt.Errorf("--output %q: want json or nothing", output)
+// instanceClient returns a client of the instance: traces are those of its node.
+func instanceClient(dataDir string) (kubernetes.Interface, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "kubeconfig"))
+	if err != nil {
+		return nil, err
 	}
+	return kubernetes.NewForConfig(cfg)
+}
+
+// traceWorkload draws the pods that a workload has now.
+func traceWorkload(cmd *cobra.Command, client *daemon.Client, dataDir string, target gather.Target, output string, all bool) error {
+	api, err := instanceClient(dataDir)
+	if err != nil {
+		return err
+	}
+	owner, pods, err := gather.Pods(cmd.Context(), api, target)
+	if err != nil {
+		return err
+	}
+	r := trace.Rows{
+		Title: fmt.Sprintf("%s %s/%s", strings.ToLower(target.Kind), target.Namespace, target.Name), Created: owner.GetCreationTimestamp().Time,
+	}
+	for _, p := range pods {
+		t, err := client.Trace(cmd.Context(), string(p.UID), "", "")
+		switch {
+		case errors.Is(err, image.ErrNotFound): // the client's word for 404
+			r.Untraced = append(r.Untraced, p.Name)
+			continue
+		case err != nil:
+			return fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		t.Namespace, t.Name = p.Namespace, p.Name
+		r.Pods = append(r.Pods, t)
+	}
+	if output == "json" {
+		return printJSON(cmd.OutOrStdout(), r)
+	}
+	return drawing().Rows(cmd.OutOrStdout(), r, all)
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// drawing fits the terminal, if there is one.
+func drawing() trace.Draw {
 	draw := trace.Draw{Width: 110}
 	if width, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
 		draw.Width = width
 		draw.Color = os.Getenv("NO_COLOR") == ""
 	}
+	return draw
+}
+
+func printTrace(w io.Writer, t trace.Trace, output string, all bool) error {
+	if output == "json" {
+		return printJSON(w, t)
+	}
+	draw := drawing()
 	episodes := t.Episodes()
 	if !all && len(episodes) > 1 {
 		fmt.Fprintf(w, "the start of pod %s/%s; --all shows what came after it\n", t.Namespace, t.Name)

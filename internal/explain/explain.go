@@ -1,8 +1,10 @@
-// Package explain says in plain words why a pod is where it is: the step that it waits for, since
-// when, what that step last reported, and what would let it continue.
+// Package explain says in plain words why an object is where it is: the step that it waits for, since
+// when, what that step last reported, and what would let it continue. It knows pods, what makes them
+// (deployments, sets, jobs, cron jobs), and what stands before them (services, autoscalers, claims).
 //
-// It is pure: Explain turns Facts into an Explanation. `wherry explain` gathers the
-// facts from the API server and, through it, from the kubelet of the pod's node.
+// It is pure: each function turns facts into an Explanation. `wherry explain` gathers the facts from
+// the API server and, through it, from the kubelet of a pod's node. What holds up a workload or a
+// service is in the end a pod: Ask names the pods whose own explanations Add takes.
 package explain
 
 import (
@@ -36,26 +38,32 @@ type Facts struct {
 	KubeletErr string
 }
 
-// Explanation explains a pod.
+// Explanation explains an object.
 type Explanation struct {
+	// Kind of the object, as the API has it.
+	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	Node      string `json:"node,omitempty"`
 	// State as kubectl shows it.
 	State string `json:"state"`
-	// Since is when the pod entered that state.
+	// Since is when the object entered that state.
 	Since   *time.Time `json:"since,omitempty"`
 	Summary string     `json:"summary"`
-	// Waits has what the pod waits for; the first one holds up the others.
+	// Waits has what the object waits for; the first one holds up the others.
 	Waits []report.Wait `json:"waits,omitempty"`
 	Notes []string      `json:"notes,omitempty"`
+	// Pods explains pods that hold the object up, one of each sort.
+	Pods []Explanation `json:"pods,omitempty"`
+
+	ask []*v1.Pod
 }
 
-// explainer builds one explanation.
+// explainer builds the explanation of a pod.
 type explainer struct {
+	findings
 	Facts
-	out Explanation
 	// status is the newest available: the kubelet's, or the API server's.
 	status v1.PodStatus
 }
@@ -63,9 +71,8 @@ type explainer struct {
 // Explain explains a pod.
 func Explain(f Facts) Explanation {
 	p := f.Pod
-	e := &explainer{Facts: f, status: p.Status, out: Explanation{
-		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
-	}}
+	e := &explainer{findings: newFindings("Pod", p, About{Now: f.Now, Events: f.Events}), Facts: f, status: p.Status}
+	e.out.Node = p.Spec.NodeName
 	if f.Kubelet != nil && f.Kubelet.Status.Phase != "" {
 		e.status = f.Kubelet.Status
 	}
@@ -85,8 +92,6 @@ func Explain(f Facts) Explanation {
 	return e.out
 }
 
-func (e *explainer) wait(w report.Wait) { e.out.Waits = append(e.out.Waits, w) }
-
 // reported takes over what the kubelet waits for, with what events say about it.
 func (e *explainer) reported(waits []report.Wait) {
 	for _, w := range waits {
@@ -98,36 +103,6 @@ func (e *explainer) reported(waits []report.Wait) {
 		}
 		e.wait(w)
 	}
-}
-
-func (e *explainer) note(format string, args ...any) {
-	e.out.Notes = append(e.out.Notes, fmt.Sprintf(format, args...))
-}
-
-// event returns the newest event with that reason whose object is the container (any object if
-// container is empty) and whose message contains the text.
-func (e *explainer) event(reason, container, text string) *v1.Event {
-	var newest *v1.Event
-	for i := range e.Events {
-		ev := &e.Events[i]
-		if ev.Reason != reason || !strings.Contains(ev.Message, text) ||
-			container != "" && !strings.HasSuffix(ev.InvolvedObject.FieldPath, "{"+container+"}") {
-			continue
-		}
-		if newest == nil || eventTime(ev).After(eventTime(newest)) {
-			newest = ev
-		}
-	}
-	return newest
-}
-
-func eventTime(ev *v1.Event) time.Time {
-	for _, t := range []time.Time{ev.LastTimestamp.Time, ev.EventTime.Time, ev.FirstTimestamp.Time} {
-		if !t.IsZero() {
-			return t
-		}
-	}
-	return ev.CreationTimestamp.Time
 }
 
 // ended explains a pod that has run.
@@ -241,7 +216,7 @@ func (e *explainer) running() {
 	e.gates()
 	e.resize()
 	e.told()
-	e.conclude()
+	e.concludePod()
 }
 
 // told notes where the API server keeps showing that a container has ended: it does not take back a
@@ -294,7 +269,7 @@ func (e *explainer) resize() {
 }
 
 // conclude writes the summary of a pod that has a node.
-func (e *explainer) conclude() {
+func (e *explainer) concludePod() {
 	ready := pods.FindCondition(&e.status, v1.PodReady)
 	isReady := ready != nil && ready.Status == v1.ConditionTrue
 	switch {

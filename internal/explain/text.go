@@ -9,7 +9,7 @@ import (
 // Text writes an explanation for people.
 func (x *Explanation) Text(now time.Time) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "pod %s/%s", x.Namespace, x.Name)
+	fmt.Fprintf(&b, "%s %s/%s", strings.ToLower(x.Kind), x.Namespace, x.Name)
 	if x.Node != "" {
 		fmt.Fprintf(&b, " on node %s", x.Node)
 	}
@@ -30,6 +30,9 @@ func (x *Explanation) Text(now time.Time) string {
 		}
 		fmt.Fprintf(&b, "  note: %s\n", n)
 	}
+	for i := range x.Pods {
+		b.WriteString("\n" + indent(x.Pods[i].Text(now)))
+	}
 	return b.String()
 }
 
@@ -45,4 +48,33 @@ func in(t, now time.Time) string {
 		return fmt.Sprintf("in %v, at %s", d, t.UTC().Format("15:04:05 UTC"))
 	}
 	return "now"
+}
+
+// indent moves each line that has words to the right.
+func indent(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if line != "\n" {
+			b.WriteString("  ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// listed names a few, and counts the others.
+func listed(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// count writes a number and what it counts: "1 pod", "2 pods".
+func count[T int | int32](n T, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
-	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,18 +60,7 @@ func TestExplainSaysWhatAPodWaitsFor(t *testing.T) {
 // explains waits until the explanation of a pod contains all of the texts.
 func (c *cluster) explains(name string, want []string) {
 	c.t.Helper()
-	text := ""
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		text = c.must("explain", "pod/"+name)
-		missing := false
-		for _, w := range want {
-			missing = missing || !strings.Contains(text, w)
-		}
-		if !missing {
-			return
-		}
-	}
-	c.t.Errorf("explain pod/%s lacks one of %q:\n%s", name, want, text)
+	c.explainsObject("pod/"+name, "", want)
 }
 
 // dumpLeadsToItsPlan feeds what the kubelet shows of a pod to the plan.

@@ -176,7 +176,7 @@ func (p *plan) schedule(f facts, s cron.Schedule) {
 	if t.latest.IsZero() {
 		return
 	}
-	if limit := spec.StartingDeadlineSeconds; limit != nil && f.now.Sub(t.latest).Seconds() > float64(*limit) {
+	if tooLate(spec, t.latest, f.now) {
 		p.warn("MissSchedule", "Missed scheduled time to start a job: %s", t.latest.UTC().Format(time.RFC1123Z))
 		return
 	}

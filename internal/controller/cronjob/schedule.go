@@ -93,3 +93,38 @@ func latestOf(s cron.Schedule, now time.Time) time.Time {
 		}
 	}
 }
+
+// Look is what a cron job's schedule means now.
+type Look struct {
+	// Latest is the last time that has come since the last one that was met, or the creation. Zero if
+	// there is none.
+	Latest time.Time
+	// Missed: the latest time was not met, and is too long ago to be met now.
+	Missed bool
+	Next   time.Time
+}
+
+// LookAt returns what the schedule of a cron job means, or why it means nothing.
+func LookAt(c *batchv1.CronJob, now time.Time) (Look, error) {
+	if zone := c.Spec.TimeZone; zone != nil {
+		if _, err := time.LoadLocation(*zone); err != nil {
+			return Look{}, fmt.Errorf("invalid timeZone: %q: %w", *zone, err)
+		}
+	}
+	s, err := parse(&c.Spec)
+	if err != nil {
+		return Look{}, err
+	}
+	p := plan{status: c.Status}
+	t, err := timesOf(s, p.begin(facts{cron: c, now: now}), now)
+	if err != nil {
+		return Look{}, err
+	}
+	return Look{Latest: t.latest, Missed: tooLate(&c.Spec, t.latest, now), Next: t.next}, nil
+}
+
+// tooLate reports whether the deadline has passed for a time that has come.
+func tooLate(spec *batchv1.CronJobSpec, latest, now time.Time) bool {
+	limit := spec.StartingDeadlineSeconds
+	return limit != nil && !latest.IsZero() && now.Sub(latest).Seconds() > float64(*limit)
+}

@@ -34,6 +34,12 @@ func newJudge(ds *appsv1.DaemonSet) judge {
 	}
 }
 
+// RunsOn reports whether the DaemonSet wants a pod on the node.
+func RunsOn(ds *appsv1.DaemonSet, n *v1.Node) bool { return newJudge(ds).of(n).run }
+
+// NodeOf returns the node that a daemon's pod is on, or is meant for.
+func NodeOf(p *v1.Pod) (node string, ok bool) { return nodeOf(p) }
+
 // of judges a node. One that is nil is none.
 func (j judge) of(n *v1.Node) verdict {
 	if n == nil || j.nodeName != "" && j.nodeName != n.Name {

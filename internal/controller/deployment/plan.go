@@ -106,14 +106,32 @@ func newPlanner(f facts) *planner {
 		all = append(all, memberOf(rs))
 	}
 	slices.SortFunc(all, byAge)
-	// Should several have the template, the oldest is the current one.
-	i := slices.IndexFunc(all, func(m *member) bool { return sameTemplate(&m.Spec.Template, &d.Spec.Template) })
-	if i >= 0 {
+	if i := currentOf(d, all); i >= 0 {
 		p.current = all[i]
 		all = slices.Delete(all, i, i+1)
 	}
 	p.old = all
 	return p
+}
+
+// currentOf returns which member has the Deployment's template, or -1. They are ordered by age: should
+// several have it, the oldest is the current one.
+func currentOf(d *appsv1.Deployment, all []*member) int {
+	return slices.IndexFunc(all, func(m *member) bool { return sameTemplate(&m.Spec.Template, &d.Spec.Template) })
+}
+
+// Current returns the ReplicaSet that has the Deployment's template, among those that it controls; nil
+// if there is none.
+func Current(d *appsv1.Deployment, sets []*appsv1.ReplicaSet) *appsv1.ReplicaSet {
+	var all []*member
+	for _, rs := range sets {
+		all = append(all, memberOf(rs))
+	}
+	slices.SortFunc(all, byAge)
+	if i := currentOf(d, all); i >= 0 {
+		return all[i].ReplicaSet
+	}
+	return nil
 }
 
 func rolling(d *appsv1.Deployment) bool {

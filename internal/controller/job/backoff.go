@@ -33,6 +33,12 @@ func (f failures) wait(now time.Time) time.Duration {
 	return max(0, f.last.Add(min(delay, mostDelay)).Sub(now))
 }
 
+// BackOff returns how long no pod of a job is created because others have failed, as far as its pods
+// tell.
+func BackOff(j *batchv1.Job, list []*v1.Pod, now time.Time) time.Duration {
+	return remembered(j, list).wait(now)
+}
+
 // with adds pods that have ended since. Failures before the last success do not count.
 func (f failures) with(succeeded, failed []*v1.Pod) failures {
 	var success time.Time

@@ -53,6 +53,22 @@ func partition(set *appsv1.StatefulSet) int {
 	return 0
 }
 
+// Ordinal returns the ordinal of a pod that the set controls, and whether it has one at all, and one
+// that the set wants.
+func Ordinal(set *appsv1.StatefulSet, p *v1.Pod) (ordinal int, member, isWanted bool) {
+	ordinal, member = ordinalOf(set, p.Name)
+	return ordinal, member, member && wanted(set, ordinal)
+}
+
+// Range returns the lowest ordinal that the set wants, how many follow from there, and below which one
+// pods keep the old revision. There may be very many.
+func Range(set *appsv1.StatefulSet) (lowest, n, keepOld int) {
+	return first(set), size(set), first(set) + partition(set)
+}
+
+// PodName returns the name of the pod with the ordinal.
+func PodName(set *appsv1.StatefulSet, ordinal int) string { return podName(set, ordinal) }
+
 func wanted(set *appsv1.StatefulSet, ordinal int) bool {
 	return ordinal >= first(set) && ordinal-first(set) < size(set)
 }
