@@ -9,7 +9,7 @@ type kernel struct {
 	conn          *nft.Conn
 	table, bridge string
 	numbers       numbers
-	told          elements // what the table has
+	told          content // what the table has
 }
 
 // TableName is the name of an instance's table.
@@ -17,26 +17,25 @@ func TableName(instance string) string { return "wherry-" + instance + "-policy"
 
 // replace writes the whole table, in one transaction with the removal of what was there.
 func (k *kernel) replace(p *Plan) error {
-	want := k.numbers.elements(p)
+	want := k.numbers.content(p)
 	b := nft.NewBatch(k.table)
 	b.AddTable() // so that there is one to delete
 	b.DeleteTable()
 	b.AddTable()
 	writeLayout(b, k.bridge)
-	write(want.without(nil), b.AddElements)
+	want.change(b, content{})
 	return k.commit(b, want)
 }
 
 // apply writes what is different from what the kernel was told.
 func (k *kernel) apply(p *Plan) error {
-	want := k.numbers.elements(p)
+	want := k.numbers.content(p)
 	b := nft.NewBatch(k.table)
-	write(k.told.without(want), b.DeleteElements)
-	write(want.without(k.told), b.AddElements)
+	want.change(b, k.told)
 	return k.commit(b, want)
 }
 
-func (k *kernel) commit(b *nft.Batch, want elements) error {
+func (k *kernel) commit(b *nft.Batch, want content) error {
 	if err := k.conn.Commit(b); err != nil {
 		return err
 	}

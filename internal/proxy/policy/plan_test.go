@@ -252,10 +252,10 @@ func TestOnlyWhatIsNewIsWritten(t *testing.T) {
 	f.Policies = []*networkingv1.NetworkPolicy{policy("m", on("a"), from(pods0("")))}
 	var n numbers
 	p := NewPlan(f)
-	before := n.elements(&p)
+	before := n.content(&p).elements
 	f.Policies = append(f.Policies, policy("l", on("b")))
 	p = NewPlan(f)
-	now := n.elements(&p)
+	now := n.content(&p).elements
 	if gone := before.without(now); len(gone) != 0 {
 		t.Errorf("taken out: %v", gone)
 	}

@@ -6,9 +6,10 @@
 // and a transaction that fails is followed by one that writes the whole table. When the enforcer ends,
 // the table stays.
 //
-// Everything is in elements of a few sets, so a packet costs the same number of look-ups whatever the
-// number of policies is. Pods that the same policies select share a class; what the rules of a class
-// allow is added up beforehand, into ranges that do not overlap (openings).
+// A packet costs the same number of look-ups whatever the number of policies is: pods that the same
+// policies select share a class, which has a chain; a map leads there by the pod's address. What the
+// rules of a class allow is added up beforehand, into ranges that do not overlap (openings), the
+// elements of two sets.
 //
 // Connections are judged by their first packet, on the addresses of the pods themselves: services are
 // translated before, sources are masqueraded after. Packets between pods of one node are switched

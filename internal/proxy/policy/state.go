@@ -18,20 +18,24 @@ type elements map[string]map[key]nft.Element
 // key is an element's place; two ranges with the same beginning are two elements.
 type key struct{ first, last string }
 
+// content is what the table has besides its layout.
+type content struct {
+	classes  map[class]bool
+	elements elements
+}
+
 // numbers gives every class a number, which it keeps as long as there is one of its name.
 type numbers struct {
 	of   map[string]uint32
 	last uint32
 }
 
-func number(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil, n)) }
-
 // give returns the numbers of a plan's classes, and forgets all others.
 func (n *numbers) give(p *Plan) map[string]uint32 {
 	out := map[string]uint32{}
 	for _, d := range Directions {
-		for class := range p.Classes[d] {
-			name := sides[d].name + " " + class
+		for name := range p.Classes[d] {
+			name = string(d) + " " + name
 			id, ok := n.of[name]
 			if !ok {
 				n.last++
@@ -44,19 +48,23 @@ func (n *numbers) give(p *Plan) map[string]uint32 {
 	return out
 }
 
-// elements says what the sets have to hold.
-func (n *numbers) elements(p *Plan) elements {
-	out, ids := elements{}, n.give(p)
+// content says what the table has to hold.
+func (n *numbers) content(p *Plan) content {
+	out, ids := content{map[class]bool{}, elements{}}, n.give(p)
 	for _, d := range Directions {
-		name := sides[d].name
-		for a, class := range p.Isolated[d] {
+		for a, name := range p.Isolated[d] {
 			f, ip := familyOf(a), string(a.AsSlice())
-			out.add(name+classes+f.suffix, nft.Element{Key: ip, Value: number(ids[name+" "+class])})
-			out.add(selves+f.suffix, nft.Element{Key: ip + ip})
-		}
-		for class, all := range p.Classes[d] {
-			for i := range all {
-				out.open(name, ids[name+" "+class], &all[i])
+			c := class{sides[d], f, ids[string(d)+" "+name]}
+			out.elements.add(c.side.name+classes+f.suffix, nft.Element{Key: ip, Go: c.chain()})
+			out.elements.add(selves+f.suffix, nft.Element{Key: ip + ip})
+			if out.classes[c] {
+				continue
+			}
+			out.classes[c] = true
+			for i := range p.Classes[d][name] {
+				if o := &p.Classes[d][name][i]; familyOf(o.first) == f {
+					out.elements.open(c, o)
+				}
 			}
 		}
 	}
@@ -71,26 +79,26 @@ func (e elements) add(set string, x nft.Element) {
 }
 
 // open adds an opening of a class.
-func (e elements) open(name string, class uint32, o *Opening) {
-	f := familyOf(o.first)
-	first, last := number(class)+string(o.first.AsSlice()), number(class)+string(o.last.AsSlice())
+func (e elements) open(c class, o *Opening) {
+	first, last := string(o.first.AsSlice()), string(o.last.AsSlice())
 	if o.ports.all {
-		e.add(name+opened+f.suffix, nft.Element{Key: first, End: last})
+		e.add(c.opened(), nft.Element{Key: first + protocol(0), End: last + protocol(255)})
 		return
 	}
 	for _, r := range o.ports.ranges {
 		p, known := protocols[r.protocol]
 		if !known {
-			continue // nothing else passes either
+			continue // the API server lets no other one pass
 		}
-		tail := string([]byte{p, 0, 0, 0})
-		e.add(name+ported+f.suffix, nft.Element{Key: first + tail + port(r.first), End: last + tail + port(r.last)})
+		e.add(c.ported(), nft.Element{Key: first + protocol(p) + port(r.first), End: last + protocol(p) + port(r.last)})
 	}
 }
 
 var protocols = map[v1.Protocol]byte{
 	v1.ProtocolTCP: unix.IPPROTO_TCP, v1.ProtocolUDP: unix.IPPROTO_UDP, v1.ProtocolSCTP: unix.IPPROTO_SCTP,
 }
+
+func protocol(n byte) string { return string([]byte{n, 0, 0, 0}) }
 
 func port(n uint16) string { return string(append(binary.BigEndian.AppendUint16(nil, n), 0, 0)) }
 
@@ -113,4 +121,28 @@ func write(sets map[string][]nft.Element, add func(string, []nft.Element)) {
 		slices.SortFunc(sets[name], func(a, b nft.Element) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.End, b.End)) })
 		add(name, sets[name])
 	}
+}
+
+// change writes what makes the content of the table: it takes out first, so that ranges do not overlap
+// and nothing leads to what goes.
+func (c content) change(b *nft.Batch, told content) {
+	gone := told.elements.without(c.elements)
+	for old := range told.classes {
+		if !c.classes[old] {
+			delete(gone, old.opened()) // they go with their sets
+			delete(gone, old.ported())
+		}
+	}
+	write(gone, b.DeleteElements)
+	for old := range told.classes {
+		if !c.classes[old] {
+			old.remove(b)
+		}
+	}
+	for made := range c.classes {
+		if !told.classes[made] {
+			made.write(b)
+		}
+	}
+	write(c.elements.without(told.elements), b.AddElements)
 }
