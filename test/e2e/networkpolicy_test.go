@@ -78,7 +78,7 @@ func (c *cluster) webServer() {
 func (c *cluster) reaches(from, address string, want bool) {
 	c.t.Helper()
 	c.until(fmt.Sprintf("%s reaches %s: %v", from, address, want), func() bool {
-		_, err := c.try("kubectl", "exec", from, "--", "wget", "-T", "1", "-qO-", "http://"+address+"/")
+		_, err := c.try("kubectl", "exec", from, "--", "timeout", "1", "wget", "-qO-", "http://"+address+"/")
 		return (err == nil) == want
 	})
 }
