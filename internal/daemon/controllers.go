@@ -52,6 +52,10 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	policies, err := d.newPolicies(f)
+	if err != nil {
+		return err
+	}
 	m, err := manager.New(manager.Config{
 		Account: func(name string) (clientset.Interface, *rest.Config, error) {
 			return as(d.api, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
@@ -71,8 +75,13 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if services == nil {
 		return nil
 	}
+	// Pods may need services, and must be isolated, from the start.
 	d.group.start(ctx, "proxy", services.Run)
-	return d.await(ctx, "the service proxy", services.Ready()) // pods may need services from the start
+	d.group.start(ctx, "network policies", policies.Run)
+	if err := d.await(ctx, "the service proxy", services.Ready()); err != nil {
+		return err
+	}
+	return d.await(ctx, "the network policies", policies.Ready())
 }
 
 func (d *Daemon) startScheduler(ctx context.Context) error {

@@ -23,7 +23,6 @@ import (
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/kubelet/orphans"
 	"wherry.dev/internal/mount"
-	"wherry.dev/internal/proxy"
 	"wherry.dev/internal/record"
 	"wherry.dev/internal/safepath"
 )
@@ -182,7 +181,7 @@ func clearNames(ctx context.Context, cfg config.Config, progress func(string)) e
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(cc.ClearNames(ctx), proxy.Remove(proxy.TableName(cfg.InstanceID()))); err != nil {
+	if err := errors.Join(cc.ClearNames(ctx), removeTables(cfg.InstanceID())); err != nil {
 		return err
 	}
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {
@@ -207,7 +206,7 @@ func removeRunning(ctx context.Context, cfg config.Config) error {
 	if err := teardownRuntime(ctx, cfg); err != nil {
 		return err
 	}
-	if err := proxy.Remove(proxy.TableName(cfg.InstanceID())); err != nil {
+	if err := removeTables(cfg.InstanceID()); err != nil {
 		return err
 	}
 	if err := mount.UnmountUnder(kubeletDir(cfg.DataDir)); err != nil {

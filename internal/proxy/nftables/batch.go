@@ -124,6 +124,22 @@ func (b *Batch) AddChain(name string, hook *Hook) {
 	})
 }
 
+// DeleteChain deletes a chain with its rules. It must exist, and nothing may lead to it any more.
+func (b *Batch) DeleteChain(name string) {
+	b.message(unix.NFT_MSG_DELCHAIN, 0, "delete chain "+name, func() {
+		b.text(unix.NFTA_CHAIN_TABLE, b.table)
+		b.text(unix.NFTA_CHAIN_NAME, name)
+	})
+}
+
+// DeleteSet deletes a set with its elements. It must exist, and no rule may use it any more.
+func (b *Batch) DeleteSet(name string) {
+	b.message(unix.NFT_MSG_DELSET, 0, "delete set "+name, func() {
+		b.text(unix.NFTA_SET_TABLE, b.table)
+		b.text(unix.NFTA_SET_NAME, name)
+	})
+}
+
 // AddRule appends a rule to a chain.
 func (b *Batch) AddRule(chain string, expressions ...Expression) {
 	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, "add rule to "+chain, func() {
