@@ -19,7 +19,8 @@ import (
 // nobody from running pods: it is logged.
 func (b *Bridge) filterBridged(ctx context.Context) error {
 	if err := loadBridgeFilter(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "Network policies will not hold between pods of this node; the kernel's module br_netfilter is missing", "bridge", b.cfg.Name)
+		klog.FromContext(ctx).Error(err,
+			"Network policies will not hold between pods of this node: the kernel's module br_netfilter is missing", "bridge", b.cfg.Name)
 		return nil
 	}
 	if err := b.host.Do(rtnl.FilterBridged(b.index)); err != nil {

@@ -42,7 +42,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 	c.kubectl("wait", "--for", "condition=Ready", "pod/web", "--timeout", fmt.Sprint(patience)) // it is probed
 
-	// The rules live on while nobody runs.
+	// A restart after a crash has the same rules.
 	pid := c.pid()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

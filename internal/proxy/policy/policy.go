@@ -64,7 +64,8 @@ type Enforcer struct {
 
 // New returns an enforcer, with the informers of f.
 func New(cfg Config, f informers.SharedInformerFactory) (*Enforcer, error) {
-	all, namespaces, policies := f.Core().V1().Pods().Informer(), f.Core().V1().Namespaces().Informer(), f.Networking().V1().NetworkPolicies().Informer()
+	all, namespaces := f.Core().V1().Pods().Informer(), f.Core().V1().Namespaces().Informer()
+	policies := f.Networking().V1().NetworkPolicies().Informer()
 	e := &Enforcer{
 		cfg: cfg, pods: all.GetIndexer(), namespaces: namespaces.GetIndexer(), policies: policies.GetIndexer(),
 		wake: make(chan struct{}, 1), ready: make(chan struct{}),
