@@ -27,7 +27,7 @@ func (m miss) String() string {
 
 // alike reports whether somebody may have mistaken one value for the other.
 func (m miss) alike() bool {
-	return m.has && distance(m.want, m.have) <= max(1, len(m.want)/2)
+	return m.has && distance(m.want, m.have) <= max(2, len(m.want)/2)
 }
 
 // near says which pods have all labels of the selector but one, those whose label is most like the one
