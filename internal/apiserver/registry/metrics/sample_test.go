@@ -3,6 +3,9 @@ package metrics
 import (
 	"errors"
 	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,34 +102,53 @@ func TestAnEndlessAnswerIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever a kubelet says, what is made of it can be answered.
+// sane checks that whatever a kubelet says, what is made of it can be answered.
+func sane(t *testing.T, answers ...string) {
+	t.Helper()
+	now := time.Unix(1700000001, 0)
+	var h history
+	for _, s := range answers {
+		if got, err := read(strings.NewReader(s), now); err == nil {
+			h = h.add(got, now)
+		}
+	}
+	pairs := []pair{h.node}
+	for _, containers := range h.pods {
+		pairs = slices.AppendSeq(pairs, maps.Values(containers))
+	}
+	for _, p := range pairs {
+		u, ok := p.usage()
+		if ok && (u.resources.Cpu().Sign() < 0 || u.resources.Memory().Sign() < 0 || u.window <= 0 || u.at.Year() > 9999) {
+			t.Errorf("%+v of %q", u, answers)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add(text, text)
 	f.Add(text, strings.ReplaceAll(text, "17000000", "17000001"))
 	f.Add("node_cpu_usage_seconds_total 1e18 1\nnode_memory_working_set_bytes 4e18\n", "node_cpu_usage_seconds_total 4e18 1001\nnode_memory_working_set_bytes 1 1\n")
-	f.Fuzz(func(t *testing.T, one, two string) {
-		now := time.Unix(1700000001, 0)
-		var h history
-		for _, s := range []string{one, two} {
-			if got, err := read(strings.NewReader(s), now); err == nil {
-				h = h.add(got, now)
+	f.Fuzz(func(t *testing.T, one, two string) { sane(t, one, two) })
+}
+
+// TestBrokenAnswers changes answers at random: go's fuzzing is slow with all that this package imports.
+func TestBrokenAnswers(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same ones each time
+	broken := func() string {
+		b := []byte(text)
+		for range 1 + r.IntN(4) {
+			switch i := r.IntN(len(b)); r.IntN(3) {
+			case 0:
+				b[i] = byte(r.IntN(256))
+			case 1:
+				b[i] = byte('0' + r.IntN(10))
+			case 2:
+				b = slices.Delete(b, i, min(len(b), i+r.IntN(20)))
 			}
 		}
-		check := func(p pair) {
-			u, ok := p.usage()
-			if !ok {
-				return
-			}
-			cpu, memory := u.resources.Cpu(), u.resources.Memory()
-			if cpu.Sign() < 0 || memory.Sign() < 0 || u.window <= 0 || u.at.Year() > 9999 {
-				t.Errorf("%+v", u)
-			}
-		}
-		check(h.node)
-		for _, containers := range h.pods {
-			for _, p := range containers {
-				check(p)
-			}
-		}
-	})
+		return string(b)
+	}
+	for range 5000 {
+		sane(t, broken(), broken())
+	}
 }
