@@ -97,11 +97,7 @@ var quotaScopes = []corev1.ResourceQuotaScope{
 func ResourceQuota(q *corev1.ResourceQuota) field.ErrorList {
 	p := &problems{}
 	at := field.NewPath("spec")
-	for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
-		at := at.Child("hard").Key(string(name))
-		p.resourceNameOfQuota(at, name)
-		p.quantity(at, name, q.Spec.Hard[name])
-	}
+	p.quotaAmounts(at.Child("hard"), q.Spec.Hard)
 	seen := map[corev1.ResourceQuotaScope]bool{}
 	for _, s := range q.Spec.Scopes {
 		p.quotaScope(at.Child("scopes"), s)
@@ -163,4 +159,25 @@ func ResourceQuotaUpdate(q, old *corev1.ResourceQuota) field.ErrorList {
 		p.invalid(field.NewPath("spec", "scopes"), q.Spec.Scopes, isImmutable)
 	}
 	return p.list
+}
+
+// ResourceQuotaStatusUpdate checks a new status of a resource quota. Whoever counts must say which
+// version of the quota that was for.
+func ResourceQuotaStatusUpdate(q, _ *corev1.ResourceQuota) field.ErrorList {
+	p := &problems{}
+	if q.ResourceVersion == "" {
+		p.required(field.NewPath("resourceVersion"), "")
+	}
+	at := field.NewPath("status")
+	p.quotaAmounts(at.Child("hard"), q.Status.Hard)
+	p.quotaAmounts(at.Child("used"), q.Status.Used)
+	return p.list
+}
+
+func (p *problems) quotaAmounts(at *field.Path, list corev1.ResourceList) {
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		at := at.Key(string(name))
+		p.resourceNameOfQuota(at, name)
+		p.quantity(at, name, list[name])
+	}
 }

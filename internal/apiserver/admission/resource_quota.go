@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apiserver/pkg/admission"
 
-	"wherry.dev/internal/apiserver/quota"
+	"wherry.dev/internal/api/quota"
 	"wherry.dev/internal/apiserver/registry"
 )
 
@@ -29,7 +29,7 @@ type resourceQuota struct {
 // requests do not both take the last of something.
 type book struct {
 	sync.Mutex
-	coming map[*quota.Coming]struct{}
+	coming map[*coming]struct{}
 	users  int // guarded by resourceQuota.mu
 }
 
@@ -59,7 +59,7 @@ func (p *resourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	if err != nil {
 		return err
 	}
-	is := &quota.Coming{Resource: a.GetResource().GroupResource(), UID: m.GetUID(), Object: a.GetObject()}
+	is := &coming{a.GetResource().GroupResource(), m.GetUID(), a.GetObject()}
 	b := p.open(a.GetNamespace())
 	defer p.close(a.GetNamespace(), b)
 	takes := false
@@ -78,7 +78,7 @@ func (p *resourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 
 // check reports whether the request takes something of the quota. It returns an error if it may
 // not.
-func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *corev1.ResourceQuota, coming []quota.Coming) (takes bool, err error) {
+func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *corev1.ResourceQuota, onTheWay []coming) (takes bool, err error) {
 	now, kind := time.Now(), a.GetResource().GroupResource()
 	use := quota.By(q, kind, a.GetObject(), now)
 	if use == nil {
@@ -96,7 +96,7 @@ func (p *resourceQuota) check(ctx context.Context, a admission.Attributes, q *co
 	if len(more) == 0 {
 		return false, nil
 	}
-	used, err := quota.Used(ctx, p.lookup, q, coming, now)
+	used, err := usedOf(ctx, p.lookup, q, onTheWay, now)
 	if err != nil {
 		return false, err
 	}
@@ -121,7 +121,7 @@ func (p *resourceQuota) open(namespace string) *book {
 	p.mu.Lock()
 	b := p.books[namespace]
 	if b == nil {
-		b = &book{coming: map[*quota.Coming]struct{}{}}
+		b = &book{coming: map[*coming]struct{}{}}
 		p.books[namespace] = b
 	}
 	b.users++
@@ -140,7 +140,7 @@ func (p *resourceQuota) close(namespace string, b *book) {
 }
 
 // enter counts the object as used until its write is over.
-func (p *resourceQuota) enter(ctx context.Context, namespace string, b *book, is *quota.Coming) error {
+func (p *resourceQuota) enter(ctx context.Context, namespace string, b *book, is *coming) error {
 	err := registry.Hold(ctx, func() {
 		b.Lock()
 		delete(b.coming, is)
@@ -158,10 +158,10 @@ func (p *resourceQuota) enter(ctx context.Context, namespace string, b *book, is
 
 // others lists what is on its way, except the object itself: two updates of one object exclude each
 // other in storage, by its version.
-func (b *book) others(than *quota.Coming) []quota.Coming {
-	var out []quota.Coming
+func (b *book) others(than *coming) []coming {
+	var out []coming
 	for c := range b.coming {
-		if c.UID != than.UID {
+		if c.uid != than.uid {
 			out = append(out, *c)
 		}
 	}

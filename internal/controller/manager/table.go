@@ -25,6 +25,7 @@ import (
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
 	"wherry.dev/internal/controller/replicaset"
+	"wherry.dev/internal/controller/resourcequota"
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
 	"wherry.dev/internal/controller/statefulset"
@@ -54,6 +55,7 @@ var table = []row{
 	{"serviceaccount-controller", "service-account-controller", plain(serviceaccount.New)},
 	{"root-ca-certificate-publisher-controller", "root-ca-cert-publisher", buildRootCA},
 	{"certificatesigningrequest-signing-controller", "certificate-controller", buildSigner},
+	{"resourcequota-controller", "resourcequota-controller", buildQuotas},
 	{"podcertificaterequest-cleaner-controller", "podcertificaterequestcleaner", plain(certificates.NewPodRequestCleaner)},
 
 	// Services, so that what starts is reached
@@ -129,6 +131,14 @@ func buildDisruption(p *parts) (controller.Controller, error) {
 		return nil, err
 	}
 	return disruption.New(p.client, p.informers, scales)
+}
+
+func buildQuotas(p *parts) (controller.Controller, error) {
+	meta, err := metadata.NewForConfig(p.rest)
+	if err != nil {
+		return nil, err
+	}
+	return resourcequota.New(p.client, meta, p.informers)
 }
 
 func buildNamespace(p *parts) (controller.Controller, error) {

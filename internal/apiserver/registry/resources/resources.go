@@ -37,7 +37,7 @@ type Deps struct {
 func All(deps Deps) []registry.Definition {
 	return []registry.Definition{
 		pods(deps), nodes(deps), namespaces(), events(deps), configMaps(), secrets(), serviceAccounts(deps),
-		services(deps), endpoints(), limitRanges(), resourceQuotas(deps), persistentVolumes(), persistentVolumeClaims(),
+		services(deps), endpoints(), limitRanges(), resourceQuotas(), persistentVolumes(), persistentVolumeClaims(),
 		replicaSets(), deployments(), daemonSets(), statefulSets(), controllerRevisions(), jobs(), cronJobs(),
 		replicationControllers(), podTemplates(), podDisruptionBudgets(),
 		leases(), endpointSlices(), runtimeClasses(), priorityClasses(),

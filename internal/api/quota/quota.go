@@ -1,5 +1,5 @@
-// Package quota computes what objects use of a namespace's quota. It is pure except for Used, which
-// adds up what storage holds.
+// Package quota computes what objects use of a namespace's quota (pure). Admission enforces quotas by
+// it, and the controller of quotas writes their status by it, so that both count alike.
 package quota
 
 import (
@@ -56,11 +56,17 @@ func of(r schema.GroupResource, obj runtime.Object, now time.Time) corev1.Resour
 		addService(used, o)
 	case *corev1.PersistentVolumeClaim:
 		addClaim(used, o)
-	case *corev1.ConfigMap, *corev1.Secret, *corev1.ResourceQuota, *corev1.ReplicationController:
-		used[corev1.ResourceName(r.Resource)] = one()
+	default:
+		if r.Group == "" && counts[r.Resource] {
+			used[corev1.ResourceName(r.Resource)] = one()
+		}
 	}
 	return used
 }
+
+// counts are the core resources whose objects can be counted by the resource's own name, besides those
+// with more to them. Of these, and of all that is counted with the prefix, metadata are enough.
+var counts = map[string]bool{"configmaps": true, "secrets": true, "resourcequotas": true, "replicationcontrollers": true}
 
 func one() resource.Quantity { return *resource.NewQuantity(1, resource.DecimalSI) }
 
@@ -70,10 +76,16 @@ func ended(p *corev1.Pod, now time.Time) bool {
 	if pods.IsTerminal(p.Status.Phase) {
 		return true
 	}
+	end, ok := EndOf(p)
+	return ok && now.After(end)
+}
+
+// EndOf returns when a pod that is being deleted uses nothing any more, even if it is still there.
+func EndOf(p *corev1.Pod) (time.Time, bool) {
 	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
-		return false
+		return time.Time{}, false
 	}
-	return now.After(p.DeletionTimestamp.Add(time.Duration(*p.DeletionGracePeriodSeconds) * time.Second))
+	return p.DeletionTimestamp.Add(time.Duration(*p.DeletionGracePeriodSeconds) * time.Second), true
 }
 
 func addPod(used corev1.ResourceList, p *corev1.Pod) {
@@ -295,8 +307,8 @@ func computeResource(name corev1.ResourceName) (corev1.ResourceName, func(corev1
 	return "", nil, false
 }
 
-// add adds each quantity of from to sum.
-func add(sum, from corev1.ResourceList) {
+// Add adds each quantity of from to sum.
+func Add(sum, from corev1.ResourceList) {
 	for name, q := range from {
 		total := sum[name]
 		total.Add(q)
@@ -304,8 +316,8 @@ func add(sum, from corev1.ResourceList) {
 	}
 }
 
-// larger returns, for each resource, the larger quantity.
-func larger(a, b corev1.ResourceList) corev1.ResourceList {
+// Larger returns, for each resource, the larger quantity.
+func Larger(a, b corev1.ResourceList) corev1.ResourceList {
 	out := maps.Clone(a)
 	for name, q := range b {
 		if have, ok := a[name]; !ok || have.Cmp(q) < 0 {
@@ -329,4 +341,42 @@ func More(a, b corev1.ResourceList) corev1.ResourceList {
 		}
 	}
 	return out
+}
+
+// Equal reports whether both lists have the same resources in the same quantities.
+func Equal(a, b corev1.ResourceList) bool {
+	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
+}
+
+// Limited returns, of what is used, each resource that the quota limits; zero for one that is not used.
+func Limited(q *corev1.ResourceQuota, used corev1.ResourceList) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for name := range q.Spec.Hard {
+		out[name] = used[name]
+	}
+	return out
+}
+
+// Counted returns the resources whose objects use what the quota limits.
+func Counted(q *corev1.ResourceQuota) []schema.GroupResource {
+	set := map[schema.GroupResource]bool{}
+	for name := range q.Spec.Hard {
+		set[resourceOf(string(name))] = true
+	}
+	return slices.Collect(maps.Keys(set))
+}
+
+func resourceOf(name string) schema.GroupResource {
+	if count, ok := strings.CutPrefix(name, countPrefix); ok {
+		return schema.ParseGroupResource(count)
+	}
+	switch {
+	case strings.HasPrefix(name, "services"):
+		return schema.GroupResource{Resource: "services"}
+	case name == "requests.storage", name == "persistentvolumeclaims", strings.Contains(name, classSuffix):
+		return schema.GroupResource{Resource: "persistentvolumeclaims"}
+	case counts[name]:
+		return schema.GroupResource{Resource: name}
+	}
+	return schema.GroupResource{Resource: "pods"}
 }
