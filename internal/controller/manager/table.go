@@ -10,6 +10,7 @@ import (
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/clusterdns"
+	"wherry.dev/internal/controller/clusterroleaggregation"
 	"wherry.dev/internal/controller/cronjob"
 	"wherry.dev/internal/controller/daemonset"
 	"wherry.dev/internal/controller/deployment"
@@ -53,6 +54,7 @@ type parts struct {
 var table = []row{
 	// What everything else in a namespace needs
 	{"serviceaccount-controller", "service-account-controller", plain(serviceaccount.New)},
+	{"clusterrole-aggregation-controller", "clusterrole-aggregation-controller", plain(clusterroleaggregation.New)},
 	{"root-ca-certificate-publisher-controller", "root-ca-cert-publisher", buildRootCA},
 	{"certificatesigningrequest-signing-controller", "certificate-controller", buildSigner},
 	{"resourcequota-controller", "resourcequota-controller", buildQuotas},

@@ -212,7 +212,8 @@ var controllers = map[string][]rbacv1.PolicyRule{
 	},
 }
 
-// ClusterRoles returns the cluster roles that a cluster starts with.
+// ClusterRoles returns the cluster roles that a cluster starts with. A controller fills admin, edit and
+// view, which aggregate others.
 func ClusterRoles() []rbacv1.ClusterRole {
 	roles := []rbacv1.ClusterRole{
 		role("cluster-admin", rule("*", "*", "*"), urls("*", "*")),
@@ -270,28 +271,7 @@ func ClusterRoles() []rbacv1.ClusterRole {
 	for _, name := range slices.Sorted(maps.Keys(controllers)) {
 		roles = append(roles, role(controller+name, controllers[name]...))
 	}
-	fillAggregated(roles)
 	return roles
-}
-
-// fillAggregated copies the rules that aggregation yields into the roles themselves, instead of
-// upstream's controller, so that `kubectl describe` shows them.
-func fillAggregated(roles []rbacv1.ClusterRole) {
-	rules := map[string][]rbacv1.PolicyRule{}
-	for _, r := range roles {
-		rules[r.Name] = r.Rules
-	}
-	for i := range roles {
-		switch roles[i].Name {
-		case "view":
-			roles[i].Rules = slices.Concat(rules["system:aggregate-to-view"], rules[metricsReader])
-		case "edit":
-			roles[i].Rules = slices.Concat(rules["system:aggregate-to-edit"], rules["system:aggregate-to-view"], rules[metricsReader])
-		case "admin":
-			roles[i].Rules = slices.Concat(rules["system:aggregate-to-admin"], rules["system:aggregate-to-edit"],
-				rules["system:aggregate-to-view"], rules[metricsReader])
-		}
-	}
 }
 
 // ClusterRoleBindings returns the cluster role bindings that a cluster starts with.

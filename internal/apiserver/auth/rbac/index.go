@@ -8,8 +8,6 @@ import (
 	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -39,7 +37,7 @@ type scoped struct {
 type Index struct {
 	mu           sync.RWMutex
 	roles        map[types.NamespacedName][]rbacv1.PolicyRule
-	clusterRoles map[string]*rbacv1.ClusterRole
+	clusterRoles map[string][]rbacv1.PolicyRule
 	bindings     map[types.NamespacedName]*binding
 	bySubject    map[scoped][]*binding
 }
@@ -48,7 +46,7 @@ type Index struct {
 func NewIndex() *Index {
 	return &Index{
 		roles:        map[types.NamespacedName][]rbacv1.PolicyRule{},
-		clusterRoles: map[string]*rbacv1.ClusterRole{},
+		clusterRoles: map[string][]rbacv1.PolicyRule{},
 		bindings:     map[types.NamespacedName]*binding{},
 		bySubject:    map[scoped][]*binding{},
 	}
@@ -68,15 +66,12 @@ func (x *Index) DeleteRole(key types.NamespacedName) {
 	delete(x.roles, key)
 }
 
-// SetClusterRole records a cluster role.
+// SetClusterRole records a cluster role. Its rules count, also if it aggregates others: a controller
+// writes what it aggregates there.
 func (x *Index) SetClusterRole(r *rbacv1.ClusterRole) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.clusterRoles[r.Name] = &rbacv1.ClusterRole{
-		ObjectMeta:      metav1.ObjectMeta{Name: r.Name, Labels: r.Labels},
-		Rules:           r.Rules,
-		AggregationRule: r.AggregationRule,
-	}
+	x.clusterRoles[r.Name] = r.Rules
 }
 
 // DeleteClusterRole forgets a cluster role.
@@ -192,33 +187,7 @@ func (x *Index) visitRoleLocked(b *binding, f func(*rbacv1.PolicyRule) bool) boo
 	if b.ref.Kind == "Role" {
 		return each(x.roles[types.NamespacedName{Namespace: b.key.Namespace, Name: b.ref.Name}], f)
 	}
-	role := x.clusterRoles[b.ref.Name]
-	return role == nil || x.visitClusterRoleLocked(role, map[string]bool{role.Name: true}, f)
-}
-
-// visitClusterRoleLocked follows a role's aggregation rule at once, without waiting for a
-// controller to copy the rules. The own rules of an aggregated role are such a copy, perhaps an old
-// one, or were written by hand to no effect: they do not count.
-func (x *Index) visitClusterRoleLocked(role *rbacv1.ClusterRole, visited map[string]bool, f func(*rbacv1.PolicyRule) bool) bool {
-	if role.AggregationRule == nil {
-		return each(role.Rules, f)
-	}
-	for i := range role.AggregationRule.ClusterRoleSelectors {
-		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
-		if err != nil {
-			continue // validation does not admit it
-		}
-		for name, other := range x.clusterRoles {
-			if visited[name] || !selector.Matches(labels.Set(other.Labels)) {
-				continue
-			}
-			visited[name] = true
-			if !x.visitClusterRoleLocked(other, visited, f) {
-				return false
-			}
-		}
-	}
-	return true
+	return each(x.clusterRoles[b.ref.Name], f)
 }
 
 func each(rules []rbacv1.PolicyRule, f func(*rbacv1.PolicyRule) bool) bool {
@@ -238,13 +207,6 @@ func (x *Index) Role(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule,
 		rules, ok := x.roles[types.NamespacedName{Namespace: namespace, Name: ref.Name}]
 		return rules, ok
 	}
-	if x.clusterRoles[ref.Name] == nil {
-		return nil, false
-	}
-	var rules []rbacv1.PolicyRule
-	x.visitRoleLocked(&binding{ref: ref}, func(r *rbacv1.PolicyRule) bool {
-		rules = append(rules, *r)
-		return true
-	})
-	return rules, true
+	rules, ok := x.clusterRoles[ref.Name]
+	return rules, ok
 }
