@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"fmt"
 	"os"
@@ -15,11 +16,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/keyutil"
 	componentconfig "k8s.io/component-base/config"
 	leaderoptions "k8s.io/component-base/config/options"
 	"k8s.io/controller-manager/pkg/clientbuilder"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/controller/manager"
 	"wherry.dev/internal/pki"
 	"wherry.dev/internal/safepath"
@@ -31,6 +34,7 @@ type controllerOptions struct {
 	controllers               []string
 	accounts                  bool
 	rootCA, signCert, signKey string
+	accountKey                string
 	qps                       float32
 	burst                     int
 	lead                      componentconfig.LeaderElectionConfiguration
@@ -70,6 +74,7 @@ func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.rootCA, "root-ca-file", "", "certificate authority that is published in every namespace")
 	f.StringVar(&o.signCert, "cluster-signing-cert-file", "", "certificate authority that signs certificate signing requests")
 	f.StringVar(&o.signKey, "cluster-signing-key-file", "", "its key")
+	f.StringVar(&o.accountKey, "service-account-private-key-file", "", "key, RSA or ECDSA, that signs the tokens in secrets of type kubernetes.io/service-account-token")
 	f.Float32Var(&o.qps, "kube-api-qps", -1, "most requests per second that the controllers send; negative for no limit")
 	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the controllers send at once, with --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&o.lead, f)
@@ -131,7 +136,7 @@ var ignoredControllerFlags = map[string]string{
 	"cluster-name": notOurs, "controller-start-interval": notOurs, "external-cloud-volume-plugin": notOurs, "feature-gates": notOurs, "flex-volume-plugin-dir": notOurs,
 	"kube-api-content-type": "it is always protobuf", "leader-migration-config": notOurs, "node-cidr-mask-size": notOurs,
 	"node-cidr-mask-size-ipv4": notOurs, "node-cidr-mask-size-ipv6": notOurs, "node-sync-period": notOurs, "pvclaimbinder-sync-period": notOurs,
-	"route-reconciliation-period": notOurs, "service-account-private-key-file": "tokens are issued by the API server", "service-cluster-ip-range": notOurs,
+	"route-reconciliation-period": notOurs, "service-cluster-ip-range": notOurs,
 }
 
 func (o *controllerOptions) warnIgnored(ctx context.Context) {
@@ -217,7 +222,35 @@ func (o *controllerOptions) config(base *rest.Config) (cfg manager.Config, err e
 			return cfg, fmt.Errorf("--root-ca-file: %w", err)
 		}
 	}
+	if err := o.openTokens(&cfg); err != nil {
+		return cfg, err
+	}
 	return cfg, o.openSigner(&cfg)
+}
+
+// openTokens opens the key of service accounts. Without it, no secret gets a token.
+func (o *controllerOptions) openTokens(cfg *manager.Config) error {
+	if o.accountKey == "" {
+		return nil
+	}
+	const flag = "--service-account-private-key-file"
+	if err := safepath.CheckFile(o.accountKey); err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	key, err := keyutil.PrivateKeyFromFile(o.accountKey)
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return fmt.Errorf("%s: %T cannot sign", flag, key)
+	}
+	issuer, err := token.NewIssuer("", signer) // tokens in secrets name an issuer of their own
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	cfg.Tokens = issuer
+	return nil
 }
 
 func (o *controllerOptions) openSigner(cfg *manager.Config) error {

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,7 +12,9 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -26,6 +29,7 @@ import (
 	authzunion "k8s.io/apiserver/pkg/authorization/union"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/kubernetes"
 
 	"wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/auth/rbac"
@@ -37,7 +41,7 @@ import (
 // makeAuth builds what decides who clients are and what they may do.
 func (s *Server) makeAuth() error {
 	var err error
-	s.tokens, err = token.NewAuthenticator(s.cfg.ServiceAccountIssuer, s.cfg.APIAudiences, s.creds.serviceAccountKeys, tokenObjects{s.lookup})
+	s.tokens, err = token.NewAuthenticator(s.cfg.ServiceAccountIssuer, s.cfg.APIAudiences, s.creds.serviceAccountKeys, tokenObjects{s.lookup, s.ownClient})
 	if err != nil {
 		return err
 	}
@@ -125,7 +129,29 @@ func (s *Server) advertised() string {
 }
 
 // tokenObjects looks up what tokens are bound to.
-type tokenObjects struct{ lookup *registry.Lookup }
+type tokenObjects struct {
+	lookup *registry.Lookup
+	client func() (kubernetes.Interface, error)
+}
+
+// bare is the context of a request in place of another one: it ends with that, and has none of its values.
+type bare struct{ context.Context }
+
+func (bare) Value(any) any { return nil }
+
+// Label implements token.Objects.
+func (o tokenObjects) Label(ctx context.Context, secret *corev1.Secret, key, value string) error {
+	client, err := o.client()
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": secret.UID, "labels": map[string]string{key: value}}})
+	if err != nil {
+		return err
+	}
+	_, err = client.CoreV1().Secrets(secret.Namespace).Patch(bare{ctx}, secret.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
 
 func (o tokenObjects) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	return registry.Get[*corev1.ServiceAccount](ctx, o.lookup, schema.GroupResource{Resource: "serviceaccounts"}, namespace, name)

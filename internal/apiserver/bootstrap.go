@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/apiserver/registry"
@@ -71,7 +72,7 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 		return awaitPolicy(ctx, client, followers)
 	}
 	for _, step := range []func(context.Context, kubernetes.Interface) error{
-		s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.publishTrust, s.ensureServiceCIDR, s.ensureService, known,
+		s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.ensureTokenTracking, s.publishTrust, s.ensureServiceCIDR, s.ensureService, known,
 	} {
 		if err := step(ctx, client); err != nil {
 			if ctx.Err() != nil {
@@ -165,6 +166,34 @@ func (s *Server) ensurePriorityClasses(ctx context.Context, client kubernetes.In
 		if err := ensure(ctx, c, client.SchedulingV1().PriorityClasses()); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// ensureTokenTracking records the day since when the uses of tokens in secrets are known: one that has
+// no date of its last use has not been used since.
+func (s *Server) ensureTokenTracking(ctx context.Context, client kubernetes.Interface) error {
+	const name, since = "kube-apiserver-legacy-service-account-token-tracking", "since"
+	api := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	today := map[string]string{since: time.Now().UTC().Format(time.DateOnly)}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}, Data: today}
+	if err := ensure(ctx, cm, api); err != nil {
+		return err
+	}
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		cm, err := api.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if _, err := time.Parse(time.DateOnly, cm.Data[since]); err == nil {
+			return nil
+		}
+		cm.Data = today
+		_, err = api.Update(ctx, cm, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("config map %s: %w", name, err)
 	}
 	return nil
 }

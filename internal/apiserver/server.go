@@ -59,6 +59,7 @@ type Server struct {
 	rules         authorizer.RuleResolver
 	authorizer    authorizer.Authorizer
 	tokens        *token.Authenticator
+	issuer        *token.Issuer
 	authenticator authenticator.Request
 	users         *loopbackUsers
 	generic       *genericapiserver.GenericAPIServer
@@ -211,7 +212,7 @@ func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
 		return resources.Deps{}, err
 	}
 	s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
-	issuer, err := token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey)
+	s.issuer, err = token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey)
 	if err != nil {
 		return resources.Deps{}, err
 	}
@@ -221,7 +222,7 @@ func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
 		Services: s.services,
 		Kubelets: s.kubelets,
 		Tokens: &serviceaccount.Token{
-			Issuer:     issuer,
+			Issuer:     s.issuer,
 			Audiences:  s.cfg.APIAudiences,
 			MaxSeconds: int64(s.cfg.ServiceAccountMaxExpiration.Seconds()),
 			Lookup:     s.lookup,
@@ -251,6 +252,9 @@ func (s *Server) RestartReason() error { return s.backend.RestartReason() }
 // CA returns the certificate authority of the instance. Clients with a certificate that it has
 // signed are authenticated. It also signed the serving certificate, unless one was given.
 func (s *Server) CA() *pki.CA { return s.creds.ca }
+
+// TokenIssuer returns who signs the tokens of service accounts.
+func (s *Server) TokenIssuer() *token.Issuer { return s.issuer }
 
 // Addr returns the address at which HTTPS is served.
 func (s *Server) Addr() *net.TCPAddr { return s.listener.Addr().(*net.TCPAddr) }

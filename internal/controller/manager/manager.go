@@ -16,6 +16,7 @@ import (
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
 	"wherry.dev/internal/controller/clusterdns"
+	"wherry.dev/internal/controller/serviceaccounttoken"
 )
 
 // Config is what controllers need besides the informers.
@@ -31,6 +32,8 @@ type Config struct {
 	RootCA []byte
 	// Signer signs certificates; nil signs none.
 	Signer certificates.Authority
+	// Tokens signs the tokens in secrets; nil signs none.
+	Tokens serviceaccounttoken.Signer
 	// DNS is the cluster's DNS that is published; nil if there is none of ours.
 	DNS *clusterdns.Config
 }
@@ -68,11 +71,14 @@ func New(cfg Config, f informers.SharedInformerFactory) (*Manager, error) {
 		if cfg.Enabled != nil && !cfg.Enabled(r.name) {
 			continue
 		}
-		client, config, err := cfg.Account(r.account)
-		if err != nil {
-			return nil, err
+		p := &parts{Config: cfg, client: cfg.Reader, informers: f}
+		if r.account != "" {
+			var err error
+			if p.client, p.rest, err = cfg.Account(r.account); err != nil {
+				return nil, err
+			}
 		}
-		c, err := r.build(&parts{Config: cfg, client: client, rest: config, informers: f})
+		c, err := r.build(p)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.name, err)
 		}

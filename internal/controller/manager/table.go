@@ -21,6 +21,7 @@ import (
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
 	"wherry.dev/internal/controller/job"
+	"wherry.dev/internal/controller/legacytokencleaner"
 	"wherry.dev/internal/controller/loadbalancer"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
@@ -29,6 +30,7 @@ import (
 	"wherry.dev/internal/controller/resourcequota"
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
+	"wherry.dev/internal/controller/serviceaccounttoken"
 	"wherry.dev/internal/controller/statefulset"
 	"wherry.dev/internal/controller/tainteviction"
 	"wherry.dev/internal/controller/ttlafterfinished"
@@ -37,7 +39,7 @@ import (
 // row is a controller.
 type row struct {
 	name    string // upstream's, as --controllers has it
-	account string // the service account, in kube-system, whose rights it has
+	account string // the service account, in kube-system, whose rights it has; "" for those of the manager itself
 	build   func(*parts) (controller.Controller, error)
 }
 
@@ -45,7 +47,7 @@ type row struct {
 type parts struct {
 	Config
 	client    clientset.Interface // with the rights of its account
-	rest      *rest.Config        // for clients of another sort
+	rest      *rest.Config        // for clients of another sort; nil without an account
 	informers informers.SharedInformerFactory
 }
 
@@ -54,6 +56,7 @@ type parts struct {
 var table = []row{
 	// What everything else in a namespace needs
 	{"serviceaccount-controller", "service-account-controller", plain(serviceaccount.New)},
+	{"serviceaccount-token-controller", "", buildTokens},
 	{"clusterrole-aggregation-controller", "clusterrole-aggregation-controller", plain(clusterroleaggregation.New)},
 	{"root-ca-certificate-publisher-controller", "root-ca-cert-publisher", buildRootCA},
 	{"certificatesigningrequest-signing-controller", "certificate-controller", buildSigner},
@@ -85,6 +88,7 @@ var table = []row{
 	// What removes things
 	{"pod-garbage-collector-controller", "pod-garbage-collector", plain(podgc.New)},
 	{"ttl-after-finished-controller", "ttl-after-finished-controller", buildTTL},
+	{"legacy-serviceaccount-token-cleaner-controller", "legacy-service-account-token-cleaner", buildTokenCleaner},
 	{"namespace-controller", "namespace-controller", buildNamespace},
 	{"garbage-collector-controller", "generic-garbage-collector", buildGarbageCollector},
 }
@@ -99,6 +103,17 @@ func buildRootCA(p *parts) (controller.Controller, error) {
 		return nil, nil
 	}
 	return rootca.New(p.client, p.Reader, p.informers, p.RootCA)
+}
+
+func buildTokens(p *parts) (controller.Controller, error) {
+	if p.Tokens == nil {
+		return nil, nil
+	}
+	return serviceaccounttoken.New(p.client, p.informers, p.Tokens, p.RootCA)
+}
+
+func buildTokenCleaner(p *parts) (controller.Controller, error) {
+	return legacytokencleaner.New(p.client, p.Reader, p.informers, clockset.Watch)
 }
 
 func buildSigner(p *parts) (controller.Controller, error) {

@@ -13,9 +13,9 @@ import (
 type kind string
 
 const (
-	secret         kind = "secret"
-	configMap      kind = "configmap"
-	claim          kind = "persistentvolumeclaim"
+	secret              = kind(pods.ReferenceSecret)
+	configMap           = kind(pods.ReferenceConfigMap)
+	claim               = kind(pods.ReferenceClaim)
 	serviceAccount kind = "serviceaccount"
 	resourceClaim  kind = "resourceclaim"
 )
@@ -133,15 +133,7 @@ func refsOf(p *corev1.Pod) []ref {
 		return nil // written by its node
 	}
 	add(serviceAccount, p.Spec.ServiceAccountName)
-	for _, s := range p.Spec.ImagePullSecrets {
-		add(secret, s.Name)
-	}
-	for c := range pods.AllContainers(&p.Spec) {
-		containerRefs(c, add)
-	}
-	for i := range p.Spec.Volumes {
-		volumeRefs(p, &p.Spec.Volumes[i], add)
-	}
+	pods.References(p, func(r pods.Reference, name string) { add(kind(r), name) })
 	for _, s := range p.Status.ResourceClaimStatuses {
 		if s.ResourceClaimName != nil {
 			add(resourceClaim, *s.ResourceClaimName)
@@ -160,66 +152,4 @@ func refsOf(p *corev1.Pod) []ref {
 		refs = append(refs, r)
 	}
 	return refs
-}
-
-func containerRefs(c *corev1.Container, add func(kind, string)) {
-	for _, f := range c.EnvFrom {
-		if f.SecretRef != nil {
-			add(secret, f.SecretRef.Name)
-		}
-		if f.ConfigMapRef != nil {
-			add(configMap, f.ConfigMapRef.Name)
-		}
-	}
-	for _, e := range c.Env {
-		if e.ValueFrom == nil {
-			continue
-		}
-		if r := e.ValueFrom.SecretKeyRef; r != nil {
-			add(secret, r.Name)
-		}
-		if r := e.ValueFrom.ConfigMapKeyRef; r != nil {
-			add(configMap, r.Name)
-		}
-	}
-}
-
-func volumeRefs(p *corev1.Pod, v *corev1.Volume, add func(kind, string)) {
-	switch {
-	case v.Secret != nil:
-		add(secret, v.Secret.SecretName)
-	case v.ConfigMap != nil:
-		add(configMap, v.ConfigMap.Name)
-	case v.PersistentVolumeClaim != nil:
-		add(claim, v.PersistentVolumeClaim.ClaimName)
-	case v.Ephemeral != nil:
-		add(claim, p.Name+"-"+v.Name)
-	case v.Projected != nil:
-		for _, src := range v.Projected.Sources {
-			if src.Secret != nil {
-				add(secret, src.Secret.Name)
-			}
-			if src.ConfigMap != nil {
-				add(configMap, src.ConfigMap.Name)
-			}
-		}
-	case v.CSI != nil && v.CSI.NodePublishSecretRef != nil:
-		add(secret, v.CSI.NodePublishSecretRef.Name)
-	case v.CephFS != nil && v.CephFS.SecretRef != nil:
-		add(secret, v.CephFS.SecretRef.Name)
-	case v.RBD != nil && v.RBD.SecretRef != nil:
-		add(secret, v.RBD.SecretRef.Name)
-	case v.ISCSI != nil && v.ISCSI.SecretRef != nil:
-		add(secret, v.ISCSI.SecretRef.Name)
-	case v.FlexVolume != nil && v.FlexVolume.SecretRef != nil:
-		add(secret, v.FlexVolume.SecretRef.Name)
-	case v.Cinder != nil && v.Cinder.SecretRef != nil:
-		add(secret, v.Cinder.SecretRef.Name)
-	case v.ScaleIO != nil && v.ScaleIO.SecretRef != nil:
-		add(secret, v.ScaleIO.SecretRef.Name)
-	case v.StorageOS != nil && v.StorageOS.SecretRef != nil:
-		add(secret, v.StorageOS.SecretRef.Name)
-	case v.AzureFile != nil:
-		add(secret, v.AzureFile.SecretName)
-	}
 }

@@ -22,6 +22,8 @@ type Objects interface {
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 	Node(ctx context.Context, name string) (*corev1.Node, error)
+	// Label sets a label of a secret.
+	Label(ctx context.Context, secret *corev1.Secret, key, value string) error
 }
 
 // leeway is by how much the clocks of the issuer and the checker of a token may differ, and how
@@ -30,11 +32,12 @@ const leeway = time.Minute
 
 // Authenticator checks tokens.
 type Authenticator struct {
-	issuer    string
-	audiences authenticator.Audiences
-	keys      map[string]crypto.PublicKey
-	objects   Objects
-	parser    *jwt.Parser
+	issuer       string
+	audiences    authenticator.Audiences
+	keys         map[string]crypto.PublicKey
+	objects      Objects
+	parser       *jwt.Parser
+	legacyParser *jwt.Parser // of tokens that do not expire
 }
 
 var _ authenticator.Token = (*Authenticator)(nil)
@@ -47,9 +50,10 @@ func NewAuthenticator(issuer string, audiences []string, keys []crypto.PublicKey
 		audiences: audiences,
 		keys:      map[string]crypto.PublicKey{},
 		objects:   objects,
-		parser: jwt.NewParser(jwt.WithValidMethods([]string{"ES256", "ES384", "ES512", "RS256"}),
-			jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(leeway)),
 	}
+	methods := jwt.WithValidMethods([]string{"ES256", "ES384", "ES512", "RS256"})
+	a.parser = jwt.NewParser(methods, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(leeway))
+	a.legacyParser = jwt.NewParser(methods, jwt.WithLeeway(leeway))
 	for _, key := range keys {
 		id, err := keyID(key)
 		if err != nil {
@@ -62,24 +66,31 @@ func NewAuthenticator(issuer string, audiences []string, keys []crypto.PublicKey
 
 // AuthenticateToken implements authenticator.Token.
 func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	if !a.ours(token) {
-		return nil, false, nil
+	switch issuerOf(token) {
+	case a.issuer:
+		return a.authenticate(ctx, token)
+	case legacyIssuer:
+		audiences, err := a.audiencesFor(ctx, nil)
+		if err != nil {
+			return nil, false, err
+		}
+		info, err := a.legacy(ctx, token)
+		if err != nil {
+			return nil, false, err
+		}
+		return &authenticator.Response{User: info.UserInfo(), Audiences: audiences}, true, nil
 	}
+	return nil, false, nil
+}
+
+func (a *Authenticator) authenticate(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	c := &claims{}
 	if _, err := a.parser.ParseWithClaims(token, c, a.key); err != nil {
 		return nil, false, explain(err)
 	}
-	tokenAudiences := authenticator.Audiences(c.Audience)
-	if len(tokenAudiences) == 0 {
-		tokenAudiences = a.audiences
-	}
-	requested, ok := authenticator.AudiencesFrom(ctx)
-	if !ok {
-		requested = a.audiences
-	}
-	matching := requested.Intersect(tokenAudiences)
-	if len(matching) == 0 && len(requested) > 0 {
-		return nil, false, fmt.Errorf("token audiences %q is invalid for the target audiences %q", tokenAudiences, requested)
+	matching, err := a.audiencesFor(ctx, authenticator.Audiences(c.Audience))
+	if err != nil {
+		return nil, false, err
 	}
 	info, err := a.bound(ctx, &c.Kubernetes)
 	if err != nil {
@@ -89,16 +100,32 @@ func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*a
 	return &authenticator.Response{User: info.UserInfo(), Audiences: matching}, true, nil
 }
 
-// ours reports, without trusting anything, whether the token claims our issuer.
-func (a *Authenticator) ours(token string) bool {
+// audiencesFor returns the audiences that a token is valid for and that are asked for.
+func (a *Authenticator) audiencesFor(ctx context.Context, of authenticator.Audiences) (authenticator.Audiences, error) {
+	if len(of) == 0 {
+		of = a.audiences
+	}
+	requested, ok := authenticator.AudiencesFrom(ctx)
+	if !ok {
+		requested = a.audiences
+	}
+	matching := requested.Intersect(of)
+	if len(matching) == 0 && len(requested) > 0 {
+		return nil, fmt.Errorf("token audiences %q is invalid for the target audiences %q", of, requested)
+	}
+	return matching, nil
+}
+
+// issuerOf returns, without trusting anything, what the token says is its issuer; "" for no token of ours.
+func issuerOf(token string) string {
 	if strings.Count(token, ".") != 2 {
-		return false
+		return ""
 	}
-	c := &claims{}
-	if _, _, err := a.parser.ParseUnverified(token, c); err != nil {
-		return false
+	c := &jwt.RegisteredClaims{}
+	if _, _, err := jwt.NewParser().ParseUnverified(token, c); err != nil {
+		return ""
 	}
-	return c.Issuer == a.issuer
+	return c.Issuer
 }
 
 // key returns the key that a token claims to be signed with. A token that names none is tried with

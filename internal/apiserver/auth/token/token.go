@@ -1,11 +1,10 @@
-// Package token issues and checks the tokens of service accounts: JSON web tokens signed with
-// ES256, bound to the account and usually to a pod, and valid for certain audiences and a limited
-// time (KEP-1205).
+// Package token issues and checks the tokens of service accounts: signed JSON web tokens, bound to the
+// account and usually to a pod, and valid for certain audiences and a limited time (KEP-1205). Those in
+// Secrets (legacy.go) are valid while the secret and the account exist.
 package token
 
 import (
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
@@ -59,18 +58,20 @@ type Issuer struct {
 	issuer string
 	keyID  string
 	key    crypto.Signer
+	method jwt.SigningMethod
 }
 
-// NewIssuer returns an issuer that signs with an ECDSA P-256 key.
+// NewIssuer returns an issuer that signs with an ECDSA or RSA key.
 func NewIssuer(issuer string, key crypto.Signer) (*Issuer, error) {
-	if _, ok := key.Public().(*ecdsa.PublicKey); !ok {
-		return nil, fmt.Errorf("service account signing key is %T, not ECDSA", key.Public())
-	}
-	id, err := keyID(key.Public())
+	public, err := jwkOf(key.Public())
 	if err != nil {
 		return nil, err
 	}
-	return &Issuer{issuer: issuer, keyID: id, key: key}, nil
+	method := jwt.GetSigningMethod(public.Algorithm)
+	if method == nil {
+		return nil, fmt.Errorf("service account signing key is on the curve %s, which is not supported", public.Curve)
+	}
+	return &Issuer{issuer: issuer, keyID: public.KeyID, key: key, method: method}, nil
 }
 
 // Issue returns a signed token.
@@ -105,11 +106,15 @@ func (i *Issuer) Issue(req Request, now time.Time) (string, error) {
 	if req.WarnAfter > 0 {
 		k.WarnAfter = jwt.NewNumericDate(now.Add(req.WarnAfter))
 	}
-	t := jwt.NewWithClaims(jwt.SigningMethodES256, c)
+	return i.sign(req.Account, &c)
+}
+
+func (i *Issuer) sign(account *corev1.ServiceAccount, c jwt.Claims) (string, error) {
+	t := jwt.NewWithClaims(i.method, c)
 	t.Header["kid"] = i.keyID
 	signed, err := t.SignedString(i.key)
 	if err != nil {
-		return "", fmt.Errorf("sign token of service account %s/%s: %w", req.Account.Namespace, req.Account.Name, err)
+		return "", fmt.Errorf("sign token of service account %s/%s: %w", account.Namespace, account.Name, err)
 	}
 	return signed, nil
 }
