@@ -149,7 +149,7 @@ func (o tokenObjects) Label(ctx context.Context, secret *corev1.Secret, key, val
 	if err != nil {
 		return err
 	}
-	_, err = client.CoreV1().Secrets(secret.Namespace).Patch(bare{ctx}, secret.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = client.CoreV1().Secrets(secret.Namespace).Patch(bare{ctx}, secret.Name, types.MergePatchType, patch, metav1.PatchOptions{}) //nolint:contextcheck // without what the request brings along
 	return err
 }
 

@@ -20,8 +20,8 @@ func Watch(ctx context.Context, f func()) error {
 		return fmt.Errorf("watch the clock: %w", err)
 	}
 	timer := os.NewFile(uintptr(fd), "timerfd")
-	defer timer.Close() //nolint:errcheck // it holds nothing
-	stop := context.AfterFunc(ctx, func() { timer.Close() })
+	defer func() { _ = timer.Close() }() // it holds nothing
+	stop := context.AfterFunc(ctx, func() { _ = timer.Close() })
 	defer stop()
 	if err := arm(timer); err != nil && ctx.Err() == nil {
 		return err
@@ -33,10 +33,10 @@ func Watch(ctx context.Context, f func()) error {
 func wait(ctx context.Context, timer *os.File, f func()) error {
 	for buf := make([]byte, 8); ; {
 		_, err := timer.Read(buf)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil && !errors.Is(err, unix.ECANCELED) {
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // the timer was closed because ctx ended
+		case err != nil && !errors.Is(err, unix.ECANCELED):
 			return fmt.Errorf("watch the clock: %w", err)
 		}
 		// First, so that a change that f does not see any more is told again.

@@ -39,7 +39,7 @@ func TestWatchCallsAgainAndAgain(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	calls := 0
-	go func() { <-ctx.Done(); timer.Close() }()
+	go func() { <-ctx.Done(); _ = timer.Close() }()
 	if err := arm(timer); err != nil {
 		t.Fatal(err)
 	}

@@ -97,10 +97,10 @@ func (c *cluster) updatePod(p *v1.Pod) {
 	synctest.Wait()
 }
 
-// slices returns the endpoints of a service as its slices have them.
-func (c *cluster) slices(service string) (out []string) {
+// slices returns the endpoints of the service web as its slices have them.
+func (c *cluster) slices() (out []string) {
 	c.t.Helper()
-	list, err := c.DiscoveryV1().EndpointSlices("a").List(c.t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
+	list, err := c.DiscoveryV1().EndpointSlices("a").List(c.t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=web"})
 	c.check(err)
 	for _, s := range list.Items {
 		for _, e := range s.Endpoints {
@@ -147,7 +147,7 @@ func (c *cluster) old(service string) (out []string) {
 
 func (c *cluster) wantEndpoints(slicesHave, oldHas string) {
 	c.t.Helper()
-	if got := strings.Join(c.slices("web"), ", "); got != slicesHave {
+	if got := strings.Join(c.slices(), ", "); got != slicesHave {
 		c.t.Errorf("slices have %s; want %s", got, slicesHave)
 	}
 	if got := strings.Join(c.old("web"), ", "); got != oldHas {
@@ -210,7 +210,7 @@ func TestManyEndpoints(t *testing.T) {
 		c, stop := newServices(t, objs...)
 		defer stop()
 		c.add(webService())
-		if got := len(c.slices("web")); got != 1100 {
+		if got := len(c.slices()); got != 1100 {
 			t.Errorf("%d endpoints in slices", got)
 		}
 		e, err := c.CoreV1().Endpoints("a").Get(t.Context(), "web", metav1.GetOptions{})
@@ -229,8 +229,8 @@ func TestManyEndpoints(t *testing.T) {
 		}
 		e, err = c.CoreV1().Endpoints("a").Get(t.Context(), "web", metav1.GetOptions{})
 		c.check(err)
-		if n := len(c.old("web")); n != 999 || e.Annotations[v1.EndpointsOverCapacity] != "" || len(c.slices("web")) != 999 {
-			t.Errorf("%d endpoints, %v, %d in slices", n, e.Annotations, len(c.slices("web")))
+		if n := len(c.old("web")); n != 999 || e.Annotations[v1.EndpointsOverCapacity] != "" || len(c.slices()) != 999 {
+			t.Errorf("%d endpoints, %v, %d in slices", n, e.Annotations, len(c.slices()))
 		}
 		c.comesToRest()
 	})
@@ -284,7 +284,7 @@ func TestConflictsOnEveryOtherWriteOfEndpoints(t *testing.T) {
 			c.add(backend(i, true))
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
-			if got := len(c.slices("web")); got != i+1 || len(c.old("web")) != i+1 {
+			if got := len(c.slices()); got != i+1 || len(c.old("web")) != i+1 {
 				t.Fatalf("%d endpoints of %d; %d in Endpoints", got, i+1, len(c.old("web")))
 			}
 		}
@@ -356,7 +356,7 @@ func (c *cluster) replaceEndpoints(e *v1.Endpoints) {
 
 func (c *cluster) mirrors(want string) {
 	c.t.Helper()
-	if got := strings.Join(c.slices("web"), ", "); got != want {
+	if got := strings.Join(c.slices(), ", "); got != want {
 		c.t.Errorf("mirrored: %s; want %s", got, want)
 	}
 }

@@ -143,7 +143,7 @@ func raw(t *testing.T, at string, wire []byte, rcode int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	if _, err := c.Write(wire); err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestTheNextResolverAnswersForOneThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := closed.LocalAddr().String()
-	closed.Close()
+	_ = closed.Close()
 	f := NewForwarder(ForwarderConfig{Resolvers: []netip.AddrPort{resolver(t, gone), resolver(t, bad.run(t, loopback)), resolver(t, good.run(t, loopback))}})
 	at := serve(t, &Server{Zone: zoneOf(t, cluster()...), Forwarder: f}, loopback)
 	if got := said(ask(t, "udp", at, new(dns.Msg).SetQuestion("a.example.", dns.TypeA)).Answer); got != "A 192.0.2.1" {
@@ -433,7 +433,7 @@ func BenchmarkQuestions(b *testing.B) {
 			b.Error(err)
 			return
 		}
-		defer c.Close()
+		defer func() { _ = c.Close() }()
 		q := new(dns.Msg).SetQuestion("web.shop.svc.cluster.local.", dns.TypeA)
 		for pb.Next() {
 			if err := c.WriteMsg(q); err != nil {

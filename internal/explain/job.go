@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -101,8 +102,8 @@ func (e *batch) finished() bool {
 
 // lastFailed returns the pod that failed last.
 func (e *batch) lastFailed() *v1.Pod {
-	for i := len(e.pods.ended) - 1; i >= 0; i-- {
-		if p := e.pods.ended[i]; p.Status.Phase == v1.PodFailed {
+	for _, p := range slices.Backward(e.pods.ended) {
+		if p.Status.Phase == v1.PodFailed {
 			return p
 		}
 	}

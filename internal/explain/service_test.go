@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 )
 
 type serviceChange func(*ServiceFacts)
@@ -27,7 +26,7 @@ func service(list []*v1.Pod, change ...serviceChange) Explanation {
 	for _, p := range list {
 		ready := p.DeletionTimestamp == nil && p.Status.Conditions[0].Status == v1.ConditionTrue
 		f.Slices[0].Endpoints = append(f.Slices[0].Endpoints, discoveryv1.Endpoint{Conditions: discoveryv1.EndpointConditions{
-			Ready: &ready, Serving: ptr.To(true), Terminating: ptr.To(p.DeletionTimestamp != nil),
+			Ready: &ready, Serving: new(true), Terminating: new(p.DeletionTimestamp != nil),
 		}})
 	}
 	for _, c := range change {
@@ -57,7 +56,7 @@ func policy(name string, port, last int32) serviceChange {
 	return func(f *ServiceFacts) {
 		np := &networkingv1.NetworkPolicy{ObjectMeta: meta(name)}
 		if port > 0 {
-			p := networkingv1.NetworkPolicyPort{Port: ptr.To(intstr.FromInt32(port))}
+			p := networkingv1.NetworkPolicyPort{Port: new(intstr.FromInt32(port))}
 			if last > 0 {
 				p.EndPort = &last
 			}
@@ -82,7 +81,7 @@ func TestService(t *testing.T) {
 		"some ready":  {x: service([]*v1.Pod{a, podOf("w", "b", http, stuck)}), ask: "b", want: []string{"It has 1 ready endpoint, but not all may be well: pod b"}},
 		"published": {x: service([]*v1.Pod{podOf("w", "a", http, stuck)}, func(f *ServiceFacts) {
 			f.Service.Spec.PublishNotReadyAddresses = true
-			f.Slices[0].Endpoints[0].Conditions.Ready = ptr.To(true)
+			f.Slices[0].Endpoints[0].Conditions.Ready = new(true)
 		}), want: []string{"It answers", "publishNotReadyAddresses"}},
 		"ended":      {x: service([]*v1.Pod{podOf("w", "a", failed)}), want: []string{"all that it selects have ended: a"}},
 		"leaving":    {x: service([]*v1.Pod{podOf("w", "a", http, going)}), want: []string{"It answers for as long as its last pods take to end", "all of its pods are being deleted: a"}},
@@ -91,7 +90,7 @@ func TestService(t *testing.T) {
 		"undeclared": {x: service([]*v1.Pod{podOf("w", "a")}, targets(intstr.FromInt32(8081))), want: []string{"It answers"}},
 		"protocol":   {x: service([]*v1.Pod{podOf("w", "a", port("http", 53, v1.ProtocolUDP))}), want: []string{"wrong protocol: the port of pod a is UDP, and the service's is TCP"}},
 		"sidecar": {x: service([]*v1.Pod{podOf("w", "a", func(p *v1.Pod) {
-			p.Spec.InitContainers = []v1.Container{{Name: "s", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways), Ports: []v1.ContainerPort{{Name: "http", ContainerPort: 1}}}}
+			p.Spec.InitContainers = []v1.Container{{Name: "s", RestartPolicy: new(v1.ContainerRestartPolicyAlways), Ports: []v1.ContainerPort{{Name: "http", ContainerPort: 1}}}}
 		})}), want: []string{"It answers"}},
 		"denied":           {x: service(one, policy("deny", 0, 0), policy("other", 90, 0)), want: []string{"port 80/TCP → http may be denied by policy deny, other"}},
 		"allowed by one":   {x: service(one, policy("deny", 0, 0), policy("allow", 8080, 0)), want: []string{"It answers"}},
@@ -143,7 +142,7 @@ func TestAutoscaler(t *testing.T) {
 func TestClaim(t *testing.T) {
 	claim := func(change ...func(*ClaimFacts)) Explanation {
 		c := &v1.PersistentVolumeClaim{ObjectMeta: meta("data"), Spec: v1.PersistentVolumeClaimSpec{
-			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, StorageClassName: ptr.To("fast"),
+			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, StorageClassName: new("fast"),
 			Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("2Gi")}},
 		}}
 		f := ClaimFacts{About: About{Now: now}, Claim: c}
@@ -186,7 +185,7 @@ func TestClaim(t *testing.T) {
 		"refused":        {x: claim(class("x", at), func(f *ClaimFacts) { f.Events = []v1.Event{{Reason: "ProvisioningFailed", Message: "no room"}} }), want: []string{"status: no room"}},
 		"volume is gone": {x: claim(func(f *ClaimFacts) { f.Claim.Spec.VolumeName = "pv" }), want: []string{"volume pv", "it does not exist"}},
 		"in use": {x: claim(user, func(f *ClaimFacts) {
-			f.Claim.DeletionTimestamp, f.Claim.Finalizers = ptr.To(before(time.Minute)), []string{"kubernetes.io/pvc-protection"}
+			f.Claim.DeletionTimestamp, f.Claim.Finalizers = new(before(time.Minute)), []string{"kubernetes.io/pvc-protection"}
 		}), want: []string{"Terminating", "the pods that use it are gone: u"}},
 		"unread": {x: claim(func(f *ClaimFacts) { f.ClassesUnread, f.VolumesUnread = true, true }), want: []string{"which volumes there are is not known"}},
 	})

@@ -16,12 +16,8 @@ import (
 
 var web = map[string]string{"app": "web"}
 
-func meta(name string, change ...func(*metav1.ObjectMeta)) metav1.ObjectMeta {
-	m := metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1, CreationTimestamp: before(time.Hour)}
-	for _, c := range change {
-		c(&m)
-	}
-	return m
+func meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1, CreationTimestamp: before(time.Hour)}
 }
 
 func template(image string) v1.PodTemplateSpec {
@@ -37,7 +33,7 @@ type podChange func(*v1.Pod)
 func podOf(owner, name string, change ...podChange) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: meta(name), Spec: template("img").Spec}
 	p.Labels = map[string]string{"app": "web"}
-	p.OwnerReferences = []metav1.OwnerReference{{Name: owner, UID: types.UID(owner), Controller: ptr.To(true)}}
+	p.OwnerReferences = []metav1.OwnerReference{{Name: owner, UID: types.UID(owner), Controller: new(true)}}
 	p.Status.Phase, p.Status.PodIP = v1.PodRunning, "10.0.0.1"
 	p.Status.Conditions = []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue, LastTransitionTime: before(time.Hour)}}
 	for _, c := range change {
@@ -55,7 +51,7 @@ func since(d time.Duration) podChange {
 	return func(p *v1.Pod) { p.Status.Conditions[0].LastTransitionTime = before(d) }
 }
 
-func going(p *v1.Pod) { p.DeletionTimestamp = ptr.To(before(time.Second)) }
+func going(p *v1.Pod) { p.DeletionTimestamp = new(before(time.Second)) }
 
 func failed(p *v1.Pod) { p.Status.Phase, p.Status.Reason = v1.PodFailed, "Evicted" }
 
@@ -150,7 +146,7 @@ func TestDeployment(t *testing.T) {
 		"minReadySeconds": {x: deploy([]*v1.Pod{a, podOf("new", "y", since(20*time.Second))}, minReady),
 			want: []string{"1/2 available", "minReadySeconds of pod y, for 20s", "available only after 60 s", "until 12:00:40 UTC"}},
 		"recreate":     {x: deploy([]*v1.Pod{podOf("old", "o", going)}, recreate), ask: "o", want: []string{"pod o of an old template, which has to end first", "status: Terminating"}},
-		"rolling ends": {x: deploy([]*v1.Pod{a, b, podOf("old", "o", func(p *v1.Pod) { p.DeletionTimestamp = ptr.To(before(-time.Minute)) })}), want: []string{"The rollout is done", "note: a pod is ending: o"}},
+		"rolling ends": {x: deploy([]*v1.Pod{a, b, podOf("old", "o", func(p *v1.Pod) { p.DeletionTimestamp = new(before(-time.Minute)) })}), want: []string{"The rollout is done", "note: a pod is ending: o"}},
 		"overdue":      {x: deploy([]*v1.Pod{a, b, podOf("old", "o", going)}), ask: "o", want: []string{"pod o, which should have ended"}},
 		"not seen":     {x: deploy(nil, func(f *DeploymentFacts) { f.Deployment.Generation = 2 }), want: []string{"deployment controller", "generation 1 of 2"}},
 		"no set":       {x: deploy(nil, func(f *DeploymentFacts) { f.Sets = f.Sets[:1] }), want: []string{"the replica set of the newest template", "it does not exist yet"}},
@@ -161,7 +157,7 @@ func TestDeployment(t *testing.T) {
 			f.Budgets = []policyv1.PodDisruptionBudget{{ObjectMeta: meta("b"), Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: web}}, Status: policyv1.PodDisruptionBudgetStatus{ExpectedPods: 2, CurrentHealthy: 2, DesiredHealthy: 2}}}
 		}), want: []string{"The rollout is done", "budget b lets none of its pods be evicted now"}},
 		"deleted": {x: deploy([]*v1.Pod{a}, func(f *DeploymentFacts) {
-			f.Deployment.DeletionTimestamp, f.Deployment.Finalizers = ptr.To(before(time.Minute)), []string{metav1.FinalizerDeleteDependents}
+			f.Deployment.DeletionTimestamp, f.Deployment.Finalizers = new(before(time.Minute)), []string{metav1.FinalizerDeleteDependents}
 		}), want: []string{"Terminating, for 1m0s", "finalizers foregroundDeletion", "once what the object owns is gone"}},
 		"unread": {x: deploy([]*v1.Pod{a, b}, func(f *DeploymentFacts) { f.Unread = []string{"events could not be read: forbidden"} }), want: []string{"note: events could not be read: forbidden"}},
 	})
@@ -229,7 +225,7 @@ func TestDaemonSet(t *testing.T) {
 
 func jobOf(list []*v1.Pod, change ...func(*batchv1.Job)) Explanation {
 	j := &batchv1.Job{ObjectMeta: meta("j"), Spec: batchv1.JobSpec{Completions: ptr.To[int32](2), Parallelism: ptr.To[int32](1)}}
-	j.Status.StartTime = ptr.To(before(time.Minute))
+	j.Status.StartTime = new(before(time.Minute))
 	for _, c := range change {
 		c(j)
 	}
@@ -248,19 +244,19 @@ func TestJob(t *testing.T) {
 		"runs":        {x: jobOf([]*v1.Pod{podOf("j", "a")}), want: []string{"Running, for 1m0s", "It runs; nothing holds it up: 0 of 2 succeeded"}},
 		"complete":    {x: jobOf(nil, jobIs(batchv1.JobComplete, "", "")), want: []string{"Complete, for 1s", "It is done: 0 of 2 succeeded"}},
 		"failed":      {x: jobOf([]*v1.Pod{crashed}, jobIs(batchv1.JobFailed, "BackoffLimitExceeded", "told")), ask: "x", want: []string{"It has failed and does not go on (BackoffLimitExceeded): told"}},
-		"suspended":   {x: jobOf(nil, func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }), want: []string{"Suspended", "spec.suspend"}},
+		"suspended":   {x: jobOf(nil, func(j *batchv1.Job) { j.Spec.Suspend = new(true) }), want: []string{"Suspended", "spec.suspend"}},
 		"back-off":    {x: jobOf([]*v1.Pod{crashed}), ask: "x", want: []string{"back-off after failed pods", "next try: in 5s", "below is how pod x ended"}},
 		"stuck":       {x: jobOf([]*v1.Pod{podOf("j", "a", stuck)}), ask: "a", want: []string{"It waits for: pod a."}},
 		"no pods":     {x: jobOf(nil), want: []string{"creation of its pods"}},
 		"parallelism": {x: jobOf(nil, func(j *batchv1.Job) { j.Spec.Parallelism = ptr.To[int32](0) }), want: []string{"spec.parallelism is 0"}},
-		"managed":     {x: jobOf(nil, func(j *batchv1.Job) { j.Spec.ManagedBy = ptr.To("example.com/x") }), want: []string{"controller example.com/x"}},
+		"managed":     {x: jobOf(nil, func(j *batchv1.Job) { j.Spec.ManagedBy = new("example.com/x") }), want: []string{"controller example.com/x"}},
 	})
 }
 
 func TestCronJob(t *testing.T) {
 	cron := func(schedule string, change ...func(*CronJobFacts)) Explanation {
-		f := CronJobFacts{About: About{Now: now}, CronJob: &batchv1.CronJob{ObjectMeta: meta("c"), Spec: batchv1.CronJobSpec{Schedule: schedule, TimeZone: ptr.To("Etc/UTC")}}}
-		f.CronJob.Status.LastScheduleTime = ptr.To(before(time.Minute))
+		f := CronJobFacts{About: About{Now: now}, CronJob: &batchv1.CronJob{ObjectMeta: meta("c"), Spec: batchv1.CronJobSpec{Schedule: schedule, TimeZone: new("Etc/UTC")}}}
+		f.CronJob.Status.LastScheduleTime = new(before(time.Minute))
 		f.Jobs = []*batchv1.Job{{ObjectMeta: meta("c-1")}}
 		jobIs(batchv1.JobFailed, "DeadlineExceeded", "too long")(f.Jobs[0])
 		for _, c := range change {
@@ -268,7 +264,7 @@ func TestCronJob(t *testing.T) {
 		}
 		return CronJob(f)
 	}
-	due := func(f *CronJobFacts) { f.CronJob.Status.LastScheduleTime = ptr.To(before(11 * time.Minute)) }
+	due := func(f *CronJobFacts) { f.CronJob.Status.LastScheduleTime = new(before(11 * time.Minute)) }
 	forbids := func(f *CronJobFacts) {
 		f.CronJob.Spec.ConcurrencyPolicy = batchv1.ForbidConcurrent
 		f.CronJob.Status.Active = []v1.ObjectReference{{Name: "c-0"}}
@@ -276,11 +272,11 @@ func TestCronJob(t *testing.T) {
 	deadline := func(f *CronJobFacts) { f.CronJob.Spec.StartingDeadlineSeconds = ptr.To[int64](10) }
 	check(t, map[string]told{
 		"next":      {x: cron("30 12 * * *"), want: []string{"It runs next in 30m0s, at 2026-01-01 12:30:00", "job c-1 failed (DeadlineExceeded): too long", "none of its jobs has succeeded yet"}},
-		"suspended": {x: cron("30 12 * * *", func(f *CronJobFacts) { f.CronJob.Spec.Suspend = ptr.To(true) }), want: []string{"the end of the suspension", "else the next would start in 30m0s"}},
+		"suspended": {x: cron("30 12 * * *", func(f *CronJobFacts) { f.CronJob.Spec.Suspend = new(true) }), want: []string{"the end of the suspension", "else the next would start in 30m0s"}},
 		"forbidden": {x: cron("55 11 * * *", due, forbids), want: []string{"end of job c-0, for 5m0s", "concurrencyPolicy is Forbid"}},
 		"missed":    {x: cron("55 11 * * *", due, deadline), want: []string{"the time 2026-01-01T11:55:00Z was missed", "within 10 s (startingDeadlineSeconds)", "It runs next in 23h55m0s"}},
 		"due":       {x: cron("55 11 * * *", due), want: []string{"cron job controller, for 5m0s"}},
-		"zone":      {x: cron("30 12 * * *", func(f *CronJobFacts) { f.CronJob.Spec.TimeZone = ptr.To("Not/There") }), want: []string{"a valid schedule", "Not/There"}},
+		"zone":      {x: cron("30 12 * * *", func(f *CronJobFacts) { f.CronJob.Spec.TimeZone = new("Not/There") }), want: []string{"a valid schedule", "Not/There"}},
 		"nonsense":  {x: cron("whenever"), want: []string{"a valid schedule"}},
 	})
 }

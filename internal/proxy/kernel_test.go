@@ -159,16 +159,18 @@ func (m *machine) serve(svc *v1.Service, all ...*discoveryv1.EndpointSlice) {
 	m.check(netns.Do(udp.clear, m.spaces["host"]))
 }
 
-// listen makes a namespace answer with its name and the client's address on all its addresses.
-func (m *machine) listen(name string, port int) {
+// listen makes a namespace answer with its name and the client's address on all its addresses, at port
+// 8080.
+func (m *machine) listen(name string) {
 	m.t.Helper()
+	const at = ":8080"
 	var l net.Listener
 	var u net.PacketConn
 	m.check(netns.Do(func() (err error) {
-		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err != nil { //nolint:noctx // of a test
+		if l, err = net.Listen("tcp", at); err != nil { //nolint:noctx // of a test
 			return err
 		}
-		u, err = net.ListenPacket("udp", fmt.Sprintf(":%d", port)) //nolint:noctx // of a test
+		u, err = net.ListenPacket("udp", at) //nolint:noctx // of a test
 		return err
 	}, m.spaces[name]))
 	done := make(chan struct{}, 2)
@@ -247,11 +249,11 @@ func (m *machine) failure(err error) string {
 }
 
 // want asks, and compares who answers.
-func (m *machine) want(from, network, to, server string) (client string) {
+func (m *machine) want(from, to, server string) (client string) {
 	m.t.Helper()
-	got, client := m.ask(from, network, to)
+	got, client := m.ask(from, "tcp", to)
 	if got != server {
-		m.t.Errorf("%s to %s/%s: %s, want %s", from, network, to, got, server)
+		m.t.Errorf("%s to %s: %s, want %s", from, to, got, server)
 	}
 	return client
 }
@@ -269,33 +271,33 @@ const clusterIP, clusterIP6 = "10.96.0.7", "fd96::7"
 func TestTraffic(t *testing.T) {
 	m := newMachine(t)
 	for _, p := range []string{"a", "b"} {
-		m.listen(p, 8080)
+		m.listen(p)
 	}
 	svc, all := service(), slices4(ready("a"))
 	m.serve(svc, all...)
 	for _, from := range []string{"host", "b", "c"} {
-		m.want(from, "tcp", clusterIP+":80", "a")
+		m.want(from, clusterIP+":80", "a")
 	}
-	if client := m.want("b", "tcp", clusterIP+":80", "a"); client != podIP("b") {
+	if client := m.want("b", clusterIP+":80", "a"); client != podIP("b") {
 		t.Errorf("a pod is seen as %s", client)
 	}
-	if client := m.want("a", "tcp", clusterIP+":80", "a"); client == podIP("a") {
+	if client := m.want("a", clusterIP+":80", "a"); client == podIP("a") {
 		t.Errorf("through a service to itself: from %s", client)
 	}
 	m.in("host", "nft", "list", "ruleset") // nft(8) must not stumble over it
 	// A port that the service does not have, and a service without endpoints: both are refused.
-	m.want("b", "tcp", clusterIP+":81", "refused")
+	m.want("b", clusterIP+":81", "refused")
 	m.serve(svc)
 	// All of them at once: the kernel limits how many ICMP answers it sends, and here it sends few.
 	m.in("host", "sh", "-c", "echo 1000000000 > /proc/sys/net/ipv4/icmp_ratelimit")
 	for range 20 {
-		m.want("b", "tcp", clusterIP+":80", "refused")
+		m.want("b", clusterIP+":80", "refused")
 	}
 	for _, from := range []string{"host", "b"} {
-		m.want(from, "tcp", clusterIP+":80", "refused")
+		m.want(from, clusterIP+":80", "refused")
 	}
 	m.serve(svc, slices4(ready("b"))...)
-	m.want("c", "tcp", clusterIP+":80", "b")
+	m.want("c", clusterIP+":80", "b")
 	// Both get connections.
 	m.serve(svc, slices4(ready("a"), ready("b"))...)
 	got := map[string]int{}
@@ -319,7 +321,7 @@ func (m *machine) gone(svc *v1.Service) (c change) {
 
 func TestIPv6Traffic(t *testing.T) {
 	m := newMachine(t)
-	m.listen("a", 8080)
+	m.listen("a")
 	svc := service(func(s *v1.Service) {
 		s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30080
 		s.Spec.ClusterIPs = []string{clusterIP, clusterIP6}
@@ -328,53 +330,53 @@ func TestIPv6Traffic(t *testing.T) {
 	six := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv6, Ports: slices4()[0].Ports, Endpoints: []discoveryv1.Endpoint{ready6("a")}}
 	m.serve(svc, six)
 	for range 2 {
-		m.want("b", "tcp", "["+clusterIP6+"]:80", "a")
-		m.want("host", "tcp", "["+clusterIP6+"]:80", "a")
-		m.want("neighbour", "tcp", "["+hostIP6+"]:30080", "a")
+		m.want("b", "["+clusterIP6+"]:80", "a")
+		m.want("host", "["+clusterIP6+"]:80", "a")
+		m.want("neighbour", "["+hostIP6+"]:30080", "a")
 	}
-	m.want("b", "tcp", "["+clusterIP6+"]:81", "refused")
-	m.want("b", "tcp", clusterIP+":80", "refused") // no endpoint of that family
+	m.want("b", "["+clusterIP6+"]:81", "refused")
+	m.want("b", clusterIP+":80", "refused") // no endpoint of that family
 	m.serve(svc)
-	m.want("b", "tcp", "["+clusterIP6+"]:80", "refused")
+	m.want("b", "["+clusterIP6+"]:80", "refused")
 }
 
 func TestNodePorts(t *testing.T) {
 	m := newMachine(t)
-	m.listen("a", 8080)
+	m.listen("a")
 	at := hostIP + ":30080"
 	nodePort := func(s *v1.Service) {
 		s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30080
 		s.Spec.ExternalIPs = []string{"203.0.113.9"}
 	}
 	m.serve(service(nodePort), slices4(ready("a"))...)
-	if client := m.want("neighbour", "tcp", at, "a"); client == neighbourIP {
+	if client := m.want("neighbour", at, "a"); client == neighbourIP {
 		t.Error("cluster policy: the source was kept")
 	}
-	m.want("neighbour", "tcp", "203.0.113.9:80", "a")
-	m.want("b", "tcp", at, "a")
-	m.want("host", "tcp", at, "a")
-	m.want("neighbour", "tcp", hostIP+":30081", "refused")
+	m.want("neighbour", "203.0.113.9:80", "a")
+	m.want("b", at, "a")
+	m.want("host", at, "a")
+	m.want("neighbour", hostIP+":30081", "refused")
 	local := func(s *v1.Service) { nodePort(s); s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal }
 	m.serve(service(local), slices4(ready("a"))...)
-	if client := m.want("neighbour", "tcp", at, "a"); client != neighbourIP {
+	if client := m.want("neighbour", at, "a"); client != neighbourIP {
 		t.Errorf("local policy: the client is seen as %s", client)
 	}
-	m.want("b", "tcp", at, "a")
-	m.want("host", "tcp", at, "a")
+	m.want("b", at, "a")
+	m.want("host", at, "a")
 	// Its endpoint is on another node: strangers get no answer, pods and the node do.
 	remote := ready("a")
 	remote.NodeName = new("other")
 	m.serve(service(local), slices4(remote)...)
-	m.want("neighbour", "tcp", at, "silence")
-	m.want("b", "tcp", at, "a")
-	m.want("host", "tcp", at, "a")
+	m.want("neighbour", at, "silence")
+	m.want("b", at, "a")
+	m.want("host", at, "a")
 	m.serve(service(local))
-	m.want("neighbour", "tcp", at, "refused")
+	m.want("neighbour", at, "refused")
 }
 
 func TestLoadBalancerSources(t *testing.T) {
 	m := newMachine(t)
-	m.listen("a", 8080)
+	m.listen("a")
 	balanced := func(ranges ...string) *v1.Service {
 		return service(func(s *v1.Service) {
 			s.Spec.Type, s.Spec.LoadBalancerSourceRanges = v1.ServiceTypeLoadBalancer, ranges
@@ -383,19 +385,19 @@ func TestLoadBalancerSources(t *testing.T) {
 	}
 	all := slices4(ready("a"))
 	m.serve(balanced(), all...)
-	m.want("neighbour", "tcp", "203.0.113.1:80", "a")
+	m.want("neighbour", "203.0.113.1:80", "a")
 	m.serve(balanced("198.51.100.0/24", "192.168.77.2/31"), all...)
-	m.want("neighbour", "tcp", "203.0.113.1:80", "a")
+	m.want("neighbour", "203.0.113.1:80", "a")
 	m.serve(balanced("198.51.100.0/24", "192.168.77.8/29"), all...)
-	m.want("neighbour", "tcp", "203.0.113.1:80", "silence")
+	m.want("neighbour", "203.0.113.1:80", "silence")
 	m.serve(balanced("0.0.0.0/0", "198.51.100.0/24"), all...)
-	m.want("neighbour", "tcp", "203.0.113.1:80", "a")
+	m.want("neighbour", "203.0.113.1:80", "a")
 }
 
 func TestAffinity(t *testing.T) {
 	m := newMachine(t)
 	for _, p := range []string{"a", "b"} {
-		m.listen(p, 8080)
+		m.listen(p)
 	}
 	sticky := service(func(s *v1.Service) {
 		s.Spec.SessionAffinity = v1.ServiceAffinityClientIP
@@ -404,28 +406,28 @@ func TestAffinity(t *testing.T) {
 	m.serve(sticky, slices4(ready("a"), ready("b"))...)
 	first, _ := m.ask("c", "tcp", clusterIP+":80")
 	for range 20 {
-		m.want("c", "tcp", clusterIP+":80", first)
+		m.want("c", clusterIP+":80", first)
 	}
 	// Also after a restart of the proxy, and although endpoints come before its own.
 	m.check(m.kernel.replace(m.state))
 	m.serve(sticky, slices4(ready("a"), ready("b"), discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}})...)
 	for range 20 {
-		m.want("c", "tcp", clusterIP+":80", first)
+		m.want("c", clusterIP+":80", first)
 	}
 	// Its endpoint goes: it gets another one, and stays there when the old one is back.
 	other := map[string]string{"a": "b", "b": "a"}[first]
 	m.serve(sticky, slices4(ready(other))...)
-	m.want("c", "tcp", clusterIP+":80", other)
+	m.want("c", clusterIP+":80", other)
 	m.serve(sticky, slices4(ready("a"), ready("b"))...)
 	for range 10 {
-		m.want("c", "tcp", clusterIP+":80", other)
+		m.want("c", clusterIP+":80", other)
 	}
 }
 
 func TestUDPFlowsFollowTheirEndpoints(t *testing.T) {
 	m := newMachine(t)
 	for _, p := range []string{"a", "b"} {
-		m.listen(p, 8080)
+		m.listen(p)
 	}
 	udp := service(func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolUDP })
 	of := func(e ...discoveryv1.Endpoint) []*discoveryv1.EndpointSlice {
@@ -447,16 +449,16 @@ func TestUDPFlowsFollowTheirEndpoints(t *testing.T) {
 	if got, _ := m.exchange(c); got != "b" {
 		t.Errorf("the flow goes to %s", got)
 	}
-	m.want("c", "tcp", clusterIP+":80", "refused") // another protocol
+	m.want("c", clusterIP+":80", "refused") // another protocol
 }
 
 // TestServerOnLoopback: on a machine without a network, the API server's endpoint is 127.0.0.1.
 func TestServerOnLoopback(t *testing.T) {
 	m := newMachine(t)
-	m.listen("host", 8080)
+	m.listen("host")
 	m.serve(service(), slices4(discoveryv1.Endpoint{Addresses: []string{"127.0.0.1"}})...)
 	for _, from := range []string{"a", "host"} {
-		m.want(from, "tcp", clusterIP+":80", "host")
+		m.want(from, clusterIP+":80", "host")
 	}
 }
 
@@ -465,10 +467,10 @@ func TestPodsOfAnotherInstance(t *testing.T) {
 	m := newMachine(t)
 	m.kernel.layout.bridge = "wh-mine"
 	m.check(m.kernel.replace(m.state))
-	m.listen("a", 8080)
+	m.listen("a")
 	m.serve(service(), slices4(ready("a"))...)
-	m.want("host", "tcp", clusterIP+":80", "a")
-	m.want("b", "tcp", clusterIP+":80", "unreachable")
+	m.want("host", clusterIP+":80", "a")
+	m.want("b", clusterIP+":80", "unreachable")
 }
 
 // TestConnectionsSurviveARestart: the table is replaced under a connection.
@@ -505,7 +507,7 @@ func TestConnectionsSurviveARestart(t *testing.T) {
 // whole table puts it right; a foreign table is not touched.
 func TestAFailedTransactionChangesNothing(t *testing.T) {
 	m := newMachine(t)
-	m.listen("a", 8080)
+	m.listen("a")
 	m.in("host", "nft", "add", "table", "inet", "foreign")
 	m.serve(service(), slices4(ready("a"))...)
 	m.in("host", "nft", "flush", "map", "inet", "wherry-test-proxy", "services4")
@@ -514,9 +516,9 @@ func TestAFailedTransactionChangesNothing(t *testing.T) {
 	if err := m.kernel.apply(m.state, c); !errors.Is(err, unix.ENOENT) {
 		t.Fatalf("got %v", err)
 	}
-	m.want("b", "tcp", "10.96.0.8:80", "unreachable")
+	m.want("b", "10.96.0.8:80", "unreachable")
 	m.check(m.kernel.replace(m.state))
-	m.want("b", "tcp", "10.96.0.8:80", "a")
+	m.want("b", "10.96.0.8:80", "a")
 	m.in("host", "nft", "list", "table", "inet", "foreign")
 	m.check(m.kernel.conn.Remove(m.kernel.table))
 	m.check(m.kernel.conn.Remove(m.kernel.table))

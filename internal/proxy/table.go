@@ -67,12 +67,12 @@ func (f family) sets() []nft.Set {
 // from connections.
 const affinities = "affinities"
 
-// frontend loads the frontend that a packet is for into the registers from r on.
-func (f family) frontend(r int) []nft.Expression {
+// frontend loads the frontend that a packet is for into the registers from 0 on.
+func (f family) frontend() []nft.Expression {
 	return []nft.Expression{
-		nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(r)),
-		nft.Meta(unix.NFT_META_L4PROTO, nft.R(r+f.words)),
-		nft.Payload(nft.Transport, 2, 2, nft.R(r+f.words+1)),
+		nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(0)),
+		nft.Meta(unix.NFT_META_L4PROTO, nft.R(f.words)),
+		nft.Payload(nft.Transport, 2, 2, nft.R(f.words+1)),
 	}
 }
 
@@ -178,11 +178,11 @@ func (l layout) writeCheck(b *nft.Batch) {
 		nft.Differs(nft.R(0), number(0)), nft.Accept())
 	for _, f := range families {
 		rule := func(chain string, more ...nft.Expression) { b.AddRule(chain, append(f.is(), more...)...) }
-		rule("check", append(f.frontend(0), nft.In("guarded"+f.suffix, nft.R(0)), f.from(f.words+2), nft.NotIn("allowed"+f.suffix, nft.R(0)), nft.Drop())...)
+		rule("check", append(f.frontend(), nft.In("guarded"+f.suffix, nft.R(0)), f.from(f.words+2), nft.NotIn("allowed"+f.suffix, nft.R(0)), nft.Drop())...)
 		rule("check", nft.Jump("check-outside"+f.suffix))
-		rule("check", append(f.frontend(0), nft.Dispatch("check"+f.suffix, nft.R(0)))...)
+		rule("check", append(f.frontend(), nft.Dispatch("check"+f.suffix, nft.R(0)))...)
 		l.writeInsiders(b, f, "check-outside"+f.suffix)
-		rule("check-outside"+f.suffix, append(f.frontend(0), nft.Dispatch("outside-check"+f.suffix, nft.R(0)))...)
+		rule("check-outside"+f.suffix, append(f.frontend(), nft.Dispatch("outside-check"+f.suffix, nft.R(0)))...)
 		// A port that no service has at a cluster IP.
 		rule("strays", nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(0)), nft.In("cluster-ips"+f.suffix, nft.R(0)), nft.Jump(rejectChain))
 	}
@@ -220,9 +220,9 @@ func number(n uint32) []byte { return []byte(mark(n)) }
 func (l layout) writeServices(b *nft.Batch) {
 	for _, f := range families {
 		b.AddRule("services", append(f.is(), nft.Jump("outside"+f.suffix))...)
-		b.AddRule("services", append(append(f.is(), f.frontend(0)...), nft.Dispatch("services"+f.suffix, nft.R(0)))...)
+		b.AddRule("services", append(append(f.is(), f.frontend()...), nft.Dispatch("services"+f.suffix, nft.R(0)))...)
 		l.writeInsiders(b, f, "outside"+f.suffix)
-		b.AddRule("outside"+f.suffix, append(append(f.is(), f.frontend(0)...), nft.Dispatch("outside-services"+f.suffix, nft.R(0)))...)
+		b.AddRule("outside"+f.suffix, append(append(f.is(), f.frontend()...), nft.Dispatch("outside-services"+f.suffix, nft.R(0)))...)
 	}
 }
 
@@ -260,7 +260,7 @@ func (p picker) write(b *nft.Batch) {
 	translate := func(to int) nft.Expression {
 		return nft.Translate(uint32(f.number), nft.R(to), nft.R(to+f.words))
 	}
-	begin := func() []nft.Expression { return append(f.is(), f.frontend(0)...) }
+	begin := func() []nft.Expression { return append(f.is(), f.frontend()...) }
 	learned, milliseconds := prefix+affinities+f.suffix, uint64(p.affinity/time.Millisecond)
 	b.AddChain(chain, nil)
 	if p.affinity > 0 {

@@ -105,7 +105,7 @@ func (c *cluster) answers(url string, n int) map[string]int {
 	if err != nil {
 		return nil
 	}
-	for _, name := range strings.Fields(text) {
+	for name := range strings.FieldsSeq(text) {
 		out[name]++
 	}
 	return out

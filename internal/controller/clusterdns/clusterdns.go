@@ -25,9 +25,11 @@ import (
 )
 
 const (
-	// Namespace and Name are the service's.
-	Namespace, Name = metav1.NamespaceSystem, "kube-dns"
-	key             = Namespace + "/" + Name
+	// Namespace is the service's.
+	Namespace = metav1.NamespaceSystem
+	// Name is the service's.
+	Name = "kube-dns"
+	key  = Namespace + "/" + Name
 
 	managedBy = "cluster-dns.wherry.dev"
 	udp, tcp  = "dns", "dns-tcp"

@@ -131,7 +131,7 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		return err
 	}
 	if !p.next.IsZero() {
-		c.loop.AddAfter(key, p.next.Sub(time.Now()))
+		c.loop.AddAfter(key, time.Until(p.next))
 	}
 	return nil
 }

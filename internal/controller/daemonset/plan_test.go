@@ -59,7 +59,7 @@ func given(ds *appsv1.DaemonSet, nodes string) facts {
 	for i, text := range strings.Split(nodes, "|") {
 		n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n" + strconv.Itoa(i)}}
 		exists, its := true, 0
-		for _, word := range strings.Fields(text) {
+		for word := range strings.FieldsSeq(text) {
 			switch word {
 			case "tainted":
 				n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: "k", Effect: v1.TaintEffectNoSchedule})

@@ -17,9 +17,13 @@ import (
 	"wherry.dev/internal/api/pods"
 )
 
-// An eviction that was granted has DeletionTimeout to delete its pod. After that it is believed to have
-// failed. A pod that was to be disrupted, and still lives after StaleTimeout, will not be.
-const DeletionTimeout, StaleTimeout = 2 * time.Minute, 2 * time.Minute
+const (
+	// DeletionTimeout is for how long an eviction that was granted may take to delete its pod. After that
+	// it is believed to have failed.
+	DeletionTimeout = 2 * time.Minute
+	// StaleTimeout is after how long a pod that was to be disrupted, and still lives, will not be.
+	StaleTimeout = 2 * time.Minute
+)
 
 // facts are all that a plan follows from.
 type facts struct {

@@ -140,9 +140,7 @@ func (p *plan) compare(e *v1.Endpoints, k groupKey, want group, have []*discover
 		p.create = append(p.create, s)
 		return
 	}
-	for _, extra := range have[1:] {
-		p.remove = append(p.remove, extra)
-	}
+	p.remove = append(p.remove, have[1:]...)
 	added, updated, gone := difference(have[0].Endpoints, want.endpoints)
 	p.added, p.updated, p.gone = p.added+added, p.updated+updated, p.gone+gone
 	if added+updated+gone == 0 && equality.Semantic.DeepEqual(have[0].Labels, s.Labels) &&
@@ -165,8 +163,8 @@ func difference(have, want []discoveryv1.Endpoint) (added, updated, gone int) {
 		left.Insert(&want[i])
 	}
 	for i := range have {
-		switch w := left.Get(&have[i]); {
-		case w == nil:
+		switch w := left.Get(&have[i]); w {
+		case nil:
 			gone++
 		default:
 			if !endpointsliceutil.EndpointsEqualBeyondHash(w, &have[i]) {

@@ -111,7 +111,7 @@ func TestPlan(t *testing.T) {
 // Two owners with the same template, and one with two collisions, have revisions of different names.
 func TestNames(t *testing.T) {
 	long := owner("v1")
-	long.Object.SetName(strings.Repeat("w", 250))
+	long.SetName(strings.Repeat("w", 250))
 	again := owner("v1")
 	again.Collisions = new(int32(1))
 	for name, tt := range map[string]struct {

@@ -67,7 +67,9 @@ func uses(values ...int64) map[string]sample {
 	return out
 }
 
-func cpu(percent int32) autoscalingv2.MetricSpec {
+// halfCPU wants pods to use half of the CPU that they request.
+func halfCPU() autoscalingv2.MetricSpec {
+	percent := int32(50)
 	return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
 		Name: v1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &percent},
 	}}
@@ -128,23 +130,23 @@ func TestPropose(t *testing.T) {
 		value   string // of the status
 		err     string
 	}{
-		{name: "on target", metric: cpu(50), pods: four(nil), reading: reading{samples: uses(500, 500, 500, 500)}, want: 4, value: "50% 500m"},
-		{name: "within the tolerance", metric: cpu(50), pods: four(nil), reading: reading{samples: uses(540, 540, 540, 540)}, want: 4, value: "54% 540m"},
-		{name: "grows", metric: cpu(50), pods: four(nil), reading: reading{samples: uses(900, 700, 900, 700)}, want: 7, value: "80% 800m"},
-		{name: "shrinks", metric: cpu(50), pods: four(nil), reading: reading{samples: uses(100, 100, 100, 100)}, want: 1, value: "10% 100m"},
-		{name: "a missing pod is idle when it would grow", metric: cpu(50), pods: four(nil), reading: reading{samples: uses(800, 800, 800, -1)}, want: 5, value: "80% 800m"},
-		{name: "and busy when it would shrink", metric: cpu(50), pods: four(nil), reading: reading{samples: uses(100, 100, 100, -1)}, want: 3, value: "10% 100m"},
-		{name: "so that it does not turn", metric: cpu(50), pods: four(nil), reading: reading{samples: uses(600, -1, -1, -1)}, want: 4, value: "60% 600m"},
-		{name: "a pending pod is idle when it would grow", metric: cpu(50), pods: four(change{"p3": pending}), reading: reading{samples: uses(800, 800, 800, -1)}, want: 5, value: "80% 800m"},
-		{name: "and does not count when it would shrink", metric: cpu(50), pods: four(change{"p3": pending}), reading: reading{samples: uses(100, 100, 100, -1)}, want: 1, value: "10% 100m"},
-		{name: "pods that failed or end do not count", metric: cpu(50), pods: four(change{"p2": broken, "p3": ending}), reading: reading{samples: uses(900, 900, 0, 0)}, want: 4, value: "90% 900m"},
-		{name: "a pod that starts is not at work", metric: cpu(50), pods: four(change{"p3": func(p *v1.Pod) { starting(p); unready(p) }}), reading: reading{samples: uses(500, 500, 500, 4000)}, want: 4, value: "50% 500m"},
-		{name: "nor one that has never been", metric: cpu(50), pods: four(change{"p3": neverReady}), reading: reading{samples: uses(500, 500, 500, 4000)}, want: 4, value: "50% 500m"},
-		{name: "one that was ready counts", metric: cpu(50), pods: four(change{"p3": unready}), reading: reading{samples: uses(500, 500, 500, 2500)}, want: 8, value: "100% 1"},
-		{name: "no pods", metric: cpu(50), reading: reading{samples: uses(1)}, err: "failed to get cpu utilization: no pods returned by selector while calculating replica count"},
-		{name: "nothing is at work", metric: cpu(50), pods: four(change{"p0": pending, "p1": pending, "p2": pending, "p3": pending}), reading: reading{samples: uses()}, err: "did not receive metrics for targeted pods (pods might be unready)"},
-		{name: "no request", metric: cpu(50), pods: four(change{"p1": func(p *v1.Pod) { p.Spec.Containers[0].Resources = v1.ResourceRequirements{} }}), reading: reading{samples: uses(1, 1, 1, 1)}, err: "missing request for cpu in container c of Pod p1"},
-		{name: "no metrics API", metric: cpu(50), pods: four(nil), reading: reading{err: errors.New("gone")}, err: "failed to get cpu resource metric value: failed to get cpu utilization: unable to get metrics for resource cpu: gone"},
+		{name: "on target", metric: halfCPU(), pods: four(nil), reading: reading{samples: uses(500, 500, 500, 500)}, want: 4, value: "50% 500m"},
+		{name: "within the tolerance", metric: halfCPU(), pods: four(nil), reading: reading{samples: uses(540, 540, 540, 540)}, want: 4, value: "54% 540m"},
+		{name: "grows", metric: halfCPU(), pods: four(nil), reading: reading{samples: uses(900, 700, 900, 700)}, want: 7, value: "80% 800m"},
+		{name: "shrinks", metric: halfCPU(), pods: four(nil), reading: reading{samples: uses(100, 100, 100, 100)}, want: 1, value: "10% 100m"},
+		{name: "a missing pod is idle when it would grow", metric: halfCPU(), pods: four(nil), reading: reading{samples: uses(800, 800, 800, -1)}, want: 5, value: "80% 800m"},
+		{name: "and busy when it would shrink", metric: halfCPU(), pods: four(nil), reading: reading{samples: uses(100, 100, 100, -1)}, want: 3, value: "10% 100m"},
+		{name: "so that it does not turn", metric: halfCPU(), pods: four(nil), reading: reading{samples: uses(600, -1, -1, -1)}, want: 4, value: "60% 600m"},
+		{name: "a pending pod is idle when it would grow", metric: halfCPU(), pods: four(change{"p3": pending}), reading: reading{samples: uses(800, 800, 800, -1)}, want: 5, value: "80% 800m"},
+		{name: "and does not count when it would shrink", metric: halfCPU(), pods: four(change{"p3": pending}), reading: reading{samples: uses(100, 100, 100, -1)}, want: 1, value: "10% 100m"},
+		{name: "pods that failed or end do not count", metric: halfCPU(), pods: four(change{"p2": broken, "p3": ending}), reading: reading{samples: uses(900, 900, 0, 0)}, want: 4, value: "90% 900m"},
+		{name: "a pod that starts is not at work", metric: halfCPU(), pods: four(change{"p3": func(p *v1.Pod) { starting(p); unready(p) }}), reading: reading{samples: uses(500, 500, 500, 4000)}, want: 4, value: "50% 500m"},
+		{name: "nor one that has never been", metric: halfCPU(), pods: four(change{"p3": neverReady}), reading: reading{samples: uses(500, 500, 500, 4000)}, want: 4, value: "50% 500m"},
+		{name: "one that was ready counts", metric: halfCPU(), pods: four(change{"p3": unready}), reading: reading{samples: uses(500, 500, 500, 2500)}, want: 8, value: "100% 1"},
+		{name: "no pods", metric: halfCPU(), reading: reading{samples: uses(1)}, err: "failed to get cpu utilization: no pods returned by selector while calculating replica count"},
+		{name: "nothing is at work", metric: halfCPU(), pods: four(change{"p0": pending, "p1": pending, "p2": pending, "p3": pending}), reading: reading{samples: uses()}, err: "did not receive metrics for targeted pods (pods might be unready)"},
+		{name: "no request", metric: halfCPU(), pods: four(change{"p1": func(p *v1.Pod) { p.Spec.Containers[0].Resources = v1.ResourceRequirements{} }}), reading: reading{samples: uses(1, 1, 1, 1)}, err: "missing request for cpu in container c of Pod p1"},
+		{name: "no metrics API", metric: halfCPU(), pods: four(nil), reading: reading{err: errors.New("gone")}, err: "failed to get cpu resource metric value: failed to get cpu utilization: unable to get metrics for resource cpu: gone"},
 		{name: "an amount of memory", metric: inMemory("1Gi"), pods: four(nil), reading: reading{samples: uses(2<<30*1000, 2<<30*1000, 2<<30*1000, 2<<30*1000)}, want: 8, value: "2Gi"},
 		{name: "of pods that start, too", metric: inMemory("1Gi"), pods: four(change{"p0": starting, "p1": unready}), reading: reading{samples: uses(2<<30*1000, 2<<30*1000, 2<<30*1000, 2<<30*1000)}, want: 8, value: "2Gi"},
 		{name: "of a container", metric: ofContainer("c"), pods: four(nil), reading: reading{samples: uses(1000, 1000, 1000, 1000)}, want: 8, value: "100% 1"},

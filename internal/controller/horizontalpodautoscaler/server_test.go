@@ -136,13 +136,13 @@ func (c cluster) check(err error) {
 }
 
 // deploy makes a Deployment with pods that are at work, and an autoscaler of it.
-func (c cluster) deploy(replicas int32) {
+func (c cluster) deploy() {
 	c.Helper()
 	template := v1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "w"}}, Spec: pod("x").Spec}
 	template.Spec.Containers[0].Image = "i"
 	_, err := c.AppsV1().Deployments("default").Create(c.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "w"},
-		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "w"}}, Template: template},
+		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "w"}}, Template: template},
 	}, metav1.CreateOptions{})
 	c.check(err)
 	for _, name := range []string{"p0", "p1"} {
@@ -162,7 +162,7 @@ func (c cluster) autoscale(name string) {
 	_, err := c.AutoscalingV2().HorizontalPodAutoscalers("default").Create(c.Context(), &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			MaxReplicas: 10, Metrics: []autoscalingv2.MetricSpec{cpu(50)},
+			MaxReplicas: 10, Metrics: []autoscalingv2.MetricSpec{halfCPU()},
 			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "w"},
 		},
 	}, metav1.CreateOptions{})
@@ -208,7 +208,7 @@ func (c cluster) size() int32 {
 func TestGrowsAndShrinks(t *testing.T) {
 	from := &gauge{samples: uses(2000, 2000)}
 	c := run(t, serve(t), from, 20*time.Millisecond)
-	c.deploy(2)
+	c.deploy()
 	a := c.await("a", "grown", func(a *autoscalingv2.HorizontalPodAutoscaler) bool { return a.Status.DesiredReplicas == 8 })
 	if reason, _ := condition(a, autoscalingv2.ScalingActive); reason != "ValidMetricFound" || a.Status.LastScaleTime == nil {
 		t.Errorf("%+v", a.Status)
@@ -223,7 +223,7 @@ func TestGrowsAndShrinks(t *testing.T) {
 // TestWithoutMetricsAPI: what a cluster without a metrics server says of an autoscaler.
 func TestWithoutMetricsAPI(t *testing.T) {
 	c := run(t, serve(t), nil, time.Hour)
-	c.deploy(2)
+	c.deploy()
 	a := c.await("a", "told", func(a *autoscalingv2.HorizontalPodAutoscaler) bool { return len(a.Status.Conditions) == 2 })
 	reason, message := condition(a, autoscalingv2.ScalingActive)
 	const want = "the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource (get pods.metrics.k8s.io)"
@@ -263,7 +263,7 @@ func TestTargetThatIsNotThere(t *testing.T) {
 func TestTwoAutoscalersOfOneTarget(t *testing.T) {
 	from := &gauge{err: errors.New("not yet")}
 	c := run(t, serve(t), from, 20*time.Millisecond)
-	c.deploy(2)
+	c.deploy()
 	c.autoscale("b")
 	for _, name := range []string{"a", "b"} {
 		a := c.await(name, "refused", func(a *autoscalingv2.HorizontalPodAutoscaler) bool {
@@ -291,7 +291,7 @@ func TestSizeThatSomebodyElseSet(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	c.deploy(2)
+	c.deploy()
 	c.await("a", "switched off", func(a *autoscalingv2.HorizontalPodAutoscaler) bool {
 		reason, _ := condition(a, autoscalingv2.ScalingActive)
 		return reason == "ScalingDisabled"
@@ -312,6 +312,6 @@ func TestOthersWriteToTheTarget(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	c.deploy(2)
+	c.deploy()
 	c.await("a", "grown", func(a *autoscalingv2.HorizontalPodAutoscaler) bool { return a.Status.DesiredReplicas == 4 })
 }

@@ -84,6 +84,6 @@ func index(i string) podOption {
 	return func(p *v1.Pod) { p.Annotations = with(p.Annotations, batchv1.JobCompletionIndexAnnotation, i) }
 }
 
-func failedBefore(n string) podOption {
-	return func(p *v1.Pod) { p.Annotations = with(p.Annotations, batchv1.JobIndexFailureCountAnnotation, n) }
+func failedOnceBefore() podOption {
+	return func(p *v1.Pod) { p.Annotations = with(p.Annotations, batchv1.JobIndexFailureCountAnnotation, "1") }
 }

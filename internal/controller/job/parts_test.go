@@ -66,7 +66,7 @@ func TestPodOfAnIndex(t *testing.T) {
 	j := build(3, 1, perIndex(2))
 	j.Name = strings.Repeat("n", 60)
 	j.Spec.Template.Spec.InitContainers = []v1.Container{{Name: "i", Env: []v1.EnvVar{{Name: indexVariable, Value: "mine"}}}}
-	p := podFor(j, newPod{2, pod("last", index("2"), failedBefore("1"))})
+	p := podFor(j, newPod{2, pod("last", index("2"), failedOnceBefore())})
 	env := p.Spec.Containers[0].Env
 	if len(env) != 1 || env[0].ValueFrom.FieldRef.FieldPath != "metadata.labels['batch.kubernetes.io/job-completion-index']" {
 		t.Errorf("env: %+v", env)

@@ -277,9 +277,9 @@ func TestIndexes(t *testing.T) {
 		"an index has its own delay":   {job: build(3, 2, perIndex(2)), pods: list(pod("a", index("0"), exits(1, epoch.Add(-time.Second))), pod("b", index("1"))), plan: "wait 9s", report: "0+0"},
 		"and others have not":          {job: build(3, 2, perIndex(2)), pods: list(pod("a", index("0"), exits(1, epoch.Add(-time.Second)))), plan: "create 1, wait 9s"},
 		"it is replaced":               {job: build(3, 1, perIndex(2)), pods: list(pod("a", index("0"), long)), plan: "create 0<a", report: "0+0"},
-		"the replaced one is counted":  {job: build(3, 1, perIndex(2)), pods: list(pod("a", index("0"), long), pod("b", index("0"), failedBefore("1"))), plan: "", report: "0+0 list [] [a] release a"},
-		"the last of several":          {job: build(3, 1, perIndex(3)), pods: list(pod("a", index("0"), long), pod("b", index("0"), failedBefore("1"), long)), plan: "create 0<b", report: "0+0 list [] [a] release a"},
-		"it has failed too often":      {job: build(3, 1, perIndex(1)), pods: list(pod("b", index("0"), failedBefore("1"), failed)), plan: "create 1", report: "0+0 list [] [b] lost 0 release b"},
+		"the replaced one is counted":  {job: build(3, 1, perIndex(2)), pods: list(pod("a", index("0"), long), pod("b", index("0"), failedOnceBefore())), plan: "", report: "0+0 list [] [a] release a"},
+		"the last of several":          {job: build(3, 1, perIndex(3)), pods: list(pod("a", index("0"), long), pod("b", index("0"), failedOnceBefore(), long)), plan: "create 0<b", report: "0+0 list [] [a] release a"},
+		"it has failed too often":      {job: build(3, 1, perIndex(1)), pods: list(pod("b", index("0"), failedOnceBefore(), failed)), plan: "create 1", report: "0+0 list [] [b] lost 0 release b"},
 		"too many indexes have failed": {job: build(3, 2, perIndex(0), func(j *batchv1.Job) { j.Spec.MaxFailedIndexes = new(int32(0)) }), pods: list(pod("a", index("0"), failed), pod("b", index("1"))), plan: "FailureTarget MaxFailedIndexesExceeded, remove b", report: "0+0 list [] [a b] lost 0 release a b then Failed MaxFailedIndexesExceeded"},
 		"some failed, all have ended":  {job: build(2, 1, perIndex(0), done("1")), pods: list(pod("a", index("0"), failed)), plan: "FailureTarget FailedIndexes", report: "1+0 list [] [a] done 1 lost 0 release a then Failed FailedIndexes"},
 

@@ -1,6 +1,7 @@
 package manager_test
 
 import (
+	"slices"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -10,10 +11,8 @@ import (
 
 func mayGet(r *rbacv1.ClusterRole, resource string) bool {
 	for _, rule := range r.Rules {
-		for _, name := range rule.Resources {
-			if name == resource {
-				return true
-			}
+		if slices.Contains(rule.Resources, resource) {
+			return true
 		}
 	}
 	return false

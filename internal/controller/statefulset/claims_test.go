@@ -27,7 +27,7 @@ func keeping(whenDeleted, whenScaled appsv1.PersistentVolumeClaimRetentionPolicy
 // the name, "plain" for one that does not control.
 func ref(words, pod string) metav1.OwnerReference {
 	r := metav1.OwnerReference{APIVersion: "x/v1", Kind: "Other", Name: "other", UID: "other", Controller: new(true)}
-	for _, w := range strings.Fields(words) {
+	for w := range strings.FieldsSeq(words) {
 		switch w {
 		case "set":
 			r = *metav1.NewControllerRef(set(1), kind)

@@ -5,6 +5,7 @@ package gather
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,10 +47,8 @@ func Parse(arg string) (Target, error) {
 	}
 	plain, _, _ := strings.Cut(strings.ToLower(word), ".")
 	for kind, its := range words {
-		for _, w := range its {
-			if w == plain {
-				return Target{Kind: kind, Name: name}, nil
-			}
+		if slices.Contains(its, plain) {
+			return Target{Kind: kind, Name: name}, nil
 		}
 	}
 	return Target{}, fmt.Errorf("%q: no explanation of the type %q; there is one of pod, deploy, rs, sts, ds, job, cronjob, svc, hpa and pvc", arg, word)

@@ -107,7 +107,7 @@ func (m *machine) cable(name, ip, ip6 string) {
 	m.in(name, "ip link set eth0 up && ip address add "+ip+" dev eth0 && ip address add "+ip6+" dev eth0 nodad")
 }
 
-func (m *machine) in(name, script string) string {
+func (m *machine) in(name, script string) {
 	m.t.Helper()
 	var out []byte
 	err := netns.Do(func() (err error) {
@@ -117,7 +117,6 @@ func (m *machine) in(name, script string) string {
 	if err != nil {
 		m.t.Fatalf("%s: %s: %v: %s", name, script, err, out)
 	}
-	return string(out)
 }
 
 func (m *machine) check(err error) {

@@ -98,7 +98,7 @@ func (s *Scraper) of(ctx context.Context, n *corev1.Node) history {
 // sampled returns a node's history after as many samples as it takes, or as can be had before ctx ends.
 func (s *Scraper) sampled(ctx context.Context, n *corev1.Node) history {
 	for {
-		h, scrape, pause := s.look(n)
+		h, scrape, pause := s.look(n) //nolint:contextcheck // a scrape is everybody's, and outlives who asked first
 		if scrape == nil && pause == 0 {
 			return h
 		}

@@ -100,7 +100,7 @@ func (p *Proxy) locate(ctx context.Context, id string) (*url.URL, error) {
 func portName(svc *corev1.Service, port string) (string, error) {
 	n, err := strconv.ParseInt(port, 10, 32)
 	if err != nil {
-		return port, nil
+		return port, nil //nolint:nilerr // what is no number is a name
 	}
 	for _, p := range svc.Spec.Ports {
 		if int64(p.Port) == n {
