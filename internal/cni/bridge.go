@@ -170,9 +170,6 @@ func (b *Bridge) ensure(ctx context.Context) error {
 	if err := b.host.Do(reqs...); err != nil {
 		return err
 	}
-	if err := b.filterBridged(ctx); err != nil {
-		return err
-	}
 	if err := b.apply(ctx); err != nil { // the guard rule must precede route_localnet
 		return err
 	}

@@ -452,22 +452,3 @@ func TestCheckThatFailsDoesNotSayThatTheLinkIsGone(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-// Network policies hold between pods of one node only if the bridge shows nftables what it switches,
-// whatever the machine's other bridges do; a bridge of an older version begins to do so.
-func TestBridgeShowsWhatItSwitches(t *testing.T) {
-	cfg := newConfig(t)
-	openTestBridge(t, cfg, nil)
-	path := "/sys/class/net/" + cfg.Name + "/bridge/nf_call_"
-	for _, name := range []string{"iptables", "ip6tables"} {
-		if err := os.WriteFile(path+name, []byte("0"), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	openTestBridge(t, cfg, nil)
-	for _, name := range []string{"iptables", "ip6tables"} {
-		if got, err := os.ReadFile(path + name); err != nil || strings.TrimSpace(string(got)) != "1" {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
-	}
-}

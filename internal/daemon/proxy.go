@@ -42,7 +42,9 @@ func (d *Daemon) newPolicies(f informers.SharedInformerFactory) (*policy.Enforce
 	if d.cfg.Proxy == config.NoProxy {
 		return nil, proxy.Remove(table)
 	}
-	return policy.New(policy.Config{Node: d.cfg.NodeName, Table: table, Bridge: bridges + d.cfg.InstanceID()}, f)
+	return policy.New(policy.Config{
+		Node: d.cfg.NodeName, Table: table, Bridge: bridges + d.cfg.InstanceID(), ShowBridged: policy.ShowBridged,
+	}, f)
 }
 
 // removeTables removes what the service proxy and the network policies have in the kernel.

@@ -38,20 +38,6 @@ func NewBridge(name string, mac net.HardwareAddr, mtu int) *nl.NetlinkRequest {
 	return req
 }
 
-// FilterBridged makes a bridge show the IP packets that it switches to nftables, as if they were
-// routed. It needs the kernel's module br_netfilter.
-func FilterBridged(index int) *nl.NetlinkRequest {
-	req, msg := newLink(0)
-	msg.Index = int32(index)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
-	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	data.AddRtAttr(nl.IFLA_BR_NF_CALL_IPTABLES, []byte{1})
-	data.AddRtAttr(nl.IFLA_BR_NF_CALL_IP6TABLES, []byte{1})
-	req.AddData(info)
-	return req
-}
-
 // Up brings a link up.
 func Up(index int) *nl.NetlinkRequest {
 	req, msg := newLink(0)

@@ -13,7 +13,7 @@
 //
 // Connections are judged by their first packet, on the addresses of the pods themselves: services are
 // translated before, sources are masqueraded after. Packets between pods of one node are switched
-// by the bridge, which shows them to nftables because cni told it to (rtnl.FilterBridged). What the node
+// by the bridge, which shows them to nftables once there is a policy (ShowBridged). What the node
 // itself sends to its pods, and they to it, is not judged; nor is a pod's talk to itself.
 package policy
 
@@ -41,6 +41,8 @@ type Config struct {
 	Node   string // its name
 	Table  string // name of the nftables table
 	Bridge string // the link to this node's pods
+	// ShowBridged makes the bridge show nftables what it switches; it is called while there are policies.
+	ShowBridged func(ctx context.Context, bridge string) error
 }
 
 // retryAfter is how long the enforcer waits after a transaction that failed, at first; mostRetryAfter,
@@ -59,7 +61,9 @@ type Enforcer struct {
 	wake  chan struct{} // capacity 1
 	ready chan struct{} // closed when the kernel has all policies
 
-	kernel kernel // only Run's goroutine uses it
+	// Only Run's goroutine uses these.
+	kernel kernel
+	warned string // what ShowBridged last complained of
 }
 
 // New returns an enforcer, with the informers of f.
@@ -144,7 +148,7 @@ func (e *Enforcer) loop(ctx context.Context) {
 	for {
 		var again <-chan time.Time
 		wake := e.wake
-		if err := e.sync(whole); err != nil {
+		if err := e.sync(ctx, whole); err != nil {
 			klog.FromContext(ctx).Error(err, "Network policies could not be told to the kernel, will write the whole table", "after", wait)
 			whole, again, wake, wait = true, time.After(wait), nil, min(2*wait, mostRetryAfter)
 		} else {
@@ -171,12 +175,30 @@ func (e *Enforcer) announce() {
 }
 
 // sync plans anew, and brings what is different, or everything, to the kernel.
-func (e *Enforcer) sync(whole bool) error {
-	plan := NewPlan(e.facts())
+func (e *Enforcer) sync(ctx context.Context, whole bool) error {
+	f := e.facts()
+	if len(f.Policies) > 0 {
+		e.showBridged(ctx)
+	}
+	plan := NewPlan(f)
 	if whole {
 		return e.kernel.replace(&plan)
 	}
 	return e.kernel.apply(&plan)
+}
+
+// showBridged logs once what keeps the bridge from showing what it switches. It keeps nobody from
+// running pods.
+func (e *Enforcer) showBridged(ctx context.Context) {
+	err := e.cfg.ShowBridged(ctx, e.cfg.Bridge)
+	if err == nil {
+		e.warned = ""
+		return
+	}
+	if e.warned != err.Error() {
+		e.warned = err.Error()
+		klog.FromContext(ctx).Error(err, "The bridge does not show what it switches", "bridge", e.cfg.Bridge)
+	}
 }
 
 func (e *Enforcer) facts() *Facts {

@@ -19,7 +19,7 @@ import (
 func (m *machine) run(api *fake.Clientset) (stop func()) {
 	m.t.Helper()
 	f := informers.NewSharedInformerFactory(api, 0)
-	e, err := New(Config{Node: "n", Table: m.kernel.table, Bridge: m.kernel.bridge}, f)
+	e, err := New(Config{Node: "n", Table: m.kernel.table, Bridge: m.kernel.bridge, ShowBridged: func(context.Context, string) error { return nil }}, f)
 	m.check(err)
 	ctx, cancel := context.WithCancel(m.t.Context())
 	f.Start(ctx.Done())
