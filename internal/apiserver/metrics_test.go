@@ -175,7 +175,7 @@ func TestWhoMayReadMetrics(t *testing.T) {
 	c := admin(t, s)
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "viewer"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:aggregated-metrics-reader"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "viewer"}},
 	}
 	if _, err := c.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
@@ -191,7 +191,7 @@ func TestWhoMayReadMetrics(t *testing.T) {
 	}
 	viewer := metricsFor(t, s.ClientConfig("viewer")).MetricsV1beta1()
 	if list, err := viewer.NodeMetricses().List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 1 {
-		t.Errorf("who may view: %+v, %v", list, err)
+		t.Errorf("who may read metrics: %+v, %v", list, err)
 	}
 	if role, err := c.RbacV1().ClusterRoles().Get(t.Context(), "system:aggregated-metrics-reader", metav1.GetOptions{}); err != nil || role.Labels["rbac.authorization.k8s.io/aggregate-to-admin"] != "true" {
 		t.Errorf("%+v, %v", role, err)

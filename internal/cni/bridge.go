@@ -88,6 +88,9 @@ func openNone(ctx context.Context, cfg BridgeConfig) (*Bridge, error) {
 
 // RemoveTable removes the nftables table, if there is one.
 func (cfg BridgeConfig) RemoveTable(ctx context.Context) error {
+	if cfg.Table == "" {
+		return nil
+	}
 	return nft.DeleteTable(ctx, "inet", cfg.Table)
 }
 
