@@ -70,6 +70,7 @@ type cluster struct {
 func serve(t *testing.T) *apiserver.Server {
 	t.Helper()
 	cfg := apiserver.DefaultConfig()
+	cfg.MetricsAPI = false // the tests bring their own figures
 	cfg.DataDir, cfg.SecurePort, cfg.BindAddress = t.TempDir(), 0, net.IPv4(127, 0, 0, 1)
 	cfg.DisableAdmission = []string{"ServiceAccount"}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

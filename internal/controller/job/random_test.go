@@ -150,7 +150,7 @@ func (w *world) play() (e ends) {
 		time.Sleep(pause)
 		w.mu.Lock()
 		if step == 150 {
-			w.calm = true
+			w.calm, acts = true, false // nobody interferes any more
 			w.revive()
 		}
 		if w.chance(0.1) && w.left < 0 {
