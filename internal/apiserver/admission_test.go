@@ -108,7 +108,11 @@ func TestLimitRangeDefaultsAndBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		p := mustPod(t, c, generated(testPod("")))
+		// The cache may learn of the range between the defaults and the validation of one pod.
+		p, err := c.CoreV1().Pods("default").Create(ctx, generated(testPod("")), metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
 		if p.Spec.Containers[0].Resources.Limits.Memory().String() != "1Gi" {
 			return fmt.Errorf("limit %v", p.Spec.Containers[0].Resources.Limits)
 		}
