@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/api/defaults"
 	"wherry.dev/internal/controller"
@@ -72,7 +74,8 @@ func play(t *testing.T, seed uint64, build func(*life, informers.SharedInformerF
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	// The API fails all the time: what the controllers say to that would bury what matters.
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
 	f.Start(ctx.Done())
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -215,7 +215,8 @@ func (p *planner) own() (steps []step, goOn bool) {
 }
 
 // scaleDown removes pods that are too many. In order, the highest goes first, and only while all
-// others are available: one that is not may go only if it is the lowest of these.
+// others are available: one that is not may go only if it is the lowest of these. One that has ended goes
+// in any case: nobody replaces it, and waiting for it would never end (upstream's controller does wait).
 func (p *planner) scaleDown() (steps []step, goOn bool) {
 	for _, m := range slices.Backward(p.condemned) {
 		switch {
@@ -224,7 +225,7 @@ func (p *planner) scaleDown() (steps []step, goOn bool) {
 				return nil, false
 			}
 			continue
-		case p.ordered && p.unavailable(m.Pod) && m.Pod != p.firstUnavailable():
+		case p.ordered && p.mayRecover(m.Pod) && m.Pod != p.firstUnavailable():
 			return nil, false
 		}
 		steps = append(steps, step{pod: m.Pod, remove: m.Pod})
@@ -249,6 +250,11 @@ func (p *planner) firstUnavailable() *v1.Pod {
 // unavailable reports whether a pod does not count as one that does its work.
 func (p *planner) unavailable(pod *v1.Pod) bool {
 	return pod.DeletionTimestamp != nil || pod.Status.Phase != v1.PodRunning || !pods.IsAvailable(pod, p.set.Spec.MinReadySeconds, p.now)
+}
+
+// mayRecover reports whether a pod is unavailable, but need not stay so.
+func (p *planner) mayRecover(pod *v1.Pod) bool {
+	return p.unavailable(pod) && !pods.IsTerminal(pod.Status.Phase)
 }
 
 // roll removes pods of old revisions, the highest ordinal first, so that not more than maxUnavailable

@@ -188,14 +188,17 @@ func TestPlan(t *testing.T) {
 		"none":                                     {set(0), "", ""},
 
 		// Scaling down.
-		"the highest goes first":                          {set(1), "v2:ready v2:ready v2:ready", "-2"},
-		"one after the other":                             {set(1), "v2:ready v2:ready v2:dying", ""},
-		"not while a lower one is not ready":              {set(2), "v2:ready v2:unready v2:ready", ""},
-		"a ready one goes before a lower unready one":     {set(1), "v2:ready v2:unready v2:ready", "-2"},
-		"an unready one waits for a lower one":            {set(1), "v2:ready v2:unready v2:unready", ""},
-		"an unready one goes if it is the lowest unready": {set(1), "v2:ready v2:ready v2:unready", "-2"},
-		"within minReadySeconds the same":                 {set(1, minReady), "v2:ready v2:just v2:just", ""},
-		"scaling goes before updating":                    {set(2), "v1:ready v1:ready v1:ready", "-2"},
+		"the highest goes first":                             {set(1), "v2:ready v2:ready v2:ready", "-2"},
+		"one after the other":                                {set(1), "v2:ready v2:ready v2:dying", ""},
+		"not while a lower one is not ready":                 {set(2), "v2:ready v2:unready v2:ready", ""},
+		"a ready one goes before a lower unready one":        {set(1), "v2:ready v2:unready v2:ready", "-2"},
+		"an unready one waits for a lower one":               {set(1), "v2:ready v2:unready v2:unready", ""},
+		"an unready one goes if it is the lowest unready":    {set(1), "v2:ready v2:ready v2:unready", "-2"},
+		"one that has ended goes before a lower unready one": {set(1), "v2:ready v2:unready v2:failed", "-2"},
+		"the higher of two that have ended":                  {set(0), "v2:failed v2:ready v2:failed", "-2"},
+		"one that has ended goes though a lower one has too": {set(0), "v2:failed v2:succeeded", "-1"},
+		"within minReadySeconds the same":                    {set(1, minReady), "v2:ready v2:just v2:just", ""},
+		"scaling goes before updating":                       {set(2), "v1:ready v1:ready v1:ready", "-2"},
 
 		// Rolling updates.
 		"from the top":                               {set(3), "v1:ready v1:ready v1:ready", "-2"},
