@@ -194,6 +194,7 @@ func (o *controllerOptions) restConfig() (*rest.Config, error) {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
 	c.QPS, c.Burst, c.ContentType = o.qps, o.burst, "application/vnd.kubernetes.protobuf"
+	c.WarningHandler = rest.NoWarnings{} // what is deprecated is ours to know
 	return c, nil
 }
 

@@ -11,12 +11,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -59,7 +62,7 @@ func TestEachComponentAlone(t *testing.T) {
 		_, errB := c.try("kubectl", "get", "configmap", "kube-root-ca.crt")
 		return errA == nil && errB == nil
 	})
-	if os.Getenv("APISERVER") != "" {
+	if os.Getenv("APISERVER") != "" && os.Getenv("CONTROLLER_MANAGER") == "" {
 		c.kubectl("create", "configmap", "openshift-service-ca.crt", "--from-literal=service-ca.crt=") // OpenShift's build of upstream's adds it to each pod's token volume
 	}
 	c.podRunsLogsExecsAndGoes()
@@ -69,6 +72,7 @@ func TestEachComponentAlone(t *testing.T) {
 	c.probesDecide()
 	c.terminationKeepsTheGracePeriod()
 	c.rollsOutAndLeavesNothing("first")
+	c.kindsOfWorkloadsRun()
 
 	p.scheduler()
 	stopFirst() // and hands its lease to the second
@@ -90,6 +94,44 @@ func (c *cluster) rollsOutAndLeavesNothing(name string) {
 	c.until("everything of "+name+" is gone", func() bool {
 		return c.kubectl("get", "pods,replicasets", "-l", "app="+name, "-o", "name") == ""
 	})
+}
+
+// kindsOfWorkloadsRun sees a job through, and a StatefulSet behind a service from its start to its end.
+func (c *cluster) kindsOfWorkloadsRun() {
+	c.t.Helper()
+	job := runsOnce(2, 2, "echo $JOB_COMPLETION_INDEX")
+	job.CompletionMode = new(batchv1.IndexedCompletion)
+	c.createJob("indexed", job)
+	if st := c.jobIs("indexed", batchv1.JobComplete).Status; st.Succeeded != 2 || st.CompletedIndexes != "0,1" {
+		c.t.Errorf("indexed: %+v", st)
+	}
+	c.kubectl("apply", "-f", c.file(webOf("StatefulSet", "replicas: 2, serviceName: web")))
+	c.kubectl("apply", "-f", c.file("{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: None, selector: {app: web}, ports: [{port: 80}]}}"))
+	c.rollsOut("statefulset/web", "roll out complete")
+	ready := func() (names []string) {
+		list, err := c.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(c.t.Context(),
+			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=web"})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, slice := range list.Items {
+			for _, e := range slice.Endpoints {
+				if *e.Conditions.Ready {
+					names = append(names, e.TargetRef.Name)
+				}
+			}
+		}
+		return names
+	}
+	c.until("both pods are behind the service", func() bool {
+		names := ready()
+		slices.Sort(names)
+		return slices.Equal(names, []string{"web-0", "web-1"})
+	})
+	c.kubectl("scale", "statefulset", "web", "--replicas", "0")
+	c.until("no pod is behind the service", func() bool { return len(ready()) == 0 })
+	c.kubectl("delete", "statefulset,service,job", "--all", "--timeout", fmt.Sprint(patience))
+	c.until("no pod is left", func() bool { return c.kubectl("get", "pods", "-o", "name") == "" })
 }
 
 // controllers starts another controller manager.

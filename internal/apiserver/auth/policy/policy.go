@@ -210,6 +210,72 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("get list watch patch update delete", "*", "*"),
 		events(),
 	},
+
+	// Upstream's controller manager has these besides.
+	"attachdetach-controller": {
+		rule("list watch", core, "persistentvolumes persistentvolumeclaims pods"),
+		rule(read, core, "nodes"),
+		rule("patch update", core, "nodes/status"),
+		rule("get list watch create delete", "storage.k8s.io", "volumeattachments"),
+		rule(read, "storage.k8s.io", "csidrivers csinodes"),
+		events(),
+	},
+	"ephemeral-volume-controller": {
+		rule(read, core, "pods"),
+		rule("update", core, "pods/finalizers"),
+		rule("get list watch create", core, "persistentvolumeclaims"),
+		events(),
+	},
+	"expand-controller": {
+		rule(change, core, "persistentvolumes"),
+		rule("patch update", core, "persistentvolumeclaims/status"),
+		rule(read, core, "persistentvolumeclaims"),
+		events(),
+	},
+	"persistent-volume-binder": {
+		rule("get list watch create update delete", core, "persistentvolumes"),
+		rule("get list watch update", core, "persistentvolumeclaims"),
+		rule("update", core, "persistentvolumes/status persistentvolumeclaims/status"),
+		rule("get list watch create delete", core, "pods"),
+		rule("list watch", core, "nodes"),
+		rule(read, "storage.k8s.io", "storageclasses"),
+		rule("watch", core, "events"),
+		events(),
+	},
+	"pv-protection-controller": {
+		rule("get list watch update", core, "persistentvolumes"),
+		events(),
+	},
+	"pvc-protection-controller": {
+		rule("get list watch update", core, "persistentvolumeclaims"),
+		rule("update", core, "persistentvolumeclaims/status"),
+		rule(read, core, "pods"),
+		events(),
+	},
+	"route-controller": {
+		rule("list watch", core, "nodes"),
+		rule("patch", core, "nodes/status"),
+		events(),
+	},
+	"selinux-warning-controller": {
+		rule(read, core, "persistentvolumes persistentvolumeclaims pods"),
+		rule(read, "storage.k8s.io", "csidrivers"),
+		events(),
+	},
+	"ttl-controller": {
+		rule("list watch patch update", core, "nodes"),
+		events(),
+	},
+	"validatingadmissionpolicy-status-controller": {
+		rule(read, "admissionregistration.k8s.io", "validatingadmissionpolicies"),
+		rule("get patch update", "admissionregistration.k8s.io", "validatingadmissionpolicies/status"),
+		events(),
+	},
+	"volumeattributesclass-protection-controller": {
+		rule(read, core, "persistentvolumeclaims persistentvolumes"),
+		rule("get list watch update", "storage.k8s.io", "volumeattributesclasses"),
+		events(),
+	},
 }
 
 // ClusterRoles returns the cluster roles that a cluster starts with. A controller fills admin, edit and
@@ -220,7 +286,7 @@ func ClusterRoles() []rbacv1.ClusterRole {
 		role("system:discovery", urls("get",
 			"/livez", "/readyz", "/healthz", "/version", "/version/", "/openapi", "/openapi/*", "/api", "/api/*", "/apis", "/apis/*")),
 		role("system:monitoring", urls("get",
-			"/metrics", "/metrics/slis", "/livez", "/readyz", "/healthz", "/livez/*", "/readyz/*", "/healthz/*"),
+			"/metrics", "/metrics/slis", "/statusz", "/flagz", "/livez", "/readyz", "/healthz", "/livez/*", "/readyz/*", "/healthz/*"),
 			rule("get", core, "nodes/metrics")),
 		role("system:basic-user",
 			rule("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews"),
@@ -240,10 +306,12 @@ func ClusterRoles() []rbacv1.ClusterRole {
 		role(requestRoles+"nodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/nodeclient")),
 		role(requestRoles+"selfnodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/selfnodeclient")),
 		approver("kubelet-serving"), approver("kube-apiserver-client"), approver("kube-apiserver-client-kubelet"),
+		approver("legacy-unknown"),
 		role("system:auth-delegator",
 			rule("create", "authentication.k8s.io", "tokenreviews"),
 			rule("create", "authorization.k8s.io", "subjectaccessreviews")),
 		role("system:kube-controller-manager", controllerManagerRules()...),
+		role("system:kube-aggregator", rule(read, core, "services endpoints")),
 		role("system:kube-dns", rule("list watch", core, "endpoints services")),
 		role("system:kube-scheduler", schedulerRules()...),
 		role("system:volume-scheduler",
