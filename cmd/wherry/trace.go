@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +32,9 @@ func traceCommand(d *dirs) *cobra.Command {
 		Long: `Draws the start of a pod as a waterfall: every step from the API server to the
 running container on one time axis, and which of them dominated. Of a deployment, replica
 set, stateful set, daemon set or job, it draws the start of each pod in a row, beginning
-with the workload's creation. Traces are kept in memory, for the newest pods, since the
+with the workload's creation, and above them what was made along with them: the workload
+itself, replica sets, and services, whose names are known and whose rules reach the kernel.
+Traces are kept in memory, for the newest pods, since the
 last start of wherry.`,
 		Example: `  wherry trace pod/hello
   wherry trace deploy/web
@@ -100,29 +103,62 @@ func traceWorkload(cmd *cobra.Command, client *daemon.Client, dataDir string, ta
 	if err != nil {
 		return err
 	}
-	owner, pods, err := gather.Pods(cmd.Context(), api, target)
+	w, err := gather.WorkloadOf(cmd.Context(), api, target)
 	if err != nil {
 		return err
 	}
-	r := trace.Rows{
-		Title: fmt.Sprintf("%s %s/%s", strings.ToLower(target.Kind), target.Namespace, target.Name), Created: owner.GetCreationTimestamp().Time,
-	}
-	for _, p := range pods {
-		t, err := client.Trace(cmd.Context(), string(p.UID), "", "")
-		switch {
-		case errors.Is(err, image.ErrNotFound): // the client's word for 404
-			r.Untraced = append(r.Untraced, p.Name)
-			continue
-		case err != nil:
-			return fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
-		}
-		t.Namespace, t.Name = p.Namespace, p.Name
-		r.Pods = append(r.Pods, t)
+	r, err := rowsOf(cmd.Context(), client, strings.ToLower(target.Kind), w)
+	if err != nil {
+		return err
 	}
 	if output == "json" {
 		return printJSON(cmd.OutOrStdout(), r)
 	}
 	return drawing().Rows(cmd.OutOrStdout(), r, all)
+}
+
+// rowsOf asks for the traces of a workload of a kind, in lower case.
+func rowsOf(ctx context.Context, client *daemon.Client, kind string, w gather.Workload) (r trace.Rows, err error) {
+	r.Title = fmt.Sprintf("%s %s/%s", kind, w.Object.GetNamespace(), w.Object.GetName())
+	r.Created = w.Object.GetCreationTimestamp().Time // in whole seconds
+	add := func(kind string, o metav1.Object) error {
+		t, err := client.Trace(ctx, string(o.GetUID()), "", "")
+		if errors.Is(err, image.ErrNotFound) { // the client's word for 404
+			return nil
+		}
+		t.Kind, t.Namespace, t.Name = kind, o.GetNamespace(), o.GetName()
+		r.Objects = append(r.Objects, t)
+		return err
+	}
+	if err := add(kind, w.Object); err != nil {
+		return r, err
+	}
+	if len(r.Objects) > 0 {
+		r.Created = r.Objects[0].Spans[0].Start
+	}
+	for _, set := range w.Sets {
+		if err := add("replicaset", set); err != nil {
+			return r, err
+		}
+	}
+	for _, s := range w.Services {
+		if err := add("service", s); err != nil {
+			return r, err
+		}
+	}
+	for _, p := range w.Pods {
+		t, err := client.Trace(ctx, string(p.UID), "", "")
+		switch {
+		case errors.Is(err, image.ErrNotFound):
+			r.Untraced = append(r.Untraced, p.Name)
+			continue
+		case err != nil:
+			return r, fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		t.Namespace, t.Name = p.Namespace, p.Name
+		r.Pods = append(r.Pods, t)
+	}
+	return r, nil
 }
 
 func printJSON(w io.Writer, v any) error {

@@ -1,15 +1,19 @@
 package dns
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"wherry.dev/internal/trace"
 )
 
 // Names of the indexes.
@@ -29,7 +33,8 @@ func NewRecords(f informers.SharedInformerFactory) (*Records, error) {
 	namespaces := f.Core().V1().Namespaces().Informer()
 	services := f.Core().V1().Services().Informer()
 	endpoints := f.Discovery().V1().EndpointSlices().Informer()
-	err := errors.Join(
+	_, err := services.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{AddFunc: nameKnown})
+	err = errors.Join(err,
 		addIndexers(services, cache.Indexers{byAddress: addressesOfService}),
 		addIndexers(endpoints, cache.Indexers{byAddress: addressesOfSlice, byService: serviceOfSlice}),
 	)
@@ -40,6 +45,14 @@ func NewRecords(f informers.SharedInformerFactory) (*Records, error) {
 		namespaces: namespaces.GetIndexer(), services: services.GetIndexer(), slices: endpoints.GetIndexer(),
 		synced: []cache.InformerSynced{namespaces.HasSynced, services.HasSynced, endpoints.HasSynced},
 	}, nil
+}
+
+// nameKnown records that the name of a new service is answered from now on.
+func nameKnown(obj any, initial bool) {
+	if s, ok := obj.(*v1.Service); ok && !initial {
+		now := time.Now()
+		trace.RecordObject(context.Background(), string(s.UID), "dns: name is known", now, now)
+	}
 }
 
 // addIndexers adds the indexes that the informer does not have yet.

@@ -33,6 +33,7 @@ import (
 
 	"wherry.dev/internal/controller/backing"
 	nft "wherry.dev/internal/proxy/nftables"
+	"wherry.dev/internal/trace"
 )
 
 // Config is what a Proxy has to know.
@@ -248,7 +249,7 @@ func (p *Proxy) sync(ctx context.Context, whole bool) (err error) {
 			keys = slices.Compact(keys)
 		}
 	}
-	c, err := p.decide(ctx, keys)
+	c, fresh, err := p.decide(ctx, keys)
 	if err != nil {
 		return err
 	}
@@ -261,6 +262,9 @@ func (p *Proxy) sync(ctx context.Context, whole bool) (err error) {
 		return err
 	}
 	observe(began, since)
+	if !whole {
+		p.record(ctx, fresh, began)
+	}
 	if len(p.udp) > 0 {
 		if err = p.udp.clear(); err == nil {
 			p.udp = stale{}
@@ -269,22 +273,80 @@ func (p *Proxy) sync(ctx context.Context, whole bool) (err error) {
 	return err
 }
 
-// decide plans for the services with the keys, and returns what has to be written.
-func (p *Proxy) decide(ctx context.Context, keys []string) (c change, err error) {
+// record makes what reached the kernel visible as a step in the lives of services and pods. fresh are
+// the addresses that services now lead to and did not before.
+func (p *Proxy) record(ctx context.Context, fresh map[string][]netip.Addr, began time.Time) {
+	now := time.Now()
+	for key, addresses := range fresh {
+		_, name, _ := strings.Cut(key, "/")
+		if item, ok, err := p.services.GetByKey(key); ok && err == nil {
+			trace.RecordObject(ctx, string(item.(*v1.Service).UID), "proxy: rules", began, now)
+		}
+		all, err := backing.Slices(p.slices, key, "")
+		if err != nil {
+			return // there is no such index, and planning has failed before
+		}
+		for _, uid := range podsAt(all, addresses) {
+			trace.Record(ctx, uid, "proxy: rules of service "+name, began, now)
+		}
+	}
+}
+
+// podsAt returns the UIDs of the pods that have one of the addresses.
+func podsAt(all []*discoveryv1.EndpointSlice, addresses []netip.Addr) (uids []string) {
+	for _, s := range all {
+		for _, e := range s.Endpoints {
+			if e.TargetRef == nil || len(e.Addresses) == 0 {
+				continue
+			}
+			if a, err := netip.ParseAddr(e.Addresses[0]); err == nil && slices.Contains(addresses, a.Unmap()) {
+				uids = append(uids, string(e.TargetRef.UID))
+			}
+		}
+	}
+	return uids
+}
+
+// decide plans for the services with the keys, and returns what has to be written, and to which addresses
+// each service leads that it did not lead to before.
+func (p *Proxy) decide(ctx context.Context, keys []string) (c change, fresh map[string][]netip.Addr, err error) {
+	fresh = map[string][]netip.Addr{}
 	p.sort(keys)
 	for _, key := range keys {
 		r, err := p.plan(key)
 		if err != nil {
-			return c, err
+			return c, nil, err
 		}
 		old := p.state.services[key].rules
 		p.state.set(key, r, &c)
+		if added := newEndpoints(old, r); len(added) > 0 || len(old.Frontends) == 0 && len(r.Frontends) > 0 {
+			fresh[key] = added
+		}
 		if !slices.EqualFunc(old.Balancers, r.Balancers, equalBalancers) || len(old.Frontends) != len(r.Frontends) {
 			p.udp.add(&r)
 		}
 		p.serveHealth(ctx, key, &r)
 	}
-	return c, nil
+	return c, fresh, nil
+}
+
+// newEndpoints returns the addresses of endpoints that only r has.
+func newEndpoints(old, r Rules) (out []netip.Addr) {
+	had := map[netip.Addr]bool{}
+	for _, b := range old.Balancers {
+		for _, e := range b.Endpoints {
+			had[e.Addr()] = true
+		}
+	}
+	for _, b := range r.Balancers {
+		for _, e := range b.Endpoints {
+			if a := e.Addr(); !had[a] {
+				had[a] = true
+				out = append(out, a)
+			}
+		}
+	}
+	return out
 }
 
 func equalBalancers(a, b Balancer) bool {

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -17,9 +18,11 @@ const waveGap = 10 * time.Second
 type Rows struct {
 	// Title names the workload.
 	Title string `json:"title"`
-	// Created is when it was created, in whole seconds.
+	// Created is when it was created.
 	Created time.Time `json:"created"`
-	Pods    []Trace   `json:"pods"`
+	// Objects are the workload itself, what stands between it and its pods, and their services.
+	Objects []Trace `json:"objects,omitempty"`
+	Pods    []Trace `json:"pods"`
 	// Untraced are pods of which no trace is kept.
 	Untraced []string `json:"untraced,omitempty"`
 }
@@ -38,6 +41,9 @@ var mainSteps = []struct {
 	{'n', "sandbox and network", []string{"cri: run sandbox", "cri: sandbox", "cri: namespaces", "cri: pod init", "network: "}},
 	{'c', "containers", []string{"cri: ", "oci: "}},
 	{'k', "kubelet", []string{"kubelet: "}},
+	{'e', "endpoints", []string{"endpointslice: "}},
+	{'p', "service rules", []string{"proxy: "}},
+	{'d', "name", []string{"dns: "}},
 }
 
 const (
@@ -59,9 +65,9 @@ func letterOf(span string) rune {
 }
 
 // Rows draws the pods of a workload below each other, a row each, on a common time axis that begins
-// with the workload's creation. all draws their whole lives, not only their starts.
+// with the workload's creation, and above them the objects that were made along with them. all draws their whole lives, not only their starts.
 func (d Draw) Rows(w io.Writer, r Rows, all bool) error {
-	rows := starts(r.Pods, all)
+	rows := starts(slices.Concat(r.near(), r.Pods), all)
 	label := min(max(widest(rows), utf8.RuneCountInString(r.Title)), max(24, d.Width/2))
 	var b strings.Builder
 	used := map[rune]bool{}
@@ -86,18 +92,44 @@ func (d Draw) Rows(w io.Writer, r Rows, all bool) error {
 	return err
 }
 
+// near returns the objects that were made with the workload or later. What was there long before does
+// not belong on the axis.
+func (r Rows) near() []Trace {
+	return slices.DeleteFunc(slices.Clone(r.Objects), func(t Trace) bool {
+		return len(t.Spans) > 0 && r.Created.Sub(t.Spans[0].Start) > waveGap
+	})
+}
+
 // starts returns the traces in the order in which they began, with only what is to be drawn.
 func starts(pods []Trace, all bool) []Trace {
 	var out []Trace
 	for _, t := range pods {
-		if e := t.Episodes(); len(e) > 0 && !all {
-			t.Spans = e[0]
+		if !all {
+			t.Spans = t.start()
 		}
 		if len(t.Spans) > 0 {
 			out = append(out, t)
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Trace) int { return a.Spans[0].Start.Compare(b.Spans[0].Start) })
+	return out
+}
+
+// start returns the steps of a start: those before the first pause or, if it follows soon, those until
+// services lead to the pod. It waits for a probe in between.
+func (t Trace) start() []Span {
+	var out []Span
+	for i, e := range t.Episodes() {
+		serves := slices.ContainsFunc(e, func(s Span) bool { return strings.HasPrefix(s.Name, "proxy: ") })
+		switch {
+		case i == 0:
+			out = e
+		case e[0].Start.Sub(out[0].Start) > waveGap:
+			return out
+		case serves:
+			return slices.Concat(t.Episodes()[:i+1]...)
+		}
+	}
 	return out
 }
 
@@ -108,7 +140,7 @@ func widest(rows []Trace) (n int) {
 	return n
 }
 
-func rowName(t Trace) string { return "pod " + t.Name }
+func rowName(t Trace) string { return cmp.Or(t.Kind, "pod") + " " + t.Name }
 
 // waves splits rows at long pauses. The first wave is that of the creation, and may be empty.
 func waves(created time.Time, rows []Trace) [][]Trace {
@@ -162,13 +194,7 @@ func cells(spans []Span, begin, end time.Time, width int, used map[rune]bool) (l
 		return 0
 	}
 	byStart := slices.Clone(spans)
-	slices.SortStableFunc(byStart, func(a, b Span) int {
-		x, y := letterOf(a.Name) == statusStep, letterOf(b.Name) == statusStep
-		if x != y {
-			return map[bool]int{true: -1, false: 1}[x]
-		}
-		return a.Start.Compare(b.Start)
-	})
+	slices.SortStableFunc(byStart, func(a, b Span) int { return cmp.Or(layer(a)-layer(b), a.Start.Compare(b.Start)) })
 	for _, s := range byStart { // later ones lie above
 		letter := letterOf(s.Name)
 		for i := at(s.Start); i <= at(s.End); i++ {
@@ -182,6 +208,17 @@ func cells(spans []Span, begin, end time.Time, width int, used map[rune]bool) (l
 		used[r] = true
 	}
 	return string(out), failed
+}
+
+// layer is 0 for what hides nothing, and 2 for moments, which nothing hides.
+func layer(s Span) int {
+	switch {
+	case letterOf(s.Name) == statusStep:
+		return 0
+	case s.Start.Equal(s.End):
+		return 2
+	}
+	return 1
 }
 
 // legend says what the letters mean that were used.

@@ -15,6 +15,12 @@ func TestRows(t *testing.T) {
 		row("b", span("apiserver: create pod", 500, 600), span("image: pull x", 600, 1000), span("apiserver: update pod status", 800, 850), span("cri: start container", 900, 1000)),
 		row("a", span("scheduler: bind", 100, 200), span("cri: run sandbox", 200, 500), Span{Name: "network: setup", Start: at(300), End: at(400), Error: "no luck"}),
 	}
+	served := Trace{Name: "c", Spans: []Span{span("kubelet: admit", 100, 200), span("kubelet: probe", 900, 900), span("endpointslice: ready for service w", 1700, 1800), span("proxy: rules of service w", 1800, 1900), span("kubelet: restart", 9000, 9100)}}
+	objects := []Trace{
+		{Kind: "deployment", Name: "w", Spans: []Span{span("apiserver: create deployment", 0, 100)}},
+		{Kind: "service", Name: "w", Spans: []Span{span("apiserver: create service", 100, 200), span("dns: name is known", 300, 300)}},
+		{Kind: "service", Name: "old", Spans: []Span{span("apiserver: create service", -50_000, -49_900)}},
+	}
 	late := row("late", span("kubelet: admit", 60_000, 60_100))
 	for name, tc := range map[string]struct {
 		rows Rows
@@ -27,6 +33,13 @@ pod a                 sssssnnnnnnnnnnnnnnnn                           400.0 ms  
 pod b                                     aaaaaiiiiiiiiiiiiiiicccccc  500.0 ms
 pod old: no trace is kept of it
 a API server · s scheduler · i image · n sandbox and network · c containers
+`},
+		"until it serves": {Rows{Title: "deployment ns/w", Created: at(0), Objects: objects, Pods: []Trace{served}}, false, `
+deployment ns/w  0                    950.0 ms             1900.0 ms
+deployment w     aaa                                                  100.0 ms
+service w          aaaa  d                                            200.0 ms
+pod c              kkkk                  k                    eeeppp 1800.0 ms
+a API server · k kubelet · e endpoints · p service rules · d name
 `},
 		"later": {Rows{Title: "deployment ns/w", Created: at(0), Pods: []Trace{late}}, false, `
 deployment ns/w was created at 1970-01-01T00:16:40Z

@@ -42,9 +42,11 @@ type Span struct {
 // Duration is how long the step took.
 func (s Span) Duration() time.Duration { return s.End.Sub(s.Start) }
 
-// Trace is what is known about the life of one pod, in the order in which steps began.
+// Trace is what is known about the life of one pod, or of another object, in the order in which steps
+// began.
 type Trace struct {
 	UID       string `json:"uid"`
+	Kind      string `json:"kind,omitempty"` // in lower case; empty for a pod
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 	Spans     []Span `json:"spans"`
@@ -81,7 +83,7 @@ func (s *Store) Install(exporters ...sdktrace.SpanExporter) (shutdown func(conte
 // OnStart does nothing: only finished spans are kept.
 func (s *Store) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
 
-// OnEnd keeps the span if it belongs to a pod.
+// OnEnd keeps the span if it belongs to a pod or another object.
 func (s *Store) OnEnd(ro sdktrace.ReadOnlySpan) {
 	uid, span := "", Span{Name: ro.Name(), ID: ro.SpanContext().SpanID().String(), Start: ro.StartTime(), End: ro.EndTime()}
 	if ro.Parent().IsValid() {
@@ -93,7 +95,7 @@ func (s *Store) OnEnd(ro sdktrace.ReadOnlySpan) {
 	var namespace, name string
 	for _, a := range ro.Attributes() {
 		switch a.Key {
-		case PodUID:
+		case PodUID, ObjectUID:
 			uid = a.Value.AsString()
 		case PodName:
 			name = a.Value.AsString()

@@ -2,6 +2,8 @@
 // memory, a ring per pod, so that `wherry trace` can draw the waterfall of a start that is already
 // over.
 //
+// Workloads and services have a few steps of their own; those of what they do for a pod are the pod's.
+//
 // Every span that belongs to a pod carries its UID. A step that runs under a context from WithPod
 // inherits it. A step that learns the UID only afterwards (the API server on a create) records
 // itself with Record.
@@ -17,8 +19,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// PodUID is the attribute that ties a span to its pod (OpenTelemetry's own name).
-const PodUID = attribute.Key("k8s.pod.uid")
+// Attributes that tie a span to its pod (OpenTelemetry's own name), or to another object.
+const (
+	PodUID    = attribute.Key("k8s.pod.uid")
+	ObjectUID = attribute.Key("k8s.object.uid")
+)
 
 const scope = "wherry.dev"
 
@@ -54,9 +59,18 @@ func End(span trace.Span, err error) error {
 	return err
 }
 
-// Record records a step that is over.
+// Record records a step that is over in the life of the pod with the UID.
 func Record(ctx context.Context, uid, name string, start, end time.Time, attrs ...attribute.KeyValue) {
-	attrs = append(attrs, PodUID.String(uid))
+	record(ctx, PodUID.String(uid), name, start, end, attrs)
+}
+
+// RecordObject is Record for an object that is no pod, but has to do with the way of some.
+func RecordObject(ctx context.Context, uid, name string, start, end time.Time) {
+	record(ctx, ObjectUID.String(uid), name, start, end, nil)
+}
+
+func record(ctx context.Context, of attribute.KeyValue, name string, start, end time.Time, attrs []attribute.KeyValue) {
+	attrs = append(attrs, of)
 	_, span := otel.Tracer(scope).Start(ctx, name, trace.WithTimestamp(start), trace.WithAttributes(attrs...))
 	span.End(trace.WithTimestamp(end))
 }

@@ -134,6 +134,12 @@ func TestExampleWeb(t *testing.T) {
 		out, err := c.try("kubectl", "logs", "client")
 		return err == nil && strings.HasPrefix(out, "web-")
 	})
+	way := c.must("trace", "deploy/web")
+	for _, step := range []string{"deployment web ", "replicaset web-", "pod web-", "service web ", "e endpoints", "p service rules", "d name"} {
+		if !strings.Contains(way, step) {
+			t.Errorf("no %q on the way to the answer:\n%s", step, way)
+		}
+	}
 	c.kubectl("delete", "-f", example("web.yaml"), "--timeout", fmt.Sprint(patience))
 }
 

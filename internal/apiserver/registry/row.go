@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,12 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/names"
 	"k8s.io/client-go/tools/cache"
+
+	"wherry.dev/internal/trace"
 )
 
 // Row defines one resource. T is the type of its objects, a pointer.
@@ -49,6 +53,9 @@ type Row[T Object] struct {
 	FieldLabels []string
 	// Index is a selectable field that the watch cache indexes.
 	Index string
+
+	// Traced makes the creation of an object a step that `wherry trace` draws.
+	Traced bool
 
 	// TTL is how long objects live, in seconds; nil means for ever.
 	TTL func(obj T) uint64
@@ -100,6 +107,7 @@ type Built struct {
 type Store struct {
 	*genericregistry.Store
 	shortNames, categories []string
+	traced                 bool
 }
 
 // ShortNames implements rest.ShortNamesProvider.
@@ -112,7 +120,20 @@ func (s *Store) Categories() []string { return s.categories }
 func (s *Store) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
 	ctx, over := holding(ctx)
 	defer over()
-	return s.Store.Create(ctx, obj, validate, opts)
+	out, err := s.Store.Create(ctx, obj, validate, opts)
+	if err == nil && s.traced {
+		s.recordCreation(ctx, out)
+	}
+	return out, err
+}
+
+// recordCreation records a span that began when the request came in and is over now.
+func (s *Store) recordCreation(ctx context.Context, obj runtime.Object) {
+	o, ok := obj.(metav1.Object)
+	start, from := request.ReceivedTimestampFrom(ctx)
+	if ok && from { // else nobody waits for it
+		trace.RecordObject(ctx, string(o.GetUID()), "apiserver: create "+s.SingularQualifiedResource.Resource, start, time.Now())
+	}
 }
 
 // Update implements rest.Updater.
@@ -191,7 +212,7 @@ func (r Row[T]) Build(s *runtime.Scheme, opts generic.RESTOptionsGetter) (*Built
 
 func (r Row[T]) endpoints(s *runtime.Scheme, store *genericregistry.Store) *Built {
 	name := r.Resource.Resource
-	main := &Store{store, r.ShortNames, r.Categories}
+	main := &Store{store, r.ShortNames, r.Categories, r.Traced}
 	built := &Built{GVR: r.Resource, Served: r.served(), Store: main, Endpoints: map[string]rest.Storage{name: main}}
 	points := &Endpoints[T]{Main: main, row: r, scheme: s}
 	if r.Status != nil {

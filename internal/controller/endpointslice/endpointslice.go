@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
@@ -28,9 +29,11 @@ import (
 	endpointsliceutil "k8s.io/endpointslice/util"
 	"k8s.io/klog/v2"
 
+	apipods "wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/backing"
 	"wherry.dev/internal/controller/written"
+	"wherry.dev/internal/trace"
 )
 
 const (
@@ -215,13 +218,34 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		return err
 	}
 	triggered := c.triggers.ComputeEndpointLastChangeTriggerTime(namespace, svc, pods)
+	began, known := time.Now(), readyIn(have)
 	err = c.reconciler.Reconcile(klog.FromContext(ctx), svc, pods, have, triggered)
 	c.tracker.DeleteService(namespace, name)
+	if err == nil {
+		for _, p := range pods {
+			if _, ready := apipods.ReadySince(p); ready && p.DeletionTimestamp == nil && !known[p.UID] {
+				trace.Record(ctx, string(p.UID), "endpointslice: ready for service "+name, began, time.Now())
+			}
+		}
+	}
 	if _, behind := c.behind.Load(key); err != nil && !behind {
 		c.events.Eventf(svc, v1.EventTypeWarning, "FailedToUpdateEndpointSlices",
 			"Error updating Endpoint Slices for Service %s/%s: %v", namespace, name, err)
 	}
 	return err
+}
+
+// readyIn returns the pods that are ready endpoints in slices.
+func readyIn(all []*discoveryv1.EndpointSlice) map[types.UID]bool {
+	out := map[types.UID]bool{}
+	for _, s := range all {
+		for _, e := range s.Endpoints {
+			if e.TargetRef != nil && e.Conditions.Ready != nil && *e.Conditions.Ready {
+				out[e.TargetRef.UID] = true
+			}
+		}
+	}
+	return out
 }
 
 // current returns our slices of a service that are not being deleted. The library sorts their ports

@@ -3,21 +3,49 @@ package gather
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 )
 
-// Pods returns a workload, and the pods that it controls now, directly or through others.
-func Pods(ctx context.Context, client kubernetes.Interface, t Target) (metav1.Object, []*v1.Pod, error) {
+// Workload is one with the pods that it controls now, directly or through others.
+type Workload struct {
+	Object   metav1.Object
+	Sets     []metav1.Object // the ReplicaSets of a Deployment that have pods
+	Services []*v1.Service   // those that select the pods
+	Pods     []*v1.Pod
+}
+
+// WorkloadOf returns the target with its pods.
+func WorkloadOf(ctx context.Context, client kubernetes.Interface, t Target) (w Workload, err error) {
 	g := &gatherer{Interface: client, Target: t}
 	owner, selector, owners, err := g.workload(ctx)
 	if err != nil {
-		return nil, nil, err
+		return w, err
 	}
-	pods, err := g.controlled(ctx, selector, owners...)
-	return owner, pods, err
+	w.Object = owner
+	if w.Pods, err = g.controlled(ctx, selector, owners...); err != nil {
+		return w, err
+	}
+	for _, o := range owners {
+		if o != owner && slices.ContainsFunc(w.Pods, func(p *v1.Pod) bool { return metav1.IsControlledBy(p, o) }) {
+			w.Sets = append(w.Sets, o)
+		}
+	}
+	list, err := g.CoreV1().Services(g.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return w, err
+	}
+	for _, s := range pointers(list.Items) {
+		selector := labels.SelectorFromSet(s.Spec.Selector)
+		if !selector.Empty() && slices.ContainsFunc(w.Pods, func(p *v1.Pod) bool { return selector.Matches(labels.Set(p.Labels)) }) {
+			w.Services = append(w.Services, s)
+		}
+	}
+	return w, nil
 }
 
 // workload returns an object, the selector of its pods, and which objects control these.

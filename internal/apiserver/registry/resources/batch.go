@@ -33,6 +33,7 @@ func jobs() registry.Row[*batchv1.Job] {
 		Singular:   "job",
 		Categories: []string{"all"},
 		Namespaced: true,
+		Traced:     true,
 		New:        func() job { return &batchv1.Job{} },
 		NewList:    list[batchv1.JobList](),
 		Table:      printers.Jobs,

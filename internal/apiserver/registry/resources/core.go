@@ -159,6 +159,7 @@ func services(deps Deps) registry.Row[*corev1.Service] {
 		ShortNames: []string{"svc"},
 		Categories: []string{"all"},
 		Namespaced: true,
+		Traced:     true,
 		New:        func() *corev1.Service { return &corev1.Service{} },
 		NewList:    list[corev1.ServiceList](),
 		Table:      printers.Services,
