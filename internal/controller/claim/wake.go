@@ -9,6 +9,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
+// Selector returns the selector that an owner's spec describes, or nil if it is invalid.
+func Selector(s *metav1.LabelSelector) labels.Selector {
+	out, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
 // Waker wakes the owners that an object's change may concern.
 type Waker[T metav1.Object] struct {
 	// Kind is that of the owners.

@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -102,11 +101,7 @@ func keyOf(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
 // selector returns a set's selector, or nil if it is invalid.
 func selector(item any) labels.Selector {
-	s, err := metav1.LabelSelectorAsSelector(item.(*appsv1.DaemonSet).Spec.Selector)
-	if err != nil {
-		return nil
-	}
-	return s
+	return claim.Selector(item.(*appsv1.DaemonSet).Spec.Selector)
 }
 
 // nodeChanged wakes the sets that judge a node differently now, or a node that is gone.
@@ -132,18 +127,16 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	logs := []*written.Log{c.setWrites, c.control.Writes, c.revisions.Writes}
+	logs := written.Logs{c.setWrites, c.control.Writes, c.revisions.Writes}
 	ds, err := c.sets.DaemonSets(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
-		for _, l := range logs {
-			l.Forget(key)
-		}
+		logs.Forget(key)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(logs, func(l *written.Log) bool { return !l.Caught(key) }) {
+	if !logs.Caught(key) {
 		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}

@@ -90,11 +90,7 @@ func keyOf(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
 // selector returns a Deployment's selector, or nil if it is invalid.
 func selector(item any) labels.Selector {
-	s, err := metav1.LabelSelectorAsSelector(item.(*appsv1.Deployment).Spec.Selector)
-	if err != nil {
-		return nil
-	}
-	return s
+	return claim.Selector(item.(*appsv1.Deployment).Spec.Selector)
 }
 
 // podChanged wakes a Deployment that may be waiting for the end of its old pods.

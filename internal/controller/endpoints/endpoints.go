@@ -20,8 +20,6 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
@@ -37,9 +35,6 @@ const (
 	managedBy = "endpoints.kubernetes.io/managed-by"
 	manager   = "endpoint-controller"
 	truncated = "truncated" // value of the annotation for an object that is over capacity
-	// patience is after how long a service is looked at again that waits for an event. The event
-	// itself wakes it at once; this is for the case that there is none.
-	patience = time.Second
 	// leftoversKey is the key under which Endpoints without services are looked for. No service has
 	// it: theirs have a slash.
 	leftoversKey = "leftovers"
@@ -79,10 +74,9 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 
 // Run keeps the Endpoints until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
-	defer events.Shutdown()
-	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: manager})
+	events, stop := controller.Recorder(ctx, c.client, manager)
+	defer stop()
+	c.events = events
 	c.loop.Add(leftoversKey) // the loop waits for the informers first
 	return c.loop.Run(ctx)
 }
@@ -124,14 +118,14 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 		return c.findLeftovers()
 	}
 	if !c.writes.Caught(key) {
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	err := c.sync(ctx, key)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		// The event that brings the newer object wakes the service again.
 		klog.FromContext(ctx).V(4).Info("Waiting for the newer version of Endpoints", "service", key, "err", err)
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	return err

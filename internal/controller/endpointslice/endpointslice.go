@@ -18,8 +18,6 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -41,9 +39,6 @@ const (
 	manager = "endpointslice-controller.k8s.io"
 	// perSlice is how many endpoints a slice has at most.
 	perSlice = 100
-	// patience is after how long a service is looked at again that waits for an event. The event
-	// itself wakes it at once; this is for the case that there is none.
-	patience = time.Second
 	// topologyKey is the key under which the nodes are looked at. No service has it: theirs have a
 	// slash.
 	topologyKey = "topology"
@@ -87,7 +82,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		handle   func(old, obj any)
-	}{{services, c.serviceChanged}, {pods, c.podChanged}, {own, c.sliceChanged}, {nodes, c.nodeChanged}} {
+	}{{services, c.loop.AddObject}, {pods, c.podChanged}, {own, c.sliceChanged}, {nodes, c.nodeChanged}} {
 		if err := c.loop.Watch(w.informer, w.handle); err != nil {
 			return nil, err
 		}
@@ -97,23 +92,13 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 
 // Run keeps the slices until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
-	defer events.Shutdown()
-	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: "endpoint-slice-controller"})
+	events, stop := controller.Recorder(ctx, c.client, "endpoint-slice-controller")
+	defer stop()
+	c.events = events
 	recording := recordingClient{Interface: c.client, log: c.writes, slices: c.slices, behind: &c.behind}
 	c.reconciler = library.NewReconciler(recording, c.nodes, perSlice, c.tracker, c.topology, c.events, manager,
 		library.WithPreferSameTrafficDistributionEnabled(true))
 	return c.loop.Run(ctx)
-}
-
-func (c *Controller) serviceChanged(old, obj any) {
-	for _, o := range []any{old, obj} {
-		if svc, ok := o.(*v1.Service); ok {
-			c.loop.Add(svc.Namespace + "/" + svc.Name)
-			return
-		}
-	}
 }
 
 func (c *Controller) podChanged(old, obj any) {
@@ -159,7 +144,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	}
 	if !c.writes.Caught(key) {
 		metrics.EndpointSliceSyncs.WithLabelValues("stale").Inc()
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	err := c.sync(ctx, key)
@@ -167,7 +152,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 		// The event that brings the newer slice wakes the service again.
 		metrics.EndpointSliceSyncs.WithLabelValues("stale").Inc()
 		klog.FromContext(ctx).V(4).Info("Waiting for the newer version of a slice", "service", key, "err", err)
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	if err != nil {

@@ -17,8 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
@@ -31,9 +29,6 @@ import (
 const (
 	// manager is the value of the label managed-by on our slices.
 	manager = "endpointslicemirroring-controller.k8s.io"
-	// patience is after how long an object is looked at again that waits for an event. The event
-	// itself wakes it at once; this is for the case that there is none.
-	patience = time.Second
 )
 
 // Controller mirrors Endpoints. Create one with New.
@@ -71,10 +66,9 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 
 // Run mirrors until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
-	defer events.Shutdown()
-	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: "endpoint-slice-mirroring-controller"})
+	events, stop := controller.Recorder(ctx, c.client, "endpoint-slice-mirroring-controller")
+	defer stop()
+	c.events = events
 	return c.loop.Run(ctx)
 }
 
@@ -109,7 +103,7 @@ func (c *Controller) sliceChanged(old, obj any) {
 
 func (c *Controller) reconcile(ctx context.Context, key string) error {
 	if !c.writes.Caught(key) {
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	began := time.Now()
@@ -118,7 +112,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		// The event that brings the newer slice wakes the service again.
 		klog.FromContext(ctx).V(4).Info("Waiting for the newer version of a slice", "service", key, "err", err)
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	return err

@@ -19,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
@@ -61,10 +59,9 @@ func New(c clientset.Interface, meta metadata.Interface) *Controller {
 
 // Run collects garbage until ctx ends. It acts on nothing before all informers have synced.
 func (c *Controller) Run(ctx context.Context) error {
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
-	defer events.Shutdown()
-	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: "garbage-collector-controller"})
+	events, stop := controller.Recorder(ctx, c.client, "garbage-collector-controller")
+	defer stop()
+	c.events = events
 
 	served, ok := c.discover(ctx)
 	if !ok {

@@ -32,8 +32,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	autoscalinglisters "k8s.io/client-go/listers/autoscaling/v2"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
@@ -47,8 +45,6 @@ import (
 	"wherry.dev/internal/controller/written"
 )
 
-// patience is after how long a look is repeated that came too early, or upon somebody else's write.
-const patience = time.Second
 
 // tries is how often a size is set while others write to the target.
 const tries = 5
@@ -113,10 +109,9 @@ func build(client clientset.Interface, f informers.SharedInformerFactory, scales
 
 // Run sizes until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
-	defer events.Shutdown()
-	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: "horizontal-pod-autoscaler"})
+	events, stop := controller.Recorder(ctx, c.client, "horizontal-pod-autoscaler")
+	defer stop()
+	c.events = events
 	return c.loop.Run(ctx)
 }
 
@@ -171,14 +166,14 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 		return err
 	}
 	if !c.writes.Caught(key) {
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	began, m := time.Now(), c.recall(key)
 	p, err := c.look(ctx, hpa, m)
 	if apierrors.IsConflict(err) {
 		klog.FromContext(ctx).V(4).Info("Conflict, looking again", "key", key, "err", err)
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	if p != nil {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"net/netip"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -21,9 +20,6 @@ import (
 	"wherry.dev/internal/controller/written"
 )
 
-// patience is after how long a service is looked at again that waits for an event. The event itself
-// wakes it at once; this is for the case that there is none.
-const patience = time.Second
 
 // Controller writes status.loadBalancer. Create one with New.
 type Controller struct {
@@ -120,7 +116,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 		return nil
 	}
 	if !c.writes.Caught(key) {
-		c.loop.AddAfter(key, patience)
+		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	svc := item.(*v1.Service)
@@ -140,7 +136,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	got, err := c.client.CoreV1().Services(svc.Namespace).UpdateStatus(ctx, svc, metav1.UpdateOptions{})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		c.loop.AddAfter(key, patience) // the event that brings the newer object wakes it before
+		c.loop.AddAfter(key, controller.Patience) // the event that brings the newer object wakes it before
 		return nil
 	case err != nil:
 		return err

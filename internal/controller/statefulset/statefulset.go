@@ -100,11 +100,7 @@ func keyOf(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
 // selector returns a set's selector, or nil if it is invalid.
 func selector(item any) labels.Selector {
-	s, err := metav1.LabelSelectorAsSelector(item.(*appsv1.StatefulSet).Spec.Selector)
-	if err != nil {
-		return nil
-	}
-	return s
+	return claim.Selector(item.(*appsv1.StatefulSet).Spec.Selector)
 }
 
 // claimChanged wakes the sets that may wait for the end of a claim, or whose claim is gone or has other
@@ -135,14 +131,12 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	logs := []*written.Log{c.setWrites, c.claimWrites, c.control.Writes, c.revisions.Writes}
+	logs := written.Logs{c.setWrites, c.claimWrites, c.control.Writes, c.revisions.Writes}
 	if !exists {
-		for _, l := range logs {
-			l.Forget(key)
-		}
+		logs.Forget(key)
 		return nil
 	}
-	if slices.ContainsFunc(logs, func(l *written.Log) bool { return !l.Caught(key) }) {
+	if !logs.Caught(key) {
 		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}

@@ -16,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -56,10 +54,9 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 
 // Run evicts pods until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.client.CoreV1().Events("")})
-	defer events.Shutdown()
-	c.events = events.NewRecorder(scheme.Scheme, v1.EventSource{Component: "taint-eviction-controller"})
+	events, stop := controller.Recorder(ctx, c.client, "taint-eviction-controller")
+	defer stop()
+	c.events = events
 	return c.loop.Run(ctx)
 }
 
