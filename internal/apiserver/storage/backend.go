@@ -254,6 +254,7 @@ func (b *Backend) open(
 		IndexerFuncs:        indexers,
 		Indexers:            cacheIndexers,
 		Codec:               cfg.Codec,
+		Clock:               inStep{},
 	})
 	if err != nil {
 		raw.Close()
