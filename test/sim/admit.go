@@ -55,8 +55,8 @@ func (g gate) Resize(ctx context.Context, in *podplan.Input) podplan.ResizeDecis
 // crowded is a node with another pod on it, which nothing can evict.
 type crowded struct{ *podworker.Pods }
 
-func (c crowded) List() []podworker.Snapshot {
-	other := podworker.Snapshot{Pod: otherPod(), Input: podplan.Input{Record: podplan.Record{Verdict: &podplan.Verdict{Admitted: true}}}}
+func (c crowded) List() []*podworker.Snapshot {
+	other := &podworker.Snapshot{Pod: otherPod(), Input: podplan.Input{Record: podplan.Record{Verdict: &podplan.Verdict{Admitted: true}}}}
 	return append(c.Pods.List(), other)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -218,6 +219,10 @@ func (b *Backend) GetRESTOptions(resource schema.GroupResource, _ runtime.Object
 	return opts, nil
 }
 
+// uncached are the resources that have no watch cache, upstream's choice too: hardly anybody reads
+// events, there are more of them than of everything else, and the cache would keep them all.
+var uncached = []schema.GroupResource{{Resource: "events"}}
+
 // open is the generic.StorageDecorator: etcd3 storage under a watch cache, as the
 // library builds it, but over our one client.
 func (b *Backend) open(
@@ -233,6 +238,9 @@ func (b *Backend) open(
 	if err != nil {
 		return nil, nil, err
 	}
+	if slices.Contains(uncached, cfg.GroupResource) {
+		return raw, sync.OnceFunc(raw.Close), nil
+	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage:             raw,
 		Versioner:           versioner,
@@ -246,6 +254,7 @@ func (b *Backend) open(
 		IndexerFuncs:        indexers,
 		Indexers:            cacheIndexers,
 		Codec:               cfg.Codec,
+		Clock:               inStep{},
 	})
 	if err != nil {
 		raw.Close()

@@ -23,6 +23,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -32,6 +33,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/claim"
 	"wherry.dev/internal/controller/written"
@@ -76,7 +78,16 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		return nil, err
 	}
 	owners := claim.Waker[*v1.Pod]{Kind: kind, Owners: c.jobs, Selector: selectorOf, Add: c.wake}
-	if err := c.loop.Watch(pods, owners.Changed); err != nil {
+	later := owners
+	later.Add = func(key string) { c.loop.AddAfter(key, progressPatience) }
+	handle := func(old, obj any) {
+		if isProgress(old, obj) {
+			later.Changed(old, obj)
+		} else {
+			owners.Changed(old, obj)
+		}
+	}
+	if err := c.loop.Watch(pods, handle); err != nil {
 		return nil, err
 	}
 	// An orphan is judged by its job, so both have to be there.
@@ -110,6 +121,20 @@ func (c *Controller) jobChanged(old, obj any) {
 		externalJobs.WithLabelValues(externalManager(j)).Inc()
 	}
 	c.loop.AddObject(old, obj)
+}
+
+// progressPatience is how long a job's status may lag behind what its pods do before they end
+// (upstream's value). Many a pod has ended by then, and the status is written once less.
+const progressPatience = time.Second
+
+// isProgress reports whether a pod has only come closer to its end, as when it is bound, or ready:
+// nothing has to be done about that.
+func isProgress(old, obj any) bool {
+	was, had := old.(*v1.Pod)
+	is, has := obj.(*v1.Pod)
+	return had && has && was.UID == is.UID && !pods.IsTerminal(is.Status.Phase) && is.DeletionTimestamp == nil &&
+		equality.Semantic.DeepEqual(was.Finalizers, is.Finalizers) && equality.Semantic.DeepEqual(was.Labels, is.Labels) &&
+		equality.Semantic.DeepEqual(was.OwnerReferences, is.OwnerReferences)
 }
 
 // wake looks at a job whose pod has changed. The more pods a job has, the longer it waits for further

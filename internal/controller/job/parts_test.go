@@ -119,3 +119,35 @@ func TestEndOfAPod(t *testing.T) {
 		}
 	}
 }
+
+// What a pod does before it ends can wait; all else that happens to it cannot.
+func TestProgressOfAPod(t *testing.T) {
+	running := pod("p")
+	changed := func(change func(*v1.Pod)) *v1.Pod {
+		p := running.DeepCopy()
+		change(p)
+		return p
+	}
+	for name, tt := range map[string]struct {
+		old, obj any
+		want     bool
+	}{
+		"it is ready": {running, changed(func(p *v1.Pod) {
+			p.Status.Conditions = []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}
+		}), true},
+		"it is bound":            {changed(pending), running, true},
+		"it is new":              {nil, running, false},
+		"it is gone":             {running, nil, false},
+		"another has its name":   {running, changed(func(p *v1.Pod) { p.UID = "other" }), false},
+		"it has ended":           {running, changed(func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }), false},
+		"it is being deleted":    {running, changed(func(p *v1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), false},
+		"its finalizer is gone":  {running, changed(func(p *v1.Pod) { p.Finalizers = nil }), false},
+		"it is labelled anew":    {running, changed(func(p *v1.Pod) { p.Labels = nil }), false},
+		"it belongs to no job":   {running, changed(func(p *v1.Pod) { p.OwnerReferences = nil }), false},
+		"it ends, then is freed": {changed(func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }), changed(func(p *v1.Pod) { p.Status.Phase = v1.PodFailed; p.Finalizers = nil }), false},
+	} {
+		if got := isProgress(tt.old, tt.obj); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}

@@ -24,7 +24,7 @@ import (
 
 // Pods is what admission needs of the pods' workers. *podworker.Pods implements it.
 type Pods interface {
-	List() []podworker.Snapshot
+	List() []*podworker.Snapshot
 	Get(uid types.UID) (podworker.Snapshot, bool)
 	// Leaving reports whether a pod is ending or is about to.
 	Leaving(uid types.UID) bool
@@ -176,7 +176,7 @@ func (a *Admission) Listed(ran map[types.UID]bool) {
 	defer close(a.listed)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var undecided []podworker.Snapshot
+	var undecided []*podworker.Snapshot
 	for _, s := range a.pods.List() {
 		switch {
 		case s.Static || s.Absent || a.pods.Leaving(s.Pod.UID) || s.Input.Record.Verdict != nil:
@@ -200,8 +200,8 @@ func (a *Admission) Arrived(pod *v1.Pod) {
 }
 
 // decideAllLocked decides on pods, oldest first.
-func (a *Admission) decideAllLocked(pods []podworker.Snapshot) {
-	slices.SortFunc(pods, func(a, b podworker.Snapshot) int {
+func (a *Admission) decideAllLocked(pods []*podworker.Snapshot) {
+	slices.SortFunc(pods, func(a, b *podworker.Snapshot) int {
 		return cmp.Or(a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time),
 			cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})

@@ -23,10 +23,10 @@ func (a *Admission) othersLocked(uid types.UID) []*v1.Pod {
 		if s.Input.Record.Verdict != nil {
 			delete(a.admitting, s.Pod.UID)
 		}
-		if s.Pod.UID == uid || s.AtRest() || !Holds(&s) && !a.promised(s.Pod.UID) {
+		if s.Pod.UID == uid || s.AtRest() || !Holds(s) && !a.promised(s.Pod.UID) {
 			continue
 		}
-		others = append(others, a.held(&s))
+		others = append(others, a.held(s))
 	}
 	return others
 }

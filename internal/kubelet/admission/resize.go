@@ -96,10 +96,10 @@ func (a *Admission) takeFreed() []types.UID {
 			delete(a.granted, uid) // published, or gone
 		}
 	}
-	var waiting []podworker.Snapshot
+	var waiting []*podworker.Snapshot
 	for uid := range a.waiting {
 		if s, ok := a.pods.Get(uid); ok && !a.pods.Leaving(uid) {
-			waiting = append(waiting, s)
+			waiting = append(waiting, &s)
 		} else {
 			delete(a.waiting, uid) // it no longer claims anything
 		}

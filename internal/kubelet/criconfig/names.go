@@ -30,6 +30,12 @@ func LogSymlink(dir string, pod *v1.Pod, container, id string) string {
 	return filepath.Join(dir, name+"_"+suffix)
 }
 
+// LogSymlinkPrefix returns what all such names of a pod begin with. Those of other pods may do so too.
+func LogSymlinkPrefix(pod *v1.Pod) string {
+	const never = 64 // LogSymlink leaves more than that of a name, with IDs of up to twice the usual length
+	return pod.Name[:min(len(pod.Name), never)]
+}
+
 // Dirs are the locations of the pods' files below the kubelet's root directory.
 type Dirs struct{ Root string }
 

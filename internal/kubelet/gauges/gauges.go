@@ -22,7 +22,7 @@ import (
 type Gauges struct {
 	NodeName string
 	// Pods returns the node's pods.
-	Pods func() []podworker.Snapshot
+	Pods func() []*podworker.Snapshot
 	// Identity and Serving are the certificates that the API server signs; nil if it signs none.
 	Identity, Serving *certificates.Manager
 	// Claims returns the volumes of claims.
@@ -37,7 +37,7 @@ func (g *Gauges) Refresh() {
 		if !p.Absent {
 			desired[p.Static]++
 		}
-		if admission.Holds(&p) {
+		if admission.Holds(p) {
 			active[p.Static]++
 			if p.Static {
 				mirrored++

@@ -57,6 +57,9 @@ func (o *Ops) sweepLogLinks(pod *v1.Pod, known []podplan.Container) error {
 	var errs []error
 	logs := criconfig.LogDir(o.PodLogs, pod) + "/"
 	for _, l := range links {
+		if !strings.HasPrefix(l.Name(), criconfig.LogSymlinkPrefix(pod)) {
+			continue // reading every link is work for a node whose pods come and go by the hundred
+		}
 		path := filepath.Join(o.ContainerLogs, l.Name())
 		if target, err := os.Readlink(path); err == nil && strings.HasPrefix(target, logs) && !keep[path] {
 			errs = append(errs, os.Remove(path))

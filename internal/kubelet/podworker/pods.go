@@ -96,12 +96,13 @@ func (p *Pods) ByName(namespace, name string) (Snapshot, bool) {
 	return found, ok
 }
 
-// List returns the snapshots of all pods.
-func (p *Pods) List() []Snapshot {
+// List returns the snapshots of all pods. They are not copied: nodes have many pods that have long
+// ended, and this is called for each one that comes or goes.
+func (p *Pods) List() []*Snapshot {
 	all := p.all()
-	out := make([]Snapshot, 0, len(all))
+	out := make([]*Snapshot, 0, len(all))
 	for _, w := range all {
-		if s := w.Snapshot(); s.Pod != nil {
+		if s := w.snap.Load(); s.Pod != nil {
 			out = append(out, s)
 		}
 	}

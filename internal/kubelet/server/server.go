@@ -27,7 +27,7 @@ import (
 type Pods interface {
 	ByName(namespace, name string) (podworker.Snapshot, bool)
 	Get(uid types.UID) (podworker.Snapshot, bool)
-	List() []podworker.Snapshot
+	List() []*podworker.Snapshot
 }
 
 // Config of a server.

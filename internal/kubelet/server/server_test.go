@@ -75,7 +75,10 @@ func (p *onePod) Get(uid types.UID) (podworker.Snapshot, bool) {
 	return s, s.Pod.UID == uid
 }
 
-func (p *onePod) List() []podworker.Snapshot { return []podworker.Snapshot{p.get()} }
+func (p *onePod) List() []*podworker.Snapshot {
+	s := p.get()
+	return []*podworker.Snapshot{&s}
+}
 
 type fixture struct {
 	t      *testing.T

@@ -102,7 +102,7 @@ func (s *Stats) gather(ctx context.Context, short bool) (*stats.Summary, error) 
 	}
 	now := time.Now()
 	sum := &stats.Summary{Node: s.node(ctx, now, short), Pods: []stats.PodStats{}}
-	known := map[string]podworker.Snapshot{}
+	known := map[string]*podworker.Snapshot{}
 	for _, p := range s.Pods.List() {
 		known[string(p.Pod.UID)] = p
 	}
@@ -139,7 +139,7 @@ func (s *Stats) forget(sum *stats.Summary) {
 	}
 }
 
-func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now time.Time, short bool) stats.PodStats {
+func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p *podworker.Snapshot, now time.Time, short bool) stats.PodStats {
 	m, linux := ps.Attributes.Metadata, ps.GetLinux()
 	out := stats.PodStats{
 		PodRef:     stats.PodReference{Name: m.Name, Namespace: m.Namespace, UID: m.Uid},
@@ -177,7 +177,7 @@ func (s *Stats) pod(ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now ti
 	return out
 }
 
-func (s *Stats) container(uid string, c *runtimeapi.ContainerStats, p podworker.Snapshot, now time.Time, short bool) stats.ContainerStats {
+func (s *Stats) container(uid string, c *runtimeapi.ContainerStats, p *podworker.Snapshot, now time.Time, short bool) stats.ContainerStats {
 	name := c.GetAttributes().GetMetadata().GetName()
 	if name == "" {
 		name = c.GetAttributes().GetLabels()[pods.LabelContainerName]

@@ -58,7 +58,7 @@ func (s *Stats) Disk(ctx context.Context) ([]eviction.Pod, error) {
 }
 
 // addLive adds what a pod that has not ended holds, without its dead containers.
-func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p podworker.Snapshot, now time.Time) {
+func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p *podworker.Snapshot, now time.Time) {
 	if ps == nil { // its sandbox is yet to come, or gone; its volumes exist
 		ps = &runtimeapi.PodSandboxStats{Attributes: &runtimeapi.PodSandboxAttributes{Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: p.Pod.Name, Namespace: p.Pod.Namespace, Uid: string(p.Pod.UID),
@@ -75,7 +75,7 @@ func (s *Stats) addLive(one *eviction.Pod, ps *runtimeapi.PodSandboxStats, p pod
 
 // addDead adds what containers that no longer run have left: a container that fills the disk and
 // crashes, again and again, leaves as much as one that runs.
-func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p podworker.Snapshot, dead []*runtimeapi.Container, now time.Time) {
+func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p *podworker.Snapshot, dead []*runtimeapi.Container, now time.Time) {
 	for _, c := range dead {
 		name := c.GetMetadata().GetName()
 		left := s.layer(ctx, c.Id)
@@ -91,7 +91,7 @@ func (s *Stats) addDead(ctx context.Context, one *eviction.Pod, p podworker.Snap
 }
 
 // attempt returns the attempt number of a container.
-func attempt(p podworker.Snapshot, c *runtimeapi.Container) uint32 {
+func attempt(p *podworker.Snapshot, c *runtimeapi.Container) uint32 {
 	for i := range p.Input.Containers {
 		if seen := &p.Input.Containers[i]; seen.ID == c.Id {
 			return seen.Attempt
