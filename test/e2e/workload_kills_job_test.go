@@ -79,7 +79,7 @@ func jobKinds() []jobKind {
 			condition: complete, reason: reached, succeeded: 1, starts: 2,
 		},
 		{
-			name: suspended, completions: 4, parallelism: 2, work: nap,
+			name: suspended, completions: 4, parallelism: 2, work: nap + "; sleep 1 & wait $!",
 			change:    func(s *batchv1.JobSpec) { indexed(s); s.Suspend = new(false) },
 			condition: complete, reason: reached, succeeded: 4,
 		},
