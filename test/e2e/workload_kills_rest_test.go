@@ -98,31 +98,42 @@ func (u *turmoil) setsAreRight() {
 // deployments whose deletion was lost.
 func (u *turmoil) orphansStay() {
 	u.t.Helper()
-	for _, name := range u.orphaned {
-		u.becomes("the replica set of "+name+" stays without it", func() []string {
-			for _, rs := range u.sets() {
-				if rs.Labels["app"] == name && len(rs.OwnerReferences) == 0 && rs.Status.ReadyReplicas == 1 {
-					return nil
-				}
-			}
-			return []string{u.kubectl("get", "deployments,replicasets,pods", "-l", "app="+name, "-o", "yaml")}
-		})
-		u.kubectl("delete", "replicaset", "-l", "app="+name)
-	}
-	u.orphaned = nil
-	list, err := u.client.AppsV1().Deployments(metav1.NamespaceDefault).List(u.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	for _, d := range list.Items {
-		if d.Name == "web" {
-			continue
+	for name, certain := range u.orphaned {
+		if certain {
+			u.becomes("the replica set of "+name+" stays without it", func() []string { return u.noOrphan(name) })
 		}
-		err := u.client.AppsV1().Deployments(d.Namespace).Delete(u.t.Context(), d.Name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
+	}
+	u.becomes("there is no deployment but web", func() (wrong []string) {
+		list, err := u.client.AppsV1().Deployments(metav1.NamespaceDefault).List(u.t.Context(), metav1.ListOptions{})
+		if err != nil {
 			u.t.Fatal(err)
 		}
+		for _, d := range list.Items {
+			if d.Name == "web" {
+				continue
+			}
+			wrong = append(wrong, d.Name)
+			err := u.client.AppsV1().Deployments(d.Namespace).Delete(u.t.Context(), d.Name, metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				u.t.Fatal(err)
+			}
+		}
+		return wrong
+	})
+	for name := range u.orphaned {
+		u.kubectl("delete", "replicaset", "-l", "app="+name)
 	}
+	clear(u.orphaned)
+}
+
+// noOrphan tells what there is of a deployment, unless that is a healthy replica set without an owner.
+func (u *turmoil) noOrphan(name string) []string {
+	for _, rs := range u.sets() {
+		if rs.Labels["app"] == name && len(rs.OwnerReferences) == 0 && rs.Status.ReadyReplicas == 1 {
+			return nil
+		}
+	}
+	return []string{u.kubectl("get", "deployments,replicasets,pods", "-l", "app="+name, "-o", "yaml")}
 }
 
 // objects returns the metadata of all that has owners, or is one.

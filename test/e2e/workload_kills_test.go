@@ -29,9 +29,9 @@ type turmoil struct {
 	seed   uint64
 	random *rand.Rand
 	counts
-	// orphaned are the deployments that were deleted with their replica sets left, since the last time
-	// that all came to rest.
-	orphaned []string
+	// orphaned are the deployments that were to be deleted with their replica sets left, since the last
+	// time that all came to rest, and whether the server has said yes: its answer may have been lost.
+	orphaned map[string]bool
 }
 
 // counts is how much there was of what; for the log.
@@ -79,7 +79,7 @@ func startTurmoil(t *testing.T) *turmoil {
 	t.Helper()
 	u := &turmoil{cluster: newCluster(t), ledger: t.TempDir(), seed: seedOf(t)}
 	u.random = randomOf(u.seed, 0)
-	u.acts, u.jobs = map[string]int{}, map[string]int{}
+	u.acts, u.jobs, u.orphaned = map[string]int{}, map[string]int{}, map[string]bool{}
 	u.addImage("first.tar", saveWithLocks(firstImage))
 	u.addImage("second.tar", saveWithLocks(secondImage))
 	u.up()
@@ -184,7 +184,7 @@ func (u *turmoil) deployer(ctx context.Context, random *rand.Rand, _ int) {
 	}
 	switch random.IntN(8) {
 	case 0:
-		_, err := u.try("kubectl", "rollout", "undo", "deployment/web")
+		err := u.command(ctx, "kubectl", "rollout", "undo", "deployment/web").Run()
 		u.did("undo", err)
 	case 1:
 		change("pause", merge, []byte(`{"spec": {"paused": true}}`))
@@ -250,7 +250,7 @@ func (u *turmoil) deleter(ctx context.Context, random *rand.Rand, n int) {
 		return
 	}
 	name := fmt.Sprint("gone-", n)
-	if _, err := u.try("kubectl", "create", "deployment", name, "--image", firstImage, "--", "sh", "-c", loop); err != nil {
+	if u.command(ctx, "kubectl", "create", "deployment", name, "--image", firstImage, "--", "sh", "-c", loop).Run() != nil {
 		return
 	}
 	for {
@@ -268,9 +268,13 @@ func (u *turmoil) deleter(ctx context.Context, random *rand.Rand, n int) {
 		metav1.DeletePropagationForeground, metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan,
 	}
 	policy := policies[random.IntN(len(policies))]
+	orphans := policy == metav1.DeletePropagationOrphan
+	if orphans {
+		u.orphaned[name] = false
+	}
 	err := u.client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &policy})
-	if u.did("deleted "+string(policy), err) && policy == metav1.DeletePropagationOrphan {
-		u.orphaned = append(u.orphaned, name)
+	if u.did("deleted "+string(policy), err) && orphans {
+		u.orphaned[name] = true
 	}
 }
 
@@ -300,7 +304,6 @@ func (u *turmoil) workloads() string {
 `
 }
 
-// specs of all stateful sets, in the order of their names.
 func (u *turmoil) statefulSets() []appsv1.StatefulSet {
 	u.t.Helper()
 	list, err := u.client.AppsV1().StatefulSets(metav1.NamespaceDefault).List(u.t.Context(), metav1.ListOptions{})
