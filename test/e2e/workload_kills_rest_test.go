@@ -1,12 +1,17 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -62,7 +67,57 @@ func (u *turmoil) rests() {
 		return wrong
 	})
 	u.serviceIsRight()
+	u.onlyPodsRun()
 	u.neverTooMuch()
+}
+
+// running returns how many containers the node runs for each pod, as their cgroups tell.
+func (u *turmoil) running() map[string]int {
+	u.t.Helper()
+	of := regexp.MustCompile("wherry-" + u.instanceID() + `/.*/pod([0-9a-f-]+)/([0-9a-f]{64})$`)
+	found := map[[2]string]bool{} // a hybrid machine has more than one tree of cgroups
+	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, _ fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+			return nil
+		}
+		if m := of.FindStringSubmatch(path); m != nil {
+			found[[2]string{m[1], m[2]}] = true
+		}
+		return err
+	})
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	out := map[string]int{}
+	for c := range found {
+		out[c[0]]++
+	}
+	return out
+}
+
+// onlyPodsRun waits until the node runs one container for each pod that has not ended, and nothing else.
+// Those of stateful sets must hold their locks.
+func (u *turmoil) onlyPodsRun() {
+	u.t.Helper()
+	u.becomes("the node runs what the API has", func() []string {
+		want := map[string]int{}
+		for _, p := range u.pods("") {
+			if p.Status.Phase == v1.PodRunning {
+				want[string(p.UID)] = 1
+			}
+		}
+		if got := u.running(); !maps.Equal(got, want) {
+			return []string{fmt.Sprintf("%v, want %v", got, want)}
+		}
+		return nil
+	})
+	for _, name := range []string{"ordered-0", "ordered-1", "parallel-0", "parallel-1"} {
+		const held = "7"
+		_, err := u.try("kubectl", "exec", name, "--", "flock", "-n", "-E", held, "/ledger/live-"+name, "true")
+		if strconv.Itoa(exitCode(err)) != held {
+			u.t.Errorf("%s does not hold its lock: %v", name, err)
+		}
+	}
 }
 
 // setsAreRight waits until only the newest replica set of the deployment is not empty, and no stateful
