@@ -197,9 +197,14 @@ func (u *turmoil) deployer(ctx context.Context, random *rand.Rand, _ int) {
 	}
 }
 
-// scaler returns a user who updates and scales a stateful set.
+// scaler returns a user who updates and scales a stateful set, and deletes its pods.
 func (u *turmoil) scaler(name string) func(context.Context, *rand.Rand, int) {
 	return func(ctx context.Context, random *rand.Rand, _ int) {
+		if random.IntN(4) == 0 {
+			pod := fmt.Sprint(name, "-", random.IntN(3))
+			u.did("pod deleted", u.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, pod, metav1.DeleteOptions{}))
+			return
+		}
 		what, kind, patch := "stateful set scaled", merge, size(random, 4)
 		if random.IntN(2) == 0 {
 			what, kind, patch = "stateful set updated", strategic, template(random)
