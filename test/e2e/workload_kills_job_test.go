@@ -53,7 +53,10 @@ func indexed(s *batchv1.JobSpec) { s.CompletionMode = new(batchv1.IndexedComplet
 func jobKinds() []jobKind {
 	const complete, reached = batchv1.JobComplete, batchv1.JobReasonCompletionsReached
 	return []jobKind{
-		{name: "plain", completions: 4, parallelism: 2, work: nap, condition: complete, reason: reached, succeeded: 4, starts: 4},
+		{
+			name: "plain", completions: 4, parallelism: 2, work: nap,
+			condition: complete, reason: reached, succeeded: 4, starts: 4,
+		},
 		{
 			name: "indexed", completions: 5, parallelism: 3, change: indexed,
 			work:      "[ $JOB_COMPLETION_INDEX = 1 ] && " + once(1) + "; " + nap,
@@ -65,7 +68,8 @@ func jobKinds() []jobKind {
 			condition: batchv1.JobFailed, reason: batchv1.JobReasonFailedIndexes, succeeded: 2, failed: 2, starts: 4,
 		},
 		{
-			name: "policy", completions: 2, parallelism: 1, work: "exit 42", change: onExit(42, batchv1.PodFailurePolicyActionFailJob),
+			name: "policy", completions: 2, parallelism: 1, work: "exit 42",
+			change:    onExit(42, batchv1.PodFailurePolicyActionFailJob),
 			condition: batchv1.JobFailed, reason: batchv1.JobReasonPodFailurePolicy, failed: 1, starts: 1,
 		},
 		{
@@ -98,7 +102,8 @@ func (k jobKind) spec(give func(*v1.PodSpec), name string) batchv1.JobSpec {
 
 func (u *turmoil) ledgerVolume(s *v1.PodSpec) {
 	s.TerminationGracePeriodSeconds = new(int64(1))
-	s.Volumes = []v1.Volume{{Name: "ledger", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: u.ledger}}}}
+	folder := v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: u.ledger}}
+	s.Volumes = []v1.Volume{{Name: "ledger", VolumeSource: folder}}
 	s.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "ledger", MountPath: "/ledger"}}
 	s.Containers[0].Env = []v1.EnvVar{
 		{Name: "POD", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
@@ -169,7 +174,8 @@ func (u *turmoil) deleteJob(name string) {
 	if u.random.IntN(2) == 0 {
 		policy = metav1.DeletePropagationForeground
 	}
-	err := u.client.BatchV1().Jobs(metav1.NamespaceDefault).Delete(u.t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &policy})
+	how := metav1.DeleteOptions{PropagationPolicy: &policy}
+	err := u.client.BatchV1().Jobs(metav1.NamespaceDefault).Delete(u.t.Context(), name, how)
 	if err != nil && !apierrors.IsNotFound(err) {
 		u.t.Fatal(err)
 	}
@@ -189,7 +195,8 @@ func (u *turmoil) judgeJob(j *batchv1.Job, k jobKind) {
 	if st.Succeeded != k.succeeded || st.Failed != k.failed {
 		wrong("%d succeeded and %d failed, want %d and %d", st.Succeeded, st.Failed, k.succeeded, k.failed)
 	}
-	if st.Active != 0 || *st.Ready != 0 || *st.Terminating != 0 || len(st.UncountedTerminatedPods.Failed)+len(st.UncountedTerminatedPods.Succeeded) > 0 {
+	uncounted := len(st.UncountedTerminatedPods.Failed) + len(st.UncountedTerminatedPods.Succeeded)
+	if st.Active != 0 || *st.Ready != 0 || *st.Terminating != 0 || uncounted > 0 {
 		wrong("something is left of it")
 	}
 	starts, dones := strings.Count(text, "start "), strings.Count(text, "done ")
@@ -232,7 +239,9 @@ func (u *turmoil) judgeCron() {
 	}
 	u.jobs["cron"] = len(runs)
 	u.becomes("the cron job keeps two jobs at most, and knows that they have ended", func() (wrong []string) {
-		kept := slices.DeleteFunc(u.listJobs(), func(j batchv1.Job) bool { return !strings.HasPrefix(j.Name, "tick-") || !ended(&j) })
+		kept := slices.DeleteFunc(u.listJobs(), func(j batchv1.Job) bool {
+			return !strings.HasPrefix(j.Name, "tick-") || !ended(&j)
+		})
 		cron, err := u.client.BatchV1().CronJobs(metav1.NamespaceDefault).Get(u.t.Context(), "tick", metav1.GetOptions{})
 		if err != nil {
 			u.t.Fatal(err)

@@ -36,7 +36,8 @@ func (u *turmoil) becomes(what string, wrong func() []string) {
 
 func (u *turmoil) pods(selector string) []v1.Pod {
 	u.t.Helper()
-	list, err := u.client.CoreV1().Pods(metav1.NamespaceDefault).List(u.t.Context(), metav1.ListOptions{LabelSelector: selector})
+	which := metav1.ListOptions{LabelSelector: selector}
+	list, err := u.client.CoreV1().Pods(metav1.NamespaceDefault).List(u.t.Context(), which)
 	if err != nil {
 		u.t.Fatal(err)
 	}
@@ -59,7 +60,9 @@ func (u *turmoil) rests() {
 	u.becomes("all workloads have their pods, and no others", func() (wrong []string) {
 		for app, n := range map[string]int{"web": 3, "ordered": 2, "parallel": 2, "agent": 1} {
 			pods := u.pods("app=" + app)
-			healthy := slices.DeleteFunc(slices.Clone(pods), func(p v1.Pod) bool { return !ready(&p) || p.DeletionTimestamp != nil })
+			healthy := slices.DeleteFunc(slices.Clone(pods), func(p v1.Pod) bool {
+				return !ready(&p) || p.DeletionTimestamp != nil
+			})
 			if len(pods) != n || len(healthy) != n {
 				wrong = append(wrong, fmt.Sprintf("%s has %d pods, %d of them ready, want %d", app, len(pods), len(healthy), n))
 			}

@@ -255,11 +255,13 @@ func (u *turmoil) deleter(ctx context.Context, random *rand.Rand, n int) {
 		return
 	}
 	name := fmt.Sprint("gone-", n)
-	if u.command(ctx, "kubectl", "create", "deployment", name, "--image", firstImage, "--", "sh", "-c", loop).Run() != nil {
+	create := u.command(ctx, "kubectl", "create", "deployment", name, "--image", firstImage, "--", "sh", "-c", loop)
+	if create.Run() != nil {
 		return
 	}
 	for {
-		sets, err := u.client.AppsV1().ReplicaSets(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		which := metav1.ListOptions{LabelSelector: "app=" + name}
+		sets, err := u.client.AppsV1().ReplicaSets(metav1.NamespaceDefault).List(ctx, which)
 		if err != nil {
 			return
 		}
@@ -277,7 +279,8 @@ func (u *turmoil) deleter(ctx context.Context, random *rand.Rand, n int) {
 	if orphans {
 		u.orphaned[name] = false
 	}
-	err := u.client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &policy})
+	how := metav1.DeleteOptions{PropagationPolicy: &policy}
+	err := u.client.AppsV1().Deployments(metav1.NamespaceDefault).Delete(ctx, name, how)
 	if u.did("deleted "+string(policy), err) && orphans {
 		u.orphaned[name] = true
 	}
@@ -293,8 +296,8 @@ const workloadPod = `metadata: {labels: {app: %[1]s}}, spec: {terminationGracePe
 func (u *turmoil) workloads() string {
 	pod := func(app, script string) string { return fmt.Sprintf(workloadPod, app, script, u.ledger, firstImage) }
 	of := func(kind, name, spec, script string) string {
-		return fmt.Sprintf(`{apiVersion: apps/v1, kind: %s, metadata: {name: %s}, spec: {%s selector: {matchLabels: {app: %s}}, template: {%s}}}`,
-			kind, name, spec, name, pod(name, script))
+		return fmt.Sprintf(`{apiVersion: apps/v1, kind: %s, metadata: {name: %s}, spec: {%s
+  selector: {matchLabels: {app: %[2]s}}, template: {%[4]s}}}`, kind, name, spec, pod(name, script))
 	}
 	tick := pod("tick", jobScript("tick", "sleep 0.3"))
 	return of("Deployment", "web", "replicas: 3,", loop) + "\n---\n" +

@@ -77,8 +77,9 @@ func TestWithdrawalGoesOnAfterAKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := suspending(t, true)
 		w.lives()
-		if p := w.one(); p.DeletionTimestamp == nil || isTracked(p) || w.job().Status.Failed != 0 || w.job().Status.Active != 0 {
-			w.fail("%+v %+v", p.ObjectMeta, w.job().Status)
+		p, st := w.one(), w.job().Status
+		if p.DeletionTimestamp == nil || isTracked(p) || st.Failed != 0 || st.Active != 0 {
+			w.fail("%+v %+v", p.ObjectMeta, st)
 		}
 	})
 }

@@ -52,7 +52,7 @@ type world struct {
 	succeeded map[types.UID]bool // while they had the finalizer
 	failures  map[int]int        // of each index, those that count
 	unlisted  []string           // pods that ended, and lost their finalizer without being listed
-	freeDrop  bool               // whether that may happen: somebody suspends or shrinks the job
+	shrinks   bool               // whether somebody suspends or shrinks the job
 }
 
 type object interface {
