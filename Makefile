@@ -57,8 +57,8 @@ test: deps-test build ## all tests, as root; .ci/run calls exactly this
 attack: deps build ## hostile pods beside healthy ones, each for ATTACK_TIME (30s); a short form is part of make test
 	ATTACK_TIME=$(or $(ATTACK_TIME),30s) $(GO) test ./test/e2e -run '^TestAttack$$' -count=1 -v -timeout 2h
 
-kills: deps build ## kill -9 at random moments: make kills [KILLS=100]; a short form is part of make test
-	KILLS=$(or $(KILLS),100) $(GO) test ./test/e2e -run '^TestKilledAtRandomMoments' -count=1 -v -timeout 2h
+kills: deps build ## kill -9 at random moments, among pods and among workloads: make kills [KILLS=100] [SEED=1]; a short form is part of make test
+	KILLS=$(or $(KILLS),100) $(GO) test ./test/e2e -run 'AtRandomMoments' -count=1 -v -timeout 2h
 
 lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint
 	$< run ./...

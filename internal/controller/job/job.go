@@ -9,7 +9,8 @@
 //  5. finishes the job, once nothing of it is left.
 //
 // No completion is counted twice or lost, whenever the process is killed: until a pod is counted, its
-// finalizer keeps it, and while it is being counted, the job's status lists it. Finalizers that nobody
+// finalizer keeps it, and while it is being counted, the job's status lists it. A pod that is not to
+// count, because the job gives it up, bears a mark until it is deleted (withdraw). Finalizers that nobody
 // needs any more are removed (orphan.go). Reasons and messages of events and conditions are
 // upstream's.
 package job

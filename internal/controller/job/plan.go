@@ -25,7 +25,7 @@ type plan struct {
 	remove []*v1.Pod
 	// create are the pods to create.
 	create []newPod
-	// track are pods without the finalizer that must have it.
+	// track are pods without the finalizer that must have it, so that they are counted.
 	track []*v1.Pod
 	// managed is whether the number of pods was looked at.
 	managed bool
@@ -57,6 +57,9 @@ func planFor(c *census) plan {
 	}
 	if left, ok := untilDeadline(c); ok {
 		p.again(left)
+	}
+	if p.track = missed(c); len(p.track) > 0 {
+		return p // how many there have to be depends on these
 	}
 	p.managed = true
 	p.number(c)
@@ -272,8 +275,21 @@ func (p *plan) add(c *census, n int) {
 	}
 }
 
+// missed returns the pods that were to be deleted without being counted (withdraw), but that ended
+// before.
+func missed(c *census) []*v1.Pod {
+	var out []*v1.Pod
+	for _, p := range c.pods {
+		ended := pods.IsTerminal(p.Status.Phase) && p.DeletionTimestamp == nil
+		if ended && !isTracked(p) && p.Annotations[withdrawn] == string(p.UID) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
 // repair plans to give the finalizer to active pods that lack it. Somebody took it, or we did, and
-// were killed before the deletion: without it the pod's end might not be counted.
+// did not come to the deletion: without it the pod's end might not be counted.
 func (p *plan) repair(c *census) {
 	for _, pod := range c.active {
 		if !isTracked(pod) && !slices.Contains(p.remove, pod) {

@@ -41,7 +41,7 @@ func (w *world) randomJob() *batchv1.Job {
 	if r.IntN(10) == 0 {
 		j.Spec.ActiveDeadlineSeconds = new(int64(20 + r.IntN(200)))
 	}
-	w.freeDrop = r.IntN(3) == 0
+	w.shrinks = r.IntN(3) == 0
 	return j
 }
 
@@ -89,12 +89,12 @@ func (w *world) end(p *v1.Pod, e *ends) {
 	p.Status.Phase = v1.PodFailed
 	if code == 0 {
 		p.Status.Phase = v1.PodSucceeded
-		if isTracked(p) {
+		if isTracked(p) || p.DeletionTimestamp == nil {
 			w.succeeded[p.UID] = true
 			e.all++
-			if p.DeletionTimestamp == nil {
-				e.clean++
-			}
+		}
+		if p.DeletionTimestamp == nil {
+			e.clean++
 		}
 	}
 	p.Status.Conditions = nil
@@ -102,7 +102,7 @@ func (w *world) end(p *v1.Pod, e *ends) {
 	j := w.job()
 	if code != 0 && isTracked(p) && judge(j.Spec.PodFailurePolicy, p).counts() {
 		i := indexOf(p)
-		if w.failures[i]++; limitsIndexes(j) && !w.freeDrop && w.failures[i] > int(*j.Spec.BackoffLimitPerIndex)+1 {
+		if w.failures[i]++; limitsIndexes(j) && !w.shrinks && w.failures[i] > int(*j.Spec.BackoffLimitPerIndex)+1 {
 			w.fail("index %d failed %d times", i, w.failures[i])
 		}
 	}
@@ -124,10 +124,10 @@ func (w *world) user() {
 			w.remove(pods[w.rand.IntN(len(pods))].DeepCopy(), 30)
 		}
 		return
-	case n < 5 && w.freeDrop && !isFinished(j):
+	case n < 5 && w.shrinks && !isFinished(j):
 		j.Spec.Suspend = new(!isSuspended(j))
 		w.log("suspend %v", *j.Spec.Suspend)
-	case n < 7 && w.freeDrop && !isFinished(j):
+	case n < 7 && w.shrinks && !isFinished(j):
 		j.Spec.Parallelism = new(int32(1 + w.rand.IntN(5)))
 		w.log("parallelism %d", *j.Spec.Parallelism)
 	default:
@@ -197,7 +197,7 @@ func (w *world) judge(e ends) {
 	if len(uncountedOf(st)) > 0 || st.Active != 0 || *st.Terminating != 0 {
 		w.fail("it has ended, but something is left: %+v", st)
 	}
-	if len(w.unlisted) > 0 && !w.freeDrop && isTrue(st, batchv1.JobComplete) && j.Spec.SuccessPolicy == nil {
+	if len(w.unlisted) > 0 && isTrue(st, batchv1.JobComplete) && j.Spec.SuccessPolicy == nil {
 		w.fail("lost: %v", w.unlisted)
 	}
 	if isIndexed(j) {
@@ -210,7 +210,7 @@ func (w *world) judge(e ends) {
 	if int(st.Succeeded) > e.all || isTrue(st, batchv1.JobComplete) && int(st.Succeeded) < low {
 		w.fail("%d pods succeeded, %d of them undisturbed; status %+v", e.all, e.clean, st)
 	}
-	if j.Spec.Completions != nil && !w.freeDrop && e.clean > completions(j) {
+	if j.Spec.Completions != nil && e.clean > completions(j) {
 		w.fail("%d pods succeeded, of %d", e.clean, completions(j))
 	}
 }

@@ -13,6 +13,10 @@ import (
 
 const finalizer = batchv1.JobTrackingFinalizer
 
+// withdrawn is the annotation of a pod that lost its finalizer because it was to be deleted without
+// being counted. Its value is the pod's UID, which no template can know.
+const withdrawn = "wherry.dev/job-withdrawn"
+
 func isIndexed(j *batchv1.Job) bool {
 	return j.Spec.CompletionMode != nil && *j.Spec.CompletionMode == batchv1.IndexedCompletion
 }

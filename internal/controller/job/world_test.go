@@ -52,7 +52,7 @@ type world struct {
 	succeeded map[types.UID]bool // while they had the finalizer
 	failures  map[int]int        // of each index, those that count
 	unlisted  []string           // pods that ended, and lost their finalizer without being listed
-	freeDrop  bool               // whether that may happen: somebody suspends or shrinks the job
+	shrinks   bool               // whether somebody suspends or shrinks the job
 }
 
 type object interface {
@@ -212,7 +212,7 @@ func (w *world) observeRelease(p *v1.Pod) {
 		return
 	}
 	verdict := isTrue(&j.Status, batchv1.JobFailureTarget) || isTrue(&j.Status, batchv1.JobSuccessCriteriaMet)
-	if !verdict && !w.freeDrop {
+	if !verdict {
 		w.fail("%s %s is released, but not listed", p.Name, p.Status.Phase)
 	}
 	w.unlisted = append(w.unlisted, p.Name)
@@ -380,8 +380,9 @@ func (w *world) write(action k8stesting.Action) (runtime.Object, error) {
 		if !ok {
 			return nil, apierrors.NewNotFound(gr, a.GetName())
 		}
-		if uid := a.DeleteOptions.Preconditions.UID; *uid != p.UID {
-			return nil, apierrors.NewConflict(gr, a.GetName(), errors.New("uid"))
+		must := a.DeleteOptions.Preconditions
+		if *must.UID != p.UID || must.ResourceVersion != nil && *must.ResourceVersion != p.ResourceVersion {
+			return nil, apierrors.NewConflict(gr, a.GetName(), errors.New("another, or changed"))
 		}
 		w.remove(p.DeepCopy(), 30)
 		return nil, nil

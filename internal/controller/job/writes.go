@@ -24,13 +24,11 @@ func (c *Controller) carryOut(ctx context.Context, f *census, p plan) (outcome, 
 	key, ending := keyOf(f.job), p.verdict != nil
 	var removed, ready, created, tried atomic.Int32
 	removeErr := controller.Together(len(p.remove), func(i int) error {
-		pod := p.remove[i]
-		if !ending {
-			if err := c.release(ctx, key, pod); err != nil {
-				return err
-			}
+		pod, take := p.remove[i], c.withdraw
+		if ending {
+			take = c.remove
 		}
-		if err := c.remove(ctx, f.job, pod); err != nil {
+		if gone, err := take(ctx, f.job, pod); !gone {
 			return err
 		}
 		removed.Add(1)
@@ -124,11 +122,52 @@ func (c *Controller) removeDoubt(ctx context.Context, j *batchv1.Job) error {
 }
 
 // remove deletes one pod. One that is gone, or another of its name, is just what was wanted.
-func (c *Controller) remove(ctx context.Context, j *batchv1.Job, p *v1.Pod) error {
-	it := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}}
-	err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, it)
+func (c *Controller) remove(ctx context.Context, j *batchv1.Job, p *v1.Pod) (gone bool, err error) {
+	err = c.deletePod(ctx, j, p, metav1.Preconditions{UID: &p.UID})
+	if apierrors.IsConflict(err) {
+		c.podWrites.Deleted(keyOf(j), p)
+		return true, nil
+	}
+	return err == nil, err
+}
+
+// withdraw deletes an active pod whose end is not to count: its finalizer goes first. If the pod has
+// changed since the plan was made, it may have ended, and then it counts: it stays as it is, and the
+// next plan is made with what it is now. If we are killed between the two writes, the mark tells the
+// next life that nobody has counted this pod.
+func (c *Controller) withdraw(ctx context.Context, j *batchv1.Job, p *v1.Pod) (gone bool, err error) {
+	version := p.ResourceVersion
+	if isTracked(p) {
+		patch, err := releasePatch(map[string]any{
+			"uid": p.UID, "resourceVersion": version, "annotations": map[string]any{withdrawn: p.UID},
+		})
+		if err != nil {
+			return false, err
+		}
+		switch got, err := c.patchPod(ctx, p, patch); {
+		case apierrors.IsConflict(err), isGone(err):
+			return false, nil // the informer will tell, and wake the job
+		case err != nil:
+			return false, fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err)
+		default:
+			version = got.ResourceVersion
+		}
+		c.podWrites.Freed(keyOf(j), p, finalizer)
+	}
+	err = c.deletePod(ctx, j, p, metav1.Preconditions{UID: &p.UID, ResourceVersion: &version})
+	if apierrors.IsConflict(err) {
+		return false, nil // see above
+	}
+	return err == nil, err
+}
+
+// deletePod deletes the pod that meets the preconditions; with none, it fails with a conflict.
+func (c *Controller) deletePod(ctx context.Context, j *batchv1.Job, p *v1.Pod, it metav1.Preconditions) error {
+	err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &it})
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+	case apierrors.IsConflict(err):
+		return err
+	case apierrors.IsNotFound(err):
 		c.podWrites.Deleted(keyOf(j), p)
 		return nil
 	case err != nil:
@@ -154,9 +193,11 @@ func (c *Controller) patchPod(ctx context.Context, p *v1.Pod, patch []byte) (*v1
 	return c.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, kind, patch, metav1.PatchOptions{})
 }
 
-// track gives a pod the finalizer.
+// track gives a pod the finalizer, and takes the mark.
 func (c *Controller) track(ctx context.Context, key string, p *v1.Pod) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "finalizers": []string{finalizer}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": p.UID, "finalizers": []string{finalizer}, "annotations": map[string]any{withdrawn: nil},
+	}})
 	if err != nil {
 		return err
 	}
