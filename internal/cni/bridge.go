@@ -28,6 +28,16 @@ type BridgeConfig struct {
 	Subnets []netip.Prefix // the pods' addresses, one network per IP family; the first address is the bridge's own
 	MTU     int            // 0 means 1500
 	Dir     string         // folder of the leases
+	Guard   Guard          `json:"-"` // nil admits everybody
+}
+
+// Guard is told of pods' addresses.
+type Guard interface {
+	// Admit is called before anything runs in a pod that has got addresses. An error keeps it from
+	// starting.
+	Admit(ctx context.Context, pod Pod, addresses []netip.Addr) error
+	// Forget is called before the addresses of a sandbox are free for others.
+	Forget(id string)
 }
 
 // Bridge is the in-process network: a bridge on the host and a veth pair per pod.
@@ -243,6 +253,11 @@ func (b *Bridge) Setup(ctx context.Context, pod Pod) (at Attachment, err error) 
 	if err := shape(link, pod); err != nil {
 		return at, err
 	}
+	if g := b.cfg.Guard; g != nil {
+		if err := g.Admit(ctx, pod, addrs); err != nil {
+			return at, err
+		}
+	}
 	return Attachment{Network: bridgeNetwork, IPs: addrs, MAC: rtnl.MACOf(addrs[0]).String(), Link: link}, nil
 }
 
@@ -328,6 +343,9 @@ func (b *Bridge) Teardown(ctx context.Context, pod Pod) error {
 	}
 	b.mu.Unlock()
 	failpoint.At("bridge-ports-closed")
+	if b.cfg.Guard != nil {
+		b.cfg.Guard.Forget(pod.ID)
+	}
 	return b.release(pod.ID)
 }
 
