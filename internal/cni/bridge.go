@@ -281,14 +281,16 @@ func (b *Bridge) undo(ctx context.Context, pod Pod, link string) error {
 	return errors.Join(b.host.DeleteByName(link), b.Teardown(ctx, pod))
 }
 
-// plug makes the veth pair and configures the pod's side of it.
+// plug makes the veth pair and configures the pod's side of it. The pod has routes through the bridge's
+// own addresses only, to its neighbours, too: what pods say to each other passes the firewall, where
+// services are translated, there and back, and network policies hold.
 func (b *Bridge) plug(path, link string, addrs []netip.Addr) error {
 	port := rtnl.Port{
 		Host: link, Bridge: b.index, Hairpin: true, Name: IfName, MAC: rtnl.MACOf(addrs[0]), MTU: b.cfg.MTU,
 	}
 	for i, l := range b.pools {
-		port.Addrs = append(port.Addrs, netip.PrefixFrom(addrs[i], l.subnet.Bits()))
-		port.Routes = append(port.Routes, rtnl.DefaultRoute(l.gateway()))
+		port.Addrs = append(port.Addrs, single(addrs[i]))
+		port.Routes = append(port.Routes, rtnl.Route{Dst: single(l.gateway())}, rtnl.DefaultRoute(l.gateway()))
 	}
 	err := b.host.Plug(path, port)
 	if errors.Is(err, unix.EEXIST) { // left by a run that was killed
@@ -299,6 +301,9 @@ func (b *Bridge) plug(path, link string, addrs []netip.Addr) error {
 	}
 	return err
 }
+
+// single returns the network that has only this address.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 func (b *Bridge) openPorts(ctx context.Context, pod Pod, addrs []netip.Addr) error {
 	fs := forwards(pod, addrs)

@@ -12,9 +12,10 @@
 // elements of two sets.
 //
 // Connections are judged by their first packet, on the addresses of the pods themselves: services are
-// translated before, sources are masqueraded after. Packets between pods of one node are switched
-// by the bridge, which shows them to nftables once there is a policy (ShowBridged). What the node
-// itself sends to its pods, and they to it, is not judged; nor is a pod's talk to itself.
+// translated before, sources are masqueraded after. Packets between pods of one node are routed like all
+// others; frames that a pod makes itself, past its routes, are switched by the bridge, which shows them to
+// nftables once there is a policy (ShowBridged). What the node itself sends to its pods, and they to it,
+// is not judged; nor is a pod's talk to itself.
 package policy
 
 import (
