@@ -20,7 +20,6 @@ import (
 	componentconfig "k8s.io/component-base/config"
 	leaderoptions "k8s.io/component-base/config/options"
 	"k8s.io/controller-manager/pkg/clientbuilder"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/controller/manager"
@@ -80,28 +79,14 @@ func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	leaderoptions.BindLeaderElectionFlags(&o.lead, f)
 	o.serving.addFlags(f)
 	o.ignored = f
-	for name, why := range ignoredControllerFlags {
-		usage := "Accepted without effect: " + why + "."
-		if why == alwaysOn || why == notSupportedSwitch {
-			f.Bool(name, false, usage)
-		} else {
-			f.String(name, "", usage)
-		}
-		f.Lookup(name).Hidden = true
-	}
+	ignoredControllerFlags.addTo(f)
 }
 
-// Reasons why flags have no effect. The first two are those of flags that need no value.
-const (
-	alwaysOn           = "it is always on"
-	notSupportedSwitch = "it is not supported"
-	fixedWorkers       = "the number of workers is fixed"
-	fixedTime          = "the time is upstream's default"
-	notOurs            = "no controller here needs it"
-)
+// notOurs is why flags have no effect that no controller here needs.
+const notOurs = "no controller here needs it"
 
 // ignoredControllerFlags are upstream's flags that have no effect here, each with the reason.
-var ignoredControllerFlags = map[string]string{
+var ignoredControllerFlags = ignoredFlags{
 	"allocate-node-cidrs": notSupportedSwitch, "enable-garbage-collector": alwaysOn, "enable-dynamic-provisioning": notSupportedSwitch,
 	"enable-hostpath-provisioner": notSupportedSwitch, "configure-cloud-routes": notSupportedSwitch, "contention-profiling": notSupportedSwitch,
 	"disable-attach-detach-reconcile-sync": notSupportedSwitch, "disable-force-detach-on-timeout": notSupportedSwitch,
@@ -139,16 +124,8 @@ var ignoredControllerFlags = map[string]string{
 	"route-reconciliation-period": notOurs, "service-cluster-ip-range": notOurs,
 }
 
-func (o *controllerOptions) warnIgnored(ctx context.Context) {
-	o.ignored.Visit(func(f *pflag.Flag) {
-		if why, ok := ignoredControllerFlags[f.Name]; ok {
-			klog.FromContext(ctx).Info("Flag has no effect", "flag", "--"+f.Name, "reason", why)
-		}
-	})
-}
-
 func (o *controllerOptions) run(ctx context.Context) error {
-	o.warnIgnored(ctx)
+	ignoredControllerFlags.warn(ctx, o.ignored)
 	base, err := o.restConfig()
 	if err != nil {
 		return err

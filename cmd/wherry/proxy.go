@@ -14,10 +14,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/configz"
 	"k8s.io/component-base/metrics/legacyregistry"
 	proxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
@@ -27,15 +31,37 @@ import (
 	"wherry.dev/internal/safepath"
 )
 
-// proxyTable is the table of a proxy that runs alone.
+// proxyTable is the table of a proxy that runs alone, unless --table names another.
 const proxyTable = "wherry-proxy"
 
 // proxyOptions are kube-proxy's flags. They take precedence over the file.
 type proxyOptions struct {
-	file, master string
-	cleanup      bool
-	config       proxyconfig.KubeProxyConfiguration // from flags
+	file, master, table string
+	cleanup             bool
+	config              proxyconfig.KubeProxyConfiguration // from flags
 }
+
+// ignoredProxyFlags are kube-proxy's flags that have no effect here.
+var ignoredProxyFlags = func() ignoredFlags {
+	out := ignoredFlags{
+		"bind-address-hard-fail": alwaysOn, "conntrack-tcp-be-liberal": notSupportedSwitch, "ipvs-strict-arp": notSupportedSwitch,
+		"iptables-localhost-nodeports": notSupportedSwitch,
+		"bind-address":                 "addresses for health checks and metrics have flags of their own", "feature-gates": "there are none",
+		"kube-api-content-type": "it is always protobuf", "kube-api-qps": "there is no limit", "kube-api-burst": "there is no limit",
+		"config-sync-period": "nothing is resynchronised", "oom-score-adj": "it is for whoever starts the proxy",
+		"pod-interface-name-prefix": "--detect-local-mode=InterfaceNamePrefix is not there",
+	}
+	for _, name := range []string{"max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait", "udp-timeout", "udp-timeout-stream"} {
+		out["conntrack-"+name] = "the machine's connection tracking is left as it is"
+	}
+	for _, name := range []string{
+		"iptables-masquerade-bit", "iptables-min-sync-period", "iptables-sync-period", "ipvs-exclude-cidrs", "ipvs-min-sync-period",
+		"ipvs-scheduler", "ipvs-sync-period", "ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout",
+	} {
+		out[name] = "only nftables is there"
+	}
+	return out
+}()
 
 func proxyCommand() *cobra.Command {
 	var o proxyOptions
@@ -50,27 +76,33 @@ It takes kube-proxy's place. When it ends, the rules stay; --cleanup removes the
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.cleanup {
-				return proxy.Remove(proxyTable)
+				return proxy.Remove(o.table)
 			}
+			ignoredProxyFlags.warn(cmd.Context(), cmd.Flags())
 			cfg, err := o.load()
 			if err != nil {
 				return err
 			}
-			return runProxy(cmd.Context(), o.master, cfg)
+			return o.run(cmd.Context(), cfg)
 		},
 	}
 	f, c := cmd.Flags(), &o.config
 	f.StringVar(&o.file, "config", "", "file with a KubeProxyConfiguration")
 	f.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
+	f.StringVar(&o.table, "table", proxyTable, "name of the nftables table; proxies of several clusters on one machine need different ones")
 	f.BoolVar(&o.cleanup, "cleanup", false, "remove the rules, and exit")
 	f.StringVar(&c.ClientConnection.Kubeconfig, "kubeconfig", "", "kubeconfig of the API server")
 	f.StringVar(&c.HostnameOverride, "hostname-override", "", "name of the node (default: the host name)")
 	f.StringVar(&c.ClusterCIDR, "cluster-cidr", "", "networks of the pods, separated by a comma; connections to cluster IPs from elsewhere are masqueraded")
+	f.StringVar((*string)(&c.DetectLocalMode), "detect-local-mode", "", "how to tell connections of pods: ClusterCIDR (the default) or BridgeInterface")
+	f.StringVar(&c.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "the bridge of this node's pods, with --detect-local-mode=BridgeInterface")
 	f.StringVar(&c.HealthzBindAddress, "healthz-bind-address", "", "address of health checks (default 0.0.0.0:10256)")
 	f.StringVar(&c.MetricsBindAddress, "metrics-bind-address", "", "address of metrics (default 127.0.0.1:10249)")
 	f.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", nil, "networks of the addresses at which node ports are open, or primary: the node's own (the default)")
 	f.BoolVar(&c.NFTables.MasqueradeAll, "masquerade-all", false, "masquerade all connections to cluster IPs")
+	f.BoolVar(&c.EnableProfiling, "profiling", false, "serve profiles at the address of metrics")
 	f.StringVar((*string)(&c.Mode), "proxy-mode", "", "nftables, which is what there is")
+	ignoredProxyFlags.addTo(f)
 	return cmd
 }
 
@@ -91,10 +123,13 @@ func (o *proxyOptions) load() (c proxyconfig.KubeProxyConfiguration, err error) 
 	g := &o.config
 	c.ClientConnection.Kubeconfig = cmp.Or(g.ClientConnection.Kubeconfig, c.ClientConnection.Kubeconfig)
 	c.HostnameOverride = cmp.Or(g.HostnameOverride, c.HostnameOverride)
+	c.DetectLocalMode = cmp.Or(g.DetectLocalMode, c.DetectLocalMode)
+	c.DetectLocal.BridgeInterface = cmp.Or(g.DetectLocal.BridgeInterface, c.DetectLocal.BridgeInterface)
 	c.ClusterCIDR = cmp.Or(g.ClusterCIDR, c.ClusterCIDR)
 	c.HealthzBindAddress = cmp.Or(g.HealthzBindAddress, c.HealthzBindAddress, "0.0.0.0:10256")
 	c.MetricsBindAddress = cmp.Or(g.MetricsBindAddress, c.MetricsBindAddress, "127.0.0.1:10249")
-	c.Mode = cmp.Or(g.Mode, c.Mode)
+	c.Mode = cmp.Or(g.Mode, c.Mode, "nftables")
+	c.EnableProfiling = c.EnableProfiling || g.EnableProfiling
 	c.NFTables.MasqueradeAll = c.NFTables.MasqueradeAll || g.NFTables.MasqueradeAll
 	if len(g.NodePortAddresses) > 0 {
 		c.NodePortAddresses = g.NodePortAddresses
@@ -104,7 +139,7 @@ func (o *proxyOptions) load() (c proxyconfig.KubeProxyConfiguration, err error) 
 
 // proxyConfig translates upstream's configuration.
 func proxyConfig(c *proxyconfig.KubeProxyConfiguration) (proxy.Config, error) {
-	out := proxy.Config{Node: strings.ToLower(strings.TrimSpace(c.HostnameOverride)), Table: proxyTable}
+	out := proxy.Config{Node: strings.ToLower(strings.TrimSpace(c.HostnameOverride))}
 	if c.Mode != "" && c.Mode != "nftables" {
 		return out, fmt.Errorf("mode %q: only nftables is there", c.Mode)
 	}
@@ -124,6 +159,11 @@ func proxyConfig(c *proxyconfig.KubeProxyConfiguration) (proxy.Config, error) {
 			return out, fmt.Errorf("clusterCIDR: %w", err)
 		}
 		out.Pods, out.MasqueradeOutsiders = append(out.Pods, p.Masked()), true
+	}
+	switch c.DetectLocalMode {
+	case "", "ClusterCIDR", "BridgeInterface":
+	default:
+		return out, fmt.Errorf("detectLocalMode %q: only ClusterCIDR and BridgeInterface are there", c.DetectLocalMode)
 	}
 	out.Bridge = c.DetectLocal.BridgeInterface
 	out.MasqueradeAll = c.NFTables.MasqueradeAll
@@ -159,12 +199,13 @@ func localAddresses(networks []netip.Prefix) (out []netip.Addr, err error) {
 	return out, nil
 }
 
-func runProxy(ctx context.Context, master string, c proxyconfig.KubeProxyConfiguration) error {
+func (o *proxyOptions) run(ctx context.Context, c proxyconfig.KubeProxyConfiguration) error {
 	cfg, err := proxyConfig(&c)
 	if err != nil {
 		return err
 	}
-	client, err := proxyClient(master, c.ClientConnection.Kubeconfig)
+	cfg.Table = o.table
+	client, err := proxyClient(o.master, c.ClientConnection.Kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -174,12 +215,12 @@ func runProxy(ctx context.Context, master string, c proxyconfig.KubeProxyConfigu
 		return err
 	}
 	health := http.NewServeMux()
-	for _, path := range []string{"/healthz", "/livez"} {
-		health.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { answerHealth(w, p.Ready()) })
+	health.HandleFunc("/healthz", p.ServeHealthz)
+	health.HandleFunc("/livez", p.ServeLivez)
+	figures, err := proxyFigures(&c)
+	if err != nil {
+		return err
 	}
-	figures := http.NewServeMux()
-	figures.Handle("/metrics", legacyregistry.Handler())
-	figures.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("nftables")) })
 	for address, handler := range map[string]http.Handler{c.HealthzBindAddress: health, c.MetricsBindAddress: figures} {
 		stop, err := servePlain(ctx, address, handler)
 		if err != nil {
@@ -212,13 +253,28 @@ func proxyClient(master, kubeconfig string) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-func answerHealth(w http.ResponseWriter, ready <-chan struct{}) {
-	select {
-	case <-ready:
-		_, _ = w.Write([]byte("ok"))
-	default:
-		http.Error(w, "the kernel does not have all services yet", http.StatusServiceUnavailable)
+// proxyFigures serves what there is to see at the address for metrics.
+func proxyFigures(c *proxyconfig.KubeProxyConfiguration) (http.Handler, error) {
+	c.SetGroupVersionKind(proxyconfig.SchemeGroupVersion.WithKind("KubeProxyConfiguration"))
+	shown, err := configz.New(proxyconfig.GroupName)
+	if err == nil {
+		err = shown.Set(c)
 	}
+	if err != nil {
+		return nil, err
+	}
+	m := mux.NewPathRecorderMux("kube-proxy")
+	healthz.InstallHandler(m)
+	configz.InstallHandler(m)
+	m.Handle("/metrics", legacyregistry.Handler())
+	m.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte("nftables"))
+	})
+	if c.EnableProfiling {
+		routes.Profiling{}.Install(m)
+	}
+	return m, nil
 }
 
 // servePlain serves HTTP until stop is called.

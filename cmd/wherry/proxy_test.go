@@ -43,6 +43,9 @@ nftables: {masqueradeAll: true}
 	if _, err := proxyConfig(&c); err == nil || !strings.Contains(err.Error(), "only nftables") {
 		t.Errorf("ipvs: %v", err)
 	}
+	if _, err := proxyConfig(&proxyconfig.KubeProxyConfiguration{DetectLocalMode: "NodeCIDR"}); err == nil || !strings.Contains(err.Error(), "NodeCIDR") {
+		t.Errorf("detectLocalMode: %v", err)
+	}
 	if _, err := proxyConfig(&proxyconfig.KubeProxyConfiguration{ClusterCIDR: "x"}); err == nil {
 		t.Error("a bad network is accepted")
 	}

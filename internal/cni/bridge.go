@@ -28,6 +28,16 @@ type BridgeConfig struct {
 	Subnets []netip.Prefix // the pods' addresses, one network per IP family; the first address is the bridge's own
 	MTU     int            // 0 means 1500
 	Dir     string         // folder of the leases
+	Guard   Guard          `json:"-"` // nil admits everybody
+}
+
+// Guard is told of pods' addresses.
+type Guard interface {
+	// Admit is called before anything runs in a pod that has got addresses. An error keeps it from
+	// starting.
+	Admit(ctx context.Context, pod Pod, addresses []netip.Addr) error
+	// Forget is called before the addresses of a sandbox are free for others.
+	Forget(id string)
 }
 
 // Bridge is the in-process network: a bridge on the host and a veth pair per pod.
@@ -243,6 +253,11 @@ func (b *Bridge) Setup(ctx context.Context, pod Pod) (at Attachment, err error) 
 	if err := shape(link, pod); err != nil {
 		return at, err
 	}
+	if g := b.cfg.Guard; g != nil {
+		if err := g.Admit(ctx, pod, addrs); err != nil {
+			return at, err
+		}
+	}
 	return Attachment{Network: bridgeNetwork, IPs: addrs, MAC: rtnl.MACOf(addrs[0]).String(), Link: link}, nil
 }
 
@@ -266,14 +281,16 @@ func (b *Bridge) undo(ctx context.Context, pod Pod, link string) error {
 	return errors.Join(b.host.DeleteByName(link), b.Teardown(ctx, pod))
 }
 
-// plug makes the veth pair and configures the pod's side of it.
+// plug makes the veth pair and configures the pod's side of it. The pod has routes through the bridge's
+// own addresses only, to its neighbours, too: what pods say to each other passes the firewall, where
+// services are translated, there and back, and network policies hold.
 func (b *Bridge) plug(path, link string, addrs []netip.Addr) error {
 	port := rtnl.Port{
 		Host: link, Bridge: b.index, Hairpin: true, Name: IfName, MAC: rtnl.MACOf(addrs[0]), MTU: b.cfg.MTU,
 	}
 	for i, l := range b.pools {
-		port.Addrs = append(port.Addrs, netip.PrefixFrom(addrs[i], l.subnet.Bits()))
-		port.Routes = append(port.Routes, rtnl.DefaultRoute(l.gateway()))
+		port.Addrs = append(port.Addrs, single(addrs[i]))
+		port.Routes = append(port.Routes, rtnl.Route{Dst: single(l.gateway())}, rtnl.DefaultRoute(l.gateway()))
 	}
 	err := b.host.Plug(path, port)
 	if errors.Is(err, unix.EEXIST) { // left by a run that was killed
@@ -284,6 +301,9 @@ func (b *Bridge) plug(path, link string, addrs []netip.Addr) error {
 	}
 	return err
 }
+
+// single returns the network that has only this address.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 func (b *Bridge) openPorts(ctx context.Context, pod Pod, addrs []netip.Addr) error {
 	fs := forwards(pod, addrs)
@@ -328,6 +348,9 @@ func (b *Bridge) Teardown(ctx context.Context, pod Pod) error {
 	}
 	b.mu.Unlock()
 	failpoint.At("bridge-ports-closed")
+	if b.cfg.Guard != nil {
+		b.cfg.Guard.Forget(pod.ID)
+	}
 	return b.release(pod.ID)
 }
 

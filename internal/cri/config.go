@@ -48,6 +48,7 @@ type Config struct {
 	Bridge     string       // its name; "" means wh- and the instance ID
 	MTU        int          // of the bridge; 0 means 1500
 	CNIConfDir string       // "" means always our own bridge
+	Guard      cni.Guard    `json:"-"` // of pods on our bridge; nil admits everybody
 	CNIOnly    bool         // no bridge of our own: not ready until there is a CNI network
 	CNIBinDirs []string
 	CNITimeout time.Duration // for each call of a chain of plugins; 0 means up to two minutes
@@ -197,7 +198,7 @@ func (c Config) network() cni.Config {
 	return cni.Config{
 		Bridge: cni.BridgeConfig{
 			Name: c.Bridge, Table: "wherry-" + c.InstanceID, Subnets: subnets, MTU: c.MTU,
-			Dir: filepath.Join(c.State, "network"),
+			Dir: filepath.Join(c.State, "network"), Guard: c.Guard,
 		},
 		// In the durable folder: what plugins hold outlives a reboot, so the knowledge of how to
 		// release it must, too.

@@ -75,6 +75,7 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if services == nil {
 		return nil
 	}
+	d.guard.enforcer.Store(policies)
 	// Pods may need services, and must be isolated, from the start.
 	d.group.start(ctx, "proxy", services.Run)
 	d.group.start(ctx, "network policies", policies.Run)

@@ -44,6 +44,7 @@ type Daemon struct {
 	images *image.Store
 	api    *apiserver.Server
 
+	guard        guard
 	runtime      internalapi.RuntimeService
 	imageService internalapi.ImageManagerService
 

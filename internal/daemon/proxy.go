@@ -1,11 +1,15 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"net/netip"
+	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 
+	"wherry.dev/internal/cni"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/proxy"
 	"wherry.dev/internal/proxy/policy"
@@ -45,6 +49,28 @@ func (d *Daemon) newPolicies(f informers.SharedInformerFactory) (*policy.Enforce
 	return policy.New(policy.Config{
 		Node: d.cfg.NodeName, Table: table, Bridge: bridges + d.cfg.InstanceID(), ShowBridged: policy.ShowBridged,
 	}, f)
+}
+
+// guard has network policies hold from a pod's first packet on. The runtime starts before the enforcer:
+// as long as there is none, there are no pods of the API server's, either.
+type guard struct {
+	enforcer atomic.Pointer[policy.Enforcer]
+}
+
+// Admit implements cni.Guard.
+func (g *guard) Admit(ctx context.Context, pod cni.Pod, addresses []netip.Addr) error {
+	e := g.enforcer.Load()
+	if e == nil {
+		return nil
+	}
+	return e.Admit(ctx, pod.ID, policy.Identity{Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID)}, addresses)
+}
+
+// Forget implements cni.Guard.
+func (g *guard) Forget(id string) {
+	if e := g.enforcer.Load(); e != nil {
+		e.Forget(id)
+	}
 }
 
 // removeTables removes what the service proxy and the network policies have in the kernel.

@@ -99,7 +99,7 @@ func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cc.Progress = d.progress
+	cc.Progress, cc.Guard = d.progress, &d.guard
 	server, err := cri.New(ctx, cc, d.images)
 	if err != nil {
 		return err

@@ -20,11 +20,13 @@ import (
 // healths are the servers of which load balancers ask whether a service has endpoints on this node
 // (healthCheckNodePort).
 type healths struct {
+	proxy    func() bool // whether the proxy itself is healthy
 	mu       sync.Mutex
 	services map[string]*health
 }
 
 type health struct {
+	proxy     func() bool
 	mu        sync.Mutex
 	namespace string
 	name      string
@@ -35,7 +37,9 @@ type health struct {
 	running   sync.WaitGroup
 }
 
-func newHealths() *healths { return &healths{services: map[string]*health{}} }
+func newHealths(proxy func() bool) *healths {
+	return &healths{proxy: proxy, services: map[string]*health{}}
+}
 
 // set opens, changes or closes (port 0) the server of a service.
 func (hs *healths) set(ctx context.Context, namespace, name string, r *Rules, addresses []netip.Addr) error {
@@ -52,7 +56,7 @@ func (hs *healths) set(ctx context.Context, namespace, name string, r *Rules, ad
 		return nil
 	}
 	if h == nil {
-		h = &health{namespace: namespace, name: name, port: r.HealthPort, addresses: addresses}
+		h = &health{proxy: hs.proxy, namespace: namespace, name: name, port: r.HealthPort, addresses: addresses}
 		if err := h.open(ctx); err != nil {
 			return err
 		}
@@ -108,18 +112,23 @@ func (h *health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	h.mu.Lock()
 	ready := h.ready
 	h.mu.Unlock()
+	healthy, code := h.proxy(), http.StatusOK
+	if ready == 0 || !healthy {
+		code = http.StatusServiceUnavailable
+	}
+	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(ready))
+	answerJSON(w, code, map[string]any{
+		"service":        map[string]string{"namespace": h.namespace, "name": h.name},
+		"localEndpoints": ready, "serviceProxyHealthy": healthy,
+	}, "\t")
+}
+
+// answerJSON answers with strings, numbers and the like.
+func answerJSON(w http.ResponseWriter, code int, v any, indent string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(ready))
-	if ready == 0 {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	doc, err := json.MarshalIndent(map[string]any{
-		"service":        map[string]string{"namespace": h.namespace, "name": h.name},
-		"localEndpoints": ready, "serviceProxyHealthy": true,
-	}, "", "\t")
-	if err != nil {
-		return // never: these are strings and numbers
-	}
-	_, _ = w.Write(doc) // a client that is gone needs no answer
+	w.WriteHeader(code)
+	e := json.NewEncoder(w)
+	e.SetIndent("", indent)
+	_ = e.Encode(v) // a client that is gone needs no answer
 }

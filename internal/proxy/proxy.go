@@ -72,7 +72,9 @@ type Proxy struct {
 	mu      sync.Mutex
 	dirty   map[string]bool // keys of services
 	changed bool            // the node
-	since   time.Time       // the oldest change that is not in the kernel
+	since   time.Time       // the oldest change that nobody has taken yet
+	writing time.Time       // the oldest change that is being written
+	updated time.Time       // when the kernel last had everything
 
 	// Only Run's goroutine uses the rest.
 	node    Node
@@ -92,8 +94,9 @@ func New(cfg Config, f informers.SharedInformerFactory) (*Proxy, error) {
 	p := &Proxy{
 		cfg: cfg, services: services.GetIndexer(), slices: own.GetIndexer(), nodes: nodes.GetIndexer(),
 		wake: make(chan struct{}, 1), ready: make(chan struct{}), dirty: map[string]bool{}, changed: true,
-		state: newState(), healths: newHealths(), udp: stale{},
+		state: newState(), udp: stale{},
 	}
+	p.healths = newHealths(func() bool { return p.Condition(time.Now()).Healthy })
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		handle   func(any)
@@ -125,12 +128,14 @@ func (p *Proxy) watch(informer cache.SharedIndexInformer, handle func(any)) erro
 
 func (p *Proxy) serviceChanged(obj any) {
 	if svc, ok := obj.(*v1.Service); ok {
+		serviceChanges.Inc()
 		p.mark(svc.Namespace + "/" + svc.Name)
 	}
 }
 
 func (p *Proxy) sliceChanged(obj any) {
 	if s, ok := obj.(*discoveryv1.EndpointSlice); ok && backing.ServiceOf(s) != "" {
+		endpointChanges.Inc()
 		p.mark(backing.ServiceOf(s))
 	}
 }
@@ -146,6 +151,7 @@ func (p *Proxy) mark(key string) {
 	p.mu.Lock()
 	if p.since.IsZero() {
 		p.since = time.Now()
+		queued.Set(float64(p.since.UnixNano()) / 1e9)
 	}
 	if key == "" {
 		p.changed = true
@@ -163,9 +169,19 @@ func (p *Proxy) mark(key string) {
 func (p *Proxy) take() (keys []string, node bool, since time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keys, node, since = slices.Collect(maps.Keys(p.dirty)), p.changed, p.since
+	if p.writing.IsZero() { // else the last time failed
+		p.writing = p.since
+	}
+	keys, node, since = slices.Collect(maps.Keys(p.dirty)), p.changed, p.writing
 	p.dirty, p.changed, p.since = map[string]bool{}, false, time.Time{}
 	return keys, node, since
+}
+
+// written notes that the kernel has what take returned.
+func (p *Proxy) written() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.writing, p.updated = time.Time{}, time.Now()
 }
 
 // Ready is closed when the kernel has all services.
@@ -261,7 +277,8 @@ func (p *Proxy) sync(ctx context.Context, whole bool) (err error) {
 	if err != nil {
 		return err
 	}
-	observe(began, since)
+	p.written()
+	observe(began, since, whole)
 	if !whole {
 		p.record(ctx, fresh, began)
 	}

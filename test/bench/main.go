@@ -30,7 +30,7 @@ import (
 )
 
 func main() {
-	o := options{apps: applications.DefaultOptions()}
+	o := options{apps: applications.DefaultOptions(), services: applications.DefaultServiceOptions()}
 	flag.StringVar(&o.dir, "dir", "/var/lib", "where the node's data lie: by default where a node has them, for a temporary\nfolder's disk may be another, or full of what was deleted a moment ago")
 	flag.StringVar(&o.report, "o", "", "write the report as JSON to this file")
 	flag.IntVar(&o.sequence, "seq", 20, "pods one after another")
@@ -41,6 +41,7 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", 20*time.Second, "how long the idle node is watched")
 	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "measure applications alone, on this cluster")
 	flag.IntVar(&o.apps.Jobs, "jobs", o.apps.Jobs, "jobs at once")
+	flag.IntVar(&o.services.Many, "services", o.services.Many, "services among which one changes")
 	flag.BoolVar(&o.apps.Cron, "cron", o.apps.Cron, "wait for a cron job's minute")
 	flag.Parse()
 	if o.kubeconfig == "" && flag.NArg() != 1 {
@@ -66,6 +67,7 @@ type options struct {
 	sequence, batch, rounds, kills, crowd int
 	idle                                  time.Duration
 	apps                                  applications.Options
+	services                              applications.ServiceOptions
 }
 
 // row is one line of the report; values are in the unit of the name.
@@ -123,11 +125,23 @@ func (n *node) applications(ctx context.Context, o options) ([]row, error) {
 	if err != nil {
 		return nil, fmt.Errorf("applications: %w", err)
 	}
-	var rows []row
+	return rowsOf(all), nil
+}
+
+// services measures the service proxy beside the node.
+func services(ctx context.Context, o options) ([]row, error) {
+	all, err := applications.Services(ctx, o.services)
+	if err != nil {
+		return nil, fmt.Errorf("services: %w", err)
+	}
+	return rowsOf(all), nil
+}
+
+func rowsOf(all []applications.Samples) (rows []row) {
 	for _, s := range all {
 		rows = append(rows, of(s.Name, s.Target, s.Values))
 	}
-	return rows, nil
+	return rows
 }
 
 func publish(rows []row, o options) error {
@@ -147,7 +161,7 @@ func publish(rows []row, o options) error {
 func (n *node) measure(ctx context.Context, o options) ([]row, error) {
 	var rows []row
 	steps := []func(context.Context, options) ([]row, error){
-		n.coldStart, n.warmStart, n.sequence, n.batch, n.kills, n.exits, n.probes, n.applications, n.idle, n.crowd,
+		n.coldStart, n.warmStart, n.sequence, n.batch, n.kills, n.exits, n.probes, n.applications, services, n.idle, n.crowd,
 	}
 	for _, step := range steps {
 		r, err := step(ctx, o)
@@ -187,6 +201,9 @@ func printRows(rows []row) error {
 func figure(v float64) string {
 	if v >= 100 {
 		return fmt.Sprintf("%.0f", v)
+	}
+	if v < 2 {
+		return fmt.Sprintf("%.2f", v)
 	}
 	return fmt.Sprintf("%.1f", v)
 }

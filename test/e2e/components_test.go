@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -34,7 +36,7 @@ import (
 
 // parts is a node whose components are separate processes, as one would run them to swap some for
 // their upstream counterparts: those whose paths are in $KUBELET, $APISERVER, $SCHEDULER,
-// $CONTROLLER_MANAGER and $CONTAINERD (or $CRIO, or $DOCKER).
+// $CONTROLLER_MANAGER, $KUBE_PROXY and $CONTAINERD (or $CRIO, or $DOCKER).
 type parts struct {
 	*cluster
 	dir     string
@@ -83,6 +85,75 @@ func TestEachComponentAlone(t *testing.T) {
 	p.controllers()
 	stopFirstControllers()
 	c.rollsOutAndLeavesNothing("second")
+
+	stopProxy := p.proxy()
+	c.servicesWork()
+	stopProxy()
+}
+
+// servicesWork has a client in a pod use a service whose pods come and go.
+func (c *cluster) servicesWork() {
+	c.t.Helper()
+	c.kubectl("create", "deployment", "web", "--image", firstImage, "--replicas", "2", "--", "sh", "-c", hello)
+	c.idle("client")
+	ip, _ := c.expose()
+	c.rolledOut()
+	url := "http://" + ip
+	c.until("both pods answer", func() bool { return len(c.answers(url, 12)) == 2 })
+	c.kubectl("scale", "deployment/web", "--replicas", "0")
+	c.until("clients are refused", func() bool {
+		out, err := c.try("kubectl", "exec", "client", "--", "wget", "-qO-", url+"/")
+		return err != nil && strings.Contains(out+err.Error(), "refused")
+	})
+	c.kubectl("scale", "deployment/web", "--replicas", "1")
+	c.rolledOut()
+	c.until("the new pod answers", func() bool { return len(c.answers(url, 2)) == 1 })
+	c.kubectl("delete", "deployment/web", "service/web", "pod/client", "--timeout", fmt.Sprint(patience))
+}
+
+// proxy starts the service proxy, by flags that ours and upstream's share.
+func (p *parts) proxy() (stop func()) {
+	p.t.Helper()
+	healthz, metrics := strconv.Itoa(freePort(p.t)), strconv.Itoa(freePort(p.t))
+	program, cleanup := cmp.Or(os.Getenv("KUBE_PROXY"), p.wherry), []string{"--cleanup"}
+	var args []string
+	if program == p.wherry {
+		table := fmt.Sprintf("wherry-e2e-%d", os.Getpid())
+		args, cleanup = []string{"proxy", "--table", table}, []string{"proxy", "--table", table, "--cleanup"}
+	}
+	p.t.Cleanup(func() { // the rules stay when the proxy ends
+		cmd := p.command(context.Background(), cleanup...)
+		cmd.Path = program
+		if out, err := cmd.CombinedOutput(); err != nil {
+			p.t.Errorf("the proxy's rules stay: %v: %s", err, out)
+		}
+	})
+	stop = p.startProgram(program, append(args, "--proxy-mode", "nftables", "--kubeconfig", p.kubeconfig("proxy", "system:kube-proxy"),
+		"--hostname-override", "alone", "--healthz-bind-address", "127.0.0.1:"+healthz, "--metrics-bind-address", "127.0.0.1:"+metrics,
+		"--conntrack-max-per-core", "0", "--conntrack-min", "0", // the machine's connection tracking is not the test's
+		"--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s")...)
+	p.until("the proxy is not healthy", func() bool { return strings.Contains(p.plain(healthz, "/healthz"), `"nodeEligible":true`) })
+	for path, want := range map[string]string{
+		"/healthz": "ok", "/proxyMode": "nftables", "/configz": `"mode":"nftables"`, "/metrics": "kubeproxy_sync_proxy_rules_duration_seconds",
+	} {
+		p.until(path+" has "+want, func() bool { return strings.Contains(p.plain(metrics, path), want) })
+	}
+	return stop
+}
+
+// plain returns what a server on loopback answers; nothing, as long as it is not there.
+func (p *parts) plain(port, path string) string {
+	p.t.Helper()
+	resp, err := http.Get("http://127.0.0.1:" + port + path) //nolint:noctx // loopback
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Error(err)
+	}
+	return string(body)
 }
 
 // rollsOutAndLeavesNothing creates a Deployment, and deletes it with all that was made for it.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -81,4 +82,39 @@ func (c *cluster) reaches(from, address string, want bool) {
 		_, err := c.try("kubectl", "exec", from, "--", "timeout", "1", "wget", "-qO-", "http://"+address+"/")
 		return (err == nil) == want
 	})
+}
+
+// TestIsolatedFromTheFirstPacket: pods could connect until the enforcer had learned of their addresses.
+func TestIsolatedFromTheFirstPacket(t *testing.T) {
+	c := startCluster(t)
+	c.webServer()
+	url := "http://" + c.kubectl("get", "pod", "web", "-o", "jsonpath={.status.podIP}") + ":8080/"
+	c.createPolicy(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "jail"}, Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "prisoner"}},
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+	}})
+	const through = 7
+	connect := script(fmt.Sprintf("timeout 1 wget -qO- %s && exit %d; exit 0", url, through))
+	jailed := func(p *v1.Pod) { p.Labels = map[string]string{"app": "prisoner"} }
+	const pods = 40
+	c.create(busybox("free", connect, policy(v1.RestartPolicyNever)))
+	for i := range pods {
+		c.create(busybox(fmt.Sprint("jailed-", i), connect, jailed, policy(v1.RestartPolicyNever)))
+	}
+	for i := range pods {
+		c.await(fmt.Sprint("jailed-", i), "isolated, and succeeds", func(p *v1.Pod) bool {
+			if p != nil && p.Status.Phase == v1.PodFailed {
+				t.Fatalf("%s got through", p.Name)
+			}
+			return p != nil && p.Status.Phase == v1.PodSucceeded
+		})
+	}
+	c.await("free", "free, and gets through", phase(v1.PodFailed))
+}
+
+func (c *cluster) createPolicy(np *networkingv1.NetworkPolicy) {
+	c.t.Helper()
+	if _, err := c.client.NetworkingV1().NetworkPolicies(metav1.NamespaceDefault).Create(c.t.Context(), np, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
 }

@@ -61,11 +61,11 @@ func TestDeploymentWithItsPods(t *testing.T) {
 	if err != nil || len(x.Pods) != 1 || x.Pods[0].Name != "its" || x.Pods[0].Summary != "It has no node yet." {
 		t.Errorf("%v: %+v", err, x)
 	}
-	owner, pods, err := Pods(t.Context(), client, target)
-	if err != nil || owner.GetName() != "web" || len(pods) != 1 || pods[0].Name != "its" {
-		t.Errorf("%v: %v, %v", err, owner, pods)
+	w, err := WorkloadOf(t.Context(), client, target)
+	if err != nil || w.Object.GetName() != "web" || len(w.Sets) != 1 || len(w.Pods) != 1 || w.Pods[0].Name != "its" {
+		t.Errorf("%v: %+v", err, w)
 	}
-	if _, _, err := Pods(t.Context(), client, Target{"Service", "ns", "web"}); err == nil {
+	if _, err := WorkloadOf(t.Context(), client, Target{"Service", "ns", "web"}); err == nil {
 		t.Error("a service has no pods of its own")
 	}
 }

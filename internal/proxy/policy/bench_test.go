@@ -7,6 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
 )
 
 // large returns a cluster of so many pods, 100 of them here, in ten apps and 100 policies.
@@ -57,5 +59,19 @@ func BenchmarkOnePod(b *testing.B) {
 		m.facts.Pods = all[:len(all)-i%2]
 		p := NewPlan(m.facts)
 		m.check(m.kernel.apply(&p))
+	}
+}
+
+// BenchmarkAdmitWithoutPolicies is what the start of a pod pays on a node without policies.
+func BenchmarkAdmitWithoutPolicies(b *testing.B) {
+	e, err := New(Config{Node: "n"}, informers.NewSharedInformerFactory(fake.NewClientset(), 0))
+	if err != nil {
+		b.Fatal(err)
+	}
+	who, addresses := identityOf(pod("a")), addressesBy("a")
+	for b.Loop() {
+		if err := e.Admit(b.Context(), "sandbox", who, addresses); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -16,11 +16,12 @@ import (
 const bridgeSysctls = "/proc/sys/net/bridge"
 
 // ShowBridged makes a bridge show nftables the packets that it switches from pod to pod, as if they were
-// routed. Without that, policies would not hold between pods of one node. It is done with the first
+// routed. Pods send each other nothing but routed packets, unless one makes frames of its own, as
+// programs with the capability NET_RAW can: those must not get around policies. It is done with the first
 // policy and not before: such packets then pass the rules of the machine's other tables, too.
 func ShowBridged(ctx context.Context, bridge string) error {
 	if err := loadBridgeFilter(ctx); err != nil {
-		return fmt.Errorf("network policies will not hold between pods of this node: the kernel's module br_netfilter is missing: %w", err)
+		return fmt.Errorf("pods of this node with the capability NET_RAW can get around network policies: the kernel's module br_netfilter is missing: %w", err)
 	}
 	for _, name := range []string{"nf_call_iptables", "nf_call_ip6tables"} {
 		path := filepath.Join("/sys/class/net", bridge, "bridge", name)
@@ -28,7 +29,7 @@ func ShowBridged(ctx context.Context, bridge string) error {
 			continue
 		}
 		if err := os.WriteFile(path, []byte("1"), 0); err != nil {
-			return fmt.Errorf("network policies will not hold between pods of this node: %w", err)
+			return fmt.Errorf("pods of this node with the capability NET_RAW can get around network policies: %w", err)
 		}
 	}
 	return nil

@@ -21,7 +21,8 @@ import (
 type Facts struct {
 	Node       string // pods of this node are isolated
 	Pods       []*v1.Pod
-	Namespaces map[string]labels.Set // their labels, by name
+	Known      map[Identity][]netip.Addr // addresses of this node's pods, before their statuses have them
+	Namespaces map[string]labels.Set     // their labels, by name
 	Policies   []*networkingv1.NetworkPolicy
 }
 
@@ -33,6 +34,8 @@ type Plan struct {
 	Isolated map[Direction]map[netip.Addr]string // address → class
 	// Classes are those that Isolated names: pods for which the same policies say the same share one.
 	Classes map[Direction]map[string][]Opening
+	// Owners are the pods of this node, by their addresses.
+	Owners map[netip.Addr]Identity
 }
 
 // Directions are all there are.
@@ -61,17 +64,20 @@ type rules struct {
 
 // NewPlan decides what the kernel has to do for the policies of a node.
 func NewPlan(f *Facts) Plan {
-	out := Plan{map[Direction]map[netip.Addr]string{}, map[Direction]map[string][]Opening{}}
+	out := Plan{map[Direction]map[netip.Addr]string{}, map[Direction]map[string][]Opening{}, map[netip.Addr]Identity{}}
 	for _, d := range Directions {
 		out.Isolated[d], out.Classes[d] = map[netip.Addr]string{}, map[string][]Opening{}
 	}
 	if len(f.Policies) == 0 {
 		return out
 	}
-	p := planner{facts: f, peers: owners(f.Pods), policies: byNamespace(f.Policies), chosen: map[string][]*peer{}}
+	p := planner{facts: f, peers: owners(f.Pods, f.Known), policies: byNamespace(f.Policies), chosen: map[string][]*peer{}}
 	for _, target := range p.peers {
 		if target.pod.Spec.NodeName != f.Node {
 			continue
+		}
+		for _, a := range target.addresses {
+			out.Owners[a] = identityOf(target.pod)
 		}
 		for _, d := range Directions {
 			p.isolate(target, d, &out)
@@ -101,33 +107,40 @@ func selector(s *metav1.LabelSelector) labels.Selector {
 	return out
 }
 
-// owners returns the pods that have addresses of their own. Pods that have ended have none, and of
-// two that claim the same one (the store may know of the next pod before the end of the last) the
-// younger has it.
-func owners(all []*v1.Pod) []*peer {
-	sorted := slices.Clone(all)
-	slices.SortFunc(sorted, func(a, b *v1.Pod) int {
-		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
-	})
-	taken := map[netip.Addr]bool{}
+// owners returns the pods that have addresses of their own. Pods that have ended have none. What the
+// runtime says of an address counts before what statuses say; of two that claim the same one (the store
+// may know of the next pod before the end of the last) the younger has it.
+func owners(all []*v1.Pod, known map[Identity][]netip.Addr) []*peer {
 	var out []*peer
-	for _, pod := range sorted {
-		if pod.Spec.HostNetwork || pods.IsTerminal(pod.Status.Phase) {
-			continue
-		}
-		p := &peer{pod: pod, labels: pod.Labels}
-		for _, a := range addressesOf(pod) {
-			if !taken[a] {
-				taken[a] = true
-				p.addresses = append(p.addresses, a)
-			}
-		}
-		if len(p.addresses) > 0 {
-			out = append(out, p)
+	for _, pod := range all {
+		if !pod.Spec.HostNetwork && !pods.IsTerminal(pod.Status.Phase) {
+			out = append(out, &peer{pod: pod, labels: labelsOf(pod)})
 		}
 	}
-	return out
+	slices.SortFunc(out, func(a, b *peer) int {
+		return cmp.Or(b.pod.CreationTimestamp.Compare(a.pod.CreationTimestamp.Time), strings.Compare(string(a.pod.UID), string(b.pod.UID)))
+	})
+	taken := map[netip.Addr]bool{}
+	for _, p := range out {
+		p.take(known[identityOf(p.pod)], taken)
+	}
+	for _, p := range out {
+		p.take(addressesOf(p.pod), taken)
+	}
+	return slices.DeleteFunc(out, func(p *peer) bool { return len(p.addresses) == 0 })
 }
+
+// take gives a pod the addresses that nobody has yet.
+func (p *peer) take(addresses []netip.Addr, taken map[netip.Addr]bool) {
+	for _, a := range addresses {
+		if !taken[a] {
+			taken[a] = true
+			p.addresses = append(p.addresses, a)
+		}
+	}
+}
+
+func labelsOf(pod *v1.Pod) labels.Set { return pod.Labels }
 
 func addressesOf(pod *v1.Pod) (out []netip.Addr) {
 	add := func(s string) {

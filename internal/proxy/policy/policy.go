@@ -12,16 +12,19 @@
 // elements of two sets.
 //
 // Connections are judged by their first packet, on the addresses of the pods themselves: services are
-// translated before, sources are masqueraded after. Packets between pods of one node are switched
-// by the bridge, which shows them to nftables once there is a policy (ShowBridged). What the node
-// itself sends to its pods, and they to it, is not judged; nor is a pod's talk to itself.
+// translated before, sources are masqueraded after. Packets between pods of one node are routed like all
+// others; frames that a pod makes itself, past its routes, are switched by the bridge, which shows them to
+// nftables once there is a policy (ShowBridged). What the node itself sends to its pods, and they to it,
+// is not judged; nor is a pod's talk to itself.
 package policy
 
 import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -61,6 +64,11 @@ type Enforcer struct {
 	wake  chan struct{} // capacity 1
 	ready chan struct{} // closed when the kernel has all policies
 
+	mu        sync.Mutex
+	sandboxes map[string]sandbox      // those whose addresses the runtime told us, by ID
+	owners    map[netip.Addr]Identity // this node's pods, as the kernel has them
+	written   chan struct{}           // closed, and replaced, when the kernel has something new
+
 	// Only Run's goroutine uses these.
 	kernel kernel
 	warned string // what ShowBridged last complained of
@@ -73,6 +81,7 @@ func New(cfg Config, f informers.SharedInformerFactory) (*Enforcer, error) {
 	e := &Enforcer{
 		cfg: cfg, pods: all.GetIndexer(), namespaces: namespaces.GetIndexer(), policies: policies.GetIndexer(),
 		wake: make(chan struct{}, 1), ready: make(chan struct{}),
+		sandboxes: map[string]sandbox{}, written: make(chan struct{}),
 	}
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
@@ -181,10 +190,15 @@ func (e *Enforcer) sync(ctx context.Context, whole bool) error {
 		e.showBridged(ctx)
 	}
 	plan := NewPlan(f)
+	write := e.kernel.apply
 	if whole {
-		return e.kernel.replace(&plan)
+		write = e.kernel.replace
 	}
-	return e.kernel.apply(&plan)
+	if err := write(&plan); err != nil {
+		return err
+	}
+	e.announceWritten(plan.Owners)
+	return nil
 }
 
 // showBridged logs once what keeps the bridge from showing what it switches. It keeps nobody from
@@ -206,6 +220,7 @@ func (e *Enforcer) facts() *Facts {
 	if len(f.Policies) == 0 {
 		return f // nothing else matters
 	}
+	f.Known = e.known() // first: what is known of a pod that is gone from the list is of no use
 	f.Pods, f.Namespaces = list[v1.Pod](e.pods), map[string]labels.Set{}
 	for _, ns := range list[v1.Namespace](e.namespaces) {
 		f.Namespaces[ns.Name] = ns.Labels

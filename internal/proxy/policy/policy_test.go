@@ -18,6 +18,12 @@ import (
 // run runs an enforcer on a machine, with a fake API server, until the test ends or stop is called.
 func (m *machine) run(api *fake.Clientset) (stop func()) {
 	m.t.Helper()
+	_, stop = m.enforce(api)
+	return stop
+}
+
+func (m *machine) enforce(api *fake.Clientset) (e *Enforcer, stop func()) {
+	m.t.Helper()
 	f := informers.NewSharedInformerFactory(api, 0)
 	e, err := New(Config{Node: "n", Table: m.kernel.table, Bridge: m.kernel.bridge, ShowBridged: func(context.Context, string) error { return nil }}, f)
 	m.check(err)
@@ -26,7 +32,7 @@ func (m *machine) run(api *fake.Clientset) (stop func()) {
 	done := make(chan error, 1)
 	go func() { done <- netns.Do(func() error { return e.Run(ctx) }, m.spaces["host"]) }()
 	<-e.Ready()
-	return func() {
+	return e, func() {
 		cancel()
 		if err := <-done; err != nil {
 			m.t.Error(err)
@@ -52,8 +58,7 @@ func (m *machine) eventually(from, to string, open bool) {
 func TestEnforcer(t *testing.T) {
 	m := newMachine(t)
 	ctx := t.Context()
-	fresh := pod("a", func(p *v1.Pod) { p.Status = v1.PodStatus{Phase: v1.PodPending} })
-	api := fake.NewClientset(&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, fresh, pod("b"),
+	api := fake.NewClientset(&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, pod("a", fresh), pod("b"),
 		pod("c", func(p *v1.Pod) { p.Namespace = "other" }), policy("deny", on("a"), from(team("y"))))
 	stop := m.run(api)
 	m.open("b", "a") // nobody knows its address yet

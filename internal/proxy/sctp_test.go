@@ -1,0 +1,72 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"wherry.dev/internal/netns"
+)
+
+// sctpInit returns the packet that opens an association (RFC 9260).
+func sctpInit(from, to uint16) []byte {
+	p := binary.BigEndian.AppendUint16(nil, from)
+	p = binary.BigEndian.AppendUint16(p, to)
+	p = append(p, 0, 0, 0, 0, 0, 0, 0, 0)              // no tag yet; checksum
+	p = append(p, 1, 0, 0, 20, 1, 2, 3, 4, 0, 1, 0, 0) // INIT: tag, window
+	p = append(p, 0, 1, 0, 1, 0, 0, 0, 1)              // streams, first number
+	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
+	return p
+}
+
+// raw opens a socket that sees the packets of SCTP themselves: kernels have its translation more often
+// than its sockets.
+func (m *machine) raw(name string) *net.IPConn {
+	m.t.Helper()
+	var c *net.IPConn
+	m.check(netns.Do(func() (err error) {
+		c, err = net.ListenIP("ip4:sctp", &net.IPAddr{IP: net.IPv4zero})
+		return err
+	}, m.spaces[name]))
+	m.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// TestSCTP: a service with ports of all protocols translates each of them.
+func TestSCTP(t *testing.T) {
+	m := newMachine(t)
+	m.listen("a")
+	both := service(func(s *v1.Service) {
+		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: "sctp", Port: 80, Protocol: v1.ProtocolSCTP})
+	})
+	all := slices4(ready("a"))
+	all[0].Ports = append(all[0].Ports, all[0].Ports[0])
+	all[0].Ports[1].Name, all[0].Ports[1].Protocol, all[0].Ports[1].Port = new("sctp"), new(v1.ProtocolSCTP), new(int32(9000))
+	m.serve(both, all...)
+	m.want("b", clusterIP+":80", "a") // TCP, beside it
+	server, client := m.raw("a"), m.raw("c")
+	_, err := client.WriteTo(sctpInit(5000, 80), &net.IPAddr{IP: net.ParseIP(clusterIP)})
+	m.check(err)
+	m.check(server.SetReadDeadline(time.Now().Add(patience)))
+	buf := make([]byte, 128)
+	n, from, err := server.ReadFrom(buf)
+	m.check(err)
+	if to := binary.BigEndian.Uint16(buf[2:]); n != 32 || to != 9000 || from.String() != podIP("c") {
+		t.Errorf("%d bytes for port %d from %v", n, to, from)
+	}
+
+	// Without an endpoint nothing gets through.
+	m.serve(both)
+	_, err = client.WriteTo(sctpInit(5001, 80), &net.IPAddr{IP: net.ParseIP(clusterIP)})
+	m.check(err)
+	m.check(server.SetReadDeadline(time.Now().Add(100 * time.Millisecond)))
+	if n, _, err := server.ReadFrom(buf); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
