@@ -98,7 +98,7 @@ func TestEachKindIsAskedFor(t *testing.T) {
 		if _, err := Explain(t.Context(), fake.NewClientset(), target); !apierrors.IsNotFound(err) {
 			t.Errorf("%s: %v", kind, err)
 		}
-		if _, _, err := Pods(t.Context(), fake.NewClientset(), target); err == nil {
+		if _, err := WorkloadOf(t.Context(), fake.NewClientset(), target); err == nil {
 			t.Errorf("%s: pods of nothing", kind)
 		}
 	}
