@@ -42,7 +42,7 @@ build: ## build bin/wherry, and bin/wherry-cni: the CNI plugins alone
 images: deps ## build the demo images into out/images
 	@$(GO) run ./test/images/build out/images
 
-up: deps build images ## start a node, run examples/hello.yaml, show the waterfall of its start
+up: deps build images ## start a node, run examples/web.yaml, show the waterfall of its start
 	@examples/up.sh $(BIN) out/images $(UP_FLAGS)
 
 down: ## stop the node and what runs on it
