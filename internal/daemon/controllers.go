@@ -60,7 +60,7 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 		Account: func(name string) (clientset.Interface, *rest.Config, error) {
 			return as(d.api, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
 		},
-		Reader: reader, RootCA: ca, Signer: d.api.CA(), Tokens: d.api.TokenIssuer(), DNS: dns,
+		Reader: reader, RootCA: ca, Signer: d.api.CA(), Tokens: d.api.TokenIssuer(), DNS: dns, NodePorts: d.ownPorts(),
 	}, f)
 	if err != nil {
 		return err

@@ -35,7 +35,13 @@ func (d *Daemon) newProxy(f informers.SharedInformerFactory) (*proxy.Proxy, erro
 	}
 	return proxy.New(proxy.Config{
 		Node: d.cfg.NodeName, Table: table, Bridge: bridges + d.cfg.InstanceID(), OtherBridges: bridges, Pods: pods,
+		Reserved: d.ownPorts(),
 	}, f)
+}
+
+// ownPorts are the TCP ports by which the node itself is reached: its own, and SSH.
+func (d *Daemon) ownPorts() []uint16 {
+	return []uint16{uint16(d.cfg.SecurePort), uint16(d.cfg.KubeletPort), 22}
 }
 
 // newPolicies makes what enforces network policies on our bridge. With --proxy=none somebody else does

@@ -17,6 +17,9 @@ type Node struct {
 	Name, Zone string
 	// Addresses at which node ports are open.
 	Addresses []netip.Addr
+	// Reserved are TCP ports of the node's own programs. No service gets them at the node's addresses:
+	// whoever may create services could take the API server's place otherwise.
+	Reserved []uint16
 }
 
 // Rules are what the kernel has to do for one service on one node. They are values.
@@ -226,6 +229,12 @@ func (p *planner) plan() {
 	}
 }
 
+// reserved reports whether the port at an address from outside the service network is the node's own.
+func (p *planner) reserved(ip netip.Addr) bool {
+	return p.port.Protocol == v1.ProtocolTCP && slices.Contains(p.node.Reserved, uint16(p.port.Port)) &&
+		(ip.IsLoopback() || slices.Contains(p.node.Addresses, ip.Unmap()))
+}
+
 // externals returns the frontends other than the cluster IP: address, port and who may connect.
 func (p *planner) externals() (out []Frontend) {
 	spec := &p.svc.Spec
@@ -237,14 +246,14 @@ func (p *planner) externals() (out []Frontend) {
 		return &out[len(out)-1]
 	}
 	for _, s := range spec.ExternalIPs {
-		if ip, err := netip.ParseAddr(s); err == nil {
+		if ip, err := netip.ParseAddr(s); err == nil && !p.reserved(ip) {
 			add(ip, p.port.Port)
 		}
 	}
 	if spec.Type == v1.ServiceTypeLoadBalancer {
 		for _, in := range p.svc.Status.LoadBalancer.Ingress {
 			ip, err := netip.ParseAddr(in.IP)
-			if err != nil || in.IPMode != nil && *in.IPMode == v1.LoadBalancerIPModeProxy {
+			if err != nil || in.IPMode != nil && *in.IPMode == v1.LoadBalancerIPModeProxy || p.reserved(ip) {
 				continue
 			}
 			if f := add(ip, p.port.Port); f != nil {

@@ -62,7 +62,7 @@ func show(r Rules) string {
 }
 
 func TestPlan(t *testing.T) {
-	node := Node{Name: "n", Zone: "z", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("127.0.0.1")}}
+	node := Node{Name: "n", Zone: "z", Reserved: []uint16{6443}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("127.0.0.1")}}
 	nodePort := func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 30080 }
 	external := func(s *v1.Service) { s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal }
 	internal := func(s *v1.Service) { s.Spec.InternalTrafficPolicy = new(v1.ServiceInternalTrafficPolicyLocal) }
@@ -96,6 +96,10 @@ func TestPlan(t *testing.T) {
 		"internal local, nobody":   {service(internal), nil, "10.96.0.7:80→reject"},
 		"internal local, external": {service(internal, nodePort), []discoveryv1.Endpoint{at(1, "n", "r"), at(2, "m", "r")}, "10.96.0.7:80→1, 192.0.2.1:30080→1+2 masquerade"},
 		"external IP":              {service(func(s *v1.Service) { s.Spec.ExternalIPs = []string{"198.51.100.1", "2001:db8::9"} }), []discoveryv1.Endpoint{at(1, "n", "r")}, "10.96.0.7:80→1, 198.51.100.1:80→1 masquerade"},
+		"the node's own ports": {service(func(s *v1.Service) { // once, a service could take the API server's place
+			s.Spec.Type, s.Spec.Ports[0].Port, s.Spec.ExternalIPs = v1.ServiceTypeLoadBalancer, 6443, []string{"192.0.2.1", "127.0.0.1", "198.51.100.1"}
+			s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "192.0.2.1"}, {IP: "203.0.113.1"}}
+		}), []discoveryv1.Endpoint{at(1, "n", "r")}, "10.96.0.7:6443→1, 198.51.100.1:6443→1 masquerade, 203.0.113.1:6443→1 masquerade"},
 		"load balancer": {service(nodePort, func(s *v1.Service) {
 			s.Spec.Type, s.Spec.LoadBalancerSourceRanges = v1.ServiceTypeLoadBalancer, []string{"10.1.0.0/16", "10.1.2.0/24", " 10.2.0.1/32"}
 			s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "203.0.113.1"}, {IP: "203.0.113.2", IPMode: new(v1.LoadBalancerIPModeProxy)}, {Hostname: "x"}}

@@ -48,6 +48,8 @@ type Config struct {
 	// MasqueradeOutsiders: connections to cluster IPs that are not from Pods get an address of the
 	// node as their source. MasqueradeAll: all of them do.
 	MasqueradeOutsiders, MasqueradeAll bool
+	// Reserved are TCP ports of the node's own programs, which services do not get at its addresses.
+	Reserved []uint16
 	// Addresses are those at which node ports are open; nil means the addresses of the Node object.
 	Addresses func() ([]netip.Addr, error)
 }
@@ -395,7 +397,7 @@ func (p *Proxy) plan(key string) (Rules, error) {
 
 // lookAtNode reads the node anew, and reports whether it has changed.
 func (p *Proxy) lookAtNode() (bool, error) {
-	now := Node{Name: p.cfg.Node}
+	now := Node{Name: p.cfg.Node, Reserved: p.cfg.Reserved}
 	item, exists, err := p.nodes.GetByKey(p.cfg.Node)
 	if err != nil {
 		return false, err

@@ -45,7 +45,6 @@ import (
 	"wherry.dev/internal/controller/written"
 )
 
-
 // tries is how often a size is set while others write to the target.
 const tries = 5
 

@@ -15,11 +15,14 @@ import (
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/written"
 )
 
+// NodePorts are TCP ports at which nodes usually are reached themselves: SSH, the kubelet, the API server.
+var NodePorts = []uint16{22, 10250, 6443}
 
 // Controller writes status.loadBalancer. Create one with New.
 type Controller struct {
@@ -27,12 +30,15 @@ type Controller struct {
 	loop            *controller.Loop
 	services, nodes cache.Indexer
 	writes          *written.Log
+	reserved        []uint16
+	events          record.EventRecorder
 }
 
-// New returns the controller, with the informers of f.
-func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
+// New returns the controller, with the informers of f. Services that want one of the reserved TCP ports
+// get no address: the nodes need these themselves.
+func New(client clientset.Interface, f informers.SharedInformerFactory, reserved []uint16) (*Controller, error) {
 	services, nodes := f.Core().V1().Services().Informer(), f.Core().V1().Nodes().Informer()
-	c := &Controller{client: client, services: services.GetIndexer(), nodes: nodes.GetIndexer(), writes: written.New(services.GetIndexer())}
+	c := &Controller{client: client, services: services.GetIndexer(), nodes: nodes.GetIndexer(), writes: written.New(services.GetIndexer()), reserved: reserved}
 	c.loop = controller.NewLoop("service", c.reconcile)
 	if err := c.loop.Watch(services, c.serviceChanged); err != nil {
 		return nil, err
@@ -41,7 +47,12 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 }
 
 // Run writes addresses until ctx ends.
-func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
+func (c *Controller) Run(ctx context.Context) error {
+	events, stop := controller.Recorder(ctx, c.client, "service-controller")
+	defer stop()
+	c.events = events
+	return c.loop.Run(ctx)
+}
 
 func (c *Controller) serviceChanged(old, obj any) {
 	for _, o := range []any{old, obj} {
@@ -106,6 +117,16 @@ func wanted(svc *v1.Service, nodes []*v1.Node) []v1.LoadBalancerIngress {
 	return out
 }
 
+// conflict returns a port of the service that is reserved, or 0.
+func conflict(svc *v1.Service, reserved []uint16) int32 {
+	for _, p := range svc.Spec.Ports {
+		if p.Protocol == v1.ProtocolTCP && slices.Contains(reserved, uint16(p.Port)) {
+			return p.Port
+		}
+	}
+	return 0
+}
+
 func (c *Controller) reconcile(ctx context.Context, key string) error {
 	item, exists, err := c.services.GetByKey(key)
 	if err != nil {
@@ -128,6 +149,11 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 		nodes = append(nodes, n.(*v1.Node))
 	}
 	want := wanted(svc, nodes)
+	if port := conflict(svc, c.reserved); port != 0 {
+		c.events.Eventf(svc, v1.EventTypeWarning, "SyncLoadBalancerFailed",
+			"Error syncing load balancer: port %d is the nodes' own; use another port", port)
+		want = nil
+	}
 	if equality.Semantic.DeepEqual(svc.Status.LoadBalancer.Ingress, want) {
 		return nil
 	}

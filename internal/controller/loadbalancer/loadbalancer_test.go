@@ -17,6 +17,22 @@ func node(ready v1.ConditionStatus, addresses ...string) *v1.Node {
 	return n
 }
 
+// TestPortsOfTheNode: a service took the place of SSH or of the API server at the nodes' addresses.
+func TestPortsOfTheNode(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ports []v1.ServicePort
+		want  int32
+	}{
+		"another":   {[]v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP}}, 0},
+		"SSH":       {[]v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP}, {Port: 22, Protocol: v1.ProtocolTCP}}, 22},
+		"22 of UDP": {[]v1.ServicePort{{Port: 22, Protocol: v1.ProtocolUDP}}, 0},
+	} {
+		if got := conflict(&v1.Service{Spec: v1.ServiceSpec{Ports: tt.ports}}, NodePorts); got != tt.want {
+			t.Errorf("%s: %d, want %d", name, got, tt.want)
+		}
+	}
+}
+
 func TestWanted(t *testing.T) {
 	excluded := node("True", "InternalIP 10.0.0.9")
 	excluded.Labels = map[string]string{v1.LabelNodeExcludeBalancers: ""}

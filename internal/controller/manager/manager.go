@@ -34,6 +34,8 @@ type Config struct {
 	Signer certificates.Authority
 	// Tokens signs the tokens in secrets; nil signs none.
 	Tokens serviceaccounttoken.Signer
+	// NodePorts are TCP ports that no load balancer gets; nil means those that nodes usually need.
+	NodePorts []uint16
 	// DNS is the cluster's DNS that is published; nil if there is none of ours.
 	DNS *clusterdns.Config
 }

@@ -68,7 +68,7 @@ var table = []row{
 	{"endpointslice-controller", "endpointslice-controller", plain(endpointslice.New)},
 	{"endpoints-controller", "endpoint-controller", plain(endpoints.New)},
 	{"endpointslice-mirroring-controller", "endpointslicemirroring-controller", plain(endpointslicemirroring.New)},
-	{"service-lb-controller", "service-controller", plain(loadbalancer.New)},
+	{"service-lb-controller", "service-controller", buildBalancers},
 
 	// Workloads, those first that others stand on
 	{"replicaset-controller", "replicaset-controller", plain(replicaset.New)},
@@ -128,6 +128,14 @@ func buildDNS(p *parts) (controller.Controller, error) {
 		return nil, nil
 	}
 	return clusterdns.New(p.client, p.informers, *p.DNS)
+}
+
+func buildBalancers(p *parts) (controller.Controller, error) {
+	reserved := p.NodePorts
+	if reserved == nil {
+		reserved = loadbalancer.NodePorts
+	}
+	return loadbalancer.New(p.client, p.informers, reserved)
 }
 
 func buildCronJobs(p *parts) (controller.Controller, error) {
