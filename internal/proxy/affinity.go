@@ -49,7 +49,7 @@ func writeLearning(b *nft.Batch) {
 		for _, prefix := range sides {
 			chain := prefix + "learning" + f.suffix
 			b.AddChain(chain, nil)
-			rule := append(f.is(), f.originalFrontend(0)...)
+			rule := append(f.is(), f.originalFrontend()...)
 			rule = append(rule, f.endpoint(f.words+2)...)
 			b.AddRule(chain, append(rule, nft.Dispatch(prefix+learners+f.suffix, nft.R(0)))...)
 		}
@@ -75,7 +75,7 @@ func writeLearning(b *nft.Batch) {
 func (p picker) writeLearner(b *nft.Batch) {
 	prefix, f := p.side()
 	client, endpoint := f.words+2, 2*f.words+2
-	rule := append(f.is(), f.originalFrontend(0)...)
+	rule := append(f.is(), f.originalFrontend()...)
 	rule = append(rule, nft.CtOriginal(f.originalSource, nft.R(client)))
 	rule = append(rule, f.endpoint(endpoint)...)
 	milliseconds := uint64(p.affinity / time.Millisecond)

@@ -49,7 +49,7 @@ func (m *machine) client(name, frontend, client string) nft.Element {
 // stays asks often, and returns the one that answers each time.
 func (m *machine) stays(from, to string) string {
 	m.t.Helper()
-	first, _ := m.ask(from, "tcp", to)
+	first, _ := m.ask(from, to)
 	for range 20 {
 		m.want(from, to, first)
 	}
@@ -102,7 +102,6 @@ func TestAffinityOnEveryWay(t *testing.T) {
 	}
 	m.client("affinities4", port, podIP("c"))
 	m.client("affinities4", port, neighbourIP)
-	m.listable()
 }
 
 // TestAffinityFromElsewhere: with the local policy, strangers stay with an endpoint of this node, also if
@@ -124,7 +123,6 @@ func TestAffinityFromElsewhere(t *testing.T) {
 		m.want("c", at, "a")
 	}
 	m.client("outside-affinities4", at, neighbourIP)
-	m.listable()
 }
 
 // TestAffinityLastsFromTheLastConnection: each connection begins the service's time anew, as it is then.
@@ -169,5 +167,4 @@ func TestNoAffinityAnyMore(t *testing.T) {
 	if got := m.learned("affinities4"); len(got) > 0 {
 		t.Errorf("learned: %v", got)
 	}
-	m.listable()
 }

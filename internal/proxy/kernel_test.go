@@ -96,6 +96,7 @@ func newMachine(t *testing.T) *machine {
 		m.in(p, "ip", "-6", "route", "add", "default", "via", "fd10::1")
 	}
 	m.open()
+	t.Cleanup(m.listable)
 	return m
 }
 
@@ -206,11 +207,11 @@ func (m *machine) listen(name string) {
 
 // ask connects from a namespace, and returns the answer: "refused", "silence", or who it was and how
 // they saw the client.
-func (m *machine) ask(from, network, to string) (server, client string) {
+func (m *machine) ask(from, to string) (server, client string) {
 	m.t.Helper()
 	var c net.Conn
 	err := netns.Do(func() (err error) {
-		c, err = (&net.Dialer{Timeout: 2 * time.Second}).DialContext(m.t.Context(), network, to)
+		c, err = (&net.Dialer{Timeout: 2 * time.Second}).DialContext(m.t.Context(), "tcp", to)
 		return err
 	}, m.spaces[from])
 	if err != nil {
@@ -255,7 +256,7 @@ func (m *machine) failure(err error) string {
 // want asks, and compares who answers.
 func (m *machine) want(from, to, server string) (client string) {
 	m.t.Helper()
-	got, client := m.ask(from, "tcp", to)
+	got, client := m.ask(from, to)
 	if got != server {
 		m.t.Errorf("%s to %s: %s, want %s", from, to, got, server)
 	}
@@ -314,7 +315,7 @@ func TestTraffic(t *testing.T) {
 	m.serve(svc, slices4(ready("a"), ready("b"))...)
 	got := map[string]int{}
 	for range 60 {
-		server, _ := m.ask("c", "tcp", clusterIP+":80")
+		server, _ := m.ask("c", clusterIP+":80")
 		got[server]++
 	}
 	if got["a"] < 10 || got["b"] < 10 || got["a"]+got["b"] != 60 {
@@ -417,7 +418,7 @@ func TestAffinity(t *testing.T) {
 		s.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: new(int32(600))}}
 	})
 	m.serve(sticky, slices4(ready("a"), ready("b"))...)
-	first, _ := m.ask("c", "tcp", clusterIP+":80")
+	first, _ := m.ask("c", clusterIP+":80")
 	for range 20 {
 		m.want("c", clusterIP+":80", first)
 	}
@@ -435,7 +436,6 @@ func TestAffinity(t *testing.T) {
 	for range 10 {
 		m.want("c", clusterIP+":80", other)
 	}
-	m.listable()
 }
 
 func TestUDPFlowsFollowTheirEndpoints(t *testing.T) {

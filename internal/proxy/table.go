@@ -74,11 +74,11 @@ func (f family) frontend() []nft.Expression {
 }
 
 // originalFrontend loads the one that the connection was for before it was translated.
-func (f family) originalFrontend(r int) []nft.Expression {
+func (f family) originalFrontend() []nft.Expression {
 	return []nft.Expression{
-		nft.CtOriginal(f.original, nft.R(r)),
-		nft.Meta(unix.NFT_META_L4PROTO, nft.R(r+f.words)),
-		nft.CtOriginal(unix.NFT_CT_PROTO_DST, nft.R(r+f.words+1)),
+		nft.CtOriginal(f.original, nft.R(0)),
+		nft.Meta(unix.NFT_META_L4PROTO, nft.R(f.words)),
+		nft.CtOriginal(unix.NFT_CT_PROTO_DST, nft.R(f.words+1)),
 	}
 }
 
@@ -238,8 +238,8 @@ func (l layout) writeMasquerading(b *nft.Batch) {
 	for _, f := range families {
 		rule := func(more ...nft.Expression) { b.AddRule("masquerading", append(f.is(), more...)...) }
 		rule(f.from(0), nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(f.words)), nft.In("hairpins"+f.suffix, nft.R(0)), nft.Masquerade())
-		rule(append(f.originalFrontend(0), nft.In("masquerade"+f.suffix, nft.R(0)), nft.Masquerade())...)
-		rule(append(f.originalFrontend(0), nft.In("masquerade-node"+f.suffix, nft.R(0)),
+		rule(append(f.originalFrontend(), nft.In("masquerade"+f.suffix, nft.R(0)), nft.Masquerade())...)
+		rule(append(f.originalFrontend(), nft.In("masquerade-node"+f.suffix, nft.R(0)),
 			nft.SourceType(nft.R(0)), nft.Equal(nft.R(0), number(unix.RTN_LOCAL)), nft.Masquerade())...)
 		rule(nft.Jump("outsiders" + f.suffix))
 		if l.outsiders && !l.all {
