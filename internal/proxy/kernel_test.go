@@ -298,6 +298,9 @@ func TestTraffic(t *testing.T) {
 		t.Errorf("through a service to itself: from %s", client)
 	}
 	m.listable()
+	if s := m.in("host", "nft", "list", "chains"); strings.Contains(s, "learn") {
+		t.Errorf("no service has affinity, but all connections pay for it: %s", s)
+	}
 	// A port that the service does not have, and a service without endpoints: both are refused.
 	m.want("b", clusterIP+":81", "refused")
 	m.serve(svc)
