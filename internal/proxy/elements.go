@@ -155,9 +155,13 @@ func (r *Rules) lead(t Target, outside bool, add func(set, more string, e entry)
 		if !outside {
 			add("check", "", entry{pass: true})
 		}
-		add(prefix+"services", "", entry{chain: r.picker(t, outside).name()})
+		p := r.picker(t, outside)
+		add(prefix+"services", "", entry{chain: p.name()})
 		for i, e := range r.Balancers[t].Endpoints {
 			add(prefix+"endpoints", mark(uint32(i)), entry{value: endpointBytes(e)})
+			if p.affinity > 0 {
+				add(prefix+learners, endpointBytes(e), entry{chain: p.learner()})
+			}
 		}
 	}
 }

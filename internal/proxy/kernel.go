@@ -15,7 +15,7 @@ type kernel struct {
 	conn   *nft.Conn
 	table  string
 	layout layout
-	made   map[picker]bool
+	made   map[string]bool // chains of pickers and learners
 }
 
 // replace writes the whole table, in one transaction with the removal of what was there. Connections
@@ -31,7 +31,7 @@ func (k *kernel) replace(s *state) error {
 	b.DeleteTable()
 	b.AddTable()
 	writeLayout(b, k.layout)
-	made, c := map[picker]bool{}, s.all()
+	made, c := map[string]bool{}, s.all()
 	c.write(b, made)
 	for name, elements := range learned {
 		b.AddElements(name, slices.DeleteFunc(elements, func(e nft.Element) bool { return !s.valid(name, e) }))
@@ -48,7 +48,7 @@ func (k *kernel) replace(s *state) error {
 func (k *kernel) learned() (map[string][]nft.Element, error) {
 	out := map[string][]nft.Element{}
 	for _, f := range families {
-		for _, prefix := range []string{"", "outside-"} {
+		for _, prefix := range sides {
 			name := prefix + affinities + f.suffix
 			elements, err := k.conn.Elements(k.table, name)
 			if err != nil {

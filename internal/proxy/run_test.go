@@ -167,11 +167,12 @@ const writerEnv = "WHERRY_TEST_PROXY_WRITER"
 
 const writerTable = "wherry-writer-proxy"
 
-// generation returns many services that all have one endpoint, which tells the generation.
+// generation returns many services with affinity that all have one endpoint, which tells the generation.
 func generation(n int) *state {
 	s, c := newState(), change{}
 	for i := range 300 {
 		svc, _ := many(i, 0)
+		svc.Spec.SessionAffinity = v1.ServiceAffinityClientIP
 		s.set("a/"+svc.Name, Plan(svc, slices4(discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", n)}}), Node{Name: "n"}), &c)
 	}
 	return s
@@ -200,7 +201,7 @@ func writeForEver(space string) error {
 			for key := range s.services {
 				svc, _ := many(0, 0)
 				ip := s.services[key].rules.ClusterIPs[0]
-				svc.Spec.ClusterIPs = []string{ip.String()}
+				svc.Spec.ClusterIPs, svc.Spec.SessionAffinity = []string{ip.String()}, v1.ServiceAffinityClientIP
 				all := slices4(discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", 1+n%2)}})
 				s.set(key, Plan(svc, all, Node{Name: "n"}), &c)
 			}
@@ -232,16 +233,23 @@ func TestKilledWhileItWrites(t *testing.T) {
 		_ = cmd.Wait() // killed
 		elements, err := m.kernel.conn.Elements(writerTable, "endpoints4")
 		m.check(err)
+		learners, err := m.kernel.conn.Elements(writerTable, "learners4")
+		m.check(err)
 		found := map[netip.Addr]int{}
 		for _, e := range elements {
 			ip, _ := netip.AddrFromSlice([]byte(e.Value[:4]))
 			found[ip]++
 			seen[ip]++
 		}
-		if len(elements) != 300 || len(found) != 1 {
-			t.Errorf("half-written: %v", found)
+		for _, e := range learners {
+			ip, _ := netip.AddrFromSlice([]byte(e.Key[12:16])) // after the frontend
+			found[ip]++
+		}
+		if len(elements) != 300 || len(learners) != 300 || len(found) != 1 {
+			t.Errorf("half-written: %d endpoints, %d that are learned: %v", len(elements), len(learners), found)
 		}
 	}
+	m.listable()
 	t.Log("endpoints that were seen: ", seen)
 	m.check(m.kernel.conn.Remove(writerTable))
 	if got := m.in("host", "nft", "-s", "list", "table", "inet", "foreign"); got != foreign {

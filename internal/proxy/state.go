@@ -29,19 +29,11 @@ type claim struct {
 }
 
 // valid reports whether a client's endpoint, as the map with the name has it, is still one of the
-// frontend's.
+// frontend's, and the frontend still has affinity.
 func (s *state) valid(name string, e nft.Element) bool {
-	set := strings.Replace(name, affinities, "endpoints", 1)
 	frontend := e.Key[:len(e.Key)-len(e.Value)+4] // without the client's address
-	for i := uint32(0); ; i++ {
-		has, ok := s.first(place{set, frontend + mark(i)})
-		if !ok {
-			return false
-		}
-		if has.value == e.Value {
-			return true
-		}
-	}
+	_, ok := s.first(place{strings.Replace(name, affinities, learners, 1), frontend + e.Value})
+	return ok
 }
 
 // change is what has to be written: first the deletions, then the rest.
@@ -145,13 +137,10 @@ func (s *state) all() change {
 	return c
 }
 
-// write writes a change; made are the pickers that the table has, to which it adds.
-func (c *change) write(b *nft.Batch, made map[picker]bool) {
+// write writes a change; made are the chains for pickers that the table has, to which it adds.
+func (c *change) write(b *nft.Batch, made map[string]bool) {
 	for _, p := range c.pickers {
-		if !made[p] {
-			p.write(b)
-			made[p] = true
-		}
+		p.writeOnce(b, made)
 	}
 	bySet(c.remove, b.DeleteElements)
 	bySet(c.add, b.AddElements)

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,13 +24,14 @@ type family struct {
 	address     nft.Type
 	source      uint32 // offsets in the header
 	destination uint32
-	original    uint32 // key of connection tracking
-	words       int
+	// Keys of connection tracking.
+	original, originalSource uint32
+	words                    int
 }
 
 var families = []family{
-	{"4", unix.NFPROTO_IPV4, nft.IPv4, 12, 16, 20 /* NFT_CT_DST_IP */, 1},
-	{"6", unix.NFPROTO_IPV6, nft.IPv6, 8, 24, 22 /* NFT_CT_DST_IP6 */, 4},
+	{"4", unix.NFPROTO_IPV4, nft.IPv4, 12, 16, unix.NFT_CT_DST_IP, unix.NFT_CT_SRC_IP, 1},
+	{"6", unix.NFPROTO_IPV6, nft.IPv6, 8, 24, unix.NFT_CT_DST_IP6, unix.NFT_CT_SRC_IP6, 4},
 }
 
 func (f family) is() []nft.Expression {
@@ -50,22 +50,19 @@ func (f family) sets() []nft.Set {
 		{Name: "cluster-ips", Key: f.address},
 		{Name: "hairpins", Key: nft.Concat(f.address, f.address)},
 	}
-	for _, prefix := range []string{"", "outside-"} { // for connections from elsewhere, where they differ
+	for _, prefix := range sides {
 		all = append(all,
 			nft.Set{Name: prefix + "check", Key: frontend, Value: nft.Verdict},
 			nft.Set{Name: prefix + "services", Key: frontend, Value: nft.Verdict},
 			nft.Set{Name: prefix + "endpoints", Key: nft.Concat(append(fields, nft.Mark)...), Value: target},
-			nft.Set{Name: prefix + affinities, Key: client, Value: target, Learning: true, Size: 1 << 20})
+			nft.Set{Name: prefix + affinities, Key: client, Value: target, Learning: true, Size: 1 << 20},
+			nft.Set{Name: prefix + learners, Key: nft.Concat(append(fields, f.address, nft.Port)...), Value: nft.Verdict})
 	}
 	for i := range all {
 		all[i].Name += f.suffix
 	}
 	return all
 }
-
-// affinities is the map of frontends and clients, and the endpoints that these have; it is learned
-// from connections.
-const affinities = "affinities"
 
 // frontend loads the frontend that a packet is for into the registers from 0 on.
 func (f family) frontend() []nft.Expression {
@@ -77,11 +74,11 @@ func (f family) frontend() []nft.Expression {
 }
 
 // originalFrontend loads the one that the connection was for before it was translated.
-func (f family) originalFrontend(r int) []nft.Expression {
+func (f family) originalFrontend() []nft.Expression {
 	return []nft.Expression{
-		nft.CtOriginal(f.original, nft.R(r)),
-		nft.Meta(unix.NFT_META_L4PROTO, nft.R(r+f.words)),
-		nft.CtOriginal(unix.NFT_CT_PROTO_DST, nft.R(r+f.words+1)),
+		nft.CtOriginal(f.original, nft.R(0)),
+		nft.Meta(unix.NFT_META_L4PROTO, nft.R(f.words)),
+		nft.CtOriginal(unix.NFT_CT_PROTO_DST, nft.R(f.words+1)),
 	}
 }
 
@@ -101,12 +98,13 @@ type layout struct {
 }
 
 // writeLayout writes the table's sets, chains and rules. What belongs to single services is in
-// elements of the sets, and in pickers.
+// elements of the sets, and in pickers and learners.
 //
 // A packet's way:
 //
 //	prerouting, output (filter, before translation): nobody serves it → reject; not allowed → drop
 //	prerouting, output (nat): services → picker → endpoint
+//	postrouting, input (nat), if a service has affinity: learners → the client's endpoint is noted
 //	postrouting (nat): masquerade
 func writeLayout(b *nft.Batch, l layout) {
 	for _, f := range families {
@@ -226,15 +224,22 @@ func (l layout) writeServices(b *nft.Batch) {
 	}
 }
 
-func (l layout) writeMasquerading(b *nft.Batch) {
+// leaveUntranslated leaves a chain that is for connections to services.
+func leaveUntranslated() []nft.Expression {
 	const translated = 1 << 5 // IPS_DST_NAT
+	return []nft.Expression{
+		nft.Ct(unix.NFT_CT_STATUS, nft.R(0)), nft.And(nft.R(0), number(translated)), nft.Equal(nft.R(0), number(0)), nft.Leave(),
+	}
+}
+
+func (l layout) writeMasquerading(b *nft.Batch) {
 	b.AddRule("masquerading", nft.Meta(unix.NFT_META_OIFNAME, nft.R(0)), nft.Equal(nft.R(0), linkName("lo")), nft.Leave())
-	b.AddRule("masquerading", nft.Ct(unix.NFT_CT_STATUS, nft.R(0)), nft.And(nft.R(0), number(translated)), nft.Equal(nft.R(0), number(0)), nft.Leave())
+	b.AddRule("masquerading", leaveUntranslated()...)
 	for _, f := range families {
 		rule := func(more ...nft.Expression) { b.AddRule("masquerading", append(f.is(), more...)...) }
 		rule(f.from(0), nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(f.words)), nft.In("hairpins"+f.suffix, nft.R(0)), nft.Masquerade())
-		rule(append(f.originalFrontend(0), nft.In("masquerade"+f.suffix, nft.R(0)), nft.Masquerade())...)
-		rule(append(f.originalFrontend(0), nft.In("masquerade-node"+f.suffix, nft.R(0)),
+		rule(append(f.originalFrontend(), nft.In("masquerade"+f.suffix, nft.R(0)), nft.Masquerade())...)
+		rule(append(f.originalFrontend(), nft.In("masquerade-node"+f.suffix, nft.R(0)),
 			nft.SourceType(nft.R(0)), nft.Equal(nft.R(0), number(unix.RTN_LOCAL)), nft.Masquerade())...)
 		rule(nft.Jump("outsiders" + f.suffix))
 		if l.outsiders && !l.all {
@@ -249,28 +254,30 @@ func (l layout) writeMasquerading(b *nft.Batch) {
 // write writes the picker's chain. Among the endpoints of the packet's frontend it takes a random one;
 // with affinity, the one that the client had before.
 func (p picker) write(b *nft.Batch) {
-	f, prefix := families[1], ""
-	if p.four {
-		f = families[0]
-	}
-	if p.outside {
-		prefix = "outside-"
-	}
-	chain, more := p.name(), f.words+2 // the register after the frontend
-	translate := func(to int) nft.Expression {
-		return nft.Translate(uint32(f.number), nft.R(to), nft.R(to+f.words))
-	}
-	begin := func() []nft.Expression { return append(f.is(), f.frontend()...) }
-	learned, milliseconds := prefix+affinities+f.suffix, uint64(p.affinity/time.Millisecond)
-	b.AddChain(chain, nil)
-	if p.affinity > 0 {
-		to := more + f.words
-		b.AddRule(chain, append(begin(), f.from(more), nft.Get(learned, nft.R(0), nft.R(to)), nft.Learn(learned, nft.R(0), nft.R(to), milliseconds), translate(to))...)
-	}
+	prefix, f := p.side()
+	more := f.words + 2 // the register after the frontend
 	to := more + f.words
-	rule := append(begin(), nft.Random(uint32(p.n), nft.R(more)), nft.Get(prefix+"endpoints"+f.suffix, nft.R(0), nft.R(to)))
+	begin := func() []nft.Expression { return append(f.is(), f.frontend()...) }
+	translate := nft.Translate(uint32(f.number), nft.R(to), nft.R(to+f.words))
+	b.AddChain(p.name(), nil)
 	if p.affinity > 0 {
-		rule = append(rule, f.from(more), nft.Learn(learned, nft.R(0), nft.R(to), milliseconds))
+		b.AddRule(p.name(), append(begin(), f.from(more), nft.Get(prefix+affinities+f.suffix, nft.R(0), nft.R(to)), translate)...)
 	}
-	b.AddRule(chain, append(rule, translate(to))...)
+	b.AddRule(p.name(), append(begin(), nft.Random(uint32(p.n), nft.R(more)),
+		nft.Get(prefix+"endpoints"+f.suffix, nft.R(0), nft.R(to)), translate)...)
+}
+
+// writeOnce writes the chains that the picker needs, but for those that were made before.
+func (p picker) writeOnce(b *nft.Batch, made map[string]bool) {
+	once := func(chain string, write func(*nft.Batch)) {
+		if !made[chain] {
+			write(b)
+			made[chain] = true
+		}
+	}
+	once(p.name(), p.write)
+	if p.affinity > 0 {
+		once("learn-postrouting", writeLearning)
+		once(p.learner(), p.writeLearner)
+	}
 }

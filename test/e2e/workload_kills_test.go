@@ -305,7 +305,8 @@ func (u *turmoil) workloads() string {
 		of("StatefulSet", "parallel", "replicas: 3, serviceName: parallel, podManagementPolicy: Parallel,", alone) + "\n---\n" +
 		of("DaemonSet", "agent", "", loop) + `
 ---
-{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, sessionAffinity: ClientIP,
+  ports: [{port: 80, targetPort: 8080}]}}
 ---
 {apiVersion: batch/v1, kind: CronJob, metadata: {name: tick}, spec: {schedule: "* * * * *", concurrencyPolicy: Forbid,
   successfulJobsHistoryLimit: 2, jobTemplate: {spec: {template: {` + tick[:len(tick)-1] + `, restartPolicy: Never}}}}}}

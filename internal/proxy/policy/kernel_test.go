@@ -132,6 +132,13 @@ func (m *machine) apply(policies ...*networkingv1.NetworkPolicy) {
 	m.facts.Policies = policies
 	p := NewPlan(m.facts)
 	m.check(m.kernel.apply(&p))
+	m.listable()
+}
+
+// listable checks that nft(8) does not stumble over the table: if it does, it lists nobody's tables.
+func (m *machine) listable() {
+	m.t.Helper()
+	m.in("host", "nft list tables && nft list ruleset && nft -j list ruleset")
 }
 
 // listen makes a namespace answer with its name on all its addresses.
@@ -252,7 +259,6 @@ func TestDenyAll(t *testing.T) {
 	m := newMachine(t)
 	m.open("b", "a", "service", "neighbour", "host")
 	m.apply(policy("deny", on("a"), isolates(ingress)))
-	m.in("host", "nft list ruleset") // nft(8) must not stumble over it
 	m.shut("b", "a", "service")
 	m.shut("neighbour", "a")
 	m.open("host", "a") // probes
@@ -295,6 +301,21 @@ func TestAllow(t *testing.T) {
 	m.open("neighbour", "a")
 	m.open("c", "a")
 	m.shut("b", "a", "service")
+}
+
+// TestListing: nft(8) lists policies of every sort; apply looks.
+func TestListing(t *testing.T) {
+	m := newMachine(t)
+	for _, change := range []func(*spec){
+		fromOn(append(port80(v1.ProtocolSCTP), access1(v1.ProtocolUDP, 1000, 2000))),
+		toOn(append(port80(v1.ProtocolTCP), access1(v1.ProtocolTCP, 1, 65535)), pods0("b"), cidr("0.0.0.0/0", "10.0.0.0/9"), cidr("::/0", "fd10::/64")),
+		fromOn([]access{access1(v1.ProtocolTCP, "http", 0)}, both(pods0("b"), team("red")), cidr("192.0.2.1/32")),
+		from(team("red")),
+		to(cidr("0.0.0.0/0"), cidr("::/0")),
+		isolates(ingress, egress),
+	} {
+		m.apply(policy("p", on("a"), change), policy("all", change))
+	}
 }
 
 // The ranges of pods grow and shrink; old and new ones overlap within one transaction.
