@@ -37,6 +37,8 @@ type hostileAPI struct {
 	// lock. A new object has no old state, and a pod that is deleted has no new one.
 	onWrite func(resource string, old, obj metav1.Object)
 	honest  bool // a call that fails has had no effect
+	// refuse, if there is one, returns why a write is refused, or nil. It is called under the lock.
+	refuse func(k8stesting.Action) error
 
 	mu      sync.Mutex // guards all below
 	rand    *rand.Rand
@@ -84,6 +86,11 @@ func (a *hostileAPI) react(action k8stesting.Action) (bool, runtime.Object, erro
 	}
 	if resource == "events" {
 		return true, &v1.Event{}, nil
+	}
+	if a.refuse != nil {
+		if err := a.refuse(action); err != nil {
+			return true, nil, err
+		}
 	}
 	if a.chance(0.05) {
 		return true, nil, errFault
@@ -365,18 +372,17 @@ const (
 func (a *hostileAPI) next(resource string, from int) (*change, chan struct{}, fate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i := range a.log[resource] {
-		if c := &a.log[resource][i]; c.version > from {
-			switch {
-			case a.chance(0.02):
-				return nil, nil, breaks
-			case a.chance(0.05):
-				return nil, nil, forgets
-			}
-			return c, nil, lives
-		}
+	log := a.log[resource]
+	i, _ := slices.BinarySearchFunc(log, from+1, func(c change, version int) int { return c.version - version })
+	switch {
+	case i == len(log):
+		return nil, a.more, lives
+	case a.chance(0.02):
+		return nil, nil, breaks
+	case a.chance(0.05):
+		return nil, nil, forgets
 	}
-	return nil, a.more, lives
+	return &log[i], nil, lives
 }
 
 func (a *hostileAPI) lag() time.Duration {
