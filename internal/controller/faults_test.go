@@ -230,6 +230,31 @@ func TestConflictsOnEveryWriteAreNoHotLoop(t *testing.T) {
 	}
 }
 
+// The API server refuses a selector that does not match the template. What has one all the same, from
+// before, made pods without end, each of which it released at once.
+func TestSelectorThatDoesNotMatchItsTemplate(t *testing.T) {
+	other := map[string]string{"app": "other"}
+	set, deployment := newReplicaSet("x", 3), newDeployment(newHostileAPI(1).rand)
+	stateful, daemon := newSet(newHostileAPI(1).rand), newDaemon(newHostileAPI(1).rand)
+	for _, s := range []*metav1.LabelSelector{set.Spec.Selector, deployment.Spec.Selector, stateful.Spec.Selector, daemon.Spec.Selector} {
+		s.MatchLabels = other
+	}
+	for resource, obj := range map[string]object{"replicasets": set, "deployments": deployment, "statefulsets": stateful, "daemonsets": daemon} {
+		t.Run(resource, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newHostileAPI(1)
+				defer serve(t, a)()
+				a.add("nodes", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}})
+				a.add(resource, obj)
+				time.Sleep(10 * time.Second)
+				if n := requests(a); n > 0 {
+					t.Errorf("%d requests", n)
+				}
+			})
+		})
+	}
+}
+
 // shrink makes an object want less.
 func shrink(o object) bool {
 	switch o := o.(type) {
