@@ -144,8 +144,6 @@ func TestATakenNameIsNoHotLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHostileAPI(1)
 		defer serve(t, a)()
-		other := newReplicaSet("other", 0)
-		a.add("replicasets", other)
 		template := templateOf("v0")
 		a.add("pods", &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web-0", Labels: map[string]string{"app": "else"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Other", Name: "o", UID: "o", Controller: new(true)}}}, Spec: template.Spec})
