@@ -1,10 +1,12 @@
 package controller_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -31,8 +34,11 @@ import (
 type hostileAPI struct {
 	*fake.Clientset
 	// onWrite is called with the old and the new state of each object that a client wrote, under the
-	// lock.
+	// lock. A new object has no old state, and a pod that is deleted has no new one.
 	onWrite func(resource string, old, obj metav1.Object)
+	honest  bool // a call that fails has had no effect
+	// refuse, if there is one, returns why a write is refused, or nil. It is called under the lock.
+	refuse func(k8stesting.Action) error
 
 	mu      sync.Mutex // guards all below
 	rand    *rand.Rand
@@ -81,11 +87,16 @@ func (a *hostileAPI) react(action k8stesting.Action) (bool, runtime.Object, erro
 	if resource == "events" {
 		return true, &v1.Event{}, nil
 	}
+	if a.refuse != nil {
+		if err := a.refuse(action); err != nil {
+			return true, nil, err
+		}
+	}
 	if a.chance(0.05) {
 		return true, nil, errFault
 	}
 	obj, err := a.write(resource, action)
-	if err == nil && !generated(action) && a.chance(0.05) {
+	if err == nil && !a.honest && !generated(action) && a.chance(0.05) {
 		err = errFault // it has taken effect
 	}
 	return true, obj, err
@@ -104,6 +115,8 @@ func (a *hostileAPI) write(resource string, action k8stesting.Action) (runtime.O
 		return a.create(resource, act.GetObject().(object))
 	case k8stesting.UpdateActionImpl:
 		return a.update(resource, act.GetSubresource(), act.GetObject().(object))
+	case k8stesting.PatchActionImpl:
+		return a.patch(resource, act)
 	case k8stesting.DeleteActionImpl:
 		return nil, a.delete(resource, act.GetNamespace()+"/"+act.GetName(), act.GetDeleteOptions())
 	}
@@ -122,6 +135,7 @@ func (a *hostileAPI) get(resource, key string) (object, error) {
 func (a *hostileAPI) list(resource string) runtime.Object {
 	out := map[string]runtime.Object{
 		"pods": &v1.PodList{}, "nodes": &v1.NodeList{}, "persistentvolumeclaims": &v1.PersistentVolumeClaimList{},
+		"deployments": &appsv1.DeploymentList{}, "replicasets": &appsv1.ReplicaSetList{},
 		"statefulsets": &appsv1.StatefulSetList{}, "daemonsets": &appsv1.DaemonSetList{}, "controllerrevisions": &appsv1.ControllerRevisionList{},
 	}[resource]
 	var items []runtime.Object
@@ -195,13 +209,59 @@ func (a *hostileAPI) update(resource, sub string, obj object) (runtime.Object, e
 		obj.SetGeneration(was.GetGeneration() + 1)
 	}
 	a.put(resource, watch.Modified, obj)
+	a.tell(resource, was, obj)
 	return obj.DeepCopyObject(), nil
+}
+
+// patch applies a strategic merge patch. Another UID than the object's is invalid, and so is a second
+// controller.
+func (a *hostileAPI) patch(resource string, act k8stesting.PatchActionImpl) (runtime.Object, error) {
+	was, err := a.get(resource, act.GetNamespace()+"/"+act.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if a.chance(0.05) {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: resource}, was.GetName(), errors.New("it was changed"))
+	}
+	obj, err := patched(was, act.GetPatch())
+	if err != nil {
+		return nil, err
+	}
+	controllers := 0
+	for _, ref := range obj.GetOwnerReferences() {
+		if ref.Controller != nil && *ref.Controller {
+			controllers++
+		}
+	}
+	if obj.GetUID() != was.GetUID() || controllers > 1 {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: resource}, was.GetName(), nil)
+	}
+	a.put(resource, watch.Modified, obj)
+	a.tell(resource, was, obj)
+	return obj.DeepCopyObject(), nil
+}
+
+func patched(was object, patch []byte) (object, error) {
+	data, err := json.Marshal(was)
+	if err != nil {
+		return nil, err
+	}
+	out := reflect.New(reflect.TypeOf(was).Elem()).Interface().(object)
+	if data, err = strategicpatch.StrategicMergePatch(data, patch, out); err != nil {
+		return nil, err
+	}
+	return out, json.Unmarshal(data, out)
 }
 
 // withStatus returns the object with the status of another state of it.
 func withStatus(was, obj object) object {
 	out := was.DeepCopyObject().(object)
 	switch o := out.(type) {
+	case *appsv1.Deployment:
+		next := obj.(*appsv1.Deployment)
+		o.Status, o.Annotations = next.Status, next.Annotations // as the API server takes them
+	case *appsv1.ReplicaSet:
+		o.Status = obj.(*appsv1.ReplicaSet).Status
 	case *appsv1.StatefulSet:
 		o.Status = obj.(*appsv1.StatefulSet).Status
 	case *appsv1.DaemonSet:
@@ -214,6 +274,10 @@ func withStatus(was, obj object) object {
 
 func sameSpecs(a, b object) bool {
 	switch a := a.(type) {
+	case *appsv1.Deployment:
+		return equality.Semantic.DeepEqual(a.Spec, b.(*appsv1.Deployment).Spec)
+	case *appsv1.ReplicaSet:
+		return equality.Semantic.DeepEqual(a.Spec, b.(*appsv1.ReplicaSet).Spec)
 	case *appsv1.StatefulSet:
 		return equality.Semantic.DeepEqual(a.Spec, b.(*appsv1.StatefulSet).Spec)
 	case *appsv1.DaemonSet:
@@ -308,18 +372,17 @@ const (
 func (a *hostileAPI) next(resource string, from int) (*change, chan struct{}, fate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i := range a.log[resource] {
-		if c := &a.log[resource][i]; c.version > from {
-			switch {
-			case a.chance(0.02):
-				return nil, nil, breaks
-			case a.chance(0.05):
-				return nil, nil, forgets
-			}
-			return c, nil, lives
-		}
+	log := a.log[resource]
+	i, _ := slices.BinarySearchFunc(log, from+1, func(c change, version int) int { return c.version - version })
+	switch {
+	case i == len(log):
+		return nil, a.more, lives
+	case a.chance(0.02):
+		return nil, nil, breaks
+	case a.chance(0.05):
+		return nil, nil, forgets
 	}
-	return nil, a.more, lives
+	return &log[i], nil, lives
 }
 
 func (a *hostileAPI) lag() time.Duration {

@@ -35,6 +35,8 @@ type life struct {
 	t    *testing.T
 	rand *rand.Rand  // the world's; the API has its own
 	pods cache.Store // what the controller knows
+	// calmed, if there is one, is called when the world becomes calm.
+	calmed func()
 
 	told    sync.Mutex // guards the two below; held for no other lock
 	history []string
@@ -88,13 +90,18 @@ func play(t *testing.T, seed uint64, build func(*life, informers.SharedInformerF
 		act(l)
 	}
 	l.setCalm()
-	for range 300 {
-		time.Sleep(time.Second)
-		for _, p := range l.all("pods") {
-			l.attend(p.(*v1.Pod), true)
+	if l.calmed != nil {
+		l.calmed()
+	}
+	l.attendAll(200)
+	l.ClearActions()
+	l.attendAll(100)
+	rest(l)
+	for _, a := range l.Actions() {
+		if a.GetVerb() != "watch" && a.GetVerb() != "list" {
+			l.wrong("%s %s at rest: %+v", a.GetVerb(), a.GetResource().Resource, a)
 		}
 	}
-	rest(l)
 	cancel()
 	running.Wait()
 	f.Shutdown()
@@ -102,6 +109,16 @@ func play(t *testing.T, seed uint64, build func(*life, informers.SharedInformerF
 		t.Logf("seed %d", seed)
 	}
 	return !l.sick
+}
+
+// attendAll attends to all pods once a second.
+func (l *life) attendAll(seconds int) {
+	for range seconds {
+		time.Sleep(time.Second)
+		for _, p := range l.all("pods") {
+			l.attend(p.(*v1.Pod), true)
+		}
+	}
 }
 
 // attend is what a scheduler and a kubelet do about one pod: one step towards what it should be.
@@ -138,7 +155,7 @@ func (l *life) becameReady(p *v1.Pod) {
 
 // place is what a pod and its replacement have in common: the name or, for a daemon, the node.
 func place(p *v1.Pod) string {
-	if p.GenerateName == "" {
+	if p.Spec.Affinity == nil {
 		return p.Name
 	}
 	return nodeFor(p)
@@ -150,7 +167,7 @@ func nodeFor(p *v1.Pod) string {
 
 // bind returns the node of a pod: there may be none (any more).
 func (l *life) bind(p *v1.Pod) string {
-	if p.GenerateName == "" {
+	if p.Spec.Affinity == nil {
 		return "n"
 	}
 	if _, ok := l.objects["nodes"]["/"+nodeFor(p)]; !ok {
@@ -227,7 +244,7 @@ func newSet(r *rand.Rand) *appsv1.StatefulSet {
 
 // checkSet looks at each pod that the controller creates or deletes.
 func (l *life) checkSet(kind string, old, obj metav1.Object) {
-	if kind != "pods" {
+	if kind != "pods" || old != nil && obj != nil {
 		return
 	}
 	l.mu.Lock()
@@ -377,7 +394,7 @@ func newDaemon(r *rand.Rand) *appsv1.DaemonSet {
 
 // checkDaemon looks at each pod that the controller creates or deletes.
 func (l *life) checkDaemon(kind string, old, obj metav1.Object) {
-	if kind != "pods" {
+	if kind != "pods" || old != nil && obj != nil {
 		return
 	}
 	l.mu.Lock()

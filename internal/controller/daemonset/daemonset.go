@@ -151,6 +151,9 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		c.control.Events.Event(ds, v1.EventTypeWarning, "SelectingAll",
 			"This daemon set is selecting all pods. A non-empty selector is required.")
 		return nil
+	case !matches.Matches(labels.Set(ds.Spec.Template.Labels)): // each new pod would be released at once
+		klog.FromContext(ctx).Info("The selector does not match the template, the daemon set is left alone", "key", key)
+		return nil
 	}
 	return c.reconcile(ctx, ds, matches)
 }

@@ -134,6 +134,10 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
+	if s := selector(d); s != nil && !s.Matches(labels.Set(d.Spec.Template.Labels)) { // it would release each new set at once
+		klog.FromContext(ctx).Info("The selector does not match the template, the deployment is left alone", "deployment", key)
+		return nil
+	}
 	f, err := c.observe(ctx, d)
 	if err != nil {
 		return err

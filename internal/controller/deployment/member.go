@@ -74,6 +74,9 @@ func (m *member) changed() bool {
 	return m.replicas != orOne(m.Spec.Replicas) || m.minReady != m.Spec.MinReadySeconds || !maps.Equal(m.annotations, m.Annotations)
 }
 
+// observed reports whether the ReplicaSet's controller has seen its size.
+func (m *member) observed() bool { return m.Generation <= m.Status.ObservedGeneration }
+
 // wanted returns the ReplicaSet as it should be.
 func (m *member) wanted() *appsv1.ReplicaSet {
 	rs := m.DeepCopy()

@@ -83,8 +83,7 @@ func planFor(f facts) plan {
 	}
 	p.notePause()
 	p.number()
-	if p.wasScaled() {
-		p.scale()
+	if p.wasScaled() && p.scale() {
 		return p.plan(p.counts())
 	}
 	if d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
@@ -275,10 +274,11 @@ func (p *planner) ensureCurrent() {
 	}
 }
 
-// room returns how many replicas the current ReplicaSet may have now.
+// room returns how many replicas the current ReplicaSet may have now. With Recreate it is recreate that
+// gives it all of them, and only when nothing old runs.
 func (p *planner) room() int32 {
 	if !rolling(p.deployment) {
-		return p.replicas
+		return p.current.replicas
 	}
 	have := sum(p.members(), replicas)
 	free := max(0, p.replicas+p.surge-have)
@@ -311,7 +311,7 @@ func (p *planner) cleanUp() {
 	alive := slices.DeleteFunc(slices.Clone(p.old), func(m *member) bool { return m.DeletionTimestamp != nil })
 	slices.SortFunc(alive, byRevision)
 	for _, m := range alive[:max(0, len(alive)-int(*limit))] {
-		if m.Status.Replicas == 0 && m.replicas == 0 && orOne(m.Spec.Replicas) == 0 && m.Generation <= m.Status.ObservedGeneration {
+		if m.Status.Replicas == 0 && m.replicas == 0 && orOne(m.Spec.Replicas) == 0 && m.observed() {
 			p.steps = append(p.steps, step{remove: m.ReplicaSet})
 		}
 	}

@@ -130,6 +130,9 @@ func has(replicas, available int32) setChange {
 	}
 }
 
+// unseen is one whose controller has not seen its size yet.
+func unseen(rs *appsv1.ReplicaSet) { rs.Generation = 2 }
+
 // sized is what the annotations say about the Deployment when the set was scaled last.
 func sized(desired, most int32) setChange {
 	return func(rs *appsv1.ReplicaSet) {
@@ -191,6 +194,8 @@ func TestSteps(t *testing.T) {
 		"a rollout that never becomes ready":  {plain(web("v2", 10, limits(abs(3), abs(2))), set("v1", 8, has(8, 7)), set("v2", 5, has(5, 0))), ""},
 		"undone, the bad pods go at once":     {plain(web("v1", 10, limits(abs(3), abs(2))), set("v1", 8, has(8, 7)), set("v2", 5, has(5, 0))), "update v1 8, update v2 1"},
 		"a third template":                    {plain(web("v3", 10, limits(abs(3), abs(2))), set("v1", 8), set("v2", 5, has(5, 0))), "create 0, update v2 0"},
+		"the old one is just shrinking":       {plain(web("v2", 5, limits(abs(2), abs(0))), set("v1", 2, has(3, 3)), set("v2", 5, has(5, 4))), "update v1 1"},
+		"one shrank, and is to grow again":    {plain(web("v1", 6, limits(abs(1), abs(0))), set("v1", 6, unseen), set("v2", 1)), "update v1 6"},
 		"the new one is too large":            {plain(web("v2", 3), set("v2", 5)), "update v2 3"},
 		"scaled by somebody else":             {plain(web("v1", 3), set("v1", 2, sized(3, 4))), "update v1 3"},
 		"two of the same template, the older": {plain(web("v1", 3), set("v1", 3), set("v2", 3, func(rs *appsv1.ReplicaSet) { rs.Spec.Template = template("v1") })), "update v1 3, update v2 0"},
@@ -201,6 +206,7 @@ func TestSteps(t *testing.T) {
 		"recreate, the old end":     {plain(web("v2", 3, recreate), set("v1", 0, has(1, 0))), ""},
 		"recreate, a pod still is":  {facts{deployment: web("v2", 3, recreate), sets: []*appsv1.ReplicaSet{set("v1", 0)}, running: map[types.UID]bool{"v1": true}, now: now}, ""},
 		"recreate, its own pod is":  {facts{deployment: web("v2", 3, recreate), sets: []*appsv1.ReplicaSet{set("v2", 1)}, running: map[types.UID]bool{"v2": true}, now: now}, "update v2 3"},
+		"recreate, one may still":   {plain(web("v2", 3, recreate), set("v1", 0, has(0, 0), unseen)), ""},
 		"recreate, the old are off": {plain(web("v2", 3, recreate), set("v1", 0)), "create 3"},
 
 		// Scaling.
@@ -215,6 +221,7 @@ func TestSteps(t *testing.T) {
 		"without the annotation":                {plain(web("v2", 20, counts(13, 5, 13, 13)), set("v1", 8), set("v2", 5, sized(10, 13))), "update v2 10, update v1 15"},
 		"saturated, others have replicas":       {plain(web("v2", 5), set("v1", 3, sized(3, 4)), set("v2", 5, sized(5, 7))), "update v1 0"},
 		"recreate, scaled":                      {plain(web("v2", 5, recreate), set("v2", 3, sized(3, 3))), "update v2 5"},
+		"recreate in a rollout, scaled":         {plain(web("v3", 0, recreate), set("v1", 2, sized(3, 4)), set("v2", 2, sized(3, 4)), set("v3", 0)), "update v1 0, update v2 0"},
 		"a new template and another size":       {plain(web("v2", 20), set("v1", 10, sized(10, 13))), "update v1 20"},
 		"a set without replicas tells no scale": {plain(web("v2", 5), set("v1", 0, sized(3, 4)), set("v2", 5, sized(5, 7))), ""},
 
@@ -224,6 +231,7 @@ func TestSteps(t *testing.T) {
 		"paused, scaled":           {plain(web("v2", 5, paused), set("v1", 3, sized(3, 4))), "update v1 5"},
 		"paused in a rollout":      {plain(web("v2", 10, paused), set("v1", 8, sized(10, 13)), set("v2", 5, sized(10, 13))), ""},
 		"paused, none has any":     {plain(web("v3", 4, paused), set("v1", 0), set("v2", 0)), "update v2 4"},
+		"paused, the old run":      {plain(web("v2", 3, recreate, paused), set("v1", 0, has(1, 0)), set("v2", 0)), ""},
 		"being deleted":            {plain(web("v2", 3, dying), set("v1", 3)), ""},
 		"it would select all pods": {plain(web("v1", 3, func(d *appsv1.Deployment) { d.Spec.Selector = &metav1.LabelSelector{} })), "SelectingAll"},
 
@@ -241,7 +249,7 @@ func TestSteps(t *testing.T) {
 			set("v1", 0, with(revisionKey, "5")), set("v2", 0), set("v3", 0, with(revisionKey, "3")), set("v4", 3, with(revisionKey, "6"))), "remove v2"},
 		"no history":             {plain(web("v2", 3, done, history(0)), set("v1", 0), set("v2", 3)), "remove v1"},
 		"one still has pods":     {plain(web("v3", 3, done, history(0)), set("v1", 0, has(1, 1)), set("v2", 0), set("v3", 3)), "remove v2"},
-		"one is not observed":    {plain(web("v3", 3, done, history(0)), set("v1", 0, func(rs *appsv1.ReplicaSet) { rs.Generation = 2 }), set("v2", 0), set("v3", 3)), "remove v2"},
+		"one is not observed":    {plain(web("v3", 3, done, history(0)), set("v1", 0, unseen), set("v2", 0), set("v3", 3)), "remove v2"},
 		"one is being deleted":   {plain(web("v3", 3, done, history(1)), set("v1", 0, func(rs *appsv1.ReplicaSet) { rs.DeletionTimestamp = new(ago(0)) }), set("v2", 0), set("v3", 3)), ""},
 		"unlimited":              {plain(web("v2", 3, done, history(math.MaxInt32)), set("v1", 0), set("v2", 3)), ""},
 		"not before it is done":  {plain(web("v2", 3, history(0)), set("v1", 0), set("v2", 3, has(3, 2))), ""},
@@ -254,6 +262,7 @@ func TestSteps(t *testing.T) {
 		"there is no last":        {plain(web("v3", 3, rollback("0")), set("v3", 3, with(revisionKey, "1"))), "spec v3"},
 		"to itself":               {plain(web("v3", 3, rollback("3")), set("v1", 0), set("v3", 3)), "spec v3"},
 		"from a new template":     {plain(web("v3", 3, rollback("0")), set("v1", 0), set("v2", 3)), "create 1, spec v2"},
+		"recreate, the old run":   {plain(web("v3", 3, recreate, rollback("0")), set("v1", 0), set("v2", 3)), "create 0, spec v2"},
 		"to what is no number":    {plain(web("v3", 3, rollback("x")), set("v3", 3)), ""},
 		"paused, no rolling back": {plain(web("v3", 3, rollback("1"), paused), set("v1", 0), set("v3", 3, sized(3, 4))), ""},
 	} {

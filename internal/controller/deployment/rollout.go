@@ -50,7 +50,7 @@ func (p *planner) shrink() bool {
 			taken += n
 		}
 	}
-	spare := sum(append(slices.Clone(old), p.current), available) - atLeast
+	spare := sum(append(slices.Clone(old), p.current), staying) - atLeast
 	for _, m := range old {
 		if n := min(spare, m.replicas); n > 0 {
 			p.resize(m, m.replicas-n)
@@ -59,6 +59,16 @@ func (p *planner) shrink() bool {
 		}
 	}
 	return taken > 0
+}
+
+// staying is how many replicas of a ReplicaSet are available and stay so. Its status may still count
+// some that it was told to give up; and until its controller has seen its size it tells nothing: it may
+// have been told to give some up, and then to make new ones.
+func staying(m *member) int32 {
+	if !m.observed() {
+		return 0
+	}
+	return min(m.replicas, m.Status.AvailableReplicas)
 }
 
 // recreate takes one step of a Recreate: nothing new starts until all that is old has ended.
@@ -77,9 +87,12 @@ func (p *planner) recreate() {
 	}
 }
 
-// oldRuns reports whether a pod of an old ReplicaSet has not ended.
+// oldRuns reports whether a pod of an old ReplicaSet has not ended, or may still come: as long as the
+// ReplicaSet's controller has not seen that it wants none any more.
 func (p *planner) oldRuns() bool {
-	return slices.ContainsFunc(p.old, func(m *member) bool { return m.Status.Replicas > 0 || p.running[m.UID] })
+	return slices.ContainsFunc(p.old, func(m *member) bool {
+		return m.Status.Replicas > 0 || p.running[m.UID] || !m.observed()
+	})
 }
 
 // wasScaled reports whether somebody changed the Deployment's size since its ReplicaSets were scaled
@@ -93,24 +106,33 @@ func (p *planner) wasScaled() bool {
 
 // scale brings the ReplicaSets to the Deployment's new size. In the midst of a rollout all of them
 // grow and shrink in proportion: if all the new replicas went to the current one, a bad template
-// would do more harm.
-func (p *planner) scale() {
+// would do more harm. It reports whether it could: with Recreate there is no proportion to keep, and
+// going on with the rollout brings the size.
+func (p *planner) scale() bool {
 	if m, ok := p.onlyOne(); ok {
-		if m != nil {
+		if m != nil && !p.tooEarly(m) {
 			p.resize(m, p.replicas)
 			p.annotateSize(m) // in any case, or it would look scaled for ever
 		}
-		return
+		return true
 	}
 	if p.saturated() {
 		for _, m := range p.old {
 			p.resize(m, 0)
 		}
-		return
+		return true
 	}
-	if rolling(p.deployment) {
-		p.scaleInProportion()
+	if !rolling(p.deployment) {
+		return false
 	}
+	p.scaleInProportion()
+	return true
+}
+
+// tooEarly reports whether a ReplicaSet must not start, not even in a pause, because the strategy is
+// Recreate and others still run.
+func (p *planner) tooEarly(m *member) bool {
+	return !rolling(p.deployment) && m == p.current && m.replicas == 0 && p.oldRuns()
 }
 
 // onlyOne returns the ReplicaSet that has all replicas, or is to get them as none has any: nil if

@@ -6,6 +6,7 @@ package podcontrol
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -85,12 +86,28 @@ func (c *Control) Delete(ctx context.Context, owner Owner, p *v1.Pod) error {
 // Remove is Delete without events. It reports whether there was this pod.
 func (c *Control) Remove(ctx context.Context, owner Owner, p *v1.Pod) (bool, error) {
 	err := c.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
-	gone := apierrors.IsNotFound(err) || apierrors.IsConflict(err)
-	if err != nil && !gone {
-		return false, err
+	if err == nil {
+		c.Writes.Deleted(keyOf(owner), p)
+		return true, nil
+	}
+	if gone, getErr := c.isGone(ctx, p, err); !gone || getErr != nil {
+		return false, errors.Join(err, getErr)
 	}
 	c.Writes.Deleted(keyOf(owner), p)
-	return !gone, nil
+	return false, nil
+}
+
+// isGone reports whether a pod could not be deleted because it is no more. A conflict may mean that
+// there is another one of its name; but a webhook can say so as well, about a pod that stays.
+func (c *Control) isGone(ctx context.Context, p *v1.Pod, err error) (bool, error) {
+	if !apierrors.IsConflict(err) {
+		return apierrors.IsNotFound(err), nil
+	}
+	live, err := c.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return err == nil && live.UID != p.UID, err
 }
 
 // Label gives one pod labels. One that is gone needs none.

@@ -116,6 +116,10 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		klog.FromContext(ctx).Error(err, "Invalid selector, the object is left alone", "kind", c.Kind, "key", key)
 		return nil
 	}
+	if !s.selector.Matches(labels.Set(s.template.Labels)) { // each new pod would be released at once
+		klog.FromContext(ctx).Info("The selector does not match the template, the object is left alone", "kind", c.Kind, "key", key)
+		return nil
+	}
 	f, err := c.observe(ctx, s)
 	if err != nil {
 		return err

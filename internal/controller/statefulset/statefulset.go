@@ -146,6 +146,10 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		klog.FromContext(ctx).Info("Invalid selector, the stateful set is left alone", "key", key)
 		return nil
 	}
+	if !matches.Matches(labels.Set(set.Spec.Template.Labels)) { // each new pod would be released at once
+		klog.FromContext(ctx).Info("The selector does not match the template, the stateful set is left alone", "key", key)
+		return nil
+	}
 	return c.reconcile(ctx, set, matches)
 }
 

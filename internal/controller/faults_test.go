@@ -1,0 +1,314 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+
+	podsapi "wherry.dev/internal/api/pods"
+	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/daemonset"
+	"wherry.dev/internal/controller/deployment"
+	"wherry.dev/internal/controller/replicaset"
+	"wherry.dev/internal/controller/statefulset"
+)
+
+func newReplicaSet(name string, replicas int32) *appsv1.ReplicaSet {
+	return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: appsv1.ReplicaSetSpec{
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: templateOf("v0"),
+	}}
+}
+
+// workloads are all controllers of apps/v1.
+func workloads(a *hostileAPI, f informers.SharedInformerFactory) (controller.Controller, error) {
+	sets, err1 := replicaset.New(a.Clientset, f)
+	stateful, err2 := statefulset.New(a.Clientset, f)
+	deployments, err3 := deployment.New(a.Clientset, f)
+	daemons, err4 := daemonset.New(a.Clientset, f)
+	return together{sets, stateful, deployments, daemons}, errors.Join(err1, err2, err3, err4)
+}
+
+// serve runs the controllers of workloads on an API without faults.
+func serve(t *testing.T, a *hostileAPI) (stop func()) {
+	t.Helper()
+	a.setCalm()
+	f := informers.NewSharedInformerFactory(a.Clientset, 0)
+	c, err := workloads(a, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
+	f.Start(ctx.Done())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+		f.Shutdown()
+	}
+}
+
+// requests returns how many calls there were, watches and lists apart.
+func requests(a *hostileAPI) (n int) {
+	for _, act := range a.Actions() {
+		if act.GetVerb() != "watch" && act.GetVerb() != "list" {
+			n++
+		}
+	}
+	return n
+}
+
+// Two replica sets and a stateful set that select the same pods share them: each pod has one controller,
+// each orphan is adopted once, and there is an end to it.
+func TestOverlappingSelectorsComeToRest(t *testing.T) {
+	for seed := range lifetimes(t) {
+		ok := false
+		synctest.Test(t, func(t *testing.T) {
+			orphaned, patched := 0, 0
+			ok = play(t, seed, func(l *life, f informers.SharedInformerFactory) (controller.Controller, error) {
+				l.onWrite = func(kind string, old, obj metav1.Object) {
+					if kind == "pods" && old != nil && obj != nil && len(old.GetOwnerReferences()) != len(obj.GetOwnerReferences()) {
+						patched++
+					}
+				}
+				l.add("statefulsets", newSet(l.rand))
+				l.add("replicasets", newReplicaSet("x", 3))
+				l.add("replicasets", newReplicaSet("y", 2))
+				for i := range 4 {
+					template := templateOf("v0")
+					l.add("pods", &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint("orphan-", i), Labels: template.Labels}, Spec: template.Spec})
+					orphaned++
+				}
+				return workloads(l.hostileAPI, f)
+			}, func(l *life) {
+				p := l.any()
+				if p == nil {
+					return
+				}
+				ref := metav1.GetControllerOf(p)
+				if ref == nil || ref.Kind != "ReplicaSet" || l.rand.IntN(4) > 0 {
+					l.attend(p, true)
+					return
+				}
+				l.note("%s becomes an orphan", p.Name)
+				l.change("pods", "a/"+p.Name, func(o object) bool { o.SetOwnerReferences(nil); return true })
+				orphaned++
+			}, overlapRests)
+			if patched > orphaned {
+				t.Errorf("%d adoptions and releases of %d orphans", patched, orphaned)
+			}
+		})
+		if !ok {
+			return
+		}
+	}
+}
+
+// overlapRests checks that each set has its own pods, and that none is an orphan.
+func overlapRests(l *life) {
+	have := map[string]int{}
+	for _, o := range l.all("pods") {
+		ref := metav1.GetControllerOf(o)
+		if ref == nil {
+			l.wrong("%s is an orphan", o.GetName())
+			return
+		}
+		have[ref.Name]++
+	}
+	want := map[string]int{"x": 3, "y": 2, "web": int(*l.set().Spec.Replicas)}
+	if fmt.Sprint(have) != fmt.Sprint(want) {
+		l.wrong("pods by owner: %v, want %v", have, want)
+	}
+}
+
+// A pod of another owner that has the name of a stateful set's pod is asked about ever more seldom.
+func TestATakenNameIsNoHotLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHostileAPI(1)
+		defer serve(t, a)()
+		template := templateOf("v0")
+		a.add("pods", &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web-0", Labels: map[string]string{"app": "else"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Other", Name: "o", UID: "o", Controller: new(true)}}}, Spec: template.Spec})
+		set := newSet(newHostileAPI(1).rand)
+		a.add("statefulsets", set)
+		time.Sleep(10 * time.Minute)
+		if n := requests(a); n < 10 || n > 150 {
+			t.Errorf("%d requests in ten minutes", n)
+		}
+	})
+}
+
+// Where each write conflicts, it is repeated ever more seldom, and other objects do not notice.
+func TestConflictsOnEveryWriteAreNoHotLoop(t *testing.T) {
+	conflict := func(act k8stesting.Action) error {
+		return apierrors.NewConflict(schema.GroupResource{Resource: act.GetResource().Resource}, "x", errors.New("the webhook says so"))
+	}
+	for name, tt := range map[string]struct {
+		resource string
+		obj      object
+		rests    int // how many pods it has at last
+	}{
+		"replica set":  {"replicasets", newReplicaSet("x", 3), 1},
+		"deployment":   {"deployments", newDeployment(newHostileAPI(1).rand), 1},
+		"stateful set": {"statefulsets", newSet(newHostileAPI(1).rand), 0},
+		"daemon set":   {"daemonsets", newDaemon(newHostileAPI(1).rand), 0},
+	} {
+		for phase, after := range map[string]time.Duration{"from the start": 0, "while it shrinks": time.Minute} {
+			t.Run(name+" "+phase, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					a := newHostileAPI(1)
+					defer serve(t, a)()
+					a.add("nodes", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}})
+					obj := tt.obj.DeepCopyObject().(object)
+					obj.SetNamespace("bad")
+					a.add(tt.resource, obj)
+					time.Sleep(after)
+					a.mu.Lock()
+					a.refuse = func(act k8stesting.Action) error {
+						if act.GetNamespace() != "bad" {
+							return nil
+						}
+						return conflict(act)
+					}
+					a.mu.Unlock()
+					a.change(tt.resource, "bad/"+obj.GetName(), shrink)
+					a.ClearActions()
+					a.add("replicasets", newReplicaSet("good", 3))
+					time.Sleep(10 * time.Minute)
+					bad, good := 0, 0
+					for _, act := range a.Actions() {
+						if act.GetNamespace() == "bad" {
+							bad++
+						} else if act.GetVerb() == "create" && act.GetResource().Resource == "pods" {
+							good++
+						}
+					}
+					if bad < 10 || bad > 300 || good != 3 {
+						t.Errorf("%d calls for the object that conflicts, %d pods for the other one", bad, good)
+					}
+					a.mu.Lock()
+					a.refuse = nil
+					a.mu.Unlock()
+					time.Sleep(time.Minute)
+					a.ClearActions()
+					time.Sleep(10 * time.Minute)
+					if n := requests(a); n > 0 {
+						t.Errorf("%d requests after the conflicts, at rest", n)
+					}
+					running := 0
+					for _, o := range a.all("pods") {
+						if o.GetNamespace() == "bad" && o.GetDeletionTimestamp() == nil {
+							running++
+						}
+					}
+					if running != tt.rests {
+						t.Errorf("%d pods at last, want %d", running, tt.rests)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The API server refuses a selector that does not match the template. What has one all the same, from
+// before, made pods without end, each of which it released at once.
+func TestSelectorThatDoesNotMatchItsTemplate(t *testing.T) {
+	other := map[string]string{"app": "other"}
+	set, deployment := newReplicaSet("x", 3), newDeployment(newHostileAPI(1).rand)
+	stateful, daemon := newSet(newHostileAPI(1).rand), newDaemon(newHostileAPI(1).rand)
+	for _, s := range []*metav1.LabelSelector{set.Spec.Selector, deployment.Spec.Selector, stateful.Spec.Selector, daemon.Spec.Selector} {
+		s.MatchLabels = other
+	}
+	for resource, obj := range map[string]object{"replicasets": set, "deployments": deployment, "statefulsets": stateful, "daemonsets": daemon} {
+		t.Run(resource, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newHostileAPI(1)
+				defer serve(t, a)()
+				a.add("nodes", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}})
+				a.add(resource, obj)
+				time.Sleep(10 * time.Second)
+				if n := requests(a); n > 0 {
+					t.Errorf("%d requests", n)
+				}
+			})
+		})
+	}
+}
+
+// shrink makes an object want less.
+func shrink(o object) bool {
+	switch o := o.(type) {
+	case *appsv1.ReplicaSet:
+		o.Spec.Replicas = new(int32(1))
+	case *appsv1.Deployment:
+		o.Spec.Replicas = new(int32(1))
+	case *appsv1.StatefulSet:
+		o.Spec.Replicas = new(int32(0))
+	case *appsv1.DaemonSet:
+		o.Spec.Template.Spec.NodeSelector = map[string]string{"no": "node"}
+	}
+	return true
+}
+
+// When all pods of a large replica set fail at once, each is replaced once, and the failed ones stay.
+func TestManyFailedPodsAreReplacedOnce(t *testing.T) {
+	size := 10_000
+	if testing.Short() {
+		size = 1_000
+	}
+	began := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		a := newHostileAPI(1)
+		defer serve(t, a)()
+		a.add("replicasets", newReplicaSet("x", int32(size)))
+		time.Sleep(10 * time.Minute)
+		all := a.all("pods")
+		if len(all) != size {
+			t.Fatalf("%d pods", len(all))
+		}
+		a.ClearActions()
+		for _, p := range all {
+			a.change("pods", "a/"+p.GetName(), func(o object) bool { o.(*v1.Pod).Status.Phase = v1.PodFailed; return true })
+		}
+		time.Sleep(10 * time.Minute)
+		active, total := 0, 0
+		for _, o := range a.all("pods") {
+			total++
+			if podsapi.IsActive(o.(*v1.Pod)) {
+				active++
+			}
+		}
+		writes := map[string]int{}
+		for _, act := range a.Actions() {
+			if act.GetVerb() != "watch" && act.GetVerb() != "list" {
+				writes[act.GetVerb()+" "+act.GetResource().Resource]++
+			}
+		}
+		t.Logf("%d pods, %d active, requests %v", total, active, writes)
+		if active != size || total != 2*size || writes["create pods"] != size {
+			t.Errorf("%d pods, %d active; requests %v", total, active, writes)
+		}
+		if most := size / 50; writes["update replicasets"] > most {
+			t.Errorf("%d writes of the status, more than %d", writes["update replicasets"], most)
+		}
+	})
+	t.Logf("took %v", time.Since(began))
+}
