@@ -240,7 +240,9 @@ func (c *Controller) remove(ctx context.Context, cron *batchv1.CronJob, name str
 	})
 	gone := &metav1.ObjectMeta{Namespace: cron.Namespace, Name: name, UID: uid}
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+	case apierrors.IsConflict(err): // another one has its name, or a webhook does not want it now
+		return err
+	case apierrors.IsNotFound(err):
 		c.jobWrites.Deleted(keyOf(cron), gone)
 		return nil
 	case err != nil:

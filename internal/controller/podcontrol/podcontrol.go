@@ -6,7 +6,6 @@ package podcontrol
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -70,7 +69,7 @@ func (c *Control) Create(ctx context.Context, owner Owner, pod *v1.Pod) error {
 	return nil
 }
 
-// Delete deletes one pod. One that is gone, or another of its name, is just what was wanted.
+// Delete deletes one pod. One that is gone is just what was wanted.
 func (c *Control) Delete(ctx context.Context, owner Owner, p *v1.Pod) error {
 	deleted, err := c.Remove(ctx, owner, p)
 	if err != nil {
@@ -83,31 +82,16 @@ func (c *Control) Delete(ctx context.Context, owner Owner, p *v1.Pod) error {
 	return nil
 }
 
-// Remove is Delete without events. It reports whether there was this pod.
+// Remove is Delete without events. It reports whether there was this pod. A conflict is an error, which
+// a Loop retries in silence: there is another pod of its name, which the informer will tell, or a webhook
+// does not want the deletion now.
 func (c *Control) Remove(ctx context.Context, owner Owner, p *v1.Pod) (bool, error) {
 	err := c.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
-	if err == nil {
-		c.Writes.Deleted(keyOf(owner), p)
-		return true, nil
-	}
-	if gone, getErr := c.isGone(ctx, p, err); !gone || getErr != nil {
-		return false, errors.Join(err, getErr)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, err
 	}
 	c.Writes.Deleted(keyOf(owner), p)
-	return false, nil
-}
-
-// isGone reports whether a pod could not be deleted because it is no more. A conflict may mean that
-// there is another one of its name; but a webhook can say so as well, about a pod that stays.
-func (c *Control) isGone(ctx context.Context, p *v1.Pod, err error) (bool, error) {
-	if !apierrors.IsConflict(err) {
-		return apierrors.IsNotFound(err), nil
-	}
-	live, err := c.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	return err == nil && live.UID != p.UID, err
+	return err == nil, nil
 }
 
 // Label gives one pod labels. One that is gone needs none.
