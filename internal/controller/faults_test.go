@@ -1,15 +1,12 @@
 package controller_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/klog/v2"
 
 	podsapi "wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
@@ -51,19 +47,7 @@ func serve(t *testing.T, a *hostileAPI) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
-	f.Start(ctx.Done())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := c.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	return func() {
-		cancel()
-		running.Wait()
-		f.Shutdown()
-	}
+	return begin(t, f, c)
 }
 
 // requests returns how many calls there were, watches and lists apart.

@@ -76,15 +76,7 @@ func play(t *testing.T, seed uint64, build func(*life, informers.SharedInformerF
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API fails all the time: what the controllers say to that would bury what matters.
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
-	f.Start(ctx.Done())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := c.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	stop := begin(t, f, c)
 	for range 60 {
 		time.Sleep(time.Duration(l.rand.Int64N(int64(2 * time.Second))))
 		act(l)
@@ -102,13 +94,30 @@ func play(t *testing.T, seed uint64, build func(*life, informers.SharedInformerF
 			l.wrong("%s %s at rest: %+v", a.GetVerb(), a.GetResource().Resource, a)
 		}
 	}
-	cancel()
-	running.Wait()
-	f.Shutdown()
+	stop()
 	if l.sick {
 		t.Logf("seed %d", seed)
 	}
 	return !l.sick
+}
+
+// begin starts informers and a controller. The API fails all the time: what the controller says to that
+// would bury what matters.
+func begin(t *testing.T, f informers.SharedInformerFactory, c controller.Controller) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
+	f.Start(ctx.Done())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+		f.Shutdown()
+	}
 }
 
 // attendAll attends to all pods once a second.

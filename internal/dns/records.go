@@ -51,6 +51,7 @@ func NewRecords(f informers.SharedInformerFactory) (*Records, error) {
 func nameKnown(obj any, initial bool) {
 	if s, ok := obj.(*v1.Service); ok && !initial {
 		now := time.Now()
+		// An informer's handler has no context, and the span no parent.
 		trace.RecordObject(context.Background(), string(s.UID), "dns: name is known", now, now)
 	}
 }

@@ -100,14 +100,7 @@ func (c *cluster) servicesWork() {
 	c.rolledOut()
 	url := "http://" + ip
 	c.until("both pods answer", func() bool { return len(c.answers(url, 12)) == 2 })
-	c.kubectl("scale", "deployment/web", "--replicas", "0")
-	c.until("clients are refused", func() bool {
-		out, err := c.try("kubectl", "exec", "client", "--", "wget", "-qO-", url+"/")
-		return err != nil && strings.Contains(out+err.Error(), "refused")
-	})
-	c.kubectl("scale", "deployment/web", "--replicas", "1")
-	c.rolledOut()
-	c.until("the new pod answers", func() bool { return len(c.answers(url, 2)) == 1 })
+	c.comesAndGoes(url)
 	c.kubectl("delete", "deployment/web", "service/web", "pod/client", "--timeout", fmt.Sprint(patience))
 }
 

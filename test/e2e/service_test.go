@@ -14,6 +14,19 @@ import (
 
 const hello = "mkdir -p /tmp/www; hostname > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"
 
+// comesAndGoes takes the pods of the Deployment web away, and gives it one again: the service follows.
+func (c *cluster) comesAndGoes(url string) {
+	c.t.Helper()
+	c.kubectl("scale", "deployment/web", "--replicas", "0")
+	c.until("clients are refused", func() bool {
+		out, err := c.try("kubectl", "exec", "client", "--", "wget", "-qO-", url+"/")
+		return err != nil && strings.Contains(out+err.Error(), "refused")
+	})
+	c.kubectl("scale", "deployment/web", "--replicas", "1")
+	c.rolledOut()
+	c.until("the new pod answers", func() bool { return len(c.answers(url, 2)) == 1 })
+}
+
 // A Deployment behind a Service, as its clients see it: in pods, on the node, at the cluster's address
 // and at the node's.
 func TestService(t *testing.T) {
@@ -38,14 +51,7 @@ func TestService(t *testing.T) {
 	c.changeService(func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP })
 	c.until("the client stays with one pod", func() bool { return len(c.answers(url, 12)) == 1 })
 
-	c.kubectl("scale", "deployment/web", "--replicas", "0")
-	c.until("clients are refused", func() bool {
-		out, err := c.try("kubectl", "exec", "client", "--", "wget", "-qO-", url+"/")
-		return err != nil && strings.Contains(out+err.Error(), "refused")
-	})
-	c.kubectl("scale", "deployment/web", "--replicas", "1")
-	c.rolledOut()
-	c.until("the new pod answers", func() bool { return len(c.answers(url, 2)) == 1 })
+	c.comesAndGoes(url)
 
 	// The rules live on while nobody runs.
 	pid := c.pid()
