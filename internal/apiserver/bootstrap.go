@@ -14,10 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
 	"wherry.dev/internal/api/pods"
@@ -47,11 +45,11 @@ func follow[T registry.Object](s *Server, group, resource string, f *registry.Fo
 func (s *Server) followers() []follower {
 	const group = rbacv1.GroupName
 	return []follower{
-		follow(s, "", "pods", registry.NewFollower(s.nodePods.SetPod, s.nodePods.DeletePod)),
-		follow(s, group, "roles", registry.NewFollower(s.roles.SetRole, s.roles.DeleteRole)),
-		follow(s, group, "clusterroles", registry.NewFollower(s.roles.SetClusterRole, s.roles.DeleteClusterRole)),
-		follow(s, group, "rolebindings", registry.NewFollower(s.roles.SetRoleBinding, s.roles.DeleteBinding)),
-		follow(s, group, "clusterrolebindings", registry.NewFollower(s.roles.SetClusterRoleBinding, s.roles.DeleteBinding)),
+		follow(s, "", "pods", registry.NewFollower(s.auth.NodePods.SetPod, s.auth.NodePods.DeletePod)),
+		follow(s, group, "roles", registry.NewFollower(s.auth.Roles.SetRole, s.auth.Roles.DeleteRole)),
+		follow(s, group, "clusterroles", registry.NewFollower(s.auth.Roles.SetClusterRole, s.auth.Roles.DeleteClusterRole)),
+		follow(s, group, "rolebindings", registry.NewFollower(s.auth.Roles.SetRoleBinding, s.auth.Roles.DeleteBinding)),
+		follow(s, group, "clusterrolebindings", registry.NewFollower(s.auth.Roles.SetClusterRoleBinding, s.auth.Roles.DeleteBinding)),
 	}
 }
 
@@ -120,12 +118,9 @@ func awaitPolicy(ctx context.Context, client kubernetes.Interface, followers []f
 	return nil
 }
 
-// ownClient returns the server's client of itself, for the objects that it maintains. It ignores
-// the warning that Endpoints are deprecated.
+// ownClient returns the server's client of itself, for the objects that it maintains.
 func (s *Server) ownClient() (kubernetes.Interface, error) {
-	cfg := s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
-	cfg.WarningHandler = rest.NoWarnings{}
-	return kubernetes.NewForConfig(cfg)
+	return kubernetes.NewForConfig(s.clients.Own())
 }
 
 // systemNamespaces exist in every cluster; upstream's controllers create kube-node-lease and

@@ -22,6 +22,7 @@ type credentials struct {
 	ca                                   *pki.CA
 	caPEM, clientCA                      []byte
 	requestHeader                        *authenticatorfactory.RequestHeaderConfig
+	proxyCert, proxyKey                  string // files; empty if others are to trust nobody
 	servingCert, servingKey              []byte
 	serviceAccountKey                    crypto.Signer
 	serviceAccountKeys                   []crypto.PublicKey // for checking tokens
@@ -90,12 +91,19 @@ const frontProxyUser = "front-proxy-client"
 // because whoever has a certificate of it can act as anybody.
 func (c *credentials) loadFrontProxies(cfg *Config, now time.Time) error {
 	headers := cfg.RequestHeader
+	c.proxyCert, c.proxyKey = cfg.ProxyClientCert, cfg.ProxyClientKey
 	if headers.ClientCAFile == "" {
 		ca, err := pki.LoadOrCreateCA(cfg.CertDir, "front-proxy-ca", "front-proxy-ca", now)
 		if err != nil {
 			return fmt.Errorf("front-proxy certificate authority: %w", err)
 		}
 		headers.ClientCAFile = ca.CertFile
+		if c.proxyCert == "" {
+			c.proxyCert, c.proxyKey, err = ca.Issue(cfg.CertDir, "front-proxy-client", pki.Leaf{CommonName: frontProxyUser, Client: true}, now)
+			if err != nil {
+				return fmt.Errorf("front-proxy certificate: %w", err)
+			}
+		}
 	}
 	var err error
 	if c.requestHeader, err = headers.ToAuthenticationRequestHeaderConfig(); err != nil {

@@ -60,6 +60,10 @@ type Config struct {
 	// empty.
 	RequestHeader options.RequestHeaderAuthenticationOptions
 
+	// ProxyClientCert and ProxyClientKey are how this server proves to aggregated API servers that it
+	// names the users of requests; issued by our own front-proxy CA if both that and they are empty.
+	ProxyClientCert, ProxyClientKey string
+
 	// How the kubelets of nodes are reached; generated and issued if empty.
 	KubeletClientCert, KubeletClientKey, KubeletCAFile string
 	KubeletTimeout                                     time.Duration
@@ -144,6 +148,7 @@ func (c *Config) Validate() []error {
 	}
 	for flag, files := range map[string][]string{
 		"--client-ca-file": {c.ClientCAFile}, "--requestheader-client-ca-file": {c.RequestHeader.ClientCAFile},
+		"--proxy-client-cert-file": {c.ProxyClientCert}, "--proxy-client-key-file": {c.ProxyClientKey},
 		"--tls-cert-file": {c.TLSCertFile}, "--tls-private-key-file": {c.TLSKeyFile},
 		"--etcd-cafile": {c.EtcdCAFile}, "--etcd-certfile": {c.EtcdCertFile}, "--etcd-keyfile": {c.EtcdKeyFile},
 		"--kubelet-certificate-authority": {c.KubeletCAFile}, "--kubelet-client-certificate": {c.KubeletClientCert}, "--kubelet-client-key": {c.KubeletClientKey},
@@ -155,6 +160,7 @@ func (c *Config) Validate() []error {
 		}
 	}
 	bad((c.TLSCertFile == "") != (c.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file must be set together")
+	bad((c.ProxyClientCert == "") != (c.ProxyClientKey == ""), "--proxy-client-cert-file and --proxy-client-key-file must be set together")
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile must be set together")
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
 	errs = append(errs, c.RequestHeader.Validate()...)

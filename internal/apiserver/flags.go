@@ -46,6 +46,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.KubeletTimeout, "kubelet-timeout", c.KubeletTimeout, "Timeout of connecting to a kubelet.")
 
 	c.RequestHeader.AddFlags(fs)
+	fs.StringVar(&c.ProxyClientCert, "proxy-client-cert-file", c.ProxyClientCert, "Client certificate for aggregated API servers (default: issued by our own front-proxy CA).")
+	fs.StringVar(&c.ProxyClientKey, "proxy-client-key-file", c.ProxyClientKey, "Key of the client certificate for aggregated API servers.")
 	fs.BoolVar(&c.AnonymousAuth, "anonymous-auth", c.AnonymousAuth, "Accept requests without credentials, as system:anonymous.")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", c.RequestTimeout, "Timeout of requests that are neither watches, logs nor connections.")
 	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time; 0 is no limit.")
@@ -80,8 +82,6 @@ var ignoredFlags = map[string]string{
 	"kubelet-preferred-address-types":         "the order is always InternalIP, Hostname, ExternalIP",
 	"oidc-issuer-url":                         "not supported",
 	"oidc-client-id":                          "not supported",
-	"proxy-client-cert-file":                  "API aggregation is not supported",
-	"proxy-client-key-file":                   "API aggregation is not supported",
 	"runtime-config":                          "all APIs that exist are served",
 	"service-node-port-range":                 "node ports are 30000-32767",
 	"shutdown-delay-duration":                 "not supported",

@@ -1,69 +1,133 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"github.com/emicklei/go-restful/v3"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	extensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
-	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/healthz"
-	restclient "k8s.io/client-go/rest"
+	"k8s.io/apiserver/pkg/util/notfoundhandler"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
 	"k8s.io/component-base/compatibility"
 	baseversion "k8s.io/component-base/version"
-	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
+	"k8s.io/kube-openapi/pkg/common"
 
 	"wherry.dev/internal/apiserver/admission"
+	"wherry.dev/internal/apiserver/aggregation"
 	"wherry.dev/internal/apiserver/auth/token"
+	"wherry.dev/internal/apiserver/extensions"
 	"wherry.dev/internal/apiserver/openapi"
+	"wherry.dev/internal/apiserver/openapi/ondemand"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
-	"wherry.dev/internal/apiserver/registry/metrics"
-	"wherry.dev/internal/apiserver/registry/pod"
-	"wherry.dev/internal/apiserver/registry/printers"
-	"wherry.dev/internal/apiserver/registry/review"
-	"wherry.dev/internal/apiserver/scheme"
+	ownversion "wherry.dev/internal/version"
 )
 
 // kubernetesVersion is the version of the API that we serve.
 const kubernetesVersion = "1.37.2"
 
-// install assembles the library's server.
-func (s *Server) install() error {
-	generic, err := s.genericConfig()
-	if err != nil {
-		return err
-	}
-	s.generic, err = generic.Complete(nil).New("wherry-apiserver", genericapiserver.NewEmptyDelegate())
-	if err != nil {
-		return fmt.Errorf("API server: %w", err)
-	}
-	s.generic.ShutdownTimeout = shutdownTimeout
-	if err := s.installGroups(); err != nil {
-		return err
-	}
-	discovery, err := token.Discovery(s.cfg.ServiceAccountIssuer, s.advertised(), s.creds.serviceAccountKeys)
-	if err != nil {
-		return err
-	}
-	for path, handler := range discovery {
-		s.generic.Handler.NonGoRestfulMux.Handle(path, handler)
-	}
-	s.handler = s.generic.Handler
-	return nil
+// chain is the servers through which a request goes until one serves it: aggregator → Kubernetes'
+// own kinds → kinds of users → not found. Filters, authentication and authorization are those of the
+// first.
+type chain struct {
+	front      *genericapiserver.GenericAPIServer
+	aggregator *aggregator.APIAggregator
+	kinds      *genericapiserver.GenericAPIServer
+	extensions *extensions.Server
+	generic    *genericapiserver.Config
 }
 
+// install assembles the chain, from its end to its front.
+func (s *Server) install() (*chain, error) {
+	generic, err := s.genericConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, err := s.ownClient()
+	if err != nil {
+		return nil, err
+	}
+	shared := informers.NewSharedInformerFactory(client, 0)
+	host, err := url.Parse("https://" + s.clients.Addr())
+	if err != nil {
+		return nil, err
+	}
+	services := aggregator.NewLoopbackServiceResolver(aggregator.NewClusterIPServiceResolver(shared.Core().V1().Services().Lister()), host)
+	c := &chain{generic: generic}
+	end := genericapiserver.NewEmptyDelegateWithCustomHandler(notfoundhandler.New(s.kinds.Codecs, genericfilters.NoMuxAndDiscoveryIncompleteKey))
+	c.extensions, err = extensions.New(extensions.Config{
+		Generic: generic, Backend: s.backend, Services: services, Alone: len(s.cfg.EtcdServers) == 0,
+		Credentials: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, generic.LoopbackClientConfig, nil),
+	}, end)
+	if err != nil {
+		return nil, err
+	}
+	if c.kinds, err = s.kinds.Install(generic, c.extensions); err != nil {
+		return nil, fmt.Errorf("server of Kubernetes' own kinds: %w", err)
+	}
+	c.aggregator, err = aggregation.New(aggregation.Config{
+		Generic: generic, Backend: s.backend, Informers: shared, Services: services,
+		ProxyCert: s.creds.proxyCert, ProxyKey: s.creds.proxyKey,
+		Definitions: c.extensions.Definitions,
+		Metrics:     s.cfg.MetricsAPI,
+	}, c.kinds)
+	if err != nil {
+		return nil, err
+	}
+	c.front = c.aggregator.GenericAPIServer
+	c.front.ShutdownTimeout = shutdownTimeout
+	if err := c.extensions.Announce(c.front); err != nil {
+		return nil, err
+	}
+	issuer, err := token.Discovery(s.cfg.ServiceAccountIssuer, s.advertised(), s.creds.serviceAccountKeys)
+	if err != nil {
+		return nil, err
+	}
+	for path, handler := range issuer {
+		c.front.Handler.NonGoRestfulMux.Handle(path, handler)
+	}
+	s.clients.Serve(c.front.Handler)
+	return c, nil
+}
+
+// runnable is a server that serves until its context ends.
+type runnable interface {
+	RunWithContext(ctx context.Context) error
+}
+
+// prepare installs what needs every group to be there, and returns the server to run.
+func (c *chain) prepare() runnable {
+	prepared := c.front.PrepareRun()
+	ondemand.Install(ondemand.Config{
+		Containers:  []*restful.Container{c.front.Handler.GoRestfulContainer, c.kinds.Handler.GoRestfulContainer, c.extensions.Handler.GoRestfulContainer},
+		Definitions: c.extensions.Definitions.Lister(),
+		V2:          c.generic.OpenAPIConfig,
+		V3:          c.generic.OpenAPIV3Config,
+		Build:       ownversion.Version + " " + kubernetesVersion,
+	}, c.front.Handler.NonGoRestfulMux)
+	return prepared
+}
+
+// genericConfig returns what the servers of the chain have in common.
 func (s *Server) genericConfig() (*genericapiserver.Config, error) {
-	cfg := genericapiserver.NewConfig(s.codecs)
+	cfg := genericapiserver.NewConfig(s.kinds.Codecs)
 	cfg.EffectiveVersion = effectiveVersion{compatibility.NewEffectiveVersionFromString(kubernetesVersion, "", "")}
 	cfg.ExternalAddress = s.loopbackAddr()
 	cfg.PublicAddress = s.cfg.AdvertiseAddress
@@ -73,24 +137,31 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.EnableProfiling = s.cfg.Profiling
 	cfg.ShutdownWatchTerminationGracePeriod = shutdownTimeout
 	cfg.StorageObjectCountTracker = nil
-	cfg.LoopbackClientConfig = &restclient.Config{}
-	cfg.RESTOptionsGetter = s.backend
+	cfg.LoopbackClientConfig = s.clients.Own()
+	cfg.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 	cfg.LongRunningFunc = filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
-	namer := apiopenapi.NewDefinitionNamer(s.scheme)
-	cfg.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, namer)
+	namer := apiopenapi.NewDefinitionNamer(s.kinds.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme)
+	cfg.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	cfg.OpenAPIConfig.Info.Title = "Kubernetes"
-	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)
+	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
 	cfg.OpenAPIV3Config.Info.Title = "Kubernetes"
 	// The library builds from it what server-side apply needs; what clients ask for is built on demand.
 	cfg.SkipOpenAPIInstallation = true
-	s.openAPIV2, s.openAPIV3 = cfg.OpenAPIConfig, cfg.OpenAPIV3Config
 	check := healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Check(r.Context()) })
 	cfg.AddHealthChecks(check)
-	cfg.Authorization.Authorizer = s.authorizer
-	cfg.RuleResolver = s.rules
-	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.authorizer }, s.backend.Room, s.cfg.DisableAdmission)
+	cfg.Authorization.Authorizer = s.auth.Authorizer
+	cfg.RuleResolver = s.auth.Rules
+	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.auth.Authorizer }, s.backend.Room, s.cfg.DisableAdmission)
 	return cfg, s.secure(cfg)
+}
+
+// definitions describes the types of all servers of the chain.
+func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	out := extensionsopenapi.GetOpenAPIDefinitions(ref)
+	maps.Copy(out, aggregatoropenapi.GetOpenAPIDefinitions(ref))
+	maps.Copy(out, openapi.GetOpenAPIDefinitions(ref))
+	return out
 }
 
 // effectiveVersion is our version as the library wants it; Info is also what /version answers.
@@ -107,55 +178,27 @@ func (v effectiveVersion) Info() *version.Info {
 	return &info
 }
 
-// installGroups installs every resource of the table.
-func (s *Server) installGroups() error {
-	storages := s.endpoints()
-	parameters := runtime.NewParameterCodec(s.scheme)
-	groups := map[string]*genericapiserver.APIGroupInfo{}
-	var order []*genericapiserver.APIGroupInfo
-	for _, gv := range scheme.Groups {
-		if len(storages[gv]) == 0 {
-			continue
-		}
-		if groups[gv.Group] == nil {
-			info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, s.scheme, parameters, s.codecs)
-			groups[gv.Group] = &info
-			if gv.Group != corev1.GroupName {
-				order = append(order, &info)
-			}
-		}
-		groups[gv.Group].VersionedResourcesStorageMap[gv.Version] = storages[gv]
+// secure configures TLS and authentication.
+func (s *Server) secure(cfg *genericapiserver.Config) error {
+	serving, err := dynamiccertificates.NewStaticCertKeyContent("serving-cert", s.creds.servingCert, s.creds.servingKey)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
 	}
-	if err := s.generic.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, groups[corev1.GroupName]); err != nil {
-		return fmt.Errorf("install API group core: %w", err)
+	clientCA, err := dynamiccertificates.NewStaticCAContent("client-ca", s.creds.clientCA)
+	if err != nil {
+		return fmt.Errorf("client CA: %w", err)
 	}
-	if err := s.generic.InstallAPIGroups(order...); err != nil {
-		return fmt.Errorf("install API groups: %w", err)
+	cfg.SecureServing = &genericapiserver.SecureServingInfo{
+		Listener: s.listener, Cert: serving,
+		ClientCA: dynamiccertificates.NewUnionCAContentProvider(clientCA, s.creds.requestHeader.CAContentProvider),
 	}
+	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(api, c))
+	}
+	cfg.Authentication.Authenticator = s.auth.Authenticator
+	cfg.Authentication.RequestHeaderConfig = s.creds.requestHeader
+	cfg.Authentication.APIAudiences = s.cfg.APIAudiences
 	return nil
-}
-
-// endpoints returns what serves the paths of each version of a group.
-func (s *Server) endpoints() map[schema.GroupVersion]map[string]rest.Storage {
-	out := map[schema.GroupVersion]map[string]rest.Storage{}
-	for _, b := range s.built {
-		for _, gv := range b.Served {
-			if out[gv] == nil {
-				out[gv] = map[string]rest.Storage{}
-			}
-			maps.Copy(out[gv], b.Endpoints)
-		}
-	}
-	// Bindings also have a path of their own besides the pods'; health, reviews and
-	// metrics are not stored.
-	out[corev1.SchemeGroupVersion]["bindings"] = pod.LegacyBinding{Binding: pod.NewBinding(s.store("", "pods").Store)}
-	out[corev1.SchemeGroupVersion]["componentstatuses"] = componentstatus.New(s.components(), printers.ComponentStatuses)
-	out[authenticationv1.SchemeGroupVersion] = review.Authentication(s.authenticator, s.cfg.APIAudiences)
-	out[authorizationv1.SchemeGroupVersion] = review.Authorization(s.authorizer, s.rules)
-	if s.cfg.MetricsAPI {
-		out[metricsv1beta1.SchemeGroupVersion] = metrics.Endpoints(s.lookup, s.scraper)
-	}
-	return out
 }
 
 // The ports at which upstream's components serve their health.

@@ -33,8 +33,8 @@ func storageKind(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: resource}
 }
 
-// kinds are the rest of what is served, tried in the same way as workloads.
-var kinds = []workload{
+// served is the rest of what is served, tried in the same way as workloads.
+var served = []workload{
 	{
 		resource: networking("ingresses"), kind: "Ingress", short: "ing", reports: true,
 		body:   `spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}`,

@@ -89,7 +89,7 @@ func (s *Server) withdrawAtStop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.generic.AddPreShutdownHook("withdraw-endpoints", func() error {
+	return s.chain.front.AddPreShutdownHook("withdraw-endpoints", func() error {
 		ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
 		defer cancel()
 		return s.publish(ctx, client, false)

@@ -41,3 +41,8 @@ func advertiseAddress(bind net.IP) (net.IP, error) {
 	}
 	return nil, fmt.Errorf("cannot find this host's address; set --advertise-address: %w", err)
 }
+
+// advertised returns the host and port at which others reach us.
+func (s *Server) advertised() string {
+	return net.JoinHostPort(s.cfg.AdvertiseAddress.String(), strconv.Itoa(s.cfg.SecurePort))
+}

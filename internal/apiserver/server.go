@@ -5,37 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/kube-openapi/pkg/common"
 
-	"wherry.dev/internal/api/defaults"
-	authnode "wherry.dev/internal/apiserver/auth/nodeauthorizer"
-	"wherry.dev/internal/apiserver/auth/rbac"
+	"wherry.dev/internal/apiserver/auth"
 	"wherry.dev/internal/apiserver/auth/token"
-	"wherry.dev/internal/apiserver/openapi/ondemand"
+	"wherry.dev/internal/apiserver/kinds"
+	"wherry.dev/internal/apiserver/loopback"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/metrics"
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/resources"
 	"wherry.dev/internal/apiserver/registry/service"
 	"wherry.dev/internal/apiserver/registry/serviceaccount"
-	"wherry.dev/internal/apiserver/scheme"
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/pki"
-	"wherry.dev/internal/version"
 )
 
 // Server is an API server that has its data open and its port bound.
@@ -43,33 +33,18 @@ type Server struct {
 	cfg      Config
 	listener *inbound.Listener
 	creds    *credentials
-	scheme   *runtime.Scheme
-	codecs   serializer.CodecFactory
-	backend  *storage.Backend
+	clients  *loopback.Clients
 	lookup   *registry.Lookup
+	auth     *auth.Auth
+	backend  *storage.Backend
 	kubelets *node.Connector
 	services *service.Allocator
 	scraper  *metrics.Scraper
-	stored   map[schema.GroupResource]schema.GroupVersion // the versions in which objects are stored
-	built    map[schema.GroupResource]*registry.Built
-	// What authorization decides with.
-	roles         *rbac.Index
-	byRole        *rbac.Authorizer
-	nodePods      *authnode.Index
-	rules         authorizer.RuleResolver
-	authorizer    authorizer.Authorizer
-	tokens        *token.Authenticator
-	issuer        *token.Issuer
-	authenticator authenticator.Request
-	users         *loopbackUsers
-	generic       *genericapiserver.GenericAPIServer
-	// What the OpenAPI documents are built from.
-	openAPIV2 *common.Config
-	openAPIV3 *common.OpenAPIV3Config
+	issuer   *token.Issuer
+	kinds    *kinds.Kinds
+	chain    *chain
 
-	// handler serves in-process requests; set once everything is installed.
-	handler http.Handler
-	ready   chan struct{}
+	ready chan struct{}
 	// prepared is closed when every path is installed.
 	prepared chan struct{}
 }
@@ -85,7 +60,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg.SecurePort = listener.Addr().(*net.TCPAddr).Port
-	s := &Server{cfg: cfg, listener: inbound.Bound(listener), users: newLoopbackUsers(), ready: make(chan struct{}), prepared: make(chan struct{})}
+	s := &Server{cfg: cfg, listener: inbound.Bound(listener), ready: make(chan struct{}), prepared: make(chan struct{})}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -105,26 +80,25 @@ func (s *Server) open(ctx context.Context) error {
 	if s.creds, err = loadCredentials(&s.cfg, time.Now()); err != nil {
 		return err
 	}
-	if err := s.makeScheme(); err != nil {
+	s.clients, s.lookup = loopback.New(s.loopbackAddr(), s.servingCA()), registry.NewLookup()
+	if s.auth, err = auth.New(s.authConfig()); err != nil {
 		return err
 	}
 	if s.backend, err = storage.Open(ctx, s.storageConfig()); err != nil {
 		return err
 	}
-	if err := s.buildStores(ctx); err != nil {
+	if err := s.openKinds(ctx); err != nil {
 		return err
 	}
-	if err := s.makeAuth(); err != nil {
-		return err
-	}
-	return s.install()
+	s.chain, err = s.install()
+	return err
 }
 
 // close releases what open acquired.
 func (s *Server) close() error {
 	var errs []error
-	if s.generic != nil {
-		s.generic.Destroy()
+	if s.chain != nil {
+		s.chain.front.Destroy()
 	}
 	if s.scraper != nil {
 		s.scraper.Close()
@@ -132,8 +106,8 @@ func (s *Server) close() error {
 	if s.kubelets != nil {
 		s.kubelets.Close()
 	}
-	for _, b := range s.built {
-		b.Store.Destroy()
+	if s.kinds != nil {
+		s.kinds.Close()
 	}
 	if s.backend != nil {
 		errs = append(errs, s.backend.Close())
@@ -144,17 +118,17 @@ func (s *Server) close() error {
 	return errors.Join(errs...)
 }
 
-func (s *Server) makeScheme() error {
-	s.scheme, s.stored = scheme.New(), map[schema.GroupResource]schema.GroupVersion{}
-	for _, row := range resources.All(resources.Deps{}) {
-		s.stored[row.GVR().GroupResource()] = row.GVR().GroupVersion()
-		if err := row.AddToScheme(s.scheme); err != nil {
-			return fmt.Errorf("field selectors of %s: %w", row.GVR().Resource, err)
-		}
+func (s *Server) authConfig() auth.Config {
+	return auth.Config{
+		ClientCA:      s.creds.clientCA,
+		RequestHeader: s.creds.requestHeader,
+		Issuer:        s.cfg.ServiceAccountIssuer,
+		Audiences:     s.cfg.APIAudiences,
+		Keys:          s.creds.serviceAccountKeys,
+		Anonymous:     s.cfg.AnonymousAuth,
+		Clients:       s.clients,
+		Lookup:        s.lookup,
 	}
-	defaults.Register(s.scheme)
-	s.codecs = serializer.NewCodecFactory(s.scheme)
-	return nil
 }
 
 func (s *Server) storageConfig() storage.Config {
@@ -166,77 +140,48 @@ func (s *Server) storageConfig() storage.Config {
 		CAFile:             s.cfg.EtcdCAFile,
 		CompactionInterval: s.cfg.EtcdCompactionInterval,
 		GarbageCollection:  s.cfg.GarbageCollector,
-		Prefixes:           storagePrefixes,
-		CodecFor: func(r schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
-			version, ok := s.stored[r]
-			if !ok {
-				return nil, nil, fmt.Errorf("nothing defines the resource %q", r)
-			}
-			return scheme.StorageCodec(s.scheme, s.codecs, version)
-		},
 	}
 }
 
-// storagePrefixes are the keys that differ from the resource's name. They are upstream's, so that
-// either server can read the other's data.
-var storagePrefixes = map[schema.GroupResource]string{
-	{Resource: "endpoints"}:                            "services/endpoints",
-	{Resource: "services"}:                             "services/specs",
-	{Resource: "nodes"}:                                "minions",
-	{Group: "node.k8s.io", Resource: "runtimeclasses"}: "runtimeclasses",
-}
-
-func (s *Server) buildStores(ctx context.Context) error {
-	deps, err := s.deps(ctx)
-	if err != nil {
-		return err
-	}
-	s.built = map[schema.GroupResource]*registry.Built{}
-	for _, row := range resources.All(deps) {
-		b, err := row.Build(s.scheme, s.backend)
-		if err != nil {
-			return err
-		}
-		s.built[b.GVR.GroupResource()] = b
-		s.lookup.Add(b.GVR.GroupResource(), b.Store.Store)
-	}
-	return nil
-}
-
-// deps returns what the rows of the table need from us.
-func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
-	s.lookup = registry.NewLookup()
+// openKinds opens the stores of Kubernetes' own kinds, and what they need.
+func (s *Server) openKinds(ctx context.Context) error {
 	files := node.TLS{CertFile: s.creds.kubeletCert, KeyFile: s.creds.kubeletKey, CAFile: s.creds.kubeletRoot}
 	var err error
 	if s.kubelets, err = node.NewConnector(s.lookup, files, s.cfg.KubeletTimeout); err != nil {
-		return resources.Deps{}, err
+		return err
 	}
-	s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
-	s.issuer, err = token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey)
-	if err != nil {
-		return resources.Deps{}, err
+	if s.issuer, err = token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey); err != nil {
+		return err
 	}
 	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.backend)
-	return resources.Deps{
-		Lookup:   s.lookup,
-		Services: s.services,
-		Kubelets: s.kubelets,
-		Tokens: &serviceaccount.Token{
-			Issuer:     s.issuer,
-			Audiences:  s.cfg.APIAudiences,
-			MaxSeconds: int64(s.cfg.ServiceAccountMaxExpiration.Seconds()),
-			Lookup:     s.lookup,
+	if s.cfg.MetricsAPI {
+		s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
+	}
+	s.kinds, err = kinds.Open(kinds.Config{
+		Auth:    s.auth,
+		Backend: s.backend,
+		Deps: resources.Deps{
+			Lookup:   s.lookup,
+			Services: s.services,
+			Kubelets: s.kubelets,
+			Tokens: &serviceaccount.Token{
+				Issuer:     s.issuer,
+				Audiences:  s.cfg.APIAudiences,
+				MaxSeconds: int64(s.cfg.ServiceAccountMaxExpiration.Seconds()),
+				Lookup:     s.lookup,
+			},
+			Auth:     s.auth,
+			EventTTL: s.cfg.EventTTL,
 		},
-		Authorizer: func() authorizer.Authorizer { return s.authorizer },
-		Roles:      func() (*rbac.Authorizer, *rbac.Index) { return s.byRole, s.roles },
-		EventTTL:   s.cfg.EventTTL,
-	}, nil
+		Audiences:  s.cfg.APIAudiences,
+		Components: s.components(),
+		Metrics:    s.scraper,
+	})
+	return err
 }
 
 // store returns the storage of a resource in the table.
-func (s *Server) store(group, resource string) *registry.Store {
-	return s.built[schema.GroupResource{Group: group, Resource: resource}].Store
-}
+func (s *Server) store(group, resource string) *registry.Store { return s.kinds.Store(group, resource) }
 
 // Ready returns a channel that is closed once requests are served and the objects that every
 // cluster starts with exist.
@@ -295,8 +240,7 @@ func (s *Server) Run(ctx context.Context) error {
 // serve runs the library's server: it stops accepting connections when ctx ends, and returns when
 // all requests are drained.
 func (s *Server) serve(ctx context.Context) error {
-	prepared := s.generic.PrepareRun()
-	ondemand.Install(s.generic.Handler.GoRestfulContainer, s.generic.Handler.NonGoRestfulMux, s.openAPIV2, s.openAPIV3, version.Version+" "+kubernetesVersion)
+	prepared := s.chain.prepare()
 	close(s.prepared)
 	if err := prepared.RunWithContext(ctx); err != nil {
 		return fmt.Errorf("API server: %w", err)
@@ -309,24 +253,7 @@ func (s *Server) serve(ctx context.Context) error {
 // not touch the network, except those that upgrade the connection, which go over TLS to our own
 // port.
 func (s *Server) ClientConfig(user string, groups ...string) *rest.Config {
-	info, token := s.users.add(user, groups)
-	return &rest.Config{
-		Host:        "https://" + s.loopbackAddr(),
-		BearerToken: token,
-		QPS:         -1,
-		Timeout:     0,
-		TLSClientConfig: rest.TLSClientConfig{
-			ServerName: "localhost",
-			CAData:     s.servingCA(),
-		},
-		ContentConfig: rest.ContentConfig{
-			ContentType:        runtime.ContentTypeProtobuf,
-			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
-		},
-		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
-			return &inProcess{handler: func() http.Handler { return s.handler }, user: info, next: next}
-		},
-	}
+	return s.clients.Config(user, groups...)
 }
 
 func (s *Server) loopbackAddr() string {
@@ -335,7 +262,7 @@ func (s *Server) loopbackAddr() string {
 	if ip.IsUnspecified() {
 		ip = net.IPv4(127, 0, 0, 1)
 	}
-	return net.JoinHostPort(ip.String(), fmt.Sprint(addr.Port))
+	return net.JoinHostPort(ip.String(), strconv.Itoa(addr.Port))
 }
 
 // servingCA returns what clients verify the serving certificate with: our CA, or the certificate

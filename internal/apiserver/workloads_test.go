@@ -131,7 +131,7 @@ func TestWorkloads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range append(workloads, kinds...) {
+	for _, w := range append(workloads, served...) {
 		var api dynamic.ResourceInterface = client.Resource(w.resource)
 		if !w.cluster {
 			api = client.Resource(w.resource).Namespace("default")

@@ -41,10 +41,6 @@ type Config struct {
 	// GarbageCollection lets deletions wait for a garbage collector, in the foreground or to orphan
 	// dependents. Without one they would wait for ever.
 	GarbageCollection bool
-	// CodecFor returns how objects of a group are written and read.
-	CodecFor func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error)
-	// Prefixes overrides a resource's key prefix (default: the resource's name).
-	Prefixes map[schema.GroupResource]string
 }
 
 // Backend opens storage for resources, all over one etcd client.
@@ -198,25 +194,36 @@ type embeddedProbe struct{ *clientv3.Client }
 
 func (embeddedProbe) Endpoints() []string { return []string{"embedded"} }
 
+// CodecFor returns how objects of a resource are written and read.
+type CodecFor func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error)
+
+// Options returns how stores are opened whose objects codec writes and reads, under the keys that
+// prefix returns.
+func (b *Backend) Options(codec CodecFor, prefix func(schema.GroupResource) string) generic.RESTOptionsGetter {
+	return &options{b, codec, prefix}
+}
+
+type options struct {
+	*Backend
+	codec     CodecFor
+	keyPrefix func(schema.GroupResource) string
+}
+
 // GetRESTOptions implements generic.RESTOptionsGetter.
-func (b *Backend) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	codec, versioner, err := b.cfg.CodecFor(resource)
+func (o *options) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	codec, versioner, err := o.codec(resource)
 	if err != nil {
 		return generic.RESTOptions{}, err
 	}
 	cfg := storagebackend.NewDefaultConfig(prefix, codec)
 	cfg.EncodeVersioner = versioner
-	opts := generic.RESTOptions{
+	return generic.RESTOptions{
 		StorageConfig:           cfg.ForResource(resource),
-		Decorator:               b.open,
-		EnableGarbageCollection: b.cfg.GarbageCollection,
+		Decorator:               o.open,
+		EnableGarbageCollection: o.cfg.GarbageCollection,
 		DeleteCollectionWorkers: 4,
-		ResourcePrefix:          resource.Resource,
-	}
-	if p, ok := b.cfg.Prefixes[resource]; ok {
-		opts.ResourcePrefix = p
-	}
-	return opts, nil
+		ResourcePrefix:          o.keyPrefix(resource),
+	}, nil
 }
 
 // uncached are the resources that have no watch cache, upstream's choice too: hardly anybody reads

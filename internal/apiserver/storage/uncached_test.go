@@ -14,9 +14,7 @@ import (
 // TestEventsAreNotCached: the watch cache used to keep every event for an hour, decoded, and as many
 // of their changes as came in a minute; a burst of pods left tens of MiB of them.
 func TestEventsAreNotCached(t *testing.T) {
-	b, err := Open(t.Context(), Config{Dir: t.TempDir(), CodecFor: func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
-		return scheme.Codecs.LegacyCodec(v1.SchemeGroupVersion), v1.SchemeGroupVersion, nil
-	}})
+	b, err := Open(t.Context(), Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,8 +23,12 @@ func TestEventsAreNotCached(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	codec := func(schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {
+		return scheme.Codecs.LegacyCodec(v1.SchemeGroupVersion), v1.SchemeGroupVersion, nil
+	}
+	options := b.Options(codec, func(r schema.GroupResource) string { return r.Resource })
 	for resource, want := range map[string]bool{"events": false, "configmaps": true} {
-		opts, err := b.GetRESTOptions(v1.Resource(resource), nil)
+		opts, err := options.GetRESTOptions(v1.Resource(resource), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

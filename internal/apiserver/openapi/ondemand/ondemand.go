@@ -10,8 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,10 +17,16 @@ import (
 	"time"
 
 	"github.com/emicklei/go-restful/v3"
+	apiextensionslisters "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
+	openapibuilder "k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
+	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 const (
@@ -31,12 +35,22 @@ const (
 	keep = 5 * time.Minute
 )
 
-// Server serves the documents of a container's web services. Create one with Install.
+// Config says of what there are documents.
+type Config struct {
+	// Containers have the web services of built-in kinds; of several at one path, the first counts.
+	Containers []*restful.Container
+	// Definitions are the kinds that users define.
+	Definitions apiextensionslisters.CustomResourceDefinitionLister
+	V2          *common.Config
+	V3          *common.OpenAPIV3Config
+	// Build is the program's version: a client that has a document of the same build need not fetch it
+	// again.
+	Build string
+}
+
+// Server serves the documents. Create one with Install.
 type Server struct {
-	container *restful.Container
-	v2        *common.Config
-	v3        *common.OpenAPIV3Config
-	build     string
+	Config
 
 	building sync.Mutex // held while a document is built: the library writes to the configurations then
 
@@ -46,27 +60,31 @@ type Server struct {
 
 // doc is one document.
 type doc struct {
+	hash    string
 	once    sync.Once
 	handler http.Handler
 	drop    *time.Timer
 }
 
-// Install serves the documents of what the container serves at the time of a request. build is the
-// program's version: a client that has a document of the same build need not fetch it again.
-func Install(container *restful.Container, on *mux.PathRecorderMux, v2 *common.Config, v3 *common.OpenAPIV3Config, build string) *Server {
-	s := &Server{container: container, v2: v2, v3: v3, build: build, docs: map[string]*doc{}}
+// Install serves the documents of what there is at the time of a request.
+func Install(cfg Config, on *mux.PathRecorderMux) *Server {
+	s := &Server{Config: cfg, docs: map[string]*doc{}}
 	on.Handle(v2Path, http.HandlerFunc(s.serveV2))
 	on.Handle(v3Path, http.HandlerFunc(s.serveIndex))
 	on.HandlePrefix(v3Path+"/", http.HandlerFunc(s.serveV3))
 	return s
 }
 
-// document returns the handler of a document, which it builds if there is none.
-func (s *Server) document(name string, build func() http.Handler) http.Handler {
+// document returns the handler of a document, which it builds if there is none with that hash.
+func (s *Server) document(name, hash string, build func() http.Handler) http.Handler {
 	s.mu.Lock()
 	d := s.docs[name]
+	if d != nil && d.hash != hash {
+		d.drop.Stop()
+		d = nil
+	}
 	if d == nil {
-		d = &doc{}
+		d = &doc{hash: hash}
 		s.docs[name] = d
 		d.drop = time.AfterFunc(keep, func() { s.forget(name, d) })
 	} else {
@@ -90,30 +108,87 @@ func (s *Server) forget(name string, d *doc) {
 }
 
 func (s *Server) serveV2(w http.ResponseWriter, r *http.Request) {
-	s.document(v2Path, func() http.Handler {
+	groups := s.groups()
+	h := sha256.New()
+	for _, g := range groups {
+		fmt.Fprintln(h, g.name, g.hash)
+	}
+	s.document(v2Path, hex.EncodeToString(h.Sum(nil)), func() http.Handler {
+		swagger, err := s.swagger(groups)
+		if err != nil {
+			return failed(err)
+		}
 		own := mux.NewPathRecorderMux("openapi-v2")
-		routes.OpenAPI{Config: s.v2}.InstallV2(s.container, own)
+		handler.NewOpenAPIService(swagger).RegisterOpenAPIVersionedService(v2Path, own)
 		return own
 	}).ServeHTTP(w, r)
 }
 
+// swagger builds the document of all groups.
+func (s *Server) swagger(groups []group) (*spec.Swagger, error) {
+	var services []*restful.WebService
+	var users []*spec.Swagger
+	for _, g := range groups {
+		if g.service != nil {
+			services = append(services, g.service)
+		}
+		for _, crd := range g.definitions {
+			one, err := builder.BuildOpenAPIV2(crd, g.version, builder.Options{V2: true, IncludeSelectableFields: true})
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", crd.Name, err)
+			}
+			users = append(users, one)
+		}
+	}
+	swagger, err := openapibuilder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(services), s.V2)
+	if err != nil {
+		return nil, err
+	}
+	swagger.Definitions = handler.PruneDefaults(swagger.Definitions)
+	if len(users) == 0 {
+		return swagger, nil
+	}
+	return builder.MergeSpecs(swagger, users...)
+}
+
+// failed answers that a document cannot be built.
+func failed(err error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	})
+}
+
 // serveV3 serves the document of one group version.
 func (s *Server) serveV3(w http.ResponseWriter, r *http.Request) {
-	gv := strings.TrimPrefix(r.URL.Path, v3Path+"/")
-	service := s.service(gv)
-	if service == nil {
+	name := strings.TrimPrefix(r.URL.Path, v3Path+"/")
+	groups := s.groups()
+	i := slices.IndexFunc(groups, func(g group) bool { return g.name == name })
+	if i < 0 {
 		http.NotFound(w, r)
 		return
 	}
-	r, ok := s.checkHash(w, r, gv, service)
+	g := groups[i]
+	r, ok := checkHash(w, r, g)
 	if !ok {
 		return
 	}
-	s.document(gv, func() http.Handler {
-		alone := restful.NewContainer()
-		alone.Add(service)
+	s.document(name, g.hash, func() http.Handler {
 		own := mux.NewPathRecorderMux("openapi-v3")
-		routes.OpenAPI{V3Config: s.v3}.InstallV3(alone, own)
+		if g.service != nil {
+			alone := restful.NewContainer()
+			alone.Add(g.service)
+			routes.OpenAPI{V3Config: s.V3}.InstallV3(alone, own)
+			return own
+		}
+		doc, err := g.openAPI()
+		if err != nil {
+			return failed(err)
+		}
+		service := handler3.NewOpenAPIService()
+		if err := service.RegisterOpenAPIV3VersionedService(v3Path, own); err != nil {
+			return failed(err)
+		}
+		service.UpdateGroupVersion(name, doc)
 		return own
 	}).ServeHTTP(w, r)
 }
@@ -121,13 +196,13 @@ func (s *Server) serveV3(w http.ResponseWriter, r *http.Request) {
 // checkHash deals with the hash that a client took from the index: with the current one the client may
 // keep the document for ever, with another one it is sent to the current one. The library's handler
 // would do the same with a hash of the document itself, which is known only once that is built.
-func (s *Server) checkHash(w http.ResponseWriter, r *http.Request, gv string, service *restful.WebService) (*http.Request, bool) {
+func checkHash(w http.ResponseWriter, r *http.Request, g group) (*http.Request, bool) {
 	asked := r.URL.Query().Get("hash")
 	if asked == "" {
 		return r, true
 	}
-	if has := s.hash(gv, service); asked != has {
-		http.Redirect(w, r, relativeURL(gv, has), http.StatusMovedPermanently)
+	if asked != g.hash {
+		http.Redirect(w, r, g.url(), http.StatusMovedPermanently)
 		return r, false
 	}
 	w.Header().Set("Cache-Control", "public, immutable")
@@ -139,49 +214,19 @@ func (s *Server) checkHash(w http.ResponseWriter, r *http.Request, gv string, se
 	return out, true
 }
 
-// service returns what serves a group version, such as api/v1 or apis/apps/v1, or nil.
-func (s *Server) service(gv string) *restful.WebService {
-	for _, service := range s.container.RegisteredWebServices() {
-		if strings.TrimPrefix(service.RootPath(), "/") == gv {
-			return service
-		}
-	}
-	return nil
-}
-
-// hash stands for a document: it changes with the program, and with what is served.
-func (s *Server) hash(gv string, service *restful.WebService) string {
-	h := sha256.New()
-	fmt.Fprintln(h, s.build, gv)
-	served := make([]string, 0, len(service.Routes()))
-	for _, route := range service.Routes() {
-		served = append(served, route.Method+" "+route.Path)
-	}
-	slices.Sort(served)
-	fmt.Fprintln(h, served)
-	return strings.ToUpper(hex.EncodeToString(h.Sum(nil)))
-}
-
-func relativeURL(gv, hash string) string {
-	u := url.URL{Path: path.Join(v3Path, gv), RawQuery: url.Values{"hash": {hash}}.Encode()}
-	return u.String()
-}
-
 // serveIndex serves the list of group versions.
 func (s *Server) serveIndex(w http.ResponseWriter, _ *http.Request) {
 	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
-	all := sha256.New()
-	for _, service := range s.container.RegisteredWebServices() {
-		gv := strings.TrimPrefix(service.RootPath(), "/")
-		index.Paths[gv] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: relativeURL(gv, s.hash(gv, service))}
+	for _, g := range s.groups() {
+		index.Paths[g.name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: g.url()}
 	}
 	data, err := json.Marshal(index)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	all.Write(data)
-	w.Header().Set("Etag", strconv.Quote(strings.ToUpper(hex.EncodeToString(all.Sum(nil)))))
+	all := sha256.Sum256(data)
+	w.Header().Set("Etag", strconv.Quote(strings.ToUpper(hex.EncodeToString(all[:]))))
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(data) // the client may be gone
 }

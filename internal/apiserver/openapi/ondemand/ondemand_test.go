@@ -29,7 +29,10 @@ func install(build string) (*Server, http.Handler) {
 	}
 	on := mux.NewPathRecorderMux("test")
 	info := spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes"}}
-	return Install(container, on, &common.Config{Info: &info, GetDefinitions: definitions}, &common.OpenAPIV3Config{Info: &info, GetDefinitions: definitions}, build), on
+	return Install(Config{
+		Containers: []*restful.Container{container}, Build: build,
+		V2: &common.Config{Info: &info, GetDefinitions: definitions}, V3: &common.OpenAPIV3Config{Info: &info, GetDefinitions: definitions},
+	}, on), on
 }
 
 func get(h http.Handler, path string) *httptest.ResponseRecorder {

@@ -41,14 +41,14 @@ type Connect struct {
 	verb     string
 	pods     getter
 	kubelets kubelets
-	may      func() authorizer.Authorizer
+	may      authorizer.Authorizer
 	options  func() runtime.Object
 }
 
 var _ rest.Connecter = (*Connect)(nil)
 
 // NewConnects returns the endpoints, by name.
-func NewConnects(pods getter, kubelets kubelets, may func() authorizer.Authorizer) map[string]rest.Storage {
+func NewConnects(pods getter, kubelets kubelets, may authorizer.Authorizer) map[string]rest.Storage {
 	endpoint := func(verb string, options func() runtime.Object) *Connect {
 		return &Connect{verb: verb, pods: pods, kubelets: kubelets, may: may, options: options}
 	}
@@ -74,7 +74,7 @@ func (c *Connect) NewConnectOptions() (runtime.Object, bool, string) { return c.
 // Connect implements rest.Connecter.
 func (c *Connect) Connect(ctx context.Context, name string, opts runtime.Object, responder rest.Responder) (http.Handler, error) {
 	// A WebSocket starts with GET, yet it runs a command, so it needs the right to create.
-	if err := mayCreate(ctx, c.may()); err != nil {
+	if err := mayCreate(ctx, c.may); err != nil {
 		return nil, err
 	}
 	location, dial, err := c.locate(ctx, name, opts)

@@ -95,8 +95,8 @@ func resourceClaims(deps Deps) registry.Row[*resourcev1.ResourceClaim] {
 			},
 			ValidateUpdate: func(ctx context.Context, c, old claim) field.ErrorList {
 				errs := adminResults(ctx, deps.Lookup, c, old)
-				errs = append(errs, mayBind(ctx, deps.Authorizer(), c, old)...)
-				errs = append(errs, mayReportDevices(ctx, deps.Authorizer(), c, old)...)
+				errs = append(errs, mayBind(ctx, deps.Auth.Authorizer, c, old)...)
+				errs = append(errs, mayReportDevices(ctx, deps.Auth.Authorizer, c, old)...)
 				return append(errs, validation.ResourceClaimStatusUpdate(c, old)...)
 			},
 			Reset: []string{"metadata", "spec"},

@@ -89,7 +89,7 @@ func (d Deps) answered(ctx context.Context, r, old *certificatesv1.PodCertificat
 	if !ok {
 		return field.ErrorList{field.InternalError(at, errors.New(`cannot determine calling user to perform "sign" check`))}
 	}
-	if !signer.Allows(ctx, d.Authorizer(), who, "sign", old.Spec.SignerName) {
+	if !signer.Allows(ctx, d.Auth.Authorizer, who, "sign", old.Spec.SignerName) {
 		return field.ErrorList{field.Forbidden(at, fmt.Sprintf(`User %q is not permitted to "sign" for signer %q`, who.GetName(), old.Spec.SignerName))}
 	}
 	return nil

@@ -69,7 +69,7 @@ func pods(deps Deps) registry.Row[*corev1.Pod] {
 				}),
 			}
 			out["proxy"] = pod.NewProxy(row.Main, deps.Kubelets.Others())
-			maps.Copy(out, pod.NewConnects(row.Main, deps.Kubelets, deps.Authorizer))
+			maps.Copy(out, pod.NewConnects(row.Main, deps.Kubelets, deps.Auth.Authorizer))
 			return out
 		},
 	}

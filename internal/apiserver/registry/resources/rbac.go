@@ -80,5 +80,5 @@ func clusterRoleBindings(deps Deps) registry.Row[*rbacv1.ClusterRoleBinding] {
 
 // guard keeps users from granting rights that they do not have.
 func (d Deps) guard(main, _ *genericregistry.Store) {
-	(&role.Guard{Authorizer: d.Authorizer, Rules: d.Roles}).Customize(main)
+	(&role.Guard{Authorizer: d.Auth.Authorizer, ByRole: d.Auth.ByRole, Roles: d.Auth.Roles}).Customize(main)
 }

@@ -11,26 +11,23 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"wherry.dev/internal/apiserver/auth/rbac"
+	"wherry.dev/internal/apiserver/auth"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/node"
 	"wherry.dev/internal/apiserver/registry/service"
 	"wherry.dev/internal/apiserver/registry/serviceaccount"
 )
 
-// Deps is what rows need from the server around them. Authorizer and Roles are called only while
-// requests are served.
+// Deps is what rows need from the server around them.
 type Deps struct {
-	Lookup     *registry.Lookup
-	Kubelets   *node.Connector
-	Services   *service.Allocator
-	Tokens     *serviceaccount.Token
-	Authorizer func() authorizer.Authorizer
-	Roles      func() (*rbac.Authorizer, *rbac.Index)
-	EventTTL   time.Duration
+	Lookup   *registry.Lookup
+	Kubelets *node.Connector
+	Services *service.Allocator
+	Tokens   *serviceaccount.Token
+	Auth     *auth.Auth
+	EventTTL time.Duration
 }
 
 // All returns the rows of all stored resources.

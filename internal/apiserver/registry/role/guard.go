@@ -27,8 +27,9 @@ import (
 
 // Guard checks what roles and bindings would grant.
 type Guard struct {
-	Authorizer func() authorizer.Authorizer
-	Rules      func() (*rbac.Authorizer, *rbac.Index)
+	Authorizer authorizer.Authorizer
+	ByRole     *rbac.Authorizer
+	Roles      *rbac.Index
 }
 
 // everything is what a user must have to write an aggregation rule, which can collect any rules.
@@ -119,8 +120,7 @@ func (g *Guard) binding(ctx context.Context, u user.Info, namespace string, reso
 	if allowed {
 		return nil
 	}
-	_, index := g.Rules()
-	rules, ok := index.Role(ref, namespace)
+	rules, ok := g.Roles.Role(ref, namespace)
 	if !ok {
 		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: kinds[ref.Kind]}, ref.Name)
 	}
@@ -131,7 +131,7 @@ func (g *Guard) binding(ctx context.Context, u user.Info, namespace string, reso
 }
 
 func (g *Guard) may(ctx context.Context, u user.Info, verb, namespace, resource, name string) (bool, error) {
-	decision, _, err := g.Authorizer().Authorize(ctx, authorizer.AttributesRecord{
+	decision, _, err := g.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User: u, Verb: verb, Namespace: namespace, APIGroup: rbacv1.GroupName, APIVersion: "*",
 		Resource: resource, Name: name, ResourceRequest: true,
 	})
@@ -142,8 +142,7 @@ func (g *Guard) may(ctx context.Context, u user.Info, verb, namespace, resource,
 }
 
 func (g *Guard) covers(u user.Info, namespace string, rules []rbacv1.PolicyRule) error {
-	owner, _ := g.Rules()
-	ok, missing := validation.Covers(owner.Rules(u, namespace), rules)
+	ok, missing := validation.Covers(g.ByRole.Rules(u, namespace), rules)
 	if ok {
 		return nil
 	}

@@ -1,7 +1,8 @@
-package apiserver
+package loopback
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -10,33 +11,39 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// inProcess is a RoundTripper that hands requests directly to the server's handler: no socket, no
+// transport is a RoundTripper that hands requests directly to the server's handler: no socket, no
 // TLS, no HTTP framing. The user is in the request's context, which nothing outside the process can
 // write, so authorization and admission see an ordinary authenticated request.
 //
 // A request that upgrades its connection (exec, attach, port-forward) needs a real one, and goes to
 // next, over TLS.
-type inProcess struct {
-	handler func() http.Handler
+type transport struct {
+	clients *Clients
 	user    user.Info
 	next    http.RoundTripper
 }
 
-type inProcessUser struct{}
+type userKey struct{}
 
-// inProcessUserFrom returns the user of an in-process request.
-func inProcessUserFrom(ctx context.Context) (user.Info, bool) {
-	u, ok := ctx.Value(inProcessUser{}).(user.Info)
+// userFrom returns the user of an in-process request.
+func userFrom(ctx context.Context) (user.Info, bool) {
+	u, ok := ctx.Value(userKey{}).(user.Info)
 	return u, ok
 }
 
+var errEarly = errors.New("the API server does not serve requests yet")
+
 // RoundTrip implements http.RoundTripper. The handler runs in a goroutine of its own that ends when
 // the request's context ends or the body is closed.
-func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if upgrades(req) {
 		return t.next.RoundTrip(req)
 	}
-	ctx, cancel := context.WithCancel(context.WithValue(req.Context(), inProcessUser{}, t.user))
+	handler := t.clients.handler.Load()
+	if handler == nil {
+		return nil, errEarly
+	}
+	ctx, cancel := context.WithCancel(context.WithValue(req.Context(), userKey{}, t.user))
 	body := req.Body
 	if body == nil {
 		body = http.NoBody
@@ -51,7 +58,7 @@ func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 		in.Host = req.URL.Host
 	}
 	w := newPipeWriter(cancel)
-	go w.serve(t.handler(), in)
+	go w.serve(*handler, in)
 	select {
 	case <-w.started:
 		return w.response(req), nil

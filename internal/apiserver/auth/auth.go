@@ -1,13 +1,14 @@
-package apiserver
+// Package auth decides who the clients of the API server are, and what they may do.
+package auth
 
 import (
 	"context"
+	"crypto"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"strconv"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
@@ -25,57 +27,87 @@ import (
 	authnx509 "k8s.io/apiserver/pkg/authentication/request/x509"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	authzunion "k8s.io/apiserver/pkg/authorization/union"
-	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
 
 	"wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
+	"wherry.dev/internal/apiserver/loopback"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/inbound"
 )
 
-// makeAuth builds what decides who clients are and what they may do.
-func (s *Server) makeAuth() error {
-	var err error
-	s.tokens, err = token.NewAuthenticator(s.cfg.ServiceAccountIssuer, s.cfg.APIAudiences, s.creds.serviceAccountKeys, tokenObjects{s.lookup, s.ownClient})
-	if err != nil {
-		return err
-	}
-	s.authenticator, err = s.makeAuthenticator()
-	if err != nil {
-		return err
-	}
-	s.roles = rbac.NewIndex()
-	s.byRole = rbac.NewAuthorizer(s.roles)
-	s.nodePods = nodeauthorizer.NewIndex()
-	byNode := nodeauthorizer.NewAuthorizer(s.nodePods, nodeObjects{s.lookup})
-	s.rules = authzunion.NewRuleResolvers(byNode, s.byRole)
-	s.authorizer, err = authzunion.New(
-		authzunion.NamedAuthorizer{AuthorizerName: "Masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
-		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: byNode},
-		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: s.byRole},
-	)
-	return err
+// Config says whom to trust.
+type Config struct {
+	// ClientCA signs the certificates of clients; in PEM.
+	ClientCA []byte
+	// RequestHeader selects the proxies that name the user of a request in its headers.
+	RequestHeader *authenticatorfactory.RequestHeaderConfig
+	// Issuer, Audiences and Keys are those of the tokens of service accounts.
+	Issuer    string
+	Audiences []string
+	Keys      []crypto.PublicKey
+	// Anonymous lets requests without credentials in, as system:anonymous.
+	Anonymous bool
+	// Clients are the components of this process.
+	Clients *loopback.Clients
+	// Lookup reads what tokens are bound to, and what belongs to a node.
+	Lookup *registry.Lookup
 }
 
-// makeAuthenticator returns an authenticator that recognizes, in this order, a component of this
+// Auth is what requests are authenticated and authorized with. It answers once the indexes follow
+// storage; see Server.followers.
+type Auth struct {
+	Authenticator authenticator.Request
+	Authorizer    authorizer.Authorizer
+	// Rules lists what a user may do.
+	Rules authorizer.RuleResolver
+	// ByRole is RBAC alone, and Roles what it decides with.
+	ByRole *rbac.Authorizer
+	Roles  *rbac.Index
+	// NodePods are the pods by node, for the Node authorizer.
+	NodePods *nodeauthorizer.Index
+}
+
+// New returns what cfg describes.
+func New(cfg Config) (*Auth, error) {
+	a := &Auth{Roles: rbac.NewIndex(), NodePods: nodeauthorizer.NewIndex()}
+	var err error
+	if a.Authenticator, err = newAuthenticator(&cfg); err != nil {
+		return nil, err
+	}
+	a.ByRole = rbac.NewAuthorizer(a.Roles)
+	byNode := nodeauthorizer.NewAuthorizer(a.NodePods, nodeObjects{cfg.Lookup})
+	a.Rules = authzunion.NewRuleResolvers(byNode, a.ByRole)
+	a.Authorizer, err = authzunion.New(
+		authzunion.NamedAuthorizer{AuthorizerName: "Masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
+		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: byNode},
+		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: a.ByRole},
+	)
+	return a, err
+}
+
+// newAuthenticator returns an authenticator that recognizes, in this order, a component of this
 // process, a proxy that names the user, a client certificate and a token. Everybody else is
 // anonymous.
-func (s *Server) makeAuthenticator() (authenticator.Request, error) {
+func newAuthenticator(cfg *Config) (authenticator.Request, error) {
+	accounts, err := token.NewAuthenticator(cfg.Issuer, cfg.Audiences, cfg.Keys, tokenObjects{cfg.Lookup, cfg.Clients})
+	if err != nil {
+		return nil, err
+	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(s.creds.clientCA) {
-		return nil, fmt.Errorf("client CA: it contains no certificate")
+	if !roots.AppendCertsFromPEM(cfg.ClientCA) {
+		return nil, errors.New("client CA: it contains no certificate")
 	}
 	opts := authnx509.DefaultVerifyOptions()
 	opts.Roots = roots
-	tokens := tokenunion.New(s.users, s.tokens)
-	proxies := s.creds.requestHeader
+	tokens := tokenunion.New(cfg.Clients, accounts)
+	proxies := cfg.RequestHeader
 	known := authnunion.New(
-		inProcessAuthenticator,
+		cfg.Clients,
 		headerrequest.NewDynamicVerifyOptionsSecure(proxies.CAContentProvider.VerifyOptions, proxies.AllowedClientNames,
 			proxies.UsernameHeaders, proxies.UIDHeaders, proxies.GroupHeaders, proxies.ExtraHeaderPrefixes),
 		authnx509.New(opts, authnx509.CommonNameUserConversion),
@@ -83,7 +115,7 @@ func (s *Server) makeAuthenticator() (authenticator.Request, error) {
 		websocket.NewProtocolAuthenticator(tokens),
 	)
 	all := []authenticator.Request{group.NewAuthenticatedGroupAdder(proving(known))}
-	if s.cfg.AnonymousAuth {
+	if cfg.Anonymous {
 		all = append(all, anonymous.NewAuthenticator(nil))
 	}
 	return authnunion.NewFailOnError(all...), nil
@@ -100,38 +132,10 @@ func proving(known authenticator.Request) authenticator.Request {
 	})
 }
 
-// secure configures TLS and authentication.
-func (s *Server) secure(cfg *genericapiserver.Config) error {
-	serving, err := dynamiccertificates.NewStaticCertKeyContent("serving-cert", s.creds.servingCert, s.creds.servingKey)
-	if err != nil {
-		return fmt.Errorf("serving certificate: %w", err)
-	}
-	clientCA, err := dynamiccertificates.NewStaticCAContent("client-ca", s.creds.clientCA)
-	if err != nil {
-		return fmt.Errorf("client CA: %w", err)
-	}
-	cfg.SecureServing = &genericapiserver.SecureServingInfo{
-		Listener: s.listener, Cert: serving,
-		ClientCA: dynamiccertificates.NewUnionCAContentProvider(clientCA, s.creds.requestHeader.CAContentProvider),
-	}
-	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.listener.Handler(genericapiserver.DefaultBuildHandlerChain(api, c))
-	}
-	cfg.Authentication.Authenticator = s.authenticator
-	cfg.Authentication.RequestHeaderConfig = s.creds.requestHeader
-	cfg.Authentication.APIAudiences = s.cfg.APIAudiences
-	return nil
-}
-
-// advertised returns the host and port at which others reach us.
-func (s *Server) advertised() string {
-	return net.JoinHostPort(s.cfg.AdvertiseAddress.String(), strconv.Itoa(s.cfg.SecurePort))
-}
-
 // tokenObjects looks up what tokens are bound to.
 type tokenObjects struct {
-	lookup *registry.Lookup
-	client func() (kubernetes.Interface, error)
+	lookup  *registry.Lookup
+	clients *loopback.Clients
 }
 
 // bare is the context of a request in place of another one: it ends with that, and has none of its values.
@@ -141,7 +145,7 @@ func (bare) Value(any) any { return nil }
 
 // Label implements token.Objects.
 func (o tokenObjects) Label(ctx context.Context, secret *corev1.Secret, key, value string) error {
-	client, err := o.client()
+	client, err := kubernetes.NewForConfig(o.clients.Own())
 	if err != nil {
 		return err
 	}
