@@ -48,7 +48,7 @@ const kubernetesVersion = "1.37.2"
 // first.
 type chain struct {
 	front      *genericapiserver.GenericAPIServer
-	aggregator *aggregator.APIAggregator
+	remotes    *aggregation.Remotes
 	kinds      *genericapiserver.GenericAPIServer
 	extensions *extensions.Server
 	generic    *genericapiserver.Config
@@ -82,16 +82,17 @@ func (s *Server) install() (*chain, error) {
 	if c.kinds, err = s.kinds.Install(generic, c.extensions); err != nil {
 		return nil, fmt.Errorf("server of Kubernetes' own kinds: %w", err)
 	}
-	c.aggregator, err = aggregation.New(aggregation.Config{
+	front := aggregation.Config{
 		Generic: generic, Backend: s.backend, Informers: shared, Services: services,
 		ProxyCert: s.creds.proxyCert, ProxyKey: s.creds.proxyKey,
 		Definitions: c.extensions.Definitions,
 		Metrics:     s.cfg.MetricsAPI,
-	}, c.kinds)
+	}
+	server, err := aggregation.New(front, c.kinds)
 	if err != nil {
 		return nil, err
 	}
-	c.front = c.aggregator.GenericAPIServer
+	c.front, c.remotes = server.GenericAPIServer, aggregation.NewRemotes(front, server)
 	c.front.ShutdownTimeout = shutdownTimeout
 	if err := c.extensions.Announce(c.front); err != nil {
 		return nil, err
@@ -118,6 +119,7 @@ func (c *chain) prepare() runnable {
 	ondemand.Install(ondemand.Config{
 		Containers:  []*restful.Container{c.front.Handler.GoRestfulContainer, c.kinds.Handler.GoRestfulContainer, c.extensions.Handler.GoRestfulContainer},
 		Definitions: c.extensions.Definitions.Lister(),
+		Remotes:     c.remotes,
 		V2:          c.generic.OpenAPIConfig,
 		V3:          c.generic.OpenAPIV3Config,
 		Build:       ownversion.Version + " " + kubernetesVersion,

@@ -1,10 +1,12 @@
 package ondemand
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"net/http"
 	"net/url"
 	"path"
 	"slices"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // group is what there is a document of: the kinds of a group version, built in or defined by users.
@@ -28,6 +31,24 @@ type group struct {
 	service     *restful.WebService // nil for kinds that users define
 	definitions []*apiextensionsv1.CustomResourceDefinition
 	version     string // of the definitions
+	remote      Remote // set if another server has the document
+}
+
+// Remotes are the documents of other servers.
+type Remotes interface {
+	// Documents returns what there is now.
+	Documents(ctx context.Context) []Remote
+}
+
+// Remote is the document of a group version that another server serves.
+type Remote struct {
+	// Name is the group version's path, and Hash stands for the document.
+	Name, Hash string
+	// V3 asks the other server for the document; it passes the headers on that concern it. The caller
+	// closes the body.
+	V3 func(ctx context.Context, header http.Header) (*http.Response, error)
+	// V2 returns what that server serves.
+	V2 func(ctx context.Context) (*spec.Swagger, error)
 }
 
 func (g group) url() string {
@@ -49,9 +70,17 @@ func (g group) openAPI() (*spec3.OpenAPI, error) {
 }
 
 // groups returns what there are documents of now, sorted by name within each kind of group.
-func (s *Server) groups() []group {
+//
+// What another server has comes first: whoever registers a group takes it over.
+func (s *Server) groups(ctx context.Context) []group {
 	var out []group
 	seen := map[string]bool{}
+	if s.Remotes != nil {
+		for _, r := range s.Remotes.Documents(ctx) {
+			seen[r.Name] = true
+			out = append(out, group{name: r.Name, hash: r.Hash, remote: r})
+		}
+	}
 	for _, c := range s.Containers {
 		for _, service := range c.RegisteredWebServices() {
 			name := strings.TrimPrefix(service.RootPath(), "/")

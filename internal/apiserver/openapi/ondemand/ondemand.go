@@ -5,10 +5,12 @@
 package ondemand
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -19,8 +21,10 @@ import (
 	"github.com/emicklei/go-restful/v3"
 	apiextensionslisters "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/kube-openapi/pkg/aggregator"
 	openapibuilder "k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
@@ -41,8 +45,10 @@ type Config struct {
 	Containers []*restful.Container
 	// Definitions are the kinds that users define.
 	Definitions apiextensionslisters.CustomResourceDefinitionLister
-	V2          *common.Config
-	V3          *common.OpenAPIV3Config
+	// Remotes, if not nil, are what other servers serve.
+	Remotes Remotes
+	V2      *common.Config
+	V3      *common.OpenAPIV3Config
 	// Build is the program's version: a client that has a document of the same build need not fetch it
 	// again.
 	Build string
@@ -108,13 +114,14 @@ func (s *Server) forget(name string, d *doc) {
 }
 
 func (s *Server) serveV2(w http.ResponseWriter, r *http.Request) {
-	groups := s.groups()
+	groups := s.groups(r.Context())
 	h := sha256.New()
 	for _, g := range groups {
 		fmt.Fprintln(h, g.name, g.hash)
 	}
 	s.document(v2Path, hex.EncodeToString(h.Sum(nil)), func() http.Handler {
-		swagger, err := s.swagger(groups)
+		// Others may wait for the document, too: it does not end with this request.
+		swagger, err := s.swagger(context.WithoutCancel(r.Context()), groups)
 		if err != nil {
 			return failed(err)
 		}
@@ -125,9 +132,9 @@ func (s *Server) serveV2(w http.ResponseWriter, r *http.Request) {
 }
 
 // swagger builds the document of all groups.
-func (s *Server) swagger(groups []group) (*spec.Swagger, error) {
+func (s *Server) swagger(ctx context.Context, groups []group) (*spec.Swagger, error) {
 	var services []*restful.WebService
-	var users []*spec.Swagger
+	var users, others []*spec.Swagger
 	for _, g := range groups {
 		if g.service != nil {
 			services = append(services, g.service)
@@ -139,16 +146,32 @@ func (s *Server) swagger(groups []group) (*spec.Swagger, error) {
 			}
 			users = append(users, one)
 		}
+		if g.remote.V2 != nil {
+			one, err := g.remote.V2(ctx)
+			if err != nil {
+				// What one server does not tell must not keep clients from all others.
+				utilruntime.HandleErrorWithContext(ctx, err, "The OpenAPI document lacks a group of another server", "group", g.name)
+				continue
+			}
+			others = append(others, aggregator.FilterSpecByPathsWithoutSideEffects(one, []string{"/" + g.name + "/"}))
+		}
 	}
 	swagger, err := openapibuilder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(services), s.V2)
 	if err != nil {
 		return nil, err
 	}
 	swagger.Definitions = handler.PruneDefaults(swagger.Definitions)
-	if len(users) == 0 {
-		return swagger, nil
+	if len(users) > 0 {
+		if swagger, err = builder.MergeSpecs(swagger, users...); err != nil {
+			return nil, err
+		}
 	}
-	return builder.MergeSpecs(swagger, users...)
+	for _, one := range others {
+		if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(swagger, one); err != nil {
+			return nil, err
+		}
+	}
+	return swagger, nil
 }
 
 // failed answers that a document cannot be built.
@@ -161,7 +184,7 @@ func failed(err error) http.Handler {
 // serveV3 serves the document of one group version.
 func (s *Server) serveV3(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, v3Path+"/")
-	groups := s.groups()
+	groups := s.groups(r.Context())
 	i := slices.IndexFunc(groups, func(g group) bool { return g.name == name })
 	if i < 0 {
 		http.NotFound(w, r)
@@ -170,6 +193,10 @@ func (s *Server) serveV3(w http.ResponseWriter, r *http.Request) {
 	g := groups[i]
 	r, ok := checkHash(w, r, g)
 	if !ok {
+		return
+	}
+	if g.remote.V3 != nil {
+		g.pass(w, r)
 		return
 	}
 	s.document(name, g.hash, func() http.Handler {
@@ -191,6 +218,23 @@ func (s *Server) serveV3(w http.ResponseWriter, r *http.Request) {
 		service.UpdateGroupVersion(name, doc)
 		return own
 	}).ServeHTTP(w, r)
+}
+
+// pass answers with another server's document.
+func (g group) pass(w http.ResponseWriter, r *http.Request) {
+	resp, err := g.remote.V3(r.Context(), r.Header)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	for _, h := range []string{"Content-Type", "Etag", "Last-Modified", "Vary"} {
+		if v := resp.Header.Get(h); v != "" {
+			w.Header().Set(h, v)
+		}
+	}
+	w.WriteHeader(resp.StatusCode)
+	_, _ = io.Copy(w, resp.Body) // either side may be gone
 }
 
 // checkHash deals with the hash that a client took from the index: with the current one the client may
@@ -215,9 +259,9 @@ func checkHash(w http.ResponseWriter, r *http.Request, g group) (*http.Request, 
 }
 
 // serveIndex serves the list of group versions.
-func (s *Server) serveIndex(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
-	for _, g := range s.groups() {
+	for _, g := range s.groups(r.Context()) {
 		index.Paths[g.name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: g.url()}
 	}
 	data, err := json.Marshal(index)
