@@ -62,8 +62,10 @@ func New(cfg Config, next genericapiserver.DelegationTarget) (*apiserver.APIAggr
 	if err := register(cfg, server, next); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
-	for gv, p := range priorities {
-		generic.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(gv), int(p.group), int(p.version))
+	for _, gv := range groupVersions(server.GenericAPIServer.ListedPaths()) {
+		if p, ok := priorities[gv]; ok { // of one that nobody serves, discovery would show the name
+			generic.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(gv), int(p.group), int(p.version))
+		}
 	}
 	return server, nil
 }
