@@ -1,6 +1,7 @@
 package controller_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,10 +17,13 @@ import (
 	"k8s.io/client-go/informers"
 	k8stesting "k8s.io/client-go/testing"
 
+	"wherry.dev/internal/api/defaults"
 	podsapi "wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/cronjob"
 	"wherry.dev/internal/controller/daemonset"
 	"wherry.dev/internal/controller/deployment"
+	"wherry.dev/internal/controller/job"
 	"wherry.dev/internal/controller/replicaset"
 	"wherry.dev/internal/controller/statefulset"
 )
@@ -29,13 +34,40 @@ func newReplicaSet(name string, replicas int32) *appsv1.ReplicaSet {
 	}}
 }
 
-// workloads are all controllers of apps/v1.
+func newJob(name string, parallelism int32) *batchv1.Job {
+	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: batchv1.JobSpec{
+		Parallelism: &parallelism, Completions: &parallelism, Template: templateOf("v0"),
+	}}
+	j.Spec.Template.Spec.RestartPolicy = v1.RestartPolicyNever
+	defaults.Job(j)
+	return j
+}
+
+// newCronJob is one whose job is replaced every minute.
+func newCronJob(name string) *batchv1.CronJob {
+	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: batchv1.CronJobSpec{
+		Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ReplaceConcurrent,
+		JobTemplate: batchv1.JobTemplateSpec{Spec: newJob("", 1).Spec},
+	}}
+	defaults.CronJob(c)
+	return c
+}
+
+// noClock is a clock that nobody sets.
+func noClock(ctx context.Context, _ func()) error {
+	<-ctx.Done()
+	return nil
+}
+
+// workloads are all controllers of apps/v1 and batch/v1.
 func workloads(a *hostileAPI, f informers.SharedInformerFactory) (controller.Controller, error) {
 	sets, err1 := replicaset.New(a.Clientset, f)
 	stateful, err2 := statefulset.New(a.Clientset, f)
 	deployments, err3 := deployment.New(a.Clientset, f)
 	daemons, err4 := daemonset.New(a.Clientset, f)
-	return together{sets, stateful, deployments, daemons}, errors.Join(err1, err2, err3, err4)
+	jobs, err5 := job.New(a.Clientset, f)
+	crons, err6 := cronjob.New(a.Clientset, f, noClock)
+	return together{sets, stateful, deployments, daemons, jobs, crons}, errors.Join(err1, err2, err3, err4, err5, err6)
 }
 
 // serve runs the controllers of workloads on an API without faults.
@@ -148,14 +180,17 @@ func TestConflictsOnEveryWriteAreNoHotLoop(t *testing.T) {
 	for name, tt := range map[string]struct {
 		resource string
 		obj      object
-		rests    int // how many pods it has at last
+		counts   string // what it makes
+		rests    int    // how many of those it has at last
 	}{
-		"replica set":  {"replicasets", newReplicaSet("x", 3), 1},
-		"deployment":   {"deployments", newDeployment(newHostileAPI(1).rand), 1},
-		"stateful set": {"statefulsets", newSet(newHostileAPI(1).rand), 0},
-		"daemon set":   {"daemonsets", newDaemon(newHostileAPI(1).rand), 0},
+		"replica set":  {"replicasets", newReplicaSet("x", 3), "pods", 1},
+		"deployment":   {"deployments", newDeployment(newHostileAPI(1).rand), "pods", 1},
+		"stateful set": {"statefulsets", newSet(newHostileAPI(1).rand), "pods", 0},
+		"daemon set":   {"daemonsets", newDaemon(newHostileAPI(1).rand), "pods", 0},
+		"job":          {"jobs", newJob("x", 3), "pods", 1},
+		"cron job":     {"cronjobs", newCronJob("x"), "jobs", 1},
 	} {
-		for phase, after := range map[string]time.Duration{"from the start": 0, "while it shrinks": time.Minute} {
+		for phase, after := range map[string]time.Duration{"from the start": 0, "while it shrinks": 90 * time.Second} {
 			t.Run(name+" "+phase, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					a := newHostileAPI(1)
@@ -198,13 +233,13 @@ func TestConflictsOnEveryWriteAreNoHotLoop(t *testing.T) {
 						t.Errorf("%d requests after the conflicts, at rest", n)
 					}
 					running := 0
-					for _, o := range a.all("pods") {
+					for _, o := range a.all(tt.counts) {
 						if o.GetNamespace() == "bad" && o.GetDeletionTimestamp() == nil {
 							running++
 						}
 					}
 					if running != tt.rests {
-						t.Errorf("%d pods at last, want %d", running, tt.rests)
+						t.Errorf("%d %s at last, want %d", running, tt.counts, tt.rests)
 					}
 				})
 			})
@@ -248,6 +283,10 @@ func shrink(o object) bool {
 		o.Spec.Replicas = new(int32(0))
 	case *appsv1.DaemonSet:
 		o.Spec.Template.Spec.NodeSelector = map[string]string{"no": "node"}
+	case *batchv1.Job:
+		o.Spec.Parallelism = new(int32(1))
+	case *batchv1.CronJob:
+		o.Spec.Schedule = "5 0 1 1 *" // once, five minutes after virtual time began
 	}
 	return true
 }
