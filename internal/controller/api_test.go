@@ -35,7 +35,7 @@ import (
 type hostileAPI struct {
 	*fake.Clientset
 	// onWrite is called with the old and the new state of each object that a client wrote, under the
-	// lock. A new object has no old state, and a pod that is deleted has no new one.
+	// lock. A new object has no old state, and one that is deleted has no new one.
 	onWrite func(resource string, old, obj metav1.Object)
 	honest  bool // a call that fails has had no effect
 	// refuse, if there is one, returns why a write is refused, or nil. It is called under the lock.
@@ -317,14 +317,14 @@ func (a *hostileAPI) delete(resource, key string, opts metav1.DeleteOptions) err
 	if p := opts.Preconditions; p != nil && (p.UID != nil && *p.UID != obj.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != obj.GetResourceVersion()) {
 		return apierrors.NewConflict(schema.GroupResource{Resource: resource}, obj.GetName(), errors.New("it is another one"))
 	}
-	if resource != "pods" {
-		a.put(resource, watch.Deleted, obj)
-		return nil
-	}
 	if obj.GetDeletionTimestamp() != nil {
 		return nil
 	}
 	a.tell(resource, obj, nil)
+	if resource != "pods" {
+		a.put(resource, watch.Deleted, obj)
+		return nil
+	}
 	obj.SetDeletionTimestamp(new(metav1.Now()))
 	a.put(resource, watch.Modified, obj)
 	return nil
