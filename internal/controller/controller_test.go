@@ -140,8 +140,12 @@ func TestConflictsOnDeletionsAreRetried(t *testing.T) {
 		build func(*fake.Clientset, informers.SharedInformerFactory) (controller.Controller, error)
 		node  string
 	}{
-		"pod garbage collector": {func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) { return podgc.New(c, f) }, "gone"},
-		"taint eviction":        {func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) { return tainteviction.New(c, f) }, "tainted"},
+		"pod garbage collector": {func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return podgc.New(c, f)
+		}, "gone"},
+		"taint eviction": {func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return tainteviction.New(c, f)
+		}, "tainted"},
 	} {
 		t.Run(title, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
