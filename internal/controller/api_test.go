@@ -14,6 +14,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,7 +35,7 @@ import (
 type hostileAPI struct {
 	*fake.Clientset
 	// onWrite is called with the old and the new state of each object that a client wrote, under the
-	// lock. A new object has no old state, and a pod that is deleted has no new one.
+	// lock. A new object has no old state, and one that is deleted has no new one.
 	onWrite func(resource string, old, obj metav1.Object)
 	honest  bool // a call that fails has had no effect
 	// refuse, if there is one, returns why a write is refused, or nil. It is called under the lock.
@@ -137,6 +138,7 @@ func (a *hostileAPI) list(resource string) runtime.Object {
 		"pods": &v1.PodList{}, "nodes": &v1.NodeList{}, "persistentvolumeclaims": &v1.PersistentVolumeClaimList{},
 		"deployments": &appsv1.DeploymentList{}, "replicasets": &appsv1.ReplicaSetList{},
 		"statefulsets": &appsv1.StatefulSetList{}, "daemonsets": &appsv1.DaemonSetList{}, "controllerrevisions": &appsv1.ControllerRevisionList{},
+		"jobs": &batchv1.JobList{}, "cronjobs": &batchv1.CronJobList{},
 	}[resource]
 	var items []runtime.Object
 	for _, key := range slices.Sorted(maps.Keys(a.objects[resource])) {
@@ -179,12 +181,24 @@ func (a *hostileAPI) create(resource string, obj object) (runtime.Object, error)
 	obj.SetUID(types.UID(fmt.Sprintf("u%d", a.version)))
 	obj.SetGeneration(1)
 	obj.SetCreationTimestamp(metav1.Now())
-	if p, ok := obj.(*v1.Pod); ok {
-		p.Status.Phase = v1.PodPending
+	switch o := obj.(type) {
+	case *v1.Pod:
+		o.Status.Phase = v1.PodPending
+	case *batchv1.Job:
+		selectOwnPods(o)
 	}
 	a.put(resource, watch.Added, obj)
 	a.tell(resource, nil, obj)
 	return obj.DeepCopyObject(), nil
+}
+
+// selectOwnPods gives a job the selector that it does not bring itself.
+func selectOwnPods(j *batchv1.Job) {
+	if j.Spec.Selector != nil {
+		return
+	}
+	own := map[string]string{batchv1.ControllerUidLabel: string(j.UID)}
+	j.Spec.Selector, j.Spec.Template.Labels = &metav1.LabelSelector{MatchLabels: own}, own
 }
 
 func (a *hostileAPI) tell(resource string, old, obj metav1.Object) {
@@ -266,6 +280,10 @@ func withStatus(was, obj object) object {
 		o.Status = obj.(*appsv1.StatefulSet).Status
 	case *appsv1.DaemonSet:
 		o.Status = obj.(*appsv1.DaemonSet).Status
+	case *batchv1.Job:
+		o.Status = obj.(*batchv1.Job).Status
+	case *batchv1.CronJob:
+		o.Status = obj.(*batchv1.CronJob).Status
 	case *v1.Pod:
 		o.Status = obj.(*v1.Pod).Status
 	}
@@ -282,6 +300,10 @@ func sameSpecs(a, b object) bool {
 		return equality.Semantic.DeepEqual(a.Spec, b.(*appsv1.StatefulSet).Spec)
 	case *appsv1.DaemonSet:
 		return equality.Semantic.DeepEqual(a.Spec, b.(*appsv1.DaemonSet).Spec)
+	case *batchv1.Job:
+		return equality.Semantic.DeepEqual(a.Spec, b.(*batchv1.Job).Spec)
+	case *batchv1.CronJob:
+		return equality.Semantic.DeepEqual(a.Spec, b.(*batchv1.CronJob).Spec)
 	}
 	return true
 }
@@ -295,14 +317,14 @@ func (a *hostileAPI) delete(resource, key string, opts metav1.DeleteOptions) err
 	if p := opts.Preconditions; p != nil && (p.UID != nil && *p.UID != obj.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != obj.GetResourceVersion()) {
 		return apierrors.NewConflict(schema.GroupResource{Resource: resource}, obj.GetName(), errors.New("it is another one"))
 	}
-	if resource != "pods" {
-		a.put(resource, watch.Deleted, obj)
-		return nil
-	}
 	if obj.GetDeletionTimestamp() != nil {
 		return nil
 	}
 	a.tell(resource, obj, nil)
+	if resource != "pods" {
+		a.put(resource, watch.Deleted, obj)
+		return nil
+	}
 	obj.SetDeletionTimestamp(new(metav1.Now()))
 	a.put(resource, watch.Modified, obj)
 	return nil

@@ -73,7 +73,17 @@ func (l *Loop) AddAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) 
 // Watch calls handle with the old and the new state of every object that changes. old is nil for a
 // new object, new is nil for one that is gone.
 func (l *Loop) Watch(informer cache.SharedIndexInformer, handle func(old, obj any)) error {
-	reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	reg, err := informer.AddEventHandler(Handler(handle))
+	if err != nil {
+		return fmt.Errorf("controller %s: %w", l.name, err)
+	}
+	l.synced = append(l.synced, reg.HasSyncedChecker())
+	return nil
+}
+
+// Handler returns what calls handle as Watch does.
+func Handler(handle func(old, obj any)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { handle(nil, obj) },
 		UpdateFunc: handle,
 		DeleteFunc: func(obj any) {
@@ -82,12 +92,7 @@ func (l *Loop) Watch(informer cache.SharedIndexInformer, handle func(old, obj an
 			}
 			handle(obj, nil)
 		},
-	})
-	if err != nil {
-		return fmt.Errorf("controller %s: %w", l.name, err)
 	}
-	l.synced = append(l.synced, reg.HasSyncedChecker())
-	return nil
 }
 
 // Run reconciles until ctx ends. It returns when the last reconciliation is done.

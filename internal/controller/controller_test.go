@@ -2,25 +2,30 @@ package controller_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
+	"wherry.dev/internal/controller/tainteviction"
 )
 
 // run starts one controller over a fake API server, and returns a function that stops it.
@@ -124,6 +129,69 @@ func TestPodsOfAGoneNodeAreRemovedAfterTheQuarantine(t *testing.T) {
 			t.Errorf("left: %v", got)
 		}
 	})
+}
+
+// A webhook that answers deletions with a conflict was taken for another pod of the name, which nobody
+// looked at any more; and what stood behind it in the list had to wait for it.
+func TestConflictsOnDeletionsAreRetried(t *testing.T) {
+	const name = "bad"
+	taint := v1.Taint{Key: "k", Effect: v1.TaintEffectNoExecute}
+	for title, tt := range map[string]struct {
+		build func(*fake.Clientset, informers.SharedInformerFactory) (controller.Controller, error)
+		node  string
+	}{
+		"pod garbage collector": {func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return podgc.New(c, f)
+		}, "gone"},
+		"taint eviction": {func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return tainteviction.New(c, f)
+		}, "tainted"},
+	} {
+		t.Run(title, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pod := func(name string) *v1.Pod {
+					return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: v1.PodSpec{NodeName: tt.node}}
+				}
+				var mu sync.Mutex
+				refuses, asked, marked := true, 0, 0
+				client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+					c.PrependReactor("*", "pods", func(act k8stesting.Action) (bool, runtime.Object, error) {
+						mu.Lock()
+						defer mu.Unlock()
+						if act.GetVerb() == "patch" {
+							marked++
+						}
+						if del, ok := act.(k8stesting.DeleteAction); !ok || del.GetName() != name || !refuses {
+							return false, nil, nil
+						}
+						asked++
+						return true, nil, apierrors.NewConflict(act.GetResource().GroupResource(), name, errors.New("the webhook says so"))
+					})
+					return tt.build(c, f)
+				}, pod(name), pod("good1"), pod("good2"), pod("good3"), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "tainted"}, Spec: v1.NodeSpec{Taints: []v1.Taint{taint}}})
+				defer stop()
+				left := func() int {
+					list, err := client.CoreV1().Pods("a").List(t.Context(), metav1.ListOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return len(list.Items)
+				}
+				time.Sleep(10 * time.Minute)
+				n := left()
+				mu.Lock()
+				if n != 1 || asked < 10 || asked > 100 || marked != 4 {
+					t.Errorf("%d pods are left, %d deletions of the one, %d patches", n, asked, marked)
+				}
+				refuses = false
+				mu.Unlock()
+				time.Sleep(time.Minute)
+				if n = left(); n != 0 {
+					t.Errorf("%d pods are left", n)
+				}
+			})
+		})
+	}
 }
 
 func TestSilentNodeIsTaintedUntilItSpeaksAgain(t *testing.T) {

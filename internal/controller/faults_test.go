@@ -1,6 +1,7 @@
 package controller_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,10 +17,13 @@ import (
 	"k8s.io/client-go/informers"
 	k8stesting "k8s.io/client-go/testing"
 
+	"wherry.dev/internal/api/defaults"
 	podsapi "wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
+	"wherry.dev/internal/controller/cronjob"
 	"wherry.dev/internal/controller/daemonset"
 	"wherry.dev/internal/controller/deployment"
+	"wherry.dev/internal/controller/job"
 	"wherry.dev/internal/controller/replicaset"
 	"wherry.dev/internal/controller/statefulset"
 )
@@ -29,13 +34,40 @@ func newReplicaSet(name string, replicas int32) *appsv1.ReplicaSet {
 	}}
 }
 
-// workloads are all controllers of apps/v1.
+func newJob(name string, parallelism int32) *batchv1.Job {
+	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: batchv1.JobSpec{
+		Parallelism: &parallelism, Completions: &parallelism, Template: templateOf("v0"),
+	}}
+	j.Spec.Template.Spec.RestartPolicy = v1.RestartPolicyNever
+	defaults.Job(j)
+	return j
+}
+
+// newCronJob is one whose job is replaced every minute.
+func newCronJob(name string) *batchv1.CronJob {
+	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: batchv1.CronJobSpec{
+		Schedule: "* * * * *", ConcurrencyPolicy: batchv1.ReplaceConcurrent,
+		JobTemplate: batchv1.JobTemplateSpec{Spec: newJob("", 1).Spec},
+	}}
+	defaults.CronJob(c)
+	return c
+}
+
+// noClock is a clock that nobody sets.
+func noClock(ctx context.Context, _ func()) error {
+	<-ctx.Done()
+	return nil
+}
+
+// workloads are all controllers of apps/v1 and batch/v1.
 func workloads(a *hostileAPI, f informers.SharedInformerFactory) (controller.Controller, error) {
 	sets, err1 := replicaset.New(a.Clientset, f)
 	stateful, err2 := statefulset.New(a.Clientset, f)
 	deployments, err3 := deployment.New(a.Clientset, f)
 	daemons, err4 := daemonset.New(a.Clientset, f)
-	return together{sets, stateful, deployments, daemons}, errors.Join(err1, err2, err3, err4)
+	jobs, err5 := job.New(a.Clientset, f)
+	crons, err6 := cronjob.New(a.Clientset, f, noClock)
+	return together{sets, stateful, deployments, daemons, jobs, crons}, errors.Join(err1, err2, err3, err4, err5, err6)
 }
 
 // serve runs the controllers of workloads on an API without faults.
@@ -148,14 +180,17 @@ func TestConflictsOnEveryWriteAreNoHotLoop(t *testing.T) {
 	for name, tt := range map[string]struct {
 		resource string
 		obj      object
-		rests    int // how many pods it has at last
+		counts   string // what it makes
+		rests    int    // how many of those it has at last
 	}{
-		"replica set":  {"replicasets", newReplicaSet("x", 3), 1},
-		"deployment":   {"deployments", newDeployment(newHostileAPI(1).rand), 1},
-		"stateful set": {"statefulsets", newSet(newHostileAPI(1).rand), 0},
-		"daemon set":   {"daemonsets", newDaemon(newHostileAPI(1).rand), 0},
+		"replica set":  {"replicasets", newReplicaSet("x", 3), "pods", 1},
+		"deployment":   {"deployments", newDeployment(newHostileAPI(1).rand), "pods", 1},
+		"stateful set": {"statefulsets", newSet(newHostileAPI(1).rand), "pods", 0},
+		"daemon set":   {"daemonsets", newDaemon(newHostileAPI(1).rand), "pods", 0},
+		"job":          {"jobs", newJob("x", 3), "pods", 1},
+		"cron job":     {"cronjobs", newCronJob("x"), "jobs", 1},
 	} {
-		for phase, after := range map[string]time.Duration{"from the start": 0, "while it shrinks": time.Minute} {
+		for phase, after := range map[string]time.Duration{"from the start": 0, "while it shrinks": 90 * time.Second} {
 			t.Run(name+" "+phase, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					a := newHostileAPI(1)
@@ -198,13 +233,13 @@ func TestConflictsOnEveryWriteAreNoHotLoop(t *testing.T) {
 						t.Errorf("%d requests after the conflicts, at rest", n)
 					}
 					running := 0
-					for _, o := range a.all("pods") {
+					for _, o := range a.all(tt.counts) {
 						if o.GetNamespace() == "bad" && o.GetDeletionTimestamp() == nil {
 							running++
 						}
 					}
 					if running != tt.rests {
-						t.Errorf("%d pods at last, want %d", running, tt.rests)
+						t.Errorf("%d %s at last, want %d", running, tt.counts, tt.rests)
 					}
 				})
 			})
@@ -248,51 +283,135 @@ func shrink(o object) bool {
 		o.Spec.Replicas = new(int32(0))
 	case *appsv1.DaemonSet:
 		o.Spec.Template.Spec.NodeSelector = map[string]string{"no": "node"}
+	case *batchv1.Job:
+		o.Spec.Parallelism = new(int32(1))
+	case *batchv1.CronJob:
+		o.Spec.Schedule = "5 0 1 1 *" // once, five minutes after virtual time began
 	}
 	return true
 }
 
+// many is how many pods fail at once.
+func many(t *testing.T) int {
+	t.Helper()
+	if testing.Short() {
+		return 1_000
+	}
+	return 10_000
+}
+
+// failAll lets all pods fail, n of them, and returns the requests that follow, by verb and resource, and
+// how many pods there are then.
+func failAll(t *testing.T, a *hostileAPI, n int, wait time.Duration) (requests map[string]int, active, total int) {
+	t.Helper()
+	time.Sleep(10 * time.Minute)
+	all := a.all("pods")
+	if len(all) != n {
+		t.Fatalf("%d pods", len(all))
+	}
+	a.ClearActions()
+	for _, p := range all {
+		a.change("pods", "a/"+p.GetName(), fail)
+	}
+	time.Sleep(wait)
+	for _, o := range a.all("pods") {
+		total++
+		if podsapi.IsActive(o.(*v1.Pod)) {
+			active++
+		}
+	}
+	requests = writes(a)
+	t.Logf("%d pods, %d active, requests %v", total, active, requests)
+	return requests, active, total
+}
+
+func fail(o object) bool {
+	o.(*v1.Pod).Status.Phase = v1.PodFailed
+	return true
+}
+
+// writes returns the requests by verb and resource, watches and lists apart.
+func writes(a *hostileAPI) map[string]int {
+	out := map[string]int{}
+	for _, act := range a.Actions() {
+		if act.GetVerb() != "watch" && act.GetVerb() != "list" {
+			out[act.GetVerb()+" "+act.GetResource().Resource]++
+		}
+	}
+	return out
+}
+
 // When all pods of a large replica set fail at once, each is replaced once, and the failed ones stay.
 func TestManyFailedPodsAreReplacedOnce(t *testing.T) {
-	size := 10_000
-	if testing.Short() {
-		size = 1_000
-	}
-	began := time.Now()
+	size := many(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newHostileAPI(1)
 		defer serve(t, a)()
 		a.add("replicasets", newReplicaSet("x", int32(size)))
-		time.Sleep(10 * time.Minute)
-		all := a.all("pods")
-		if len(all) != size {
-			t.Fatalf("%d pods", len(all))
-		}
-		a.ClearActions()
-		for _, p := range all {
-			a.change("pods", "a/"+p.GetName(), func(o object) bool { o.(*v1.Pod).Status.Phase = v1.PodFailed; return true })
-		}
-		time.Sleep(10 * time.Minute)
-		active, total := 0, 0
-		for _, o := range a.all("pods") {
-			total++
-			if podsapi.IsActive(o.(*v1.Pod)) {
-				active++
-			}
-		}
-		writes := map[string]int{}
-		for _, act := range a.Actions() {
-			if act.GetVerb() != "watch" && act.GetVerb() != "list" {
-				writes[act.GetVerb()+" "+act.GetResource().Resource]++
-			}
-		}
-		t.Logf("%d pods, %d active, requests %v", total, active, writes)
-		if active != size || total != 2*size || writes["create pods"] != size {
+		writes, active, total := failAll(t, a, size, 10*time.Minute)
+		if active != size || total != 2*size || writes["create pods"] != size || writes["update replicasets"] > size/50 {
 			t.Errorf("%d pods, %d active; requests %v", total, active, writes)
 		}
-		if most := size / 50; writes["update replicasets"] > most {
-			t.Errorf("%d writes of the status, more than %d", writes["update replicasets"], most)
+	})
+}
+
+// Where a kubelet refuses each pod of a daemon set, the next one comes ever later: ten in a thousand
+// seconds on each node.
+func TestManyFailedDaemonsAreReplacedEverMoreSeldom(t *testing.T) {
+	nodes := many(t) / 100
+	synctest.Test(t, func(t *testing.T) {
+		a := newHostileAPI(1)
+		defer serve(t, a)()
+		for i := range nodes {
+			a.add("nodes", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}})
+		}
+		a.add("daemonsets", newDaemon(newHostileAPI(1).rand))
+		for range 1030 { // 1 s, 2 s, 4 s and so on, and what it takes to notice
+			time.Sleep(time.Second)
+			for _, p := range a.all("pods") {
+				a.change("pods", "a/"+p.GetName(), func(o object) bool { return o.GetDeletionTimestamp() == nil && fail(o) })
+			}
+		}
+		got := writes(a)
+		t.Logf("requests %v", got)
+		if made, gone := got["create pods"], got["delete pods"]; made < 9*nodes || made > 11*nodes || gone > made {
+			t.Errorf("%d pods were created and %d deleted on %d nodes", made, gone, nodes)
+		}
+		if got["update daemonsets"] > nodes {
+			t.Errorf("%d writes of the status", got["update daemonsets"])
 		}
 	})
-	t.Logf("took %v", time.Since(began))
+}
+
+// When all pods of a large job fail at once, the job fails, or each is replaced once after a while,
+// and each is counted.
+func TestManyFailedPodsOfAJobAreCountedOnce(t *testing.T) {
+	size := many(t)
+	for name, tt := range map[string]struct {
+		limit, again int
+	}{"the job fails": {6, 0}, "the job goes on": {2 * size, size}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newHostileAPI(1)
+				defer serve(t, a)()
+				j := newJob("x", int32(size))
+				j.Spec.BackoffLimit = new(int32(tt.limit))
+				a.add("jobs", j)
+				writes, active, _ := failAll(t, a, size, 30*time.Minute)
+				if active != tt.again || writes["create pods"] != tt.again || writes["patch pods"] != size || writes["update jobs"] > size/50 {
+					t.Errorf("%d pods are active; requests %v", active, writes)
+				}
+				st := a.all("jobs")[0].(*batchv1.Job).Status
+				ended := 0
+				for _, c := range st.Conditions {
+					if c.Type == batchv1.JobFailed && c.Status == v1.ConditionTrue {
+						ended++
+					}
+				}
+				if st.Failed != int32(size) || st.Active != int32(tt.again) || (ended == 1) != (tt.again == 0) || len(st.UncountedTerminatedPods.Failed) > 0 {
+					t.Errorf("status %+v", st)
+				}
+			})
+		})
+	}
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -38,6 +40,8 @@ type executor struct {
 	add    func(types.UID) // look at it now
 	later  func(types.UID) // look at it after a while that grows
 	report func(invalidReference)
+	// parallel is how many dependents of one object are orphaned at once.
+	parallel int
 
 	mu    sync.Mutex
 	graph *graph
@@ -232,22 +236,34 @@ func (e *executor) removeFinalizer(ctx context.Context, s step) error {
 func (e *executor) orphan(ctx context.Context, s step) error {
 	freed := map[types.UID]bool{}
 	for {
-		left := 0
-		for _, dep := range s.dependents {
-			if freed[dep.UID] {
-				continue
-			}
-			if err := present(e.api.dropReferences(ctx, dep, []types.UID{s.object.UID})); err != nil {
-				return fmt.Errorf("orphan %s of %s: %w", dep, s.object, err)
-			}
-			freed[dep.UID] = true
-			left++
-		}
-		if left == 0 {
+		left := slices.DeleteFunc(s.dependents, func(dep identity) bool { return freed[dep.UID] })
+		if len(left) == 0 {
 			return e.removeFinalizer(ctx, s)
+		}
+		if err := e.free(ctx, s.object, left); err != nil {
+			return err
+		}
+		for _, dep := range left {
+			freed[dep.UID] = true
 		}
 		if s = e.ask(func(g *graph) step { return g.next(s.object.UID) }); s.verb != orphanDependents {
 			return nil // it is not waiting for this any more
 		}
 	}
+}
+
+// free takes the references to an object from dependents, some of them at once. What cannot be freed is
+// in no other's way.
+func (e *executor) free(ctx context.Context, owner identity, dependents []identity) error {
+	var calls errgroup.Group
+	calls.SetLimit(e.parallel)
+	for _, dep := range dependents {
+		calls.Go(func() error {
+			if err := present(e.api.dropReferences(ctx, dep, []types.UID{owner.UID})); err != nil {
+				return fmt.Errorf("orphan %s of %s: %w", dep, owner, err)
+			}
+			return nil
+		})
+	}
+	return calls.Wait()
 }

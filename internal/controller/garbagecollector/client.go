@@ -17,7 +17,9 @@ import (
 // client is the api of a real API server.
 type client struct {
 	metadata metadata.Interface
-	mapper   meta.RESTMapper
+	mapper   interface {
+		RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error)
+	}
 }
 
 var _ api = client{}

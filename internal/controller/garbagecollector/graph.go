@@ -2,9 +2,11 @@ package garbagecollector
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
 )
@@ -227,17 +229,54 @@ func (g *graph) deleted(id identity) changes {
 
 // forget removes a node that turned out to be absent under the identity id.
 func (g *graph) forget(n *node, id identity, out *changes) {
-	delete(g.nodes, n.UID)
 	if deps := g.dependentsOf(n.UID); len(deps) > 0 {
 		g.absent.Add(id, nil)
 		out.check = append(out.check, deps...)
 	}
+	g.leave(n, out)
+}
+
+// leave removes a node and its references. Who waits for it looks again.
+func (g *graph) leave(n *node, out *changes) {
+	delete(g.nodes, n.UID)
 	for _, ref := range n.owners {
 		g.unlink(n.UID, ref.UID)
 		if owner, ok := g.nodes[ref.UID]; ok && owner.mode == foreground {
 			out.check = append(out.check, ref.UID)
 		}
 	}
+}
+
+// served takes in that kinds are served which were not: owners and dependents of them could not be verified.
+func (g *graph) served(kinds map[schema.GroupVersionKind]bool) changes {
+	var out changes
+	for _, uid := range slices.Sorted(maps.Keys(g.nodes)) {
+		n := g.nodes[uid]
+		is := func(r metav1.OwnerReference) bool { return kinds[schema.FromAPIVersionAndKind(r.APIVersion, r.Kind)] }
+		if n.virtual && kinds[schema.FromAPIVersionAndKind(n.APIVersion, n.Kind)] || slices.ContainsFunc(n.owners, is) {
+			out.check = append(out.check, uid)
+		}
+	}
+	return out
+}
+
+// vanished takes in that the objects of a kind are not followed any more: no event will tell of them, and
+// they block nothing. For their dependents they are what only references tell of.
+func (g *graph) vanished(kind schema.GroupVersionKind) changes {
+	var out changes
+	version, name := kind.ToAPIVersionAndKind()
+	for _, uid := range slices.Sorted(maps.Keys(g.nodes)) {
+		n, ok := g.nodes[uid] // it may have gone with its last dependent
+		if !ok || n.virtual || n.APIVersion != version || n.Kind != name {
+			continue
+		}
+		g.leave(n, &out)
+		if len(g.dependents[uid]) > 0 {
+			g.nodes[uid] = &node{identity: n.identity, virtual: true, mode: alive}
+			out.check = append(out.check, uid)
+		}
+	}
+	return out
 }
 
 // notFound takes in that the API server does not know the object that a node stands for. asked is

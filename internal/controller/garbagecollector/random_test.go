@@ -423,7 +423,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		objects: map[identity]*facts{}, events: map[types.UID][]event{}, queue: map[types.UID]bool{},
 	}
 	add := func(uid types.UID) { w.queue[uid] = true }
-	w.exec = &executor{api: w, add: add, later: add, report: func(invalidReference) {}, graph: newGraph()}
+	w.exec = &executor{api: w, add: add, later: add, report: func(invalidReference) {}, graph: newGraph(), parallel: 1}
 	return w
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/claim"
 )
 
@@ -34,9 +35,11 @@ func countTracked(was, is *v1.Pod) {
 	}
 }
 
-// orphansOf looks at the pods of a job that is gone or finished.
+// orphansOf looks at the pods of a job that is gone or finished. A job finishes after its pods were
+// released, which the informer of pods is about to tell: asking at once would be for nothing.
 func (c *Controller) orphansOf(old, obj any) {
 	j, ok := obj.(*batchv1.Job)
+	wait := controller.Patience
 	if ok && !isFinished(j) {
 		return
 	}
@@ -44,6 +47,7 @@ func (c *Controller) orphansOf(old, obj any) {
 		if j, ok = old.(*batchv1.Job); !ok {
 			return
 		}
+		wait = 0
 	}
 	if old != nil && obj != nil && isFinished(old.(*batchv1.Job)) {
 		return // they have been looked at
@@ -54,7 +58,7 @@ func (c *Controller) orphansOf(old, obj any) {
 	}
 	for _, p := range list {
 		if isTracked(p) {
-			c.orphans.Add(keyOf(p))
+			c.orphans.AddAfter(keyOf(p), wait)
 		}
 	}
 }

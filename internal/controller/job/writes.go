@@ -121,19 +121,13 @@ func (c *Controller) removeDoubt(ctx context.Context, j *batchv1.Job) error {
 	return nil
 }
 
-// remove deletes one pod. One that is gone is just what was wanted. A conflict says that there is another
-// one of its name, which the informer will tell, or is a webhook's.
+// remove deletes one pod. One that is gone is just what was wanted. A conflict is an error, which a Loop
+// retries in silence, ever more seldom: there is another pod of its name, which the informer will tell,
+// or a webhook does not want the deletion now.
 func (c *Controller) remove(ctx context.Context, j *batchv1.Job, p *v1.Pod) (gone bool, err error) {
 	err = c.deletePod(ctx, j, p, metav1.Preconditions{UID: &p.UID})
-	if apierrors.IsConflict(err) {
-		c.lookAgain(j)
-		return false, nil
-	}
 	return err == nil, err
 }
-
-// lookAgain looks at a job once more, even if the informer has no news of it.
-func (c *Controller) lookAgain(j *batchv1.Job) { c.loop.AddAfter(keyOf(j), controller.Patience) }
 
 // withdraw deletes an active pod whose end is not to count: its finalizer goes first. If the pod has
 // changed since the plan was made, it may have ended, and then it counts: it stays as it is, and the
@@ -149,9 +143,8 @@ func (c *Controller) withdraw(ctx context.Context, j *batchv1.Job, p *v1.Pod) (g
 			return false, err
 		}
 		switch got, err := c.patchPod(ctx, p, patch); {
-		case apierrors.IsConflict(err), isGone(err):
-			c.lookAgain(j) // if the informer does not tell before
-			return false, nil
+		case isGone(err):
+			return false, nil // the informer will tell, and wake the job
 		case err != nil:
 			return false, fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err)
 		default:
@@ -160,10 +153,6 @@ func (c *Controller) withdraw(ctx context.Context, j *batchv1.Job, p *v1.Pod) (g
 		c.podWrites.Freed(keyOf(j), p, finalizer)
 	}
 	err = c.deletePod(ctx, j, p, metav1.Preconditions{UID: &p.UID, ResourceVersion: &version})
-	if apierrors.IsConflict(err) {
-		c.lookAgain(j)
-		return false, nil
-	}
 	return err == nil, err
 }
 

@@ -22,6 +22,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/util/workqueue"
 
 	"wherry.dev/internal/controller"
 )
@@ -34,12 +35,17 @@ type Controller struct {
 	metadata   metadata.Interface
 	namespaces corelisters.NamespaceLister
 	loop       *controller.Loop
+	// patience is how long a namespace has to wait until it is asked again what is left in it.
+	patience workqueue.TypedRateLimiter[string]
 }
 
 // New returns the controller, with the informers of f.
 func New(client clientset.Interface, meta metadata.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	namespaces := f.Core().V1().Namespaces()
-	c := &Controller{client: client, metadata: meta, namespaces: namespaces.Lister()}
+	c := &Controller{
+		client: client, metadata: meta, namespaces: namespaces.Lister(),
+		patience: workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 15*time.Second),
+	}
 	c.loop = controller.NewLoop("namespace", c.reconcile)
 	if err := c.loop.Watch(namespaces.Informer(), func(_, obj any) {
 		if ns, ok := obj.(*v1.Namespace); ok && ns.DeletionTimestamp != nil {
@@ -61,6 +67,7 @@ func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
 func (c *Controller) reconcile(ctx context.Context, name string) error {
 	cached, err := c.namespaces.Get(name)
 	if apierrors.IsNotFound(err) {
+		c.patience.Forget(name)
 		return nil
 	}
 	if err != nil {
@@ -85,10 +92,10 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 		return err
 	}
 	if !left.empty() {
-		// A watch reports when pods are gone; for anything else the loop has to look again.
-		c.loop.AddAfter(name, left.recheck())
+		c.loop.AddAfter(name, c.recheck(name, left))
 		return nil
 	}
+	c.patience.Forget(name)
 	return c.finalize(ctx, name)
 }
 
@@ -101,11 +108,13 @@ type remaining struct {
 
 func (r *remaining) empty() bool { return len(r.resources) == 0 }
 
-func (r *remaining) recheck() time.Duration {
-	if r.onlyPods {
+// recheck returns after how long to look again. A watch tells when pods are gone; what else is left is
+// asked for, ever more seldom.
+func (c *Controller) recheck(name string, left remaining) time.Duration {
+	if left.onlyPods {
 		return 10 * time.Second
 	}
-	return 500 * time.Millisecond
+	return c.patience.When(name)
 }
 
 // empty requests the deletion of everything, and counts what is left.
@@ -150,6 +159,8 @@ func (c *Controller) deletable() ([]schema.GroupVersionResource, error) {
 	return out, err
 }
 
+// deleteAll requests the deletion of all objects of a resource, and counts those that are left. What
+// cannot be deleted is in nobody's way; the error is one of theirs.
 func (c *Controller) deleteAll(ctx context.Context, gvr schema.GroupVersionResource, namespace string, left *remaining) error {
 	client := c.metadata.Resource(gvr).Namespace(namespace)
 	list, err := client.List(ctx, metav1.ListOptions{})
@@ -159,20 +170,21 @@ func (c *Controller) deleteAll(ctx context.Context, gvr schema.GroupVersionResou
 	if err != nil {
 		return fmt.Errorf("list %s in namespace %s: %w", gvr.GroupResource(), namespace, err)
 	}
+	var failure error
 	background := metav1.DeletePropagationBackground
 	for i := range list.Items {
 		o := &list.Items[i]
 		if o.DeletionTimestamp == nil {
 			err := client.Delete(ctx, o.Name, metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: &metav1.Preconditions{UID: &o.UID}})
-			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-				return fmt.Errorf("delete %s %s/%s: %w", gvr.GroupResource(), namespace, o.Name, err)
+			if err != nil && !apierrors.IsNotFound(err) {
+				failure = fmt.Errorf("delete %s %s/%s: %w", gvr.GroupResource(), namespace, o.Name, err)
 			}
 		}
 	}
 	if len(list.Items) == 0 {
 		return nil
 	}
-	return c.count(ctx, gvr, namespace, left)
+	return errors.Join(failure, c.count(ctx, gvr, namespace, left))
 }
 
 // count lists the resource again, because most objects are gone as soon as they are deleted.

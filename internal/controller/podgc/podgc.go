@@ -79,8 +79,10 @@ func (c *Controller) reconcile(ctx context.Context, _ string) error {
 	if wait > 0 {
 		c.loop.AddAfter(key, wait)
 	}
+	var failure error // one of them: usually they are all alike
 	var done []*v1.Pod
 	for _, p := range all {
+		var err error
 		switch {
 		case p.Spec.NodeName == "" && p.DeletionTimestamp != nil:
 			err = c.remove(ctx, p, "")
@@ -89,11 +91,17 @@ func (c *Controller) reconcile(ctx context.Context, _ string) error {
 		case pods.IsTerminal(p.Status.Phase):
 			done = append(done, p)
 		}
-		if err != nil {
-			return err
-		}
+		failure = oneOf(failure, err)
 	}
-	return c.trim(ctx, done)
+	return oneOf(failure, c.trim(ctx, done))
+}
+
+// oneOf returns the first of two errors, if it is one. A pod that cannot be removed is in nobody's way.
+func oneOf(first, second error) error {
+	if first != nil {
+		return first
+	}
+	return second
 }
 
 // goneNodes returns the nodes that pods are bound to and that have been missing for long enough,
@@ -140,7 +148,9 @@ func (c *Controller) removeOrphan(ctx context.Context, p *v1.Pod) error {
 	return c.remove(ctx, p, "PodGC: node no longer exists")
 }
 
-// remove removes a pod. It marks an unfinished one as failed first, so that its owner learns why.
+// remove removes a pod. It marks an unfinished one as failed first, so that its owner learns why. A
+// conflict is an error, which a Loop retries in silence: there is another pod of its name, which the
+// informer will tell, or a webhook does not want the deletion now.
 func (c *Controller) remove(ctx context.Context, p *v1.Pod, why string) error {
 	if why != "" && !pods.IsTerminal(p.Status.Phase) {
 		patch, err := json.Marshal(map[string]any{
@@ -161,7 +171,7 @@ func (c *Controller) remove(ctx context.Context, p *v1.Pod, why string) error {
 	err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &p.UID},
 	})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	return nil
@@ -173,10 +183,9 @@ func (c *Controller) trim(ctx context.Context, done []*v1.Pod) error {
 		return nil
 	}
 	slices.SortFunc(done, func(a, b *v1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	var failure error
 	for _, p := range done[:len(done)-c.threshold] {
-		if err := c.remove(ctx, p, ""); err != nil {
-			return err
-		}
+		failure = oneOf(failure, c.remove(ctx, p, ""))
 	}
-	return nil
+	return failure
 }

@@ -21,10 +21,12 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/controller"
 )
 
-const message = "Taint manager: deleting due to NoExecute taint"
+// What an evicted pod's condition DisruptionTarget says.
+const reason, message = "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"
 
 // Controller evicts pods.
 type Controller struct {
@@ -37,13 +39,13 @@ type Controller struct {
 
 // New returns the controller, with the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
-	pods, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
-	c := &Controller{client: client, pods: pods.Lister(), nodes: nodes.Lister()}
+	all, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
+	c := &Controller{client: client, pods: all.Lister(), nodes: nodes.Lister()}
 	c.loop = controller.NewLoop("tainteviction", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), c.nodeChanged); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(pods.Informer(), func(old, obj any) {
+	return c, c.loop.Watch(all.Informer(), func(old, obj any) {
 		pod, ok := obj.(*v1.Pod)
 		was, _ := old.(*v1.Pod)
 		if ok && pod.Spec.NodeName != "" && (was == nil || was.Spec.NodeName == "" || was.Generation != pod.Generation) {
@@ -67,11 +69,11 @@ func (c *Controller) nodeChanged(old, obj any) {
 	if !ok || was != nil && equality.Semantic.DeepEqual(was.Spec.Taints, node.Spec.Taints) {
 		return
 	}
-	pods, err := c.pods.List(labels.Everything())
+	all, err := c.pods.List(labels.Everything())
 	if err != nil {
 		return // cannot happen: a lister fails only for a selector that does not parse
 	}
-	for _, p := range pods {
+	for _, p := range all {
 		if p.Spec.NodeName == node.Name {
 			c.loop.Add(cache.MetaObjectToName(p).String())
 		}
@@ -167,24 +169,37 @@ func (c *Controller) evict(ctx context.Context, pod *v1.Pod) error {
 	if at, evict := evictionTime(ctx, pod, node.Spec.Taints); !evict || time.Now().Before(at) {
 		return nil
 	}
+	if err := c.mark(ctx, pod); err != nil {
+		return fmt.Errorf("set the DisruptionTarget condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	// A conflict is an error, which a Loop retries in silence: there is another pod of its name, which the
+	// informer will tell, or a webhook does not want the deletion now.
+	err = c.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// mark tells of an eviction, unless that has been done.
+func (c *Controller) mark(ctx context.Context, pod *v1.Pod) error {
+	if is := pods.FindCondition(&pod.Status, v1.DisruptionTarget); is != nil && is.Status == v1.ConditionTrue && is.Reason == reason {
+		return nil
+	}
 	c.events.Eventf(pod, v1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", pod.Namespace, pod.Name)
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID},
 		"status": map[string]any{"conditions": []v1.PodCondition{{
-			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: "DeletionByTaintManager", Message: message,
+			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: reason, Message: message,
 			ObservedGeneration: pod.Generation, LastTransitionTime: metav1.Now(),
 		}}},
 	})
 	if err != nil {
 		return err
 	}
-	pods := c.client.CoreV1().Pods(pod.Namespace)
-	if _, err := pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("set the DisruptionTarget condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
-	err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	return nil
+	return err
 }
