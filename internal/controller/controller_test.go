@@ -180,7 +180,7 @@ func TestConflictsOnDeletionsAreRetried(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				n := left()
 				mu.Lock()
-				if n != 1 || asked < 10 || asked > 100 || marked != 4 {
+				if n != 1 || asked < 10 || asked > 100 || marked < 4 || marked > 12 { // once, and again while the informer is behind
 					t.Errorf("%d pods are left, %d deletions of the one, %d patches", n, asked, marked)
 				}
 				refuses = false

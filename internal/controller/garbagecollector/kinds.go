@@ -133,7 +133,8 @@ func (k *kinds) begun(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, patienceAtStart)
 	defer cancel()
 	if !cache.WaitFor(limited, "", synced...) && ctx.Err() == nil {
-		klog.FromContext(ctx).Info("Not all kinds could be listed, garbage of the others is collected nevertheless", "controller", "garbagecollector")
+		klog.FromContext(ctx).Info("Not all kinds could be listed, garbage of the others is collected nevertheless",
+			"controller", "garbagecollector")
 	}
 }
 
@@ -156,7 +157,8 @@ func (k *kinds) read(ctx context.Context) error {
 		if _, unknown := failed[w.kind.GroupVersion()]; unknown || slices.Contains(now.resources, w) {
 			continue
 		}
-		klog.FromContext(ctx).V(2).Info("A kind is not served any more", "controller", "garbagecollector", "resource", w.resource)
+		klog.FromContext(ctx).V(2).Info("A kind is not served any more",
+			"controller", "garbagecollector", "resource", w.resource)
 		m.stop()
 		delete(monitors, w)
 		k.vanished(w.kind)
@@ -191,7 +193,9 @@ func (k *kinds) learn(now served, monitors map[watched]*monitor) {
 
 // start starts the informer of a kind.
 func (k *kinds) start(ctx context.Context, w watched) error {
-	informer := metadatainformer.NewFilteredMetadataInformer(k.metadata, w.resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	const all, noResync = metav1.NamespaceAll, 0
+	generic := metadatainformer.NewFilteredMetadataInformer(k.metadata, w.resource, all, noResync, cache.Indexers{}, nil)
+	informer := generic.Informer()
 	if err := informer.SetTransform(strip); err != nil {
 		return fmt.Errorf("watch %s: %w", w.resource, err)
 	}
