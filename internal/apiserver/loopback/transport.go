@@ -86,7 +86,8 @@ type pipeWriter struct {
 
 	mu     sync.Mutex
 	change *sync.Cond // uses mu; signalled when buf, done or gone changes
-	buf    []byte
+	buf    []byte     // the first read bytes of it have been read
+	read   int
 	err    error // what Read returns once buf is empty
 	done   bool  // the handler has returned
 	gone   error // why the reader has left, or nil
@@ -94,6 +95,10 @@ type pipeWriter struct {
 
 // pipeHighWater is the number of unread bytes at which the handler waits for the reader.
 const pipeHighWater = 1 << 20
+
+// pipeKeep is the size up to which a buffer is used again for what comes next: a watch's events come
+// one by one, and few are larger.
+const pipeKeep = 8 << 10
 
 func newPipeWriter(cancel context.CancelFunc) *pipeWriter {
 	w := &pipeWriter{started: make(chan struct{}), cancel: cancel, header: http.Header{}}
@@ -145,11 +150,14 @@ func (w *pipeWriter) Write(p []byte) (int, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(w.buf) > pipeHighWater && w.gone == nil {
+	for len(w.buf)-w.read > pipeHighWater && w.gone == nil {
 		w.change.Wait()
 	}
 	if w.gone != nil {
 		return 0, w.gone
+	}
+	if w.read > 0 && len(w.buf)+len(p) > cap(w.buf) {
+		w.buf, w.read = w.buf[:copy(w.buf, w.buf[w.read:])], 0
 	}
 	w.buf = append(w.buf, p...)
 	w.change.Broadcast()
@@ -180,10 +188,13 @@ func (w *pipeWriter) Read(p []byte) (int, error) {
 	if len(w.buf) == 0 {
 		return 0, w.err
 	}
-	n := copy(p, w.buf)
-	w.buf = w.buf[n:]
-	if len(w.buf) == 0 {
-		w.buf = nil
+	n := copy(p, w.buf[w.read:])
+	w.read += n
+	if w.read == len(w.buf) {
+		w.buf, w.read = w.buf[:0], 0
+		if cap(w.buf) > pipeKeep {
+			w.buf = nil
+		}
 	}
 	w.change.Broadcast()
 	return n, nil
@@ -202,7 +213,7 @@ func (w *pipeWriter) abandon(err error) {
 	if w.gone == nil {
 		w.gone = err
 	}
-	w.buf = nil
+	w.buf, w.read = nil, 0
 	w.change.Broadcast()
 }
 

@@ -239,7 +239,7 @@ func (b *Backend) open(
 	attrs storage.AttrFunc, indexers storage.IndexerFuncs, cacheIndexers *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
-	raw, err := etcd3.New(b.client, b.compactor, cfg.Codec, newFunc, newListFunc, cfg.Prefix, resourcePrefix,
+	raw, err := etcd3.New(b.client, b.compactor, sharing(cfg.GroupResource, cfg.Codec), newFunc, newListFunc, cfg.Prefix, resourcePrefix,
 		cfg.GroupResource, identity.NewEncryptCheckTransformer(), cfg.LeaseManagerConfig,
 		etcd3.NewDefaultDecoder(cfg.Codec, versioner), versioner)
 	if err != nil {

@@ -70,7 +70,8 @@ func starting(in *podplan.Input, plan *podplan.Plan, st *v1.PodStatus) bool {
 	}
 	for _, op := range plan.Ops {
 		switch op.Kind {
-		case podplan.RunSandbox, podplan.CreateContainer, podplan.StartContainer, podplan.PullImage:
+		case podplan.EnsureCgroup, podplan.MountVolume, podplan.RunSandbox, podplan.PullImage,
+			podplan.CreateContainer, podplan.StartContainer:
 			return true
 		}
 	}

@@ -33,8 +33,11 @@ import (
 )
 
 const (
-	// soon is how long a status that is about to change again may wait.
+	// soon is how long a status that is about to change again may wait. Each other one that waits
+	// lengthens that by soonEach, up to soonMost: the more pods start at once, the longer each takes.
 	soon       = 200 * time.Millisecond
+	soonEach   = 100 * time.Millisecond
+	soonMost   = 2 * time.Second
 	retryFirst = 50 * time.Millisecond
 	retryMost  = 10 * time.Second
 )
@@ -48,6 +51,8 @@ type Manager struct {
 	slots map[types.UID]*slot
 	// mirrors are the objects that represent static pods, by the pods' UIDs.
 	mirrors map[types.UID]*v1.Pod
+	// waiting counts the slots with a status that was put by PutSoon.
+	waiting int
 	// spawn runs a sender under Run's context; nil unless Run is running.
 	spawn   func(func(context.Context))
 	senders sync.WaitGroup
@@ -137,7 +142,9 @@ func (m *Manager) PutSoon(pod *v1.Pod, st v1.PodStatus) {
 	if !s.dirty {
 		s.dirty, s.since = true, time.Now()
 	}
-	s.later = time.AfterFunc(soon, func() {
+	wait := min(soon+time.Duration(m.waiting)*soonEach, soonMost)
+	m.waiting++
+	s.later = time.AfterFunc(wait, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if s.later != nil && m.slots[pod.UID] == s {
@@ -204,11 +211,17 @@ func (m *Manager) SetMirror(static types.UID, mirror *v1.Pod) {
 	}
 }
 
-func (m *Manager) touchLocked(uid types.UID, s *slot) {
+// hastenLocked ends the wait of a status that was put by PutSoon.
+func (m *Manager) hastenLocked(s *slot) {
 	if s.later != nil {
 		s.later.Stop()
 		s.later = nil
+		m.waiting--
 	}
+}
+
+func (m *Manager) touchLocked(uid types.UID, s *slot) {
+	m.hastenLocked(s)
 	if s.apiUID == "" {
 		return
 	}
@@ -231,10 +244,7 @@ func (m *Manager) Drop(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.slots[uid]; s != nil {
-		if s.later != nil {
-			s.later.Stop()
-			s.later = nil
-		}
+		m.hastenLocked(s)
 		s.settleLocked()
 		s.wire = nil
 		if s.dropped = s.sending; !s.dropped {

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -107,6 +108,50 @@ func TestSoonIsReplacedByNow(t *testing.T) {
 		m.PutSoon(pod(), with(v1.PodSucceeded))
 		if err := m.Flush(t.Context(), "u"); err != nil || get(t, c).Status.Phase != v1.PodSucceeded {
 			t.Errorf("%v, %s", err, get(t, c).Status.Phase)
+		}
+	})
+}
+
+// TestManyPodsThatStartWaitLonger: while pods start by the dozen, none is done within the time that
+// one takes alone, and each would be written once more than needed.
+func TestManyPodsThatStartWaitLonger(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
+		const others = 9
+		for i := range others {
+			p := pod()
+			p.Name += strconv.Itoa(i)
+			p.UID = types.UID(p.Name)
+			if err := c.Tracker().Add(p); err != nil {
+				t.Fatal(err)
+			}
+			m.PutSoon(p, with(v1.PodPending))
+		}
+		m.PutSoon(pod(), with(v1.PodPending))
+		time.Sleep(soon + time.Millisecond)
+		synctest.Wait()
+		if n.Load() != 1 {
+			t.Errorf("%d writes: only the first waits as briefly as one alone", n.Load())
+		}
+		for i := range others { // they are done, or gone
+			uid := types.UID("p" + strconv.Itoa(i))
+			if i%2 == 0 {
+				m.Drop(uid)
+				continue
+			}
+			if err := m.Flush(t.Context(), uid); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(others * soonEach)
+		synctest.Wait()
+		if get(t, c).Status.Phase != v1.PodPending {
+			t.Error("the last one is not written")
+		}
+		m.PutSoon(pod(), with(v1.PodFailed))
+		time.Sleep(soon + time.Millisecond)
+		synctest.Wait()
+		if get(t, c).Status.Phase != v1.PodFailed {
+			t.Error("what is put after the burst still waits longer")
 		}
 	})
 }
