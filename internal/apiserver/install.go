@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -23,7 +22,6 @@ import (
 	baseversion "k8s.io/component-base/version"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
-	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/openapi"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
@@ -89,7 +87,10 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.AddHealthChecks(check)
 	cfg.Authorization.Authorizer = s.authorizer
 	cfg.RuleResolver = s.rules
-	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.authorizer }, s.backend.Room, s.cfg.DisableAdmission)
+	var err error
+	if cfg.AdmissionControl, err = s.makeAdmission(); err != nil {
+		return nil, err
+	}
 	return cfg, s.secure(cfg)
 }
 
