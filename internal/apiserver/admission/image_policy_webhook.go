@@ -11,11 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	imagepolicyv1alpha1 "k8s.io/api/imagepolicy/v1alpha1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
@@ -96,7 +97,11 @@ func imageReviewer(kubeconfig string, backoff time.Duration) (func(context.Conte
 	if err != nil {
 		return nil, err
 	}
-	hook, err := webhook.NewGenericWebhook(scheme.Scheme, scheme.Codecs, cfg,
+	scheme := runtime.NewScheme()
+	if err := imagepolicyv1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	hook, err := webhook.NewGenericWebhook(scheme, serializer.NewCodecFactory(scheme), cfg,
 		[]schema.GroupVersion{imagepolicyv1alpha1.SchemeGroupVersion}, webhook.DefaultRetryBackoffWithInitialDelay(backoff))
 	if err != nil {
 		return nil, err

@@ -73,25 +73,30 @@ func awaitGone(t *testing.T, get func() error) {
 func TestABoundVolumeStays(t *testing.T) {
 	c := start(t, nil, "persistentvolume-protection-controller")
 	ctx, volumes := t.Context(), c.CoreV1().PersistentVolumes()
-	volume, err := volumes.Create(ctx, &v1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "pv"},
-		Spec: v1.PersistentVolumeSpec{
-			AccessModes:            []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-			Capacity:               v1.ResourceList{v1.ResourceStorage: resource.MustParse(gigabyte)},
-			PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/srv"}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+	for name, phase := range map[string]v1.PersistentVolumePhase{"pv": v1.VolumeBound, "free": v1.VolumeAvailable} {
+		volume, err := volumes.Create(ctx, &v1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1.PersistentVolumeSpec{
+				AccessModes:            []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+				Capacity:               v1.ResourceList{v1.ResourceStorage: resource.MustParse(gigabyte)},
+				PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/srv"}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		volume.Status.Phase = phase
+		if _, err := volumes.UpdateStatus(ctx, volume, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	volume.Status.Phase = v1.VolumeBound
-	if _, err := volumes.UpdateStatus(ctx, volume, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"pv", "free"} {
+		if err := volumes.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := volumes.Delete(ctx, "pv", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	volume, err = volumes.Get(ctx, "pv", metav1.GetOptions{})
+	awaitGone(t, func() error { _, err := volumes.Get(ctx, "free", metav1.GetOptions{}); return err })
+	volume, err := volumes.Get(ctx, "pv", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
