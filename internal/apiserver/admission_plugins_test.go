@@ -79,7 +79,9 @@ func annotate(t *testing.T, c kubernetes.Interface, annotations map[string]strin
 }
 
 func TestNamespacesSayWhatPodsMaySelectAndTolerate(t *testing.T) {
-	s := start(t, func(c *Config) { c.EnableAdmission = []string{"PodNodeSelector", "PodTolerationRestriction", "NamespaceExists"} })
+	s := start(t, func(c *Config) {
+		c.EnableAdmission = []string{"PodNodeSelector", "PodTolerationRestriction", "NamespaceExists"}
+	})
 	ctx, c := t.Context(), admin(t, s)
 	pods := c.CoreV1().Pods("default")
 	annotate(t, c, map[string]string{

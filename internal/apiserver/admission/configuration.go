@@ -122,7 +122,8 @@ func readStrict(plugin string, config io.Reader, into any) error {
 // checkKind returns an error if a plugin's configuration has another version or kind than it must have.
 func checkKind(plugin, apiVersion, kind, wantVersion string) error {
 	if apiVersion != wantVersion || kind != "Configuration" {
-		return fmt.Errorf("configuration of admission plugin %s: it is %q of %q, and must be %q of %q", plugin, kind, apiVersion, "Configuration", wantVersion)
+		return fmt.Errorf("configuration of admission plugin %s: it is %q of %q, and must be %q of %q",
+			plugin, kind, apiVersion, "Configuration", wantVersion)
 	}
 	return nil
 }

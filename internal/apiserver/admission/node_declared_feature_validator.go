@@ -56,7 +56,8 @@ func (p *nodeDeclaredFeatureValidator) Validate(ctx context.Context, a admission
 		return forbid(a, "failed to match pod requirements against node %q: %w", node.Name, err)
 	}
 	if !result.IsMatch {
-		return forbid(a, "pod update requires features %s which are not available on node %q", strings.Join(result.UnsatisfiedRequirements, ", "), node.Name)
+		return forbid(a, "pod update requires features %s which are not available on node %q",
+			strings.Join(result.UnsatisfiedRequirements, ", "), node.Name)
 	}
 	return nil
 }

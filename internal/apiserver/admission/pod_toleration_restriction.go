@@ -110,7 +110,9 @@ func (p *podTolerationRestriction) Validate(ctx context.Context, a admission.Att
 
 // listed returns the list in an annotation of the request's namespace, or else the cluster's. An empty
 // annotation is an empty list.
-func (p *podTolerationRestriction) listed(ctx context.Context, a admission.Attributes, annotation string, cluster []corev1.Toleration) (list []corev1.Toleration, scope string, err error) {
+func (p *podTolerationRestriction) listed(
+	ctx context.Context, a admission.Attributes, annotation string, cluster []corev1.Toleration,
+) (list []corev1.Toleration, scope string, err error) {
 	ns, err := namespaceOf(ctx, p.lookup, a)
 	if err != nil {
 		return nil, "", err
