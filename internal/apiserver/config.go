@@ -85,8 +85,10 @@ type Config struct {
 	// MetricsAPI serves metrics.k8s.io from the kubelets' own metrics. Without it the group is free for
 	// somebody else.
 	MetricsAPI bool
-	// DisableAdmission names the admission plugins to leave out.
-	DisableAdmission []string
+	// EnableAdmission and DisableAdmission name the admission plugins to run besides those that run by
+	// default, and those of the latter to leave out. AdmissionConfigFile is an AdmissionConfiguration.
+	EnableAdmission, DisableAdmission []string
+	AdmissionConfigFile               string
 
 	// ignored collects the given flags that have no effect here, to warn about them.
 	ignored *pflag.FlagSet
@@ -164,6 +166,7 @@ func (c *Config) Validate() []error {
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile must be set together")
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
 	errs = append(errs, c.RequestHeader.Validate()...)
+	errs = append(errs, c.admissionPlugins().Validate()...)
 	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")

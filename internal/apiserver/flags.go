@@ -5,6 +5,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
@@ -55,7 +56,13 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "Serve /debug/pprof.")
 	fs.BoolVar(&c.GarbageCollector, "enable-garbage-collector", c.GarbageCollector, "A garbage collector runs (with kube-controller-manager, for example), and deletions may wait for it.")
 	fs.BoolVar(&c.MetricsAPI, "enable-metrics-api", c.MetricsAPI, "Serve metrics.k8s.io, for kubectl top and autoscalers, from the kubelets' own metrics. Nothing is measured unless somebody asks.")
-	fs.StringSliceVar(&c.DisableAdmission, "disable-admission-plugins", c.DisableAdmission, "Admission plugins to leave out.")
+	fs.StringSliceVar(&c.EnableAdmission, "enable-admission-plugins", c.EnableAdmission,
+		"Admission plugins to run besides those that run by default ("+strings.Join(admission.Defaults(), ", ")+
+			"), of: "+strings.Join(admission.Names(), ", ")+". Their order does not matter.")
+	fs.StringSliceVar(&c.DisableAdmission, "disable-admission-plugins", c.DisableAdmission,
+		"Admission plugins to leave out of those that run by default (see --enable-admission-plugins).")
+	fs.StringVar(&c.AdmissionConfigFile, "admission-control-config-file", c.AdmissionConfigFile,
+		"File with the configuration of admission plugins (AdmissionConfiguration of apiserver.config.k8s.io/v1).")
 	c.addIgnored(fs)
 }
 
@@ -70,7 +77,6 @@ var ignoredFlags = map[string]string{
 	"audit-policy-file":                       "auditing is not supported",
 	"audit-webhook-config-file":               "auditing is not supported",
 	"egress-selector-config-file":             "not supported",
-	"enable-admission-plugins":                "the plugins are built in; see --disable-admission-plugins",
 	"enable-aggregator-routing":               "API aggregation is not supported",
 	"enable-bootstrap-token-auth":             "not supported",
 	"enable-priority-and-fairness":            "requests are bounded by --max-requests-inflight",
@@ -95,7 +101,6 @@ var ignoredFlags = map[string]string{
 	"watch-cache-sizes":                       "the sizes adapt by themselves",
 	"delete-collection-workers":               "the number is fixed",
 	"default-watch-cache-size":                "the sizes adapt by themselves",
-	"admission-control-config-file":           "not supported",
 	"default-not-ready-toleration-seconds":    "the time is 300 seconds",
 	"default-unreachable-toleration-seconds":  "the time is 300 seconds",
 	"external-hostname":                       "not supported",
@@ -127,14 +132,8 @@ func (c *Config) addIgnored(fs *pflag.FlagSet) {
 	}
 }
 
-// warnIgnored logs the given flags that have no effect, and the plugins that need not be disabled.
+// warnIgnored logs the given flags that have no effect.
 func (c *Config) warnIgnored(log logr.Logger) {
-	for _, name := range c.DisableAdmission {
-		if !slices.Contains(admission.Names, name) {
-			log.Info("Admission plugin is not built in, nothing to disable", "flag", "--disable-admission-plugins",
-				"plugin", name, "plugins", admission.Names)
-		}
-	}
 	if c.ignored == nil {
 		return
 	}

@@ -12,7 +12,6 @@ import (
 	extensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
@@ -30,7 +29,6 @@ import (
 	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
 
-	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/apiserver/aggregation"
 	"wherry.dev/internal/apiserver/auth/token"
 	"wherry.dev/internal/apiserver/extensions"
@@ -154,7 +152,10 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.AddHealthChecks(check)
 	cfg.Authorization.Authorizer = s.auth.Authorizer
 	cfg.RuleResolver = s.auth.Rules
-	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.auth.Authorizer }, s.backend.Room, s.cfg.DisableAdmission)
+	var err error
+	if cfg.AdmissionControl, err = s.makeAdmission(); err != nil {
+		return nil, err
+	}
 	return cfg, s.secure(cfg)
 }
 

@@ -126,7 +126,8 @@ func patch(t *testing.T, text string) []byte {
 }
 
 func TestWorkloads(t *testing.T) {
-	s := start(t)
+	// No controller here removes the finalizers of storage objects.
+	s := start(t, func(c *Config) { c.DisableAdmission = []string{"StorageObjectInUseProtection"} })
 	client, err := dynamic.NewForConfig(s.ClientConfig("admin", "system:masters"))
 	if err != nil {
 		t.Fatal(err)

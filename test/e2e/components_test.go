@@ -288,7 +288,8 @@ func (p *parts) apiserver() {
 	if path := os.Getenv("APISERVER"); path != "" {
 		p.upstreamAPIServer(path, pool)
 	} else {
-		p.start("apiserver", "--data-dir", p.data, "--secure-port", p.apiPort, "--service-cluster-ip-range", p.flags[9])
+		p.start("apiserver", "--data-dir", p.data, "--secure-port", p.apiPort, "--service-cluster-ip-range", p.flags[9],
+			"--disable-admission-plugins", "TaintNodesByCondition") // only a controller removes that taint
 	}
 	get := p.insecure(p.apiPort)
 	p.until("the API server is not ready", func() bool { return get("/readyz") == http.StatusOK })

@@ -38,6 +38,9 @@ func native(name corev1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
 
+// IsExtendedResource reports whether a resource is a device plugin's or the like.
+func IsExtendedResource(name corev1.ResourceName) bool { return extended(name) }
+
 func extended(name corev1.ResourceName) bool {
 	return !native(name) && !strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix) &&
 		len(utilvalidation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0

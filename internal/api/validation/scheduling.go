@@ -16,6 +16,13 @@ import (
 
 var taintEffects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
 
+// Tolerations checks tolerations that are no pod's yet.
+func Tolerations(list []corev1.Toleration, at *field.Path) field.ErrorList {
+	var p problems
+	p.tolerations(at, list)
+	return p.list
+}
+
 func (p *problems) tolerations(at path, list []corev1.Toleration) {
 	for i := range list {
 		p.toleration(at.Index(i), &list[i])

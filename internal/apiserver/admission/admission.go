@@ -12,9 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-
-	"wherry.dev/internal/apiserver/registry"
 )
 
 // groupResource is short for the key of lookups.
@@ -27,10 +24,13 @@ var (
 	accountsResource  = schema.GroupResource{Resource: "serviceaccounts"}
 	limitsResource    = schema.GroupResource{Resource: "limitranges"}
 	quotasResource    = schema.GroupResource{Resource: "resourcequotas"}
+	servicesResource  = schema.GroupResource{Resource: "services"}
+	volumesResource   = schema.GroupResource{Resource: "persistentvolumes"}
 	claimsResource    = schema.GroupResource{Resource: "persistentvolumeclaims"}
 	priorityResource  = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
 	runtimeResource   = schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}
 	classesResource   = schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"}
+	volumeAttributes  = schema.GroupResource{Group: "storage.k8s.io", Resource: "volumeattributesclasses"}
 	csiNodesResource  = schema.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}
 	requestsResource  = schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}
 	bundlesResource   = schema.GroupResource{Group: "certificates.k8s.io", Resource: "clustertrustbundles"}
@@ -40,42 +40,6 @@ var (
 
 	ingressClassResource = schema.GroupResource{Group: "networking.k8s.io", Resource: "ingressclasses"}
 )
-
-// Names lists the plugins in the order in which they run.
-var Names = []string{
-	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "Priority",
-	"DefaultTolerationSeconds", "DefaultStorageClass", "RuntimeClass", "CertificateApproval",
-	"CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction", "DefaultIngressClass", "PodResizeValidator", "ResourceQuota",
-}
-
-// Chain returns all plugins except the disabled ones. room is what roomForGrowth calls.
-func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() (int64, error), disabled []string) admission.Interface {
-	all := map[string]admission.Interface{
-		"NamespaceLifecycle":       newNamespaceLifecycle(lookup),
-		"LimitRanger":              &limitRanger{lookup},
-		"ServiceAccount":           &serviceAccount{lookup},
-		"NodeRestriction":          &nodeRestriction{lookup, may},
-		"Priority":                 &priority{lookup},
-		"DefaultTolerationSeconds": defaultTolerationSeconds{},
-		"DefaultStorageClass":      &defaultStorageClass{lookup},
-		"DefaultIngressClass":      &defaultIngressClass{lookup},
-		"RuntimeClass":             &runtimeClass{lookup},
-		"PodResizeValidator":       &podResize{lookup},
-		"ResourceQuota":            newResourceQuota(lookup),
-
-		"CertificateApproval":           &certificateApproval{may},
-		"CertificateSigning":            &certificateSigning{may},
-		"ClusterTrustBundleAttest":      &clusterTrustBundleAttest{may},
-		"CertificateSubjectRestriction": certificateSubjectRestriction{},
-	}
-	chain := []admission.Interface{roomForGrowth{room}}
-	for _, name := range Names {
-		if !slices.Contains(disabled, name) {
-			chain = append(chain, all[name])
-		}
-	}
-	return honest{admission.NewChainHandler(chain...)}
-}
 
 // podOf returns the pod of a request, if the request is for pods themselves, with one of ops.
 func podOf(a admission.Attributes, ops ...admission.Operation) (*corev1.Pod, bool) {

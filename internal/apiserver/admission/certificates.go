@@ -17,10 +17,10 @@ import (
 
 // certificateApproval lets a user approve a certificate only if RBAC allows them to approve for its
 // signer.
-type certificateApproval struct{ may func() authorizer.Authorizer }
+type certificateApproval struct{ may authorizer.Authorizer }
 
 // certificateSigning lets a user sign only if they may sign for the signer.
-type certificateSigning struct{ may func() authorizer.Authorizer }
+type certificateSigning struct{ may authorizer.Authorizer }
 
 // certificateSubjectRestriction keeps users from requesting a certificate that makes them an
 // administrator.
@@ -46,7 +46,7 @@ func (p *certificateApproval) Validate(ctx context.Context, a admission.Attribut
 	if !ok {
 		return forbid(a, "expected type CertificateSigningRequest, got: %T", a.GetOldObject())
 	}
-	if !signer.Allows(ctx, p.may(), a.GetUserInfo(), "approve", old.Spec.SignerName) {
+	if !signer.Allows(ctx, p.may, a.GetUserInfo(), "approve", old.Spec.SignerName) {
 		return forbid(a, "user not permitted to approve requests with signerName %q", old.Spec.SignerName)
 	}
 	return nil
@@ -67,7 +67,7 @@ func (p *certificateSigning) Validate(ctx context.Context, a admission.Attribute
 	if bytes.Equal(old.Status.Certificate, obj.Status.Certificate) && apiequality.Semantic.DeepEqual(old.Status.Conditions, obj.Status.Conditions) {
 		return nil
 	}
-	if !signer.Allows(ctx, p.may(), a.GetUserInfo(), "sign", old.Spec.SignerName) {
+	if !signer.Allows(ctx, p.may, a.GetUserInfo(), "sign", old.Spec.SignerName) {
 		return forbid(a, "user not permitted to sign requests with signerName %q", old.Spec.SignerName)
 	}
 	return nil
@@ -75,7 +75,7 @@ func (p *certificateSigning) Validate(ctx context.Context, a admission.Attribute
 
 // clusterTrustBundleAttest lets a user publish a signer's certificates only if they may attest for
 // the signer.
-type clusterTrustBundleAttest struct{ may func() authorizer.Authorizer }
+type clusterTrustBundleAttest struct{ may authorizer.Authorizer }
 
 var _ admission.ValidationInterface = (*clusterTrustBundleAttest)(nil)
 
@@ -97,7 +97,7 @@ func (p *clusterTrustBundleAttest) Validate(ctx context.Context, a admission.Att
 	if old, ok := a.GetOldObject().(*certificatesv1.ClusterTrustBundle); ok && a.GetOperation() == admission.Update && sameButForDeletion(obj, old) {
 		return nil
 	}
-	if !signer.Allows(ctx, p.may(), a.GetUserInfo(), "attest", obj.Spec.SignerName) {
+	if !signer.Allows(ctx, p.may, a.GetUserInfo(), "attest", obj.Spec.SignerName) {
 		return forbid(a, "user not permitted to attest for signerName %q", obj.Spec.SignerName)
 	}
 	return nil

@@ -26,7 +26,7 @@ import (
 // to it, of which it may create only mirror pods.
 type nodeRestriction struct {
 	lookup *registry.Lookup
-	may    func() authorizer.Authorizer
+	may    authorizer.Authorizer
 }
 
 var _ admission.MutationInterface = (*nodeRestriction)(nil)
@@ -382,7 +382,7 @@ func (p *nodeRestriction) admitAudience(ctx context.Context, a admission.Attribu
 		}
 	}
 	user := a.GetUserInfo()
-	decision, _, err := p.may().Authorize(ctx, authorizer.AttributesRecord{
+	decision, _, err := p.may.Authorize(ctx, authorizer.AttributesRecord{
 		User: user, Verb: "request-serviceaccounts-token-audience", Namespace: a.GetNamespace(),
 		APIVersion: "v1", Resource: audience, Name: a.GetName(), ResourceRequest: true,
 	})

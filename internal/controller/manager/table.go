@@ -26,6 +26,7 @@ import (
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
 	"wherry.dev/internal/controller/podgc"
+	"wherry.dev/internal/controller/protection"
 	"wherry.dev/internal/controller/replicaset"
 	"wherry.dev/internal/controller/resourcequota"
 	"wherry.dev/internal/controller/rootca"
@@ -84,6 +85,11 @@ var table = []row{
 	// Nodes
 	{"node-lifecycle-controller", "node-controller", plain(nodelifecycle.New)},
 	{"taint-eviction-controller", "node-controller", plain(tainteviction.New)},
+
+	// Storage
+	{"persistentvolumeclaim-protection-controller", "pvc-protection-controller", plain(protection.NewForClaims)},
+	{"persistentvolume-protection-controller", "pv-protection-controller", plain(protection.NewForVolumes)},
+	{"volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", plain(protection.NewForAttributesClasses)},
 
 	// What removes things
 	{"pod-garbage-collector-controller", "pod-garbage-collector", plain(podgc.New)},

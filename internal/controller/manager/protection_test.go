@@ -1,0 +1,149 @@
+package manager_test
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const gigabyte = "1Gi"
+
+func TestAClaimOutlivesThePodThatUsesIt(t *testing.T) {
+	c := start(t, nil, "persistentvolumeclaim-protection-controller")
+	c.account(t, "default")
+	ctx, claims, pods := t.Context(), c.CoreV1().PersistentVolumeClaims("default"), c.CoreV1().Pods("default")
+	for _, name := range []string{"used", "free"} {
+		claim, err := claims.Create(ctx, &v1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1.PersistentVolumeClaimSpec{
+				AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+				Resources:   v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(gigabyte)}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(claim.Finalizers) != 1 || claim.Finalizers[0] != "kubernetes.io/pvc-protection" {
+			t.Errorf("finalizers of %s: %q", name, claim.Finalizers)
+		}
+	}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1.PodSpec{
+		NodeName:   "n",
+		Containers: []v1.Container{{Name: "c", Image: "i"}},
+		Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "used"},
+		}}},
+	}}
+	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"used", "free"} {
+		if err := claims.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, claims, "free", func(_ *v1.PersistentVolumeClaim, gone bool) bool { return gone })
+	if claim, err := claims.Get(ctx, "used", metav1.GetOptions{}); err != nil || claim.DeletionTimestamp == nil {
+		t.Fatalf("the claim of a pod: %v, %v", claim, err)
+	}
+	if err := pods.Delete(ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, func() error { _, err := claims.Get(ctx, "used", metav1.GetOptions{}); return err })
+}
+
+// awaitGone returns once get finds nothing.
+func awaitGone(t *testing.T, get func() error) {
+	t.Helper()
+	for {
+		err := get()
+		if apierrors.IsNotFound(err) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestABoundVolumeStays(t *testing.T) {
+	c := start(t, nil, "persistentvolume-protection-controller")
+	ctx, volumes := t.Context(), c.CoreV1().PersistentVolumes()
+	for name, phase := range map[string]v1.PersistentVolumePhase{"pv": v1.VolumeBound, "free": v1.VolumeAvailable} {
+		volume, err := volumes.Create(ctx, &v1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1.PersistentVolumeSpec{
+				AccessModes:            []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+				Capacity:               v1.ResourceList{v1.ResourceStorage: resource.MustParse(gigabyte)},
+				PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/srv"}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		volume.Status.Phase = phase
+		if _, err := volumes.UpdateStatus(ctx, volume, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"pv", "free"} {
+		if err := volumes.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitGone(t, func() error { _, err := volumes.Get(ctx, "free", metav1.GetOptions{}); return err })
+	volume, err := volumes.Get(ctx, "pv", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volume.Status.Phase = v1.VolumeReleased
+	if _, err := volumes.UpdateStatus(ctx, volume, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, func() error { _, err := volumes.Get(ctx, "pv", metav1.GetOptions{}); return err })
+}
+
+func TestAClassOfAttributesStaysWhileAVolumeHasIt(t *testing.T) {
+	c := start(t, nil, "volumeattributesclass-protection-controller")
+	ctx, volumes, classes := t.Context(), c.CoreV1().PersistentVolumes(), c.StorageV1().VolumeAttributesClasses()
+	class := &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: "csi.example.com", Parameters: map[string]string{"iops": "100"}}
+	if _, err := classes.Create(ctx, class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := volumes.Create(ctx, &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv"},
+		Spec: v1.PersistentVolumeSpec{
+			AccessModes:               []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+			Capacity:                  v1.ResourceList{v1.ResourceStorage: resource.MustParse(gigabyte)},
+			VolumeAttributesClassName: new("gold"),
+			PersistentVolumeSource: v1.PersistentVolumeSource{
+				CSI: &v1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "h"},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := classes.Delete(ctx, "gold", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := classes.Get(ctx, "gold", metav1.GetOptions{}); err != nil || got.DeletionTimestamp == nil {
+		t.Fatalf("class %v, %v", got, err)
+	}
+	volume, err := volumes.Get(ctx, "pv", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volume.Finalizers = nil // nobody here removes it
+	if _, err := volumes.Update(ctx, volume, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := volumes.Delete(ctx, "pv", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, func() error { _, err := classes.Get(ctx, "gold", metav1.GetOptions{}); return err })
+}

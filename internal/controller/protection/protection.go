@@ -1,0 +1,89 @@
+// Package protection keeps storage objects that were deleted while something still uses them: a claim
+// while a pod has it, a volume while it is bound, a class of volume attributes while a claim or a volume
+// names it. Admission (StorageObjectInUseProtection) gives them a finalizer; the controllers remove it
+// from a deleted object that nothing uses, and add it to objects that were made without it.
+package protection
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wherry.dev/internal/controller"
+)
+
+// Controller protects the objects of one kind. Create one with NewForClaims, NewForVolumes or
+// NewForAttributesClasses.
+type Controller struct {
+	guard
+	loop *controller.Loop
+}
+
+// guard is what is particular to a kind.
+type guard interface {
+	// finalizer is the one that protects.
+	finalizer() string
+	// get returns a copy of the object as the informer has it.
+	get(key string) (metav1.Object, error)
+	// used reports whether something uses a deleted object.
+	used(ctx context.Context, obj metav1.Object) (bool, error)
+	update(ctx context.Context, obj metav1.Object) error
+}
+
+func newController(name string, g guard) *Controller {
+	c := &Controller{guard: g}
+	c.loop = controller.NewLoop(name, c.reconcile)
+	return c
+}
+
+// Run protects objects until ctx ends.
+func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
+
+// changed wakes an object that lacks its finalizer, or may be one to lose it.
+func (c *Controller) changed(old, obj any) {
+	if m, ok := obj.(metav1.Object); ok && (m.GetDeletionTimestamp() != nil) == c.protected(m) {
+		c.loop.AddObject(old, obj)
+	}
+}
+
+func (c *Controller) protected(obj metav1.Object) bool {
+	return slices.Contains(obj.GetFinalizers(), c.finalizer())
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) error {
+	obj, err := c.get(key)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	deleted := obj.GetDeletionTimestamp() != nil
+	if deleted != c.protected(obj) {
+		return nil
+	}
+	if !deleted {
+		obj.SetFinalizers(append(obj.GetFinalizers(), c.finalizer()))
+		return c.write(ctx, key, obj)
+	}
+	used, err := c.used(ctx, obj)
+	if err != nil {
+		return fmt.Errorf("who uses %s: %w", key, err)
+	}
+	if used {
+		return nil
+	}
+	obj.SetFinalizers(slices.DeleteFunc(obj.GetFinalizers(), func(f string) bool { return f == c.finalizer() }))
+	return c.write(ctx, key, obj)
+}
+
+func (c *Controller) write(ctx context.Context, key string, obj metav1.Object) error {
+	err := c.update(ctx, obj)
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("finalizer %s of %s: %w", c.finalizer(), key, err)
+}
