@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
@@ -62,6 +64,7 @@ type Server struct {
 	issuer        *token.Issuer
 	authenticator authenticator.Request
 	users         *loopbackUsers
+	mapper        *mapper
 	generic       *genericapiserver.GenericAPIServer
 	// What the OpenAPI documents are built from.
 	openAPIV2 *common.Config
@@ -216,6 +219,9 @@ func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
 	if err != nil {
 		return resources.Deps{}, err
 	}
+	if s.mapper, err = newMapper(s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)); err != nil {
+		return resources.Deps{}, err
+	}
 	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.backend)
 	return resources.Deps{
 		Lookup:   s.lookup,
@@ -229,6 +235,7 @@ func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
 		},
 		Authorizer: func() authorizer.Authorizer { return s.authorizer },
 		Roles:      func() (*rbac.Authorizer, *rbac.Index) { return s.byRole, s.roles },
+		Mapper:     func() meta.RESTMapper { return s.mapper },
 		EventTTL:   s.cfg.EventTTL,
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,8 +22,8 @@ import (
 	"wherry.dev/internal/apiserver/registry/serviceaccount"
 )
 
-// Deps is what rows need from the server around them. Authorizer and Roles are called only while
-// requests are served.
+// Deps is what rows need from the server around them. Authorizer, Roles and Mapper are called only
+// while requests are served.
 type Deps struct {
 	Lookup     *registry.Lookup
 	Kubelets   *node.Connector
@@ -30,6 +31,7 @@ type Deps struct {
 	Tokens     *serviceaccount.Token
 	Authorizer func() authorizer.Authorizer
 	Roles      func() (*rbac.Authorizer, *rbac.Index)
+	Mapper     func() meta.RESTMapper // of everything that is served here
 	EventTTL   time.Duration
 }
 
@@ -46,6 +48,8 @@ func All(deps Deps) []registry.Definition {
 		ingresses(), ingressClasses(), networkPolicies(), serviceCIDRs(), ipAddresses(), horizontalPodAutoscalers(),
 		deviceClasses(), resourceClaims(deps), resourceClaimTemplates(deps), resourceSlices(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
+		mutatingWebhookConfigurations(), validatingWebhookConfigurations(), validatingAdmissionPolicies(deps),
+		validatingAdmissionPolicyBindings(deps), mutatingAdmissionPolicies(deps), mutatingAdmissionPolicyBindings(deps),
 	}
 }
 
