@@ -81,6 +81,9 @@ type Config struct {
 	// MetricsAPI serves metrics.k8s.io from the kubelets' own metrics. Without it the group is free for
 	// somebody else.
 	MetricsAPI bool
+	// AggregatorRouting calls services (those of webhooks, for example) at their endpoints, for servers on
+	// machines where cluster IPs lead nowhere.
+	AggregatorRouting bool
 	// DisableAdmission names the admission plugins to leave out.
 	DisableAdmission []string
 

@@ -89,7 +89,10 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.AddHealthChecks(check)
 	cfg.Authorization.Authorizer = s.authorizer
 	cfg.RuleResolver = s.rules
-	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.authorizer }, s.backend.Room, s.cfg.DisableAdmission)
+	if err := s.makeHooks(cfg.EffectiveVersion); err != nil {
+		return nil, err
+	}
+	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.authorizer }, s.backend.Room, s.hooks.Plugins(), s.cfg.DisableAdmission)
 	return cfg, s.secure(cfg)
 }
 

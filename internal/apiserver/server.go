@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	authnode "wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
+	"wherry.dev/internal/apiserver/hooks"
 	"wherry.dev/internal/apiserver/openapi/ondemand"
 	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/metrics"
@@ -34,6 +36,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/service"
 	"wherry.dev/internal/apiserver/registry/serviceaccount"
 	"wherry.dev/internal/apiserver/scheme"
+	"wherry.dev/internal/apiserver/serviceurl"
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/pki"
@@ -65,6 +68,8 @@ type Server struct {
 	authenticator authenticator.Request
 	users         *loopbackUsers
 	mapper        *mapper
+	hooks         *hooks.Hooks
+	serviceURLs   *serviceurl.Resolver // where webhooks, and whatever else is called from here, are reached
 	generic       *genericapiserver.GenericAPIServer
 	// What the OpenAPI documents are built from.
 	openAPIV2 *common.Config
@@ -222,6 +227,10 @@ func (s *Server) deps(ctx context.Context) (resources.Deps, error) {
 	if s.mapper, err = newMapper(s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)); err != nil {
 		return resources.Deps{}, err
 	}
+	s.serviceURLs = &serviceurl.Resolver{
+		Context: context.WithoutCancel(ctx), Lookup: s.lookup, ByEndpoint: s.cfg.AggregatorRouting,
+		Self: &url.URL{Scheme: "https", Host: s.loopbackAddr()},
+	}
 	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.backend)
 	return resources.Deps{
 		Lookup:   s.lookup,
@@ -287,6 +296,7 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	group.Go(func() error { return s.serve(gctx) })
+	group.Go(func() error { return s.hooks.Run(gctx, s.prepared) })
 	group.Go(func() error {
 		if err := s.bootstrap(gctx, followers); err != nil {
 			return err

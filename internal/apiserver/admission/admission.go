@@ -6,6 +6,7 @@ package admission
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,11 +46,13 @@ var (
 var Names = []string{
 	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "Priority",
 	"DefaultTolerationSeconds", "DefaultStorageClass", "RuntimeClass", "CertificateApproval",
-	"CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction", "DefaultIngressClass", "PodResizeValidator", "ResourceQuota",
+	"CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction", "DefaultIngressClass", "PodResizeValidator",
+	"MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook", "ResourceQuota",
 }
 
-// Chain returns all plugins except the disabled ones. room is what roomForGrowth calls.
-func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() (int64, error), disabled []string) admission.Interface {
+// Chain returns all plugins except the disabled ones. room is what roomForGrowth calls; hooks are the
+// plugins that run webhooks and policies.
+func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() (int64, error), hooks map[string]admission.Interface, disabled []string) admission.Interface {
 	all := map[string]admission.Interface{
 		"NamespaceLifecycle":       newNamespaceLifecycle(lookup),
 		"LimitRanger":              &limitRanger{lookup},
@@ -68,6 +71,7 @@ func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func(
 		"ClusterTrustBundleAttest":      &clusterTrustBundleAttest{may},
 		"CertificateSubjectRestriction": certificateSubjectRestriction{},
 	}
+	maps.Copy(all, hooks)
 	chain := []admission.Interface{roomForGrowth{room}}
 	for _, name := range Names {
 		if !slices.Contains(disabled, name) {

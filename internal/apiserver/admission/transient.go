@@ -19,7 +19,8 @@ func later(err error) error {
 	return nil
 }
 
-// honest is a chain of plugins that does not turn a transient error into a refusal.
+// honest is a chain of plugins that does not turn a transient error into a refusal. When a webhook or a
+// policy wants to see what others made of its changes, all plugins that change objects run once more.
 type honest struct{ admission.Interface }
 
 var (
@@ -33,6 +34,14 @@ func (h honest) Admit(ctx context.Context, a admission.Attributes, o admission.O
 	if !ok {
 		return nil
 	}
+	if err := m.Admit(ctx, a, o); err != nil {
+		return orLater(err)
+	}
+	again := a.GetReinvocationContext()
+	if !again.ShouldReinvoke() {
+		return nil
+	}
+	again.SetIsReinvoke()
 	return orLater(m.Admit(ctx, a, o))
 }
 
