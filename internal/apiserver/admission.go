@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	genericadmission "k8s.io/apiserver/pkg/admission"
+	"k8s.io/component-base/compatibility"
 
 	"wherry.dev/internal/apiserver/admission"
 )
@@ -12,9 +13,8 @@ func (c *Config) admissionPlugins() admission.Selection {
 }
 
 // makeAdmission builds the admission plugins on the stores.
-func (s *Server) makeAdmission() (genericadmission.Interface, error) {
-	mapper, err := s.kinds.Mapper()
-	if err != nil {
+func (s *Server) makeAdmission(version compatibility.EffectiveVersion) (genericadmission.Interface, error) {
+	if err := s.makeHooks(version); err != nil {
 		return nil, err
 	}
 	return admission.Chain(admission.Deps{
@@ -22,6 +22,7 @@ func (s *Server) makeAdmission() (genericadmission.Interface, error) {
 		Authorizer: s.auth.Authorizer,
 		Room:       s.backend.Room,
 		Client:     s.ownClient,
-		Kinds:      mapper,
+		Kinds:      s.mapper,
+		Hook:       s.hooks.Plugin,
 	}, s.cfg.admissionPlugins())
 }

@@ -85,6 +85,9 @@ type Config struct {
 	// MetricsAPI serves metrics.k8s.io from the kubelets' own metrics. Without it the group is free for
 	// somebody else.
 	MetricsAPI bool
+	// AggregatorRouting calls services (those of webhooks, for example) at their endpoints, for servers on
+	// machines where cluster IPs lead nowhere.
+	AggregatorRouting bool
 	// EnableAdmission and DisableAdmission name the admission plugins to run besides those that run by
 	// default, and those of the latter to leave out. AdmissionConfigFile is an AdmissionConfiguration.
 	EnableAdmission, DisableAdmission []string

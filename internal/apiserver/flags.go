@@ -56,6 +56,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "Serve /debug/pprof.")
 	fs.BoolVar(&c.GarbageCollector, "enable-garbage-collector", c.GarbageCollector, "A garbage collector runs (with kube-controller-manager, for example), and deletions may wait for it.")
 	fs.BoolVar(&c.MetricsAPI, "enable-metrics-api", c.MetricsAPI, "Serve metrics.k8s.io, for kubectl top and autoscalers, from the kubelets' own metrics. Nothing is measured unless somebody asks.")
+	fs.BoolVar(&c.AggregatorRouting, "enable-aggregator-routing", c.AggregatorRouting, "Call services, those of webhooks for example, at their endpoints instead of their cluster IPs.")
 	fs.StringSliceVar(&c.EnableAdmission, "enable-admission-plugins", c.EnableAdmission,
 		"Admission plugins to run besides those that run by default ("+strings.Join(admission.Defaults(), ", ")+
 			"), of: "+strings.Join(admission.Names(), ", ")+". Their order does not matter.")
@@ -77,7 +78,6 @@ var ignoredFlags = map[string]string{
 	"audit-policy-file":                       "auditing is not supported",
 	"audit-webhook-config-file":               "auditing is not supported",
 	"egress-selector-config-file":             "not supported",
-	"enable-aggregator-routing":               "API aggregation is not supported",
 	"enable-bootstrap-token-auth":             "not supported",
 	"enable-priority-and-fairness":            "requests are bounded by --max-requests-inflight",
 	"encryption-provider-config":              "encryption at rest is not supported",

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 
 	"github.com/emicklei/go-restful/v3"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -24,7 +23,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/component-base/compatibility"
 	baseversion "k8s.io/component-base/version"
-	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
@@ -63,15 +61,10 @@ func (s *Server) install() (*chain, error) {
 		return nil, err
 	}
 	shared := informers.NewSharedInformerFactory(client, 0)
-	host, err := url.Parse("https://" + s.clients.Addr())
-	if err != nil {
-		return nil, err
-	}
-	services := aggregator.NewLoopbackServiceResolver(aggregator.NewClusterIPServiceResolver(shared.Core().V1().Services().Lister()), host)
 	c := &chain{generic: generic}
 	end := genericapiserver.NewEmptyDelegateWithCustomHandler(notfoundhandler.New(s.kinds.Codecs, genericfilters.NoMuxAndDiscoveryIncompleteKey))
 	c.extensions, err = extensions.New(extensions.Config{
-		Generic: generic, Backend: s.backend, Services: services, Alone: len(s.cfg.EtcdServers) == 0,
+		Generic: generic, Backend: s.backend, Services: s.urls, Alone: len(s.cfg.EtcdServers) == 0,
 		Credentials: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, generic.LoopbackClientConfig, nil),
 	}, end)
 	if err != nil {
@@ -81,7 +74,7 @@ func (s *Server) install() (*chain, error) {
 		return nil, fmt.Errorf("server of Kubernetes' own kinds: %w", err)
 	}
 	front := aggregation.Config{
-		Generic: generic, Backend: s.backend, Informers: shared, Services: services,
+		Generic: generic, Backend: s.backend, Informers: shared, Services: s.urls,
 		ProxyCert: s.creds.proxyCert, ProxyKey: s.creds.proxyKey,
 		Definitions: c.extensions.Definitions,
 		Metrics:     s.cfg.MetricsAPI,
@@ -153,7 +146,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.Authorization.Authorizer = s.auth.Authorizer
 	cfg.RuleResolver = s.auth.Rules
 	var err error
-	if cfg.AdmissionControl, err = s.makeAdmission(); err != nil {
+	if cfg.AdmissionControl, err = s.makeAdmission(cfg.EffectiveVersion); err != nil {
 		return nil, err
 	}
 	return cfg, s.secure(cfg)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"wherry.dev/internal/apiserver/auth"
 	"wherry.dev/internal/apiserver/auth/token"
+	"wherry.dev/internal/apiserver/hooks"
 	"wherry.dev/internal/apiserver/kinds"
 	"wherry.dev/internal/apiserver/loopback"
 	"wherry.dev/internal/apiserver/registry"
@@ -23,6 +25,7 @@ import (
 	"wherry.dev/internal/apiserver/registry/resources"
 	"wherry.dev/internal/apiserver/registry/service"
 	"wherry.dev/internal/apiserver/registry/serviceaccount"
+	"wherry.dev/internal/apiserver/serviceurl"
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/pki"
@@ -42,6 +45,9 @@ type Server struct {
 	scraper  *metrics.Scraper
 	issuer   *token.Issuer
 	kinds    *kinds.Kinds
+	mapper   *mapper
+	hooks    *hooks.Hooks
+	urls     *serviceurl.Resolver // where webhooks, and whatever else is called from here, are reached
 	chain    *chain
 
 	ready chan struct{}
@@ -153,6 +159,13 @@ func (s *Server) openKinds(ctx context.Context) error {
 	if s.issuer, err = token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey); err != nil {
 		return err
 	}
+	if s.mapper, err = newMapper(s.clients.Own()); err != nil {
+		return err
+	}
+	s.urls = &serviceurl.Resolver{
+		Context: context.WithoutCancel(ctx), Lookup: s.lookup, ByEndpoint: s.cfg.AggregatorRouting,
+		Self: url.URL{Scheme: "https", Host: s.clients.Addr()},
+	}
 	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.backend)
 	if s.cfg.MetricsAPI {
 		s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
@@ -171,6 +184,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 				Lookup:     s.lookup,
 			},
 			Auth:     s.auth,
+			Mapper:   s.mapper,
 			EventTTL: s.cfg.EventTTL,
 		},
 		Audiences:  s.cfg.APIAudiences,
@@ -225,6 +239,7 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	group.Go(func() error { return s.serve(gctx) })
+	group.Go(func() error { return s.hooks.Run(gctx, s.prepared) })
 	group.Go(func() error {
 		if err := s.bootstrap(gctx, followers); err != nil {
 			return err

@@ -22,6 +22,8 @@ type Deps struct {
 	Client func() (kubernetes.Interface, error)
 	// Kinds tells the resources of a kind.
 	Kinds meta.RESTMapper
+	// Hook returns a plugin that runs webhooks or policies.
+	Hook func(name string, config io.Reader) (admission.Interface, error)
 }
 
 // row is a plugin.
@@ -79,8 +81,14 @@ var table = []row{
 	{"PodResizeValidator", true, plain(func(d *Deps) admission.Interface { return &podResize{d.Lookup} })},
 	// Webhooks and policies are asked about what all others have made of an object. What counts, and
 	// what refuses everything, comes last.
+	hook("MutatingAdmissionPolicy"), hook("MutatingAdmissionWebhook"), hook("ValidatingAdmissionPolicy"), hook("ValidatingAdmissionWebhook"),
 	{"ResourceQuota", true, plain(func(d *Deps) admission.Interface { return newResourceQuota(d.Lookup) })},
 	{"AlwaysDeny", false, free(alwaysDeny{})},
+}
+
+// hook is the row of a plugin that runs what users add.
+func hook(name string) row {
+	return row{name, true, func(d *Deps, config io.Reader) (admission.Interface, error) { return d.Hook(name, config) }}
 }
 
 // free is how plugins are built that stand on nothing, plain how those are that need no configuration.

@@ -19,7 +19,8 @@ func later(err error) error {
 	return nil
 }
 
-// honest is a chain of plugins that does not turn a transient error into a refusal.
+// honest is a chain of plugins that does not turn a transient error into a refusal. When a webhook or a
+// policy wants to see what others made of its changes, all plugins that change objects run once more.
 type honest struct{ admission.Interface }
 
 var (

@@ -10,7 +10,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -109,25 +108,6 @@ func (k *Kinds) Close() {
 // Store returns the storage of a resource in the table.
 func (k *Kinds) Store(group, resource string) *registry.Store {
 	return k.built[schema.GroupResource{Group: group, Resource: resource}].Store
-}
-
-// Mapper returns the resources of the kinds that are stored.
-func (k *Kinds) Mapper() (meta.RESTMapper, error) {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, b := range k.built {
-		kinds, _, err := k.Scheme.ObjectKinds(b.Store.New())
-		if err != nil {
-			return nil, fmt.Errorf("kind of %s: %w", b.GVR.Resource, err)
-		}
-		scope := meta.RESTScope(meta.RESTScopeRoot)
-		if b.Store.NamespaceScoped() {
-			scope = meta.RESTScopeNamespace
-		}
-		for _, gv := range b.Served {
-			mapper.AddSpecific(gv.WithKind(kinds[0].Kind), gv.WithResource(b.GVR.Resource), gv.WithResource(b.Store.GetSingularName()), scope)
-		}
-	}
-	return mapper, nil
 }
 
 func (k *Kinds) codecFor(r schema.GroupResource) (runtime.Codec, runtime.GroupVersioner, error) {

@@ -12,8 +12,10 @@ package scheme
 import (
 	"fmt"
 	"net/url"
+	"reflect"
 	"strings"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -45,6 +47,7 @@ import (
 // versions of a group, the preferred one comes first.
 var Groups = []schema.GroupVersion{
 	corev1.SchemeGroupVersion,
+	admissionv1.SchemeGroupVersion,
 	appsv1.SchemeGroupVersion,
 	authenticationv1.SchemeGroupVersion,
 	authorizationv1.SchemeGroupVersion,
@@ -70,7 +73,7 @@ var Groups = []schema.GroupVersion{
 func New() *runtime.Scheme {
 	s := runtime.NewScheme()
 	builder := runtime.NewSchemeBuilder(
-		corev1.AddToScheme, appsv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
+		corev1.AddToScheme, admissionv1.AddToScheme, appsv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
 		autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, certificatesv1.AddToScheme,
 		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, networkingv1.AddToScheme,
 		nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, resourcev1.AddToScheme, schedulingv1.AddToScheme,
@@ -81,6 +84,7 @@ func New() *runtime.Scheme {
 	versions := map[string][]schema.GroupVersion{}
 	for _, gv := range Groups {
 		addHub(s, gv)
+		addIdentity(s, gv)
 		versions[gv.Group] = append(versions[gv.Group], gv)
 		utilruntime.Must(s.SetVersionPriority(versions[gv.Group]...))
 	}
@@ -90,6 +94,25 @@ func New() *runtime.Scheme {
 // Hub returns the internal version of a group.
 func Hub(group string) schema.GroupVersion {
 	return schema.GroupVersion{Group: group, Version: runtime.APIVersionInternal}
+}
+
+// addIdentity registers the conversion of each type of gv to itself, in which webhooks and policies get
+// objects: the library does not know that the hub is one of the versions. The two share what they point
+// to, as those of upstream's conversions do; a TypeMeta is the caller's.
+func addIdentity(s *runtime.Scheme, gv schema.GroupVersion) {
+	for _, typ := range s.KnownTypes(gv) {
+		obj, ok := reflect.New(typ).Interface().(runtime.Object)
+		if !ok || strings.HasPrefix(typ.PkgPath(), "k8s.io/apimachinery/") {
+			continue
+		}
+		utilruntime.Must(s.AddConversionFunc(obj, obj, func(a, b any, _ conversion.Scope) error {
+			kind := b.(runtime.Object).GetObjectKind()
+			gvk := kind.GroupVersionKind()
+			reflect.ValueOf(b).Elem().Set(reflect.ValueOf(a).Elem())
+			kind.SetGroupVersionKind(gvk)
+			return nil
+		}))
+	}
 }
 
 // addHub registers the kinds of gv as the group's internal version, without those that every group

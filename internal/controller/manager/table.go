@@ -35,6 +35,7 @@ import (
 	"wherry.dev/internal/controller/statefulset"
 	"wherry.dev/internal/controller/tainteviction"
 	"wherry.dev/internal/controller/ttlafterfinished"
+	"wherry.dev/internal/controller/validatingadmissionpolicystatus"
 )
 
 // row is a controller.
@@ -59,6 +60,7 @@ var table = []row{
 	{"serviceaccount-controller", "service-account-controller", plain(serviceaccount.New)},
 	{"serviceaccount-token-controller", "", buildTokens},
 	{"clusterrole-aggregation-controller", "clusterrole-aggregation-controller", plain(clusterroleaggregation.New)},
+	{"validatingadmissionpolicy-status-controller", "validatingadmissionpolicy-status-controller", plain(validatingadmissionpolicystatus.New)},
 	{"root-ca-certificate-publisher-controller", "root-ca-cert-publisher", buildRootCA},
 	{"certificatesigningrequest-signing-controller", "certificate-controller", buildSigner},
 	{"resourcequota-controller", "resourcequota-controller", buildQuotas},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,6 +28,7 @@ type Deps struct {
 	Services *service.Allocator
 	Tokens   *serviceaccount.Token
 	Auth     *auth.Auth
+	Mapper   meta.RESTMapper // of everything that is served here
 	EventTTL time.Duration
 }
 
@@ -43,6 +45,8 @@ func All(deps Deps) []registry.Definition {
 		ingresses(), ingressClasses(), networkPolicies(), serviceCIDRs(), ipAddresses(), horizontalPodAutoscalers(),
 		deviceClasses(), resourceClaims(deps), resourceClaimTemplates(deps), resourceSlices(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
+		mutatingWebhookConfigurations(), validatingWebhookConfigurations(), validatingAdmissionPolicies(deps),
+		validatingAdmissionPolicyBindings(deps), mutatingAdmissionPolicies(deps), mutatingAdmissionPolicyBindings(deps),
 	}
 }
 
