@@ -19,8 +19,7 @@ func later(err error) error {
 	return nil
 }
 
-// honest is a chain of plugins that does not turn a transient error into a refusal. When a webhook or a
-// policy wants to see what others made of its changes, all plugins that change objects run once more.
+// honest is a chain of plugins that does not turn a transient error into a refusal.
 type honest struct{ admission.Interface }
 
 var (
