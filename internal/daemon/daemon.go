@@ -245,6 +245,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.AdvertiseAddress = net.ParseIP(d.cfg.NodeIP)
 	c.ClusterDomain = d.cfg.ClusterDomain
 	c.EtcdServers = d.cfg.EtcdServers
+	c.EncryptionConfig, c.EncryptionReload = d.cfg.EncryptionConfig, d.cfg.EncryptionReload
 	c.GarbageCollector = true
 	c.Components = map[string]componentstatus.Check{"scheduler": componentstatus.Inside, "controller-manager": componentstatus.Inside}
 	c.ServingNames = []string{d.cfg.NodeName, "localhost", "127.0.0.1", d.cfg.NodeIP}
