@@ -1,7 +1,9 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -28,4 +30,15 @@ func (c *Config) LostData() string {
 	}
 	return fmt.Sprintf("the cluster's data in %s is missing, and an empty cluster starts in its place; "+
 		"to get the old one back, stop this one, restore the folder from a backup, and start again", DataIn(c.DataDir))
+}
+
+// Snapshot writes a snapshot of the embedded etcd's data, with everything that has been acknowledged
+// before.
+func (s *Server) Snapshot(ctx context.Context, w io.Writer) error { return s.backend.Snapshot(ctx, w) }
+
+// RestoreSnapshot makes the embedded etcd's data below a data dir from a snapshot. No server may have
+// them open. r.Dir need not be set.
+func RestoreSnapshot(dataDir string, r storage.Restore) (storage.Restored, error) {
+	r.Dir = (&Config{DataDir: dataDir}).etcdDir()
+	return storage.RestoreSnapshot(r)
 }
