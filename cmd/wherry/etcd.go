@@ -18,14 +18,14 @@ func etcdCommand(d *dirs) *cobra.Command {
 		Use: "etcd", Short: "Save, restore and look after the cluster's data",
 		Long: `The cluster's data are in an etcd inside the process of wherry up, without a listener:
 these commands do what etcdctl and etcdutl do for others. An external etcd
-(--etcd-servers) has its own tools.`,
+(--etcd-servers) has its own tools; compact and defrag work with it, too.`,
 		Example: `  wherry etcd snapshot save /backup/today.db
   wherry etcd snapshot status /backup/today.db
   wherry down && wherry etcd snapshot restore /backup/today.db --replace && wherry up --detach`,
 	}
 	snapshot := &cobra.Command{Use: "snapshot", Short: "Save, check and restore snapshots of the cluster's data"}
 	snapshot.AddCommand(etcdSaveCommand(d), etcdRestoreCommand(d), etcdStatusCommand())
-	cmd.AddCommand(snapshot)
+	cmd.AddCommand(snapshot, etcdCompactCommand(d), etcdDefragCommand(d))
 	return cmd
 }
 
@@ -86,11 +86,54 @@ func printSnapshot(w io.Writer, output, path string, s storage.Snapshot) error {
 	case "json":
 		return json.NewEncoder(w).Encode(s)
 	case "":
-		_, err := fmt.Fprintf(w, "%s: revision %d, %d keys, %d KiB, hash %08x, etcd %s\n",
-			path, s.Revision, s.TotalKey, s.TotalSize>>10, s.Hash, s.Version)
+		_, err := fmt.Fprintf(w, "%s: revision %d, %d keys, %d KiB, hash %08x\n", path, s.Revision, s.TotalKey, s.TotalSize>>10, s.Hash)
 		return err
 	}
 	return errors.New("--output must be json, or left out")
+}
+
+func etcdCompactCommand(d *dirs) *cobra.Command {
+	return &cobra.Command{
+		Use: "compact", Short: "Drop all old revisions of the data now", Args: cobra.NoArgs,
+		Long: `Drops every revision of the cluster's data but the present one, as the API server does every
+five minutes with those that are older than that. Watches that are behind list again.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := dialRunning(d)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			revision, err := c.Compact(cmd.Context())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "compacted up to revision %d\n", revision)
+			return nil
+		},
+	}
+}
+
+func etcdDefragCommand(d *dirs) *cobra.Command {
+	return &cobra.Command{
+		Use: "defrag", Short: "Give the room of dropped revisions back to the disk", Args: cobra.NoArgs,
+		Long: `Rewrites the database without its unused pages: those of revisions that were compacted. The
+API waits meanwhile. If an external etcd has reached its quota, this ends its alarm.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := dialRunning(d)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			members, err := c.Defragment(cmd.Context())
+			if err != nil {
+				return err
+			}
+			for _, m := range members {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %d KiB, before %d KiB\n", m.Member, m.After>>10, m.Before>>10)
+			}
+			return nil
+		},
+	}
 }
 
 func etcdRestoreCommand(d *dirs) *cobra.Command {

@@ -32,6 +32,39 @@ func (c *control) snapshot(w http.ResponseWriter, r *http.Request) {
 	stream(w, "application/octet-stream", func(out io.Writer) error { return api.Snapshot(r.Context(), out) })
 }
 
+func (c *control) compact(w http.ResponseWriter, r *http.Request) {
+	keep(c, w, func(api *apiserver.Server) (int64, error) { return api.Compact(r.Context()) })
+}
+
+func (c *control) defragment(w http.ResponseWriter, r *http.Request) {
+	keep(c, w, func(api *apiserver.Server) ([]storage.Defragmented, error) { return api.Defragment(r.Context()) })
+}
+
+// keep answers with what do returns.
+func keep[T any](c *control, w http.ResponseWriter, do func(*apiserver.Server) (T, error)) {
+	api, err := c.server()
+	if err != nil {
+		answerError(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	out, err := do(api)
+	if err != nil {
+		answerError(w, http.StatusInternalServerError, err)
+		return
+	}
+	answer(w, out)
+}
+
+// Compact drops all revisions of the cluster's data before the present one, and returns that.
+func (c *Client) Compact(ctx context.Context) (revision int64, err error) {
+	return revision, c.call(ctx, http.MethodPost, "/etcd/compact", nil, &revision)
+}
+
+// Defragment gives the room of what was compacted back to the disk.
+func (c *Client) Defragment(ctx context.Context) (out []storage.Defragmented, err error) {
+	return out, c.call(ctx, http.MethodPost, "/etcd/defrag", nil, &out)
+}
+
 // SaveSnapshot makes a file of the cluster's data as they are now.
 func (c *Client) SaveSnapshot(ctx context.Context, path string) (storage.Snapshot, error) {
 	return storage.SaveSnapshot(path, func(w io.Writer) error { return c.receive(ctx, w, "/etcd/snapshot", nil) })

@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -86,27 +85,15 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	if err := e.space.log.dropBroken(); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove the leftovers of an interrupted write by etcd")
 	}
-	if err := e.disarm(ctx); err != nil {
+	// The data may come from a snapshot of an etcd that had reached its quota. Here it has none, and
+	// nobody else could end the alarm.
+	if err := endQuotaAlarms(ctx, client, etcd.Server.Alarms()); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
 	if err := e.look().refusal; err != nil {
 		klog.FromContext(ctx).Info("The cluster's data is short of space", "reason", err)
 	}
 	return e, nil
-}
-
-// disarm ends the alarm of an etcd that had reached its quota when the snapshot was made from which
-// these data come: here etcd has no quota, and nobody else could end it.
-func (e *embedded) disarm(ctx context.Context) error {
-	for _, alarm := range e.etcd.Server.Alarms() {
-		if alarm.GetAlarm() != etcdserverpb.AlarmType_NOSPACE {
-			continue
-		}
-		if _, err := e.client.AlarmDisarm(ctx, (*clientv3.AlarmMember)(alarm)); err != nil {
-			return fmt.Errorf("end etcd's alarm of its quota: %w", err)
-		}
-	}
-	return nil
 }
 
 // ErrNoRoom means that etcd's data could not be opened because their disk was full: opening takes
