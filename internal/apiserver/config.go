@@ -42,6 +42,10 @@ type Config struct {
 	EtcdCertFile, EtcdKeyFile, EtcdCAFile string
 	// EtcdCompactionInterval is how often old revisions are dropped; 0 means never.
 	EtcdCompactionInterval time.Duration
+	// EncryptionConfig is a file with an EncryptionConfiguration: how objects are encrypted in etcd.
+	// With EncryptionReload, it is read again when it changes.
+	EncryptionConfig string
+	EncryptionReload bool
 	// EventTTL is how long events are kept.
 	EventTTL time.Duration
 
@@ -155,7 +159,8 @@ func (c *Config) Validate() []error {
 		"--client-ca-file": {c.ClientCAFile}, "--requestheader-client-ca-file": {c.RequestHeader.ClientCAFile},
 		"--proxy-client-cert-file": {c.ProxyClientCert}, "--proxy-client-key-file": {c.ProxyClientKey},
 		"--tls-cert-file": {c.TLSCertFile}, "--tls-private-key-file": {c.TLSKeyFile},
-		"--etcd-cafile": {c.EtcdCAFile}, "--etcd-certfile": {c.EtcdCertFile}, "--etcd-keyfile": {c.EtcdKeyFile},
+		"--encryption-provider-config": {c.EncryptionConfig},
+		"--etcd-cafile":                {c.EtcdCAFile}, "--etcd-certfile": {c.EtcdCertFile}, "--etcd-keyfile": {c.EtcdKeyFile},
 		"--kubelet-certificate-authority": {c.KubeletCAFile}, "--kubelet-client-certificate": {c.KubeletClientCert}, "--kubelet-client-key": {c.KubeletClientKey},
 		"--service-account-signing-key-file": {c.ServiceAccountSigningKeyFile}, "--service-account-key-file": c.ServiceAccountKeyFiles,
 	} {
@@ -166,6 +171,7 @@ func (c *Config) Validate() []error {
 	}
 	bad((c.TLSCertFile == "") != (c.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file must be set together")
 	bad((c.ProxyClientCert == "") != (c.ProxyClientKey == ""), "--proxy-client-cert-file and --proxy-client-key-file must be set together")
+	bad(c.EncryptionReload && c.EncryptionConfig == "", "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile must be set together")
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
 	errs = append(errs, c.RequestHeader.Validate()...)

@@ -30,6 +30,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.EtcdKeyFile, "etcd-keyfile", c.EtcdKeyFile, "Key of the client certificate for etcd.")
 	fs.StringVar(&c.EtcdCAFile, "etcd-cafile", c.EtcdCAFile, "Certificate authority of etcd.")
 	fs.DurationVar(&c.EtcdCompactionInterval, "etcd-compaction-interval", c.EtcdCompactionInterval, "How often old revisions are compacted; 0 means never.")
+	fs.StringVar(&c.EncryptionConfig, "encryption-provider-config", c.EncryptionConfig, "File with an EncryptionConfiguration: how objects are encrypted in etcd.")
+	fs.BoolVar(&c.EncryptionReload, "encryption-provider-config-automatic-reload", c.EncryptionReload, "Read the file again when it changes.")
 	fs.DurationVar(&c.EventTTL, "event-ttl", c.EventTTL, "How long events are kept.")
 
 	fs.StringVar(&c.ClientCAFile, "client-ca-file", c.ClientCAFile, "Certificate authority of clients (default: our own).")
@@ -80,7 +82,6 @@ var ignoredFlags = map[string]string{
 	"egress-selector-config-file":             "not supported",
 	"enable-bootstrap-token-auth":             "not supported",
 	"enable-priority-and-fairness":            "requests are bounded by --max-requests-inflight",
-	"encryption-provider-config":              "encryption at rest is not supported",
 	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
 	"etcd-prefix":                             "the prefix is always /registry",
 	"feature-gates":                           "not supported",

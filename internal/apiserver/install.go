@@ -143,6 +143,9 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.SkipOpenAPIInstallation = true
 	check := healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Check(r.Context()) })
 	cfg.AddHealthChecks(check)
+	// As upstream, not in /livez: a restart of this server brings no KMS plugin back.
+	cfg.HealthzChecks = append(cfg.HealthzChecks, s.backend.EncryptionChecks()...)
+	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.backend.EncryptionChecks()...)
 	cfg.Authorization.Authorizer = s.auth.Authorizer
 	cfg.RuleResolver = s.auth.Rules
 	var err error

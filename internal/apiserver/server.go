@@ -145,6 +145,7 @@ func (s *Server) storageConfig() storage.Config {
 		KeyFile:            s.cfg.EtcdKeyFile,
 		CAFile:             s.cfg.EtcdCAFile,
 		CompactionInterval: s.cfg.EtcdCompactionInterval,
+		Encryption:         storage.Encryption{File: s.cfg.EncryptionConfig, Reload: s.cfg.EncryptionReload, ServerID: s.advertised()},
 		GarbageCollection:  s.cfg.GarbageCollector,
 	}
 }

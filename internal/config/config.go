@@ -66,6 +66,10 @@ type Config struct {
 	DNSStubDomains []string `json:"dns-stub-domain,omitempty"`
 
 	EtcdServers []string `json:"etcd-servers,omitempty"`
+	// EncryptionConfig is a file that says how objects are encrypted in etcd; it is read again when it
+	// changes if EncryptionReload is set.
+	EncryptionConfig string `json:"encryption-provider-config,omitempty"`
+	EncryptionReload bool   `json:"encryption-provider-config-automatic-reload,omitempty"`
 
 	ManifestDir string   `json:"pod-manifest-path,omitempty"`
 	PodLogsDir  string   `json:"pod-logs-dir,omitempty"`
@@ -173,6 +177,8 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
 	c.addDNSFlags(f)
 	f.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an external etcd (default: etcd inside this process)")
+	f.StringVar(&c.EncryptionConfig, "encryption-provider-config", c.EncryptionConfig, "file with an EncryptionConfiguration: how objects are encrypted in etcd")
+	f.BoolVar(&c.EncryptionReload, "encryption-provider-config-automatic-reload", c.EncryptionReload, "read that file again when it changes")
 	f.StringVar(&c.ManifestDir, "pod-manifest-path", c.ManifestDir, "folder of static pods (default: "+DefaultManifestDir+", or DATA-DIR/manifests for another --data-dir)")
 	f.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "folder of the containers' logs (default: /var/log/pods, or DATA-DIR/log/pods for another --data-dir)")
 	f.StringVar(&c.CNIConfDir, "cni-conf-dir", c.CNIConfDir, "folder of CNI networks; if it has none, Wherry's own bridge is used (default: DATA-DIR/cni/net.d)")

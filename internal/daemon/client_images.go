@@ -47,13 +47,18 @@ func (c *Client) Pulls(ctx context.Context) (pulls []image.Pulling, err error) {
 
 // Export writes images as one archive.
 func (c *Client) Export(ctx context.Context, w io.Writer, refs ...string) error {
-	resp, err := c.send(ctx, http.MethodGet, "/images/export", url.Values{"ref": refs}, nil)
+	return c.receive(ctx, w, "/images/export", url.Values{"ref": refs})
+}
+
+// receive writes what the daemon streams.
+func (c *Client) receive(ctx context.Context, w io.Writer, path string, query url.Values) error {
+	resp, err := c.send(ctx, http.MethodGet, path, query, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if _, err := io.Copy(w, resp.Body); err != nil {
-		return fmt.Errorf("connection to wherry lost during the export: %w", err)
+		return fmt.Errorf("connection to wherry lost before all was received: %w", err)
 	}
 	if text := resp.Trailer.Get(errorTrailer); text != "" {
 		return errors.New(text)

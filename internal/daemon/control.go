@@ -10,10 +10,12 @@ import (
 	"net/http/pprof"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/trace"
 )
@@ -22,17 +24,22 @@ import (
 // Kubernetes API has no words. Only root can open it.
 func ControlSocket(runDir string) string { return filepath.Join(runDir, "control.sock") }
 
-// control serves traces, the image store, and profiles of the process.
+// control serves traces, the image store, the cluster's data as a whole, and profiles of the process.
 type control struct {
 	images *image.Store // nil if they are those of the runtime at endpoint
 	traces *trace.Store
 
 	endpoint string
+
+	api *atomic.Pointer[apiserver.Server] // of this process, once it serves; nil if it has none
 }
 
 func (c *control) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /trace", c.trace)
+	mux.HandleFunc("GET /etcd/snapshot", c.snapshot)
+	mux.HandleFunc("POST /etcd/compact", c.compact)
+	mux.HandleFunc("POST /etcd/defrag", c.defragment)
 	for pattern, h := range map[string]http.HandlerFunc{
 		"GET /images":         c.list,
 		"DELETE /images":      c.remove,

@@ -59,18 +59,24 @@ func (c *control) pullInto(ctx context.Context, req pullRequest, lines chan<- pu
 
 func (c *control) pulls(w http.ResponseWriter, _ *http.Request) { answer(w, c.images.Pulls()) }
 
-// errorTrailer carries what went wrong after an archive had begun.
+// errorTrailer carries what went wrong after an answer had begun.
 const errorTrailer = "Wherry-Error"
 
 func (c *control) export(w http.ResponseWriter, r *http.Request) {
-	out := &lateWriter{w: w}
-	err := c.images.Export(r.Context(), out, r.URL.Query()["ref"]...)
+	stream(w, "application/x-tar", func(out io.Writer) error {
+		return c.images.Export(r.Context(), out, r.URL.Query()["ref"]...)
+	})
+}
+
+// stream answers with what write writes.
+func stream(w http.ResponseWriter, contentType string, write func(io.Writer) error) {
+	out := &lateWriter{w: w, contentType: contentType}
+	err := write(out)
 	switch {
 	case err == nil:
 	case out.began:
 		w.Header().Set(errorTrailer, err.Error())
 	default:
-		w.Header().Del("Trailer")
 		answerError(w, statusOf(err), err)
 	}
 }
@@ -78,15 +84,16 @@ func (c *control) export(w http.ResponseWriter, r *http.Request) {
 // lateWriter announces the trailer with the first byte, so that an error before it can be an
 // ordinary response.
 type lateWriter struct {
-	w     http.ResponseWriter
-	began bool
+	w           http.ResponseWriter
+	contentType string
+	began       bool
 }
 
 func (l *lateWriter) Write(p []byte) (int, error) {
 	if !l.began {
 		l.began = true
 		l.w.Header().Set("Trailer", errorTrailer)
-		l.w.Header().Set("Content-Type", "application/x-tar")
+		l.w.Header().Set("Content-Type", l.contentType)
 	}
 	return l.w.Write(p)
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -43,6 +44,8 @@ type Daemon struct {
 	fresh  bool // nothing of the instance ran when this start began
 	images *image.Store
 	api    *apiserver.Server
+	// serving is api, once it is ready: for the control socket, which is served while api is being made.
+	serving atomic.Pointer[apiserver.Server]
 
 	guard        guard
 	runtime      internalapi.RuntimeService
@@ -245,6 +248,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.AdvertiseAddress = net.ParseIP(d.cfg.NodeIP)
 	c.ClusterDomain = d.cfg.ClusterDomain
 	c.EtcdServers = d.cfg.EtcdServers
+	c.EncryptionConfig, c.EncryptionReload = d.cfg.EncryptionConfig, d.cfg.EncryptionReload
 	c.GarbageCollector = true
 	c.Components = map[string]componentstatus.Check{"scheduler": componentstatus.Inside, "controller-manager": componentstatus.Inside}
 	c.ServingNames = []string{d.cfg.NodeName, "localhost", "127.0.0.1", d.cfg.NodeIP}
@@ -267,6 +271,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	if err := d.await(startCtx, "the API server", d.api.Ready()); err != nil {
 		return err
 	}
+	d.serving.Store(d.api)
 	return d.writeAdminKubeconfig()
 }
 

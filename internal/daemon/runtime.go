@@ -93,7 +93,7 @@ func (d *Daemon) startRuntime(ctx, startCtx context.Context) error {
 	if d.images, err = openImages(&d.cfg); err != nil {
 		return err
 	}
-	c := &control{images: d.images, traces: d.traces}
+	c := &control{images: d.images, traces: d.traces, api: &d.serving}
 	d.group.start(ctx, "control", func(ctx context.Context) error { return c.serve(ctx, ControlSocket(d.cfg.RunDir)) })
 	cc, err := criConfig(&d.cfg)
 	if err != nil {

@@ -108,7 +108,7 @@ func toldOfQuota(ctx context.Context, _ int, call func(context.Context) error) e
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return insufficient("etcd (--etcd-servers) has reached its database quota and accepts only deletions "+
 			"(without a grace period, of objects without finalizers): delete what is not needed, "+
-			"then run etcdctl compact, defrag and alarm disarm; or start etcd with a larger --quota-backend-bytes (%v)", err)
+			"then run wherry etcd compact and wherry etcd defrag, or etcdctl compact, defrag and alarm disarm; or start etcd with a larger --quota-backend-bytes (%v)", err)
 	}
 	return err
 }

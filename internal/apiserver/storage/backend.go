@@ -21,7 +21,6 @@ import (
 	"k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 )
@@ -38,6 +37,7 @@ type Config struct {
 	CertFile, KeyFile, CAFile string
 	// CompactionInterval is how often old revisions are dropped; 0 is never.
 	CompactionInterval time.Duration
+	Encryption         Encryption
 	// GarbageCollection lets deletions wait for a garbage collector, in the foreground or to orphan
 	// dependents. Without one they would wait for ever.
 	GarbageCollection bool
@@ -45,10 +45,11 @@ type Config struct {
 
 // Backend opens storage for resources, all over one etcd client.
 type Backend struct {
-	cfg       Config
-	client    *kubernetes.Client
-	embedded  *embedded
-	compactor interface {
+	cfg        Config
+	encryption *encryption
+	client     *kubernetes.Client
+	embedded   *embedded
+	compactor  interface {
 		etcd3.Compactor
 		Stop()
 	}
@@ -60,13 +61,19 @@ type Backend struct {
 func Open(ctx context.Context, cfg Config) (*Backend, error) {
 	b := &Backend{cfg: cfg}
 	var err error
+	if b.encryption, err = openEncryption(ctx, cfg.Encryption); err != nil {
+		return nil, err
+	}
 	if len(cfg.Servers) == 0 {
 		b.embedded, err = openEmbedded(ctx, cfg.Dir)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			b.client = &kubernetes.Client{Client: b.embedded.client}
 		}
-		b.client = &kubernetes.Client{Client: b.embedded.client}
-	} else if b.client, err = dial(ctx, cfg); err != nil {
+	} else {
+		b.client, err = dial(ctx, cfg)
+	}
+	if err != nil {
+		b.encryption.close()
 		return nil, err
 	}
 	b.client.Kubernetes = b.client
@@ -90,6 +97,7 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 func (b *Backend) Close() error {
 	b.closeOnce.Do(func() {
 		b.compactor.Stop()
+		b.encryption.close()
 		if b.embedded != nil {
 			b.closeErr = b.embedded.close()
 			return
@@ -239,14 +247,18 @@ func (b *Backend) open(
 	attrs storage.AttrFunc, indexers storage.IndexerFuncs, cacheIndexers *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
-	raw, err := etcd3.New(b.client, b.compactor, sharing(cfg.GroupResource, cfg.Codec), newFunc, newListFunc, cfg.Prefix, resourcePrefix,
-		cfg.GroupResource, identity.NewEncryptCheckTransformer(), cfg.LeaseManagerConfig,
-		etcd3.NewDefaultDecoder(cfg.Codec, versioner), versioner)
+	// Errors name an object that cannot be decrypted or decoded; it can be deleted by
+	// DeleteOptions.ignoreStoreReadErrorWithClusterBreakingPotential (KEP-3926).
+	transformer := etcd3.WithCorruptObjErrorHandlingTransformer(b.encryption.transformer(cfg.GroupResource))
+	decoder := etcd3.WithCorruptObjErrorHandlingDecoder(etcd3.NewDefaultDecoder(cfg.Codec, versioner))
+	store, err := etcd3.New(b.client, b.compactor, sharing(cfg.GroupResource, cfg.Codec), newFunc, newListFunc, cfg.Prefix, resourcePrefix,
+		cfg.GroupResource, transformer, cfg.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		return nil, nil, err
 	}
+	raw := etcd3.NewStoreWithUnsafeCorruptObjectDeletion(store, cfg.GroupResource)
 	if slices.Contains(uncached, cfg.GroupResource) {
-		return raw, sync.OnceFunc(raw.Close), nil
+		return raw, sync.OnceFunc(store.Close), nil
 	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage:             raw,
@@ -264,7 +276,7 @@ func (b *Backend) open(
 		Clock:               inStep{},
 	})
 	if err != nil {
-		raw.Close()
+		store.Close()
 		return nil, nil, err
 	}
 	delegator := cacher.NewCacheDelegator(cached, raw)
@@ -273,7 +285,7 @@ func (b *Backend) open(
 		once.Do(func() {
 			delegator.Stop()
 			cached.Stop()
-			raw.Close()
+			store.Close()
 		})
 	}, nil
 }

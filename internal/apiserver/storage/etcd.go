@@ -85,6 +85,11 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	if err := e.space.log.dropBroken(); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove the leftovers of an interrupted write by etcd")
 	}
+	// The data may come from a snapshot of an etcd that had reached its quota. Here it has none, and
+	// nobody else could end the alarm.
+	if err := endQuotaAlarms(ctx, client, etcd.Server.Alarms()); err != nil {
+		return nil, errors.Join(err, e.close())
+	}
 	if err := e.look().refusal; err != nil {
 		klog.FromContext(ctx).Info("The cluster's data is short of space", "reason", err)
 	}

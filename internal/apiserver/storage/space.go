@@ -108,7 +108,7 @@ func (s *space) look(size, inUse int64) outlook {
 			"deletions still work: delete what is not needed, or free some space", free(room), s.dir, refuseBelow>>20, refuseInodes)
 	case inUse > quotaAt:
 		o.refusal = insufficient("the cluster's data has grown to %d MiB, and new data is refused above %d MiB; "+
-			"deletions still work: delete what is not needed", inUse>>20, quotaAt>>20)
+			"deletions still work: delete what is not needed, and run wherry etcd compact", inUse>>20, quotaAt>>20)
 	}
 	o.regained = s.full && !full
 	if s.full != full {
@@ -237,6 +237,13 @@ func (s *space) fromReserve(f func() error) error {
 			return err
 		}
 	}
+}
+
+// forget is called when the database is another file, behind whose end nothing is held yet.
+func (s *space) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = 0
 }
 
 // forSnapshot holds the room for etcd's next snapshot until just before it is made, so that a

@@ -1,7 +1,9 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -28,4 +30,25 @@ func (c *Config) LostData() string {
 	}
 	return fmt.Sprintf("the cluster's data in %s is missing, and an empty cluster starts in its place; "+
 		"to get the old one back, stop this one, restore the folder from a backup, and start again", DataIn(c.DataDir))
+}
+
+// Snapshot writes a snapshot of the embedded etcd's data, with everything that has been acknowledged
+// before.
+func (s *Server) Snapshot(ctx context.Context, w io.Writer) error { return s.backend.Snapshot(ctx, w) }
+
+// Compact drops all revisions of the data before the present one, and returns that.
+func (s *Server) Compact(ctx context.Context) (revision int64, err error) {
+	return s.backend.Compact(ctx)
+}
+
+// Defragment gives the room of what was compacted back to the disk.
+func (s *Server) Defragment(ctx context.Context) ([]storage.Defragmented, error) {
+	return s.backend.Defragment(ctx)
+}
+
+// RestoreSnapshot makes the embedded etcd's data below a data dir from a snapshot. No server may have
+// them open. r.Dir need not be set.
+func RestoreSnapshot(dataDir string, r storage.Restore) (storage.Restored, error) {
+	r.Dir = (&Config{DataDir: dataDir}).etcdDir()
+	return storage.RestoreSnapshot(r)
 }
