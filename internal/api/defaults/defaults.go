@@ -51,6 +51,8 @@ func Register(s *runtime.Scheme) {
 	add(s, ResourceClaim)
 	add(s, ResourceClaimTemplate)
 	add(s, ResourceSlice)
+	add(s, FlowSchema)
+	add(s, PriorityLevelConfiguration)
 	add(s, func(o *corev1.PodLogOptions) { setPtr(&o.Stream, corev1.LogStreamAll) })
 	add(s, func(o *corev1.PodExecOptions) { o.Stdout, o.Stderr = true, true })
 	add(s, func(o *corev1.PodAttachOptions) { o.Stdout, o.Stderr = true, true })
