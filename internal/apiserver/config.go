@@ -72,7 +72,11 @@ type Config struct {
 	AnonymousAuth bool
 	// RequestTimeout limits requests that are not watches, logs or connections.
 	RequestTimeout time.Duration
-	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency.
+	// PriorityAndFairness gives each kind of client a share of the server, as FlowSchemas and
+	// PriorityLevelConfigurations say.
+	PriorityAndFairness bool
+	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency: together with priority and
+	// fairness, each for itself without.
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
 	// Profiling serves /debug/pprof to users who are allowed to see it.
 	Profiling bool
@@ -117,6 +121,7 @@ func DefaultConfig() Config {
 		},
 		AnonymousAuth:               true,
 		RequestTimeout:              time.Minute,
+		PriorityAndFairness:         true,
 		MaxRequestsInFlight:         400,
 		MaxMutatingRequestsInFlight: 200,
 		Profiling:                   true,
@@ -168,6 +173,8 @@ func (c *Config) Validate() []error {
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")
 	bad(c.MaxRequestsInFlight < 0 || c.MaxMutatingRequestsInFlight < 0, "--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
+	bad(c.PriorityAndFairness && c.MaxRequestsInFlight+c.MaxMutatingRequestsInFlight == 0,
+		"--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive, or --enable-priority-and-fairness be false")
 	return errs
 }
 

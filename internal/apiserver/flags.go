@@ -50,8 +50,9 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ProxyClientKey, "proxy-client-key-file", c.ProxyClientKey, "Key of the client certificate for aggregated API servers.")
 	fs.BoolVar(&c.AnonymousAuth, "anonymous-auth", c.AnonymousAuth, "Accept requests without credentials, as system:anonymous.")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", c.RequestTimeout, "Timeout of requests that are neither watches, logs nor connections.")
-	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time; 0 is no limit.")
-	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; 0 is no limit.")
+	fs.BoolVar(&c.PriorityAndFairness, "enable-priority-and-fairness", c.PriorityAndFairness, "Share the server among clients as FlowSchemas and PriorityLevelConfigurations say, instead of only bounding the number of requests.")
+	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time. With priority and fairness, this and --max-mutating-requests-inflight add up to one limit of all requests; without, 0 is no limit.")
+	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; see --max-requests-inflight.")
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "Serve /debug/pprof.")
 	fs.BoolVar(&c.GarbageCollector, "enable-garbage-collector", c.GarbageCollector, "A garbage collector runs (with kube-controller-manager, for example), and deletions may wait for it.")
 	fs.BoolVar(&c.MetricsAPI, "enable-metrics-api", c.MetricsAPI, "Serve metrics.k8s.io, for kubectl top and autoscalers, from the kubelets' own metrics. Nothing is measured unless somebody asks.")
@@ -73,7 +74,6 @@ var ignoredFlags = map[string]string{
 	"enable-admission-plugins":                "the plugins are built in; see --disable-admission-plugins",
 	"enable-aggregator-routing":               "API aggregation is not supported",
 	"enable-bootstrap-token-auth":             "not supported",
-	"enable-priority-and-fairness":            "requests are bounded by --max-requests-inflight",
 	"encryption-provider-config":              "encryption at rest is not supported",
 	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
 	"etcd-prefix":                             "the prefix is always /registry",
@@ -108,7 +108,7 @@ var ignoredFlags = map[string]string{
 // ignoredSwitches are those of ignoredFlags that need no value. All others need one, which may
 // follow after a space.
 var ignoredSwitches = []string{
-	"allow-privileged", "enable-aggregator-routing", "enable-bootstrap-token-auth", "enable-priority-and-fairness",
+	"allow-privileged", "enable-aggregator-routing", "enable-bootstrap-token-auth",
 	"service-account-extend-token-expiration", "service-account-lookup", "watch-cache",
 }
 

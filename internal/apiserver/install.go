@@ -69,6 +69,7 @@ func (s *Server) install() (*chain, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.flow = s.controlFlow(generic, shared, client)
 	services := aggregator.NewLoopbackServiceResolver(aggregator.NewClusterIPServiceResolver(shared.Core().V1().Services().Lister()), host)
 	c := &chain{generic: generic}
 	end := genericapiserver.NewEmptyDelegateWithCustomHandler(notfoundhandler.New(s.kinds.Codecs, genericfilters.NoMuxAndDiscoveryIncompleteKey))
@@ -138,7 +139,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.MaxMutatingRequestsInFlight = s.cfg.MaxMutatingRequestsInFlight
 	cfg.EnableProfiling = s.cfg.Profiling
 	cfg.ShutdownWatchTerminationGracePeriod = shutdownTimeout
-	cfg.StorageObjectCountTracker = nil
+	cfg.StorageObjectCountTracker = s.backend.Counts()
 	cfg.LoopbackClientConfig = s.clients.Own()
 	cfg.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 	cfg.LongRunningFunc = filters.BasicLongRunningRequestCheck(

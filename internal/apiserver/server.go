@@ -43,6 +43,7 @@ type Server struct {
 	issuer   *token.Issuer
 	kinds    *kinds.Kinds
 	chain    *chain
+	flow     *flowKeeper // nil without priority and fairness
 
 	ready chan struct{}
 	// prepared is closed when every path is installed.
@@ -231,6 +232,9 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return s.keepTrust(gctx)
 	})
+	if s.flow != nil {
+		group.Go(func() error { return s.flow.run(gctx, s.ready) })
+	}
 	err := group.Wait()
 	stopInner()
 	background.Wait()

@@ -52,13 +52,14 @@ type Backend struct {
 		etcd3.Compactor
 		Stop()
 	}
+	counts    *Counts
 	closeOnce sync.Once
 	closeErr  error
 }
 
 // Open opens the data. The caller closes the Backend once nothing uses it any more.
 func Open(ctx context.Context, cfg Config) (*Backend, error) {
-	b := &Backend{cfg: cfg}
+	b := &Backend{cfg: cfg, counts: newCounts(context.WithoutCancel(ctx))}
 	var err error
 	if len(cfg.Servers) == 0 {
 		b.embedded, err = openEmbedded(ctx, cfg.Dir)
@@ -89,6 +90,7 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 // Close stops what the Backend runs; storage opened by it must be stopped before.
 func (b *Backend) Close() error {
 	b.closeOnce.Do(func() {
+		b.counts.close()
 		b.compactor.Stop()
 		if b.embedded != nil {
 			b.closeErr = b.embedded.close()
@@ -127,6 +129,9 @@ func (b *Backend) Room() (growth int64, refusal error) {
 	o := b.embedded.look()
 	return o.growth, o.refusal
 }
+
+// Counts returns how many objects there are of each resource.
+func (b *Backend) Counts() *Counts { return b.counts }
 
 // Check reads a key, for /readyz and /livez.
 func (b *Backend) Check(ctx context.Context) error {
@@ -246,7 +251,8 @@ func (b *Backend) open(
 		return nil, nil, err
 	}
 	if slices.Contains(uncached, cfg.GroupResource) {
-		return raw, sync.OnceFunc(raw.Close), nil
+		forget := b.counts.add(cfg.GroupResource, raw)
+		return raw, sync.OnceFunc(func() { forget(); raw.Close() }), nil
 	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage:             raw,
@@ -268,9 +274,11 @@ func (b *Backend) open(
 		return nil, nil, err
 	}
 	delegator := cacher.NewCacheDelegator(cached, raw)
+	forget := b.counts.add(cfg.GroupResource, delegator)
 	var once sync.Once
 	return delegator, func() {
 		once.Do(func() {
+			forget()
 			delegator.Stop()
 			cached.Stop()
 			raw.Close()
