@@ -78,6 +78,8 @@ type Config struct {
 	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency: together with priority and
 	// fairness, each for itself without.
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
+	// Audit says which requests are recorded, and where.
+	Audit options.AuditOptions
 	// Profiling serves /debug/pprof to users who are allowed to see it.
 	Profiling bool
 	// GarbageCollector says that a garbage collector runs: deletions in the foreground, and those
@@ -124,6 +126,7 @@ func DefaultConfig() Config {
 		PriorityAndFairness:         true,
 		MaxRequestsInFlight:         400,
 		MaxMutatingRequestsInFlight: 200,
+		Audit:                       *options.NewAuditOptions(),
 		Profiling:                   true,
 		MetricsAPI:                  true,
 	}
@@ -157,6 +160,7 @@ func (c *Config) Validate() []error {
 		"--tls-cert-file": {c.TLSCertFile}, "--tls-private-key-file": {c.TLSKeyFile},
 		"--etcd-cafile": {c.EtcdCAFile}, "--etcd-certfile": {c.EtcdCertFile}, "--etcd-keyfile": {c.EtcdKeyFile},
 		"--kubelet-certificate-authority": {c.KubeletCAFile}, "--kubelet-client-certificate": {c.KubeletClientCert}, "--kubelet-client-key": {c.KubeletClientKey},
+		"--audit-policy-file": {c.Audit.PolicyFile}, "--audit-webhook-config-file": {c.Audit.WebhookOptions.ConfigFile},
 		"--service-account-signing-key-file": {c.ServiceAccountSigningKeyFile}, "--service-account-key-file": c.ServiceAccountKeyFiles,
 	} {
 		for _, file := range files {
@@ -169,6 +173,7 @@ func (c *Config) Validate() []error {
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile must be set together")
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
 	errs = append(errs, c.RequestHeader.Validate()...)
+	errs = append(errs, c.Audit.Validate()...)
 	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")

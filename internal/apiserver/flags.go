@@ -53,6 +53,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.PriorityAndFairness, "enable-priority-and-fairness", c.PriorityAndFairness, "Share the server among clients as FlowSchemas and PriorityLevelConfigurations say, instead of only bounding the number of requests.")
 	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time. With priority and fairness, this and --max-mutating-requests-inflight add up to one limit of all requests; without, 0 is no limit.")
 	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; see --max-requests-inflight.")
+	c.Audit.AddFlags(fs)
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "Serve /debug/pprof.")
 	fs.BoolVar(&c.GarbageCollector, "enable-garbage-collector", c.GarbageCollector, "A garbage collector runs (with kube-controller-manager, for example), and deletions may wait for it.")
 	fs.BoolVar(&c.MetricsAPI, "enable-metrics-api", c.MetricsAPI, "Serve metrics.k8s.io, for kubectl top and autoscalers, from the kubelets' own metrics. Nothing is measured unless somebody asks.")
@@ -67,9 +68,6 @@ var ignoredFlags = map[string]string{
 	"authorization-mode":                      "the modes are always Node,RBAC",
 	"authorization-config":                    "the modes are always Node,RBAC",
 	"authentication-config":                   "not supported",
-	"audit-log-path":                          "auditing is not supported",
-	"audit-policy-file":                       "auditing is not supported",
-	"audit-webhook-config-file":               "auditing is not supported",
 	"egress-selector-config-file":             "not supported",
 	"enable-admission-plugins":                "the plugins are built in; see --disable-admission-plugins",
 	"enable-aggregator-routing":               "API aggregation is not supported",
@@ -134,6 +132,9 @@ func (c *Config) warnIgnored(log logr.Logger) {
 			log.Info("Admission plugin is not built in, nothing to disable", "flag", "--disable-admission-plugins",
 				"plugin", name, "plugins", admission.Names)
 		}
+	}
+	if c.Audit.PolicyFile == "" && c.Audit.LogOptions.Path+c.Audit.WebhookOptions.ConfigFile != "" {
+		log.Info("Nothing is audited without --audit-policy-file")
 	}
 	if c.ignored == nil {
 		return

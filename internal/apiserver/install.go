@@ -156,6 +156,9 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.Authorization.Authorizer = s.auth.Authorizer
 	cfg.RuleResolver = s.auth.Rules
 	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.auth.Authorizer }, s.backend.Room, s.cfg.DisableAdmission)
+	if err := s.cfg.Audit.ApplyTo(cfg); err != nil {
+		return nil, fmt.Errorf("audit (--audit-policy-file, --audit-log-path, --audit-webhook-config-file): %w", err)
+	}
 	return cfg, s.secure(cfg)
 }
 
