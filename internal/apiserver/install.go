@@ -98,7 +98,7 @@ func (s *Server) install() (*chain, error) {
 	if err := c.extensions.Announce(c.front); err != nil {
 		return nil, err
 	}
-	issuer, err := token.Discovery(s.cfg.ServiceAccountIssuer, s.advertised(), s.creds.serviceAccountKeys)
+	issuer, err := token.Discovery(s.cfg.ServiceAccountIssuer, s.keysURI(token.KeysPath), s.creds.serviceAccountKeys)
 	if err != nil {
 		return nil, err
 	}
@@ -155,11 +155,15 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.AddHealthChecks(check)
 	cfg.Authorization.Authorizer = s.auth.Authorizer
 	cfg.RuleResolver = s.auth.Rules
-	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.auth.Authorizer }, s.backend.Room, s.cfg.DisableAdmission)
+	cfg.AdmissionControl = admission.Chain(s.lookup, func() authorizer.Authorizer { return s.auth.Authorizer }, s.backend.Room, s.cfg.Stay, s.cfg.DisableAdmission)
 	if err := s.cfg.Audit.ApplyTo(cfg); err != nil {
 		return nil, fmt.Errorf("audit (--audit-policy-file, --audit-log-path, --audit-webhook-config-file): %w", err)
 	}
-	return cfg, s.secure(cfg)
+	if err := s.secure(cfg); err != nil {
+		return nil, err
+	}
+	cfg.Flagz = s.cfg.flags()
+	return cfg, s.cfg.Serving.applyTo(cfg)
 }
 
 // definitions describes the types of all servers of the chain.

@@ -141,6 +141,7 @@ func (s *Server) storageConfig() storage.Config {
 		CAFile:             s.cfg.EtcdCAFile,
 		CompactionInterval: s.cfg.EtcdCompactionInterval,
 		GarbageCollection:  s.cfg.GarbageCollector,
+		DeleteWorkers:      s.cfg.DeleteCollectionWorkers,
 	}
 }
 
@@ -154,7 +155,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 	if s.issuer, err = token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey); err != nil {
 		return err
 	}
-	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.backend)
+	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.cfg.NodePorts, s.backend)
 	if s.cfg.MetricsAPI {
 		s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
 	}

@@ -49,14 +49,14 @@ var Names = []string{
 }
 
 // Chain returns all plugins except the disabled ones. room is what roomForGrowth calls.
-func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() (int64, error), disabled []string) admission.Interface {
+func Chain(lookup *registry.Lookup, may func() authorizer.Authorizer, room func() (int64, error), stay TolerationSeconds, disabled []string) admission.Interface {
 	all := map[string]admission.Interface{
 		"NamespaceLifecycle":       newNamespaceLifecycle(lookup),
 		"LimitRanger":              &limitRanger{lookup},
 		"ServiceAccount":           &serviceAccount{lookup},
 		"NodeRestriction":          &nodeRestriction{lookup, may},
 		"Priority":                 &priority{lookup},
-		"DefaultTolerationSeconds": defaultTolerationSeconds{},
+		"DefaultTolerationSeconds": defaultTolerationSeconds{stay},
 		"DefaultStorageClass":      &defaultStorageClass{lookup},
 		"DefaultIngressClass":      &defaultIngressClass{lookup},
 		"RuntimeClass":             &runtimeClass{lookup},

@@ -41,6 +41,8 @@ type Config struct {
 	// GarbageCollection lets deletions wait for a garbage collector, in the foreground or to orphan
 	// dependents. Without one they would wait for ever.
 	GarbageCollection bool
+	// DeleteWorkers is how many objects of a collection are deleted at a time.
+	DeleteWorkers int
 }
 
 // Backend opens storage for resources, all over one etcd client.
@@ -226,7 +228,7 @@ func (o *options) GetRESTOptions(resource schema.GroupResource, _ runtime.Object
 		StorageConfig:           cfg.ForResource(resource),
 		Decorator:               o.open,
 		EnableGarbageCollection: o.cfg.GarbageCollection,
-		DeleteCollectionWorkers: 4,
+		DeleteCollectionWorkers: o.cfg.DeleteWorkers,
 		ResourcePrefix:          o.keyPrefix(resource),
 	}, nil
 }
