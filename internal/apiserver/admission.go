@@ -20,6 +20,7 @@ func (s *Server) makeAdmission(version compatibility.EffectiveVersion) (generica
 	return admission.Chain(admission.Deps{
 		Lookup:     s.lookup,
 		Authorizer: s.auth.Authorizer,
+		Stay:       s.cfg.Stay,
 		Room:       s.backend.Room,
 		Client:     s.ownClient,
 		Kinds:      s.mapper,

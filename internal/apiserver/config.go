@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/options"
 
+	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
+	"wherry.dev/internal/apiserver/registry/service"
 	"wherry.dev/internal/safepath"
 )
 
@@ -72,12 +75,29 @@ type Config struct {
 	KubeletClientCert, KubeletClientKey, KubeletCAFile string
 	KubeletTimeout                                     time.Duration
 
+	// ServiceAccountKeysURI is where the issuer's keys are published (default: here).
+	ServiceAccountKeysURI string
+	// Serving says how connections and requests are served.
+	Serving ServingOptions
+	// NodePorts is the range that services get their node ports from.
+	NodePorts utilnet.PortRange
+	// Stay is how long pods tolerate a node that is not ready or not reachable, if they do not say.
+	Stay admission.TolerationSeconds
+	// DeleteCollectionWorkers is how many objects are deleted at a time when all are.
+	DeleteCollectionWorkers int
+
 	// AnonymousAuth lets requests without credentials in, as system:anonymous.
 	AnonymousAuth bool
 	// RequestTimeout limits requests that are not watches, logs or connections.
 	RequestTimeout time.Duration
-	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency.
+	// PriorityAndFairness gives each kind of client a share of the server, as FlowSchemas and
+	// PriorityLevelConfigurations say.
+	PriorityAndFairness bool
+	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency: together with priority and
+	// fairness, each for itself without.
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
+	// Audit says which requests are recorded, and where.
+	Audit options.AuditOptions
 	// Profiling serves /debug/pprof to users who are allowed to see it.
 	Profiling bool
 	// GarbageCollector says that a garbage collector runs: deletions in the foreground, and those
@@ -124,10 +144,16 @@ func DefaultConfig() Config {
 			ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
 			AllowedNames:        []string{frontProxyUser},
 		},
+		Serving:                     ServingOptions{MinRequestTimeout: 1800},
+		NodePorts:                   service.DefaultNodePorts,
+		Stay:                        admission.TolerationSeconds{NotReady: 300, Unreachable: 300},
+		DeleteCollectionWorkers:     4,
 		AnonymousAuth:               true,
 		RequestTimeout:              time.Minute,
+		PriorityAndFairness:         true,
 		MaxRequestsInFlight:         400,
 		MaxMutatingRequestsInFlight: 200,
+		Audit:                       *options.NewAuditOptions(),
 		Profiling:                   true,
 		MetricsAPI:                  true,
 	}
@@ -162,6 +188,7 @@ func (c *Config) Validate() []error {
 		"--encryption-provider-config": {c.EncryptionConfig},
 		"--etcd-cafile":                {c.EtcdCAFile}, "--etcd-certfile": {c.EtcdCertFile}, "--etcd-keyfile": {c.EtcdKeyFile},
 		"--kubelet-certificate-authority": {c.KubeletCAFile}, "--kubelet-client-certificate": {c.KubeletClientCert}, "--kubelet-client-key": {c.KubeletClientKey},
+		"--audit-policy-file": {c.Audit.PolicyFile}, "--audit-webhook-config-file": {c.Audit.WebhookOptions.ConfigFile},
 		"--service-account-signing-key-file": {c.ServiceAccountSigningKeyFile}, "--service-account-key-file": c.ServiceAccountKeyFiles,
 	} {
 		for _, file := range files {
@@ -176,10 +203,22 @@ func (c *Config) Validate() []error {
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
 	errs = append(errs, c.RequestHeader.Validate()...)
 	errs = append(errs, c.admissionPlugins().Validate()...)
+	errs = append(errs, c.Audit.Validate()...)
+	errs = append(errs, c.Serving.Validate()...)
+	errs = append(errs, c.refused()...)
+	bad(c.NodePorts.Base < 1 || c.NodePorts.Size < 1, "--service-node-port-range %s must have at least one port", c.NodePorts)
+	bad(c.Stay.NotReady < 0 || c.Stay.Unreachable < 0, "--default-not-ready-toleration-seconds and --default-unreachable-toleration-seconds must not be negative")
+	bad(c.DeleteCollectionWorkers < 1, "--delete-collection-workers must be greater than 0")
+	if c.ServiceAccountKeysURI != "" {
+		u, err := url.Parse(c.ServiceAccountKeysURI)
+		bad(err != nil || u.Scheme != "https", "--service-account-jwks-uri %s must be a URL with the scheme https", c.ServiceAccountKeysURI)
+	}
 	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")
 	bad(c.MaxRequestsInFlight < 0 || c.MaxMutatingRequestsInFlight < 0, "--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
+	bad(c.PriorityAndFairness && c.MaxRequestsInFlight+c.MaxMutatingRequestsInFlight == 0,
+		"--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive, or --enable-priority-and-fairness be false")
 	return errs
 }
 

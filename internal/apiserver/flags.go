@@ -53,8 +53,16 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ProxyClientKey, "proxy-client-key-file", c.ProxyClientKey, "Key of the client certificate for aggregated API servers.")
 	fs.BoolVar(&c.AnonymousAuth, "anonymous-auth", c.AnonymousAuth, "Accept requests without credentials, as system:anonymous.")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", c.RequestTimeout, "Timeout of requests that are neither watches, logs nor connections.")
-	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time; 0 is no limit.")
-	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; 0 is no limit.")
+	fs.BoolVar(&c.PriorityAndFairness, "enable-priority-and-fairness", c.PriorityAndFairness, "Share the server among clients as FlowSchemas and PriorityLevelConfigurations say, instead of only bounding the number of requests.")
+	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time. With priority and fairness, this and --max-mutating-requests-inflight add up to one limit of all requests; without, 0 is no limit.")
+	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; see --max-requests-inflight.")
+	c.Audit.AddFlags(fs)
+	c.Serving.AddFlags(fs)
+	fs.StringVar(&c.ServiceAccountKeysURI, "service-account-jwks-uri", c.ServiceAccountKeysURI, "Where the keys of the service account issuer are published (default: by this server).")
+	fs.Var(&c.NodePorts, "service-node-port-range", "The range that services get their node ports from, such as 30000-32767.")
+	fs.Int64Var(&c.Stay.NotReady, "default-not-ready-toleration-seconds", c.Stay.NotReady, "How long a pod that does not say stays on a node that is not ready.")
+	fs.Int64Var(&c.Stay.Unreachable, "default-unreachable-toleration-seconds", c.Stay.Unreachable, "How long a pod that does not say stays on a node that is not reachable.")
+	fs.IntVar(&c.DeleteCollectionWorkers, "delete-collection-workers", c.DeleteCollectionWorkers, "How many objects of a collection are deleted at a time.")
 	fs.BoolVar(&c.Profiling, "profiling", c.Profiling, "Serve /debug/pprof.")
 	fs.BoolVar(&c.GarbageCollector, "enable-garbage-collector", c.GarbageCollector, "A garbage collector runs (with kube-controller-manager, for example), and deletions may wait for it.")
 	fs.BoolVar(&c.MetricsAPI, "enable-metrics-api", c.MetricsAPI, "Serve metrics.k8s.io, for kubectl top and autoscalers, from the kubelets' own metrics. Nothing is measured unless somebody asks.")
@@ -76,45 +84,54 @@ var ignoredFlags = map[string]string{
 	"authorization-mode":                      "the modes are always Node,RBAC",
 	"authorization-config":                    "the modes are always Node,RBAC",
 	"authentication-config":                   "not supported",
-	"audit-log-path":                          "auditing is not supported",
-	"audit-policy-file":                       "auditing is not supported",
-	"audit-webhook-config-file":               "auditing is not supported",
-	"egress-selector-config-file":             "not supported",
 	"enable-bootstrap-token-auth":             "not supported",
-	"enable-priority-and-fairness":            "requests are bounded by --max-requests-inflight",
 	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
-	"etcd-prefix":                             "the prefix is always /registry",
 	"feature-gates":                           "not supported",
-	"goaway-chance":                           "not supported",
 	"kubelet-preferred-address-types":         "the order is always InternalIP, Hostname, ExternalIP",
 	"oidc-issuer-url":                         "not supported",
 	"oidc-client-id":                          "not supported",
-	"runtime-config":                          "all APIs that exist are served",
-	"service-node-port-range":                 "node ports are 30000-32767",
-	"shutdown-delay-duration":                 "not supported",
-	"storage-backend":                         "the backend is always etcd3",
 	"storage-media-type":                      "objects are stored in protobuf",
-	"tls-cipher-suites":                       "Go's defaults are used",
-	"tls-min-version":                         "the minimum is TLS 1.2",
 	"token-auth-file":                         "not supported",
-	"tracing-config-file":                     "not supported",
 	"watch-cache":                             "the watch cache is always on",
 	"watch-cache-sizes":                       "the sizes adapt by themselves",
-	"delete-collection-workers":               "the number is fixed",
 	"default-watch-cache-size":                "the sizes adapt by themselves",
-	"default-not-ready-toleration-seconds":    "the time is 300 seconds",
-	"default-unreachable-toleration-seconds":  "the time is 300 seconds",
-	"external-hostname":                       "not supported",
-	"min-request-timeout":                     "watches last 30 to 60 minutes",
-	"service-account-jwks-uri":                "the default address is used",
 	"service-account-lookup":                  "tokens are always looked up",
 	"service-account-extend-token-expiration": "tokens are extended, as by default upstream",
+}
+
+// refusedFlags are upstream's flags that have no effect here either, but without which the cluster
+// would not be what was asked for. A value that fine accepts asks for what is done anyway.
+var refusedFlags = map[string]struct {
+	why  string
+	fine func(value string) bool
+}{
+	"encryption-provider-config":  {"objects would be stored as they are: encryption at rest is not supported", isEmpty},
+	"egress-selector-config-file": {"connections would not go through the proxies that it names: that is not supported", isEmpty},
+	"etcd-prefix":                 {"the prefix is always /registry", func(v string) bool { return strings.Trim(v, "/") == "registry" }},
+	"storage-backend":             {"the backend is always etcd3", func(v string) bool { return v == "" || v == "etcd3" }},
+	"runtime-config":              {"no API can be switched off", func(v string) bool { return !strings.Contains(v, "=false") && !strings.Contains(v, "=0") }},
+}
+
+func isEmpty(value string) bool { return value == "" }
+
+// refused returns an error for each flag that asks for what cannot be left out.
+func (c *Config) refused() []error {
+	var errs []error
+	if c.ignored == nil {
+		return nil
+	}
+	c.ignored.Visit(func(f *pflag.Flag) {
+		if r, ok := refusedFlags[f.Name]; ok && !r.fine(f.Value.String()) {
+			errs = append(errs, fmt.Errorf("--%s %s cannot be granted, leave it out: %s", f.Name, f.Value, r.why))
+		}
+	})
+	return errs
 }
 
 // ignoredSwitches are those of ignoredFlags that need no value. All others need one, which may
 // follow after a space.
 var ignoredSwitches = []string{
-	"allow-privileged", "enable-aggregator-routing", "enable-bootstrap-token-auth", "enable-priority-and-fairness",
+	"allow-privileged", "enable-aggregator-routing", "enable-bootstrap-token-auth",
 	"service-account-extend-token-expiration", "service-account-lookup", "watch-cache",
 }
 
@@ -131,10 +148,17 @@ func (c *Config) addIgnored(fs *pflag.FlagSet) {
 		}
 		fs.Lookup(name).Hidden = true
 	}
+	for name, r := range refusedFlags {
+		fs.String(name, "", "Refused: "+r.why+".")
+		fs.Lookup(name).Hidden = true
+	}
 }
 
 // warnIgnored logs the given flags that have no effect.
 func (c *Config) warnIgnored(log logr.Logger) {
+	if c.Audit.PolicyFile == "" && c.Audit.LogOptions.Path+c.Audit.WebhookOptions.ConfigFile != "" {
+		log.Info("Nothing is audited without --audit-policy-file")
+	}
 	if c.ignored == nil {
 		return
 	}

@@ -61,6 +61,7 @@ func (s *Server) install() (*chain, error) {
 		return nil, err
 	}
 	shared := informers.NewSharedInformerFactory(client, 0)
+	s.flow = s.controlFlow(generic, shared, client)
 	c := &chain{generic: generic}
 	end := genericapiserver.NewEmptyDelegateWithCustomHandler(notfoundhandler.New(s.kinds.Codecs, genericfilters.NoMuxAndDiscoveryIncompleteKey))
 	c.extensions, err = extensions.New(extensions.Config{
@@ -88,7 +89,7 @@ func (s *Server) install() (*chain, error) {
 	if err := c.extensions.Announce(c.front); err != nil {
 		return nil, err
 	}
-	issuer, err := token.Discovery(s.cfg.ServiceAccountIssuer, s.advertised(), s.creds.serviceAccountKeys)
+	issuer, err := token.Discovery(s.cfg.ServiceAccountIssuer, s.keysURI(token.KeysPath), s.creds.serviceAccountKeys)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +130,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.MaxMutatingRequestsInFlight = s.cfg.MaxMutatingRequestsInFlight
 	cfg.EnableProfiling = s.cfg.Profiling
 	cfg.ShutdownWatchTerminationGracePeriod = shutdownTimeout
-	cfg.StorageObjectCountTracker = nil
+	cfg.StorageObjectCountTracker = s.backend.Counts()
 	cfg.LoopbackClientConfig = s.clients.Own()
 	cfg.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 	cfg.LongRunningFunc = filters.BasicLongRunningRequestCheck(
@@ -152,7 +153,14 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	if cfg.AdmissionControl, err = s.makeAdmission(cfg.EffectiveVersion); err != nil {
 		return nil, err
 	}
-	return cfg, s.secure(cfg)
+	if err := s.cfg.Audit.ApplyTo(cfg); err != nil {
+		return nil, fmt.Errorf("audit (--audit-policy-file, --audit-log-path, --audit-webhook-config-file): %w", err)
+	}
+	if err := s.secure(cfg); err != nil {
+		return nil, err
+	}
+	cfg.Flagz = s.cfg.flags()
+	return cfg, s.cfg.Serving.applyTo(cfg)
 }
 
 // definitions describes the types of all servers of the chain.

@@ -10,6 +10,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -93,6 +94,13 @@ var served = []workload{
 		body:   `spec: {driver: gpu.example.com, nodeName: one, pool: {name: p, resourceSliceCount: 1}, devices: [{name: d, attributes: {a: {string: s}}}]}`,
 		change: `spec: {devices: [{name: e, capacity: {memory: {value: 1Gi}}}]}`,
 		frozen: `spec: {nodeName: two}`, refusal: "spec.nodeName: Invalid value",
+	},
+	{
+		resource: flowcontrolv1.SchemeGroupVersion.WithResource("prioritylevelconfigurations"), kind: "PriorityLevelConfiguration", reports: true, cluster: true,
+		body:   `spec: {type: Limited, limited: {limitResponse: {type: Queue, queuing: {queues: 16}}}}`,
+		status: `{conditions: [{type: Fine, status: "True", reason: r, message: m, lastTransitionTime: "2026-11-22T10:00:00Z"}]}`,
+		change: `spec: {limited: {nominalConcurrencyShares: 7}}`,
+		frozen: `spec: {type: Exempt}`, refusal: "must be 'Exempt' if and only if `name` is 'exempt'",
 	},
 	{
 		resource: storageKind("csistoragecapacities"), kind: "CSIStorageCapacity",

@@ -49,6 +49,7 @@ type Server struct {
 	hooks    *hooks.Hooks
 	urls     *serviceurl.Resolver // where webhooks, and whatever else is called from here, are reached
 	chain    *chain
+	flow     *flowKeeper // nil without priority and fairness
 
 	ready chan struct{}
 	// prepared is closed when every path is installed.
@@ -147,6 +148,7 @@ func (s *Server) storageConfig() storage.Config {
 		CompactionInterval: s.cfg.EtcdCompactionInterval,
 		Encryption:         storage.Encryption{File: s.cfg.EncryptionConfig, Reload: s.cfg.EncryptionReload, ServerID: s.advertised()},
 		GarbageCollection:  s.cfg.GarbageCollector,
+		DeleteWorkers:      s.cfg.DeleteCollectionWorkers,
 	}
 }
 
@@ -167,7 +169,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 		Context: context.WithoutCancel(ctx), Lookup: s.lookup, ByEndpoint: s.cfg.AggregatorRouting,
 		Self: url.URL{Scheme: "https", Host: s.clients.Addr()},
 	}
-	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.backend)
+	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.cfg.NodePorts, s.backend)
 	if s.cfg.MetricsAPI {
 		s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
 	}
@@ -247,6 +249,9 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return s.keepTrust(gctx)
 	})
+	if s.flow != nil {
+		group.Go(func() error { return s.flow.run(gctx, s.ready) })
+	}
 	err := group.Wait()
 	stopInner()
 	background.Wait()

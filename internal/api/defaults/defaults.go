@@ -57,6 +57,8 @@ func Register(s *runtime.Scheme) {
 	add(s, ValidatingAdmissionPolicyBinding)
 	add(s, MutatingAdmissionPolicy)
 	add(s, MutatingAdmissionPolicyBinding)
+	add(s, FlowSchema)
+	add(s, PriorityLevelConfiguration)
 	add(s, func(o *corev1.PodLogOptions) { setPtr(&o.Stream, corev1.LogStreamAll) })
 	add(s, func(o *corev1.PodExecOptions) { o.Stdout, o.Stderr = true, true })
 	add(s, func(o *corev1.PodAttachOptions) { o.Stdout, o.Stderr = true, true })

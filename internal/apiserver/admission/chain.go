@@ -16,6 +16,8 @@ import (
 type Deps struct {
 	Lookup     *registry.Lookup
 	Authorizer authorizer.Authorizer
+	// Stay is what pods tolerate that say nothing else.
+	Stay TolerationSeconds
 	// Room is what roomForGrowth calls.
 	Room func() (int64, error)
 	// Client is the server's client of itself.
@@ -55,7 +57,7 @@ var table = []row{
 		return newPodNodeSelector(d.Lookup, config)
 	}},
 	{"Priority", true, plain(func(d *Deps) admission.Interface { return &priority{d.Lookup} })},
-	{"DefaultTolerationSeconds", true, free(defaultTolerationSeconds{})},
+	{"DefaultTolerationSeconds", true, plain(func(d *Deps) admission.Interface { return defaultTolerationSeconds{d.Stay} })},
 	{"PodTolerationRestriction", false, func(d *Deps, config io.Reader) (admission.Interface, error) {
 		return newPodTolerationRestriction(d.Lookup, config)
 	}},

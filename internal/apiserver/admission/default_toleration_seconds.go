@@ -7,12 +7,12 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// tolerateSeconds is how long a pod stays on a node that has become unreachable or not ready.
-const tolerateSeconds = 300
+// TolerationSeconds is how long a pod stays on a node that has become not ready or unreachable.
+type TolerationSeconds struct{ NotReady, Unreachable int64 }
 
 // defaultTolerationSeconds lets pods stay for a while on a node that is not ready or not reachable,
 // unless the pod has a toleration for that itself.
-type defaultTolerationSeconds struct{}
+type defaultTolerationSeconds struct{ stay TolerationSeconds }
 
 var _ admission.MutationInterface = defaultTolerationSeconds{}
 
@@ -20,16 +20,19 @@ func (defaultTolerationSeconds) Handles(op admission.Operation) bool {
 	return op == admission.Create || op == admission.Update
 }
 
-func (defaultTolerationSeconds) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (d defaultTolerationSeconds) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	pod, ok := podOf(a, admission.Create, admission.Update)
 	if !ok {
 		return nil
 	}
-	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		if !speaksOf(pod.Spec.Tolerations, key) {
+	for _, taint := range []struct {
+		key  string
+		stay int64
+	}{{corev1.TaintNodeNotReady, d.stay.NotReady}, {corev1.TaintNodeUnreachable, d.stay.Unreachable}} {
+		if !speaksOf(pod.Spec.Tolerations, taint.key) {
 			pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
-				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
-				TolerationSeconds: new(int64(tolerateSeconds)),
+				Key: taint.key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+				TolerationSeconds: &taint.stay,
 			})
 		}
 	}

@@ -26,7 +26,7 @@ func TestDefaultTolerations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := podOn("", func(p *corev1.Pod) { p.Spec.Tolerations = slices.Clone(tc.has) })
 			a := attributes(nil, admission.Create, podsResource, "", pod, nil)
-			if err := (defaultTolerationSeconds{}).Admit(t.Context(), a, nil); err != nil {
+			if err := (defaultTolerationSeconds{TolerationSeconds{NotReady: 300, Unreachable: 300}}).Admit(t.Context(), a, nil); err != nil {
 				t.Fatal(err)
 			}
 			var got []string

@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -58,6 +59,7 @@ var Groups = []schema.GroupVersion{
 	coordinationv1.SchemeGroupVersion,
 	discoveryv1.SchemeGroupVersion,
 	eventsv1.SchemeGroupVersion,
+	flowcontrolv1.SchemeGroupVersion,
 	metricsv1beta1.SchemeGroupVersion,
 	networkingv1.SchemeGroupVersion,
 	nodev1.SchemeGroupVersion,
@@ -75,7 +77,7 @@ func New() *runtime.Scheme {
 	builder := runtime.NewSchemeBuilder(
 		corev1.AddToScheme, admissionv1.AddToScheme, appsv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
 		autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, certificatesv1.AddToScheme,
-		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, networkingv1.AddToScheme,
+		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, flowcontrolv1.AddToScheme, networkingv1.AddToScheme,
 		nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, resourcev1.AddToScheme, schedulingv1.AddToScheme,
 		storagev1.AddToScheme, metricsv1beta1.AddToScheme,
 		addEvents, addAutoscalers, addOptionConversions,

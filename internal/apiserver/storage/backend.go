@@ -41,6 +41,8 @@ type Config struct {
 	// GarbageCollection lets deletions wait for a garbage collector, in the foreground or to orphan
 	// dependents. Without one they would wait for ever.
 	GarbageCollection bool
+	// DeleteWorkers is how many objects of a collection are deleted at a time.
+	DeleteWorkers int
 }
 
 // Backend opens storage for resources, all over one etcd client.
@@ -53,6 +55,7 @@ type Backend struct {
 		etcd3.Compactor
 		Stop()
 	}
+	counts    *Counts
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -76,6 +79,7 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 		b.encryption.close()
 		return nil, err
 	}
+	b.counts = newCounts(context.WithoutCancel(ctx))
 	b.client.Kubernetes = b.client
 	b.client.KV = etcd3.NewETCDLatencyTracker(b.client.KV)
 	around := around(toldOfQuota)
@@ -96,6 +100,7 @@ func Open(ctx context.Context, cfg Config) (*Backend, error) {
 // Close stops what the Backend runs; storage opened by it must be stopped before.
 func (b *Backend) Close() error {
 	b.closeOnce.Do(func() {
+		b.counts.close()
 		b.compactor.Stop()
 		b.encryption.close()
 		if b.embedded != nil {
@@ -135,6 +140,9 @@ func (b *Backend) Room() (growth int64, refusal error) {
 	o := b.embedded.look()
 	return o.growth, o.refusal
 }
+
+// Counts returns how many objects there are of each resource.
+func (b *Backend) Counts() *Counts { return b.counts }
 
 // Check reads a key, for /readyz and /livez.
 func (b *Backend) Check(ctx context.Context) error {
@@ -229,7 +237,7 @@ func (o *options) GetRESTOptions(resource schema.GroupResource, _ runtime.Object
 		StorageConfig:           cfg.ForResource(resource),
 		Decorator:               o.open,
 		EnableGarbageCollection: o.cfg.GarbageCollection,
-		DeleteCollectionWorkers: 4,
+		DeleteCollectionWorkers: o.cfg.DeleteWorkers,
 		ResourcePrefix:          o.keyPrefix(resource),
 	}, nil
 }
@@ -258,7 +266,8 @@ func (b *Backend) open(
 	}
 	raw := etcd3.NewStoreWithUnsafeCorruptObjectDeletion(store, cfg.GroupResource)
 	if slices.Contains(uncached, cfg.GroupResource) {
-		return raw, sync.OnceFunc(store.Close), nil
+		forget := b.counts.add(cfg.GroupResource, raw)
+		return raw, sync.OnceFunc(func() { forget(); store.Close() }), nil
 	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage:             raw,
@@ -280,9 +289,11 @@ func (b *Backend) open(
 		return nil, nil, err
 	}
 	delegator := cacher.NewCacheDelegator(cached, raw)
+	forget := b.counts.add(cfg.GroupResource, delegator)
 	var once sync.Once
 	return delegator, func() {
 		once.Do(func() {
+			forget()
 			delegator.Stop()
 			cached.Stop()
 			store.Close()

@@ -40,15 +40,15 @@ type configuration struct {
 	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 }
 
-// Discovery returns the handlers of the two documents, by path. host is where this server is
-// reached from outside.
-func Discovery(issuer, host string, keys []crypto.PublicKey) (map[string]http.Handler, error) {
+// Discovery returns the handlers of the two documents, by path. keysURI is where the
+// second one is reached from outside.
+func Discovery(issuer, keysURI string, keys []crypto.PublicKey) (map[string]http.Handler, error) {
 	set := struct {
 		Keys []jwk `json:"keys"`
 	}{}
 	doc := configuration{
 		Issuer:        issuer,
-		KeysURI:       "https://" + host + KeysPath,
+		KeysURI:       keysURI,
 		ResponseTypes: []string{"id_token"},
 		SubjectTypes:  []string{"public"},
 	}

@@ -5,6 +5,7 @@ import (
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -35,6 +36,18 @@ func TestNetworkColumns(t *testing.T) {
 	equal(t, ServiceCIDRs.Cells(cidr, now), []any{"c", "10.0.0.0/8,fd00::/112", "<unknown>"})
 	address := read[networkingv1.IPAddress](t, `{metadata: {name: 10.0.0.1}, spec: {parentRef: {resource: services, namespace: default, name: s}}}`)
 	equal(t, IPAddresses.Cells(address, now), []any{"10.0.0.1", "services/default/s"})
+}
+
+func TestFlowControlColumns(t *testing.T) {
+	schema := read[flowcontrolv1.FlowSchema](t, `{metadata: {name: s}, spec: {matchingPrecedence: 5, priorityLevelConfiguration: {name: l}}}`)
+	equal(t, FlowSchemas.Cells(schema, now), []any{"s", "l", int64(5), "<none>", "<unknown>", "?"})
+	schema.Spec.DistinguisherMethod = &flowcontrolv1.FlowDistinguisherMethod{Type: flowcontrolv1.FlowDistinguisherMethodByUserType}
+	schema.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{{Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionFalse}}
+	equal(t, FlowSchemas.Cells(schema, now), []any{"s", "l", int64(5), "ByUser", "<unknown>", "False"})
+	level := read[flowcontrolv1.PriorityLevelConfiguration](t, `{metadata: {name: l}, spec: {type: Exempt}}`)
+	equal(t, PriorityLevelConfigurations.Cells(level, now), []any{"l", "Exempt", "<none>", "<none>", "<none>", "<none>", "<unknown>"})
+	level = read[flowcontrolv1.PriorityLevelConfiguration](t, `{metadata: {name: l}, spec: {type: Limited, limited: {nominalConcurrencyShares: 7, limitResponse: {type: Queue, queuing: {queues: 3, handSize: 2, queueLengthLimit: 1}}}}}`)
+	equal(t, PriorityLevelConfigurations.Cells(level, now), []any{"l", "Limited", int64(7), int64(3), int64(2), int64(1), "<unknown>"})
 }
 
 func TestDeviceColumns(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	utilport "k8s.io/apimachinery/pkg/util/net"
 	utilnet "k8s.io/utils/net"
 )
 
@@ -19,11 +20,12 @@ const (
 	ipFolder   = "serviceips/"
 	portFolder = "nodeports/"
 
-	firstNodePort, lastNodePort = 30000, 32767
-
 	// tries is how many random picks are made before all numbers are tried in order.
 	tries = 16
 )
+
+// DefaultNodePorts is the range of node ports unless another one is asked for.
+var DefaultNodePorts = utilport.PortRange{Base: 30000, Size: 2768}
 
 // Claims records durably what is taken: see storage.Backend.
 type Claims interface {
@@ -38,14 +40,15 @@ type Allocator struct {
 	// happens to the request.
 	ctx    context.Context
 	cidr   *net.IPNet
+	ports  utilport.PortRange
 	claims Claims
 	size   int64
 }
 
-// NewAllocator returns an allocator for the range. It uses only the values of ctx, and ignores its
+// NewAllocator returns an allocator for the ranges of addresses and of node ports. It uses only the values of ctx, and ignores its
 // cancellation.
-func NewAllocator(ctx context.Context, cidr *net.IPNet, claims Claims) *Allocator {
-	return &Allocator{ctx: context.WithoutCancel(ctx), cidr: cidr, claims: claims, size: utilnet.RangeSize(cidr)}
+func NewAllocator(ctx context.Context, cidr *net.IPNet, ports utilport.PortRange, claims Claims) *Allocator {
+	return &Allocator{ctx: context.WithoutCancel(ctx), cidr: cidr, ports: ports, claims: claims, size: utilnet.RangeSize(cidr)}
 }
 
 // Family returns the address family of the range.
@@ -113,21 +116,30 @@ func (a *Allocator) ip(ctx context.Context, owner, wanted string) (string, claim
 // port takes the wanted node port, or any free one if that is 0.
 func (a *Allocator) port(ctx context.Context, owner string, wanted int32) (int32, claim, error) {
 	if wanted != 0 {
-		if wanted < firstNodePort || wanted > lastNodePort {
-			return 0, claim{}, fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", firstNodePort, lastNodePort)
+		if !a.ports.Contains(int(wanted)) {
+			return 0, claim{}, fmt.Errorf("provided port is not in the valid range. The range of valid ports is %s", a.ports)
 		}
 		c, err := a.exactly(ctx, claim{portFolder + strconv.Itoa(int(wanted)), owner}, "provided port is already allocated")
 		return wanted, c, err
 	}
-	const staticPorts = 86 // at the range's beginning, for those who choose a port (KEP-3668)
+	first, last := int64(a.ports.Base), int64(a.ports.Base+a.ports.Size-1)
 	n, c, err := a.take(ctx, owner, pick{
-		dynamic: firstNodePort + staticPorts, first: firstNodePort, last: lastNodePort,
+		dynamic: first + staticPorts(a.ports.Size), first: first, last: last,
 		folder: portFolder, key: func(n int64) string { return strconv.FormatInt(n, 10) },
 	})
 	if err == nil && n < 0 {
 		err = fmt.Errorf("range is full")
 	}
 	return int32(n), c, err
+}
+
+// staticPorts returns how many ports at the range's beginning are for those who choose one (KEP-3668).
+func staticPorts(size int) int64 {
+	const least, most, share = 16, 128, 32
+	if size <= least {
+		return 0
+	}
+	return int64(min(max(least, size/share), most))
 }
 
 // exactly takes one key. The owner may take again what it has already (a port for both TCP and

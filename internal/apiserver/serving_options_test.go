@@ -1,0 +1,161 @@
+package apiserver
+
+import (
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// given parses flags into a configuration, on top of what it holds.
+func given(t *testing.T, c *Config, flags ...string) {
+	t.Helper()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	c.AddFlags(fs)
+	if err := fs.Parse(flags); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestServingFlags(t *testing.T) {
+	s := start(t, func(c *Config) {
+		given(t, c, "--strict-transport-security-directives=max-age=100,preload", "--cors-allowed-origins=//good.example(:|$)",
+			"--tls-min-version=VersionTLS13", "--external-hostname=api.example", "--service-node-port-range=40000-40009",
+			"--default-not-ready-toleration-seconds=7", "--default-unreachable-toleration-seconds=8", "--goaway-chance=0.01")
+	})
+	boss := overTCP(s.ClientConfig("admin", "system:masters"))
+	res, _ := ask(t, boss, "/version")
+	if got := res.Header.Get("Strict-Transport-Security"); got != "max-age=100; preload" {
+		t.Errorf("HSTS: %q", got)
+	}
+	for origin, want := range map[string]bool{"https://good.example": true, "https://bad.example": false} {
+		from := rest.CopyConfig(boss)
+		from.Wrap(func(next http.RoundTripper) http.RoundTripper { return originOf{origin, next} })
+		res, _ := ask(t, from, "/version")
+		if got := res.Header.Get("Access-Control-Allow-Origin") == origin; got != want {
+			t.Errorf("%s may ask: %v", origin, got)
+		}
+	}
+	if conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}); err == nil {
+		t.Error("TLS 1.2 is accepted")
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, body := ask(t, boss, "/.well-known/openid-configuration"); !strings.Contains(body, `"jwks_uri":"https://api.example:`) {
+		t.Errorf("issuer: %s", body)
+	}
+	pod, err := admin(t, s).CoreV1().Pods("default").Create(t.Context(), testPod("p"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stay []int64
+	for _, tol := range pod.Spec.Tolerations {
+		stay = append(stay, *tol.TolerationSeconds)
+	}
+	if !slices.Equal(stay, []int64{7, 8}) {
+		t.Errorf("tolerations: %v", stay)
+	}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 1}}}}
+	svc, err = admin(t, s).CoreV1().Services("default").Create(t.Context(), svc, metav1.CreateOptions{})
+	if err != nil || svc.Spec.Ports[0].NodePort < 40000 || svc.Spec.Ports[0].NodePort > 40009 {
+		t.Errorf("%v; node port %v", err, svc.Spec.Ports)
+	}
+	// Plain text for people who ask for it, as upstream's pages are.
+	for path, want := range map[string]string{"/flagz": "goaway-chance: 0.01", "/statusz": "Binary version"} {
+		plain := rest.CopyConfig(boss)
+		plain.Wrap(func(next http.RoundTripper) http.RoundTripper { return plainText{next} })
+		if res, body := ask(t, plain, path); res.StatusCode != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: %s, %s", path, res.Status, body)
+		}
+		if res, _ := ask(t, overTCP(s.ClientConfig("mallory")), path); res.StatusCode != http.StatusForbidden {
+			t.Errorf("%s without rights: %s", path, res.Status)
+		}
+	}
+}
+
+// originOf sends requests as a web page of that origin does.
+type originOf struct {
+	origin string
+	next   http.RoundTripper
+}
+
+func (o originOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Origin", o.origin)
+	return o.next.RoundTrip(r)
+}
+
+type plainText struct{ next http.RoundTripper }
+
+func (p plainText) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Accept", "text/plain")
+	return p.next.RoundTrip(r)
+}
+
+// A server that was told to stop says at once that it is not ready, and serves until the delay is over.
+func TestShutdownDelay(t *testing.T) {
+	s, stop := run(t, t.TempDir(), func(c *Config) { given(t, c, "--shutdown-delay-duration=5s", "--shutdown-send-retry-after") })
+	boss := overTCP(s.ClientConfig("admin", "system:masters"))
+	eventually(t, func() error {
+		if res, body := ask(t, boss, "/readyz"); res.StatusCode != http.StatusOK {
+			return errors.New("before: " + body)
+		}
+		return nil
+	})
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); stop() }()
+	began := time.Now()
+	eventually(t, func() error {
+		if res, body := ask(t, boss, "/readyz"); res.StatusCode == http.StatusOK || !strings.Contains(body, "shutdown") {
+			return errors.New("the server is still ready: " + body)
+		}
+		return nil
+	})
+	<-stopped
+	if took := time.Since(began); took < 4*time.Second {
+		t.Errorf("stopped after %s", took)
+	}
+}
+
+func TestFlagsThatCannotBeGrantedAreRefused(t *testing.T) {
+	for flag, want := range map[string]string{
+		"--encryption-provider-config=/etc/enc.yaml":                   "objects would be stored as they are",
+		"--egress-selector-config-file=/etc/egress.yaml":               "--egress-selector-config-file",
+		"--etcd-prefix=/other":                                         "the prefix is always /registry",
+		"--etcd-prefix=/registry":                                      "",
+		"--storage-backend=etcd2":                                      "the backend is always etcd3",
+		"--storage-backend=etcd3":                                      "",
+		"--runtime-config=apps/v1=false":                               "no API can be switched off",
+		"--runtime-config=api/all=true":                                "",
+		"--goaway-chance=0.5":                                          "--goaway-chance can not be less than 0 or greater than 0.02",
+		"--cors-allowed-origins=example":                               "--cors-allowed-origins has an invalid regular expression",
+		"--strict-transport-security-directives=forever":               "--strict-transport-security-directives invalid",
+		"--tls-min-version=SSL3":                                       "--tls-min-version",
+		"--tls-cipher-suites=ROT13":                                    "--tls-cipher-suites",
+		"--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256":    "",
+		"--service-account-jwks-uri=http://keys.example":               "--service-account-jwks-uri",
+		"--delete-collection-workers=0":                                "--delete-collection-workers",
+		"--default-not-ready-toleration-seconds=-1":                    "--default-not-ready-toleration-seconds",
+		"--max-requests-inflight=0 --max-mutating-requests-inflight=0": "must add up to something positive",
+		"--min-request-timeout=-1":                                     "--min-request-timeout",
+		"--tracing-config-file=/absent.yaml":                           "tracing-config-file",
+		"--audit-log-path=- --audit-log-mode=loud":                     "invalid audit log mode loud",
+	} {
+		cfg := DefaultConfig()
+		given(t, &cfg, strings.Split(flag, " ")...)
+		err := errors.Join(cfg.Validate()...)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", flag, err, want)
+		}
+	}
+}
