@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/server/options"
 
+	"wherry.dev/internal/apiserver/auth"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
 	"wherry.dev/internal/safepath"
 )
@@ -68,8 +69,8 @@ type Config struct {
 	KubeletClientCert, KubeletClientKey, KubeletCAFile string
 	KubeletTimeout                                     time.Duration
 
-	// AnonymousAuth lets requests without credentials in, as system:anonymous.
-	AnonymousAuth bool
+	// Authentication is what clients are recognized by, beside certificates and the tokens of service accounts.
+	Authentication auth.Authentication
 	// RequestTimeout limits requests that are not watches, logs or connections.
 	RequestTimeout time.Duration
 	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency.
@@ -115,7 +116,7 @@ func DefaultConfig() Config {
 			ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
 			AllowedNames:        []string{frontProxyUser},
 		},
-		AnonymousAuth:               true,
+		Authentication:              auth.DefaultAuthentication(),
 		RequestTimeout:              time.Minute,
 		MaxRequestsInFlight:         400,
 		MaxMutatingRequestsInFlight: 200,
@@ -164,6 +165,7 @@ func (c *Config) Validate() []error {
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile must be set together")
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
 	errs = append(errs, c.RequestHeader.Validate()...)
+	errs = append(errs, c.Authentication.Validate()...)
 	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")

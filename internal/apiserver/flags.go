@@ -48,7 +48,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.RequestHeader.AddFlags(fs)
 	fs.StringVar(&c.ProxyClientCert, "proxy-client-cert-file", c.ProxyClientCert, "Client certificate for aggregated API servers (default: issued by our own front-proxy CA).")
 	fs.StringVar(&c.ProxyClientKey, "proxy-client-key-file", c.ProxyClientKey, "Key of the client certificate for aggregated API servers.")
-	fs.BoolVar(&c.AnonymousAuth, "anonymous-auth", c.AnonymousAuth, "Accept requests without credentials, as system:anonymous.")
+	c.Authentication.AddFlags(fs)
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", c.RequestTimeout, "Timeout of requests that are neither watches, logs nor connections.")
 	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time; 0 is no limit.")
 	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; 0 is no limit.")
@@ -65,14 +65,12 @@ var ignoredFlags = map[string]string{
 	"allow-privileged":                        "privileged pods are always allowed",
 	"authorization-mode":                      "the modes are always Node,RBAC",
 	"authorization-config":                    "the modes are always Node,RBAC",
-	"authentication-config":                   "not supported",
 	"audit-log-path":                          "auditing is not supported",
 	"audit-policy-file":                       "auditing is not supported",
 	"audit-webhook-config-file":               "auditing is not supported",
 	"egress-selector-config-file":             "not supported",
 	"enable-admission-plugins":                "the plugins are built in; see --disable-admission-plugins",
 	"enable-aggregator-routing":               "API aggregation is not supported",
-	"enable-bootstrap-token-auth":             "not supported",
 	"enable-priority-and-fairness":            "requests are bounded by --max-requests-inflight",
 	"encryption-provider-config":              "encryption at rest is not supported",
 	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
@@ -80,8 +78,6 @@ var ignoredFlags = map[string]string{
 	"feature-gates":                           "not supported",
 	"goaway-chance":                           "not supported",
 	"kubelet-preferred-address-types":         "the order is always InternalIP, Hostname, ExternalIP",
-	"oidc-issuer-url":                         "not supported",
-	"oidc-client-id":                          "not supported",
 	"runtime-config":                          "all APIs that exist are served",
 	"service-node-port-range":                 "node ports are 30000-32767",
 	"shutdown-delay-duration":                 "not supported",
@@ -89,7 +85,6 @@ var ignoredFlags = map[string]string{
 	"storage-media-type":                      "objects are stored in protobuf",
 	"tls-cipher-suites":                       "Go's defaults are used",
 	"tls-min-version":                         "the minimum is TLS 1.2",
-	"token-auth-file":                         "not supported",
 	"tracing-config-file":                     "not supported",
 	"watch-cache":                             "the watch cache is always on",
 	"watch-cache-sizes":                       "the sizes adapt by themselves",
@@ -108,7 +103,7 @@ var ignoredFlags = map[string]string{
 // ignoredSwitches are those of ignoredFlags that need no value. All others need one, which may
 // follow after a space.
 var ignoredSwitches = []string{
-	"allow-privileged", "enable-aggregator-routing", "enable-bootstrap-token-auth", "enable-priority-and-fairness",
+	"allow-privileged", "enable-aggregator-routing", "enable-priority-and-fairness",
 	"service-account-extend-token-expiration", "service-account-lookup", "watch-cache",
 }
 
