@@ -71,6 +71,8 @@ type Config struct {
 
 	// Authentication is what clients are recognized by, beside certificates and the tokens of service accounts.
 	Authentication auth.Authentication
+	// Authorization says who decides what they may do.
+	Authorization auth.Authorization
 	// RequestTimeout limits requests that are not watches, logs or connections.
 	RequestTimeout time.Duration
 	// MaxRequestsInFlight and MaxMutatingRequestsInFlight limit concurrency.
@@ -117,6 +119,7 @@ func DefaultConfig() Config {
 			AllowedNames:        []string{frontProxyUser},
 		},
 		Authentication:              auth.DefaultAuthentication(),
+		Authorization:               auth.DefaultAuthorization(),
 		RequestTimeout:              time.Minute,
 		MaxRequestsInFlight:         400,
 		MaxMutatingRequestsInFlight: 200,
@@ -166,6 +169,7 @@ func (c *Config) Validate() []error {
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
 	errs = append(errs, c.RequestHeader.Validate()...)
 	errs = append(errs, c.Authentication.Validate()...)
+	errs = append(errs, c.Authorization.Validate()...)
 	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")

@@ -49,6 +49,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ProxyClientCert, "proxy-client-cert-file", c.ProxyClientCert, "Client certificate for aggregated API servers (default: issued by our own front-proxy CA).")
 	fs.StringVar(&c.ProxyClientKey, "proxy-client-key-file", c.ProxyClientKey, "Key of the client certificate for aggregated API servers.")
 	c.Authentication.AddFlags(fs)
+	c.Authorization.AddFlags(fs)
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", c.RequestTimeout, "Timeout of requests that are neither watches, logs nor connections.")
 	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time; 0 is no limit.")
 	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; 0 is no limit.")
@@ -63,8 +64,6 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 // with the reason.
 var ignoredFlags = map[string]string{
 	"allow-privileged":                        "privileged pods are always allowed",
-	"authorization-mode":                      "the modes are always Node,RBAC",
-	"authorization-config":                    "the modes are always Node,RBAC",
 	"audit-log-path":                          "auditing is not supported",
 	"audit-policy-file":                       "auditing is not supported",
 	"audit-webhook-config-file":               "auditing is not supported",

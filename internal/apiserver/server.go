@@ -134,6 +134,7 @@ func (s *Server) authConfig() auth.Config {
 		Lookup:        s.lookup,
 
 		Authentication: s.cfg.Authentication,
+		Authorization:  s.cfg.Authorization,
 		ID:             genericapiserver.NewConfig(serializer.CodecFactory{}).APIServerID,
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -29,13 +30,11 @@ import (
 	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	authzunion "k8s.io/apiserver/pkg/authorization/union"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/apiserver/auth/bootstraptoken"
 	"wherry.dev/internal/apiserver/auth/nodeauthorizer"
@@ -58,6 +57,8 @@ type Config struct {
 	Keys      []crypto.PublicKey
 	// Authentication is what else clients are recognized by.
 	Authentication Authentication
+	// Authorization says who decides what they may do.
+	Authorization Authorization
 	// ID names this server in metrics.
 	ID string
 	// Clients are the components of this process.
@@ -79,8 +80,9 @@ type Auth struct {
 	// NodePods are the pods by node, for the Node authorizer.
 	NodePods *nodeauthorizer.Index
 
-	issuers *issuers // nil if there are none
-	stop    context.CancelFunc
+	issuers     *issuers // nil if there are none
+	authorizers *authorizers
+	stop        context.CancelFunc
 }
 
 // New returns what cfg describes. Its caller calls Run, and Close at the end.
@@ -92,25 +94,32 @@ func New(ctx context.Context, cfg Config) (_ *Auth, err error) {
 			stop()
 		}
 	}()
+	if cfg.Authentication.Anonymous && cfg.Authorization.allowsAll() {
+		klog.FromContext(ctx).Info("AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. " +
+			"You should use a different authorizer")
+		cfg.Authentication.Anonymous = false
+	}
 	if a.Authenticator, err = a.newAuthenticator(lifecycle, &cfg); err != nil {
 		return nil, err
 	}
 	a.ByRole = rbac.NewAuthorizer(a.Roles)
-	byNode := nodeauthorizer.NewAuthorizer(a.NodePods, nodeObjects{cfg.Lookup})
-	a.Rules = authzunion.NewRuleResolvers(byNode, a.ByRole)
-	a.Authorizer, err = authzunion.New(
-		authzunion.NamedAuthorizer{AuthorizerName: "Masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
-		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: byNode},
-		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: a.ByRole},
-	)
-	return a, err
+	a.authorizers = &authorizers{
+		byNode: nodeauthorizer.NewAuthorizer(a.NodePods, nodeObjects{cfg.Lookup}), byRole: a.ByRole, id: cfg.ID,
+	}
+	a.Authorizer, a.Rules = a.authorizers, a.authorizers
+	return a, a.authorizers.configure(&cfg.Authorization)
 }
 
 // Run follows the configuration files until ctx ends.
 func (a *Auth) Run(ctx context.Context) {
+	var files sync.WaitGroup
 	if a.issuers != nil && a.issuers.file != nil {
-		a.issuers.file.run(ctx)
+		files.Go(func() { a.issuers.file.run(ctx) })
 	}
+	if a.authorizers.file != nil {
+		files.Go(func() { a.authorizers.file.run(ctx) })
+	}
+	files.Wait()
 }
 
 // Close ends what New began.
