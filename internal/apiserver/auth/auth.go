@@ -95,8 +95,8 @@ func New(ctx context.Context, cfg Config) (_ *Auth, err error) {
 		}
 	}()
 	if cfg.Authentication.Anonymous && cfg.Authorization.allowsAll() {
-		klog.FromContext(ctx).Info("AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. " +
-			"You should use a different authorizer")
+		klog.FromContext(ctx).Info("AnonymousAuth is not allowed with the AlwaysAllow authorizer. " +
+			"Resetting AnonymousAuth to false. You should use a different authorizer")
 		cfg.Authentication.Anonymous = false
 	}
 	if a.Authenticator, err = a.newAuthenticator(lifecycle, &cfg); err != nil {

@@ -104,10 +104,12 @@ func (a *Authentication) Validate() []error {
 	bad(byFlags && a.ConfigFile != "", "--authentication-config and the --oidc-* flags are mutually exclusive")
 	bad(byFlags && a.ConfigFile == "" && (a.OIDC.IssuerURL == "" || a.OIDC.ClientID == ""),
 		"--oidc-issuer-url and --oidc-client-id must be specified together when any --oidc-* flags are set")
+	valid := oidc.AllValidSigningAlgorithms()
 	for _, alg := range a.OIDC.SigningAlgs {
-		bad(!slices.Contains(oidc.AllValidSigningAlgorithms(), alg), "--oidc-signing-algs: %q is not one of %q", alg, oidc.AllValidSigningAlgorithms())
+		bad(!slices.Contains(valid, alg), "--oidc-signing-algs: %q is not one of %q", alg, valid)
 	}
-	bad(!slices.Contains(reviewVersions, a.Webhook.Version), "--authentication-token-webhook-version %q must be one of %q", a.Webhook.Version, reviewVersions)
+	bad(!slices.Contains(reviewVersions, a.Webhook.Version),
+		"--authentication-token-webhook-version %q must be one of %q", a.Webhook.Version, reviewVersions)
 	bad(a.Webhook.CacheTTL < 0, "--authentication-token-webhook-cache-ttl must not be negative")
 	return errs
 }
@@ -121,14 +123,17 @@ var retryBackoff = *options.DefaultAuthWebhookRetryBackoff()
 // jwt returns the issuer as an AuthenticationConfiguration has it.
 func (o *OIDC) jwt() (apiserver.JWTAuthenticator, error) {
 	j := apiserver.JWTAuthenticator{
-		Issuer:        apiserver.Issuer{URL: o.IssuerURL, Audiences: []string{o.ClientID}},
-		ClaimMappings: apiserver.ClaimMappings{Username: apiserver.PrefixedClaimOrExpression{Claim: o.UsernameClaim, Prefix: new(o.usernamePrefix())}},
+		Issuer: apiserver.Issuer{URL: o.IssuerURL, Audiences: []string{o.ClientID}},
+		ClaimMappings: apiserver.ClaimMappings{
+			Username: apiserver.PrefixedClaimOrExpression{Claim: o.UsernameClaim, Prefix: new(o.usernamePrefix())},
+		},
 	}
 	if o.GroupsClaim != "" {
 		j.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Claim: o.GroupsClaim, Prefix: &o.GroupsPrefix}
 	}
 	for claim, value := range o.RequiredClaims {
-		j.ClaimValidationRules = append(j.ClaimValidationRules, apiserver.ClaimValidationRule{Claim: claim, RequiredValue: value})
+		rule := apiserver.ClaimValidationRule{Claim: claim, RequiredValue: value}
+		j.ClaimValidationRules = append(j.ClaimValidationRules, rule)
 	}
 	if o.CAFile != "" {
 		ca, err := os.ReadFile(o.CAFile)
@@ -158,7 +163,8 @@ func (a *Authentication) anonymous(file *apiserver.AuthenticationConfiguration) 
 	case file == nil || file.Anonymous == nil:
 		return apiserver.AnonymousAuthConfig{Enabled: a.Anonymous}, nil
 	case a.flags != nil && a.flags.Changed("anonymous-auth"):
-		return apiserver.AnonymousAuthConfig{}, errors.New("--anonymous-auth cannot be set when --authentication-config has the field anonymous")
+		err := errors.New("--anonymous-auth cannot be set when --authentication-config has the field anonymous")
+		return apiserver.AnonymousAuthConfig{}, err
 	}
 	return *file.Anonymous, nil
 }

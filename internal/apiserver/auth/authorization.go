@@ -100,8 +100,10 @@ func (a *Authorization) Validate() []error {
 	}
 	asks := slices.Contains(a.Modes, ModeWebhook)
 	bad(asks && a.Webhook.ConfigFile == "", "--authorization-mode Webhook needs --authorization-webhook-config-file")
-	bad(!asks && a.Webhook.ConfigFile != "", "cannot specify --authorization-webhook-config-file without --authorization-mode Webhook")
-	bad(!slices.Contains(reviewVersions, a.Webhook.Version), "--authorization-webhook-version %q must be one of %q", a.Webhook.Version, reviewVersions)
+	bad(!asks && a.Webhook.ConfigFile != "",
+		"cannot specify --authorization-webhook-config-file without --authorization-mode Webhook")
+	bad(!slices.Contains(reviewVersions, a.Webhook.Version),
+		"--authorization-webhook-version %q must be one of %q", a.Webhook.Version, reviewVersions)
 	bad(a.Webhook.AuthorizedTTL < 0, "--authorization-webhook-cache-authorized-ttl must not be negative")
 	bad(a.Webhook.UnauthorizedTTL < 0, "--authorization-webhook-cache-unauthorized-ttl must not be negative")
 	return errs
@@ -157,7 +159,8 @@ func checkNames(config *apiserver.AuthorizationConfiguration, needed []string) e
 	}
 	for _, mode := range needed {
 		if !have[mode] {
-			errs = append(errs, fmt.Errorf("missing required type: %s; the types other than Webhook can only change when the API server is restarted", mode))
+			errs = append(errs, fmt.Errorf("missing required type: %s; types other than Webhook can only be removed "+
+				"when the API server is restarted", mode))
 		}
 	}
 	return errors.Join(errs...)

@@ -19,9 +19,11 @@ import (
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
 	webhookmetrics "k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
+	"k8s.io/client-go/rest"
 
 	"wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/auth/rbac"
+	"wherry.dev/internal/safepath"
 )
 
 // authorizers decide in the order of their configuration. It can be replaced at any time.
@@ -113,7 +115,8 @@ func (z *authorizers) replace(config *apiserver.AuthorizationConfiguration) erro
 			return fmt.Errorf("authorizer %s: %w", one.Name, err)
 		}
 		counted := authzmetrics.InstrumentedAuthorizer(string(one.Type), one.Name, d)
-		chain, rules = append(chain, authzunion.NamedAuthorizer{AuthorizerName: one.Name, Authorizer: counted}), append(rules, d)
+		chain = append(chain, authzunion.NamedAuthorizer{AuthorizerName: one.Name, Authorizer: counted})
+		rules = append(rules, d)
 	}
 	all, err := authzunion.New(chain...)
 	if err != nil {
@@ -147,7 +150,7 @@ type accessMetrics struct {
 }
 
 func (z *authorizers) webhook(name string, config *apiserver.WebhookConfiguration) (decider, error) {
-	client, err := webhookutil.LoadKubeconfig(*config.ConnectionInfo.KubeConfigFile, nil)
+	client, err := connect(&config.ConnectionInfo)
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +169,17 @@ func (z *authorizers) webhook(name string, config *apiserver.WebhookConfiguratio
 	count := accessMetrics{WebhookMetrics: webhookmetrics.NewWebhookMetrics(), MatcherMetrics: authzcel.NewMatcherMetrics()}
 	return webhook.New(client, config.SubjectAccessReviewVersion, authorized, unauthorized, retryBackoff, onError,
 		config.MatchConditions, name, count, z.compiler)
+}
+
+// connect returns how a webhook is reached.
+func connect(info *apiserver.WebhookConnectionInfo) (*rest.Config, error) {
+	if info.Type == apiserver.AuthorizationWebhookConnectionInfoTypeInCluster {
+		return rest.InClusterConfig()
+	}
+	if err := safepath.CheckFile(*info.KubeConfigFile); err != nil {
+		return nil, err
+	}
+	return webhookutil.LoadKubeconfig(*info.KubeConfigFile, nil)
 }
 
 // Authorize implements authorizer.Authorizer.

@@ -32,7 +32,6 @@ const (
 
 // issuers recognizes the JWTs of the configured issuers. They can be replaced at any time.
 type issuers struct {
-	lifecycle  context.Context //nolint:containedctx // of the keys that are fetched in the background
 	algorithms []string
 	audiences  authenticator.Audiences
 	disallowed []string
@@ -59,7 +58,7 @@ func newIssuers(lifecycle context.Context, cfg *Config) (*issuers, *apiserver.Au
 		return nil, nil, nil
 	}
 	i := &issuers{
-		lifecycle: lifecycle, audiences: cfg.Audiences, disallowed: []string{cfg.Issuer}, id: cfg.ID, compiler: cel.NewDefaultCompiler(),
+		audiences: cfg.Audiences, disallowed: []string{cfg.Issuer}, id: cfg.ID, compiler: cel.NewDefaultCompiler(),
 	}
 	if in.ConfigFile == "" {
 		i.algorithms = in.OIDC.SigningAlgs
@@ -68,7 +67,7 @@ func newIssuers(lifecycle context.Context, cfg *Config) (*issuers, *apiserver.Au
 			return nil, nil, err
 		}
 		config := &apiserver.AuthenticationConfiguration{JWT: []apiserver.JWTAuthenticator{jwt}}
-		if err := i.start(config); err != nil {
+		if err := i.start(lifecycle, config); err != nil {
 			return nil, nil, fmt.Errorf("--oidc-*: %w", err)
 		}
 		return i, nil, nil
@@ -83,7 +82,7 @@ func newIssuers(lifecycle context.Context, cfg *Config) (*issuers, *apiserver.Au
 	}
 	config, err := i.file.load()
 	if err == nil {
-		err = i.start(config)
+		err = i.start(lifecycle, config)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("--authentication-config %s: %w", in.ConfigFile, err)
@@ -123,8 +122,8 @@ func (i *issuers) parse(data []byte) (*apiserver.AuthenticationConfiguration, er
 }
 
 // start puts the first issuers to use, whether they can be reached yet or not.
-func (i *issuers) start(config *apiserver.AuthenticationConfiguration) error {
-	set, err := i.set(config)
+func (i *issuers) start(lifecycle context.Context, config *apiserver.AuthenticationConfiguration) error {
+	set, err := i.set(lifecycle, config)
 	if err != nil {
 		return err
 	}
@@ -132,13 +131,13 @@ func (i *issuers) start(config *apiserver.AuthenticationConfiguration) error {
 	return nil
 }
 
-// replace puts other issuers to use once all of them can be reached.
-func (i *issuers) replace(ctx context.Context, config *apiserver.AuthenticationConfiguration) error {
-	set, err := i.set(config)
+// replace puts other issuers to use once all of them can be reached. They last no longer than lifecycle.
+func (i *issuers) replace(lifecycle context.Context, config *apiserver.AuthenticationConfiguration) error {
+	set, err := i.set(lifecycle, config)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithTimeout(ctx, issuersTimeout)
+	ctx, stop := context.WithTimeout(lifecycle, issuersTimeout)
 	defer stop()
 	var last error
 	err = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (bool, error) {
@@ -167,14 +166,15 @@ func (i *issuers) retire(old *issuerSet, stay []string) {
 	})
 }
 
-// set makes the issuers of a configuration.
-func (i *issuers) set(config *apiserver.AuthenticationConfiguration) (*issuerSet, error) {
-	ctx, cancel := context.WithCancel(i.lifecycle)
+// set makes the issuers of a configuration, whose keys are fetched in the background until lifecycle ends.
+func (i *issuers) set(lifecycle context.Context, config *apiserver.AuthenticationConfiguration) (*issuerSet, error) {
+	ctx, cancel := context.WithCancel(lifecycle)
 	set := &issuerSet{cancel: cancel}
 	var tokens []authenticator.Token
 	for _, jwt := range config.JWT {
 		opts := oidc.Options{
-			JWTAuthenticator: jwt, Compiler: i.compiler, SupportedSigningAlgs: i.algorithms, DisallowedIssuers: i.disallowed, APIServerID: i.id,
+			JWTAuthenticator: jwt, Compiler: i.compiler, SupportedSigningAlgs: i.algorithms,
+			DisallowedIssuers: i.disallowed, APIServerID: i.id,
 		}
 		if ca := jwt.Issuer.CertificateAuthority; ca != "" {
 			content, err := dynamiccertificates.NewStaticCAContent("oidc-authenticator", []byte(ca))
