@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -91,7 +92,7 @@ func TestStaticTokens(t *testing.T) {
 func TestBootstrapTokens(t *testing.T) {
 	s := start(t, func(c *Config) { c.Authentication.BootstrapTokens = true })
 	ctx, api := t.Context(), admin(t, s).CoreV1().Secrets("kube-system")
-	make := func(id string, change func(*corev1.Secret)) {
+	put := func(id string, change func(*corev1.Secret)) {
 		t.Helper()
 		secret := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id},
@@ -110,13 +111,13 @@ func TestBootstrapTokens(t *testing.T) {
 	set := func(key, value string) func(*corev1.Secret) {
 		return func(s *corev1.Secret) { s.StringData[key] = value }
 	}
-	make("aaaaaa", func(*corev1.Secret) {})
-	make("bbbbbb", set("expiration", time.Now().Add(-time.Second).Format(time.RFC3339)))
-	make("cccccc", set("usage-bootstrap-authentication", "false"))
-	make("dddddd", set("auth-extra-groups", "system:masters"))
-	make("eeeeee", set("token-id", "aaaaaa"))
-	make("ffffff", set("expiration", "tomorrow"))
-	make("gggggg", func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque })
+	put("aaaaaa", func(*corev1.Secret) {})
+	put("bbbbbb", set("expiration", time.Now().Add(-time.Second).Format(time.RFC3339)))
+	put("cccccc", set("usage-bootstrap-authentication", "false"))
+	put("dddddd", set("auth-extra-groups", "system:masters"))
+	put("eeeeee", set("token-id", "aaaaaa"))
+	put("ffffff", set("expiration", "tomorrow"))
+	put("gggggg", func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque })
 	eventually(t, func() error { // until the watch cache knows
 		return isUser(t, s, "aaaaaa.0123456789abcdef", "system:bootstrap:aaaaaa", "system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token")
 	})
@@ -169,9 +170,7 @@ func caOf(s *httptest.Server) string {
 func (p *provider) token(t *testing.T, claims map[string]any) string {
 	t.Helper()
 	all := jwt.MapClaims{"iss": p.issuer, "aud": "cluster", "exp": time.Now().Add(time.Hour).Unix()}
-	for k, v := range claims {
-		all[k] = v
-	}
+	maps.Copy(all, claims)
 	signed, err := jwt.NewWithClaims(jwt.SigningMethodES256, all).SignedString(p.key)
 	if err != nil {
 		t.Fatal(err)
@@ -385,18 +384,23 @@ func TestAuthenticationFlagsThatExcludeEachOther(t *testing.T) {
 	p := newProvider(t, "")
 	config := written(t, "authentication.yaml", issuersConfig(p, newProvider(t, "https://second.example.com")))
 	twice := written(t, "authentication.yaml", issuersConfig(p, p))
+	tunnel := written(t, "authentication.yaml", strings.Replace(issuersConfig(p, newProvider(t, "https://second.example.com")),
+		"audienceMatchPolicy: MatchAny", "audienceMatchPolicy: MatchAny\n    egressSelectorType: cluster", 1))
+	ca := written(t, "ca.pem", caOf(p.Server))
 	empty := written(t, "empty.yaml", "")
 	for want, flags := range map[string][]string{
-		"--authentication-config and the --oidc-* flags are mutually exclusive":       {"--authentication-config", config, "--oidc-issuer-url=https://x", "--oidc-client-id=c"},
-		"--oidc-issuer-url and --oidc-client-id must be specified together":           {"--oidc-groups-claim=groups"},
-		"--anonymous-auth cannot be set when":                                         {"--authentication-config", config, "--anonymous-auth=true"},
-		"jwt[1].issuer.url: Duplicate value":                                          {"--authentication-config", twice},
-		"--authentication-config " + empty + ": the file is empty":                    {"--authentication-config", empty},
-		"--token-auth-file: open /nowhere":                                            {"--token-auth-file=/nowhere"},
-		"--token-auth-file: read /dev/zero":                                           {"--token-auth-file=/dev/zero"},
-		`--oidc-signing-algs: "HS256" is not one of`:                                  {"--oidc-issuer-url=https://x", "--oidc-client-id=c", "--oidc-signing-algs=HS256"},
-		`--authentication-token-webhook-version "v2" must be one of ["v1" "v1beta1"]`: {"--authentication-token-webhook-version=v2"},
-		"--authentication-token-webhook-config-file":                                  {"--authentication-token-webhook-config-file=/nowhere"},
+		"contain overlapping certificates; --requestheader-allowed-names must be specified": {"--client-ca-file", ca, "--requestheader-client-ca-file", ca, "--requestheader-allowed-names="},
+		`egress lookup required with egress selector type "cluster"`:                        {"--authentication-config", tunnel},
+		"--authentication-config and the --oidc-* flags are mutually exclusive":             {"--authentication-config", config, "--oidc-issuer-url=https://x", "--oidc-client-id=c"},
+		"--oidc-issuer-url and --oidc-client-id must be specified together":                 {"--oidc-groups-claim=groups"},
+		"--anonymous-auth cannot be set when":                                               {"--authentication-config", config, "--anonymous-auth=true"},
+		"jwt[1].issuer.url: Duplicate value":                                                {"--authentication-config", twice},
+		"--authentication-config " + empty + ": the file is empty":                          {"--authentication-config", empty},
+		"--token-auth-file: open /nowhere":                                                  {"--token-auth-file=/nowhere"},
+		"--token-auth-file: read /dev/zero":                                                 {"--token-auth-file=/dev/zero"},
+		`--oidc-signing-algs: "HS256" is not one of`:                                        {"--oidc-issuer-url=https://x", "--oidc-client-id=c", "--oidc-signing-algs=HS256"},
+		`--authentication-token-webhook-version "v2" must be one of ["v1" "v1beta1"]`:       {"--authentication-token-webhook-version=v2"},
+		"--authentication-token-webhook-config-file":                                        {"--authentication-token-webhook-config-file=/nowhere"},
 	} {
 		if err := startError(t, flags...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", flags, err, want)

@@ -181,13 +181,13 @@ func TestSelectorsReachAuthorizationWebhooks(t *testing.T) {
 }
 
 // judgedBy is a configuration with a webhook that is asked about the namespace default only.
-func judgedBy(j, kubeconfig, policy string) string {
+func judgedBy(kubeconfig, policy string) string {
 	return fmt.Sprintf(`
 apiVersion: apiserver.config.k8s.io/v1
 kind: AuthorizationConfiguration
 authorizers:
 - type: Webhook
-  name: %s
+  name: judge.example.com
   webhook:
     authorizedTTL: 1ms
     unauthorizedTTL: 1ms
@@ -201,12 +201,12 @@ authorizers:
     - expression: request.resourceAttributes.namespace == 'default'
 - {type: Node, name: node}
 - {type: RBAC, name: rbac}
-`, j, policy, kubeconfig)
+`, policy, kubeconfig)
 }
 
 func TestAuthorizationConfiguration(t *testing.T) {
 	j := newJudge(t)
-	file := written(t, "authorization.yaml", judgedBy("judge.example.com", kubeconfigOf(t, j.Server), "Deny"))
+	file := written(t, "authorization.yaml", judgedBy(kubeconfigOf(t, j.Server), "Deny"))
 	s := start(t, func(c *Config) { c.Authorization.ConfigFile = file })
 	if err := listPods(t, s, "friend"); err != nil {
 		t.Errorf("friend: %v", err)
@@ -234,7 +234,7 @@ func TestAuthorizationConfiguration(t *testing.T) {
 func TestAuthorizationConfigurationIsReloaded(t *testing.T) {
 	j := newJudge(t)
 	kubeconfig := kubeconfigOf(t, j.Server)
-	config := judgedBy("judge.example.com", kubeconfig, "NoOpinion")
+	config := judgedBy(kubeconfig, "NoOpinion")
 	file := written(t, "authorization.yaml", config)
 	s := start(t, func(c *Config) { c.Authorization.ConfigFile = file })
 	if err := listPods(t, s, "friend"); err != nil {
@@ -246,7 +246,7 @@ func TestAuthorizationConfigurationIsReloaded(t *testing.T) {
 		"without RBAC":  strings.Replace(config, "- {type: RBAC, name: rbac}\n", "", 1),
 		"unknown type":  config + "- {type: ABAC, name: abac}\n",
 		"bad CEL":       strings.Replace(config, "== 'default'", "==", 1),
-		"no kubeconfig": judgedBy("judge.example.com", "/nowhere", "NoOpinion"),
+		"no kubeconfig": judgedBy("/nowhere", "NoOpinion"),
 	} {
 		replace(t, file, changed)
 		eventually(t, func() error {
@@ -281,10 +281,10 @@ func TestAuthorizationConfigurationIsReloaded(t *testing.T) {
 func TestAuthorizationFlagsThatExcludeEachOther(t *testing.T) {
 	j := newJudge(t)
 	kubeconfig := kubeconfigOf(t, j.Server)
-	config := written(t, "authorization.yaml", judgedBy("judge.example.com", kubeconfig, "Deny"))
+	config := written(t, "authorization.yaml", judgedBy(kubeconfig, "Deny"))
 	misnamed := written(t, "authorization.yaml", `{"apiVersion": "apiserver.config.k8s.io/v1",
 "kind": "AuthorizationConfiguration", "authorizers": [{"type": "RBAC", "name": "roles"}]}`)
-	inCluster := written(t, "authorization.yaml", strings.Replace(judgedBy("judge.example.com", "x", "Deny"),
+	inCluster := written(t, "authorization.yaml", strings.Replace(judgedBy("x", "Deny"),
 		`{type: KubeConfigFile, kubeConfigFile: "x"}`, "{type: InClusterConfig}", 1))
 	for want, flags := range map[string][]string{
 		"authorizer judge.example.com: unable to load in-cluster configuration":                   {"--authorization-config", inCluster},
