@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 
@@ -108,6 +110,29 @@ func (c *credentials) loadFrontProxies(cfg *Config, now time.Time) error {
 	var err error
 	if c.requestHeader, err = headers.ToAuthenticationRequestHeaderConfig(); err != nil {
 		return fmt.Errorf("front-proxy CA (--requestheader-client-ca-file): %w", err)
+	}
+	return c.separateProxies()
+}
+
+// separateProxies refuses to take any client for a proxy: who has a certificate of a CA for both could act as anybody.
+func (c *credentials) separateProxies() error {
+	if len(c.requestHeader.AllowedClientNames.Value()) > 0 {
+		return nil
+	}
+	clients, err := cert.ParseCertsPEM(c.clientCA)
+	if err != nil {
+		return fmt.Errorf("client CA (--client-ca-file): %w", err)
+	}
+	proxies, err := cert.ParseCertsPEM(c.requestHeader.CAContentProvider.CurrentCABundleContent())
+	if err != nil {
+		return fmt.Errorf("front-proxy CA (--requestheader-client-ca-file): %w", err)
+	}
+	for _, ca := range proxies {
+		if slices.ContainsFunc(clients, ca.Equal) {
+			return errors.New("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; " +
+				"--requestheader-allowed-names must be specified to ensure regular client certificates cannot set " +
+				"authenticating proxy headers for arbitrary users")
+		}
 	}
 	return nil
 }

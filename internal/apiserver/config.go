@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/server/options"
 
 	"wherry.dev/internal/apiserver/admission"
+	"wherry.dev/internal/apiserver/auth"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
 	"wherry.dev/internal/apiserver/registry/service"
 	"wherry.dev/internal/safepath"
@@ -86,8 +87,10 @@ type Config struct {
 	// DeleteCollectionWorkers is how many objects are deleted at a time when all are.
 	DeleteCollectionWorkers int
 
-	// AnonymousAuth lets requests without credentials in, as system:anonymous.
-	AnonymousAuth bool
+	// Authentication is what clients are recognized by, beside certificates and the tokens of service accounts.
+	Authentication auth.Authentication
+	// Authorization says who decides what they may do.
+	Authorization auth.Authorization
 	// RequestTimeout limits requests that are not watches, logs or connections.
 	RequestTimeout time.Duration
 	// PriorityAndFairness gives each kind of client a share of the server, as FlowSchemas and
@@ -148,7 +151,8 @@ func DefaultConfig() Config {
 		NodePorts:                   service.DefaultNodePorts,
 		Stay:                        admission.TolerationSeconds{NotReady: 300, Unreachable: 300},
 		DeleteCollectionWorkers:     4,
-		AnonymousAuth:               true,
+		Authentication:              auth.DefaultAuthentication(),
+		Authorization:               auth.DefaultAuthorization(),
 		RequestTimeout:              time.Minute,
 		PriorityAndFairness:         true,
 		MaxRequestsInFlight:         400,
@@ -213,6 +217,8 @@ func (c *Config) Validate() []error {
 		u, err := url.Parse(c.ServiceAccountKeysURI)
 		bad(err != nil || u.Scheme != "https", "--service-account-jwks-uri %s must be a URL with the scheme https", c.ServiceAccountKeysURI)
 	}
+	errs = append(errs, c.Authentication.Validate()...)
+	errs = append(errs, c.Authorization.Validate()...)
 	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")

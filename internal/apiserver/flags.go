@@ -51,7 +51,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.RequestHeader.AddFlags(fs)
 	fs.StringVar(&c.ProxyClientCert, "proxy-client-cert-file", c.ProxyClientCert, "Client certificate for aggregated API servers (default: issued by our own front-proxy CA).")
 	fs.StringVar(&c.ProxyClientKey, "proxy-client-key-file", c.ProxyClientKey, "Key of the client certificate for aggregated API servers.")
-	fs.BoolVar(&c.AnonymousAuth, "anonymous-auth", c.AnonymousAuth, "Accept requests without credentials, as system:anonymous.")
+	c.Authentication.AddFlags(fs)
+	c.Authorization.AddFlags(fs)
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", c.RequestTimeout, "Timeout of requests that are neither watches, logs nor connections.")
 	fs.BoolVar(&c.PriorityAndFairness, "enable-priority-and-fairness", c.PriorityAndFairness, "Share the server among clients as FlowSchemas and PriorityLevelConfigurations say, instead of only bounding the number of requests.")
 	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time. With priority and fairness, this and --max-mutating-requests-inflight add up to one limit of all requests; without, 0 is no limit.")
@@ -81,17 +82,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 // with the reason.
 var ignoredFlags = map[string]string{
 	"allow-privileged":                        "privileged pods are always allowed",
-	"authorization-mode":                      "the modes are always Node,RBAC",
-	"authorization-config":                    "the modes are always Node,RBAC",
-	"authentication-config":                   "not supported",
-	"enable-bootstrap-token-auth":             "not supported",
 	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
 	"feature-gates":                           "not supported",
 	"kubelet-preferred-address-types":         "the order is always InternalIP, Hostname, ExternalIP",
-	"oidc-issuer-url":                         "not supported",
-	"oidc-client-id":                          "not supported",
 	"storage-media-type":                      "objects are stored in protobuf",
-	"token-auth-file":                         "not supported",
 	"watch-cache":                             "the watch cache is always on",
 	"watch-cache-sizes":                       "the sizes adapt by themselves",
 	"default-watch-cache-size":                "the sizes adapt by themselves",
@@ -105,7 +99,6 @@ var refusedFlags = map[string]struct {
 	why  string
 	fine func(value string) bool
 }{
-	"encryption-provider-config":  {"objects would be stored as they are: encryption at rest is not supported", isEmpty},
 	"egress-selector-config-file": {"connections would not go through the proxies that it names: that is not supported", isEmpty},
 	"etcd-prefix":                 {"the prefix is always /registry", func(v string) bool { return strings.Trim(v, "/") == "registry" }},
 	"storage-backend":             {"the backend is always etcd3", func(v string) bool { return v == "" || v == "etcd3" }},
@@ -131,7 +124,7 @@ func (c *Config) refused() []error {
 // ignoredSwitches are those of ignoredFlags that need no value. All others need one, which may
 // follow after a space.
 var ignoredSwitches = []string{
-	"allow-privileged", "enable-aggregator-routing", "enable-bootstrap-token-auth",
+	"allow-privileged",
 	"service-account-extend-token-expiration", "service-account-lookup", "watch-cache",
 }
 

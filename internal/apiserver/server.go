@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -88,7 +90,7 @@ func (s *Server) open(ctx context.Context) error {
 		return err
 	}
 	s.clients, s.lookup = loopback.New(s.loopbackAddr(), s.servingCA()), registry.NewLookup()
-	if s.auth, err = auth.New(s.authConfig()); err != nil {
+	if s.auth, err = auth.New(ctx, s.authConfig()); err != nil {
 		return err
 	}
 	if s.backend, err = storage.Open(ctx, s.storageConfig()); err != nil {
@@ -119,6 +121,9 @@ func (s *Server) close() error {
 	if s.backend != nil {
 		errs = append(errs, s.backend.Close())
 	}
+	if s.auth != nil {
+		s.auth.Close()
+	}
 	if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		errs = append(errs, err)
 	}
@@ -132,9 +137,12 @@ func (s *Server) authConfig() auth.Config {
 		Issuer:        s.cfg.ServiceAccountIssuer,
 		Audiences:     s.cfg.APIAudiences,
 		Keys:          s.creds.serviceAccountKeys,
-		Anonymous:     s.cfg.AnonymousAuth,
 		Clients:       s.clients,
 		Lookup:        s.lookup,
+
+		Authentication: s.cfg.Authentication,
+		Authorization:  s.cfg.Authorization,
+		ID:             genericapiserver.NewConfig(serializer.CodecFactory{}).APIServerID,
 	}
 }
 
@@ -241,6 +249,7 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 		})
 	}
+	background.Go(func() { s.auth.Run(inner) })
 	group.Go(func() error { return s.serve(gctx) })
 	group.Go(func() error { return s.hooks.Run(gctx, s.prepared) })
 	group.Go(func() error {

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,13 +27,16 @@ import (
 	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	authnx509 "k8s.io/apiserver/pkg/authentication/request/x509"
+	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
+	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	authzunion "k8s.io/apiserver/pkg/authorization/union"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/apiserver/auth/bootstraptoken"
 	"wherry.dev/internal/apiserver/auth/nodeauthorizer"
 	"wherry.dev/internal/apiserver/auth/rbac"
 	"wherry.dev/internal/apiserver/auth/token"
@@ -50,8 +55,12 @@ type Config struct {
 	Issuer    string
 	Audiences []string
 	Keys      []crypto.PublicKey
-	// Anonymous lets requests without credentials in, as system:anonymous.
-	Anonymous bool
+	// Authentication is what else clients are recognized by.
+	Authentication Authentication
+	// Authorization says who decides what they may do.
+	Authorization Authorization
+	// ID names this server in metrics.
+	ID string
 	// Clients are the components of this process.
 	Clients *loopback.Clients
 	// Lookup reads what tokens are bound to, and what belongs to a node.
@@ -70,41 +79,74 @@ type Auth struct {
 	Roles  *rbac.Index
 	// NodePods are the pods by node, for the Node authorizer.
 	NodePods *nodeauthorizer.Index
+
+	issuers     *issuers // nil if there are none
+	authorizers *authorizers
+	stop        context.CancelFunc
 }
 
-// New returns what cfg describes.
-func New(cfg Config) (*Auth, error) {
-	a := &Auth{Roles: rbac.NewIndex(), NodePods: nodeauthorizer.NewIndex()}
-	var err error
-	if a.Authenticator, err = newAuthenticator(&cfg); err != nil {
+// New returns what cfg describes. Its caller calls Run, and Close at the end.
+func New(ctx context.Context, cfg Config) (_ *Auth, err error) {
+	lifecycle, stop := context.WithCancel(context.WithoutCancel(ctx))
+	a := &Auth{Roles: rbac.NewIndex(), NodePods: nodeauthorizer.NewIndex(), stop: stop}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	if cfg.Authentication.Anonymous && cfg.Authorization.allowsAll() {
+		klog.FromContext(ctx).Info("AnonymousAuth is not allowed with the AlwaysAllow authorizer. " +
+			"Resetting AnonymousAuth to false. You should use a different authorizer")
+		cfg.Authentication.Anonymous = false
+	}
+	if a.Authenticator, err = a.newAuthenticator(lifecycle, &cfg); err != nil {
 		return nil, err
 	}
 	a.ByRole = rbac.NewAuthorizer(a.Roles)
-	byNode := nodeauthorizer.NewAuthorizer(a.NodePods, nodeObjects{cfg.Lookup})
-	a.Rules = authzunion.NewRuleResolvers(byNode, a.ByRole)
-	a.Authorizer, err = authzunion.New(
-		authzunion.NamedAuthorizer{AuthorizerName: "Masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
-		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: byNode},
-		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: a.ByRole},
-	)
-	return a, err
+	a.authorizers = &authorizers{
+		byNode: nodeauthorizer.NewAuthorizer(a.NodePods, nodeObjects{cfg.Lookup}), byRole: a.ByRole, id: cfg.ID,
+	}
+	a.Authorizer, a.Rules = a.authorizers, a.authorizers
+	return a, a.authorizers.configure(&cfg.Authorization)
 }
+
+// Run follows the configuration files until ctx ends.
+func (a *Auth) Run(ctx context.Context) {
+	var files sync.WaitGroup
+	if a.issuers != nil && a.issuers.file != nil {
+		files.Go(func() { a.issuers.file.run(ctx) })
+	}
+	if a.authorizers.file != nil {
+		files.Go(func() { a.authorizers.file.run(ctx) })
+	}
+	files.Wait()
+}
+
+// Close ends what New began.
+func (a *Auth) Close() { a.stop() }
+
+// tokenTTL is how long a token that was accepted is not looked at again, as upstream.
+const tokenTTL = 10 * time.Second
 
 // newAuthenticator returns an authenticator that recognizes, in this order, a component of this
 // process, a proxy that names the user, a client certificate and a token. Everybody else is
-// anonymous.
-func newAuthenticator(cfg *Config) (authenticator.Request, error) {
-	accounts, err := token.NewAuthenticator(cfg.Issuer, cfg.Audiences, cfg.Keys, tokenObjects{cfg.Lookup, cfg.Clients})
-	if err != nil {
-		return nil, err
-	}
+// anonymous, where that is permitted.
+func (a *Auth) newAuthenticator(lifecycle context.Context, cfg *Config) (authenticator.Request, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(cfg.ClientCA) {
 		return nil, errors.New("client CA: it contains no certificate")
 	}
 	opts := authnx509.DefaultVerifyOptions()
 	opts.Roots = roots
-	tokens := tokenunion.New(cfg.Clients, accounts)
+	issuers, file, err := newIssuers(lifecycle, cfg)
+	if err != nil {
+		return nil, err
+	}
+	a.issuers = issuers
+	tokens, err := newTokens(cfg, issuers)
+	if err != nil {
+		return nil, err
+	}
 	proxies := cfg.RequestHeader
 	known := authnunion.New(
 		cfg.Clients,
@@ -115,10 +157,61 @@ func newAuthenticator(cfg *Config) (authenticator.Request, error) {
 		websocket.NewProtocolAuthenticator(tokens),
 	)
 	all := []authenticator.Request{group.NewAuthenticatedGroupAdder(proving(known))}
-	if cfg.Anonymous {
-		all = append(all, anonymous.NewAuthenticator(nil))
+	anybody, err := cfg.Authentication.anonymous(file)
+	if err != nil {
+		return nil, err
+	}
+	if anybody.Enabled {
+		all = append(all, anonymous.NewAuthenticator(anybody.Conditions))
 	}
 	return authnunion.NewFailOnError(all...), nil
+}
+
+// newTokens returns an authenticator of tokens, in upstream's order: what is checked here comes first, and the webhook
+// last. Service accounts come before other issuers of JWTs, which may fetch keys for a token that they do not know.
+func newTokens(cfg *Config, issuers *issuers) (authenticator.Token, error) {
+	in := &cfg.Authentication
+	objects := tokenObjects{cfg.Lookup, cfg.Clients}
+	var tokens []authenticator.Token
+	if in.TokenFile != "" {
+		static, err := tokenfile.NewCSV(in.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("--token-auth-file: %w", err)
+		}
+		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(cfg.Audiences, static))
+	}
+	accounts, err := token.NewAuthenticator(cfg.Issuer, cfg.Audiences, cfg.Keys, objects)
+	if err != nil {
+		return nil, err
+	}
+	tokens = append(tokens, accounts)
+	if in.BootstrapTokens {
+		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(cfg.Audiences, bootstraptoken.New(objects)))
+	}
+	if issuers != nil {
+		tokens = append(tokens, issuers)
+	}
+	if in.Webhook.ConfigFile != "" {
+		remote, err := newTokenWebhook(cfg)
+		if err != nil {
+			return nil, fmt.Errorf("--authentication-token-webhook-config-file: %w", err)
+		}
+		tokens = append(tokens, remote)
+	}
+	return tokenunion.New(cfg.Clients, tokencache.New(tokenunion.New(tokens...), true, tokenTTL, 0)), nil
+}
+
+func newTokenWebhook(cfg *Config) (authenticator.Token, error) {
+	in := &cfg.Authentication.Webhook
+	client, err := webhookutil.LoadKubeconfig(in.ConfigFile, nil)
+	if err != nil {
+		return nil, err
+	}
+	remote, err := webhook.New(client, in.Version, cfg.Audiences, retryBackoff)
+	if err != nil {
+		return nil, err
+	}
+	return tokencache.New(remote, false, in.CacheTTL, in.CacheTTL), nil
 }
 
 // proving tells the listener which connections come from authenticated clients.
