@@ -129,7 +129,6 @@ func TestShutdownDelay(t *testing.T) {
 
 func TestFlagsThatCannotBeGrantedAreRefused(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--encryption-provider-config=/etc/enc.yaml":                   "objects would be stored as they are",
 		"--egress-selector-config-file=/etc/egress.yaml":               "--egress-selector-config-file",
 		"--etcd-prefix=/other":                                         "the prefix is always /registry",
 		"--etcd-prefix=/registry":                                      "",

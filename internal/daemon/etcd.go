@@ -13,7 +13,7 @@ import (
 )
 
 // errNoData means that there is no API server, or not yet.
-var errNoData = errors.New("no API server runs in this process yet; wait until the node is Ready, or ask the wherry up that has it")
+var errNoData = errors.New("no API server is ready in this process: wait until the node is, or ask the wherry up that has it")
 
 // server returns the API server of this process.
 func (c *control) server() (*apiserver.Server, error) {

@@ -99,9 +99,10 @@ func (e *embedded) defragment() (Defragmented, error) {
 	}
 	// etcd copies the database. It cannot go on if the disk fills meanwhile.
 	if need := uint64(database.SizeInUse()) + refuseBelow + reserveBytes; room.Free < need {
-		return d, insufficient("defragment: %d MiB are free in %s, and a copy of the database takes %d MiB: free some space", room.Free>>20, e.space.dir, need>>20)
+		return d, insufficient("defragment: %d MiB are free in %s, and a copy of the database takes %d MiB: free some space",
+			room.Free>>20, e.space.dir, need>>20)
 	}
-	done := make(chan error, 1) // etcd's own service wants a health server, which an etcd without a listener has not
+	done := make(chan error, 1) // etcd's own service wants a health server, which goes with a listener
 	go func() { done <- database.Defrag() }()
 	select {
 	case err = <-done:

@@ -53,10 +53,11 @@ func openEncryption(ctx context.Context, cfg Encryption) (*encryption, error) {
 		return e, nil
 	}
 	// With reloads, the library makes one health check of all plugins.
-	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], endFirst, loaded.KMSCloseGracePeriod)
+	dynamic := encryptionconfig.NewDynamicTransformers(
+		loaded.Transformers, loaded.HealthChecks[0], endFirst, loaded.KMSCloseGracePeriod)
 	e.transformers, e.checks = dynamic, []healthz.HealthChecker{dynamic}
-	reload := controller.NewDynamicEncryptionConfiguration(
-		"encryption-provider-config-automatic-reload-controller", cfg.File, dynamic, loaded.EncryptionFileContentHash, cfg.ServerID)
+	reload := controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
+		cfg.File, dynamic, loaded.EncryptionFileContentHash, cfg.ServerID)
 	e.reloads.Go(func() { reload.Run(ctx) })
 	return e, nil
 }
@@ -86,7 +87,8 @@ type encrypting struct {
 func (t *encrypting) TransformToStorage(ctx context.Context, data []byte, about value.Context) ([]byte, error) {
 	out, err := t.Transformer.TransformToStorage(ctx, data, about)
 	if err != nil {
-		return nil, fmt.Errorf("cannot encrypt %s: %w; see kms-providers in /readyz?verbose, and --encryption-provider-config", t.resource, err)
+		return nil, fmt.Errorf("cannot encrypt %s: %w; see kms-providers in /readyz?verbose, and --encryption-provider-config",
+			t.resource, err)
 	}
 	return out, nil
 }

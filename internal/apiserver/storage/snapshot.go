@@ -38,7 +38,8 @@ const DefaultBump = 1_000_000_000
 // before: etcd's own format, which etcdutl takes, too.
 func (b *Backend) Snapshot(ctx context.Context, w io.Writer) error {
 	if b.embedded == nil {
-		return errors.New("the cluster's data are in an external etcd (--etcd-servers): use etcdctl snapshot save, which asks one of its members")
+		return errors.New("the cluster's data are in an external etcd (--etcd-servers): " +
+			"use etcdctl snapshot save, which asks one of its members")
 	}
 	return whileAlive(ctx, b.embedded.end, func(ctx context.Context) error {
 		s, err := b.client.SnapshotWithVersion(ctx)
@@ -166,11 +167,18 @@ func RestoreSnapshot(r Restore) (out Restored, err error) {
 	}
 	if !there {
 		err = os.Rename(made, MemberDir(r.Dir))
-	} else if err = unix.Renameat2(unix.AT_FDCWD, made, unix.AT_FDCWD, MemberDir(r.Dir), unix.RENAME_EXCHANGE); err == nil {
+	} else if err = exchange(made, MemberDir(r.Dir)); err == nil {
 		out.Aside = MemberDir(r.Dir) + ".before-" + time.Now().UTC().Format("20060102T150405.000Z")
 		err = os.Rename(made, out.Aside)
 	}
 	return out, errors.Join(err, record.SyncDir(r.Dir))
+}
+
+func exchange(a, b string) error {
+	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+		return fmt.Errorf("exchange %s and %s: %w", a, b, err)
+	}
+	return nil
 }
 
 // present returns the last revision of the data that are there.
@@ -188,8 +196,8 @@ func (r Restore) present() (last int64, there bool, err error) {
 	}
 	last, err = lastRevision(filepath.Join(member, "member", "snap", "db"))
 	if err != nil && r.Bump == DefaultBump {
-		return 0, true, fmt.Errorf("cannot tell the last revision of the data in %s, below which clients must not see the new ones: %w; "+
-			"give --bump-revision more than %d, which is what another restore may have used", member, err, DefaultBump)
+		return 0, true, fmt.Errorf("cannot tell the last revision of the data in %s, "+
+			"below which clients must not see the new ones: %w; give --bump-revision more than %d, which is what another restore may have used", member, err, DefaultBump)
 	}
 	return last, true, nil
 }

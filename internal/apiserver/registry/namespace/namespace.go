@@ -76,6 +76,10 @@ func (s *Store) GetUpdateStrategy() rest.RESTUpdateStrategy { return s.store.Upd
 // GetDeleteStrategy implements GenericStore.
 func (s *Store) GetDeleteStrategy() rest.RESTDeleteStrategy { return s.store.DeleteStrategy }
 
+// GetCorruptObjDeleter implements rest.CorruptObjectDeleterProvider. A namespace that cannot be read is
+// gone at once, and what is in it stays.
+func (s *Store) GetCorruptObjDeleter() rest.GracefulDeleter { return s.store.GetCorruptObjDeleter() }
+
 // Delete implements rest.GracefulDeleter. The first call only marks the namespace.
 func (s *Store) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	obj, err := s.store.Get(ctx, name, &metav1.GetOptions{})
