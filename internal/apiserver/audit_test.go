@@ -53,7 +53,11 @@ func audited(t *testing.T, path string) []auditv1.Event {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	var out []auditv1.Event
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)

@@ -78,6 +78,8 @@ type Config struct {
 
 	// ServiceAccountKeysURI is where the issuer's keys are published (default: here).
 	ServiceAccountKeysURI string
+	// FeatureGates are those of the API server's libraries, for all of the process.
+	FeatureGates map[string]bool
 	// Serving says how connections and requests are served.
 	Serving ServingOptions
 	// NodePorts is the range that services get their node ports from.

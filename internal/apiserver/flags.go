@@ -9,6 +9,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/featuregate"
 
 	"wherry.dev/internal/apiserver/admission"
 )
@@ -57,6 +60,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.PriorityAndFairness, "enable-priority-and-fairness", c.PriorityAndFairness, "Share the server among clients as FlowSchemas and PriorityLevelConfigurations say, instead of only bounding the number of requests.")
 	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time. With priority and fairness, this and --max-mutating-requests-inflight add up to one limit of all requests; without, 0 is no limit.")
 	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; see --max-requests-inflight.")
+	fs.Var(cliflag.NewMapStringBool(&c.FeatureGates), "feature-gates", "Gates of features that are not final: Name=true|false, separated by commas.")
 	c.Audit.AddFlags(fs)
 	c.Serving.AddFlags(fs)
 	fs.StringVar(&c.ServiceAccountKeysURI, "service-account-jwks-uri", c.ServiceAccountKeysURI, "Where the keys of the service account issuer are published (default: by this server).")
@@ -83,7 +87,6 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 var ignoredFlags = map[string]string{
 	"allow-privileged":                        "privileged pods are always allowed",
 	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
-	"feature-gates":                           "not supported",
 	"kubelet-preferred-address-types":         "the order is always InternalIP, Hostname, ExternalIP",
 	"storage-media-type":                      "objects are stored in protobuf",
 	"watch-cache":                             "the watch cache is always on",
@@ -160,6 +163,24 @@ func (c *Config) warnIgnored(log logr.Logger) {
 			log.Info("Flag has no effect", "flag", "--"+f.Name, "reason", why)
 		}
 	})
+}
+
+// setFeatures opens and closes the gates of this process. One that the API server's libraries do not
+// know, as those of other components, is named in the log.
+func (c *Config) setFeatures(log logr.Logger) error {
+	gates, set := utilfeature.DefaultMutableFeatureGate, map[string]bool{}
+	known := gates.GetAll()
+	for name, on := range c.FeatureGates {
+		if _, ok := known[featuregate.Feature(name)]; ok {
+			set[name] = on
+		} else {
+			log.Info("Feature gate has no effect", "flag", "--feature-gates", "gate", name)
+		}
+	}
+	if err := gates.SetFromMap(set); err != nil {
+		return fmt.Errorf("--feature-gates: %w", err)
+	}
+	return nil
 }
 
 func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }

@@ -93,8 +93,10 @@ func (k *flowKeeper) run(ctx context.Context, ready <-chan struct{}) error {
 			klog.FromContext(ctx).Error(err, "Failed to restore objects of priority and fairness, will retry")
 			k.changed()
 		}
-		if (repaired || err != nil) && limit.Wait(ctx) != nil {
-			return nil
+		if repaired || err != nil {
+			if limit.Wait(ctx) != nil {
+				return nil //nolint:nilerr // told to stop
+			}
 		}
 	}
 }

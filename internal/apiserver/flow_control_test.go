@@ -17,8 +17,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+// answer is what is left of a response when its body has been read.
+type answer struct {
+	StatusCode int
+	Status     string
+	Header     http.Header
+}
+
 // ask makes a GET request without a client's retries.
-func ask(t *testing.T, cfg *rest.Config, path string) (*http.Response, string) {
+func ask(t *testing.T, cfg *rest.Config, path string) (head answer, body string) {
 	t.Helper()
 	c, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -32,12 +39,11 @@ func ask(t *testing.T, cfg *rest.Config, path string) (*http.Response, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
+	text, err := io.ReadAll(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil {
 		t.Fatal(err)
 	}
-	return res, string(body)
+	return answer{res.StatusCode, res.Status, res.Header}, string(text)
 }
 
 // occupy makes a request that goes on until finish is called.

@@ -81,6 +81,9 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.cfg.complete(); err != nil {
 		return err
 	}
+	if err := s.cfg.setFeatures(klog.FromContext(ctx)); err != nil {
+		return err
+	}
 	s.cfg.warnIgnored(klog.FromContext(ctx))
 	if lost := s.cfg.LostData(); lost != "" {
 		klog.FromContext(ctx).Error(nil, lost)

@@ -13,8 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"wherry.dev/internal/api/defaults"
@@ -84,7 +87,11 @@ func Open(cfg Config) (*Kinds, error) {
 		}
 	}
 	defaults.Register(k.Scheme)
-	k.Codecs = serializer.NewCodecFactory(k.Scheme)
+	var encodings []serializer.CodecFactoryOptionsMutator
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		encodings = append(encodings, serializer.WithSerializer(cbor.NewSerializerInfo))
+	}
+	k.Codecs = serializer.NewCodecFactory(k.Scheme, encodings...)
 	options := cfg.Backend.Options(k.codecFor, prefix)
 	for _, row := range rows {
 		b, err := row.Build(k.Scheme, options)

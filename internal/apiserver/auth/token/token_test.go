@@ -386,7 +386,7 @@ func TestOtherKeysDoNotSign(t *testing.T) {
 // Connect Discovery 1.0, RFC 7517).
 func TestOthersCanVerifyOurTokens(t *testing.T) {
 	ec, old := ecKey(t), rsaKey(t)
-	handlers, err := Discovery(issuer, "192.0.2.1:6443", []crypto.PublicKey{ec.Public(), old.Public()})
+	handlers, err := Discovery(issuer, "https://192.0.2.1:6443"+KeysPath, []crypto.PublicKey{ec.Public(), old.Public()})
 	if err != nil {
 		t.Fatal(err)
 	}
