@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 
@@ -23,7 +24,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(panics.Watch(m).Run()) }
 
 // start runs an API server and a garbage collector that acts under upstream's rules for it.
-func start(t *testing.T) kubernetes.Interface {
+func start(t *testing.T) (kubernetes.Interface, dynamic.Interface) {
 	t.Helper()
 	cfg := apiserver.DefaultConfig()
 	cfg.DataDir, cfg.SecurePort, cfg.BindAddress = t.TempDir(), 0, net.IPv4(127, 0, 0, 1)
@@ -69,11 +70,15 @@ func start(t *testing.T) kubernetes.Interface {
 	if err != nil {
 		t.Fatal(err)
 	}
+	anyKind, err := dynamic.NewForConfig(s.ClientConfig("admin", "system:masters"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	sa := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err := admin.CoreV1().ServiceAccounts("default").Create(t.Context(), sa, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	return admin
+	return admin, anyKind
 }
 
 func owned(name, kind, by string, uid types.UID) metav1.ObjectMeta {
@@ -134,7 +139,7 @@ func absent[T any](t *testing.T, get func(context.Context, string, metav1.GetOpt
 }
 
 func TestDeletionsAgainstAnAPIServer(t *testing.T) {
-	c := start(t)
+	c, _ := start(t)
 	deployments, sets := c.AppsV1().Deployments("default"), c.AppsV1().ReplicaSets("default")
 	pods, maps := c.CoreV1().Pods("default"), c.CoreV1().ConfigMaps("default")
 	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
