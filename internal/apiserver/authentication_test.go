@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -64,16 +63,6 @@ func isUser(t *testing.T, s *Server, token, user string, groups ...string) error
 		return fmt.Errorf("token %s: %+v, %w; want %s in %q", token, got, err, user, groups)
 	}
 	return nil
-}
-
-// written writes a file for the server to read.
-func written(t *testing.T, name, content string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 func TestStaticTokens(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// judge is a webhook of authorization.
-type judge struct {
+// jury is a webhook of authorization.
+type jury struct {
 	*httptest.Server
 
 	mu    sync.Mutex
@@ -25,10 +25,10 @@ type judge struct {
 	asked []authorizationv1.SubjectAccessReviewSpec
 }
 
-// newJudge lets friend do everything, and denies foe everything. It has no opinion of others.
-func newJudge(t *testing.T) *judge {
+// newJury lets friend do everything, and denies foe everything. It has no opinion of others.
+func newJury(t *testing.T) *jury {
 	t.Helper()
-	j := &judge{}
+	j := &jury{}
 	j.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		review := &authorizationv1.SubjectAccessReview{}
 		if err := json.NewDecoder(r.Body).Decode(review); err != nil {
@@ -51,21 +51,21 @@ func newJudge(t *testing.T) *judge {
 }
 
 // record notes a question, and returns whether it is to fail.
-func (j *judge) record(spec authorizationv1.SubjectAccessReviewSpec) bool {
+func (j *jury) record(spec authorizationv1.SubjectAccessReviewSpec) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.asked = append(j.asked, spec)
 	return j.broke
 }
 
-func (j *judge) breakDown() {
+func (j *jury) breakDown() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.broke = true
 }
 
 // about returns the questions about a user.
-func (j *judge) about(user string) (specs []authorizationv1.SubjectAccessReviewSpec) {
+func (j *jury) about(user string) (specs []authorizationv1.SubjectAccessReviewSpec) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, spec := range j.asked {
@@ -110,7 +110,7 @@ func TestAuthorizationModes(t *testing.T) {
 }
 
 func TestAuthorizationByWebhook(t *testing.T) {
-	j := newJudge(t)
+	j := newJury(t)
 	file := kubeconfigOf(t, j.Server)
 	s := start(t, func(c *Config) {
 		c.Authorization.Modes = []string{"Webhook", "Node", "RBAC"}
@@ -144,7 +144,7 @@ func TestAuthorizationByWebhook(t *testing.T) {
 }
 
 func TestSelectorsReachAuthorizationWebhooks(t *testing.T) {
-	j := newJudge(t)
+	j := newJury(t)
 	file := kubeconfigOf(t, j.Server)
 	s := start(t, func(c *Config) {
 		c.Authorization.Modes = []string{"Webhook"}
@@ -205,7 +205,7 @@ authorizers:
 }
 
 func TestAuthorizationConfiguration(t *testing.T) {
-	j := newJudge(t)
+	j := newJury(t)
 	file := written(t, "authorization.yaml", judgedBy(kubeconfigOf(t, j.Server), "Deny"))
 	s := start(t, func(c *Config) { c.Authorization.ConfigFile = file })
 	if err := listPods(t, s, "friend"); err != nil {
@@ -232,7 +232,7 @@ func TestAuthorizationConfiguration(t *testing.T) {
 }
 
 func TestAuthorizationConfigurationIsReloaded(t *testing.T) {
-	j := newJudge(t)
+	j := newJury(t)
 	kubeconfig := kubeconfigOf(t, j.Server)
 	config := judgedBy(kubeconfig, "NoOpinion")
 	file := written(t, "authorization.yaml", config)
@@ -279,7 +279,7 @@ func TestAuthorizationConfigurationIsReloaded(t *testing.T) {
 }
 
 func TestAuthorizationFlagsThatExcludeEachOther(t *testing.T) {
-	j := newJudge(t)
+	j := newJury(t)
 	kubeconfig := kubeconfigOf(t, j.Server)
 	config := written(t, "authorization.yaml", judgedBy(kubeconfig, "Deny"))
 	misnamed := written(t, "authorization.yaml", `{"apiVersion": "apiserver.config.k8s.io/v1",
