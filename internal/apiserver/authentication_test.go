@@ -140,7 +140,7 @@ func newProvider(t *testing.T, issuer string) *provider {
 	if issuer == "" {
 		p.issuer = p.URL
 	}
-	docs, err := token.Discovery(p.issuer, p.Listener.Addr().String(), []crypto.PublicKey{key.Public()})
+	docs, err := token.Discovery(p.issuer, "https://"+p.Listener.Addr().String()+token.KeysPath, []crypto.PublicKey{key.Public()})
 	if err != nil {
 		t.Fatal(err)
 	}
