@@ -65,7 +65,7 @@ func (e *extensionServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // startExtension starts a server that trusts the front proxies of s, and makes a service lead to it.
-func startExtension(t *testing.T, s *Server, hang chan struct{}) (*extensionServer, *apiregistrationv1.ServiceReference) {
+func startExtension(t *testing.T, s *Server, hang chan struct{}) *apiregistrationv1.ServiceReference {
 	t.Helper()
 	e := &extensionServer{hang: hang}
 	e.Server = httptest.NewUnstartedServer(e)
@@ -94,7 +94,7 @@ func startExtension(t *testing.T, s *Server, hang chan struct{}) (*extensionServ
 	if _, err := admin(t, s).CoreV1().Services("default").Create(t.Context(), svc, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	return e, &apiregistrationv1.ServiceReference{Namespace: "default", Name: "ext", Port: new(int32(number))}
+	return &apiregistrationv1.ServiceReference{Namespace: "default", Name: "ext", Port: new(int32(number))}
 }
 
 func registrations(t *testing.T, s *Server) *clientset.Clientset {
@@ -153,7 +153,7 @@ func raw(ctx context.Context, c kubernetes.Interface, path string) ([]byte, erro
 // with the user's name and the proof that we say so; it is part of discovery and OpenAPI.
 func TestAnotherServersGroup(t *testing.T) {
 	s := start(t)
-	_, to := startExtension(t, s, nil)
+	to := startExtension(t, s, nil)
 	register(t, s, metav1.GroupVersion{Group: "ext.example.com", Version: "v1"}, to)
 	c := clientFor(t, s.ClientConfig("jane", "system:masters", "dancers"))
 	var got struct {
@@ -193,7 +193,7 @@ func TestAServerThatHangsHoldsNobodyUp(t *testing.T) {
 	s := start(t)
 	hang := make(chan struct{})
 	defer close(hang)
-	_, to := startExtension(t, s, hang)
+	to := startExtension(t, s, hang)
 	register(t, s, metav1.GroupVersion{Group: "ext.example.com", Version: "v1"}, to)
 	api := registrations(t, s).ApiregistrationV1().APIServices()
 	within(t, func(ctx context.Context) error {
@@ -247,7 +247,7 @@ func TestMetricsCanBeTakenOver(t *testing.T) {
 		_, err := api.Get(ctx, "v1beta1.metrics.k8s.io", metav1.GetOptions{})
 		return err
 	})
-	_, to := startExtension(t, s, nil)
+	to := startExtension(t, s, nil)
 	register(t, s, gv, to)
 	served("Ext")
 	if err := api.Delete(t.Context(), "v1beta1.metrics.k8s.io", metav1.DeleteOptions{}); err != nil {

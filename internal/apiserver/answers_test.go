@@ -46,7 +46,7 @@ func accept(cfg *rest.Config, mediaType string) *rest.Config {
 // defineWidgets makes a kind of users with one object, w, and returns its resource.
 func defineWidgets(t *testing.T, cfg *rest.Config, change func(*apiextensionsv1.CustomResourceDefinition)) schema.GroupVersionResource {
 	t.Helper()
-	crd := widgets("example.com")
+	crd := widgets()
 	change(crd)
 	if _, err := clientset.NewForConfigOrDie(cfg).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

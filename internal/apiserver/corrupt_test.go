@@ -143,7 +143,7 @@ func TestPodThatCannotBeReadIsDeletedWhileTheServerStarts(t *testing.T) {
 func TestObjectsOfAllKindsCanBeDeletedIfTheyCannotBeRead(t *testing.T) {
 	s := start(t)
 	cfg := s.ClientConfig("admin", "system:masters")
-	if _, err := clientset.NewForConfigOrDie(cfg).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), widgets("example.com"), metav1.CreateOptions{}); err != nil {
+	if _, err := clientset.NewForConfigOrDie(cfg).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), widgets(), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	widget := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}

@@ -142,7 +142,7 @@ func TestNobodyReadsSecretsInEtcd(t *testing.T) {
 func TestObjectsOfAllServersAreEncrypted(t *testing.T) {
 	s, raw := encrypted(t, newEncryption(t, "'*.*'", keys("aesgcm", "k1"), "identity: {}"))
 	cfg := s.ClientConfig("admin", "system:masters")
-	if _, err := clientset.NewForConfigOrDie(cfg).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), widgets("example.com"), metav1.CreateOptions{}); err != nil {
+	if _, err := clientset.NewForConfigOrDie(cfg).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), widgets(), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	api := dynamic.NewForConfigOrDie(cfg).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).Namespace("default")

@@ -16,7 +16,8 @@ import (
 )
 
 // widgets is a definition with what definitions have: defaults, pruning, rules, status, scale and columns.
-func widgets(group string) *apiextensionsv1.CustomResourceDefinition {
+func widgets() *apiextensionsv1.CustomResourceDefinition {
+	const group = "example.com"
 	integer := func(extra func(*apiextensionsv1.JSONSchemaProps)) apiextensionsv1.JSONSchemaProps {
 		p := apiextensionsv1.JSONSchemaProps{Type: "integer"}
 		if extra != nil {
@@ -61,7 +62,7 @@ func TestCustomResources(t *testing.T) {
 	cfg := s.ClientConfig("admin", "system:masters")
 	crds := clientset.NewForConfigOrDie(cfg).ApiextensionsV1().CustomResourceDefinitions()
 	began := time.Now()
-	if _, err := crds.Create(t.Context(), widgets("example.com"), metav1.CreateOptions{}); err != nil {
+	if _, err := crds.Create(t.Context(), widgets(), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	api := dynamic.NewForConfigOrDie(cfg).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).Namespace("default")

@@ -102,7 +102,7 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.openKinds(ctx); err != nil {
 		return err
 	}
-	s.chain, err = s.install()
+	s.chain, err = s.install() //nolint:contextcheck // what it starts runs with the server, and ends with the context of its hooks
 	return err
 }
 

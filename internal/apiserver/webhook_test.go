@@ -216,7 +216,7 @@ func TestWebhooksByURL(t *testing.T) {
 	}
 	_, err := putMap(t, c, "test-refused", metav1.CreateOptions{})
 	refused(t, err, `admission webhook "v.example.com" denied the request: not this one`)
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // the client's own type
+	status, ok := err.(apierrors.APIStatus)
 	if !ok || status.Status().Code != http.StatusTeapot {
 		t.Errorf("status %v", err)
 	}

@@ -63,15 +63,15 @@ func (c *control) pulls(w http.ResponseWriter, _ *http.Request) { answer(w, c.im
 const errorTrailer = "Wherry-Error"
 
 func (c *control) export(w http.ResponseWriter, r *http.Request) {
-	stream(w, "application/x-tar", func(out io.Writer) error {
-		return c.images.Export(r.Context(), out, r.URL.Query()["ref"]...)
+	stream(w, r, "application/x-tar", func(ctx context.Context, out io.Writer) error {
+		return c.images.Export(ctx, out, r.URL.Query()["ref"]...)
 	})
 }
 
 // stream answers with what write writes.
-func stream(w http.ResponseWriter, contentType string, write func(io.Writer) error) {
+func stream(w http.ResponseWriter, r *http.Request, contentType string, write func(context.Context, io.Writer) error) {
 	out := &lateWriter{w: w, contentType: contentType}
-	err := write(out)
+	err := write(r.Context(), out)
 	switch {
 	case err == nil:
 	case out.began:

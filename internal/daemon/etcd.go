@@ -29,25 +29,25 @@ func (c *control) snapshot(w http.ResponseWriter, r *http.Request) {
 		answerError(w, http.StatusServiceUnavailable, err)
 		return
 	}
-	stream(w, "application/octet-stream", func(out io.Writer) error { return api.Snapshot(r.Context(), out) })
+	stream(w, r, "application/octet-stream", api.Snapshot)
 }
 
 func (c *control) compact(w http.ResponseWriter, r *http.Request) {
-	keep(c, w, func(api *apiserver.Server) (int64, error) { return api.Compact(r.Context()) })
+	keep(c, w, r, (*apiserver.Server).Compact)
 }
 
 func (c *control) defragment(w http.ResponseWriter, r *http.Request) {
-	keep(c, w, func(api *apiserver.Server) ([]storage.Defragmented, error) { return api.Defragment(r.Context()) })
+	keep(c, w, r, (*apiserver.Server).Defragment)
 }
 
 // keep answers with what do returns.
-func keep[T any](c *control, w http.ResponseWriter, do func(*apiserver.Server) (T, error)) {
+func keep[T any](c *control, w http.ResponseWriter, r *http.Request, do func(*apiserver.Server, context.Context) (T, error)) {
 	api, err := c.server()
 	if err != nil {
 		answerError(w, http.StatusServiceUnavailable, err)
 		return
 	}
-	out, err := do(api)
+	out, err := do(api, r.Context())
 	if err != nil {
 		answerError(w, http.StatusInternalServerError, err)
 		return

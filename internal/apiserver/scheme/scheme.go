@@ -103,7 +103,7 @@ func Hub(group string) schema.GroupVersion {
 // to, as those of upstream's conversions do; a TypeMeta is the caller's.
 func addIdentity(s *runtime.Scheme, gv schema.GroupVersion) {
 	for _, typ := range s.KnownTypes(gv) {
-		obj, ok := reflect.New(typ).Interface().(runtime.Object)
+		obj, ok := reflect.TypeAssert[runtime.Object](reflect.New(typ))
 		if !ok || strings.HasPrefix(typ.PkgPath(), "k8s.io/apimachinery/") {
 			continue
 		}

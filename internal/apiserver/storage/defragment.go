@@ -20,7 +20,7 @@ func (b *Backend) Compact(ctx context.Context) (revision int64, err error) {
 		return 0, fmt.Errorf("compact: %w", err)
 	}
 	revision = now.Header.Revision
-	_, err = b.client.KV.Compact(ctx, revision, clientv3.WithCompactPhysical())
+	_, err = b.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
 	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 		return 0, fmt.Errorf("compact: %w", err)
 	}

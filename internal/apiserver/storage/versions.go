@@ -105,7 +105,7 @@ func shareMeta(now, before *metav1.ObjectMeta) {
 func shareFields(now *metav1.ManagedFieldsEntry, before []metav1.ManagedFieldsEntry) {
 	for i := range before {
 		b := before[i].FieldsV1
-		if now.FieldsV1 != nil && b != nil && bytes.Equal(now.FieldsV1.Raw, b.Raw) {
+		if now.FieldsV1 != nil && b != nil && bytes.Equal(now.FieldsV1.GetRawBytes(), b.GetRawBytes()) {
 			now.FieldsV1 = b
 			return
 		}

@@ -24,8 +24,8 @@ func podVersion(uid types.UID, status v1.PodPhase) *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "p", Namespace: "ns", UID: uid, Labels: map[string]string{"a": "b"}, Finalizers: []string{"f/f"},
 			ManagedFields: []metav1.ManagedFieldsEntry{
-				{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}},
-				{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil, `{"f:status":{"f:%s":{}}}`, status)}},
+				{Manager: "m", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)},
+				{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:status":{"f:%s":{}}}`, status))},
 			},
 		},
 		Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{

@@ -119,7 +119,7 @@ func (s *Server) serveV2(w http.ResponseWriter, r *http.Request) {
 	for _, g := range groups {
 		fmt.Fprintln(h, g.name, g.hash)
 	}
-	s.document(v2Path, hex.EncodeToString(h.Sum(nil)), func() http.Handler {
+	s.document(v2Path, hex.EncodeToString(h.Sum(nil)), func() http.Handler { //nolint:contextcheck // it outlives the request
 		// Others may wait for the document, too: it does not end with this request.
 		swagger, err := s.swagger(context.WithoutCancel(r.Context()), groups)
 		if err != nil {
