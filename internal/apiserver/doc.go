@@ -2,9 +2,10 @@
 // etcd of the same process (or an external one, with --etcd-servers).
 //
 // A request goes through authentication → authorization → decoding and defaulting → mutating
-// admission → validation → validating admission → etcd, as it does upstream. What the library does
-// not provide lives in the folders below: registry (what each resource is, one row of a table
-// each), admission, auth (RBAC, node and token authentication), openapi (generated), storage and
+// admission → validation → validating admission → etcd, as it does upstream. This package has the
+// configuration, and puts the chain of servers together: aggregation → kinds → extensions → not found
+// (docs/architecture.md). What they are made from lives in the folders below: registry (what each
+// resource is, one row of a table each), admission and hooks, auth, loopback, openapi, storage and
 // scheme.
 //
 // New opens the data and binds the port; Run serves until its context ends. The package knows

@@ -141,16 +141,13 @@ func validatingAdmissionPolicyBindings(deps Deps) registry.Row[*admissionv1.Vali
 			Validate: func(ctx context.Context, b binding) field.ErrorList {
 				errs := validation.ValidatingAdmissionPolicyBinding(b)
 				return orRights(errs, func() *field.Error {
-					return deps.mayReadParams(ctx, kind, b.Spec.PolicyName, b.Spec.ParamRef)
+					return deps.mayReadParams(ctx, kind, params{b.Spec.PolicyName, b.Spec.ParamRef}, params{})
 				})
 			},
 			ValidateUpdate: func(ctx context.Context, b, old binding) field.ErrorList {
 				errs := validation.ValidatingAdmissionPolicyBindingUpdate(b, old)
 				return orRights(errs, func() *field.Error {
-					if b.Spec.PolicyName == old.Spec.PolicyName && apiequality.Semantic.DeepEqual(b.Spec.ParamRef, old.Spec.ParamRef) {
-						return nil
-					}
-					return deps.mayReadParams(ctx, kind, b.Spec.PolicyName, b.Spec.ParamRef)
+					return deps.mayReadParams(ctx, kind, params{b.Spec.PolicyName, b.Spec.ParamRef}, params{old.Spec.PolicyName, old.Spec.ParamRef})
 				})
 			},
 			WarnUpdate:            staticName[binding],
@@ -215,16 +212,13 @@ func mutatingAdmissionPolicyBindings(deps Deps) registry.Row[*admissionv1.Mutati
 			Validate: func(ctx context.Context, b binding) field.ErrorList {
 				errs := validation.MutatingAdmissionPolicyBinding(b)
 				return orRights(errs, func() *field.Error {
-					return deps.mayReadParams(ctx, kind, b.Spec.PolicyName, b.Spec.ParamRef)
+					return deps.mayReadParams(ctx, kind, params{b.Spec.PolicyName, b.Spec.ParamRef}, params{})
 				})
 			},
 			ValidateUpdate: func(ctx context.Context, b, old binding) field.ErrorList {
 				errs := validation.MutatingAdmissionPolicyBindingUpdate(b, old)
 				return orRights(errs, func() *field.Error {
-					if b.Spec.PolicyName == old.Spec.PolicyName && apiequality.Semantic.DeepEqual(b.Spec.ParamRef, old.Spec.ParamRef) {
-						return nil
-					}
-					return deps.mayReadParams(ctx, kind, b.Spec.PolicyName, b.Spec.ParamRef)
+					return deps.mayReadParams(ctx, kind, params{b.Spec.PolicyName, b.Spec.ParamRef}, params{old.Spec.PolicyName, old.Spec.ParamRef})
 				})
 			},
 			WarnUpdate:            staticName[binding],

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -50,9 +51,20 @@ func (d Deps) mayReadKind(ctx context.Context, kind, old *admissionv1.ParamKind)
 	return nil
 }
 
-// mayReadParams returns why the user may not bind a policy to these parameters.
-func (d Deps) mayReadParams(ctx context.Context, kindOf func(context.Context, string) (*admissionv1.ParamKind, error), policy string, ref *admissionv1.ParamRef) *field.Error {
-	if ref == nil || trusted(ctx) {
+// params are what a binding binds to which policy.
+type params struct {
+	policy string
+	ref    *admissionv1.ParamRef
+}
+
+// kindOf returns the kind of a policy's parameters.
+type kindOf func(ctx context.Context, policy string) (*admissionv1.ParamKind, error)
+
+// mayReadParams returns why the user may not bind a policy to these parameters, if they are not the old
+// ones.
+func (d Deps) mayReadParams(ctx context.Context, kind kindOf, now, old params) *field.Error {
+	ref := now.ref
+	if ref == nil || trusted(ctx) || now.policy == old.policy && apiequality.Semantic.DeepEqual(ref, old.ref) {
 		return nil
 	}
 	at := field.NewPath("spec", "paramRef")
@@ -67,7 +79,7 @@ func (d Deps) mayReadParams(ctx context.Context, kindOf func(context.Context, st
 	if ref.Name == "" {
 		attrs.Verb = "list"
 	}
-	unknown := d.narrow(ctx, &attrs, kindOf, policy)
+	unknown := d.narrow(ctx, &attrs, kind, now.policy)
 	decision, _, err := d.Auth.Authorizer.Authorize(ctx, attrs)
 	switch {
 	case err != nil:
@@ -81,8 +93,8 @@ func (d Deps) mayReadParams(ctx context.Context, kindOf func(context.Context, st
 }
 
 // narrow sets the resource of a policy's parameters. It returns what it could not find out.
-func (d Deps) narrow(ctx context.Context, attrs *authorizer.AttributesRecord, kindOf func(context.Context, string) (*admissionv1.ParamKind, error), policy string) error {
-	kind, err := kindOf(ctx, policy)
+func (d Deps) narrow(ctx context.Context, attrs *authorizer.AttributesRecord, of kindOf, policy string) error {
+	kind, err := of(ctx, policy)
 	if err != nil || kind == nil {
 		return fmt.Errorf("unable to get policy %s", policy)
 	}

@@ -36,7 +36,7 @@ func flowSchemas() registry.Row[*flowcontrolv1.FlowSchema] {
 		Status: &registry.Strategy[flow]{
 			Update: func(_ context.Context, s, old flow) {
 				s.Spec = old.Spec
-				keepMetadata(&s.ObjectMeta, &old.ObjectMeta)
+				metav1.ResetObjectMetaForStatus(&s.ObjectMeta, &old.ObjectMeta)
 			},
 			ValidateUpdate: always(validation.FlowSchemaStatus),
 			Reset:          []string{"metadata", "spec"},
@@ -69,17 +69,10 @@ func priorityLevelConfigurations() registry.Row[*flowcontrolv1.PriorityLevelConf
 		Status: &registry.Strategy[level]{
 			Update: func(_ context.Context, l, old level) {
 				l.Spec = old.Spec
-				keepMetadata(&l.ObjectMeta, &old.ObjectMeta)
+				metav1.ResetObjectMetaForStatus(&l.ObjectMeta, &old.ObjectMeta)
 			},
 			ValidateUpdate: always(validation.PriorityLevelConfigurationStatus),
 			Reset:          []string{"metadata", "spec"},
 		},
 	}
-}
-
-// keepMetadata undoes every change of the metadata but that of who manages which field.
-func keepMetadata(m, old *metav1.ObjectMeta) {
-	managed := m.ManagedFields
-	*m = *old
-	m.ManagedFields = managed
 }
