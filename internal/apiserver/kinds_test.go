@@ -146,6 +146,9 @@ func TestDefaultIngressClass(t *testing.T) {
 	if _, err := api.IngressClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := api.IngressClasses().List(t.Context(), metav1.ListOptions{}); err != nil { // so that the cache has it
+		t.Fatal(err)
+	}
 	if got := make("b", plain); got != "d" {
 		t.Errorf("class %q, want the default", got)
 	}
