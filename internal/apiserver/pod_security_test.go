@@ -32,6 +32,9 @@ func TestPodSecurity(t *testing.T) {
 	cfg.WarningHandler = said
 	c := clientFor(t, cfg)
 	mustPod(t, c, privileged("before"))
+	if _, err := c.CoreV1().Pods("default").List(ctx, metav1.ListOptions{}); err != nil { // so that the cache has it
+		t.Fatal(err)
+	}
 	ns, err := c.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
