@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 	"k8s.io/client-go/tools/cache"
 
+	"wherry.dev/internal/apiserver/refusal"
 	"wherry.dev/internal/trace"
 )
 
@@ -142,7 +143,7 @@ func (s *Store) Update(ctx context.Context, name string, info rest.UpdatedObject
 ) (runtime.Object, bool, error) {
 	ctx, over := holding(ctx)
 	defer over()
-	return s.Store.Update(ctx, name, info, create, update, forceAllowCreate, opts)
+	return s.Store.Update(ctx, name, refusal.Of(info), create, update, forceAllowCreate, opts)
 }
 
 var (

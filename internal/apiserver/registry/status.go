@@ -9,6 +9,8 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"wherry.dev/internal/apiserver/refusal"
 )
 
 // StatusStore serves an endpoint that reads and updates an existing object, and nothing else:
@@ -40,7 +42,7 @@ func (s *StatusStore) Update(ctx context.Context, name string, info rest.Updated
 ) (runtime.Object, bool, error) {
 	ctx, over := holding(ctx)
 	defer over()
-	return s.store.Update(ctx, name, info, create, update, false, opts)
+	return s.store.Update(ctx, name, refusal.Of(info), create, update, false, opts)
 }
 
 // GetResetFields implements rest.ResetFieldsStrategy.

@@ -235,18 +235,32 @@ func (o *options) GetRESTOptions(resource schema.GroupResource, _ runtime.Object
 	cfg.EncodeVersioner = versioner
 	return generic.RESTOptions{
 		StorageConfig:           cfg.ForResource(resource),
-		Decorator:               o.open,
+		Decorator:               o.openRefusing,
 		EnableGarbageCollection: o.cfg.GarbageCollection,
 		DeleteCollectionWorkers: o.cfg.DeleteWorkers,
 		ResourcePrefix:          o.keyPrefix(resource),
 	}, nil
 }
 
+// openRefusing is the generic.StorageDecorator: storage that says whose fault its errors are.
+func (b *Backend) openRefusing(
+	cfg *storagebackend.ConfigForResource, resourcePrefix string,
+	keyFunc func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object,
+	attrs storage.AttrFunc, indexers storage.IndexerFuncs, cacheIndexers *cache.Indexers,
+) (storage.Interface, factory.DestroyFunc, error) {
+	s, destroy, err := b.open(cfg, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, indexers, cacheIndexers)
+	if err != nil {
+		return nil, nil, err
+	}
+	return refusals{s}, destroy, nil
+}
+
 // uncached are the resources that have no watch cache, upstream's choice too: hardly anybody reads
 // events, there are more of them than of everything else, and the cache would keep them all.
 var uncached = []schema.GroupResource{{Resource: "events"}}
 
-// open is the generic.StorageDecorator: etcd3 storage under a watch cache, as the
+// open returns etcd3 storage under a watch cache, as the
 // library builds it, but over our one client.
 func (b *Backend) open(
 	cfg *storagebackend.ConfigForResource, resourcePrefix string,

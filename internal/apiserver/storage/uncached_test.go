@@ -47,6 +47,6 @@ func isCached(t *testing.T, opts generic.RESTOptions) bool {
 		t.Fatal(err)
 	}
 	defer destroy()
-	_, cached := s.(*cacher.CacheDelegator)
+	_, cached := s.(refusals).Interface.(*cacher.CacheDelegator)
 	return cached
 }

@@ -1,0 +1,65 @@
+package storage
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"wherry.dev/internal/apiserver/refusal"
+)
+
+// refusals is storage whose errors say whose fault they are (package refusal).
+type refusals struct{ storage.Interface }
+
+// Versioner implements storage.Interface.
+func (r refusals) Versioner() storage.Versioner { return refusingVersioner{r.Interface.Versioner()} }
+
+// Create implements storage.Interface.
+func (r refusals) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	return refusal.Version(r.Interface.Create(ctx, key, obj, out, ttl))
+}
+
+// Get implements storage.Interface.
+func (r refusals) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	return refusal.Version(r.Interface.Get(ctx, key, opts, out))
+}
+
+// GetList implements storage.Interface.
+func (r refusals) GetList(ctx context.Context, key string, opts storage.ListOptions, out runtime.Object) error {
+	return refusal.Version(r.Interface.GetList(ctx, key, opts, out))
+}
+
+// Watch implements storage.Interface.
+func (r refusals) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	w, err := r.Interface.Watch(ctx, key, opts)
+	return w, refusal.Version(err)
+}
+
+// GuaranteedUpdate implements storage.Interface.
+func (r refusals) GuaranteedUpdate(
+	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions, change storage.UpdateFunc, cached runtime.Object,
+) error {
+	asked := func(input runtime.Object, meta storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		obj, ttl, err := change(input, meta)
+		return obj, ttl, refusal.Change(err)
+	}
+	return refusal.Version(r.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, asked, cached))
+}
+
+// refusingVersioner reads the versions that requests bring, and serves dry runs, which prepare an object
+// for storage without storing it.
+type refusingVersioner struct{ storage.Versioner }
+
+// PrepareObjectForStorage implements storage.Versioner.
+func (v refusingVersioner) PrepareObjectForStorage(obj runtime.Object) error {
+	return refusal.Version(v.Versioner.PrepareObjectForStorage(obj))
+}
+
+// ObjectResourceVersion implements storage.Versioner.
+func (v refusingVersioner) ObjectResourceVersion(obj runtime.Object) (uint64, error) {
+	version, err := v.Versioner.ObjectResourceVersion(obj)
+	return version, refusal.Change(err)
+}
