@@ -137,7 +137,7 @@ func newFuzzer(t *testing.T, s *Server, seed uint64) *fuzzer {
 		t.Fatal(err)
 	}
 	request := base64.StdEncoding.EncodeToString(signingRequest(t, "a", "example.com/s", pkix.Name{CommonName: "x"}).Spec.Request)
-	for _, doc := range strings.Split(string(data), "\n---\n") {
+	for _, doc := range strings.SplitSeq(string(data), "\n---\n") {
 		obj := map[string]any{}
 		if err := yaml.Unmarshal([]byte(strings.ReplaceAll(doc, "REQUEST", request)), &obj); err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func (f *fuzzer) createAll() {
 		}
 		var code int
 		var answer []byte
-		for try := 0; try < 200; try++ {
+		for range 200 {
 			code, answer = f.send(http.MethodPost, e.path(""), "application/json", toJSON(obj))
 			if code != http.StatusNotFound && code != http.StatusTooManyRequests && code != http.StatusServiceUnavailable {
 				break
@@ -566,11 +566,10 @@ func (f *fuzzer) value() any {
 
 // valueLike returns an odd value, of the same type as often as not.
 func (f *fuzzer) valueLike(old any) any {
-	switch old.(type) {
+	switch old := old.(type) {
 	case []any:
-		list := old.([]any)
-		if len(list) > 0 && f.r.IntN(2) == 0 {
-			return append(slices.Clone(list), runtime.DeepCopyJSONValue(list[0]))
+		if len(old) > 0 && f.r.IntN(2) == 0 {
+			return append(slices.Clone(old), runtime.DeepCopyJSONValue(old[0]))
 		}
 	case string, float64, bool:
 		if f.r.IntN(2) == 0 {

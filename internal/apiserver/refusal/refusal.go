@@ -37,8 +37,7 @@ var misfits = []string{
 
 // Change makes a bad request of an error of a change that is the request's fault.
 func Change(err error) error {
-	var number *strconv.NumError // the resource version of the new object
-	if errors.As(err, &number) {
+	if _, ok := errors.AsType[*strconv.NumError](err); ok { // the resource version of the new object
 		return apierrors.NewBadRequest("metadata.resourceVersion: " + err.Error())
 	}
 	var status apierrors.APIStatus
