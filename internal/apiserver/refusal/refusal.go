@@ -37,12 +37,12 @@ var misfits = []string{
 
 // Change makes a bad request of an error of a change that is the request's fault.
 func Change(err error) error {
-	if _, ok := errors.AsType[*strconv.NumError](err); ok { // the resource version of the new object
-		return apierrors.NewBadRequest("metadata.resourceVersion: " + err.Error())
-	}
 	var status apierrors.APIStatus
 	if err == nil || errors.As(err, &status) {
 		return err
+	}
+	if _, ok := errors.AsType[*strconv.NumError](err); ok { // of the new object's resource version
+		return apierrors.NewBadRequest("metadata.resourceVersion: " + err.Error())
 	}
 	if slices.ContainsFunc(misfits, func(words string) bool { return strings.Contains(err.Error(), words) }) {
 		return apierrors.NewBadRequest(err.Error())
