@@ -91,6 +91,7 @@ func TestKubectl(t *testing.T) {
 	t.Run("apply", func(t *testing.T) { k.t = t; kubectlApply(k) })
 	t.Run("storage", func(t *testing.T) { k.t = t; kubectlStorage(k) })
 	t.Run("workloads", func(t *testing.T) { k.t = t; kubectlWorkloads(k) })
+	t.Run("custom resources", func(t *testing.T) { k.t = t; kubectlCustomResources(k) })
 	t.Run("about", func(t *testing.T) { k.t = t; kubectlAbout(k) })
 }
 
@@ -186,6 +187,69 @@ func kubectlWorkloads(k *kubectl) {
 	k.want(`(?s)Warning: v1 ComponentStatus is deprecated in v1.19\+.*etcd-0 +Healthy +ok`, "", "get", "cs")
 	k.want(`deployment.apps "web" deleted`, "", "delete", "deploy", "web", "--cascade=background")
 	k.want(`replicaset.apps "r" deleted`, "", "delete", "rs", "r", "--cascade=orphan")
+}
+
+const gadgets = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gadgets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: gadgets, singular: gadget, kind: Gadget, shortNames: [gd], categories: [all]}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: A thing for a purpose.
+        properties:
+          spec:
+            type: object
+            required: [size]
+            properties:
+              size: {type: integer, minimum: 1, description: How large it is.}
+              color: {type: string, default: red, enum: [red, blue]}
+          status: {type: object, properties: {phase: {type: string}, size: {type: integer}}}
+    additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}, {name: Color, type: string, jsonPath: .spec.color, priority: 1}]
+    selectableFields: [{jsonPath: .spec.color}]
+    subresources: {status: {}, scale: {specReplicasPath: .spec.size, statusReplicasPath: .status.size}}
+`
+
+// kubectlCustomResources is what people do with a kind of their own.
+func kubectlCustomResources(k *kubectl) {
+	gadget := func(spec string) string {
+		return "apiVersion: example.com/v1\nkind: Gadget\nmetadata: {name: one}\nspec: " + spec + "\n"
+	}
+	k.want(`customresourcedefinition.apiextensions.k8s.io/gadgets.example.com created`, gadgets, "apply", "-f", "-")
+	k.want(`condition met`, "", "wait", "crd/gadgets.example.com", "--for=condition=Established", "--timeout=60s")
+	k.want(`(?m)^gadgets +gd +example.com/v1 +true +Gadget`, "", "api-resources")
+	k.want(`gadget.example.com/one created`, gadget("{size: 2}"), "apply", "-f", "-")
+	k.want(`(?s)NAME +SIZE\s+one +2\s`, "", "get", "gd")
+	k.want(`(?s)NAME +SIZE +COLOR\s+one +2 +red`, "", "get", "gadgets.v1.example.com", "-o", "wide")
+	k.want(`gadget.example.com/one`, "", "get", "all")
+	k.want(`gadget.example.com/one`, "", "get", "gd", "-o", "name", "--field-selector=spec.color=red")
+	k.want(`No resources found`, "", "get", "gd", "--field-selector=spec.color=blue")
+	k.want(`(?s)KIND: +Gadget.*FIELD: size <integer>.*How large it is.`, "", "explain", "gadget.spec.size")
+	k.want(`(?s)Name: +one.*Kind: +Gadget.*Color: +red`, "", "describe", "gd", "one")
+	k.refuse(`unknown field "spec.weight"`, gadget("{size: 2, weight: 1}"), "apply", "-f", "-")
+	k.refuse(`(?s)spec.size: Invalid value.*should be greater than or equal to 1`, gadget("{size: 0}"), "apply", "-f", "-")
+	k.refuse(`spec.color: Unsupported value: "green"`, "", "patch", "gd", "one", "--type=merge", "-p", `{"spec":{"color":"green"}}`)
+	k.refuse(`application/strategic-merge-patch\+json is not supported`, "", "patch", "gd", "one", "--type=strategic", "-p", `{"spec":{"size":3}}`)
+	k.want(`gadget.example.com/one patched`, "", "patch", "gd", "one", "--type=json", "-p", `[{"op":"replace","path":"/spec/color","value":"blue"}]`)
+	k.want(`gadget.example.com/one patched`, "", "patch", "gd", "one", "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Done","size":2}}`)
+	k.want(`condition met`, "", "wait", "gd/one", "--for=jsonpath={.status.phase}=Done", "--timeout=60s")
+	k.want(`gadget.example.com/one scaled`, "", "scale", "gd", "one", "--replicas=5")
+	k.want(`^5$`, "", "get", "gd", "one", "-o", "jsonpath={.spec.size}")
+	k.refuse(`conflict.*\.spec\.size`, gadget("{size: 7}"), "apply", "--server-side", "--field-manager=other", "-f", "-")
+	k.want(`serverside-applied`, gadget("{size: 7}"), "apply", "--server-side", "--field-manager=other", "--force-conflicts", "-f", "-")
+	k.want(`labeled`, "", "label", "gd", "one", "a=b")
+	k.want(`gadget.example.com "one" deleted`, "", "delete", "gd", "-l", "a=b")
+	k.want(`gadget.example.com/one created`, gadget("{size: 2}"), "create", "-f", "-")
+	k.want(`customresourcedefinition.apiextensions.k8s.io "gadgets.example.com" deleted`, "", "delete", "crd", "gadgets.example.com")
+	k.refuse(`the server doesn't have a resource type "gd"|could not find the requested resource`, "", "get", "gd")
 }
 
 func kubectlAbout(k *kubectl) {
