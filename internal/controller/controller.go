@@ -9,6 +9,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,13 @@ type Loop struct {
 	reconcile func(ctx context.Context, key string) error
 	queue     workqueue.TypedRateLimitingInterface[string]
 	synced    []cache.DoneChecker
+	writes    []Writes
+}
+
+// Writes are what a controller wrote to one resource (package written).
+type Writes interface {
+	// Caught reports whether the informer has all that was written for the owner.
+	Caught(owner string) bool
 }
 
 // NewLoop returns a loop that calls reconcile for every added key. An error is logged, and the key
@@ -52,6 +60,11 @@ func NewLoop(name string, reconcile func(ctx context.Context, key string) error)
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{Name: name}),
 	}
 }
+
+// WaitFor lets the reconciliation of a key wait until the informers have what was written for it. Call it
+// before Run. The loop asks before the reconciliation reads anything: what is read before the question
+// may be older than the answer.
+func (l *Loop) WaitFor(writes ...Writes) { l.writes = append(l.writes, writes...) }
 
 // Add requests a reconciliation of the key.
 func (l *Loop) Add(key string) { l.queue.Add(key) }
@@ -121,6 +134,10 @@ func (l *Loop) next(ctx context.Context) bool {
 		return false
 	}
 	defer l.queue.Done(key)
+	if slices.ContainsFunc(l.writes, func(w Writes) bool { return !w.Caught(key) }) {
+		l.queue.AddAfter(key, Patience)
+		return true
+	}
 	err := l.reconcile(ctx, key)
 	switch {
 	case err == nil, apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause):

@@ -51,6 +51,49 @@ func run(t *testing.T, build func(*fake.Clientset, informers.SharedInformerFacto
 	}
 }
 
+// behind are writes that arrive while somebody asks for them.
+type behind struct{ arrived bool }
+
+func (b *behind) Caught(string) bool {
+	was := b.arrived
+	b.arrived = true
+	return was
+}
+
+// A reconciliation that had read its object before it asked for its own writes could take an old object for
+// a new one, and create a pod for a job that was complete.
+func TestNothingIsReadBeforeOnesOwnWritesHaveArrived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &behind{}
+		calls := 0
+		l := controller.NewLoop("test", func(context.Context, string) error {
+			calls++
+			if !b.arrived {
+				t.Error("reconciled before the writes arrived")
+			}
+			return nil
+		})
+		l.WaitFor(&behind{arrived: true}, b)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		l.Add("a/b")
+		synctest.Wait()
+		if calls != 0 {
+			t.Errorf("%d calls while the writes had not arrived", calls)
+		}
+		time.Sleep(controller.Patience)
+		synctest.Wait()
+		if calls != 1 {
+			t.Errorf("%d calls after they arrived", calls)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func namespace(name string) *v1.Namespace {
 	return &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }

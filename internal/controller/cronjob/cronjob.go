@@ -80,6 +80,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory, clock co
 		known: map[string]*memory{},
 	}
 	c.loop = controller.NewLoop("cronjob", c.sync)
+	c.loop.WaitFor(c.cronWrites, c.jobWrites)
 	if err := c.loop.Watch(crons, c.loop.AddObject); err != nil {
 		return nil, err
 	}
@@ -115,10 +116,6 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		c.forget(key)
 		return nil
 	}
-	if !c.cronWrites.Caught(key) || !c.jobWrites.Caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
-	}
 	cron := item.(*batchv1.CronJob)
 	f, err := c.observe(ctx, cron)
 	if err != nil {
@@ -137,8 +134,6 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 }
 
 func (c *Controller) forget(key string) {
-	c.cronWrites.Forget(key)
-	c.jobWrites.Forget(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.known, key)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -26,19 +27,27 @@ type cluster struct {
 	*fake.Clientset
 	mu      sync.Mutex
 	created []string // jobs: name and when
+	version int      // the newest; the fake gives none, and the controller waits for those that it wrote
 	refuse  error    // of status updates
 	set     func()   // tells the controller that the clock was set
 }
 
 func start(t *testing.T, objs ...runtime.Object) (*cluster, func()) {
 	t.Helper()
-	c := &cluster{T: t, Clientset: fake.NewClientset(objs...)}
+	c := &cluster{T: t, Clientset: fake.NewClientset(objs...), version: 100}
 	c.PrependReactor("create", "jobs", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		j := a.(k8stesting.CreateAction).GetObject().(*batchv1.Job)
 		j.UID, j.CreationTimestamp = types.UID(j.Name), metav1.Now()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.created = append(c.created, j.Name+" "+time.Now().UTC().Format("15:04:05.000"))
+		c.stampLocked(j)
+		return false, nil, nil
+	})
+	c.PrependReactor("update", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.stampLocked(a.(k8stesting.UpdateAction).GetObject().(metav1.Object))
 		return false, nil, nil
 	})
 	c.PrependReactor("update", "cronjobs", func(k8stesting.Action) (bool, runtime.Object, error) {
@@ -49,6 +58,11 @@ func start(t *testing.T, objs ...runtime.Object) (*cluster, func()) {
 		return err != nil, nil, err
 	})
 	return c, c.run()
+}
+
+func (c *cluster) stampLocked(o metav1.Object) {
+	c.version++
+	o.SetResourceVersion(strconv.Itoa(c.version))
 }
 
 // run starts a controller, and returns a function that stops it.

@@ -78,6 +78,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		setWrites: written.New(sets.Informer().GetIndexer()),
 	}
 	c.loop = controller.NewLoop("daemonset", c.sync)
+	c.loop.WaitFor(c.setWrites, c.control.Writes, c.revisions.Writes)
 	owners := sets.Informer().GetIndexer()
 	ofPods := claim.Waker[*v1.Pod]{Kind: kind, Owners: owners, Selector: selector, Add: c.loop.Add}
 	ofRevisions := claim.Waker[*appsv1.ControllerRevision]{Kind: kind, Owners: owners, Selector: selector, Add: c.loop.Add}
@@ -127,18 +128,12 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	logs := written.Logs{c.setWrites, c.control.Writes, c.revisions.Writes}
 	ds, err := c.sets.DaemonSets(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
-		logs.Forget(key)
 		return nil
 	}
 	if err != nil {
 		return err
-	}
-	if !logs.Caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
 	}
 	matches := selector(ds)
 	switch {

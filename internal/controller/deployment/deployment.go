@@ -68,6 +68,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		setWrites: written.New(sets.Informer().GetIndexer()), ownWrites: written.New(deployments.Informer().GetIndexer()),
 	}
 	c.loop = controller.NewLoop("deployment", c.sync)
+	c.loop.WaitFor(c.setWrites, c.ownWrites)
 	if err := c.loop.Watch(deployments.Informer(), c.loop.AddObject); err != nil {
 		return nil, err
 	}
@@ -123,16 +124,10 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	}
 	d, err := c.deployments.Deployments(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
-		c.setWrites.Forget(key)
-		c.ownWrites.Forget(key)
 		return nil
 	}
 	if err != nil {
 		return err
-	}
-	if !c.setWrites.Caught(key) || !c.ownWrites.Caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
 	}
 	if s := selector(d); s != nil && !s.Matches(labels.Set(d.Spec.Template.Labels)) { // it would release each new set at once
 		klog.FromContext(ctx).Info("The selector does not match the template, the deployment is left alone", "deployment", key)

@@ -63,6 +63,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		writes: written.New(own.GetIndexer()), triggers: endpointsliceutil.NewTriggerTimeTracker(),
 	}
 	c.loop = controller.NewLoop("endpoint", c.reconcile)
+	c.loop.WaitFor(c.writes)
 	if err := c.loop.Watch(services, c.serviceChanged); err != nil {
 		return nil, err
 	}
@@ -116,10 +117,6 @@ func (c *Controller) podChanged(old, obj any) {
 func (c *Controller) reconcile(ctx context.Context, key string) error {
 	if key == leftoversKey {
 		return c.findLeftovers()
-	}
-	if !c.writes.Caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
 	}
 	err := c.sync(ctx, key)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
@@ -190,7 +187,6 @@ func (c *Controller) remove(ctx context.Context, key string, have *v1.Endpoints)
 		return err
 	}
 	c.triggers.DeleteService(namespace, name)
-	c.writes.Forget(key)
 	if _, gone := c.gone.Load(key); !gone {
 		return nil
 	}

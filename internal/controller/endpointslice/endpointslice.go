@@ -79,6 +79,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		triggers: endpointsliceutil.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
 	}
 	c.loop = controller.NewLoop("endpoint_slice", c.reconcile)
+	c.loop.WaitFor(counted{c.writes})
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		handle   func(old, obj any)
@@ -142,11 +143,6 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	if key == topologyKey {
 		return c.lookAtNodes(ctx)
 	}
-	if !c.writes.Caught(key) {
-		metrics.EndpointSliceSyncs.WithLabelValues("stale").Inc()
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
-	}
 	err := c.sync(ctx, key)
 	if _, behind := c.behind.LoadAndDelete(key); behind && err != nil {
 		// The event that brings the newer slice wakes the service again.
@@ -161,6 +157,17 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	}
 	metrics.EndpointSliceSyncs.WithLabelValues("success").Inc()
 	return nil
+}
+
+// counted counts the syncs that wait.
+type counted struct{ *written.Log }
+
+func (c counted) Caught(key string) bool {
+	caught := c.Log.Caught(key)
+	if !caught {
+		metrics.EndpointSliceSyncs.WithLabelValues("stale").Inc()
+	}
+	return caught
 }
 
 func (c *Controller) lookAtNodes(ctx context.Context) error {
@@ -187,7 +194,6 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	if !exists { // the garbage collector deletes the slices
 		c.triggers.DeleteService(namespace, name)
 		c.reconciler.DeleteService(namespace, name)
-		c.writes.Forget(key)
 		return nil
 	}
 	svc := item.(*v1.Service)

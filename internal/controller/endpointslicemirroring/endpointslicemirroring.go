@@ -55,6 +55,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		writes: written.New(own.GetIndexer()), totals: totals{of: map[string]total{}},
 	}
 	c.loop = controller.NewLoop("endpoint_slice_mirroring", c.reconcile)
+	c.loop.WaitFor(c.writes)
 	if err := c.loop.Watch(services, c.serviceChanged); err != nil {
 		return nil, err
 	}
@@ -102,10 +103,6 @@ func (c *Controller) sliceChanged(old, obj any) {
 }
 
 func (c *Controller) reconcile(ctx context.Context, key string) error {
-	if !c.writes.Caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
-	}
 	began := time.Now()
 	err := c.sync(ctx, key)
 	syncDuration.Observe(time.Since(began).Seconds())
@@ -130,7 +127,6 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	if e == nil {
 		c.totals.set(key, total{})
 		if len(have) == 0 {
-			c.writes.Forget(key)
 		}
 		return c.write(ctx, key, plan{remove: have})
 	}

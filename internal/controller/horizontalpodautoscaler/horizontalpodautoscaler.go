@@ -100,6 +100,7 @@ func build(client clientset.Interface, f informers.SharedInformerFactory, scales
 		writes: written.New(hpas.Informer().GetIndexer()), options: defaults, memories: map[string]*remembered{},
 	}
 	c.loop = controller.NewLoop("horizontalpodautoscaler", c.reconcile)
+	c.loop.WaitFor(c.writes)
 	if err := c.loop.Watch(hpas.Informer(), c.changed); err != nil {
 		return nil, err
 	}
@@ -146,7 +147,6 @@ func (c *Controller) forget(namespace, name string) {
 	defer c.mu.Unlock()
 	key := namespace + "/" + name
 	delete(c.memories, key)
-	c.writes.Forget(key)
 	autoscalers.Set(float64(len(c.memories)))
 	desired.DeleteLabelValues(namespace, name)
 }
@@ -163,10 +163,6 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	}
 	if err != nil {
 		return err
-	}
-	if !c.writes.Caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
 	}
 	began, m := time.Now(), c.recall(key)
 	p, err := c.look(ctx, hpa, m)

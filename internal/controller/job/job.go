@@ -74,6 +74,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		failures: map[string]remembers{}, doubts: map[string]bool{},
 	}
 	c.loop = controller.NewLoop("job", c.sync)
+	c.loop.WaitFor(waited{c.jobWrites, batchv1.GroupName, "jobs"}, waited{c.podWrites, v1.GroupName, "pods"})
 	c.orphans = controller.NewLoop("job_orphan_pod", c.syncOrphan)
 	if err := c.loop.Watch(jobs, c.jobChanged); err != nil {
 		return nil, err
@@ -174,10 +175,6 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		c.events.Event(j, v1.EventTypeWarning, "UnknownCompletionMode", "Skipped Job sync because completion mode is unknown")
 		return nil
 	}
-	if !c.caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
-	}
 	start, action := time.Now(), tracking
 	err = c.reconcile(ctx, j, &action)
 	result := "success"
@@ -189,23 +186,7 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	return err
 }
 
-// caught reports whether the informers know all that was written for the job.
-func (c *Controller) caught(key string) bool {
-	for _, log := range []struct {
-		*written.Log
-		group, resource string
-	}{{c.jobWrites, batchv1.GroupName, "jobs"}, {c.podWrites, v1.GroupName, "pods"}} {
-		if !log.Caught(key) {
-			staleSyncs.WithLabelValues(log.group, log.resource).Inc()
-			return false
-		}
-	}
-	return true
-}
-
 func (c *Controller) forget(key string) {
-	c.jobWrites.Forget(key)
-	c.podWrites.Forget(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.failures, key)

@@ -4,6 +4,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
+
+	"wherry.dev/internal/controller/written"
 )
 
 func counter(name, help string, labels ...string) *metrics.CounterVec {
@@ -86,4 +88,18 @@ func creationReason(c *census) string {
 		return "recreate_terminating_or_failed"
 	}
 	return "new"
+}
+
+// waited counts the syncs that wait for what was written to a resource.
+type waited struct {
+	*written.Log
+	group, resource string
+}
+
+func (c waited) Caught(key string) bool {
+	caught := c.Log.Caught(key)
+	if !caught {
+		staleSyncs.WithLabelValues(c.group, c.resource).Inc()
+	}
+	return caught
 }

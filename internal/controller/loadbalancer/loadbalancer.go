@@ -40,6 +40,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory, reserved
 	services, nodes := f.Core().V1().Services().Informer(), f.Core().V1().Nodes().Informer()
 	c := &Controller{client: client, services: services.GetIndexer(), nodes: nodes.GetIndexer(), writes: written.New(services.GetIndexer()), reserved: reserved}
 	c.loop = controller.NewLoop("service", c.reconcile)
+	c.loop.WaitFor(c.writes)
 	if err := c.loop.Watch(services, c.serviceChanged); err != nil {
 		return nil, err
 	}
@@ -133,11 +134,6 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 		return err
 	}
 	if !exists {
-		c.writes.Forget(key)
-		return nil
-	}
-	if !c.writes.Caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	svc := item.(*v1.Service)

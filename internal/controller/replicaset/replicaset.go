@@ -71,6 +71,7 @@ func newFor(k kind, client clientset.Interface, f informers.SharedInformerFactor
 		control:   podcontrol.Control{Client: client, Kind: k.GroupVersionKind, Writes: written.New(pods.GetIndexer())},
 	}
 	c.loop = controller.NewLoop(k.name, c.sync)
+	c.loop.WaitFor(c.setWrites, c.control.Writes)
 	if err := c.loop.Watch(sets, c.loop.AddObject); err != nil {
 		return nil, err
 	}
@@ -103,12 +104,6 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		return err
 	}
 	if !exists {
-		c.setWrites.Forget(key)
-		c.control.Writes.Forget(key)
-		return nil
-	}
-	if !c.setWrites.Caught(key) || !c.control.Writes.Caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	s, err := c.view(item.(object))

@@ -40,6 +40,7 @@ func New(client clientset.Interface, meta metadata.Interface, f informers.Shared
 	quotas := core.ResourceQuotas()
 	c := &Controller{client: client, quotas: quotas.Lister(), written: written.New(quotas.Informer().GetIndexer())}
 	c.loop = controller.NewLoop("resourcequota_primary", c.reconcile)
+	c.loop.WaitFor(c.written)
 	c.objects = newObjects(meta, client.Discovery(), c.changed, c.wakeAll)
 	if err := c.loop.Watch(quotas.Informer(), c.loop.AddObject); err != nil {
 		return nil, err
@@ -136,10 +137,9 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	}
 	q, err := c.quotas.ResourceQuotas(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
-		c.written.Forget(key)
 		return nil
 	}
-	if err != nil || q.DeletionTimestamp != nil || !c.written.Caught(key) {
+	if err != nil || q.DeletionTimestamp != nil {
 		return err
 	}
 	known, err := c.objects.of(ctx, q)

@@ -78,6 +78,7 @@ func New(client clientset.Interface, f informers.SharedInformerFactory) (*Contro
 		setWrites: written.New(sets.GetIndexer()), claimWrites: written.New(claims.Informer().GetIndexer()),
 	}
 	c.loop = controller.NewLoop("statefulset", c.sync)
+	c.loop.WaitFor(c.setWrites, c.claimWrites, c.control.Writes, c.revisions.Writes)
 	ofPods := claim.Waker[*v1.Pod]{Kind: kind, Owners: c.sets, Selector: selector, Add: c.loop.Add}
 	ofRevisions := claim.Waker[*appsv1.ControllerRevision]{Kind: kind, Owners: c.sets, Selector: selector, Add: c.loop.Add}
 	return c, errors.Join(
@@ -131,13 +132,7 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	logs := written.Logs{c.setWrites, c.claimWrites, c.control.Writes, c.revisions.Writes}
 	if !exists {
-		logs.Forget(key)
-		return nil
-	}
-	if !logs.Caught(key) {
-		c.loop.AddAfter(key, controller.Patience)
 		return nil
 	}
 	set := item.(*appsv1.StatefulSet)

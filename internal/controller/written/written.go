@@ -117,28 +117,6 @@ func (l *Log) seen(e effect) bool {
 	return !ok || obj.GetUID() != e.uid || e.shows(obj)
 }
 
-// Forget drops what was written for an owner that is gone.
-func (l *Log) Forget(owner string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.owners, owner)
-}
-
-// Logs are those of one controller.
-type Logs []*Log
-
-// Caught reports whether all stores have what was written for the owner.
-func (all Logs) Caught(owner string) bool {
-	return !slices.ContainsFunc(all, func(l *Log) bool { return !l.Caught(owner) })
-}
-
-// Forget drops what was written for an owner that is gone.
-func (all Logs) Forget(owner string) {
-	for _, l := range all {
-		l.Forget(owner)
-	}
-}
-
 // newer reports whether version a is newer than b. One that is no number is never newer; any number
 // is newer than none at all.
 func newer(a, b string) bool {

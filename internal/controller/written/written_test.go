@@ -87,10 +87,6 @@ func TestCaught(t *testing.T) {
 			if !l.Caught("a/other") {
 				t.Error("another owner waits too")
 			}
-			l.Forget("a/owner")
-			if !l.Caught("a/owner") {
-				t.Error("not forgotten")
-			}
 		})
 	}
 }
