@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -17,12 +20,22 @@ import (
 )
 
 // Version makes a bad request of an error that says that an option, such as resourceVersion, is
-// no good, or an object to be created that has one.
+// no good, or an object to be created that has one; and what etcd does not take for its size is too large
+// here, too.
 func Version(err error) error {
+	if isTooLarge(err) {
+		return apierrors.NewRequestEntityTooLargeError("the object is larger than what etcd stores: " + err.Error())
+	}
 	if storage.IsInvalidError(err) || errors.Is(err, storage.ErrResourceVersionSetOnCreate) {
 		return apierrors.NewBadRequest(err.Error())
 	}
 	return err
+}
+
+// isTooLarge reports whether etcd, or its client, refused an object for its size.
+func isTooLarge(err error) bool {
+	return errors.Is(err, rpctypes.ErrRequestTooLarge) ||
+		status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max")
 }
 
 // What the library says of a patch or an object that does not fit its kind, or the object it is for:
@@ -37,8 +50,8 @@ var misfits = []string{
 
 // Change makes a bad request of an error of a change that is the request's fault.
 func Change(err error) error {
-	var status apierrors.APIStatus
-	if err == nil || errors.As(err, &status) {
+	var said apierrors.APIStatus
+	if err == nil || errors.As(err, &said) {
 		return err
 	}
 	if _, ok := errors.AsType[*strconv.NumError](err); ok { // of the new object's resource version
