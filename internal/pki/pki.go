@@ -20,6 +20,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/client-go/util/keyutil"
+
 	"wherry.dev/internal/record"
 )
 
@@ -73,7 +75,7 @@ func LoadOrCreateCA(dir, name, commonName string, now time.Time) (*CA, error) {
 		ca.cert, err = ca.selfSign(commonName, now)
 		return ca, err
 	}
-	if pub, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !pub.Equal(ca.key.Public()) {
+	if !samePublic(cert, ca.key) {
 		return nil, fmt.Errorf("%s is not the key of the certificate authority %s: restore both from the same backup", ca.KeyFile, ca.CertFile)
 	}
 	return ca, nil
@@ -144,8 +146,7 @@ func (ca *CA) Issue(dir, name string, leaf Leaf, now time.Time) (certFile, keyFi
 }
 
 func (ca *CA) fits(cert *x509.Certificate, key crypto.Signer, leaf Leaf, now time.Time) bool {
-	pub, ok := cert.PublicKey.(*ecdsa.PublicKey)
-	return ok && pub.Equal(key.Public()) &&
+	return samePublic(cert, key) &&
 		cert.CheckSignatureFrom(ca.cert) == nil &&
 		now.Before(cert.NotAfter.Add(-renewBefore)) &&
 		cert.Subject.CommonName == leaf.CommonName &&
@@ -163,7 +164,8 @@ func (ca *CA) Sign(tmpl *x509.Certificate, public crypto.PublicKey) ([]byte, err
 	return x509.CreateCertificate(rand.Reader, tmpl, ca.cert, public, ca.key)
 }
 
-// LoadOrCreateKey returns the private key at path (PKCS #8 in PEM, mode 0600).
+// LoadOrCreateKey returns the private key at path, in PEM: RSA or ECDSA, in PKCS #1, SEC 1 or PKCS #8. If
+// there is none, it makes one for ECDSA (PKCS #8, mode 0600).
 func LoadOrCreateKey(path string) (crypto.Signer, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -172,19 +174,21 @@ func LoadOrCreateKey(path string) (crypto.Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, fmt.Errorf("private key %s: no PEM block; restore it, or remove it to have a new one created", path)
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, err := keyutil.ParsePrivateKeyPEM(data)
 	if err != nil {
-		return nil, fmt.Errorf("private key %s: %w", path, err)
+		return nil, fmt.Errorf("private key %s: %w; restore it, or remove it to have a new one created", path, err)
 	}
-	signer, ok := key.(*ecdsa.PrivateKey)
+	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("private key %s: not an ECDSA key", path)
+		return nil, fmt.Errorf("private key %s: %T does not sign", path, key)
 	}
 	return signer, nil
+}
+
+// samePublic reports whether a certificate is that of a key.
+func samePublic(cert *x509.Certificate, key crypto.Signer) bool {
+	public, ok := cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && public.Equal(key.Public())
 }
 
 func createKey(path string) (crypto.Signer, error) {
