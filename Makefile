@@ -60,6 +60,9 @@ attack: deps build ## hostile pods beside healthy ones, each for ATTACK_TIME (30
 kills: deps build ## kill -9 at random moments, among pods and among workloads: make kills [KILLS=100] [SEED=1]; a short form is part of make test
 	KILLS=$(or $(KILLS),100) $(GO) test ./test/e2e -run 'AtRandomMoments' -count=1 -v -timeout 2h
 
+race: ## a million requests to the API server under the race detector: make race [REQUESTS=1000000]
+	REQUESTS=$(or $(REQUESTS),1000000) $(GO) test -race ./internal/apiserver -run '^TestNobodyChangesWhatIsShared$$' -count=1 -v -timeout 5h
+
 lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint
 	$< run ./...
 
