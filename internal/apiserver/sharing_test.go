@@ -32,7 +32,7 @@ func TestNobodyChangesWhatIsShared(t *testing.T) {
 	}
 	dir := t.TempDir()
 	s, stop := run(t, dir)
-	makeAccount(t, s, "default", "default")
+	makeAccount(t, s)
 	f := newFuzzer(t, s, 1)
 	f.endpoints = slices.DeleteFunc(f.endpoints, func(e endpoint) bool {
 		return dangerous[e.main()] || !slices.Contains(e.verbs, "update") || !slices.Contains(e.verbs, "get") ||

@@ -126,8 +126,6 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	}
 	if e == nil {
 		c.totals.set(key, total{})
-		if len(have) == 0 {
-		}
 		return c.write(ctx, key, plan{remove: have})
 	}
 	p := planFor(e, have)
