@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"go.etcd.io/etcd/server/v3/embed"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -34,8 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	klog.LogToStderr(false) // what the candidates say of servers that are gone
-	klog.SetOutput(io.Discard)
+	klog.SetLogger(logr.Discard()) // what the candidates say of servers that are gone
 	os.Exit(m.Run())
 }
 
