@@ -432,7 +432,7 @@ func (c *cluster) truth() (out []event) {
 				out = append(out, event{e.Kv.ModRevision, key, valueOf.FindString(string(e.Kv.Value))})
 			}
 		}
-		if r.Header.Revision >= now.Header.Revision {
+		if r.IsProgressNotify() && r.Header.Revision >= now.Header.Revision { // that of events is the newest of all
 			return out
 		}
 		if err := client.RequestProgress(ctx); err != nil {
