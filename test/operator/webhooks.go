@@ -44,7 +44,9 @@ func (manners) ValidateUpdate(_ context.Context, _, shop *api.Shop) (admission.W
 	return nil, polite(shop)
 }
 
-func (manners) ValidateDelete(context.Context, *api.Shop) (admission.Warnings, error) { return nil, nil }
+func (manners) ValidateDelete(context.Context, *api.Shop) (admission.Warnings, error) {
+	return nil, nil
+}
 
 func polite(shop *api.Shop) error {
 	greeting := shop.Spec.Greeting
