@@ -19,6 +19,7 @@ func TestOperator(t *testing.T) {
 	c := newCluster(t)
 	c.addImage("busybox.tar", images.SaveBusybox)
 	c.addImage("operator.tar", saveProgram(t, "wherry.dev/test/operator", "wherry.dev/shop-operator:1"))
+	c.addImage("notes.tar", saveProgram(t, "wherry.dev/test/extension", "wherry.dev/notes:1"))
 	c.up()
 	c.kubectl("apply", "-k", operatorConfig)
 	wait := fmt.Sprint(patience)
@@ -54,6 +55,7 @@ func TestOperator(t *testing.T) {
 		return c.kubectl("get", "deployment,replicaset,pod", "-o", "name") == ""
 	})
 	c.kubectl("delete", "-k", operatorConfig, "--timeout", wait)
+	servesNotes(c) // on the same node, whose start costs seconds
 }
 
 // refuses waits until kubectl fails and says what matches the pattern.
