@@ -35,7 +35,7 @@ func servesNotes(c *cluster) {
 	available("True")
 	c.prints("milk created", "create", "-f", note) // it kept them in memory
 	c.prints(`"milk" deleted`, "delete", "note", "milk")
-	c.kubectl("delete", "-f", notesConfig, "--timeout", wait)
+	c.kubectl("delete", "-f", notesConfig, "--ignore-not-found", "--timeout", wait)
 }
 
 // guardsNotes sees the notes' server refuse a user, and let him read once a role allows it.

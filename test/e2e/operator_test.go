@@ -54,7 +54,7 @@ func TestOperator(t *testing.T) {
 	c.until("what the shop owned is gone", func() bool {
 		return c.kubectl("get", "deployment,replicaset,pod", "-o", "name") == ""
 	})
-	c.kubectl("delete", "-k", operatorConfig, "--timeout", wait)
+	c.kubectl("delete", "-k", operatorConfig, "--ignore-not-found", "--timeout", wait)
 	servesNotes(c) // on the same node, whose start costs seconds
 }
 
