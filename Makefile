@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test build images up down purge test attack kills lint bench bench-cri sim conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test build images up down purge test attack kills history race lint bench bench-api bench-cri sim conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -60,6 +60,12 @@ attack: deps build ## hostile pods beside healthy ones, each for ATTACK_TIME (30
 kills: deps build ## kill -9 at random moments, among pods and among workloads: make kills [KILLS=100] [SEED=1]; a short form is part of make test
 	KILLS=$(or $(KILLS),100) $(GO) test ./test/e2e -run 'AtRandomMoments' -count=1 -v -timeout 2h
 
+history: build ## two API servers on three members of etcd, killed KILLS (100) times, and a checker over what clients saw; a short form is part of make test
+	KILLS=$(or $(KILLS),100) $(GO) test ./test/history -run '^TestHistory$$' -count=1 -v -timeout 2h
+
+race: ## a million requests to the API server under the race detector: make race [REQUESTS=1000000]
+	REQUESTS=$(or $(REQUESTS),1000000) $(GO) test -race ./internal/apiserver -run '^TestNobodyChangesWhatIsShared$$' -count=1 -v -timeout 5h
+
 lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint
 	$< run ./...
 
@@ -70,6 +76,9 @@ $(TOOLS)/golangci-lint-$(LINT):
 
 bench: deps build images ## measure a fresh node: start, batch, restart, delete, idle
 	$(GO) run ./test/bench $(BENCH_FLAGS) $(BIN)
+
+bench-api: build ## measure the API server beside upstream's: make bench-api [KUBE_APISERVER=/path ETCD=/path]
+	$(GO) run ./test/bench/api $(BENCH_FLAGS) -kube-apiserver "$(KUBE_APISERVER)" -etcd "$(ETCD)" $(abspath $(BIN))
 
 bench-cri: deps build ## measure the runtime beside containerd: make bench-cri [CONTAINERD=/path,/other]
 	$(GO) run ./test/bench/cri $(BENCH_FLAGS) -containerd "$(CONTAINERD)" $(BIN)

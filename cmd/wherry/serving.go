@@ -74,6 +74,9 @@ func (s *serving) start() (stop func(), err error) {
 	if err := s.secure.ApplyTo(&info, &loopback); err != nil {
 		return nil, err
 	}
+	if len(s.secure.CipherSuites) == 0 {
+		info.CipherSuites = inbound.CipherSuites()
+	}
 	in := inbound.Bound(info.Listener)
 	info.Listener = in
 	handler, err := s.handler(info)

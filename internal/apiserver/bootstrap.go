@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/apiserver/registry"
@@ -72,7 +73,7 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	for _, step := range []func(context.Context, kubernetes.Interface) error{
 		s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.ensureFlow, s.ensureTokenTracking, s.publishTrust, s.ensureServiceCIDR, s.ensureService, known,
 	} {
-		if err := step(ctx, client); err != nil {
+		if err := s.insist(ctx, func() error { return step(ctx, client) }); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // told to stop before it was done
 			}
@@ -85,6 +86,38 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	case <-ctx.Done():
 	}
 	return nil
+}
+
+// insist repeats what fails for a reason that passes: a member of etcd went away, another server was faster, or
+// this one is busy. It gives up when etcd has failed for good.
+func (s *Server) insist(ctx context.Context, step func() error) error {
+	const least, most = 50 * time.Millisecond, 2 * time.Second
+	for wait := least; ; wait = min(2*wait, most) {
+		err := step()
+		if err == nil || !passes(err) {
+			return err
+		}
+		klog.FromContext(ctx).Info("Cannot create what every cluster starts with, trying again", "err", err)
+		select {
+		case <-time.After(wait):
+		case <-s.backend.RestartDue():
+			return err
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// passes reports whether an error may be gone the next time.
+func passes(err error) bool {
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonInternalError, metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout, metav1.StatusReasonServiceUnavailable,
+		metav1.StatusReasonTooManyRequests, metav1.StatusReasonConflict, metav1.StatusReasonAlreadyExists:
+		return true
+	case metav1.StatusReasonUnknown: // of the connection, or of etcd
+		return true
+	}
+	return false
 }
 
 // awaitPolicy returns once authorization knows the present roles and bindings, so that a request

@@ -109,7 +109,7 @@ func corrupt(t *testing.T, s *Server, address, name string) {
 func TestPodThatCannotBeReadIsDeletedWhileTheServerStarts(t *testing.T) {
 	address, dir := externalEtcd(t, 0), t.TempDir()
 	s, stop := run(t, dir, func(c *Config) { c.EtcdServers = []string{address} })
-	makeAccount(t, s, "default", "default")
+	makeAccount(t, s)
 	if _, err := admin(t, s).CoreV1().Pods("default").Create(t.Context(), testPod("p"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -217,7 +217,7 @@ func TestTwoServersSideBySide(t *testing.T) {
 func TestRestartKeepsEverything(t *testing.T) {
 	dir := t.TempDir()
 	first, stop := run(t, dir)
-	makeAccount(t, first, "default", "default")
+	makeAccount(t, first)
 	token := tokenOf(t, first)
 	if _, err := admin(t, first).CoreV1().Pods("default").Create(t.Context(), testPod("p"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

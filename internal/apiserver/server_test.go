@@ -22,14 +22,15 @@ import (
 func start(t *testing.T, change ...func(*Config)) *Server {
 	t.Helper()
 	s := startIn(t, t.TempDir(), change...)
-	makeAccount(t, s, "default", "default") // no controller here creates it
+	makeAccount(t, s) // no controller here creates it
 	return s
 }
 
-func makeAccount(t *testing.T, s *Server, namespace, name string) {
+// makeAccount makes the default account of the default namespace.
+func makeAccount(t *testing.T, s *Server) {
 	t.Helper()
-	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
-	if _, err := admin(t, s).CoreV1().ServiceAccounts(namespace).Create(t.Context(), sa, metav1.CreateOptions{}); err != nil {
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}
+	if _, err := admin(t, s).CoreV1().ServiceAccounts("default").Create(t.Context(), sa, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

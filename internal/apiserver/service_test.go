@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func testService(name string, kind corev1.ServiceType) *corev1.Service {
@@ -72,6 +73,26 @@ func TestServiceAddressesAreUniqueAndComeBack(t *testing.T) {
 			t.Errorf("address of a deleted service: %v", err)
 		}
 		break
+	}
+}
+
+// A client that knows only clusterIP, as kubectl apply of a manifest of one, was told of a mismatch with
+// clusterIPs that it had never written.
+func TestAddressOfAServiceDoesNotChange(t *testing.T) {
+	s := start(t)
+	ctx, api := t.Context(), admin(t, s).CoreV1().Services("default")
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "a"},
+		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	if _, err := api.Create(ctx, svc, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := api.Patch(ctx, "a", types.MergePatchType, []byte(`{"spec":{"clusterIP":"10.96.0.77"}}`), metav1.PatchOptions{})
+	refused(t, err, `spec.clusterIPs[0]: Invalid value: ["10.96.0.77"]: may not change once set`)
+	if got, err := api.Patch(ctx, "a", types.MergePatchType, []byte(`{"spec":{"clusterIP":""}}`), metav1.PatchOptions{}); err != nil ||
+		got.Spec.ClusterIP != corev1.ClusterIPNone {
+		t.Errorf("left out: %v, %v", got.Spec.ClusterIPs, err)
 	}
 }
 

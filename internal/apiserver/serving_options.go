@@ -14,6 +14,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/compatibility"
 
+	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/safepath"
 )
 
@@ -35,7 +36,8 @@ type ServingOptions struct {
 	// expressions of the web sites that may ask.
 	HSTSDirectives, CORSOrigins []string
 
-	// TLSCipherSuites and TLSMinVersion are names as Go has them; empty means Go's defaults.
+	// TLSCipherSuites and TLSMinVersion are names as Go has them; empty means those of inbound.CipherSuites,
+	// and TLS 1.2.
 	TLSCipherSuites []string
 	TLSMinVersion   string
 	// SNICertKeys are certificates for some names.
@@ -54,7 +56,7 @@ func (o *ServingOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.ShutdownSendRetryAfter, "shutdown-send-retry-after", o.ShutdownSendRetryAfter, "While the last requests end, answer new ones with 429 and Retry-After, and close their connections.")
 	fs.StringSliceVar(&o.HSTSDirectives, "strict-transport-security-directives", o.HSTSDirectives, "Directives of HSTS, such as max-age=31536000,includeSubDomains,preload; without any, there is no such header.")
 	fs.StringSliceVar(&o.CORSOrigins, "cors-allowed-origins", o.CORSOrigins, "Regular expressions of the origins that may ask across sites, such as //example.com(:|$); each must pin the start and the end of the host.")
-	fs.StringSliceVar(&o.TLSCipherSuites, "tls-cipher-suites", o.TLSCipherSuites, "Cipher suites of TLS 1.2 (default: Go's).")
+	fs.StringSliceVar(&o.TLSCipherSuites, "tls-cipher-suites", o.TLSCipherSuites, "Cipher suites of TLS 1.2 (default: those with forward secrecy and authenticated encryption).")
 	fs.StringVar(&o.TLSMinVersion, "tls-min-version", o.TLSMinVersion, "The lowest version of TLS: VersionTLS12 (default) or VersionTLS13.")
 	fs.Var(cliflag.NewNamedCertKeyArray(&o.SNICertKeys), "tls-sni-cert-key", "Files of a certificate and its key, and the names that it is for (default: those in it): foo.crt,foo.key:*.foo.com,foo.com. Can be given several times.")
 	o.Tracing.AddFlags(fs)
@@ -93,6 +95,7 @@ func (o *ServingOptions) applyTo(cfg *genericapiserver.Config) error {
 	cfg.ShutdownSendRetryAfter = o.ShutdownSendRetryAfter
 	cfg.HSTSDirectives, cfg.CorsAllowedOriginList = o.HSTSDirectives, o.CORSOrigins
 	var err error
+	cfg.SecureServing.CipherSuites = inbound.CipherSuites()
 	if len(o.TLSCipherSuites) > 0 {
 		if cfg.SecureServing.CipherSuites, err = cliflag.TLSCipherSuites(o.TLSCipherSuites); err != nil {
 			return fmt.Errorf("--tls-cipher-suites: %w", err)

@@ -159,3 +159,42 @@ func TestFlagsThatCannotBeGrantedAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A whole node passes flags on to its API server, but not those that it sets itself.
+func TestFlagsOfANode(t *testing.T) {
+	c := DefaultConfig()
+	err := c.Set([]string{"audit-log-path=/x", "--profiling=false", "enable-aggregator-routing", "tls-san=a", "tls-san=b"}, map[string]string{"secure-port": "why"})
+	if err != nil || c.Audit.LogOptions.Path != "/x" || c.Profiling || !c.AggregatorRouting || !slices.Equal(c.ServingNames, []string{"a", "b"}) {
+		t.Errorf("%v, %+v", err, c)
+	}
+	for arg, want := range map[string]string{
+		"secure-port=1": "secure-port cannot be set here: why", "nothing=1": `"nothing" is not a flag of the API server`,
+		"audit-log-path": "audit-log-path needs a value", "profiling=maybe": "profiling", "": `"" is not a flag`,
+	} {
+		if err := c.Set([]string{arg}, map[string]string{"secure-port": "why"}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", arg, err, want)
+		}
+	}
+}
+
+// Only suites with forward secrecy and authenticated encryption are spoken, unless flags say otherwise.
+func TestOldCiphersAreRefused(t *testing.T) {
+	const modern, cbc = tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA
+	speaks := func(s *Server, suite uint16) bool {
+		conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{
+			InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{suite},
+		})
+		if err == nil {
+			err = conn.Close()
+		}
+		return err == nil
+	}
+	if s := start(t); !speaks(s, modern) || speaks(s, cbc) {
+		t.Errorf("by default: GCM %v, CBC %v", speaks(s, modern), speaks(s, cbc))
+	}
+	if s := start(t, func(c *Config) {
+		given(t, c, "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA")
+	}); !speaks(s, modern) || !speaks(s, cbc) {
+		t.Errorf("if asked for: GCM %v, CBC %v", speaks(s, modern), speaks(s, cbc))
+	}
+}

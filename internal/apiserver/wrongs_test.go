@@ -61,7 +61,7 @@ func TestADefinitionThatBreaksItsOwnObjects(t *testing.T) {
 	eventually(t, func() error { // until the new schema is in use
 		w, err := api.Get(ctx, "w", metav1.GetOptions{})
 		if size, _, _ := unstructured.NestedInt64(w.Object, "spec", "size"); err != nil || size != 1 {
-			return fmt.Errorf("%v, %v", w, err)
+			return fmt.Errorf("%v, %w", w, err)
 		}
 		return nil
 	})
@@ -324,7 +324,7 @@ func TestSlowWatchesHoldNobodyUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := client.Do(req)
+		resp, err := client.Do(req) //nolint:bodyclose // closed by the goroutine below
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -43,6 +44,11 @@ type Loop struct {
 	synced    []cache.DoneChecker
 	writes    []Writes
 }
+
+// ErrBehind is wrapped by the errors of writes that were refused because the informer was behind. As with a
+// conflict, the event that brings what is newer repeats the reconciliation; if there is none, as when a
+// webhook refuses, it is repeated ever more seldom, in silence.
+var ErrBehind = errors.New("the informer is behind")
 
 // Writes are what a controller wrote to one resource (package written).
 type Writes interface {
@@ -143,7 +149,7 @@ func (l *Loop) next(ctx context.Context) bool {
 	case err == nil, apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause):
 		l.queue.Forget(key)
 	case ctx.Err() != nil:
-	case apierrors.IsConflict(err):
+	case apierrors.IsConflict(err), errors.Is(err, ErrBehind):
 		klog.FromContext(ctx).V(4).Info("Conflict, will retry", "key", key, "err", err)
 		l.queue.AddRateLimited(key)
 	default:

@@ -288,6 +288,37 @@ func TestSilentNodeIsTaintedUntilItSpeaksAgain(t *testing.T) {
 	})
 }
 
+// A node that somebody created, and that no kubelet has ever spoken for, stayed without conditions for ever.
+func TestANodeThatNeverSpokeIsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+			return nodelifecycle.New(c, f)
+		}, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+		defer stop()
+		conditions := func() (out []string) {
+			t.Helper()
+			synctest.Wait()
+			n, err := client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range n.Status.Conditions {
+				out = append(out, fmt.Sprint(c.Type, "=", c.Status, " ", c.Reason))
+			}
+			return out
+		}
+		time.Sleep(59 * time.Second)
+		if got := conditions(); len(got) > 0 {
+			t.Errorf("before its time: %q", got)
+		}
+		time.Sleep(2 * time.Second)
+		const why = "=Unknown NodeStatusNeverUpdated"
+		if got, want := conditions(), []string{"Ready" + why, "MemoryPressure" + why, "DiskPressure" + why, "PIDPressure" + why}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
 func TestPodsOfALostNodeAreNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := func(name string) *v1.Node {

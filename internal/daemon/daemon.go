@@ -240,6 +240,16 @@ func checkRunDir(runDir, dataDir string) error {
 	return fmt.Errorf("%s is the run dir of the instance with --data-dir %s; use the --run-dir of %s", runDir, owner, dataDir)
 }
 
+// ownAPIFlags are flags of the API server that a whole node sets itself.
+var ownAPIFlags = map[string]string{
+	"data-dir": "use --data-dir of the node", "bind-address": "use --bind-address of the node", "secure-port": "use --secure-port of the node",
+	"advertise-address": "use --node-ip", "service-cluster-ip-range": "use --service-cidr", "cluster-domain": "use --cluster-domain of the node",
+	"etcd-servers": "use --etcd-servers of the node", "encryption-provider-config": "use --encryption-provider-config of the node",
+	"encryption-provider-config-automatic-reload": "use --encryption-provider-config-automatic-reload of the node",
+	"cert-dir":       "the node's own kubeconfig and certificates are in pki of --data-dir",
+	"client-ca-file": "the node's own clients have certificates of its own authority",
+}
+
 func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	d.progress("starting the API server")
 	c := apiserver.DefaultConfig()
@@ -257,6 +267,9 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 		return err
 	}
 	c.ServiceCIDR = cidr
+	if err := c.Set(d.cfg.APIServerArgs, ownAPIFlags); err != nil {
+		return fmt.Errorf("--apiserver-arg: %w", err)
+	}
 	if lost := c.LostData(); lost != "" {
 		d.progress("WARNING: " + lost)
 	}

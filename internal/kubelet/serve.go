@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/kubelet/certificates"
 	"wherry.dev/internal/kubelet/gauges"
 	"wherry.dev/internal/kubelet/server"
@@ -125,6 +126,9 @@ func (k *Kubelet) serverConfig() (server.Config, error) {
 	}
 	if cfg.CipherSuites, err = cliflag.TLSCipherSuites(k.cfg.TLSCipherSuites); err != nil {
 		return cfg, err
+	}
+	if len(cfg.CipherSuites) == 0 {
+		cfg.CipherSuites = inbound.CipherSuites()
 	}
 	if cfg.Curves, err = cliflag.TLSCurvePreferences(k.cfg.TLSCurvePreferences); err != nil {
 		return cfg, err

@@ -57,6 +57,7 @@ func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.failsWith("unknown flag: --no-such-flag", c.upCommand("--no-such-flag"))
+	c.failsWith("--apiserver-arg: secure-port cannot be set here: use --secure-port of the node", c.upCommand("--apiserver-arg=secure-port=1"))
 	c.failsWith("--node-name \"A_B\"", c.upCommand("--node-name", "A_B"))
 	c.failsWith("port "+port+" is in use by another program; stop that one, or choose another --secure-port", c.upCommand("--secure-port", port))
 	c.failsWith("port "+port+" is in use by another program; stop that one, or choose another --kubelet-port", c.upCommand("--kubelet-port", port))

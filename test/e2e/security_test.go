@@ -1,7 +1,17 @@
 package e2e
 
 import (
+	"crypto/tls"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,6 +26,7 @@ const confinement = `grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/1/
 // options confines pods that say nothing, and those that do.
 func TestSecurityDefaults(t *testing.T) {
 	c := startCluster(t)
+	c.hardened()
 	for name, want := range map[string]struct {
 		change func(*v1.Pod)
 		status string
@@ -61,11 +72,105 @@ func TestSecurityDefaults(t *testing.T) {
 func TestSeccompDefaultOff(t *testing.T) {
 	c := newCluster(t)
 	c.addImage("busybox.tar", images.SaveBusybox)
-	c.flags = append(c.flags, "--seccomp-default=false")
+	audit := filepath.Join(t.TempDir(), "audit.log")
+	c.flags = append(c.flags, "--seccomp-default=false", "--apiserver-arg=audit-log-path="+audit,
+		"--apiserver-arg=audit-policy-file="+c.file("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"))
 	c.up()
 	c.create(busybox("plain"))
 	c.await("plain", "ready", ready)
 	if got := strings.TrimSpace(c.exec("plain", "sh", "-c", "grep Seccomp: /proc/1/status | tr -s '\t' ' '")); got != "Seccomp: 0" {
 		t.Errorf("got %q", got)
 	}
+	if log, err := os.ReadFile(audit); err != nil || !strings.Contains(string(log), `"requestURI":"/api/v1/namespaces/default/pods`) {
+		t.Errorf("the API server's flag had no effect: %v, %d bytes of audit", err, len(log))
+	}
+}
+
+// hardened holds what docs/security.md says of the CIS benchmark about a node that was started without options.
+func (c *cluster) hardened() {
+	c.t.Helper()
+	// Files are root's; what is secret, root's alone. Others may pass through folders on their way to a pod's files.
+	for _, root := range []string{c.data, c.run} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			rel, err := filepath.Rel(root, path)
+			if err != nil {
+				return err
+			}
+			if slices.ContainsFunc([]string{"cri", "log", "kubelet/pods", "store/layers", "images"}, func(of string) bool { return strings.HasPrefix(rel+"/", of+"/") }) {
+				return nil // pods' own, or the test's
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			most := fs.FileMode(0o600)
+			if d.IsDir() {
+				most = 0o755
+			}
+			if owner := info.Sys().(*syscall.Stat_t); info.Mode().Perm()&^most != 0 || owner.Uid != 0 || owner.Gid != 0 {
+				c.t.Errorf("%s: %v, owner %d:%d", path, info.Mode(), owner.Uid, owner.Gid)
+			}
+			return nil
+		})
+		if err != nil {
+			c.t.Error(err)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(c.data, "etcd")); err != nil || info.Mode().Perm() != 0o700 {
+		c.t.Errorf("etcd's folder: %v, %v", info, err)
+	}
+	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	for url, want := range map[string]int{
+		c.url("/api/v1/secrets"): http.StatusForbidden, c.url("/api"): http.StatusForbidden, c.url("/metrics"): http.StatusForbidden,
+		c.url("/debug/pprof/"): http.StatusForbidden, c.url("/livez"): http.StatusOK,
+		c.kubeletURL("/pods"): http.StatusUnauthorized, c.kubeletURL("/metrics"): http.StatusUnauthorized, c.kubeletURL("/debug/pprof/"): http.StatusUnauthorized,
+	} {
+		res, err := anonymous.Get(url)
+		if err != nil {
+			c.t.Error(err)
+			continue
+		}
+		if _ = res.Body.Close(); res.StatusCode != want {
+			c.t.Errorf("%s without credentials: %d, want %d", url, res.StatusCode, want)
+		}
+	}
+	// Nothing listens beyond these ports: etcd, the scheduler and the controllers have none.
+	for _, where := range c.listeners() {
+		host, port, err := net.SplitHostPort(where)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		ip := net.ParseIP(strings.Trim(host, "[]*"))
+		switch {
+		case ip != nil && ip.IsLoopback(): // streams of the runtime, by names that nobody can guess
+		case port == "53" && ip != nil && !ip.IsUnspecified(): // names, on the pods' bridge
+		case strings.HasSuffix(c.url(""), ":"+port), strings.HasSuffix(c.kubeletURL(""), ":"+port):
+		default:
+			c.t.Errorf("the node listens at %s", where)
+		}
+	}
+}
+
+func (c *cluster) url(path string) string        { return "https://127.0.0.1:" + c.flags[3] + path }
+func (c *cluster) kubeletURL(path string) string { return "https://127.0.0.1:" + c.flags[5] + path }
+
+// listeners returns where the node's process listens by TCP.
+func (c *cluster) listeners() (out []string) {
+	c.t.Helper()
+	list, err := exec.CommandContext(c.t.Context(), "ss", "-Hltnp").Output()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(list)) {
+		if f := strings.Fields(line); len(f) >= 6 && strings.Contains(f[5], fmt.Sprintf("pid=%d,", c.pid())) {
+			out = append(out, strings.Replace(f[3], "*:", "0.0.0.0:", 1))
+		}
+	}
+	if len(out) < 2 {
+		c.t.Errorf("the node listens only at %q", out)
+	}
+	return out
 }

@@ -64,16 +64,19 @@ func (c *versions[T]) Decode(
 	return obj, kind, err
 }
 
+// add makes an object share, and only then lets others share with it: events are decoded side by side.
 func (c *versions[T]) add(now *T) {
 	uid := c.meta(now).UID
 	c.mu.Lock()
 	before := c.last[uid].Value()
-	c.noteLocked(uid, now)
 	c.mu.Unlock()
 	if before != nil {
 		shareMeta(c.meta(now), c.meta(before))
 		c.share(now, before)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.noteLocked(uid, now)
 }
 
 func (c *versions[T]) noteLocked(uid types.UID, now *T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime"
+	"sync"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -120,4 +121,33 @@ func TestVersionsForgetWhatIsGone(t *testing.T) {
 	if now := decode(t, codec, podVersion("kept", v1.PodFailed)); &now.Spec.Containers[0] != &kept.Spec.Containers[0] {
 		t.Error("the pod that exists was forgotten")
 	}
+}
+
+// A watch decodes its events side by side: a version was shared with while it was still being made (seen by the
+// race detector).
+func TestVersionsAreDecodedSideBySide(t *testing.T) {
+	codec := sharing(v1.Resource("pods"), hubCodec(t, v1.SchemeGroupVersion))
+	var data [][]byte
+	for _, phase := range []v1.PodPhase{v1.PodPending, v1.PodRunning, v1.PodSucceeded} {
+		encoded, err := apiruntime.Encode(codec, podVersion("u", phase))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = append(data, encoded)
+	}
+	var running sync.WaitGroup
+	for i := range 200 {
+		running.Go(func() {
+			got, err := apiruntime.Decode(codec, data[i%len(data)])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			want, err := apiruntime.Decode(hubCodec(t, v1.SchemeGroupVersion), data[i%len(data)])
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("decoded %+v, want %+v, %v", got, want, err)
+			}
+		})
+	}
+	running.Wait()
 }

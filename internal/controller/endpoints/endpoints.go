@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 	endpointsliceutil "k8s.io/endpointslice/util"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/backing"
@@ -120,10 +119,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	}
 	err := c.sync(ctx, key)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		// The event that brings the newer object wakes the service again.
-		klog.FromContext(ctx).V(4).Info("Waiting for the newer version of Endpoints", "service", key, "err", err)
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
+		return fmt.Errorf("%w: %w", controller.ErrBehind, err)
 	}
 	return err
 }

@@ -145,11 +145,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	}
 	err := c.sync(ctx, key)
 	if _, behind := c.behind.LoadAndDelete(key); behind && err != nil {
-		// The event that brings the newer slice wakes the service again.
 		metrics.EndpointSliceSyncs.WithLabelValues("stale").Inc()
-		klog.FromContext(ctx).V(4).Info("Waiting for the newer version of a slice", "service", key, "err", err)
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
+		return fmt.Errorf("%w: %w", controller.ErrBehind, err)
 	}
 	if err != nil {
 		metrics.EndpointSliceSyncs.WithLabelValues("error").Inc()

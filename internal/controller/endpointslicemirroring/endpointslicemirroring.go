@@ -19,7 +19,6 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/backing"
@@ -107,10 +106,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	err := c.sync(ctx, key)
 	syncDuration.Observe(time.Since(began).Seconds())
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		// The event that brings the newer slice wakes the service again.
-		klog.FromContext(ctx).V(4).Info("Waiting for the newer version of a slice", "service", key, "err", err)
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
+		return fmt.Errorf("%w: %w", controller.ErrBehind, err)
 	}
 	return err
 }
@@ -126,8 +122,6 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	}
 	if e == nil {
 		c.totals.set(key, total{})
-		if len(have) == 0 {
-		}
 		return c.write(ctx, key, plan{remove: have})
 	}
 	p := planFor(e, have)

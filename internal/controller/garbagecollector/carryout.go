@@ -196,8 +196,9 @@ func present(err error) error {
 // changes of a status must not keep an object for ever.
 func (e *executor) remove(ctx context.Context, s step) error {
 	live := s.live
+	var err error
 	for range attempts {
-		err := e.api.delete(ctx, live, s.policy)
+		err = e.api.delete(ctx, live, s.policy)
 		if errors.Is(err, errAbsent) {
 			e.update(func(g *graph) changes { return g.notFound(s.object, live.identity) })
 			return nil
@@ -205,30 +206,32 @@ func (e *executor) remove(ctx context.Context, s step) error {
 		if !errors.Is(err, errChanged) {
 			return err
 		}
-		if live, err = e.get(ctx, s.object); err != nil {
-			return present(err)
+		now, getErr := e.get(ctx, s.object)
+		if getErr != nil {
+			return present(getErr)
 		}
-		if !sameGrounds(s.live, live) {
+		if live = now; !sameGrounds(s.live, live) {
 			break
 		}
 	}
-	return fmt.Errorf("delete %s: %w", s.object, errChanged)
+	return fmt.Errorf("delete %s: %w", s.object, err)
 }
 
 func (e *executor) removeFinalizer(ctx context.Context, s step) error {
+	var err error
 	for range attempts {
-		live, err := e.get(ctx, s.object)
-		if err != nil {
-			return present(err)
+		live, getErr := e.get(ctx, s.object)
+		if getErr != nil {
+			return present(getErr)
 		}
 		if !live.has(s.finalizer) {
 			return nil
 		}
-		if err := e.api.removeFinalizer(ctx, live, s.finalizer); !errors.Is(err, errChanged) {
+		if err = e.api.removeFinalizer(ctx, live, s.finalizer); !errors.Is(err, errChanged) {
 			return present(err)
 		}
 	}
-	return fmt.Errorf("remove finalizer %s of %s: %w", s.finalizer, s.object, errChanged)
+	return fmt.Errorf("remove finalizer %s of %s: %w", s.finalizer, s.object, err)
 }
 
 // orphan takes the references to an object from its dependents, also from those that appear in the

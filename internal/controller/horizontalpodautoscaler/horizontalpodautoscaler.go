@@ -167,9 +167,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	began, m := time.Now(), c.recall(key)
 	p, err := c.look(ctx, hpa, m)
 	if apierrors.IsConflict(err) {
-		klog.FromContext(ctx).V(4).Info("Conflict, looking again", "key", key, "err", err)
-		c.loop.AddAfter(key, controller.Patience)
-		return nil
+		return err
 	}
 	if p != nil {
 		m.history = p.history

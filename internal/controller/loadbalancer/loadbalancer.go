@@ -5,6 +5,7 @@ package loadbalancer
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -158,8 +159,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	got, err := c.client.CoreV1().Services(svc.Namespace).UpdateStatus(ctx, svc, metav1.UpdateOptions{})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		c.loop.AddAfter(key, controller.Patience) // the event that brings the newer object wakes it before
-		return nil
+		return fmt.Errorf("%w: %w", controller.ErrBehind, err)
 	case err != nil:
 		return err
 	}

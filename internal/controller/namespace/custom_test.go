@@ -122,7 +122,7 @@ func TestNamespaceWithCustomResources(t *testing.T) {
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
-			return fmt.Errorf("%v %+v", err, ns.Status.Conditions)
+			return fmt.Errorf("%w %+v", err, ns.Status.Conditions)
 		})
 	}
 	begin := func(name string) dynamic.ResourceInterface {
@@ -200,6 +200,6 @@ func TestNamespaceWithCustomResources(t *testing.T) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("still there: %v", err)
+		return fmt.Errorf("still there: %w", err)
 	})
 }

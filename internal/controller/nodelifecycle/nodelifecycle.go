@@ -31,6 +31,10 @@ import (
 // GracePeriod is upstream's default of --node-monitor-grace-period.
 const GracePeriod = 50 * time.Second
 
+// startupGrace is how long a node may take until its kubelet first writes its status (upstream's default of
+// --node-startup-grace-period).
+const startupGrace = time.Minute
+
 // Controller watches nodes.
 type Controller struct {
 	client clientset.Interface
@@ -102,6 +106,12 @@ func ready(n *v1.Node) v1.NodeCondition {
 	return v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionUnknown}
 }
 
+// told reports whether the node says anything of its readiness: one whose kubelet has never written its
+// status does not.
+func told(n *v1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })
+}
+
 func unknown(n *v1.Node) bool { return ready(n).Status == v1.ConditionUnknown }
 
 // alive records a sign of life.
@@ -113,14 +123,18 @@ func (c *Controller) alive(node string) {
 
 // patience returns how much longer a node may stay silent. Zero or less means that it has been
 // silent for too long.
-func (c *Controller) patience(node string) time.Duration {
+func (c *Controller) patience(node *v1.Node) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	since, ok := c.seen[node]
-	if !ok {
-		return c.grace
+	grace := c.grace
+	if !told(node) {
+		grace = max(grace, startupGrace)
 	}
-	return c.grace - time.Since(since)
+	since, ok := c.seen[node.Name]
+	if !ok {
+		return grace
+	}
+	return grace - time.Since(since)
 }
 
 func (c *Controller) reconcile(ctx context.Context, name string) error {
@@ -131,8 +145,8 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if !unknown(node) {
-		if left := c.patience(name); left > 0 {
+	if !unknown(node) || !told(node) {
+		if left := c.patience(node); left > 0 {
 			c.loop.AddAfter(name, left)
 		} else if node, err = c.markUnknown(ctx, node); err != nil {
 			return err

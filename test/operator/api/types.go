@@ -1,7 +1,11 @@
-// Package api is the group shop.wherry.dev, version v1, as an operator's authors write it.
+// Package api is the group shop.wherry.dev, version v1, as an operator's authors write it. The manifests in
+// ../config/crd and ../config/webhook are made of it.
 // +groupName=shop.wherry.dev
+// +versionName=v1
 // +kubebuilder:object:generate=true
 package api
+
+//go:generate go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0 object crd webhook paths=../... output:crd:dir=../config/crd output:webhook:dir=../config/webhook
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +25,7 @@ func AddToScheme(s *runtime.Scheme) error {
 
 // Shop is a web server that its operator runs as a Deployment.
 // +kubebuilder:object:root=true
+// +kubebuilder:storageversion
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.readyReplicas
 // +kubebuilder:resource:shortName=sh
@@ -35,11 +40,15 @@ type Shop struct {
 	Status ShopStatus `json:"status,omitempty"`
 }
 
+// Hub makes this the version that all others are converted from and to.
+func (*Shop) Hub() {}
+
 // ShopSpec is what the shop's owner wants.
 type ShopSpec struct {
-	// Greeting is what the shop's web page says.
+	// Greeting is what the shop's web page says; a welcome by default.
 	// +kubebuilder:validation:MinLength=1
-	Greeting string `json:"greeting"`
+	// +optional
+	Greeting string `json:"greeting,omitempty"`
 	// Replicas is how many web servers there are.
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0

@@ -233,12 +233,7 @@ func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken 
 // type does not need.
 func Carry(s, old *corev1.Service) {
 	if needsIP(s) && needsIP(old) {
-		if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
-			s.Spec.ClusterIP, s.Spec.ClusterIPs = old.Spec.ClusterIP, slices.Clone(old.Spec.ClusterIPs)
-		}
-		if len(s.Spec.ClusterIPs) == 0 && s.Spec.ClusterIP == old.Spec.ClusterIP {
-			s.Spec.ClusterIPs = slices.Clone(old.Spec.ClusterIPs)
-		}
+		carryIPs(&s.Spec, &old.Spec)
 	}
 	if needsNodePort(s) && needsNodePort(old) {
 		carryPorts(s, old)
@@ -247,6 +242,20 @@ func Carry(s, old *corev1.Service) {
 		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
 	}
 	dropUnused(s, old)
+}
+
+// carryIPs carries the addresses. A client may know only the older of the two fields.
+func carryIPs(spec, old *corev1.ServiceSpec) {
+	if spec.ClusterIP != old.ClusterIP && slices.Equal(spec.ClusterIPs, old.ClusterIPs) {
+		spec.ClusterIPs = nil
+	}
+	switch {
+	case len(spec.ClusterIPs) > 0:
+	case spec.ClusterIP == "" || spec.ClusterIP == old.ClusterIP:
+		spec.ClusterIP, spec.ClusterIPs = old.ClusterIP, slices.Clone(old.ClusterIPs)
+	default:
+		spec.ClusterIPs = []string{spec.ClusterIP}
+	}
 }
 
 func carryPorts(s, old *corev1.Service) {

@@ -1,0 +1,45 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"wherry.dev/internal/apiserver/storage"
+)
+
+// A server that was started while a member of etcd went away ended at once.
+func TestBootstrapOutlastsWhatPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{backend: &storage.Backend{}}
+		calls := 0
+		passing := []error{
+			apierrors.NewInternalError(errors.New("rpc error: code = Unavailable")), apierrors.NewConflict(schema.GroupResource{}, "x", nil),
+			apierrors.NewAlreadyExists(schema.GroupResource{}, "x"), errors.New("connection refused"),
+		}
+		err := s.insist(t.Context(), func() error {
+			if calls++; calls <= len(passing) {
+				return passing[calls-1]
+			}
+			return nil
+		})
+		if err != nil || calls != 5 {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+		calls = 0
+		refused := apierrors.NewForbidden(schema.GroupResource{}, "x", nil)
+		if err := s.insist(t.Context(), func() error { calls++; return refused }); !errors.Is(err, refused) || calls != 1 {
+			t.Errorf("refused: %d calls, %v", calls, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := s.insist(ctx, func() error { return passing[0] }); err == nil {
+			t.Error("told to stop, it says that it succeeded")
+		}
+	})
+}
