@@ -35,7 +35,7 @@ func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface)
 	if err != nil {
 		return err
 	}
-	if err := s.services.Repair(ctx, list.Items); err != nil {
+	if err := s.services.Repair(ctx, list.Items, logRepair(ctx)); err != nil {
 		return fmt.Errorf("repair addresses of services: %w", err)
 	}
 	ip, err := firstServiceIP(s.cfg.ServiceCIDR)

@@ -180,7 +180,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 		Context: context.WithoutCancel(ctx), Lookup: s.lookup, ByEndpoint: s.cfg.AggregatorRouting,
 		Self: url.URL{Scheme: "https", Host: s.clients.Addr()},
 	}
-	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.cfg.NodePorts, s.backend)
+	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.cfg.NodePorts, s.backend, s.lookup)
 	if s.cfg.MetricsAPI {
 		s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
 	}
@@ -261,6 +261,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return s.keepTrust(gctx)
 	})
+	group.Go(func() error { return s.repairServices(gctx) })
 	if s.flow != nil {
 		group.Go(func() error { return s.flow.run(gctx, s.ready) })
 	}

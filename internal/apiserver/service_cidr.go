@@ -5,16 +5,23 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/apiserver/registry/service"
 )
 
 // defaultServiceCIDR is the object that shows the range that we were configured with.
-const defaultServiceCIDR = "kubernetes"
+const defaultServiceCIDR = service.DefaultCIDR
 
 // ensureServiceCIDR publishes the range of services' addresses, and says that it is ready. If the
 // object shows another range it is left as it is: only an administrator knows which one is meant.
@@ -32,7 +39,7 @@ func (s *Server) ensureServiceCIDR(ctx context.Context, client kubernetes.Interf
 		return fmt.Errorf("service CIDR %s: %w", defaultServiceCIDR, err)
 	}
 	if !slices.Equal(c.Spec.CIDRs, want) {
-		klog.FromContext(ctx).Info("The default ServiceCIDR does not match the configured range; services get addresses of the latter",
+		klog.FromContext(ctx).Info("The default ServiceCIDR does not match the configured range; services get addresses of both",
 			"serviceCIDR", c.Spec.CIDRs, "configured", want)
 		return nil
 	}
@@ -46,4 +53,31 @@ func (s *Server) ensureServiceCIDR(ctx context.Context, client kubernetes.Interf
 		return fmt.Errorf("status of service CIDR %s: %w", defaultServiceCIDR, err)
 	}
 	return nil
+}
+
+// repairServices keeps the objects of services' addresses true while the server runs, and says in events
+// what was wrong.
+func (s *Server) repairServices(ctx context.Context) error {
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+		return nil
+	}
+	client, err := s.ownClient()
+	if err != nil {
+		return err
+	}
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "ipallocator-repair-controller"})
+	s.services.RunRepair(ctx, func(about runtime.Object, reason, message string) {
+		recorder.Event(about, corev1.EventTypeWarning, reason, message)
+	})
+	return nil
+}
+
+// logRepair reports what is repaired before anybody can be told by an event.
+func logRepair(ctx context.Context) service.Report {
+	return func(_ runtime.Object, reason, message string) { klog.FromContext(ctx).Info(message, "reason", reason) }
 }

@@ -32,6 +32,7 @@ import (
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
 	"wherry.dev/internal/controller/serviceaccounttoken"
+	"wherry.dev/internal/controller/servicecidr"
 	"wherry.dev/internal/controller/statefulset"
 	"wherry.dev/internal/controller/tainteviction"
 	"wherry.dev/internal/controller/ttlafterfinished"
@@ -67,6 +68,7 @@ var table = []row{
 	{"podcertificaterequest-cleaner-controller", "podcertificaterequestcleaner", plain(certificates.NewPodRequestCleaner)},
 
 	// Services, so that what starts is reached
+	{"service-cidr-controller", "service-cidrs-controller", plain(servicecidr.New)},
 	{"cluster-dns-controller", "cluster-dns-controller", buildDNS},
 	{"endpointslice-controller", "endpointslice-controller", plain(endpointslice.New)},
 	{"endpoints-controller", "endpoint-controller", plain(endpoints.New)},

@@ -6,17 +6,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/big"
 	"math/rand/v2"
 	"net"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	utilport "k8s.io/apimachinery/pkg/util/net"
-	utilnet "k8s.io/utils/net"
+
+	"wherry.dev/internal/apiserver/registry"
 )
 
 const (
+	// ipFolder has no keys any more: addresses are IPAddress objects. It marks what a service holds, and
+	// earlier releases kept claims of addresses there.
 	ipFolder   = "serviceips/"
 	portFolder = "nodeports/"
 
@@ -34,84 +36,29 @@ type Claims interface {
 	Claims(ctx context.Context, folder string) (map[string]string, error)
 }
 
-// Allocator hands out addresses and node ports.
+// Allocator hands out addresses and node ports. An address is taken by making its IPAddress object, a port
+// by a claim.
 type Allocator struct {
 	// ctx is for the hook after a deletion, which gets none: the claims must be released whatever
 	// happens to the request.
-	ctx    context.Context
-	cidr   *net.IPNet
-	ports  utilport.PortRange
-	claims Claims
-	size   int64
+	ctx        context.Context
+	configured addressRange
+	ports      utilport.PortRange
+	claims     Claims
+	lookup     *registry.Lookup
 }
 
-// NewAllocator returns an allocator for the ranges of addresses and of node ports. It uses only the values of ctx, and ignores its
-// cancellation.
-func NewAllocator(ctx context.Context, cidr *net.IPNet, ports utilport.PortRange, claims Claims) *Allocator {
-	return &Allocator{ctx: context.WithoutCancel(ctx), cidr: cidr, ports: ports, claims: claims, size: utilnet.RangeSize(cidr)}
+// NewAllocator returns an allocator for the configured range of addresses and those of ServiceCIDRs, and
+// for a range of node ports. It uses only the values of ctx, and ignores its cancellation.
+func NewAllocator(ctx context.Context, cidr *net.IPNet, ports utilport.PortRange, claims Claims, lookup *registry.Lookup) *Allocator {
+	return &Allocator{ctx: context.WithoutCancel(ctx), configured: addressRange{cidr}, ports: ports, claims: claims, lookup: lookup}
 }
 
-// Family returns the address family of the range.
-func (a *Allocator) Family() corev1.IPFamily {
-	if utilnet.IsIPv6CIDR(a.cidr) {
-		return corev1.IPv6Protocol
-	}
-	return corev1.IPv4Protocol
-}
-
-// usable returns the range of offsets that can be allocated: neither the network's own address nor,
-// for IPv4, its broadcast address.
-func (a *Allocator) usable() (first, last int64) {
-	first, last = 1, a.size-1
-	if a.Family() == corev1.IPv4Protocol && a.size > 2 {
-		last--
-	}
-	return first, last
-}
-
-func (a *Allocator) at(offset int64) net.IP {
-	return utilnet.AddIPOffset(utilnet.BigForIP(a.cidr.IP), int(offset))
-}
-
-// dynamicFrom returns the offset from which addresses are allocated dynamically. The part before it
-// is left for addresses that users choose (KEP-3070): a sixteenth of the range, at least 16 and at
-// most 256.
-func (a *Allocator) dynamicFrom() int64 {
-	band := min(max(a.size/16, 16), 256)
-	if band >= a.size-2 {
-		return 1
-	}
-	return band + 1
-}
+// Family returns the address family of services.
+func (a *Allocator) Family() corev1.IPFamily { return a.configured.Family() }
 
 // claim is one key that was taken, to be released if the service is not created after all.
 type claim struct{ key, owner string }
-
-// ip takes the wanted address, or any free one if that is "".
-func (a *Allocator) ip(ctx context.Context, owner, wanted string) (string, claim, error) {
-	if wanted != "" {
-		ip := utilnet.ParseIPSloppy(wanted)
-		first, last := a.usable()
-		offset := int64(-1)
-		if ip != nil && a.cidr.Contains(ip) {
-			offset = new(big.Int).Sub(utilnet.BigForIP(ip), utilnet.BigForIP(a.cidr.IP)).Int64()
-		}
-		if offset < first || offset > last {
-			return "", claim{}, fmt.Errorf("the provided IP (%s) is not in the valid range. The range of valid IPs is %s", wanted, a.cidr)
-		}
-		c, err := a.exactly(ctx, claim{ipFolder + ip.String(), owner}, "provided IP is already allocated")
-		return wanted, c, err
-	}
-	first, last := a.usable()
-	offset, c, err := a.take(ctx, owner, pick{dynamic: a.dynamicFrom(), first: first, last: last, folder: ipFolder, key: func(n int64) string { return a.at(n).String() }})
-	if err != nil {
-		return "", claim{}, err
-	}
-	if offset < 0 {
-		return "", claim{}, fmt.Errorf("range is full")
-	}
-	return a.at(offset).String(), c, nil
-}
 
 // port takes the wanted node port, or any free one if that is 0.
 func (a *Allocator) port(ctx context.Context, owner string, wanted int32) (int32, claim, error) {

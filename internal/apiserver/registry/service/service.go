@@ -66,10 +66,17 @@ func (a *Allocator) release(ctx context.Context, claims []claim) {
 		if c.key == "" {
 			continue
 		}
-		if err := a.claims.Release(context.WithoutCancel(ctx), c.key, c.owner); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot release an address or port of a service; the next start of the server releases it")
+		if err := a.releaseOne(context.WithoutCancel(ctx), c); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot release an address or port of a service; repair does it later", "key", c.key)
 		}
 	}
+}
+
+func (a *Allocator) releaseOne(ctx context.Context, c claim) error {
+	if ip, ok := strings.CutPrefix(c.key, ipFolder); ok {
+		return a.releaseAddress(ctx, ip, ownerIn(c.owner))
+	}
+	return a.claims.Release(ctx, c.key, c.owner)
 }
 
 // claimsOf returns everything that a service holds.
@@ -119,7 +126,12 @@ func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bo
 			a.release(ctx, taken)
 		}
 	}
-	steps := []func(context.Context, *corev1.Service, *[]claim) *field.Error{a.families, a.allocateIP}
+	steps := []func(context.Context, *corev1.Service, *[]claim) *field.Error{a.families}
+	if old == nil || !needsIP(old) || s.Spec.ClusterIP != old.Spec.ClusterIP {
+		steps = append(steps, func(ctx context.Context, s *corev1.Service, taken *[]claim) *field.Error {
+			return a.allocateIP(ctx, s, taken, dry)
+		})
+	}
 	if old == nil || !sameNodePorts(s, old) {
 		steps = append(steps, a.allocatePorts)
 	}
@@ -162,7 +174,7 @@ func (a *Allocator) families(_ context.Context, s *corev1.Service, _ *[]claim) *
 	return nil
 }
 
-func (a *Allocator) allocateIP(ctx context.Context, s *corev1.Service, taken *[]claim) *field.Error {
+func (a *Allocator) allocateIP(ctx context.Context, s *corev1.Service, taken *[]claim, dry bool) *field.Error {
 	if !needsIP(s) {
 		return nil
 	}
@@ -178,7 +190,7 @@ func (a *Allocator) allocateIP(ctx context.Context, s *corev1.Service, taken *[]
 		return nil // validation reports what is wrong
 	}
 	wanted := s.Spec.ClusterIP
-	ip, c, err := a.ip(ctx, ownerOf(s), wanted)
+	ip, c, err := a.ip(ctx, ownerOf(s), wanted, dry)
 	if err != nil {
 		detail := fmt.Sprintf("failed to allocate IP: %v", err)
 		if wanted != "" {
@@ -291,41 +303,4 @@ func dropUnused(s, old *corev1.Service) {
 		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass = nil, nil
 		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
 	}
-}
-
-// Repair makes the claims match the services again: after a crash between the two writes, or if the
-// data comes from another API server. It runs before requests are served.
-func (a *Allocator) Repair(ctx context.Context, services []corev1.Service) error {
-	want := map[string]string{}
-	for i := range services {
-		for _, c := range claimsOf(&services[i]) {
-			want[c.key] = c.owner
-		}
-	}
-	for _, folder := range []string{ipFolder, portFolder} {
-		have, err := a.claims.Claims(ctx, folder)
-		if err != nil {
-			return err
-		}
-		for key, owner := range have {
-			if want[key] == owner {
-				delete(want, key)
-				continue
-			}
-			if err := a.claims.Release(ctx, key, owner); err != nil {
-				return err
-			}
-		}
-	}
-	for key, owner := range want {
-		_, holder, err := a.claims.Claim(ctx, key, owner)
-		if err != nil {
-			return err
-		}
-		if holder != owner {
-			klog.FromContext(ctx).Info("Two services have the same address or node port; delete one of them",
-				"key", key, "services", strings.Join([]string{holder, owner}, ", "))
-		}
-	}
-	return nil
 }

@@ -1,0 +1,219 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+	utilnet "k8s.io/utils/net"
+
+	"wherry.dev/internal/apiserver/registry"
+)
+
+const (
+	// repairEvery is how often the objects of addresses are compared with the services.
+	repairEvery = 30 * time.Second
+	// grace is how old an object must be before the lack of its service means anything: a request that
+	// makes a service makes the object first, and may take a minute.
+	grace = 2 * time.Minute
+)
+
+// Report tells the user of something that was repaired, or cannot be: upstream's reasons.
+type Report func(about runtime.Object, reason, message string)
+
+// Repair makes what is claimed match the services again: after a crash between the two writes, or if the
+// data comes from another API server. It runs before requests are served.
+func (a *Allocator) Repair(ctx context.Context, services []corev1.Service, report Report) error {
+	if err := a.RepairAddresses(ctx, time.Now(), report); err != nil {
+		return err
+	}
+	return a.repairPorts(ctx, services)
+}
+
+// RunRepair compares the objects of addresses with the services now and then, until ctx ends.
+func (a *Allocator) RunRepair(ctx context.Context, report Report) {
+	tick := time.NewTicker(repairEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := a.RepairAddresses(ctx, time.Now(), report); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Cannot compare IPAddress objects with services; trying again", "after", repairEvery)
+		}
+	}
+}
+
+// fault is a difference between services and the objects of their addresses.
+type fault struct {
+	ip      string
+	service *corev1.Service         // that should have the address; nil if its object is one too many
+	object  *networkingv1.IPAddress // that is wrong; nil if there is none
+	twice   bool                    // another service has the address as well
+}
+
+// RepairAddresses makes objects that are missing, and deletes those of ours whose service is gone or has
+// another address. What the watch caches say is verified before anything is changed.
+func (a *Allocator) RepairAddresses(ctx context.Context, now time.Time, report Report) error {
+	services, err := registry.List[*corev1.ServiceList](ctx, a.lookup, corev1.Resource("services"), metav1.NamespaceAll, everything)
+	if err != nil {
+		return err
+	}
+	objects, err := registry.List[*networkingv1.IPAddressList](ctx, a.lookup, ipAddresses, metav1.NamespaceNone, everything)
+	if err != nil {
+		return err
+	}
+	for _, f := range faults(services.Items, objects.Items, now) {
+		if err := a.repair(ctx, f, report); err != nil && !apierrors.IsConflict(err) {
+			return fmt.Errorf("repair address %s: %w", f.ip, err)
+		}
+	}
+	return nil
+}
+
+// faults compares the services with the objects of their addresses.
+func faults(services []corev1.Service, objects []networkingv1.IPAddress, now time.Time) []fault {
+	byIP := map[string]*networkingv1.IPAddress{}
+	for i := range objects {
+		byIP[objects[i].Name] = &objects[i]
+	}
+	byName := map[string]*corev1.Service{}
+	for i := range services {
+		byName[services[i].Namespace+"/"+services[i].Name] = &services[i]
+	}
+	var out []fault
+	for i := range services {
+		for _, ip := range addressesOf(&services[i]) {
+			if o := byIP[ip]; o == nil || !refersTo(o, ownerIn(ownerOf(&services[i]))) {
+				out = append(out, fault{ip, &services[i], o, o != nil && hasParent(o, byName)})
+			}
+		}
+	}
+	for i := range objects {
+		o := &objects[i]
+		if o.Labels[networkingv1.LabelManagedBy] == managedBy && !hasParent(o, byName) && now.Sub(o.CreationTimestamp.Time) > grace {
+			out = append(out, fault{ip: o.Name, object: o})
+		}
+	}
+	return out
+}
+
+// hasParent reports whether the service that an object of ours names has the address.
+func hasParent(a *networkingv1.IPAddress, byName map[string]*corev1.Service) bool {
+	if a.Spec.ParentRef == nil {
+		return false
+	}
+	s := byName[a.Spec.ParentRef.Namespace+"/"+a.Spec.ParentRef.Name]
+	return s != nil && refersTo(a, ownerIn(ownerOf(s))) && slices.Contains(addressesOf(s), a.Name)
+}
+
+// addressesOf returns the cluster IPs of a service in the form of IPAddress names.
+func addressesOf(s *corev1.Service) (out []string) {
+	for _, ip := range s.Spec.ClusterIPs {
+		if parsed := utilnet.ParseIPSloppy(ip); parsed != nil {
+			out = append(out, parsed.String())
+		}
+	}
+	return out
+}
+
+func (a *Allocator) repair(ctx context.Context, f fault, report Report) error {
+	if f.service == nil {
+		return a.repairLeaked(ctx, f.object, report)
+	}
+	live, err := registry.GetLive[*corev1.Service](ctx, a.lookup, corev1.Resource("services"), f.service.Namespace, f.service.Name)
+	if apierrors.IsNotFound(err) || err == nil && (live.UID != f.service.UID || !slices.Contains(addressesOf(live), f.ip)) {
+		return nil // the watch cache was behind
+	}
+	if err != nil {
+		return err
+	}
+	family := "IPv" + string(utilnet.IPFamilyOfString(f.ip))
+	switch {
+	case f.twice:
+		report(live, "ClusterIPAlreadyAllocated", fmt.Sprintf("Cluster IP [%s]:%s was assigned to multiple services; please recreate service", family, f.ip))
+		return nil
+	case f.object != nil:
+		report(live, "ClusterIPNotAllocated", fmt.Sprintf("the ClusterIP [%s]: %s for Service %s/%s has a wrong reference; repairing", family, f.ip, live.Namespace, live.Name))
+		if err := a.deleteAddress(ctx, f.object); err != nil {
+			return err
+		}
+	default:
+		report(live, "ClusterIPNotAllocated", fmt.Sprintf("Cluster IP [%s]: %s is not allocated; repairing", family, f.ip))
+	}
+	if err := a.claimAddress(ctx, f.ip, ownerIn(ownerOf(live)), false); err != nil && !errors.Is(err, errTaken) {
+		return err
+	}
+	return nil // if somebody was faster, the next round looks again
+}
+
+// repairLeaked deletes an object of ours that no service has.
+func (a *Allocator) repairLeaked(ctx context.Context, obj *networkingv1.IPAddress, report Report) error {
+	ref := obj.Spec.ParentRef
+	if ref == nil || ref.Group != "" || ref.Resource != "services" {
+		report(obj, "IPAddressNotAllocated", fmt.Sprintf("IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", obj.Name, ref))
+		return a.deleteAddress(ctx, obj)
+	}
+	live, err := registry.GetLive[*corev1.Service](ctx, a.lookup, corev1.Resource("services"), ref.Namespace, ref.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		report(obj, "IPAddressNotAllocated", fmt.Sprintf("IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", obj.Name, ref.Namespace, ref.Name))
+	case err != nil:
+		return err
+	case slices.Contains(addressesOf(live), obj.Name):
+		return nil // the watch cache was behind
+	default:
+		report(obj, "IPAddressWrongReference", fmt.Sprintf("IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", obj.Name, ref.Namespace, ref.Name))
+	}
+	return a.deleteAddress(ctx, obj)
+}
+
+// repairPorts makes the claims of ports match the services again, and removes those of addresses that an
+// earlier release has left.
+func (a *Allocator) repairPorts(ctx context.Context, services []corev1.Service) error {
+	want := map[string]string{}
+	for i := range services {
+		for _, c := range claimsOf(&services[i]) {
+			if !strings.HasPrefix(c.key, ipFolder) {
+				want[c.key] = c.owner
+			}
+		}
+	}
+	for _, folder := range []string{ipFolder, portFolder} {
+		have, err := a.claims.Claims(ctx, folder)
+		if err != nil {
+			return err
+		}
+		for key, owner := range have {
+			if want[key] == owner {
+				delete(want, key)
+				continue
+			}
+			if err := a.claims.Release(ctx, key, owner); err != nil {
+				return err
+			}
+		}
+	}
+	for key, owner := range want {
+		_, holder, err := a.claims.Claim(ctx, key, owner)
+		if err != nil {
+			return err
+		}
+		if holder != owner {
+			klog.FromContext(ctx).Info("Two services have the same node port; delete one of them",
+				"key", key, "services", strings.Join([]string{holder, owner}, ", "))
+		}
+	}
+	return nil
+}

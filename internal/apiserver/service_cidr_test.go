@@ -1,0 +1,115 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Two servers on one etcd, and many services at once, of each name on both: every service has an address
+// of its own, and there is an IPAddress for each service and no other.
+func TestTwoServersGiveEachServiceAnAddressOfItsOwn(t *testing.T) {
+	etcd := externalEtcd(t, 64<<20)
+	var servers []*Server
+	for range 2 {
+		s, stop := run(t, t.TempDir(), func(c *Config) { c.EtcdServers = []string{etcd} })
+		defer stop()
+		servers = append(servers, s)
+	}
+	ctx := context.WithoutCancel(t.Context())
+	var running sync.WaitGroup
+	for i := range 200 {
+		api := admin(t, servers[i%2]).CoreV1().Services("default")
+		running.Go(func() {
+			// Every tenth name is asked for twice; one of the two is refused, and must leave nothing.
+			name := fmt.Sprint("s", i)
+			if i%10 == 1 {
+				name = fmt.Sprint("s", i-1)
+			}
+			_, err := api.Create(ctx, testService(name, corev1.ServiceTypeClusterIP), metav1.CreateOptions{})
+			if err != nil && i%10 > 1 {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	services, err := admin(t, servers[0]).CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := admin(t, servers[1]).NetworkingV1().IPAddresses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := map[string]string{}
+	for _, o := range objects.Items {
+		holder[o.Name] = o.Spec.ParentRef.Name
+	}
+	if len(services.Items) != 181 || len(holder) != len(services.Items) {
+		t.Errorf("%d services, %d addresses; want 181 of each", len(services.Items), len(holder))
+	}
+	for _, s := range services.Items {
+		if holder[s.Spec.ClusterIP] != s.Name {
+			t.Errorf("%s of %s is %q's", s.Spec.ClusterIP, s.Name, holder[s.Spec.ClusterIP])
+		}
+	}
+}
+
+// What a crash between the two writes leaves, and an address that somebody else holds.
+func TestAddressesAreRepairedAndRespected(t *testing.T) {
+	s := start(t)
+	ctx, c := t.Context(), admin(t, s)
+	services, addresses := c.CoreV1().Services("default"), c.NetworkingV1().IPAddresses()
+	svc, err := services.Create(ctx, testService("s", corev1.ServiceTypeClusterIP), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := addresses.Delete(ctx, svc.Spec.ClusterIP, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for ip, labels := range map[string]map[string]string{
+		"10.96.0.77": {networkingv1.LabelManagedBy: "ipallocator.k8s.io"}, "10.96.0.78": nil,
+	} {
+		o := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: ip, Labels: labels}}
+		o.Spec.ParentRef = &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "never-made"}
+		if _, err := addresses.Create(ctx, o, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		other := testService("other", corev1.ServiceTypeClusterIP)
+		other.Spec.ClusterIP = ip
+		_, err := services.Create(ctx, other, metav1.CreateOptions{})
+		refused(t, err, "provided IP is already allocated")
+		_, err = services.Create(ctx, other, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		refused(t, err, "provided IP is already allocated")
+	}
+	told := map[string]int{}
+	report := func(_ runtime.Object, reason, _ string) { told[reason]++ }
+	for t.Context().Err() == nil && (told["ClusterIPNotAllocated"] == 0 || told["IPAddressNotAllocated"] == 0) {
+		if err := s.services.RepairAddresses(ctx, time.Now().Add(time.Hour), report); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o, err := addresses.Get(ctx, svc.Spec.ClusterIP, metav1.GetOptions{}); err != nil || o.Spec.ParentRef.Name != "s" {
+		t.Errorf("the address of a service: %v, %v", o, err)
+	}
+	if _, err := addresses.Get(ctx, "10.96.0.77", metav1.GetOptions{}); err == nil {
+		t.Error("the address of no service is still taken")
+	}
+	if _, err := addresses.Get(ctx, "10.96.0.78", metav1.GetOptions{}); err != nil {
+		t.Errorf("an object that is not ours: %v", err)
+	}
+	dry, err := services.Create(ctx, testService("dry", corev1.ServiceTypeClusterIP), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := addresses.Get(ctx, dry.Spec.ClusterIP, metav1.GetOptions{}); err == nil {
+		t.Error("a dry run took an address")
+	}
+}
