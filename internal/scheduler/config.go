@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,41 +10,52 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	componentconfig "k8s.io/component-base/config"
 	componentconfigv1 "k8s.io/component-base/config/v1alpha1"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/yaml"
 
 	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/scheduler/plugins"
 )
 
-// Config is the part of KubeSchedulerConfiguration that this scheduler supports.
+// Config is KubeSchedulerConfiguration as this scheduler uses it.
 type Config struct {
 	Profiles       []ProfileConfig
 	InitialBackoff time.Duration
 	MaxBackoff     time.Duration
+	// Parallelism is how many goroutines look at nodes at once.
+	Parallelism int
+	// PercentageOfNodesToScore ends the search for nodes that fit when so many per cent of all nodes are
+	// found. 0 means fewer, the more nodes there are.
+	PercentageOfNodesToScore int32
+	// Registry has plugins beside the default ones.
+	Registry framework.Registry
 	// Only for a scheduler that runs as a process of its own:
 	Kubeconfig     string
 	LeaderElection componentconfig.LeaderElectionConfiguration
+	// RESTConfig is how plugins reach the API server; nil if they run in its process.
+	RESTConfig *restclient.Config
 }
 
 // ProfileConfig configures the profile of one schedulerName.
 type ProfileConfig struct {
-	SchedulerName string
-	Disabled      []string         // plugins to leave out; "*" means all
-	Enabled       []string         // plugins to add again, in this order
-	Weights       map[string]int64 // of scores, by plugin
+	SchedulerName            string
+	PercentageOfNodesToScore *int32
+	Plugins                  *configv1.Plugins         // what it changes about the default plugins; may be nil
+	Args                     map[string]runtime.Object // of plugins, by name
 }
 
 // DefaultConfig returns one profile, default-scheduler, with the default plugins.
 func DefaultConfig() Config {
 	return Config{
-		Profiles: []ProfileConfig{{SchedulerName: v1.DefaultSchedulerName}},
+		Profiles:    []ProfileConfig{{SchedulerName: v1.DefaultSchedulerName}},
+		Parallelism: framework.DefaultParallelism,
 		LeaderElection: componentconfig.LeaderElectionConfiguration{
 			LeaderElect:       true,
 			LeaseDuration:     metav1.Duration{Duration: 15 * time.Second},
@@ -63,47 +75,97 @@ func LoadConfig(path string) (Config, []string, error) {
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("scheduler configuration: %w", err)
 	}
-	var in configv1.KubeSchedulerConfiguration
-	if err := yaml.UnmarshalStrict(data, &in); err != nil {
+	in, err := decode(data)
+	if err != nil {
 		return Config{}, nil, fmt.Errorf("scheduler configuration %s: %w", path, err)
 	}
-	if in.Kind != "KubeSchedulerConfiguration" || in.APIVersion != configv1.SchemeGroupVersion.String() {
-		return Config{}, nil, fmt.Errorf("scheduler configuration %s: it is %s %s, want %s KubeSchedulerConfiguration", path, in.APIVersion, in.Kind, configv1.SchemeGroupVersion)
+	c, warnings, err := convert(in)
+	if err != nil {
+		return c, nil, fmt.Errorf("scheduler configuration %s: %w", path, err)
 	}
-	return convert(path, &in)
+	for i, field := range warnings {
+		warnings[i] = fmt.Sprintf("scheduler configuration %s: %s has no effect", path, field)
+	}
+	return c, warnings, nil
 }
 
-func convert(path string, in *configv1.KubeSchedulerConfiguration) (Config, []string, error) {
+func decode(data []byte) (*configv1.KubeSchedulerConfiguration, error) {
+	scheme := runtime.NewScheme()
+	if err := configv1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	obj, gvk, err := decoder.Decode(data, nil, nil)
+	if err != nil {
+		if runtime.IsNotRegisteredError(err) {
+			return nil, fmt.Errorf("want a KubeSchedulerConfiguration of %s: %w", configv1.SchemeGroupVersion, err)
+		}
+		return nil, err
+	}
+	in, ok := obj.(*configv1.KubeSchedulerConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("it is a %s of %s, want a KubeSchedulerConfiguration of %s", gvk.Kind, gvk.GroupVersion(), configv1.SchemeGroupVersion)
+	}
+	return in, in.DecodeNestedObjects(decoder)
+}
+
+func convert(in *configv1.KubeSchedulerConfiguration) (Config, []string, error) {
 	var warnings []string
 	warn := func(set bool, field string) {
 		if set {
-			warnings = append(warnings, fmt.Sprintf("scheduler configuration %s: %s has no effect", path, field))
+			warnings = append(warnings, field)
 		}
 	}
-	warn(len(in.Extenders) > 0, "extenders")
-	warn(in.PercentageOfNodesToScore != nil, "percentageOfNodesToScore")
-	warn(in.Parallelism != nil, "parallelism")
+	warn(in.EnableProfiling != nil, "enableProfiling")
+	warn(in.EnableContentionProfiling != nil, "enableContentionProfiling")
+	warn(in.DelayCacheUntilActive, "delayCacheUntilActive")
 	c := DefaultConfig()
 	c.Kubeconfig = in.ClientConnection.Kubeconfig
 	leaderElection(&c.LeaderElection, &in.LeaderElection)
+	var errs []error
+	invalid := func(field string, value any, why string) {
+		errs = append(errs, fmt.Errorf("%s: Invalid value: %v: %s", field, value, why))
+	}
+	if len(in.Extenders) > 0 {
+		errs = append(errs, errors.New("extenders: not supported by this scheduler"))
+	}
 	if s := in.PodInitialBackoffSeconds; s != nil {
 		c.InitialBackoff = time.Duration(*s) * time.Second
+		if *s <= 0 {
+			invalid("podInitialBackoffSeconds", *s, "must be greater than 0")
+		}
 	}
 	if s := in.PodMaxBackoffSeconds; s != nil {
 		c.MaxBackoff = time.Duration(*s) * time.Second
+		if c.MaxBackoff < c.InitialBackoff {
+			invalid("podMaxBackoffSeconds", *s, "must be greater than or equal to podInitialBackoffSeconds")
+		}
 	}
-	if c.MaxBackoff > 0 && c.MaxBackoff < c.InitialBackoff {
-		return c, nil, fmt.Errorf("scheduler configuration %s: podMaxBackoffSeconds must not be less than podInitialBackoffSeconds", path)
+	if n := in.Parallelism; n != nil {
+		c.Parallelism = int(*n)
+		if *n <= 0 {
+			invalid("parallelism", *n, "should be an integer value greater than zero")
+		}
 	}
+	percentage := func(field string, n *int32) int32 {
+		if n != nil && (*n < 0 || *n > 100) {
+			invalid(field, *n, "not in valid range [0-100]")
+		}
+		return ptr.Deref(n, 0)
+	}
+	c.PercentageOfNodesToScore = percentage("percentageOfNodesToScore", in.PercentageOfNodesToScore)
 	if len(in.Profiles) > 0 {
 		c.Profiles = nil
 	}
 	for i := range in.Profiles {
-		p := &in.Profiles[i]
-		warn(len(p.PluginConfig) > 0, fmt.Sprintf("profiles[%d].pluginConfig", i))
-		c.Profiles = append(c.Profiles, convertProfile(p))
+		percentage(fmt.Sprintf("profiles[%d].percentageOfNodesToScore", i), in.Profiles[i].PercentageOfNodesToScore)
+		p, err := convertProfile(&in.Profiles[i])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("profiles[%d]: %w", i, err))
+		}
+		c.Profiles = append(c.Profiles, p)
 	}
-	return c, warnings, nil
+	return c, warnings, errors.Join(errs...)
 }
 
 // leaderElection copies the fields that the file sets.
@@ -117,72 +179,75 @@ func leaderElection(c *componentconfig.LeaderElectionConfiguration, in *componen
 	c.ResourceNamespace = cmp.Or(in.ResourceNamespace, c.ResourceNamespace)
 }
 
-func convertProfile(p *configv1.KubeSchedulerProfile) ProfileConfig {
-	out := ProfileConfig{SchedulerName: v1.DefaultSchedulerName, Weights: map[string]int64{}}
-	if p.SchedulerName != nil {
-		out.SchedulerName = *p.SchedulerName
+func convertProfile(p *configv1.KubeSchedulerProfile) (ProfileConfig, error) {
+	out := ProfileConfig{
+		SchedulerName: ptr.Deref(p.SchedulerName, v1.DefaultSchedulerName), PercentageOfNodesToScore: p.PercentageOfNodesToScore,
+		Plugins: p.Plugins, Args: map[string]runtime.Object{},
+	}
+	for i, pc := range p.PluginConfig {
+		if _, ok := out.Args[pc.Name]; ok {
+			return out, fmt.Errorf("pluginConfig[%d]: Duplicate value: %q", i, pc.Name)
+		}
+		out.Args[pc.Name] = pc.Args.Object
+		if pc.Args.Object == nil {
+			// A plugin that is not ours knows how to read it.
+			out.Args[pc.Name] = &runtime.Unknown{Raw: pc.Args.Raw, ContentType: runtime.ContentTypeJSON}
+		}
 	}
 	if p.Plugins == nil {
-		return out
+		return out, nil
 	}
-	for _, set := range []configv1.PluginSet{p.Plugins.MultiPoint, p.Plugins.Filter, p.Plugins.Score} {
-		for _, d := range set.Disabled {
-			out.Disabled = append(out.Disabled, d.Name)
-		}
+	var errs []error
+	for point, set := range framework.Sets(p.Plugins) {
 		for _, e := range set.Enabled {
-			out.Enabled = append(out.Enabled, e.Name)
-			if e.Weight != nil {
-				out.Weights[e.Name] = int64(*e.Weight)
+			if e.Weight != nil && *e.Weight < 0 {
+				errs = append(errs, fmt.Errorf("plugins.%s: %s: weight: Invalid value: %d: must not be negative", point, e.Name, *e.Weight))
 			}
 		}
 	}
-	return out
+	for point, set := range map[string]configv1.PluginSet{
+		"placementGenerate": p.Plugins.PlacementGenerate, "placementScore": p.Plugins.PlacementScore, "podGroupPostFilter": p.Plugins.PodGroupPostFilter,
+	} {
+		if len(set.Enabled) > 0 {
+			errs = append(errs, fmt.Errorf("plugins.%s: this scheduler has no pod groups", point))
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return out, errors.Join(errs...)
 }
 
-// profiles builds the plugins of every configured scheduler name.
-func (c Config) profiles(client clientset.Interface) (map[string]*framework.Profile, error) {
+// profiles makes the plugins of every configured scheduler name. All must sort the one queue alike.
+func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[string]*framework.Profile, error) {
+	registry := plugins.Registry()
+	for name, f := range c.Registry {
+		if _, ok := registry[name]; ok {
+			return nil, fmt.Errorf("a scheduler plugin with the name %q exists", name)
+		}
+		registry[name] = f
+	}
 	out := map[string]*framework.Profile{}
+	sorter := ""
 	for _, pc := range c.Profiles {
+		if pc.SchedulerName == "" {
+			return nil, errors.New("a scheduler profile has no schedulerName")
+		}
 		if _, ok := out[pc.SchedulerName]; ok {
 			return nil, fmt.Errorf("scheduler profile %s is listed twice", pc.SchedulerName)
 		}
-		chosen, err := choose(plugins.Default(client), pc)
+		p, err := framework.NewProfile(ctx, pc.SchedulerName, registry, framework.Merge(plugins.Default(), pc.Plugins), pc.Args, shared)
 		if err != nil {
 			return nil, err
 		}
-		if out[pc.SchedulerName], err = framework.NewProfile(pc.SchedulerName, chosen); err != nil {
-			return nil, err
+		p.PercentageOfNodesToScore = pc.PercentageOfNodesToScore
+		name := p.QueueSort().Name()
+		if sorter != "" && name != sorter {
+			return nil, fmt.Errorf("scheduler profile %s sorts the queue by %s, and another profile by %s: there is only one queue", pc.SchedulerName, name, sorter)
 		}
+		sorter = name
+		out[pc.SchedulerName] = p
 	}
 	if len(out) == 0 {
 		return nil, errors.New("the scheduler has no profile")
-	}
-	return out, nil
-}
-
-func choose(all []framework.WeightedPlugin, pc ProfileConfig) ([]framework.WeightedPlugin, error) {
-	byName := map[string]framework.WeightedPlugin{}
-	for _, w := range all {
-		byName[w.Plugin.Name()] = w
-	}
-	for _, name := range slices.Concat(pc.Enabled, pc.Disabled) {
-		if _, ok := byName[name]; !ok && name != "*" {
-			return nil, fmt.Errorf("scheduler profile %s: unknown plugin %q", pc.SchedulerName, name)
-		}
-	}
-	// The queue needs one order and a binding one writer, whatever else is disabled.
-	needed := []string{plugins.PrioritySort{}.Name(), plugins.DefaultBinder{}.Name()}
-	var out []framework.WeightedPlugin
-	for _, w := range all {
-		name := w.Plugin.Name()
-		off := slices.Contains(pc.Disabled, "*") || slices.Contains(pc.Disabled, name)
-		if off && !slices.Contains(pc.Enabled, name) && !slices.Contains(needed, name) {
-			continue
-		}
-		if weight, ok := pc.Weights[name]; ok {
-			w.Weight = weight
-		}
-		out = append(out, w)
 	}
 	return out, nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,30 +23,54 @@ import (
 // fitError holds, for every node, why a pod cannot run there. Its text is the one that users know
 // from upstream: reasons with the number of nodes that gave them.
 type fitError struct {
-	nodes      int
-	statuses   map[string]*fwk.Status // by node
-	plugins    sets.Set[string]
-	preFilter  string
-	postFilter string
+	nodes    int
+	statuses map[string]*fwk.Status // by node
+	// absent is the status of all nodes that are not in statuses.
+	absent *fwk.Status
+	// plugins have rejected the pod; for pending ones it must wait.
+	plugins, pending sets.Set[string]
+	preFilter        string // why it can run on no node at all
+	postFilter       string
+	nominated        *fwk.NominatingInfo
+}
+
+func newFitError(nodes int) *fitError {
+	return &fitError{
+		nodes: nodes, statuses: map[string]*fwk.Status{}, absent: fwk.NewStatus(fwk.UnschedulableAndUnresolvable),
+		plugins: sets.New[string](), pending: sets.New[string](),
+	}
+}
+
+func (f *fitError) blame(st *fwk.Status) {
+	if st.Code() == fwk.Pending {
+		f.pending.Insert(st.Plugin())
+	} else {
+		f.plugins.Insert(st.Plugin())
+	}
+}
+
+// reject notes why the pod cannot run on one node.
+func (f *fitError) reject(node string, st *fwk.Status) {
+	f.statuses[node] = st
+	f.blame(st)
+}
+
+// rejectAll notes why the pod can run on no node.
+func (f *fitError) rejectAll(st *fwk.Status) {
+	f.preFilter, f.absent = st.Message(), st
+	f.blame(st)
+}
+
+// exclude notes that plugins have excluded all nodes that are not looked at.
+func (f *fitError) exclude(by sets.Set[string]) {
+	f.absent = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", sets.List(by)))
+	f.plugins = f.plugins.Union(by)
 }
 
 func (f *fitError) Error() string {
-	msg := fmt.Sprintf("0/%d nodes are available:", f.nodes)
-	if f.preFilter != "" {
-		msg += " " + f.preFilter + "."
-	} else {
-		count := map[string]int{}
-		for _, st := range f.statuses {
-			for _, r := range st.Reasons() {
-				count[r]++
-			}
-		}
-		parts := make([]string, 0, len(count))
-		for r, n := range count {
-			parts = append(parts, fmt.Sprintf("%d %s", n, r))
-		}
-		slices.Sort(parts)
-		msg += " " + strings.Join(parts, ", ") + "."
+	msg := fmt.Sprintf("0/%d nodes are available: %s.", f.nodes, f.preFilter)
+	if f.preFilter == "" {
+		msg = framework.NotAvailable(f.nodes, f.statuses, f.absent)
 	}
 	if f.postFilter != "" {
 		msg += " " + f.postFilter
@@ -55,27 +78,33 @@ func (f *fitError) Error() string {
 	return msg
 }
 
-// fail re-queues the pod and reports the reason to its user: first the condition, then the event.
-func (s *Scheduler) fail(ctx context.Context, p *framework.Profile, info *framework.QueuedPodInfo, err error, start time.Time) {
-	pod := info.GetPod()
-	rejected := rejectedBy(err)
-	reason := v1.PodReasonUnschedulable
-	result := resultUnschedulable
-	if len(rejected) == 0 {
+// fail re-queues the pod and reports the reason to its user: first the condition, with the node on
+// which room is being made for it, then the event.
+func (s *Scheduler) fail(ctx context.Context, a *attempt, err error) {
+	pod := a.pod()
+	a.info.UnschedulablePlugins, a.info.PendingPlugins = rejectedBy(err)
+	reason, result := v1.PodReasonUnschedulable, resultUnschedulable
+	if a.info.UnschedulablePlugins.Len()+a.info.PendingPlugins.Len() == 0 {
 		reason, result = v1.PodReasonSchedulerError, resultError
 	}
-	observe(result, p.Name, time.Since(start))
+	observe(result, a.profile.Name, time.Since(a.start))
 	if gone(err) {
 		s.queue.Remove(pod.UID)
 		return
 	}
-	if !s.queue.Requeue(ctx, info, rejected) || ctx.Err() != nil {
+	var nominated *fwk.NominatingInfo
+	if fit, ok := errors.AsType[*fitError](err); ok {
+		nominated = fit.nominated
+	}
+	// Before the pod can be tried again, so that nobody takes the room in between.
+	s.queue.Nominator().AddNominatedPod(klog.FromContext(ctx), a.info.PodInfo, nominated)
+	if !s.queue.Requeue(ctx, a.info) || ctx.Err() != nil {
 		return
 	}
-	if perr := s.setCondition(ctx, pod, reason, err.Error()); perr != nil && !apierrors.IsNotFound(perr) {
+	if perr := s.setCondition(ctx, pod, reason, err.Error(), nominated); perr != nil && !apierrors.IsNotFound(perr) {
 		klog.FromContext(ctx).Error(perr, "Cannot write the pod's PodScheduled condition; the next attempt writes it again")
 	}
-	s.recorder.WithLogger(klog.FromContext(ctx)).Eventf(pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", err.Error())
+	s.recorder(ctx, a.profile).Eventf(pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", err.Error())
 }
 
 // gone reports whether err means that the pod was deleted, so that there is nothing left to do for
@@ -87,9 +116,9 @@ func gone(err error) bool {
 
 // setCondition writes PodScheduled, unless the pod turns out to have a node: its binding may have
 // taken effect although the answer was lost.
-func (s *Scheduler) setCondition(ctx context.Context, pod *v1.Pod, reason, message string) error {
+func (s *Scheduler) setCondition(ctx context.Context, pod *v1.Pod, reason, message string, nominated *fwk.NominatingInfo) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		err := s.patchCondition(ctx, pod, reason, message)
+		err := s.patchCondition(ctx, pod, reason, message, nominated)
 		if !apierrors.IsConflict(err) {
 			return err
 		}
@@ -102,20 +131,28 @@ func (s *Scheduler) setCondition(ctx context.Context, pod *v1.Pod, reason, messa
 	})
 }
 
-// patchCondition patches PodScheduled of this version of the pod, unless it has these values
-// already.
-func (s *Scheduler) patchCondition(ctx context.Context, pod *v1.Pod, reason, message string) error {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse && c.Reason == reason && c.Message == message {
-			return nil
-		}
+// patchCondition patches PodScheduled of this version of the pod and its nominated node, unless it has
+// these values already.
+func (s *Scheduler) patchCondition(ctx context.Context, pod *v1.Pod, reason, message string, nominated *fwk.NominatingInfo) error {
+	status := map[string]any{}
+	same := func(c v1.PodCondition) bool {
+		return c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse && c.Reason == reason && c.Message == message
+	}
+	if !slices.ContainsFunc(pod.Status.Conditions, same) {
+		status["conditions"] = []v1.PodCondition{{
+			Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: reason, Message: message,
+			ObservedGeneration: pod.Generation, LastTransitionTime: metav1.Now(),
+		}}
+	}
+	if nominated.Mode() == fwk.ModeOverride && nominated.NominatedNodeName != pod.Status.NominatedNodeName {
+		status["nominatedNodeName"] = nominated.NominatedNodeName
+	}
+	if len(status) == 0 {
+		return nil
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
-		"status": map[string]any{"conditions": []v1.PodCondition{{
-			Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: reason, Message: message,
-			ObservedGeneration: pod.Generation, LastTransitionTime: metav1.Now(),
-		}}},
+		"status":   status,
 	})
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,13 +16,31 @@ import (
 	"wherry.dev/internal/trace"
 )
 
+// attempt is one way of one pod through the extension points.
+type attempt struct {
+	profile *framework.Profile
+	info    *framework.QueuedPodInfo
+	state   *framework.CycleState
+	start   time.Time
+	node    string             // once it is decided
+	assumed *framework.PodInfo // the pod as it is there
+}
+
+// pod returns the pod; once its node is decided, with it.
+func (a *attempt) pod() *v1.Pod {
+	if a.assumed != nil {
+		return a.assumed.GetPod()
+	}
+	return a.info.GetPod()
+}
+
 // scheduleOne takes a pod from the queue to its node:
 //
 //  1. bring the snapshot up to date
 //  2. PreFilter and Filter: the nodes on which it could run; none → PostFilter
 //  3. PreScore and Score: the best of them
 //  4. assume the pod there, Reserve, Permit
-//  5. bind, while the next pod's cycle runs
+//  5. while the next pod's cycle runs: wait if Permit says so, PreBind, Bind, PostBind
 //
 // A failure at any step gives back what was taken and re-queues the pod.
 func (s *Scheduler) scheduleOne(ctx context.Context, info *framework.QueuedPodInfo) {
@@ -29,133 +48,246 @@ func (s *Scheduler) scheduleOne(ctx context.Context, info *framework.QueuedPodIn
 	profile := s.profiles[pod.Spec.SchedulerName]
 	ctx = trace.WithPod(ctx, string(pod.UID))
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("pod", klog.KObj(pod)))
-	start := time.Now()
-	trace.Record(ctx, string(pod.UID), "scheduler: wait in queue", info.Timestamp, start)
+	a := &attempt{profile: profile, info: info, state: framework.NewCycleState(info.PodInfo), start: time.Now()}
+	trace.Record(ctx, string(pod.UID), "scheduler: wait in queue", info.Timestamp, a.start)
 
 	cycle, span := trace.Start(ctx, "scheduler: schedule")
-	state := framework.NewCycleState()
-	node, err := s.schedulingCycle(cycle, profile, state, info)
+	err := s.schedulingCycle(cycle, a)
 	_ = trace.End(span, err)
 	if err != nil {
-		s.fail(ctx, profile, info, err, start)
+		s.fail(ctx, a, err)
 		return
 	}
-	s.bindings.Go(func() { s.bindingCycle(ctx, profile, state, info, node, start) })
+	s.bindings.Go(func() { s.bindingCycle(ctx, a) })
 }
 
-func (s *Scheduler) schedulingCycle(ctx context.Context, p *framework.Profile, state fwk.CycleState, info *framework.QueuedPodInfo) (string, error) {
-	s.cache.Update(&s.snapshot)
-	nodes := s.snapshot.Nodes()
-	if len(nodes) == 0 {
-		return "", errNoNodes
-	}
-	feasible, err := s.findNodes(ctx, p, state, info.GetPod(), nodes)
+// schedulingCycle finds the pod's node and assumes the pod there.
+func (s *Scheduler) schedulingCycle(ctx context.Context, a *attempt) error {
+	s.cache.Update(s.snapshot)
+	feasible, err := s.findNodes(ctx, a)
 	if err != nil {
-		return "", err
+		return err
 	}
-	node, err := s.selectNode(ctx, p, state, info.GetPod(), feasible)
-	if err != nil {
-		return "", err
+	if a.node, err = s.selectNode(ctx, a, feasible); err != nil {
+		return err
 	}
-	if err := s.cache.Assume(info.PodInfo, node); err != nil {
-		return "", err
+	assumed := a.info.On(a.node)
+	if err := s.cache.Assume(assumed, a.node); err != nil {
+		return err
 	}
-	st := p.Reserve(ctx, state, info.GetPod(), node)
+	a.assumed = assumed
+	s.queue.Nominator().DeleteNominatedPodIfExists(a.pod())
+	st := a.profile.RunReservePluginsReserve(ctx, a.state, a.pod(), a.node)
 	if st.IsSuccess() {
-		st = p.Permit(ctx, state, info.GetPod(), node)
+		st = a.profile.Permit(ctx, a.state, a.pod(), a.node)
 	}
-	if !st.IsSuccess() {
-		s.giveBack(ctx, p, state, info, node)
-		return "", statusError(st, node)
+	if !st.IsSuccess() && !st.IsWait() {
+		s.giveBack(ctx, a)
+		return statusError(st, a.node)
 	}
-	return node, nil
+	return nil
 }
 
-// findNodes returns the nodes that pass every filter, or a *fitError.
-func (s *Scheduler) findNodes(ctx context.Context, p *framework.Profile, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]fwk.NodeInfo, error) {
-	fit := &fitError{nodes: len(nodes), statuses: map[string]*fwk.Status{}, plugins: sets.New[string]()}
-	names, st := p.PreFilter(ctx, state, pod, nodes)
+// findNodes returns nodes that pass every filter, or a *fitError.
+func (s *Scheduler) findNodes(ctx context.Context, a *attempt) ([]fwk.NodeInfo, error) {
+	all := s.snapshot.Nodes()
+	if len(all) == 0 {
+		return nil, &noNodesError{waitFor: a.profile.Rejecters()}
+	}
+	fit := newFitError(len(all))
+	narrowed, st := a.profile.PreFilter(ctx, a.state, a.pod(), all)
 	if !st.IsSuccess() {
 		if !st.IsRejected() {
 			return nil, st.AsError()
 		}
-		fit.preFilter = st.Message()
-		fit.plugins.Insert(st.Plugin())
-		return nil, fit
+		fit.rejectAll(st)
+		return nil, s.makeRoom(ctx, a, fit)
 	}
-	var feasible []fwk.NodeInfo
-	for _, n := range nodes {
-		if names != nil && !names.Has(n.Node().Name) {
-			fit.reject(n.Node().Name, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't satisfy plugin(s) [NodeAffinity]").WithPlugin("NodeAffinity"))
-			continue
+	nodes := all
+	if narrowed.Names != nil {
+		fit.exclude(narrowed.By)
+		nodes = make([]fwk.NodeInfo, 0, narrowed.Names.Len())
+		for name := range narrowed.Names {
+			if n, err := s.snapshot.Get(name); err == nil {
+				nodes = append(nodes, n)
+			}
 		}
-		st := p.Filter(ctx, state, pod, n)
+	}
+	// Room was made for the pod on its nominated node: no need to look at the others.
+	if name := a.pod().Status.NominatedNodeName; name != "" && (narrowed.Names == nil || narrowed.Names.Has(name)) {
+		if n, err := s.snapshot.Get(name); err == nil {
+			if feasible, err := s.filter(ctx, a, []fwk.NodeInfo{n}, 1, fit); err != nil || len(feasible) > 0 {
+				return feasible, err
+			}
+		}
+	}
+	feasible, err := s.filter(ctx, a, nodes, s.enough(a.profile, len(nodes)), fit)
+	if err != nil || len(feasible) > 0 {
+		return feasible, err
+	}
+	return nil, s.makeRoom(ctx, a, fit)
+}
+
+// enough returns how many feasible nodes a search is to find, as percentageOfNodesToScore documents:
+// by default half of them, less by one per cent for every 125 nodes, at least five per cent; and
+// never fewer than 100 nodes.
+func (s *Scheduler) enough(p *framework.Profile, nodes int) int {
+	const least = 100
+	if nodes <= least {
+		return nodes
+	}
+	percentage := int(s.percentage)
+	if p.PercentageOfNodesToScore != nil {
+		percentage = int(*p.PercentageOfNodesToScore)
+	}
+	if percentage == 0 {
+		percentage = max(5, 50-nodes/125)
+	}
+	return max(least, nodes*min(percentage, 100)/100)
+}
+
+// filter looks for nodes on which the pod can run until it has found as many as wanted. The next
+// search begins where this one ended, so that all nodes get their turn.
+func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo, wanted int, fit *fitError) ([]fwk.NodeInfo, error) {
+	if len(nodes) == 0 {
+		return nil, nil
+	}
+	search, stop := context.WithCancel(ctx)
+	defer stop()
+	first := s.first % len(nodes)
+	statuses := make([]*fwk.Status, len(nodes))
+	feasible := make([]fwk.NodeInfo, wanted)
+	var found, failed atomic.Int32
+	s.shared.Parallel.Until(search, len(nodes), func(i int) {
+		i = (first + i) % len(nodes)
+		st := a.profile.RunFilterPluginsWithNominatedPods(search, a.state, a.pod(), nodes[i])
 		switch {
 		case st.IsSuccess():
-			feasible = append(feasible, n)
-		case st.IsRejected():
-			fit.reject(n.Node().Name, st)
+			if n := int(found.Add(1)); n <= wanted {
+				feasible[n-1] = nodes[i]
+			}
+			if int(found.Load()) >= wanted {
+				stop()
+			}
 		default:
+			statuses[i] = st
+			if !st.IsRejected() {
+				failed.Add(1)
+				stop()
+			}
+		}
+	}, "Filter")
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	feasible = feasible[:min(int(found.Load()), wanted)]
+	looked := len(feasible)
+	for i, st := range statuses {
+		if st == nil {
+			continue
+		}
+		if !st.IsRejected() && len(feasible) < wanted {
 			return nil, st.AsError()
 		}
+		looked++
+		if len(feasible) == 0 {
+			fit.reject(nodes[i].Node().Name, st)
+		}
 	}
-	if len(feasible) > 0 {
-		return feasible, nil
+	s.first = (first + looked) % len(nodes)
+	return feasible, nil
+}
+
+// makeRoom asks PostFilter plugins, and returns fit with what they say.
+func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) error {
+	r, st := a.profile.PostFilter(ctx, a.state, a.pod(), fit)
+	if !st.IsSuccess() && !st.IsRejected() {
+		klog.FromContext(ctx).Error(st.AsError(), "Cannot find out whether room can be made for the pod")
 	}
-	_, st = p.PostFilter(ctx, state, pod, fit)
 	fit.postFilter = st.Message()
-	return nil, fit
+	if r != nil {
+		fit.nominated = r.NominatingInfo
+	}
+	return fit
 }
 
 // selectNode returns the node with the highest score. Nodes with equal scores take turns.
-func (s *Scheduler) selectNode(ctx context.Context, p *framework.Profile, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) (string, error) {
+func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.NodeInfo) (string, error) {
 	if len(feasible) == 1 {
 		return feasible[0].Node().Name, nil
 	}
-	scores, st := p.Score(ctx, state, pod, feasible)
+	st := a.profile.RunPreScorePlugins(ctx, a.state, a.pod(), feasible)
+	if !st.IsSuccess() {
+		return "", st.AsError()
+	}
+	scores, st := a.profile.RunScorePlugins(ctx, a.state, a.pod(), feasible)
 	if !st.IsSuccess() {
 		return "", st.AsError()
 	}
 	var best []string
 	var top int64 = -1
-	for i, n := range feasible {
+	for i := range scores {
 		switch {
-		case scores[i] > top:
-			top, best = scores[i], append(best[:0], n.Node().Name)
-		case scores[i] == top:
-			best = append(best, n.Node().Name)
+		case scores[i].TotalScore > top:
+			top, best = scores[i].TotalScore, append(best[:0], scores[i].Name)
+		case scores[i].TotalScore == top:
+			best = append(best, scores[i].Name)
 		}
 	}
 	s.next++
 	return best[s.next%len(best)], nil
 }
 
-func (s *Scheduler) bindingCycle(ctx context.Context, p *framework.Profile, state fwk.CycleState, info *framework.QueuedPodInfo, node string, start time.Time) {
-	// Once decided, a binding is completed even if the scheduler is told to stop.
-	bindCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindTimeout)
-	defer cancel()
-	bindCtx, span := trace.Start(bindCtx, "scheduler: bind")
-	st := p.Bind(bindCtx, state, info.GetPod(), node)
-	_ = trace.End(span, st.AsError())
+// bindingCycle binds the pod to its node. A pod that waits is not bound any more when the scheduler
+// is told to stop; once it has been let through, its binding is completed even then.
+func (s *Scheduler) bindingCycle(ctx context.Context, a *attempt) {
+	bound := context.WithoutCancel(ctx)
+	st := a.profile.WaitOnPermit(ctx, a.pod())
+	if st.IsSuccess() {
+		st = s.bind(bound, a)
+	}
 	if !st.IsSuccess() {
-		s.giveBack(bindCtx, p, state, info, node)
-		s.fail(ctx, p, info, statusError(st, node), start)
+		s.giveBack(bound, a)
+		s.fail(ctx, a, statusError(st, a.node))
 		return
 	}
-	pod := info.GetPod()
-	observe(resultScheduled, p.Name, time.Since(start))
-	observeSLI(info, time.Now())
-	s.recorder.WithLogger(klog.FromContext(ctx)).Eventf(pod, nil, v1.EventTypeNormal, "Scheduled", "Binding",
-		"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
+	pod := a.pod()
+	observe(resultScheduled, a.profile.Name, time.Since(a.start))
+	observeSLI(a.info, time.Now())
+	s.recorder(ctx, a.profile).Eventf(pod, nil, v1.EventTypeNormal, "Scheduled", "Binding",
+		"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, a.node)
+	a.profile.PostBind(bound, a.state, pod, a.node)
 }
 
-// bindTimeout limits a binding. Upstream has the same limit for its API calls.
-const bindTimeout = 100 * time.Second
+// bind runs PreBind, which whoever deletes the pod or preempts it can still stop, and Bind.
+func (s *Scheduler) bind(ctx context.Context, a *attempt) *fwk.Status {
+	ctx, timeout := context.WithTimeout(ctx, bindTimeout)
+	defer timeout()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	a.profile.AddPodInPreBind(a.pod().UID, cancel)
+	defer a.profile.RemovePodInPreBind(a.pod().UID)
+	if st := a.profile.PreBind(ctx, a.state, a.pod(), a.node); !st.IsSuccess() {
+		return st
+	}
+	if !a.profile.GetPodInPreBind(a.pod().UID).MarkPrebound() {
+		return fwk.AsStatus(context.Cause(ctx))
+	}
+	ctx, span := trace.Start(ctx, "scheduler: bind")
+	st := a.profile.Bind(ctx, a.state, a.pod(), a.node)
+	_ = trace.End(span, st.AsError())
+	return st
+}
 
-func (s *Scheduler) giveBack(ctx context.Context, p *framework.Profile, state fwk.CycleState, info *framework.QueuedPodInfo, node string) {
-	p.Unreserve(ctx, state, info.GetPod(), node)
-	s.cache.Forget(info.GetPod().UID)
-	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, info.GetPod(), nil)
+// bindTimeout limits a binding. It is long enough for volumes that are made for the pod (upstream
+// waits ten minutes for these).
+const bindTimeout = 11 * time.Minute
+
+func (s *Scheduler) giveBack(ctx context.Context, a *attempt) {
+	a.profile.RunReservePluginsUnreserve(ctx, a.state, a.pod(), a.node)
+	s.cache.Forget(a.pod().UID)
+	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, a.pod(), nil)
+	a.assumed = nil
 }
 
 // statusError returns a rejection as a *fitError, and an error as it is.
@@ -163,49 +295,50 @@ func statusError(st *fwk.Status, node string) error {
 	if !st.IsRejected() {
 		return st.AsError()
 	}
-	fit := &fitError{nodes: 1, statuses: map[string]*fwk.Status{}, plugins: sets.New[string]()}
+	fit := newFitError(1)
 	fit.reject(node, st)
 	return fit
 }
 
-var errNoNodes = errors.New("no nodes available to schedule pods")
+// noNodesError says that there are no nodes at all. Any plugin that looks at nodes may find one that
+// fits when that changes.
+type noNodesError struct{ waitFor sets.Set[string] }
 
-func rejectedBy(err error) sets.Set[string] {
+func (*noNodesError) Error() string { return "no nodes available to schedule pods" }
+
+// rejectedBy returns the plugins that rejected the pod, and those for which it is to wait; none at
+// all for an error.
+func rejectedBy(err error) (unschedulable, pending sets.Set[string]) {
 	var fit *fitError
+	var none *noNodesError
 	switch {
 	case errors.As(err, &fit):
-		return fit.plugins
-	case errors.Is(err, errNoNodes):
-		return sets.New("NodeName") // it waits for a node to be added
+		return fit.plugins, fit.pending
+	case errors.As(err, &none):
+		return none.waitFor, nil
 	}
-	return nil
+	return nil, nil
 }
 
-func (f *fitError) reject(node string, st *fwk.Status) {
-	f.statuses[node] = st
-	f.plugins.Insert(st.Plugin())
-}
-
-// Get is for PostFilter plugins.
+// Get returns why the pod cannot run on the node. It is for PostFilter plugins.
 func (f *fitError) Get(node string) *fwk.Status {
 	if st, ok := f.statuses[node]; ok {
 		return st
 	}
-	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+	return f.absent
 }
 
-// NodesForStatusCode is for PostFilter plugins.
+// NodesForStatusCode returns the nodes with such a status. It is for PostFilter plugins.
 func (f *fitError) NodesForStatusCode(lister fwk.NodeInfoLister, code fwk.Code) ([]fwk.NodeInfo, error) {
+	all, err := lister.List()
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
 	var out []fwk.NodeInfo
-	for name, st := range f.statuses {
-		if st.Code() != code {
-			continue
+	for _, n := range all {
+		if f.Get(n.Node().Name).Code() == code {
+			out = append(out, n)
 		}
-		n, err := lister.Get(name)
-		if err != nil {
-			return nil, fmt.Errorf("node %s: %w", name, err)
-		}
-		out = append(out, n)
 	}
 	return out, nil
 }

@@ -3,11 +3,12 @@ package scheduler
 import (
 	"context"
 	"fmt"
-	"maps"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -23,43 +24,64 @@ import (
 
 // Scheduler places pods. Create one with New, and Run it once.
 type Scheduler struct {
-	client   clientset.Interface
-	profiles map[string]*framework.Profile
-	hints    map[string][]fwk.ClusterEventWithHint // by plugin
-	queue    *queue.Queue
-	cache    *schedcache.Cache
-	snapshot schedcache.Snapshot // used only by the scheduling cycle
-	recorder events.EventRecorderLogger
-	events   events.EventBroadcaster
-	next     int // the position of the round-robin among equally good nodes
-	bindings sync.WaitGroup
-	ready    chan struct{}
+	client    clientset.Interface
+	shared    *framework.Shared
+	profiles  map[string]*framework.Profile
+	hints     map[string]map[string][]fwk.ClusterEventWithHint // by profile and plugin
+	queue     *queue.Queue
+	cache     *schedcache.Cache
+	snapshot  *schedcache.Snapshot // used only by the scheduling cycle
+	recorders map[string]events.EventRecorderLogger
+	events    events.EventBroadcaster
+	// percentage is the configured percentageOfNodesToScore.
+	percentage int32
+	first      int // the node with which the next search begins
+	next       int // the position of the round-robin among equally good nodes
+	bindings   sync.WaitGroup
+	ready      chan struct{}
 }
 
 // New returns a scheduler. It talks to the API server only once it runs.
 func New(ctx context.Context, client clientset.Interface, cfg Config) (*Scheduler, error) {
-	profiles, err := cfg.profiles(client)
-	if err != nil {
-		return nil, err
-	}
 	s := &Scheduler{
-		client: client, profiles: profiles, hints: map[string][]fwk.ClusterEventWithHint{},
-		cache: schedcache.New(klog.FromContext(ctx)), ready: make(chan struct{}),
-	}
-	var first *framework.Profile
-	for _, p := range profiles {
-		ev, err := p.Events(ctx)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(s.hints, ev)
-		first = p
+		client: client, hints: map[string]map[string][]fwk.ClusterEventWithHint{},
+		cache: schedcache.New(klog.FromContext(ctx)), snapshot: schedcache.NewSnapshot(),
+		recorders:  map[string]events.EventRecorderLogger{},
+		events:     events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()}),
+		percentage: cfg.PercentageOfNodesToScore, ready: make(chan struct{}),
 	}
 	s.queue = queue.New(queue.Config{
-		Less: first.Less, PreEnqueue: s.preEnqueue, Hints: s.mayHelp,
+		Less: s.less, PreEnqueue: s.preEnqueue, Listeners: s.listeners, Hints: s.hint,
 		InitialBackoff: cfg.InitialBackoff, MaxBackoff: cfg.MaxBackoff,
 	})
+	for _, p := range cfg.Profiles {
+		s.recorders[p.SchedulerName] = s.events.NewRecorder(scheme.Scheme, p.SchedulerName)
+	}
+	s.shared = &framework.Shared{
+		Client: client, KubeConfig: cfg.RESTConfig,
+		Informers: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)),
+		Snapshot:  s.snapshot, Nominator: s.queue.Nominator(), Activator: s.queue,
+		Waiting: framework.NewWaitingPods(), Parallel: framework.NewParallelizer(cfg.Parallelism),
+		Recorder: func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
+	}
+	var err error
+	if s.profiles, err = cfg.profiles(ctx, s.shared); err != nil {
+		return nil, err
+	}
+	for name, p := range s.profiles {
+		if s.hints[name], err = p.Events(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return s, nil
+}
+
+// less orders the queue, which all profiles sort alike.
+func (s *Scheduler) less(a, b fwk.QueuedEntityInfo) bool {
+	for _, p := range s.profiles {
+		return p.Less(a, b)
+	}
+	return false
 }
 
 // Ready returns a channel that is closed once the scheduler has seen all pods and nodes.
@@ -67,19 +89,22 @@ func (s *Scheduler) Ready() <-chan struct{} { return s.ready }
 
 // Run schedules until ctx ends. It returns when its last binding is done.
 func (s *Scheduler) Run(ctx context.Context) error {
-	s.events = events.NewBroadcaster(&events.EventSinkImpl{Interface: s.client.EventsV1()})
-	s.recorder = s.events.NewRecorder(scheme.Scheme, v1.DefaultSchedulerName)
 	if err := s.events.StartRecordingToSinkWithContext(ctx); err != nil {
 		return fmt.Errorf("record events: %w", err)
 	}
 	defer s.events.Shutdown()
-	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithTransform(trim))
-	synced, err := s.watch(ctx, factory)
+	synced, err := s.watch(ctx, s.shared.Informers)
 	if err != nil {
 		return err
 	}
-	factory.Start(ctx.Done())
-	defer factory.Shutdown()
+	s.shared.Informers.Start(ctx.Done())
+	defer s.shared.Informers.Shutdown()
+	// What plugins have asked for counts, too: they must not decide on half of it.
+	for kind, ok := range s.shared.Informers.WaitForCacheSync(ctx.Done()) {
+		if !ok && ctx.Err() == nil {
+			return fmt.Errorf("the scheduler cannot list %s", kind)
+		}
+	}
 	if !cache.WaitFor(ctx, "scheduler", synced...) {
 		return nil // told to stop before it began
 	}
@@ -102,14 +127,42 @@ func trim(obj any) (any, error) {
 	return obj, nil
 }
 
+func (s *Scheduler) recorder(ctx context.Context, p *framework.Profile) events.EventRecorderLogger {
+	return s.recorders[p.Name].WithLogger(klog.FromContext(ctx))
+}
+
 func (s *Scheduler) preEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return s.profiles[pod.Spec.SchedulerName].PreEnqueue(ctx, pod)
 }
 
-// mayHelp asks the plugins that rejected a pod whether an event may help.
-func (s *Scheduler) mayHelp(info *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) bool {
-	for plugin := range info.UnschedulablePlugins {
-		for _, h := range s.hints[plugin] {
+// listeners returns the plugins that want to hear of such events.
+func (s *Scheduler) listeners(event fwk.ClusterEvent) sets.Set[string] {
+	out := sets.New[string]()
+	for _, plugins := range s.hints {
+		for name, hints := range plugins {
+			if slices.ContainsFunc(hints, func(h fwk.ClusterEventWithHint) bool { return matches(h.Event, event) }) {
+				out.Insert(name)
+			}
+		}
+	}
+	return out
+}
+
+// hint asks the plugins that rejected a pod what an event means for it.
+func (s *Scheduler) hint(info *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) queue.Hint {
+	switch {
+	case s.mayHelp(info, info.PendingPlugins, event, oldObj, newObj):
+		return queue.RetryNow
+	case s.mayHelp(info, info.UnschedulablePlugins, event, oldObj, newObj):
+		return queue.Retry
+	}
+	return queue.Skip
+}
+
+func (s *Scheduler) mayHelp(info *framework.QueuedPodInfo, rejecters sets.Set[string], event fwk.ClusterEvent, oldObj, newObj any) bool {
+	hints := s.hints[info.GetPod().Spec.SchedulerName]
+	for plugin := range rejecters {
+		for _, h := range hints[plugin] {
 			if !matches(h.Event, event) {
 				continue
 			}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	ktesting "k8s.io/client-go/testing"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 
 	"wherry.dev/internal/scheduler"
 )
@@ -63,6 +64,11 @@ func start(t *testing.T, objs ...runtime.Object) *cluster {
 // startWith starts a cluster whose scheduler has a client of its own, made by wrap.
 func startWith(t *testing.T, wrap func(kubernetes.Interface) kubernetes.Interface, objs ...runtime.Object) *cluster {
 	t.Helper()
+	return startConfig(t, scheduler.DefaultConfig(), wrap, objs...)
+}
+
+func startConfig(t *testing.T, cfg scheduler.Config, wrap func(kubernetes.Interface) kubernetes.Interface, objs ...runtime.Object) *cluster {
+	t.Helper()
 	c := &cluster{t: t, client: fake.NewClientset(objs...)}
 	c.client.PrependReactor("create", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 		ca, ok := a.(ktesting.CreateAction)
@@ -86,7 +92,7 @@ func startWith(t *testing.T, wrap func(kubernetes.Interface) kubernetes.Interfac
 		p.Spec.NodeName = b.Target.Name
 		return true, b, c.client.Tracker().Update(gvr, p, b.Namespace)
 	})
-	s, err := scheduler.New(t.Context(), wrap(c.client), scheduler.DefaultConfig())
+	s, err := scheduler.New(t.Context(), wrap(c.client), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,22 +163,22 @@ func TestFilters(t *testing.T) {
 	}{
 		"no nodes":     {nil, pod("p", "1"), "", "no nodes available to schedule pods"},
 		"fits":         {[]runtime.Object{node("a", "1")}, pod("p", "1"), "a", ""},
-		"too large":    {[]runtime.Object{node("a", "1"), node("b", "500m")}, pod("p", "2"), "", "0/2 nodes are available: 2 Insufficient cpu."},
+		"too large":    {[]runtime.Object{node("a", "1"), node("b", "500m")}, pod("p", "2"), "", "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."},
 		"least loaded": {[]runtime.Object{node("a", "1"), node("b", "4")}, pod("p", "500m"), "b", ""},
-		"taint":        {[]runtime.Object{node("a", "1", taint)}, pod("p", "1"), "", "0/1 nodes are available: 1 node(s) had untolerated taint(s)."},
+		"taint":        {[]runtime.Object{node("a", "1", taint)}, pod("p", "1"), "", "0/1 nodes are available: 1 node(s) had untolerated taint(s). preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."},
 		"tolerated": {[]runtime.Object{node("a", "1", taint)}, pod("p", "1", func(p *v1.Pod) {
 			p.Spec.Tolerations = []v1.Toleration{{Key: "k", Operator: v1.TolerationOpExists}}
 		}), "a", ""},
 		"cordon": {[]runtime.Object{node("a", "1", cordon), node("b", "1", taint)}, pod("p", "1"), "",
-			"0/2 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable."},
+			"0/2 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."},
 		"selector": {[]runtime.Object{node("a", "1"), node("b", "1")}, pod("p", "1", func(p *v1.Pod) {
 			p.Spec.NodeSelector = map[string]string{v1.LabelHostname: "b"}
 		}), "b", ""},
 		"no such label": {[]runtime.Object{node("a", "1")}, pod("p", "1", func(p *v1.Pod) {
 			p.Spec.NodeSelector = map[string]string{"x": "y"}
-		}), "", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."},
+		}), "", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."},
 		"port taken": {[]runtime.Object{node("a", "1"), pod("other", "0", port, func(p *v1.Pod) { p.Spec.NodeName = "a" })}, pod("p", "0", port), "",
-			"0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."},
+			"0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
 		"another scheduler's": {[]runtime.Object{node("a", "1")}, pod("p", "1", func(p *v1.Pod) { p.Spec.SchedulerName = "mine" }), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +204,7 @@ func TestPodsDoNotShareWhatOnlyOneCanHave(t *testing.T) {
 		}
 		c.wantNode("p0", "a")
 		c.wantNode("p1", "")
-		c.wantMessage("p1", "0/1 nodes are available: 1 Insufficient cpu.")
+		c.wantMessage("p1", "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.")
 		// When one pod is deleted, exactly one other gets in.
 		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), "p0", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -252,7 +258,9 @@ func TestFailedBindingIsRetriedAndGivesItsResourcesBack(t *testing.T) {
 }
 
 func TestUnknownPluginInTheConfiguration(t *testing.T) {
-	cfg := scheduler.Config{Profiles: []scheduler.ProfileConfig{{SchedulerName: "x", Disabled: []string{"NoSuch"}}}}
+	cfg := scheduler.Config{Profiles: []scheduler.ProfileConfig{{SchedulerName: "x", Plugins: &configv1.Plugins{
+		Filter: configv1.PluginSet{Disabled: []configv1.Plugin{{Name: "NoSuch"}}},
+	}}}}
 	_, err := scheduler.New(t.Context(), fake.NewClientset(), cfg)
 	if err == nil || !strings.Contains(err.Error(), `"NoSuch"`) {
 		t.Errorf("got %v", err)
@@ -261,32 +269,13 @@ func TestUnknownPluginInTheConfiguration(t *testing.T) {
 
 // TestWhatIsNotSupportedIsSaid: such a pod is not bound as if it had not asked for anything.
 func TestWhatIsNotSupportedIsSaid(t *testing.T) {
-	term := []v1.PodAffinityTerm{{TopologyKey: v1.LabelHostname}}
 	volume := func(s v1.VolumeSource) func(*v1.Pod) {
 		return func(p *v1.Pod) { p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: s}} }
-	}
-	spread := func(when v1.UnsatisfiableConstraintAction) func(*v1.Pod) {
-		return func(p *v1.Pod) {
-			p.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: v1.LabelHostname, WhenUnsatisfiable: when}}
-		}
 	}
 	for name, tc := range map[string]struct {
 		change func(*v1.Pod)
 		want   string // "" means bound
 	}{
-		"anti": {func(p *v1.Pod) {
-			p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
-		}, "required pod anti-affinity"},
-		"affine": {func(p *v1.Pod) {
-			p.Spec.Affinity = &v1.Affinity{PodAffinity: &v1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
-		}, "required pod affinity"},
-		"preferred": {func(p *v1.Pod) {
-			p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{
-				PreferredDuringSchedulingIgnoredDuringExecution: []v1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: term[0]}},
-			}}
-		}, ""},
-		"spread":    {spread(v1.DoNotSchedule), "pod topology spread constraints with DoNotSchedule"},
-		"anyway":    {spread(v1.ScheduleAnyway), ""},
 		"claim":     {volume(v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}), `persistentvolumeclaim "data"`},
 		"ephemeral": {volume(v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}), `persistentvolumeclaim "ephemeral-v"`},
 		"emptydir":  {volume(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}), ""},
@@ -302,7 +291,8 @@ func TestWhatIsNotSupportedIsSaid(t *testing.T) {
 					return
 				}
 				c.wantNode(name, "")
-				want := "0/1 nodes are available: " + tc.want + ": not supported by this scheduler."
+				want := "0/1 nodes are available: " + tc.want + ": not supported by this scheduler. " +
+					"preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 				c.wantMessage(name, want)
 				c.wantEvent(name, "FailedScheduling", want)
 			})

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -67,7 +68,24 @@ func nodeChange(old, node *v1.Node) fwk.ActionType {
 	if !equality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) || old.Spec.Unschedulable != node.Spec.Unschedulable {
 		what |= fwk.UpdateNodeTaint
 	}
+	if !maps.Equal(old.Annotations, node.Annotations) {
+		what |= fwk.UpdateNodeAnnotation
+	}
+	if !slices.Equal(old.Status.DeclaredFeatures, node.Status.DeclaredFeatures) {
+		what |= fwk.UpdateNodeDeclaredFeature
+	}
+	if !maps.Equal(conditions(old), conditions(node)) {
+		what |= fwk.UpdateNodeCondition
+	}
 	return what
+}
+
+func conditions(node *v1.Node) map[v1.NodeConditionType]v1.ConditionStatus {
+	out := map[v1.NodeConditionType]v1.ConditionStatus{}
+	for _, c := range node.Status.Conditions {
+		out[c.Type] = c.Status
+	}
+	return out
 }
 
 func (s *Scheduler) nodeDeleted(obj any) {
@@ -83,6 +101,7 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	if !ok {
 		return
 	}
+	old, _ := oldObj.(*v1.Pod)
 	log := klog.FromContext(ctx)
 	switch {
 	case pods.IsTerminal(pod.Status.Phase):
@@ -92,11 +111,16 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 		if err := s.cache.SetPod(pod); err != nil {
 			log.Error(err, "Cannot add a bound pod to the cache", "pod", klog.KObj(pod))
 		}
-		if old, ok := oldObj.(*v1.Pod); ok && scaledDown(old, pod) {
-			s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.UpdatePodScaleDown}, old, pod)
+		what := fwk.Add
+		if old != nil && old.Spec.NodeName != "" {
+			what = podChange(old, pod)
 		}
-	case s.profiles[pod.Spec.SchedulerName] == nil || pod.DeletionTimestamp != nil:
-		s.queue.Remove(pod.UID)
+		if what != fwk.None {
+			s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: what}, old, pod)
+		}
+	case s.profiles[pod.Spec.SchedulerName] == nil:
+	case pod.DeletionTimestamp != nil:
+		s.dropWaiting(ctx, pod)
 	default:
 		// If the pod is just being bound, the queue knows it as in flight.
 		if err := s.queue.Add(ctx, pod); err != nil {
@@ -105,12 +129,30 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	}
 }
 
-// scaledDown reports whether a pod counts for less of some resource than before. A resize frees the
-// resource when the kubelet has carried it out and reports that in the status.
-func scaledDown(old, pod *v1.Pod) bool {
+// podChange returns what has changed of that which plugins look at in other pods.
+func podChange(old, pod *v1.Pod) fwk.ActionType {
+	what := fwk.None
+	if !maps.Equal(old.Labels, pod.Labels) {
+		what |= fwk.UpdatePodLabel
+	}
+	if len(old.Spec.Tolerations) != len(pod.Spec.Tolerations) {
+		what |= fwk.UpdatePodToleration
+	}
 	before, now := framework.Requests(old), framework.Requests(pod)
-	for name, q := range before {
-		if less := now[name]; less.Cmp(q) < 0 {
+	if less(now, before) {
+		what |= fwk.UpdatePodScaleDown
+	}
+	if less(before, now) {
+		what |= fwk.UpdatePodScaleUp
+	}
+	return what
+}
+
+// less reports whether a has less of some resource than b. A resize frees a resource when the kubelet
+// has carried it out and reports that in the status, so this is about what the pod counts for.
+func less(a, b v1.ResourceList) bool {
+	for name, q := range b {
+		if has := a[name]; has.Cmp(q) < 0 {
 			return true
 		}
 	}
@@ -124,11 +166,22 @@ func (s *Scheduler) podDeleted(ctx context.Context, obj any) {
 }
 
 func (s *Scheduler) drop(ctx context.Context, pod *v1.Pod) {
+	if pod.Spec.NodeName == "" {
+		s.dropWaiting(ctx, pod)
+		return
+	}
 	s.queue.Remove(pod.UID)
 	s.cache.RemovePod(pod.UID)
-	if pod.Spec.NodeName != "" {
-		s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, pod, nil)
-	}
+	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, pod, nil)
+}
+
+// dropWaiting forgets a pod that needs no node any more. Others may have kept off the room that was
+// being made for it.
+func (s *Scheduler) dropWaiting(ctx context.Context, pod *v1.Pod) {
+	s.queue.Remove(pod.UID)
+	s.cache.RemovePod(pod.UID) // it may have been bound without our seeing it
+	s.shared.Waiting.Reject(pod.UID, "the pod was deleted")
+	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: fwk.Delete}, pod, nil)
 }
 
 // unwrap returns the last known state of an object whose deletion was missed.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -18,7 +20,7 @@ func TestAPlainNodeSaysWhatItCannotDo(t *testing.T) {
 		Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
 	})
 	c.create(claims)
-	const want = `0/1 nodes are available: persistentvolumeclaim "data": not supported by this scheduler.`
+	const want = `0/1 nodes are available: persistentvolumeclaim "data": not supported by this scheduler. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.`
 	pod := c.await("claims", "unschedulable", func(p *v1.Pod) bool {
 		return p != nil && len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Reason == v1.PodReasonUnschedulable
 	})
@@ -35,4 +37,68 @@ func TestAPlainNodeSaysWhatItCannotDo(t *testing.T) {
 	for _, e := range events.Items {
 		t.Errorf("a pod that lacks nothing is warned: %s: %s", e.Reason, e.Message)
 	}
+}
+
+// TestAMoreImportantPodGetsItsPlace: the least important one leaves with the time that it asks for,
+// and whoever must not be beside it stays away.
+func TestAMoreImportantPodGetsItsPlace(t *testing.T) {
+	c := startCluster(t)
+	node, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(node.Items) != 1 {
+		t.Fatal(err, len(node.Items))
+	}
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "urgent"}, Value: 1000}
+	if _, err := c.client.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	most := node.Items[0].Status.Allocatable.Cpu().MilliValue() * 2 / 3
+	asks := func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: *resource.NewMilliQuantity(most, resource.DecimalSI)}
+	}
+	c.create(busybox("low", asks, script("trap 'sleep 1; exit 0' TERM; sleep 3600 & wait")))
+	c.await("low", "ready", ready)
+	// The class is read by admission from what it has watched, so it may not know it yet.
+	urgent := busybox("urgent", asks, func(p *v1.Pod) { p.Spec.PriorityClassName = "urgent" })
+	c.until("the pod of the new class is not taken", func() bool {
+		_, err := c.client.CoreV1().Pods("default").Create(t.Context(), urgent, metav1.CreateOptions{})
+		return err == nil
+	})
+	leaving := c.await("low", "preempted", func(p *v1.Pod) bool { return p == nil || p.DeletionTimestamp != nil })
+	if leaving != nil && !hasCondition(leaving, v1.DisruptionTarget, "PreemptionByScheduler") {
+		t.Errorf("conditions of the victim: %+v", leaving.Status.Conditions)
+	}
+	c.await("urgent", "ready", ready)
+	c.await("low", "gone", func(p *v1.Pod) bool { return p == nil })
+	c.until("the victim's event is missing", func() bool {
+		return strings.Contains(c.must("kubectl", "get", "events"), "Preempted by pod "+string(c.get("urgent").UID))
+	})
+	if got := c.get("urgent").Status.NominatedNodeName; got != "" {
+		t.Errorf("a pod that has its node is still nominated for %s", got)
+	}
+
+	c.create(busybox("apart", func(p *v1.Pod) {
+		p.Labels = map[string]string{"app": "apart"}
+		p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
+			TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "apart"}},
+		}}}}
+	}))
+	c.await("apart", "ready", ready)
+	second := c.get("apart").DeepCopy()
+	second.ObjectMeta = metav1.ObjectMeta{Name: "second", Labels: second.Labels}
+	second.Spec.NodeName, second.Status = "", v1.PodStatus{}
+	c.create(second)
+	c.await("second", "unschedulable", func(p *v1.Pod) bool {
+		return p != nil && len(p.Status.Conditions) > 0 && strings.Contains(p.Status.Conditions[0].Message, "anti-affinity rules")
+	})
+	c.must("kubectl", "delete", "pod", "apart", "--now")
+	c.await("second", "ready", ready)
+}
+
+func hasCondition(p *v1.Pod, kind v1.PodConditionType, reason string) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == kind && c.Reason == reason {
+			return true
+		}
+	}
+	return false
 }

@@ -5,13 +5,12 @@ package cache
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
-	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
 )
@@ -29,25 +28,51 @@ type podState struct {
 }
 
 // Cache is fed by the informers and by the scheduling cycle; it is safe for
-// concurrent use. Snapshots belong to the scheduling cycle alone.
+// concurrent use. Its one snapshot belongs to the scheduling cycle.
 type Cache struct {
 	log klog.Logger
 
-	mu    sync.Mutex
-	nodes map[string]*framework.NodeInfo
-	pods  map[types.UID]*podState
+	mu     sync.Mutex
+	nodes  map[string]*framework.NodeInfo
+	pods   map[types.UID]*podState
+	images map[string]sets.Set[string] // the nodes that have an image, by its name
+	dirty  sets.Set[string]            // the nodes that have changed since the last Update
 }
 
 // New returns an empty cache.
 func New(log klog.Logger) *Cache {
-	return &Cache{log: log, nodes: map[string]*framework.NodeInfo{}, pods: map[types.UID]*podState{}}
+	return &Cache{
+		log: log, nodes: map[string]*framework.NodeInfo{}, pods: map[types.UID]*podState{},
+		images: map[string]sets.Set[string]{}, dirty: sets.New[string](),
+	}
 }
 
 // SetNode adds or replaces a node.
 func (c *Cache) SetNode(node *v1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodeLocked(node.Name).SetNode(node)
+	n := c.nodeLocked(node.Name)
+	c.dropImagesLocked(n)
+	n.SetNode(node)
+	for name, image := range n.GetImageStates() {
+		if c.images[name] == nil {
+			c.images[name] = sets.New[string]()
+		}
+		c.images[name].Insert(node.Name)
+		image.NumNodes = c.images[name].Len()
+	}
+}
+
+func (c *Cache) dropImagesLocked(n *framework.NodeInfo) {
+	if n.Node() == nil {
+		return
+	}
+	for name := range n.GetImageStates() {
+		c.images[name].Delete(n.Node().Name)
+		if c.images[name].Len() == 0 {
+			delete(c.images, name)
+		}
+	}
 }
 
 // RemoveNode forgets a node. Its pods still count until they are removed too.
@@ -55,12 +80,16 @@ func (c *Cache) RemoveNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n, ok := c.nodes[name]; ok {
+		c.dropImagesLocked(n)
 		n.RemoveNode()
+		c.dirty.Insert(name)
 		c.dropIfEmptyLocked(name)
 	}
 }
 
+// nodeLocked returns a node in order to change it.
 func (c *Cache) nodeLocked(name string) *framework.NodeInfo {
+	c.dirty.Insert(name)
 	n, ok := c.nodes[name]
 	if !ok {
 		n = framework.NewNodeInfo(nil)
@@ -128,68 +157,43 @@ func (c *Cache) removeLocked(uid types.UID) {
 		return
 	}
 	delete(c.pods, uid)
-	if err := c.nodes[s.node].RemovePod(c.log, s.info.GetPod()); err != nil {
+	if err := c.nodeLocked(s.node).RemovePod(c.log, s.info.GetPod()); err != nil {
 		c.log.Error(err, "The scheduler's cache is inconsistent", "pod", klog.KObj(s.info.GetPod()))
 	}
 	c.dropIfEmptyLocked(s.node)
 }
 
-// Snapshot is the cluster as one attempt sees it: nodes that exist, ordered by name.
-type Snapshot struct {
-	byName map[string]*framework.NodeInfo
-	list   []fwk.NodeInfo
+// IsAssumed reports whether the pod has a node that it is not known to be bound to.
+func (c *Cache) IsAssumed(uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, ok := c.pods[uid]
+	return ok && s.assumed
 }
 
-// Update updates the snapshot. It copies only nodes that have changed.
+// Counts returns how many nodes, pods and assumed pods there are.
+func (c *Cache) Counts() (nodes, pods, assumed int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.pods {
+		if s.assumed {
+			assumed++
+		}
+	}
+	return len(c.nodes), len(c.pods), assumed
+}
+
+// Update updates the snapshot. It copies only the nodes that have changed since the last time.
 func (c *Cache) Update(s *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.byName == nil {
-		s.byName = map[string]*framework.NodeInfo{}
-	}
-	changed := false
-	for name, n := range c.nodes {
-		old, ok := s.byName[name]
-		if n.Node() == nil || ok && old.GetGeneration() == n.GetGeneration() {
-			continue
-		}
-		s.byName[name] = n.Clone()
-		changed = true
-	}
-	for name := range s.byName {
-		if n, ok := c.nodes[name]; !ok || n.Node() == nil {
-			delete(s.byName, name)
-			changed = true
+	for name := range c.dirty {
+		if n, ok := c.nodes[name]; ok && n.Node() != nil {
+			s.set(name, n.Clone())
+		} else {
+			s.remove(name)
 		}
 	}
-	if changed {
-		s.relist()
-	}
-}
-
-func (s *Snapshot) relist() {
-	s.list = make([]fwk.NodeInfo, 0, len(s.byName))
-	for _, n := range s.byName {
-		s.list = append(s.list, n)
-	}
-	slices.SortFunc(s.list, func(a, b fwk.NodeInfo) int {
-		switch {
-		case a.Node().Name < b.Node().Name:
-			return -1
-		case a.Node().Name > b.Node().Name:
-			return 1
-		}
-		return 0
-	})
-}
-
-// Nodes returns all nodes. The caller must not change the slice.
-func (s *Snapshot) Nodes() []fwk.NodeInfo { return s.list }
-
-// Get returns the node, or nil.
-func (s *Snapshot) Get(name string) fwk.NodeInfo {
-	if n, ok := s.byName[name]; ok {
-		return n
-	}
-	return nil
+	clear(c.dirty)
+	s.settle()
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 )
@@ -15,12 +16,24 @@ type CycleState struct {
 
 	// Written by the Profile between extension points, never during one.
 	skipFilter, skipScore, skipPreBind, parallelPreBind sets.Set[string]
+	filters                                             []fwk.FilterPlugin // those that are not skipped; nil before PreFilter
+	pod                                                 *PodInfo           // nil for a cycle that is not the scheduler's own
 }
 
 var _ fwk.CycleState = (*CycleState)(nil)
 
-// NewCycleState returns an empty state.
-func NewCycleState() *CycleState { return &CycleState{data: map[fwk.StateKey]fwk.StateData{}} }
+// NewCycleState returns the empty state of an attempt to schedule the pod.
+func NewCycleState(pod *PodInfo) *CycleState {
+	return &CycleState{data: map[fwk.StateKey]fwk.StateData{}, pod: pod}
+}
+
+// InfoOf returns what is precomputed for the pod that the state is about.
+func InfoOf(state fwk.CycleState, pod *v1.Pod) (*PodInfo, error) {
+	if c, ok := state.(*CycleState); ok && c.pod != nil && c.pod.pod == pod {
+		return c.pod, nil
+	}
+	return NewPodInfo(pod)
+}
 
 // ShouldRecordPluginMetrics returns true: a histogram costs less than the decision.
 func (c *CycleState) ShouldRecordPluginMetrics() bool { return true }
@@ -84,6 +97,7 @@ func (c *CycleState) Clone() fwk.CycleState {
 		data:       maps.Clone(c.data),
 		skipFilter: c.skipFilter.Clone(), skipScore: c.skipScore.Clone(),
 		skipPreBind: c.skipPreBind.Clone(), parallelPreBind: c.parallelPreBind.Clone(),
+		filters: c.filters, pod: c.pod,
 	}
 	for k, v := range n.data {
 		n.data[k] = v.Clone()

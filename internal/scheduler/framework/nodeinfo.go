@@ -23,6 +23,8 @@ var generation atomic.Int64
 type NodeInfo struct {
 	node             *v1.Node
 	pods             []fwk.PodInfo
+	withAffinity     []fwk.PodInfo
+	withAnti         []fwk.PodInfo // of these, those that require others to stay away
 	ports            fwk.HostPortInfo
 	requested        *Resource
 	nonZeroRequested *Resource
@@ -53,36 +55,24 @@ func (n *NodeInfo) Node() *v1.Node { return n.node }
 func (n *NodeInfo) GetPods() []fwk.PodInfo { return n.pods }
 
 // GetPodsWithAffinity returns the pods with any affinity or anti-affinity to pods.
-func (n *NodeInfo) GetPodsWithAffinity() []fwk.PodInfo {
-	return n.podsWhere(func(p fwk.PodInfo) bool {
-		return len(p.GetRequiredAffinityTerms())+len(p.GetRequiredAntiAffinityTerms())+
-			len(p.GetPreferredAffinityTerms())+len(p.GetPreferredAntiAffinityTerms()) > 0
-	})
-}
+func (n *NodeInfo) GetPodsWithAffinity() []fwk.PodInfo { return n.withAffinity }
 
-// GetPodsWithRequiredAntiAffinity returns the pods that keep others off the node.
-func (n *NodeInfo) GetPodsWithRequiredAntiAffinity() []fwk.PodInfo {
-	return n.podsWhere(func(p fwk.PodInfo) bool { return len(p.GetRequiredAntiAffinityTerms()) > 0 })
-}
+// GetPodsWithRequiredAntiAffinity returns the pods that keep others away.
+func (n *NodeInfo) GetPodsWithRequiredAntiAffinity() []fwk.PodInfo { return n.withAnti }
 
 // GetPodsWithRequiredNonHostScopedAntiAffinity returns the pods that keep others off more than
 // their own host.
 func (n *NodeInfo) GetPodsWithRequiredNonHostScopedAntiAffinity() []fwk.PodInfo {
-	return n.podsWhere(func(p fwk.PodInfo) bool {
-		return slices.ContainsFunc(p.GetRequiredAntiAffinityTerms(), func(t fwk.AffinityTerm) bool {
+	return slices.DeleteFunc(slices.Clone(n.withAnti), func(p fwk.PodInfo) bool {
+		return !slices.ContainsFunc(p.GetRequiredAntiAffinityTerms(), func(t fwk.AffinityTerm) bool {
 			return t.TopologyKey != v1.LabelHostname
 		})
 	})
 }
 
-func (n *NodeInfo) podsWhere(keep func(fwk.PodInfo) bool) []fwk.PodInfo {
-	var out []fwk.PodInfo
-	for _, p := range n.pods {
-		if keep(p) {
-			out = append(out, p)
-		}
-	}
-	return out
+func hasAffinity(p fwk.PodInfo) bool {
+	return len(p.GetRequiredAffinityTerms())+len(p.GetRequiredAntiAffinityTerms())+
+		len(p.GetPreferredAffinityTerms())+len(p.GetPreferredAntiAffinityTerms()) > 0
 }
 
 // GetUsedPorts returns the host ports that are taken.
@@ -115,7 +105,7 @@ func (n *NodeInfo) Snapshot() fwk.NodeInfo { return n.Clone() }
 // Clone is Snapshot with the concrete type.
 func (n *NodeInfo) Clone() *NodeInfo {
 	c := *n
-	c.pods = slices.Clone(n.pods)
+	c.pods, c.withAffinity, c.withAnti = slices.Clone(n.pods), slices.Clone(n.withAffinity), slices.Clone(n.withAnti)
 	c.requested, c.nonZeroRequested, c.allocatable = n.requested.clone(), n.nonZeroRequested.clone(), n.allocatable.clone()
 	c.ports = fwk.HostPortInfo{}
 	for ip, ports := range n.ports {
@@ -158,17 +148,28 @@ func (n *NodeInfo) RemoveNode() {
 // AddPodInfo puts a pod on the node.
 func (n *NodeInfo) AddPodInfo(p fwk.PodInfo) {
 	n.pods = append(n.pods, p)
+	if hasAffinity(p) {
+		n.withAffinity = append(n.withAffinity, p)
+	}
+	if len(p.GetRequiredAntiAffinityTerms()) > 0 {
+		n.withAnti = append(n.withAnti, p)
+	}
 	n.account(p, 1)
 }
 
 // RemovePod removes the pod with the same UID from the node.
 func (n *NodeInfo) RemovePod(_ klog.Logger, pod *v1.Pod) error {
-	i := slices.IndexFunc(n.pods, func(p fwk.PodInfo) bool { return p.GetPod().UID == pod.UID })
+	same := func(p fwk.PodInfo) bool { return p.GetPod().UID == pod.UID }
+	i := slices.IndexFunc(n.pods, same)
 	if i < 0 {
 		return fmt.Errorf("pod %s/%s is not on node %s", pod.Namespace, pod.Name, pod.Spec.NodeName)
 	}
 	p := n.pods[i]
 	n.pods = slices.Delete(n.pods, i, i+1)
+	if hasAffinity(p) {
+		n.withAffinity = slices.DeleteFunc(n.withAffinity, same)
+		n.withAnti = slices.DeleteFunc(n.withAnti, same)
+	}
 	n.account(p, -1)
 	return nil
 }

@@ -53,6 +53,14 @@ func NewPodInfo(pod *v1.Pod) (*PodInfo, error) {
 	return pi, nil
 }
 
+// On returns the pod as it is when it is bound to the node.
+func (pi *PodInfo) On(node string) *PodInfo {
+	there, pod := *pi, *pi.pod
+	pod.Spec.NodeName = node
+	there.pod = &pod
+	return &there
+}
+
 // GetPod returns the pod, which nobody may change.
 func (pi *PodInfo) GetPod() *v1.Pod { return pi.pod }
 
@@ -97,12 +105,7 @@ var _ fwk.QueuedEntityInfo = (*QueuedPodInfo)(nil)
 func (q *QueuedPodInfo) Type() fwk.EntityKeyType { return fwk.PodKeyType }
 
 // GetPriority returns spec.priority, or 0 if there is none.
-func (q *QueuedPodInfo) GetPriority() int32 {
-	if p := q.pod.Spec.Priority; p != nil {
-		return *p
-	}
-	return 0
-}
+func (q *QueuedPodInfo) GetPriority() int32 { return Priority(q.pod) }
 
 // GetTimestamp returns when the pod was added to the queue.
 func (q *QueuedPodInfo) GetTimestamp() time.Time { return q.Timestamp }

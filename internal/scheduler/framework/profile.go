@@ -2,29 +2,37 @@ package framework
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// WeightedPlugin is a plugin with the weight of its score.
-type WeightedPlugin struct {
-	Plugin fwk.Plugin
-	Weight int64
-}
+// Factory makes a plugin from its arguments (nil if the configuration has none).
+type Factory func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error)
 
-// Profile is the set of plugins behind one schedulerName. A plugin takes part in every extension
-// point whose interface it implements, in the given order.
+// Registry has the factories of all plugins that there are, by name.
+type Registry map[string]Factory
+
+// Profile is the plugins behind one schedulerName, sorted into their extension points. To them it
+// is the framework's Handle.
 type Profile struct {
-	Name    string
-	plugins []WeightedPlugin
+	Name string
+	// PercentageOfNodesToScore is this profile's own, or nil.
+	PercentageOfNodesToScore *int32
 
-	queueSort  fwk.QueueSortPlugin
+	shared *Shared
+	byName map[string]fwk.Plugin
+	names  []string // of all plugins, in order
+
+	queueSort  []fwk.QueueSortPlugin // exactly one
 	preEnqueue []fwk.PreEnqueuePlugin
 	preFilter  []fwk.PreFilterPlugin
 	filter     []fwk.FilterPlugin
@@ -43,72 +51,95 @@ type scorer struct {
 	weight int64
 }
 
-// NewProfile sorts the plugins into their extension points. Exactly one must sort the queue, and at
-// least one must bind.
-func NewProfile(name string, plugins []WeightedPlugin) (*Profile, error) {
-	p := &Profile{Name: name, plugins: plugins}
-	for _, w := range plugins {
-		if err := p.register(w); err != nil {
-			return nil, err
+// NewProfile makes the plugins that a configuration enables, defaults included, and sorts them into
+// their extension points. Exactly one must sort the queue, and at least one must bind. args has the
+// arguments of plugins by name.
+func NewProfile(ctx context.Context, name string, r Registry, c *configv1.Plugins, args map[string]runtime.Object, shared *Shared) (*Profile, error) {
+	p := &Profile{Name: name, shared: shared, byName: map[string]fwk.Plugin{}, names: enabled(c)}
+	var errs []error
+	for _, pl := range p.names {
+		build, ok := r[pl]
+		if !ok {
+			errs = append(errs, fmt.Errorf("unknown plugin %q", pl))
+			continue
+		}
+		made, err := build(ctx, args[pl], p)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("plugin %q: %w", pl, err))
+			continue
+		}
+		p.byName[pl] = made
+	}
+	errs = append(errs, unknown(r, c)...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("scheduler profile %s: %w", name, err)
+	}
+	weight := weights(c)
+	for _, pt := range points() {
+		if err := p.register(pt, c, weight); err != nil {
+			return nil, fmt.Errorf("scheduler profile %s: %w", name, err)
 		}
 	}
-	if p.queueSort == nil {
-		return nil, fmt.Errorf("profile %s: no plugin sorts the queue; enable PrioritySort", name)
+	if len(p.queueSort) != 1 {
+		return nil, fmt.Errorf("scheduler profile %s: %d plugins sort the queue, but exactly one must; enable PrioritySort", name, len(p.queueSort))
 	}
 	if len(p.bind) == 0 {
-		return nil, fmt.Errorf("profile %s: no plugin binds pods; enable DefaultBinder", name)
+		return nil, fmt.Errorf("scheduler profile %s: no plugin binds pods; enable DefaultBinder", name)
 	}
 	return p, nil
 }
 
-func (p *Profile) register(w WeightedPlugin) error {
-	if qs, ok := w.Plugin.(fwk.QueueSortPlugin); ok {
-		if p.queueSort != nil {
-			return fmt.Errorf("profile %s: %s and %s both sort the queue; disable one", p.Name, p.queueSort.Name(), qs.Name())
+// unknown returns an error for each plugin that is disabled and does not exist: most likely its name
+// is misspelt, and the one that was meant stays on.
+func unknown(r Registry, c *configv1.Plugins) []error {
+	var errs []error
+	for point, set := range Sets(c) {
+		for _, d := range set.Disabled {
+			if _, ok := r[d.Name]; !ok && d.Name != "*" {
+				errs = append(errs, fmt.Errorf("%s disables the unknown plugin %q", point, d.Name))
+			}
 		}
-		p.queueSort = qs
 	}
-	if sp, ok := w.Plugin.(fwk.ScorePlugin); ok {
-		p.score = append(p.score, scorer{sp, max(1, w.Weight)})
-	}
-	p.preEnqueue = appendIf(p.preEnqueue, w.Plugin)
-	p.preFilter = appendIf(p.preFilter, w.Plugin)
-	p.filter = appendIf(p.filter, w.Plugin)
-	p.postFilter = appendIf(p.postFilter, w.Plugin)
-	p.preScore = appendIf(p.preScore, w.Plugin)
-	p.reserve = appendIf(p.reserve, w.Plugin)
-	p.permit = appendIf(p.permit, w.Plugin)
-	p.preBind = appendIf(p.preBind, w.Plugin)
-	p.bind = appendIf(p.bind, w.Plugin)
-	p.postBind = appendIf(p.postBind, w.Plugin)
-	return nil
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errs
 }
 
-func appendIf[T any](list []T, p fwk.Plugin) []T {
-	if t, ok := p.(T); ok {
-		return append(list, t)
-	}
-	return list
-}
+// QueueSort returns the plugin that orders the queue.
+func (p *Profile) QueueSort() fwk.QueueSortPlugin { return p.queueSort[0] }
 
 // Less reports whether a comes before b in the queue.
-func (p *Profile) Less(a, b fwk.QueuedEntityInfo) bool { return p.queueSort.Less(a, b) }
+func (p *Profile) Less(a, b fwk.QueuedEntityInfo) bool { return p.queueSort[0].Less(a, b) }
+
+// Plugin returns the plugin, or nil if this profile does not have it.
+func (p *Profile) Plugin(name string) fwk.Plugin { return p.byName[name] }
+
+// Rejecters returns the plugins that can keep a pod off nodes.
+func (p *Profile) Rejecters() sets.Set[string] {
+	out := sets.New[string]()
+	for _, pl := range p.preFilter {
+		out.Insert(pl.Name())
+	}
+	for _, pl := range p.filter {
+		out.Insert(pl.Name())
+	}
+	return out
+}
 
 // Events returns, by plugin, the cluster events that may make a pod schedulable that the plugin
-// rejected. If a plugin names no events, all events count.
+// rejected. If a plugin does not say, all events count.
 func (p *Profile) Events(ctx context.Context) (map[string][]fwk.ClusterEventWithHint, error) {
 	out := map[string][]fwk.ClusterEventWithHint{}
-	for _, w := range p.plugins {
-		ext, ok := w.Plugin.(fwk.EnqueueExtensions)
+	for _, name := range p.names {
+		ext, ok := p.byName[name].(fwk.EnqueueExtensions)
 		if !ok {
-			out[w.Plugin.Name()] = []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}}}
+			out[name] = []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}}}
 			continue
 		}
 		events, err := ext.EventsToRegister(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("plugin %s: %w", w.Plugin.Name(), err)
+			return nil, fmt.Errorf("plugin %s: %w", name, err)
 		}
-		out[w.Plugin.Name()] = events
+		out[name] = events
 	}
 	return out, nil
 }
@@ -123,38 +154,82 @@ func (p *Profile) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return nil
 }
 
-// PreFilter lets plugins prepare and narrow down the nodes. The set of names is nil if no node was
-// excluded.
-func (p *Profile) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (sets.Set[string], *fwk.Status) {
+// Narrowed is what PreFilter plugins leave of the nodes.
+type Narrowed struct {
+	Names sets.Set[string] // nil: all nodes
+	By    sets.Set[string] // the plugins that excluded some
+}
+
+// PreFilter lets plugins prepare, and narrow down the nodes.
+//
+// A plugin that finds the pod unschedulable does not end the run, because preemption may help, and
+// wants the state of the others; one that says that nothing can help, or fails, does.
+func (p *Profile) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (Narrowed, *fwk.Status) {
 	var result *fwk.PreFilterResult
+	var rejected *fwk.Status
+	by := sets.New[string]()
 	skip := sets.New[string]()
 	for _, pl := range p.preFilter {
 		r, st := pl.PreFilter(ctx, state, pod, nodes)
 		switch {
 		case st.IsSkip():
 			skip.Insert(pl.Name())
+			continue
+		case st.Code() == fwk.Unschedulable || st.Code() == fwk.Pending:
+			rejected = named(st, pl)
+			continue
+		case st.IsRejected():
+			return Narrowed{}, named(st, pl)
 		case !st.IsSuccess():
-			return nil, named(st, pl)
+			return Narrowed{}, fwk.AsStatus(fmt.Errorf("running PreFilter plugin %q: %w", pl.Name(), st.AsError()))
 		}
-		if result = result.Merge(r); !result.AllNodes() && len(result.NodeNames) == 0 {
-			msg := fmt.Sprintf("node(s) didn't satisfy plugin(s) %v simultaneously", pl.Name())
-			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, msg).WithPlugin(pl.Name())
-		}
-	}
-	state.SetSkipFilterPlugins(skip)
-	if result.AllNodes() {
-		return nil, nil
-	}
-	return result.NodeNames, nil
-}
-
-// Filter returns a status that says whether the pod can run on the node. The first plugin that
-// rejects it decides.
-func (p *Profile) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	for _, pl := range p.filter {
-		if state.GetSkipFilterPlugins().Has(pl.Name()) {
+		if r.AllNodes() {
 			continue
 		}
+		by.Insert(pl.Name())
+		if result = result.Merge(r); len(result.NodeNames) == 0 {
+			msg := fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", sets.List(by))
+			if by.Len() > 1 {
+				msg += " simultaneously"
+			}
+			return Narrowed{By: by}, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, msg).WithPlugin(pl.Name())
+		}
+	}
+	p.skipFilters(state, skip)
+	out := Narrowed{By: by}
+	if !result.AllNodes() {
+		out.Names = result.NodeNames
+	}
+	return out, rejected
+}
+
+// skipFilters notes whose Filter has nothing to do, so that the many calls to come need not ask.
+func (p *Profile) skipFilters(state fwk.CycleState, skip sets.Set[string]) {
+	state.SetSkipFilterPlugins(skip)
+	c, ok := state.(*CycleState)
+	if !ok {
+		return
+	}
+	c.filters = make([]fwk.FilterPlugin, 0, len(p.filter))
+	for _, pl := range p.filter {
+		if !skip.Has(pl.Name()) {
+			c.filters = append(c.filters, pl)
+		}
+	}
+}
+
+func (p *Profile) filters(state fwk.CycleState) []fwk.FilterPlugin {
+	if c, ok := state.(*CycleState); ok && c.filters != nil {
+		return c.filters
+	}
+	skip := state.GetSkipFilterPlugins()
+	return slices.DeleteFunc(slices.Clone(p.filter), func(pl fwk.FilterPlugin) bool { return skip.Has(pl.Name()) })
+}
+
+// RunFilterPlugins returns a status that says whether the pod can run on the node. The first plugin
+// that rejects it decides.
+func (p *Profile) RunFilterPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	for _, pl := range p.filters(state) {
 		if st := pl.Filter(ctx, state, pod, node); !st.IsSuccess() {
 			if !st.IsRejected() {
 				st = fwk.AsStatus(fmt.Errorf("running %q filter plugin: %w", pl.Name(), st.AsError()))
@@ -165,123 +240,240 @@ func (p *Profile) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	return nil
 }
 
-// PostFilter asks the plugins for a node that could be made to fit, after none has fitted.
+// RunFilterPluginsWithNominatedPods is RunFilterPlugins on a node for which other pods are nominated.
+// The pod must fit beside those of them that have its priority or a higher one, and also without
+// them: they may end up elsewhere, and it may need what they bring (affinity).
+func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	var before []fwk.PodInfo
+	for _, n := range p.shared.Nominator.NominatedPodsForNode(node.Node().Name) {
+		if n.GetPod().UID != pod.UID && Priority(n.GetPod()) >= Priority(pod) {
+			before = append(before, n)
+		}
+	}
+	if len(before) > 0 {
+		with, there := state.Clone(), node.Snapshot()
+		for _, n := range before {
+			there.AddPodInfo(n)
+			if st := p.RunPreFilterExtensionAddPod(ctx, with, pod, n, there); !st.IsSuccess() {
+				return st
+			}
+		}
+		if st := p.RunFilterPlugins(ctx, with, pod, there); !st.IsSuccess() {
+			return st
+		}
+	}
+	return p.RunFilterPlugins(ctx, state, pod, node)
+}
+
+// RunPreFilterExtensionAddPod tells the plugins' state that a pod is on the node, too.
+func (p *Profile) RunPreFilterExtensionAddPod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, add fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
+	return p.extensions(state, func(e fwk.PreFilterExtensions) *fwk.Status { return e.AddPod(ctx, state, pod, add, node) })
+}
+
+// RunPreFilterExtensionRemovePod tells the plugins' state that a pod is on the node no more.
+func (p *Profile) RunPreFilterExtensionRemovePod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, remove fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
+	return p.extensions(state, func(e fwk.PreFilterExtensions) *fwk.Status { return e.RemovePod(ctx, state, pod, remove, node) })
+}
+
+func (p *Profile) extensions(state fwk.CycleState, do func(fwk.PreFilterExtensions) *fwk.Status) *fwk.Status {
+	for _, pl := range p.preFilter {
+		ext := pl.PreFilterExtensions()
+		if ext == nil || state.GetSkipFilterPlugins().Has(pl.Name()) {
+			continue
+		}
+		if st := do(ext); !st.IsSuccess() {
+			return named(fwk.AsStatus(fmt.Errorf("running PreFilter extensions of plugin %q: %w", pl.Name(), st.AsError())), pl)
+		}
+	}
+	return nil
+}
+
+// PostFilter asks the plugins for a node that could be made to fit, after none has fitted. The first
+// one that knows a way decides.
 func (p *Profile) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, m fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	var reasons []string
+	var result *fwk.PostFilterResult
 	for _, pl := range p.postFilter {
 		r, st := pl.PostFilter(ctx, state, pod, m)
-		if st.IsSuccess() || !st.IsRejected() {
+		switch {
+		case st.IsSuccess(), st.Code() == fwk.UnschedulableAndUnresolvable:
 			return r, named(st, pl)
+		case !st.IsRejected():
+			return nil, named(fwk.AsStatus(fmt.Errorf("running PostFilter plugin %q: %w", pl.Name(), st.AsError())), pl)
+		}
+		if r != nil && r.Mode() != fwk.ModeNoop {
+			result = r
 		}
 		reasons = append(reasons, st.Reasons()...)
 	}
-	return nil, fwk.NewStatus(fwk.Unschedulable, reasons...)
+	return result, fwk.NewStatus(fwk.Unschedulable, reasons...)
 }
 
-// Score returns the sum of the weighted scores of every node, in the nodes' order.
-func (p *Profile) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]int64, *fwk.Status) {
+// RunPreScorePlugins lets plugins prepare for scoring.
+func (p *Profile) RunPreScorePlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	skip := sets.New[string]()
 	for _, pl := range p.preScore {
-		if st := pl.PreScore(ctx, state, pod, nodes); st.IsSkip() {
+		switch st := pl.PreScore(ctx, state, pod, nodes); {
+		case st.IsSkip():
 			skip.Insert(pl.Name())
-		} else if !st.IsSuccess() {
-			return nil, named(st, pl)
+		case !st.IsSuccess():
+			return named(fwk.AsStatus(fmt.Errorf("running PreScore plugin %q: %w", pl.Name(), st.AsError())), pl)
 		}
 	}
 	state.SetSkipScorePlugins(skip)
-	total := make([]int64, len(nodes))
-	for _, pl := range p.score {
-		if skip.Has(pl.Name()) {
-			continue
-		}
-		scores, st := scoreAll(ctx, pl, state, pod, nodes)
-		if !st.IsSuccess() {
-			return nil, named(st, pl)
-		}
-		for i, s := range scores {
-			if s.Score < fwk.MinScore || s.Score > fwk.MaxScore {
-				return nil, named(fwk.AsStatus(fmt.Errorf("score %d of node %s is not in [%d, %d]", s.Score, s.Name, fwk.MinScore, fwk.MaxScore)), pl)
+	return nil
+}
+
+// RunScorePlugins returns the scores of every node, in the nodes' order: raw, normalized and weighted,
+// and their sum.
+func (p *Profile) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
+	skip := state.GetSkipScorePlugins()
+	active := slices.DeleteFunc(slices.Clone(p.score), func(s scorer) bool { return skip.Has(s.Name()) })
+	lists := make([]fwk.NodeScoreList, len(active))
+	for i := range lists {
+		lists[i] = make(fwk.NodeScoreList, len(nodes))
+	}
+	failed := make([]*fwk.Status, len(nodes))
+	p.shared.Parallel.Until(ctx, len(nodes), func(n int) {
+		for i, pl := range active {
+			s, st := pl.Score(ctx, state, pod, nodes[n])
+			if !st.IsSuccess() {
+				failed[n] = fwk.AsStatus(fmt.Errorf("plugin %q failed with: %w", pl.Name(), st.AsError()))
+				return
 			}
-			total[i] += s.Score * pl.weight
+			lists[i][n] = fwk.NodeScore{Name: nodes[n].Node().Name, Score: s}
 		}
-	}
-	return total, nil
-}
-
-func scoreAll(ctx context.Context, pl scorer, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (fwk.NodeScoreList, *fwk.Status) {
-	scores := make(fwk.NodeScoreList, len(nodes))
-	for i, n := range nodes {
-		s, st := pl.Score(ctx, state, pod, n)
-		if !st.IsSuccess() {
-			return nil, st
-		}
-		scores[i] = fwk.NodeScore{Name: n.Node().Name, Score: s}
-	}
-	if ext := pl.ScoreExtensions(); ext != nil {
-		if st := ext.NormalizeScore(ctx, state, pod, scores); !st.IsSuccess() {
+	}, "Score")
+	for _, st := range failed {
+		if st != nil {
 			return nil, st
 		}
 	}
-	return scores, nil
+	if ctx.Err() != nil {
+		return nil, fwk.AsStatus(context.Cause(ctx))
+	}
+	return total(ctx, active, lists, state, pod, nodes)
 }
 
-// Reserve lets plugins claim what the pod will use. If one fails, all of them give it back.
-func (p *Profile) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+func total(ctx context.Context, active []scorer, lists []fwk.NodeScoreList, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
+	out := make([]fwk.NodePluginScores, len(nodes))
+	each := make([]fwk.PluginScore, 2*len(active)*len(nodes))
+	for n := range out {
+		out[n].Name = nodes[n].Node().Name
+		out[n].RawScores, each = each[:len(active):len(active)], each[len(active):]
+		out[n].Scores, each = each[:len(active):len(active)], each[len(active):]
+	}
+	for i, pl := range active {
+		for n, s := range lists[i] {
+			out[n].RawScores[i] = fwk.PluginScore{Name: pl.Name(), Score: s.Score}
+		}
+		if ext := pl.ScoreExtensions(); ext != nil {
+			if st := ext.NormalizeScore(ctx, state, pod, lists[i]); !st.IsSuccess() {
+				return nil, fwk.AsStatus(fmt.Errorf("running NormalizeScore of plugin %q: %w", pl.Name(), st.AsError()))
+			}
+		}
+		for n, s := range lists[i] {
+			if s.Score < fwk.MinScore || s.Score > fwk.MaxScore {
+				return nil, fwk.AsStatus(fmt.Errorf("plugin %q returns an invalid score %d for node %s: it must be in [%d, %d]", pl.Name(), s.Score, s.Name, fwk.MinScore, fwk.MaxScore))
+			}
+			out[n].Scores[i] = fwk.PluginScore{Name: pl.Name(), Score: s.Score * pl.weight}
+			out[n].TotalScore += s.Score * pl.weight
+		}
+	}
+	return out, nil
+}
+
+// RunReservePluginsReserve lets plugins claim what the pod will use. The caller gives back if one
+// fails.
+func (p *Profile) RunReservePluginsReserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	for _, pl := range p.reserve {
 		if st := pl.Reserve(ctx, state, pod, node); !st.IsSuccess() {
-			p.Unreserve(ctx, state, pod, node)
+			if !st.IsRejected() {
+				st = fwk.AsStatus(fmt.Errorf("running Reserve plugin %q: %w", pl.Name(), st.AsError()))
+			}
 			return named(st, pl)
 		}
 	}
 	return nil
 }
 
-// Unreserve gives back in reverse order. Plugins must tolerate being called twice.
-func (p *Profile) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
+// RunReservePluginsUnreserve gives back in reverse order. Plugins must tolerate being called twice.
+func (p *Profile) RunReservePluginsUnreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
 	for _, pl := range slices.Backward(p.reserve) {
 		pl.Unreserve(ctx, state, pod, node)
 	}
 }
 
-// Permit returns a status that says whether the pod may be bound. A plugin that wants to wait makes
-// it an error, because waiting pods are not supported.
+// Permit returns a status that says whether the pod may be bound: now, never, or after waiting, for
+// which see WaitOnPermit.
 func (p *Profile) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	timeouts := map[string]time.Duration{}
 	for _, pl := range p.permit {
 		st, wait := pl.Permit(ctx, state, pod, node)
-		if st.IsWait() {
-			st = fwk.AsStatus(fmt.Errorf("permit plugin %s wants to wait %s, but this scheduler does not support waiting pods", pl.Name(), wait.Round(time.Millisecond)))
-		}
-		if !st.IsSuccess() {
+		switch {
+		case st.IsWait():
+			timeouts[pl.Name()] = wait
+		case st.IsRejected():
 			return named(st, pl)
+		case !st.IsSuccess():
+			return named(fwk.AsStatus(fmt.Errorf("running Permit plugin %q: %w", pl.Name(), st.AsError())), pl)
 		}
 	}
-	return nil
+	if len(timeouts) == 0 {
+		return nil
+	}
+	p.shared.Waiting.add(pod, timeouts)
+	return fwk.NewStatus(fwk.Wait, fmt.Sprintf("one or more plugins asked to wait and no plugin rejected pod %q", pod.Name))
 }
 
-// Bind runs PreBind, the first Bind that does not skip, and PostBind.
-func (p *Profile) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+// WaitOnPermit waits for a pod that Permit told to wait.
+func (p *Profile) WaitOnPermit(ctx context.Context, pod *v1.Pod) *fwk.Status {
+	return p.shared.Waiting.wait(ctx, pod)
+}
+
+// PreBind runs the PreBind plugins. Consecutive ones that allow it run side by side.
+func (p *Profile) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	var group []fwk.PreBindPlugin
+	flush := func() *fwk.Status {
+		results := make([]*fwk.Status, len(group))
+		p.shared.Parallel.Until(ctx, len(group), func(i int) { results[i] = group[i].PreBind(ctx, state, pod, node) }, "PreBind")
+		for i, st := range results {
+			if st.IsRejected() {
+				return named(st, group[i])
+			}
+			if !st.IsSuccess() {
+				return named(fwk.AsStatus(fmt.Errorf("running PreBind plugin %q: %w", group[i].Name(), st.AsError())), group[i])
+			}
+		}
+		group = group[:0]
+		return nil
+	}
 	for _, pl := range p.preBind {
-		_, st := pl.PreBindPreFlight(ctx, state, pod, node)
+		r, st := pl.PreBindPreFlight(ctx, state, pod, node)
 		if st.IsSkip() {
 			continue
 		}
-		if st.IsSuccess() {
-			st = pl.PreBind(ctx, state, pod, node)
-		}
 		if !st.IsSuccess() {
-			return named(st, pl)
+			return named(fwk.AsStatus(fmt.Errorf("running PreBindPreFlight of plugin %q: %w", pl.Name(), st.AsError())), pl)
+		}
+		alone := r == nil || !r.AllowParallel
+		if alone {
+			if st := flush(); !st.IsSuccess() {
+				return st
+			}
+		}
+		group = append(group, pl)
+		if alone {
+			if st := flush(); !st.IsSuccess() {
+				return st
+			}
 		}
 	}
-	if st := p.bindFirst(ctx, state, pod, node); !st.IsSuccess() {
-		return st
-	}
-	for _, pl := range p.postBind {
-		pl.PostBind(ctx, state, pod, node)
-	}
-	return nil
+	return flush()
 }
 
-func (p *Profile) bindFirst(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+// Bind runs the first Bind plugin that does not skip the pod.
+func (p *Profile) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	var skipped []string
 	for _, pl := range p.bind {
 		st := pl.Bind(ctx, state, pod, node)
@@ -292,6 +484,13 @@ func (p *Profile) bindFirst(ctx context.Context, state fwk.CycleState, pod *v1.P
 		return named(st, pl)
 	}
 	return fwk.AsStatus(fmt.Errorf("all bind plugins skipped the pod: %s", strings.Join(skipped, ", ")))
+}
+
+// PostBind tells the plugins that the pod is bound.
+func (p *Profile) PostBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
+	for _, pl := range p.postBind {
+		pl.PostBind(ctx, state, pod, node)
+	}
 }
 
 func named(st *fwk.Status, p fwk.Plugin) *fwk.Status {

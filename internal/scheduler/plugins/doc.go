@@ -3,31 +3,100 @@
 package plugins
 
 import (
+	"context"
+	"errors"
+	"fmt"
+
 	v1 "k8s.io/api/core/v1"
-	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
 )
 
-// Default returns the plugins of the default profile, in their order, with
-// upstream's weights.
-func Default(client clientset.Interface) []framework.WeightedPlugin {
-	all := []framework.WeightedPlugin{
-		{Plugin: SchedulingGates{}},
-		{Plugin: PrioritySort{}},
-		{Plugin: NodeUnschedulable{}},
-		{Plugin: NodeName{}},
-		{Plugin: TaintToleration{}, Weight: 3},
-		{Plugin: NodeAffinity{}, Weight: 2},
-		{Plugin: NodePorts{}},
-		{Plugin: NodeResourcesFit{}, Weight: 1},
-		{Plugin: DefaultBinder{Client: client}},
+// Default returns the plugins of the default profile, in their order, with upstream's weights.
+func Default() *configv1.Plugins {
+	var c configv1.Plugins
+	for _, d := range []struct {
+		name   string
+		weight int32
+	}{
+		{"SchedulingGates", 0},
+		{"PrioritySort", 0},
+		{"NodeUnschedulable", 0},
+		{"NodeName", 0},
+		{"TaintToleration", 3},
+		{"NodeAffinity", 2},
+		{"NodePorts", 0},
+		{"NodeResourcesFit", 1},
+		{"VolumeBinding", 0},
+		{"PodTopologySpread", 2},
+		{"InterPodAffinity", 2},
+		{"DynamicResources", 0},
+		{"DefaultPreemption", 0},
+		{"NodeResourcesBalancedAllocation", 1},
+		{"ImageLocality", 1},
+		{"DefaultBinder", 0},
+	} {
+		e := configv1.Plugin{Name: d.name}
+		if d.weight > 0 {
+			e.Weight = new(d.weight)
+		}
+		c.MultiPoint.Enabled = append(c.MultiPoint.Enabled, e)
+	}
+	return &c
+}
+
+// Registry returns all plugins that there are.
+func Registry() framework.Registry {
+	r := framework.Registry{
+		"SchedulingGates":                 plain(SchedulingGates{}),
+		"PrioritySort":                    plain(PrioritySort{}),
+		"NodeUnschedulable":               plain(NodeUnschedulable{}),
+		"NodeName":                        plain(NodeName{}),
+		"TaintToleration":                 plain(TaintToleration{}),
+		"NodePorts":                       plain(NodePorts{}),
+		"NodeAffinity":                    with(newNodeAffinity),
+		"NodeResourcesFit":                with(newNodeResourcesFit),
+		"NodeResourcesBalancedAllocation": with(newBalancedAllocation),
+		"PodTopologySpread":               with(newPodTopologySpread),
+		"InterPodAffinity":                with(newInterPodAffinity),
+		"DefaultPreemption":               with(newDefaultPreemption),
+		"ImageLocality":                   with(newImageLocality),
+		"DefaultBinder":                   with(newDefaultBinder),
 	}
 	for _, m := range standIns() {
-		all = append(all, framework.WeightedPlugin{Plugin: m})
+		r[m.name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return m, nil }
 	}
-	return all
+	for _, name := range []string{"VolumeRestrictions", "NodeVolumeLimits", "VolumeZone", "NodeDeclaredFeatures", "GangScheduling"} {
+		r[name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+			return nil, errors.New(NotSupported)
+		}
+	}
+	return r
+}
+
+// plain is for a plugin that needs nothing.
+func plain(p fwk.Plugin) framework.Factory {
+	return with(func(context.Context, *none, fwk.Handle) (fwk.Plugin, error) { return p, nil })
+}
+
+// none are the arguments of a plugin that takes none.
+type none struct{ runtime.Object }
+
+// with is for a plugin with arguments of type *A; it gets empty ones if the configuration has none.
+func with[A any](build func(context.Context, *A, fwk.Handle) (fwk.Plugin, error)) framework.Factory {
+	return func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+		a := new(A)
+		if args != nil {
+			var ok bool
+			if a, ok = args.(any).(*A); !ok {
+				return nil, errors.New("pluginConfig: this plugin takes no such arguments")
+			}
+		}
+		return build(ctx, a, h)
+	}
 }
 
 // register returns cluster events without a hint: each of them wakes the pod.
@@ -41,3 +110,17 @@ func register(events ...fwk.ClusterEvent) []fwk.ClusterEventWithHint {
 
 // node returns the API object that a filter judges. The snapshot has no node without one.
 func node(n fwk.NodeInfo) *v1.Node { return n.Node() }
+
+// read returns what a plugin has written into the state of this cycle.
+func read[T any](state fwk.CycleState, key fwk.StateKey) (T, *fwk.Status) {
+	var zero T
+	data, err := state.Read(key)
+	if err != nil {
+		return zero, fwk.AsStatus(fmt.Errorf("reading %q from the cycle's state: %w", key, err))
+	}
+	t, ok := data.(T)
+	if !ok {
+		return zero, fwk.AsStatus(fmt.Errorf("the cycle's state has a %T under %q", data, key))
+	}
+	return t, nil
+}

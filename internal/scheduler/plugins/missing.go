@@ -3,7 +3,6 @@ package plugins
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -26,8 +25,6 @@ type missing struct {
 func standIns() []missing {
 	return []missing{
 		{"VolumeBinding", claims},
-		{"PodTopologySpread", spread},
-		{"InterPodAffinity", affinity},
 		{"DynamicResources", devices},
 	}
 }
@@ -60,28 +57,6 @@ func claims(pod *v1.Pod) (out []string) {
 		case v.Ephemeral != nil:
 			out = append(out, fmt.Sprintf("persistentvolumeclaim %q", pod.Name+"-"+v.Name))
 		}
-	}
-	return out
-}
-
-func spread(pod *v1.Pod) []string {
-	must := func(c v1.TopologySpreadConstraint) bool { return c.WhenUnsatisfiable == v1.DoNotSchedule }
-	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, must) {
-		return []string{"pod topology spread constraints with DoNotSchedule"}
-	}
-	return nil
-}
-
-func affinity(pod *v1.Pod) (out []string) {
-	a := pod.Spec.Affinity
-	if a == nil {
-		return nil
-	}
-	if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
-		out = append(out, "required pod affinity")
-	}
-	if a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
-		out = append(out, "required pod anti-affinity")
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
@@ -76,7 +77,7 @@ func taints(list ...v1.Taint) func(*v1.Node) {
 	return func(n *v1.Node) { n.Spec.Taints = list }
 }
 
-func labels(pairs ...string) func(*v1.Node) {
+func labelled(pairs ...string) func(*v1.Node) {
 	return func(n *v1.Node) {
 		n.Labels = map[string]string{}
 		for i := 0; i < len(pairs); i += 2 {
@@ -89,7 +90,7 @@ func labels(pairs ...string) func(*v1.Node) {
 // that removing other pods would not help.
 func filter(t *testing.T, pl fwk.FilterPlugin, pod *v1.Pod, n fwk.NodeInfo) string {
 	t.Helper()
-	state := framework.NewCycleState()
+	state := framework.NewCycleState(nil)
 	if pre, ok := pl.(fwk.PreFilterPlugin); ok {
 		result, st := pre.PreFilter(t.Context(), state, pod, nil)
 		switch {
@@ -150,18 +151,39 @@ func TestNodeResourcesFit(t *testing.T) {
 			makeNode(t, nil), "!Insufficient cpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := filter(t, NodeResourcesFit{}, tc.pod, tc.node); got != tc.want {
+			if got := filter(t, fit(t, nil), tc.pod, tc.node); got != tc.want {
 				t.Errorf("%q, want %q", got, tc.want)
 			}
 		})
 	}
 }
 
+// fit returns the plugin with a scoring strategy; nil means the default one.
+func fit(t *testing.T, s *configv1.ScoringStrategy) NodeResourcesFit {
+	t.Helper()
+	pl, err := newNodeResourcesFit(t.Context(), &configv1.NodeResourcesFitArgs{ScoringStrategy: s}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, ok := pl.(NodeResourcesFit)
+	if !ok {
+		t.Fatalf("it is a %T", pl)
+	}
+	return f
+}
+
 func score(t *testing.T, pl fwk.ScorePlugin, pod *v1.Pod, n fwk.NodeInfo) int64 {
 	t.Helper()
-	state := framework.NewCycleState()
+	state := framework.NewCycleState(nil)
 	if pre, ok := pl.(fwk.PreFilterPlugin); ok {
 		if _, st := pre.PreFilter(t.Context(), state, pod, nil); !st.IsSuccess() && !st.IsSkip() {
+			t.Fatal(st)
+		}
+	}
+	if pre, ok := pl.(fwk.PreScorePlugin); ok {
+		if st := pre.PreScore(t.Context(), state, pod, []fwk.NodeInfo{n}); st.IsSkip() {
+			return 0
+		} else if !st.IsSuccess() {
 			t.Fatal(st)
 		}
 	}
@@ -188,7 +210,7 @@ func TestLeastAllocated(t *testing.T) {
 		"asks for nothing":   {makePod(requests("")), makeNode(t, allocatable("cpu=1 memory=1000Mi pods=10")), 85},
 		"others ask nothing": {makePod(requests("cpu=0 memory=0")), makeNode(t, allocatable("cpu=1 memory=1000Mi pods=10"), makePod(requests(""))), 85},
 	} {
-		if got := score(t, NodeResourcesFit{}, tc.pod, tc.node); got != tc.want {
+		if got := score(t, fit(t, nil), tc.pod, tc.node); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
 	}
@@ -257,7 +279,7 @@ func TestNodeAffinity(t *testing.T) {
 		return func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{key: value} }
 	}
 	const no = "!" + reasonAffinity
-	here := labels("zone", "a", "cores", "8")
+	here := labelled("zone", "a", "cores", "8")
 	for name, tc := range map[string]struct {
 		pod  []func(*v1.Pod)
 		want string
@@ -304,7 +326,7 @@ func TestPreferredNodesScoreByWeight(t *testing.T) {
 	})
 	var scores fwk.NodeScoreList
 	for _, l := range [][]string{nil, {"a", ""}, {"b", ""}, {"a", "", "b", ""}} {
-		scores = append(scores, fwk.NodeScore{Score: score(t, NodeAffinity{}, pod, makeNode(t, labels(l...)))})
+		scores = append(scores, fwk.NodeScore{Score: score(t, NodeAffinity{}, pod, makeNode(t, labelled(l...)))})
 	}
 	NodeAffinity{}.NormalizeScore(t.Context(), nil, pod, scores)
 	for i, want := range []int64{0, 25, 75, 100} {
@@ -312,7 +334,7 @@ func TestPreferredNodesScoreByWeight(t *testing.T) {
 			t.Errorf("node %d has %d, want %d", i, scores[i].Score, want)
 		}
 	}
-	if got := score(t, NodeAffinity{}, makePod(), makeNode(t, labels("a", ""))); got != 0 {
+	if got := score(t, NodeAffinity{}, makePod(), makeNode(t, labelled("a", ""))); got != 0 {
 		t.Errorf("a pod that prefers nothing gives %d", got)
 	}
 }
@@ -359,7 +381,7 @@ func TestPortsAreFreeOnceThePodIsGone(t *testing.T) {
 	if got := filter(t, NodePorts{}, makePod(hostPort("", "TCP", 80)), n); got != "" {
 		t.Errorf("port: %q", got)
 	}
-	if got := filter(t, NodeResourcesFit{}, makePod(requests("cpu=4")), n); got != "" {
+	if got := filter(t, fit(t, nil), makePod(requests("cpu=4")), n); got != "" {
 		t.Errorf("CPU: %q", got)
 	}
 }
@@ -443,8 +465,8 @@ func TestWhatMakesPodsSchedulableAgain(t *testing.T) {
 		plugin fwk.EnqueueExtensions
 		want   events
 	}{
-		{NodeResourcesFit{}, events{fwk.AssignedPod: fwk.Delete | fwk.UpdatePodScaleDown, fwk.Node: fwk.Add | fwk.UpdateNodeAllocatable}},
-		{NodePorts{}, events{fwk.AssignedPod: fwk.Delete, fwk.Node: fwk.Add}},
+		{NodeResourcesFit{}, events{fwk.Pod: fwk.Delete | fwk.UpdatePodScaleDown, fwk.Node: fwk.Add | fwk.UpdateNodeAllocatable}},
+		{NodePorts{}, events{fwk.Pod: fwk.Delete, fwk.Node: fwk.Add}},
 		{NodeAffinity{}, events{fwk.Node: fwk.Add | fwk.UpdateNodeLabel}},
 		{NodeName{}, events{fwk.Node: fwk.Add}},
 		{NodeUnschedulable{}, events{fwk.Node: fwk.Add | fwk.UpdateNodeTaint, fwk.Pod: fwk.UpdatePodToleration}},

@@ -2,16 +2,73 @@ package plugins
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
 )
 
-// NodeResourcesFit keeps nodes from being overcommitted, and spreads pods to where most is left
-// (LeastAllocated).
-type NodeResourcesFit struct{}
+// NodeResourcesFit keeps nodes from being overcommitted, and scores them by what would be left, or
+// used, of their resources.
+type NodeResourcesFit struct {
+	ignored       sets.Set[string] // resources
+	ignoredGroups sets.Set[string] // the part of a resource's name before the slash
+	allocation
+	score func(requested, allocatable int64) int64
+	// rounded is for a ratio with a shape: resources that score nothing do not count, and the mean is
+	// rounded.
+	rounded bool
+}
+
+func newNodeResourcesFit(_ context.Context, args *configv1.NodeResourcesFitArgs, _ fwk.Handle) (fwk.Plugin, error) {
+	strategy := configv1.ScoringStrategy{Type: configv1.LeastAllocated}
+	if args.ScoringStrategy != nil {
+		strategy = *args.ScoringStrategy
+	}
+	resources, err := weighted(strategy.Resources)
+	if err != nil {
+		return nil, fmt.Errorf("scoringStrategy.%w", err)
+	}
+	for _, name := range slices.Concat(args.IgnoredResources) {
+		if !extended(v1.ResourceName(name)) {
+			return nil, fmt.Errorf("ignoredResources: Invalid value: %q: only extended resources can be ignored", name)
+		}
+	}
+	for _, group := range args.IgnoredResourceGroups {
+		if group == "" || strings.Contains(group, "/") {
+			return nil, fmt.Errorf("ignoredResourceGroups: Invalid value: %q: must not be empty or contain a slash", group)
+		}
+	}
+	f := NodeResourcesFit{
+		ignored: sets.New(args.IgnoredResources...), ignoredGroups: sets.New(args.IgnoredResourceGroups...),
+		allocation: allocation{resources: resources, assumeRequests: true},
+	}
+	switch strategy.Type {
+	case configv1.LeastAllocated, "":
+		f.score = least
+	case configv1.MostAllocated:
+		f.score = most
+	case configv1.RequestedToCapacityRatio:
+		if strategy.RequestedToCapacityRatio == nil {
+			return nil, fmt.Errorf("scoringStrategy.requestedToCapacityRatio: Required value: the strategy %s needs a shape", strategy.Type)
+		}
+		shape, err := newShape(strategy.RequestedToCapacityRatio.Shape)
+		if err != nil {
+			return nil, fmt.Errorf("scoringStrategy.requestedToCapacityRatio.%w", err)
+		}
+		f.score, f.rounded, f.assumeRequests = shape.score, true, false
+	default:
+		return nil, fmt.Errorf("scoringStrategy.type: Unsupported value: %q: want LeastAllocated, MostAllocated or RequestedToCapacityRatio", strategy.Type)
+	}
+	return f, nil
+}
 
 const fitKey fwk.StateKey = "NodeResourcesFit"
 
@@ -26,7 +83,7 @@ func (NodeResourcesFit) Name() string { return "NodeResourcesFit" }
 
 // PreFilter computes the pod's requests.
 func (NodeResourcesFit) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	info, err := framework.NewPodInfo(pod)
+	info, err := framework.InfoOf(state, pod)
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
@@ -37,43 +94,14 @@ func (NodeResourcesFit) PreFilter(_ context.Context, state fwk.CycleState, pod *
 // PreFilterExtensions returns nil: Filter looks at the node itself.
 func (NodeResourcesFit) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-func podRequests(state fwk.CycleState) (fitState, *fwk.Status) {
-	data, err := state.Read(fitKey)
-	if err != nil {
-		return fitState{}, fwk.AsStatus(err)
-	}
-	s, ok := data.(fitState)
-	if !ok {
-		return fitState{}, fwk.NewStatus(fwk.Error, "NodeResourcesFit: unexpected type of cycle state")
-	}
-	return s, nil
-}
-
 // Filter names every resource that is short. If the node could never provide it, the pod is
 // unresolvable there: removing other pods would not help.
-func (NodeResourcesFit) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) *fwk.Status {
-	want, st := podRequests(state)
+func (f NodeResourcesFit) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) *fwk.Status {
+	want, st := read[fitState](state, fitKey)
 	if !st.IsSuccess() {
 		return st
 	}
-	var reasons []string
-	never := false
-	check := func(name v1.ResourceName, ask, used, has int64) {
-		if ask > 0 && ask > has-used {
-			reasons = append(reasons, "Insufficient "+string(name))
-			never = never || ask > has
-		}
-	}
-	has, used := n.GetAllocatable(), n.GetRequested()
-	if len(n.GetPods())+1 > has.GetAllowedPodNumber() {
-		reasons = append(reasons, "Too many pods")
-	}
-	check(v1.ResourceCPU, want.Resource.GetMilliCPU(), used.GetMilliCPU(), has.GetMilliCPU())
-	check(v1.ResourceMemory, want.Resource.GetMemory(), used.GetMemory(), has.GetMemory())
-	check(v1.ResourceEphemeralStorage, want.Resource.GetEphemeralStorage(), used.GetEphemeralStorage(), has.GetEphemeralStorage())
-	for name, ask := range want.Resource.GetScalarResources() {
-		check(name, ask, used.GetScalarResources()[name], has.GetScalarResources()[name])
-	}
+	reasons, never := f.short(want.Resource, n.GetAllocatable(), n.GetRequested(), len(n.GetPods()))
 	switch {
 	case len(reasons) == 0:
 		return nil
@@ -83,32 +111,219 @@ func (NodeResourcesFit) Filter(_ context.Context, state fwk.CycleState, _ *v1.Po
 	return fwk.NewStatus(fwk.Unschedulable, reasons...)
 }
 
+// short returns what a node lacks for one more pod, and whether an empty one would lack it, too.
+func (f NodeResourcesFit) short(want, has, used fwk.Resource, pods int) (reasons []string, never bool) {
+	check := func(name v1.ResourceName, ask, used, has int64) {
+		if ask > 0 && ask > has-used {
+			reasons = append(reasons, "Insufficient "+string(name))
+			never = never || ask > has
+		}
+	}
+	if pods+1 > has.GetAllowedPodNumber() {
+		reasons = append(reasons, "Too many pods")
+	}
+	check(v1.ResourceCPU, want.GetMilliCPU(), used.GetMilliCPU(), has.GetMilliCPU())
+	check(v1.ResourceMemory, want.GetMemory(), used.GetMemory(), has.GetMemory())
+	check(v1.ResourceEphemeralStorage, want.GetEphemeralStorage(), used.GetEphemeralStorage(), has.GetEphemeralStorage())
+	for name, ask := range want.GetScalarResources() {
+		if !f.ignores(name) {
+			check(name, ask, used.GetScalarResources()[name], has.GetScalarResources()[name])
+		}
+	}
+	return reasons, never
+}
+
+// ignores reports whether the profile leaves this resource to somebody else.
+func (f NodeResourcesFit) ignores(name v1.ResourceName) bool {
+	if f.ignored.Len()+f.ignoredGroups.Len() == 0 || !extended(name) {
+		return false
+	}
+	group, _, _ := strings.Cut(string(name), "/")
+	return f.ignored.Has(string(name)) || f.ignoredGroups.Has(group)
+}
+
+// extended reports whether a resource is not one of Kubernetes' own.
+func extended(name v1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
+}
+
 // EventsToRegister returns the events that free or add resources.
-func (NodeResourcesFit) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	return register(
-		fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown},
-		fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable},
-	), nil
+func (f NodeResourcesFit) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{
+		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown}, QueueingHintFn: freed},
+		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable}, QueueingHintFn: f.hint},
+	}, nil
 }
 
-// Score returns the mean share of CPU and memory that would be left, in percent.
-func (NodeResourcesFit) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
-	want, st := podRequests(state)
-	if !st.IsSuccess() {
-		return 0, st
+// freed reports whether a pod that went or shrank had, or was to get, room on a node.
+func freed(_ klog.Logger, _ *v1.Pod, oldObj, _ any) (fwk.QueueingHint, error) {
+	old, ok := oldObj.(*v1.Pod)
+	if !ok {
+		return fwk.Queue, fmt.Errorf("not a pod: %T", oldObj)
 	}
-	has, used := n.GetAllocatable(), n.GetNonZeroRequested()
-	cpu := share(has.GetMilliCPU(), used.GetMilliCPU()+want.Non0CPU)
-	memory := share(has.GetMemory(), used.GetMemory()+want.Non0Mem)
-	return (cpu + memory) / 2, nil
+	if old.Spec.NodeName == "" && old.Status.NominatedNodeName == "" {
+		return fwk.QueueSkip, nil
+	}
+	return fwk.Queue, nil
 }
 
-func share(has, asked int64) int64 {
-	if has == 0 || asked > has {
-		return 0
+// hint reports whether the pod would fit on the node if it had it for itself.
+func (f NodeResourcesFit) hint(_ klog.Logger, pod *v1.Pod, _, newObj any) (fwk.QueueingHint, error) {
+	n, ok := newObj.(*v1.Node)
+	if !ok {
+		return fwk.Queue, fmt.Errorf("not a node: %T", newObj)
 	}
-	return (has - asked) * fwk.MaxScore / has
+	want := framework.NewResource(framework.Requests(pod))
+	if reasons, _ := f.short(want, framework.NewResource(n.Status.Allocatable), &framework.Resource{}, 0); len(reasons) > 0 {
+		return fwk.QueueSkip, nil
+	}
+	return fwk.Queue, nil
+}
+
+// Score returns the weighted mean of the resources' scores.
+func (f NodeResourcesFit) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
+	info, err := framework.InfoOf(state, pod)
+	if err != nil {
+		return 0, fwk.AsStatus(err)
+	}
+	want := info.CalculateResource()
+	var sum, weights int64
+	for _, r := range f.resources {
+		ask, used, has := f.of(r.name, want, n)
+		if has == 0 {
+			continue
+		}
+		s := f.score(used+ask, has)
+		if f.rounded && s == 0 {
+			continue
+		}
+		sum += s * r.weight
+		weights += r.weight
+	}
+	switch {
+	case weights == 0:
+		return 0, nil
+	case f.rounded:
+		return (sum + weights/2) / weights, nil
+	}
+	return sum / weights, nil
 }
 
 // ScoreExtensions returns nil: the score is on the right scale already.
 func (NodeResourcesFit) ScoreExtensions() fwk.ScoreExtensions { return nil }
+
+// least scores the share that is left.
+func least(requested, has int64) int64 {
+	if requested > has {
+		return 0
+	}
+	return (has - requested) * fwk.MaxScore / has
+}
+
+// most scores the share that is used.
+func most(requested, has int64) int64 {
+	return min(requested, has) * fwk.MaxScore / has
+}
+
+// shape is a function of the utilization in per cent, linear between its points.
+type shape []configv1.UtilizationShapePoint
+
+// newShape checks a shape. Its scores go up to ten; ours up to a hundred.
+func newShape(points []configv1.UtilizationShapePoint) (shape, error) {
+	if len(points) == 0 {
+		return nil, fmt.Errorf("shape: Required value: at least one point must be specified")
+	}
+	out := slices.Clone(points)
+	for i := range out {
+		switch {
+		case out[i].Utilization < 0 || out[i].Utilization > 100:
+			return nil, fmt.Errorf("shape[%d].utilization: Invalid value: %d: not in valid range [0-100]", i, out[i].Utilization)
+		case out[i].Score < 0 || out[i].Score > 10:
+			return nil, fmt.Errorf("shape[%d].score: Invalid value: %d: not in valid range [0-10]", i, out[i].Score)
+		case i > 0 && out[i].Utilization <= out[i-1].Utilization:
+			return nil, fmt.Errorf("shape[%d].utilization: Invalid value: %d: utilization values must be sorted in increasing order", i, out[i].Utilization)
+		}
+		out[i].Score *= int32(fwk.MaxScore / 10)
+	}
+	return out, nil
+}
+
+func (s shape) score(requested, has int64) int64 {
+	percent := int64(100)
+	if requested <= has {
+		percent = requested * 100 / has
+	}
+	for i, p := range s {
+		if percent > int64(p.Utilization) {
+			continue
+		}
+		if i == 0 {
+			return int64(p.Score)
+		}
+		before := s[i-1]
+		return int64(before.Score) + int64(p.Score-before.Score)*(percent-int64(before.Utilization))/int64(p.Utilization-before.Utilization)
+	}
+	return int64(s[len(s)-1].Score)
+}
+
+// allocation looks up resources for scoring.
+type allocation struct {
+	resources []weightedResource
+	// assumeRequests counts CPU and memory for containers that request none.
+	assumeRequests bool
+}
+
+type weightedResource struct {
+	name   v1.ResourceName
+	weight int64
+}
+
+// weighted checks the resources of a strategy; none means CPU and memory alike.
+func weighted(in []configv1.ResourceSpec) ([]weightedResource, error) {
+	if len(in) == 0 {
+		return []weightedResource{{v1.ResourceCPU, 1}, {v1.ResourceMemory, 1}}, nil
+	}
+	var out []weightedResource
+	for i, r := range in {
+		if r.Weight == 0 {
+			r.Weight = 1
+		}
+		if r.Weight < 1 || r.Weight > 100 {
+			return nil, fmt.Errorf("resources[%d].weight: Invalid value: %d: resource weight of %s not in valid range [1-100]", i, r.Weight, r.Name)
+		}
+		if slices.ContainsFunc(out, func(w weightedResource) bool { return string(w.name) == r.Name }) {
+			return nil, fmt.Errorf("resources[%d].name: Duplicate value: %q", i, r.Name)
+		}
+		out = append(out, weightedResource{v1.ResourceName(r.Name), r.Weight})
+	}
+	return out, nil
+}
+
+// of returns how much of a resource the pod asks for, how much is used, and how much there is. A node's
+// amount is 0 if an extended resource does not matter to the pod.
+func (a allocation) of(name v1.ResourceName, want fwk.PodResource, n fwk.NodeInfo) (ask, used, has int64) {
+	all, requested := n.GetAllocatable(), n.GetRequested()
+	if a.assumeRequests && (name == v1.ResourceCPU || name == v1.ResourceMemory) {
+		requested = n.GetNonZeroRequested()
+	}
+	switch name {
+	case v1.ResourceCPU:
+		ask = want.Resource.GetMilliCPU()
+		if a.assumeRequests {
+			ask = want.Non0CPU
+		}
+		return ask, requested.GetMilliCPU(), all.GetMilliCPU()
+	case v1.ResourceMemory:
+		ask = want.Resource.GetMemory()
+		if a.assumeRequests {
+			ask = want.Non0Mem
+		}
+		return ask, requested.GetMemory(), all.GetMemory()
+	case v1.ResourceEphemeralStorage:
+		return want.Resource.GetEphemeralStorage(), requested.GetEphemeralStorage(), all.GetEphemeralStorage()
+	}
+	if ask = want.Resource.GetScalarResources()[name]; ask == 0 {
+		return 0, 0, 0
+	}
+	return ask, requested.GetScalarResources()[name], all.GetScalarResources()[name]
+}

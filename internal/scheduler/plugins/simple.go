@@ -128,7 +128,7 @@ func (NodePorts) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, n fwk.
 // EventsToRegister returns the events that free a port.
 func (NodePorts) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return register(
-		fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete},
+		fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete},
 		fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add},
 	), nil
 }
@@ -136,6 +136,10 @@ func (NodePorts) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 // DefaultBinder writes the decision to the API server.
 type DefaultBinder struct {
 	Client clientset.Interface
+}
+
+func newDefaultBinder(_ context.Context, _ *none, h fwk.Handle) (fwk.Plugin, error) {
+	return DefaultBinder{Client: h.ClientSet()}, nil
 }
 
 // Name returns upstream's name.

@@ -13,7 +13,9 @@ package queue
 
 import (
 	"container/heap"
+	"container/list"
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -33,14 +35,26 @@ const (
 	maxUnschedulable      = 5 * time.Minute
 )
 
-// Hints reports, for a pod that the plugins rejected, whether an event may help.
-type Hints func(pod *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) bool
+// A Hint says what an event means for a pod that plugins rejected.
+type Hint int
+
+// What an event can mean for a pod.
+const (
+	Skip Hint = iota
+	// Retry gives the pod another chance when its back-off is over.
+	Retry
+	// RetryNow does so at once: its last attempt was not in vain, it waited for this event.
+	RetryNow
+)
 
 // Config is what the queue needs from the profiles.
 type Config struct {
-	Less           fwk.LessFunc
-	PreEnqueue     func(context.Context, *v1.Pod) *fwk.Status
-	Hints          Hints
+	Less       fwk.LessFunc
+	PreEnqueue func(context.Context, *v1.Pod) *fwk.Status
+	// Listeners returns the plugins that want to hear of such events.
+	Listeners func(fwk.ClusterEvent) sets.Set[string]
+	// Hints asks the plugins that rejected the pod what an event means for it.
+	Hints          func(pod *framework.QueuedPodInfo, event fwk.ClusterEvent, oldObj, newObj any) Hint
 	InitialBackoff time.Duration
 	MaxBackoff     time.Duration
 }
@@ -59,22 +73,37 @@ type item struct {
 	info  *framework.QueuedPodInfo
 	place place
 	index int // in its heap
-	// moved means that an event for this pod came while it was in flight.
-	moved bool
+	// flight is the pod's place in the list of events while it is in flight.
+	flight *list.Element
+	// changed means that the pod itself changed, or was activated, while it was in flight.
+	changed bool
 	// since is when it became unschedulable.
 	since time.Time
 }
 
+// event is what happened while some pod was in flight.
+type event struct {
+	fwk.ClusterEvent
+	oldObj, newObj any
+}
+
 // Queue is safe for concurrent use, except that Pop must have only one caller.
 type Queue struct {
-	cfg Config
+	cfg       Config
+	nominator *framework.Nominator
 
-	mu            sync.Mutex
-	items         map[types.UID]*item
-	active        podHeap
-	backoff       podHeap
+	mu      sync.Mutex
+	items   map[types.UID]*item
+	active  podHeap
+	backoff podHeap
+	// unschedulable has the pods that wait for an event; rejected has them by the plugins that rejected
+	// them, so that an event costs nothing for those to whom it means nothing.
 	unschedulable map[types.UID]*item
-	wake          chan struct{} // capacity 1: a pod may be ready
+	rejected      map[string]map[types.UID]*item
+	// flights has the pods in flight (*item), in the order in which they were popped, and between them
+	// what happened since (event). What happened before the first of them is forgotten.
+	flights *list.List
+	wake    chan struct{} // capacity 1: a pod may be ready
 }
 
 // New returns an empty queue.
@@ -85,10 +114,25 @@ func New(cfg Config) *Queue {
 	if cfg.MaxBackoff <= 0 {
 		cfg.MaxBackoff = DefaultMaxBackoff
 	}
-	q := &Queue{cfg: cfg, items: map[types.UID]*item{}, unschedulable: map[types.UID]*item{}, wake: make(chan struct{}, 1)}
+	q := &Queue{
+		cfg: cfg, items: map[types.UID]*item{}, unschedulable: map[types.UID]*item{},
+		rejected: map[string]map[types.UID]*item{}, flights: list.New(), wake: make(chan struct{}, 1),
+	}
+	q.nominator = framework.NewNominator(q.waits)
 	q.active.less = func(a, b *item) bool { return cfg.Less(a.info, b.info) }
 	q.backoff.less = func(a, b *item) bool { return a.info.BackoffExpiration.Before(b.info.BackoffExpiration) }
 	return q
+}
+
+// Nominator returns the nominations of the pods that wait.
+func (q *Queue) Nominator() *framework.Nominator { return q.nominator }
+
+// waits reports whether the pod waits for a node.
+func (q *Queue) waits(uid types.UID) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, ok := q.items[uid]
+	return ok
 }
 
 func (q *Queue) signal() {
@@ -105,6 +149,17 @@ func (q *Queue) Add(ctx context.Context, pod *v1.Pod) error {
 	if err != nil {
 		return err
 	}
+	if old := q.put(ctx, info); old != nil {
+		q.nominator.UpdateNominatedPod(klog.FromContext(ctx), old, info)
+	} else if pod.Status.NominatedNodeName != "" {
+		q.nominator.AddNominatedPod(klog.FromContext(ctx), info, nil)
+	}
+	return nil
+}
+
+// put returns the pod's last version.
+func (q *Queue) put(ctx context.Context, info *framework.PodInfo) (old *v1.Pod) {
+	pod := info.GetPod()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	it, ok := q.items[pod.UID]
@@ -114,31 +169,21 @@ func (q *Queue) Add(ctx context.Context, pod *v1.Pod) error {
 		q.enterLocked(ctx, it)
 		return nil
 	}
-	old := it.info.GetPod()
+	old = it.info.GetPod()
 	it.info.PodInfo = info
-	if old.Generation == pod.Generation && sameLabels(old.Labels, pod.Labels) {
-		return nil // only its status changed, most likely by us
+	if old.Generation == pod.Generation && maps.Equal(old.Labels, pod.Labels) {
+		return old // only its status changed, most likely by us
 	}
 	switch it.place {
 	case inUnschedulable:
 		q.takeLocked(it)
 		q.enterLocked(ctx, it)
 	case inFlight:
-		it.moved = true
+		it.changed = true
+	case inActive:
+		heap.Fix(&q.active, it.index)
 	}
-	return nil
-}
-
-func sameLabels(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if b[k] != v {
-			return false
-		}
-	}
-	return true
+	return old
 }
 
 // enterLocked puts a pod that is in no place into active, backoff or, if it is gated,
@@ -147,8 +192,7 @@ func (q *Queue) enterLocked(ctx context.Context, it *item) {
 	if st := q.cfg.PreEnqueue(ctx, it.info.GetPod()); !st.IsSuccess() {
 		it.info.GatingPlugin = st.Plugin()
 		it.info.UnschedulablePlugins = sets.New(st.Plugin())
-		it.place, it.since = inUnschedulable, time.Now()
-		q.unschedulable[it.info.GetPod().UID] = it
+		q.restLocked(it)
 		return
 	}
 	it.info.GatingPlugin = ""
@@ -162,25 +206,99 @@ func (q *Queue) enterLocked(ctx context.Context, it *item) {
 	q.signal()
 }
 
+// restLocked makes a pod that is in no place wait for an event.
+func (q *Queue) restLocked(it *item) {
+	uid := it.info.GetPod().UID
+	it.place, it.since = inUnschedulable, time.Now()
+	q.unschedulable[uid] = it
+	for plugin := range rejecters(it.info) {
+		if q.rejected[plugin] == nil {
+			q.rejected[plugin] = map[types.UID]*item{}
+		}
+		q.rejected[plugin][uid] = it
+	}
+}
+
+func rejecters(info *framework.QueuedPodInfo) sets.Set[string] {
+	if info.PendingPlugins.Len() == 0 {
+		return info.UnschedulablePlugins
+	}
+	return info.UnschedulablePlugins.Union(info.PendingPlugins)
+}
+
 func (q *Queue) takeLocked(it *item) {
+	uid := it.info.GetPod().UID
 	switch it.place {
 	case inActive:
 		heap.Remove(&q.active, it.index)
 	case inBackoff:
 		heap.Remove(&q.backoff, it.index)
 	case inUnschedulable:
-		delete(q.unschedulable, it.info.GetPod().UID)
+		delete(q.unschedulable, uid)
+		for plugin := range rejecters(it.info) {
+			delete(q.rejected[plugin], uid)
+		}
+	case inFlight:
+		q.landLocked(it)
 	}
 	it.index = -1
+}
+
+// landLocked takes a pod out of the flights, and forgets what no flight needs any more. It returns
+// what happened during this one.
+func (q *Queue) landLocked(it *item) []event {
+	if it.flight == nil {
+		return nil
+	}
+	var during []event
+	for e := it.flight.Next(); e != nil; e = e.Next() {
+		if ev, ok := e.Value.(event); ok {
+			during = append(during, ev)
+		}
+	}
+	q.flights.Remove(it.flight)
+	it.flight = nil
+	for e := q.flights.Front(); e != nil; e = q.flights.Front() {
+		if _, ok := e.Value.(event); !ok {
+			break
+		}
+		q.flights.Remove(e)
+	}
+	return during
 }
 
 // Remove forgets a pod that was bound or deleted.
 func (q *Queue) Remove(uid types.UID) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if it, ok := q.items[uid]; ok {
+	it, ok := q.items[uid]
+	if ok {
 		q.takeLocked(it)
 		delete(q.items, uid)
+	}
+	q.mu.Unlock()
+	if ok {
+		q.nominator.DeleteNominatedPodIfExists(it.info.GetPod())
+	}
+}
+
+// Activate gives pods another chance at once, whatever they wait for and whatever back-off they
+// have. Pods that the queue does not know are left out.
+func (q *Queue) Activate(_ klog.Logger, pods map[string]*v1.Pod) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, pod := range pods {
+		it, ok := q.items[pod.UID]
+		if !ok {
+			continue
+		}
+		switch it.place {
+		case inFlight:
+			it.changed = true
+		case inUnschedulable, inBackoff:
+			q.takeLocked(it)
+			it.info.BackoffExpiration = time.Time{}
+			q.enterLocked(context.Background(), it)
+		}
 	}
 }
 
@@ -218,7 +336,7 @@ func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time
 	}
 	it := q.active.items[0]
 	q.takeLocked(it)
-	it.place, it.moved = inFlight, false
+	it.place, it.changed, it.flight = inFlight, false, q.flights.PushBack(it)
 	it.info.Attempts++
 	if it.info.InitialAttemptTimestamp == nil {
 		it.info.InitialAttemptTimestamp = &now
@@ -268,10 +386,10 @@ func (q *Queue) wait(ctx context.Context, next time.Time) error {
 	return nil
 }
 
-// Requeue puts a popped pod back. rejectedBy are the plugins that found no node for it; if there
-// are none, the attempt ended in an error. It returns false, and does nothing, if the pod was
-// deleted or bound meanwhile.
-func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo, rejectedBy sets.Set[string]) bool {
+// Requeue puts a popped pod back. info says which plugins found no node for it, or made it wait
+// for something else (UnschedulablePlugins, PendingPlugins); if there are none, the attempt ended in
+// an error. It returns false, and does nothing, if the pod was deleted or bound meanwhile.
+func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	it, ok := q.items[info.GetPod().UID]
@@ -279,23 +397,42 @@ func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo, reje
 		return false
 	}
 	now := time.Now()
-	it.info.UnschedulablePlugins = rejectedBy
+	it.info.UnschedulablePlugins, it.info.PendingPlugins = info.UnschedulablePlugins, info.PendingPlugins
 	it.info.Timestamp = now
-	if len(rejectedBy) == 0 {
+	failed := rejecters(it.info).Len() == 0
+	switch {
+	case failed:
 		it.info.ConsecutiveErrors++
-	} else {
+	default:
 		it.info.UnschedulableCount++
 		it.info.ConsecutiveErrors = 0
 	}
 	it.info.BackoffExpiration = now.Add(q.backoffFor(it.info))
-	if len(rejectedBy) == 0 || it.moved {
-		q.enterLocked(ctx, it)
-		return true
+	hint := Skip
+	for _, e := range q.landLocked(it) {
+		if hint == RetryNow || failed {
+			break
+		}
+		hint = max(hint, q.cfg.Hints(it.info, e.ClusterEvent, e.oldObj, e.newObj))
 	}
-	it.place, it.since = inUnschedulable, now
-	q.unschedulable[info.GetPod().UID] = it
-	q.signal() // Pop must update its timer
+	if it.changed || failed {
+		hint = max(hint, Retry)
+	}
+	q.retryLocked(ctx, it, hint)
 	return true
+}
+
+// retryLocked puts a pod that is in no place where the hint says.
+func (q *Queue) retryLocked(ctx context.Context, it *item, hint Hint) {
+	switch hint {
+	case Skip:
+		q.restLocked(it)
+		q.signal() // Pop must update its timer
+		return
+	case RetryNow:
+		it.info.BackoffExpiration = time.Time{}
+	}
+	q.enterLocked(ctx, it)
 }
 
 // backoffFor returns a back-off that doubles with every failed attempt. Errors in a row are counted
@@ -315,19 +452,19 @@ func (q *Queue) backoffFor(info *framework.QueuedPodInfo) time.Duration {
 	return d
 }
 
-// Move gives another chance to unschedulable pods that the event may help.
-func (q *Queue) Move(ctx context.Context, event fwk.ClusterEvent, oldObj, newObj any) {
+// Move gives another chance to unschedulable pods that the event may help, and keeps the event for
+// those that are in flight: their attempt may have looked before it.
+func (q *Queue) Move(ctx context.Context, ev fwk.ClusterEvent, oldObj, newObj any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, it := range q.items {
-		switch it.place {
-		case inFlight:
-			// Its attempt may have looked before the event.
-			it.moved = true
-		case inUnschedulable:
-			if it.info.GatingPlugin == "" && q.cfg.Hints(it.info, event, oldObj, newObj) {
+	if q.flights.Len() > 0 {
+		q.flights.PushBack(event{ev, oldObj, newObj})
+	}
+	for plugin := range q.cfg.Listeners(ev) {
+		for _, it := range q.rejected[plugin] {
+			if hint := q.cfg.Hints(it.info, ev, oldObj, newObj); hint != Skip {
 				q.takeLocked(it)
-				q.enterLocked(ctx, it)
+				q.retryLocked(ctx, it, hint)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
@@ -35,8 +36,22 @@ func newQueue(gated map[string]bool) *Queue {
 			}
 			return nil
 		},
-		Hints: func(p *framework.QueuedPodInfo, e fwk.ClusterEvent, _, _ any) bool {
-			return p.UnschedulablePlugins.Has("Fit") && e.Resource == fwk.Node
+		Listeners: func(e fwk.ClusterEvent) sets.Set[string] {
+			if e.Resource == fwk.Node {
+				return sets.New("Fit", "Volumes")
+			}
+			return nil
+		},
+		Hints: func(p *framework.QueuedPodInfo, e fwk.ClusterEvent, _, obj any) Hint {
+			switch {
+			case e.Resource != fwk.Node || obj == "useless":
+				return Skip
+			case p.PendingPlugins.Has("Volumes"):
+				return RetryNow
+			case p.UnschedulablePlugins.Has("Fit"):
+				return Retry
+			}
+			return Skip
 		},
 	})
 }
@@ -58,6 +73,13 @@ func pop(t *testing.T, q *Queue, want string) *framework.QueuedPodInfo {
 		t.Fatalf("popped %s, want %s", got, want)
 	}
 	return info
+}
+
+// requeue puts a popped pod back that the plugins rejected; none means an error.
+func requeue(t *testing.T, q *Queue, info *framework.QueuedPodInfo, by sets.Set[string]) bool {
+	t.Helper()
+	info.UnschedulablePlugins = by
+	return q.Requeue(t.Context(), info)
 }
 
 func TestPriorityThenAge(t *testing.T) {
@@ -83,7 +105,7 @@ func TestErrorBacksOffAndDoubles(t *testing.T) {
 			if got := time.Since(start); got != want*time.Second {
 				t.Errorf("attempt %d after %s, want %s", info.Attempts, got, want*time.Second)
 			}
-			q.Requeue(t.Context(), info, nil)
+			requeue(t, q, info, nil)
 		}
 	})
 }
@@ -92,7 +114,7 @@ func TestUnschedulableWaitsForAnEventThatHelps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(nil)
 		add(t, q, pod("a", 0))
-		q.Requeue(t.Context(), pop(t, q, "a"), sets.New("Fit"))
+		requeue(t, q, pop(t, q, "a"), sets.New("Fit"))
 		q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.AssignedPod}, nil, nil)
 		time.Sleep(time.Minute)
 		if a, b, u, _ := q.Lengths(); a+b != 0 || u != 1 {
@@ -100,7 +122,7 @@ func TestUnschedulableWaitsForAnEventThatHelps(t *testing.T) {
 		}
 		start := time.Now()
 		q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
-		q.Requeue(t.Context(), pop(t, q, "a"), sets.New("Fit"))
+		requeue(t, q, pop(t, q, "a"), sets.New("Fit"))
 		if time.Since(start) != 0 {
 			t.Error("its back-off was long over")
 		}
@@ -119,7 +141,7 @@ func TestEventDuringTheAttemptCounts(t *testing.T) {
 		info := pop(t, q, "a")
 		q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
 		start := time.Now()
-		q.Requeue(t.Context(), info, sets.New("Fit"))
+		requeue(t, q, info, sets.New("Fit"))
 		pop(t, q, "a")
 		if got := time.Since(start); got != DefaultInitialBackoff {
 			t.Errorf("tried again after %s", got)
@@ -147,7 +169,7 @@ func TestRemovedPodIsNeitherPoppedNorRequeued(t *testing.T) {
 		add(t, q, pod("a", 0))
 		info := pop(t, q, "a")
 		q.Remove("a")
-		q.Requeue(t.Context(), info, nil)
+		requeue(t, q, info, nil)
 		add(t, q, pod("b", 0))
 		pop(t, q, "b")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -171,7 +193,7 @@ func TestAPoppedPodDoesNotChange(t *testing.T) {
 		if got := info.GetPod().Generation; got != 1 {
 			t.Errorf("the popped pod became generation %d", got)
 		}
-		if !q.Requeue(t.Context(), info, sets.New("Fit")) {
+		if !requeue(t, q, info, sets.New("Fit")) {
 			t.Error("it is not queued again")
 		}
 		if got := pop(t, q, "a").GetPod().Generation; got != 2 {
@@ -186,7 +208,7 @@ func TestMain(m *testing.M) { os.Exit(leaks.Watch(m).Run()) }
 func failAndPop(t *testing.T, q *Queue, info *framework.QueuedPodInfo, by sets.Set[string]) (*framework.QueuedPodInfo, time.Duration) {
 	t.Helper()
 	start := time.Now()
-	q.Requeue(t.Context(), info, by)
+	requeue(t, q, info, by)
 	q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
 	info = pop(t, q, info.GetPod().Name)
 	return info, time.Since(start)
@@ -273,7 +295,7 @@ func TestWhichChangesOfAPodWakeIt(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := newQueue(nil)
 				add(t, q, pod("a", 0))
-				q.Requeue(t.Context(), pop(t, q, "a"), sets.New("Fit"))
+				requeue(t, q, pop(t, q, "a"), sets.New("Fit"))
 				changed := pod("a", 0)
 				tc.change(changed)
 				add(t, q, changed)
@@ -287,7 +309,7 @@ func TestWhichChangesOfAPodWakeIt(t *testing.T) {
 				add(t, q, pod("a", 0))
 				info := pop(t, q, "a")
 				add(t, q, changed)
-				q.Requeue(t.Context(), info, sets.New("Fit"))
+				requeue(t, q, info, sets.New("Fit"))
 				if tc.wakes {
 					wantLengths(t, q, 0, 1, 0, 0)
 				} else {
@@ -301,8 +323,8 @@ func TestWhichChangesOfAPodWakeIt(t *testing.T) {
 func TestRemovedPodLeavesWhereverItIs(t *testing.T) {
 	for name, bring := range map[string]func(*testing.T, *Queue){
 		"active":        func(*testing.T, *Queue) {},
-		"backoff":       func(t *testing.T, q *Queue) { q.Requeue(t.Context(), pop(t, q, "a"), nil) },
-		"unschedulable": func(t *testing.T, q *Queue) { q.Requeue(t.Context(), pop(t, q, "a"), sets.New("Fit")) },
+		"backoff":       func(t *testing.T, q *Queue) { requeue(t, q, pop(t, q, "a"), nil) },
+		"unschedulable": func(t *testing.T, q *Queue) { requeue(t, q, pop(t, q, "a"), sets.New("Fit")) },
 		"in flight":     func(t *testing.T, q *Queue) { pop(t, q, "a") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -325,12 +347,114 @@ func TestHigherPriorityOutOfBackoffGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(nil)
 		add(t, q, pod("important", 10))
-		q.Requeue(t.Context(), pop(t, q, "important"), nil)
+		requeue(t, q, pop(t, q, "important"), nil)
 		add(t, q, pod("b", 0))
 		add(t, q, pod("c", 0))
 		pop(t, q, "b")
 		time.Sleep(DefaultInitialBackoff)
 		pop(t, q, "important")
 		pop(t, q, "c")
+	})
+}
+
+// TestEventsDuringAnAttemptAreJudged: an event that cannot help the pod does not wake it, whether it
+// comes during the attempt or after it; and what one flight needs is kept although an earlier one
+// has ended.
+func TestEventsDuringAnAttemptAreJudged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		add(t, q, pod("a", 2))
+		add(t, q, pod("b", 1))
+		first := pop(t, q, "a")
+		q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, "useless")
+		second := pop(t, q, "b")
+		requeue(t, q, first, sets.New("Fit"))
+		wantLengths(t, q, 0, 0, 1, 0)
+		q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
+		wantLengths(t, q, 0, 1, 0, 0)
+		requeue(t, q, second, sets.New("Other"))
+		wantLengths(t, q, 0, 1, 1, 0)
+		if n := q.flights.Len(); n != 0 {
+			t.Errorf("%d events are kept, and nobody needs them", n)
+		}
+	})
+}
+
+// TestWhoWaitedForThisIsNotPunished: a pod that a plugin sent away to wait for something has not
+// wasted its attempt.
+func TestWhoWaitedForThisIsNotPunished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		add(t, q, pod("a", 0))
+		info := pop(t, q, "a")
+		info.PendingPlugins = sets.New("Volumes")
+		q.Requeue(t.Context(), info)
+		start := time.Now()
+		q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.Node}, nil, nil)
+		pop(t, q, "a")
+		if d := time.Since(start); d != 0 {
+			t.Errorf("tried again after %s", d)
+		}
+	})
+}
+
+func TestActivate(t *testing.T) {
+	for name, bring := range map[string]func(*testing.T, *Queue){
+		"backoff":       func(t *testing.T, q *Queue) { requeue(t, q, pop(t, q, "a"), nil) },
+		"unschedulable": func(t *testing.T, q *Queue) { requeue(t, q, pop(t, q, "a"), sets.New("Fit")) },
+		"active":        func(*testing.T, *Queue) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(nil)
+				add(t, q, pod("a", 0))
+				bring(t, q)
+				q.Activate(klog.Background(), map[string]*v1.Pod{"default/a": pod("a", 0), "default/stranger": pod("stranger", 0)})
+				wantLengths(t, q, 1, 0, 0, 0)
+			})
+		})
+	}
+	t.Run("in flight", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			q := newQueue(nil)
+			add(t, q, pod("a", 0))
+			info := pop(t, q, "a")
+			q.Activate(klog.Background(), map[string]*v1.Pod{"default/a": pod("a", 0)})
+			requeue(t, q, info, sets.New("Fit"))
+			wantLengths(t, q, 0, 1, 0, 0)
+		})
+	})
+}
+
+func TestNominationsFollowThePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		want := func(node string, n int) {
+			t.Helper()
+			if got := len(q.Nominator().NominatedPodsForNode(node)); got != n {
+				t.Errorf("%d pods are nominated for %s, want %d", got, node, n)
+			}
+		}
+		on := func(node string) *v1.Pod {
+			p := pod("a", 0)
+			p.Status.NominatedNodeName = node
+			return p
+		}
+		add(t, q, on("n1"))
+		want("n1", 1)
+		add(t, q, on("n2"))
+		want("n1", 0)
+		want("n2", 1)
+		add(t, q, pod("a", 0))
+		want("n2", 0)
+		// One that is on its way to the API is not lost by another update of the pod.
+		info := pop(t, q, "a")
+		q.Nominator().AddNominatedPod(klog.Background(), info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: "n3"})
+		add(t, q, pod("a", 0))
+		want("n3", 1)
+		q.Remove("a")
+		want("n3", 0)
+		q.Nominator().AddNominatedPod(klog.Background(), info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: "n3"})
+		want("n3", 0)
 	})
 }

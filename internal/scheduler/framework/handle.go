@@ -1,0 +1,158 @@
+package framework
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	clientset "k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Shared is what the plugins of all profiles work with.
+type Shared struct {
+	Client     clientset.Interface
+	KubeConfig *restclient.Config // may be nil
+	Informers  informers.SharedInformerFactory
+	Snapshot   fwk.SharedLister
+	Nominator  *Nominator
+	Activator  fwk.PodActivator
+	Waiting    *WaitingPods
+	Parallel   Parallelizer
+	Extenders  []fwk.Extender
+	// Recorder returns the recorder of a profile's events.
+	Recorder func(profile string) events.EventRecorderLogger
+}
+
+var _ fwk.Handle = (*Profile)(nil)
+
+// AddNominatedPod implements fwk.PodNominator.
+func (p *Profile) AddNominatedPod(log klog.Logger, pod fwk.PodInfo, info *fwk.NominatingInfo) {
+	p.shared.Nominator.AddNominatedPod(log, pod, info)
+}
+
+// DeleteNominatedPodIfExists implements fwk.PodNominator.
+func (p *Profile) DeleteNominatedPodIfExists(pod *v1.Pod) {
+	p.shared.Nominator.DeleteNominatedPodIfExists(pod)
+}
+
+// UpdateNominatedPod implements fwk.PodNominator.
+func (p *Profile) UpdateNominatedPod(log klog.Logger, old *v1.Pod, pod fwk.PodInfo) {
+	p.shared.Nominator.UpdateNominatedPod(log, old, pod)
+}
+
+// NominatedPodsForNode implements fwk.PodNominator.
+func (p *Profile) NominatedPodsForNode(node string) []fwk.PodInfo {
+	return p.shared.Nominator.NominatedPodsForNode(node)
+}
+
+// Activate puts pods that wait into the active queue.
+func (p *Profile) Activate(log klog.Logger, pods map[string]*v1.Pod) {
+	p.shared.Activator.Activate(log, pods)
+}
+
+// SnapshotSharedLister returns the cluster as the current cycle sees it.
+func (p *Profile) SnapshotSharedLister() fwk.SharedLister { return p.shared.Snapshot }
+
+// MutableSnapshotSharedLister returns nil: there are no pod groups' cycles.
+func (p *Profile) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister { return nil }
+
+// IterateOverWaitingPods calls the function for every pod that waits to be bound.
+func (p *Profile) IterateOverWaitingPods(callback func(fwk.WaitingPod)) {
+	for _, wp := range p.shared.Waiting.all() {
+		callback(wp)
+	}
+}
+
+// GetWaitingPod returns the pod if it waits to be bound, or nil.
+func (p *Profile) GetWaitingPod(uid types.UID) fwk.WaitingPod {
+	if wp := p.shared.Waiting.get(uid); wp != nil {
+		return wp
+	}
+	return nil
+}
+
+// RejectWaitingPod rejects a pod that waits to be bound. It reports whether it waited.
+func (p *Profile) RejectWaitingPod(uid types.UID) bool {
+	wp := p.shared.Waiting.get(uid)
+	return wp != nil && wp.Reject("", "removed")
+}
+
+// AddPodInPreBind records a binding that can still be stopped.
+func (p *Profile) AddPodInPreBind(uid types.UID, cancel context.CancelCauseFunc) {
+	w := p.shared.Waiting
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.binding[uid] = &bindingPod{cancel: cancel}
+}
+
+// GetPodInPreBind returns the pod if it is being bound, or nil.
+func (p *Profile) GetPodInPreBind(uid types.UID) fwk.PodInPreBind {
+	w := p.shared.Waiting
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if b := w.binding[uid]; b != nil {
+		return b
+	}
+	return nil
+}
+
+// RemovePodInPreBind forgets a binding that is over.
+func (p *Profile) RemovePodInPreBind(uid types.UID) {
+	w := p.shared.Waiting
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.binding, uid)
+}
+
+// ClientSet returns the client of the API.
+func (p *Profile) ClientSet() clientset.Interface { return p.shared.Client }
+
+// KubeConfig returns how to reach the API server, or nil if the plugins run in its process.
+func (p *Profile) KubeConfig() *restclient.Config { return p.shared.KubeConfig }
+
+// EventRecorder returns the recorder of this profile's events.
+func (p *Profile) EventRecorder() events.EventRecorderLogger { return p.shared.Recorder(p.Name) }
+
+// SharedInformerFactory returns the informers. What a plugin asks for in its factory is synced before
+// the first pod is scheduled.
+func (p *Profile) SharedInformerFactory() informers.SharedInformerFactory { return p.shared.Informers }
+
+// SharedDRAManager returns nil: devices are not allocated.
+func (p *Profile) SharedDRAManager() fwk.SharedDRAManager { return nil }
+
+// SharedCSIManager returns nil: volumes of CSI drivers are not scheduled.
+func (p *Profile) SharedCSIManager() fwk.CSIManager { return nil }
+
+// Extenders returns the configured extenders.
+func (p *Profile) Extenders() []fwk.Extender { return p.shared.Extenders }
+
+// Parallelizer returns what runs a function for many nodes.
+func (p *Profile) Parallelizer() fwk.Parallelizer { return p.shared.Parallel }
+
+// APIDispatcher returns nil: API calls are made where they arise.
+func (p *Profile) APIDispatcher() fwk.APIDispatcher { return nil }
+
+// APICacher returns nil: API calls are made where they arise.
+func (p *Profile) APICacher() fwk.APICacher { return nil }
+
+// ProfileName returns the schedulerName.
+func (p *Profile) ProfileName() string { return p.Name }
+
+// PodGroupManager returns nil: there are no pod groups.
+func (p *Profile) PodGroupManager() fwk.PodGroupManager { return nil }
+
+// SignPod returns nil: pods are not scheduled in batches.
+func (p *Profile) SignPod(context.Context, *v1.Pod) fwk.PodSignature { return nil }
+
+// Priority returns spec.priority, or 0 if there is none.
+func Priority(pod *v1.Pod) int32 {
+	if p := pod.Spec.Priority; p != nil {
+		return *p
+	}
+	return 0
+}

@@ -1,0 +1,93 @@
+package framework
+
+import (
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Nominator knows the pods that have no node yet and for which room was made on one, by preemption
+// for instance (status.nominatedNodeName).
+type Nominator struct {
+	// known reports whether the pod still waits for a node: who was deleted or bound in the meantime is
+	// not nominated any more.
+	known func(types.UID) bool
+
+	mu     sync.RWMutex
+	byNode map[string][]fwk.PodInfo
+	nodeOf map[types.UID]string
+}
+
+var _ fwk.PodNominator = (*Nominator)(nil)
+
+// NewNominator returns an empty one.
+func NewNominator(known func(types.UID) bool) *Nominator {
+	return &Nominator{known: known, byNode: map[string][]fwk.PodInfo{}, nodeOf: map[types.UID]string{}}
+}
+
+// AddNominatedPod records the pod's nomination: the one of info if it overrides, or the one in the
+// pod's status.
+func (n *Nominator) AddNominatedPod(_ klog.Logger, pod fwk.PodInfo, info *fwk.NominatingInfo) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.addLocked(pod, info)
+}
+
+func (n *Nominator) addLocked(pod fwk.PodInfo, info *fwk.NominatingInfo) {
+	p := pod.GetPod()
+	n.deleteLocked(p.UID)
+	node := p.Status.NominatedNodeName
+	if info.Mode() == fwk.ModeOverride {
+		node = info.NominatedNodeName
+	}
+	if node == "" || !n.known(p.UID) {
+		return
+	}
+	n.byNode[node] = append(n.byNode[node], pod)
+	n.nodeOf[p.UID] = node
+}
+
+// DeleteNominatedPodIfExists forgets a nomination.
+func (n *Nominator) DeleteNominatedPodIfExists(pod *v1.Pod) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.deleteLocked(pod.UID)
+}
+
+func (n *Nominator) deleteLocked(uid types.UID) {
+	node, ok := n.nodeOf[uid]
+	if !ok {
+		return
+	}
+	delete(n.nodeOf, uid)
+	n.byNode[node] = slices.DeleteFunc(slices.Clone(n.byNode[node]), func(p fwk.PodInfo) bool { return p.GetPod().UID == uid })
+	if len(n.byNode[node]) == 0 {
+		delete(n.byNode, node)
+	}
+}
+
+// UpdateNominatedPod replaces a pod by its new version. A nomination that is not in the API yet
+// stays: whoever made it writes it there.
+func (n *Nominator) UpdateNominatedPod(_ klog.Logger, old *v1.Pod, pod fwk.PodInfo) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var info *fwk.NominatingInfo
+	if old.Status.NominatedNodeName == "" && pod.GetPod().Status.NominatedNodeName == "" {
+		if node, ok := n.nodeOf[old.UID]; ok {
+			info = &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: node}
+		}
+	}
+	n.addLocked(pod, info)
+}
+
+// NominatedPodsForNode returns the pods for which there is to be room on the node. The caller must
+// not change the slice.
+func (n *Nominator) NominatedPodsForNode(node string) []fwk.PodInfo {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.byNode[node]
+}

@@ -1,0 +1,77 @@
+package plugins
+
+import (
+	"context"
+	"math"
+
+	v1 "k8s.io/api/core/v1"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/scheduler/framework"
+)
+
+// NodeResourcesBalancedAllocation prefers nodes whose resources the pod makes equally used, so that
+// none of them runs out while there is much left of another.
+type NodeResourcesBalancedAllocation struct{ allocation }
+
+func newBalancedAllocation(_ context.Context, args *configv1.NodeResourcesBalancedAllocationArgs, _ fwk.Handle) (fwk.Plugin, error) {
+	resources, err := weighted(args.Resources)
+	return NodeResourcesBalancedAllocation{allocation{resources: resources}}, err
+}
+
+// Name returns upstream's name.
+func (NodeResourcesBalancedAllocation) Name() string { return "NodeResourcesBalancedAllocation" }
+
+// PreScore skips pods that ask for nothing: they would all go to the node that is most in balance.
+func (b NodeResourcesBalancedAllocation) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+	info, err := framework.InfoOf(state, pod)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	for _, r := range b.resources {
+		if ask, _, _ := b.of(r.name, info.CalculateResource(), nodes[0]); ask > 0 {
+			return nil
+		}
+	}
+	return fwk.NewStatus(fwk.Skip)
+}
+
+// Score compares the balance with and without the pod: 75 if it stays as it is, more if it improves
+// (kubernetes#129138).
+func (b NodeResourcesBalancedAllocation) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
+	info, err := framework.InfoOf(state, pod)
+	if err != nil {
+		return 0, fwk.AsStatus(err)
+	}
+	var with, without []float64
+	for _, r := range b.resources {
+		ask, used, has := b.of(r.name, info.CalculateResource(), n)
+		if has == 0 {
+			continue
+		}
+		with = append(with, min(1, float64(used+ask)/float64(has)))
+		without = append(without, min(1, float64(used)/float64(has)))
+	}
+	const half = fwk.MaxScore / 2
+	return half + (half+balance(with)-balance(without))/2, nil
+}
+
+// balance returns 100 for equal shares, and less by their standard deviation.
+func balance(shares []float64) int64 {
+	if len(shares) < 2 {
+		return fwk.MaxScore
+	}
+	var sum, squares float64
+	for _, s := range shares {
+		sum += s
+	}
+	mean := sum / float64(len(shares))
+	for _, s := range shares {
+		squares += (s - mean) * (s - mean)
+	}
+	return int64((1 - math.Sqrt(squares/float64(len(shares)))) * float64(fwk.MaxScore))
+}
+
+// ScoreExtensions returns nil: the score is on the right scale already.
+func (NodeResourcesBalancedAllocation) ScoreExtensions() fwk.ScoreExtensions { return nil }
