@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wherry.dev/internal/apiserver"
+	"wherry.dev/internal/component"
 )
 
 func apiserverCommand() *cobra.Command {
@@ -29,7 +30,7 @@ func apiserverCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := notify(cmd.Context(), s.Ready(), untilRestartDue(s)); err != nil {
+			if err := component.Notify(cmd.Context(), s.Ready(), untilRestartDue(s)); err != nil {
 				return fmt.Errorf("apiserver: %w", err)
 			}
 			return nil

@@ -22,6 +22,7 @@ import (
 	"k8s.io/controller-manager/pkg/clientbuilder"
 
 	"wherry.dev/internal/apiserver/auth/token"
+	"wherry.dev/internal/component"
 	"wherry.dev/internal/controller/manager"
 	"wherry.dev/internal/pki"
 	"wherry.dev/internal/safepath"
@@ -37,13 +38,13 @@ type controllerOptions struct {
 	qps                       float32
 	burst                     int
 	lead                      componentconfig.LeaderElectionConfiguration
-	serving                   serving
+	serving                   component.Serving
 	ignored                   *pflag.FlagSet
 }
 
 func controllerManagerCommand() *cobra.Command {
 	o := controllerOptions{
-		serving: newServing("kube-controller-manager", 10257), controllers: []string{"*"},
+		serving: component.NewServing("kube-controller-manager", 10257), controllers: []string{"*"},
 		lead: componentconfig.LeaderElectionConfiguration{
 			LeaderElect:   true,
 			LeaseDuration: metav1.Duration{Duration: 15 * time.Second}, RenewDeadline: metav1.Duration{Duration: 10 * time.Second},
@@ -77,7 +78,7 @@ func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	f.Float32Var(&o.qps, "kube-api-qps", -1, "most requests per second that the controllers send; negative for no limit")
 	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the controllers send at once, with --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&o.lead, f)
-	o.serving.addFlags(f)
+	o.serving.AddFlags(f)
 	o.ignored = f
 	ignoredControllerFlags.addTo(f)
 }
@@ -134,7 +135,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stopServing, err := o.serving.start()
+	stopServing, err := o.serving.Start()
 	if err != nil {
 		return err
 	}
@@ -154,9 +155,9 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	ready := make(chan struct{})
 	close(ready)
 	if !o.lead.LeaderElect {
-		return notify(ctx, ready, run)
+		return component.Notify(ctx, ready, run)
 	}
-	return notify(ctx, ready, func(ctx context.Context) error { return lead(ctx, rest.CopyConfig(base), o.lead, run) })
+	return component.Notify(ctx, ready, func(ctx context.Context) error { return component.Lead(ctx, rest.CopyConfig(base), o.lead, run) })
 }
 
 func (o *controllerOptions) restConfig() (*rest.Config, error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"wherry.dev/internal/component"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/cri"
 	"wherry.dev/internal/daemon"
@@ -48,7 +49,7 @@ running when it stops; the next start on the same folders finds them.`,
 			defer func() { err = errors.Join(err, r.Close()) }()
 			ready := make(chan struct{})
 			close(ready) // everything has been recovered; what is left is to listen
-			return notify(cmd.Context(), ready, r.Run)
+			return component.Notify(cmd.Context(), ready, r.Run)
 		},
 	}
 	f := cmd.Flags()

@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/cgroup"
+	"wherry.dev/internal/component"
 	"wherry.dev/internal/kubelet"
 	kubeletconfig "wherry.dev/internal/kubelet/config"
 	"wherry.dev/internal/kubelet/host"
@@ -57,7 +58,7 @@ exist yet, --bootstrap-kubeconfig gets it from the API server.`,
 		if err != nil {
 			return err
 		}
-		return watched(cmd.Context(), k.Serves(), k.Healthy, k.Run)
+		return component.Watched(cmd.Context(), k.Serves(), k.Healthy, k.Run)
 	}
 	return cmd
 }

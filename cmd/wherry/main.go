@@ -20,6 +20,7 @@ import (
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/daemon"
 	"wherry.dev/internal/version"
+	"wherry.dev/scheduler"
 )
 
 // The main thread stays the main goroutine's own. A goroutine that enters a pod's namespaces and
@@ -118,7 +119,7 @@ component also runs alone and can be swapped with its upstream counterpart.`,
 	for id, cmds := range map[string][]*cobra.Command{
 		"node":  {upCommand(&d), downCommand(&d)},
 		"use":   {kubectlCommand(), imageCommand(&d), etcdCommand(&d), explainCommand(&d), traceCommand(&d)},
-		"parts": {apiserverCommand(), schedulerCommand(), controllerManagerCommand(), proxyCommand(), kubeletCommand(), criCommand(&d), cniCommand()},
+		"parts": {apiserverCommand(), scheduler.NewCommand(), controllerManagerCommand(), proxyCommand(), kubeletCommand(), criCommand(&d), cniCommand()},
 	} {
 		for _, c := range cmds {
 			c.GroupID = id

@@ -26,6 +26,7 @@ import (
 	proxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
 
+	"wherry.dev/internal/component"
 	"wherry.dev/internal/inbound"
 	"wherry.dev/internal/proxy"
 	"wherry.dev/internal/safepath"
@@ -228,7 +229,7 @@ func (o *proxyOptions) run(ctx context.Context, c proxyconfig.KubeProxyConfigura
 		}
 		defer stop()
 	}
-	return notify(ctx, p.Ready(), func(ctx context.Context) error {
+	return component.Notify(ctx, p.Ready(), func(ctx context.Context) error {
 		f.Start(ctx.Done())
 		defer f.Shutdown()
 		return p.Run(ctx)

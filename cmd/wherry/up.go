@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/component"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/daemon"
 	"wherry.dev/internal/ownlog"
@@ -123,7 +124,7 @@ func upForeground(ctx context.Context, out io.Writer, cfg config.Config) error {
 	stopLog := keepLogSmall(ctx, cfg.DataDir)
 	defer stopLog()
 	dm := daemon.New(cfg, say.progress)
-	err := notify(ctx, dm.Ready(), func(ctx context.Context) error {
+	err := component.Notify(ctx, dm.Ready(), func(ctx context.Context) error {
 		done := make(chan struct{})
 		told := make(chan struct{})
 		go func() {

@@ -19,6 +19,7 @@ import (
 
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
+	"wherry.dev/internal/component"
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/disk"
@@ -102,7 +103,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 
 // ErrRestart is what Run returns when the same program should take this one's place at once: it
 // cannot recover by itself, and the containers and their pods' states are safe.
-var ErrRestart = errors.New("wherry must restart")
+var ErrRestart = component.ErrRestart
 
 // The time between two starts of a node whose data failed, and the room that the next one needs.
 const (

@@ -69,8 +69,14 @@ func startWith(t *testing.T, wrap func(kubernetes.Interface) kubernetes.Interfac
 
 func startConfig(t *testing.T, cfg scheduler.Config, wrap func(kubernetes.Interface) kubernetes.Interface, objs ...runtime.Object) *cluster {
 	t.Helper()
-	c := &cluster{t: t, client: fake.NewClientset(objs...)}
-	c.client.PrependReactor("create", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+	client := fake.NewClientset(objs...)
+	bindPods(client)
+	return startClient(t, cfg, client, wrap(client))
+}
+
+// bindPods makes a client carry out bindings.
+func bindPods(client *fake.Clientset) {
+	client.PrependReactor("create", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 		ca, ok := a.(ktesting.CreateAction)
 		if !ok || a.GetSubresource() != "binding" {
 			return false, nil, nil
@@ -80,7 +86,7 @@ func startConfig(t *testing.T, cfg scheduler.Config, wrap func(kubernetes.Interf
 			return true, nil, fmt.Errorf("not a binding: %T", ca.GetObject())
 		}
 		gvr := v1.SchemeGroupVersion.WithResource("pods")
-		obj, err := c.client.Tracker().Get(gvr, b.Namespace, b.Name)
+		obj, err := client.Tracker().Get(gvr, b.Namespace, b.Name)
 		if err != nil {
 			return true, nil, err
 		}
@@ -90,9 +96,16 @@ func startConfig(t *testing.T, cfg scheduler.Config, wrap func(kubernetes.Interf
 		}
 		p = p.DeepCopy()
 		p.Spec.NodeName = b.Target.Name
-		return true, b, c.client.Tracker().Update(gvr, p, b.Namespace)
+		p.Status.NominatedNodeName = ""
+		return true, b, client.Tracker().Update(gvr, p, b.Namespace)
 	})
-	s, err := scheduler.New(t.Context(), wrap(c.client), cfg)
+}
+
+// startClient starts a scheduler that works on client by a client of its own.
+func startClient(t *testing.T, cfg scheduler.Config, client *fake.Clientset, own kubernetes.Interface) *cluster {
+	t.Helper()
+	c := &cluster{t: t, client: client}
+	s, err := scheduler.New(t.Context(), own, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -126,6 +126,13 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 		if err := s.queue.Add(ctx, pod); err != nil {
 			log.Error(err, "Cannot queue a pod", "pod", klog.KObj(pod))
 		}
+		what := fwk.Add
+		if old != nil {
+			what = podChange(old, pod)
+		}
+		if what != fwk.None {
+			s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: what}, old, pod)
+		}
 	}
 }
 

@@ -1,4 +1,16 @@
-package main
+// Package scheduler lets programs outside of this module be a scheduler with plugins of their own, which are written
+// against k8s.io/kube-scheduler/framework:
+//
+//	func main() {
+//		cmd := scheduler.NewCommand(scheduler.WithPlugin("Mine", newMine))
+//		if err := cmd.Execute(); err != nil {
+//			os.Exit(1)
+//		}
+//	}
+//
+// The command takes kube-scheduler's flags and configuration; a profile enables the plugin by its name.
+// examples/scheduler-plugin is such a program.
+package scheduler
 
 import (
 	"context"
@@ -7,14 +19,18 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	leaderoptions "k8s.io/component-base/config/options"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 
+	"wherry.dev/internal/component"
 	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/scheduler"
+	"wherry.dev/internal/scheduler/framework"
 )
 
 // schedulerOptions are kube-scheduler's flags.
@@ -22,12 +38,37 @@ type schedulerOptions struct {
 	kubeconfig, master, file string
 	qps                      float32
 	burst                    int
-	serving                  serving
+	serving                  component.Serving
 }
 
-func schedulerCommand() *cobra.Command {
-	o := schedulerOptions{serving: newServing("kube-scheduler", 10259)}
+// PluginFactory makes a plugin from the arguments that its pluginConfig has, or nil. Arguments that are not
+// of a kind of kubescheduler.config.k8s.io come as a *runtime.Unknown with JSON.
+type PluginFactory = func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error)
+
+// Option changes what NewCommand returns.
+type Option func(framework.Registry) error
+
+// WithPlugin adds a plugin. Profiles have it if they enable it. The name must not be a default plugin's.
+func WithPlugin(name string, factory PluginFactory) Option {
+	return func(r framework.Registry) error {
+		if _, ok := r[name]; ok {
+			return fmt.Errorf("the scheduler plugin %q is registered twice", name)
+		}
+		r[name] = factory
+		return nil
+	}
+}
+
+// NewCommand returns the command of a scheduler that runs alone, with kube-scheduler's flags. Its context ends
+// it; systemd hears when it is ready.
+func NewCommand(options ...Option) *cobra.Command {
+	o := schedulerOptions{serving: component.NewServing("kube-scheduler", 10259)}
 	cfg := scheduler.DefaultConfig()
+	registry := framework.Registry{}
+	var invalid error
+	for _, option := range options {
+		invalid = errors.Join(invalid, option(registry))
+	}
 	cmd := &cobra.Command{
 		Use:   "scheduler",
 		Short: "The scheduler alone, with kube-scheduler's flags",
@@ -37,9 +78,13 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 		Example: `  wherry scheduler --kubeconfig /etc/kubernetes/scheduler.conf`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if invalid != nil {
+				return invalid
+			}
 			if err := o.load(cmd.Context(), cmd.Flags(), &cfg); err != nil {
 				return err
 			}
+			cfg.Registry = registry
 			return o.run(cmd.Context(), cfg)
 		},
 	}
@@ -50,7 +95,7 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 	f.Float32Var(&o.qps, "kube-api-qps", -1, "most requests per second that the scheduler sends; negative for no limit")
 	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the scheduler sends at once, with --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&cfg.LeaderElection, f)
-	o.serving.addFlags(f)
+	o.serving.AddFlags(f)
 	return cmd
 }
 
@@ -94,27 +139,31 @@ func (o *schedulerOptions) run(ctx context.Context, cfg scheduler.Config) error 
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
-	client, err := kubernetes.NewForConfig(o.limited(restConfig))
+	limited := o.limited(restConfig)
+	client, err := kubernetes.NewForConfig(limited)
 	if err != nil {
 		return err
 	}
+	// Plugins may have clients for kinds that have no protobuf.
+	cfg.RESTConfig = rest.CopyConfig(limited)
+	cfg.RESTConfig.ContentType = ""
 	s, err := scheduler.New(ctx, client, cfg)
 	if err != nil {
 		return err
 	}
-	stopServing, err := o.serving.start()
+	stopServing, err := o.serving.Start()
 	if err != nil {
 		return err
 	}
 	defer stopServing()
 	if !cfg.LeaderElection.LeaderElect {
-		return notify(ctx, s.Ready(), s.Run)
+		return component.Notify(ctx, s.Ready(), s.Run)
 	}
 	// one that waits for the lease is ready too
 	ready := make(chan struct{})
 	close(ready)
-	return notify(ctx, ready, func(ctx context.Context) error {
-		return lead(ctx, rest.CopyConfig(restConfig), cfg.LeaderElection, s.Run)
+	return component.Notify(ctx, ready, func(ctx context.Context) error {
+		return component.Lead(ctx, rest.CopyConfig(restConfig), cfg.LeaderElection, s.Run)
 	})
 }
 

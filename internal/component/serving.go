@@ -1,4 +1,4 @@
-package main
+package component
 
 import (
 	"fmt"
@@ -27,17 +27,18 @@ import (
 	"wherry.dev/internal/inbound"
 )
 
-// serving is how a control plane component that runs alone exposes its health, metrics and
+// Serving is how a control plane component that runs alone exposes its health, metrics and
 // profiles: over TLS, to clients that the API server authorizes. Its flags are those of every
 // upstream component.
-type serving struct {
+type Serving struct {
 	secure *options.SecureServingOptionsWithLoopback
 	authn  *options.DelegatingAuthenticationOptions
 	authz  *options.DelegatingAuthorizationOptions
 }
 
-func newServing(component string, port int) serving {
-	s := serving{
+// NewServing returns the options of a component, with its port by default.
+func NewServing(component string, port int) Serving {
+	s := Serving{
 		secure: options.NewSecureServingOptions().WithLoopback(),
 		authn:  options.NewDelegatingAuthenticationOptions(),
 		authz:  options.NewDelegatingAuthorizationOptions(),
@@ -52,14 +53,15 @@ func newServing(component string, port int) serving {
 	return s
 }
 
-func (s *serving) addFlags(f *pflag.FlagSet) {
+// AddFlags adds the flags.
+func (s *Serving) AddFlags(f *pflag.FlagSet) {
 	s.secure.AddFlags(f)
 	s.authn.AddFlags(f)
 	s.authz.AddFlags(f)
 }
 
-// start serves until stop is called; with port 0 it does not serve at all.
-func (s *serving) start() (stop func(), err error) {
+// Start serves until stop is called; with port 0 it does not serve at all.
+func (s *Serving) Start() (stop func(), err error) {
 	if errs := append(append(s.secure.Validate(), s.authn.Validate()...), s.authz.Validate()...); len(errs) > 0 {
 		return nil, utilerrors.NewAggregate(errs)
 	}
@@ -96,7 +98,7 @@ func (s *serving) start() (stop func(), err error) {
 	}, nil
 }
 
-func (s *serving) handler(info *server.SecureServingInfo) (http.Handler, error) {
+func (s *Serving) handler(info *server.SecureServingInfo) (http.Handler, error) {
 	var authn server.AuthenticationInfo
 	if err := s.authn.ApplyTo(&authn, info, nil); err != nil {
 		return nil, fmt.Errorf("authentication: %w", err)

@@ -1,19 +1,15 @@
-package main
+package component
 
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
 
 	sddaemon "github.com/coreos/go-systemd/v22/daemon"
-
-	"wherry.dev/internal/daemon"
 )
 
 // A node that restarts in its own place is not stopping: systemd would kill one that said so. The
@@ -41,7 +37,7 @@ func TestRestartInPlaceIsNoEndForSystemd(t *testing.T) {
 	run := func(end error) {
 		t.Helper()
 		ready := make(chan struct{})
-		if err := notify(t.Context(), ready, func(context.Context) error {
+		if err := Notify(t.Context(), ready, func(context.Context) error {
 			close(ready)
 			if got := hear(); got != "READY=1" {
 				t.Errorf("when it is ready: %q", got)
@@ -51,24 +47,10 @@ func TestRestartInPlaceIsNoEndForSystemd(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	run(daemon.ErrRestart)
+	run(ErrRestart)
 	run(nil)
 	if got := hear(); got != "STOPPING=1" {
 		t.Errorf("at the end: %q", got)
-	}
-}
-
-// A node that is told to end while it stops for a restart ends.
-func TestEndThatIsAskedForDuringARestart(t *testing.T) {
-	const env = "WHERRY_TEST_STARTED_ANEW"
-	if os.Getenv(env) != "" {
-		os.Exit(3) // this is the program that took its place
-	}
-	t.Setenv(env, "1")
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := startAnew(ctx, newNotifier(io.Discard)); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -94,7 +76,7 @@ func TestSystemdHearsWhatMatters(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- watched(ctx, ready, func() error {
+		done <- Watched(ctx, ready, func() error {
 			select {
 			case err := <-ill:
 				return err

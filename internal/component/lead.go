@@ -1,4 +1,4 @@
-package main
+package component
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 	componentconfig "k8s.io/component-base/config"
 )
 
-// lead runs a component while this process holds the lease. When ctx ends it gives the lease back,
+// Lead runs a component while this process holds the lease. When ctx ends it gives the lease back,
 // once the component has ended. Losing the lease is an error: the component must not keep running
 // next to the new leader.
-func lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, run func(context.Context) error) error {
+func Lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, run func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package component
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package main
+package component
 
 import (
 	"context"
@@ -10,13 +10,15 @@ import (
 
 	sddaemon "github.com/coreos/go-systemd/v22/daemon"
 	"k8s.io/klog/v2"
-
-	"wherry.dev/internal/daemon"
 )
 
-// notify runs a component and, if systemd asked for it, tells systemd when the component serves and
+// ErrRestart is what a component returns that is to be started again in the same process: systemd is not told
+// that it stops.
+var ErrRestart = errors.New("wherry must restart")
+
+// Notify runs a component and, if systemd asked for it, tells systemd when the component serves and
 // when it stops (sd_notify(3)).
-func notify(ctx context.Context, ready <-chan struct{}, run func(context.Context) error) error {
+func Notify(ctx context.Context, ready <-chan struct{}, run func(context.Context) error) error {
 	systemd := takeSystemd()
 	done := make(chan struct{})
 	told := make(chan struct{})
@@ -31,7 +33,7 @@ func notify(ctx context.Context, ready <-chan struct{}, run func(context.Context
 	err := run(context.WithValue(ctx, systemdKey{}, systemd))
 	close(done)
 	<-told
-	if errors.Is(err, daemon.ErrRestart) {
+	if errors.Is(err, ErrRestart) {
 		systemd.handOver()
 		return err
 	}
@@ -60,10 +62,10 @@ func (s systemd) handOver() {
 	}
 }
 
-// watched is notify for a component that reports its health: while it is healthy, it feeds
+// Watched is Notify for a component that reports its health: while it is healthy, it feeds
 // systemd's watchdog, if the unit has one (WatchdogSec=).
-func watched(ctx context.Context, ready <-chan struct{}, healthy func() error, run func(context.Context) error) error {
-	return notify(ctx, ready, func(ctx context.Context) error {
+func Watched(ctx context.Context, ready <-chan struct{}, healthy func() error, run func(context.Context) error) error {
+	return Notify(ctx, ready, func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)
 		var fed sync.WaitGroup
 		defer fed.Wait()
