@@ -211,7 +211,6 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule("list create patch", "*", "*"),
 		rule("update", "storagemigration.k8s.io", "storageversionmigrations/status"),
 		rule("get", "apiextensions.k8s.io", "customresourcedefinitions"),
-		rule("patch", "apiextensions.k8s.io", "customresourcedefinitions/status"),
 	},
 	"generic-garbage-collector": {
 		rule("get list watch patch update delete", "*", "*"),
