@@ -43,7 +43,8 @@ func StorageVersionMigrationStatus(m, old *storagemigrationv1.StorageVersionMigr
 			p.add(field.Invalid(at, m.Status.Conditions, detail))
 		}
 	}
-	succeeded, failed := migrationIs(m, storagemigrationv1.MigrationSucceeded), migrationIs(m, storagemigrationv1.MigrationFailed)
+	succeeded := migrationIs(m, storagemigrationv1.MigrationSucceeded)
+	failed := migrationIs(m, storagemigrationv1.MigrationFailed)
 	running := migrationIs(m, storagemigrationv1.MigrationRunning)
 	bad(succeeded && failed, "Both success and failed conditions cannot be true at the same time")
 	bad(succeeded && running, "Running condition cannot be true when success condition is true")

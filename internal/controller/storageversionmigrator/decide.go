@@ -81,7 +81,8 @@ func find(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, r metav1.G
 					continue
 				}
 				if verbs := missing(known.Verbs, "list", "patch"); len(verbs) > 0 {
-					lacking = fmt.Errorf("the resource %q cannot be migrated, because it does not support %s", of, strings.Join(verbs, " and "))
+					lacking = fmt.Errorf("the resource %q cannot be migrated, because it does not support %s",
+						of, strings.Join(verbs, " and "))
 					continue
 				}
 				return target{gv.WithResource(r.Resource), known.Kind}, nil

@@ -12,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// condition is short for what a definition says of migrations.
+type condition = apiextensionsv1.CustomResourceDefinitionCondition
+
 // definitionManager is upstream's name for the writer of a definition's status.
 const definitionManager = "migration-runner-controller"
 
@@ -37,8 +40,9 @@ func (c *Controller) mark(ctx context.Context, m *migration) error {
 	if err != nil || crd == nil {
 		return err
 	}
-	return c.report(ctx, crd, nil, apiextensionsv1.CustomResourceDefinitionCondition{
-		Status: apiextensionsv1.ConditionTrue, Reason: "MigrationRunning", Message: fmt.Sprintf("Migration %s is running", m.Name),
+	return c.report(ctx, crd, nil, condition{
+		Status: apiextensionsv1.ConditionTrue, Reason: "MigrationRunning",
+		Message: fmt.Sprintf("Migration %s is running", m.Name),
 	})
 }
 
@@ -60,10 +64,8 @@ func (c *Controller) unmark(ctx context.Context, m *migration, success bool) err
 // outcome returns what a definition says after a migration that began at a generation of it, and which
 // versions are stored now, nil if that is not known: while a migration goes on, the definition may have been
 // changed to another version.
-func outcome(crd *apiextensionsv1.CustomResourceDefinition, began int64, success bool) ([]string, apiextensionsv1.CustomResourceDefinitionCondition) {
-	out := apiextensionsv1.CustomResourceDefinitionCondition{
-		Status: apiextensionsv1.ConditionFalse, Reason: "MigrationFailed", Message: "The migration has failed",
-	}
+func outcome(crd *apiextensionsv1.CustomResourceDefinition, began int64, success bool) ([]string, condition) {
+	out := condition{Status: apiextensionsv1.ConditionFalse, Reason: "MigrationFailed", Message: "The migration has failed"}
 	if !success {
 		return nil, out
 	}
@@ -80,10 +82,11 @@ func outcome(crd *apiextensionsv1.CustomResourceDefinition, began int64, success
 
 // report writes the condition StorageMigrating, and status.storedVersions unless it is nil. An apply would
 // not do: its next one, without versions, would remove them.
-func (c *Controller) report(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, stored []string, how apiextensionsv1.CustomResourceDefinitionCondition) error {
+func (c *Controller) report(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, stored []string, how condition) error {
 	how.Type, how.ObservedGeneration = apiextensionsv1.StorageMigrating, crd.Generation
 	apihelpers.SetCRDCondition(crd, how)
-	apihelpers.FindCRDCondition(crd, how.Type).ObservedGeneration = how.ObservedGeneration // the library keeps the old one
+	// The library keeps the old one.
+	apihelpers.FindCRDCondition(crd, how.Type).ObservedGeneration = how.ObservedGeneration
 	status := map[string]any{"conditions": crd.Status.Conditions}
 	if stored != nil {
 		status["storedVersions"] = stored
@@ -95,7 +98,8 @@ func (c *Controller) report(ctx context.Context, crd *apiextensionsv1.CustomReso
 	if err != nil {
 		return err
 	}
-	_, err = c.definitions.Patch(ctx, crd.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: definitionManager}, "status")
+	opts := metav1.PatchOptions{FieldManager: definitionManager}
+	_, err = c.definitions.Patch(ctx, crd.Name, types.MergePatchType, body, opts, "status")
 	if err != nil && !absent(err) {
 		return fmt.Errorf("status of CustomResourceDefinition %s: %w", crd.Name, err)
 	}

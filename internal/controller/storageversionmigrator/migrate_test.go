@@ -42,7 +42,7 @@ func secretive(t *testing.T, count int) *cluster {
 			t.Fatal(err)
 		}
 	}
-	c.serve(c.encrypt)
+	c.serve(c.encrypt("secrets"))
 	if lacking, all := c.without(secrets, encrypted); lacking != all || all < count {
 		t.Fatalf("%d of %d secrets are plain before the migration", lacking, all)
 	}
@@ -79,6 +79,62 @@ func TestAMigrationLeavesNoPlainSecret(t *testing.T) {
 		t.Errorf("no version at which it began: %+v", m.Status)
 	}
 	c.allEncrypted(count)
+}
+
+// Every kind that is served can be migrated: an apply that says nothing is refused by none.
+func TestEveryKindCanBeMigrated(t *testing.T) {
+	c := newCluster(t)
+	c.serve()
+	ctx, core := t.Context(), c.CoreV1()
+	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := core.ServiceAccounts("default").Create(ctx, account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: "i"}}}}
+	if _, err := core.Pods("default").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	event := &v1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e"}, InvolvedObject: v1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p"}}
+	if _, err := core.Events("default").Create(ctx, event, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := core.Nodes().Create(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := definitions.NewForConfigOrDie(c.admin()).CustomResourceDefinitions().Create(ctx, widgets(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.serve(c.encrypt("*.*"))
+	c.migrate(nil)
+	lists, err := c.Discovery().ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range lists {
+		gv, err := schema.ParseGroupVersion(l.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range l.APIResources {
+			if slices.Contains(r.Verbs, "patch") && slices.Contains(r.Verbs, "list") {
+				name := strings.TrimSuffix(r.Name+"."+gv.Group, ".")
+				c.ask(name, gv.Group, r.Name)
+				names = append(names, name)
+			}
+		}
+	}
+	for _, name := range names {
+		c.ended(name, storagemigrationv1.MigrationSucceeded)
+	}
+	for key, value := range c.stored("/registry/") {
+		if !strings.HasPrefix(value, encrypted) {
+			t.Errorf("%s is plain", key)
+		}
+	}
+	if len(names) < 50 {
+		t.Errorf("only %d kinds: %v", len(names), names)
+	}
 }
 
 // A migration that ended is left alone, and is in no other's way.
@@ -130,8 +186,9 @@ func TestAMigrationOfWhatCannotBeMigratedFails(t *testing.T) {
 	}
 }
 
-func isPatch(r *http.Request, of string) bool {
-	return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, of)
+// isPatch reports whether a request is to rewrite a secret.
+func isPatch(r *http.Request) bool {
+	return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/secrets/")
 }
 
 // Somebody changes an object, and somebody puts another in the place of one, between the list and the patch:
@@ -160,7 +217,7 @@ func TestWhoeverWritesAtTheSameTimeWins(t *testing.T) {
 		lists     atomic.Int32
 	)
 	c.migrate(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-		if name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]; isPatch(r, "/secrets/") {
+		if name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]; isPatch(r) {
 			mu.Lock()
 			first := !meddled[name]
 			meddled[name] = true
@@ -175,7 +232,7 @@ func TestWhoeverWritesAtTheSameTimeWins(t *testing.T) {
 			lists.Add(1)
 		}
 		res, err := next.RoundTrip(r)
-		if err == nil && isPatch(r, "/secrets/") && res.StatusCode == http.StatusConflict {
+		if err == nil && isPatch(r) && res.StatusCode == http.StatusConflict {
 			conflicts.Add(1)
 		}
 		return res, err
@@ -202,7 +259,7 @@ func TestAMigrationGoesOnAfterACrash(t *testing.T) {
 	var first, second atomic.Int32
 	reached := make(chan struct{})
 	stop := c.migrate(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-		if isPatch(r, "/secrets/") && first.Add(1) > before {
+		if isPatch(r) && first.Add(1) > before {
 			if first.Load() == before+1 {
 				close(reached)
 			}
@@ -222,7 +279,7 @@ func TestAMigrationGoesOnAfterACrash(t *testing.T) {
 		t.Errorf("%d secrets were written before the crash, want %d", all-lacking, before)
 	}
 	c.migrate(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-		if isPatch(r, "/secrets/") {
+		if isPatch(r) {
 			if second.Add(1) == 1 { // a moment of weakness
 				return nil, errors.New("connection lost")
 			}
@@ -269,6 +326,8 @@ func TestCustomResourcesAreStoredInTheNewVersion(t *testing.T) {
 	if _, err := crds.Create(ctx, widgets(), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	c.ask("at-once", "example.com", "widgets") // it waits until they are served
+	c.ended("at-once", storagemigrationv1.MigrationSucceeded)
 	api := dynamic.NewForConfigOrDie(c.admin()).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).Namespace("default")
 	create := func(name string) error {
 		w := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "colour": "red"}}

@@ -58,7 +58,8 @@ func (c *Controller) list(ctx context.Context, m *migration, what target) ([]obj
 		if old, err := newer(m.Status.ResourceVersion, page.ResourceVersion); err != nil {
 			return nil, failure{fmt.Errorf("list %s: %w", key(m), err)}
 		} else if old {
-			return nil, fmt.Errorf("list %s: version %s is older than the migration, which began at %s", key(m), page.ResourceVersion, m.Status.ResourceVersion)
+			return nil, fmt.Errorf("list %s: version %s is older than the migration, which began at %s",
+				key(m), page.ResourceVersion, m.Status.ResourceVersion)
 		}
 		for i := range page.Items {
 			o := &page.Items[i]

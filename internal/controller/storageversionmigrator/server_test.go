@@ -67,6 +67,7 @@ func (c *cluster) serve(change ...func(*apiserver.Config)) {
 	cfg := apiserver.DefaultConfig()
 	cfg.DataDir, cfg.SecurePort, cfg.BindAddress = c.data, 0, net.IPv4(127, 0, 0, 1)
 	cfg.EtcdServers = []string{c.address}
+	cfg.AdvertiseAddress = net.IPv4(192, 0, 2, 1) // on a machine without a network it were one that others may not write
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -106,21 +107,22 @@ func (c *cluster) background(f func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// encrypt is a change of the configuration: secrets are encrypted from now on.
-func (c *cluster) encrypt(cfg *apiserver.Config) {
+// encrypt returns a change of the configuration: the resources are encrypted from now on.
+func (c *cluster) encrypt(resources string) func(*apiserver.Config) {
 	c.t.Helper()
-	cfg.EncryptionConfig = filepath.Join(c.t.TempDir(), "encryption.yaml")
+	path := filepath.Join(c.t.TempDir(), "encryption.yaml")
 	text := `apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources:
-- resources: [secrets]
+- resources: ['` + resources + `']
   providers:
   - aescbc: {keys: [{name: k1, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}]}
   - identity: {}
 `
-	if err := os.WriteFile(cfg.EncryptionConfig, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
+	return func(cfg *apiserver.Config) { cfg.EncryptionConfig = path }
 }
 
 // roundTripper is what happens to the controller's requests.

@@ -140,7 +140,7 @@ func (c *Controller) find(ctx context.Context, m *migration) (target, error) {
 		return target{}, derr
 	}
 	if crd != nil && time.Since(m.CreationTimestamp.Time) < patience {
-		return target{}, fmt.Errorf("not yet: %s", err)
+		return target{}, fmt.Errorf("not yet: %w", err)
 	}
 	return target{}, failure{err}
 }

@@ -26,7 +26,9 @@ func storageVersionMigrations() registry.Row[*storagemigrationv1.StorageVersionM
 			Create: func(_ context.Context, m migration) {
 				m.Status, m.Generation = storagemigrationv1.StorageVersionMigrationStatus{}, 1
 			},
-			Update:                func(_ context.Context, m, old migration) { m.Status, m.Generation = old.Status, old.Generation },
+			Update: func(_ context.Context, m, old migration) {
+				m.Status, m.Generation = old.Status, old.Generation
+			},
 			Validate:              onCreate(validation.StorageVersionMigration),
 			ValidateUpdate:        onUpdate(validation.StorageVersionMigrationUpdate),
 			NoUnconditionalUpdate: true,
