@@ -13,6 +13,7 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,6 +108,13 @@ var served = []workload{
 		body:   `{storageClassName: fast, capacity: 1Gi}`,
 		change: `capacity: 2Gi`,
 		frozen: `storageClassName: slow`, refusal: "storageClassName: Invalid value",
+	},
+	{
+		resource: storagemigrationv1.SchemeGroupVersion.WithResource("storageversionmigrations"), kind: "StorageVersionMigration", cluster: true, still: true,
+		body:   `spec: {resource: {resource: secrets}}`,
+		status: `{resourceVersion: "5"}`,
+		change: `metadata: {labels: {colour: red}}`,
+		frozen: `spec: {resource: {resource: pods}}`, refusal: "spec: Invalid value",
 	},
 	{
 		resource: storageKind("volumeattributesclasses"), kind: "VolumeAttributesClass", short: "vac", cluster: true,

@@ -35,6 +35,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -68,6 +69,7 @@ var Groups = []schema.GroupVersion{
 	resourcev1.SchemeGroupVersion,
 	schedulingv1.SchemeGroupVersion,
 	storagev1.SchemeGroupVersion,
+	storagemigrationv1.SchemeGroupVersion,
 }
 
 // New returns a scheme with all Groups. The caller adds defaulting functions before it creates
@@ -79,7 +81,7 @@ func New() *runtime.Scheme {
 		autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, certificatesv1.AddToScheme,
 		coordinationv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, flowcontrolv1.AddToScheme, networkingv1.AddToScheme,
 		nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, resourcev1.AddToScheme, schedulingv1.AddToScheme,
-		storagev1.AddToScheme, metricsv1beta1.AddToScheme,
+		storagev1.AddToScheme, storagemigrationv1.AddToScheme, metricsv1beta1.AddToScheme,
 		addEvents, addAutoscalers, addOptionConversions,
 	)
 	utilruntime.Must(builder.AddToScheme(s))

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	definitions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -34,6 +35,7 @@ import (
 	"wherry.dev/internal/controller/serviceaccounttoken"
 	"wherry.dev/internal/controller/servicecidr"
 	"wherry.dev/internal/controller/statefulset"
+	"wherry.dev/internal/controller/storageversionmigrator"
 	"wherry.dev/internal/controller/tainteviction"
 	"wherry.dev/internal/controller/ttlafterfinished"
 	"wherry.dev/internal/controller/validatingadmissionpolicystatus"
@@ -65,6 +67,7 @@ var table = []row{
 	{"root-ca-certificate-publisher-controller", "root-ca-cert-publisher", buildRootCA},
 	{"certificatesigningrequest-signing-controller", "certificate-controller", buildSigner},
 	{"resourcequota-controller", "resourcequota-controller", buildQuotas},
+	{"storage-version-migrator-controller", "storage-version-migrator-controller", buildMigrator},
 	{"podcertificaterequest-cleaner-controller", "podcertificaterequestcleaner", plain(certificates.NewPodRequestCleaner)},
 
 	// Services, so that what starts is reached
@@ -182,6 +185,18 @@ func buildNamespace(p *parts) (controller.Controller, error) {
 		return nil, err
 	}
 	return namespace.New(p.client, meta, p.informers)
+}
+
+func buildMigrator(p *parts) (controller.Controller, error) {
+	meta, err := metadata.NewForConfig(p.rest)
+	if err != nil {
+		return nil, err
+	}
+	crds, err := definitions.NewForConfig(p.rest)
+	if err != nil {
+		return nil, err
+	}
+	return storageversionmigrator.New(p.client, meta, crds, p.informers)
 }
 
 func buildGarbageCollector(p *parts) (controller.Controller, error) {

@@ -206,6 +206,12 @@ var controllers = map[string][]rbacv1.PolicyRule{
 		rule(read, "networking.k8s.io", "ipaddresses"),
 		events(),
 	},
+	"storage-version-migrator-controller": {
+		// To apply to an object that is gone is to create it; the UID in it makes that a conflict.
+		rule("list create patch", "*", "*"),
+		rule("update", "storagemigration.k8s.io", "storageversionmigrations/status"),
+		rule("get", "apiextensions.k8s.io", "customresourcedefinitions"),
+	},
 	"generic-garbage-collector": {
 		rule("get list watch patch update delete", "*", "*"),
 		events(),

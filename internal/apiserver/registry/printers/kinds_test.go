@@ -9,6 +9,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -36,6 +37,13 @@ func TestNetworkColumns(t *testing.T) {
 	equal(t, ServiceCIDRs.Cells(cidr, now), []any{"c", "10.0.0.0/8,fd00::/112", "<unknown>"})
 	address := read[networkingv1.IPAddress](t, `{metadata: {name: 10.0.0.1}, spec: {parentRef: {resource: services, namespace: default, name: s}}}`)
 	equal(t, IPAddresses.Cells(address, now), []any{"10.0.0.1", "services/default/s"})
+}
+
+func TestStorageMigrationColumns(t *testing.T) {
+	m := read[storagemigrationv1.StorageVersionMigration](t, `{metadata: {name: m}, spec: {resource: {group: example.com, resource: widgets}}}`)
+	equal(t, StorageVersionMigrations.Cells(m, now), []any{"m", "widgets.example.com"})
+	m.Spec.Resource = metav1.GroupResource{Resource: "secrets"}
+	equal(t, StorageVersionMigrations.Cells(m, now), []any{"m", "secrets"})
 }
 
 func TestFlowControlColumns(t *testing.T) {

@@ -44,7 +44,7 @@ func All(deps Deps) []registry.Definition {
 		csiStorageCapacities(), volumeAttributesClasses(),
 		ingresses(), ingressClasses(), networkPolicies(), serviceCIDRs(), ipAddresses(), horizontalPodAutoscalers(),
 		deviceClasses(), resourceClaims(deps), resourceClaimTemplates(deps), resourceSlices(),
-		flowSchemas(), priorityLevelConfigurations(),
+		flowSchemas(), priorityLevelConfigurations(), storageVersionMigrations(),
 		roles(deps), clusterRoles(deps), roleBindings(deps), clusterRoleBindings(deps),
 		mutatingWebhookConfigurations(), validatingWebhookConfigurations(), validatingAdmissionPolicies(deps),
 		validatingAdmissionPolicyBindings(deps), mutatingAdmissionPolicies(deps), mutatingAdmissionPolicyBindings(deps),
