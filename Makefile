@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test build images up down purge test attack kills history race lint bench bench-api bench-cri sim conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test build images up down purge test attack kills history race lint bench bench-api bench-cri sim sim-scheduler conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -85,6 +85,9 @@ bench-cri: deps build ## measure the runtime beside containerd: make bench-cri [
 
 sim: ## lives of pods in virtual time: make sim LIVES=100000 SEED=1; LIVES=1 prints all of one
 	LIVES=$(or $(LIVES),20000) SEED=$(or $(SEED),1) GODEBUG=adaptivestackstart=1 $(GO) test ./test/sim -run '^TestLives$$' -count=1 -v -timeout 10h
+
+sim-scheduler: ## random clusters in virtual time: make sim-scheduler LIVES=1000 SEED=1
+	LIVES=$(or $(LIVES),500) SEED=$(or $(SEED),1) $(GO) test ./internal/scheduler -run 'TestLivesOfClusters|TestFaultsOfPlugins' -count=1 -v -timeout 10h
 
 conformance: build ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e2e.test [AGNHOST=/path] [SAMPLE_APISERVER=/path ETCD=/path] [CONFORMANCE_FLAGS=-focus=…]
 	@if [ -z "$(E2E_TEST)" ]; then echo "SKIP: conformance needs upstream's test binary: make conformance E2E_TEST=/path/to/e2e.test AGNHOST=/path/to/agnhost"; \
