@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -58,8 +59,10 @@ type Config struct {
 	TLSCertFile, TLSKeyFile      string
 	ServiceAccountKeyFiles       []string
 	ServiceAccountSigningKeyFile string
-	ServiceAccountIssuer         string
-	APIAudiences                 []string
+	// ServiceAccountIssuers are accepted in tokens of service accounts. The first one is named in new
+	// tokens, and in discovery.
+	ServiceAccountIssuers []string
+	APIAudiences          []string
 	// ServiceAccountMaxExpiration limits the lifetime that tokens may ask for; 0 means no limit.
 	ServiceAccountMaxExpiration time.Duration
 
@@ -140,7 +143,7 @@ func DefaultConfig() Config {
 		ClusterDomain:          "cluster.local",
 		EtcdCompactionInterval: 5 * time.Minute,
 		EventTTL:               time.Hour,
-		ServiceAccountIssuer:   "https://kubernetes.default.svc.cluster.local",
+		ServiceAccountIssuers:  []string{"https://kubernetes.default.svc.cluster.local"},
 		KubeletTimeout:         5 * time.Second,
 		RequestHeader: options.RequestHeaderAuthenticationOptions{
 			UsernameHeaders:     []string{"X-Remote-User"},
@@ -221,12 +224,32 @@ func (c *Config) Validate() []error {
 	}
 	errs = append(errs, c.Authentication.Validate()...)
 	errs = append(errs, c.Authorization.Validate()...)
-	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
+	errs = append(errs, c.badIssuers()...)
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")
 	bad(c.MaxRequestsInFlight < 0 || c.MaxMutatingRequestsInFlight < 0, "--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
 	bad(c.PriorityAndFairness && c.MaxRequestsInFlight+c.MaxMutatingRequestsInFlight == 0,
 		"--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive, or --enable-priority-and-fairness be false")
+	return errs
+}
+
+// badIssuers returns what is wrong with the issuers of service account tokens.
+func (c *Config) badIssuers() []error {
+	if len(c.ServiceAccountIssuers) == 0 {
+		return []error{errors.New("--service-account-issuer is required")}
+	}
+	var errs []error
+	for i, issuer := range c.ServiceAccountIssuers {
+		_, err := url.Parse(issuer)
+		switch {
+		case issuer == "":
+			errs = append(errs, errors.New("--service-account-issuer must not be empty"))
+		case strings.Contains(issuer, ":") && err != nil:
+			errs = append(errs, fmt.Errorf("--service-account-issuer %q has a colon, but is not a URL: %w", issuer, err))
+		case slices.Contains(c.ServiceAccountIssuers[:i], issuer):
+			errs = append(errs, fmt.Errorf("--service-account-issuer %q is given twice", issuer))
+		}
+	}
 	return errs
 }
 
@@ -246,7 +269,7 @@ func (c *Config) complete() error {
 		c.AdvertiseAddress = ip
 	}
 	if len(c.APIAudiences) == 0 {
-		c.APIAudiences = []string{c.ServiceAccountIssuer}
+		c.APIAudiences = slices.Clone(c.ServiceAccountIssuers)
 	}
 	return nil
 }

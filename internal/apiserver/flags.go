@@ -43,8 +43,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLSKeyFile, "tls-private-key-file", c.TLSKeyFile, "Key of the serving certificate.")
 	fs.StringSliceVar(&c.ServiceAccountKeyFiles, "service-account-key-file", c.ServiceAccountKeyFiles, "Further keys, in PEM, that service account tokens may be signed by.")
 	fs.StringVar(&c.ServiceAccountSigningKeyFile, "service-account-signing-key-file", c.ServiceAccountSigningKeyFile, "Key that signs service account tokens (default: made in --cert-dir).")
-	fs.StringVar(&c.ServiceAccountIssuer, "service-account-issuer", c.ServiceAccountIssuer, "The issuer named in service account tokens.")
-	fs.StringSliceVar(&c.APIAudiences, "api-audiences", c.APIAudiences, "Audiences of tokens for this API (default: the issuer).")
+	fs.StringArrayVar(&c.ServiceAccountIssuers, "service-account-issuer", c.ServiceAccountIssuers, "Issuers of service account tokens that are accepted; can be given several times. New tokens, and discovery, name the first.")
+	fs.StringSliceVar(&c.APIAudiences, "api-audiences", c.APIAudiences, "Audiences of tokens for this API (default: the issuers).")
 	fs.DurationVar(&c.ServiceAccountMaxExpiration, "service-account-max-token-expiration", c.ServiceAccountMaxExpiration, "The longest lifetime that tokens may ask for; 0 is no limit.")
 
 	fs.StringVar(&c.KubeletClientCert, "kubelet-client-certificate", c.KubeletClientCert, "Client certificate for kubelets (default: issued by our own CA).")

@@ -137,7 +137,7 @@ func (s *Server) authConfig() auth.Config {
 	return auth.Config{
 		ClientCA:      s.creds.clientCA,
 		RequestHeader: s.creds.requestHeader,
-		Issuer:        s.cfg.ServiceAccountIssuer,
+		Issuers:       s.cfg.ServiceAccountIssuers,
 		Audiences:     s.cfg.APIAudiences,
 		Keys:          s.creds.serviceAccountKeys,
 		Clients:       s.clients,
@@ -170,7 +170,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 	if s.kubelets, err = node.NewConnector(s.lookup, files, s.cfg.KubeletTimeout); err != nil {
 		return err
 	}
-	if s.issuer, err = token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey); err != nil {
+	if s.issuer, err = token.NewIssuer(s.cfg.ServiceAccountIssuers[0], s.creds.serviceAccountKey); err != nil {
 		return err
 	}
 	if s.mapper, err = newMapper(s.clients.Own()); err != nil {
