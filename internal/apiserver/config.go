@@ -78,6 +78,8 @@ type Config struct {
 	// How the kubelets of nodes are reached; generated and issued if empty.
 	KubeletClientCert, KubeletClientKey, KubeletCAFile string
 	KubeletTimeout                                     time.Duration
+	// KubeletAddressTypes are those of the addresses at which they are reached, the preferred one first.
+	KubeletAddressTypes []string
 
 	// ServiceAccountKeysURI is where the issuer's keys are published (default: here).
 	ServiceAccountKeysURI string
@@ -145,6 +147,7 @@ func DefaultConfig() Config {
 		EventTTL:               time.Hour,
 		ServiceAccountIssuers:  []string{"https://kubernetes.default.svc.cluster.local"},
 		KubeletTimeout:         5 * time.Second,
+		KubeletAddressTypes:    []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
 		RequestHeader: options.RequestHeaderAuthenticationOptions{
 			UsernameHeaders:     []string{"X-Remote-User"},
 			UIDHeaders:          []string{"X-Remote-Uid"},
@@ -210,6 +213,11 @@ func (c *Config) Validate() []error {
 	bad(c.EncryptionReload && c.EncryptionConfig == "", "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile must be set together")
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
+	bad(len(c.KubeletAddressTypes) == 0, "--kubelet-preferred-address-types must name at least one type")
+	for _, kind := range c.KubeletAddressTypes {
+		types := DefaultConfig().KubeletAddressTypes
+		bad(!slices.Contains(types, kind), "--kubelet-preferred-address-types: %q is not one of %s", kind, strings.Join(types, ", "))
+	}
 	errs = append(errs, c.RequestHeader.Validate()...)
 	errs = append(errs, c.admissionPlugins().Validate()...)
 	errs = append(errs, c.Audit.Validate()...)

@@ -50,6 +50,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.KubeletClientCert, "kubelet-client-certificate", c.KubeletClientCert, "Client certificate for kubelets (default: issued by our own CA).")
 	fs.StringVar(&c.KubeletClientKey, "kubelet-client-key", c.KubeletClientKey, "Key of the client certificate for kubelets.")
 	fs.StringVar(&c.KubeletCAFile, "kubelet-certificate-authority", c.KubeletCAFile, "Certificate authority of kubelets (default: our own).")
+	fs.StringSliceVar(&c.KubeletAddressTypes, "kubelet-preferred-address-types", c.KubeletAddressTypes, "Types of the addresses of nodes at which kubelets are reached, the preferred one first.")
 	fs.DurationVar(&c.KubeletTimeout, "kubelet-timeout", c.KubeletTimeout, "Timeout of connecting to a kubelet.")
 
 	c.RequestHeader.AddFlags(fs)
@@ -113,7 +114,6 @@ func (c *Config) Set(args []string, taken map[string]string) error {
 var ignoredFlags = map[string]string{
 	"allow-privileged":                        "privileged pods are always allowed",
 	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
-	"kubelet-preferred-address-types":         "the order is always InternalIP, Hostname, ExternalIP",
 	"storage-media-type":                      "objects are stored in protobuf",
 	"watch-cache":                             "the watch cache is always on",
 	"watch-cache-sizes":                       "the sizes adapt by themselves",
