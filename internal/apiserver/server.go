@@ -267,6 +267,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return s.keepTrust(gctx)
 	})
 	group.Go(func() error { return s.repairServices(gctx) })
+	group.Go(func() error { return s.keepServiceCIDR(gctx) })
 	if s.flow != nil {
 		group.Go(func() error { return s.flow.run(gctx, s.ready) })
 	}
