@@ -120,6 +120,53 @@ func TestBootstrapTokens(t *testing.T) {
 	eventually(t, func() error { return isUser(t, s, "aaaaaa.0123456789abcdef", "") }) // not longer than it is cached
 }
 
+// TestSeveralIssuersOfAccountTokens renames the issuer: tokens of the former one are accepted as long
+// as a flag names it, in any place but the first.
+func TestSeveralIssuersOfAccountTokens(t *testing.T) {
+	const before, after, user = "https://before.example", "https://after.example", "system:serviceaccount:default:default"
+	groups := []string{"system:serviceaccounts", "system:serviceaccounts:default"}
+	dir := t.TempDir()
+	with := func(issuers ...string) (*Server, func()) {
+		flags := make([]string, len(issuers))
+		for i, issuer := range issuers {
+			flags[i] = "--service-account-issuer=" + issuer
+		}
+		return run(t, dir, func(c *Config) { given(t, c, flags...) })
+	}
+	s, stop := with(before)
+	makeAccount(t, s)
+	old := accountToken(t, s)
+	stop()
+
+	s, stop = with(after, before)
+	expectUser(t, s, old, user, groups...)
+	fresh := accountToken(t, s)
+	expectUser(t, s, fresh, user, groups...)
+	claims := &jwt.RegisteredClaims{}
+	if _, _, err := jwt.NewParser().ParseUnverified(fresh, claims); err != nil || claims.Issuer != after || !slices.Equal(claims.Audience, []string{after, before}) {
+		t.Errorf("a new token has %+v, %v", claims, err)
+	}
+	if _, body := ask(t, s.ClientConfig("admin", "system:masters"), token.ConfigurationPath); !strings.Contains(body, `"issuer":"`+after+`"`) {
+		t.Errorf("discovery: %s", body)
+	}
+	stop()
+
+	s, stop = with(after)
+	defer stop()
+	expectUser(t, s, old, "")
+	expectUser(t, s, fresh, user, groups...)
+}
+
+// accountToken asks for a token of the default account.
+func accountToken(t *testing.T, s *Server) string {
+	t.Helper()
+	req, err := admin(t, s).CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req.Status.Token
+}
+
 // provider is an issuer of JWTs, as OpenID Connect has them.
 type provider struct {
 	*httptest.Server

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -58,8 +59,10 @@ type Config struct {
 	TLSCertFile, TLSKeyFile      string
 	ServiceAccountKeyFiles       []string
 	ServiceAccountSigningKeyFile string
-	ServiceAccountIssuer         string
-	APIAudiences                 []string
+	// ServiceAccountIssuers are accepted in tokens of service accounts. The first one is named in new
+	// tokens, and in discovery.
+	ServiceAccountIssuers []string
+	APIAudiences          []string
 	// ServiceAccountMaxExpiration limits the lifetime that tokens may ask for; 0 means no limit.
 	ServiceAccountMaxExpiration time.Duration
 
@@ -75,6 +78,8 @@ type Config struct {
 	// How the kubelets of nodes are reached; generated and issued if empty.
 	KubeletClientCert, KubeletClientKey, KubeletCAFile string
 	KubeletTimeout                                     time.Duration
+	// KubeletAddressTypes are those of the addresses at which they are reached, the preferred one first.
+	KubeletAddressTypes []string
 
 	// ServiceAccountKeysURI is where the issuer's keys are published (default: here).
 	ServiceAccountKeysURI string
@@ -140,8 +145,9 @@ func DefaultConfig() Config {
 		ClusterDomain:          "cluster.local",
 		EtcdCompactionInterval: 5 * time.Minute,
 		EventTTL:               time.Hour,
-		ServiceAccountIssuer:   "https://kubernetes.default.svc.cluster.local",
+		ServiceAccountIssuers:  []string{"https://kubernetes.default.svc.cluster.local"},
 		KubeletTimeout:         5 * time.Second,
+		KubeletAddressTypes:    []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
 		RequestHeader: options.RequestHeaderAuthenticationOptions{
 			UsernameHeaders:     []string{"X-Remote-User"},
 			UIDHeaders:          []string{"X-Remote-Uid"},
@@ -207,6 +213,11 @@ func (c *Config) Validate() []error {
 	bad(c.EncryptionReload && c.EncryptionConfig == "", "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
 	bad((c.EtcdCertFile == "") != (c.EtcdKeyFile == ""), "--etcd-certfile and --etcd-keyfile must be set together")
 	bad((c.KubeletClientCert == "") != (c.KubeletClientKey == ""), "--kubelet-client-certificate and --kubelet-client-key must be set together")
+	bad(len(c.KubeletAddressTypes) == 0, "--kubelet-preferred-address-types must name at least one type")
+	for _, kind := range c.KubeletAddressTypes {
+		types := DefaultConfig().KubeletAddressTypes
+		bad(!slices.Contains(types, kind), "--kubelet-preferred-address-types: %q is not one of %s", kind, strings.Join(types, ", "))
+	}
 	errs = append(errs, c.RequestHeader.Validate()...)
 	errs = append(errs, c.admissionPlugins().Validate()...)
 	errs = append(errs, c.Audit.Validate()...)
@@ -221,12 +232,32 @@ func (c *Config) Validate() []error {
 	}
 	errs = append(errs, c.Authentication.Validate()...)
 	errs = append(errs, c.Authorization.Validate()...)
-	bad(c.ServiceAccountIssuer == "", "--service-account-issuer is required")
+	errs = append(errs, c.badIssuers()...)
 	bad(c.EventTTL <= 0, "--event-ttl must be positive")
 	bad(c.RequestTimeout <= 0, "--request-timeout must be positive")
 	bad(c.MaxRequestsInFlight < 0 || c.MaxMutatingRequestsInFlight < 0, "--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
 	bad(c.PriorityAndFairness && c.MaxRequestsInFlight+c.MaxMutatingRequestsInFlight == 0,
 		"--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive, or --enable-priority-and-fairness be false")
+	return errs
+}
+
+// badIssuers returns what is wrong with the issuers of service account tokens.
+func (c *Config) badIssuers() []error {
+	if len(c.ServiceAccountIssuers) == 0 {
+		return []error{errors.New("--service-account-issuer is required")}
+	}
+	var errs []error
+	for i, issuer := range c.ServiceAccountIssuers {
+		_, err := url.Parse(issuer)
+		switch {
+		case issuer == "":
+			errs = append(errs, errors.New("--service-account-issuer must not be empty"))
+		case strings.Contains(issuer, ":") && err != nil:
+			errs = append(errs, fmt.Errorf("--service-account-issuer %q has a colon, but is not a URL: %w", issuer, err))
+		case slices.Contains(c.ServiceAccountIssuers[:i], issuer):
+			errs = append(errs, fmt.Errorf("--service-account-issuer %q is given twice", issuer))
+		}
+	}
 	return errs
 }
 
@@ -246,7 +277,7 @@ func (c *Config) complete() error {
 		c.AdvertiseAddress = ip
 	}
 	if len(c.APIAudiences) == 0 {
-		c.APIAudiences = []string{c.ServiceAccountIssuer}
+		c.APIAudiences = slices.Clone(c.ServiceAccountIssuers)
 	}
 	return nil
 }

@@ -43,13 +43,14 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLSKeyFile, "tls-private-key-file", c.TLSKeyFile, "Key of the serving certificate.")
 	fs.StringSliceVar(&c.ServiceAccountKeyFiles, "service-account-key-file", c.ServiceAccountKeyFiles, "Further keys, in PEM, that service account tokens may be signed by.")
 	fs.StringVar(&c.ServiceAccountSigningKeyFile, "service-account-signing-key-file", c.ServiceAccountSigningKeyFile, "Key that signs service account tokens (default: made in --cert-dir).")
-	fs.StringVar(&c.ServiceAccountIssuer, "service-account-issuer", c.ServiceAccountIssuer, "The issuer named in service account tokens.")
-	fs.StringSliceVar(&c.APIAudiences, "api-audiences", c.APIAudiences, "Audiences of tokens for this API (default: the issuer).")
+	fs.StringArrayVar(&c.ServiceAccountIssuers, "service-account-issuer", c.ServiceAccountIssuers, "Issuers of service account tokens that are accepted; can be given several times. New tokens, and discovery, name the first.")
+	fs.StringSliceVar(&c.APIAudiences, "api-audiences", c.APIAudiences, "Audiences of tokens for this API (default: the issuers).")
 	fs.DurationVar(&c.ServiceAccountMaxExpiration, "service-account-max-token-expiration", c.ServiceAccountMaxExpiration, "The longest lifetime that tokens may ask for; 0 is no limit.")
 
 	fs.StringVar(&c.KubeletClientCert, "kubelet-client-certificate", c.KubeletClientCert, "Client certificate for kubelets (default: issued by our own CA).")
 	fs.StringVar(&c.KubeletClientKey, "kubelet-client-key", c.KubeletClientKey, "Key of the client certificate for kubelets.")
 	fs.StringVar(&c.KubeletCAFile, "kubelet-certificate-authority", c.KubeletCAFile, "Certificate authority of kubelets (default: our own).")
+	fs.StringSliceVar(&c.KubeletAddressTypes, "kubelet-preferred-address-types", c.KubeletAddressTypes, "Types of the addresses of nodes at which kubelets are reached, the preferred one first.")
 	fs.DurationVar(&c.KubeletTimeout, "kubelet-timeout", c.KubeletTimeout, "Timeout of connecting to a kubelet.")
 
 	c.RequestHeader.AddFlags(fs)
@@ -113,7 +114,6 @@ func (c *Config) Set(args []string, taken map[string]string) error {
 var ignoredFlags = map[string]string{
 	"allow-privileged":                        "privileged pods are always allowed",
 	"endpoint-reconciler-type":                "each server keeps its own address in the service's endpoints",
-	"kubelet-preferred-address-types":         "the order is always InternalIP, Hostname, ExternalIP",
 	"storage-media-type":                      "objects are stored in protobuf",
 	"watch-cache":                             "the watch cache is always on",
 	"watch-cache-sizes":                       "the sizes adapt by themselves",

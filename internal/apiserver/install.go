@@ -89,7 +89,7 @@ func (s *Server) install() (*chain, error) {
 	if err := c.extensions.Announce(c.front); err != nil {
 		return nil, err
 	}
-	issuer, err := token.Discovery(s.cfg.ServiceAccountIssuer, s.keysURI(token.KeysPath), s.creds.serviceAccountKeys)
+	issuer, err := token.Discovery(s.cfg.ServiceAccountIssuers[0], s.keysURI(token.KeysPath), s.creds.serviceAccountKeys)
 	if err != nil {
 		return nil, err
 	}

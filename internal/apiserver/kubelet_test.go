@@ -162,6 +162,31 @@ func TestProxyLeadsToNodes(t *testing.T) {
 	}
 }
 
+// The node has an address at which nobody answers; whether it is tried is a matter of the order.
+func TestKubeletsAreReachedAtThePreferredAddress(t *testing.T) {
+	for order, want := range map[string]string{"ExternalIP,InternalIP": "dial tcp 127.0.0.2:", "InternalIP,ExternalIP": "log of default/p/c"} {
+		s := start(t, func(c *Config) { given(t, c, "--kubelet-preferred-address-types="+order) })
+		withKubelet(t, s)
+		c := admin(t, s).CoreV1()
+		n, err := c.Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "127.0.0.2"})
+		if _, err := c.Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		// The server may learn of the address a little later.
+		eventually(t, func() error {
+			got, err := c.Pods("default").GetLogs("p", &corev1.PodLogOptions{}).DoRaw(t.Context())
+			if !strings.Contains(string(got), want) { // an error of the server is in its answer
+				return fmt.Errorf("%s: %q, %w", order, got, err)
+			}
+			return nil
+		})
+	}
+}
+
 type makeExecutor func(cfg *rest.Config, c kubernetes.Interface, sub string, opts *corev1.PodExecOptions) (remotecommand.Executor, error)
 
 func streamRequest(c kubernetes.Interface, sub string, opts *corev1.PodExecOptions) *rest.Request {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
@@ -137,7 +138,7 @@ func (s *Server) authConfig() auth.Config {
 	return auth.Config{
 		ClientCA:      s.creds.clientCA,
 		RequestHeader: s.creds.requestHeader,
-		Issuer:        s.cfg.ServiceAccountIssuer,
+		Issuers:       s.cfg.ServiceAccountIssuers,
 		Audiences:     s.cfg.APIAudiences,
 		Keys:          s.creds.serviceAccountKeys,
 		Clients:       s.clients,
@@ -167,10 +168,14 @@ func (s *Server) storageConfig() storage.Config {
 func (s *Server) openKinds(ctx context.Context) error {
 	files := node.TLS{CertFile: s.creds.kubeletCert, KeyFile: s.creds.kubeletKey, CAFile: s.creds.kubeletRoot}
 	var err error
-	if s.kubelets, err = node.NewConnector(s.lookup, files, s.cfg.KubeletTimeout); err != nil {
+	order := make([]corev1.NodeAddressType, len(s.cfg.KubeletAddressTypes))
+	for i, kind := range s.cfg.KubeletAddressTypes {
+		order[i] = corev1.NodeAddressType(kind)
+	}
+	if s.kubelets, err = node.NewConnector(s.lookup, files, order, s.cfg.KubeletTimeout); err != nil {
 		return err
 	}
-	if s.issuer, err = token.NewIssuer(s.cfg.ServiceAccountIssuer, s.creds.serviceAccountKey); err != nil {
+	if s.issuer, err = token.NewIssuer(s.cfg.ServiceAccountIssuers[0], s.creds.serviceAccountKey); err != nil {
 		return err
 	}
 	if s.mapper, err = newMapper(s.clients.Own()); err != nil {
@@ -262,6 +267,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return s.keepTrust(gctx)
 	})
 	group.Go(func() error { return s.repairServices(gctx) })
+	group.Go(func() error { return s.keepServiceCIDR(gctx) })
 	if s.flow != nil {
 		group.Go(func() error { return s.flow.run(gctx, s.ready) })
 	}

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -9,8 +10,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Two servers on one etcd, and many services at once, of each name on both: every service has an address
@@ -91,14 +95,18 @@ func TestAddressesAreRepairedAndRespected(t *testing.T) {
 	}
 	told := map[string]int{}
 	report := func(_ runtime.Object, reason, _ string) { told[reason]++ }
-	for t.Context().Err() == nil && (told["ClusterIPNotAllocated"] == 0 || told["IPAddressNotAllocated"] == 0) {
+	for t.Context().Err() == nil && told["IPAddressNotAllocated"] == 0 {
 		if err := s.services.RepairAddresses(ctx, time.Now().Add(time.Hour), report); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if o, err := addresses.Get(ctx, svc.Spec.ClusterIP, metav1.GetOptions{}); err != nil || o.Spec.ParentRef.Name != "s" {
-		t.Errorf("the address of a service: %v, %v", o, err)
-	}
+	eventually(t, func() error {
+		o, err := addresses.Get(ctx, svc.Spec.ClusterIP, metav1.GetOptions{})
+		if err != nil || o.Spec.ParentRef.Name != "s" {
+			return fmt.Errorf("the address of a service: %v, %w", o, err)
+		}
+		return nil
+	})
 	if _, err := addresses.Get(ctx, "10.96.0.77", metav1.GetOptions{}); err == nil {
 		t.Error("the address of no service is still taken")
 	}
@@ -111,5 +119,68 @@ func TestAddressesAreRepairedAndRespected(t *testing.T) {
 	}
 	if _, err := addresses.Get(ctx, dry.Spec.ClusterIP, metav1.GetOptions{}); err == nil {
 		t.Error("a dry run took an address")
+	}
+}
+
+// An address was made again up to half a minute later, and the default range at the next start.
+func TestDeletedAddressesAndTheDefaultRangeAreMadeAgain(t *testing.T) {
+	s := start(t)
+	ctx, c := t.Context(), admin(t, s)
+	addresses, cidrs := c.NetworkingV1().IPAddresses(), c.NetworkingV1().ServiceCIDRs()
+	svc, err := c.CoreV1().Services("default").Create(ctx, testService("s", corev1.ServiceTypeClusterIP), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	uids := map[string]types.UID{}
+	for range 2 { // two addresses at a time, and both again
+		for _, ip := range []string{svc.Spec.ClusterIP, "10.96.0.1"} {
+			old, err := addresses.Get(ctx, ip, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			uids[ip] = old.UID
+			if err := addresses.Delete(ctx, ip, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		within(t, func(ctx context.Context) error {
+			for ip, holder := range map[string]string{svc.Spec.ClusterIP: "s", "10.96.0.1": "kubernetes"} {
+				o, err := addresses.Get(ctx, ip, metav1.GetOptions{})
+				if err != nil || o.UID == uids[ip] || o.Spec.ParentRef.Name != holder {
+					return fmt.Errorf("address %s: %+v, %w", ip, o, err)
+				}
+			}
+			return nil
+		})
+	}
+	for range 2 {
+		old, err := cidrs.Get(ctx, defaultServiceCIDR, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cidrs.Delete(ctx, defaultServiceCIDR, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		within(t, func(ctx context.Context) error {
+			o, err := cidrs.Get(ctx, defaultServiceCIDR, metav1.GetOptions{})
+			if err == nil && (o.UID == old.UID || !meta.IsStatusConditionTrue(o.Status.Conditions, networkingv1.ServiceCIDRConditionReady)) {
+				err = fmt.Errorf("%+v", o)
+			}
+			return err
+		})
+	}
+	within(t, func(ctx context.Context) error {
+		events, err := c.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "reason=ClusterIPNotAllocated,involvedObject.name=s"})
+		if err == nil && len(events.Items) == 0 {
+			err = errors.New("nobody was told")
+		}
+		return err
+	})
+	// The address of a service that is deleted goes with it, and stays away.
+	if err := c.CoreV1().Services("default").Delete(ctx, "s", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := addresses.Get(ctx, svc.Spec.ClusterIP, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the address of a deleted service: %v", err)
 	}
 }

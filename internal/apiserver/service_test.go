@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 
@@ -125,5 +126,29 @@ func TestNodePorts(t *testing.T) {
 	b.Spec.Ports[0].NodePort = a.Spec.Ports[0].NodePort
 	if _, err = api.Create(ctx, b, metav1.CreateOptions{}); err != nil {
 		t.Errorf("port that was given back: %v", err)
+	}
+}
+
+// Names of services are RFC 1123 labels (KEP-5311, stable in 1.37): they may start with a digit.
+func TestNamesOfServices(t *testing.T) {
+	s := start(t)
+	api := admin(t, s).CoreV1().Services("default")
+	const wrong = "a lowercase RFC 1123 label must consist of"
+	for name, want := range map[string]string{
+		"a": "", "1": "", "1a-2": "", strings.Repeat("9", 63): "",
+		"-a": wrong, "a-": wrong, "A": wrong, "a.b": "must not contain dots", "1_a": wrong, strings.Repeat("9", 64): "must be no more than 63",
+	} {
+		_, err := api.Create(t.Context(), testService(name, corev1.ServiceTypeClusterIP), metav1.CreateOptions{})
+		if want != "" {
+			refused(t, err, want)
+		} else if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	generated := testService("", corev1.ServiceTypeClusterIP)
+	generated.GenerateName = "2-"
+	svc, err := api.Create(t.Context(), generated, metav1.CreateOptions{})
+	if err != nil || !strings.HasPrefix(svc.Name, "2-") {
+		t.Errorf("generated: %v, %v", svc, err)
 	}
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,7 +28,7 @@ func lockInstance(dataDir string) (*instanceLock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := takeLock(f); err != nil {
+	if err := whenLetGo(f, endingPatience, func() error { return takeLock(f) }); err != nil {
 		pid := readPID(f)
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -57,6 +58,58 @@ func takeLock(f *os.File) error {
 		}
 		time.Sleep(time.Millisecond) // so that asking does not get in another owner's way
 	}
+}
+
+// endingPatience is how long an owner that was killed has to let the lock go: first the kernel takes its
+// memory apart, and a child that it was forking may have the file open a little longer.
+const endingPatience = 10 * time.Second
+
+// whenLetGo asks for the lock of a file until it gets an answer other than that somebody holds it. It does
+// not wait for an owner that lives.
+func whenLetGo(f *os.File, patience time.Duration, ask func() error) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		err := ask()
+		if !errors.Is(err, unix.EWOULDBLOCK) || !ending(readPID(f)) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// ending reports whether a process was killed, is ending, or has ended. PID 0 is nobody's.
+func ending(pid int) bool {
+	const exiting = 0x4 // PF_EXITING: proc_pid_stat(5), flags
+	if pid <= 0 {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
+	}
+	// After the program's name in brackets, which may hold anything: state, five numbers, flags.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return strings.Contains("ZXx", fields[0]) || err == nil && flags&exiting != 0 || killed(pid)
+}
+
+// killed reports whether a process has been sent SIGKILL, and has not taken note of it yet.
+func killed(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false // ending looks again
+	}
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		if pending, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64); err == nil && pending&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // writePID overwrites what is there: on a full disk, a file that was emptied first gets no room.
@@ -100,7 +153,7 @@ func RunningPID(dataDir string) (int, error) {
 
 // ownerOf returns the PID of the process that holds the lock's file, or ErrNotRunning.
 func ownerOf(f *os.File) (int, error) {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	err := whenLetGo(f, endingPatience, func() error { return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) })
 	switch {
 	case err == nil:
 		return 0, errors.Join(ErrNotRunning, unix.Flock(int(f.Fd()), unix.LOCK_UN)) // see release

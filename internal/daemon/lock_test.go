@@ -1,9 +1,14 @@
 package daemon
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +76,137 @@ func TestWhoAsksForTheLockIsNoOwner(t *testing.T) {
 	}
 	if err := r.lock.release(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHoldTheLock is the owner of other tests: a process that takes the lock, and passes it on to another
+// one if it is told to. It ends with its standard input.
+func TestHoldTheLock(t *testing.T) {
+	dir := os.Getenv("HOLD_THE_LOCK")
+	if dir == "" {
+		t.Skip("a part of other tests")
+	}
+	ballast := make([]byte, 64<<20) // which the kernel has to take apart
+	for i := 0; i < len(ballast); i += 4096 {
+		ballast[i] = 1
+	}
+	lock, err := lockInstance(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heir := exec.CommandContext(t.Context(), "true")
+	if os.Getenv("PASS_IT_ON") != "" {
+		heir = exec.CommandContext(t.Context(), "cat")
+		heir.Stdin, heir.ExtraFiles = os.NewFile(3, "end"), []*os.File{lock.f}
+	}
+	if err := heir.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("locked")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(ballast)
+}
+
+// owner runs a process that holds the lock. With end, another process holds it too, until end is closed.
+func owner(t *testing.T, dir string, end *os.File) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHoldTheLock$")
+	cmd.Env = append(os.Environ(), "HOLD_THE_LOCK="+dir)
+	if end != nil {
+		cmd.Env = append(cmd.Env, "PASS_IT_ON=1")
+		cmd.ExtraFiles = []*os.File{end}
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = in.Close() })
+	for lines := bufio.NewScanner(out); ; {
+		if !lines.Scan() {
+			t.Fatalf("the owner ended: %v", lines.Err())
+		}
+		if lines.Text() == "locked" {
+			return cmd
+		}
+	}
+}
+
+// The lock of a process that was just killed is held until the kernel has taken its memory apart: a new
+// node took that for one that is already running.
+func TestALockIsTakenOverFromAnOwnerThatWasKilled(t *testing.T) {
+	dir := t.TempDir()
+	for range 5 {
+		cmd := owner(t, dir, nil)
+		if _, err := lockInstance(dir); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("already running with --data-dir %s (pid %d)", dir, cmd.Process.Pid)) {
+			t.Fatalf("of an owner that lives: %v", err)
+		}
+		if pid, err := RunningPID(dir); pid != cmd.Process.Pid {
+			t.Errorf("%d runs, %v", pid, err)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := RunningPID(dir); !errors.Is(err, ErrNotRunning) {
+			t.Errorf("after its end: %v", err)
+		}
+		lock, err := lockInstance(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.release(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // it was killed
+	}
+}
+
+// Another process has the file open longer than the owner, of which a zombie, or nothing, is left.
+func TestALockIsWaitedForWhenItsOwnerHasEnded(t *testing.T) {
+	for _, reaped := range []bool{false, true} {
+		dir := t.TempDir()
+		heirs, end, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := owner(t, dir, heirs)
+		if err := errors.Join(heirs.Close(), cmd.Process.Kill()); err != nil {
+			t.Fatal(err)
+		}
+		if reaped {
+			_ = cmd.Wait() // it was killed
+		}
+		f, err := os.OpenFile(lockPath(dir), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := whenLetGo(f, 20*time.Millisecond, func() error { return takeLock(f) }); !errors.Is(err, unix.EWOULDBLOCK) {
+			t.Errorf("while another has it open: %v", err)
+		}
+		asks := 0
+		err = whenLetGo(f, time.Minute, func() error {
+			if asks++; asks == 3 { // the other process ends while somebody waits
+				if err := end.Close(); err != nil {
+					return err
+				}
+			}
+			return takeLock(f)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		if !reaped {
+			_ = cmd.Wait() // it was killed
+		}
 	}
 }
 

@@ -289,6 +289,7 @@ func (p *parts) apiserver() {
 		p.upstreamAPIServer(path, pool)
 	} else {
 		p.start("apiserver", "--data-dir", p.data, "--secure-port", p.apiPort, "--service-cluster-ip-range", p.flags[9],
+			"--kubelet-preferred-address-types", "InternalIP", // the machine's name need not be resolvable
 			"--disable-admission-plugins", "TaintNodesByCondition") // only a controller removes that taint
 	}
 	get := p.insecure(p.apiPort)

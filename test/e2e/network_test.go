@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"wherry.dev/internal/proxy"
+	policies "wherry.dev/internal/proxy/policy"
 	"wherry.dev/test/images"
 )
 
@@ -95,4 +98,54 @@ func TestPodsReachEachOtherAndTheHost(t *testing.T) {
 	if err != nil || string(out) != "it works\n" {
 		t.Errorf("host to pod: %q, %v", out, err)
 	}
+}
+
+// With --proxy none, services and network policies are somebody else's: the node is Ready, pods reach each
+// other at their own addresses, and of what an earlier run has left in the kernel nothing stays.
+func TestNoProxy(t *testing.T) {
+	needsOwnRuntime(t)
+	c := startCluster(t)
+	id := c.instanceID()
+	if got := nftTables(t, id); !strings.Contains(got, proxy.TableName(id)) {
+		t.Errorf("with our proxy there are %q", got)
+	}
+	c.must("down")
+	c.flags = append(c.flags, "--proxy", "none")
+	c.up()
+	serve := script("mkdir -p /www; echo it works > /www/i; httpd -p 80 -h /www; touch /set; " + loop)
+	c.create(busybox("server", serve, whenSet))
+	c.create(busybox("client"))
+	server := c.await("server", "ready", ready)
+	c.await("client", "ready", ready)
+	c.kubectl("wait", "--for", "condition=Ready", "node", "--all", "--timeout", fmt.Sprint(patience))
+	if got := c.exec("client", "wget", "-qO-", "http://"+server.Status.PodIP+"/i"); got != "it works\n" {
+		t.Errorf("pod to pod: %q", got)
+	}
+	svc := c.kubectl("get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}")
+	got := nftTables(t, id)
+	for what, absent := range map[string]string{"services": proxy.TableName(id), "policies": policies.TableName(id)} {
+		if strings.Contains(got, absent) {
+			t.Errorf("the table of %s is there: %q", what, got)
+		}
+	}
+	rules, err := exec.CommandContext(t.Context(), "nft", "list", "table", "inet", "wherry-"+id).CombinedOutput()
+	if err != nil || strings.Contains(string(rules), svc) {
+		t.Errorf("the bridge's own rules: %s, %v", rules, err)
+	}
+}
+
+// nftTables returns the nftables tables of an instance.
+func nftTables(t *testing.T, id string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "nft", "list", "tables").CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft: %v\n%s", err, out)
+	}
+	var ours []string
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, id) {
+			ours = append(ours, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(ours, ", ")
 }

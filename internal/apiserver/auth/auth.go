@@ -51,8 +51,8 @@ type Config struct {
 	ClientCA []byte
 	// RequestHeader selects the proxies that name the user of a request in its headers.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
-	// Issuer, Audiences and Keys are those of the tokens of service accounts.
-	Issuer    string
+	// Issuers, Audiences and Keys are those of the tokens of service accounts.
+	Issuers   []string
 	Audiences []string
 	Keys      []crypto.PublicKey
 	// Authentication is what else clients are recognized by.
@@ -180,7 +180,7 @@ func newTokens(cfg *Config, issuers *issuers) (authenticator.Token, error) {
 		}
 		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(cfg.Audiences, static))
 	}
-	accounts, err := token.NewAuthenticator(cfg.Issuer, cfg.Audiences, cfg.Keys, objects)
+	accounts, err := token.NewAuthenticator(cfg.Issuers, cfg.Audiences, cfg.Keys, objects)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func newIssuers(lifecycle context.Context, cfg *Config) (*issuers, *apiserver.Au
 		return nil, nil, nil
 	}
 	i := &issuers{
-		audiences: cfg.Audiences, disallowed: []string{cfg.Issuer}, id: cfg.ID, compiler: cel.NewDefaultCompiler(),
+		audiences: cfg.Audiences, disallowed: cfg.Issuers, id: cfg.ID, compiler: cel.NewDefaultCompiler(),
 	}
 	if in.ConfigFile == "" {
 		i.algorithms = in.OIDC.SigningAlgs

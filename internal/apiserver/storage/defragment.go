@@ -103,7 +103,14 @@ func (e *embedded) defragment() (Defragmented, error) {
 			room.Free>>20, e.space.dir, need>>20)
 	}
 	done := make(chan error, 1) // etcd's own service wants a health server, which goes with a listener
-	go func() { done <- database.Defrag() }()
+	leave, err := e.door.enter()
+	if err != nil {
+		return d, unavailable(err)
+	}
+	go func() {
+		defer leave()
+		done <- database.Defrag()
+	}()
 	select {
 	case err = <-done:
 	case <-e.end.failed():

@@ -22,7 +22,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -60,6 +59,7 @@ type embedded struct {
 	space  *space
 	gate   *gate
 	end    *fatality
+	door   *door
 
 	renewed int64 // the revision of the last renewal; the gate lets only one in at a time
 }
@@ -79,8 +79,9 @@ func openEmbedded(ctx context.Context, dir string) (*embedded, error) {
 	if err != nil {
 		return nil, errors.Join(cannotOpen(dir, err), lock.Close())
 	}
-	client := v3client.New(etcd.Server)
-	e := &embedded{etcd: etcd, lock: lock, client: client, own: client.KV, space: newSpace(MemberDir(dir)), end: end}
+	door := newDoor(end)
+	client := newClient(ctx, etcd.Server, door)
+	e := &embedded{etcd: etcd, lock: lock, client: client, own: client.KV, space: newSpace(MemberDir(dir)), end: end, door: door}
 	e.gate, e.space.log.kept = e.newGate(), e.keepsLog
 	if err := e.space.log.dropBroken(); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove the leftovers of an interrupted write by etcd")
@@ -113,14 +114,16 @@ func cannotOpen(dir string, err error) error {
 	return fmt.Errorf("etcd data in %s cannot be opened: %w; restore the folder from a backup, or remove it to start empty", dir, err)
 }
 
-// close stops the server. What was acknowledged is on disk already. A server that has failed, or
+// close stops the server once no call is in it any more. What was acknowledged is on disk already. A server that has failed, or
 // fails meanwhile, cannot be waited for: its goroutines block each other, and stay until the
 // process ends.
 func (e *embedded) close() error {
-	err := e.client.Close()
+	e.door.close()
+	err := e.client.Close() // ends watches
 	if errors.Is(err, context.Canceled) {
 		err = nil // what Close of a client without connections answers
 	}
+	e.door.await(e.end)
 	if e.end.err() == nil {
 		closed := make(chan struct{})
 		go func() {

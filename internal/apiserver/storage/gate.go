@@ -118,7 +118,7 @@ func (g *gate) wanting(size int64) bool {
 // number of entries, whatever their size, so renew adds as many entries that change nothing. The
 // caller's context does not cancel it: half a renewal uses up room and gives none back.
 func (e *embedded) renew(ctx context.Context, all bool) error {
-	return whileAlive(context.WithoutCancel(ctx), e.end, func(ctx context.Context) error { return e.turnOver(ctx, all) })
+	return whileAlive(context.WithoutCancel(ctx), e.door, func(ctx context.Context) error { return e.turnOver(ctx, all) })
 }
 
 func (e *embedded) turnOver(ctx context.Context, all bool) error {

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,14 +12,17 @@ func unavailable(reason error) error {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("the cluster's data is unavailable: etcd has stopped: %v", reason))
 }
 
-// whileAlive makes a call with a context that also ends when the server fails: etcd's own client
-// would wait until its deadline, and whileAlive returns at once.
-func whileAlive(ctx context.Context, end *fatality, call func(context.Context) error) error {
+// whileAlive makes a call with a context that also ends when the server fails, or is about to be closed:
+// etcd's own client would wait until its deadline, and whileAlive returns at once.
+func whileAlive(ctx context.Context, d *door, call func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(end.ctx, cancel)() //nolint:contextcheck // the end of the server, not of a request
+	defer context.AfterFunc(d.ctx, cancel)() //nolint:contextcheck // the end of the server, not of a request
 	err := call(ctx)
-	if reason := end.err(); err != nil && reason != nil {
+	if errors.Is(err, errClosed) {
+		return unavailable(errClosed)
+	}
+	if reason := d.err(); err != nil && reason != nil {
 		err = unavailable(reason)
 	}
 	return err
@@ -26,7 +30,7 @@ func whileAlive(ctx context.Context, end *fatality, call func(context.Context) e
 
 // around is the around of the embedded server: writes go through the gate.
 func (e *embedded) around(ctx context.Context, size int, call func(context.Context) error) error {
-	return whileAlive(ctx, e.end, func(ctx context.Context) error {
+	return whileAlive(ctx, e.door, func(ctx context.Context) error {
 		if size == 0 {
 			return call(ctx)
 		}

@@ -41,7 +41,7 @@ func (b *Backend) Snapshot(ctx context.Context, w io.Writer) error {
 		return errors.New("the cluster's data are in an external etcd (--etcd-servers): " +
 			"use etcdctl snapshot save, which asks one of its members")
 	}
-	return whileAlive(ctx, b.embedded.end, func(ctx context.Context) error {
+	return whileAlive(ctx, b.embedded.door, func(ctx context.Context) error {
 		s, err := b.client.SnapshotWithVersion(ctx)
 		if err != nil {
 			return fmt.Errorf("snapshot: %w", err)

@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ const leeway = time.Minute
 
 // Authenticator checks tokens.
 type Authenticator struct {
-	issuer       string
+	issuers      []string
 	audiences    authenticator.Audiences
 	keys         map[string]crypto.PublicKey
 	objects      Objects
@@ -42,11 +43,11 @@ type Authenticator struct {
 
 var _ authenticator.Token = (*Authenticator)(nil)
 
-// NewAuthenticator returns an authenticator that accepts tokens of the issuer, signed with one of
+// NewAuthenticator returns an authenticator that accepts tokens of the issuers, signed with one of
 // the keys. Tokens without an audience of their own count as meant for audiences.
-func NewAuthenticator(issuer string, audiences []string, keys []crypto.PublicKey, objects Objects) (*Authenticator, error) {
+func NewAuthenticator(issuers []string, audiences []string, keys []crypto.PublicKey, objects Objects) (*Authenticator, error) {
 	a := &Authenticator{
-		issuer:    issuer,
+		issuers:   issuers,
 		audiences: audiences,
 		keys:      map[string]crypto.PublicKey{},
 		objects:   objects,
@@ -66,10 +67,10 @@ func NewAuthenticator(issuer string, audiences []string, keys []crypto.PublicKey
 
 // AuthenticateToken implements authenticator.Token.
 func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	switch issuerOf(token) {
-	case a.issuer:
+	switch issuer := issuerOf(token); {
+	case slices.Contains(a.issuers, issuer):
 		return a.authenticate(ctx, token)
-	case legacyIssuer:
+	case issuer == legacyIssuer:
 		audiences, err := a.audiencesFor(ctx, nil)
 		if err != nil {
 			return nil, false, err

@@ -98,7 +98,7 @@ func accepting(t *testing.T, objects Objects, keys ...crypto.Signer) *Authentica
 	for i, k := range keys {
 		public[i] = k.Public()
 	}
-	a, err := NewAuthenticator(issuer, []string{issuer, "api"}, public, objects)
+	a, err := NewAuthenticator([]string{issuer, "https://before.example"}, []string{issuer, "api"}, public, objects)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,6 +343,7 @@ func TestWhoseSignatureCounts(t *testing.T) {
 		"algorithm none":           {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, id(ours), nil), invalid},
 		"HMAC with the public key": {sign(t, jwt.SigningMethodHS256, public, id(ours), nil), invalid},
 		"no end":                   {sign(t, jwt.SigningMethodES256, ours, id(ours), func(c *claims) { c.ExpiresAt = nil }), invalid},
+		"a former issuer":          {sign(t, jwt.SigningMethodES256, ours, id(ours), func(c *claims) { c.Issuer = "https://before.example" }), ""},
 		// Other authenticators of tokens are asked then.
 		"another issuer": {sign(t, jwt.SigningMethodES256, ours, id(ours), func(c *claims) { c.Issuer = "https://elsewhere" }), foreign},
 		"no token":       {"secret", foreign},

@@ -24,16 +24,12 @@ import (
 // kubeletPort is the port of a kubelet whose node does not name one.
 const kubeletPort = 10250
 
-// addressOrder is the order in which a node's addresses are preferred.
-var addressOrder = []corev1.NodeAddressType{
-	corev1.NodeInternalIP, corev1.NodeInternalDNS, corev1.NodeHostName, corev1.NodeExternalIP, corev1.NodeExternalDNS,
-}
-
 var nodes = schema.GroupResource{Resource: "nodes"}
 
 // Connector makes connections to kubelets, with our client certificate.
 type Connector struct {
 	lookup    *registry.Lookup
+	order     []corev1.NodeAddressType
 	transport *http.Transport
 	unchecked *http.Transport
 	others    *http.Transport
@@ -42,8 +38,9 @@ type Connector struct {
 // TLS names the files for connections to kubelets.
 type TLS struct{ CertFile, KeyFile, CAFile string }
 
-// NewConnector reads the certificates. The kubelets' certificates must be signed by the CA.
-func NewConnector(lookup *registry.Lookup, files TLS, timeout time.Duration) (*Connector, error) {
+// NewConnector reads the certificates. The kubelets' certificates must be signed by the CA. Order has the
+// types of the addresses at which kubelets are reached, the preferred one first.
+func NewConnector(lookup *registry.Lookup, files TLS, order []corev1.NodeAddressType, timeout time.Duration) (*Connector, error) {
 	cert, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("client certificate for kubelets: %w", err)
@@ -62,6 +59,7 @@ func NewConnector(lookup *registry.Lookup, files TLS, timeout time.Duration) (*C
 	others := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a pod has no name that could be checked
 	return &Connector{
 		lookup:    lookup,
+		order:     order,
 		transport: newTransport(checked, timeout),
 		unchecked: newTransport(unchecked, timeout),
 		others:    newTransport(others, timeout),
@@ -108,9 +106,9 @@ func (c *Connector) Kubelet(ctx context.Context, name string) (Kubelet, error) {
 	if err != nil {
 		return Kubelet{}, err
 	}
-	host, ok := address(n)
-	if !ok {
-		return Kubelet{}, apierrors.NewServiceUnavailable(fmt.Sprintf("node %s has not reported an address yet", name))
+	host, err := address(n, c.order)
+	if err != nil {
+		return Kubelet{}, apierrors.NewServiceUnavailable(err.Error())
 	}
 	port := int(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
 	if port == 0 {
@@ -125,13 +123,17 @@ func (c *Connector) Kubelet(ctx context.Context, name string) (Kubelet, error) {
 	}, nil
 }
 
-func address(n *corev1.Node) (string, bool) {
-	for _, kind := range addressOrder {
+// address returns the first of the node's addresses that has the first of the types that any has.
+func address(n *corev1.Node, order []corev1.NodeAddressType) (string, error) {
+	for _, kind := range order {
 		for _, a := range n.Status.Addresses {
 			if a.Type == kind && a.Address != "" {
-				return a.Address, true
+				return a.Address, nil
 			}
 		}
 	}
-	return "", false
+	if len(n.Status.Addresses) > 0 {
+		return "", fmt.Errorf("node %s has no address of a type of --kubelet-preferred-address-types %v: %v", n.Name, order, n.Status.Addresses)
+	}
+	return "", fmt.Errorf("node %s has not reported an address yet", n.Name)
 }

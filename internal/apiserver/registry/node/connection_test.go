@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -94,6 +96,38 @@ func TestAKubeletsOwnCertificateIsRefusedWithAdvice(t *testing.T) {
 			}
 		}
 		kubelet.Close()
+	}
+}
+
+func TestTheOrderOfAddressTypes(t *testing.T) {
+	const host, inIP, inName, exIP, exName = corev1.NodeHostName, corev1.NodeInternalIP, corev1.NodeInternalDNS, corev1.NodeExternalIP, corev1.NodeExternalDNS
+	all := []corev1.NodeAddress{
+		{Type: exIP, Address: "192.0.2.1"}, {Type: inIP, Address: "10.0.0.1"}, {Type: inIP, Address: "10.0.0.2"},
+		{Type: host, Address: "n1"}, {Type: inName, Address: ""}, {Type: exName, Address: "n1.example"},
+	}
+	for _, tt := range []struct {
+		order    []corev1.NodeAddressType
+		has      []corev1.NodeAddress
+		want     string
+		refusals []string
+	}{
+		{order: []corev1.NodeAddressType{host, inIP}, has: all, want: "n1"},
+		{order: []corev1.NodeAddressType{inIP, host}, has: all, want: "10.0.0.1"},
+		{order: []corev1.NodeAddressType{inName, exName, exIP}, has: all, want: "n1.example"},
+		{order: []corev1.NodeAddressType{exIP}, has: all, want: "192.0.2.1"},
+		{order: []corev1.NodeAddressType{inName}, has: all, refusals: []string{"node n1 has no address of a type of --kubelet-preferred-address-types", "InternalDNS", "10.0.0.1"}},
+		{order: []corev1.NodeAddressType{inIP}, refusals: []string{"node n1 has not reported an address yet"}},
+	} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Addresses: tt.has}}
+		got, err := address(n, tt.order)
+		if got != tt.want || (err == nil) != (tt.refusals == nil) {
+			t.Errorf("%v: %q, %v; want %q", tt.order, got, err, tt.want)
+		}
+		for _, words := range tt.refusals {
+			if err == nil || !strings.Contains(err.Error(), words) {
+				t.Errorf("%v: %v, want %s", tt.order, err, words)
+			}
+		}
 	}
 }
 

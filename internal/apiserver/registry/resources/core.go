@@ -163,7 +163,7 @@ func services(deps Deps) registry.Row[*corev1.Service] {
 		New:        func() *corev1.Service { return &corev1.Service{} },
 		NewList:    list[corev1.ServiceList](),
 		Table:      printers.Services,
-		CheckName:  apivalidation.NameIsDNS1035Label,
+		CheckName:  apivalidation.NameIsDNSLabel, // KEP-5311
 		Strategy: registry.Strategy[*corev1.Service]{
 			Create:         func(_ context.Context, s *corev1.Service) { s.Status = corev1.ServiceStatus{} },
 			Update:         func(_ context.Context, s, old *corev1.Service) { s.Status = old.Status },

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,14 +40,25 @@ func (a *Allocator) Repair(ctx context.Context, services []corev1.Service, repor
 	return a.repairPorts(ctx, services)
 }
 
-// RunRepair compares the objects of addresses with the services now and then, until ctx ends.
+// RunRepair makes the object of a service's address again when somebody deletes it, and compares all
+// objects of addresses with the services now and then, until ctx ends.
 func (a *Allocator) RunRepair(ctx context.Context, report Report) {
+	deleted := newDeletions()
+	var following sync.WaitGroup
+	following.Go(func() { deleted.follow(ctx, a.lookup) })
+	defer following.Wait()
+	synced := deleted.follower.Synced()
 	tick := time.NewTicker(repairEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-deleted.wake:
+			a.restoreAll(ctx, deleted.take(), report)
+			continue
+		case <-synced: // what was deleted before the watch began
+			synced = nil
 		case <-tick.C:
 		}
 		if err := a.RepairAddresses(ctx, time.Now(), report); err != nil && ctx.Err() == nil {
