@@ -19,8 +19,8 @@ import (
 
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
-	"wherry.dev/internal/component"
 	"wherry.dev/internal/apiserver/storage"
+	"wherry.dev/internal/component"
 	"wherry.dev/internal/config"
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/image"

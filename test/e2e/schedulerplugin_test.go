@@ -106,4 +106,3 @@ func unschedulable(why string) func(*v1.Pod) bool {
 		return false
 	}
 }
-
