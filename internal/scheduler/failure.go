@@ -78,8 +78,8 @@ func (f *fitError) Error() string {
 	return msg
 }
 
-// fail re-queues the pod and reports the reason to its user: first the condition, with the node on
-// which room is being made for it, then the event.
+// fail re-queues the pod and reports the reason to its user, while the next pod is scheduled: first the
+// condition, with the node on which room is being made for it, then the event.
 func (s *Scheduler) fail(ctx context.Context, a *attempt, err error) {
 	pod := a.pod()
 	a.info.UnschedulablePlugins, a.info.PendingPlugins = rejectedBy(err)
@@ -101,10 +101,15 @@ func (s *Scheduler) fail(ctx context.Context, a *attempt, err error) {
 	if !s.queue.Requeue(ctx, a.info) || ctx.Err() != nil {
 		return
 	}
-	if perr := s.setCondition(ctx, pod, reason, err.Error(), nominated); perr != nil && !apierrors.IsNotFound(perr) {
-		klog.FromContext(ctx).Error(perr, "Cannot write the pod's PodScheduled condition; the next attempt writes it again")
+	s.statuses.put(ctx, &statusUpdate{profile: a.profile, pod: pod, reason: reason, message: err.Error(), nominated: nominated})
+}
+
+// report tells a pod's user why it has no node.
+func (s *Scheduler) report(ctx context.Context, u *statusUpdate) {
+	if err := s.setCondition(ctx, u.pod, u.reason, u.message, u.nominated); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Cannot write the pod's PodScheduled condition; the next attempt writes it again")
 	}
-	s.recorder(ctx, a.profile).Eventf(pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", err.Error())
+	s.recorder(ctx, u.profile).Eventf(u.pod, nil, v1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", u.message)
 }
 
 // gone reports whether err means that the pod was deleted, so that there is nothing left to do for

@@ -28,7 +28,9 @@ type Scheduler struct {
 	shared    *framework.Shared
 	profiles  map[string]*framework.Profile
 	hints     map[string]map[string][]fwk.ClusterEventWithHint // by profile and plugin
+	heard     sync.Map                                         // the listeners of events that have happened
 	queue     *queue.Queue
+	statuses  *statusWriter
 	cache     *schedcache.Cache
 	snapshot  *schedcache.Snapshot // used only by the scheduling cycle
 	recorders map[string]events.EventRecorderLogger
@@ -50,6 +52,7 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		events:     events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()}),
 		percentage: cfg.PercentageOfNodesToScore, ready: make(chan struct{}),
 	}
+	s.statuses = newStatusWriter(s.report)
 	s.queue = queue.New(queue.Config{
 		Less: s.less, PreEnqueue: s.preEnqueue, Listeners: s.listeners, Hints: s.hint,
 		InitialBackoff: cfg.InitialBackoff, MaxBackoff: cfg.MaxBackoff,
@@ -113,6 +116,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		info, err := s.queue.Pop(ctx)
 		if err != nil {
 			s.bindings.Wait()
+			s.statuses.wait()
 			return nil
 		}
 		s.scheduleOne(ctx, info)
@@ -137,6 +141,11 @@ func (s *Scheduler) preEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 
 // listeners returns the plugins that want to hear of such events.
 func (s *Scheduler) listeners(event fwk.ClusterEvent) sets.Set[string] {
+	if known, ok := s.heard.Load(event); ok {
+		if names, ok := known.(sets.Set[string]); ok {
+			return names
+		}
+	}
 	out := sets.New[string]()
 	for _, plugins := range s.hints {
 		for name, hints := range plugins {
@@ -145,6 +154,7 @@ func (s *Scheduler) listeners(event fwk.ClusterEvent) sets.Set[string] {
 			}
 		}
 	}
+	s.heard.Store(event, out)
 	return out
 }
 

@@ -91,3 +91,10 @@ func (n *Nominator) NominatedPodsForNode(node string) []fwk.PodInfo {
 	defer n.mu.RUnlock()
 	return n.byNode[node]
 }
+
+// NodeOf returns the node for which the pod is nominated, or "".
+func (n *Nominator) NodeOf(uid types.UID) string {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.nodeOf[uid]
+}

@@ -61,6 +61,14 @@ func (pi *PodInfo) On(node string) *PodInfo {
 	return &there
 }
 
+// Nominated returns the pod with the nomination for a node.
+func (pi *PodInfo) Nominated(node string) *PodInfo {
+	nominated, pod := *pi, *pi.pod
+	pod.Status.NominatedNodeName = node
+	nominated.pod = &pod
+	return &nominated
+}
+
 // GetPod returns the pod, which nobody may change.
 func (pi *PodInfo) GetPod() *v1.Pod { return pi.pod }
 

@@ -35,6 +35,10 @@ const (
 	maxUnschedulable      = 5 * time.Minute
 )
 
+// maxEvents limits what is kept for pods in flight: one of them may wait in Permit for a quarter of an
+// hour, while much happens.
+const maxEvents = 10000
+
 // A Hint says what an event means for a pod that plugins rejected.
 type Hint int
 
@@ -103,6 +107,7 @@ type Queue struct {
 	// flights has the pods in flight (*item), in the order in which they were popped, and between them
 	// what happened since (event). What happened before the first of them is forgotten.
 	flights *list.List
+	events  int           // in flights
 	wake    chan struct{} // capacity 1: a pod may be ready
 }
 
@@ -263,6 +268,7 @@ func (q *Queue) landLocked(it *item) []event {
 			break
 		}
 		q.flights.Remove(e)
+		q.events--
 	}
 	return during
 }
@@ -307,12 +313,21 @@ func (q *Queue) Pop(ctx context.Context) (*framework.QueuedPodInfo, error) {
 	for {
 		info, next := q.tryPop(ctx)
 		if info != nil {
-			return info, nil
+			return q.nominated(info), nil
 		}
 		if err := q.wait(ctx, next); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// nominated returns the pod with its nomination as the scheduler knows it, which may not be in the API,
+// or not have come back from there, yet.
+func (q *Queue) nominated(info *framework.QueuedPodInfo) *framework.QueuedPodInfo {
+	if node := q.nominator.NodeOf(info.GetPod().UID); node != info.GetPod().Status.NominatedNodeName {
+		info.PodInfo = info.Nominated(node)
+	}
+	return info
 }
 
 // tryPop returns the next pod, or the time at which there may be one. A zero time means that only a
@@ -457,9 +472,7 @@ func (q *Queue) backoffFor(info *framework.QueuedPodInfo) time.Duration {
 func (q *Queue) Move(ctx context.Context, ev fwk.ClusterEvent, oldObj, newObj any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.flights.Len() > 0 {
-		q.flights.PushBack(event{ev, oldObj, newObj})
-	}
+	q.keepLocked(event{ev, oldObj, newObj})
 	for plugin := range q.cfg.Listeners(ev) {
 		for _, it := range q.rejected[plugin] {
 			if hint := q.cfg.Hints(it.info, ev, oldObj, newObj); hint != Skip {
@@ -467,6 +480,27 @@ func (q *Queue) Move(ctx context.Context, ev fwk.ClusterEvent, oldObj, newObj an
 				q.retryLocked(ctx, it, hint)
 			}
 		}
+	}
+}
+
+// keepLocked keeps an event for the pods in flight. If there are too many, the oldest one is forgotten, and
+// those who would have wanted it are tried again whatever it was.
+func (q *Queue) keepLocked(ev event) {
+	if q.flights.Len() == 0 {
+		return
+	}
+	q.flights.PushBack(ev)
+	if q.events++; q.events <= maxEvents {
+		return
+	}
+	for e := q.flights.Front(); e != nil; e = e.Next() {
+		if it, ok := e.Value.(*item); ok {
+			it.changed = true
+			continue
+		}
+		q.flights.Remove(e)
+		q.events--
+		return
 	}
 }
 

@@ -458,3 +458,37 @@ func TestNominationsFollowThePod(t *testing.T) {
 		want("n3", 0)
 	})
 }
+
+// TestTooMuchHappensDuringAnAttempt: what is kept has a limit; who would have wanted the rest is tried again.
+func TestTooMuchHappensDuringAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		add(t, q, pod("a", 2))
+		info := pop(t, q, "a")
+		for range maxEvents + 10 {
+			q.Move(t.Context(), fwk.ClusterEvent{Resource: fwk.AssignedPod}, nil, nil)
+		}
+		if n := q.flights.Len(); n != maxEvents+1 || q.events != maxEvents {
+			t.Errorf("%d are kept, counted as %d", n, q.events)
+		}
+		requeue(t, q, info, sets.New("Fit"))
+		wantLengths(t, q, 0, 1, 0, 0)
+		if q.flights.Len() != 0 || q.events != 0 {
+			t.Errorf("%d are kept, counted as %d", q.flights.Len(), q.events)
+		}
+	})
+}
+
+// TestAPoppedPodKnowsItsNomination before the API does.
+func TestAPoppedPodKnowsItsNomination(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(nil)
+		add(t, q, pod("a", 0))
+		info := pop(t, q, "a")
+		q.Nominator().AddNominatedPod(klog.Background(), info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: "n"})
+		requeue(t, q, info, nil)
+		if got := pop(t, q, "a").GetPod().Status.NominatedNodeName; got != "n" {
+			t.Errorf("nominated for %q", got)
+		}
+	})
+}
