@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -17,9 +18,11 @@ import (
 	componentconfig "k8s.io/component-base/config"
 	componentconfigv1 "k8s.io/component-base/config/v1alpha1"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/safepath"
+	"wherry.dev/internal/scheduler/extender"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/scheduler/plugins"
 )
@@ -34,8 +37,11 @@ type Config struct {
 	// PercentageOfNodesToScore ends the search for nodes that fit when so many per cent of all nodes are
 	// found. 0 means fewer, the more nodes there are.
 	PercentageOfNodesToScore int32
+	// Extenders are asked after the plugins, in this order.
+	Extenders []configv1.Extender
 	// Registry has plugins beside the default ones.
-	Registry framework.Registry
+	Registry  framework.Registry
+	extenders []fwk.Extender // of tests
 	// Only for a scheduler that runs as a process of its own:
 	Kubeconfig     string
 	LeaderElection componentconfig.LeaderElectionConfiguration
@@ -126,9 +132,18 @@ func convert(in *configv1.KubeSchedulerConfiguration) (Config, []string, error) 
 	invalid := func(field string, value any, why string) {
 		errs = append(errs, fmt.Errorf("%s: Invalid value: %v: %s", field, value, why))
 	}
-	if len(in.Extenders) > 0 {
-		errs = append(errs, errors.New("extenders: not supported by this scheduler"))
+	binder := false
+	for i := range in.Extenders {
+		if _, err := extender.New(in.Extenders[i]); err != nil {
+			errs = append(errs, fmt.Errorf("extenders[%d].%w", i, err))
+		}
+		if binds := in.Extenders[i].BindVerb != ""; binds && binder {
+			invalid(fmt.Sprintf("extenders[%d].bindVerb", i), in.Extenders[i].BindVerb, "only one extender can implement bind")
+		} else {
+			binder = binder || binds
+		}
 	}
+	c.Extenders = in.Extenders
 	if s := in.PodInitialBackoffSeconds; s != nil {
 		c.InitialBackoff = time.Duration(*s) * time.Second
 		if *s <= 0 {
@@ -234,7 +249,8 @@ func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[str
 		if _, ok := out[pc.SchedulerName]; ok {
 			return nil, fmt.Errorf("scheduler profile %s is listed twice", pc.SchedulerName)
 		}
-		p, err := framework.NewProfile(ctx, pc.SchedulerName, registry, framework.Merge(plugins.Default(), pc.Plugins), pc.Args, shared)
+		args := ignore(pc.Args, shared.Extenders)
+		p, err := framework.NewProfile(ctx, pc.SchedulerName, registry, framework.Merge(plugins.Default(), pc.Plugins), args, shared)
 		if err != nil {
 			return nil, err
 		}
@@ -250,4 +266,29 @@ func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[str
 		return nil, errors.New("the scheduler has no profile")
 	}
 	return out, nil
+}
+
+// ignore leaves the resources to extenders of which these say that they see to them.
+func ignore(args map[string]runtime.Object, extenders []fwk.Extender) map[string]runtime.Object {
+	const plugin = "NodeResourcesFit"
+	var ignored []string
+	for _, e := range extenders {
+		if h, ok := e.(*extender.HTTP); ok {
+			ignored = append(ignored, h.Ignored()...)
+		}
+	}
+	if len(ignored) == 0 {
+		return args
+	}
+	fit := &configv1.NodeResourcesFitArgs{}
+	if own, ok := args[plugin].(*configv1.NodeResourcesFitArgs); ok {
+		fit = own.DeepCopy()
+	}
+	fit.IgnoredResources = append(fit.IgnoredResources, ignored...)
+	args = maps.Clone(args)
+	if args == nil {
+		args = map[string]runtime.Object{}
+	}
+	args[plugin] = fit
+	return args
 }

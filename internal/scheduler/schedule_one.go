@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"wherry.dev/internal/scheduler/extender"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/trace"
 )
@@ -181,21 +185,65 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 		return nil, context.Cause(ctx)
 	}
 	feasible = feasible[:min(int(found.Load()), wanted)]
-	looked := len(feasible)
-	for i, st := range statuses {
+	passed := len(feasible)
+	looked := passed
+	for _, st := range statuses {
 		if st == nil {
 			continue
 		}
-		if !st.IsRejected() && len(feasible) < wanted {
+		if !st.IsRejected() && passed < wanted {
 			return nil, st.AsError()
 		}
 		looked++
-		if len(feasible) == 0 {
+	}
+	s.first = (first + looked) % len(nodes)
+	feasible, err := s.extend(ctx, a, feasible, fit)
+	if err != nil || len(feasible) > 0 {
+		return feasible, err
+	}
+	for i, st := range statuses {
+		if st != nil {
 			fit.reject(nodes[i].Node().Name, st)
 		}
 	}
-	s.first = (first + looked) % len(nodes)
-	return feasible, nil
+	return nil, nil
+}
+
+// extend asks the extenders about the nodes that the plugins have found.
+func (s *Scheduler) extend(ctx context.Context, a *attempt, nodes []fwk.NodeInfo, fit *fitError) ([]fwk.NodeInfo, error) {
+	for _, e := range s.shared.Extenders {
+		if len(nodes) == 0 {
+			break
+		}
+		if !e.IsFilter() || !e.IsInterested(a.pod()) {
+			continue
+		}
+		left, failed, never, err := e.Filter(a.pod(), nodes)
+		if err != nil {
+			if !e.IsIgnorable() {
+				return nil, fmt.Errorf("extender %s: %w", e.Name(), err)
+			}
+			klog.FromContext(ctx).Info("An extender failed and is left out, as it may be", "extender", e.Name(), "err", err)
+			continue
+		}
+		for node, why := range failed {
+			fit.reject(node, fwk.NewStatus(fwk.Unschedulable, why).WithPlugin(extender.Name))
+		}
+		for node, why := range never {
+			fit.reject(node, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why).WithPlugin(extender.Name))
+		}
+		kept := sets.New[string]()
+		for _, n := range left {
+			kept.Insert(n.Node().Name)
+		}
+		for _, n := range nodes {
+			if _, told := fit.statuses[n.Node().Name]; !told && !kept.Has(n.Node().Name) {
+				fit.reject(n.Node().Name, fwk.NewStatus(fwk.Unschedulable, "node(s) were rejected by extender "+e.Name()).WithPlugin(extender.Name))
+			}
+		}
+		nodes = left
+	}
+	return nodes, nil
 }
 
 // makeRoom asks PostFilter plugins, and returns fit with what they say.
@@ -224,6 +272,7 @@ func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.N
 	if !st.IsSuccess() {
 		return "", st.AsError()
 	}
+	s.prioritize(ctx, a, feasible, scores)
 	var best []string
 	var top int64 = -1
 	for i := range scores {
@@ -236,6 +285,25 @@ func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.N
 	}
 	s.next++
 	return best[s.next%len(best)], nil
+}
+
+// prioritize adds the extenders' scores, which go up to ten. Those of an extender that fails do not count.
+func (s *Scheduler) prioritize(ctx context.Context, a *attempt, nodes []fwk.NodeInfo, scores []fwk.NodePluginScores) {
+	for _, e := range s.shared.Extenders {
+		if !e.IsPrioritizer() || !e.IsInterested(a.pod()) {
+			continue
+		}
+		list, weight, err := e.Prioritize(a.pod(), nodes)
+		if err != nil {
+			klog.FromContext(ctx).Info("The scores of an extender do not count, because it failed", "extender", e.Name(), "err", err)
+			continue
+		}
+		for _, h := range *list {
+			if i := slices.IndexFunc(scores, func(n fwk.NodePluginScores) bool { return n.Name == h.Host }); i >= 0 {
+				scores[i].TotalScore += h.Score * weight * (fwk.MaxScore / extenderv1.MaxExtenderPriority)
+			}
+		}
+	}
 }
 
 // bindingCycle binds the pod to its node. A pod that waits is not bound any more when the scheduler
@@ -274,9 +342,28 @@ func (s *Scheduler) bind(ctx context.Context, a *attempt) *fwk.Status {
 		return fwk.AsStatus(context.Cause(ctx))
 	}
 	ctx, span := trace.Start(ctx, "scheduler: bind")
-	st := a.profile.Bind(ctx, a.state, a.pod(), a.node)
+	st := s.bindOrExtend(ctx, a)
 	_ = trace.End(span, st.AsError())
 	return st
+}
+
+// bindOrExtend lets the extender bind that wants to, or the plugins.
+func (s *Scheduler) bindOrExtend(ctx context.Context, a *attempt) *fwk.Status {
+	for _, e := range s.shared.Extenders {
+		if !e.IsBinder() || !e.IsInterested(a.pod()) {
+			continue
+		}
+		err := e.Bind(&v1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: a.pod().Namespace, Name: a.pod().Name, UID: a.pod().UID},
+			Target:     v1.ObjectReference{Kind: "Node", Name: a.node},
+		})
+		if err != nil && e.IsIgnorable() {
+			klog.FromContext(ctx).Info("An extender cannot bind and is left out, as it may be", "extender", e.Name(), "err", err)
+			continue
+		}
+		return fwk.AsStatus(err)
+	}
+	return a.profile.Bind(ctx, a.state, a.pod(), a.node)
 }
 
 // bindTimeout limits a binding. It is long enough for volumes that are made for the pod (upstream

@@ -18,6 +18,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	schedcache "wherry.dev/internal/scheduler/cache"
+	"wherry.dev/internal/scheduler/extender"
 	"wherry.dev/internal/scheduler/framework"
 	"wherry.dev/internal/scheduler/queue"
 )
@@ -67,6 +68,14 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		Waiting: framework.NewWaitingPods(), Parallel: framework.NewParallelizer(cfg.Parallelism),
 		Recorder: func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
 	}
+	s.shared.Extenders = append(s.shared.Extenders, cfg.extenders...)
+	for _, c := range cfg.Extenders {
+		e, err := extender.New(c)
+		if err != nil {
+			return nil, fmt.Errorf("extender %s: %w", c.URLPrefix, err)
+		}
+		s.shared.Extenders = append(s.shared.Extenders, e)
+	}
 	var err error
 	if s.profiles, err = cfg.profiles(ctx, s.shared); err != nil {
 		return nil, err
@@ -74,6 +83,9 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 	for name, p := range s.profiles {
 		if s.hints[name], err = p.Events(ctx); err != nil {
 			return nil, err
+		}
+		if len(s.shared.Extenders) > 0 { // nobody knows what helps them
+			s.hints[name][extender.Name] = []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}}}
 		}
 	}
 	return s, nil

@@ -491,3 +491,117 @@ func TestWhatMakesPodsSchedulableAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestScoringStrategies has the examples of upstream's documentation (Resource Bin Packing) among others.
+func TestScoringStrategies(t *testing.T) {
+	ratio := func(resources string, points ...int32) *configv1.ScoringStrategy {
+		s := &configv1.ScoringStrategy{Type: configv1.RequestedToCapacityRatio, RequestedToCapacityRatio: &configv1.RequestedToCapacityRatioParam{}}
+		for name, q := range amounts(resources) {
+			s.Resources = append(s.Resources, configv1.ResourceSpec{Name: string(name), Weight: q.Value()})
+		}
+		for i := 0; i < len(points); i += 2 {
+			s.RequestedToCapacityRatio.Shape = append(s.RequestedToCapacityRatio.Shape, configv1.UtilizationShapePoint{Utilization: points[i], Score: points[i+1]})
+		}
+		return s
+	}
+	const gpu = "intel.com/foo=5 cpu=3 memory=1"
+	for name, tc := range map[string]struct {
+		strategy *configv1.ScoringStrategy
+		node     *framework.NodeInfo
+		want     int64
+	}{
+		"most allocated":     {&configv1.ScoringStrategy{Type: configv1.MostAllocated}, makeNode(t, nil, makePod(requests("cpu=1 memory=1Gi"))), (75 + 31) / 2},
+		"least of CPU alone": {&configv1.ScoringStrategy{Type: configv1.LeastAllocated, Resources: []configv1.ResourceSpec{{Name: "cpu", Weight: 1}}}, makeNode(t, nil), 50},
+		// documented: foo (2+1)/4 → 75 → 7, memory (256+256)/1024 → 50 → 5, cpu (2+1)/8 → 37 → 3; weighted 5, 1, 3
+		"bin packing, first node": {ratio(gpu, 0, 0, 100, 10), makeNode(t, allocatable("pods=9 intel.com/foo=4 memory=1Gi cpu=8"),
+			makePod(requests("intel.com/foo=1 memory=256Mi cpu=1"))), (5*75 + 1*50 + 3*37 + 4) / 9},
+		"bin packing, second node": {ratio(gpu, 0, 0, 100, 10), makeNode(t, allocatable("pods=9 intel.com/foo=8 memory=1Gi cpu=8"),
+			makePod(requests("intel.com/foo=2 memory=512Mi cpu=6"))), (5*50 + 1*75 + 3*100 + 4) / 9},
+		"least by a shape":      {ratio("cpu=1", 0, 10, 100, 0), makeNode(t, nil), 50},
+		"a shape with a corner": {ratio("cpu=1", 0, 0, 40, 10, 100, 0), makeNode(t, nil), 84},
+	} {
+		p := makePod(requests("intel.com/foo=2 memory=256Mi cpu=2"))
+		if got := score(t, fit(t, tc.strategy), p, tc.node); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
+func TestIgnoredResources(t *testing.T) {
+	for _, args := range []*configv1.NodeResourcesFitArgs{{IgnoredResources: []string{"example.com/gpu"}}, {IgnoredResourceGroups: []string{"example.com"}}} {
+		pl, err := newNodeResourcesFit(t.Context(), args, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, ok := pl.(NodeResourcesFit)
+		if !ok {
+			t.Fatalf("%T", pl)
+		}
+		if got := filter(t, f, makePod(requests("example.com/gpu=1")), makeNode(t, nil)); got != "" {
+			t.Error(got)
+		}
+		if got := filter(t, f, makePod(requests("example.org/gpu=1")), makeNode(t, nil)); got == "" {
+			t.Error("another group is ignored, too")
+		}
+	}
+}
+
+// TestBalancedAllocation: 75 if the pod leaves the balance as it is.
+func TestBalancedAllocation(t *testing.T) {
+	pl, err := newBalancedAllocation(t.Context(), &configv1.NodeResourcesBalancedAllocationArgs{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, ok := pl.(NodeResourcesBalancedAllocation)
+	if !ok {
+		t.Fatalf("%T", pl)
+	}
+	for name, tc := range map[string]struct {
+		pod  *v1.Pod
+		node *framework.NodeInfo
+		want int64
+	}{
+		"in balance":     {makePod(requests("cpu=2 memory=2Gi")), makeNode(t, nil), 75},
+		"out of balance": {makePod(requests("cpu=4")), makeNode(t, nil), 50},
+		"into balance":   {makePod(requests("memory=4Gi")), makeNode(t, nil, makePod(requests("cpu=4"))), 100},
+		"asks nothing":   {makePod(), makeNode(t, nil), 0}, // it is skipped
+	} {
+		if got := score(t, b, tc.pod, tc.node); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
+func TestImageNames(t *testing.T) {
+	for in, want := range map[string]string{"busybox": "busybox:latest", "localhost:5000/a": "localhost:5000/a:latest", "a:1": "a:1", "r:1/a@sha256:0": "r:1/a@sha256:0"} {
+		if got := withTag(in); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestAddedAffinity(t *testing.T) {
+	expr := func(key string) v1.NodeSelectorTerm {
+		return v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{Key: key, Operator: v1.NodeSelectorOpExists}}}
+	}
+	pl, err := newNodeAffinity(t.Context(), &configv1.NodeAffinityArgs{AddedAffinity: &v1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution:  &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{expr("ours")}},
+		PreferredDuringSchedulingIgnoredDuringExecution: []v1.PreferredSchedulingTerm{{Weight: 7, Preference: expr("new")}},
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	na, ok := pl.(NodeAffinity)
+	if !ok {
+		t.Fatalf("%T", pl)
+	}
+	if got := filter(t, na, makePod(), makeNode(t, nil)); got != "!"+reasonAddedAffinity {
+		t.Error(got)
+	}
+	if got := filter(t, na, makePod(), makeNode(t, labelled("ours", ""))); got != "" {
+		t.Error(got)
+	}
+	if got := score(t, na, makePod(), makeNode(t, labelled("ours", "", "new", ""))); got != 7 {
+		t.Error(got)
+	}
+}

@@ -20,6 +20,7 @@ import (
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
@@ -102,6 +103,12 @@ func (d *DefaultPreemption) PostFilter(ctx context.Context, state fwk.CycleState
 		why := framework.NotAvailable(len(all), statuses, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
 		return nominate(""), fwk.NewStatus(fwk.Unschedulable, "preemption: "+why)
 	}
+	if found, err = d.extend(ctx, pod, found); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	if len(found) == 0 {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "preemption: no candidate node for preemption")
+	}
 	best := slices.MinFunc(found, compareCandidates)
 	d.start(ctx, pod, best)
 	return nominate(best.node), nil
@@ -109,6 +116,40 @@ func (d *DefaultPreemption) PostFilter(ctx context.Context, state fwk.CycleState
 
 func nominate(node string) *fwk.PostFilterResult {
 	return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatedNodeName: node, NominatingMode: fwk.ModeOverride}}
+}
+
+// extend asks the extenders which of the candidates they let be, and with which victims.
+func (d *DefaultPreemption) extend(ctx context.Context, pod *v1.Pod, found []candidate) ([]candidate, error) {
+	for _, e := range d.h.Extenders() {
+		if !e.SupportsPreemption() || !e.IsInterested(pod) || len(found) == 0 {
+			continue
+		}
+		victims := map[string]*extenderv1.Victims{}
+		for _, c := range found {
+			victims[c.node] = &extenderv1.Victims{Pods: c.victims, NumPDBViolations: int64(c.violations)}
+		}
+		left, err := e.ProcessPreemption(pod, victims, d.h.SnapshotSharedLister().NodeInfos())
+		if err != nil {
+			if !e.IsIgnorable() {
+				return nil, err
+			}
+			klog.FromContext(ctx).Info("An extender failed and is left out, as it may be", "extender", e.Name(), "err", err)
+			continue
+		}
+		found = nil
+		for node, v := range left {
+			if v == nil || len(v.Pods) == 0 {
+				if e.IsIgnorable() {
+					continue
+				}
+				return nil, fmt.Errorf("extender %s: expected at least one victim pod on node %q", e.Name(), node)
+			}
+			c := candidate{node: node, victims: v.Pods, violations: int(v.NumPDBViolations)}
+			slices.SortStableFunc(c.victims, compareImportance)
+			found = append(found, c)
+		}
+	}
+	return found, nil
 }
 
 // notEligible returns why the pod must not preempt others, or "".
