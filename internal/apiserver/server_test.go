@@ -74,9 +74,9 @@ func run(t *testing.T, dir string, change ...func(*Config)) (s *Server, stop fun
 	case err := <-done:
 		cancel()
 		t.Fatalf("Run ended early: %v", err)
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute): // informers wait up to a minute between two tries
 		stop()
-		t.Fatal("not ready after a minute")
+		t.Fatal("not ready after three minutes")
 	}
 	return s, stop
 }
