@@ -159,7 +159,7 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 	search, stop := context.WithCancel(ctx)
 	defer stop()
 	first := s.first % len(nodes)
-	statuses := make([]*fwk.Status, len(nodes))
+	statuses := s.room(len(nodes))
 	feasible := make([]fwk.NodeInfo, wanted)
 	var found, failed atomic.Int32
 	s.shared.Parallel.Until(search, len(nodes), func(i int) {
@@ -207,6 +207,16 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 		}
 	}
 	return nil, nil
+}
+
+// room returns a status for each of so many nodes, all of them nil. It belongs to the scheduling cycle.
+func (s *Scheduler) room(nodes int) []*fwk.Status {
+	if cap(s.found) < nodes {
+		s.found = make([]*fwk.Status, nodes)
+	}
+	s.found = s.found[:nodes]
+	clear(s.found)
+	return s.found
 }
 
 // extend asks the extenders about the nodes that the plugins have found.
@@ -268,27 +278,36 @@ func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.N
 	if !st.IsSuccess() {
 		return "", st.AsError()
 	}
-	scores, st := a.profile.RunScorePlugins(ctx, a.state, a.pod(), feasible)
+	scores, st := a.profile.Totals(ctx, a.state, a.pod(), feasible)
 	if !st.IsSuccess() {
 		return "", st.AsError()
 	}
 	s.prioritize(ctx, a, feasible, scores)
-	var best []string
-	var top int64 = -1
-	for i := range scores {
+	top, equal := scores[0], 0
+	for _, score := range scores {
 		switch {
-		case scores[i].TotalScore > top:
-			top, best = scores[i].TotalScore, append(best[:0], scores[i].Name)
-		case scores[i].TotalScore == top:
-			best = append(best, scores[i].Name)
+		case score > top:
+			top, equal = score, 1
+		case score == top:
+			equal++
 		}
 	}
 	s.next++
-	return best[s.next%len(best)], nil
+	turn := s.next % equal
+	for i, score := range scores {
+		if score != top {
+			continue
+		}
+		if turn == 0 {
+			return feasible[i].Node().Name, nil
+		}
+		turn--
+	}
+	return "", errors.New("no node has the highest score")
 }
 
 // prioritize adds the extenders' scores, which go up to ten. Those of an extender that fails do not count.
-func (s *Scheduler) prioritize(ctx context.Context, a *attempt, nodes []fwk.NodeInfo, scores []fwk.NodePluginScores) {
+func (s *Scheduler) prioritize(ctx context.Context, a *attempt, nodes []fwk.NodeInfo, scores []int64) {
 	for _, e := range s.shared.Extenders {
 		if !e.IsPrioritizer() || !e.IsInterested(a.pod()) {
 			continue
@@ -299,8 +318,8 @@ func (s *Scheduler) prioritize(ctx context.Context, a *attempt, nodes []fwk.Node
 			continue
 		}
 		for _, h := range *list {
-			if i := slices.IndexFunc(scores, func(n fwk.NodePluginScores) bool { return n.Name == h.Host }); i >= 0 {
-				scores[i].TotalScore += h.Score * weight * (fwk.MaxScore / extenderv1.MaxExtenderPriority)
+			if i := slices.IndexFunc(nodes, func(n fwk.NodeInfo) bool { return n.Node().Name == h.Host }); i >= 0 {
+				scores[i] += h.Score * weight * (fwk.MaxScore / extenderv1.MaxExtenderPriority)
 			}
 		}
 	}

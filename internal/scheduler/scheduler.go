@@ -38,8 +38,9 @@ type Scheduler struct {
 	events    events.EventBroadcaster
 	// percentage is the configured percentageOfNodesToScore.
 	percentage int32
-	first      int // the node with which the next search begins
-	next       int // the position of the round-robin among equally good nodes
+	found      []*fwk.Status // of the nodes of one search
+	first      int           // the node with which the next search begins
+	next       int           // the position of the round-robin among equally good nodes
 	bindings   sync.WaitGroup
 	ready      chan struct{}
 }

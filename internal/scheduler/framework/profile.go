@@ -31,6 +31,8 @@ type Profile struct {
 	shared *Shared
 	byName map[string]fwk.Plugin
 	names  []string // of all plugins, in order
+	// scratch belongs to the scheduling cycle (Totals).
+	scratch scores
 
 	queueSort  []fwk.QueueSortPlugin // exactly one
 	preEnqueue []fwk.PreEnqueuePlugin
@@ -327,35 +329,11 @@ func (p *Profile) RunPreScorePlugins(ctx context.Context, state fwk.CycleState, 
 // RunScorePlugins returns the scores of every node, in the nodes' order: raw, normalized and weighted,
 // and their sum.
 func (p *Profile) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
-	skip := state.GetSkipScorePlugins()
-	active := slices.DeleteFunc(slices.Clone(p.score), func(s scorer) bool { return skip.Has(s.Name()) })
-	lists := make([]fwk.NodeScoreList, len(active))
-	for i := range lists {
-		lists[i] = make(fwk.NodeScoreList, len(nodes))
+	var s scores
+	active := p.activeScores(state)
+	if st := s.run(ctx, p.shared.Parallel, active, state, pod, nodes); !st.IsSuccess() {
+		return nil, st
 	}
-	failed := make([]*fwk.Status, len(nodes))
-	p.shared.Parallel.Until(ctx, len(nodes), func(n int) {
-		for i, pl := range active {
-			s, st := pl.Score(ctx, state, pod, nodes[n])
-			if !st.IsSuccess() {
-				failed[n] = fwk.AsStatus(fmt.Errorf("plugin %q failed with: %w", pl.Name(), st.AsError()))
-				return
-			}
-			lists[i][n] = fwk.NodeScore{Name: nodes[n].Node().Name, Score: s}
-		}
-	}, "Score")
-	for _, st := range failed {
-		if st != nil {
-			return nil, st
-		}
-	}
-	if ctx.Err() != nil {
-		return nil, fwk.AsStatus(context.Cause(ctx))
-	}
-	return total(ctx, active, lists, state, pod, nodes)
-}
-
-func total(ctx context.Context, active []scorer, lists []fwk.NodeScoreList, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
 	out := make([]fwk.NodePluginScores, len(nodes))
 	each := make([]fwk.PluginScore, 2*len(active)*len(nodes))
 	for n := range out {
@@ -364,23 +342,106 @@ func total(ctx context.Context, active []scorer, lists []fwk.NodeScoreList, stat
 		out[n].Scores, each = each[:len(active):len(active)], each[len(active):]
 	}
 	for i, pl := range active {
-		for n, s := range lists[i] {
-			out[n].RawScores[i] = fwk.PluginScore{Name: pl.Name(), Score: s.Score}
+		for n, score := range s.lists[i] {
+			out[n].RawScores[i] = fwk.PluginScore{Name: pl.Name(), Score: score.Score}
 		}
-		if ext := pl.ScoreExtensions(); ext != nil {
-			if st := ext.NormalizeScore(ctx, state, pod, lists[i]); !st.IsSuccess() {
-				return nil, fwk.AsStatus(fmt.Errorf("running NormalizeScore of plugin %q: %w", pl.Name(), st.AsError()))
-			}
+		if st := s.normalize(ctx, i, pl, state, pod); !st.IsSuccess() {
+			return nil, st
 		}
-		for n, s := range lists[i] {
-			if s.Score < fwk.MinScore || s.Score > fwk.MaxScore {
-				return nil, fwk.AsStatus(fmt.Errorf("plugin %q returns an invalid score %d for node %s: it must be in [%d, %d]", pl.Name(), s.Score, s.Name, fwk.MinScore, fwk.MaxScore))
-			}
-			out[n].Scores[i] = fwk.PluginScore{Name: pl.Name(), Score: s.Score * pl.weight}
-			out[n].TotalScore += s.Score * pl.weight
+		for n, score := range s.lists[i] {
+			out[n].Scores[i] = fwk.PluginScore{Name: pl.Name(), Score: score.Score * pl.weight}
+			out[n].TotalScore += score.Score * pl.weight
 		}
 	}
 	return out, nil
+}
+
+// Totals returns the sums of RunScorePlugins. They are valid until the next call, of which there must be only
+// one at a time.
+func (p *Profile) Totals(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]int64, *fwk.Status) {
+	s := &p.scratch
+	active := p.activeScores(state)
+	if st := s.run(ctx, p.shared.Parallel, active, state, pod, nodes); !st.IsSuccess() {
+		return nil, st
+	}
+	s.totals = resize(s.totals, len(nodes))
+	clear(s.totals)
+	for i, pl := range active {
+		if st := s.normalize(ctx, i, pl, state, pod); !st.IsSuccess() {
+			return nil, st
+		}
+		for n, score := range s.lists[i] {
+			s.totals[n] += score.Score * pl.weight
+		}
+	}
+	return s.totals, nil
+}
+
+func (p *Profile) activeScores(state fwk.CycleState) []scorer {
+	skip := state.GetSkipScorePlugins()
+	if skip.Len() == 0 {
+		return p.score
+	}
+	return slices.DeleteFunc(slices.Clone(p.score), func(s scorer) bool { return skip.Has(s.Name()) })
+}
+
+// scores has the room for the scores of all nodes.
+type scores struct {
+	lists  []fwk.NodeScoreList // by plugin
+	failed []*fwk.Status       // by node
+	totals []int64             // by node
+}
+
+func resize[T any](list []T, n int) []T {
+	if cap(list) < n {
+		return make([]T, n)
+	}
+	return list[:n]
+}
+
+// run asks every plugin about every node.
+func (s *scores) run(ctx context.Context, parallel Parallelizer, active []scorer, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+	s.lists = resize(s.lists, len(active))
+	for i := range s.lists {
+		s.lists[i] = resize(s.lists[i], len(nodes))
+	}
+	s.failed = resize(s.failed, len(nodes))
+	clear(s.failed)
+	parallel.Until(ctx, len(nodes), func(n int) {
+		for i, pl := range active {
+			score, st := pl.Score(ctx, state, pod, nodes[n])
+			if !st.IsSuccess() {
+				s.failed[n] = fwk.AsStatus(fmt.Errorf("plugin %q failed with: %w", pl.Name(), st.AsError()))
+				return
+			}
+			s.lists[i][n] = fwk.NodeScore{Name: nodes[n].Node().Name, Score: score}
+		}
+	}, "Score")
+	if ctx.Err() != nil {
+		return fwk.AsStatus(context.Cause(ctx))
+	}
+	for _, st := range s.failed {
+		if st != nil {
+			return st
+		}
+	}
+	return nil
+}
+
+// normalize lets a plugin bring its scores to the common scale, and checks that they are on it.
+func (s *scores) normalize(ctx context.Context, i int, pl scorer, state fwk.CycleState, pod *v1.Pod) *fwk.Status {
+	if ext := pl.ScoreExtensions(); ext != nil {
+		if st := ext.NormalizeScore(ctx, state, pod, s.lists[i]); !st.IsSuccess() {
+			return fwk.AsStatus(fmt.Errorf("running NormalizeScore of plugin %q: %w", pl.Name(), st.AsError()))
+		}
+	}
+	for _, score := range s.lists[i] {
+		if score.Score < fwk.MinScore || score.Score > fwk.MaxScore {
+			return fwk.AsStatus(fmt.Errorf("plugin %q returns an invalid score %d for node %s: it must be in [%d, %d]",
+				pl.Name(), score.Score, score.Name, fwk.MinScore, fwk.MaxScore))
+		}
+	}
+	return nil
 }
 
 // RunReservePluginsReserve lets plugins claim what the pod will use. The caller gives back if one

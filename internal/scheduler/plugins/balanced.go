@@ -44,7 +44,8 @@ func (b NodeResourcesBalancedAllocation) Score(_ context.Context, state fwk.Cycl
 	if err != nil {
 		return 0, fwk.AsStatus(err)
 	}
-	var with, without []float64
+	var room [2][4]float64 // enough for most, without an allocation for each node
+	with, without := room[0][:0], room[1][:0]
 	for _, r := range b.resources {
 		ask, used, has := b.of(r.name, info.CalculateResource(), n)
 		if has == 0 {
