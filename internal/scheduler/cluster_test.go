@@ -575,3 +575,42 @@ func TestTwoProfiles(t *testing.T) {
 		c.wantNode("pack", "n1")
 	})
 }
+
+// TestAFriendThatHadBeenNominatedWakes: when it was bound, it seemed to have been there before.
+func TestAFriendThatHadBeenNominatedWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t, node("n1", "1"), pod("low", "1", on("n1")))
+		defer c.stop()
+		gone := c.graceful()
+		c.create(pod("friend", "1", labelled("app", "x"), priority(1)))
+		c.settle()
+		c.create(pod("p", "0", together(v1.LabelHostname)))
+		c.settle()
+		c.wantNode("p", "")
+		gone("low")
+		c.settle()
+		c.wantNode("friend", "n1")
+		c.wantNode("p", "n1")
+	})
+}
+
+// TestWhatStoodInTheWayOfAPreemptionWakes: a pod for which there were no resources, and for which no room could be
+// made because its friend was only nominated, used to hear only of resources.
+func TestWhatStoodInTheWayOfAPreemptionWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		since := func(minute int64) func(*v1.Pod) {
+			return func(p *v1.Pod) { p.Status.StartTime = new(metav1.NewTime(time.Unix(60*minute, 0))) }
+		}
+		c := start(t, node("n1", "4"),
+			pod("old", "2", on("n1"), labelled("app", "x"), since(1)), pod("young", "2", on("n1"), since(2)))
+		defer c.stop()
+		// The friend's victim goes at once, and the friend waits for the end of its back-off.
+		c.create(pod("friend", "2", labelled("app", "x"), priority(2)))
+		c.create(pod("p", "2", together(v1.LabelHostname), priority(2)))
+		c.wantNode("friend", "")
+		c.wantNode("p", "")
+		c.settle()
+		c.wantNode("friend", "n1")
+		c.wantNode("p", "n1")
+	})
+}

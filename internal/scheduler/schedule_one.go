@@ -263,6 +263,7 @@ func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) err
 		klog.FromContext(ctx).Error(st.AsError(), "Cannot find out whether room can be made for the pod")
 	}
 	fit.postFilter = st.Message()
+	fit.plugins = fit.plugins.Union(a.state.Rejecters())
 	if r != nil {
 		fit.nominated = r.NominatingInfo
 	}

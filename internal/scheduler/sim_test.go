@@ -100,6 +100,9 @@ func live(t *testing.T, seed uint64, cfg scheduler.Config) (wrong string, log []
 			}
 			l.settle()
 			if wrong = l.check(); wrong != "" {
+				for _, p := range l.pods() {
+					l.note("now: pod %s on %q (nominated %q) since %v: %s", p.Name, p.Spec.NodeName, p.Status.NominatedNodeName, p.Labels, told(p))
+				}
 				break
 			}
 		}

@@ -111,11 +111,10 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 		if err := s.cache.SetPod(pod); err != nil {
 			log.Error(err, "Cannot add a bound pod to the cache", "pod", klog.KObj(pod))
 		}
-		what := fwk.Add
-		if old != nil && old.Spec.NodeName != "" {
-			what = podChange(old, pod)
-		}
-		if what != fwk.None {
+		if old == nil || old.Spec.NodeName == "" {
+			// What it was before does not matter: it was nowhere, or only nominated.
+			s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Add}, nil, pod)
+		} else if what := podChange(old, pod); what != fwk.None {
 			s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: what}, old, pod)
 		}
 	case s.profiles[pod.Spec.SchedulerName] == nil:
@@ -126,12 +125,25 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 		if err := s.queue.Add(ctx, pod); err != nil {
 			log.Error(err, "Cannot queue a pod", "pod", klog.KObj(pod))
 		}
-		what := fwk.Add
-		if old != nil {
-			what = podChange(old, pod)
-		}
-		if what != fwk.None {
-			s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: what}, old, pod)
+		s.waitingPodChanged(ctx, old, pod)
+	}
+}
+
+// waitingPodChanged tells the plugins of others about a pod that has no node. One that is nominated for another
+// node than before has gone from there, and come here.
+func (s *Scheduler) waitingPodChanged(ctx context.Context, old, pod *v1.Pod) {
+	move := func(what fwk.ActionType, old, pod any) { // any, so that no object is nil and not a nil pod
+		s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: what}, old, pod)
+	}
+	switch {
+	case old == nil:
+		move(fwk.Add, nil, pod)
+	case old.Status.NominatedNodeName != pod.Status.NominatedNodeName:
+		move(fwk.Delete, old, nil)
+		move(fwk.Add, nil, pod)
+	default:
+		if what := podChange(old, pod); what != fwk.None {
+			move(what, old, pod)
 		}
 	}
 }

@@ -18,6 +18,7 @@ type CycleState struct {
 	skipFilter, skipScore, skipPreBind, parallelPreBind sets.Set[string]
 	filters                                             []fwk.FilterPlugin // those that are not skipped; nil before PreFilter
 	pod                                                 *PodInfo           // nil for a cycle that is not the scheduler's own
+	rejecters                                           sets.Set[string]   // see AddRejecter
 }
 
 var _ fwk.CycleState = (*CycleState)(nil)
@@ -34,6 +35,18 @@ func InfoOf(state fwk.CycleState, pod *v1.Pod) (*PodInfo, error) {
 	}
 	return NewPodInfo(pod)
 }
+
+// AddRejecter notes that a plugin stands in the way of making room for the pod. What changes its mind may help the
+// pod, too, even if other plugins rejected it in the first place. Only PostFilter plugins call it.
+func (c *CycleState) AddRejecter(plugin string) {
+	if c.rejecters == nil {
+		c.rejecters = sets.New[string]()
+	}
+	c.rejecters.Insert(plugin)
+}
+
+// Rejecters returns the plugins that stand in the way of making room.
+func (c *CycleState) Rejecters() sets.Set[string] { return c.rejecters }
 
 // ShouldRecordPluginMetrics returns true: a histogram costs less than the decision.
 func (c *CycleState) ShouldRecordPluginMetrics() bool { return true }

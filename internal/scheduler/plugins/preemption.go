@@ -99,6 +99,13 @@ func (d *DefaultPreemption) PostFilter(ctx context.Context, state fwk.CycleState
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
+	if c, ok := state.(*framework.CycleState); ok {
+		for _, st := range statuses {
+			if st.Plugin() != "" {
+				c.AddRejecter(st.Plugin())
+			}
+		}
+	}
 	if len(found) == 0 {
 		why := framework.NotAvailable(len(all), statuses, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
 		return nominate(""), fwk.NewStatus(fwk.Unschedulable, "preemption: "+why)
