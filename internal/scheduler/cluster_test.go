@@ -614,3 +614,22 @@ func TestWhatStoodInTheWayOfAPreemptionWakes(t *testing.T) {
 		c.wantNode("p", "n1")
 	})
 }
+
+// TestAZoneThatGoesWakesWhoWasToBeSpreadOverIt: nobody was told of a node's end.
+func TestAZoneThatGoesWakesWhoWasToBeSpreadOverIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := labelled("app", "x")
+		c := start(t, node("n1", "0", in("a")), node("n2", "4", in("b")), pod("a", "1", x, on("n2")))
+		defer c.stop()
+		c.create(pod("p", "1", x, spread(v1.TopologySpreadConstraint{
+			MaxSkew: 1, TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: v1.DoNotSchedule, LabelSelector: app("x"),
+		})))
+		c.settle()
+		c.wantNode("p", "")
+		if err := c.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.settle()
+		c.wantNode("p", "n2")
+	})
+}

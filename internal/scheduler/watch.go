@@ -21,7 +21,7 @@ func (s *Scheduler) watch(ctx context.Context, f informers.SharedInformerFactory
 	nodes, err := f.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { s.nodeAdded(ctx, obj) },
 		UpdateFunc: func(old, obj any) { s.nodeUpdated(ctx, old, obj) },
-		DeleteFunc: func(obj any) { s.nodeDeleted(obj) },
+		DeleteFunc: func(obj any) { s.nodeDeleted(ctx, obj) },
 	})
 	if err != nil {
 		return nil, err
@@ -88,9 +88,11 @@ func conditions(node *v1.Node) map[v1.NodeConditionType]v1.ConditionStatus {
 	return out
 }
 
-func (s *Scheduler) nodeDeleted(obj any) {
+// nodeDeleted helps pods that were to be spread over the node, too.
+func (s *Scheduler) nodeDeleted(ctx context.Context, obj any) {
 	if node, ok := unwrap(obj).(*v1.Node); ok {
 		s.cache.RemoveNode(node.Name)
+		s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Delete}, node, nil)
 	}
 }
 
