@@ -123,6 +123,15 @@ func (c *cluster) hardened() {
 		c.t.Errorf("etcd's folder: %v, %v", info, err)
 	}
 	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	// The node is Ready before the last hook of the API server has run.
+	c.until("the API server is not live", func() bool {
+		resp, err := anonymous.Get(c.url("/livez"))
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 	for url, want := range map[string]int{
 		c.url("/api/v1/secrets"): http.StatusForbidden, c.url("/api"): http.StatusForbidden, c.url("/metrics"): http.StatusForbidden,
 		c.url("/debug/pprof/"): http.StatusForbidden, c.url("/livez"): http.StatusOK,
