@@ -156,15 +156,7 @@ func (o *schedulerOptions) run(ctx context.Context, cfg scheduler.Config) error 
 		return err
 	}
 	defer stopServing()
-	if !cfg.LeaderElection.LeaderElect {
-		return component.Notify(ctx, s.Ready(), s.Run)
-	}
-	// one that waits for the lease is ready too
-	ready := make(chan struct{})
-	close(ready)
-	return component.Notify(ctx, ready, func(ctx context.Context) error {
-		return component.Lead(ctx, rest.CopyConfig(restConfig), cfg.LeaderElection, s.Run)
-	})
+	return component.Run(ctx, restConfig, cfg.LeaderElection, s.Ready(), s.Run)
 }
 
 func (o *schedulerOptions) limited(c *rest.Config) *rest.Config {

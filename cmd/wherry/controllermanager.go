@@ -154,10 +154,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	}
 	ready := make(chan struct{})
 	close(ready)
-	if !o.lead.LeaderElect {
-		return component.Notify(ctx, ready, run)
-	}
-	return component.Notify(ctx, ready, func(ctx context.Context) error { return component.Lead(ctx, rest.CopyConfig(base), o.lead, run) })
+	return component.Run(ctx, base, o.lead, ready, run)
 }
 
 func (o *controllerOptions) restConfig() (*rest.Config, error) {

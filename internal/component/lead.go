@@ -14,10 +14,21 @@ import (
 	componentconfig "k8s.io/component-base/config"
 )
 
-// Lead runs a component while this process holds the lease. When ctx ends it gives the lease back,
+// Run runs a component, and tells systemd when it is ready: with leader election while this process holds the
+// lease (one that waits for it is ready, too), or else at once.
+func Run(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, ready <-chan struct{}, run func(context.Context) error) error {
+	if !c.LeaderElect {
+		return Notify(ctx, ready, run)
+	}
+	waiting := make(chan struct{})
+	close(waiting)
+	return Notify(ctx, waiting, func(ctx context.Context) error { return lead(ctx, rest.CopyConfig(cfg), c, run) })
+}
+
+// lead runs a component while this process holds the lease. When ctx ends it gives the lease back,
 // once the component has ended. Losing the lease is an error: the component must not keep running
 // next to the new leader.
-func Lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, run func(context.Context) error) error {
+func lead(ctx context.Context, cfg *rest.Config, c componentconfig.LeaderElectionConfiguration, run func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return err

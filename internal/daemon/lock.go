@@ -65,7 +65,8 @@ func takeLock(f *os.File) error {
 const endingPatience = 10 * time.Second
 
 // whenLetGo asks for the lock of a file until it gets an answer other than that somebody holds it. It does
-// not wait for an owner that lives.
+// not wait for an owner that lives. It has to ask again and again: flock(2) has no time limit, and a lock can
+// outlive its owner's process in a child.
 func whenLetGo(f *os.File, patience time.Duration, ask func() error) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		err := ask()

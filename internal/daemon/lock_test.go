@@ -84,7 +84,7 @@ func TestWhoAsksForTheLockIsNoOwner(t *testing.T) {
 func TestHoldTheLock(t *testing.T) {
 	dir := os.Getenv("HOLD_THE_LOCK")
 	if dir == "" {
-		t.Skip("a part of other tests")
+		t.Skip("this is the process that other tests start and kill; by itself it has nothing to test")
 	}
 	ballast := make([]byte, 64<<20) // which the kernel has to take apart
 	for i := 0; i < len(ballast); i += 4096 {

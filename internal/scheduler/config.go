@@ -38,10 +38,9 @@ type Config struct {
 	// found. 0 means fewer, the more nodes there are.
 	PercentageOfNodesToScore int32
 	// Extenders are asked after the plugins, in this order.
-	Extenders []configv1.Extender
+	Extenders []fwk.Extender
 	// Registry has plugins beside the default ones.
-	Registry  framework.Registry
-	extenders []fwk.Extender // of tests
+	Registry framework.Registry
 	// Only for a scheduler that runs as a process of its own:
 	Kubeconfig     string
 	LeaderElection componentconfig.LeaderElectionConfiguration
@@ -134,16 +133,17 @@ func convert(in *configv1.KubeSchedulerConfiguration) (Config, []string, error) 
 	}
 	binder := false
 	for i := range in.Extenders {
-		if _, err := extender.New(in.Extenders[i]); err != nil {
+		e, err := extender.New(in.Extenders[i])
+		if err != nil {
 			errs = append(errs, fmt.Errorf("extenders[%d].%w", i, err))
 		}
+		c.Extenders = append(c.Extenders, e)
 		if binds := in.Extenders[i].BindVerb != ""; binds && binder {
 			invalid(fmt.Sprintf("extenders[%d].bindVerb", i), in.Extenders[i].BindVerb, "only one extender can implement bind")
 		} else {
 			binder = binder || binds
 		}
 	}
-	c.Extenders = in.Extenders
 	if s := in.PodInitialBackoffSeconds; s != nil {
 		c.InitialBackoff = time.Duration(*s) * time.Second
 		if *s <= 0 {

@@ -55,6 +55,12 @@ func (a *asked) ProcessPreemption(_ *v1.Pod, v map[string]*extenderv1.Victims, _
 	return a.preempts(v), nil
 }
 
+func extended(e ...fwk.Extender) scheduler.Config {
+	c := scheduler.DefaultConfig()
+	c.Extenders = e
+	return c
+}
+
 func TestExtenders(t *testing.T) {
 	const nobody = " preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
 	for name, tc := range map[string]struct {
@@ -73,7 +79,7 @@ func TestExtenders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				// n2 has more room, so it is the better one if nobody is asked.
-				c := startConfig(t, scheduler.DefaultConfig().WithExtenders(&tc.asked), same, node("n1", "2"), node("n2", "4"))
+				c := startConfig(t, extended(&tc.asked), same, node("n1", "2"), node("n2", "4"))
 				defer c.stop()
 				c.create(pod("p", "1"))
 				c.wantNode("p", tc.where)
@@ -89,7 +95,7 @@ func TestExtenders(t *testing.T) {
 func TestWhatAnExtenderRejectedIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asked{refuses: map[string]string{"n1": "too hot"}}
-		c := startConfig(t, scheduler.DefaultConfig().WithExtenders(a), same, node("n1", "2"))
+		c := startConfig(t, extended(a), same, node("n1", "2"))
 		defer c.stop()
 		c.create(pod("p", "1"))
 		c.settle()
@@ -105,7 +111,7 @@ func TestAnExtenderHasASayInPreemption(t *testing.T) {
 		a := &asked{preempts: func(v map[string]*extenderv1.Victims) map[string]*extenderv1.Victims {
 			return map[string]*extenderv1.Victims{"n2": v["n2"]}
 		}}
-		c := startConfig(t, scheduler.DefaultConfig().WithExtenders(a), same,
+		c := startConfig(t, extended(a), same,
 			node("n1", "1"), node("n2", "1"), pod("a", "1", on("n1")), pod("b", "1", on("n2"), priority(1)))
 		defer c.stop()
 		c.create(pod("p", "1", priority(2)))
@@ -122,7 +128,7 @@ func TestAnExtenderBinds(t *testing.T) {
 			bound = b.Name + " to " + b.Target.Name
 			return c.client.CoreV1().Pods(b.Namespace).Bind(t.Context(), b, metav1.CreateOptions{})
 		}}
-		c = startConfig(t, scheduler.DefaultConfig().WithExtenders(a), same, node("n1", "1"))
+		c = startConfig(t, extended(a), same, node("n1", "1"))
 		defer c.stop()
 		c.create(pod("p", "100m"))
 		c.create(pod("q", "100m"))

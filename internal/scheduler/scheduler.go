@@ -67,15 +67,8 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		Informers: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)),
 		Snapshot:  s.snapshot, Nominator: s.queue.Nominator(), Activator: s.queue,
 		Waiting: framework.NewWaitingPods(), Parallel: framework.NewParallelizer(cfg.Parallelism),
-		Recorder: func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
-	}
-	s.shared.Extenders = append(s.shared.Extenders, cfg.extenders...)
-	for _, c := range cfg.Extenders {
-		e, err := extender.New(c)
-		if err != nil {
-			return nil, fmt.Errorf("extender %s: %w", c.URLPrefix, err)
-		}
-		s.shared.Extenders = append(s.shared.Extenders, e)
+		Extenders: cfg.Extenders,
+		Recorder:  func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
 	}
 	var err error
 	if s.profiles, err = cfg.profiles(ctx, s.shared); err != nil {

@@ -324,7 +324,8 @@ func (l *life) check() string {
 					without.pods = append(without.pods, o)
 				}
 			}
-			if len(without.pods) < len(w.pods) && without.fits(p, n) == "" && w.helps(p, n) {
+			// Preemption is not tried where something speaks against the node that no victim's end changes.
+			if len(without.pods) < len(w.pods) && without.fits(p, n) == "" && w.never(p, n) == "" {
 				return fmt.Sprintf("pod %s waits, and would fit on node %s without pods of a lower priority; it was told %q", p.Name, n.Name, told(p))
 			}
 		}
@@ -451,10 +452,6 @@ func (w world) never(p *v1.Pod, n *v1.Node) string {
 	}
 	return ""
 }
-
-// helps reports whether preemption on a node is tried at all: not if something that the end of other
-// pods does not change speaks against the node.
-func (w world) helps(p *v1.Pod, n *v1.Node) bool { return w.never(p, n) == "" }
 
 func required(p *v1.Pod, affinity bool) []v1.PodAffinityTerm {
 	switch a := p.Spec.Affinity; {

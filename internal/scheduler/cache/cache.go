@@ -163,26 +163,6 @@ func (c *Cache) removeLocked(uid types.UID) {
 	c.dropIfEmptyLocked(s.node)
 }
 
-// IsAssumed reports whether the pod has a node that it is not known to be bound to.
-func (c *Cache) IsAssumed(uid types.UID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s, ok := c.pods[uid]
-	return ok && s.assumed
-}
-
-// Counts returns how many nodes, pods and assumed pods there are.
-func (c *Cache) Counts() (nodes, pods, assumed int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.pods {
-		if s.assumed {
-			assumed++
-		}
-	}
-	return len(c.nodes), len(c.pods), assumed
-}
-
 // Update updates the snapshot. It copies only the nodes that have changed since the last time.
 func (c *Cache) Update(s *Snapshot) {
 	c.mu.Lock()

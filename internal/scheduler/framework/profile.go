@@ -112,9 +112,6 @@ func (p *Profile) QueueSort() fwk.QueueSortPlugin { return p.queueSort[0] }
 // Less reports whether a comes before b in the queue.
 func (p *Profile) Less(a, b fwk.QueuedEntityInfo) bool { return p.queueSort[0].Less(a, b) }
 
-// Plugin returns the plugin, or nil if this profile does not have it.
-func (p *Profile) Plugin(name string) fwk.Plugin { return p.byName[name] }
-
 // Rejecters returns the plugins that can keep a pod off nodes.
 func (p *Profile) Rejecters() sets.Set[string] {
 	out := sets.New[string]()

@@ -93,24 +93,25 @@ func (s *podAffinityState) Clone() fwk.StateData {
 
 // count counts a pod on a node n times; -1 takes it away.
 func (s *podAffinityState) count(p fwk.PodInfo, node *v1.Node, n int64) {
-	s.countHostile(p, node, n)
+	s.matters(p, func(c counts, key string) { c.add(key, node, n) })
+}
+
+// matters calls found for every term by which a pod matters, with its topology key and what is to count it.
+func (s *podAffinityState) matters(p fwk.PodInfo, found func(counts, string)) {
 	if matchesAll(s.affinity, p.GetPod(), nil) {
 		for i := range s.affinity {
-			s.friends.add(s.affinity[i].TopologyKey, node, n)
+			found(s.friends, s.affinity[i].TopologyKey)
 		}
 	}
 	for i := range s.anti {
 		if s.anti[i].Matches(p.GetPod(), nil) {
-			s.foes.add(s.anti[i].TopologyKey, node, n)
+			found(s.foes, s.anti[i].TopologyKey)
 		}
 	}
-}
-
-func (s *podAffinityState) countHostile(p fwk.PodInfo, node *v1.Node, n int64) {
-	terms := p.GetRequiredAntiAffinityTerms()
-	for i := range terms {
-		if terms[i].Matches(s.pod, s.namespace) {
-			s.hostile.add(terms[i].TopologyKey, node, n)
+	theirs := p.GetRequiredAntiAffinityTerms()
+	for i := range theirs {
+		if theirs[i].Matches(s.pod, s.namespace) {
+			found(s.hostile, theirs[i].TopologyKey)
 		}
 	}
 }
@@ -177,27 +178,22 @@ func (a *InterPodAffinity) PreFilter(ctx context.Context, state fwk.CycleState, 
 	if s.anti, err = a.resolveAll(info.GetRequiredAntiAffinityTerms()); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	count := s.count
+	there := fwk.NodeInfo.GetPods
 	nodes := all
 	if len(s.affinity)+len(s.anti) == 0 {
-		count = s.countHostile
+		there = fwk.NodeInfo.GetPodsWithRequiredAntiAffinity
 		if nodes, err = a.nodes.HavePodsWithRequiredAntiAffinityList(); err != nil {
 			return nil, fwk.AsStatus(err)
 		}
 	}
-	// Matching is what takes long; the counts are few.
-	var mu sync.Mutex
+	var mu sync.Mutex // matching is what takes long; few match
 	a.parallel.Until(ctx, len(nodes), func(i int) {
-		pods := nodes[i].GetPods()
-		if len(s.affinity)+len(s.anti) == 0 {
-			pods = nodes[i].GetPodsWithRequiredAntiAffinity()
-		}
-		for _, p := range pods {
-			if s.matters(p) {
+		for _, p := range there(nodes[i]) {
+			s.matters(p, func(c counts, key string) {
 				mu.Lock()
-				count(p, nodes[i].Node(), 1)
-				mu.Unlock()
-			}
+				defer mu.Unlock()
+				c.add(key, nodes[i].Node(), 1)
+			})
 		}
 	}, a.Name())
 	if len(s.affinity)+len(s.anti)+len(s.hostile) == 0 {
@@ -205,25 +201,6 @@ func (a *InterPodAffinity) PreFilter(ctx context.Context, state fwk.CycleState, 
 	}
 	state.Write(podAffinityKey, s)
 	return nil, nil
-}
-
-// matters reports whether a pod is to be counted at all.
-func (s *podAffinityState) matters(p fwk.PodInfo) bool {
-	if matchesAll(s.affinity, p.GetPod(), nil) {
-		return true
-	}
-	for i := range s.anti {
-		if s.anti[i].Matches(p.GetPod(), nil) {
-			return true
-		}
-	}
-	terms := p.GetRequiredAntiAffinityTerms()
-	for i := range terms {
-		if terms[i].Matches(s.pod, s.namespace) {
-			return true
-		}
-	}
-	return false
 }
 
 // PreFilterExtensions returns the plugin itself.

@@ -289,7 +289,7 @@ func (q *Queue) Remove(uid types.UID) {
 
 // Activate gives pods another chance at once, whatever they wait for and whatever back-off they
 // have. Pods that the queue does not know are left out.
-func (q *Queue) Activate(_ klog.Logger, pods map[string]*v1.Pod) {
+func (q *Queue) Activate(log klog.Logger, pods map[string]*v1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, pod := range pods {
@@ -303,7 +303,7 @@ func (q *Queue) Activate(_ klog.Logger, pods map[string]*v1.Pod) {
 		case inUnschedulable, inBackoff:
 			q.takeLocked(it)
 			it.info.BackoffExpiration = time.Time{}
-			q.enterLocked(context.Background(), it)
+			q.enterLocked(klog.NewContext(context.Background(), log), it) // the framework passes no context
 		}
 	}
 }
