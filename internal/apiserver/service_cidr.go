@@ -4,23 +4,19 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
-	"wherry.dev/internal/apiserver/registry"
 	"wherry.dev/internal/apiserver/registry/service"
 )
 
@@ -59,57 +55,33 @@ func (s *Server) ensureServiceCIDR(ctx context.Context, client kubernetes.Interf
 	return nil
 }
 
-// cidrRetry is the pause after a failure to make the default ServiceCIDR.
-const cidrRetry = 10 * time.Second
-
 // keepServiceCIDR makes the default ServiceCIDR again when it is gone, until ctx ends.
 func (s *Server) keepServiceCIDR(ctx context.Context) error {
-	select {
-	case <-s.ready:
-	case <-ctx.Done():
+	if !s.awaitReady(ctx) {
 		return nil
 	}
 	client, err := s.ownClient()
 	if err != nil {
 		return err
 	}
-	gone := make(chan struct{}, 1)
-	follower := registry.NewFollower(func(*networkingv1.ServiceCIDR) {}, func(types.NamespacedName) {
-		select {
-		case gone <- struct{}{}:
-		default:
-		}
-	})
-	done := make(chan error, 1)
-	go func() {
-		one := fields.OneTermEqualSelector(metav1.ObjectNameField, defaultServiceCIDR)
-		done <- follower.Run(ctx, s.store(networkingv1.GroupName, "servicecidrs"), one)
-	}()
-	synced := follower.Synced()
-	var again <-chan time.Time
-	for {
-		select {
-		case err := <-done: // after ctx ended
-			return err
-		case <-gone:
-		case <-synced: // it may have gone before the watch began
-			synced = nil
-		case <-again:
-		}
-		again = nil
-		if err := s.ensureServiceCIDR(ctx, client); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Cannot make the default ServiceCIDR; trying again", "in", cidrRetry)
-			again = time.After(cidrRetry)
-		}
+	k := ownObject{group: networkingv1.GroupName, resource: "servicecidrs", name: defaultServiceCIDR}
+	return keep[*networkingv1.ServiceCIDR](ctx, s, k, func(ctx context.Context) error { return s.ensureServiceCIDR(ctx, client) })
+}
+
+// awaitReady returns whether the server is ready; false if ctx ends before.
+func (s *Server) awaitReady(ctx context.Context) bool {
+	select {
+	case <-s.ready:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
 // repairServices keeps the objects of services' addresses true while the server runs, and says in events
 // what was wrong.
 func (s *Server) repairServices(ctx context.Context) error {
-	select {
-	case <-s.ready:
-	case <-ctx.Done():
+	if !s.awaitReady(ctx) {
 		return nil
 	}
 	client, err := s.ownClient()

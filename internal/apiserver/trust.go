@@ -12,15 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/klog/v2"
-
-	"wherry.dev/internal/apiserver/registry"
 )
 
 // trustMap is the config map from which other servers of the cluster (the scheduler's metrics,
@@ -150,43 +144,12 @@ func (s *Server) publishTrust(ctx context.Context, client kubernetes.Interface) 
 	return nil
 }
 
-// trustRetry is the pause after a failure to write the config map.
-const trustRetry = 10 * time.Second
-
 // keepTrust writes the config map again whenever somebody changes or deletes it, until ctx ends.
 func (s *Server) keepTrust(ctx context.Context) error {
 	client, err := s.ownClient()
 	if err != nil {
 		return err
 	}
-	changed := make(chan struct{}, 1)
-	wake := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	follower := registry.NewFollower(func(*corev1.ConfigMap) { wake() }, func(types.NamespacedName) { wake() })
-	done := make(chan error, 1)
-	go func() {
-		one := fields.OneTermEqualSelector(metav1.ObjectNameField, trustMap)
-		done <- follower.Run(request.WithNamespace(ctx, metav1.NamespaceSystem), s.store("", "configmaps"), one)
-	}()
-	synced := follower.Synced()
-	var again <-chan time.Time
-	for {
-		select {
-		case err := <-done: // after ctx ended
-			return err
-		case <-changed:
-		case <-synced: // it may have been deleted before the watch began
-			synced = nil
-		case <-again:
-		}
-		again = nil
-		if err := s.publishTrust(ctx, client); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Cannot publish the certificate authorities; trying again", "in", trustRetry)
-			again = time.After(trustRetry)
-		}
-	}
+	k := ownObject{resource: "configmaps", namespace: metav1.NamespaceSystem, name: trustMap, changes: true}
+	return keep[*corev1.ConfigMap](ctx, s, k, func(ctx context.Context) error { return s.publishTrust(ctx, client) })
 }

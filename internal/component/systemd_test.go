@@ -12,20 +12,20 @@ import (
 	sddaemon "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// A node that restarts in its own place is not stopping: systemd would kill one that said so. The
-// next program finds the socket, and only its own end is reported.
-func TestRestartInPlaceIsNoEndForSystemd(t *testing.T) {
+// listen makes the test systemd, and returns what it hears next. It listens for a minute.
+func listen(t *testing.T) (hear func() string) {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
+	t.Cleanup(func() { _ = l.Close() })
 	if err := l.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("NOTIFY_SOCKET", socket)
-	hear := func() string {
+	return func() string {
 		t.Helper()
 		buf := make([]byte, 100)
 		n, err := l.Read(buf)
@@ -34,6 +34,12 @@ func TestRestartInPlaceIsNoEndForSystemd(t *testing.T) {
 		}
 		return string(buf[:n])
 	}
+}
+
+// A node that restarts in its own place is not stopping: systemd would kill one that said so. The
+// next program finds the socket, and only its own end is reported.
+func TestRestartInPlaceIsNoEndForSystemd(t *testing.T) {
+	hear := listen(t)
 	run := func(end error) {
 		t.Helper()
 		ready := make(chan struct{})
@@ -55,23 +61,8 @@ func TestRestartInPlaceIsNoEndForSystemd(t *testing.T) {
 }
 
 func TestSystemdHearsWhatMatters(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "notify")
-	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	t.Setenv("NOTIFY_SOCKET", socket)
+	hear := listen(t)
 	t.Setenv("WATCHDOG_USEC", strconv.Itoa(int(20*time.Millisecond/time.Microsecond)))
-	hear := func() string {
-		t.Helper()
-		buf := make([]byte, 100)
-		n, err := l.Read(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(buf[:n])
-	}
 	ready, ill := make(chan struct{}), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
