@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"time"
 )
 
@@ -16,39 +17,54 @@ const (
 	gcPercentBusy   = 100
 )
 
-// Collections closer together than this are a burst; a pause of this length ends it.
-const gcPause = 2 * time.Second
+// A burst is more garbage than this within gcPause. How often collections follow each other does not
+// tell: in the middle of a burst they are seconds apart, once the live heap is large.
+const (
+	gcPause      = 2 * time.Second
+	gcBurstBytes = 16 << 20
+)
 
-// paceGC lets the heap grow further while collections follow each other quickly, and gives the
-// memory back afterwards. It returns when ctx ends.
+// paceGC lets the heap grow further while a burst makes garbage, and gives the memory back afterwards.
+// At rest it does nothing between collections. It returns when ctx ends.
 func paceGC(ctx context.Context) {
 	debug.SetGCPercent(gcPercentAtRest)
 	collected := make(chan struct{}, 1)
 	afterEachGC(ctx, collected)
-	burst := time.NewTimer(gcPause)
-	busy := false
-	var last time.Time
+	pause := time.NewTimer(gcPause)
+	watching, busy := true, false // whether the timer runs, and whether this is a burst
+	since := allocated()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-collected:
-			now := time.Now()
-			if !busy && now.Sub(last) < gcPause {
+			if !watching {
+				watching, since = true, allocated()
+				pause.Reset(gcPause)
+			} else if !busy && allocated()-since > gcBurstBytes {
 				busy = true
 				debug.SetGCPercent(gcPercentBusy)
 			}
-			last = now
-			burst.Reset(gcPause)
-		case <-burst.C:
-			if busy {
+		case <-pause.C:
+			now := allocated()
+			if busy && now-since <= gcBurstBytes {
 				busy = false
 				debug.SetGCPercent(gcPercentAtRest)
 				debug.FreeOSMemory()
-				last = time.Time{} // that was a collection too
+			}
+			if watching = busy; watching {
+				since = now
+				pause.Reset(gcPause)
 			}
 		}
 	}
+}
+
+// allocated returns how many bytes the heap has handed out so far.
+func allocated() uint64 {
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
 }
 
 // afterEachGC signals each collection until ctx ends: an object that nothing holds lives until the

@@ -29,7 +29,7 @@ func (s *Server) loadSandboxes(log klog.Logger) error {
 		if err != nil {
 			return fmt.Errorf("load sandbox %s: %w", id, err)
 		}
-		s.sandboxes[id] = b
+		s.addSandbox(b)
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (s *Server) recover(ctx context.Context) error {
 		if !b.HalfMade() {
 			continue
 		}
-		delete(s.sandboxes, id)
+		s.dropSandbox(b)
 		what := fmt.Sprintf("the removal of the half-created sandbox %.12s of pod %s/%s", id, b.Config.GetMetadata().GetNamespace(), b.Config.GetMetadata().GetName())
 		if err := s.telling(ctx, what, func() error { return b.Clear(ctx) }); err != nil {
 			log.Error(err, "Cannot remove a half-created sandbox; the next start tries again", "sandbox", id)
@@ -153,7 +153,7 @@ func waitsFor(c *container.Container) string {
 
 // resume takes back a container that is not half made.
 func (s *Server) resume(ctx context.Context, c *container.Container) error {
-	s.containers[c.ID] = c
+	s.addContainer(c)
 	if err := c.Resume(ctx); err != nil || c.Ended() {
 		return err
 	}

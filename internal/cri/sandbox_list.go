@@ -19,7 +19,7 @@ func (s *Server) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandbo
 
 func (s *Server) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	var out []*runtimeapi.PodSandbox
-	for _, b := range s.allSandboxes() {
+	for _, b := range s.sandboxesOf(f.GetLabelSelector()) {
 		if sandboxMatches(b, f) {
 			out = append(out, b.Summary())
 		}

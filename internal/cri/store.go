@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -12,39 +13,73 @@ import (
 	"wherry.dev/internal/cri/sandbox"
 )
 
-// store has the sandboxes and containers of an instance. Those that are half made are not in it.
+// labelPodUID is the label by which a kubelet finds the sandboxes of a pod, at every look at it.
+const labelPodUID = "io.kubernetes.pod.uid"
+
+// store has the sandboxes and containers of an instance. Those that are half made are not in it. A
+// node keeps a thousand ended pods and more: what is asked for each look at a pod has an index.
 type store struct {
 	mu         sync.RWMutex // guards the maps below
 	sandboxes  map[string]*sandbox.Sandbox
 	containers map[string]*container.Container
+
+	byKey     map[string]*sandbox.Sandbox
+	byUID     map[string][]*sandbox.Sandbox     // by the label that the kubelet gives them
+	bySandbox map[string][]*container.Container // by the sandbox's ID
 }
 
 func newStore() *store {
-	return &store{sandboxes: map[string]*sandbox.Sandbox{}, containers: map[string]*container.Container{}}
+	return &store{
+		sandboxes: map[string]*sandbox.Sandbox{}, containers: map[string]*container.Container{},
+		byKey: map[string]*sandbox.Sandbox{}, byUID: map[string][]*sandbox.Sandbox{}, bySandbox: map[string][]*container.Container{},
+	}
 }
 
 func (s *store) addSandbox(b *sandbox.Sandbox) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sandboxes[b.ID] = b
+	s.byKey[b.Key] = b
+	join(s.byUID, b.Config.GetLabels()[labelPodUID], b)
 }
 
 func (s *store) dropSandbox(b *sandbox.Sandbox) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sandboxes, b.ID)
+	if s.byKey[b.Key] == b {
+		delete(s.byKey, b.Key)
+	}
+	leave(s.byUID, b.Config.GetLabels()[labelPodUID], b)
 }
 
 func (s *store) addContainer(c *container.Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.containers[c.ID] = c
+	join(s.bySandbox, c.SandboxID(), c)
 }
 
 func (s *store) dropContainer(c *container.Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.containers, c.ID)
+	leave(s.bySandbox, c.SandboxID(), c)
+}
+
+// join and leave replace a group rather than change it: readers have it without the lock.
+func join[T comparable](groups map[string][]T, of string, x T) {
+	leave(groups, of, x)
+	groups[of] = append(slices.Clone(groups[of]), x)
+}
+
+func leave[T comparable](groups map[string][]T, of string, x T) {
+	rest := slices.DeleteFunc(slices.Clone(groups[of]), func(y T) bool { return y == x })
+	if len(rest) == 0 {
+		delete(groups, of)
+		return
+	}
+	groups[of] = rest
 }
 
 // sandbox finds a sandbox by its ID or an unambiguous prefix of it.
@@ -119,12 +154,18 @@ func (s *store) uidOf(c *container.Container) string {
 func (s *store) sandboxByKey(key string) *sandbox.Sandbox {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, b := range s.sandboxes {
-		if b.Key == key {
-			return b
-		}
+	return s.byKey[key]
+}
+
+// sandboxesOf returns the sandboxes that have the labels, and perhaps others.
+func (s *store) sandboxesOf(labels map[string]string) []*sandbox.Sandbox {
+	uid, ok := labels[labelPodUID]
+	if !ok {
+		return s.allSandboxes()
 	}
-	return nil
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.byUID[uid]
 }
 
 func (s *store) containerByKey(sandboxID string, m *runtimeapi.ContainerMetadata) *container.Container {
@@ -156,14 +197,9 @@ func (s *store) allContainers() []*container.Container {
 	return all
 }
 
+// containersOf returns the containers of a sandbox, which the caller must not change.
 func (s *store) containersOf(sandboxID string) []*container.Container {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var cs []*container.Container
-	for _, c := range s.containers {
-		if c.SandboxID() == sandboxID {
-			cs = append(cs, c)
-		}
-	}
-	return cs
+	return s.bySandbox[sandboxID]
 }

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"k8s.io/cli-runtime/pkg/printers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wherry.dev/test/bench/applications"
@@ -108,8 +107,7 @@ func elsewhere(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	cfg.QPS = -1
-	client, err := kubernetes.NewForConfig(cfg)
+	client, err := applications.Client(cfg)
 	if err != nil {
 		return err
 	}

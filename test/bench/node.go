@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"wherry.dev/test/bench/applications"
 )
 
 // node is the instance under measurement.
@@ -86,8 +88,7 @@ func (n *node) up(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	cfg.QPS = -1
-	if n.client, err = kubernetes.NewForConfig(cfg); err != nil {
+	if n.client, err = applications.Client(cfg); err != nil {
 		return 0, err
 	}
 	return took, n.watch(ctx)
