@@ -42,25 +42,33 @@ type Server struct {
 
 // Listen opens the sockets, both on the same port, and returns it. Port 0 stands for any free one.
 func (s *Server) Listen(ctx context.Context, ip netip.Addr, port uint16) (uint16, error) {
+	tcp, udp, err := listen(ctx, ip, port)
+	if err != nil {
+		return 0, fmt.Errorf("DNS server: %w", err)
+	}
+	s.tcp, s.udp = passing{inbound.Bound(tcp), s.Allowed}, only{udp, s.Allowed}
+	return tcp.Addr().(*net.TCPAddr).AddrPort().Port(), nil
+}
+
+// listen opens one port in both protocols: port, or a free one if port is 0.
+func listen(ctx context.Context, ip netip.Addr, port uint16) (net.Listener, net.PacketConn, error) {
 	var config net.ListenConfig
 	var errs []error
 	for range 10 { // a free port of one protocol may be taken in the other
 		tcp, err := config.Listen(ctx, "tcp", netip.AddrPortFrom(ip, port).String())
 		if err != nil {
-			return 0, fmt.Errorf("DNS server: %w", err)
+			return nil, nil, err
 		}
-		at := tcp.Addr().(*net.TCPAddr).AddrPort()
-		udp, err := config.ListenPacket(ctx, "udp", at.String())
+		udp, err := config.ListenPacket(ctx, "udp", tcp.Addr().String())
 		if err == nil {
-			s.tcp, s.udp = passing{inbound.Bound(tcp), s.Allowed}, only{udp, s.Allowed}
-			return at.Port(), nil
+			return tcp, udp, nil
 		}
 		errs = append(errs, err, tcp.Close())
 		if port != 0 {
 			break
 		}
 	}
-	return 0, fmt.Errorf("DNS server: %w", errors.Join(errs...))
+	return nil, nil, errors.Join(errs...)
 }
 
 // Run answers questions until ctx ends. Listen comes first.

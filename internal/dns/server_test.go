@@ -187,11 +187,7 @@ type others struct {
 
 func (o *others) run(t testing.TB, at netip.Addr) string {
 	t.Helper()
-	pc, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", netip.AddrPortFrom(at, 0).String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", pc.LocalAddr().String())
+	l, pc, err := listen(t.Context(), at, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
