@@ -5,10 +5,19 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	clientset "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -42,7 +51,39 @@ func (d *Daemon) startKubelet(ctx context.Context) error {
 		return err
 	}
 	d.group.start(ctx, "kubelet", d.node.Run)
-	return d.await(ctx, "the node", d.node.Ready())
+	if err := d.await(ctx, "the node", d.node.Ready()); err != nil {
+		return err
+	}
+	awaitTaint(ctx, client, d.cfg.NodeName)
+	return nil
+}
+
+// taintPatience bounds how long a start waits for the node to be untainted: it may be tainted for a reason.
+const taintPatience = 5 * time.Second
+
+// awaitTaint waits until the node, which is ready, has lost the taint of those that are not: before that, the
+// first pods are told that there is no node for them.
+func awaitTaint(ctx context.Context, client clientset.Interface, node string) {
+	ctx, cancel := context.WithTimeout(ctx, taintPatience)
+	defer cancel()
+	self := fields.OneTermEqualSelector(metav1.ObjectNameField, node).String()
+	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = self
+			return client.CoreV1().Nodes().List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = self
+			return client.CoreV1().Nodes().Watch(ctx, o)
+		},
+	}, client)
+	_, err := watchtools.UntilWithSync(ctx, lw, &v1.Node{}, nil, func(ev watch.Event) (bool, error) {
+		n, ok := ev.Object.(*v1.Node)
+		return ok && !slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == v1.TaintNodeNotReady }), nil
+	})
+	if err != nil {
+		klog.FromContext(ctx).Info("The node is ready and still has the taint of one that is not", "node", node, "err", err)
+	}
 }
 
 func (d *Daemon) kubeletConfig(now time.Time) (kubeletconfig.Config, error) {
