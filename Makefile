@@ -87,7 +87,7 @@ sim: ## lives of pods in virtual time: make sim LIVES=100000 SEED=1; LIVES=1 pri
 	LIVES=$(or $(LIVES),20000) SEED=$(or $(SEED),1) GODEBUG=adaptivestackstart=1 $(GO) test ./test/sim -run '^TestLives$$' -count=1 -v -timeout 10h
 
 sim-scheduler: ## random clusters in virtual time: make sim-scheduler LIVES=1000 SEED=1
-	LIVES=$(or $(LIVES),500) SEED=$(or $(SEED),1) $(GO) test ./internal/scheduler -run 'TestLivesOfClusters|TestFaultsOfPlugins' -count=1 -v -timeout 10h
+	LIVES=$(or $(LIVES),500) SEED=$(or $(SEED),1) $(GO) test ./internal/scheduler -run 'TestLivesOfClusters|TestFaultsOf' -count=1 -v -timeout 10h
 
 conformance: build ## upstream's e2e specs: make conformance E2E_TEST=/path/to/e2e.test [AGNHOST=/path] [SAMPLE_APISERVER=/path ETCD=/path] [CONFORMANCE_FLAGS=-focus=…]
 	@if [ -z "$(E2E_TEST)" ]; then echo "SKIP: conformance needs upstream's test binary: make conformance E2E_TEST=/path/to/e2e.test AGNHOST=/path/to/agnhost"; \

@@ -16,6 +16,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	goruntime "runtime"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -27,6 +32,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/component"
 	"wherry.dev/internal/safepath"
 	"wherry.dev/internal/scheduler"
@@ -151,12 +157,37 @@ func (o *schedulerOptions) run(ctx context.Context, cfg scheduler.Config) error 
 	if err != nil {
 		return err
 	}
+	o.serving.Handle(report.SchedulingPath, s)
+	o.serving.Handle("/configz", http.HandlerFunc(cfg.Configz))
+	o.serving.NoProfiling = cfg.NoProfiling
+	if cfg.ContentionProfiling {
+		goruntime.SetBlockProfileRate(1)
+	}
+	defer dumpOnSignal(ctx, s)()
 	stopServing, err := o.serving.Start()
 	if err != nil {
 		return err
 	}
 	defer stopServing()
 	return component.Run(ctx, restConfig, cfg.LeaderElection, s.Ready(), s.Run)
+}
+
+// dumpOnSignal logs the scheduler's state on SIGUSR2, until stop is called.
+func dumpOnSignal(ctx context.Context, s *scheduler.Scheduler) (stop func()) {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGUSR2)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range asked {
+			s.Dump(ctx)
+		}
+	}()
+	return func() {
+		signal.Stop(asked)
+		close(asked)
+		<-done
+	}
 }
 
 func (o *schedulerOptions) limited(c *rest.Config) *rest.Config {

@@ -18,6 +18,7 @@ import (
 
 func explainCommand(d *dirs) *cobra.Command {
 	var namespace, output string
+	var whyNode bool
 	cmd := &cobra.Command{
 		Use:   "explain TYPE/NAME",
 		Short: "Say why a pod, a workload or a service is where it is, and what it waits for",
@@ -33,10 +34,13 @@ said, and what would let it continue.
 
 If it is pods that hold the object up, their own explanation follows, one of each sort. It
 asks the API server and, through it, the kubelet of a pod's node (the path /debug/reports,
-which needs permission to get nodes/proxy). If $KUBECONFIG is set, it asks that cluster.`,
+which needs permission to get nodes/proxy). About a pod without a node it asks the scheduler
+that runs beside the API server (/debug/scheduler, which needs permission to get that path):
+why each node does not fit, and what would help. If $KUBECONFIG is set, it asks that cluster.`,
 		Example: `  wherry explain pod/hello
   wherry explain deploy/web -n demo
-  wherry explain svc/web -o json`,
+  wherry explain svc/web -o json
+  wherry explain pod/hello --why-node`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, err := gather.Parse(args[0])
@@ -51,7 +55,11 @@ which needs permission to get nodes/proxy). If $KUBECONFIG is set, it asks that 
 			if err != nil {
 				return err
 			}
-			x, err := gather.Explain(cmd.Context(), client, target)
+			ask := gather.Explain
+			if whyNode {
+				ask = gather.WhyNode
+			}
+			x, err := ask(cmd.Context(), client, target)
 			if err != nil {
 				return err
 			}
@@ -59,6 +67,7 @@ which needs permission to get nodes/proxy). If $KUBECONFIG is set, it asks that 
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the object")
+	cmd.Flags().BoolVar(&whyNode, "why-node", false, "say how the node of a pod was chosen: which ones fitted, and how they scored")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json for machines")
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -119,6 +120,8 @@ type Config struct {
 	// MetricsAPI serves metrics.k8s.io from the kubelets' own metrics. Without it the group is free for
 	// somebody else.
 	MetricsAPI bool
+	// Paths are served besides the API, by prefix, to those who may get them (non-resource URLs).
+	Paths map[string]http.Handler
 	// AggregatorRouting calls services (those of webhooks, for example) at their endpoints, for servers on
 	// machines where cluster IPs lead nowhere.
 	AggregatorRouting bool

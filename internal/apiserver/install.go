@@ -96,6 +96,9 @@ func (s *Server) install() (*chain, error) {
 	for path, handler := range issuer {
 		c.front.Handler.NonGoRestfulMux.Handle(path, handler)
 	}
+	for prefix, handler := range s.cfg.Paths {
+		c.front.Handler.NonGoRestfulMux.UnlistedHandlePrefix(prefix, handler)
+	}
 	s.clients.Serve(c.front.Handler)
 	return c, nil
 }

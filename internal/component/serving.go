@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -34,6 +35,10 @@ type Serving struct {
 	secure *options.SecureServingOptionsWithLoopback
 	authn  *options.DelegatingAuthenticationOptions
 	authz  *options.DelegatingAuthorizationOptions
+	paths  map[string]http.Handler // besides its own; see Handle
+
+	// NoProfiling leaves /debug/pprof out.
+	NoProfiling bool
 }
 
 // NewServing returns the options of a component, with its port by default.
@@ -58,6 +63,15 @@ func (s *Serving) AddFlags(f *pflag.FlagSet) {
 	s.secure.AddFlags(f)
 	s.authn.AddFlags(f)
 	s.authz.AddFlags(f)
+}
+
+// Handle serves a path, and all below it if it ends with a slash, to those who may get them. It is called before
+// Start.
+func (s *Serving) Handle(path string, h http.Handler) {
+	if s.paths == nil {
+		s.paths = map[string]http.Handler{}
+	}
+	s.paths[path] = h
 }
 
 // Start serves until stop is called; with port 0 it does not serve at all.
@@ -112,7 +126,16 @@ func (s *Serving) handler(info *server.SecureServingInfo) (http.Handler, error) 
 		healthz.InstallPathHandler(m, path, healthz.PingHealthz)
 	}
 	m.Handle("/metrics", legacyregistry.Handler())
-	routes.Profiling{}.Install(m)
+	for path, h := range s.paths {
+		if strings.HasSuffix(path, "/") {
+			m.UnlistedHandlePrefix(path, h)
+		} else {
+			m.UnlistedHandle(path, h)
+		}
+	}
+	if !s.NoProfiling {
+		routes.Profiling{}.Install(m)
+	}
 	codecs := errorCodecs()
 	failed := apifilters.Unauthorized(codecs)
 	resolver := &apirequest.RequestInfoFactory{}

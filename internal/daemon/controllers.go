@@ -3,11 +3,13 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/controller/manager"
 	"wherry.dev/internal/scheduler"
@@ -104,6 +106,17 @@ func (d *Daemon) startScheduler(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.scheduler.Store(s)
 	d.group.start(ctx, "scheduler", s.Run)
 	return nil
+}
+
+// scheduling serves the scheduler's reports on pods.
+func (d *Daemon) scheduling(w http.ResponseWriter, r *http.Request) {
+	s := d.scheduler.Load()
+	if s == nil {
+		http.Error(w, report.NotScheduling, http.StatusNotFound)
+		return
+	}
+	s.ServeHTTP(w, r)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
 
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/apiserver/registry/componentstatus"
 	"wherry.dev/internal/apiserver/storage"
@@ -27,6 +29,7 @@ import (
 	"wherry.dev/internal/kubelet"
 	"wherry.dev/internal/mount"
 	"wherry.dev/internal/record"
+	"wherry.dev/internal/scheduler"
 	"wherry.dev/internal/trace"
 )
 
@@ -47,6 +50,9 @@ type Daemon struct {
 	api    *apiserver.Server
 	// serving is api, once it is ready: for the control socket, which is served while api is being made.
 	serving atomic.Pointer[apiserver.Server]
+
+	// scheduler answers for itself once it is made.
+	scheduler atomic.Pointer[scheduler.Scheduler]
 
 	guard        guard
 	runtime      internalapi.RuntimeService
@@ -265,6 +271,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.KubeletAddressTypes = []string{"InternalIP", "InternalDNS", "Hostname", "ExternalIP", "ExternalDNS"}
 	c.Components = map[string]componentstatus.Check{"scheduler": componentstatus.Inside, "controller-manager": componentstatus.Inside}
 	c.ServingNames = []string{d.cfg.NodeName, "localhost", "127.0.0.1", d.cfg.NodeIP}
+	c.Paths = map[string]http.Handler{report.SchedulingPath: http.HandlerFunc(d.scheduling)}
 	_, cidr, err := net.ParseCIDR(d.cfg.ServiceCIDR)
 	if err != nil {
 		return err

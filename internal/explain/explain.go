@@ -34,6 +34,9 @@ type Facts struct {
 	Kubelet *report.Pod
 	// KubeletGone: the kubelet answered, and does not know the pod.
 	KubeletGone bool
+	// Scheduling is what the scheduler reports about the pod, and SchedulerErr why it could not be asked.
+	Scheduling   *report.Scheduling
+	SchedulerErr string
 	// KubeletErr says why the kubelet could not be asked.
 	KubeletErr string
 }
@@ -53,7 +56,11 @@ type Explanation struct {
 	Summary string     `json:"summary"`
 	// Waits has what the object waits for; the first one holds up the others.
 	Waits []report.Wait `json:"waits,omitempty"`
-	Notes []string      `json:"notes,omitempty"`
+	// Nodes says why a pod without a node does not fit on them.
+	Nodes []report.NodeGroup `json:"nodes,omitempty"`
+	// Choice is how a pod's node was chosen, if that is what was asked for.
+	Choice *report.Choice `json:"choice,omitempty"`
+	Notes  []string       `json:"notes,omitempty"`
 	// Pods explains pods that hold the object up, one of each sort.
 	Pods []Explanation `json:"pods,omitempty"`
 
@@ -167,7 +174,51 @@ func (e *explainer) scheduling() {
 	if n := e.status.NominatedNodeName; n != "" {
 		w.Next = fmt.Sprintf("the pods that are preempted on node %s end", n)
 	}
+	e.queued(&w)
 	e.wait(w)
+}
+
+// queued adds what the scheduler itself reports.
+func (e *explainer) queued(w *report.Wait) {
+	if e.SchedulerErr != "" {
+		e.note("the scheduler could not be asked: %s", e.SchedulerErr)
+	}
+	if e.Scheduling == nil || e.Scheduling.Queue == nil {
+		return
+	}
+	q := e.Scheduling.Queue
+	e.out.Nodes = e.Scheduling.Nodes
+	w.Retry = q.Retry
+	for _, a := range q.WaitsFor {
+		if len(a.Events) > 0 {
+			e.note("plugin %s waits for: %s", a.Plugin, strings.Join(a.Events, ", "))
+		}
+	}
+	e.note("in the scheduler's queue it is %s, after %s", q.Place, count(q.Attempts, "attempt"))
+}
+
+// WhyNode explains how the node of a pod was chosen.
+func WhyNode(f Facts) Explanation {
+	e := &explainer{findings: newFindings("Pod", f.Pod, About{Now: f.Now}), Facts: f, status: f.Pod.Status}
+	e.out.Node, e.out.State = f.Pod.Spec.NodeName, string(f.Pod.Status.Phase)
+	switch {
+	case f.SchedulerErr != "":
+		e.out.Summary = "The scheduler could not be asked: " + f.SchedulerErr
+	case f.Scheduling == nil || f.Scheduling.Choice == nil:
+		e.out.Summary = "The scheduler does not remember how this node was chosen: it keeps the last pods only, and knows nothing of pods that others have bound."
+	default:
+		c := f.Scheduling.Choice
+		e.out.Choice = c
+		switch {
+		case c.Feasible == 1 && c.Nodes == 1:
+			e.out.Summary = "It is the only node."
+		case c.Feasible == 1:
+			e.out.Summary = fmt.Sprintf("It is the only one of %d nodes on which the pod could run.", c.Nodes)
+		default:
+			e.out.Summary = fmt.Sprintf("Of %d nodes, %d on which the pod could run were compared.", c.Nodes, c.Feasible)
+		}
+	}
+	return e.out
 }
 
 // node explains a node that is missing or unhealthy, and reports whether that holds up the pod.

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/kubelet/podplan"
 	"wherry.dev/internal/kubelet/podworker"
 	"wherry.dev/internal/kubelet/waits"
@@ -222,6 +223,69 @@ func TestExplainsWhatTheAPIServerGoesOnShowing(t *testing.T) {
 		x := Explain(f)
 		if text := x.Text(now); strings.Contains(text, "still shows container c as ended with exit code 7") != told {
 			t.Errorf("%s:\n%s", policy, text)
+		}
+	}
+}
+
+func TestAPodWithoutANodeIsExplainedNodeByNode(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+	p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "0/7 nodes are available.", LastTransitionTime: p.CreationTimestamp}}
+	x := Explain(Facts{Now: now, Pod: p, Scheduling: &report.Scheduling{
+		Queue: &report.Queue{Place: "unschedulable", Attempts: 2, Retry: report.When(now.Add(time.Minute)), WaitsFor: []report.Awaited{{Plugin: "Fit", Events: []string{"Node/Add", "Pod/Delete"}}}},
+		Nodes: []report.NodeGroup{
+			{Plugin: "Fit", Reasons: []string{"Insufficient cpu"}, Count: 6, Names: []string{"a", "b"}, Fixes: []string{"1 CPU more on node b", "end x"}},
+			{Count: 1, Names: []string{"z"}},
+		},
+	}})
+	const want = `pod default/p: Pending, for 1m0s
+It has no node yet.
+
+  scheduler default-scheduler, for 1m0s
+    status: 0/7 nodes are available.
+    next try: in 1m0s, at 03:05:05 UTC
+    continues when: a node is added or changes, or room is freed, so that the pod fits; the scheduler then retries on its own
+
+  nodes:
+    a, b and 4 more: Insufficient cpu (Fit)
+      would help: 1 CPU more on node b
+              or: end x
+    z: it fits now
+
+  note: plugin Fit waits for: Node/Add, Pod/Delete
+  note: in the scheduler's queue it is unschedulable, after 2 attempts
+`
+	if got := x.Text(now); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestWhyNode(t *testing.T) {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: v1.PodSpec{NodeName: "b"}, Status: v1.PodStatus{Phase: v1.PodRunning}}
+	for name, tc := range map[string]struct {
+		scheduling *report.Scheduling
+		failed     string
+		want       string
+	}{
+		"compared": {
+			scheduling: &report.Scheduling{Choice: &report.Choice{Nodes: 9, Feasible: 2, Best: []report.NodeScore{
+				{Node: "b", Total: 290, Parts: []report.PluginScore{{Plugin: "Fit", Score: 90, Weight: 1}, {Plugin: "Spread", Score: 200, Weight: 2}}}, {Node: "a", Total: 90, Parts: []report.PluginScore{{Plugin: "Fit", Score: 90, Weight: 1}}},
+			}}},
+			want: `Of 9 nodes, 2 on which the pod could run were compared.
+
+  the best nodes, and what plugins gave them (up to 100, times their weight):
+    b: 290 = Fit 90 + Spread 200
+    a: 90 = Fit 90
+`,
+		},
+		"the only one of many": {scheduling: &report.Scheduling{Choice: &report.Choice{Nodes: 9, Feasible: 1}}, want: "It is the only one of 9 nodes on which the pod could run.\n"},
+		"the only one":         {scheduling: &report.Scheduling{Choice: &report.Choice{Nodes: 1, Feasible: 1}}, want: "It is the only node.\n"},
+		"forgotten":            {want: "The scheduler does not remember how this node was chosen: it keeps the last pods only, and knows nothing of pods that others have bound.\n"},
+		"forbidden":            {failed: "you may not", want: "The scheduler could not be asked: you may not\n"},
+	} {
+		x := WhyNode(Facts{Pod: p, Scheduling: tc.scheduling, SchedulerErr: tc.failed})
+		if got, want := x.Text(time.Now()), "pod default/p on node b: Running\n"+tc.want; got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
 		}
 	}
 }

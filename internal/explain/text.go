@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"wherry.dev/internal/api/report"
 )
 
 // Text writes an explanation for people.
@@ -24,6 +26,15 @@ func (x *Explanation) Text(now time.Time) string {
 		}
 		fmt.Fprintf(&b, "    continues when: %s\n", w.Next)
 	}
+	for i, g := range x.Nodes {
+		if i == 0 {
+			b.WriteString("\n  nodes:\n")
+		}
+		writeGroup(&b, g)
+	}
+	if x.Choice != nil {
+		writeChoice(&b, x.Choice)
+	}
 	for i, n := range x.Notes {
 		if i == 0 {
 			b.WriteString("\n")
@@ -34,6 +45,40 @@ func (x *Explanation) Text(now time.Time) string {
 		b.WriteString("\n" + indent(x.Pods[i].Text(now)))
 	}
 	return b.String()
+}
+
+func writeGroup(b *strings.Builder, g report.NodeGroup) {
+	names := strings.Join(g.Names, ", ")
+	if more := g.Count - len(g.Names); more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	why := strings.Join(g.Reasons, ", ")
+	if g.Plugin == "" {
+		why = "it fits now"
+	} else {
+		why += " (" + g.Plugin + ")"
+	}
+	fmt.Fprintf(b, "    %s: %s\n", names, why)
+	for i, fix := range g.Fixes {
+		word := "would help"
+		if i > 0 {
+			word = "        or"
+		}
+		fmt.Fprintf(b, "      %s: %s\n", word, fix)
+	}
+}
+
+func writeChoice(b *strings.Builder, c *report.Choice) {
+	for i, n := range c.Best {
+		if i == 0 {
+			b.WriteString("\n  the best nodes, and what plugins gave them (up to 100, times their weight):\n")
+		}
+		var parts []string
+		for _, p := range n.Parts {
+			parts = append(parts, fmt.Sprintf("%s %d", p.Plugin, p.Score))
+		}
+		fmt.Fprintf(b, "    %s: %d = %s\n", n.Node, n.Total, strings.Join(parts, " + "))
+	}
 }
 
 func ago(since *time.Time, now time.Time) string {

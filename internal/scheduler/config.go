@@ -37,6 +37,8 @@ type Config struct {
 	// PercentageOfNodesToScore ends the search for nodes that fit when so many per cent of all nodes are
 	// found. 0 means fewer, the more nodes there are.
 	PercentageOfNodesToScore int32
+	// MemoNodes is from how many nodes on what plugins said about a node is remembered for pods of one shape.
+	MemoNodes int
 	// Extenders are asked after the plugins, in this order.
 	Extenders []fwk.Extender
 	// Registry has plugins beside the default ones.
@@ -44,8 +46,12 @@ type Config struct {
 	// Only for a scheduler that runs as a process of its own:
 	Kubeconfig     string
 	LeaderElection componentconfig.LeaderElectionConfiguration
+	// NoProfiling switches the profiles off that it serves, and ContentionProfiling has it record who waits for locks.
+	NoProfiling, ContentionProfiling bool
 	// RESTConfig is how plugins reach the API server; nil if they run in its process.
 	RESTConfig *restclient.Config
+
+	file *configv1.KubeSchedulerConfiguration // nil without one
 }
 
 // ProfileConfig configures the profile of one schedulerName.
@@ -61,6 +67,7 @@ func DefaultConfig() Config {
 	return Config{
 		Profiles:    []ProfileConfig{{SchedulerName: v1.DefaultSchedulerName}},
 		Parallelism: framework.DefaultParallelism,
+		MemoNodes:   framework.MemoNodes,
 		LeaderElection: componentconfig.LeaderElectionConfiguration{
 			LeaderElect:       true,
 			LeaseDuration:     metav1.Duration{Duration: 15 * time.Second},
@@ -121,10 +128,11 @@ func convert(in *configv1.KubeSchedulerConfiguration) (Config, []string, error) 
 			warnings = append(warnings, field)
 		}
 	}
-	warn(in.EnableProfiling != nil, "enableProfiling")
-	warn(in.EnableContentionProfiling != nil, "enableContentionProfiling")
 	warn(in.DelayCacheUntilActive, "delayCacheUntilActive")
 	c := DefaultConfig()
+	c.file = in
+	c.NoProfiling = !ptr.Deref(in.EnableProfiling, true)
+	c.ContentionProfiling = !c.NoProfiling && ptr.Deref(in.EnableContentionProfiling, false)
 	c.Kubeconfig = in.ClientConnection.Kubeconfig
 	leaderElection(&c.LeaderElection, &in.LeaderElection)
 	var errs []error

@@ -35,7 +35,9 @@ parallelism: 4
 percentageOfNodesToScore: 30
 podInitialBackoffSeconds: 2
 podMaxBackoffSeconds: 20
-enableProfiling: true
+enableProfiling: false
+enableContentionProfiling: true
+delayCacheUntilActive: true
 clientConnection: {kubeconfig: /etc/k}
 leaderElection: {leaderElect: false, resourceName: mine}
 profiles:
@@ -58,10 +60,10 @@ extenders:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, "enableProfiling has no effect") }) || len(warnings) != 1 {
+	if !slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, "delayCacheUntilActive has no effect") }) || len(warnings) != 1 {
 		t.Error(warnings)
 	}
-	if c.Parallelism != 4 || c.PercentageOfNodesToScore != 30 || c.InitialBackoff != 2*time.Second || c.MaxBackoff != 20*time.Second ||
+	if c.Parallelism != 4 || !c.NoProfiling || c.ContentionProfiling || c.PercentageOfNodesToScore != 30 || c.InitialBackoff != 2*time.Second || c.MaxBackoff != 20*time.Second ||
 		c.Kubeconfig != "/etc/k" || c.LeaderElection.LeaderElect || c.LeaderElection.ResourceName != "mine" || len(c.Extenders) != 1 {
 		t.Errorf("%+v", c)
 	}
@@ -118,7 +120,7 @@ func TestWrongConfigurations(t *testing.T) {
 		"no candidates":          {plugin("DefaultPreemption", "{minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0}"), "minCandidateNodesPercentage"},
 		"added affinity":         {plugin("NodeAffinity", "{addedAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Nope}]}]}}}"), "addedAffinity.requiredDuring"},
 		"not a plugin of ours":   {"profiles: [{plugins: {multiPoint: {enabled: [{name: Mine}]}}}]\n", `unknown plugin "Mine"`},
-		"not a plugin yet":       {"profiles: [{plugins: {multiPoint: {enabled: [{name: VolumeZone}]}}}]\n", `plugin "VolumeZone": not supported by this scheduler`},
+		"not a plugin yet":       {"profiles: [{plugins: {multiPoint: {enabled: [{name: GangScheduling}]}}}]\n", `plugin "GangScheduling": not supported by this scheduler`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _, err := load(t, tc.body)

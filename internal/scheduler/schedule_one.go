@@ -26,6 +26,7 @@ type attempt struct {
 	info    *framework.QueuedPodInfo
 	state   *framework.CycleState
 	start   time.Time
+	memo    *framework.Memo    // what is remembered of pods of this shape, or nil
 	node    string             // once it is decided
 	assumed *framework.PodInfo // the pod as it is there
 }
@@ -62,11 +63,17 @@ func (s *Scheduler) scheduleOne(ctx context.Context, info *framework.QueuedPodIn
 		s.fail(ctx, a, err)
 		return
 	}
-	s.bindings.Go(func() { s.bindingCycle(ctx, a) })
+	s.binding.Add(1)
+	s.bindings.Go(func() {
+		defer s.binding.Add(-1)
+		s.bindingCycle(ctx, a)
+	})
 }
 
 // schedulingCycle finds the pod's node and assumes the pod there.
 func (s *Scheduler) schedulingCycle(ctx context.Context, a *attempt) error {
+	s.cycle.Lock()
+	defer s.cycle.Unlock()
 	s.cache.Update(s.snapshot)
 	feasible, err := s.findNodes(ctx, a)
 	if err != nil {
@@ -75,15 +82,16 @@ func (s *Scheduler) schedulingCycle(ctx context.Context, a *attempt) error {
 	if a.node, err = s.selectNode(ctx, a, feasible); err != nil {
 		return err
 	}
+	algorithmDuration.Observe(time.Since(a.start).Seconds())
 	assumed := a.info.On(a.node)
 	if err := s.cache.Assume(assumed, a.node); err != nil {
 		return err
 	}
 	a.assumed = assumed
 	s.queue.Nominator().DeleteNominatedPodIfExists(a.pod())
-	st := a.profile.RunReservePluginsReserve(ctx, a.state, a.pod(), a.node)
+	st := a.timed("Reserve", func() *fwk.Status { return a.profile.RunReservePluginsReserve(ctx, a.state, a.pod(), a.node) })
 	if st.IsSuccess() {
-		st = a.profile.Permit(ctx, a.state, a.pod(), a.node)
+		st = a.timed("Permit", func() *fwk.Status { return a.profile.Permit(ctx, a.state, a.pod(), a.node) })
 	}
 	if !st.IsSuccess() && !st.IsWait() {
 		s.giveBack(ctx, a)
@@ -99,7 +107,11 @@ func (s *Scheduler) findNodes(ctx context.Context, a *attempt) ([]fwk.NodeInfo, 
 		return nil, &noNodesError{waitFor: a.profile.Rejecters()}
 	}
 	fit := newFitError(len(all))
-	narrowed, st := a.profile.PreFilter(ctx, a.state, a.pod(), all)
+	var narrowed framework.Narrowed
+	st := a.timed("PreFilter", func() (st *fwk.Status) {
+		narrowed, st = a.profile.PreFilter(ctx, a.state, a.pod(), all)
+		return st
+	})
 	if !st.IsSuccess() {
 		if !st.IsRejected() {
 			return nil, st.AsError()
@@ -108,7 +120,9 @@ func (s *Scheduler) findNodes(ctx context.Context, a *attempt) ([]fwk.NodeInfo, 
 		return nil, s.makeRoom(ctx, a, fit)
 	}
 	nodes := all
-	if narrowed.Names != nil {
+	if narrowed.Names == nil {
+		a.memo = a.profile.Recall(ctx, a.state, a.pod(), len(all), s.snapshot.Order(), a.start)
+	} else {
 		fit.exclude(narrowed.By)
 		nodes = make([]fwk.NodeInfo, 0, narrowed.Names.Len())
 		for name := range narrowed.Names {
@@ -156,15 +170,21 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 	if len(nodes) == 0 {
 		return nil, nil
 	}
+	began := time.Now()
 	search, stop := context.WithCancel(ctx)
 	defer stop()
 	first := s.first % len(nodes)
 	statuses := s.room(len(nodes))
-	feasible := make([]fwk.NodeInfo, wanted)
-	var found, failed atomic.Int32
-	s.shared.Parallel.Until(search, len(nodes), func(i int) {
-		i = (first + i) % len(nodes)
-		st := a.profile.RunFilterPluginsWithNominatedPods(search, a.state, a.pod(), nodes[i])
+	if cap(s.feasible) < wanted {
+		s.feasible = make([]fwk.NodeInfo, wanted)
+	}
+	feasible := s.feasible[:wanted]
+	var found atomic.Int32
+	one := func(i int) {
+		if i += first; i >= len(nodes) {
+			i -= len(nodes)
+		}
+		st := a.memo.Filter(search, a.profile, a.state, a.pod(), nodes[i])
 		switch {
 		case st.IsSuccess():
 			if n := int(found.Add(1)); n <= wanted {
@@ -176,16 +196,27 @@ func (s *Scheduler) filter(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 		default:
 			statuses[i] = st
 			if !st.IsRejected() {
-				failed.Add(1)
 				stop()
 			}
 		}
-	}, "Filter")
+	}
+	if a.memo.Cheap(a.state) {
+		for i := 0; i < len(nodes) && search.Err() == nil; i++ {
+			one(i)
+		}
+	} else {
+		s.shared.Parallel.Until(search, len(nodes), one, "Filter")
+	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	feasible = feasible[:min(int(found.Load()), wanted)]
 	passed := len(feasible)
+	result := fwk.Success
+	if passed == 0 {
+		result = fwk.Unschedulable
+	}
+	observePoint("Filter", a.profile.Name, result, time.Since(began))
 	looked := passed
 	for _, st := range statuses {
 		if st == nil {
@@ -258,7 +289,11 @@ func (s *Scheduler) extend(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 
 // makeRoom asks PostFilter plugins, and returns fit with what they say.
 func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) error {
-	r, st := a.profile.PostFilter(ctx, a.state, a.pod(), fit)
+	var r *fwk.PostFilterResult
+	st := a.timed("PostFilter", func() (st *fwk.Status) {
+		r, st = a.profile.PostFilter(ctx, a.state, a.pod(), fit)
+		return st
+	})
 	if !st.IsSuccess() && !st.IsRejected() {
 		klog.FromContext(ctx).Error(st.AsError(), "Cannot find out whether room can be made for the pod")
 	}
@@ -273,13 +308,18 @@ func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) err
 // selectNode returns the node with the highest score. Nodes with equal scores take turns.
 func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.NodeInfo) (string, error) {
 	if len(feasible) == 1 {
+		s.choices.keep(a, len(s.snapshot.Nodes()), feasible, 0, nil)
 		return feasible[0].Node().Name, nil
 	}
-	st := a.profile.RunPreScorePlugins(ctx, a.state, a.pod(), feasible)
+	st := a.timed("PreScore", func() *fwk.Status { return a.profile.RunPreScorePlugins(ctx, a.state, a.pod(), feasible) })
 	if !st.IsSuccess() {
 		return "", st.AsError()
 	}
-	scores, st := a.profile.Totals(ctx, a.state, a.pod(), feasible)
+	var scores []int64
+	st = a.timed("Score", func() (st *fwk.Status) {
+		scores, st = a.profile.Totals(ctx, a.state, a.pod(), feasible, a.memo)
+		return st
+	})
 	if !st.IsSuccess() {
 		return "", st.AsError()
 	}
@@ -300,6 +340,7 @@ func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.N
 			continue
 		}
 		if turn == 0 {
+			s.choices.keep(a, len(s.snapshot.Nodes()), feasible, i, scores)
 			return feasible[i].Node().Name, nil
 		}
 		turn--
@@ -326,11 +367,16 @@ func (s *Scheduler) prioritize(ctx context.Context, a *attempt, nodes []fwk.Node
 	}
 }
 
-// bindingCycle binds the pod to its node. A pod that waits is not bound any more when the scheduler
-// is told to stop; once it has been let through, its binding is completed even then.
+// bindingCycle binds the pod to its node. A pod that waits, for Permit or PreBind, is not bound any more when the
+// scheduler is told to stop; once it has been let through, its binding is completed even then.
 func (s *Scheduler) bindingCycle(ctx context.Context, a *attempt) {
 	bound := context.WithoutCancel(ctx)
+	waits := time.Now()
 	st := a.profile.WaitOnPermit(ctx, a.pod())
+	permitWait.WithLabelValues(st.Code().String()).Observe(time.Since(waits).Seconds())
+	if st.IsSuccess() {
+		st = s.preBind(ctx, a)
+	}
 	if st.IsSuccess() {
 		st = s.bind(bound, a)
 	}
@@ -344,25 +390,33 @@ func (s *Scheduler) bindingCycle(ctx context.Context, a *attempt) {
 	observeSLI(a.info, time.Now())
 	s.recorder(ctx, a.profile).Eventf(pod, nil, v1.EventTypeNormal, "Scheduled", "Binding",
 		"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, a.node)
-	a.profile.PostBind(bound, a.state, pod, a.node)
+	a.timed("PostBind", func() *fwk.Status {
+		a.profile.PostBind(bound, a.state, pod, a.node)
+		return nil
+	})
 }
 
-// bind runs PreBind, which whoever deletes the pod or preempts it can still stop, and Bind.
-func (s *Scheduler) bind(ctx context.Context, a *attempt) *fwk.Status {
-	ctx, timeout := context.WithTimeout(ctx, bindTimeout)
-	defer timeout()
+// preBind runs the PreBind plugins, as long as nobody stops that: whoever deletes the pod or preempts it, or the end
+// of the scheduler. The plugins limit their time themselves, VolumeBinding by bindTimeoutSeconds.
+func (s *Scheduler) preBind(ctx context.Context, a *attempt) *fwk.Status {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	a.profile.AddPodInPreBind(a.pod().UID, cancel)
 	defer a.profile.RemovePodInPreBind(a.pod().UID)
-	if st := a.profile.PreBind(ctx, a.state, a.pod(), a.node); !st.IsSuccess() {
+	if st := a.timed("PreBind", func() *fwk.Status { return a.profile.PreBind(ctx, a.state, a.pod(), a.node) }); !st.IsSuccess() {
 		return st
 	}
-	if !a.profile.GetPodInPreBind(a.pod().UID).MarkPrebound() {
+	if !a.profile.GetPodInPreBind(a.pod().UID).MarkPrebound() || ctx.Err() != nil {
 		return fwk.AsStatus(context.Cause(ctx))
 	}
+	return nil
+}
+
+func (s *Scheduler) bind(ctx context.Context, a *attempt) *fwk.Status {
+	ctx, timeout := context.WithTimeout(ctx, bindTimeout)
+	defer timeout()
 	ctx, span := trace.Start(ctx, "scheduler: bind")
-	st := s.bindOrExtend(ctx, a)
+	st := a.timed("Bind", func() *fwk.Status { return s.bindOrExtend(ctx, a) })
 	_ = trace.End(span, st.AsError())
 	return st
 }
@@ -386,12 +440,14 @@ func (s *Scheduler) bindOrExtend(ctx context.Context, a *attempt) *fwk.Status {
 	return a.profile.Bind(ctx, a.state, a.pod(), a.node)
 }
 
-// bindTimeout limits a binding. It is long enough for volumes that are made for the pod (upstream
-// waits ten minutes for these).
-const bindTimeout = 11 * time.Minute
+// bindTimeout limits the binding itself, so that a plugin or an extender that hangs does not hold the pod for ever.
+const bindTimeout = 10 * time.Minute
 
 func (s *Scheduler) giveBack(ctx context.Context, a *attempt) {
-	a.profile.RunReservePluginsUnreserve(ctx, a.state, a.pod(), a.node)
+	a.timed("Unreserve", func() *fwk.Status {
+		a.profile.RunReservePluginsUnreserve(ctx, a.state, a.pod(), a.node)
+		return nil
+	})
 	s.cache.Forget(a.pod().UID)
 	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, a.pod(), nil)
 	a.assumed = nil

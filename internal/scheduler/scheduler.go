@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,23 +26,28 @@ import (
 
 // Scheduler places pods. Create one with New, and Run it once.
 type Scheduler struct {
-	client    clientset.Interface
-	shared    *framework.Shared
-	profiles  map[string]*framework.Profile
-	hints     map[string]map[string][]fwk.ClusterEventWithHint // by profile and plugin
-	heard     sync.Map                                         // the listeners of events that have happened
-	queue     *queue.Queue
-	statuses  *statusWriter
-	cache     *schedcache.Cache
-	snapshot  *schedcache.Snapshot // used only by the scheduling cycle
+	client   clientset.Interface
+	shared   *framework.Shared
+	profiles map[string]*framework.Profile
+	hints    map[string]map[string][]fwk.ClusterEventWithHint // by profile and plugin
+	heard    sync.Map                                         // the listeners of events that have happened
+	queue    *queue.Queue
+	statuses *statusWriter
+	cache    *schedcache.Cache
+	// cycle is held during a scheduling cycle, and by who looks at its snapshot between two.
+	cycle     sync.Mutex
+	snapshot  *schedcache.Snapshot
+	choices   choices
 	recorders map[string]events.EventRecorderLogger
 	events    events.EventBroadcaster
 	// percentage is the configured percentageOfNodesToScore.
 	percentage int32
-	found      []*fwk.Status // of the nodes of one search
-	first      int           // the node with which the next search begins
-	next       int           // the position of the round-robin among equally good nodes
+	found      []*fwk.Status  // of the nodes of one search
+	feasible   []fwk.NodeInfo // room for what one search finds
+	first      int            // the node with which the next search begins
+	next       int            // the position of the round-robin among equally good nodes
 	bindings   sync.WaitGroup
+	binding    atomic.Int64 // how many of these there are
 	ready      chan struct{}
 }
 
@@ -67,8 +73,8 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 		Informers: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)),
 		Snapshot:  s.snapshot, Nominator: s.queue.Nominator(), Activator: s.queue,
 		Waiting: framework.NewWaitingPods(), Parallel: framework.NewParallelizer(cfg.Parallelism),
-		Extenders: cfg.Extenders,
-		Recorder:  func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
+		Extenders: cfg.Extenders, MemoNodes: cfg.MemoNodes,
+		Recorder: func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
 	}
 	var err error
 	if s.profiles, err = cfg.profiles(ctx, s.shared); err != nil {
@@ -114,9 +120,12 @@ func (s *Scheduler) Run(ctx context.Context) error {
 			return fmt.Errorf("the scheduler cannot list %s", kind)
 		}
 	}
-	if !cache.WaitFor(ctx, "scheduler", synced...) {
+	quiet := klog.NewContext(ctx, klog.FromContext(ctx).V(2)) // it has a line for every kind
+	if !cache.WaitFor(quiet, "scheduler", synced...) {
 		return nil // told to stop before it began
 	}
+	running.Store(s)
+	defer running.CompareAndSwap(s, nil)
 	close(s.ready)
 	for {
 		info, err := s.queue.Pop(ctx)

@@ -53,6 +53,7 @@ func pod(name, cpu string, mutate ...func(*v1.Pod)) *v1.Pod {
 type cluster struct {
 	t      *testing.T
 	client *fake.Clientset
+	sched  *scheduler.Scheduler
 	stop   func()
 }
 
@@ -109,6 +110,7 @@ func startClient(t *testing.T, cfg scheduler.Config, client *fake.Clientset, own
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.sched = s
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -282,35 +284,16 @@ func TestUnknownPluginInTheConfiguration(t *testing.T) {
 
 // TestWhatIsNotSupportedIsSaid: such a pod is not bound as if it had not asked for anything.
 func TestWhatIsNotSupportedIsSaid(t *testing.T) {
-	volume := func(s v1.VolumeSource) func(*v1.Pod) {
-		return func(p *v1.Pod) { p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: s}} }
-	}
-	for name, tc := range map[string]struct {
-		change func(*v1.Pod)
-		want   string // "" means bound
-	}{
-		"claim":     {volume(v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}), `persistentvolumeclaim "data"`},
-		"ephemeral": {volume(v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}), `persistentvolumeclaim "ephemeral-v"`},
-		"emptydir":  {volume(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}), ""},
-		"device":    {func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} }, `resource claim "gpu"`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := start(t, node("n1", "4"))
-				defer c.stop()
-				c.create(pod(name, "1", tc.change))
-				if tc.want == "" {
-					c.wantNode(name, "n1")
-					return
-				}
-				c.wantNode(name, "")
-				want := "0/1 nodes are available: " + tc.want + ": not supported by this scheduler. " +
-					"preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
-				c.wantMessage(name, want)
-				c.wantEvent(name, "FailedScheduling", want)
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t, node("n1", "4"))
+		defer c.stop()
+		c.create(pod("device", "1", func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} }))
+		c.wantNode("device", "")
+		want := `0/1 nodes are available: resource claim "gpu": not supported by this scheduler. ` +
+			"preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+		c.wantMessage("device", want)
+		c.wantEvent("device", "FailedScheduling", want)
+	})
 }
 
 // TestAResizeThatFreesRoomWakesWhoWaits: the kubelet reports it in a status update, long after the

@@ -40,9 +40,13 @@ type life struct {
 	cfg    scheduler.Config
 	log    []string
 	number int // of the next object
-	// failing is the share of bindings that fail, in per cent.
+	// failing is the share of bindings, and of writes to volumes, that fail, in per cent.
 	failing atomic.Int32
+	storage bool                        // it has volumes
+	late    []*v1.PersistentVolumeClaim // claims that some pod waits for
 }
+
+func (l *life) fails() bool { return rand.Int32N(100) < l.failing.Load() } //nolint:gosec // any will do
 
 // lives is how many clusters a run has (LIVES), and first is the seed of the first one (SEED).
 func lives(t *testing.T, byDefault int) (first, count uint64) {
@@ -77,20 +81,24 @@ func TestLivesOfClusters(t *testing.T) {
 // live plays one life, and returns what was wrong in it.
 func live(t *testing.T, seed uint64, cfg scheduler.Config) (wrong string, log []string) {
 	t.Helper()
+	if seed%2 == 1 {
+		cfg.MemoNodes = 1 // as on many nodes
+	}
 	synctest.Test(t, func(t *testing.T) {
 		l := &life{cluster: &cluster{t: t}, r: rand.New(rand.NewPCG(seed, 1)), cfg: cfg} //nolint:gosec // it is to repeat
-		var objs []runtime.Object
+		objs := classes()
 		for range 1 + l.r.IntN(4) {
 			objs = append(objs, l.newNode())
 		}
 		l.client = fake.NewClientset(objs...)
 		bindPods(l.client)
 		l.client.PrependReactor("create", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
-			if a.GetSubresource() != "binding" || rand.Int32N(100) >= l.failing.Load() { //nolint:gosec // any will do
+			if a.GetSubresource() != "binding" || !l.fails() {
 				return false, nil, nil
 			}
 			return true, nil, errors.New("the API server is busy")
 		})
+		defer l.startStorage()()
 		l.cluster = startClient(t, l.cfg, l.client, l.client)
 		defer func() { l.stop() }()
 		for range 25 {
@@ -164,6 +172,7 @@ func (l *life) newPod() *v1.Pod {
 	case 5:
 		spread(v1.TopologySpreadConstraint{MaxSkew: pick(l, int32(1), 2), TopologyKey: key(), WhenUnsatisfiable: v1.DoNotSchedule, LabelSelector: app("x")})(p)
 	}
+	l.useClaims(p)
 	return p
 }
 
@@ -176,6 +185,7 @@ func (l *life) step() {
 		}
 	}
 	api := l.client.CoreV1()
+	l.storageStep()
 	switch k := l.r.IntN(20); {
 	case k < 9 || len(pods) == 0:
 		p := l.newPod()
@@ -252,6 +262,9 @@ func wants(p *v1.Pod) string {
 	for _, t := range required(p, false) {
 		out = append(out, "apart from x in "+t.TopologyKey)
 	}
+	for _, c := range claimsOf(p) {
+		out = append(out, "claim "+c)
+	}
 	for _, c := range p.Spec.TopologySpreadConstraints {
 		out = append(out, fmt.Sprintf("spread x over %s by %d", c.TopologyKey, c.MaxSkew))
 	}
@@ -305,6 +318,9 @@ func (l *life) check() string {
 			w.pods = append(w.pods, p)
 		}
 	}
+	if why := l.addStorage(&w); why != "" {
+		return why
+	}
 	for _, n := range nodes {
 		if why := w.overfull(n); why != "" {
 			return fmt.Sprintf("node %s: %s", n.Name, why)
@@ -318,7 +334,8 @@ func (l *life) check() string {
 			if why := w.fits(p, n); why == "" {
 				return fmt.Sprintf("pod %s waits, and would fit on node %s; it was told %q", p.Name, n.Name, told(p))
 			}
-			without := world{nodes: w.nodes}
+			without := w
+			without.pods = nil
 			for _, o := range w.pods {
 				if o.Spec.NodeName != n.Name || *o.Spec.Priority >= *p.Spec.Priority {
 					without.pods = append(without.pods, o)
@@ -344,8 +361,10 @@ func told(p *v1.Pod) string {
 
 // world is a cluster as the test judges it. All pods have a node.
 type world struct {
-	nodes map[string]*v1.Node
-	pods  []*v1.Pod
+	nodes   map[string]*v1.Node
+	pods    []*v1.Pod
+	claims  map[string]*v1.PersistentVolumeClaim
+	volumes map[string]*v1.PersistentVolume
 }
 
 func requested(p *v1.Pod) int64 {
@@ -411,6 +430,9 @@ func (w world) fits(p *v1.Pod, n *v1.Node) string {
 			return why
 		}
 	}
+	if w.inUse(p) {
+		return "claim in use"
+	}
 	return ""
 }
 
@@ -426,6 +448,9 @@ func (w world) never(p *v1.Pod, n *v1.Node) string {
 		return "selector"
 	case requested(p) > n.Status.Allocatable.Cpu().MilliValue():
 		return "size"
+	}
+	if why := w.noVolumes(p, n); why != "" {
+		return why
 	}
 	for _, c := range p.Spec.TopologySpreadConstraints {
 		if _, ok := n.Labels[c.TopologyKey]; !ok {
@@ -547,7 +572,7 @@ func TestFaultsOfPluginsAreCaught(t *testing.T) {
 			"blind": func(f fwk.FilterPlugin) fwk.Plugin { return blind{f} },
 			"deaf":  func(f fwk.FilterPlugin) fwk.Plugin { return deaf{f} },
 		} {
-			if kind == "blind" && name != "NodeResourcesFit" && name != "NodePorts" {
+			if kind != "deaf" && name != "NodeResourcesFit" && name != "NodePorts" {
 				continue // what these let through is not wrong afterwards: nodes and labels change under pods
 			}
 			t.Run(kind+" "+name, func(t *testing.T) {

@@ -34,7 +34,58 @@ func (s *Scheduler) watch(ctx context.Context, f informers.SharedInformerFactory
 	if err != nil {
 		return nil, err
 	}
-	return []cache.DoneChecker{nodes.HasSyncedChecker(), pods.HasSyncedChecker()}, nil
+	synced := []cache.DoneChecker{nodes.HasSyncedChecker(), pods.HasSyncedChecker()}
+	for resource, informer := range s.watched(f) {
+		r, err := informer.AddEventHandler(s.moving(ctx, resource))
+		if err != nil {
+			return nil, err
+		}
+		synced = append(synced, r.HasSyncedChecker())
+	}
+	return synced, nil
+}
+
+// watched returns the informers of other kinds of which some plugin wants to hear.
+func (s *Scheduler) watched(f informers.SharedInformerFactory) map[fwk.EventResource]cache.SharedIndexInformer {
+	out := map[fwk.EventResource]cache.SharedIndexInformer{}
+	for resource, informer := range map[fwk.EventResource]func() cache.SharedIndexInformer{
+		fwk.PersistentVolume:      f.Core().V1().PersistentVolumes().Informer,
+		fwk.PersistentVolumeClaim: f.Core().V1().PersistentVolumeClaims().Informer,
+		fwk.StorageClass:          f.Storage().V1().StorageClasses().Informer,
+		fwk.CSINode:               f.Storage().V1().CSINodes().Informer,
+		fwk.CSIDriver:             f.Storage().V1().CSIDrivers().Informer,
+		fwk.CSIStorageCapacity:    f.Storage().V1().CSIStorageCapacities().Informer,
+		fwk.VolumeAttachment:      f.Storage().V1().VolumeAttachments().Informer,
+	} {
+		if s.named(resource) {
+			out[resource] = informer()
+		}
+	}
+	return out
+}
+
+// named reports whether a plugin wants to hear of this kind by name.
+func (s *Scheduler) named(resource fwk.EventResource) bool {
+	for _, plugins := range s.hints {
+		for _, hints := range plugins {
+			if slices.ContainsFunc(hints, func(h fwk.ClusterEventWithHint) bool { return h.Event.Resource == resource }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// moving gives pods another chance when an object of this kind comes, changes or goes.
+func (s *Scheduler) moving(ctx context.Context, resource fwk.EventResource) cache.ResourceEventHandler {
+	move := func(what fwk.ActionType, old, obj any) {
+		s.queue.Move(ctx, fwk.ClusterEvent{Resource: resource, ActionType: what}, old, obj)
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { move(fwk.Add, nil, obj) },
+		UpdateFunc: func(old, obj any) { move(fwk.Update, old, obj) },
+		DeleteFunc: func(obj any) { move(fwk.Delete, unwrap(obj), nil) },
+	}
 }
 
 func (s *Scheduler) nodeAdded(ctx context.Context, obj any) {

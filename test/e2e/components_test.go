@@ -231,8 +231,10 @@ func (p *parts) scheduler() (stop func()) {
 		"--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig)...)
 	get := p.insecure(port)
 	p.until("the scheduler is not healthy", func() bool { return get("/healthz") == http.StatusOK })
-	if code := get("/metrics"); code != http.StatusForbidden {
-		p.t.Errorf("metrics for anybody: %d", code)
+	for _, path := range []string{"/metrics", "/configz", "/debug/scheduler/pods/x"} {
+		if code := get(path); code != http.StatusForbidden {
+			p.t.Errorf("%s for anybody: %d", path, code)
+		}
 	}
 	return stop
 }

@@ -16,11 +16,9 @@ func TestAPlainNodeSaysWhatItCannotDo(t *testing.T) {
 	c.create(busybox("plain"))
 	c.await("plain", "ready", ready)
 	claims := busybox("claims")
-	claims.Spec.Volumes = append(claims.Spec.Volumes, v1.Volume{
-		Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
-	})
+	claims.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
 	c.create(claims)
-	const want = `0/1 nodes are available: persistentvolumeclaim "data": not supported by this scheduler. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.`
+	const want = `0/1 nodes are available: resource claim "gpu": not supported by this scheduler. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.`
 	pod := c.await("claims", "unschedulable", func(p *v1.Pod) bool {
 		return p != nil && len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Reason == v1.PodReasonUnschedulable
 	})
@@ -101,4 +99,26 @@ func hasCondition(p *v1.Pod, kind v1.PodConditionType, reason string) bool {
 		}
 	}
 	return false
+}
+
+// TestExplainSaysWhatWouldHelp a pod that fits on no node, and how the node of another was chosen.
+func TestExplainSaysWhatWouldHelp(t *testing.T) {
+	c := startCluster(t)
+	c.create(busybox("plain"))
+	c.await("plain", "ready", ready)
+	if out := c.must("explain", "pod/plain", "--why-node"); !strings.Contains(out, "It is the only node.") {
+		t.Error(out)
+	}
+	c.create(busybox("huge", func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1000")}
+	}))
+	c.await("huge", "unschedulable", func(p *v1.Pod) bool {
+		return p != nil && len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Reason == v1.PodReasonUnschedulable
+	})
+	out := c.must("explain", "pod/huge")
+	for _, want := range []string{"Insufficient cpu (NodeResourcesFit)", "would help: a larger node:", "too little even when it is empty", "waits for: Node/Add"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("explain does not say %q:\n%s", want, out)
+		}
+	}
 }

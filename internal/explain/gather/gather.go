@@ -78,6 +78,23 @@ func Explain(ctx context.Context, client kubernetes.Interface, t Target) (explai
 	return x, nil
 }
 
+// WhyNode explains how the node of a pod was chosen.
+func WhyNode(ctx context.Context, client kubernetes.Interface, t Target) (x explain.Explanation, err error) {
+	if t.Kind != "Pod" {
+		return x, fmt.Errorf("%s/%s: only a pod has a node that was chosen for it", t.Kind, t.Name)
+	}
+	p, err := client.CoreV1().Pods(t.Namespace).Get(ctx, t.Name, metav1.GetOptions{})
+	if err != nil {
+		return x, err
+	}
+	f := explain.Facts{Now: time.Now(), Pod: p}
+	if p.Spec.NodeName == "" {
+		return explain.Explain(podFacts(ctx, client, p)), nil
+	}
+	askScheduler(ctx, client, &f)
+	return explain.WhyNode(f), nil
+}
+
 func (g *gatherer) pod(ctx context.Context) (x explain.Explanation, err error) {
 	p, err := g.CoreV1().Pods(g.Namespace).Get(ctx, g.Name, metav1.GetOptions{})
 	if err != nil {
@@ -175,6 +192,7 @@ func podFacts(ctx context.Context, client kubernetes.Interface, pod *v1.Pod) exp
 		f.Events = events
 	}
 	if pod.Spec.NodeName == "" {
+		askScheduler(ctx, client, &f)
 		return f
 	}
 	f.Node, err = client.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})

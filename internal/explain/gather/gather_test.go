@@ -2,6 +2,8 @@ package gather
 
 import (
 	"errors"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -11,7 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	restfake "k8s.io/client-go/rest/fake"
 	k8stesting "k8s.io/client-go/testing"
 )
 
@@ -52,10 +59,61 @@ func workload() []runtime.Object {
 	}
 }
 
+// asked is a client that also answers at paths outside of the API.
+type asked struct {
+	kubernetes.Interface
+	code int
+	body string
+}
+
+func (a asked) CoreV1() typedcore.CoreV1Interface { return askedCore{a.Interface.CoreV1(), a} }
+
+type askedCore struct {
+	typedcore.CoreV1Interface
+	asked asked
+}
+
+func (c askedCore) RESTClient() rest.Interface {
+	return &restfake.RESTClient{
+		NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
+		Client: restfake.CreateHTTPClient(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: c.asked.code, Body: io.NopCloser(strings.NewReader(c.asked.body))}, nil
+		}),
+	}
+}
+
+// noScheduler is a client of a cluster whose scheduler does not report.
+func noScheduler(objs ...runtime.Object) asked {
+	return asked{fake.NewClientset(objs...), http.StatusNotFound, "404 page not found"}
+}
+
+// What the scheduler reports is told; that another one is at work is not worth a word.
+func TestTheSchedulerIsAsked(t *testing.T) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Status: v1.PodStatus{
+		Conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse}},
+	}}
+	for name, tc := range map[string]struct {
+		code  int
+		body  string
+		nodes int
+		note  string
+	}{
+		"reports":         {200, `{"apiVersion": "report.wherry.dev/v1", "kind": "SchedulingReport", "queue": {"place": "backoff"}, "nodes": [{"count": 3}]}`, 1, "it is backoff"},
+		"another one":     {404, "404 page not found", 0, ""},
+		"of later":        {200, `{"apiVersion": "report.wherry.dev/v9", "kind": "SchedulingReport"}`, 0, "it reports as report.wherry.dev/v9"},
+		"may not be seen": {403, `{"kind": "Status", "status": "Failure", "message": "you may not", "reason": "Forbidden", "code": 403}`, 0, "could not be asked: you may not"},
+	} {
+		x, err := Explain(t.Context(), asked{fake.NewClientset(pod), tc.code, tc.body}, Target{"Pod", "ns", "p"})
+		if notes := strings.Join(x.Notes, "; "); err != nil || len(x.Nodes) != tc.nodes || (notes == "") != (tc.note == "") || !strings.Contains(notes, tc.note) {
+			t.Errorf("%s: %v: %d groups, %q", name, err, len(x.Nodes), notes)
+		}
+	}
+}
+
 // The pods of a workload are those that it controls, not all that have its labels; and the one that
 // holds it up is explained along.
 func TestDeploymentWithItsPods(t *testing.T) {
-	client := fake.NewClientset(workload()...)
+	client := noScheduler(workload()...)
 	target := Target{"Deployment", "ns", "web"}
 	x, err := Explain(t.Context(), client, target)
 	if err != nil || len(x.Pods) != 1 || x.Pods[0].Name != "its" || x.Pods[0].Summary != "It has no node yet." {
@@ -77,7 +135,7 @@ func TestWhatMayNotBeRead(t *testing.T) {
 		client.PrependReactor("list", resource, func(k8stesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("may not be read")
 		})
-		x, err := Explain(t.Context(), client, Target{"Deployment", "ns", "web"})
+		x, err := Explain(t.Context(), asked{client, http.StatusNotFound, ""}, Target{"Deployment", "ns", "web"})
 		if (err != nil) != fails {
 			t.Errorf("%s: %v", resource, err)
 		}

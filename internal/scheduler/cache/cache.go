@@ -163,6 +163,18 @@ func (c *Cache) removeLocked(uid types.UID) {
 	c.dropIfEmptyLocked(s.node)
 }
 
+// Sizes returns how many nodes and pods there are, and how many of the pods are assumed.
+func (c *Cache) Sizes() (nodes, pods, assumed int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.pods {
+		if s.assumed {
+			assumed++
+		}
+	}
+	return len(c.nodes), len(c.pods), assumed
+}
+
 // Update updates the snapshot. It copies only the nodes that have changed since the last time.
 func (c *Cache) Update(s *Snapshot) {
 	c.mu.Lock()

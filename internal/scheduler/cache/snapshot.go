@@ -21,14 +21,45 @@ type Snapshot struct {
 	list   []fwk.NodeInfo
 	// stale means that list does not have all nodes, or has them in a wrong order.
 	stale bool
+	order uint64 // how often the list was put together
 
-	affine, anti lazyList
+	affine, anti part
+
+	// changed has the names of the nodes that changed last, in order; before counts those that it does
+	// not have any more.
+	changed []string
+	before  uint64
 }
 
-// lazyList is a part of the list of nodes that is put together when somebody asks for it.
-type lazyList struct {
+// keptChanges is how many changes a snapshot remembers at least.
+const keptChanges = 4096
+
+// part is some of the nodes, in any order.
+type part struct {
 	nodes []fwk.NodeInfo
-	known bool
+	at    map[string]int // the place of a node in nodes
+}
+
+// put replaces a node, or takes it out.
+func (p *part) put(name string, n fwk.NodeInfo, in bool) {
+	i, was := p.at[name]
+	switch {
+	case in && was:
+		p.nodes[i] = n
+	case in:
+		if p.at == nil {
+			p.at = map[string]int{}
+		}
+		p.at[name] = len(p.nodes)
+		p.nodes = append(p.nodes, n)
+	case was:
+		last := len(p.nodes) - 1
+		p.nodes[i] = p.nodes[last]
+		p.at[p.nodes[i].Node().Name] = i
+		p.nodes[last] = nil
+		p.nodes = p.nodes[:last]
+		delete(p.at, name)
+	}
 }
 
 var (
@@ -41,24 +72,47 @@ func NewSnapshot() *Snapshot {
 	return &Snapshot{byName: map[string]*framework.NodeInfo{}, place: map[string]int{}}
 }
 
+// note remembers that a node has changed.
+func (s *Snapshot) note(name string) {
+	if len(s.changed) >= 2*keptChanges {
+		s.before += keptChanges
+		s.changed = append(s.changed[:0], s.changed[keptChanges:]...)
+	}
+	s.changed = append(s.changed, name)
+}
+
+// ChangedSince returns the names of the nodes that were added, removed or have changed since a moment,
+// some perhaps repeatedly, and the present moment. It reports false if the moment is too long ago; the
+// first moment is 0. The caller must not change the slice, and it is valid until the next Update.
+func (s *Snapshot) ChangedSince(moment uint64) (names []string, now uint64, ok bool) {
+	now = s.before + uint64(len(s.changed))
+	if moment == 0 || moment < s.before {
+		return nil, now, false
+	}
+	return s.changed[moment-s.before:], now, true
+}
+
 func (s *Snapshot) set(name string, n *framework.NodeInfo) {
+	s.note(name)
 	old := s.byName[name]
 	s.byName[name] = n
 	if old == nil || zone(old) != zone(n) {
 		s.stale = true
 	} else if !s.stale {
+		n.SetPlace(s.place[name])
 		s.list[s.place[name]] = n
 	}
-	if old == nil || len(old.GetPodsWithAffinity())+len(n.GetPodsWithAffinity()) > 0 {
-		s.affine, s.anti = lazyList{}, lazyList{}
-	}
+	s.affine.put(name, n, len(n.GetPodsWithAffinity()) > 0)
+	s.anti.put(name, n, len(n.GetPodsWithRequiredAntiAffinity()) > 0)
 }
 
 func (s *Snapshot) remove(name string) {
 	if _, ok := s.byName[name]; ok {
+		s.note(name)
 		delete(s.byName, name)
 		s.stale = true
-		s.affine, s.anti = lazyList{}, lazyList{}
+		s.affine.put(name, nil, false)
+		s.anti.put(name, nil, false)
 	}
 }
 
@@ -85,13 +139,18 @@ func (s *Snapshot) settle() {
 	for i := 0; len(s.list) < len(s.byName); i++ {
 		for _, z := range names {
 			if i < len(zones[z]) {
+				zones[z][i].SetPlace(len(s.list))
 				s.place[zones[z][i].Node().Name] = len(s.list)
 				s.list = append(s.list, zones[z][i])
 			}
 		}
 	}
 	s.stale = false
+	s.order++
 }
+
+// Order returns a number that changes whenever nodes change their places in the list.
+func (s *Snapshot) Order() uint64 { return s.order }
 
 // zone identifies a node's zone and region.
 func zone(n *framework.NodeInfo) string {
@@ -116,26 +175,16 @@ func (s *Snapshot) Get(name string) (fwk.NodeInfo, error) {
 	return nil, fmt.Errorf("node %q is not in the scheduler's snapshot", name)
 }
 
-func (s *Snapshot) part(l *lazyList, keep func(fwk.NodeInfo) bool) []fwk.NodeInfo {
-	if !l.known {
-		l.nodes, l.known = nil, true
-		for _, n := range s.list {
-			if keep(n) {
-				l.nodes = append(l.nodes, n)
-			}
-		}
-	}
-	return l.nodes
-}
-
-// HavePodsWithAffinityList returns the nodes with pods that have any affinity to pods.
+// HavePodsWithAffinityList returns the nodes with pods that have any affinity to pods. The caller must not change the
+// slice.
 func (s *Snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) {
-	return s.part(&s.affine, func(n fwk.NodeInfo) bool { return len(n.GetPodsWithAffinity()) > 0 }), nil
+	return s.affine.nodes, nil
 }
 
-// HavePodsWithRequiredAntiAffinityList returns the nodes with pods that keep others away.
+// HavePodsWithRequiredAntiAffinityList returns the nodes with pods that keep others away. The caller must not change
+// the slice.
 func (s *Snapshot) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) {
-	return s.part(&s.anti, func(n fwk.NodeInfo) bool { return len(n.GetPodsWithRequiredAntiAffinity()) > 0 }), nil
+	return s.anti.nodes, nil
 }
 
 // HavePodsWithRequiredNonHostScopedAntiAffinityList returns the nodes with pods that keep others away

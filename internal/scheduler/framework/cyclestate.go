@@ -1,6 +1,7 @@
 package framework
 
 import (
+	"fmt"
 	"maps"
 	"sync"
 
@@ -126,3 +127,17 @@ func (c *CycleState) GetPodGroupSchedulingCycle() fwk.PodGroupCycleState { retur
 
 // GetPlacementCycleState returns nil: there are no pod groups' cycles.
 func (c *CycleState) GetPlacementCycleState() fwk.PlacementCycleState { return nil }
+
+// ReadState returns what a plugin has written into the state of this cycle.
+func ReadState[T any](state fwk.CycleState, key fwk.StateKey) (T, *fwk.Status) {
+	var zero T
+	data, err := state.Read(key)
+	if err != nil {
+		return zero, fwk.AsStatus(fmt.Errorf("reading %q from the cycle's state: %w", key, err))
+	}
+	t, ok := data.(T)
+	if !ok {
+		return zero, fwk.AsStatus(fmt.Errorf("the cycle's state has a %T under %q", data, key))
+	}
+	return t, nil
+}

@@ -4,9 +4,12 @@ import (
 	"context"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -24,6 +27,8 @@ type Shared struct {
 	Waiting    *WaitingPods
 	Parallel   Parallelizer
 	Extenders  []fwk.Extender
+	// MemoNodes is from how many nodes on profiles remember what plugins said about pods of one shape.
+	MemoNodes int
 	// Recorder returns the recorder of a profile's events.
 	Recorder func(profile string) events.EventRecorderLogger
 }
@@ -125,8 +130,22 @@ func (p *Profile) SharedInformerFactory() informers.SharedInformerFactory { retu
 // SharedDRAManager returns nil: devices are not allocated.
 func (p *Profile) SharedDRAManager() fwk.SharedDRAManager { return nil }
 
-// SharedCSIManager returns nil: volumes of CSI drivers are not scheduled.
-func (p *Profile) SharedCSIManager() fwk.CSIManager { return nil }
+// SharedCSIManager returns what is known about the CSI drivers of nodes. A plugin must ask for it in its factory, as for
+// any informer.
+func (p *Profile) SharedCSIManager() fwk.CSIManager {
+	return csiNodes{p.shared.Informers.Storage().V1().CSINodes().Lister()}
+}
+
+// csiNodes are the CSINodes as the framework asks for them.
+type csiNodes struct{ storagelisters.CSINodeLister }
+
+// CSINodes returns the lister itself.
+func (c csiNodes) CSINodes() fwk.CSINodeLister { return c }
+
+// List returns all of them.
+func (c csiNodes) List() ([]*storagev1.CSINode, error) {
+	return c.CSINodeLister.List(labels.Everything())
+}
 
 // Extenders returns the configured extenders.
 func (p *Profile) Extenders() []fwk.Extender { return p.shared.Extenders }

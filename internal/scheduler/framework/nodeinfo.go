@@ -31,7 +31,9 @@ type NodeInfo struct {
 	allocatable      *Resource
 	images           map[string]*fwk.ImageStateSummary
 	pvcs             map[string]int
+	features         ndf.FeatureSet
 	generation       int64
+	place            int
 }
 
 var _ fwk.NodeInfo = (*NodeInfo)(nil)
@@ -96,8 +98,14 @@ func (n *NodeInfo) GetPVCRefCounts() map[string]int { return n.pvcs }
 // GetGeneration returns a number that grows with every change of this node.
 func (n *NodeInfo) GetGeneration() int64 { return n.generation }
 
-// GetNodeDeclaredFeatures returns no features: no plugin here asks for any.
-func (n *NodeInfo) GetNodeDeclaredFeatures() ndf.FeatureSet { return ndf.FeatureSet{} }
+// Place returns where the node is in its snapshot's list.
+func (n *NodeInfo) Place() int { return n.place }
+
+// SetPlace is called by the snapshot, before anybody else has the node.
+func (n *NodeInfo) SetPlace(i int) { n.place = i }
+
+// GetNodeDeclaredFeatures returns what the node's kubelet says that it can do (KEP-5328).
+func (n *NodeInfo) GetNodeDeclaredFeatures() ndf.FeatureSet { return n.features }
 
 // Snapshot copies the node, so that the original can change.
 func (n *NodeInfo) Snapshot() fwk.NodeInfo { return n.Clone() }
@@ -129,6 +137,7 @@ func (n *NodeInfo) String() string {
 func (n *NodeInfo) SetNode(node *v1.Node) {
 	n.node = node
 	n.allocatable = NewResource(node.Status.Allocatable)
+	n.features = ndf.DefaultFramework.TryMap(slices.Sorted(slices.Values(node.Status.DeclaredFeatures)))
 	n.images = map[string]*fwk.ImageStateSummary{}
 	for _, img := range node.Status.Images {
 		for _, name := range img.Names {
@@ -141,7 +150,7 @@ func (n *NodeInfo) SetNode(node *v1.Node) {
 // RemoveNode forgets the API object. The pods stay until they are removed themselves.
 func (n *NodeInfo) RemoveNode() {
 	n.node = nil
-	n.allocatable = &Resource{}
+	n.allocatable, n.features = &Resource{}, ndf.FeatureSet{}
 	n.generation = generation.Add(1)
 }
 

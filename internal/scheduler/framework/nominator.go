@@ -3,6 +3,7 @@ package framework
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +21,7 @@ type Nominator struct {
 	mu     sync.RWMutex
 	byNode map[string][]fwk.PodInfo
 	nodeOf map[types.UID]string
+	count  atomic.Int64 // of nodes
 }
 
 var _ fwk.PodNominator = (*Nominator)(nil)
@@ -49,6 +51,7 @@ func (n *Nominator) addLocked(pod fwk.PodInfo, info *fwk.NominatingInfo) {
 	}
 	n.byNode[node] = append(n.byNode[node], pod)
 	n.nodeOf[p.UID] = node
+	n.count.Store(int64(len(n.byNode)))
 }
 
 // DeleteNominatedPodIfExists forgets a nomination.
@@ -68,6 +71,7 @@ func (n *Nominator) deleteLocked(uid types.UID) {
 	if len(n.byNode[node]) == 0 {
 		delete(n.byNode, node)
 	}
+	n.count.Store(int64(len(n.byNode)))
 }
 
 // UpdateNominatedPod replaces a pod by its new version. A nomination that is not in the API yet
@@ -83,6 +87,9 @@ func (n *Nominator) UpdateNominatedPod(_ klog.Logger, old *v1.Pod, pod fwk.PodIn
 	}
 	n.addLocked(pod, info)
 }
+
+// Any reports whether any node has nominated pods.
+func (n *Nominator) Any() bool { return n.count.Load() > 0 }
 
 // NominatedPodsForNode returns the pods for which there is to be room on the node. The caller must
 // not change the slice.

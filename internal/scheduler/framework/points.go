@@ -48,7 +48,7 @@ func into[T fwk.Plugin](list func(*Profile) *[]T) func(*Profile, fwk.Plugin, int
 func addScore(p *Profile, pl fwk.Plugin, weight int64) bool {
 	sp, ok := pl.(fwk.ScorePlugin)
 	if ok {
-		p.score = append(p.score, scorer{sp, max(1, weight)})
+		p.score = append(p.score, scorer{sp, max(1, weight), len(p.score)})
 	}
 	return ok
 }

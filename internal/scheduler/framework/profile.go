@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -31,8 +32,10 @@ type Profile struct {
 	shared *Shared
 	byName map[string]fwk.Plugin
 	names  []string // of all plugins, in order
-	// scratch belongs to the scheduling cycle (Totals).
+	// scratch and memos belong to the scheduling cycle (Totals, Recall).
 	scratch scores
+	memos   []shaped
+	signers []signer
 
 	queueSort  []fwk.QueueSortPlugin // exactly one
 	preEnqueue []fwk.PreEnqueuePlugin
@@ -51,6 +54,7 @@ type Profile struct {
 type scorer struct {
 	fwk.ScorePlugin
 	weight int64
+	index  int // in Profile.score
 }
 
 // NewProfile makes the plugins that a configuration enables, defaults included, and sorts them into
@@ -88,6 +92,7 @@ func NewProfile(ctx context.Context, name string, r Registry, c *configv1.Plugin
 	if len(p.bind) == 0 {
 		return nil, fmt.Errorf("scheduler profile %s: no plugin binds pods; enable DefaultBinder", name)
 	}
+	p.signers = p.signersOf()
 	return p, nil
 }
 
@@ -228,7 +233,11 @@ func (p *Profile) filters(state fwk.CycleState) []fwk.FilterPlugin {
 // RunFilterPlugins returns a status that says whether the pod can run on the node. The first plugin
 // that rejects it decides.
 func (p *Profile) RunFilterPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	for _, pl := range p.filters(state) {
+	return runFilters(ctx, p.filters(state), state, pod, node)
+}
+
+func runFilters(ctx context.Context, filters []fwk.FilterPlugin, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	for _, pl := range filters {
 		if st := pl.Filter(ctx, state, pod, node); !st.IsSuccess() {
 			if !st.IsRejected() {
 				st = fwk.AsStatus(fmt.Errorf("running %q filter plugin: %w", pl.Name(), st.AsError()))
@@ -243,13 +252,7 @@ func (p *Profile) RunFilterPlugins(ctx context.Context, state fwk.CycleState, po
 // The pod must fit beside those of them that have its priority or a higher one, and also without
 // them: they may end up elsewhere, and it may need what they bring (affinity).
 func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	var before []fwk.PodInfo
-	for _, n := range p.shared.Nominator.NominatedPodsForNode(node.Node().Name) {
-		if n.GetPod().UID != pod.UID && Priority(n.GetPod()) >= Priority(pod) {
-			before = append(before, n)
-		}
-	}
-	if len(before) > 0 {
+	if before := p.nominatedBefore(pod, node); len(before) > 0 {
 		with, there := state.Clone(), node.Snapshot()
 		for _, n := range before {
 			there.AddPodInfo(n)
@@ -262,6 +265,19 @@ func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state f
 		}
 	}
 	return p.RunFilterPlugins(ctx, state, pod, node)
+}
+
+// nominatedBefore returns the other pods that are nominated for the node and have the pod's priority or a higher one.
+func (p *Profile) nominatedBefore(pod *v1.Pod, node fwk.NodeInfo) (before []fwk.PodInfo) {
+	if !p.shared.Nominator.Any() {
+		return nil
+	}
+	for _, n := range p.shared.Nominator.NominatedPodsForNode(node.Node().Name) {
+		if n.GetPod().UID != pod.UID && Priority(n.GetPod()) >= Priority(pod) {
+			before = append(before, n)
+		}
+	}
+	return before
 }
 
 // RunPreFilterExtensionAddPod tells the plugins' state that a pod is on the node, too.
@@ -328,7 +344,7 @@ func (p *Profile) RunPreScorePlugins(ctx context.Context, state fwk.CycleState, 
 func (p *Profile) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]fwk.NodePluginScores, *fwk.Status) {
 	var s scores
 	active := p.activeScores(state)
-	if st := s.run(ctx, p.shared.Parallel, active, state, pod, nodes); !st.IsSuccess() {
+	if st := s.run(ctx, p.shared.Parallel, active, state, pod, nodes, nil); !st.IsSuccess() {
 		return nil, st
 	}
 	out := make([]fwk.NodePluginScores, len(nodes))
@@ -354,11 +370,11 @@ func (p *Profile) RunScorePlugins(ctx context.Context, state fwk.CycleState, pod
 }
 
 // Totals returns the sums of RunScorePlugins. They are valid until the next call, of which there must be only
-// one at a time.
-func (p *Profile) Totals(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) ([]int64, *fwk.Status) {
+// one at a time. m is what is remembered for pods of this shape, or nil.
+func (p *Profile) Totals(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, m *Memo) ([]int64, *fwk.Status) {
 	s := &p.scratch
 	active := p.activeScores(state)
-	if st := s.run(ctx, p.shared.Parallel, active, state, pod, nodes); !st.IsSuccess() {
+	if st := s.run(ctx, p.shared.Parallel, active, state, pod, nodes, m); !st.IsSuccess() {
 		return nil, st
 	}
 	s.totals = resize(s.totals, len(nodes))
@@ -372,6 +388,20 @@ func (p *Profile) Totals(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 		}
 	}
 	return s.totals, nil
+}
+
+// Scored is what a plugin added to a node's total.
+type Scored struct {
+	Plugin        string
+	Score, Weight int64 // normalized, times the weight; and the weight
+}
+
+// LastScores appends of what the i-th total of the last call of Totals is made up.
+func (p *Profile) LastScores(state fwk.CycleState, i int, to []Scored) []Scored {
+	for k, pl := range p.activeScores(state) {
+		to = append(to, Scored{pl.Name(), p.scratch.lists[k][i].Score * pl.weight, pl.weight})
+	}
+	return to
 }
 
 func (p *Profile) activeScores(state fwk.CycleState) []scorer {
@@ -396,24 +426,47 @@ func resize[T any](list []T, n int) []T {
 	return list[:n]
 }
 
-// run asks every plugin about every node.
-func (s *scores) run(ctx context.Context, parallel Parallelizer, active []scorer, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+// run asks every plugin about every node, except for what is remembered.
+func (s *scores) run(ctx context.Context, parallel Parallelizer, active []scorer, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, m *Memo) *fwk.Status {
 	s.lists = resize(s.lists, len(active))
 	for i := range s.lists {
 		s.lists[i] = resize(s.lists[i], len(nodes))
 	}
 	s.failed = resize(s.failed, len(nodes))
 	clear(s.failed)
-	parallel.Until(ctx, len(nodes), func(n int) {
-		for i, pl := range active {
-			score, st := pl.Score(ctx, state, pod, nodes[n])
-			if !st.IsSuccess() {
-				s.failed[n] = fwk.AsStatus(fmt.Errorf("plugin %q failed with: %w", pl.Name(), st.AsError()))
-				return
+	m = m.forScores(active)
+	one := func(n int) {
+		row, r, generation := m.row(nodes[n])
+		known := row != nil && r.scored == generation
+		for i := range active {
+			pl := &active[i]
+			keep := row != nil && m.scores[pl.index]
+			var score int64
+			if known && keep {
+				score = row[pl.index]
+			} else {
+				var st *fwk.Status
+				if score, st = pl.Score(ctx, state, pod, nodes[n]); !st.IsSuccess() {
+					s.failed[n] = fwk.AsStatus(fmt.Errorf("plugin %q failed with: %w", pl.Name(), st.AsError()))
+					return
+				}
+				if keep {
+					row[pl.index] = score
+				}
 			}
 			s.lists[i][n] = fwk.NodeScore{Name: nodes[n].Node().Name, Score: score}
 		}
-	}, "Score")
+		if row != nil {
+			r.scored = generation
+		}
+	}
+	if m.knows(active, nodes) {
+		for n := range nodes {
+			one(n)
+		}
+	} else {
+		parallel.Until(ctx, len(nodes), one, "Score")
+	}
 	if ctx.Err() != nil {
 		return fwk.AsStatus(context.Cause(ctx))
 	}
@@ -493,8 +546,13 @@ func (p *Profile) WaitOnPermit(ctx context.Context, pod *v1.Pod) *fwk.Status {
 func (p *Profile) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	var group []fwk.PreBindPlugin
 	flush := func() *fwk.Status {
+		// Not by the Parallelizer: they are few, and wait rather than work.
 		results := make([]*fwk.Status, len(group))
-		p.shared.Parallel.Until(ctx, len(group), func(i int) { results[i] = group[i].PreBind(ctx, state, pod, node) }, "PreBind")
+		var wg sync.WaitGroup
+		for i, pl := range group {
+			wg.Go(func() { results[i] = pl.PreBind(ctx, state, pod, node) })
+		}
+		wg.Wait()
 		for i, st := range results {
 			if st.IsRejected() {
 				return named(st, group[i])

@@ -5,7 +5,6 @@ package plugins
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,6 +12,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/plugins/volumes"
 )
 
 // Default returns the plugins of the default profile, in their order, with upstream's weights.
@@ -30,7 +30,10 @@ func Default() *configv1.Plugins {
 		{"NodeAffinity", 2},
 		{"NodePorts", 0},
 		{"NodeResourcesFit", 1},
+		{"VolumeRestrictions", 0},
+		{"NodeVolumeLimits", 0},
 		{"VolumeBinding", 0},
+		{"VolumeZone", 0},
 		{"PodTopologySpread", 2},
 		{"InterPodAffinity", 2},
 		{"DynamicResources", 0},
@@ -38,6 +41,7 @@ func Default() *configv1.Plugins {
 		{"NodeResourcesBalancedAllocation", 1},
 		{"ImageLocality", 1},
 		{"DefaultBinder", 0},
+		{"NodeDeclaredFeatures", 0},
 	} {
 		e := configv1.Plugin{Name: d.name}
 		if d.weight > 0 {
@@ -48,7 +52,7 @@ func Default() *configv1.Plugins {
 	return &c
 }
 
-// Registry returns all plugins that there are.
+// Registry returns all plugins that there are, for the profiles of one scheduler.
 func Registry() framework.Registry {
 	r := framework.Registry{
 		"SchedulingGates":                 plain(SchedulingGates{}),
@@ -65,14 +69,17 @@ func Registry() framework.Registry {
 		"DefaultPreemption":               with(newDefaultPreemption),
 		"ImageLocality":                   with(newImageLocality),
 		"DefaultBinder":                   with(newDefaultBinder),
+		"VolumeRestrictions":              of(volumes.NewRestrictions),
+		"NodeVolumeLimits":                of(volumes.NewLimits),
+		"VolumeBinding":                   with(volumes.BindingFactory()),
+		"VolumeZone":                      of(volumes.NewZone),
+		"NodeDeclaredFeatures":            plain(NodeDeclaredFeatures{}),
 	}
 	for _, m := range standIns() {
 		r[m.name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return m, nil }
 	}
-	for _, name := range []string{"VolumeRestrictions", "NodeVolumeLimits", "VolumeZone", "NodeDeclaredFeatures", "GangScheduling"} {
-		r[name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-			return nil, errors.New(NotSupported)
-		}
+	r["GangScheduling"] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+		return nil, errors.New(NotSupported)
 	}
 	return r
 }
@@ -80,6 +87,11 @@ func Registry() framework.Registry {
 // plain is for a plugin that needs nothing.
 func plain(p fwk.Plugin) framework.Factory {
 	return with(func(context.Context, *none, fwk.Handle) (fwk.Plugin, error) { return p, nil })
+}
+
+// of is for a plugin that takes no arguments, but needs the framework.
+func of(build func(fwk.Handle) (fwk.Plugin, error)) framework.Factory {
+	return with(func(_ context.Context, _ *none, h fwk.Handle) (fwk.Plugin, error) { return build(h) })
 }
 
 // none are the arguments of a plugin that takes none.
@@ -110,17 +122,3 @@ func register(events ...fwk.ClusterEvent) []fwk.ClusterEventWithHint {
 
 // node returns the API object that a filter judges. The snapshot has no node without one.
 func node(n fwk.NodeInfo) *v1.Node { return n.Node() }
-
-// read returns what a plugin has written into the state of this cycle.
-func read[T any](state fwk.CycleState, key fwk.StateKey) (T, *fwk.Status) {
-	var zero T
-	data, err := state.Read(key)
-	if err != nil {
-		return zero, fwk.AsStatus(fmt.Errorf("reading %q from the cycle's state: %w", key, err))
-	}
-	t, ok := data.(T)
-	if !ok {
-		return zero, fwk.AsStatus(fmt.Errorf("the cycle's state has a %T under %q", data, key))
-	}
-	return t, nil
-}

@@ -24,7 +24,6 @@ type missing struct {
 // standIns returns stand-ins for the missing plugins, in upstream's order.
 func standIns() []missing {
 	return []missing{
-		{"VolumeBinding", claims},
 		{"DynamicResources", devices},
 	}
 }
@@ -47,18 +46,6 @@ func (missing) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 // EventsToRegister returns none: no event in the cluster can help.
 func (missing) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return nil, nil
-}
-
-func claims(pod *v1.Pod) (out []string) {
-	for _, v := range pod.Spec.Volumes {
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			out = append(out, fmt.Sprintf("persistentvolumeclaim %q", v.PersistentVolumeClaim.ClaimName))
-		case v.Ephemeral != nil:
-			out = append(out, fmt.Sprintf("persistentvolumeclaim %q", pod.Name+"-"+v.Name))
-		}
-	}
-	return out
 }
 
 func devices(pod *v1.Pod) (out []string) {

@@ -11,6 +11,8 @@ import (
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/scheduler/framework"
 )
 
 const (
@@ -121,7 +123,7 @@ func (na NodeAffinity) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod
 	if na.added != nil && !na.added.Match(node(n)) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonAddedAffinity)
 	}
-	s, st := read[affinityState](state, affinityKey)
+	s, st := framework.ReadState[affinityState](state, affinityKey)
 	if !st.IsSuccess() {
 		return st
 	}
@@ -174,7 +176,7 @@ func (na NodeAffinity) PreScore(_ context.Context, state fwk.CycleState, pod *v1
 
 // Score returns the sum of the weights of the preferred terms that match.
 func (na NodeAffinity) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
-	s, st := read[affinityState](state, preferredKey)
+	s, st := framework.ReadState[affinityState](state, preferredKey)
 	if !st.IsSuccess() {
 		return 0, st
 	}

@@ -1,11 +1,12 @@
 package plugins
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -33,6 +34,9 @@ type InterPodAffinity struct {
 	nodes          fwk.NodeInfoLister
 	namespaces     corelisters.NamespaceLister
 	parallel       fwk.Parallelizer
+	asked          tallies[domain] // by terms of pods that are to be scheduled
+	met            tallies[domain] // by pods that terms of others may match
+	weighed        tallies[domain]
 }
 
 func newInterPodAffinity(_ context.Context, args *configv1.InterPodAffinityArgs, h fwk.Handle) (fwk.Plugin, error) {
@@ -58,18 +62,42 @@ const (
 // domain is a value of a topology key.
 type domain struct{ key, value string }
 
-// counts has a number for each domain that has any.
-type counts map[domain]int64
+// counts has a number for each domain that has any: what is there, and what AddPod and RemovePod have
+// added to it.
+type counts struct {
+	there map[domain]sum
+	more  map[domain]int64 // nil if nothing
+}
 
-func (c counts) add(key string, node *v1.Node, n int64) {
+func (c *counts) in(d domain) int64 { return c.there[d].n + c.more[d] }
+
+// none reports whether there is nothing in any domain.
+func (c *counts) none() bool {
+	if len(c.more) == 0 {
+		return len(c.there) == 0
+	}
+	for d := range c.there {
+		if c.in(d) > 0 {
+			return false
+		}
+	}
+	for d := range c.more {
+		if c.in(d) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *counts) add(key string, node *v1.Node, n int64) {
 	value, ok := node.Labels[key]
 	if !ok {
 		return
 	}
-	d := domain{key, value}
-	if c[d] += n; c[d] == 0 {
-		delete(c, d)
+	if c.more == nil {
+		c.more = map[domain]int64{}
 	}
+	c.more[domain{key, value}] += n
 }
 
 // podAffinityState counts pods that matter to the one that is to be scheduled, by domain.
@@ -82,36 +110,52 @@ type podAffinityState struct {
 	friends counts // pods that match all terms of the affinity
 	foes    counts // pods that match a term of the anti-affinity
 	hostile counts // pods whose own anti-affinity matches this one
+	// keys are the topology keys of the hostile ones.
+	keys []string
 }
 
-// Clone copies the counts.
+// Clone copies what can change.
 func (s *podAffinityState) Clone() fwk.StateData {
 	c := *s
-	c.friends, c.foes, c.hostile = maps.Clone(s.friends), maps.Clone(s.foes), maps.Clone(s.hostile)
+	c.friends.more, c.foes.more, c.hostile.more = maps.Clone(s.friends.more), maps.Clone(s.foes.more), maps.Clone(s.hostile.more)
 	return &c
 }
 
 // count counts a pod on a node n times; -1 takes it away.
 func (s *podAffinityState) count(p fwk.PodInfo, node *v1.Node, n int64) {
-	s.matters(p, func(c counts, key string) { c.add(key, node, n) })
+	s.isFriend(p, func(key string) { s.friends.add(key, node, n) })
+	s.isFoe(p, func(key string) { s.foes.add(key, node, n) })
+	s.isHostile(p, func(key string) {
+		s.hostile.add(key, node, n)
+		if !slices.Contains(s.keys, key) {
+			s.keys = append(slices.Clone(s.keys), key)
+		}
+	})
 }
 
-// matters calls found for every term by which a pod matters, with its topology key and what is to count it.
-func (s *podAffinityState) matters(p fwk.PodInfo, found func(counts, string)) {
+// isFriend, isFoe and isHostile call found with the topology key of every term by which a pod is one.
+
+func (s *podAffinityState) isFriend(p fwk.PodInfo, found func(key string)) {
 	if matchesAll(s.affinity, p.GetPod(), nil) {
 		for i := range s.affinity {
-			found(s.friends, s.affinity[i].TopologyKey)
+			found(s.affinity[i].TopologyKey)
 		}
 	}
+}
+
+func (s *podAffinityState) isFoe(p fwk.PodInfo, found func(key string)) {
 	for i := range s.anti {
 		if s.anti[i].Matches(p.GetPod(), nil) {
-			found(s.foes, s.anti[i].TopologyKey)
+			found(s.anti[i].TopologyKey)
 		}
 	}
+}
+
+func (s *podAffinityState) isHostile(p fwk.PodInfo, found func(key string)) {
 	theirs := p.GetRequiredAntiAffinityTerms()
 	for i := range theirs {
 		if theirs[i].Matches(s.pod, s.namespace) {
-			found(s.hostile, theirs[i].TopologyKey)
+			found(theirs[i].TopologyKey)
 		}
 	}
 }
@@ -164,43 +208,108 @@ func (a *InterPodAffinity) labelsOf(namespace string) labels.Set {
 	return ns.Labels
 }
 
-// PreFilter counts the pods that matter. Without terms of its own, only nodes with hostile pods need
-// looking at.
-func (a *InterPodAffinity) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, all []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+// PreFilter counts the pods that matter.
+func (a *InterPodAffinity) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	info, err := framework.InfoOf(state, pod)
 	if err != nil {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
-	s := &podAffinityState{pod: pod, namespace: a.labelsOf(pod.Namespace), friends: counts{}, foes: counts{}, hostile: counts{}}
+	s := &podAffinityState{pod: pod, namespace: a.labelsOf(pod.Namespace)}
 	if s.affinity, err = a.resolveAll(info.GetRequiredAffinityTerms()); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
 	if s.anti, err = a.resolveAll(info.GetRequiredAntiAffinityTerms()); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	there := fwk.NodeInfo.GetPods
-	nodes := all
-	if len(s.affinity)+len(s.anti) == 0 {
-		there = fwk.NodeInfo.GetPodsWithRequiredAntiAffinity
-		if nodes, err = a.nodes.HavePodsWithRequiredAntiAffinityList(); err != nil {
-			return nil, fwk.AsStatus(err)
-		}
+	if s.friends.there, err = a.ask(ctx, "friends", s.affinity, s.isFriend); err != nil {
+		return nil, fwk.AsStatus(err)
 	}
-	var mu sync.Mutex // matching is what takes long; few match
-	a.parallel.Until(ctx, len(nodes), func(i int) {
-		for _, p := range there(nodes[i]) {
-			s.matters(p, func(c counts, key string) {
-				mu.Lock()
-				defer mu.Unlock()
-				c.add(key, nodes[i].Node(), 1)
-			})
-		}
-	}, a.Name())
-	if len(s.affinity)+len(s.anti)+len(s.hostile) == 0 {
+	if s.foes.there, err = a.ask(ctx, "foes", s.anti, s.isFoe); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	if s.hostile.there, err = a.meet(ctx, s); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	s.keys = keysOf(s.hostile.there)
+	if len(s.affinity)+len(s.anti)+len(s.keys) == 0 {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	state.Write(podAffinityKey, s)
 	return nil, nil
+}
+
+// ask counts the pods that are what a pod's own terms ask for.
+func (a *InterPodAffinity) ask(ctx context.Context, what string, terms []fwk.AffinityTerm, is func(fwk.PodInfo, func(key string))) (map[domain]sum, error) {
+	if len(terms) == 0 {
+		return nil, nil
+	}
+	return a.asked.get(ctx, what+" "+keyOf(terms), a.nodes, a.nodes.List, a.parallel, a.Name(), each(fwk.NodeInfo.GetPods, is))
+}
+
+// meet counts the pods whose own anti-affinity matches the pod.
+func (a *InterPodAffinity) meet(ctx context.Context, s *podAffinityState) (map[domain]sum, error) {
+	nodes, err := a.nodes.HavePodsWithRequiredAntiAffinityList()
+	if err != nil || len(nodes) == 0 {
+		return nil, err
+	}
+	return a.met.get(ctx, s.self(), a.nodes, a.nodes.HavePodsWithRequiredAntiAffinityList, a.parallel, a.Name(),
+		each(fwk.NodeInfo.GetPodsWithRequiredAntiAffinity, s.isHostile))
+}
+
+// each returns what a node adds if every one of its pods is looked at.
+func each(there func(fwk.NodeInfo) []fwk.PodInfo, is func(fwk.PodInfo, func(key string))) func(fwk.NodeInfo) []share[domain] {
+	return func(n fwk.NodeInfo) (out []share[domain]) {
+		for _, p := range there(n) {
+			is(p, func(key string) { out = gather(out, key, n.Node(), 1) })
+		}
+		return out
+	}
+}
+
+// keysOf returns the topology keys of the domains.
+func keysOf(sums map[domain]sum) (keys []string) {
+	for d := range sums {
+		if !slices.Contains(keys, d.key) {
+			keys = append(keys, d.key)
+		}
+	}
+	return keys
+}
+
+// gather adds to what a node adds to its domain of a topology key.
+func gather(list []share[domain], key string, node *v1.Node, n int64) []share[domain] {
+	value, ok := node.Labels[key]
+	if !ok {
+		return list
+	}
+	for i := range list {
+		if list[i].domain.key == key {
+			list[i].n += n
+			return list
+		}
+	}
+	return append(list, share[domain]{domain{key, value}, n})
+}
+
+// keyOf identifies terms whose namespaces are resolved.
+func keyOf(terms []fwk.AffinityTerm) string {
+	var b strings.Builder
+	for i := range terms {
+		t := &terms[i]
+		fmt.Fprintf(&b, "%s %t %q %s %v\n", t.TopologyKey, t.NamespaceSelector.Empty(), sets.List(t.Namespaces), t.Selector, selectsNothing(t.Selector))
+	}
+	return b.String()
+}
+
+// selectsNothing tells a selector of nothing from one of everything, which are written alike.
+func selectsNothing(s labels.Selector) bool {
+	_, selectable := s.Requirements()
+	return !selectable
+}
+
+// self identifies what the terms of other pods can see of this one.
+func (s *podAffinityState) self() string {
+	return s.pod.Namespace + "\n" + labels.Set(s.pod.Labels).String() + "\n" + s.namespace.String()
 }
 
 // PreFilterExtensions returns the plugin itself.
@@ -208,7 +317,7 @@ func (a *InterPodAffinity) PreFilterExtensions() fwk.PreFilterExtensions { retur
 
 // AddPod counts a pod as being on the node.
 func (a *InterPodAffinity) AddPod(_ context.Context, state fwk.CycleState, _ *v1.Pod, add fwk.PodInfo, n fwk.NodeInfo) *fwk.Status {
-	s, st := read[*podAffinityState](state, podAffinityKey)
+	s, st := framework.ReadState[*podAffinityState](state, podAffinityKey)
 	if st.IsSuccess() {
 		s.count(add, n.Node(), 1)
 	}
@@ -217,7 +326,7 @@ func (a *InterPodAffinity) AddPod(_ context.Context, state fwk.CycleState, _ *v1
 
 // RemovePod counts a pod as being there no more.
 func (a *InterPodAffinity) RemovePod(_ context.Context, state fwk.CycleState, _ *v1.Pod, remove fwk.PodInfo, n fwk.NodeInfo) *fwk.Status {
-	s, st := read[*podAffinityState](state, podAffinityKey)
+	s, st := framework.ReadState[*podAffinityState](state, podAffinityKey)
 	if st.IsSuccess() {
 		s.count(remove, n.Node(), -1)
 	}
@@ -226,7 +335,7 @@ func (a *InterPodAffinity) RemovePod(_ context.Context, state fwk.CycleState, _ 
 
 // Filter looks up the node's domains.
 func (a *InterPodAffinity) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) *fwk.Status {
-	s, st := read[*podAffinityState](state, podAffinityKey)
+	s, st := framework.ReadState[*podAffinityState](state, podAffinityKey)
 	if !st.IsSuccess() {
 		return st
 	}
@@ -234,19 +343,15 @@ func (a *InterPodAffinity) Filter(_ context.Context, state fwk.CycleState, _ *v1
 	if !s.hasFriends(labels) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonPodAffinity)
 	}
-	if len(s.foes) > 0 {
-		for i := range s.anti {
-			key := s.anti[i].TopologyKey
-			if value, ok := labels[key]; ok && s.foes[domain{key, value}] > 0 {
-				return fwk.NewStatus(fwk.Unschedulable, reasonPodAntiAffinity)
-			}
+	for i := range s.anti {
+		key := s.anti[i].TopologyKey
+		if value, ok := labels[key]; ok && s.foes.in(domain{key, value}) > 0 {
+			return fwk.NewStatus(fwk.Unschedulable, reasonPodAntiAffinity)
 		}
 	}
-	if len(s.hostile) > 0 {
-		for key, value := range labels {
-			if s.hostile[domain{key, value}] > 0 {
-				return fwk.NewStatus(fwk.Unschedulable, reasonExistingAnti)
-			}
+	for _, key := range s.keys {
+		if value, ok := labels[key]; ok && s.hostile.in(domain{key, value}) > 0 {
+			return fwk.NewStatus(fwk.Unschedulable, reasonExistingAnti)
 		}
 	}
 	return nil
@@ -262,9 +367,9 @@ func (s *podAffinityState) hasFriends(labels map[string]string) bool {
 		if !ok {
 			return false
 		}
-		met = met && s.friends[domain{key, value}] > 0
+		met = met && s.friends.in(domain{key, value}) > 0
 	}
-	return met || len(s.friends) == 0 && matchesAll(s.affinity, s.pod, nil)
+	return met || s.friends.none() && matchesAll(s.affinity, s.pod, nil)
 }
 
 // EventsToRegister returns changes of pods that matter, and of nodes.
@@ -318,23 +423,14 @@ func (a *InterPodAffinity) relate(info *framework.PodInfo, other *v1.Pod) (r rel
 	return r
 }
 
-// podScores has the sum of the weights of what speaks for each domain, and against it. The first key
-// is a topology key.
-type podScores struct{ byKey map[string]map[string]int64 }
+// podScores has the sum of the weights of what speaks for each domain, and against it.
+type podScores struct {
+	weighed map[domain]sum
+	keys    []string // of the domains
+}
 
 // Clone returns the state itself, because it does not change.
 func (s *podScores) Clone() fwk.StateData { return s }
-
-func (s *podScores) add(term *fwk.AffinityTerm, pod *v1.Pod, namespace labels.Set, node *v1.Node, weight int64) {
-	value, ok := node.Labels[term.TopologyKey]
-	if !ok || weight == 0 || !term.Matches(pod, namespace) {
-		return
-	}
-	if s.byKey[term.TopologyKey] == nil {
-		s.byKey[term.TopologyKey] = map[string]int64{}
-	}
-	s.byKey[term.TopologyKey][value] += weight
-}
 
 // PreScore weighs the preferences of this pod and of those that are there, in both directions.
 func (a *InterPodAffinity) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
@@ -348,86 +444,76 @@ func (a *InterPodAffinity) PreScore(ctx context.Context, state fwk.CycleState, p
 		t.Weight = -t.Weight
 		own = append(own, t)
 	}
+	var wishes strings.Builder
 	for i := range own {
 		if own[i].AffinityTerm, err = a.resolve(own[i].AffinityTerm); err != nil {
 			return fwk.AsStatus(err)
 		}
+		fmt.Fprint(&wishes, own[i].Weight, " ", keyOf([]fwk.AffinityTerm{own[i].AffinityTerm}))
 	}
 	if len(own) == 0 && a.ignoreExisting {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	nodes, err := a.nodes.HavePodsWithAffinityList()
+	self := &podAffinityState{pod: pod, namespace: a.labelsOf(pod.Namespace)}
+	there, few := fwk.NodeInfo.GetPodsWithAffinity, a.nodes.HavePodsWithAffinityList
 	if len(own) > 0 {
-		nodes, err = a.nodes.List()
+		there, few = fwk.NodeInfo.GetPods, a.nodes.List
+	} else if nodes, err := few(); err != nil || len(nodes) == 0 {
+		return cmp.Or(fwk.AsStatus(err), fwk.NewStatus(fwk.Skip))
 	}
+	s := &podScores{}
+	s.weighed, err = a.weighed.get(ctx, wishes.String()+self.self(), a.nodes, few, a.parallel, a.Name(), func(n fwk.NodeInfo) (out []share[domain]) {
+		for _, p := range there(n) {
+			a.weigh(own, pod, self.namespace, p, func(key string, weight int64) { out = gather(out, key, n.Node(), weight) })
+		}
+		return out
+	})
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	namespace := a.labelsOf(pod.Namespace)
-	total := &podScores{byKey: map[string]map[string]int64{}}
-	var mu sync.Mutex
-	a.parallel.Until(ctx, len(nodes), func(i int) {
-		s := &podScores{byKey: map[string]map[string]int64{}}
-		there := nodes[i].GetPodsWithAffinity()
-		if len(own) > 0 {
-			there = nodes[i].GetPods()
-		}
-		for _, p := range there {
-			a.weigh(s, own, pod, namespace, p, nodes[i].Node())
-		}
-		if len(s.byKey) > 0 {
-			mu.Lock()
-			total.merge(s)
-			mu.Unlock()
-		}
-	}, a.Name())
-	if len(total.byKey) == 0 {
+	if len(s.weighed) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	state.Write(podAffinityScoreKey, total)
+	s.keys = keysOf(s.weighed)
+	state.Write(podAffinityScoreKey, s)
 	return nil
 }
 
-func (s *podScores) merge(o *podScores) {
-	for key, values := range o.byKey {
-		if s.byKey[key] == nil {
-			s.byKey[key] = values
-			continue
-		}
-		for value, n := range values {
-			s.byKey[key][value] += n
+// weigh calls found with the topology key and the weight of every preference that a pod meets, or that
+// the pod meets that is to be scheduled.
+func (a *InterPodAffinity) weigh(own []fwk.WeightedAffinityTerm, pod *v1.Pod, namespace labels.Set, there fwk.PodInfo, found func(key string, weight int64)) {
+	meets := func(t *fwk.AffinityTerm, p *v1.Pod, namespace labels.Set, weight int64) {
+		if weight != 0 && t.Matches(p, namespace) {
+			found(t.TopologyKey, weight)
 		}
 	}
-}
-
-func (a *InterPodAffinity) weigh(s *podScores, own []fwk.WeightedAffinityTerm, pod *v1.Pod, namespace labels.Set, there fwk.PodInfo, node *v1.Node) {
 	for i := range own {
-		s.add(&own[i].AffinityTerm, there.GetPod(), nil, node, int64(own[i].Weight))
+		meets(&own[i].AffinityTerm, there.GetPod(), nil, int64(own[i].Weight))
 	}
 	required := there.GetRequiredAffinityTerms()
 	for i := range required {
-		s.add(&required[i], pod, namespace, node, a.hardWeight)
+		meets(&required[i], pod, namespace, a.hardWeight)
 	}
 	preferred := there.GetPreferredAffinityTerms()
 	for i := range preferred {
-		s.add(&preferred[i].AffinityTerm, pod, namespace, node, int64(preferred[i].Weight))
+		meets(&preferred[i].AffinityTerm, pod, namespace, int64(preferred[i].Weight))
 	}
 	avoided := there.GetPreferredAntiAffinityTerms()
 	for i := range avoided {
-		s.add(&avoided[i].AffinityTerm, pod, namespace, node, -int64(avoided[i].Weight))
+		meets(&avoided[i].AffinityTerm, pod, namespace, -int64(avoided[i].Weight))
 	}
 }
 
 // Score sums up what speaks for the node's domains.
 func (a *InterPodAffinity) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
-	s, st := read[*podScores](state, podAffinityScoreKey)
+	s, st := framework.ReadState[*podScores](state, podAffinityScoreKey)
 	if !st.IsSuccess() {
 		return 0, st
 	}
 	var sum int64
-	for key, values := range s.byKey {
+	for _, key := range s.keys {
 		if value, ok := node(n).Labels[key]; ok {
-			sum += values[value]
+			sum += s.weighed[domain{key, value}].n
 		}
 	}
 	return sum, nil

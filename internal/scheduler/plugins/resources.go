@@ -59,11 +59,11 @@ func newNodeResourcesFit(_ context.Context, args *configv1.NodeResourcesFitArgs,
 		if strategy.RequestedToCapacityRatio == nil {
 			return nil, fmt.Errorf("scoringStrategy.requestedToCapacityRatio: Required value: the strategy %s needs a shape", strategy.Type)
 		}
-		shape, err := newShape(strategy.RequestedToCapacityRatio.Shape)
+		shape, err := framework.NewShape(strategy.RequestedToCapacityRatio.Shape)
 		if err != nil {
 			return nil, fmt.Errorf("scoringStrategy.requestedToCapacityRatio.%w", err)
 		}
-		f.score, f.rounded, f.assumeRequests = shape.score, true, false
+		f.score, f.rounded, f.assumeRequests = shape.Score, true, false
 	default:
 		return nil, fmt.Errorf("scoringStrategy.type: Unsupported value: %q: want LeastAllocated, MostAllocated or RequestedToCapacityRatio", strategy.Type)
 	}
@@ -97,7 +97,7 @@ func (NodeResourcesFit) PreFilterExtensions() fwk.PreFilterExtensions { return n
 // Filter names every resource that is short. If the node could never provide it, the pod is
 // unresolvable there: removing other pods would not help.
 func (f NodeResourcesFit) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) *fwk.Status {
-	want, st := read[fitState](state, fitKey)
+	want, st := framework.ReadState[fitState](state, fitKey)
 	if !st.IsSuccess() {
 		return st
 	}
@@ -223,47 +223,6 @@ func least(requested, has int64) int64 {
 // most scores the share that is used.
 func most(requested, has int64) int64 {
 	return min(requested, has) * fwk.MaxScore / has
-}
-
-// shape is a function of the utilization in per cent, linear between its points.
-type shape []configv1.UtilizationShapePoint
-
-// newShape checks a shape. Its scores go up to ten; ours up to a hundred.
-func newShape(points []configv1.UtilizationShapePoint) (shape, error) {
-	if len(points) == 0 {
-		return nil, fmt.Errorf("shape: Required value: at least one point must be specified")
-	}
-	out := slices.Clone(points)
-	for i := range out {
-		switch {
-		case out[i].Utilization < 0 || out[i].Utilization > 100:
-			return nil, fmt.Errorf("shape[%d].utilization: Invalid value: %d: not in valid range [0-100]", i, out[i].Utilization)
-		case out[i].Score < 0 || out[i].Score > 10:
-			return nil, fmt.Errorf("shape[%d].score: Invalid value: %d: not in valid range [0-10]", i, out[i].Score)
-		case i > 0 && out[i].Utilization <= out[i-1].Utilization:
-			return nil, fmt.Errorf("shape[%d].utilization: Invalid value: %d: utilization values must be sorted in increasing order", i, out[i].Utilization)
-		}
-		out[i].Score *= int32(fwk.MaxScore / 10)
-	}
-	return out, nil
-}
-
-func (s shape) score(requested, has int64) int64 {
-	percent := int64(100)
-	if requested <= has {
-		percent = requested * 100 / has
-	}
-	for i, p := range s {
-		if percent > int64(p.Utilization) {
-			continue
-		}
-		if i == 0 {
-			return int64(p.Score)
-		}
-		before := s[i-1]
-		return int64(before.Score) + int64(p.Score-before.Score)*(percent-int64(before.Utilization))/int64(p.Utilization-before.Utilization)
-	}
-	return int64(s[len(s)-1].Score)
 }
 
 // allocation looks up resources for scoring.

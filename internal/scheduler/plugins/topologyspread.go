@@ -6,7 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"sync"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -22,7 +22,9 @@ import (
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+
 	"k8s.io/utils/ptr"
+	"wherry.dev/internal/scheduler/framework"
 )
 
 const (
@@ -38,6 +40,7 @@ type PodTopologySpread struct {
 	systemDefaults bool
 	nodes          fwk.NodeInfoLister
 	parallel       fwk.Parallelizer
+	counted        tallies[spreadDomain]
 	// For the defaults, which count the pods of a service or a workload; nil if there are none.
 	services     corelisters.ServiceLister
 	controllers  corelisters.ReplicationControllerLister
@@ -104,6 +107,7 @@ type constraint struct {
 	minDomains  int
 	key         string
 	selector    labels.Selector
+	self        bool // the pod itself is selected
 	honorNodes  bool // the pod's node affinity limits the nodes that count
 	honorTaints bool // and so do taints
 }
@@ -128,7 +132,11 @@ func (c *constraint) counts(ctx context.Context, pod *v1.Pod, affinity nodeaffin
 // constraints returns those of the pod, or the profile's, that are to be treated in this way.
 func (t *PodTopologySpread) constraints(pod *v1.Pod, when v1.UnsatisfiableConstraintAction) ([]constraint, error) {
 	if len(pod.Spec.TopologySpreadConstraints) > 0 {
-		return parse(pod.Spec.TopologySpreadConstraints, pod, when)
+		out, err := parse(pod.Spec.TopologySpreadConstraints, pod, when)
+		for i := range out {
+			out[i].self = out[i].selector.Matches(labels.Set(pod.Labels))
+		}
+		return out, err
 	}
 	out, err := parse(t.defaults, pod, when)
 	if err != nil || len(out) == 0 {
@@ -139,7 +147,7 @@ func (t *PodTopologySpread) constraints(pod *v1.Pod, when v1.UnsatisfiableConstr
 		return nil, nil
 	}
 	for i := range out {
-		out[i].selector = selector
+		out[i].selector, out[i].self = selector, selector.Matches(labels.Set(pod.Labels))
 	}
 	return out, nil
 }
@@ -247,33 +255,43 @@ func matching(pods []fwk.PodInfo, selector labels.Selector, namespace string) in
 	return n
 }
 
+// spreadDomain is a domain of one of the constraints of a pod.
+type spreadDomain struct {
+	constraint int
+	value      string
+}
+
 // spreadState has, for each constraint, the number of pods in each domain.
 type spreadState struct {
 	constraints []constraint
 	affinity    nodeaffinity.RequiredNodeAffinity
-	domains     []map[string]int
-	fewest      []int // in any domain of each constraint
+	counted     map[spreadDomain]sum   // what is there
+	more        map[spreadDomain]int64 // what AddPod and RemovePod have added; nil if nothing
+	domains     []int                  // the number of domains of each constraint
+	fewest      []int64                // pods in any domain of each constraint
 }
 
-// Clone copies the numbers.
+// Clone copies what can change.
 func (s *spreadState) Clone() fwk.StateData {
 	c := *s
-	c.fewest, c.domains = slices.Clone(s.fewest), make([]map[string]int, len(s.domains))
-	for i := range c.domains {
-		c.domains[i] = maps.Clone(s.domains[i])
-	}
+	c.fewest, c.more = slices.Clone(s.fewest), maps.Clone(s.more)
 	return &c
 }
 
-func (s *spreadState) findFewest(i int) {
-	s.fewest[i] = math.MaxInt32
-	for _, n := range s.domains[i] {
-		s.fewest[i] = min(s.fewest[i], n)
+func (s *spreadState) in(d spreadDomain) int64 { return s.counted[d].n + s.more[d] }
+
+func (s *spreadState) findFewest() {
+	for i := range s.fewest {
+		s.fewest[i], s.domains[i] = math.MaxInt32, 0
+	}
+	for d, there := range s.counted {
+		s.domains[d.constraint]++
+		s.fewest[d.constraint] = min(s.fewest[d.constraint], there.n+s.more[d])
 	}
 }
 
 // change counts a pod on a node n times. Pods that are going do not count.
-func (s *spreadState) change(ctx context.Context, pod, other *v1.Pod, node *v1.Node, n int) {
+func (s *spreadState) change(ctx context.Context, pod, other *v1.Pod, node *v1.Node, n int64) {
 	if other.DeletionTimestamp != nil || other.Namespace != pod.Namespace || !hasKeys(node, s.constraints) {
 		return
 	}
@@ -282,18 +300,23 @@ func (s *spreadState) change(ctx context.Context, pod, other *v1.Pod, node *v1.N
 		if !c.selector.Matches(labels.Set(other.Labels)) || !c.counts(ctx, pod, s.affinity, node) {
 			continue
 		}
-		before := s.domains[i][node.Labels[c.key]]
-		s.domains[i][node.Labels[c.key]] = before + n
+		d := spreadDomain{i, node.Labels[c.key]}
+		before := s.in(d)
+		if s.more == nil {
+			s.more = map[spreadDomain]int64{}
+		}
+		s.more[d] += n
 		if n < 0 {
 			s.fewest[i] = min(s.fewest[i], before+n)
 		} else if before == s.fewest[i] {
-			s.findFewest(i)
+			s.domains = slices.Clone(s.domains)
+			s.findFewest()
 		}
 	}
 }
 
 // PreFilter counts the pods in each domain.
-func (t *PodTopologySpread) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (t *PodTopologySpread) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	constraints, err := t.constraints(pod, v1.DoNotSchedule)
 	if err != nil {
 		return nil, fwk.AsStatus(err)
@@ -303,30 +326,75 @@ func (t *PodTopologySpread) PreFilter(ctx context.Context, state fwk.CycleState,
 	}
 	s := &spreadState{
 		constraints: constraints, affinity: nodeaffinity.GetRequiredNodeAffinity(pod),
-		domains: make([]map[string]int, len(constraints)), fewest: make([]int, len(constraints)),
+		domains: make([]int, len(constraints)), fewest: make([]int64, len(constraints)),
 	}
-	numbers := make([]int, len(nodes)*len(constraints)) // -1: the node does not count
-	t.parallel.Until(ctx, len(nodes), func(n int) {
-		row := numbers[n*len(constraints):][:len(constraints)]
-		has := hasKeys(nodes[n].Node(), constraints)
-		for i := range constraints {
-			row[i] = -1
-			if has && constraints[i].counts(ctx, pod, s.affinity, nodes[n].Node()) {
-				row[i] = matching(nodes[n].GetPods(), constraints[i].selector, pod.Namespace)
-			}
-		}
-	}, t.Name())
-	for i := range constraints {
-		s.domains[i] = map[string]int{}
-		for n := range nodes {
-			if count := numbers[n*len(constraints)+i]; count >= 0 {
-				s.domains[i][nodes[n].Node().Labels[constraints[i].key]] += count
-			}
-		}
-		s.findFewest(i)
+	if s.counted, err = t.count(ctx, &spreadQuestion{pod: pod, constraints: constraints, affinity: s.affinity, strict: true}); err != nil {
+		return nil, fwk.AsStatus(err)
 	}
+	s.findFewest()
 	state.Write(spreadKey, s)
 	return nil, nil
+}
+
+// spreadQuestion is what is to be counted for a pod.
+type spreadQuestion struct {
+	pod         *v1.Pod
+	constraints []constraint
+	affinity    nodeaffinity.RequiredNodeAffinity
+	strict      bool // nodes must have all keys to count
+	noHosts     bool // constraints over host names are left out
+}
+
+// count returns the pods that match each constraint, by domain, on the nodes that count.
+func (t *PodTopologySpread) count(ctx context.Context, q *spreadQuestion) (map[spreadDomain]sum, error) {
+	key, err := q.key()
+	if err != nil {
+		return nil, err
+	}
+	return t.counted.get(ctx, key, t.nodes, t.nodes.List, t.parallel, t.Name(), func(n fwk.NodeInfo) []share[spreadDomain] {
+		if q.strict && !hasKeys(n.Node(), q.constraints) {
+			return nil
+		}
+		var out []share[spreadDomain]
+		for i := range q.constraints {
+			c := &q.constraints[i]
+			if q.noHosts && c.key == v1.LabelHostname || !c.counts(ctx, q.pod, q.affinity, n.Node()) {
+				continue
+			}
+			d := spreadDomain{i, n.Node().Labels[c.key]}
+			out = append(out, share[spreadDomain]{d, int64(matching(n.GetPods(), c.selector, q.pod.Namespace))})
+		}
+		return out
+	})
+}
+
+// key identifies everything on which the count depends, besides the nodes.
+func (q *spreadQuestion) key() (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %t %t", q.pod.Namespace, q.strict, q.noHosts)
+	nodes, taints := false, false
+	for i := range q.constraints {
+		c := &q.constraints[i]
+		fmt.Fprintf(&b, "\n%s %t %t %s", c.key, c.honorNodes, c.honorTaints, c.selector)
+		nodes, taints = nodes || c.honorNodes, taints || c.honorTaints
+	}
+	part := &v1.PodSpec{}
+	if nodes {
+		part.NodeSelector = q.pod.Spec.NodeSelector
+		if terms := requiredTerms(q.pod); terms != nil {
+			part.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}}
+		}
+	}
+	if taints {
+		part.Tolerations = q.pod.Spec.Tolerations
+	}
+	data, err := part.Marshal()
+	if err != nil {
+		return "", fmt.Errorf("pod %s/%s: %w", q.pod.Namespace, q.pod.Name, err)
+	}
+	b.WriteByte(0)
+	b.Write(data)
+	return b.String(), nil
 }
 
 // PreFilterExtensions returns the plugin itself.
@@ -334,7 +402,7 @@ func (t *PodTopologySpread) PreFilterExtensions() fwk.PreFilterExtensions { retu
 
 // AddPod counts a pod as being on the node.
 func (t *PodTopologySpread) AddPod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, add fwk.PodInfo, n fwk.NodeInfo) *fwk.Status {
-	s, st := read[*spreadState](state, spreadKey)
+	s, st := framework.ReadState[*spreadState](state, spreadKey)
 	if st.IsSuccess() {
 		s.change(ctx, pod, add.GetPod(), n.Node(), 1)
 	}
@@ -343,7 +411,7 @@ func (t *PodTopologySpread) AddPod(ctx context.Context, state fwk.CycleState, po
 
 // RemovePod counts a pod as being there no more.
 func (t *PodTopologySpread) RemovePod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, remove fwk.PodInfo, n fwk.NodeInfo) *fwk.Status {
-	s, st := read[*spreadState](state, spreadKey)
+	s, st := framework.ReadState[*spreadState](state, spreadKey)
 	if st.IsSuccess() {
 		s.change(ctx, pod, remove.GetPod(), n.Node(), -1)
 	}
@@ -352,8 +420,8 @@ func (t *PodTopologySpread) RemovePod(ctx context.Context, state fwk.CycleState,
 
 // Filter compares the node's domain with the one that has the fewest pods. If there are fewer domains
 // than there must be (minDomains), an empty one is imagined.
-func (t *PodTopologySpread) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) *fwk.Status {
-	s, st := read[*spreadState](state, spreadKey)
+func (t *PodTopologySpread) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, n fwk.NodeInfo) *fwk.Status {
+	s, st := framework.ReadState[*spreadState](state, spreadKey)
 	if !st.IsSuccess() {
 		return st
 	}
@@ -364,14 +432,14 @@ func (t *PodTopologySpread) Filter(_ context.Context, state fwk.CycleState, pod 
 			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonSpreadLabel)
 		}
 		fewest := s.fewest[i]
-		if len(s.domains[i]) < c.minDomains {
+		if s.domains[i] < c.minDomains {
 			fewest = 0
 		}
-		number := s.domains[i][value]
-		if c.selector.Matches(labels.Set(pod.Labels)) {
+		number := s.in(spreadDomain{i, value})
+		if c.self {
 			number++
 		}
-		if number-fewest > c.maxSkew {
+		if number-fewest > int64(c.maxSkew) {
 			return fwk.NewStatus(fwk.Unschedulable, reasonSpread)
 		}
 	}
@@ -432,15 +500,15 @@ func (t *PodTopologySpread) afterNode(_ klog.Logger, pod *v1.Pod, oldObj, newObj
 // spreadScores has what the constraints that are only wishes need.
 type spreadScores struct {
 	constraints []constraint
-	ignored     sets.Set[string] // nodes without all topology keys
-	domains     []map[string]int // of nodes that can be chosen; those of host names are counted later
+	ignored     sets.Set[string]     // nodes without all topology keys
+	counted     map[spreadDomain]sum // without host names: Score counts these
 	weights     []float64
 }
 
 // Clone returns the state itself, because it does not change.
 func (s *spreadScores) Clone() fwk.StateData { return s }
 
-// PreScore counts the pods in each domain that has a node to choose.
+// PreScore counts the pods in each domain.
 func (t *PodTopologySpread) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) *fwk.Status {
 	constraints, err := t.constraints(pod, v1.ScheduleAnyway)
 	if err != nil {
@@ -449,64 +517,42 @@ func (t *PodTopologySpread) PreScore(ctx context.Context, state fwk.CycleState, 
 	if len(constraints) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	all, err := t.nodes.List()
-	if err != nil {
-		return fwk.AsStatus(err)
-	}
 	strict := len(pod.Spec.TopologySpreadConstraints) > 0 || !t.systemDefaults
-	s := &spreadScores{
-		constraints: constraints, ignored: sets.New[string](),
-		domains: make([]map[string]int, len(constraints)), weights: make([]float64, len(constraints)),
-	}
-	for i := range s.domains {
-		s.domains[i] = map[string]int{}
-	}
+	s := &spreadScores{constraints: constraints, ignored: sets.New[string](), weights: make([]float64, len(constraints))}
+	domains := map[spreadDomain]bool{} // those that have a node to choose
+	sizes := make([]int, len(constraints))
 	for _, n := range feasible {
 		if strict && !hasKeys(n.Node(), constraints) {
 			s.ignored.Insert(n.Node().Name)
 			continue
 		}
 		for i := range constraints {
-			if constraints[i].key != v1.LabelHostname {
-				s.domains[i][n.Node().Labels[constraints[i].key]] = 0
+			if d := (spreadDomain{i, n.Node().Labels[constraints[i].key]}); constraints[i].key != v1.LabelHostname && !domains[d] {
+				domains[d] = true
+				sizes[i]++
 			}
 		}
 	}
 	for i := range constraints {
-		size := len(s.domains[i])
 		if constraints[i].key == v1.LabelHostname {
-			size = len(feasible) - s.ignored.Len()
+			sizes[i] = len(feasible) - s.ignored.Len()
 		}
 		// Else a constraint over few large domains would drown one over many small ones.
-		s.weights[i] = math.Log(float64(size + 2))
+		s.weights[i] = math.Log(float64(sizes[i] + 2))
 	}
-	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
-	var mu sync.Mutex
-	t.parallel.Until(ctx, len(all), func(n int) {
-		if strict && !hasKeys(all[n].Node(), constraints) {
-			return
-		}
-		for i := range constraints {
-			value := all[n].Node().Labels[constraints[i].key]
-			// A host has only its own pods; Score counts these.
-			if constraints[i].key == v1.LabelHostname || !constraints[i].counts(ctx, pod, affinity, all[n].Node()) {
-				continue
-			}
-			count := matching(all[n].GetPods(), constraints[i].selector, pod.Namespace)
-			mu.Lock()
-			if _, ok := s.domains[i][value]; ok {
-				s.domains[i][value] += count
-			}
-			mu.Unlock()
-		}
-	}, t.Name())
+	s.counted, err = t.count(ctx, &spreadQuestion{
+		pod: pod, constraints: constraints, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), strict: strict, noHosts: true,
+	})
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
 	state.Write(spreadScoreKey, s)
 	return nil
 }
 
 // Score returns how many pods there are in the node's domains: the fewer the better.
 func (t *PodTopologySpread) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
-	s, st := read[*spreadScores](state, spreadScoreKey)
+	s, st := framework.ReadState[*spreadScores](state, spreadScoreKey)
 	if !st.IsSuccess() || s.ignored.Has(node(n).Name) {
 		return 0, st
 	}
@@ -517,9 +563,9 @@ func (t *PodTopologySpread) Score(_ context.Context, state fwk.CycleState, pod *
 		if !ok {
 			continue
 		}
-		count := s.domains[i][value]
+		count := s.counted[spreadDomain{i, value}].n
 		if c.key == v1.LabelHostname {
-			count = matching(n.GetPods(), c.selector, pod.Namespace)
+			count = int64(matching(n.GetPods(), c.selector, pod.Namespace))
 		}
 		// A larger skew that is allowed makes differences matter less.
 		sum += float64(count)*s.weights[i] + float64(c.maxSkew-1)
@@ -532,7 +578,7 @@ func (t *PodTopologySpread) ScoreExtensions() fwk.ScoreExtensions { return t }
 
 // NormalizeScore turns the scale round. Nodes without all topology keys come last.
 func (t *PodTopologySpread) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	s, st := read[*spreadScores](state, spreadScoreKey)
+	s, st := framework.ReadState[*spreadScores](state, spreadScoreKey)
 	if !st.IsSuccess() {
 		return st
 	}

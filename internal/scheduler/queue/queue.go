@@ -83,6 +83,8 @@ type item struct {
 	changed bool
 	// since is when it became unschedulable.
 	since time.Time
+	// rest is its place among those that are tried again after five minutes; nil if it is not one of them.
+	rest *list.Element
 }
 
 // event is what happened while some pod was in flight.
@@ -104,6 +106,8 @@ type Queue struct {
 	// them, so that an event costs nothing for those to whom it means nothing.
 	unschedulable map[types.UID]*item
 	rejected      map[string]map[types.UID]*item
+	// resting has the unschedulable ones (*item) that are not gated, the one that has waited longest first.
+	resting *list.List
 	// flights has the pods in flight (*item), in the order in which they were popped, and between them
 	// what happened since (event). What happened before the first of them is forgotten.
 	flights *list.List
@@ -121,7 +125,7 @@ func New(cfg Config) *Queue {
 	}
 	q := &Queue{
 		cfg: cfg, items: map[types.UID]*item{}, unschedulable: map[types.UID]*item{},
-		rejected: map[string]map[types.UID]*item{}, flights: list.New(), wake: make(chan struct{}, 1),
+		rejected: map[string]map[types.UID]*item{}, resting: list.New(), flights: list.New(), wake: make(chan struct{}, 1),
 	}
 	q.nominator = framework.NewNominator(q.waits)
 	q.active.less = func(a, b *item) bool { return cfg.Less(a.info, b.info) }
@@ -171,7 +175,7 @@ func (q *Queue) put(ctx context.Context, info *framework.PodInfo) (old *v1.Pod) 
 	if !ok {
 		it = &item{info: &framework.QueuedPodInfo{PodInfo: info, Timestamp: time.Now()}, index: -1}
 		q.items[pod.UID] = it
-		q.enterLocked(ctx, it)
+		q.enterLocked(ctx, it, "UnscheduledPodAdd")
 		return nil
 	}
 	old = it.info.GetPod()
@@ -182,7 +186,7 @@ func (q *Queue) put(ctx context.Context, info *framework.PodInfo) (old *v1.Pod) 
 	switch it.place {
 	case inUnschedulable:
 		q.takeLocked(it)
-		q.enterLocked(ctx, it)
+		q.enterLocked(ctx, it, "UnscheduledPodUpdate")
 	case inFlight:
 		it.changed = true
 	case inActive:
@@ -191,31 +195,41 @@ func (q *Queue) put(ctx context.Context, info *framework.PodInfo) (old *v1.Pod) 
 	return old
 }
 
-// enterLocked puts a pod that is in no place into active, backoff or, if it is gated,
-// unschedulable.
-func (q *Queue) enterLocked(ctx context.Context, it *item) {
+// enterLocked puts a pod that is in no place into active, backoff or, if it is gated, unschedulable. why is for the
+// metric.
+func (q *Queue) enterLocked(ctx context.Context, it *item, why string) {
 	if st := q.cfg.PreEnqueue(ctx, it.info.GetPod()); !st.IsSuccess() {
 		it.info.GatingPlugin = st.Plugin()
 		it.info.UnschedulablePlugins = sets.New(st.Plugin())
-		q.restLocked(it)
+		q.restLocked(it, why)
 		return
 	}
 	it.info.GatingPlugin = ""
 	if it.info.BackoffExpiration.After(time.Now()) {
 		it.place = inBackoff
 		heap.Push(&q.backoff, it)
+		incoming.WithLabelValues("backoff", why).Inc()
 	} else {
 		it.place = inActive
 		heap.Push(&q.active, it)
+		incoming.WithLabelValues("active", why).Inc()
 	}
 	q.signal()
 }
 
 // restLocked makes a pod that is in no place wait for an event.
-func (q *Queue) restLocked(it *item) {
+func (q *Queue) restLocked(it *item, why string) {
+	into := "unschedulable"
+	if it.info.GatingPlugin != "" {
+		into = "gated"
+	}
+	incoming.WithLabelValues(into, why).Inc()
 	uid := it.info.GetPod().UID
 	it.place, it.since = inUnschedulable, time.Now()
 	q.unschedulable[uid] = it
+	if it.info.GatingPlugin == "" {
+		it.rest = q.resting.PushBack(it)
+	}
 	for plugin := range rejecters(it.info) {
 		if q.rejected[plugin] == nil {
 			q.rejected[plugin] = map[types.UID]*item{}
@@ -240,6 +254,10 @@ func (q *Queue) takeLocked(it *item) {
 		heap.Remove(&q.backoff, it.index)
 	case inUnschedulable:
 		delete(q.unschedulable, uid)
+		if it.rest != nil {
+			q.resting.Remove(it.rest)
+			it.rest = nil
+		}
 		for plugin := range rejecters(it.info) {
 			delete(q.rejected[plugin], uid)
 		}
@@ -303,7 +321,7 @@ func (q *Queue) Activate(log klog.Logger, pods map[string]*v1.Pod) {
 		case inUnschedulable, inBackoff:
 			q.takeLocked(it)
 			it.info.BackoffExpiration = time.Time{}
-			q.enterLocked(klog.NewContext(context.Background(), log), it) // the framework passes no context
+			q.enterLocked(klog.NewContext(context.Background(), log), it, "ForceActivate") // the framework passes no context
 		}
 	}
 }
@@ -341,6 +359,7 @@ func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time
 		q.takeLocked(it)
 		it.place = inActive
 		heap.Push(&q.active, it)
+		incoming.WithLabelValues("active", "BackoffComplete").Inc()
 	}
 	next := q.retryOldLocked(ctx, now)
 	if q.active.Len() == 0 {
@@ -364,16 +383,16 @@ func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time
 // retryOldLocked gives another chance to pods that nothing has moved for long, in case a hint was
 // wrong. It returns when the next one is due.
 func (q *Queue) retryOldLocked(ctx context.Context, now time.Time) (next time.Time) {
-	for _, it := range q.unschedulable {
-		due := it.since.Add(maxUnschedulable)
-		switch {
-		case it.info.GatingPlugin != "":
-		case due.After(now):
-			next = earliest(next, due)
-		default:
-			q.takeLocked(it)
-			q.enterLocked(ctx, it)
+	for e := q.resting.Front(); e != nil; e = q.resting.Front() {
+		it, ok := e.Value.(*item)
+		if !ok {
+			break
 		}
+		if due := it.since.Add(maxUnschedulable); due.After(now) {
+			return due
+		}
+		q.takeLocked(it)
+		q.enterLocked(ctx, it, "UnschedulableTimeout")
 	}
 	return next
 }
@@ -433,21 +452,21 @@ func (q *Queue) Requeue(ctx context.Context, info *framework.QueuedPodInfo) bool
 	if it.changed || failed {
 		hint = max(hint, Retry)
 	}
-	q.retryLocked(ctx, it, hint)
+	q.retryLocked(ctx, it, hint, "ScheduleAttemptFailure")
 	return true
 }
 
 // retryLocked puts a pod that is in no place where the hint says.
-func (q *Queue) retryLocked(ctx context.Context, it *item, hint Hint) {
+func (q *Queue) retryLocked(ctx context.Context, it *item, hint Hint, why string) {
 	switch hint {
 	case Skip:
-		q.restLocked(it)
+		q.restLocked(it, why)
 		q.signal() // Pop must update its timer
 		return
 	case RetryNow:
 		it.info.BackoffExpiration = time.Time{}
 	}
-	q.enterLocked(ctx, it)
+	q.enterLocked(ctx, it, why)
 }
 
 // backoffFor returns a back-off that doubles with every failed attempt. Errors in a row are counted
@@ -477,7 +496,7 @@ func (q *Queue) Move(ctx context.Context, ev fwk.ClusterEvent, oldObj, newObj an
 		for _, it := range q.rejected[plugin] {
 			if hint := q.cfg.Hints(it.info, ev, oldObj, newObj); hint != Skip {
 				q.takeLocked(it)
-				q.retryLocked(ctx, it, hint)
+				q.retryLocked(ctx, it, hint, ev.Label())
 			}
 		}
 	}
@@ -517,10 +536,68 @@ func (q *Queue) Lengths() (active, backoff, unschedulable, gated int) {
 	return q.active.Len(), q.backoff.Len(), len(q.unschedulable) - gated, gated
 }
 
-// Log logs the queue's state, for debugging.
-func (q *Queue) Log(log klog.Logger) {
-	a, b, u, g := q.Lengths()
-	log.Info("Scheduling queue", "active", a, "backoff", b, "unschedulable", u, "gated", g)
+// Rejecter is a plugin of a profile.
+type Rejecter struct{ Plugin, Profile string }
+
+// Rejected returns how many pods that wait were rejected by each plugin.
+func (q *Queue) Rejected() map[Rejecter]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := map[Rejecter]int{}
+	for plugin, items := range q.rejected {
+		for _, it := range items {
+			out[Rejecter{plugin, it.info.GetPod().Spec.SchedulerName}]++
+		}
+	}
+	return out
+}
+
+// Where says where a pod waits.
+type Where struct {
+	Place string // active, backoff, unschedulable, gated or scheduling
+	Since time.Time
+	// Retry is when the pod is tried again at the latest; zero if that is now, or cannot be told.
+	Retry time.Time
+	Info  framework.QueuedPodInfo
+}
+
+// Find returns where a pod waits, and false if it does not.
+func (q *Queue) Find(uid types.UID) (Where, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if it, ok := q.items[uid]; ok {
+		return it.where(), true
+	}
+	return Where{}, false
+}
+
+// All returns where all pods wait, in any order.
+func (q *Queue) All() []Where {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := make([]Where, 0, len(q.items))
+	for _, it := range q.items {
+		out = append(out, it.where())
+	}
+	return out
+}
+
+func (it *item) where() Where {
+	w := Where{Info: *it.info, Since: it.info.Timestamp}
+	switch it.place {
+	case inActive:
+		w.Place = "active"
+	case inFlight:
+		w.Place = "scheduling"
+	case inBackoff:
+		w.Place, w.Retry = "backoff", it.info.BackoffExpiration
+	case inUnschedulable:
+		w.Since = it.since
+		if w.Place = "gated"; it.rest != nil {
+			w.Place, w.Retry = "unschedulable", it.since.Add(maxUnschedulable)
+		}
+	}
+	return w
 }
 
 // podHeap is a container/heap of items that know their index.
