@@ -301,8 +301,9 @@ func (p *planner) annotateSize(m *member) {
 	m.annotate(maxKey, strconv.Itoa(int(p.replicas+p.surge)))
 }
 
-// cleanUp removes the oldest ReplicaSets above the limit. Those that still have pods, or whose
-// controller has not looked at them yet, stay.
+// cleanUp removes the oldest ReplicaSets above the limit. Those that still have pods, or whose controller has not
+// looked at them yet, stay. With Recreate that goes for pods that are only ending, too: once their ReplicaSet is gone,
+// nobody would know that the next template has to wait for them.
 func (p *planner) cleanUp() {
 	limit := p.deployment.Spec.RevisionHistoryLimit
 	if limit == nil || *limit == math.MaxInt32 {
@@ -311,7 +312,7 @@ func (p *planner) cleanUp() {
 	alive := slices.DeleteFunc(slices.Clone(p.old), func(m *member) bool { return m.DeletionTimestamp != nil })
 	slices.SortFunc(alive, byRevision)
 	for _, m := range alive[:max(0, len(alive)-int(*limit))] {
-		if m.Status.Replicas == 0 && m.replicas == 0 && orOne(m.Spec.Replicas) == 0 && m.observed() {
+		if m.Status.Replicas == 0 && m.replicas == 0 && orOne(m.Spec.Replicas) == 0 && m.observed() && !p.running[m.UID] {
 			p.steps = append(p.steps, step{remove: m.ReplicaSet})
 		}
 	}

@@ -254,6 +254,10 @@ func TestSteps(t *testing.T) {
 		"unlimited":              {plain(web("v2", 3, done, history(math.MaxInt32)), set("v1", 0), set("v2", 3)), ""},
 		"not before it is done":  {plain(web("v2", 3, history(0)), set("v1", 0), set("v2", 3, has(3, 2))), ""},
 		"nor while it is paused": {plain(web("v2", 3, paused, history(0)), set("v1", 0), set("v2", 3, sized(3, 4))), "remove v1"},
+		"recreate, its last pods end": {facts{
+			deployment: web("v2", 3, recreate, paused, history(0)), sets: []*appsv1.ReplicaSet{set("v1", 0), set("v2", 3, sized(3, 3))},
+			running: map[types.UID]bool{"v1": true}, now: now,
+		}, ""},
 
 		// Rollback.
 		"to a revision":           {plain(web("v3", 3, rollback("1")), set("v1", 0), set("v2", 0), set("v3", 3)), "spec v1"},
