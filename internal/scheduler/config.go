@@ -39,6 +39,8 @@ type Config struct {
 	PercentageOfNodesToScore int32
 	// MemoNodes is from how many nodes on what plugins said about a node is remembered for pods of one shape.
 	MemoNodes int
+	// PodGroups is the gate GenericWorkload: the pods of a pod group are scheduled together.
+	PodGroups bool
 	// Extenders are asked after the plugins, in this order.
 	Extenders []fwk.Extender
 	// Registry has plugins beside the default ones.
@@ -232,7 +234,7 @@ func convertProfile(p *configv1.KubeSchedulerProfile) (ProfileConfig, error) {
 		"placementGenerate": p.Plugins.PlacementGenerate, "placementScore": p.Plugins.PlacementScore, "podGroupPostFilter": p.Plugins.PodGroupPostFilter,
 	} {
 		if len(set.Enabled) > 0 {
-			errs = append(errs, fmt.Errorf("plugins.%s: this scheduler has no pod groups", point))
+			errs = append(errs, fmt.Errorf("plugins.%s: this scheduler does not place pod groups by topology, and preempts nothing for them", point))
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
@@ -242,6 +244,11 @@ func convertProfile(p *configv1.KubeSchedulerProfile) (ProfileConfig, error) {
 // profiles makes the plugins of every configured scheduler name. All must sort the one queue alike.
 func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[string]*framework.Profile, error) {
 	registry := plugins.Registry()
+	if !c.PodGroups {
+		registry[plugins.GangScheduling] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+			return nil, errors.New("it takes the feature gate GenericWorkload: --feature-gates=GenericWorkload=true")
+		}
+	}
 	for name, f := range c.Registry {
 		if _, ok := registry[name]; ok {
 			return nil, fmt.Errorf("a scheduler plugin with the name %q exists", name)
@@ -258,7 +265,7 @@ func (c Config) profiles(ctx context.Context, shared *framework.Shared) (map[str
 			return nil, fmt.Errorf("scheduler profile %s is listed twice", pc.SchedulerName)
 		}
 		args := ignore(pc.Args, shared.Extenders)
-		p, err := framework.NewProfile(ctx, pc.SchedulerName, registry, framework.Merge(plugins.Default(), pc.Plugins), args, shared)
+		p, err := framework.NewProfile(ctx, pc.SchedulerName, registry, framework.Merge(plugins.Default(c.PodGroups), pc.Plugins), args, shared)
 		if err != nil {
 			return nil, err
 		}

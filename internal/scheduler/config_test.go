@@ -120,7 +120,7 @@ func TestWrongConfigurations(t *testing.T) {
 		"no candidates":          {plugin("DefaultPreemption", "{minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0}"), "minCandidateNodesPercentage"},
 		"added affinity":         {plugin("NodeAffinity", "{addedAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Nope}]}]}}}"), "addedAffinity.requiredDuring"},
 		"not a plugin of ours":   {"profiles: [{plugins: {multiPoint: {enabled: [{name: Mine}]}}}]\n", `unknown plugin "Mine"`},
-		"not a plugin yet":       {"profiles: [{plugins: {multiPoint: {enabled: [{name: GangScheduling}]}}}]\n", `plugin "GangScheduling": not supported by this scheduler`},
+		"without its gate":       {"profiles: [{plugins: {multiPoint: {enabled: [{name: GangScheduling}]}}}]\n", `plugin "GangScheduling": it takes the feature gate GenericWorkload`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _, err := load(t, tc.body)

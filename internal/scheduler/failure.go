@@ -101,7 +101,7 @@ func (s *Scheduler) fail(ctx context.Context, a *attempt, err error) {
 	if !s.queue.Requeue(ctx, a.info) || ctx.Err() != nil {
 		return
 	}
-	s.statuses.put(ctx, &statusUpdate{profile: a.profile, pod: pod, reason: reason, message: err.Error(), nominated: nominated})
+	s.statuses.put(ctx, pod.UID, &statusUpdate{profile: a.profile, pod: pod, reason: reason, message: err.Error(), nominated: nominated})
 }
 
 // report tells a pod's user why it has no node.

@@ -59,7 +59,25 @@ var (
 	}, []string{"result"})
 )
 
+var (
+	podGroupAttempts = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: "scheduler", Name: "podgroup_schedule_attempts_total", StabilityLevel: metrics.ALPHA,
+		Help: "Number of attempts to schedule pod groups, by the result.",
+	}, []string{"result", "profile"})
+	podGroupDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: "scheduler", Name: "podgroup_scheduling_attempt_duration_seconds", StabilityLevel: metrics.ALPHA,
+		Help:    "Time of one attempt at a pod group in seconds, until its pods' bindings begin.",
+		Buckets: metrics.ExponentialBuckets(0.001, 2, 15),
+	}, []string{"result", "profile"})
+	podGroupAlgorithm = metrics.NewHistogram(&metrics.HistogramOpts{
+		Subsystem: "scheduler", Name: "podgroup_scheduling_algorithm_duration_seconds", StabilityLevel: metrics.ALPHA,
+		Help:    "Time in which nodes were looked for, for all pods of a group, in seconds.",
+		Buckets: metrics.ExponentialBuckets(0.001, 2, 15),
+	})
+)
+
 func init() {
+	legacyregistry.MustRegister(podGroupAttempts, podGroupDuration, podGroupAlgorithm)
 	legacyregistry.MustRegister(attempts, attemptDuration, sliDuration, algorithmDuration, podAttempts, pointDuration, permitWait)
 	legacyregistry.CustomMustRegister(&census{})
 }

@@ -17,6 +17,7 @@ import (
 
 	"wherry.dev/internal/scheduler/extender"
 	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/plugins"
 	"wherry.dev/internal/trace"
 )
 
@@ -27,6 +28,7 @@ type attempt struct {
 	state   *framework.CycleState
 	start   time.Time
 	memo    *framework.Memo    // what is remembered of pods of this shape, or nil
+	group   *groupCycle        // nil for a pod that is on its own
 	node    string             // once it is decided
 	assumed *framework.PodInfo // the pod as it is there
 }
@@ -49,20 +51,32 @@ func (a *attempt) pod() *v1.Pod {
 //
 // A failure at any step gives back what was taken and re-queues the pod.
 func (s *Scheduler) scheduleOne(ctx context.Context, info *framework.QueuedPodInfo) {
-	pod := info.GetPod()
-	profile := s.profiles[pod.Spec.SchedulerName]
-	ctx = trace.WithPod(ctx, string(pod.UID))
-	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("pod", klog.KObj(pod)))
-	a := &attempt{profile: profile, info: info, state: framework.NewCycleState(info.PodInfo), start: time.Now()}
-	trace.Record(ctx, string(pod.UID), "scheduler: wait in queue", info.Timestamp, a.start)
-
-	cycle, span := trace.Start(ctx, "scheduler: schedule")
-	err := s.schedulingCycle(cycle, a)
-	_ = trace.End(span, err)
+	ctx, a := s.attempt(ctx, info)
+	s.cycle.Lock()
+	err := s.schedulingCycle(ctx, a)
+	s.cycle.Unlock()
 	if err != nil {
 		s.fail(ctx, a, err)
 		return
 	}
+	s.startBinding(ctx, a)
+}
+
+// attempt begins an attempt, and returns the context for all of it.
+func (s *Scheduler) attempt(ctx context.Context, info *framework.QueuedPodInfo) (context.Context, *attempt) {
+	pod := info.GetPod()
+	ctx = trace.WithPod(ctx, string(pod.UID))
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("pod", klog.KObj(pod)))
+	a := &attempt{
+		profile: s.profiles[pod.Spec.SchedulerName], info: info,
+		state: framework.NewCycleState(info.PodInfo), start: time.Now(),
+	}
+	trace.Record(ctx, string(pod.UID), "scheduler: wait in queue", info.Timestamp, a.start)
+	return ctx, a
+}
+
+// startBinding binds the pod while the next one's cycle runs.
+func (s *Scheduler) startBinding(ctx context.Context, a *attempt) {
 	s.binding.Add(1)
 	s.bindings.Go(func() {
 		defer s.binding.Add(-1)
@@ -70,10 +84,10 @@ func (s *Scheduler) scheduleOne(ctx context.Context, info *framework.QueuedPodIn
 	})
 }
 
-// schedulingCycle finds the pod's node and assumes the pod there.
-func (s *Scheduler) schedulingCycle(ctx context.Context, a *attempt) error {
-	s.cycle.Lock()
-	defer s.cycle.Unlock()
+// schedulingCycle finds the pod's node and assumes the pod there. The caller holds s.cycle.
+func (s *Scheduler) schedulingCycle(ctx context.Context, a *attempt) (err error) {
+	ctx, span := trace.Start(ctx, "scheduler: schedule")
+	defer func() { _ = trace.End(span, err) }()
 	s.cache.Update(s.snapshot)
 	feasible, err := s.findNodes(ctx, a)
 	if err != nil {
@@ -88,6 +102,7 @@ func (s *Scheduler) schedulingCycle(ctx context.Context, a *attempt) error {
 		return err
 	}
 	a.assumed = assumed
+	s.groups.Assume(a.pod())
 	s.queue.Nominator().DeleteNominatedPodIfExists(a.pod())
 	st := a.timed("Reserve", func() *fwk.Status { return a.profile.RunReservePluginsReserve(ctx, a.state, a.pod(), a.node) })
 	if st.IsSuccess() {
@@ -289,6 +304,9 @@ func (s *Scheduler) extend(ctx context.Context, a *attempt, nodes []fwk.NodeInfo
 
 // makeRoom asks PostFilter plugins, and returns fit with what they say.
 func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) error {
+	if a.group != nil && a.group.gang() {
+		return fit // victims for one pod would be in vain if another one finds no room
+	}
 	var r *fwk.PostFilterResult
 	st := a.timed("PostFilter", func() (st *fwk.Status) {
 		r, st = a.profile.PostFilter(ctx, a.state, a.pod(), fit)
@@ -443,14 +461,20 @@ func (s *Scheduler) bindOrExtend(ctx context.Context, a *attempt) *fwk.Status {
 // bindTimeout limits the binding itself, so that a plugin or an extender that hangs does not hold the pod for ever.
 const bindTimeout = 10 * time.Minute
 
+// giveBack undoes what the cycle has done for the pod, and tells those for whom there may be room now.
 func (s *Scheduler) giveBack(ctx context.Context, a *attempt) {
+	s.undo(ctx, a)
+	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, a.pod(), nil)
+	a.assumed = nil
+}
+
+func (s *Scheduler) undo(ctx context.Context, a *attempt) {
 	a.timed("Unreserve", func() *fwk.Status {
 		a.profile.RunReservePluginsUnreserve(ctx, a.state, a.pod(), a.node)
 		return nil
 	})
 	s.cache.Forget(a.pod().UID)
-	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, a.pod(), nil)
-	a.assumed = nil
+	s.groups.Forget(a.pod())
 }
 
 // statusError returns a rejection as a *fitError, and an error as it is.
@@ -479,6 +503,8 @@ func rejectedBy(err error) (unschedulable, pending sets.Set[string]) {
 		return fit.plugins, fit.pending
 	case errors.As(err, &none):
 		return none.waitFor, nil
+	case errors.Is(err, errGang):
+		return sets.New(plugins.GangScheduling), nil
 	}
 	return nil, nil
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
+	schedulinglisters "k8s.io/client-go/listers/scheduling/v1beta1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -21,6 +22,7 @@ import (
 	schedcache "wherry.dev/internal/scheduler/cache"
 	"wherry.dev/internal/scheduler/extender"
 	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/groups"
 	"wherry.dev/internal/scheduler/queue"
 )
 
@@ -32,8 +34,13 @@ type Scheduler struct {
 	hints    map[string]map[string][]fwk.ClusterEventWithHint // by profile and plugin
 	heard    sync.Map                                         // the listeners of events that have happened
 	queue    *queue.Queue
-	statuses *statusWriter
-	cache    *schedcache.Cache
+	statuses *statusWriter[*statusUpdate]
+	// groupStatuses has those of pod groups.
+	groupStatuses *statusWriter[*groupUpdate]
+	cache         *schedcache.Cache
+	groups        *groups.Groups
+	// grouped means that the pods of a pod group are scheduled together.
+	grouped bool
 	// cycle is held during a scheduling cycle, and by who looks at its snapshot between two.
 	cycle     sync.Mutex
 	snapshot  *schedcache.Snapshot
@@ -55,12 +62,12 @@ type Scheduler struct {
 func New(ctx context.Context, client clientset.Interface, cfg Config) (*Scheduler, error) {
 	s := &Scheduler{
 		client: client, hints: map[string]map[string][]fwk.ClusterEventWithHint{},
-		cache: schedcache.New(klog.FromContext(ctx)), snapshot: schedcache.NewSnapshot(),
+		cache: schedcache.New(klog.FromContext(ctx)), grouped: cfg.PodGroups,
 		recorders:  map[string]events.EventRecorderLogger{},
 		events:     events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()}),
 		percentage: cfg.PercentageOfNodesToScore, ready: make(chan struct{}),
 	}
-	s.statuses = newStatusWriter(s.report)
+	s.statuses, s.groupStatuses = newStatusWriter(s.report), newStatusWriter(s.writeGroup)
 	s.queue = queue.New(queue.Config{
 		Less: s.less, PreEnqueue: s.preEnqueue, Listeners: s.listeners, Hints: s.hint,
 		InitialBackoff: cfg.InitialBackoff, MaxBackoff: cfg.MaxBackoff,
@@ -68,10 +75,16 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 	for _, p := range cfg.Profiles {
 		s.recorders[p.SchedulerName] = s.events.NewRecorder(scheme.Scheme, p.SchedulerName)
 	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
+	var podGroups schedulinglisters.PodGroupLister
+	if s.grouped {
+		podGroups = factory.Scheduling().V1beta1().PodGroups().Lister()
+	}
+	s.groups = groups.New(podGroups)
+	s.snapshot = schedcache.NewSnapshot(s.groups)
 	s.shared = &framework.Shared{
-		Client: client, KubeConfig: cfg.RESTConfig,
-		Informers: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)),
-		Snapshot:  s.snapshot, Nominator: s.queue.Nominator(), Activator: s.queue,
+		Client: client, KubeConfig: cfg.RESTConfig, Informers: factory, Groups: s.groups,
+		Snapshot: s.snapshot, Nominator: s.queue.Nominator(), Activator: s.queue,
 		Waiting: framework.NewWaitingPods(), Parallel: framework.NewParallelizer(cfg.Parallelism),
 		Extenders: cfg.Extenders, MemoNodes: cfg.MemoNodes,
 		Recorder: func(profile string) events.EventRecorderLogger { return s.recorders[profile] },
@@ -132,9 +145,14 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		if err != nil {
 			s.bindings.Wait()
 			s.statuses.wait()
+			s.groupStatuses.wait()
 			return nil
 		}
-		s.scheduleOne(ctx, info)
+		if name, ok := groups.Of(info.GetPod()); ok && s.grouped {
+			s.scheduleGroup(ctx, info, name)
+		} else {
+			s.scheduleOne(ctx, info)
+		}
 	}
 }
 

@@ -42,6 +42,8 @@ type life struct {
 	number int // of the next object
 	// failing is the share of bindings, and of writes to volumes, that fail, in per cent.
 	failing atomic.Int32
+	grouped bool                        // it has pod groups
+	squads  []*squad
 	storage bool                        // it has volumes
 	late    []*v1.PersistentVolumeClaim // claims that some pod waits for
 }
@@ -84,8 +86,9 @@ func live(t *testing.T, seed uint64, cfg scheduler.Config) (wrong string, log []
 	if seed%2 == 1 {
 		cfg.MemoNodes = 1 // as on many nodes
 	}
+	cfg.PodGroups = seed%3 == 0
 	synctest.Test(t, func(t *testing.T) {
-		l := &life{cluster: &cluster{t: t}, r: rand.New(rand.NewPCG(seed, 1)), cfg: cfg} //nolint:gosec // it is to repeat
+		l := &life{cluster: &cluster{t: t}, r: rand.New(rand.NewPCG(seed, 1)), cfg: cfg, grouped: cfg.PodGroups} //nolint:gosec // it is to repeat
 		objs := classes()
 		for range 1 + l.r.IntN(4) {
 			objs = append(objs, l.newNode())
@@ -178,6 +181,7 @@ func (l *life) newPod() *v1.Pod {
 
 // step makes one thing happen.
 func (l *life) step() {
+	l.groupStep()
 	pods, nodes := l.pods(), l.nodes()
 	fail := func(err error) {
 		if err != nil {
@@ -230,7 +234,9 @@ func (l *life) step() {
 			}
 		}
 	case k == 18:
-		l.failing.Store(pick(l, int32(0), 0, 30))
+		if !l.grouped { // a gang may lose its place when a binding fails
+			l.failing.Store(pick(l, int32(0), 0, 30))
+		}
 		l.note("%d %% of bindings fail", l.failing.Load())
 		budget := &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Name: l.name("b"), Namespace: "default"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: app(pick(l, "x", "y"))},
@@ -240,6 +246,9 @@ func (l *life) step() {
 	case k == 19:
 		l.note("the scheduler is restarted")
 		l.stop()
+		for _, s := range l.squads {
+			s.torn = true
+		}
 		l.cluster = startClient(l.t, l.cfg, l.client, l.client)
 	}
 	time.Sleep(time.Duration(l.r.IntN(1500)) * time.Millisecond)
@@ -326,8 +335,11 @@ func (l *life) check() string {
 			return fmt.Sprintf("node %s: %s", n.Name, why)
 		}
 	}
+	if why := l.checkGroups(w, pods); why != "" {
+		return why
+	}
 	for _, p := range pods {
-		if p.Spec.NodeName != "" {
+		if p.Spec.NodeName != "" || squadOf(p) != "" && l.grouped {
 			continue
 		}
 		for _, n := range nodes {

@@ -19,31 +19,45 @@ type statusUpdate struct {
 	nominated       *fwk.NominatingInfo // nil: as it is
 }
 
+// over returns the update that stands for both.
+func (u *statusUpdate) over(last *statusUpdate) *statusUpdate {
+	if u.nominated == nil {
+		u.nominated = last.nominated
+	}
+	return u
+}
+
 // writers is how many updates are written at once.
 const writers = 16
 
-// statusWriter writes updates in the background, those of one pod one after another. Only the latest of those
-// that wait is written.
-type statusWriter struct {
-	write func(context.Context, *statusUpdate)
+// update is what is written about an object.
+type update[U any] interface {
+	comparable
+	over(last U) U
+}
+
+// statusWriter writes updates in the background, those of one object one after another. Of those that wait, only one
+// is written, which stands for all of them.
+type statusWriter[U update[U]] struct {
+	write func(context.Context, U)
 	slots chan struct{}
 
 	mu      sync.Mutex
-	waiting map[types.UID]*statusUpdate // nil: one is being written, and none waits
+	waiting map[types.UID]U // the zero U: one is being written, and none waits
 	running sync.WaitGroup
 }
 
-func newStatusWriter(write func(context.Context, *statusUpdate)) *statusWriter {
-	return &statusWriter{write: write, slots: make(chan struct{}, writers), waiting: map[types.UID]*statusUpdate{}}
+func newStatusWriter[U update[U]](write func(context.Context, U)) *statusWriter[U] {
+	return &statusWriter[U]{write: write, slots: make(chan struct{}, writers), waiting: map[types.UID]U{}}
 }
 
-func (w *statusWriter) put(ctx context.Context, u *statusUpdate) {
+func (w *statusWriter[U]) put(ctx context.Context, uid types.UID, u U) {
+	var none U
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	uid := u.pod.UID
 	last, busy := w.waiting[uid]
-	if last != nil && u.nominated == nil {
-		u.nominated = last.nominated
+	if last != none {
+		u = u.over(last)
 	}
 	w.waiting[uid] = u
 	if !busy {
@@ -51,32 +65,32 @@ func (w *statusWriter) put(ctx context.Context, u *statusUpdate) {
 	}
 }
 
-func (w *statusWriter) work(ctx context.Context, uid types.UID) {
+func (w *statusWriter[U]) work(ctx context.Context, uid types.UID) {
 	for {
 		w.slots <- struct{}{}
-		u := w.take(uid)
-		if u != nil {
+		u, ok := w.take(uid)
+		if ok {
 			w.write(ctx, u)
 		}
 		<-w.slots
-		if u == nil {
+		if !ok {
 			return
 		}
 	}
 }
 
-// take returns the pod's next update. If there is none, the pod is forgotten.
-func (w *statusWriter) take(uid types.UID) *statusUpdate {
+// take returns the object's next update. If there is none, the object is forgotten.
+func (w *statusWriter[U]) take(uid types.UID) (u U, ok bool) {
+	var none U
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	u := w.waiting[uid]
-	if u == nil {
+	if u = w.waiting[uid]; u == none {
 		delete(w.waiting, uid)
-	} else {
-		w.waiting[uid] = nil
+		return u, false
 	}
-	return u
+	w.waiting[uid] = none
+	return u, true
 }
 
 // wait returns when everything is written.
-func (w *statusWriter) wait() { w.running.Wait() }
+func (w *statusWriter[U]) wait() { w.running.Wait() }

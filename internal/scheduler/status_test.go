@@ -32,7 +32,7 @@ func TestTheLatestStatusIsWritten(t *testing.T) {
 		})
 		put := func(name, message string, nominated *fwk.NominatingInfo) {
 			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
-			w.put(t.Context(), &statusUpdate{pod: pod, message: message, nominated: nominated})
+			w.put(t.Context(), pod.UID, &statusUpdate{pod: pod, message: message, nominated: nominated})
 			synctest.Wait()
 		}
 		put("a", "1", nil)

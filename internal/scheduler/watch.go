@@ -56,6 +56,7 @@ func (s *Scheduler) watched(f informers.SharedInformerFactory) map[fwk.EventReso
 		fwk.CSIDriver:             f.Storage().V1().CSIDrivers().Informer,
 		fwk.CSIStorageCapacity:    f.Storage().V1().CSIStorageCapacities().Informer,
 		fwk.VolumeAttachment:      f.Storage().V1().VolumeAttachments().Informer,
+		fwk.PodGroup:              f.Scheduling().V1beta1().PodGroups().Informer,
 	} {
 		if s.named(resource) {
 			out[resource] = informer()
@@ -161,6 +162,7 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 		s.drop(ctx, pod)
 	case pod.Spec.NodeName != "":
 		s.queue.Remove(pod.UID)
+		s.groups.Assign(pod)
 		if err := s.cache.SetPod(pod); err != nil {
 			log.Error(err, "Cannot add a bound pod to the cache", "pod", klog.KObj(pod))
 		}
@@ -174,6 +176,7 @@ func (s *Scheduler) podChanged(ctx context.Context, oldObj, obj any) {
 	case pod.DeletionTimestamp != nil:
 		s.dropWaiting(ctx, pod)
 	default:
+		s.groups.Waits(pod) // before it is queued: it may complete its group
 		// If the pod is just being bound, the queue knows it as in flight.
 		if err := s.queue.Add(ctx, pod); err != nil {
 			log.Error(err, "Cannot queue a pod", "pod", klog.KObj(pod))
@@ -244,6 +247,7 @@ func (s *Scheduler) drop(ctx context.Context, pod *v1.Pod) {
 	}
 	s.queue.Remove(pod.UID)
 	s.cache.RemovePod(pod.UID)
+	s.groups.Remove(pod)
 	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, pod, nil)
 }
 
@@ -252,6 +256,7 @@ func (s *Scheduler) drop(ctx context.Context, pod *v1.Pod) {
 func (s *Scheduler) dropWaiting(ctx context.Context, pod *v1.Pod) {
 	s.queue.Remove(pod.UID)
 	s.cache.RemovePod(pod.UID) // it may have been bound without our seeing it
+	s.groups.Remove(pod)
 	s.shared.Waiting.Reject(pod.UID, "the pod was deleted")
 	s.queue.Move(ctx, fwk.ClusterEvent{Resource: fwk.UnscheduledPod, ActionType: fwk.Delete}, pod, nil)
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
-	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
@@ -24,6 +22,7 @@ type Snapshot struct {
 	order uint64 // how often the list was put together
 
 	affine, anti part
+	groups       fwk.PodGroupManager
 
 	// changed has the names of the nodes that changed last, in order; before counts those that it does
 	// not have any more.
@@ -68,8 +67,8 @@ var (
 )
 
 // NewSnapshot returns one without nodes.
-func NewSnapshot() *Snapshot {
-	return &Snapshot{byName: map[string]*framework.NodeInfo{}, place: map[string]int{}}
+func NewSnapshot(groups fwk.PodGroupManager) *Snapshot {
+	return &Snapshot{byName: map[string]*framework.NodeInfo{}, place: map[string]int{}, groups: groups}
 }
 
 // note remembers that a node has changed.
@@ -204,41 +203,19 @@ func (s *Snapshot) IsPVCUsedByPods(key string) bool {
 	return slices.ContainsFunc(s.list, func(n fwk.NodeInfo) bool { return n.GetPVCRefCounts()[key] > 0 })
 }
 
-// PodGroupStates returns a lister of nothing: there are no pod groups.
-func (s *Snapshot) PodGroupStates() fwk.PodGroupStateLister { return noGroupStates{} }
+// PodGroupStates returns the pods of pod groups. They are as they are now: in a group's cycle, only the cycle itself
+// gives pods a node.
+func (s *Snapshot) PodGroupStates() fwk.PodGroupStateLister { return s.groups.PodGroupStates() }
 
-// PodGroups returns a lister of nothing: there are no pod groups.
-func (s *Snapshot) PodGroups() fwk.PodGroupLister { return noGroups{} }
+// PodGroups returns the pod groups of the API.
+func (s *Snapshot) PodGroups() fwk.PodGroupLister { return s.groups.PodGroups() }
 
-// CompositePodGroupStates returns a lister of nothing: there are no pod groups.
+// CompositePodGroupStates returns the groups of groups, of which there are none.
 func (s *Snapshot) CompositePodGroupStates() fwk.CompositePodGroupStateLister {
-	return noCompositeStates{}
+	return s.groups.CompositePodGroupStates()
 }
 
-// CompositePodGroups returns a lister of nothing: there are no pod groups.
-func (s *Snapshot) CompositePodGroups() fwk.CompositePodGroupLister { return noComposites{} }
-
-type (
-	noGroupStates     struct{}
-	noGroups          struct{}
-	noCompositeStates struct{}
-	noComposites      struct{}
-)
-
-func noGroup(namespace, name string) error {
-	return fmt.Errorf("pod group %s/%s: this scheduler has no pod groups: %w", namespace, name, fwk.ErrNotFound)
-}
-
-func (noGroupStates) Get(ns, name string) (fwk.PodGroupState, error) { return nil, noGroup(ns, name) }
-
-func (noGroups) Get(ns, name string) (*schedulingv1beta1.PodGroup, error) {
-	return nil, noGroup(ns, name)
-}
-
-func (noCompositeStates) Get(ns, name string) (fwk.CompositePodGroupState, error) {
-	return nil, noGroup(ns, name)
-}
-
-func (noComposites) Get(ns, name string) (*schedulingv1alpha3.CompositePodGroup, error) {
-	return nil, noGroup(ns, name)
+// CompositePodGroups returns the groups of groups, of which there are none.
+func (s *Snapshot) CompositePodGroups() fwk.CompositePodGroupLister {
+	return s.groups.CompositePodGroups()
 }

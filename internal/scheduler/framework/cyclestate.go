@@ -20,7 +20,22 @@ type CycleState struct {
 	filters                                             []fwk.FilterPlugin // those that are not skipped; nil before PreFilter
 	pod                                                 *PodInfo           // nil for a cycle that is not the scheduler's own
 	rejecters                                           sets.Set[string]   // see AddRejecter
+	group                                               *GroupCycle        // nil outside of a pod group's cycle
 }
+
+// GroupCycle carries what plugins remember during one attempt to schedule a pod group.
+type GroupCycle struct{ *CycleState }
+
+var _ fwk.PodGroupCycleState = GroupCycle{}
+
+// NewGroupCycle returns the empty state of an attempt to schedule a pod group.
+func NewGroupCycle() *GroupCycle { return &GroupCycle{NewCycleState(nil)} }
+
+// GetParentPlacementCycleState returns nil: there are no groups of groups.
+func (GroupCycle) GetParentPlacementCycleState() fwk.PlacementCycleState { return nil }
+
+// InGroup makes the state that of a pod in a pod group's cycle, until it is called with nil.
+func (c *CycleState) InGroup(g *GroupCycle) { c.group = g }
 
 var _ fwk.CycleState = (*CycleState)(nil)
 
@@ -111,7 +126,7 @@ func (c *CycleState) Clone() fwk.CycleState {
 		data:       maps.Clone(c.data),
 		skipFilter: c.skipFilter.Clone(), skipScore: c.skipScore.Clone(),
 		skipPreBind: c.skipPreBind.Clone(), parallelPreBind: c.parallelPreBind.Clone(),
-		filters: c.filters, pod: c.pod,
+		filters: c.filters, pod: c.pod, group: c.group,
 	}
 	for k, v := range n.data {
 		n.data[k] = v.Clone()
@@ -119,13 +134,18 @@ func (c *CycleState) Clone() fwk.CycleState {
 	return n
 }
 
-// IsPodGroupSchedulingCycle returns false: pods are scheduled one by one.
-func (c *CycleState) IsPodGroupSchedulingCycle() bool { return false }
+// IsPodGroupSchedulingCycle reports whether the pod is scheduled together with others of its group.
+func (c *CycleState) IsPodGroupSchedulingCycle() bool { return c.group != nil }
 
-// GetPodGroupSchedulingCycle returns nil: there are no pod groups' cycles.
-func (c *CycleState) GetPodGroupSchedulingCycle() fwk.PodGroupCycleState { return nil }
+// GetPodGroupSchedulingCycle returns what the pods of a group share in its cycle, or nil.
+func (c *CycleState) GetPodGroupSchedulingCycle() fwk.PodGroupCycleState {
+	if c.group == nil {
+		return nil
+	}
+	return c.group
+}
 
-// GetPlacementCycleState returns nil: there are no pod groups' cycles.
+// GetPlacementCycleState returns nil: a group may be placed on all nodes.
 func (c *CycleState) GetPlacementCycleState() fwk.PlacementCycleState { return nil }
 
 // ReadState returns what a plugin has written into the state of this cycle.

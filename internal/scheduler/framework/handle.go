@@ -27,6 +27,7 @@ type Shared struct {
 	Waiting    *WaitingPods
 	Parallel   Parallelizer
 	Extenders  []fwk.Extender
+	Groups     fwk.PodGroupManager
 	// MemoNodes is from how many nodes on profiles remember what plugins said about pods of one shape.
 	MemoNodes int
 	// Recorder returns the recorder of a profile's events.
@@ -63,7 +64,7 @@ func (p *Profile) Activate(log klog.Logger, pods map[string]*v1.Pod) {
 // SnapshotSharedLister returns the cluster as the current cycle sees it.
 func (p *Profile) SnapshotSharedLister() fwk.SharedLister { return p.shared.Snapshot }
 
-// MutableSnapshotSharedLister returns nil: there are no pod groups' cycles.
+// MutableSnapshotSharedLister returns nil: nothing is preempted for a pod group as a whole.
 func (p *Profile) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister { return nil }
 
 // IterateOverWaitingPods calls the function for every pod that waits to be bound.
@@ -162,11 +163,17 @@ func (p *Profile) APICacher() fwk.APICacher { return nil }
 // ProfileName returns the schedulerName.
 func (p *Profile) ProfileName() string { return p.Name }
 
-// PodGroupManager returns nil: there are no pod groups.
-func (p *Profile) PodGroupManager() fwk.PodGroupManager { return nil }
+// PodGroupManager returns the pod groups, with their pods as they are now.
+func (p *Profile) PodGroupManager() fwk.PodGroupManager { return p.shared.Groups }
 
-// SignPod returns nil: pods are not scheduled in batches.
-func (p *Profile) SignPod(context.Context, *v1.Pod) fwk.PodSignature { return nil }
+// SignPod returns what pods of the same shape have in common (KEP-5598), or nil if a plugin does not say.
+func (p *Profile) SignPod(ctx context.Context, pod *v1.Pod) fwk.PodSignature {
+	shape, signed := p.sign(ctx, pod)
+	if len(signed) < len(p.signers) {
+		return nil
+	}
+	return fwk.PodSignature(shape)
+}
 
 // Priority returns spec.priority, or 0 if there is none.
 func Priority(pod *v1.Pod) int32 {

@@ -72,6 +72,11 @@ func (w *WaitingPods) wait(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	case st := <-wp.result:
 		return st
 	case <-ctx.Done():
+		select {
+		case st := <-wp.result: // the rest of its gang may go on already
+			return st
+		default:
+		}
 		return fwk.AsStatus(fmt.Errorf("waiting on permit: %w", context.Cause(ctx)))
 	}
 }
@@ -90,6 +95,17 @@ func (w *WaitingPods) all() []*waitingPod {
 		out = append(out, wp)
 	}
 	return out
+}
+
+// Remove forgets a pod whose wait nobody has begun to attend.
+func (w *WaitingPods) Remove(uid types.UID) {
+	w.mu.Lock()
+	wp := w.waiting[uid]
+	delete(w.waiting, uid)
+	w.mu.Unlock()
+	if wp != nil {
+		wp.stop()
+	}
 }
 
 // Reject ends a pod's wait or stops its binding, if it is not too late: for pods that were deleted.

@@ -15,8 +15,9 @@ import (
 	"wherry.dev/internal/scheduler/plugins/volumes"
 )
 
-// Default returns the plugins of the default profile, in their order, with upstream's weights.
-func Default() *configv1.Plugins {
+// Default returns the plugins of the default profile, in their order, with upstream's weights. podGroups is the gate
+// GenericWorkload.
+func Default(podGroups bool) *configv1.Plugins {
 	var c configv1.Plugins
 	for _, d := range []struct {
 		name   string
@@ -49,6 +50,9 @@ func Default() *configv1.Plugins {
 		}
 		c.MultiPoint.Enabled = append(c.MultiPoint.Enabled, e)
 	}
+	if podGroups {
+		c.MultiPoint.Enabled = append(c.MultiPoint.Enabled, configv1.Plugin{Name: GangScheduling})
+	}
 	return &c
 }
 
@@ -74,12 +78,10 @@ func Registry() framework.Registry {
 		"VolumeBinding":                   with(volumes.BindingFactory()),
 		"VolumeZone":                      of(volumes.NewZone),
 		"NodeDeclaredFeatures":            plain(NodeDeclaredFeatures{}),
+		GangScheduling:                    of(newGangScheduling),
 	}
 	for _, m := range standIns() {
 		r[m.name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return m, nil }
-	}
-	r["GangScheduling"] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-		return nil, errors.New(NotSupported)
 	}
 	return r
 }

@@ -19,7 +19,7 @@ import (
 // TestTallyIsWhatCountingAnewFinds while pods and nodes come, change and go, and is asked now and then.
 func TestTallyIsWhatCountingAnewFinds(t *testing.T) {
 	dice := rand.New(rand.NewPCG(3, 4))
-	c, snapshot := cache.New(klog.Background()), cache.NewSnapshot()
+	c, snapshot := cache.New(klog.Background()), cache.NewSnapshot(nil)
 	parallel := framework.NewParallelizer(4)
 	blue := func(n fwk.NodeInfo) (out []share[domain]) {
 		for _, p := range n.GetPods() {

@@ -368,7 +368,11 @@ func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time
 		}
 		return nil, next
 	}
-	it := q.active.items[0]
+	return q.popLocked(q.active.items[0], now), time.Time{}
+}
+
+// popLocked takes a pod from its place into flight.
+func (q *Queue) popLocked(it *item, now time.Time) *framework.QueuedPodInfo {
 	q.takeLocked(it)
 	it.place, it.changed, it.flight = inFlight, false, q.flights.PushBack(it)
 	it.info.Attempts++
@@ -377,7 +381,36 @@ func (q *Queue) tryPop(ctx context.Context) (*framework.QueuedPodInfo, time.Time
 	}
 	// A copy for the cycle: the queue updates its own from the watch meanwhile.
 	popped := *it.info
-	return &popped, time.Time{}
+	return &popped
+}
+
+// Take pops those of the pods that wait, wherever they do and whatever back-off they have, except those that must
+// not enter the queue, in any order. They are the ones that belong together with the pod that was popped last.
+func (q *Queue) Take(ctx context.Context, pods map[string]*v1.Pod) []*framework.QueuedPodInfo {
+	var out []*framework.QueuedPodInfo
+	for _, pod := range pods {
+		if info := q.take(ctx, pod.UID); info != nil {
+			out = append(out, q.nominated(info))
+		}
+	}
+	return out
+}
+
+func (q *Queue) take(ctx context.Context, uid types.UID) *framework.QueuedPodInfo {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	it, ok := q.items[uid]
+	if !ok || it.place == inFlight {
+		return nil
+	}
+	if it.info.GatingPlugin != "" {
+		// What opens its gate may be on its way, as the last pod of a gang.
+		if !q.cfg.PreEnqueue(ctx, it.info.GetPod()).IsSuccess() {
+			return nil
+		}
+		it.info.GatingPlugin = ""
+	}
+	return q.popLocked(it, time.Now())
 }
 
 // retryOldLocked gives another chance to pods that nothing has moved for long, in case a hint was

@@ -37,7 +37,7 @@ func newWorld(t *testing.T, objs ...any) *world {
 	t.Helper()
 	client := fake.NewClientset()
 	w := &world{t: t, client: client, factory: informers.NewSharedInformerFactory(client, 0),
-		snapshot: schedcache.NewSnapshot()}
+		snapshot: schedcache.NewSnapshot(nil)}
 	for _, obj := range objs {
 		w.set(obj)
 	}

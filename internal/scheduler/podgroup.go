@@ -1,0 +1,234 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/plugins"
+)
+
+// groupCycle is one attempt at a pod group.
+type groupCycle struct {
+	group    *schedulingv1beta1.PodGroup // nil if it does not exist
+	state    *framework.GroupCycle
+	attempts []*member
+	start    time.Time
+}
+
+// member is an attempt at one pod of the group.
+type member struct {
+	*attempt
+	ctx context.Context //nolint:containedctx // of this attempt, from the cycle to the binding
+	err error           // why the pod has no node
+}
+
+// errGang says of a pod that it would have a node, but too few others of its gang have one.
+var errGang = errors.New("waiting for minCount pods from a gang to be scheduled")
+
+// gang reports whether the group is one whose pods run together or not at all.
+func (g *groupCycle) gang() bool { return g.group != nil && plugins.MinCount(g.group) > 0 }
+
+// scheduleGroup takes the pods of a group to their nodes, all those that wait in one cycle: each is assumed on its
+// node before the next one is looked at. If too few of a gang find a node, none of them keeps it.
+func (s *Scheduler) scheduleGroup(ctx context.Context, first *framework.QueuedPodInfo, name types.NamespacedName) {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("podGroup", name))
+	g := s.gather(ctx, first, name)
+	err := s.groupCycle(ctx, g)
+	podGroupAlgorithm.Observe(time.Since(g.start).Seconds())
+	placed := 0
+	for _, m := range g.attempts {
+		m.state.InGroup(nil)
+		m.group = nil
+		if m.err != nil {
+			s.fail(m.ctx, m.attempt, m.err)
+			continue
+		}
+		placed++
+		s.startBinding(m.ctx, m.attempt)
+	}
+	s.reportGroup(ctx, g, placed, err)
+}
+
+// gather pops the other pods of the group that wait, wherever they do.
+func (s *Scheduler) gather(ctx context.Context, first *framework.QueuedPodInfo, name types.NamespacedName) *groupCycle {
+	g := &groupCycle{state: framework.NewGroupCycle(), start: time.Now()}
+	infos := []*framework.QueuedPodInfo{first}
+	if group, err := s.groups.PodGroups().Get(name.Namespace, name.Name); err == nil {
+		g.group = group
+	}
+	if pods, err := s.groups.PodGroupStates().Get(name.Namespace, name.Name); err == nil {
+		infos = append(infos, s.queue.Take(ctx, pods.UnscheduledPods())...)
+	}
+	slices.SortFunc(infos, func(a, b *framework.QueuedPodInfo) int {
+		switch {
+		case s.less(a, b):
+			return -1
+		case s.less(b, a):
+			return 1
+		}
+		return strings.Compare(a.GetPod().Name, b.GetPod().Name)
+	})
+	for _, info := range infos {
+		ctx, a := s.attempt(ctx, info)
+		a.group = g
+		a.state.InGroup(g.state)
+		g.attempts = append(g.attempts, &member{attempt: a, ctx: ctx})
+	}
+	return g
+}
+
+// groupCycle finds nodes for the pods of a group, and assumes them there. It returns why the group as a whole cannot
+// be scheduled; then every pod has an error of its own.
+func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
+	s.cycle.Lock()
+	defer s.cycle.Unlock()
+	if err := g.oneScheduler(); err != nil {
+		return g.failAll(err)
+	}
+	for _, m := range g.attempts {
+		m.err = s.schedulingCycle(m.ctx, m.attempt)
+	}
+	if !g.gang() || !s.lacks(g) {
+		return nil
+	}
+	why, could := errGang, 0
+	for _, m := range slices.Backward(g.attempts) {
+		if m.err != nil {
+			why = m.err // the first one's
+			continue
+		}
+		s.shared.Waiting.Remove(m.pod().UID)
+		s.undo(ctx, m.attempt)
+		m.assumed, m.err = nil, errGang
+		could++
+	}
+	for _, m := range g.attempts {
+		// What helps one of them helps all, and brings them along.
+		if fit, ok := errors.AsType[*fitError](m.err); ok {
+			fit.plugins.Insert(plugins.GangScheduling)
+		}
+	}
+	return fmt.Errorf("%d pod(s) of %d could be scheduled, minCount is %d: %w", could, len(g.attempts), plugins.MinCount(g.group), why)
+}
+
+// lacks reports whether too few pods of the gang have a node: then its plugin still holds those that have one.
+func (s *Scheduler) lacks(g *groupCycle) bool {
+	return slices.ContainsFunc(g.attempts, func(m *member) bool {
+		if m.err != nil {
+			return false
+		}
+		waits := m.profile.GetWaitingPod(m.pod().UID)
+		return waits != nil && slices.Contains(waits.GetPendingPlugins(), plugins.GangScheduling)
+	})
+}
+
+// oneScheduler returns an error if the pods have different schedulers' names: profiles do not schedule together.
+func (g *groupCycle) oneScheduler() error {
+	first := g.attempts[0].pod().Spec.SchedulerName
+	for _, m := range g.attempts {
+		if name := m.pod().Spec.SchedulerName; name != first {
+			return fmt.Errorf("all pods in a single pod group should have the same .spec.schedulerName set, got: %q and %q", first, name)
+		}
+	}
+	return nil
+}
+
+func (g *groupCycle) failAll(err error) error {
+	for _, m := range g.attempts {
+		m.err = err
+	}
+	return err
+}
+
+// reportGroup counts the attempt, and has the group's condition written.
+func (s *Scheduler) reportGroup(ctx context.Context, g *groupCycle, placed int, err error) {
+	result := resultScheduled
+	unschedulable, pending := rejectedBy(err)
+	switch {
+	case err == nil && placed == 0:
+		return // none of a group whose pods are on their own
+	case err == nil:
+	case unschedulable.Len()+pending.Len() > 0:
+		result = resultUnschedulable
+	default:
+		result = resultError
+	}
+	profile := g.attempts[0].profile.Name
+	podGroupAttempts.WithLabelValues(result, profile).Inc()
+	podGroupDuration.WithLabelValues(result, profile).Observe(time.Since(g.start).Seconds())
+	if g.group != nil && ctx.Err() == nil {
+		s.groupStatuses.put(ctx, g.group.UID, &groupUpdate{g.group, g.condition(result, err)})
+	}
+}
+
+// condition returns PodGroupInitiallyScheduled after this attempt.
+func (g *groupCycle) condition(result string, err error) metav1.Condition {
+	c := metav1.Condition{
+		Type: schedulingv1beta1.PodGroupInitiallyScheduled, Status: metav1.ConditionTrue,
+		Reason: "Scheduled", ObservedGeneration: g.group.Generation,
+	}
+	switch result {
+	case resultUnschedulable:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, schedulingv1beta1.PodGroupReasonUnschedulable, err.Error()
+	case resultError:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, schedulingv1beta1.PodGroupReasonSchedulerError, err.Error()
+	}
+	return c
+}
+
+// groupUpdate is what is to be told about an attempt at a pod group.
+type groupUpdate struct {
+	group     *schedulingv1beta1.PodGroup
+	condition metav1.Condition
+}
+
+// over returns the update that stands for both: a group that was scheduled once stays so.
+func (u *groupUpdate) over(last *groupUpdate) *groupUpdate {
+	if last.condition.Status == metav1.ConditionTrue {
+		return last
+	}
+	return u
+}
+
+// writeGroup writes a group's condition, unless it has been scheduled before: of pods that come later, the pods
+// themselves tell.
+func (s *Scheduler) writeGroup(ctx context.Context, u *groupUpdate) {
+	group := u.group
+	if now, err := s.groups.PodGroups().Get(group.Namespace, group.Name); err != nil || now.UID != group.UID {
+		return // gone
+	} else {
+		group = now
+	}
+	was := meta.FindStatusCondition(group.Status.Conditions, u.condition.Type)
+	if was != nil && was.Status == metav1.ConditionTrue {
+		return
+	}
+	conditions := slices.Clone(group.Status.Conditions)
+	if !meta.SetStatusCondition(&conditions, u.condition) {
+		return
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": group.UID},
+		"status":   map[string]any{"conditions": []metav1.Condition{*meta.FindStatusCondition(conditions, u.condition.Type)}},
+	})
+	if err == nil {
+		_, err = s.client.SchedulingV1beta1().PodGroups(group.Namespace).Patch(
+			ctx, group.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Cannot write the pod group's condition; the next attempt writes it again", "podGroup", klog.KObj(group))
+	}
+}

@@ -1,0 +1,123 @@
+package scheduler_test
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// squad is a pod group of a life. Its pods are all alike.
+type squad struct {
+	name  string
+	least int
+	made  int // how many pods it has had
+	// torn means that the scheduler was stopped while the group existed: it may have stopped between two bindings.
+	torn bool
+}
+
+// groupStep makes a group, or another pod of one, or changes how many of it must run.
+func (l *life) groupStep() {
+	if !l.grouped {
+		return
+	}
+	groups := l.client.SchedulingV1beta1().PodGroups("default")
+	fail := func(err error) {
+		if err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	switch l.r.IntN(5) {
+	case 0:
+		s := &squad{name: l.name("g"), least: l.r.IntN(5)}
+		l.squads = append(l.squads, s)
+		l.note("group %s: at least %d", s.name, s.least)
+		if l.r.IntN(3) > 0 { // else the pods come first
+			_, err := groups.Create(l.t.Context(), gang(s.name, int32(s.least)), metav1.CreateOptions{})
+			fail(err)
+		}
+		cpu, zone, important := pick(l, "500m", "1", "2"), pick(l, "", "", "a"), priority(int32(l.r.IntN(3)))
+		for range max(1, s.least-1+l.r.IntN(3)) {
+			l.join(s, cpu, zone, important)
+		}
+		_, err := groups.Get(l.t.Context(), s.name, metav1.GetOptions{})
+		if err != nil {
+			_, err = groups.Create(l.t.Context(), gang(s.name, int32(s.least)), metav1.CreateOptions{})
+			fail(err)
+		}
+	case 1:
+		if len(l.squads) == 0 {
+			return
+		}
+		s := pick(l, l.squads...)
+		if s.least == 0 {
+			return // a basic group stays one
+		}
+		s.least, s.torn = 1+l.r.IntN(4), true
+		l.note("group %s: at least %d now", s.name, s.least)
+		g, err := groups.Get(l.t.Context(), s.name, metav1.GetOptions{})
+		fail(err)
+		g.Spec.SchedulingPolicy.Gang.MinCount = int32(s.least)
+		_, err = groups.Update(l.t.Context(), g, metav1.UpdateOptions{})
+		fail(err)
+	}
+}
+
+func (l *life) join(s *squad, cpu, zone string, important func(*v1.Pod)) {
+	p := pod(l.name("m"), cpu, important, labelled("app", "squad"), member(s.name))
+	if zone != "" {
+		p.Spec.NodeSelector = map[string]string{v1.LabelTopologyZone: zone}
+	}
+	s.made++
+	l.note("pod %s of %s: %s CPU, priority %d, %s", p.Name, s.name, cpu, *p.Spec.Priority, wants(p))
+	l.create(p)
+}
+
+func squadOf(p *v1.Pod) string {
+	if g := p.Spec.SchedulingGroup; g != nil {
+		return *g.PodGroupName
+	}
+	return ""
+}
+
+// checkGroups returns what is wrong with the groups of a cluster at rest. Their pods are all alike and do not care
+// about others, so that it does not matter where each of them goes.
+func (l *life) checkGroups(w world, pods []*v1.Pod) string {
+	for _, s := range l.squads {
+		bound, exist := 0, 0
+		var waits []*v1.Pod
+		for _, p := range pods {
+			switch {
+			case squadOf(p) != s.name:
+				continue
+			case p.Spec.NodeName == "":
+				waits = append(waits, p)
+			default:
+				bound++
+			}
+			exist++
+		}
+		if bound > 0 && bound < s.least && exist == s.made && !s.torn {
+			return fmt.Sprintf("%d pods of the gang %s run, and at least %d must", bound, s.name, s.least)
+		}
+		if exist < s.least {
+			continue
+		}
+		then, could := w, 0
+		for _, p := range waits {
+			for _, n := range w.nodes {
+				if then.fits(p, n) == "" {
+					on := p.DeepCopy()
+					on.Spec.NodeName = n.Name
+					then.pods = append(then.pods[:len(then.pods):len(then.pods)], on)
+					could++
+					break
+				}
+			}
+		}
+		if could > 0 && bound+could >= s.least {
+			return fmt.Sprintf("%d pods of the group %s run and %d more could, at least %d must; one was told %q", bound, s.name, could, s.least, told(waits[0]))
+		}
+	}
+	return ""
+}
