@@ -71,7 +71,7 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 		return awaitPolicy(ctx, client, followers)
 	}
 	for _, step := range []func(context.Context, kubernetes.Interface) error{
-		s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.ensureFlow, s.ensureTokenTracking, s.publishTrust, s.ensureServiceCIDR, s.ensureService, known,
+		s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.ensureFlow, s.ensureTokenTracking, s.publishTrust, s.ensureServiceCIDR, s.repairClaims, s.ensureService, known,
 	} {
 		if err := s.insist(ctx, func() error { return step(ctx, client) }); err != nil {
 			if ctx.Err() != nil {

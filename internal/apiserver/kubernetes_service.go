@@ -2,15 +2,22 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/apiserver/registry"
 )
@@ -27,10 +34,8 @@ const (
 	kubernetesEntity = "kubernetes"
 )
 
-// ensureService keeps default/kubernetes at the first address of the range, leading to this
-// server's advertised address. With an external etcd, other servers' addresses stay in the
-// endpoints; a server removes its own when it stops.
-func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface) error {
+// repairClaims makes what is claimed for services match them, before anything is claimed anew.
+func (s *Server) repairClaims(ctx context.Context, _ kubernetes.Interface) error {
 	list, err := registry.List[*corev1.ServiceList](ctx, s.lookup, corev1.Resource("services"), "", everything)
 	if err != nil {
 		return err
@@ -38,6 +43,13 @@ func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface)
 	if err := s.services.Repair(ctx, list.Items, logRepair(ctx)); err != nil {
 		return fmt.Errorf("repair addresses of services: %w", err)
 	}
+	return nil
+}
+
+// ensureService keeps default/kubernetes at the first address of the range, leading to this
+// server's advertised address. With an external etcd, other servers' addresses stay in the
+// endpoints; a server removes its own when it stops.
+func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface) error {
 	ip, err := firstServiceIP(s.cfg.ServiceCIDR)
 	if err != nil {
 		return err
@@ -54,10 +66,53 @@ func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface)
 	if apierrors.IsNotFound(err) {
 		_, err = api.Create(ctx, kubernetesService(ip.String()), metav1.CreateOptions{})
 	}
+	if apierrors.IsInvalid(err) {
+		err = s.addressTaken(ctx, client, ip.String(), err)
+	}
 	if err != nil {
 		return fmt.Errorf("service %s: %w", serviceName, err)
 	}
 	return s.publish(ctx, client, true)
+}
+
+// claimPatience is how long another server may take from the claim of the address to the service.
+const claimPatience = 10 * time.Second
+
+// addressTaken says why the address of default/kubernetes cannot be had. The error passes if its own service
+// has the address: another server is about to make it, or one was killed between the two writes, and then
+// the address is released here.
+func (s *Server) addressTaken(ctx context.Context, client kubernetes.Interface, ip string, refused error) error {
+	a, err := client.NetworkingV1().IPAddresses().Get(ctx, ip, metav1.GetOptions{})
+	if err != nil {
+		return errors.Join(refused, err)
+	}
+	ref := a.Spec.ParentRef
+	switch {
+	case ref == nil:
+		return fmt.Errorf("%w; delete the IPAddress %s, which belongs to nothing", refused, ip)
+	case ref.Resource != "services" || ref.Namespace != metav1.NamespaceDefault || ref.Name != serviceName:
+		return fmt.Errorf("%w to %s %s/%s, which must be deleted", refused, ref.Resource, ref.Namespace, ref.Name)
+	case len(s.cfg.EtcdServers) == 0 || time.Since(a.CreationTimestamp.Time) > claimPatience:
+		// Our own requests come one after another, so it is nobody's.
+		unchanged := metav1.NewPreconditionDeleteOptions(string(a.UID))
+		if err := client.NetworkingV1().IPAddresses().Delete(ctx, ip, *unchanged); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return apierrors.NewConflict(networkingv1.Resource("ipaddresses"), ip, refused)
+}
+
+// keepService makes default/kubernetes again when it is gone, until ctx ends.
+func (s *Server) keepService(ctx context.Context) error {
+	if !s.awaitReady(ctx) {
+		return nil
+	}
+	client, err := s.ownClient()
+	if err != nil {
+		return err
+	}
+	k := ownObject{resource: "services", namespace: metav1.NamespaceDefault, name: serviceName}
+	return keep[*corev1.Service](ctx, s, k, func(ctx context.Context) error { return s.ensureService(ctx, client) })
 }
 
 func kubernetesService(ip string) *corev1.Service {
@@ -96,109 +151,121 @@ func (s *Server) withdrawAtStop(ctx context.Context) error {
 	})
 }
 
-// publish adds our address to the service's endpoints, or removes it.
+// publish adds our address to the service's endpoints, or removes it. Other servers do the same at any time:
+// what is written follows from what was read, and a conflict is tried again.
 func (s *Server) publish(ctx context.Context, client kubernetes.Interface, present bool) error {
-	own, port := s.cfg.AdvertiseAddress.String(), int32(s.cfg.SecurePort)
-	addresses, err := s.otherAddresses(ctx, client, own, port)
-	if err != nil {
-		return err
-	}
-	if present {
-		addresses = append(addresses, own)
-	}
-	if err := ensureEndpoints(ctx, client, addresses, port); err != nil {
-		return fmt.Errorf("endpoints %s: %w", serviceName, err)
-	}
-	if err := ensureSlice(ctx, client, addresses, port, s.services.Family()); err != nil {
-		return fmt.Errorf("endpointslice %s: %w", serviceName, err)
+	kinds := map[string]func(context.Context, kubernetes.Interface, bool) error{"endpoints": s.publishEndpoints, "endpointslice": s.publishSlice}
+	for kind, write := range kinds {
+		another := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+		if err := retry.OnError(publishBackoff, another, func() error { return write(ctx, client, present) }); err != nil {
+			return fmt.Errorf("%s %s: %w", kind, serviceName, err)
+		}
 	}
 	return nil
 }
 
-// otherAddresses returns the addresses of other servers on the same etcd. With an embedded etcd
-// there are none.
-func (s *Server) otherAddresses(ctx context.Context, client kubernetes.Interface, own string, port int32) ([]string, error) {
-	if len(s.cfg.EtcdServers) == 0 {
-		return nil, nil
-	}
-	slice, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, serviceName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
+// publishBackoff lasts as long as some servers that come and go at once need.
+var publishBackoff = wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: time.Second}
+
+// addresses returns what is to be published, given the addresses that are. Those of other servers stay, if
+// there can be any: with an embedded etcd there are none, and what was published with another port was written
+// before the configuration changed.
+func (s *Server) addresses(published []string, ports []int32, present bool) []string {
+	own := s.cfg.AdvertiseAddress.String()
 	var out []string
-	for _, p := range slice.Ports {
-		if p.Port == nil || *p.Port != port {
-			return nil, nil // another port: written before the configuration changed
-		}
+	if len(s.cfg.EtcdServers) > 0 && !slices.ContainsFunc(ports, func(p int32) bool { return p != int32(s.cfg.SecurePort) }) {
+		out = slices.DeleteFunc(slices.Clone(published), func(a string) bool { return a == own })
 	}
-	for _, e := range slice.Endpoints {
-		for _, a := range e.Addresses {
-			if a != own {
-				out = append(out, a)
-			}
-		}
+	if present {
+		out = append(out, own)
 	}
-	return out, nil
+	return out
 }
 
-func ensureEndpoints(ctx context.Context, client kubernetes.Interface, addresses []string, port int32) error {
-	want := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
-		Name: serviceName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{skipMirrorKey: "true"},
-	}}
-	if len(addresses) > 0 {
-		subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Name: servicePortName, Port: port, Protocol: corev1.ProtocolTCP}}}
-		for _, a := range addresses {
-			subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: a})
-		}
-		want.Subsets = []corev1.EndpointSubset{subset}
-	}
+func (s *Server) publishEndpoints(ctx context.Context, client kubernetes.Interface, present bool) error {
 	api := client.CoreV1().Endpoints(metav1.NamespaceDefault)
 	have, err := api.Get(ctx, serviceName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		_, err = api.Create(ctx, want, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if err != nil {
-		return err
+	missing := err != nil
+	if missing {
+		have = &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
+			Name: serviceName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{skipMirrorKey: "true"},
+		}}
 	}
-	if apiequality.Semantic.DeepEqual(have.Subsets, want.Subsets) {
+	var published []string
+	var ports []int32
+	for _, subset := range have.Subsets {
+		for _, a := range subset.Addresses {
+			published = append(published, a.IP)
+		}
+		for _, p := range subset.Ports {
+			ports = append(ports, p.Port)
+		}
+	}
+	var subsets []corev1.EndpointSubset
+	if addresses := s.addresses(published, ports, present); len(addresses) > 0 {
+		port := corev1.EndpointPort{Name: servicePortName, Port: int32(s.cfg.SecurePort), Protocol: corev1.ProtocolTCP}
+		subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{port}}
+		for _, a := range slices.Sorted(slices.Values(addresses)) {
+			subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: a})
+		}
+		subsets = []corev1.EndpointSubset{subset}
+	}
+	switch {
+	case missing:
+		have.Subsets = subsets
+		_, err = api.Create(ctx, have, metav1.CreateOptions{})
+		return err
+	case apiequality.Semantic.DeepEqual(have.Subsets, subsets):
 		return nil
 	}
-	have.Subsets = want.Subsets
+	have.Subsets = subsets
 	_, err = api.Update(ctx, have, metav1.UpdateOptions{})
 	return err
 }
 
-func ensureSlice(ctx context.Context, client kubernetes.Interface, addresses []string, port int32, family corev1.IPFamily) error {
-	want := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: serviceName, Namespace: metav1.NamespaceDefault,
-			Labels: map[string]string{discoveryv1.LabelServiceName: serviceName},
-		},
-		AddressType: discoveryv1.AddressType(family),
-		Ports:       []discoveryv1.EndpointPort{{Name: new(servicePortName), Port: new(port), Protocol: new(corev1.ProtocolTCP)}},
+func (s *Server) publishSlice(ctx context.Context, client kubernetes.Interface, present bool) error {
+	api := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	have, err := api.Get(ctx, serviceName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
 	}
-	for _, a := range addresses {
-		want.Endpoints = append(want.Endpoints, discoveryv1.Endpoint{
+	missing := err != nil
+	if missing {
+		have = &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: serviceName, Namespace: metav1.NamespaceDefault,
+				Labels: map[string]string{discoveryv1.LabelServiceName: serviceName},
+			},
+			AddressType: discoveryv1.AddressType(s.services.Family()),
+		}
+	}
+	var published []string
+	for _, e := range have.Endpoints {
+		published = append(published, e.Addresses...)
+	}
+	var numbers []int32
+	for _, p := range have.Ports {
+		numbers = append(numbers, ptr.Deref(p.Port, 0))
+	}
+	var endpoints []discoveryv1.Endpoint
+	for _, a := range slices.Sorted(slices.Values(s.addresses(published, numbers, present))) {
+		endpoints = append(endpoints, discoveryv1.Endpoint{
 			Addresses: []string{a}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 		})
 	}
-	api := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
-	have, err := api.Get(ctx, serviceName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		_, err = api.Create(ctx, want, metav1.CreateOptions{})
+	ports := []discoveryv1.EndpointPort{{Name: new(servicePortName), Port: new(int32(s.cfg.SecurePort)), Protocol: new(corev1.ProtocolTCP)}}
+	switch {
+	case missing:
+		have.Endpoints, have.Ports = endpoints, ports
+		_, err = api.Create(ctx, have, metav1.CreateOptions{})
 		return err
-	}
-	if err != nil {
-		return err
-	}
-	if apiequality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && apiequality.Semantic.DeepEqual(have.Ports, want.Ports) {
+	case apiequality.Semantic.DeepEqual(have.Endpoints, endpoints) && apiequality.Semantic.DeepEqual(have.Ports, ports):
 		return nil
 	}
-	have.Endpoints, have.Ports = want.Endpoints, want.Ports
+	have.Endpoints, have.Ports = endpoints, ports
 	_, err = api.Update(ctx, have, metav1.UpdateOptions{})
 	return err
 }

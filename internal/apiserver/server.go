@@ -268,6 +268,7 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	group.Go(func() error { return s.repairServices(gctx) })
 	group.Go(func() error { return s.keepServiceCIDR(gctx) })
+	group.Go(func() error { return s.keepService(gctx) })
 	if s.flow != nil {
 		group.Go(func() error { return s.flow.run(gctx, s.ready) })
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -182,5 +184,100 @@ func TestDeletedAddressesAndTheDefaultRangeAreMadeAgain(t *testing.T) {
 	}
 	if _, err := addresses.Get(ctx, svc.Spec.ClusterIP, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the address of a deleted service: %v", err)
+	}
+}
+
+// A service default/kubernetes that somebody deleted came back at the next start only.
+func TestTheServiceKubernetesComesBack(t *testing.T) {
+	s := start(t)
+	services := admin(t, s).CoreV1().Services("default")
+	old, err := services.Get(t.Context(), serviceName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := services.Delete(t.Context(), serviceName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	within(t, func(ctx context.Context) error {
+		now, err := services.Get(ctx, serviceName, metav1.GetOptions{})
+		if err == nil && (now.UID == old.UID || now.Spec.ClusterIP != old.Spec.ClusterIP) {
+			err = fmt.Errorf("%+v", now)
+		}
+		return err
+	})
+}
+
+// elsewhere gives services another range than the default one, so that 10.96.0.1 is free.
+func elsewhere(c *Config) {
+	c.ServiceCIDR = &net.IPNet{IP: net.IPv4(10, 97, 0, 0).To4(), Mask: net.CIDRMask(16, 32)}
+}
+
+// holdFirstAddress makes the object of 10.96.0.1 as a server leaves it that is killed before it has written
+// the service.
+func holdFirstAddress(t *testing.T, s *Server, holder string) {
+	t.Helper()
+	a := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{
+		Name:        "10.96.0.1",
+		Labels:      map[string]string{networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: "ipallocator.k8s.io"},
+		Annotations: map[string]string{"wherry.dev/service-uid": "of-another-server"},
+	}}
+	a.Spec.ParentRef = &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: holder}
+	if _, err := admin(t, s).NetworkingV1().IPAddresses().Create(t.Context(), a, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A server that was killed between the claim of 10.96.0.1 and the service kubernetes could not start again for
+// two minutes, nor could one that was started at the same moment.
+func TestTheAddressOfAServiceThatWasNotMadeIsTakenOver(t *testing.T) {
+	dir := t.TempDir()
+	s, stop := run(t, dir, elsewhere)
+	holdFirstAddress(t, s, serviceName)
+	stop()
+	s, stop = run(t, dir)
+	defer stop()
+	now, err := admin(t, s).CoreV1().Services("default").Get(t.Context(), serviceName, metav1.GetOptions{})
+	if err != nil || now.Spec.ClusterIP != "10.96.0.1" {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
+func TestWhoHoldsTheFirstAddressIsTold(t *testing.T) {
+	s, stop := run(t, t.TempDir(), elsewhere)
+	defer stop()
+	holdFirstAddress(t, s, "greedy")
+	client, err := s.ownClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.addressTaken(t.Context(), client, "10.96.0.1", errTest)
+	if !errors.Is(err, errTest) || !strings.Contains(err.Error(), "services default/greedy") || passes(err) {
+		t.Error(err)
+	}
+}
+
+var errTest = apierrors.NewInvalid(networkingv1.SchemeGroupVersion.WithKind("IPAddress").GroupKind(), "x", nil)
+
+// Of two servers that were started at once, one ended: the address of the service kubernetes was taken. Of
+// servers that stopped at once, one left its address in the endpoints.
+func TestServersStartAndStopAtOnce(t *testing.T) {
+	etcd := externalEtcd(t, 64<<20)
+	share := func(c *Config) { c.EtcdServers = []string{etcd} }
+	var busy sync.WaitGroup
+	for i := range 4 {
+		busy.Go(func() {
+			_, stop := run(t, t.TempDir(), share, func(c *Config) { c.AdvertiseAddress = net.IPv4(192, 0, 2, byte(i)) })
+			stop()
+		})
+	}
+	busy.Wait()
+	s := start(t, share)
+	slice, err := admin(t, s).DiscoveryV1().EndpointSlices("default").Get(t.Context(), serviceName, metav1.GetOptions{})
+	if err != nil || len(slice.Endpoints) != 1 {
+		t.Errorf("%+v, %v", slice, err)
+	}
+	endpoints, err := admin(t, s).CoreV1().Endpoints("default").Get(t.Context(), serviceName, metav1.GetOptions{}) //nolint:staticcheck // served all the same
+	if err != nil || len(endpoints.Subsets) != 1 || len(endpoints.Subsets[0].Addresses) != 1 {
+		t.Errorf("%+v, %v", endpoints, err)
 	}
 }
