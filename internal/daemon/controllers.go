@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -34,9 +35,6 @@ func as(api *apiserver.Server, user string, groups ...string) (clientset.Interfa
 
 func (d *Daemon) startControllers(ctx context.Context) error {
 	d.progress("starting the scheduler and the controllers")
-	if err := d.startScheduler(ctx); err != nil {
-		return err
-	}
 	reader, _, err := as(d.api, controllerUser)
 	if err != nil {
 		return err
@@ -46,6 +44,9 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 		return err
 	}
 	f := manager.NewInformers(reader)
+	if err := d.startScheduler(ctx, f); err != nil {
+		return err
+	}
 	dns, err := d.startDNS(ctx, f)
 	if err != nil {
 		return err
@@ -87,7 +88,7 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	return d.await(ctx, "the network policies", policies.Ready())
 }
 
-func (d *Daemon) startScheduler(ctx context.Context) error {
+func (d *Daemon) startScheduler(ctx context.Context, f informers.SharedInformerFactory) error {
 	client, _, err := as(d.api, schedulerUser)
 	if err != nil {
 		return err
@@ -102,6 +103,7 @@ func (d *Daemon) startScheduler(ctx context.Context) error {
 			klog.FromContext(ctx).Info("Warning: " + w)
 		}
 	}
+	cfg.Informers = f
 	s, err := scheduler.New(ctx, client, cfg)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/informers"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	componentconfig "k8s.io/component-base/config"
@@ -52,6 +53,9 @@ type Config struct {
 	NoProfiling, ContentionProfiling bool
 	// RESTConfig is how plugins reach the API server; nil if they run in its process.
 	RESTConfig *restclient.Config
+	// Informers are those that it shares with others of its process, who start them once it is made; nil if it
+	// has its own.
+	Informers informers.SharedInformerFactory
 
 	file *configv1.KubeSchedulerConfiguration // nil without one
 }

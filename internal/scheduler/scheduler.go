@@ -30,6 +30,7 @@ import (
 type Scheduler struct {
 	client   clientset.Interface
 	shared   *framework.Shared
+	alone    bool // nobody else reads from the informers
 	profiles map[string]*framework.Profile
 	hints    map[string]map[string][]fwk.ClusterEventWithHint // by profile and plugin
 	heard    sync.Map                                         // the listeners of events that have happened
@@ -75,7 +76,10 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 	for _, p := range cfg.Profiles {
 		s.recorders[p.SchedulerName] = s.events.NewRecorder(scheme.Scheme, p.SchedulerName)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
+	factory := cfg.Informers
+	if s.alone = factory == nil; s.alone {
+		factory = informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
+	}
 	var podGroups schedulinglisters.PodGroupLister
 	if s.grouped {
 		podGroups = factory.Scheduling().V1beta1().PodGroups().Lister()
@@ -101,6 +105,7 @@ func New(ctx context.Context, client clientset.Interface, cfg Config) (*Schedule
 			s.hints[name][extender.Name] = []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}}}
 		}
 	}
+	s.inform(factory)
 	return s, nil
 }
 
@@ -125,8 +130,10 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.shared.Informers.Start(ctx.Done())
-	defer s.shared.Informers.Shutdown()
+	if s.alone {
+		s.shared.Informers.Start(ctx.Done())
+		defer s.shared.Informers.Shutdown()
+	}
 	// What plugins have asked for counts, too: they must not decide on half of it.
 	for kind, ok := range s.shared.Informers.WaitForCacheSync(ctx.Done()) {
 		if !ok && ctx.Err() == nil {

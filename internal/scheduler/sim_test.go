@@ -42,7 +42,7 @@ type life struct {
 	number int // of the next object
 	// failing is the share of bindings, and of writes to volumes, that fail, in per cent.
 	failing atomic.Int32
-	grouped bool                        // it has pod groups
+	grouped bool // it has pod groups
 	squads  []*squad
 	storage bool                        // it has volumes
 	late    []*v1.PersistentVolumeClaim // claims that some pod waits for

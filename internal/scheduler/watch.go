@@ -16,6 +16,13 @@ import (
 	"wherry.dev/internal/scheduler/framework"
 )
 
+// inform makes the informers, so that whoever starts them has them all.
+func (s *Scheduler) inform(f informers.SharedInformerFactory) {
+	f.Core().V1().Nodes().Informer()
+	f.Core().V1().Pods().Informer()
+	s.watched(f)
+}
+
 // watch feeds the queue and the cache.
 func (s *Scheduler) watch(ctx context.Context, f informers.SharedInformerFactory) ([]cache.DoneChecker, error) {
 	nodes, err := f.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{

@@ -172,13 +172,13 @@ type withoutStatus struct{ err error }
 func (w withoutStatus) Error() string { return w.err.Error() }
 
 // factsOf returns what counts of an object of the kind.
-func factsOf(gvk schema.GroupVersionKind, obj *metav1.PartialObjectMetadata) facts {
+func factsOf(gvk schema.GroupVersionKind, obj metav1.Object) facts {
 	version, kind := gvk.ToAPIVersionAndKind()
 	return facts{
-		identity:   identity{APIVersion: version, Kind: kind, Namespace: obj.Namespace, Name: obj.Name, UID: obj.UID},
-		version:    obj.ResourceVersion,
-		owners:     obj.OwnerReferences,
-		deleting:   obj.DeletionTimestamp != nil,
-		finalizers: obj.Finalizers,
+		identity:   identity{APIVersion: version, Kind: kind, Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: obj.GetUID()},
+		version:    obj.GetResourceVersion(),
+		owners:     obj.GetOwnerReferences(),
+		deleting:   obj.GetDeletionTimestamp() != nil,
+		finalizers: obj.GetFinalizers(),
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
@@ -37,15 +38,16 @@ type Controller struct {
 	events   record.EventRecorder
 }
 
-// New returns the controller. It makes its own informers, of metadata, when it runs.
-func New(c clientset.Interface, meta metadata.Interface) *Controller {
+// New returns the controller. It reads kinds from the informers that others have anyway, which the caller starts,
+// and makes its own informers of all others, of metadata, when it runs.
+func New(c clientset.Interface, meta metadata.Interface, shared map[schema.GroupVersionResource]cache.SharedIndexInformer) *Controller {
 	gc := &Controller{
 		client:   c,
 		patience: workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](20*time.Millisecond, 1000*time.Second),
 	}
 	gc.loop = controller.NewLoop("garbagecollector", gc.reconcile)
 	gc.kinds = &kinds{
-		discovery: c.Discovery(), metadata: meta, changed: gc.changed,
+		discovery: c.Discovery(), metadata: meta, shared: shared, changed: gc.changed,
 		served: func(kinds map[schema.GroupVersionKind]bool) {
 			gc.executor.update(func(g *graph) changes { return g.served(kinds) })
 		},
@@ -88,10 +90,10 @@ func strip(obj any) (any, error) {
 
 // changed takes in an event of a kind.
 func (c *Controller) changed(kind schema.GroupVersionKind, old, obj any) {
-	was, _ := old.(*metav1.PartialObjectMetadata)
-	is, _ := obj.(*metav1.PartialObjectMetadata)
+	was, _ := old.(metav1.Object)
+	is, _ := obj.(metav1.Object)
 	// A watch that was interrupted may have missed that a name got a new object.
-	if was != nil && (is == nil || is.UID != was.UID) {
+	if was != nil && (is == nil || is.GetUID() != was.GetUID()) {
 		c.executor.update(func(g *graph) changes { return g.deleted(factsOf(kind, was).identity) })
 	}
 	if is != nil {

@@ -52,7 +52,9 @@ var describing = map[schema.GroupResource]bool{
 type kinds struct {
 	discovery discovery.DiscoveryInterface
 	metadata  metadata.Interface
-	changed   func(kind schema.GroupVersionKind, old, obj any)
+	// shared are informers that run anyway, of whole objects.
+	shared  map[schema.GroupVersionResource]cache.SharedIndexInformer
+	changed func(kind schema.GroupVersionKind, old, obj any)
 	// served is called when kinds are served that were not, vanished when the objects of one are not
 	// followed any more.
 	served   func(map[schema.GroupVersionKind]bool)
@@ -191,13 +193,14 @@ func (k *kinds) learn(now served, monitors map[watched]*monitor) {
 	}
 }
 
-// start starts the informer of a kind.
+// start follows a kind, by an informer of its own unless there is one already.
 func (k *kinds) start(ctx context.Context, w watched) error {
-	const all, noResync = metav1.NamespaceAll, 0
-	generic := metadatainformer.NewFilteredMetadataInformer(k.metadata, w.resource, all, noResync, cache.Indexers{}, nil)
-	informer := generic.Informer()
-	if err := informer.SetTransform(strip); err != nil {
-		return fmt.Errorf("watch %s: %w", w.resource, err)
+	informer, shared := k.shared[w.resource]
+	if !shared {
+		informer = metadatainformer.NewFilteredMetadataInformer(k.metadata, w.resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+		if err := informer.SetTransform(strip); err != nil {
+			return fmt.Errorf("watch %s: %w", w.resource, err)
+		}
 	}
 	handler, err := informer.AddEventHandler(controller.Handler(func(old, obj any) {
 		k.changed(w.kind, old, obj)
@@ -210,11 +213,22 @@ func (k *kinds) start(ctx context.Context, w watched) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { informer.RunWithContext(ctx) })
 	running.Go(func() { awaitSync(ctx, w, handler.HasSyncedChecker()) })
+	end := func() error { return nil }
+	if shared {
+		end = func() error { return informer.RemoveEventHandler(handler) }
+	} else {
+		running.Go(func() { informer.RunWithContext(ctx) })
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.monitors[w] = &monitor{synced: handler.HasSyncedChecker(), stop: func() { cancel(); running.Wait() }}
+	k.monitors[w] = &monitor{synced: handler.HasSyncedChecker(), stop: func() {
+		if err := end(); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot leave an informer", "controller", "garbagecollector", "resource", w.resource)
+		}
+		cancel()
+		running.Wait()
+	}}
 	return nil
 }
 

@@ -10,15 +10,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics/testutil"
 )
 
@@ -48,7 +51,7 @@ func newCluster(t *testing.T, objs ...runtime.Object) *cluster {
 	c := &cluster{t: t, client: fake.NewClientset(), FakeMetadataClient: metadatafake.NewSimpleMetadataClient(scheme, objs...)}
 	c.serve("v1", "configmaps", "ConfigMap")
 	c.serve("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition")
-	c.gc = New(c.client, c.FakeMetadataClient)
+	c.gc = New(c.client, c.FakeMetadataClient, nil)
 	c.gc.kinds.discovery = guarded{c.client.Discovery(), c}
 	return c
 }
@@ -264,4 +267,37 @@ func TestWhatVanishedBlocksNothing(t *testing.T) {
 	if out := g.served(map[schema.GroupVersionKind]bool{{Group: "example.com", Version: "v1", Kind: "Widget"}: true}); fmt.Sprint(out.check) != "[below w]" {
 		t.Errorf("looks at %v when the kind is back", out.check)
 	}
+}
+
+// A kind of which others read whole objects has one watch, not two.
+func TestAKindThatOthersReadIsNotWatchedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		f := informers.NewSharedInformerFactory(c.client, 0)
+		shared := f.Core().V1().ConfigMaps().Informer()
+		c.gc.kinds.shared = map[schema.GroupVersionResource]cache.SharedIndexInformer{configs: shared}
+		ctx, cancel := context.WithCancel(t.Context())
+		f.Start(ctx.Done())
+		defer f.Shutdown()
+		defer cancel()
+		stop := c.run()
+		defer stop()
+		c.watches(2)
+		for _, a := range c.Actions() {
+			if a.GetResource() == configs {
+				t.Errorf("the collector asks for config maps: %v", a)
+			}
+		}
+		// The dependent is known from the others' informer; it goes when its owner is gone.
+		orphan := thing(configs, "ConfigMap", "orphan", ownedBy("v1", "ConfigMap", "gone"))
+		c.create(configs, orphan)
+		whole := &corev1.ConfigMap{ObjectMeta: orphan.ObjectMeta}
+		if _, err := c.client.CoreV1().ConfigMaps("a").Create(t.Context(), whole, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := c.Tracker().Get(configs, "a", "orphan"); !apierrors.IsNotFound(err) {
+			t.Errorf("an object whose owner is gone: %v", err)
+		}
+	})
 }

@@ -59,7 +59,7 @@ func start(t *testing.T) (kubernetes.Interface, dynamic.Interface) {
 	}
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- garbagecollector.New(client, meta).Run(running) }()
+	go func() { ended <- garbagecollector.New(client, meta, nil).Run(running) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {

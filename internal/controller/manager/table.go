@@ -1,11 +1,22 @@
 package manager
 
 import (
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	definitions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"wherry.dev/internal/clockset"
 	"wherry.dev/internal/controller"
@@ -204,5 +215,41 @@ func buildGarbageCollector(p *parts) (controller.Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return garbagecollector.New(p.client, meta), nil
+	shared := map[schema.GroupVersionResource]cache.SharedIndexInformer{}
+	for _, resource := range readAnyway {
+		generic, err := p.informers.ForResource(resource)
+		if err != nil {
+			return nil, err
+		}
+		shared[resource] = generic.Informer()
+	}
+	return garbagecollector.New(p.client, meta, shared), nil
+}
+
+// readAnyway are the kinds of which other controllers read whole objects. Pods and what stands above them
+// change the most: a second watch of each, if only of metadata, would cost as much as the first.
+var readAnyway = []schema.GroupVersionResource{
+	corev1.SchemeGroupVersion.WithResource("pods"),
+	corev1.SchemeGroupVersion.WithResource("replicationcontrollers"),
+	corev1.SchemeGroupVersion.WithResource("services"),
+	corev1.SchemeGroupVersion.WithResource("endpoints"),
+	corev1.SchemeGroupVersion.WithResource("nodes"),
+	corev1.SchemeGroupVersion.WithResource("namespaces"),
+	corev1.SchemeGroupVersion.WithResource("serviceaccounts"),
+	corev1.SchemeGroupVersion.WithResource("persistentvolumes"),
+	corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"),
+	appsv1.SchemeGroupVersion.WithResource("deployments"),
+	appsv1.SchemeGroupVersion.WithResource("replicasets"),
+	appsv1.SchemeGroupVersion.WithResource("statefulsets"),
+	appsv1.SchemeGroupVersion.WithResource("daemonsets"),
+	appsv1.SchemeGroupVersion.WithResource("controllerrevisions"),
+	batchv1.SchemeGroupVersion.WithResource("jobs"),
+	batchv1.SchemeGroupVersion.WithResource("cronjobs"),
+	autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"),
+	policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"),
+	discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+	coordinationv1.SchemeGroupVersion.WithResource("leases"),
+	networkingv1.SchemeGroupVersion.WithResource("servicecidrs"),
+	networkingv1.SchemeGroupVersion.WithResource("ipaddresses"),
+	rbacv1.SchemeGroupVersion.WithResource("clusterroles"),
 }
