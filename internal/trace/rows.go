@@ -34,7 +34,7 @@ var mainSteps = []struct {
 	prefix []string
 }{
 	{'a', "API server", []string{"apiserver: create"}},
-	{statusStep, "status", []string{"apiserver: ", "kubelet: patch status"}},
+	{statusStep, "status", []string{"apiserver: ", "kubelet: write status"}},
 	{'q', "scheduler's queue", []string{"scheduler: wait in queue"}},
 	{'s', "scheduler", []string{"scheduler: "}},
 	{'i', "image", []string{"image: "}},

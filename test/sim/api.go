@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -139,6 +140,33 @@ func (a *apiServer) patchStatus(data []byte) (*v1.Pod, error) {
 	}
 	a.changed()
 	return p, nil
+}
+
+// updateStatus replaces the status of the version that the caller knows.
+func (a *apiServer) updateStatus(next *v1.Pod) (*v1.Pod, error) {
+	a.mu.Lock()
+	p, err := a.replaceLocked(next)
+	a.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	a.changed()
+	return p, nil
+}
+
+func (a *apiServer) replaceLocked(next *v1.Pod) (*v1.Pod, error) {
+	switch {
+	case a.pod == nil:
+		return nil, apierrors.NewNotFound(podResource, "p")
+	case next.UID != a.pod.UID:
+		return nil, apierrors.NewConflict(podResource, "p", fmt.Errorf("UID is %s", a.pod.UID))
+	case next.ResourceVersion == "":
+		a.hist.fail(errors.New("a status is written over any other"))
+		return nil, apierrors.NewBadRequest("no version")
+	case next.ResourceVersion != a.pod.ResourceVersion:
+		return nil, apierrors.NewConflict(podResource, "p", fmt.Errorf("version is %s", a.pod.ResourceVersion))
+	}
+	return a.writeLocked(&next.Status)
 }
 
 // writeLocked gives the pod another status, if that may follow the current one; neither the old nor
@@ -296,6 +324,12 @@ func (p podClient) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*v1.
 func (p podClient) Patch(ctx context.Context, _ string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*v1.Pod, error) {
 	return call(ctx, p.n, "api patch", "", func(context.Context) (*v1.Pod, error) {
 		return p.n.life.api.patchStatus(data)
+	})
+}
+
+func (p podClient) UpdateStatus(ctx context.Context, pod *v1.Pod, _ metav1.UpdateOptions) (*v1.Pod, error) {
+	return call(ctx, p.n, "api update", "", func(context.Context) (*v1.Pod, error) {
+		return p.n.life.api.updateStatus(pod)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -42,14 +43,28 @@ func play(t *testing.T, f func(t *testing.T, m *Manager, c *fake.Clientset, patc
 		c := fake.NewClientset(pod())
 		var n atomic.Int32
 		write := clienttesting.ObjectReaction(c.Tracker())
+		stamp := func(a clienttesting.Action, obj runtime.Object) (bool, runtime.Object, error) {
+			p := obj.(*v1.Pod).DeepCopy()
+			p.ResourceVersion = strconv.Itoa(int(10 * n.Add(1)))
+			return true, p, c.Tracker().Update(a.GetResource(), p, "ns")
+		}
 		c.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			version := strconv.Itoa(int(10 * n.Add(1)))
 			_, obj, err := write(a)
-			if err == nil {
-				p := obj.(*v1.Pod).DeepCopy()
-				p.ResourceVersion, obj = version, p
+			if err != nil {
+				return true, nil, err
 			}
-			return true, obj, err
+			return stamp(a, obj)
+		})
+		c.PrependReactor("update", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			next := a.(clienttesting.UpdateAction).GetObject().(*v1.Pod)
+			have, err := c.Tracker().Get(a.GetResource(), "ns", next.Name)
+			switch {
+			case err != nil:
+				return true, nil, err
+			case next.ResourceVersion != have.(*v1.Pod).ResourceVersion:
+				return true, nil, apierrors.NewConflict(v1.Resource("pods"), next.Name, errors.New("another version"))
+			}
+			return stamp(a, next)
 		})
 		m := New(c, nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -360,6 +375,50 @@ func at(version string, st v1.PodStatus) *v1.Pod {
 	return p
 }
 
+// written has somebody else write the pod.
+func written(t *testing.T, c *fake.Clientset, p *v1.Pod, version string) {
+	t.Helper()
+	p = p.DeepCopy()
+	p.ResourceVersion = version
+	if err := c.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), p, "ns"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is known is updated, which costs less than a patch; what somebody else wrote meanwhile stays.
+func TestAKnownVersionIsUpdated(t *testing.T) {
+	play(t, func(t *testing.T, m *Manager, c *fake.Clientset, n *atomic.Int32) {
+		sent := func() (out []string) {
+			for _, a := range c.Actions() {
+				if a.Matches("update", "pods") || a.Matches("patch", "pods") {
+					out = append(out, a.GetVerb()+" "+a.GetSubresource())
+				}
+			}
+			c.ClearActions()
+			return out
+		}
+		written(t, c, pod(), "5")
+		m.Put(at("5", pod().Status), with(v1.PodPending))
+		synctest.Wait()
+		if got := sent(); n.Load() != 1 || !slices.Equal(got, []string{"update status"}) {
+			t.Errorf("%d writes, %v", n.Load(), got)
+		}
+		p := get(t, c)
+		p.Labels = map[string]string{"theirs": "too"}
+		p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: "New", Status: v1.ConditionTrue})
+		written(t, c, p, "11")
+		m.Put(pod(), with(v1.PodRunning))
+		synctest.Wait()
+		p = get(t, c)
+		if got := sent(); len(got) < 2 || !slices.Equal(got[:2], []string{"update status", "patch status"}) {
+			t.Errorf("after a conflict: %v", got)
+		}
+		if p.Labels["theirs"] != "too" || len(p.Status.Conditions) != 4 || p.Status.Phase != v1.PodRunning {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
 // A status that somebody else had patched used to stay wrong until the kubelet was restarted: it
 // was compared with what was last sent.
 func TestStatusThatSomebodyElsePatchedIsPutRight(t *testing.T) {
@@ -371,9 +430,7 @@ func TestStatusThatSomebodyElsePatchedIsPutRight(t *testing.T) {
 		p := get(t, c)
 		p.Status.PodIP, p.Status.Conditions = "192.0.2.66", p.Status.Conditions[:1]
 		p.Status.NominatedNodeName = "theirs"
-		if _, err := c.CoreV1().Pods("ns").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		written(t, c, p, "12")
 		m.Put(at("4", v1.PodStatus{Phase: v1.PodPending}), ours) // one that was already on its way
 		synctest.Wait()
 		if n.Load() != 1 {
@@ -400,9 +457,7 @@ func TestMirrorThatSomebodyElsePatchedIsPutRight(t *testing.T) {
 		synctest.Wait()
 		p := get(t, c)
 		p.Status.Phase = v1.PodFailed
-		if _, err := c.CoreV1().Pods("ns").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		written(t, c, p, "12")
 		m.SetMirror("s", at("12", p.Status))
 		synctest.Wait()
 		if st := get(t, c).Status; n.Load() != 2 || st.Phase != v1.PodRunning {
