@@ -19,6 +19,8 @@ import (
 
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/test/bench/servers"
 )
 
 type options struct {
@@ -71,9 +73,9 @@ type row struct {
 }
 
 func run(ctx context.Context, wherry string, o options) error {
-	kinds := []kind{{"wherry apiserver", startWherry(wherry)}}
+	kinds := []kind{{"wherry apiserver", servers.Wherry(wherry)}}
 	if o.upstream != "" {
-		kinds = append(kinds, kind{"kube-apiserver", startUpstream(o.upstream, o.etcd)})
+		kinds = append(kinds, kind{"kube-apiserver", servers.Upstream(o.upstream, o.etcd)})
 	}
 	of := make([]map[string][]float64, len(kinds))
 	var order []figure

@@ -24,16 +24,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"wherry.dev/test/bench/servers"
 )
 
 const clients = 16
+
+// kind is a sort of API server.
+type kind struct {
+	name  string
+	start servers.Start
+}
 
 // bench measures one server.
 type bench struct {
 	o       options
 	kind    kind
 	dir     string
-	server  *server
+	server  *servers.Server
 	client  kubernetes.Interface
 	figures []figure
 }
@@ -46,14 +54,14 @@ func (k kind) measure(ctx context.Context, o options) (_ []figure, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	b := &bench{o: o, kind: k, dir: dir}
-	if err := prepare(dir); err != nil {
+	if err := servers.Prepare(dir); err != nil {
 		return nil, err
 	}
 	began := time.Now()
 	if err := b.start(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.server.stop()) }()
+	defer func() { err = errors.Join(err, b.server.Stop()) }()
 	b.add("first start to ready, ms", "", ms(time.Since(began)))
 	steps := []func(context.Context) error{
 		b.idle, b.latency, b.watchers, b.policy, b.webhooks, b.throughput, b.lists, b.restart,
@@ -70,7 +78,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.server, err = b.kind.start(ctx, b.dir); err != nil {
 		return err
 	}
-	b.client, err = kubernetes.NewForConfig(b.server.cfg)
+	b.client, err = kubernetes.NewForConfig(b.server.Config)
 	return err
 }
 
@@ -93,7 +101,7 @@ func pod(name string) *v1.Pod {
 func (b *bench) idle(ctx context.Context) error {
 	const wait = 10 * time.Second
 	time.Sleep(wait / 2) // what a start still does
-	before, err := b.server.cpu()
+	before, err := b.server.CPU()
 	if err != nil {
 		return err
 	}
@@ -102,11 +110,11 @@ func (b *bench) idle(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	after, err := b.server.cpu()
+	after, err := b.server.CPU()
 	if err != nil {
 		return err
 	}
-	memory, err := b.server.memory()
+	memory, err := b.server.Memory()
 	b.add("idle, % of a core", "", 100*float64(after-before)/float64(wait))
 	b.add("idle, MiB", "", memory)
 	return err
@@ -343,7 +351,7 @@ func (b *bench) each(ctx context.Context, n int, f func(context.Context, kuberne
 	failed := make([]error, clients)
 	began := time.Now()
 	for c := range clients {
-		cfg := rest.CopyConfig(b.server.cfg)
+		cfg := rest.CopyConfig(b.server.Config)
 		cfg.Dial = nil
 		client, err := kubernetes.NewForConfig(cfg)
 		if err != nil {
@@ -360,7 +368,7 @@ func (b *bench) each(ctx context.Context, n int, f func(context.Context, kuberne
 }
 
 func (b *bench) throughput(ctx context.Context) error {
-	before, err := b.server.cpu()
+	before, err := b.server.CPU()
 	if err != nil {
 		return err
 	}
@@ -371,7 +379,7 @@ func (b *bench) throughput(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	after, err := b.server.cpu()
+	after, err := b.server.CPU()
 	if err != nil {
 		return err
 	}
@@ -399,14 +407,14 @@ func (b *bench) lists(ctx context.Context) error {
 		}
 		b.add(fmt.Sprintf("list of %d pods, %s, p50 ms", b.o.objects, name), "≤ 150", quantile(took, .5))
 	}
-	memory, err := b.server.memory()
+	memory, err := b.server.Memory()
 	b.add("afterwards, MiB", "", memory)
 	return err
 }
 
 // restart stops the server and starts it with many definitions.
 func (b *bench) restart(ctx context.Context) error {
-	cfg := rest.CopyConfig(b.server.cfg)
+	cfg := rest.CopyConfig(b.server.Config)
 	cfg.ContentConfig = rest.ContentConfig{} // custom resource definitions have no protobuf at every server
 	api, err := extensions.NewForConfig(cfg)
 	if err != nil {
@@ -420,7 +428,7 @@ func (b *bench) restart(ctx context.Context) error {
 	if err := b.client.CoreV1().Pods("default").DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{}); err != nil {
 		return err
 	}
-	if err := b.server.stop(); err != nil {
+	if err := b.server.Stop(); err != nil {
 		return err
 	}
 	began := time.Now()

@@ -1,4 +1,6 @@
-package main
+// Package servers starts API servers for benchmarks: Wherry's, with its embedded etcd, and upstream's, each in a
+// folder of its own, with the same flags. They end with the program that started them.
+package servers
 
 import (
 	"bytes"
@@ -24,27 +26,28 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// kind is a sort of API server: how it is started in a folder, so that it finds there what the last one left.
-type kind struct {
-	name  string
-	start func(ctx context.Context, dir string) (*server, error)
+// Start starts an API server in a folder, in which Prepare has been. It finds there what the last one left.
+type Start func(ctx context.Context, dir string) (*Server, error)
+
+// Server is an API server that runs, and all that it consists of.
+type Server struct {
+	Config    *rest.Config // of a client with all rights, in protobuf
+	processes []Process
 }
 
-// server is an API server that runs, and all that it consists of.
-type server struct {
-	cfg       *rest.Config // protobuf
-	processes []*exec.Cmd
-}
+// Process is a program that runs.
+type Process struct{ *exec.Cmd }
 
 const token = "t0ken"
 
-func startWherry(binary string) func(context.Context, string) (*server, error) {
-	return func(ctx context.Context, dir string) (*server, error) {
-		port, err := freePort()
+// Wherry starts our API server.
+func Wherry(binary string) Start {
+	return func(ctx context.Context, dir string) (*Server, error) {
+		port, err := FreePort()
 		if err != nil {
 			return nil, err
 		}
-		api, err := command(ctx, dir, binary, append([]string{"apiserver", "--data-dir", filepath.Join(dir, "data")}, common(dir, port)...)...)
+		api, err := Command(ctx, dir, binary, append([]string{"apiserver", "--data-dir", filepath.Join(dir, "data")}, common(dir, port)...)...)
 		if err != nil {
 			return nil, err
 		}
@@ -52,26 +55,27 @@ func startWherry(binary string) func(context.Context, string) (*server, error) {
 	}
 }
 
-func startUpstream(binary, etcd string) func(context.Context, string) (*server, error) {
-	return func(ctx context.Context, dir string) (*server, error) {
+// Upstream starts kube-apiserver and an etcd.
+func Upstream(binary, etcd string) Start {
+	return func(ctx context.Context, dir string) (*Server, error) {
 		var ports [3]string
 		for i := range ports {
 			var err error
-			if ports[i], err = freePort(); err != nil {
+			if ports[i], err = FreePort(); err != nil {
 				return nil, err
 			}
 		}
 		clients, peers := "http://127.0.0.1:"+ports[1], "http://127.0.0.1:"+ports[2]
-		store, err := command(ctx, dir, etcd, "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", clients, "--advertise-client-urls", clients,
+		store, err := Command(ctx, dir, etcd, "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", clients, "--advertise-client-urls", clients,
 			"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers, "--log-level", "error")
 		if err != nil {
 			return nil, err
 		}
 		args := append(common(dir, ports[0]), "--etcd-servers", clients, "--cert-dir", filepath.Join(dir, "pki"), "--authorization-mode", "RBAC",
 			"--service-account-key-file", filepath.Join(dir, "sa.key"), "--service-account-issuer", "https://kubernetes.default.svc")
-		api, err := command(ctx, dir, binary, args...)
+		api, err := Command(ctx, dir, binary, args...)
 		if err != nil {
-			return nil, errors.Join(err, end(store))
+			return nil, errors.Join(err, store.End())
 		}
 		return ready(ctx, ports[0], api, store)
 	}
@@ -86,8 +90,8 @@ func common(dir, port string) []string {
 	}
 }
 
-// prepare writes the files that common names.
-func prepare(dir string) error {
+// Prepare writes the files that the servers of a folder need.
+func Prepare(dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -102,7 +106,8 @@ func prepare(dir string) error {
 	)
 }
 
-func freePort() (string, error) {
+// FreePort returns a port of 127.0.0.1 that nobody uses.
+func FreePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
@@ -111,27 +116,27 @@ func freePort() (string, error) {
 	return port, errors.Join(err, l.Close())
 }
 
-// command starts a program. What it prints goes to a file that is named like it.
-func command(ctx context.Context, dir, binary string, args ...string) (*exec.Cmd, error) {
+// Command starts a program. What it prints goes to a file that is named like it.
+func Command(ctx context.Context, dir, binary string, args ...string) (Process, error) {
 	log, err := os.OpenFile(filepath.Join(dir, filepath.Base(binary)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, err
+		return Process{}, err
 	}
 	c := exec.CommandContext(ctx, binary, args...)
 	c.Dir, c.Stdout, c.Stderr = dir, log, log
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return c, errors.Join(c.Start(), log.Close())
+	return Process{c}, errors.Join(c.Start(), log.Close())
 }
 
 // ready waits until a server answers.
-func ready(ctx context.Context, port string, processes ...*exec.Cmd) (*server, error) {
-	s := &server{processes: processes, cfg: &rest.Config{
+func ready(ctx context.Context, port string, processes ...Process) (*Server, error) {
+	s := &Server{processes: processes, Config: &rest.Config{
 		Host: "https://127.0.0.1:" + port, BearerToken: token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
 		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf},
 	}}
-	client, err := kubernetes.NewForConfig(s.cfg)
+	client, err := kubernetes.NewForConfig(s.Config)
 	if err != nil {
-		return nil, errors.Join(err, s.stop())
+		return nil, errors.Join(err, s.Stop())
 	}
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		_, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
@@ -139,21 +144,22 @@ func ready(ctx context.Context, port string, processes ...*exec.Cmd) (*server, e
 			return s, nil
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
-			return nil, errors.Join(fmt.Errorf("not ready: %w", err), s.stop())
+			return nil, errors.Join(fmt.Errorf("not ready: %w", err), s.Stop())
 		}
 	}
 }
 
-// stop ends the server and what it needs, and waits.
-func (s *server) stop() error {
+// Stop ends the server and what it needs, and waits.
+func (s *Server) Stop() error {
 	var errs []error
 	for _, p := range s.processes {
-		errs = append(errs, end(p))
+		errs = append(errs, p.End())
 	}
 	return errors.Join(errs...)
 }
 
-func end(c *exec.Cmd) error {
+// End ends a process, and waits.
+func (c Process) End() error {
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
@@ -166,41 +172,57 @@ func end(c *exec.Cmd) error {
 	return err
 }
 
-// memory returns the resident memory of all processes, in MiB.
-func (s *server) memory() (float64, error) {
+// Memory returns the resident memory of all processes, in MiB.
+func (s *Server) Memory() (float64, error) {
 	sum := 0.0
 	for _, p := range s.processes {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+		m, err := p.Memory()
 		if err != nil {
 			return 0, err
 		}
-		_, after, _ := bytes.Cut(status, []byte("VmRSS:"))
-		kib, err := strconv.ParseFloat(strings.Fields(string(after))[0], 64)
-		if err != nil {
-			return 0, err
-		}
-		sum += kib / 1024
+		sum += m
 	}
 	return sum, nil
 }
 
-// cpu returns the CPU time that all processes have used.
-func (s *server) cpu() (time.Duration, error) {
+// CPU returns the CPU time that all processes have used.
+func (s *Server) CPU() (time.Duration, error) {
 	sum := time.Duration(0)
 	for _, p := range s.processes {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
+		d, err := p.CPU()
 		if err != nil {
 			return 0, err
 		}
-		_, after, _ := bytes.Cut(stat, []byte(") "))
-		f := strings.Fields(string(after))
-		for _, ticks := range f[11:13] { // utime and stime, in hundredths of a second
-			n, err := strconv.ParseInt(ticks, 10, 64)
-			if err != nil {
-				return 0, err
-			}
-			sum += time.Duration(n) * 10 * time.Millisecond
+		sum += d
+	}
+	return sum, nil
+}
+
+// Memory returns the resident memory, in MiB.
+func (c Process) Memory() (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, after, _ := bytes.Cut(status, []byte("VmRSS:"))
+	kib, err := strconv.ParseFloat(strings.Fields(string(after))[0], 64)
+	return kib / 1024, err
+}
+
+// CPU returns the CPU time that was used so far.
+func (c Process) CPU() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, after, _ := bytes.Cut(stat, []byte(") "))
+	sum := time.Duration(0)
+	for _, ticks := range strings.Fields(string(after))[11:13] { // utime and stime, in hundredths of a second
+		n, err := strconv.ParseInt(ticks, 10, 64)
+		if err != nil {
+			return 0, err
 		}
+		sum += time.Duration(n) * 10 * time.Millisecond
 	}
 	return sum, nil
 }
