@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -17,7 +19,7 @@ import (
 )
 
 func explainCommand(d *dirs) *cobra.Command {
-	var namespace, output string
+	var namespace, output, from, fromNamespace string
 	var whyNode bool
 	cmd := &cobra.Command{
 		Use:   "explain TYPE/NAME",
@@ -32,6 +34,9 @@ said, and what would let it continue.
   hpa                     why it does not scale
   pvc                     why it is not bound, and who uses it
 
+With --from, network policies are part of the answer: which of them keeps that pod, or that
+address, from the service or the pod, in which direction, and what it lacks.
+
 If it is pods that hold the object up, their own explanation follows, one of each sort. It
 asks the API server and, through it, the kubelet of a pod's node (the path /debug/reports,
 which needs permission to get nodes/proxy). About a pod without a node it asks the scheduler
@@ -40,6 +45,7 @@ why each node does not fit, and what would help. If $KUBECONFIG is set, it asks 
 		Example: `  wherry explain pod/hello
   wherry explain deploy/web -n demo
   wherry explain svc/web -o json
+  wherry explain svc/db --from pod/web
   wherry explain pod/hello --why-node`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -56,8 +62,17 @@ why each node does not fit, and what would help. If $KUBECONFIG is set, it asks 
 				return err
 			}
 			ask := gather.Explain
-			if whyNode {
+			switch {
+			case whyNode:
 				ask = gather.WhyNode
+			case from != "":
+				who, err := gather.ParseFrom(from, cmp.Or(fromNamespace, namespace))
+				if err != nil {
+					return fmt.Errorf("--from: %w", err)
+				}
+				ask = func(ctx context.Context, client kubernetes.Interface, t gather.Target) (explain.Explanation, error) {
+					return gather.Reach(ctx, client, t, who)
+				}
 			}
 			x, err := ask(cmd.Context(), client, target)
 			if err != nil {
@@ -68,6 +83,9 @@ why each node does not fit, and what would help. If $KUBECONFIG is set, it asks 
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the object")
 	cmd.Flags().BoolVar(&whyNode, "why-node", false, "say how the node of a pod was chosen: which ones fitted, and how they scored")
+	cmd.Flags().StringVar(&from, "from", "", "say which network policies keep this client from a service or a pod: pod/NAME, or an address")
+	cmd.Flags().StringVar(&fromNamespace, "from-namespace", "", "namespace of the pod in --from, if it is another one than the object's")
+	cmd.MarkFlagsMutuallyExclusive("from", "why-node")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json for machines")
 	return cmd
 }

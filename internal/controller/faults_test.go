@@ -415,3 +415,44 @@ func TestManyFailedPodsOfAJobAreCountedOnce(t *testing.T) {
 		})
 	}
 }
+
+// A job that fails again and again keeps its failed pods. The requests that the next failure costs do not
+// grow with them.
+func TestFailedPodsOfAJobThatHavePiledUp(t *testing.T) {
+	size := many(t)
+	synctest.Test(t, func(t *testing.T) {
+		a := newHostileAPI(1)
+		defer serve(t, a)()
+		j := newJob("x", 1)
+		j.Spec.BackoffLimit = new(int32(1_000_000))
+		a.add("jobs", j)
+		time.Sleep(time.Second)
+		first := a.all("pods")[0].(*v1.Pod)
+		for i := range size {
+			p := first.DeepCopy()
+			p.Name, p.Finalizers = fmt.Sprint("old-", i), nil
+			p.UID, p.ResourceVersion = "", ""
+			a.add("pods", p)
+			a.change("pods", "a/"+p.Name, fail)
+		}
+		a.change("jobs", "a/x", func(o object) bool { o.(*batchv1.Job).Status.Failed = int32(size); return true })
+		time.Sleep(10 * time.Minute)
+		a.ClearActions()
+		const again = 20
+		for range again {
+			for _, p := range a.all("pods") {
+				if podsapi.IsActive(p.(*v1.Pod)) {
+					a.change("pods", "a/"+p.GetName(), fail)
+				}
+			}
+			time.Sleep(15 * time.Minute)
+		}
+		got := writes(a)
+		if got["create pods"] != again || got["patch pods"] != again || got["update jobs"] > 3*again || got["get pods"]+got["get jobs"] > 2*again {
+			t.Errorf("requests %v", got)
+		}
+		if st := a.all("jobs")[0].(*batchv1.Job).Status; st.Failed != int32(size+again) || st.Active != 1 || len(st.UncountedTerminatedPods.Failed) > 0 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}

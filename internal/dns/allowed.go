@@ -3,6 +3,7 @@ package dns
 import (
 	"net"
 	"net/netip"
+	"sync"
 )
 
 // only is a socket that hears nothing but the clients that may ask. What strangers send is not even
@@ -23,20 +24,29 @@ func (o only) ReadFrom(p []byte) (int, net.Addr, error) {
 	}
 }
 
-// passing is a listener that closes the connections of others.
+// passing is a listener that closes the connections of others, and of those who have too many.
 type passing struct {
 	net.Listener
 	allowed func(netip.Addr) bool
+	shares  *shares
 }
 
 // Accept returns the next connection of a client that may ask.
 func (p passing) Accept() (net.Conn, error) {
 	for {
 		c, err := p.Listener.Accept()
-		if err != nil || p.allowed(addrOf(c.RemoteAddr())) {
-			return c, err
+		if err != nil {
+			return nil, err
 		}
-		refusals.Inc()
+		client := addrOf(c.RemoteAddr())
+		switch {
+		case !p.allowed(client):
+			refusals.Inc()
+		case !p.shares.take(client):
+			overruns.Inc()
+		default:
+			return &counted{c, sync.OnceFunc(func() { p.shares.give(client) })}, nil
+		}
 		_ = c.Close() // nothing was written, so nothing is lost
 	}
 }

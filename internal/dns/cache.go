@@ -11,6 +11,9 @@ import (
 const (
 	// cacheSize is how many answers are kept.
 	cacheSize = 10_000
+	// cacheBytes is how large all answers together may be on the wire; in memory they take some times that. A
+	// client can ask for names of its own, with answers as large as it likes.
+	cacheBytes = 8 << 20
 	// maxTTL is for how long at most, as in the configuration of CoreDNS that kubeadm installs.
 	maxTTL = 30 * time.Second
 )
@@ -27,11 +30,13 @@ type answers struct {
 	mu    sync.Mutex
 	items map[cacheKey]*list.Element // of *cached
 	order list.List                  // most recently used first
+	bytes int                        // of all, on the wire
 }
 
 type cached struct {
 	key             cacheKey
 	msg             *dns.Msg
+	bytes           int // on the wire
 	stored, expires time.Time
 }
 
@@ -66,20 +71,27 @@ func (c *answers) put(key cacheKey, m *dns.Msg, now time.Time) {
 		return
 	}
 	m = m.Copy()
+	size := m.Len() // 64 KiB at most, and more where names were compressed
+	if size > cacheBytes/8 {
+		return
+	}
 	eachRecord(m, func(h *dns.RR_Header) { h.Ttl = min(h.Ttl, uint32(maxTTL/time.Second)) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.items[key]; e != nil {
 		c.removeLocked(e)
 	}
-	for len(c.items) >= cacheSize {
+	for len(c.items) >= cacheSize || c.bytes+size > cacheBytes {
 		c.removeLocked(c.order.Back())
 	}
-	c.items[key] = c.order.PushFront(&cached{key: key, msg: m, stored: now, expires: now.Add(life)})
+	c.bytes += size
+	c.items[key] = c.order.PushFront(&cached{key: key, msg: m, bytes: size, stored: now, expires: now.Add(life)})
 }
 
 func (c *answers) removeLocked(e *list.Element) {
-	delete(c.items, e.Value.(*cached).key)
+	it := e.Value.(*cached)
+	c.bytes -= it.bytes
+	delete(c.items, it.key)
 	c.order.Remove(e)
 }
 

@@ -20,6 +20,7 @@ var (
 	})
 	cacheHits   = counter("cache", "hits_total", "The count of cache hits.").WithLabelValues()
 	cacheMisses = counter("cache", "misses_total", "The count of cache misses.").WithLabelValues()
+	overruns    = counter("acl", "limited_requests_total", "Counter of DNS requests and connections of clients that have too many already.").WithLabelValues()
 	refusals    = counter("acl", "dropped_requests_total", "Counter of DNS requests from clients that may not ask.").WithLabelValues()
 )
 
@@ -47,9 +48,9 @@ func observe(q, m *dns.Msg, client net.Addr, took time.Duration) {
 	if addrOf(client).Is4() {
 		family = "1"
 	}
-	qtype := types[q.Question[0].Qtype]
-	if qtype == "" {
-		qtype = "other"
+	qtype := "other"
+	if len(q.Question) == 1 && types[q.Question[0].Qtype] != "" {
+		qtype = types[q.Question[0].Qtype]
 	}
 	requests.WithLabelValues(proto, family, qtype).Inc()
 	replies.WithLabelValues(strings.ToUpper(dns.RcodeToString[m.Rcode])).Inc()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sync/errgroup"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/inbound"
@@ -24,6 +26,8 @@ const (
 	deadline = 4500 * time.Millisecond
 	// idle is after how long a TCP connection is closed on which nothing is asked.
 	idle = 8 * time.Second
+	// udpBuffer is how many bytes of questions the kernel keeps for us while many come at once.
+	udpBuffer = 4 << 20
 	// maxCNAMEs is how many CNAMEs are followed for one question.
 	maxCNAMEs = 8
 )
@@ -36,8 +40,9 @@ type Server struct {
 	// Allowed reports whether a client may ask. Others get no answer at all.
 	Allowed func(netip.Addr) bool
 
-	udp net.PacketConn
-	tcp net.Listener
+	udp   net.PacketConn
+	tcp   net.Listener
+	waits *shares
 }
 
 // Listen opens the sockets, both on the same port, and returns it. Port 0 stands for any free one.
@@ -46,7 +51,11 @@ func (s *Server) Listen(ctx context.Context, ip netip.Addr, port uint16) (uint16
 	if err != nil {
 		return 0, fmt.Errorf("DNS server: %w", err)
 	}
-	s.tcp, s.udp = passing{inbound.Bound(tcp), s.Allowed}, only{udp, s.Allowed}
+	if u, ok := udp.(*net.UDPConn); ok {
+		_ = u.SetReadBuffer(udpBuffer) // a smaller one does for those who ask in turn
+	}
+	s.waits = newShares(clientWaits, allWaits)
+	s.tcp, s.udp = passing{inbound.Bound(tcp), s.Allowed, newShares(clientConns, math.MaxInt)}, only{udp, s.Allowed}
 	return tcp.Addr().(*net.TCPAddr).AddrPort().Port(), nil
 }
 
@@ -102,11 +111,12 @@ func (s *Server) Run(ctx context.Context) error {
 
 // serve answers one message.
 func (s *Server) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
+	defer survive(ctx)
 	began := time.Now()
 	_, udp := w.RemoteAddr().(*net.UDPAddr)
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
-	m := s.answer(ctx, q)
+	m := s.answer(ctx, addrOf(w.RemoteAddr()), q)
 	fit(m, q, udp)
 	observe(q, m, w.RemoteAddr(), time.Since(began))
 	if err := w.WriteMsg(m); err != nil {
@@ -114,11 +124,26 @@ func (s *Server) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
 	}
 }
 
-// answer returns the answer to a message that has one question.
-func (s *Server) answer(ctx context.Context, q *dns.Msg) *dns.Msg {
+// survive keeps a question that makes us panic, which is told as those of other servers are, from ending the
+// process: all components of a node are in it.
+func survive(ctx context.Context) {
+	if r := recover(); r != nil {
+		for _, tell := range utilruntime.PanicHandlers {
+			tell(ctx, r)
+		}
+	}
+}
+
+// answer returns the answer to a client's message. The library checks what the header counts, which may be
+// more than there is.
+func (s *Server) answer(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q)
 	m.RecursionAvailable = s.Forwarder != nil
+	if len(q.Question) != 1 {
+		m.Rcode = dns.RcodeFormatError
+		return m
+	}
 	question := q.Question[0]
 	if opt := q.IsEdns0(); opt != nil && opt.Version() != 0 {
 		m.Rcode = dns.RcodeBadVers
@@ -132,7 +157,7 @@ func (s *Server) answer(ctx context.Context, q *dns.Msg) *dns.Msg {
 		m.Rcode = dns.RcodeRefused
 		return m
 	}
-	r := resolution{server: s, asked: q, reply: m, qtype: question.Qtype}
+	r := resolution{server: s, client: client, asked: q, reply: m, qtype: question.Qtype}
 	r.resolve(ctx, question.Name)
 	return m
 }
@@ -140,6 +165,7 @@ func (s *Server) answer(ctx context.Context, q *dns.Msg) *dns.Msg {
 // resolution is the way of one question. A CNAME leads it on.
 type resolution struct {
 	server *Server
+	client netip.Addr
 	asked  *dns.Msg
 	reply  *dns.Msg
 	qtype  uint16
@@ -215,6 +241,13 @@ func (r *resolution) forward(ctx context.Context, name string) {
 		r.reply.Rcode = dns.RcodeRefused
 		return
 	}
+	waits := r.server.waits
+	if !waits.take(r.client) {
+		overruns.Inc()
+		r.reply.Rcode = dns.RcodeServerFailure
+		return
+	}
+	defer waits.give(r.client)
 	got, err := r.server.Forwarder.Ask(ctx, question(name, r.qtype, r.asked))
 	if err != nil {
 		klog.FromContext(ctx).V(3).Info("A DNS question could not be forwarded", "name", name, "type", dns.TypeToString[r.qtype], "err", err)

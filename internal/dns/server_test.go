@@ -410,13 +410,13 @@ func TestRecordsFollowTheCluster(t *testing.T) {
 	z := zoneOf(t, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	s := &Server{Zone: z}
 	q := new(dns.Msg).SetQuestion("web.shop.svc.cluster.local.", dns.TypeA)
-	if m := s.answer(t.Context(), q); m.Rcode != dns.RcodeNameError {
+	if m := s.answer(t.Context(), loopback, q); m.Rcode != dns.RcodeNameError {
 		t.Fatal(m)
 	}
 	if err := z.records.services.Add(service("web", nil)); err != nil {
 		t.Fatal(err)
 	}
-	if got := said(s.answer(t.Context(), q).Answer); got != "A 10.96.0.20" {
+	if got := said(s.answer(t.Context(), loopback, q).Answer); got != "A 10.96.0.20" {
 		t.Error(got)
 	}
 }

@@ -172,7 +172,7 @@ func TestNamesOfTheCluster(t *testing.T) {
 			if tt.name != "" {
 				name = tt.name + "." + name
 			}
-			m := s.answer(t.Context(), new(dns.Msg).SetQuestion(name, tt.qtype))
+			m := s.answer(t.Context(), loopback, new(dns.Msg).SetQuestion(name, tt.qtype))
 			got := said(m.Answer)
 			switch {
 			case m.Rcode == dns.RcodeNameError:
@@ -197,7 +197,7 @@ func TestNamesOfTheCluster(t *testing.T) {
 
 func TestSRVRecordsBringTheAddresses(t *testing.T) {
 	s := &Server{Zone: zoneOf(t, cluster()...)}
-	m := s.answer(t.Context(), new(dns.Msg).SetQuestion("_sql._tcp.db.shop.svc.cluster.local.", dns.TypeSRV))
+	m := s.answer(t.Context(), loopback, new(dns.Msg).SetQuestion("_sql._tcp.db.shop.svc.cluster.local.", dns.TypeSRV))
 	if got := said(m.Extra); got != "A 10.244.0.5, A 10.244.0.6, AAAA fd00::5" {
 		t.Error(got)
 	}
@@ -205,7 +205,7 @@ func TestSRVRecordsBringTheAddresses(t *testing.T) {
 
 func TestACircleOfAliasesEnds(t *testing.T) {
 	s := &Server{Zone: zoneOf(t, cluster()...)}
-	m := s.answer(t.Context(), new(dns.Msg).SetQuestion("loop.shop.svc.cluster.local.", dns.TypeA))
+	m := s.answer(t.Context(), loopback, new(dns.Msg).SetQuestion("loop.shop.svc.cluster.local.", dns.TypeA))
 	if len(m.Answer) == 0 || len(m.Answer) > maxCNAMEs+1 {
 		t.Errorf("%d records", len(m.Answer))
 	}
@@ -225,7 +225,7 @@ func TestNamesOfAddresses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := s.answer(t.Context(), new(dns.Msg).SetQuestion(name, dns.TypePTR))
+		m := s.answer(t.Context(), loopback, new(dns.Msg).SetQuestion(name, dns.TypePTR))
 		got := said(m.Answer)
 		if m.Rcode != dns.RcodeSuccess {
 			got = dns.RcodeToString[m.Rcode]
@@ -245,7 +245,7 @@ func TestNothingIsDeniedBeforeTheRecordsAreComplete(t *testing.T) {
 	}
 	s := &Server{Zone: NewZone("cluster.local.", nil, records)}
 	for name, qtype := range map[string]uint16{"web.shop.svc.cluster.local.": dns.TypeA, "20.0.96.10.in-addr.arpa.": dns.TypePTR} {
-		if m := s.answer(t.Context(), new(dns.Msg).SetQuestion(name, qtype)); m.Rcode != dns.RcodeServerFailure {
+		if m := s.answer(t.Context(), loopback, new(dns.Msg).SetQuestion(name, qtype)); m.Rcode != dns.RcodeServerFailure {
 			t.Errorf("%s: %s", name, dns.RcodeToString[m.Rcode])
 		}
 	}
@@ -279,7 +279,7 @@ func FuzzAnswer(f *testing.F) {
 		if q.Unpack(wire) != nil || len(q.Question) != 1 {
 			return // the library answers those
 		}
-		m := s.answer(t.Context(), &q)
+		m := s.answer(t.Context(), loopback, &q)
 		fit(m, &q, true)
 		if m.Len() > maxUDP {
 			t.Errorf("%d bytes", m.Len())
@@ -295,6 +295,6 @@ func BenchmarkAnswer(b *testing.B) {
 	q := new(dns.Msg).SetQuestion("web.shop.svc.cluster.local.", dns.TypeA)
 	b.ReportAllocs()
 	for b.Loop() {
-		s.answer(b.Context(), q)
+		s.answer(b.Context(), loopback, q)
 	}
 }

@@ -2,13 +2,9 @@ package explain
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"wherry.dev/internal/api/report"
@@ -118,77 +114,4 @@ func declared(p *v1.Pod) (out []string) {
 		}
 	}
 	return out
-}
-
-// policies explains ports that no network policy of the pods allows.
-func (e *serving) policies(live []*v1.Pod) {
-	for _, p := range e.Service.Spec.Ports {
-		target, proto := targetOf(p), protocol(p.Protocol)
-		var denied []*v1.Pod
-		var by []string
-		for _, pod := range live {
-			number, ok := resolve(target, proto, pod)
-			if !ok && target.Type == intstr.Int {
-				number = target.IntVal
-			}
-			if names := denying(e.Policies, pod, number, proto); len(names) > 0 {
-				denied, by = append(denied, pod), append(by, names...)
-			}
-		}
-		if len(denied) == 0 {
-			continue
-		}
-		slices.Sort(by)
-		by = slices.Compact(by)
-		e.doubts = append(e.doubts, report.Wait{
-			Step: fmt.Sprintf("port %s may be denied by policy %s", portText(p), listed(by)),
-			Said: fmt.Sprintf("network policies select %s, and none of their rules allows the port", named(denied)),
-			Next: "a policy has an ingress rule that allows the port",
-		})
-	}
-}
-
-// denying returns the policies that shut a pod's port against everybody: those that select it, if no
-// rule of theirs is about the port.
-func denying(policies []*networkingv1.NetworkPolicy, pod *v1.Pod, port int32, proto v1.Protocol) (out []string) {
-	for _, np := range policies {
-		selector, err := metav1.LabelSelectorAsSelector(&np.Spec.PodSelector)
-		if err != nil || !selector.Matches(labels.Set(pod.Labels)) || !isIngress(np) {
-			continue
-		}
-		if slices.ContainsFunc(np.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool { return allows(r, pod, port, proto) }) {
-			return nil
-		}
-		out = append(out, np.Name)
-	}
-	return out
-}
-
-// isIngress reports whether a policy is about what comes in: one that names no types is.
-func isIngress(np *networkingv1.NetworkPolicy) bool {
-	return len(np.Spec.PolicyTypes) == 0 || slices.Contains(np.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
-}
-
-// allows reports whether a rule is about the port. One without ports is about all.
-func allows(r networkingv1.NetworkPolicyIngressRule, pod *v1.Pod, port int32, proto v1.Protocol) bool {
-	if len(r.Ports) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(r.Ports, func(p networkingv1.NetworkPolicyPort) bool {
-		if p.Protocol != nil && *p.Protocol != proto || p.Protocol == nil && proto != v1.ProtocolTCP {
-			return false
-		}
-		if p.Port == nil {
-			return true
-		}
-		first := p.Port.IntVal
-		if p.Port.Type == intstr.String {
-			named, ok := resolve(*p.Port, proto, pod)
-			return ok && named == port
-		}
-		if p.EndPort != nil {
-			return first <= port && port <= *p.EndPort
-		}
-		return first == port
-	})
 }

@@ -23,8 +23,12 @@ type ServiceFacts struct {
 	Pods []*v1.Pod
 	// Slices of the service.
 	Slices []*discoveryv1.EndpointSlice
+	// Home has the labels of the namespace.
+	Home labels.Set
 	// Policies of the namespace.
 	Policies []*networkingv1.NetworkPolicy
+	// Client is who wants to reach it; nil, if nobody in particular.
+	Client *Client
 }
 
 // serving builds the explanation of a Service.

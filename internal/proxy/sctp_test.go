@@ -70,3 +70,52 @@ func TestSCTP(t *testing.T) {
 		t.Errorf("%d bytes, %v", n, err)
 	}
 }
+
+// What a server answers comes back from where the client sent its first packet to: a service's address, or a
+// node's port.
+func TestSCTPAnswersComeBack(t *testing.T) {
+	m := newMachine(t)
+	svc := service(func(s *v1.Service) {
+		s.Spec.Type = v1.ServiceTypeNodePort
+		s.Spec.Ports[0].Protocol, s.Spec.Ports[0].NodePort = v1.ProtocolSCTP, 30080
+	})
+	all := slices4(ready("a"))
+	all[0].Ports[0].Protocol, all[0].Ports[0].Port = new(v1.ProtocolSCTP), new(int32(9000))
+	m.serve(svc, all...)
+	server := m.raw("a")
+	for i, tt := range []struct {
+		client, to string
+		port       uint16
+	}{{"b", clusterIP, 80}, {"b", hostIP, 30080}, {"neighbour", hostIP, 30080}} {
+		client, from := m.raw(tt.client), uint16(6000+i)
+		_, err := client.WriteTo(sctpInit(from, tt.port), &net.IPAddr{IP: net.ParseIP(tt.to)})
+		m.check(err)
+		m.check(server.SetReadDeadline(time.Now().Add(patience)))
+		buf := make([]byte, 128)
+		_, seen, err := server.ReadFrom(buf)
+		m.check(err)
+		if to := binary.BigEndian.Uint16(buf[2:]); to != 9000 {
+			t.Fatalf("%+v: the server sees port %d", tt, to)
+		}
+		_, err = server.WriteTo(sctpInitAck(9000, binary.BigEndian.Uint16(buf)), seen)
+		m.check(err)
+		m.check(client.SetReadDeadline(time.Now().Add(patience)))
+		n, answerer, err := client.ReadFrom(buf)
+		m.check(err)
+		if answerer.String() != tt.to || n < 12 || binary.BigEndian.Uint16(buf) != tt.port || binary.BigEndian.Uint16(buf[2:]) != from {
+			t.Errorf("%+v: %d bytes from %v, port %d", tt, n, answerer, binary.BigEndian.Uint16(buf))
+		}
+	}
+}
+
+// sctpInitAck returns the answer to sctpInit, with a cookie.
+func sctpInitAck(from, to uint16) []byte {
+	p := binary.BigEndian.AppendUint16(nil, from)
+	p = binary.BigEndian.AppendUint16(p, to)
+	p = append(p, 1, 2, 3, 4, 0, 0, 0, 0)              // the client's tag; checksum
+	p = append(p, 2, 0, 0, 28, 5, 6, 7, 8, 0, 1, 0, 0) // INIT ACK: tag, window
+	p = append(p, 0, 1, 0, 1, 0, 0, 0, 1)              // streams, first number
+	p = append(p, 0, 7, 0, 8, 1, 1, 1, 1)              // cookie
+	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
+	return p
+}

@@ -46,7 +46,7 @@ type Controller struct {
 func New(client clientset.Interface, f informers.SharedInformerFactory, ca Authority) (*Controller, error) {
 	requests := f.Certificates().V1().CertificateSigningRequests()
 	c := &Controller{client: client, requests: requests.Lister(), ca: ca}
-	c.loop = controller.NewLoop("certificates", c.reconcile)
+	c.loop = controller.NewLoop("certificate", c.reconcile)
 	return c, c.loop.Watch(requests.Informer(), func(_, obj any) {
 		if r, ok := obj.(*certificatesv1.CertificateSigningRequest); ok {
 			c.loop.Add(r.Name)

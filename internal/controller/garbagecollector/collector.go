@@ -45,7 +45,7 @@ func New(c clientset.Interface, meta metadata.Interface, shared map[schema.Group
 		client:   c,
 		patience: workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](20*time.Millisecond, 1000*time.Second),
 	}
-	gc.loop = controller.NewLoop("garbagecollector", gc.reconcile)
+	gc.loop = controller.NewLoop("garbage_collector_attempt_to_delete", gc.reconcile)
 	gc.kinds = &kinds{
 		discovery: c.Discovery(), metadata: meta, shared: shared, changed: gc.changed,
 		served: func(kinds map[schema.GroupVersionKind]bool) {

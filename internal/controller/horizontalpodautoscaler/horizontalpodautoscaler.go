@@ -166,13 +166,13 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	}
 	began, m := time.Now(), c.recall(key)
 	p, err := c.look(ctx, hpa, m)
-	if apierrors.IsConflict(err) {
-		return err
-	}
 	if p != nil {
-		m.history = p.history
+		m.history = p.history // also if the status could not be written: the size may be set
 		reconciled(p, err, time.Since(began))
 		desired.WithLabelValues(namespace, name).Set(float64(p.status.DesiredReplicas))
+	}
+	if apierrors.IsConflict(err) {
+		return err
 	}
 	c.loop.AddAfter(key, c.options.period)
 	if err != nil {

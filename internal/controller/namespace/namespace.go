@@ -37,6 +37,7 @@ type Controller struct {
 	loop       *controller.Loop
 	// patience is how long a namespace has to wait until it is asked again what is left in it.
 	patience workqueue.TypedRateLimiter[string]
+	pods     map[string]int // by namespace; podChanged alone has to do with it
 }
 
 // New returns the controller, with the informers of f.
@@ -45,6 +46,7 @@ func New(client clientset.Interface, meta metadata.Interface, f informers.Shared
 	c := &Controller{
 		client: client, metadata: meta, namespaces: namespaces.Lister(),
 		patience: workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 15*time.Second),
+		pods:     map[string]int{},
 	}
 	c.loop = controller.NewLoop("namespace", c.reconcile)
 	if err := c.loop.Watch(namespaces.Informer(), func(_, obj any) {
@@ -54,11 +56,23 @@ func New(client clientset.Interface, meta metadata.Interface, f informers.Shared
 	}); err != nil {
 		return nil, err
 	}
-	return c, c.loop.Watch(f.Core().V1().Pods().Informer(), func(old, obj any) {
-		if pod, ok := old.(*v1.Pod); ok && obj == nil {
-			c.loop.Add(pod.Namespace) // a namespace may have waited for it
+	return c, c.loop.Watch(f.Core().V1().Pods().Informer(), c.podChanged)
+}
+
+// podChanged looks at a namespace when its last pod is gone: it may have waited for that. To look after each
+// of many would list those that are left again and again.
+func (c *Controller) podChanged(old, obj any) {
+	was, _ := old.(*v1.Pod)
+	pod, _ := obj.(*v1.Pod)
+	switch {
+	case was == nil && pod != nil:
+		c.pods[pod.Namespace]++
+	case was != nil && pod == nil:
+		if c.pods[was.Namespace]--; c.pods[was.Namespace] == 0 {
+			delete(c.pods, was.Namespace)
+			c.loop.Add(was.Namespace)
 		}
-	})
+	}
 }
 
 // Run empties namespaces until ctx ends.

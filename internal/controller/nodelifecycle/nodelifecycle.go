@@ -24,6 +24,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/component-helpers/node/topology"
 
 	"wherry.dev/internal/controller"
 )
@@ -52,7 +53,9 @@ type Controller struct {
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	nodes, pods := f.Core().V1().Nodes(), f.Core().V1().Pods()
 	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), grace: GracePeriod, seen: map[string]time.Time{}}
-	c.loop = controller.NewLoop("nodelifecycle", c.reconcile)
+	lister := c.nodes
+	zones.nodes.Store(&lister)
+	c.loop = controller.NewLoop("node_lifecycle_controller", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), c.nodeChanged); err != nil {
 		return nil, err
 	}
@@ -138,6 +141,7 @@ func (c *Controller) patience(node *v1.Node) time.Duration {
 }
 
 func (c *Controller) reconcile(ctx context.Context, name string) error {
+	defer func(began time.Time) { lookDuration.Observe(time.Since(began).Seconds()) }(time.Now())
 	node, err := c.nodes.Get(name)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -222,7 +226,15 @@ func (c *Controller) setTaints(ctx context.Context, node *v1.Node) error {
 	if _, err := c.client.CoreV1().Nodes().Update(ctx, next, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("set the taints of node %s: %w", node.Name, err)
 	}
+	if evicts(next) && !evicts(node) {
+		evictions.WithLabelValues(topology.GetZoneKey(node)).Inc()
+	}
 	return nil
+}
+
+// evicts reports whether the node has a taint of ours because of which pods have to go.
+func evicts(n *v1.Node) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Effect == v1.TaintEffectNoExecute && owned(t) })
 }
 
 // owned reports whether this controller alone decides about the taint.

@@ -50,7 +50,7 @@ type Controller struct {
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	all, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
 	c := &Controller{client: client, pods: all.Lister(), nodes: nodes.Lister(), threshold: TerminatedThreshold, missing: map[string]time.Time{}}
-	c.loop = controller.NewLoop("podgc", c.reconcile)
+	c.loop = controller.NewLoop("orphaned_pods_nodes", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), func(old, obj any) {
 		if old == nil || obj == nil {
 			c.loop.Add(key)
@@ -85,7 +85,7 @@ func (c *Controller) reconcile(ctx context.Context, _ string) error {
 		var err error
 		switch {
 		case p.Spec.NodeName == "" && p.DeletionTimestamp != nil:
-			err = c.remove(ctx, p, "")
+			err = c.remove(ctx, p, unscheduled, "")
 		case gone[p.Spec.NodeName]:
 			err = c.removeOrphan(ctx, p)
 		case pods.IsTerminal(p.Status.Phase):
@@ -145,13 +145,22 @@ func (c *Controller) removeOrphan(ctx context.Context, p *v1.Pod) error {
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	return c.remove(ctx, p, "PodGC: node no longer exists")
+	return c.remove(ctx, p, orphaned, "PodGC: node no longer exists")
 }
 
 // remove removes a pod. It marks an unfinished one as failed first, so that its owner learns why. A
 // conflict is an error, which a Loop retries in silence: there is another pod of its name, which the
 // informer will tell, or a webhook does not want the deletion now.
-func (c *Controller) remove(ctx context.Context, p *v1.Pod, why string) error {
+func (c *Controller) remove(ctx context.Context, p *v1.Pod, reason, why string) error {
+	removed.WithLabelValues(p.Namespace, reason).Inc()
+	err := c.delete(ctx, p, why)
+	if err != nil {
+		removeErrors.WithLabelValues(p.Namespace, reason).Inc()
+	}
+	return err
+}
+
+func (c *Controller) delete(ctx context.Context, p *v1.Pod, why string) error {
 	if why != "" && !pods.IsTerminal(p.Status.Phase) {
 		patch, err := json.Marshal(map[string]any{
 			"metadata": map[string]any{"uid": p.UID},
@@ -185,7 +194,7 @@ func (c *Controller) trim(ctx context.Context, done []*v1.Pod) error {
 	slices.SortFunc(done, func(a, b *v1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	var failure error
 	for _, p := range done[:len(done)-c.threshold] {
-		failure = oneOf(failure, c.remove(ctx, p, ""))
+		failure = oneOf(failure, c.remove(ctx, p, terminated, ""))
 	}
 	return failure
 }

@@ -73,7 +73,7 @@ var replicaSets = kind{
 
 var replicationControllers = kind{
 	GroupVersionKind: v1.SchemeGroupVersion.WithKind("ReplicationController"),
-	name:             "replicationcontroller",
+	name:             "replicationmanager",
 	component:        "replication-controller",
 	informer: func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
 		return f.Core().V1().ReplicationControllers().Informer()

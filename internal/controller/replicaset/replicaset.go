@@ -171,6 +171,7 @@ func (c *Controller) setNumber(ctx context.Context, s set, active []*v1.Pod) err
 			return c.control.Create(ctx, s.object, pods.FromTemplate(s.template, s.object, c.GroupVersionKind))
 		})
 	}
+	countAges(active, p.remove, time.Now())
 	return controller.Together(len(p.remove), func(i int) error { return c.control.Delete(ctx, s.object, p.remove[i]) })
 }
 

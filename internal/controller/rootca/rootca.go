@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,7 +45,7 @@ func New(client, reader clientset.Interface, f informers.SharedInformerFactory, 
 	c.maps = coreinformers.NewFilteredConfigMapInformer(reader, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", name).String()
 	})
-	c.loop = controller.NewLoop("rootca", c.reconcile)
+	c.loop = controller.NewLoop("root_ca_cert_publisher", c.reconcile)
 	if err := c.loop.Watch(namespaces.Informer(), func(_, obj any) {
 		if ns, ok := obj.(*v1.Namespace); ok {
 			c.loop.Add(ns.Name)
@@ -74,7 +75,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	return err
 }
 
-func (c *Controller) reconcile(ctx context.Context, namespace string) error {
+func (c *Controller) reconcile(ctx context.Context, namespace string) (err error) {
+	defer func(began time.Time) { count(began, err) }(time.Now())
 	ns, err := c.namespaces.Get(namespace)
 	if apierrors.IsNotFound(err) || err == nil && ns.DeletionTimestamp != nil {
 		return nil

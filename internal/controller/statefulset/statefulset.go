@@ -133,7 +133,9 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 		return err
 	}
 	if !exists {
-		return nil
+		name, err := cache.ParseObjectName(key)
+		forgetCounts(name.Namespace, name.Name)
+		return err
 	}
 	set := item.(*appsv1.StatefulSet)
 	matches := selector(set)
@@ -179,7 +181,9 @@ func (c *Controller) reconcile(ctx context.Context, set *appsv1.StatefulSet, mat
 	if err != nil {
 		return err
 	}
-	err = c.carryOut(ctx, set, planFor(f))
+	p := planFor(f)
+	count(set, &p.status)
+	err = c.carryOut(ctx, set, p)
 	return errors.Join(err, c.forget(ctx, owner, f, past))
 }
 

@@ -41,7 +41,7 @@ type Controller struct {
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	all, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
 	c := &Controller{client: client, pods: all.Lister(), nodes: nodes.Lister()}
-	c.loop = controller.NewLoop("tainteviction", c.reconcile)
+	c.loop = controller.NewLoop("noexec_taint_pod", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), c.nodeChanged); err != nil {
 		return nil, err
 	}
@@ -166,7 +166,8 @@ func (c *Controller) evict(ctx context.Context, pod *v1.Pod) error {
 	if err != nil {
 		return err
 	}
-	if at, evict := evictionTime(ctx, pod, node.Spec.Taints); !evict || time.Now().Before(at) {
+	at, evict := evictionTime(ctx, pod, node.Spec.Taints)
+	if !evict || time.Now().Before(at) {
 		return nil
 	}
 	if err := c.mark(ctx, pod); err != nil {
@@ -175,9 +176,13 @@ func (c *Controller) evict(ctx context.Context, pod *v1.Pod) error {
 	// A conflict is an error, which a Loop retries in silence: there is another pod of its name, which the
 	// informer will tell, or a webhook does not want the deletion now.
 	err = c.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
 		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
+	deleted(at)
 	return nil
 }
 

@@ -58,7 +58,8 @@ func Parse(arg string) (Target, error) {
 type gatherer struct {
 	kubernetes.Interface
 	Target
-	about explain.About
+	about  explain.About
+	client *explain.Client // who wants to reach the object; nil, if nobody in particular
 }
 
 // Explain reads the facts about an object and explains it, along with the pods that hold it up.
@@ -72,10 +73,15 @@ func Explain(ctx context.Context, client kubernetes.Interface, t Target) (explai
 	if err != nil {
 		return x, err
 	}
+	askPods(ctx, client, &x)
+	return x, nil
+}
+
+// askPods adds the explanations of the pods that hold the object up.
+func askPods(ctx context.Context, client kubernetes.Interface, x *explain.Explanation) {
 	for _, p := range x.Ask() {
 		x.Add(explain.Explain(podFacts(ctx, client, p)))
 	}
-	return x, nil
 }
 
 // WhyNode explains how the node of a pod was chosen.

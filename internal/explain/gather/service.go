@@ -26,10 +26,23 @@ func (g *gatherer) service(ctx context.Context) (x explain.Explanation, err erro
 		return x, err
 	}
 	f.Slices = pointers(slices.Items)
-	policies, err := g.NetworkingV1().NetworkPolicies(g.Namespace).List(ctx, metav1.ListOptions{})
-	if !g.unread("network policies", err) {
-		f.Policies = pointers(policies.Items)
+	if err := g.policies(ctx, &f); err != nil {
+		return x, err
 	}
 	f.About = g.on(ctx, s.UID)
 	return explain.Service(f), nil
+}
+
+// policies reads the network policies before a service. For a client they are needed.
+func (g *gatherer) policies(ctx context.Context, f *explain.ServiceFacts) (err error) {
+	if g.client != nil {
+		f.Client = g.client
+		f.Home, f.Policies, err = g.guards(ctx, g.Namespace)
+		return err
+	}
+	list, err := g.NetworkingV1().NetworkPolicies(g.Namespace).List(ctx, metav1.ListOptions{})
+	if !g.unread("network policies", err) {
+		f.Policies = pointers(list.Items)
+	}
+	return nil
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"wherry.dev/internal/api/netpol"
 	"wherry.dev/internal/api/pods"
 )
 
@@ -27,7 +27,7 @@ type Facts struct {
 }
 
 // Direction is one in which a pod can be isolated.
-type Direction = networkingv1.PolicyType
+type Direction = netpol.Direction
 
 // Plan says which addresses are isolated in a direction, and what is allowed there all the same.
 type Plan struct {
@@ -90,19 +90,10 @@ func NewPlan(f *Facts) Plan {
 func byNamespace(policies []*networkingv1.NetworkPolicy) map[string][]*rules {
 	out := map[string][]*rules{}
 	for _, np := range policies {
-		out[np.Namespace] = append(out[np.Namespace], &rules{np, selector(&np.Spec.PodSelector)})
+		out[np.Namespace] = append(out[np.Namespace], &rules{np, netpol.Selector(&np.Spec.PodSelector)})
 	}
 	for _, list := range out {
 		slices.SortFunc(list, func(a, b *rules) int { return strings.Compare(a.Name, b.Name) })
-	}
-	return out
-}
-
-// selector reads a selector. One that the API server should have refused selects nothing.
-func selector(s *metav1.LabelSelector) labels.Selector {
-	out, err := metav1.LabelSelectorAsSelector(s)
-	if err != nil {
-		return labels.Nothing()
 	}
 	return out
 }
@@ -159,7 +150,7 @@ func addressesOf(pod *v1.Pod) (out []netip.Addr) {
 func (p *planner) isolate(target *peer, d Direction, out *Plan) {
 	var selecting []*rules
 	for _, r := range p.policies[target.pod.Namespace] {
-		if applies(&r.Spec, d) && r.selector.Matches(target.labels) {
+		if netpol.Applies(&r.Spec, d) && r.selector.Matches(target.labels) {
 			selecting = append(selecting, r)
 		}
 	}
@@ -175,15 +166,6 @@ func (p *planner) isolate(target *peer, d Direction, out *Plan) {
 	}
 }
 
-// applies reports whether a policy isolates in the direction. The API server fills the types in;
-// the same rule holds for one that came without.
-func applies(spec *networkingv1.NetworkPolicySpec, d Direction) bool {
-	if len(spec.PolicyTypes) > 0 {
-		return slices.Contains(spec.PolicyTypes, d)
-	}
-	return d == networkingv1.PolicyTypeIngress || len(spec.Egress) > 0
-}
-
 // class names what all pods have in common that these policies select: the policies, and what names
 // of ports mean at the pod.
 func (p *planner) class(target *peer, selecting []*rules, d Direction) string {
@@ -197,7 +179,7 @@ func (p *planner) class(target *peer, selecting []*rules, d Direction) string {
 		for _, in := range r.Spec.Ingress {
 			for i := range in.Ports {
 				if port := in.Ports[i].Port; port != nil && port.Type == intstr.String {
-					fmt.Fprintf(&b, " %v", portsAt(target.pod, &in.Ports[i]))
+					fmt.Fprintf(&b, " %v", netpol.PortsAt(target.pod, &in.Ports[i]))
 				}
 			}
 		}
@@ -207,8 +189,8 @@ func (p *planner) class(target *peer, selecting []*rules, d Direction) string {
 
 // grant is what one rule allows: any of the ports with any of the peers.
 type grant struct {
-	peers []addresses
-	ports portSet
+	peers []netpol.Addresses
+	ports netpol.PortSet
 }
 
 func (p *planner) grants(target *peer, selecting []*rules, d Direction) (out []grant) {
@@ -216,7 +198,7 @@ func (p *planner) grants(target *peer, selecting []*rules, d Direction) (out []g
 		if d == networkingv1.PolicyTypeIngress {
 			for i := range r.Spec.Ingress {
 				in := &r.Spec.Ingress[i]
-				out = append(out, grant{p.addresses(r.Namespace, in.From), portsOf(in.Ports, target.pod)})
+				out = append(out, grant{p.addresses(r.Namespace, in.From), netpol.PortsOf(in.Ports, target.pod)})
 			}
 			continue
 		}
@@ -230,7 +212,7 @@ func (p *planner) grants(target *peer, selecting []*rules, d Direction) (out []g
 // egress is for ports with numbers, and with names: those differ from peer to peer, and what is not a
 // pod has none.
 func (p *planner) egress(namespace string, rule *networkingv1.NetworkPolicyEgressRule) []grant {
-	out := []grant{{p.addresses(namespace, rule.To), portsOf(rule.Ports, nil)}}
+	out := []grant{{p.addresses(namespace, rule.To), netpol.PortsOf(rule.Ports, nil)}}
 	named := slices.ContainsFunc(rule.Ports, func(np networkingv1.NetworkPolicyPort) bool {
 		return np.Port != nil && np.Port.Type == intstr.String
 	})
@@ -238,7 +220,7 @@ func (p *planner) egress(namespace string, rule *networkingv1.NetworkPolicyEgres
 		return out
 	}
 	for _, other := range p.selected(namespace, rule.To) {
-		if ports := portsOf(rule.Ports, other.pod); !ports.empty() {
+		if ports := netpol.PortsOf(rule.Ports, other.pod); !ports.Empty() {
 			out = append(out, grant{other.ranges(), ports})
 		}
 	}
@@ -260,13 +242,13 @@ func (p *planner) selected(namespace string, to []networkingv1.NetworkPolicyPeer
 }
 
 // addresses returns those of peers; no peers at all stand for everybody.
-func (p *planner) addresses(namespace string, from []networkingv1.NetworkPolicyPeer) (out []addresses) {
+func (p *planner) addresses(namespace string, from []networkingv1.NetworkPolicyPeer) (out []netpol.Addresses) {
 	if len(from) == 0 {
 		return everybody()
 	}
 	for i := range from {
 		if from[i].IPBlock != nil {
-			out = append(out, block(from[i].IPBlock)...)
+			out = append(out, netpol.Block(from[i].IPBlock)...)
 			continue
 		}
 		for _, other := range p.choose(namespace, &from[i]) {
@@ -276,9 +258,9 @@ func (p *planner) addresses(namespace string, from []networkingv1.NetworkPolicyP
 	return out
 }
 
-func (p *peer) ranges() (out []addresses) {
+func (p *peer) ranges() (out []netpol.Addresses) {
 	for _, a := range p.addresses {
-		out = append(out, addresses{a, a})
+		out = append(out, netpol.Addresses{First: a, Last: a})
 	}
 	return out
 }
@@ -286,82 +268,20 @@ func (p *peer) ranges() (out []addresses) {
 // choose returns the pods that a peer's selectors select. Without one for namespaces, only those of
 // the policy's own can be.
 func (p *planner) choose(namespace string, who *networkingv1.NetworkPolicyPeer) []*peer {
-	podSelector, nsSelector := labels.Everything(), labels.Selector(nil)
-	if who.PodSelector != nil {
-		podSelector = selector(who.PodSelector)
-	}
 	key := namespace + "\x00"
 	if who.NamespaceSelector != nil {
-		nsSelector = selector(who.NamespaceSelector)
 		key = "\x00" + metav1.FormatLabelSelector(who.NamespaceSelector)
 	}
 	key += "\x00" + metav1.FormatLabelSelector(who.PodSelector)
 	if out, ok := p.chosen[key]; ok {
 		return out
 	}
-	out := []*peer{}
+	out, choice := []*peer{}, netpol.ChoiceOf(namespace, who)
 	for _, other := range p.peers {
-		home := other.pod.Namespace
-		if nsSelector == nil && home != namespace {
-			continue
-		}
-		if nsSelector != nil {
-			set, known := p.facts.Namespaces[home]
-			if !known || !nsSelector.Matches(set) {
-				continue
-			}
-		}
-		if podSelector.Matches(other.labels) {
+		if home := other.pod.Namespace; choice.Takes(home, p.facts.Namespaces[home], other.labels) {
 			out = append(out, other)
 		}
 	}
 	p.chosen[key] = out
-	return out
-}
-
-// portsOf returns the ports of a rule; none stand for all. Names are looked up at the pod; with nil,
-// ports with names are left out.
-func portsOf(list []networkingv1.NetworkPolicyPort, at *v1.Pod) portSet {
-	if len(list) == 0 {
-		return portSet{all: true}
-	}
-	var out portSet
-	for i := range list {
-		out.ranges = append(out.ranges, portsAt(at, &list[i])...)
-	}
-	out.ranges = merged(out.ranges)
-	return out
-}
-
-// portsAt returns what one entry of a rule means at a pod.
-func portsAt(pod *v1.Pod, np *networkingv1.NetworkPolicyPort) []ports {
-	protocol := v1.ProtocolTCP
-	if np.Protocol != nil {
-		protocol = *np.Protocol
-	}
-	switch {
-	case np.Port == nil:
-		return []ports{{protocol, 0, math.MaxUint16}}
-	case np.Port.Type == intstr.Int:
-		first := np.Port.IntVal
-		last := first
-		if np.EndPort != nil {
-			last = *np.EndPort
-		}
-		if first < 0 || last > math.MaxUint16 || last < first {
-			return nil
-		}
-		return []ports{{protocol, uint16(first), uint16(last)}}
-	case pod == nil:
-		return nil
-	}
-	var out []ports
-	for c := range pods.Containers(&pod.Spec) {
-		for _, cp := range c.Ports {
-			if cp.Name == np.Port.StrVal && cmp.Or(cp.Protocol, v1.ProtocolTCP) == protocol {
-				out = append(out, ports{protocol, uint16(cp.ContainerPort), uint16(cp.ContainerPort)})
-			}
-		}
-	}
 	return out
 }

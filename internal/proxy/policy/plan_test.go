@@ -134,16 +134,16 @@ func show(p *Plan, d Direction, name string) string {
 	}
 	var out []string
 	for _, o := range p.Classes[d][class] {
-		if !o.first.Is4() {
+		if !o.First.Is4() {
 			continue
 		}
-		s := o.first.String()
-		if o.last != o.first {
-			s += "-" + o.last.String()
+		s := o.First.String()
+		if o.Last != o.First {
+			s += "-" + o.Last.String()
 		}
-		if !o.ports.all {
-			for _, r := range o.ports.ranges {
-				s += fmt.Sprintf(" %s/%d-%d", strings.ToLower(string(r.protocol)), r.first, r.last)
+		if !o.ports.All {
+			for _, r := range o.ports.Ranges {
+				s += fmt.Sprintf(" %s/%d-%d", strings.ToLower(string(r.Protocol)), r.First, r.Last)
 			}
 		}
 		out = append(out, s)

@@ -9,7 +9,7 @@
 // A packet costs the same number of look-ups whatever the number of policies is: pods that the same
 // policies select share a class, which has a chain; a map leads there by the pod's address. What the
 // rules of a class allow is added up beforehand, into ranges that do not overlap (openings), the
-// elements of two sets.
+// elements of two sets. What selectors, blocks and ports mean is in package netpol.
 //
 // Connections are judged by their first packet, on the addresses of the pods themselves: services are
 // translated before, sources are masqueraded after. Packets between pods of one node are routed like all
@@ -224,6 +224,9 @@ func (e *Enforcer) facts() *Facts {
 	f.Pods, f.Namespaces = list[v1.Pod](e.pods), map[string]labels.Set{}
 	for _, ns := range list[v1.Namespace](e.namespaces) {
 		f.Namespaces[ns.Name] = ns.Labels
+		if ns.Labels == nil {
+			f.Namespaces[ns.Name] = labels.Set{} // nil is one that is not known
+		}
 	}
 	return f
 }

@@ -1,116 +1,25 @@
 package policy
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 
-	v1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
+	"wherry.dev/internal/api/netpol"
 )
-
-// addresses are all from the first to the last, of one family.
-type addresses struct{ first, last netip.Addr }
-
-// ports are all from the first to the last.
-type ports struct {
-	protocol    v1.Protocol
-	first, last uint16
-}
-
-// portSet is all there is, other protocols too, or some ranges that neither overlap nor touch, in
-// order.
-type portSet struct {
-	all    bool
-	ranges []ports
-}
-
-func (s portSet) empty() bool { return !s.all && len(s.ranges) == 0 }
-
-func (s portSet) equal(o portSet) bool { return s.all == o.all && slices.Equal(s.ranges, o.ranges) }
 
 // Opening is what is allowed with some addresses. Those of a list do not overlap.
 type Opening struct {
-	addresses
-	ports portSet
+	netpol.Addresses
+	ports netpol.PortSet
 }
 
 var (
 	zero4, last4 = netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{255, 255, 255, 255})
-	zero6, last6 = netip.IPv6Unspecified(), lastOf(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+	zero6, last6 = netip.IPv6Unspecified(), netpol.LastOf(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 )
 
-func everybody() []addresses { return []addresses{{zero4, last4}, {zero6, last6}} }
-
-// lastOf returns the last address of a network.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	ip, _ := netip.AddrFromSlice(b) // as long as it was
-	return ip
-}
-
-func rangeOf(cidr string) (addresses, bool) {
-	p, err := netip.ParsePrefix(cidr)
-	if err != nil {
-		return addresses{}, false
-	}
-	return addresses{p.Masked().Addr(), lastOf(p.Masked())}, true
-}
-
-// block returns the addresses of a block without its exceptions. One that is no network is nobody's;
-// an exception that is none excepts everybody, because what it was to keep out must stay out.
-func block(b *networkingv1.IPBlock) []addresses {
-	whole, ok := rangeOf(b.CIDR)
-	if !ok {
-		return nil
-	}
-	out := []addresses{whole}
-	for _, cidr := range b.Except {
-		e, ok := rangeOf(cidr)
-		if !ok {
-			return nil
-		}
-		var left []addresses
-		for _, r := range out {
-			left = append(left, r.without(e)...)
-		}
-		out = left
-	}
-	return out
-}
-
-// without returns what is left of r when e is taken out of it.
-func (r addresses) without(e addresses) (out []addresses) {
-	if e.first.BitLen() != r.first.BitLen() || e.last.Less(r.first) || r.last.Less(e.first) {
-		return []addresses{r}
-	}
-	if r.first.Less(e.first) {
-		out = append(out, addresses{r.first, e.first.Prev()})
-	}
-	if e.last.Less(r.last) {
-		out = append(out, addresses{e.last.Next(), r.last})
-	}
-	return out
-}
-
-// merged sorts ranges, and makes one of those that overlap or touch.
-func merged(in []ports) []ports {
-	slices.SortFunc(in, func(a, b ports) int {
-		return cmp.Or(strings.Compare(string(a.protocol), string(b.protocol)), cmp.Compare(a.first, b.first))
-	})
-	var out []ports
-	for _, r := range in {
-		if n := len(out); n > 0 && out[n-1].protocol == r.protocol && int(r.first) <= int(out[n-1].last)+1 {
-			out[n-1].last = max(out[n-1].last, r.last)
-			continue
-		}
-		out = append(out, r)
-	}
-	return out
+func everybody() []netpol.Addresses {
+	return []netpol.Addresses{{First: zero4, Last: last4}, {First: zero6, Last: last6}}
 }
 
 // edge is where a grant's addresses begin, or have just ended.
@@ -134,15 +43,15 @@ func openings(grants []grant) []Opening {
 func sweep(grants []grant, bits int) (out []Opening) {
 	var edges []edge
 	for i, g := range grants {
-		if g.ports.empty() {
+		if g.ports.Empty() {
 			continue
 		}
 		for _, r := range g.peers {
-			if r.first.BitLen() != bits {
+			if r.First.BitLen() != bits {
 				continue
 			}
-			edges = append(edges, edge{r.first, i, 1})
-			if next := r.last.Next(); next.IsValid() { // else it goes on to the end
+			edges = append(edges, edge{r.First, i, 1})
+			if next := r.Last.Next(); next.IsValid() { // else it goes on to the end
 				edges = append(edges, edge{next, i, -1})
 			}
 		}
@@ -161,7 +70,7 @@ func sweep(grants []grant, bits int) (out []Opening) {
 		if i < len(edges) {
 			last = edges[i].at.Prev()
 		}
-		out = extend(out, Opening{addresses{at, last}, union(grants, open)})
+		out = extend(out, Opening{netpol.Addresses{First: at, Last: last}, union(grants, open)})
 	}
 	return out
 }
@@ -175,24 +84,24 @@ func endOf(bits int) netip.Addr {
 
 // extend appends an opening, or makes the one before longer.
 func extend(out []Opening, o Opening) []Opening {
-	if o.ports.empty() {
+	if o.ports.Empty() {
 		return out
 	}
-	if n := len(out); n > 0 && out[n-1].last.Next() == o.first && out[n-1].ports.equal(o.ports) {
-		out[n-1].last = o.last
+	if n := len(out); n > 0 && out[n-1].Last.Next() == o.First && out[n-1].ports.Equal(o.ports) {
+		out[n-1].Last = o.Last
 		return out
 	}
 	return append(out, o)
 }
 
 // union returns the ports of all grants that are open.
-func union(grants []grant, open map[int]int) portSet {
-	var list []ports
+func union(grants []grant, open map[int]int) netpol.PortSet {
+	var list []netpol.Ports
 	for i := range open {
-		if grants[i].ports.all {
-			return portSet{all: true}
+		if grants[i].ports.All {
+			return netpol.PortSet{All: true}
 		}
-		list = append(list, grants[i].ports.ranges...)
+		list = append(list, grants[i].ports.Ranges...)
 	}
-	return portSet{ranges: merged(list)}
+	return netpol.PortSet{Ranges: netpol.Merge(list)}
 }

@@ -62,7 +62,7 @@ func (n *numbers) content(p *Plan) content {
 			}
 			out.classes[c] = true
 			for i := range p.Classes[d][name] {
-				if o := &p.Classes[d][name][i]; familyOf(o.first) == f {
+				if o := &p.Classes[d][name][i]; familyOf(o.First) == f {
 					out.elements.open(c, o)
 				}
 			}
@@ -80,17 +80,17 @@ func (e elements) add(set string, x nft.Element) {
 
 // open adds an opening of a class.
 func (e elements) open(c class, o *Opening) {
-	first, last := string(o.first.AsSlice()), string(o.last.AsSlice())
-	if o.ports.all {
+	first, last := string(o.First.AsSlice()), string(o.Last.AsSlice())
+	if o.ports.All {
 		e.add(c.opened(), nft.Element{Key: first + protocol(0), End: last + protocol(255)})
 		return
 	}
-	for _, r := range o.ports.ranges {
-		p, known := protocols[r.protocol]
+	for _, r := range o.ports.Ranges {
+		p, known := protocols[r.Protocol]
 		if !known {
 			continue // the API server lets no other one pass
 		}
-		e.add(c.ported(), nft.Element{Key: first + protocol(p) + port(r.first), End: last + protocol(p) + port(r.last)})
+		e.add(c.ported(), nft.Element{Key: first + protocol(p) + port(r.First), End: last + protocol(p) + port(r.Last)})
 	}
 }
 

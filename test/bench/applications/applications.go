@@ -37,13 +37,14 @@ type Options struct {
 	Replicas    int    // at once
 	Updated     int    // replicas of the rolling update
 	Services    int    // pods that become reachable, one after another
+	Kills       int    // pods that are killed, one after another
 	Jobs        int    // at once
 	Cron        bool   // wait for the next minute
 }
 
 // DefaultOptions measure for about half a minute, and a minute more for the cron job.
 func DefaultOptions() Options {
-	return Options{Image: "docker.io/library/busybox:1.36", Deployments: 10, Replicas: 30, Updated: 10, Services: 10, Jobs: 200, Cron: true}
+	return Options{Image: "docker.io/library/busybox:1.36", Deployments: 10, Replicas: 30, Updated: 10, Services: 10, Kills: 10, Jobs: 200, Cron: true}
 }
 
 const (
@@ -82,7 +83,7 @@ func Measure(ctx context.Context, client kubernetes.Interface, o Options) ([]Sam
 		return nil, err
 	}
 	var out []Samples
-	for _, step := range []func(context.Context) ([]Samples, error){b.deployments, b.replicas, b.rollout, b.reachable, b.jobs, b.cron} {
+	for _, step := range []func(context.Context) ([]Samples, error){b.deployments, b.replicas, b.rollout, b.reachable, b.gone, b.jobs, b.cron} {
 		s, err := step(ctx)
 		if err != nil {
 			return nil, err

@@ -164,9 +164,15 @@ func resolves(server, name string) bool {
 	return err == nil && len(m.Answer) > 0
 }
 
-// netnsOf returns the network namespace of a pod on this machine, found by its name in the command
-// line of its first process.
+// netnsOf returns the network namespace of a pod on this machine.
 func netnsOf(pod string) (string, error) {
+	proc, err := processOf(pod)
+	return filepath.Join(proc, "ns", "net"), err
+}
+
+// processOf returns the folder below /proc of a pod on this machine, found by its name in the command line
+// of its first process.
+func processOf(pod string) (string, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return "", err
@@ -177,7 +183,7 @@ func netnsOf(pod string) (string, error) {
 		}
 		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		if err == nil && strings.HasPrefix(string(cmdline), "sh\x00-c\x00"+loop+"\x00"+pod+"\x00") {
-			return filepath.Join("/proc", e.Name(), "ns", "net"), nil
+			return filepath.Join("/proc", e.Name()), nil
 		}
 	}
 	return "", fmt.Errorf("pod %s does not run on this machine", pod)
