@@ -85,6 +85,9 @@ func remake(st *v1.ContainerStatus, pod *v1.Pod) *instance {
 		return nil // it was created, and not started yet
 	}
 	c.started, c.finished = ended.StartedAt.Time, ended.FinishedAt.Time
+	if c.finished.IsZero() { // nobody saw the end, but it is one
+		c.finished = c.created
+	}
 	c.exitCode, c.reason = ended.ExitCode, ended.Reason
 	return c
 }
