@@ -76,13 +76,14 @@ Nothing listens on the nodes' and the pods' addresses: logs, exec and probes of 
 // command has lives for long, and its size is what limits the number of nodes.
 func saveMemory() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
+		debug.SetGCPercent(25)
 	}
 }
 
 func (o *hollowOptions) addFlags(f *pflag.FlagSet) {
 	c := &o.cfg
-	f.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv(clientcmd.RecommendedConfigPathEnvVar), "kubeconfig of the API server, as somebody who may write nodes, leases and pods (default $KUBECONFIG)")
+	f.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv(clientcmd.RecommendedConfigPathEnvVar),
+		"kubeconfig of the API server, as somebody who may write nodes, leases and pods (default $KUBECONFIG)")
 	f.Float32Var(&o.qps, "qps", 0, "most requests per second of all nodes together; 0 for no limit")
 	f.IntVar(&c.Nodes, "nodes", c.Nodes, "number of nodes")
 	f.StringVar(&c.NamePrefix, "name-prefix", c.NamePrefix, "what the nodes' names begin with; a number follows")
@@ -93,12 +94,15 @@ func (o *hollowOptions) addFlags(f *pflag.FlagSet) {
 	f.Var(&quantity{&c.EphemeralStorage}, "ephemeral-storage", "disk of each node, for its pods")
 	f.IntVar(&c.Pods, "pods", c.Pods, "most pods on each node")
 	f.Var(cliflag.NewMapStringString(&c.Labels), "node-labels", "more labels of each node: key=value, separated by commas")
-	f.Var((*kubeletconfig.Taints)(&c.Taints), "register-with-taints", "taints to register each node with: key=value:effect, separated by commas")
+	f.Var((*kubeletconfig.Taints)(&c.Taints), "register-with-taints",
+		"taints to register each node with: key=value:effect, separated by commas")
 	f.Var(&network{&c.NodeCIDR}, "node-cidr", "network of the nodes' addresses")
 	f.Var(&network{&c.PodCIDR}, "pod-cidr", "network of the pods' addresses; each node gets a part of it")
 	f.DurationVar(&c.PodStartDelay, "pod-start-delay", c.PodStartDelay, "how long a pod takes to start")
-	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat, "how often each node renews its lease, which lasts four times as long")
-	f.DurationVar(&c.StatusEvery, "status-period", c.StatusEvery, "how often each node reports a status in which nothing has changed")
+	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat,
+		"how often each node renews its lease, which lasts four times as long")
+	f.DurationVar(&c.StatusEvery, "status-period", c.StatusEvery,
+		"how often each node reports a status in which nothing has changed")
 	f.IntVar(&c.Parallel, "parallel", c.Parallel, "how many nodes start, or are deleted, at the same time")
 	f.BoolVar(&c.Events, "events", c.Events, "write events as kubelets do")
 	f.BoolVar(&c.Cleanup, "cleanup", c.Cleanup, "delete the nodes at the end")

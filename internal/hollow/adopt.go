@@ -16,12 +16,13 @@ import (
 func (r *madeUp) adopt(pod *v1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
+	st := &pod.Status
+	list := slices.Concat(st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses)
 	if len(r.pods[pod.UID]) > 0 || !slices.ContainsFunc(list, func(st v1.ContainerStatus) bool { return ours(&st) }) {
 		return
 	}
-	s := &sandbox{id: sandboxID(pod.UID, 0), created: created(pod), ready: !pods.IsTerminal(pod.Status.Phase)}
-	if ip, err := netip.ParseAddr(pod.Status.PodIP); err == nil && s.ready && !pod.Spec.HostNetwork {
+	s := &sandbox{id: sandboxID(pod.UID, 0), created: created(pod), ready: !pods.IsTerminal(st.Phase)}
+	if ip, err := netip.ParseAddr(st.PodIP); err == nil && s.ready && !pod.Spec.HostNetwork {
 		s.ip = ip
 		r.ips.keep(ip)
 	}
@@ -67,8 +68,8 @@ func remake(st *v1.ContainerStatus, pod *v1.Pod) *instance {
 		return nil
 	}
 	c := &instance{
-		id: strings.TrimPrefix(st.ContainerID, idScheme), name: st.Name, image: st.Image, attempt: uint32(max(st.RestartCount, 0)),
-		created: created(pod),
+		id: strings.TrimPrefix(st.ContainerID, idScheme), name: st.Name, image: st.Image,
+		attempt: uint32(max(st.RestartCount, 0)), created: created(pod),
 	}
 	if spec := pods.FindContainer(pod, st.Name); spec != nil {
 		c.hash = pods.Hash(spec)

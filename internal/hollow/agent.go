@@ -29,9 +29,10 @@ type agent struct {
 
 // newAgent builds a kubelet. Nothing runs yet.
 func newAgent(n *node) (*agent, error) {
-	a := &agent{node: n, status: status.New(n.shared.client, nil)}
+	cfg, client := &n.shared.cfg, n.shared.client
+	a := &agent{node: n, status: status.New(client, nil)}
 	var err error
-	if a.reporter, err = nodestatus.New(n.shared.cfg.reporter(n.index), n.shared.client, n.runtime, n.runtime, n.events); err != nil {
+	if a.reporter, err = nodestatus.New(cfg.reporter(n.index), client, n.runtime, n.runtime, n.events); err != nil {
 		return nil, err
 	}
 	workers := podworker.NewPods()
@@ -41,12 +42,14 @@ func newAgent(n *node) (*agent, error) {
 			n.events.Eventf(pod, v1.EventTypeWarning, v.Reason, "%s", v.Message)
 		},
 	}, workers)
-	facts := podplan.Node{HostIPs: []string{n.shared.cfg.address(n.index).String()}, RuntimeName: runtimeName}
+	facts := podplan.Node{HostIPs: []string{cfg.address(n.index).String()}, RuntimeName: runtimeName}
 	a.table = podworker.NewTable(workers, podworker.Deps{
 		Runtime: n.runtime, Status: a.status, Prober: prober{n.runtime}, Records: n.records, Admission: a.admission,
-		Executor: &executor{runtime: n.runtime, client: n.shared.client, status: a.status, events: n.events, delay: n.shared.cfg.PodStartDelay},
-		Residue:  func(types.UID) podplan.Residue { return podplan.Residue{} },
-		Node:     func() podplan.Node { return facts },
+		Executor: &executor{
+			runtime: n.runtime, client: client, status: a.status, events: n.events, delay: cfg.PodStartDelay,
+		},
+		Residue: func(types.UID) podplan.Residue { return podplan.Residue{} },
+		Node:    func() podplan.Node { return facts },
 	})
 	return a, nil
 }

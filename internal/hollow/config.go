@@ -48,8 +48,9 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Nodes: 100, NamePrefix: "hollow-", Zones: []string{"zone-a", "zone-b", "zone-c"}, Region: "hollow",
-		CPU: resource.MustParse("8"), Memory: resource.MustParse("32Gi"), EphemeralStorage: resource.MustParse("100Gi"), Pods: 110,
-		NodeCIDR: netip.MustParsePrefix("10.192.0.0/16"), PodCIDR: netip.MustParsePrefix("10.128.0.0/10"),
+		CPU: resource.MustParse("8"), Memory: resource.MustParse("32Gi"), Pods: 110,
+		EphemeralStorage: resource.MustParse("100Gi"),
+		NodeCIDR:         netip.MustParsePrefix("10.192.0.0/16"), PodCIDR: netip.MustParsePrefix("10.128.0.0/10"),
 		Heartbeat: 10 * time.Second, StatusEvery: 5 * time.Minute, Parallel: 32, Events: true, Progress: io.Discard,
 	}
 }
@@ -65,10 +66,12 @@ func (c *Config) validateNodes() error {
 	}
 	last := c.name(c.Nodes - 1)
 	if len(last) > validation.DNS1123LabelMaxLength { // it is also the value of a label
-		return fmt.Errorf("--name-prefix %q: the name %s is longer than %d characters; shorten the prefix", c.NamePrefix, last, validation.DNS1123LabelMaxLength)
+		return fmt.Errorf("--name-prefix %q: the name %s is longer than %d characters; shorten the prefix",
+			c.NamePrefix, last, validation.DNS1123LabelMaxLength)
 	}
 	if bad := validation.IsDNS1123Subdomain(last); len(bad) > 0 {
-		return fmt.Errorf("--name-prefix %q: %s cannot be the name of a node; use small letters, digits and dashes", c.NamePrefix, last)
+		return fmt.Errorf("--name-prefix %q: %s cannot be the name of a node; use small letters, digits and dashes",
+			c.NamePrefix, last)
 	}
 	if len(c.Zones) == 0 {
 		return errors.New("--zones: name at least one zone")
@@ -76,7 +79,8 @@ func (c *Config) validateNodes() error {
 	for flag, values := range map[string][]string{"--zones": c.Zones, "--region": {c.Region}} {
 		for _, value := range values {
 			if bad := validation.IsValidLabelValue(value); len(bad) > 0 || value == "" {
-				return fmt.Errorf("%s: %q cannot be the value of a label; use letters, digits, dashes, dots and underscores", flag, value)
+				return fmt.Errorf("%s: %q cannot be the value of a label; use letters, digits, dashes, dots and underscores",
+					flag, value)
 			}
 		}
 	}
@@ -93,7 +97,9 @@ func (c *Config) validateLabels() error {
 }
 
 func (c *Config) validateSize() error {
-	for flag, q := range map[string]resource.Quantity{"--cpu": c.CPU, "--memory": c.Memory, "--ephemeral-storage": c.EphemeralStorage} {
+	for flag, q := range map[string]resource.Quantity{
+		"--cpu": c.CPU, "--memory": c.Memory, "--ephemeral-storage": c.EphemeralStorage,
+	} {
 		if q.Sign() <= 0 {
 			return fmt.Errorf("%s %s: a node needs some; give more than 0", flag, q.String())
 		}
@@ -117,7 +123,8 @@ func (c *Config) validateNetworks() error {
 		return fmt.Errorf("--node-cidr %s has no %d addresses; give a larger network", c.NodeCIDR, c.Nodes)
 	}
 	if room := 32 - c.PodCIDR.Bits() - c.podBits(); room < 0 || bits.Len(uint(c.Nodes-1)) > room {
-		return fmt.Errorf("--pod-cidr %s has no room for %d nodes with a /%d each; give a larger network, or fewer --pods", c.PodCIDR, c.Nodes, 32-c.podBits())
+		return fmt.Errorf("--pod-cidr %s has no room for %d nodes with a /%d each; give a larger network, or fewer --pods",
+			c.PodCIDR, c.Nodes, 32-c.podBits())
 	}
 	return nil
 }

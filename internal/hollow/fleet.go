@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
+	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/kubelet/podsource"
 )
 
@@ -36,7 +37,7 @@ func New(cfg Config, client kubernetes.Interface) (*Fleet, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Fleet{shared: shared{cfg: cfg, client: client}, ready: make(chan struct{}), byName: map[string]*node{}}, nil
+	return &Fleet{shared: shared{cfg, client}, ready: make(chan struct{}), byName: map[string]*node{}}, nil
 }
 
 // Ready is closed once every node was ready, or is to be silent.
@@ -70,12 +71,14 @@ func (f *Fleet) Run(ctx context.Context) error {
 func (f *Fleet) play(ctx context.Context) (begun bool, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	nodes, bound := make(chan struct{}), make(chan struct{})
+	onNode := podsource.Events{Set: f.setNode, Gone: f.goneNode, Synced: func() { close(nodes) }}
+	onPod := podsource.Events{Set: f.setPod, Gone: f.gonePod, Synced: func() { close(bound) }}
 	g.Go(func() error {
-		podsource.Nodes(ctx, f.shared.client, podsource.Events{Set: f.setNode, Gone: f.goneNode, Synced: func() { close(nodes) }})
+		podsource.Nodes(ctx, f.shared.client, onNode)
 		return nil
 	})
 	g.Go(func() error {
-		podsource.BoundPods(ctx, f.shared.client, podsource.Events{Set: f.setPod, Gone: f.gonePod, Synced: func() { close(bound) }})
+		podsource.BoundPods(ctx, f.shared.client, onPod)
 		return nil
 	})
 	for _, synced := range []chan struct{}{nodes, bound} {
@@ -124,8 +127,21 @@ func (f *Fleet) start(ctx context.Context, g *errgroup.Group) error {
 func (f *Fleet) setPod(obj runtime.Object) {
 	pod := obj.(*v1.Pod)
 	if n := f.byName[pod.Spec.NodeName]; n != nil {
-		n.set(pod)
+		n.set(slim(pod))
 	}
+}
+
+// slim drops from a pod, which nobody else has yet, what containers would see that do not exist.
+func slim(pod *v1.Pod) *v1.Pod {
+	for c := range pods.AllContainers(&pod.Spec) {
+		c.Env, c.EnvFrom, c.Command, c.Args = nil, nil, nil, nil
+	}
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Projected != nil {
+			v.Projected = &v1.ProjectedVolumeSource{}
+		}
+	}
+	return pod
 }
 
 func (f *Fleet) gonePod(obj runtime.Object) {
@@ -143,11 +159,12 @@ func (f *Fleet) setNode(obj runtime.Object) {
 		return
 	}
 	if object.Labels[LabelHollow] != "true" {
-		f.refuse(fmt.Errorf("the node %s is there already and is not hollow; choose another --name-prefix", object.Name))
+		f.refusef("the node %s is there already and is not hollow; choose another --name-prefix", object.Name)
 	}
-	if want := f.shared.cfg.podNetwork(n.index).String(); object.Spec.PodCIDR != "" && object.Spec.PodCIDR != want {
-		f.refuse(fmt.Errorf("the node %s has %s for its pods, not %s: start with the --pod-cidr and --pods of the last time, or delete the nodes with the label %s",
-			object.Name, object.Spec.PodCIDR, want, LabelHollow))
+	want := f.shared.cfg.podNetwork(n.index).String()
+	if has := object.Spec.PodCIDR; has != "" && has != want {
+		f.refusef("the node %s has %s for its pods, not %s: start with the --pod-cidr and --pods of the last time, "+
+			"or delete the nodes with the label %s", object.Name, has, want, LabelHollow)
 	}
 	n.observe(object)
 }
@@ -160,23 +177,26 @@ func (f *Fleet) goneNode(obj runtime.Object) {
 
 // compare notes if a node of somebody else's is in the way.
 func (f *Fleet) compare(object *v1.Node) {
+	nodes, all := f.shared.cfg.NodeCIDR, f.shared.cfg.PodCIDR
 	for _, a := range object.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); err == nil && f.shared.cfg.NodeCIDR.Contains(ip) {
-			f.refuse(fmt.Errorf("the node %s has the address %s of --node-cidr %s; choose another network", object.Name, ip, f.shared.cfg.NodeCIDR))
+		if ip, err := netip.ParseAddr(a.Address); err == nil && nodes.Contains(ip) {
+			f.refusef("the node %s has the address %s of --node-cidr %s; choose another network", object.Name, ip, nodes)
 		}
 	}
 	for _, cidr := range object.Spec.PodCIDRs {
-		if p, err := netip.ParsePrefix(cidr); err == nil && f.shared.cfg.PodCIDR.Overlaps(p) {
-			f.refuse(fmt.Errorf("the pods of node %s have the network %s, which --pod-cidr %s overlaps; choose another one", object.Name, p, f.shared.cfg.PodCIDR))
+		if p, err := netip.ParsePrefix(cidr); err == nil && all.Overlaps(p) {
+			f.refusef("the pods of node %s have the network %s, which --pod-cidr %s overlaps; choose another one",
+				object.Name, p, all)
 		}
 	}
 }
 
-func (f *Fleet) refuse(err error) {
+// refusef notes why the fleet cannot begin; it has no effect once it has.
+func (f *Fleet) refusef(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.foreign == nil {
-		f.foreign = err
+		f.foreign = fmt.Errorf(format, args...)
 	}
 }
 

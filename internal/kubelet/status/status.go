@@ -92,6 +92,9 @@ type slot struct {
 // see takes over the server's version of an object if it is newer than the known one: others may
 // have written to it.
 func (s *slot) see(o *v1.Pod) bool {
+	if s.apiUID == o.UID && s.version != "" && s.version == o.ResourceVersion {
+		s.base = o.Status // says the same, and whoever put it keeps it anyway
+	}
 	if s.apiUID != o.UID || !newer(o.ResourceVersion, s.version) {
 		return false
 	}
