@@ -26,6 +26,7 @@ var forbidden = map[string][]string{
 	"internal/kubelet":           {"internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/netns", "internal/apiserver", "internal/scheduler", "internal/controller", "internal/daemon"},
 	"internal/kubelet/podplan":   {"k8s.io/client-go", "internal/record", "internal/mount", "internal/cgroup", "internal/trace"},
 	"internal/kubelet/criconfig": {"internal/kubelet/podplan", "internal/kubelet/podworker", "internal/kubelet/podops", "k8s.io/client-go"},
+	"internal/hollow":            {"internal/cri", "internal/oci", "internal/cni", "internal/image", "internal/netns", "internal/apiserver", "internal/scheduler", "internal/controller", "internal/daemon"},
 	"internal/explain":           {"internal/kubelet/podworker", "internal/apiserver", "internal/cri", "internal/daemon"},
 	"internal/kubelet/podworker": {"internal/kubelet/podops", "internal/kubelet/criconfig"},
 	"internal/kubelet/podops":    {"internal/kubelet/podworker"},

@@ -77,7 +77,7 @@ func (c *Config) addServerFlags(fs *pflag.FlagSet) {
 func (c *Config) addNodeFlags(fs *pflag.FlagSet) {
 	k := &c.KubeletConfiguration
 	fs.BoolVar(k.RegisterNode, "register-node", *k.RegisterNode, "register the node with the API server")
-	fs.Var((*taints)(&k.RegisterWithTaints), "register-with-taints", "taints to register the node with: key=value:effect, separated by commas")
+	fs.Var((*Taints)(&k.RegisterWithTaints), "register-with-taints", "taints to register the node with: key=value:effect, separated by commas")
 	fs.StringVar(&k.PodCIDR, "pod-cidr", k.PodCIDR, "range of the pods' addresses, as reported on the node")
 	fs.StringVar(&k.ProviderID, "provider-id", k.ProviderID, "ID of the machine at its provider")
 	fs.Int32Var(&k.MaxPods, "max-pods", k.MaxPods, "how many pods can run on the node")
@@ -203,12 +203,14 @@ func (i *ignored) Set(s string) error {
 	return nil
 }
 
-// taints parses key=value:effect, separated by commas.
-type taints []v1.Taint
+// Taints is the value of a flag that has taints: key=value:effect, separated by commas.
+type Taints []v1.Taint
 
-func (t *taints) Type() string { return "[]v1.Taint" }
+// Type implements pflag.Value.
+func (t *Taints) Type() string { return "[]v1.Taint" }
 
-func (t *taints) String() string {
+// String implements pflag.Value.
+func (t *Taints) String() string {
 	var out []string
 	for i := range *t {
 		out = append(out, (*t)[i].ToString())
@@ -216,7 +218,8 @@ func (t *taints) String() string {
 	return strings.Join(out, ",")
 }
 
-func (t *taints) Set(s string) error {
+// Set implements pflag.Value.
+func (t *Taints) Set(s string) error {
 	*t = nil
 	for part := range strings.SplitSeq(s, ",") {
 		if part == "" {

@@ -24,6 +24,20 @@ type facts struct {
 	info    v1.NodeSystemInfo
 }
 
+// Machine is what a node says about a machine that does not exist.
+type Machine struct {
+	// CPUs in cores; Memory and Storage in bytes.
+	CPUs, Memory, Storage int64
+	Info                  v1.NodeSystemInfo
+}
+
+func factsOf(cfg Config) (facts, error) {
+	if m := cfg.Machine; m != nil {
+		return facts{cpus: m.CPUs, memory: m.Memory, storage: m.Storage, info: m.Info}, nil
+	}
+	return readFacts(cfg.RootDir)
+}
+
 func readFacts(root string) (facts, error) {
 	f := facts{cpus: int64(runtime.NumCPU()), huge: v1.ResourceList{}}
 	mem, err := os.ReadFile("/proc/meminfo")

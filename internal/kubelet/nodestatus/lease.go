@@ -22,6 +22,9 @@ func (r *Reporter) RunLease(ctx context.Context) error {
 	wait := first
 	for ctx.Err() == nil {
 		next := r.leaseInterval()
+		if r.cfg.Jitter != nil {
+			next = r.cfg.Jitter(next)
+		}
 		got, err := r.renew(ctx, lease)
 		if err != nil {
 			if ctx.Err() == nil && wait > time.Second {

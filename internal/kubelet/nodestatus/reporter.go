@@ -69,6 +69,11 @@ type Config struct {
 	ReportEvery    time.Duration
 	LeaseSeconds   int32
 	MaxImages      int
+	// Machine, if not nil, takes the place of the machine on which this process runs.
+	Machine *Machine
+	// Jitter, if not nil, changes each interval between two renewals of the lease, so that nodes that
+	// were started together do not renew together for ever.
+	Jitter func(time.Duration) time.Duration
 	// Trouble, if not nil, returns what besides the runtime keeps the node from being ready.
 	Trouble func() string
 	// DiskPressure, if not nil, reports whether the node's disk is short of space.
@@ -100,7 +105,7 @@ type Reporter struct {
 
 // New returns a reporter. Without a client nothing is written, but Node works.
 func New(cfg Config, client kubernetes.Interface, rt Runtime, images Images, events Recorder) (*Reporter, error) {
-	f, err := readFacts(cfg.RootDir)
+	f, err := factsOf(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("node facts: %w", err)
 	}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wherry.dev/internal/api/pods"
@@ -40,15 +42,20 @@ func (o *Ops) forget(ctx context.Context, in *podplan.Input) podplan.Result {
 	if in.Absent || in.Record.Static || o.Client == nil {
 		return podplan.Result{}
 	}
-	if err := o.Status.Flush(ctx, pod.UID); err != nil {
-		return failed(err)
+	return failed(Delete(ctx, o.Client, o.Status, pod))
+}
+
+// Delete removes the API object of a pod that has ended on its node, once its last status is
+// written. A pod that has taken its name since stays.
+func Delete(ctx context.Context, client kubernetes.Interface, status Flusher, pod *v1.Pod) error {
+	if err := status.Flush(ctx, pod.UID); err != nil {
+		return err
 	}
-	now := int64(0)
-	err = o.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &pod.UID},
+	err := client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return failed(fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err))
+		return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return podplan.Result{}
+	return nil
 }

@@ -27,6 +27,32 @@ func Pods(ctx context.Context, client kubernetes.Interface, node string, ev Even
 	follow(ctx, "pods of the node", reflector.New(client, api, sel), &v1.Pod{}, ev)
 }
 
+// BoundPods follows the pods of all nodes, for whoever plays many of them. What servers remember of
+// who wrote which field is dropped.
+func BoundPods(ctx context.Context, client kubernetes.Interface, ev Events) {
+	only := ev.Set
+	ev.Set = func(obj runtime.Object) {
+		pod := obj.(*v1.Pod)
+		pod.ManagedFields = nil
+		if pod.Spec.NodeName != "" {
+			only(pod)
+		}
+	}
+	api := client.CoreV1().Pods(metav1.NamespaceAll)
+	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
+	follow(ctx, "pods of all nodes", reflector.New(client, api, bound), &v1.Pod{}, ev)
+}
+
+// Nodes follows all nodes, for whoever plays many of them.
+func Nodes(ctx context.Context, client kubernetes.Interface, ev Events) {
+	only := ev.Set
+	ev.Set = func(obj runtime.Object) {
+		obj.(*v1.Node).ManagedFields = nil
+		only(obj)
+	}
+	follow(ctx, "all nodes", reflector.New(client, client.CoreV1().Nodes(), fields.Everything()), &v1.Node{}, ev)
+}
+
 // Node follows one node.
 func Node(ctx context.Context, client kubernetes.Interface, name string, ev Events) {
 	sel := fields.OneTermEqualSelector("metadata.name", name)

@@ -14,6 +14,18 @@ import (
 	"wherry.dev/internal/record"
 )
 
+// RecordStore keeps the pods' records from one worker of a pod to the next. *Records, which keeps
+// them on disk, implements it.
+type RecordStore interface {
+	// Read returns a pod's record; the zero record if there is none.
+	Read(uid types.UID) (podplan.Record, error)
+	// Write replaces a pod's record and returns once it is durable. WriteCached need not survive a
+	// power cut.
+	Write(uid types.UID, rec podplan.Record) error
+	WriteCached(uid types.UID, rec podplan.Record) error
+	Remove(uid types.UID) error
+}
+
 const recordVersion = 1
 
 // Records keeps the pods' records, one file per UID. Only the pod's worker writes a record.

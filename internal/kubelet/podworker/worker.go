@@ -60,7 +60,7 @@ type Deps struct {
 	Executor  Executor
 	Status    StatusSink
 	Prober    Prober
-	Records   *Records
+	Records   RecordStore
 	Admission Admission
 	// Residue returns what is left of a pod on disk.
 	Residue func(uid types.UID) podplan.Residue

@@ -90,6 +90,9 @@ type slot struct {
 // see takes over the server's version of an object if it is newer than the known one: others may
 // have written to it.
 func (s *slot) see(o *v1.Pod) bool {
+	if s.known.UID == o.UID && s.known.ResourceVersion != "" && s.known.ResourceVersion == o.ResourceVersion {
+		s.known = o // says the same, and whoever put it keeps it anyway
+	}
 	if s.known.UID != o.UID || !newer(o.ResourceVersion, s.known.ResourceVersion) {
 		return false
 	}
