@@ -18,7 +18,6 @@ import (
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/kubelet/podplan"
-	"wherry.dev/internal/scheduler/plugins"
 )
 
 // Facts is what is known about a pod and about what it depends on.
@@ -154,6 +153,15 @@ func (e *explainer) scheduling() {
 	if name == "" {
 		name = v1.DefaultSchedulerName
 	}
+	if e.Scheduling != nil && e.Scheduling.Queue != nil && e.Scheduling.Queue.Gate != "" {
+		w := report.Wait{
+			Step: "scheduler " + name, Since: e.out.Since, Said: e.Scheduling.Queue.Gate,
+			Next: "that changes; until then the scheduler does not look for a node",
+		}
+		e.queued(&w)
+		e.wait(w)
+		return
+	}
 	if scheduled == nil || scheduled.Status != v1.ConditionFalse {
 		e.wait(report.Wait{
 			Step: "scheduler " + name, Since: e.out.Since, Said: "nothing: it has not looked at the pod",
@@ -167,9 +175,6 @@ func (e *explainer) scheduling() {
 	}
 	if ev := e.event("FailedScheduling", "", ""); ev != nil && w.Said == "" {
 		w.Said = ev.Message
-	}
-	if strings.Contains(w.Said, plugins.NotSupported) {
-		w.Next = "nothing that happens in the cluster: recreate the pod without it, or name another scheduler"
 	}
 	if n := e.status.NominatedNodeName; n != "" {
 		w.Next = fmt.Sprintf("the pods that are preempted on node %s end", n)

@@ -101,12 +101,9 @@ func TestExplain(t *testing.T) {
 				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu.", LastTransitionTime: before(time.Minute),
 			}}
 		}), []string{"pod ns/p: Pending, for 1h0m0s\nIt has no node yet.", "scheduler default-scheduler, for 1m0s", "status: 0/1 nodes are available: 1 Insufficient cpu."}},
-		"what the scheduler cannot do": {facts(nodeless, func(f *sight) {
-			f.Pod.Status.Conditions = []v1.PodCondition{{
-				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable",
-				Message: "0/1 nodes are available: required pod anti-affinity: not supported by this scheduler.", LastTransitionTime: before(time.Minute),
-			}}
-		}), []string{"status: 0/1 nodes are available: required pod anti-affinity", "continues when: nothing that happens in the cluster"}},
+		"gated by a plugin": {facts(nodeless, func(f *sight) {
+			f.Scheduling = &report.Scheduling{Queue: &report.Queue{Place: "gated", Gate: `pod "ns/p": ResourceClaim not created yet`}}
+		}), []string{"scheduler default-scheduler", `status: pod "ns/p": ResourceClaim not created yet`, "continues when: that changes"}},
 		"a claim, bound by hand": {facts(fails(podplan.VolumeKey("v"), "", "volumes of this kind (persistentVolumeClaim) are not supported by this node"), func(f *sight) {
 			f.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		}), []string{"It waits for: volume v.", "status: volumes of this kind (persistentVolumeClaim)", "continues when: nothing on this node"}},

@@ -56,7 +56,9 @@ func (s *Scheduler) Report(ctx context.Context, uid types.UID, now time.Time) (*
 	for _, plugin := range sets.List(info.UnschedulablePlugins.Union(info.PendingPlugins)) {
 		out.Queue.WaitsFor = append(out.Queue.WaitsFor, s.awaited(profile.Name, plugin))
 	}
-	if where.Place != "gated" {
+	if where.Place == "gated" {
+		out.Queue.Gate = s.preEnqueue(ctx, info.GetPod()).Message()
+	} else {
 		out.Nodes = s.judge(ctx, profile, info)
 	}
 	return out, true
@@ -148,7 +150,7 @@ func (g *nodeGroups) report(fixes func(*nodeGroup) []string) []report.NodeGroup 
 // fixes returns what would make the pod fit on the node of the group that lacks least.
 func (s *Scheduler) fixes(ctx context.Context, profile *framework.Profile, state *framework.CycleState, info *framework.QueuedPodInfo, g *nodeGroup) []string {
 	n := plugins.Closest(info.PodInfo, g.nodes)
-	out := plugins.Fixes(ctx, g.status.Plugin(), info.PodInfo, n)
+	out := plugins.Fixes(ctx, g.status, info.PodInfo, n)
 	if g.status.Code() != fwk.Unschedulable {
 		return out
 	}

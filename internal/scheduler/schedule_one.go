@@ -313,7 +313,8 @@ func (s *Scheduler) makeRoom(ctx context.Context, a *attempt, fit *fitError) err
 		return st
 	})
 	if !st.IsSuccess() && !st.IsRejected() {
-		klog.FromContext(ctx).Error(st.AsError(), "Cannot find out whether room can be made for the pod")
+		// No event tells when that would succeed: the pod is tried again after a while, as after any error.
+		return fmt.Errorf("%s Cannot find out whether room can be made for the pod: %w", fit.Error(), st.AsError())
 	}
 	fit.postFilter = st.Message()
 	fit.plugins = fit.plugins.Union(a.state.Rejecters())

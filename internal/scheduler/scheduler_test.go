@@ -282,20 +282,6 @@ func TestUnknownPluginInTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotSupportedIsSaid: such a pod is not bound as if it had not asked for anything.
-func TestWhatIsNotSupportedIsSaid(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := start(t, node("n1", "4"))
-		defer c.stop()
-		c.create(pod("device", "1", func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} }))
-		c.wantNode("device", "")
-		want := `0/1 nodes are available: resource claim "gpu": not supported by this scheduler. ` +
-			"preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
-		c.wantMessage("device", want)
-		c.wantEvent("device", "FailedScheduling", want)
-	})
-}
-
 // TestAResizeThatFreesRoomWakesWhoWaits: the kubelet reports it in a status update, long after the
 // spec changed.
 func TestAResizeThatFreesRoomWakesWhoWaits(t *testing.T) {

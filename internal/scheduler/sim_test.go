@@ -17,6 +17,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -41,11 +42,13 @@ type life struct {
 	log    []string
 	number int // of the next object
 	// failing is the share of bindings, and of writes to volumes, that fail, in per cent.
-	failing atomic.Int32
-	grouped bool // it has pod groups
-	squads  []*squad
-	storage bool                        // it has volumes
-	late    []*v1.PersistentVolumeClaim // claims that some pod waits for
+	failing     atomic.Int32
+	grouped     bool // it has pod groups
+	squads      []*squad
+	storage     bool                        // it has volumes
+	late        []*v1.PersistentVolumeClaim // claims that some pod waits for
+	driven      bool                        // it has devices
+	lateDevices []*resourcev1.ResourceClaim // claims for devices that some pod waits for
 }
 
 func (l *life) fails() bool { return rand.Int32N(100) < l.failing.Load() } //nolint:gosec // any will do
@@ -101,7 +104,9 @@ func live(t *testing.T, seed uint64, cfg scheduler.Config) (wrong string, log []
 			}
 			return true, nil, errors.New("the API server is busy")
 		})
+		versioned(l.client, l.refuses)
 		defer l.startStorage()()
+		defer l.startDrivers(seed)()
 		l.cluster = startClient(t, l.cfg, l.client, l.client)
 		defer func() { l.stop() }()
 		for range 25 {
@@ -176,6 +181,7 @@ func (l *life) newPod() *v1.Pod {
 		spread(v1.TopologySpreadConstraint{MaxSkew: pick(l, int32(1), 2), TopologyKey: key(), WhenUnsatisfiable: v1.DoNotSchedule, LabelSelector: app("x")})(p)
 	}
 	l.useClaims(p)
+	l.useDevices(p)
 	return p
 }
 
@@ -190,6 +196,7 @@ func (l *life) step() {
 	}
 	api := l.client.CoreV1()
 	l.storageStep()
+	l.deviceStep()
 	switch k := l.r.IntN(20); {
 	case k < 9 || len(pods) == 0:
 		p := l.newPod()
@@ -274,6 +281,9 @@ func wants(p *v1.Pod) string {
 	for _, c := range claimsOf(p) {
 		out = append(out, "claim "+c)
 	}
+	for _, c := range devicesOf(p) {
+		out = append(out, "devices of claim "+c)
+	}
 	for _, c := range p.Spec.TopologySpreadConstraints {
 		out = append(out, fmt.Sprintf("spread x over %s by %d", c.TopologyKey, c.MaxSkew))
 	}
@@ -330,6 +340,9 @@ func (l *life) check() string {
 	if why := l.addStorage(&w); why != "" {
 		return why
 	}
+	if why := l.addDevices(&w); why != "" {
+		return why
+	}
 	for _, n := range nodes {
 		if why := w.overfull(n); why != "" {
 			return fmt.Sprintf("node %s: %s", n.Name, why)
@@ -373,10 +386,12 @@ func told(p *v1.Pod) string {
 
 // world is a cluster as the test judges it. All pods have a node.
 type world struct {
-	nodes   map[string]*v1.Node
-	pods    []*v1.Pod
-	claims  map[string]*v1.PersistentVolumeClaim
-	volumes map[string]*v1.PersistentVolume
+	nodes        map[string]*v1.Node
+	pods         []*v1.Pod
+	claims       map[string]*v1.PersistentVolumeClaim
+	volumes      map[string]*v1.PersistentVolume
+	devices      map[string]int // how many a node has
+	deviceClaims map[string]*resourcev1.ResourceClaim
 }
 
 func requested(p *v1.Pod) int64 {
@@ -462,6 +477,9 @@ func (w world) never(p *v1.Pod, n *v1.Node) string {
 		return "size"
 	}
 	if why := w.noVolumes(p, n); why != "" {
+		return why
+	}
+	if why := w.noDevices(p, n); why != "" {
 		return why
 	}
 	for _, c := range p.Spec.TopologySpreadConstraints {

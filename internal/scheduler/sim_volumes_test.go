@@ -2,7 +2,6 @@ package scheduler_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	ktesting "k8s.io/client-go/testing"
 	"k8s.io/component-helpers/storage/volume"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -29,12 +27,6 @@ func (l *life) startStorage() (stop func()) {
 		return func() {}
 	}
 	l.storage = true
-	versioned(l.client, func(a ktesting.Action) error {
-		if a.GetSubresource() == "" && l.fails() {
-			return errors.New("the API server is busy")
-		}
-		return nil
-	})
 	b := binder{client: l.client, fails: func(string) bool { return l.fails() }}
 	ctx, cancel := context.WithCancel(l.t.Context())
 	done := make(chan struct{})

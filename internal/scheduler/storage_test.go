@@ -77,13 +77,13 @@ func using(claims ...string) func(*v1.Pod) {
 	}
 }
 
-// versioned gives volumes and claims true versions, and refuses changes of old ones, which the fake API server does
+// versioned gives volumes and claims of both sorts true versions, and refuses changes of old ones, which the fake API server does
 // not. refuse may refuse others.
 func versioned(client *fake.Clientset, refuse func(ktesting.Action) error) {
 	var last atomic.Int64
 	last.Store(1)
 	next := func() string { return strconv.FormatInt(last.Add(1), 10) }
-	for _, kind := range []string{"persistentvolumes", "persistentvolumeclaims"} {
+	for _, kind := range []string{"persistentvolumes", "persistentvolumeclaims", "resourceclaims"} {
 		client.PrependReactor("create", kind, func(a ktesting.Action) (bool, runtime.Object, error) {
 			c, _ := a.(ktesting.CreateAction)
 			obj, err := meta.Accessor(c.GetObject())

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -63,6 +64,9 @@ func (s *Scheduler) watched(f informers.SharedInformerFactory) map[fwk.EventReso
 		fwk.CSIDriver:             f.Storage().V1().CSIDrivers().Informer,
 		fwk.CSIStorageCapacity:    f.Storage().V1().CSIStorageCapacities().Informer,
 		fwk.VolumeAttachment:      f.Storage().V1().VolumeAttachments().Informer,
+		fwk.ResourceClaim:         f.Resource().V1().ResourceClaims().Informer,
+		fwk.ResourceSlice:         f.Resource().V1().ResourceSlices().Informer,
+		fwk.DeviceClass:           f.Resource().V1().DeviceClasses().Informer,
 		fwk.PodGroup:              f.Scheduling().V1beta1().PodGroups().Informer,
 	} {
 		if s.named(resource) {
@@ -219,6 +223,9 @@ func podChange(old, pod *v1.Pod) fwk.ActionType {
 	}
 	if len(old.Spec.Tolerations) != len(pod.Spec.Tolerations) {
 		what |= fwk.UpdatePodToleration
+	}
+	if !resourceclaim.PodStatusEqual(old.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) {
+		what |= fwk.UpdatePodGeneratedResourceClaim
 	}
 	before, now := framework.Requests(old), framework.Requests(pod)
 	if less(now, before) {

@@ -35,7 +35,9 @@ type Scheduling struct {
 // Queue is where a pod waits to be scheduled.
 type Queue struct {
 	// Place is active, backoff, unschedulable, gated or scheduling.
-	Place    string     `json:"place"`
+	Place string `json:"place"`
+	// Gate is why the scheduler does not look for a node, for a pod that is gated.
+	Gate     string     `json:"gate,omitempty"`
 	Since    *time.Time `json:"since,omitempty"`
 	Attempts int        `json:"attempts"`
 	// Retry is when the pod is tried again at the latest.

@@ -40,6 +40,7 @@ import (
 	"wherry.dev/internal/controller/podgc"
 	"wherry.dev/internal/controller/protection"
 	"wherry.dev/internal/controller/replicaset"
+	"wherry.dev/internal/controller/resourceclaim"
 	"wherry.dev/internal/controller/resourcequota"
 	"wherry.dev/internal/controller/rootca"
 	"wherry.dev/internal/controller/serviceaccount"
@@ -99,6 +100,7 @@ var table = []row{
 	{"cronjob-controller", "cronjob-controller", buildCronJobs},
 	{"horizontal-pod-autoscaler-controller", "horizontal-pod-autoscaler", buildAutoscaler},
 	{"disruption-controller", "disruption-controller", buildDisruption},
+	{"resourceclaim-controller", "resource-claim-controller", plain(resourceclaim.New)},
 
 	// Nodes
 	{"node-lifecycle-controller", "node-controller", plain(nodelifecycle.New)},

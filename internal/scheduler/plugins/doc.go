@@ -12,6 +12,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/plugins/devices"
 	"wherry.dev/internal/scheduler/plugins/volumes"
 )
 
@@ -37,7 +38,7 @@ func Default(podGroups bool) *configv1.Plugins {
 		{"VolumeZone", 0},
 		{"PodTopologySpread", 2},
 		{"InterPodAffinity", 2},
-		{"DynamicResources", 0},
+		{"DynamicResources", 2},
 		{"DefaultPreemption", 0},
 		{"NodeResourcesBalancedAllocation", 1},
 		{"ImageLocality", 1},
@@ -58,7 +59,7 @@ func Default(podGroups bool) *configv1.Plugins {
 
 // Registry returns all plugins that there are, for the profiles of one scheduler.
 func Registry() framework.Registry {
-	r := framework.Registry{
+	return framework.Registry{
 		"SchedulingGates":                 plain(SchedulingGates{}),
 		"PrioritySort":                    plain(PrioritySort{}),
 		"NodeUnschedulable":               plain(NodeUnschedulable{}),
@@ -77,13 +78,10 @@ func Registry() framework.Registry {
 		"NodeVolumeLimits":                of(volumes.NewLimits),
 		"VolumeBinding":                   with(volumes.BindingFactory()),
 		"VolumeZone":                      of(volumes.NewZone),
+		"DynamicResources":                with(devices.Factory()),
 		"NodeDeclaredFeatures":            plain(NodeDeclaredFeatures{}),
 		GangScheduling:                    of(newGangScheduling),
 	}
-	for _, m := range standIns() {
-		r[m.name] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return m, nil }
-	}
-	return r
 }
 
 // plain is for a plugin that needs nothing.

@@ -3,6 +3,7 @@ package plugins
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,11 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1 "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/scheduler/framework"
+	"wherry.dev/internal/scheduler/plugins/devices"
 )
 
 // lack is how much of a resource a node is short of for a pod.
@@ -75,11 +78,11 @@ func Closest(info *framework.PodInfo, nodes []fwk.NodeInfo) fwk.NodeInfo {
 	return best
 }
 
-// Fixes returns, in words, what would keep a plugin from rejecting the pod on a node. It has none for plugins that it
-// does not know.
-func Fixes(ctx context.Context, plugin string, info *framework.PodInfo, n fwk.NodeInfo) []string {
+// Fixes returns, in words, what would keep the plugin that st is from, from rejecting the pod on a node. It has none
+// for plugins that it does not know.
+func Fixes(ctx context.Context, st *fwk.Status, info *framework.PodInfo, n fwk.NodeInfo) []string {
 	pod, name := info.GetPod(), n.Node().Name
-	switch plugin {
+	switch st.Plugin() {
 	case NodeResourcesFit{}.Name():
 		return fixResources(info, n)
 	case NodeUnschedulable{}.Name():
@@ -102,6 +105,8 @@ func Fixes(ctx context.Context, plugin string, info *framework.PodInfo, n fwk.No
 		return fixPorts(pod, n)
 	case (&PodTopologySpread{}).Name():
 		return []string{"a node in a domain with fewer of these pods, fewer of them here, or a larger maxSkew"}
+	case (&devices.Devices{}).Name():
+		return fixDevices(pod, name, st.Message())
 	case (&InterPodAffinity{}).Name():
 		return []string{"pods that match its affinity in the node's domain, and none that its anti-affinity, or theirs, keeps apart"}
 	}
@@ -124,6 +129,21 @@ func fixResources(info *framework.PodInfo, n fwk.NodeInfo) []string {
 		return []string{fmt.Sprintf("%s more on node %s, free or added", strings.Join(free, ", "), n.Node().Name)}
 	}
 	return nil
+}
+
+// fixDevices tells what there would have to be for the pod's claims. Which devices match which request is for
+// expressions of the claims and their classes to say.
+func fixDevices(pod *v1.Pod, node, why string) []string {
+	names := slices.Sorted(maps.Keys(maps.Collect(resourceclaim.PodClaims(pod))))
+	all := strings.Join(names, " and ")
+	if why == devices.Elsewhere {
+		return []string{fmt.Sprintf("room on a node that the devices of claim %s can reach, or the end of all other pods that use it", all)}
+	}
+	return []string{
+		fmt.Sprintf("free devices on node %s, as claim %s asks for: end a pod that has them, or have a driver offer more (kubectl get resourceslices)",
+			node, all),
+		"other requests, or device classes that select more",
+	}
 }
 
 func fixPorts(pod *v1.Pod, n fwk.NodeInfo) (out []string) {

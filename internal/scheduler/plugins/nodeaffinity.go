@@ -193,6 +193,6 @@ func (na NodeAffinity) ScoreExtensions() fwk.ScoreExtensions { return na }
 
 // NormalizeScore gives the best match the highest score.
 func (NodeAffinity) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	normalize(scores, false)
+	framework.Normalize(scores, false)
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/scheduler/framework"
 )
 
 // TaintToleration keeps pods off nodes whose taints they do not tolerate, and prefers nodes without
@@ -55,22 +57,6 @@ func (t TaintToleration) ScoreExtensions() fwk.ScoreExtensions { return t }
 
 // NormalizeScore gives the node with the fewest taints the highest score.
 func (TaintToleration) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	normalize(scores, true)
+	framework.Normalize(scores, true)
 	return nil
-}
-
-// normalize scales scores to [0, 100], and reverses them if a low one is better.
-func normalize(scores fwk.NodeScoreList, reverse bool) {
-	var top int64
-	for _, s := range scores {
-		top = max(top, s.Score)
-	}
-	for i := range scores {
-		if top > 0 {
-			scores[i].Score = scores[i].Score * fwk.MaxScore / top
-		}
-		if reverse {
-			scores[i].Score = fwk.MaxScore - scores[i].Score
-		}
-	}
 }

@@ -54,7 +54,7 @@ var (
 type reserved struct {
 	volumes *assumed[*v1.PersistentVolume]
 	claims  *assumed[*v1.PersistentVolumeClaim]
-	bells   *bells
+	bells   *framework.Bells
 }
 
 // Indices of the informers.
@@ -112,7 +112,7 @@ func newReserved(f informers.SharedInformerFactory) (*reserved, error) {
 	r := &reserved{
 		volumes: newAssumed[*v1.PersistentVolume]("persistentvolumes", volumes.GetIndexer()),
 		claims:  newAssumed[*v1.PersistentVolumeClaim]("persistentvolumeclaims", claims.GetIndexer()),
-		bells:   &bells{},
+		bells:   &framework.Bells{},
 	}
 	return r, errors.Join(
 		r.ringFor(volumes), r.ringFor(claims),
@@ -129,14 +129,14 @@ func (r *reserved) ringFor(informer cache.SharedIndexInformer) error {
 		switch o := obj.(type) {
 		case *v1.PersistentVolume:
 			for _, claim := range keptFor(o) {
-				r.bells.ring(bellOfClaim(claim))
+				r.bells.Ring(bellOfClaim(claim))
 			}
 		case *v1.PersistentVolumeClaim:
-			r.bells.ring(bellOfClaim(keyOf(o)))
+			r.bells.Ring(bellOfClaim(keyOf(o)))
 		case *v1.Node:
-			r.bells.ring(bellOfNode(o.Name))
+			r.bells.Ring(bellOfNode(o.Name))
 		case *storagev1.CSINode:
-			r.bells.ring(bellOfNode(o.Name))
+			r.bells.Ring(bellOfNode(o.Name))
 		}
 	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -169,6 +169,10 @@ func freeForClass(pv *v1.PersistentVolume) []string {
 
 // classOfRoom returns the class for which a driver has room.
 func classOfRoom(c *storagev1.CSIStorageCapacity) []string { return []string{c.StorageClassName} }
+
+// Names of bells.
+func bellOfClaim(key string) string { return "claim " + key }
+func bellOfNode(name string) string { return "node " + name }
 
 // keptFor returns the claim that a volume is bound to, or is to be bound to.
 func keptFor(pv *v1.PersistentVolume) []string {

@@ -10,30 +10,32 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/scheduler/framework"
 )
 
 // EventsToRegister returns the events after which claims may get their volumes: upstream's, the end of a driver that
 // limits its room, and pods that give back volumes because they could not be bound.
 func (b *Binding) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
-		event(fwk.StorageClass, fwk.Add|fwk.Update, classHint),
-		event(fwk.PersistentVolumeClaim, fwk.Add|fwk.Update, claimHint),
-		event(fwk.PersistentVolume, fwk.Add|fwk.Update, b.volumeHint),
-		event(fwk.Node, fwk.Add|fwk.UpdateNodeLabel, nil),
-		event(fwk.CSINode, fwk.Add|fwk.Update, csiNodeHint),
-		event(fwk.CSIDriver, fwk.Update|fwk.Delete, driverHint),
-		event(fwk.CSIStorageCapacity, fwk.Add|fwk.Update, b.roomHint),
-		event(fwk.AssignedPod, fwk.Delete, b.givenBackHint),
+		framework.Event(fwk.StorageClass, fwk.Add|fwk.Update, classHint),
+		framework.Event(fwk.PersistentVolumeClaim, fwk.Add|fwk.Update, claimHint),
+		framework.Event(fwk.PersistentVolume, fwk.Add|fwk.Update, b.volumeHint),
+		framework.Event(fwk.Node, fwk.Add|fwk.UpdateNodeLabel, nil),
+		framework.Event(fwk.CSINode, fwk.Add|fwk.Update, csiNodeHint),
+		framework.Event(fwk.CSIDriver, fwk.Update|fwk.Delete, driverHint),
+		framework.Event(fwk.CSIStorageCapacity, fwk.Add|fwk.Update, b.roomHint),
+		framework.Event(fwk.AssignedPod, fwk.Delete, b.givenBackHint),
 	}, nil
 }
 
 // classHint is about a new class, or one that has other topologies.
 func classHint(_ klog.Logger, _ *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	old, class, err := objects[*storagev1.StorageClass](oldObj, newObj)
+	old, class, err := framework.EventObjects[*storagev1.StorageClass](oldObj, newObj)
 	if err != nil {
 		return fwk.Queue, err
 	}
-	return when(old == nil || class == nil || !equality.Semantic.DeepEqual(old.AllowedTopologies,
+	return framework.QueueWhen(old == nil || class == nil || !equality.Semantic.DeepEqual(old.AllowedTopologies,
 		class.AllowedTopologies))
 }
 
@@ -44,11 +46,11 @@ func claimHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint
 
 // volumeHint is about the volumes that the pod's claims have, or could have.
 func (b *Binding) volumeHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	_, pv, err := objects[*v1.PersistentVolume](oldObj, newObj)
+	_, pv, err := framework.EventObjects[*v1.PersistentVolume](oldObj, newObj)
 	if err != nil || pv == nil {
 		return fwk.Queue, err
 	}
-	return when(b.anyClaim(pod, func(claim *v1.PersistentVolumeClaim) bool {
+	return framework.QueueWhen(b.anyClaim(pod, func(claim *v1.PersistentVolumeClaim) bool {
 		return claim.Spec.VolumeName == pv.Name || volume.IsVolumeBoundToClaim(pv, claim) ||
 			claim.Spec.VolumeName == "" && volume.GetPersistentVolumeClaimClass(claim) == volume.GetPersistentVolumeClass(pv)
 	}))
@@ -66,26 +68,26 @@ func (b *Binding) anyClaim(pod *v1.Pod, is func(*v1.PersistentVolumeClaim) bool)
 
 // csiNodeHint is about a node whose CSI drivers have taken over more, or less.
 func csiNodeHint(_ klog.Logger, _ *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	old, n, err := objects[*storagev1.CSINode](oldObj, newObj)
+	old, n, err := framework.EventObjects[*storagev1.CSINode](oldObj, newObj)
 	if err != nil {
 		return fwk.Queue, err
 	}
 	const migrated = v1.MigratedPluginsAnnotationKey
-	return when(old == nil || n == nil || old.Annotations[migrated] != n.Annotations[migrated])
+	return framework.QueueWhen(old == nil || n == nil || old.Annotations[migrated] != n.Annotations[migrated])
 }
 
 // driverHint is about a driver whose room does not count any more.
 func driverHint(_ klog.Logger, _ *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	old, d, err := objects[*storagev1.CSIDriver](oldObj, newObj)
+	old, d, err := framework.EventObjects[*storagev1.CSIDriver](oldObj, newObj)
 	if err != nil || old == nil {
 		return fwk.Queue, err
 	}
-	return when(ptr.Deref(old.Spec.StorageCapacity, false) && (d == nil || !ptr.Deref(d.Spec.StorageCapacity, false)))
+	return framework.QueueWhen(ptr.Deref(old.Spec.StorageCapacity, false) && (d == nil || !ptr.Deref(d.Spec.StorageCapacity, false)))
 }
 
 // roomHint is about more room for one of the pod's claims.
 func (b *Binding) roomHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	old, c, err := objects[*storagev1.CSIStorageCapacity](oldObj, newObj)
+	old, c, err := framework.EventObjects[*storagev1.CSIStorageCapacity](oldObj, newObj)
 	if err != nil || c == nil {
 		return fwk.Queue, err
 	}
@@ -95,14 +97,14 @@ func (b *Binding) roomHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.
 			return fwk.QueueSkip, nil
 		}
 	}
-	return when(b.anyClaim(pod, func(claim *v1.PersistentVolumeClaim) bool {
+	return framework.QueueWhen(b.anyClaim(pod, func(claim *v1.PersistentVolumeClaim) bool {
 		return volume.GetPersistentVolumeClaimClass(claim) == c.StorageClassName
 	}))
 }
 
 // givenBackHint is about a pod that was not bound after all. What was promised to it is free again.
 func (b *Binding) givenBackHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	gone, _, err := objects[*v1.Pod](oldObj, newObj)
+	gone, _, err := framework.EventObjects[*v1.Pod](oldObj, newObj)
 	if err != nil || gone == nil {
 		return fwk.Queue, err
 	}
@@ -113,7 +115,7 @@ func (b *Binding) givenBackHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) 
 		}
 		return false
 	})
-	return when(b.anyClaim(pod, func(claim *v1.PersistentVolumeClaim) bool {
+	return framework.QueueWhen(b.anyClaim(pod, func(claim *v1.PersistentVolumeClaim) bool {
 		return !bound(claim) && classes[volume.GetPersistentVolumeClaimClass(claim)]
 	}))
 }

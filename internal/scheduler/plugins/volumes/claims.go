@@ -1,12 +1,12 @@
 package volumes
 
 import (
-	"fmt"
-
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/component-helpers/storage/volume"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"wherry.dev/internal/scheduler/framework"
 )
 
 // use is a claim that a pod uses. An ephemeral one is made for the pod, by another controller.
@@ -53,40 +53,11 @@ func key(namespace, name string) string { return namespace + "/" + name }
 
 func keyOf(claim *v1.PersistentVolumeClaim) string { return key(claim.Namespace, claim.Name) }
 
-// objects returns the objects of an event with their type. One of them may be nil.
-func objects[T any](oldObj, newObj any) (before, after T, err error) {
-	var ok bool
-	if oldObj != nil {
-		if before, ok = oldObj.(T); !ok {
-			return before, after, fmt.Errorf("got a %T, want a %T", oldObj, before)
-		}
-	}
-	if newObj != nil {
-		if after, ok = newObj.(T); !ok {
-			return before, after, fmt.Errorf("got a %T, want a %T", newObj, after)
-		}
-	}
-	return before, after, nil
-}
-
-// event is one of which a plugin wants to hear, if the hint (nil: always) says so.
-func event(r fwk.EventResource, a fwk.ActionType, hint fwk.QueueingHintFn) fwk.ClusterEventWithHint {
-	return fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: r, ActionType: a}, QueueingHintFn: hint}
-}
-
-// when returns the hint for an event that helps, or does not.
-func when(helps bool) (fwk.QueueingHint, error) {
-	if helps {
-		return fwk.Queue, nil
-	}
-	return fwk.QueueSkip, nil
-}
-
 // newClaimOf is the hint for a claim that appears.
 func newClaimOf(pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	_, claim, err := objects[*v1.PersistentVolumeClaim](oldObj, newObj)
+	_, claim, err := framework.EventObjects[*v1.PersistentVolumeClaim](oldObj, newObj)
 	if err != nil || claim == nil {
 		return fwk.Queue, err
 	}
-	return when(usesClaim(pod, claim))
+	return framework.QueueWhen(usesClaim(pod, claim))
 }

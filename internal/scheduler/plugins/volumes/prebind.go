@@ -83,13 +83,13 @@ func (b *Binding) release(p *promise) {
 	for _, x := range p.volumes {
 		if x.write {
 			b.volumes.release(x.obj)
-			b.bells.ring(bellOfClaim(keyOf(x.claim)))
+			b.bells.Ring(bellOfClaim(keyOf(x.claim)))
 		}
 	}
 	for _, x := range p.claims {
 		if x.write {
 			b.claims.release(x.obj)
-			b.bells.ring(bellOfClaim(keyOf(x.claim)))
+			b.bells.Ring(bellOfClaim(keyOf(x.claim)))
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (b *Binding) await(ctx context.Context, pod *v1.Pod, p *promise) error {
 	for _, x := range p.claims {
 		bells = append(bells, bellOfClaim(keyOf(x.claim)))
 	}
-	rung, stop := b.bells.listen(bells...)
+	rung, stop := b.bells.Listen(bells...)
 	defer stop()
 	for {
 		done, err := b.kept(pod.Spec.NodeName, p)

@@ -192,15 +192,15 @@ func sameDisk(a, b *v1.Volume) bool {
 // EventsToRegister returns the events that free a claim or a disk, or bring a claim.
 func (*Restrictions) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
-		event(fwk.Pod, fwk.Delete, freedHint),
-		event(fwk.Node, fwk.Add, nil),
-		event(fwk.PersistentVolumeClaim, fwk.Add, claimHint),
+		framework.Event(fwk.Pod, fwk.Delete, freedHint),
+		framework.Event(fwk.Node, fwk.Add, nil),
+		framework.Event(fwk.PersistentVolumeClaim, fwk.Add, claimHint),
 	}, nil
 }
 
 // freedHint is about the end of a pod that used the same claim or disk.
 func freedHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	gone, _, err := objects[*v1.Pod](oldObj, newObj)
+	gone, _, err := framework.EventObjects[*v1.Pod](oldObj, newObj)
 	if err != nil || gone == nil {
 		return fwk.Queue, err
 	}
@@ -212,5 +212,5 @@ func freedHint(_ klog.Logger, pod *v1.Pod, oldObj, newObj any) (fwk.QueueingHint
 			}
 		}
 	}
-	return when(disksConflict(pod, gone))
+	return framework.QueueWhen(disksConflict(pod, gone))
 }

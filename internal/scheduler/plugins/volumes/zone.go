@@ -191,27 +191,27 @@ func inZones(node map[string]string, asked []zoned) bool {
 // EventsToRegister returns the events after which a volume's zone may be another.
 func (*Zone) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
-		event(fwk.StorageClass, fwk.Add, laterHint),
-		event(fwk.Node, fwk.Add|fwk.UpdateNodeLabel, nil),
-		event(fwk.PersistentVolumeClaim, fwk.Add|fwk.Update, claimHint),
-		event(fwk.PersistentVolume, fwk.Add|fwk.Update, zoneHint),
+		framework.Event(fwk.StorageClass, fwk.Add, laterHint),
+		framework.Event(fwk.Node, fwk.Add|fwk.UpdateNodeLabel, nil),
+		framework.Event(fwk.PersistentVolumeClaim, fwk.Add|fwk.Update, claimHint),
+		framework.Event(fwk.PersistentVolume, fwk.Add|fwk.Update, zoneHint),
 	}, nil
 }
 
 // laterHint is about a new class whose volumes come with the pod's node.
 func laterHint(_ klog.Logger, _ *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	_, class, err := objects[*storagev1.StorageClass](oldObj, newObj)
+	_, class, err := framework.EventObjects[*storagev1.StorageClass](oldObj, newObj)
 	if err != nil || class == nil {
 		return fwk.Queue, err
 	}
-	return when(class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer)
+	return framework.QueueWhen(class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer)
 }
 
 // zoneHint is about a volume that is new or has other labels.
 func zoneHint(_ klog.Logger, _ *v1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	old, pv, err := objects[*v1.PersistentVolume](oldObj, newObj)
+	old, pv, err := framework.EventObjects[*v1.PersistentVolume](oldObj, newObj)
 	if err != nil || pv == nil {
 		return fwk.Queue, err
 	}
-	return when(old == nil || !equality.Semantic.DeepEqual(zones(old), zones(pv)))
+	return framework.QueueWhen(old == nil || !equality.Semantic.DeepEqual(zones(old), zones(pv)))
 }

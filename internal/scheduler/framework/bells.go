@@ -1,18 +1,16 @@
-package volumes
+package framework
 
-import (
-	"sync"
-)
+import "sync"
 
-// bells wake bindings that wait for a claim or a node to change.
-type bells struct {
+// Bells wake plugins that wait in PreBind for an object to change.
+type Bells struct {
 	mu        sync.Mutex
 	listeners map[string]map[chan struct{}]struct{}
 }
 
-// listen returns a channel with room for one, on which something arrives when one of the bells has rung, and what
+// Listen returns a channel with room for one, on which something arrives when one of the bells has rung, and what
 // ends that.
-func (b *bells) listen(names ...string) (<-chan struct{}, func()) {
+func (b *Bells) Listen(names ...string) (<-chan struct{}, func()) {
 	rung := make(chan struct{}, 1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -28,7 +26,7 @@ func (b *bells) listen(names ...string) (<-chan struct{}, func()) {
 	return rung, func() { b.forget(rung, names) }
 }
 
-func (b *bells) forget(rung chan struct{}, names []string) {
+func (b *Bells) forget(rung chan struct{}, names []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, name := range names {
@@ -39,8 +37,8 @@ func (b *bells) forget(rung chan struct{}, names []string) {
 	}
 }
 
-// ring wakes everybody who listens to this bell.
-func (b *bells) ring(name string) {
+// Ring wakes everybody who listens to this bell.
+func (b *Bells) Ring(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for rung := range b.listeners[name] {
@@ -50,6 +48,3 @@ func (b *bells) ring(name string) {
 		}
 	}
 }
-
-func bellOfClaim(key string) string { return "claim " + key }
-func bellOfNode(name string) string { return "node " + name }

@@ -1,0 +1,274 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/dynamic-resource-allocation/structured"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/ptr"
+
+	"wherry.dev/internal/scheduler/framework"
+)
+
+// Devices is DynamicResources.
+type Devices struct {
+	*shared
+	handle  fwk.Handle
+	client  kubernetes.Interface
+	classes classes
+	slices  resourcelisters.ResourceSliceLister
+	// filterTimeout limits the search for devices on one node (0: it does not), bindingTimeout the wait for devices to
+	// become ready.
+	filterTimeout, bindingTimeout time.Duration
+}
+
+var (
+	_ fwk.PreEnqueuePlugin  = (*Devices)(nil)
+	_ fwk.PreFilterPlugin   = (*Devices)(nil)
+	_ fwk.FilterPlugin      = (*Devices)(nil)
+	_ fwk.PostFilterPlugin  = (*Devices)(nil)
+	_ fwk.PreScorePlugin    = (*Devices)(nil)
+	_ fwk.ScorePlugin       = (*Devices)(nil)
+	_ fwk.ReservePlugin     = (*Devices)(nil)
+	_ fwk.PreBindPlugin     = (*Devices)(nil)
+	_ fwk.SignPlugin        = (*Devices)(nil)
+	_ fwk.EnqueueExtensions = (*Devices)(nil)
+)
+
+// shared is what the plugins of all profiles have in common, so that none gives away what another one has promised.
+type shared struct {
+	claims *claims
+	bells  *framework.Bells // by the key of a claim
+	cel    *cel.Cache
+}
+
+// features are those of the allocator whose gates are on by default in Kubernetes 1.37.
+var features = structured.Features{
+	AdminAccess:             true,
+	ConsumableCapacity:      true,
+	DeviceBindingAndStatus:  true,
+	DeviceTaints:            true,
+	FractionalCapacityRange: true,
+	PartitionableDevices:    true,
+	PrioritizedList:         true,
+}
+
+// expressions is how many compiled selectors are kept.
+const expressions = 100
+
+// classes are the DeviceClasses as the allocator asks for them.
+type classes struct {
+	resourcelisters.DeviceClassLister
+}
+
+// List returns all of them.
+func (c classes) List() ([]*resourcev1.DeviceClass, error) {
+	return c.DeviceClassLister.List(labels.Everything())
+}
+
+// Factory returns what makes a DynamicResources for each profile. They know of each other's promises.
+func Factory() func(context.Context, *configv1.DynamicResourcesArgs, fwk.Handle) (fwk.Plugin, error) {
+	var all *shared
+	return func(_ context.Context, args *configv1.DynamicResourcesArgs, h fwk.Handle) (fwk.Plugin, error) {
+		if all == nil {
+			var err error
+			if all, err = newShared(h.SharedInformerFactory()); err != nil {
+				return nil, err
+			}
+		}
+		return newDevices(args, h, all)
+	}
+}
+
+func newShared(f informers.SharedInformerFactory) (*shared, error) {
+	informer := f.Resource().V1().ResourceClaims().Informer()
+	s := &shared{
+		claims: newClaims(informer.GetStore()), bells: &framework.Bells{},
+		cel: cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: true}),
+	}
+	ring := func(obj any) {
+		if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = t.Obj
+		}
+		if claim, ok := obj.(*resourcev1.ResourceClaim); ok {
+			s.bells.Ring(keyOf(claim))
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: ring, DeleteFunc: ring, UpdateFunc: func(_, obj any) { ring(obj) },
+	})
+	return s, err
+}
+
+func newDevices(args *configv1.DynamicResourcesArgs, h fwk.Handle, all *shared) (*Devices, error) {
+	f := h.SharedInformerFactory().Resource().V1()
+	d := &Devices{
+		shared: all, handle: h, client: h.ClientSet(),
+		classes: classes{f.DeviceClasses().Lister()}, slices: f.ResourceSlices().Lister(),
+		filterTimeout:  duration(args.FilterTimeout, configv1.DynamicResourcesFilterTimeoutDefault),
+		bindingTimeout: duration(args.BindingTimeout, configv1.DynamicResourcesBindingTimeoutDefault),
+	}
+	var errs []error
+	if d.filterTimeout < 0 {
+		errs = append(errs, fmt.Errorf("filterTimeout: Invalid value: %q: must be zero or positive", d.filterTimeout))
+	}
+	if d.bindingTimeout < time.Second {
+		errs = append(errs, fmt.Errorf("bindingTimeout: Invalid value: %q: must be at least 1 second", d.bindingTimeout))
+	}
+	return d, errors.Join(errs...)
+}
+
+func duration(set *metav1.Duration, byDefault time.Duration) time.Duration {
+	return ptr.Deref(set, metav1.Duration{Duration: byDefault}).Duration
+}
+
+func keyOf(claim *resourcev1.ResourceClaim) string { return cache.MetaObjectToName(claim).String() }
+
+const stateKey fwk.StateKey = "DynamicResources"
+
+// state belongs to one attempt to schedule one pod. What Filter writes, for many nodes at once, does not depend on
+// other pods, so that clones share it.
+type state struct {
+	claims    []*podClaim
+	allocator structured.Allocator // nil if nothing is to be allocated
+
+	mu sync.Mutex
+	// plans has the allocations of the open claims, in their order, by node.
+	plans map[string][]resourcev1.AllocationResult
+	// elsewhere are the claims that cannot be used on some node.
+	elsewhere sets.Set[*podClaim]
+}
+
+// Clone returns the state itself.
+func (s *state) Clone() fwk.StateData { return s }
+
+// podClaim is a claim of the pod.
+type podClaim struct {
+	// ResourceClaim is as it was at the beginning of the attempt or, since PreBind, as it was written.
+	*resourcev1.ResourceClaim
+	// nodes are those on which its devices can be used; nil if that does not matter, or is not decided.
+	nodes *nodeaffinity.NodeSelector
+	// allocation is what was decided and is to be written, by Reserve, or before for another pod of the same group.
+	allocation *resourcev1.AllocationResult
+}
+
+// open reports whether devices are still to be found for the claim.
+func (c *podClaim) open() bool { return c.Status.Allocation == nil && c.allocation == nil }
+
+// decided returns the allocation, written or not; nil if there is none.
+func (c *podClaim) decided() *resourcev1.AllocationResult {
+	if c.Status.Allocation != nil {
+		return c.Status.Allocation
+	}
+	return c.allocation
+}
+
+// openClaims returns the claims for which devices are to be found.
+func (s *state) openClaims() []*resourcev1.ResourceClaim {
+	var out []*resourcev1.ResourceClaim
+	for _, c := range s.claims {
+		if c.open() {
+			out = append(out, c.ResourceClaim)
+		}
+	}
+	return out
+}
+
+// stateOf returns nil for a pod without claims, or one that PreFilter rejected.
+func stateOf(cycle fwk.CycleState) *state {
+	s, st := framework.ReadState[*state](cycle, stateKey)
+	if !st.IsSuccess() {
+		return nil
+	}
+	return s
+}
+
+// Name returns upstream's name.
+func (*Devices) Name() string { return "DynamicResources" }
+
+// SignPod signs pods without claims: they are all alike. What a node has for others depends on what was promised
+// elsewhere, too.
+func (*Devices) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with dra resource claims are not signable")
+	}
+	return nil, nil
+}
+
+// PreEnqueue lets a pod wait for its claims.
+func (d *Devices) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
+	if _, err := d.claimsOf(pod); err != nil {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
+	return nil
+}
+
+// claimsOf returns the claims of a pod, each of them once. An error says why it cannot use one of them.
+func (d *Devices) claimsOf(pod *v1.Pod) ([]*resourcev1.ResourceClaim, error) {
+	var out []*resourcev1.ResourceClaim
+	for i := range pod.Spec.ResourceClaims {
+		name, made, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil {
+			return nil, err
+		}
+		if name == nil {
+			continue // it turned out that none is needed
+		}
+		claim, err := d.claims.get(pod.Namespace, *name)
+		if err != nil {
+			return nil, err
+		}
+		if claim.DeletionTimestamp != nil {
+			return nil, fmt.Errorf("resourceclaim %q is being deleted", claim.Name)
+		}
+		if made {
+			if err := resourceclaim.IsForPod(pod, claim, false); err != nil {
+				return nil, err
+			}
+		}
+		if !slices.ContainsFunc(out, func(c *resourcev1.ResourceClaim) bool { return c.UID == claim.UID }) {
+			out = append(out, claim)
+		}
+	}
+	return out, nil
+}
+
+// hasOpen reports whether the pod has claims, all of which exist, and devices are still to be found for one of them.
+func (d *Devices) hasOpen(pod *v1.Pod, is func(*resourcev1.ResourceClaim) bool) bool {
+	all, err := d.claimsOf(pod)
+	return err == nil && slices.ContainsFunc(all, func(c *resourcev1.ResourceClaim) bool {
+		return c.Status.Allocation == nil && is(c)
+	})
+}
+
+// groupOf returns the cycle in which the pod is scheduled together with others, or nil.
+func groupOf(cycle fwk.CycleState) *framework.GroupCycle {
+	group, _ := cycle.GetPodGroupSchedulingCycle().(*framework.GroupCycle)
+	return group
+}
+
+// reservedFor reports whether the claim is the pod's to use.
+func reservedFor(claim *resourcev1.ResourceClaim, pod types.UID) bool {
+	return slices.ContainsFunc(claim.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool {
+		return r.UID == pod
+	})
+}

@@ -1,0 +1,224 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Elsewhere is why a pod cannot run on a node that the devices of one of its claims are not for.
+const Elsewhere = "resourceclaim not available on the node"
+
+// PreFilter finds out what the pod's claims need. It skips pods that have none.
+func (d *Devices) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod,
+	_ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	all, err := d.claimsOf(pod)
+	if err != nil {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
+	if len(all) == 0 {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	s := &state{plans: map[string][]resourcev1.AllocationResult{}, elsewhere: sets.New[*podClaim]()}
+	for _, claim := range all {
+		c, st := d.usable(cycle, pod, claim)
+		if !st.IsSuccess() {
+			return nil, st
+		}
+		s.claims = append(s.claims, c)
+	}
+	if len(s.openClaims()) > 0 {
+		if s.allocator, err = d.allocator(ctx); err != nil {
+			return nil, fwk.AsStatus(err)
+		}
+	}
+	cycle.Write(stateKey, s)
+	return nil, nil
+}
+
+// PreFilterExtensions returns nil: other pods do not matter, only their claims do.
+func (*Devices) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// usable returns the claim as the pod can use it, or why it cannot.
+func (d *Devices) usable(cycle fwk.CycleState, pod *v1.Pod, claim *resourcev1.ResourceClaim) (*podClaim, *fwk.Status) {
+	c := &podClaim{ResourceClaim: claim}
+	if claim.Status.Allocation == nil {
+		if p := d.claims.promised(claim.UID); p != nil {
+			if group := groupOf(cycle); group == nil || p.cycle != group {
+				// The claim's next version helps, at once.
+				return nil, fwk.NewStatus(fwk.Pending,
+					fmt.Sprintf("resource claim %s is in the process of being allocated", klog.KObj(claim)))
+			}
+			c.allocation = p.claim.Status.Allocation
+		}
+	}
+	if c.open() {
+		return c, d.classesExist(claim)
+	}
+	if len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize && !reservedFor(claim, pod.UID) {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "resourceclaim in use")
+	}
+	if where := c.decided().NodeSelector; where != nil {
+		var err error
+		if c.nodes, err = nodeaffinity.NewNodeSelector(where); err != nil {
+			return nil, fwk.AsStatus(err)
+		}
+	}
+	return c, nil
+}
+
+// classesExist rejects a claim of which a request names a class that does not exist.
+func (d *Devices) classesExist(claim *resourcev1.ResourceClaim) *fwk.Status {
+	for request, class := range classesOf(claim) {
+		if _, err := d.classes.Get(class); apierrors.IsNotFound(err) {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
+				fmt.Sprintf("request %s: device class %s does not exist", request, class))
+		} else if err != nil {
+			return fwk.AsStatus(err)
+		}
+	}
+	return nil
+}
+
+// classesOf yields the claim's requests, alternatives as REQUEST/ALTERNATIVE, and their classes.
+func classesOf(claim *resourcev1.ResourceClaim) func(yield func(request, class string) bool) {
+	return func(yield func(request, class string) bool) {
+		for i := range claim.Spec.Devices.Requests {
+			r := &claim.Spec.Devices.Requests[i]
+			if r.Exactly != nil && !yield(r.Name, r.Exactly.DeviceClassName) {
+				return
+			}
+			for j := range r.FirstAvailable {
+				sub := &r.FirstAvailable[j]
+				if !yield(resourceclaim.CreateSubRequestRef(r.Name, sub.Name), sub.DeviceClassName) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// allocator returns one that knows which devices there are, and which of them are taken.
+func (d *Devices) allocator(ctx context.Context) (structured.Allocator, error) {
+	there, err := d.slices.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	return structured.NewAllocator(ctx, features, d.claims.taken(), d.classes, there, d.cel)
+}
+
+// Filter rejects nodes on which allocated claims cannot be used, and those without devices for the others.
+func (d *Devices) Filter(ctx context.Context, cycle fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) *fwk.Status {
+	s := stateOf(cycle)
+	if s == nil {
+		return nil
+	}
+	node := info.Node()
+	if there := d.usableOn(s, node, time.Now()); !there {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, Elsewhere)
+	}
+	open := s.openClaims()
+	if len(open) == 0 {
+		return nil
+	}
+	plan, st := d.search(ctx, s.allocator, node, open)
+	if !st.IsSuccess() {
+		return st
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plans[node.Name] = plan
+	return nil
+}
+
+// usableOn reports whether all allocated claims can be used on the node, and remembers those that cannot.
+func (d *Devices) usableOn(s *state, node *v1.Node, now time.Time) bool {
+	all := true
+	for _, c := range s.claims {
+		if (c.nodes == nil || c.nodes.Match(node)) && !d.failed(c.ResourceClaim, now) {
+			continue
+		}
+		all = false
+		s.mu.Lock()
+		s.elsewhere.Insert(c)
+		s.mu.Unlock()
+	}
+	return all
+}
+
+// search looks for devices on the node.
+func (d *Devices) search(ctx context.Context, a structured.Allocator, node *v1.Node,
+	open []*resourcev1.ResourceClaim) ([]resourcev1.AllocationResult, *fwk.Status) {
+	limited := ctx
+	if d.filterTimeout > 0 {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, d.filterTimeout)
+		defer cancel()
+	}
+	plan, err := a.Allocate(limited, node, open)
+	switch {
+	case err == nil && len(plan) == len(open):
+		return plan, nil
+	case err == nil:
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "cannot allocate all claims")
+	case ctx.Err() != nil:
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
+			fmt.Sprintf("asked by caller to stop allocating devices: %v", context.Cause(ctx)))
+	case errors.Is(err, context.DeadlineExceeded):
+		// An error, so that the pod is tried again after a while: no event would tell that it takes less time now.
+		return nil, fwk.AsStatus(fmt.Errorf("node %s: timed out trying to allocate devices", node.Name))
+	case errors.Is(err, structured.ErrFailedAllocationOnNode):
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
+	return nil, fwk.AsStatus(err)
+}
+
+// PostFilter gives up an allocated claim that cannot be used on some node, if nobody but the pod uses it. The claim's
+// next version has the pod tried again.
+func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod,
+	_ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	s := stateOf(cycle)
+	if s == nil {
+		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	for c := range s.elsewhere {
+		if c.Status.Allocation == nil || !idle(c.ResourceClaim, pod) {
+			continue
+		}
+		if _, err := d.update(ctx, c.ResourceClaim, d.giveUp(c, pod)); err != nil {
+			return nil, fwk.AsStatus(fmt.Errorf("deallocate resource claim %s: %w", klog.KObj(c), err))
+		}
+		return nil, fwk.NewStatus(fwk.Unschedulable, "deallocation of ResourceClaim completed")
+	}
+	return nil, fwk.NewStatus(fwk.Unschedulable, "still not schedulable")
+}
+
+// idle reports whether nobody but the pod uses the claim.
+func idle(claim *resourcev1.ResourceClaim, pod *v1.Pod) bool {
+	used := claim.Status.ReservedFor
+	return len(used) == 0 || len(used) == 1 && used[0].UID == pod.UID
+}
+
+// giveUp deallocates a claim, unless it is used now, or has other devices than it had.
+func (d *Devices) giveUp(c *podClaim, pod *v1.Pod) change {
+	return func(ctx context.Context, latest *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
+		if !idle(latest, pod) || !same(latest.Status.Allocation, c.Status.Allocation) {
+			return latest, nil // what has changed has the pod tried again
+		}
+		latest.Status = resourcev1.ResourceClaimStatus{}
+		return d.api(latest).UpdateStatus(ctx, latest, metav1.UpdateOptions{})
+	}
+}

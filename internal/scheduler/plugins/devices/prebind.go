@@ -1,0 +1,220 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Reserve promises to the open claims what Filter has found for them on the node.
+func (d *Devices) Reserve(_ context.Context, cycle fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	s := stateOf(cycle)
+	if s == nil {
+		return nil
+	}
+	plan := s.plans[node]
+	if open := s.openClaims(); len(plan) != len(open) && len(open) > 0 {
+		return fwk.AsStatus(fmt.Errorf("claim allocation not found for node %q", node))
+	}
+	for _, c := range s.claims {
+		if c.Status.Allocation != nil {
+			continue
+		}
+		if c.open() {
+			c.allocation, plan = &plan[0], plan[1:]
+		}
+		with := c.DeepCopy()
+		with.Status.Allocation = c.allocation
+		d.claims.promise(with, pod.UID, groupOf(cycle))
+	}
+	return nil
+}
+
+// Unreserve takes back the promises that were not written, and the pod's reservations. Devices that were written stay
+// with the claim: if the pod's next attempt goes elsewhere, PostFilter gives them up.
+func (d *Devices) Unreserve(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod, _ string) {
+	s := stateOf(cycle)
+	if s == nil {
+		return
+	}
+	for _, c := range s.claims {
+		d.claims.withdraw(c.UID, pod.UID)
+		if !reservedFor(c.ResourceClaim, pod.UID) {
+			continue
+		}
+		if _, err := d.update(ctx, c.ResourceClaim, d.leave(pod.UID)); err != nil && !apierrors.IsNotFound(err) {
+			klog.FromContext(ctx).Error(err, "Cannot take back a pod's reservation; it has the claim until it is scheduled or gone",
+				"claim", klog.KObj(c))
+		}
+	}
+}
+
+// PreBindPreFlight skips pods without claims.
+func (*Devices) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *v1.Pod,
+	_ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	result := &fwk.PreBindPreFlightResult{AllowParallel: true}
+	if stateOf(cycle) == nil {
+		return result, fwk.NewStatus(fwk.Skip)
+	}
+	return result, nil
+}
+
+// PreBind writes the allocations, reserves the claims for the pod, and waits until the devices are ready.
+func (d *Devices) PreBind(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	s := stateOf(cycle)
+	if s == nil {
+		return nil
+	}
+	for _, c := range s.claims {
+		if reservedFor(c.ResourceClaim, pod.UID) {
+			continue
+		}
+		answer, err := d.reserve(ctx, c, pod)
+		if err != nil {
+			return fwk.AsStatus(err)
+		}
+		c.ResourceClaim = answer // for Unreserve
+	}
+	return d.awaitReady(ctx, s, pod, node)
+}
+
+// reserve writes the claim's allocation, if that is to be done, and that the pod uses it.
+func (d *Devices) reserve(ctx context.Context, c *podClaim, pod *v1.Pod) (*resourcev1.ResourceClaim, error) {
+	answer, err := d.update(ctx, c.ResourceClaim, d.join(c, pod))
+	if err == nil {
+		return answer, nil
+	}
+	// If only the answer was lost, the devices are the claim's, and must not be promised to another one.
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	now, lookErr := d.api(c.ResourceClaim).Get(look, c.Name, metav1.GetOptions{})
+	if lookErr != nil || now.UID != c.UID || now.Status.Allocation == nil {
+		return nil, err
+	}
+	d.claims.note(now)
+	if reservedFor(now, pod.UID) && same(now.Status.Allocation, c.decided()) {
+		return now, nil
+	}
+	return nil, err
+}
+
+// change changes a copy of the claim's latest version, and returns the API server's answer.
+type change func(context.Context, *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error)
+
+// update writes a change, based on the version that is given; and again, on the latest version, as long as somebody
+// else is faster: each time another one of those who want to change the claim is done.
+func (d *Devices) update(ctx context.Context, claim *resourcev1.ResourceClaim, write change) (*resourcev1.ResourceClaim, error) {
+	var answer *resourcev1.ResourceClaim
+	var last error
+	latest := claim
+	err := wait.ExponentialBackoffWithContext(ctx, patience, func(ctx context.Context) (bool, error) {
+		if latest == nil {
+			now, err := d.api(claim).Get(ctx, claim.Name, metav1.GetOptions{})
+			if err != nil {
+				return false, fmt.Errorf("get updated claim %s after conflict: %w", klog.KObj(claim), err)
+			}
+			if now.UID != claim.UID {
+				return false, fmt.Errorf("claim %s got replaced in the meantime", klog.KObj(claim))
+			}
+			latest = now
+		}
+		answer, last = write(ctx, latest.DeepCopy())
+		if apierrors.IsConflict(last) {
+			latest = nil
+			return false, nil
+		}
+		return true, last
+	})
+	if wait.Interrupted(err) {
+		err = errors.Join(err, last)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.claims.note(answer)
+	return answer, nil
+}
+
+// patience is enough for all pods of a gang that share a claim.
+var patience = wait.Backoff{Steps: 30, Duration: 5 * time.Millisecond, Factor: 1.3, Jitter: 1, Cap: time.Second}
+
+func (d *Devices) api(claim *resourcev1.ResourceClaim) resourceclient.ResourceClaimInterface {
+	return d.client.ResourceV1().ResourceClaims(claim.Namespace)
+}
+
+// join reserves the claim for the pod, and allocates it if nobody has. It must have, or get, what was decided.
+func (d *Devices) join(c *podClaim, pod *v1.Pod) change {
+	return func(ctx context.Context, latest *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
+		switch has := latest.Status.Allocation; {
+		case latest.DeletionTimestamp != nil:
+			return nil, fmt.Errorf("claim %s got deleted in the meantime", klog.KObj(latest))
+		case has == nil && c.Status.Allocation != nil:
+			return nil, fmt.Errorf("claim %s got deallocated elsewhere in the meantime", klog.KObj(latest))
+		case has == nil:
+			var err error
+			if latest, err = d.protect(ctx, latest); err != nil {
+				return nil, err
+			}
+			latest.Status.Allocation = c.allocation.DeepCopy()
+			latest.Status.Allocation.AllocationTimestamp = new(metav1.Now())
+		case !same(has, c.decided()):
+			return nil, fmt.Errorf("claim %s got allocated elsewhere in the meantime", klog.KObj(latest))
+		}
+		if reservedFor(latest, pod.UID) {
+			return latest, nil
+		}
+		latest.Status.ReservedFor = append(latest.Status.ReservedFor,
+			resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
+		answer, err := d.api(latest).UpdateStatus(ctx, latest, metav1.UpdateOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("add reservation to claim %s: %w", klog.KObj(latest), err)
+		}
+		return answer, nil
+	}
+}
+
+// protect adds the finalizer that keeps a claim while it has devices.
+func (d *Devices) protect(ctx context.Context, claim *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
+	if slices.Contains(claim.Finalizers, resourcev1.Finalizer) {
+		return claim, nil
+	}
+	claim.Finalizers = append(claim.Finalizers, resourcev1.Finalizer)
+	answer, err := d.api(claim).Update(ctx, claim, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("add finalizer to claim %s: %w", klog.KObj(claim), err)
+	}
+	return answer.DeepCopy(), nil
+}
+
+// leave takes back a pod's reservation.
+func (d *Devices) leave(pod types.UID) change {
+	return func(ctx context.Context, latest *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
+		if !reservedFor(latest, pod) {
+			return latest, nil
+		}
+		latest.Status.ReservedFor = slices.DeleteFunc(latest.Status.ReservedFor,
+			func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID == pod })
+		return d.api(latest).UpdateStatus(ctx, latest, metav1.UpdateOptions{})
+	}
+}
+
+// same reports whether two allocations are of the same devices. Either may be nil.
+func same(a, b *resourcev1.AllocationResult) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return equality.Semantic.DeepEqual(a.Devices, b.Devices) && equality.Semantic.DeepEqual(a.NodeSelector, b.NodeSelector)
+}
