@@ -307,6 +307,21 @@ func TestAnIdleClaimIsGivenUp(t *testing.T) {
 	}
 }
 
+// TestAnIdleClaimIsGivenUpForANodeWithoutRoom: preemption used to fail there, because of the claim's devices elsewhere.
+func TestAnIdleClaimIsGivenUpForANodeWithoutRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim := deviceClaim("c", "gpu", 1)
+		claim.Finalizers, claim.Status.Allocation = []string{resourcev1.Finalizer}, onNode("n2", "a")
+		c := startDevices(t, scheduler.DefaultConfig(), node("n1", "1"), node("n2", "4", func(n *v1.Node) { n.Spec.Unschedulable = true }),
+			deviceSlice("n1", "a"), deviceSlice("n2", "a"), claim, pod("low", "1", on("n1")))
+		defer c.stop()
+		c.create(pod("p", "1", priority(1), withDevices("c")))
+		c.settle()
+		c.wantNode("p", "n1")
+		c.wantDevices("c", "n1/a")
+	})
+}
+
 // onNode returns the allocation of a device that can be used on its node.
 func onNode(node, device string) *resourcev1.AllocationResult {
 	return &resourcev1.AllocationResult{

@@ -128,7 +128,7 @@ func (p *Profile) EventRecorder() events.EventRecorderLogger { return p.shared.R
 // the first pod is scheduled.
 func (p *Profile) SharedInformerFactory() informers.SharedInformerFactory { return p.shared.Informers }
 
-// SharedDRAManager returns nil: devices are not allocated.
+// SharedDRAManager returns nil: what is promised of devices is for the plugin that promises it to know.
 func (p *Profile) SharedDRAManager() fwk.SharedDRAManager { return nil }
 
 // SharedCSIManager returns what is known about the CSI drivers of nodes. A plugin must ask for it in its factory, as for

@@ -2,6 +2,7 @@ package devices
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -30,6 +31,8 @@ type claims struct {
 	mu       sync.RWMutex
 	promises map[types.UID]*promise
 	written  map[types.UID]*resourcev1.ResourceClaim
+	uses     map[types.UID]*use
+	round    uint64 // how often taken was called
 }
 
 // promise is an allocation that is not written yet.
@@ -42,7 +45,9 @@ type promise struct {
 }
 
 func newClaims(store cache.Store) *claims {
-	return &claims{store: store, promises: map[types.UID]*promise{}, written: map[types.UID]*resourcev1.ResourceClaim{}}
+	return &claims{
+		store: store, promises: map[types.UID]*promise{}, written: map[types.UID]*resourcev1.ResourceClaim{}, uses: map[types.UID]*use{},
+	}
 }
 
 // get returns the claim as the API server has it, as far as is known. Promises are not part of that.
@@ -142,24 +147,48 @@ func (c *claims) taken() structured.AllocatedState {
 		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.round++
 	for _, obj := range c.store.List() {
 		if claim, ok := obj.(*resourcev1.ResourceClaim); ok {
-			take(&t, c.latestLocked(claim))
+			c.useLocked(c.latestLocked(claim)).addTo(&t)
 		}
 	}
 	for _, p := range c.promises {
-		take(&t, p.claim)
+		useOf(p.claim).addTo(&t)
 	}
+	maps.DeleteFunc(c.uses, func(_ types.UID, u *use) bool { return u.round != c.round })
 	return t
 }
 
-// take adds a claim's devices. Those to which it has administrative access are still free.
-func take(t *structured.AllocatedState, claim *resourcev1.ResourceClaim) {
+// use is what a claim takes.
+type use struct {
+	claim    *resourcev1.ResourceClaim
+	round    uint64 // in which it was last asked for
+	devices  []structured.DeviceID
+	shares   []structured.SharedDeviceID
+	capacity []structured.DeviceConsumedCapacity
+}
+
+// useLocked returns what a claim takes, or nil. It is remembered while the claim does not change: the IDs are made from
+// strings, and that takes longer than everything else.
+func (c *claims) useLocked(claim *resourcev1.ResourceClaim) *use {
 	if claim.Status.Allocation == nil {
-		return
+		return nil
 	}
+	u := c.uses[claim.UID]
+	if u == nil || u.claim != claim {
+		u = useOf(claim)
+		c.uses[claim.UID] = u
+	}
+	u.round = c.round
+	return u
+}
+
+// useOf returns what a claim takes. Devices to which it has administrative access are still free.
+func useOf(claim *resourcev1.ResourceClaim) *use {
+	u := &use{claim: claim}
 	for i := range claim.Status.Allocation.Devices.Results {
 		r := &claim.Status.Allocation.Devices.Results[i]
 		if ptr.Deref(r.AdminAccess, false) {
@@ -167,12 +196,25 @@ func take(t *structured.AllocatedState, claim *resourcev1.ResourceClaim) {
 		}
 		id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
 		if r.ShareID == nil {
-			t.AllocatedDevices.Insert(id)
+			u.devices = append(u.devices, id)
 			continue
 		}
-		t.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
+		u.shares = append(u.shares, structured.MakeSharedDeviceID(id, r.ShareID))
 		if r.ConsumedCapacity != nil {
-			t.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
+			u.capacity = append(u.capacity, structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
 		}
+	}
+	return u
+}
+
+// addTo adds it to what is taken. u may be nil.
+func (u *use) addTo(t *structured.AllocatedState) {
+	if u == nil {
+		return
+	}
+	t.AllocatedDevices.Insert(u.devices...)
+	t.AllocatedSharedDeviceIDs.Insert(u.shares...)
+	for _, c := range u.capacity {
+		t.AggregatedCapacity.Insert(c)
 	}
 }

@@ -127,7 +127,7 @@ func (d *Devices) Filter(ctx context.Context, cycle fwk.CycleState, _ *v1.Pod, i
 		return nil
 	}
 	node := info.Node()
-	if there := d.usableOn(s, node, time.Now()); !there {
+	if !d.usableOn(s, node, time.Now()) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, Elsewhere)
 	}
 	open := s.openClaims()
@@ -189,10 +189,13 @@ func (d *Devices) search(ctx context.Context, a structured.Allocator, node *v1.N
 // PostFilter gives up an allocated claim that cannot be used on some node, if nobody but the pod uses it. The claim's
 // next version has the pod tried again.
 func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.Pod,
-	_ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	s := stateOf(cycle)
 	if s == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	if err := d.usableAfterPreemption(s, statuses); err != nil {
+		return nil, fwk.AsStatus(err)
 	}
 	for c := range s.elsewhere {
 		if c.Status.Allocation == nil || !idle(c.ResourceClaim, pod) {
@@ -204,6 +207,21 @@ func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.
 		return nil, fwk.NewStatus(fwk.Unschedulable, "deallocation of ResourceClaim completed")
 	}
 	return nil, fwk.NewStatus(fwk.Unschedulable, "still not schedulable")
+}
+
+// usableAfterPreemption remembers the claims that cannot be used on nodes that another plugin has rejected before Filter
+// was asked, and on which room could be made. Upstream does not look there: then a claim keeps its pod off such a node,
+// although nobody uses it.
+func (d *Devices) usableAfterPreemption(s *state, statuses fwk.NodeToStatusReader) error {
+	nodes, err := statuses.NodesForStatusCode(d.handle.SnapshotSharedLister().NodeInfos(), fwk.Unschedulable)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	for _, n := range nodes {
+		d.usableOn(s, n.Node(), now)
+	}
+	return nil
 }
 
 // idle reports whether nobody but the pod uses the claim.
