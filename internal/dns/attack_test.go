@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -29,16 +30,15 @@ func asksFrom(ctx context.Context, ip, network, at, name string) (*dns.Msg, erro
 }
 
 // packet builds a datagram with a header that counts n questions, and what follows it.
-func packet(flags, n uint16, rest string) string {
-	b := binary.BigEndian.AppendUint16([]byte{0, 7}, flags)
-	b = binary.BigEndian.AppendUint16(b, n)
+func packet(n uint16, rest string) string {
+	b := binary.BigEndian.AppendUint16([]byte{0, 7, 1, 0}, n)
 	return string(b) + "\x00\x00\x00\x00\x00\x00" + rest
 }
 
 // hostile are datagrams that no client sends.
 func hostile() map[string]string {
 	const aIN = "\x00\x01\x00\x01"
-	q := packet(0x0100, 1, "\x03web\x04shop\x03svc\x07cluster\x05local\x00"+aIN)
+	q := packet(1, "\x03web\x04shop\x03svc\x07cluster\x05local\x00"+aIN)
 	giant := new(dns.Msg).SetQuestion(webName, dns.TypeA).SetEdns0(65535, true)
 	giant.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: 65001, Data: make([]byte, 60_000)}}
 	wire, err := giant.Pack()
@@ -48,14 +48,14 @@ func hostile() map[string]string {
 	return map[string]string{
 		"nothing":                    "",
 		"half a header":              "\x00\x07\x01\x00\x00",
-		"a header alone":             packet(0x0100, 0, ""),
-		"a question that is missing": packet(0x0100, 1, ""),
-		"65,535 questions":           packet(0x0100, 65535, "\x00"+aIN),
-		"a name that is itself":      packet(0x0100, 1, "\xc0\x0c"+aIN),
-		"names that are each other":  packet(0x0100, 1, "\xc0\x0e\xc0\x0c"+aIN),
-		"a name ahead":               packet(0x0100, 1, "\x01a\xc0\xff"+aIN),
-		"labels without end":         packet(0x0100, 1, strings.Repeat("\x3f"+strings.Repeat("a", 63), 60)),
-		"a label that is too long":   packet(0x0100, 1, "\x7f"+strings.Repeat("a", 127)+"\x00"+aIN),
+		"a header alone":             packet(0, ""),
+		"a question that is missing": packet(1, ""),
+		"65,535 questions":           packet(65535, "\x00"+aIN),
+		"a name that is itself":      packet(1, "\xc0\x0c"+aIN),
+		"names that are each other":  packet(1, "\xc0\x0e\xc0\x0c"+aIN),
+		"a name ahead":               packet(1, "\x01a\xc0\xff"+aIN),
+		"labels without end":         packet(1, strings.Repeat("\x3f"+strings.Repeat("a", 63), 60)),
+		"a label that is too long":   packet(1, "\x7f"+strings.Repeat("a", 127)+"\x00"+aIN),
 		"an answer":                  "\x00\x07\x81" + q[3:],
 		"a status question":          "\x00\x07\x11" + q[3:],
 		"giant EDNS":                 string(wire),
@@ -252,7 +252,7 @@ func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
 }
 
 func isTimeout(err error) bool {
-	timeout, ok := err.(net.Error)
+	timeout, ok := errors.AsType[net.Error](err)
 	return ok && timeout.Timeout()
 }
 

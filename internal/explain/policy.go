@@ -89,7 +89,7 @@ func (e *findings) reach(c *Client, g *guarded, a *attempt) (w report.Wait, refu
 	by = slices.Compact(by)
 	return report.Wait{
 		Step: fmt.Sprintf("%s is refused at port %s of %s", c.Name, a.text, named(pods)),
-		Said: saidBy(by), Next: nextOf(by, c, a),
+		Said: saidBy(by), Next: nextOf(by, c),
 	}, len(pods)
 }
 
@@ -110,7 +110,7 @@ func saidBy(by []denial) string {
 }
 
 // nextOf says what would let the client through: one rule in each direction that refuses.
-func nextOf(by []denial, c *Client, a *attempt) string {
+func nextOf(by []denial, c *Client) string {
 	var out []string
 	for _, d := range []netpol.Direction{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress} {
 		if !slices.ContainsFunc(by, func(r denial) bool { return r.direction == d }) {

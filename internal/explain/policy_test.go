@@ -34,9 +34,9 @@ func admits(name string, peers ...who) *networkingv1.NetworkPolicy {
 	}}}}
 }
 
-// sends is a policy for all pods of namespace ns: they may send to the peers' port named http.
-func sends(name string, peers ...who) *networkingv1.NetworkPolicy {
-	return &networkingv1.NetworkPolicy{ObjectMeta: meta(name), Spec: networkingv1.NetworkPolicySpec{
+// sends is policy out for all pods of namespace ns: they may send to the peers' port named http.
+func sends(peers ...who) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{ObjectMeta: meta("out"), Spec: networkingv1.NetworkPolicySpec{
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
 		Egress: []networkingv1.NetworkPolicyEgressRule{{
 			To: peers, Ports: []networkingv1.NetworkPolicyPort{{Port: new(intstr.FromString("http"))}},
@@ -74,7 +74,7 @@ func onNode(name string) func(*Client) {
 }
 
 func TestServiceForAClient(t *testing.T) {
-	http := port("http", 8080, v1.ProtocolTCP)
+	http := port(8080, v1.ProtocolTCP)
 	server := podOf("w", "a", http, func(p *v1.Pod) { p.Spec.NodeName = "n" })
 	one := []*v1.Pod{server}
 	const through, refused = "note: network policies let pod client through to port 80/TCP → http", "It has ready endpoints, but not all of it answers: pod client is refused at port 80/TCP → http of pod a."
@@ -84,8 +84,8 @@ func TestServiceForAClient(t *testing.T) {
 		"let in by label":  {x: service(one, guardedBy(nothing, admits("p", byPods("client"))), askedBy()), want: []string{"It answers", through}},
 		"no rule":          {x: service(one, guardedBy(nothing), askedBy()), want: []string{refused, "policy deny-all selects the pod, and its ingress does not allow it: it has no rule", "an ingress rule for pod client with the port"}},
 		"other pods":       {x: service(one, guardedBy(admits("p", byPods("friend"))), askedBy()), want: []string{refused, "policy p selects the pod, and its ingress does not allow it: its rules for the port are for others"}},
-		"other port":       {x: service([]*v1.Pod{podOf("w", "a", port("http", 8091, v1.ProtocolTCP))}, guardedBy(admits("p", byPods("client"))), askedBy()), want: []string{refused, "its rules for the peer are for other ports"}},
-		"last port":        {x: service([]*v1.Pod{podOf("w", "a", port("http", 8090, v1.ProtocolTCP))}, guardedBy(admits("p", byPods("client"))), askedBy()), want: []string{through}},
+		"other port":       {x: service([]*v1.Pod{podOf("w", "a", port(8091, v1.ProtocolTCP))}, guardedBy(admits("p", byPods("client"))), askedBy()), want: []string{refused, "its rules for the peer are for other ports"}},
+		"last port":        {x: service([]*v1.Pod{podOf("w", "a", port(8090, v1.ProtocolTCP))}, guardedBy(admits("p", byPods("client"))), askedBy()), want: []string{through}},
 		"namespace":        {x: service(one, guardedBy(admits("p", byTeam("x"))), askedBy()), want: []string{through}},
 		"other namespaces": {x: service(one, guardedBy(admits("p", byTeam("y"))), askedBy()), want: []string{refused}},
 		"block":            {x: service(one, guardedBy(admits("p", block("10.244.0.0/16"))), askedBy()), want: []string{through}},
@@ -94,10 +94,10 @@ func TestServiceForAClient(t *testing.T) {
 		"labels outside":   {x: service(one, guardedBy(admits("p", byTeam("x"))), askedBy(outside("10.244.0.9"))), want: []string{"address 10.244.0.9 is refused"}},
 		"its own node":     {x: service(one, guardedBy(nothing), askedBy(onNode("n"))), want: []string{"let address 192.0.2.1 through"}},
 		"another node":     {x: service(one, guardedBy(nothing), askedBy(onNode("m"))), want: []string{"address 192.0.2.1 is refused"}},
-		"may not send": {x: service(one, askedBy(held(sends("out", byTeam("y"))))),
+		"may not send": {x: service(one, askedBy(held(sends(byTeam("y"))))),
 			want: []string{refused, "policy out selects the client, and its egress does not allow it: its rules for the port are for others", "an egress rule for these pods with the port"}},
-		"may send to the named port": {x: service(one, guardedBy(), askedBy(held(sends("out", byTeam("x"))))), want: []string{through}},
-		"neither way":                {x: service(one, guardedBy(nothing), askedBy(held(sends("out")), held(sends("out", byPods("db"))))), want: []string{"policy deny-all selects the pod", "policy out selects the client", ", and a policy has an ingress rule"}},
+		"may send to the named port": {x: service(one, guardedBy(), askedBy(held(sends(byTeam("x"))))), want: []string{through}},
+		"neither way":                {x: service(one, guardedBy(nothing), askedBy(held(sends()), held(sends(byPods("db"))))), want: []string{"policy deny-all selects the pod", "policy out selects the client", ", and a policy has an ingress rule"}},
 		"one of two": {x: service([]*v1.Pod{server, podOf("w", "b", http, labelled("tier", "front"))}, guardedBy(&networkingv1.NetworkPolicy{ObjectMeta: meta("tier"), Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"tier": "front"}}}}), askedBy()), want: []string{"It has 2 ready endpoints, but not all may be well: pod client is refused at port 80/TCP → http of pod b."}},
 	})
@@ -105,7 +105,7 @@ func TestServiceForAClient(t *testing.T) {
 
 // Without a client, it is said for whom the port is open.
 func TestForWhomAPortIsOpen(t *testing.T) {
-	one := []*v1.Pod{podOf("w", "a", port("http", 8080, v1.ProtocolTCP))}
+	one := []*v1.Pod{podOf("w", "a", port(8080, v1.ProtocolTCP))}
 	both := byPods("client")
 	both.NamespaceSelector = &metav1.LabelSelector{}
 	check(t, map[string]told{

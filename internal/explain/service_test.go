@@ -35,9 +35,9 @@ func service(list []*v1.Pod, change ...serviceChange) Explanation {
 	return Service(f)
 }
 
-func port(name string, number int32, proto v1.Protocol) podChange {
+func port(number int32, proto v1.Protocol) podChange {
 	return func(p *v1.Pod) {
-		p.Spec.Containers = []v1.Container{{Name: "c", Ports: []v1.ContainerPort{{Name: name, ContainerPort: number, Protocol: proto}}}}
+		p.Spec.Containers = []v1.Container{{Name: "c", Ports: []v1.ContainerPort{{Name: "http", ContainerPort: number, Protocol: proto}}}}
 	}
 }
 
@@ -67,7 +67,7 @@ func policy(name string, port, last int32) serviceChange {
 }
 
 func TestService(t *testing.T) {
-	http := port("http", 8080, v1.ProtocolTCP)
+	http := port(8080, v1.ProtocolTCP)
 	a := podOf("w", "a", http)
 	one := []*v1.Pod{a}
 	check(t, map[string]told{
@@ -88,7 +88,7 @@ func TestService(t *testing.T) {
 		"name":       {x: service(one, targets(intstr.FromString("web"))), want: []string{"not all of it answers: target of port 80/TCP → web", `names a port "web"; declared are 8080/TCP (http)`}},
 		"number":     {x: service(one, targets(intstr.FromInt32(8081))), want: []string{"may be well: target of port 80/TCP → 8081", "declares port 8081; declared are 8080/TCP (http)"}},
 		"undeclared": {x: service([]*v1.Pod{podOf("w", "a")}, targets(intstr.FromInt32(8081))), want: []string{"It answers"}},
-		"protocol":   {x: service([]*v1.Pod{podOf("w", "a", port("http", 53, v1.ProtocolUDP))}), want: []string{"wrong protocol: the port of pod a is UDP, and the service's is TCP"}},
+		"protocol":   {x: service([]*v1.Pod{podOf("w", "a", port(53, v1.ProtocolUDP))}), want: []string{"wrong protocol: the port of pod a is UDP, and the service's is TCP"}},
 		"sidecar": {x: service([]*v1.Pod{podOf("w", "a", func(p *v1.Pod) {
 			p.Spec.InitContainers = []v1.Container{{Name: "s", RestartPolicy: new(v1.ContainerRestartPolicyAlways), Ports: []v1.ContainerPort{{Name: "http", ContainerPort: 1}}}}
 		})}), want: []string{"It answers"}},

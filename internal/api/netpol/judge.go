@@ -46,11 +46,11 @@ type Lack string
 const (
 	// NoRule is lacking where a policy allows nothing at all.
 	NoRule Lack = "it has no rule"
-	// NotThePeer: rules have the port, for other peers.
+	// NotThePeer is lacking where rules have the port, for other peers.
 	NotThePeer Lack = "its rules for the port are for others"
-	// NotThePort: rules have the peer, with other ports.
+	// NotThePort is lacking where rules have the peer, with other ports.
 	NotThePort Lack = "its rules for the peer are for other ports"
-	// Neither: no rule has the port or the peer.
+	// Neither is lacking where no rule has the port or the peer.
 	Neither Lack = "no rule of it is about the peer or the port"
 )
 
