@@ -63,7 +63,7 @@ func TestAddressesAreGivenToOneAtATimeAndAgainAsLateAsPossible(t *testing.T) {
 	a := newAddresses(netip.MustParsePrefix("10.0.0.0/28"))
 	a.keep(netip.MustParseAddr("10.0.0.3"))
 	var given []netip.Addr
-	for {
+	for range 16 {
 		ip, err := a.take()
 		if err != nil {
 			break

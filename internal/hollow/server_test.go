@@ -149,10 +149,10 @@ func (s *server) await(name, what string, ok func(*v1.Pod) bool) *v1.Pod {
 	return await(s.t, pods.Watch, func() (*v1.Pod, error) { return pods.Get(s.t.Context(), name, metav1.GetOptions{}) }, name, what, ok)
 }
 
-func (s *server) awaitNode(name, what string, ok func(*v1.Node) bool) *v1.Node {
+func (s *server) awaitNode(name, what string, ok func(*v1.Node) bool) {
 	s.t.Helper()
 	nodes := s.CoreV1().Nodes()
-	return await(s.t, nodes.Watch, func() (*v1.Node, error) { return nodes.Get(s.t.Context(), name, metav1.GetOptions{}) }, name, what, ok)
+	await(s.t, nodes.Watch, func() (*v1.Node, error) { return nodes.Get(s.t.Context(), name, metav1.GetOptions{}) }, name, what, ok)
 }
 
 func await[T any, P interface {
