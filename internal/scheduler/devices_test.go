@@ -30,12 +30,12 @@ import (
 
 const driver = "driver.example.com"
 
-// deviceClass selects the devices of the driver whose kind has the class's name.
-func deviceClass(kind string) *resourcev1.DeviceClass {
+// deviceClass selects the devices of the driver whose kind is gpu.
+func deviceClass(name string) *resourcev1.DeviceClass {
 	return &resourcev1.DeviceClass{
-		ObjectMeta: metav1.ObjectMeta{Name: kind},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{
-			Expression: fmt.Sprintf(`device.driver == %q && device.attributes[%q].kind == %q`, driver, driver, kind),
+			Expression: fmt.Sprintf(`device.driver == %q && device.attributes[%q].kind == "gpu"`, driver, driver),
 		}}}},
 	}
 }
@@ -158,10 +158,10 @@ func (c *cluster) addClaim(claim *resourcev1.ResourceClaim) {
 	synctest.Wait()
 }
 
-// setClaim changes the status of a claim.
-func (c *cluster) setClaim(name string, change func(*resourcev1.ResourceClaimStatus)) {
+// setClaim changes the status of claim c.
+func (c *cluster) setClaim(change func(*resourcev1.ResourceClaimStatus)) {
 	c.t.Helper()
-	claim := c.deviceClaim(name)
+	claim := c.deviceClaim("c")
 	change(&claim.Status)
 	if _, err := c.client.ResourceV1().ResourceClaims("default").UpdateStatus(c.t.Context(), claim, metav1.UpdateOptions{}); err != nil {
 		c.t.Fatal(err)
@@ -253,9 +253,7 @@ func TestWhatIsMissingHelpsWhenItComes(t *testing.T) {
 		c.create(pod("p", "1", withDevices("c")))
 		c.wantMessage("p", "0/1 nodes are available: request r: device class fpga does not exist."+
 			" preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
-		class := deviceClass("gpu")
-		class.Name = "fpga"
-		if _, err := c.client.ResourceV1().DeviceClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		if _, err := c.client.ResourceV1().DeviceClasses().Create(t.Context(), deviceClass("fpga"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		c.after(2 * time.Second)
@@ -290,7 +288,7 @@ func TestAnIdleClaimIsGivenUp(t *testing.T) {
 				defer c.stop()
 				if tc.users == nil {
 					c.delete("other")
-					c.setClaim("c", func(s *resourcev1.ResourceClaimStatus) { s.Allocation, s.ReservedFor = onNode("n1", "a"), nil })
+					c.setClaim(func(s *resourcev1.ResourceClaimStatus) { s.Allocation, s.ReservedFor = onNode("n1", "a"), nil })
 				}
 				c.create(pod("p", "1", withDevices("c")))
 				if tc.msg != "" {

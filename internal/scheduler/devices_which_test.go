@@ -156,12 +156,12 @@ func TestDevicesThatMustGetReady(t *testing.T) {
 		where   string
 	}{
 		"nothing happens yet": {func(*cluster) {}, ""},
-		"something else":      {func(c *cluster) { c.setClaim("c", is("warm", metav1.ConditionTrue)) }, ""},
-		"not ready":           {func(c *cluster) { c.setClaim("c", is("ready", metav1.ConditionFalse)) }, ""},
-		"ready":               {func(c *cluster) { c.setClaim("c", is("ready", metav1.ConditionTrue)) }, "n1"},
+		"something else":      {func(c *cluster) { c.setClaim(is("warm", metav1.ConditionTrue)) }, ""},
+		"not ready":           {func(c *cluster) { c.setClaim(is("ready", metav1.ConditionFalse)) }, ""},
+		"ready":               {func(c *cluster) { c.setClaim(is("ready", metav1.ConditionTrue)) }, "n1"},
 		"broken, the other is tried": {func(c *cluster) {
 			first := c.has("c")
-			c.setClaim("c", is("broken", metav1.ConditionTrue))
+			c.setClaim(is("broken", metav1.ConditionTrue))
 			s := deviceSlice("n1", "b") // the driver takes it out of service
 			s.Spec.Pool.Generation = 2
 			if _, err := c.client.ResourceV1().ResourceSlices().Update(c.t.Context(), s, metav1.UpdateOptions{}); err != nil {

@@ -5,28 +5,46 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestAPlainNodeSaysWhatItCannotDo, to those whom it concerns and to nobody else.
-func TestAPlainNodeSaysWhatItCannotDo(t *testing.T) {
+// TestAPodWaitsForDevices, and is told for what: its claim, or devices, which no driver offers on a plain node. A pod
+// without claims is not bothered.
+func TestAPodWaitsForDevices(t *testing.T) {
 	c := startCluster(t)
 	c.create(busybox("plain"))
 	c.await("plain", "ready", ready)
-	claims := busybox("claims")
-	claims.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
-	c.create(claims)
-	const want = `0/1 nodes are available: resource claim "gpu": not supported by this scheduler. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.`
+	resources := c.client.ResourceV1()
+	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}
+	if _, err := resources.DeviceClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	one := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+	one.Spec.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "r", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu"}}}
+	if _, err := resources.ResourceClaimTemplates("default").Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.create(busybox("claims", func(p *v1.Pod) {
+		p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("one")}}
+	}))
+	c.create(busybox("early", func(p *v1.Pod) {
+		p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("absent")}}
+	}))
 	pod := c.await("claims", "unschedulable", func(p *v1.Pod) bool {
 		return p != nil && len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Reason == v1.PodReasonUnschedulable
 	})
+	const want = "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 	if got := pod.Status.Conditions[0].Message; got != want || pod.Spec.NodeName != "" {
 		t.Errorf("on node %q: %s", pod.Spec.NodeName, got)
 	}
-	if out := c.must("explain", "pod/claims"); !strings.Contains(out, want) || !strings.Contains(out, "continues when: nothing that happens in the cluster") {
-		t.Errorf("explain promises:\n%s", out)
+	if out := c.must("explain", "pod/claims"); !strings.Contains(out, want) || !strings.Contains(out, "would help: free devices on node") {
+		t.Errorf("explain says:\n%s", out)
+	}
+	if out := c.must("explain", "pod/early"); !strings.Contains(out, `could not find ResourceClaim "default/absent"`) {
+		t.Errorf("explain says:\n%s", out)
 	}
 	events, err := c.client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.name=plain"})
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 
 // Metrics under upstream's names.
 var claimsDesc = metrics.NewDesc("dynamic_resource_allocation_resource_claims",
-	"Number of ResourceClaims, by whether they are allocated, whether they ask for administrative access, and where they come from: "+
-		"resource_claim_template, extended_resource, or empty for one that a user made.",
+	"Number of ResourceClaims, by whether they are allocated, whether they ask for administrative access, and where "+
+		"they come from: resource_claim_template, extended_resource, or empty for one that a user made.",
 	[]string{"allocated", "admin_access", "source"}, nil, metrics.ALPHA, "")
 
 // counted is the lister of the controller that was built last: there is one in a process, but for tests.
@@ -35,7 +35,8 @@ func countCreation(its *resourcev1.ResourceClaim, err error) {
 	if err != nil {
 		status = "failure"
 	}
-	resourceclaimmetrics.ResourceClaimCreate.WithLabelValues(status, strconv.FormatBool(asksForAdmin(its)), "", "Pod").Inc()
+	admin := strconv.FormatBool(asksForAdmin(its))
+	resourceclaimmetrics.ResourceClaimCreate.WithLabelValues(status, admin, "", "Pod").Inc()
 }
 
 // asksForAdmin reports whether a claim asks for administrative access. Alternatives cannot.

@@ -176,12 +176,13 @@ func (c *Controller) reallyMissing(ctx context.Context, pod *v1.Pod, name string
 		return nil
 	}
 	its, err := c.client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
+	if apierrors.IsNotFound(err) {
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return err
-	case resourceclaim.IsForPod(pod, its, false) != nil:
+	}
+	if own := resourceclaim.IsForPod(pod, its, false) == nil; !own {
 		return nil
 	}
 	return fmt.Errorf("claim %s: %w", keyOf(its), controller.ErrBehind)

@@ -35,7 +35,8 @@ type settlement struct {
 //
 // A claim loses its devices with its last user, so that its next one is not bound to the node of the previous one. A
 // claim that nobody uses keeps them, because a user may be on its way, unless it is deleted.
-func settle(its *resourcev1.ResourceClaim, gone map[resourcev1.ResourceClaimConsumerReference]bool, ownerOver bool) settlement {
+func settle(its *resourcev1.ResourceClaim, gone map[resourcev1.ResourceClaimConsumerReference]bool,
+	ownerOver bool) settlement {
 	var s settlement
 	for _, r := range its.Status.ReservedFor {
 		if !gone[r] {
@@ -92,7 +93,8 @@ func (c *Controller) syncClaim(ctx context.Context, key string) error {
 
 // gone reports whether a pod that uses a claim is over. If the informer does not know it, it may not know it yet, and
 // the API server is asked: a claim must not be taken away from a pod that is just being scheduled.
-func (c *Controller) gone(ctx context.Context, namespace string, r resourcev1.ResourceClaimConsumerReference) (bool, error) {
+func (c *Controller) gone(ctx context.Context, namespace string,
+	r resourcev1.ResourceClaimConsumerReference) (bool, error) {
 	pod, err := c.podLister.Pods(namespace).Get(r.Name)
 	if apierrors.IsNotFound(err) {
 		pod, err = c.client.CoreV1().Pods(namespace).Get(ctx, r.Name, metav1.GetOptions{})
@@ -120,7 +122,8 @@ func (c *Controller) release(ctx context.Context, its *resourcev1.ResourceClaim,
 			return fmt.Errorf("take back reservations of claim %s: %w", keyOf(its), err)
 		}
 		its = answer.DeepCopy()
-		logOf(ctx, its).V(4).Info("Took back reservations of pods that are over", "left", len(s.keeps), "deallocated", s.deallocate)
+		logOf(ctx, its).V(4).Info("Took back reservations of pods that are over", "left", len(s.keeps),
+			"deallocated", s.deallocate)
 	}
 	if s.unprotect {
 		its.Finalizers = slices.DeleteFunc(its.Finalizers, func(f string) bool { return f == resourcev1.Finalizer })
@@ -133,7 +136,8 @@ func (c *Controller) release(ctx context.Context, its *resourcev1.ResourceClaim,
 	if !s.remove {
 		return nil
 	}
-	err := api.Delete(ctx, its.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &its.UID, ResourceVersion: &its.ResourceVersion}})
+	same := &metav1.Preconditions{UID: &its.UID, ResourceVersion: &its.ResourceVersion}
+	err := api.Delete(ctx, its.Name, metav1.DeleteOptions{Preconditions: same})
 	if err != nil {
 		return fmt.Errorf("delete claim %s of a pod that is over: %w", keyOf(its), err)
 	}

@@ -51,7 +51,8 @@ type Controller struct {
 
 // New returns the controller, with the informers of f.
 func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
-	pods, claims, templates := f.Core().V1().Pods(), f.Resource().V1().ResourceClaims(), f.Resource().V1().ResourceClaimTemplates()
+	pods, claims := f.Core().V1().Pods(), f.Resource().V1().ResourceClaims()
+	templates := f.Resource().V1().ResourceClaimTemplates()
 	err := errors.Join(claim.AddIndex(claims.Informer()), pods.Informer().AddIndexers(cache.Indexers{
 		byClaim: index(usedClaims), byTemplate: index(templatesOf),
 	}))

@@ -23,8 +23,8 @@ import (
 //	 ▲                           │ withdrawn by the last holder
 //	 └───────────────────────────┘
 //
-// The assumed objects of package volumes end with the next version that the informer has. A promise does not: it takes
-// two writes to keep it, between which the device must not seem to be free.
+// The assumed objects of package volumes end with the next version that the informer has. A promise does not: it
+// takes two writes to keep it, between which the device must not seem to be free.
 type claims struct {
 	store cache.Store
 
@@ -46,7 +46,8 @@ type promise struct {
 
 func newClaims(store cache.Store) *claims {
 	return &claims{
-		store: store, promises: map[types.UID]*promise{}, written: map[types.UID]*resourcev1.ResourceClaim{}, uses: map[types.UID]*use{},
+		store: store, promises: map[types.UID]*promise{},
+		written: map[types.UID]*resourcev1.ResourceClaim{}, uses: map[types.UID]*use{},
 	}
 }
 
@@ -171,8 +172,8 @@ type use struct {
 	capacity []structured.DeviceConsumedCapacity
 }
 
-// useLocked returns what a claim takes, or nil. It is remembered while the claim does not change: the IDs are made from
-// strings, and that takes longer than everything else.
+// useLocked returns what a claim takes, or nil. It is remembered while the claim does not change: the IDs are made
+// from strings, and that takes longer than everything else.
 func (c *claims) useLocked(claim *resourcev1.ResourceClaim) *use {
 	if claim.Status.Allocation == nil {
 		return nil

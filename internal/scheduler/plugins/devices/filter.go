@@ -209,9 +209,9 @@ func (d *Devices) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *v1.
 	return nil, fwk.NewStatus(fwk.Unschedulable, "still not schedulable")
 }
 
-// usableAfterPreemption remembers the claims that cannot be used on nodes that another plugin has rejected before Filter
-// was asked, and on which room could be made. Upstream does not look there: then a claim keeps its pod off such a node,
-// although nobody uses it.
+// usableAfterPreemption remembers the claims that cannot be used on nodes that another plugin has rejected before
+// Filter was asked, and on which room could be made. Upstream does not look there: then a claim keeps its pod off such
+// a node, although nobody uses it.
 func (d *Devices) usableAfterPreemption(s *state, statuses fwk.NodeToStatusReader) error {
 	nodes, err := statuses.NodesForStatusCode(d.handle.SnapshotSharedLister().NodeInfos(), fwk.Unschedulable)
 	if err != nil {

@@ -56,8 +56,8 @@ func (d *Devices) Unreserve(ctx context.Context, cycle fwk.CycleState, pod *v1.P
 			continue
 		}
 		if _, err := d.update(ctx, c.ResourceClaim, d.leave(pod.UID)); err != nil && !apierrors.IsNotFound(err) {
-			klog.FromContext(ctx).Error(err, "Cannot take back a pod's reservation; it has the claim until it is scheduled or gone",
-				"claim", klog.KObj(c))
+			klog.FromContext(ctx).Error(err,
+				"Cannot take back a pod's reservation; it has the claim until it is scheduled or gone", "claim", klog.KObj(c))
 		}
 	}
 }
@@ -116,7 +116,8 @@ type change func(context.Context, *resourcev1.ResourceClaim) (*resourcev1.Resour
 
 // update writes a change, based on the version that is given; and again, on the latest version, as long as somebody
 // else is faster: each time another one of those who want to change the claim is done.
-func (d *Devices) update(ctx context.Context, claim *resourcev1.ResourceClaim, write change) (*resourcev1.ResourceClaim, error) {
+func (d *Devices) update(ctx context.Context, claim *resourcev1.ResourceClaim,
+	write change) (*resourcev1.ResourceClaim, error) {
 	var answer *resourcev1.ResourceClaim
 	var last error
 	latest := claim
@@ -216,5 +217,6 @@ func same(a, b *resourcev1.AllocationResult) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return equality.Semantic.DeepEqual(a.Devices, b.Devices) && equality.Semantic.DeepEqual(a.NodeSelector, b.NodeSelector)
+	return equality.Semantic.DeepEqual(a.Devices, b.Devices) &&
+		equality.Semantic.DeepEqual(a.NodeSelector, b.NodeSelector)
 }

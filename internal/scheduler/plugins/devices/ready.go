@@ -39,7 +39,8 @@ func (d *Devices) awaitReady(ctx context.Context, s *state, pod *v1.Pod, node st
 		return nil
 	}
 	log := klog.FromContext(ctx)
-	d.handle.EventRecorder().WithLogger(log).Eventf(pod, nil, v1.EventTypeNormal, "BindingConditionsPending", "Scheduling",
+	events := d.handle.EventRecorder().WithLogger(log)
+	events.Eventf(pod, nil, v1.EventTypeNormal, "BindingConditionsPending", "Scheduling",
 		"waiting for binding conditions for device on node %s", node)
 	began := time.Now()
 	err := d.await(ctx, s, keys)
