@@ -221,7 +221,7 @@ func TestQueuesHaveUpstreamsNames(t *testing.T) {
 	f := informers.NewSharedInformerFactory(client, 0)
 	_, err := workloads(&hostileAPI{Clientset: client}, f)
 	content := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
-	garbagecollector.New(client, content)
+	garbagecollector.New(client, content, nil)
 	_, nsErr := namespacecontroller.New(client, content, f)
 	_, ttlErr := ttlafterfinished.New(client, f, noClock)
 	err = errors.Join(err, nsErr, ttlErr)

@@ -560,6 +560,29 @@ func TestErrorsOfTheRuntimeShow(t *testing.T) {
 	})
 }
 
+// A pod whose devices nobody prepares used to run without them.
+func TestAPodDoesNotRunWithoutItsDevices(t *testing.T) {
+	run(t, func(w *world) {
+		p := plainPod("a", v1.RestartPolicyAlways, container("c"))
+		p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("g")}}
+		w.create(p)
+		w.pass(time.Minute)
+		w.wantEvent("FailedPrepareDynamicResources: Failed to prepare dynamic resources: resource claim gpu: " +
+			"this kubelet has no drivers of devices (DRA); let the pod run on a node that has")
+		if st := w.get("a").Status; st.Phase != v1.PodPending || waiting(w.status("a", "c")) != "ContainerCreating" {
+			t.Errorf("%+v", st)
+		}
+		p = plainPod("b", v1.RestartPolicyAlways, container("c"))
+		p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("t")}}
+		p.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpu"}} // it turned out that none is needed
+		w.create(p)
+		w.pass(time.Minute)
+		if w.get("b").Status.Phase != v1.PodRunning {
+			t.Errorf("%+v", w.get("b").Status)
+		}
+	})
+}
+
 func TestImageChangeReplacesTheContainer(t *testing.T) {
 	run(t, func(w *world) {
 		w.rt.AddImage("busybox:2")

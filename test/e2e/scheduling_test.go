@@ -46,6 +46,18 @@ func TestAPodWaitsForDevices(t *testing.T) {
 	if out := c.must("explain", "pod/early"); !strings.Contains(out, `could not find ResourceClaim "default/absent"`) {
 		t.Errorf("explain says:\n%s", out)
 	}
+	// A driver offers a device: the pod gets it, and its node says that it cannot prepare it.
+	slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "offer"}, Spec: resourcev1.ResourceSliceSpec{
+		Driver: "d.example.com", Pool: resourcev1.ResourcePool{Name: "p", ResourceSliceCount: 1}, AllNodes: new(true),
+		Devices: []resourcev1.Device{{Name: "gpu-0"}},
+	}}
+	if _, err := resources.ResourceSlices().Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitEvent("claims", "FailedPrepareDynamicResources")
+	if p := c.await("claims", "bound", func(p *v1.Pod) bool { return p != nil && p.Spec.NodeName != "" }); ready(p) {
+		t.Error("a pod runs without its device")
+	}
 	events, err := c.client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.name=plain"})
 	if err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ func TestAClaimOutlivesThePodThatUsesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await(t, claims, "free", func(_ *v1.PersistentVolumeClaim, gone bool) bool { return gone })
+	awaitGone(t, func() error { _, err := claims.Get(ctx, "free", metav1.GetOptions{}); return err })
 	if claim, err := claims.Get(ctx, "used", metav1.GetOptions{}); err != nil || claim.DeletionTimestamp == nil {
 		t.Fatalf("the claim of a pod: %v, %v", claim, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,11 +20,29 @@ func (o *Ops) runSandbox(ctx context.Context, op podplan.Op, in *podplan.Input) 
 	if op.Attempt > 0 {
 		o.event(in.Pod, v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 	}
+	if err := unprepared(in.Pod); err != nil {
+		o.event(in.Pod, v1.EventTypeWarning, "FailedPrepareDynamicResources", "Failed to prepare dynamic resources: %v", err)
+		return podplan.Result{Err: err}
+	}
 	id, err := o.trySandbox(ctx, op, in)
 	if err != nil && ctx.Err() == nil {
 		o.event(in.Pod, v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: %v", err)
 	}
 	return podplan.Result{Err: err, Sandbox: id}
+}
+
+// unprepared returns an error for a pod that needs devices, which this kubelet cannot prepare: it has no drivers.
+// Without them the pod must not run.
+func unprepared(pod *v1.Pod) error {
+	for _, c := range pod.Spec.ResourceClaims {
+		unneeded := slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(s v1.PodResourceClaimStatus) bool {
+			return s.Name == c.Name && s.ResourceClaimName == nil
+		})
+		if !unneeded {
+			return fmt.Errorf("resource claim %s: this kubelet has no drivers of devices (DRA); let the pod run on a node that has", c.Name)
+		}
+	}
+	return nil
 }
 
 func (o *Ops) trySandbox(ctx context.Context, op podplan.Op, in *podplan.Input) (string, error) {
