@@ -276,7 +276,7 @@ func TestServersStartAndStopAtOnce(t *testing.T) {
 	if err != nil || len(slice.Endpoints) != 1 {
 		t.Errorf("%+v, %v", slice, err)
 	}
-	endpoints, err := admin(t, s).CoreV1().Endpoints("default").Get(t.Context(), serviceName, metav1.GetOptions{}) //nolint:staticcheck // served all the same
+	endpoints, err := admin(t, s).CoreV1().Endpoints("default").Get(t.Context(), serviceName, metav1.GetOptions{})
 	if err != nil || len(endpoints.Subsets) != 1 || len(endpoints.Subsets[0].Addresses) != 1 {
 		t.Errorf("%+v, %v", endpoints, err)
 	}

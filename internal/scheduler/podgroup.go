@@ -53,11 +53,11 @@ func (s *Scheduler) scheduleGroup(ctx context.Context, first *framework.QueuedPo
 		m.state.InGroup(nil)
 		m.group = nil
 		if m.err != nil {
-			s.fail(m.ctx, m.attempt, m.err)
+			s.fail(m.ctx, m.attempt, m.err) //nolint:contextcheck // gather made it of ctx
 			continue
 		}
 		placed++
-		s.startBinding(m.ctx, m.attempt)
+		s.startBinding(m.ctx, m.attempt) //nolint:contextcheck // gather made it of ctx
 	}
 	s.reportGroup(ctx, g, placed, err)
 }
@@ -99,7 +99,7 @@ func (s *Scheduler) groupCycle(ctx context.Context, g *groupCycle) error {
 		return g.failAll(err)
 	}
 	for _, m := range g.attempts {
-		m.err = s.schedulingCycle(m.ctx, m.attempt)
+		m.err = s.schedulingCycle(m.ctx, m.attempt) //nolint:contextcheck // gather made it of ctx
 	}
 	if !g.gang() || !s.lacks(g) {
 		return nil
@@ -206,11 +206,9 @@ func (u *groupUpdate) over(last *groupUpdate) *groupUpdate {
 // writeGroup writes a group's condition, unless it has been scheduled before: of pods that come later, the pods
 // themselves tell.
 func (s *Scheduler) writeGroup(ctx context.Context, u *groupUpdate) {
-	group := u.group
-	if now, err := s.groups.PodGroups().Get(group.Namespace, group.Name); err != nil || now.UID != group.UID {
+	group, err := s.groups.PodGroups().Get(u.group.Namespace, u.group.Name)
+	if err != nil || group.UID != u.group.UID {
 		return // gone
-	} else {
-		group = now
 	}
 	was := meta.FindStatusCondition(group.Status.Conditions, u.condition.Type)
 	if was != nil && was.Status == metav1.ConditionTrue {

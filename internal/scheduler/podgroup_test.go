@@ -46,10 +46,10 @@ func startGrouped(t *testing.T, objs ...runtime.Object) *cluster {
 	return startConfig(t, cfg, same, objs...)
 }
 
-// condition returns PodGroupInitiallyScheduled as "status reason: message".
-func (c *cluster) condition(group string) string {
+// condition returns PodGroupInitiallyScheduled of the group g as "status reason: message".
+func (c *cluster) condition() string {
 	c.t.Helper()
-	g, err := c.client.SchedulingV1beta1().PodGroups("default").Get(c.t.Context(), group, metav1.GetOptions{})
+	g, err := c.client.SchedulingV1beta1().PodGroups("default").Get(c.t.Context(), "g", metav1.GetOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -60,10 +60,11 @@ func (c *cluster) condition(group string) string {
 	return fmt.Sprintf("%s %s: %s", cond.Status, cond.Reason, cond.Message)
 }
 
-func (c *cluster) wantCondition(group, want string) {
+// wantCondition checks the condition of the group g.
+func (c *cluster) wantCondition(want string) {
 	c.t.Helper()
-	if got := c.condition(group); got != want {
-		c.t.Errorf("group %s: %q, want %q", group, got, want)
+	if got := c.condition(); got != want {
+		c.t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -102,7 +103,7 @@ func TestAGangRunsTogetherOrNotAtAll(t *testing.T) {
 		}
 		c.wantMessage("a", "waiting for minCount pods from a gang to be scheduled")
 		c.wantMessage("c", "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.")
-		c.wantCondition("g", "False Unschedulable: 2 pod(s) of 3 could be scheduled, minCount is 3: "+
+		c.wantCondition("False Unschedulable: 2 pod(s) of 3 could be scheduled, minCount is 3: " +
 			"0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.")
 		// Its room is not held meanwhile.
 		c.create(pod("other", "2"))
@@ -116,7 +117,7 @@ func TestAGangRunsTogetherOrNotAtAll(t *testing.T) {
 		if n := c.bound(all...); n != 3 {
 			t.Fatalf("%d pods of the gang are bound, want 3", n)
 		}
-		c.wantCondition("g", "True Scheduled: ")
+		c.wantCondition("True Scheduled: ")
 		// One that comes later is scheduled alone, or waits alone.
 		c.create(pod("d", "1", member("g")))
 		c.create(pod("e", "1", member("g")))
@@ -124,7 +125,7 @@ func TestAGangRunsTogetherOrNotAtAll(t *testing.T) {
 		if n := c.bound("d", "e"); n != 1 {
 			t.Errorf("%d of two further pods are bound, and there was room for one", n)
 		}
-		c.wantCondition("g", "True Scheduled: ")
+		c.wantCondition("True Scheduled: ")
 	})
 }
 
@@ -160,7 +161,7 @@ func TestAnythingThatMayHelpAGangWakesIt(t *testing.T) {
 				tc.help(c)
 				c.settle()
 				if n := c.bound("a", "b", "c"); n < 2 {
-					t.Errorf("%d pods are bound %v later: %s", n, time.Since(began), c.condition("g"))
+					t.Errorf("%d pods are bound %v later: %s", n, time.Since(began), c.condition())
 				}
 			})
 		})
@@ -189,7 +190,7 @@ func TestABasicGroupsPodsAreOnTheirOwn(t *testing.T) {
 		if n := c.bound("a", "b", "c"); n != 2 {
 			t.Errorf("%d of three are bound, and there is room for two when the less important one is gone", n)
 		}
-		c.wantCondition("g", "True Scheduled: ")
+		c.wantCondition("True Scheduled: ")
 	})
 }
 
@@ -205,7 +206,7 @@ func TestPodsOfAGroupHaveOneScheduler(t *testing.T) {
 		if n := c.bound("a", "b"); n != 0 {
 			t.Errorf("%d are bound", n)
 		}
-		c.wantCondition("g", `False SchedulerError: all pods in a single pod group should have the same .spec.schedulerName set, got: "default-scheduler" and "second"`)
+		c.wantCondition(`False SchedulerError: all pods in a single pod group should have the same .spec.schedulerName set, got: "default-scheduler" and "second"`)
 	})
 }
 

@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -109,7 +110,7 @@ func (l *life) checkGroups(w world, pods []*v1.Pod) string {
 				if then.fits(p, n) == "" {
 					on := p.DeepCopy()
 					on.Spec.NodeName = n.Name
-					then.pods = append(then.pods[:len(then.pods):len(then.pods)], on)
+					then.pods = append(slices.Clip(then.pods), on)
 					could++
 					break
 				}
