@@ -3,7 +3,6 @@ package proxy
 import (
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"net"
 	"os"
 	"testing"
@@ -11,32 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"wherry.dev/internal/netns"
+	"wherry.dev/test/sctp"
 )
-
-// sctpInit returns the packet that opens an association (RFC 9260).
-func sctpInit(from, to uint16) []byte {
-	p := binary.BigEndian.AppendUint16(nil, from)
-	p = binary.BigEndian.AppendUint16(p, to)
-	p = append(p, 0, 0, 0, 0, 0, 0, 0, 0)              // no tag yet; checksum
-	p = append(p, 1, 0, 0, 20, 1, 2, 3, 4, 0, 1, 0, 0) // INIT: tag, window
-	p = append(p, 0, 1, 0, 1, 0, 0, 0, 1)              // streams, first number
-	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
-	return p
-}
-
-// raw opens a socket that sees the packets of SCTP themselves: kernels have its translation more often
-// than its sockets.
-func (m *machine) raw(name string) *net.IPConn {
-	m.t.Helper()
-	var c *net.IPConn
-	m.check(netns.Do(func() (err error) {
-		c, err = net.ListenIP("ip4:sctp", &net.IPAddr{IP: net.IPv4zero})
-		return err
-	}, m.spaces[name]))
-	m.t.Cleanup(func() { _ = c.Close() })
-	return c
-}
 
 // TestSCTP: a service with ports of all protocols translates each of them.
 func TestSCTP(t *testing.T) {
@@ -50,8 +25,8 @@ func TestSCTP(t *testing.T) {
 	all[0].Ports[1].Name, all[0].Ports[1].Protocol, all[0].Ports[1].Port = new("sctp"), new(v1.ProtocolSCTP), new(int32(9000))
 	m.serve(both, all...)
 	m.want("b", clusterIP+":80", "a") // TCP, beside it
-	server, client := m.raw("a"), m.raw("c")
-	_, err := client.WriteTo(sctpInit(5000, 80), &net.IPAddr{IP: net.ParseIP(clusterIP)})
+	server, client := sctp.Listen(t, m.spaces["a"]), sctp.Listen(t, m.spaces["c"])
+	_, err := client.WriteTo(sctp.Init(5000, 80), &net.IPAddr{IP: net.ParseIP(clusterIP)})
 	m.check(err)
 	m.check(server.SetReadDeadline(time.Now().Add(patience)))
 	buf := make([]byte, 128)
@@ -63,7 +38,7 @@ func TestSCTP(t *testing.T) {
 
 	// Without an endpoint nothing gets through.
 	m.serve(both)
-	_, err = client.WriteTo(sctpInit(5001, 80), &net.IPAddr{IP: net.ParseIP(clusterIP)})
+	_, err = client.WriteTo(sctp.Init(5001, 80), &net.IPAddr{IP: net.ParseIP(clusterIP)})
 	m.check(err)
 	m.check(server.SetReadDeadline(time.Now().Add(100 * time.Millisecond)))
 	if n, _, err := server.ReadFrom(buf); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -82,13 +57,13 @@ func TestSCTPAnswersComeBack(t *testing.T) {
 	all := slices4(ready("a"))
 	all[0].Ports[0].Protocol, all[0].Ports[0].Port = new(v1.ProtocolSCTP), new(int32(9000))
 	m.serve(svc, all...)
-	server := m.raw("a")
+	server := sctp.Listen(t, m.spaces["a"])
 	for i, tt := range []struct {
 		client, to string
 		port       uint16
 	}{{"b", clusterIP, 80}, {"b", hostIP, 30080}, {"neighbour", hostIP, 30080}} {
-		client, from := m.raw(tt.client), uint16(6000+i)
-		_, err := client.WriteTo(sctpInit(from, tt.port), &net.IPAddr{IP: net.ParseIP(tt.to)})
+		client, from := sctp.Listen(t, m.spaces[tt.client]), uint16(6000+i)
+		_, err := client.WriteTo(sctp.Init(from, tt.port), &net.IPAddr{IP: net.ParseIP(tt.to)})
 		m.check(err)
 		m.check(server.SetReadDeadline(time.Now().Add(patience)))
 		buf := make([]byte, 128)
@@ -97,7 +72,7 @@ func TestSCTPAnswersComeBack(t *testing.T) {
 		if to := binary.BigEndian.Uint16(buf[2:]); to != 9000 {
 			t.Fatalf("%+v: the server sees port %d", tt, to)
 		}
-		_, err = server.WriteTo(sctpInitAck(9000, binary.BigEndian.Uint16(buf)), seen)
+		_, err = server.WriteTo(sctp.InitAck(9000, binary.BigEndian.Uint16(buf)), seen)
 		m.check(err)
 		m.check(client.SetReadDeadline(time.Now().Add(patience)))
 		n, answerer, err := client.ReadFrom(buf)
@@ -106,16 +81,4 @@ func TestSCTPAnswersComeBack(t *testing.T) {
 			t.Errorf("%+v: %d bytes from %v, port %d", tt, n, answerer, binary.BigEndian.Uint16(buf))
 		}
 	}
-}
-
-// sctpInitAck returns the answer to sctpInit, with a cookie.
-func sctpInitAck(from, to uint16) []byte {
-	p := binary.BigEndian.AppendUint16(nil, from)
-	p = binary.BigEndian.AppendUint16(p, to)
-	p = append(p, 1, 2, 3, 4, 0, 0, 0, 0)              // the client's tag; checksum
-	p = append(p, 2, 0, 0, 28, 5, 6, 7, 8, 0, 1, 0, 0) // INIT ACK: tag, window
-	p = append(p, 0, 1, 0, 1, 0, 0, 0, 1)              // streams, first number
-	p = append(p, 0, 7, 0, 8, 1, 1, 1, 1)              // cookie
-	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
-	return p
 }
