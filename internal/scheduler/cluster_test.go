@@ -604,13 +604,19 @@ func TestWhatStoodInTheWayOfAPreemptionWakes(t *testing.T) {
 		c := start(t, node("n1", "4"),
 			pod("old", "2", on("n1"), labelled("app", "x"), since(1)), pod("young", "2", on("n1"), since(2)))
 		defer c.stop()
-		// The friend's victim goes at once, and the friend waits for the end of its back-off.
+		gone := c.graceful()
 		c.create(pod("friend", "2", labelled("app", "x"), priority(2)))
+		gone("young") // and the friend waits for the end of its back-off
 		c.create(pod("p", "2", together(v1.LabelHostname), priority(2)))
 		c.wantNode("friend", "")
 		c.wantNode("p", "")
 		c.settle()
 		c.wantNode("friend", "n1")
+		if c.get("old").DeletionTimestamp == nil {
+			t.Fatal("p did not hear that its friend was bound: it makes no room for itself")
+		}
+		gone("old")
+		c.settle()
 		c.wantNode("p", "n1")
 	})
 }
