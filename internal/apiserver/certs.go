@@ -181,7 +181,7 @@ const kubeletClientUser = "kube-apiserver-kubelet-client"
 // servingLeaf returns the serving certificate's names, under which clients in and around the
 // cluster reach us.
 func servingLeaf(cfg *Config) (pki.Leaf, error) {
-	service, err := firstServiceIP(cfg.ServiceCIDR)
+	service, err := firstServiceIP(cfg.ServiceCIDRs[0])
 	if err != nil {
 		return pki.Leaf{}, err
 	}

@@ -12,8 +12,9 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
+	utilport "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/options"
+	utilnet "k8s.io/utils/net"
 
 	"wherry.dev/internal/apiserver/admission"
 	"wherry.dev/internal/apiserver/auth"
@@ -36,8 +37,9 @@ type Config struct {
 	// AdvertiseAddress is where others reach this server: the endpoint of the service
 	// default/kubernetes. If nil, it is the bind address, or else the host's own address.
 	AdvertiseAddress net.IP
-	// ServiceCIDR is the range of the services' cluster IPs.
-	ServiceCIDR *net.IPNet
+	// ServiceCIDRs are the ranges of the services' cluster IPs: one, or one of each address family. Services
+	// get an address of the first unless they ask for more.
+	ServiceCIDRs []*net.IPNet
 	// ClusterDomain is the DNS domain in the serving certificate.
 	ClusterDomain string
 	// ServingNames are additional names and addresses in the serving certificate.
@@ -89,7 +91,7 @@ type Config struct {
 	// Serving says how connections and requests are served.
 	Serving ServingOptions
 	// NodePorts is the range that services get their node ports from.
-	NodePorts utilnet.PortRange
+	NodePorts utilport.PortRange
 	// Stay is how long pods tolerate a node that is not ready or not reachable, if they do not say.
 	Stay admission.TolerationSeconds
 	// DeleteCollectionWorkers is how many objects are deleted at a time when all are.
@@ -144,7 +146,7 @@ func DefaultConfig() Config {
 		DataDir:                "/var/lib/wherry",
 		BindAddress:            net.IPv4zero,
 		SecurePort:             6443,
-		ServiceCIDR:            cidr,
+		ServiceCIDRs:           []*net.IPNet{cidr},
 		ClusterDomain:          "cluster.local",
 		EtcdCompactionInterval: 5 * time.Minute,
 		EventTTL:               time.Hour,
@@ -187,11 +189,7 @@ func (c *Config) Validate() []error {
 	bad(c.SecurePort < 0 || c.SecurePort > 65535, "--secure-port %d must be between 0 and 65535", c.SecurePort)
 	bad(c.BindAddress == nil, "--bind-address is required")
 	bad(c.AdvertiseAddress != nil && c.AdvertiseAddress.IsUnspecified(), "--advertise-address %s must be an address that others can reach", c.AdvertiseAddress)
-	bad(c.ServiceCIDR == nil, "--service-cluster-ip-range is required")
-	if c.ServiceCIDR != nil {
-		ones, bits := c.ServiceCIDR.Mask.Size()
-		bad(bits-ones < 3, "--service-cluster-ip-range %s is too small: it must have at least 8 addresses", c.ServiceCIDR)
-	}
+	c.validateServiceCIDRs(bad)
 	for _, server := range c.EtcdServers {
 		u, err := url.Parse(server)
 		bad(err != nil || !slices.Contains([]string{"http", "https", "unix", "unixs"}, u.Scheme), "--etcd-servers %s is not a URL such as https://10.0.0.1:2379", server)
@@ -266,21 +264,40 @@ func (c *Config) badIssuers() []error {
 
 // complete derives what was left unset; the listener's port is known by then.
 func (c *Config) complete() error {
-	if errs := c.Validate(); len(errs) > 0 {
-		return errors.Join(errs...)
-	}
-	if c.CertDir == "" {
-		c.CertDir = filepath.Join(c.DataDir, "pki")
-	}
-	if c.AdvertiseAddress == nil {
+	if c.AdvertiseAddress == nil && c.BindAddress != nil {
 		ip, err := advertiseAddress(c.BindAddress)
 		if err != nil {
 			return err
 		}
 		c.AdvertiseAddress = ip
 	}
+	if errs := c.Validate(); len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	if c.CertDir == "" {
+		c.CertDir = filepath.Join(c.DataDir, "pki")
+	}
 	if len(c.APIAudiences) == 0 {
 		c.APIAudiences = slices.Clone(c.ServiceAccountIssuers)
 	}
 	return nil
+}
+
+func (c *Config) validateServiceCIDRs(bad func(bool, string, ...any)) {
+	const flag = "--service-cluster-ip-range"
+	bad(len(c.ServiceCIDRs) == 0, flag+" is required")
+	bad(len(c.ServiceCIDRs) > 2, flag+" must not contain more than two entries")
+	for _, n := range c.ServiceCIDRs {
+		ones, bits := n.Mask.Size()
+		bad(bits-ones < 3, flag+" %s is too small: it must have at least 8 addresses", n)
+	}
+	if len(c.ServiceCIDRs) == 2 {
+		bad(utilnet.IsIPv6CIDR(c.ServiceCIDRs[0]) == utilnet.IsIPv6CIDR(c.ServiceCIDRs[1]),
+			flag+" %s,%s: two ranges must be one of IPv4 and one of IPv6", c.ServiceCIDRs[0], c.ServiceCIDRs[1])
+	}
+	if len(c.ServiceCIDRs) > 0 && c.AdvertiseAddress != nil {
+		bad(utilnet.IsIPv6CIDR(c.ServiceCIDRs[0]) != utilnet.IsIPv6(c.AdvertiseAddress),
+			flag+" %s must be of the address family of --advertise-address %s, because the service kubernetes leads there: "+
+				"choose another range, or put the one of that family first", c.ServiceCIDRs[0], c.AdvertiseAddress)
+	}
 }

@@ -25,7 +25,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IPVar(&c.BindAddress, "bind-address", c.BindAddress, "The address to serve HTTPS on.")
 	fs.IntVar(&c.SecurePort, "secure-port", c.SecurePort, "The port to serve HTTPS on; 0 takes a free one.")
 	fs.IPVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress, "The address where the rest of the cluster reaches this server.")
-	fs.Var(cidrFlag{&c.ServiceCIDR}, "service-cluster-ip-range", "The range that services get their cluster IPs from.")
+	fs.Var(&cidrsFlag{&c.ServiceCIDRs}, "service-cluster-ip-range", "The range that services get their cluster IPs from, or two of different address families, separated by a comma.")
 	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "The DNS domain named in the generated serving certificate.")
 	fs.StringSliceVar(&c.ServingNames, "tls-san", c.ServingNames, "Further names or addresses for the generated serving certificate.")
 
@@ -211,23 +211,31 @@ func (c *Config) setFeatures(log logr.Logger) error {
 
 func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
 
-// cidrFlag is a pflag.Value for a network that may be nil.
-type cidrFlag struct{ to **net.IPNet }
+// cidrsFlag is a pflag.Value for networks.
+type cidrsFlag struct{ to *[]*net.IPNet }
 
-func (f cidrFlag) String() string {
-	if f.to == nil || *f.to == nil {
+func (f *cidrsFlag) String() string {
+	if f.to == nil {
 		return ""
 	}
-	return (*f.to).String()
+	var out []string
+	for _, n := range *f.to {
+		out = append(out, n.String())
+	}
+	return strings.Join(out, ",")
 }
 
-func (f cidrFlag) Set(s string) error {
-	_, n, err := net.ParseCIDR(s)
-	if err != nil {
-		return fmt.Errorf("%q is not a network such as 10.96.0.0/12", s)
+func (f *cidrsFlag) Set(s string) error {
+	var out []*net.IPNet
+	for part := range strings.SplitSeq(s, ",") {
+		_, n, err := net.ParseCIDR(strings.TrimSpace(part))
+		if err != nil {
+			return fmt.Errorf("%q is not a network such as 10.96.0.0/12", part)
+		}
+		out = append(out, n)
 	}
-	*f.to = n
+	*f.to = out
 	return nil
 }
 
-func (cidrFlag) Type() string { return "cidr" }
+func (*cidrsFlag) Type() string { return "cidrs" }

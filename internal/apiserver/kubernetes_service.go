@@ -50,7 +50,7 @@ func (s *Server) repairClaims(ctx context.Context, _ kubernetes.Interface) error
 // server's advertised address. With an external etcd, other servers' addresses stay in the
 // endpoints; a server removes its own when it stops.
 func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface) error {
-	ip, err := firstServiceIP(s.cfg.ServiceCIDR)
+	ip, err := firstServiceIP(s.cfg.ServiceCIDRs[0])
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (s *Server) publishSlice(ctx context.Context, client kubernetes.Interface, 
 				Name: serviceName, Namespace: metav1.NamespaceDefault,
 				Labels: map[string]string{discoveryv1.LabelServiceName: serviceName},
 			},
-			AddressType: discoveryv1.AddressType(s.services.Family()),
+			AddressType: discoveryv1.AddressType(s.services.Families()[0]),
 		}
 	}
 	var published []string

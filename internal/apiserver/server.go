@@ -185,7 +185,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 		Context: context.WithoutCancel(ctx), Lookup: s.lookup, ByEndpoint: s.cfg.AggregatorRouting,
 		Self: url.URL{Scheme: "https", Host: s.clients.Addr()},
 	}
-	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDR, s.cfg.NodePorts, s.backend, s.lookup)
+	s.services = service.NewAllocator(ctx, s.cfg.ServiceCIDRs, s.cfg.NodePorts, s.backend, s.lookup)
 	if s.cfg.MetricsAPI {
 		s.scraper = metrics.NewScraper(context.WithoutCancel(ctx), s.kubelets)
 	}

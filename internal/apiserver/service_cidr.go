@@ -23,11 +23,15 @@ import (
 // defaultServiceCIDR is the object that shows the range that we were configured with.
 const defaultServiceCIDR = service.DefaultCIDR
 
-// ensureServiceCIDR publishes the range of services' addresses, and says that it is ready. If the
-// object shows another range it is left as it is: only an administrator knows which one is meant.
+// ensureServiceCIDR publishes the ranges of services' addresses, and says that they are ready. A range of a
+// second family is added to the object. If it shows another range otherwise it is left as it is: only an
+// administrator knows which one is meant.
 func (s *Server) ensureServiceCIDR(ctx context.Context, client kubernetes.Interface) error {
 	api := client.NetworkingV1().ServiceCIDRs()
-	want := []string{s.cfg.ServiceCIDR.String()}
+	var want []string
+	for _, n := range s.cfg.ServiceCIDRs {
+		want = append(want, n.String())
+	}
 	c, err := api.Get(ctx, defaultServiceCIDR, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		c = &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: defaultServiceCIDR}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: want}}
@@ -35,11 +39,15 @@ func (s *Server) ensureServiceCIDR(ctx context.Context, client kubernetes.Interf
 			return nil // another server was faster, and says that it is ready
 		}
 	}
+	if err == nil && len(want) == 2 && slices.Equal(c.Spec.CIDRs, want[:1]) {
+		c.Spec.CIDRs = want
+		c, err = api.Update(ctx, c, metav1.UpdateOptions{})
+	}
 	if err != nil {
 		return fmt.Errorf("service CIDR %s: %w", defaultServiceCIDR, err)
 	}
 	if !slices.Equal(c.Spec.CIDRs, want) {
-		klog.FromContext(ctx).Info("The default ServiceCIDR does not match the configured range; services get addresses of both",
+		klog.FromContext(ctx).Info("The default ServiceCIDR does not match the configured ranges; services get addresses of both",
 			"serviceCIDR", c.Spec.CIDRs, "configured", want)
 		return nil
 	}

@@ -209,7 +209,7 @@ func TestTheServiceKubernetesComesBack(t *testing.T) {
 
 // elsewhere gives services another range than the default one, so that 10.96.0.1 is free.
 func elsewhere(c *Config) {
-	c.ServiceCIDR = &net.IPNet{IP: net.IPv4(10, 97, 0, 0).To4(), Mask: net.CIDRMask(16, 32)}
+	c.ServiceCIDRs = []*net.IPNet{{IP: net.IPv4(10, 97, 0, 0).To4(), Mask: net.CIDRMask(16, 32)}}
 }
 
 // holdFirstAddress makes the object of 10.96.0.1 as a server leaves it that is killed before it has written

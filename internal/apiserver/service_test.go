@@ -37,7 +37,7 @@ func TestServiceAddressesAreUniqueAndComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, func(c *Config) { c.ServiceCIDR = small })
+	s := start(t, func(c *Config) { c.ServiceCIDRs = []*net.IPNet{small} })
 	ctx := t.Context()
 	api := admin(t, s).CoreV1().Services("default")
 	// 14 addresses, one of which is the API's own.
@@ -84,7 +84,9 @@ func TestAddressOfAServiceDoesNotChange(t *testing.T) {
 	ctx, api := t.Context(), admin(t, s).CoreV1().Services("default")
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "a"},
-		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 80}}},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 80}}, Selector: map[string]string{"a": "b"},
+		},
 	}
 	if _, err := api.Create(ctx, svc, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -175,7 +175,7 @@ func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.SecurePort, "secure-port", c.SecurePort, "port of the API server")
 	f.IntVar(&c.KubeletPort, "kubelet-port", c.KubeletPort, "port of the kubelet")
 	f.StringVar(&c.PodCIDR, "pod-cidr", c.PodCIDR, "network that pods get their addresses from")
-	f.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "network that services get their addresses from")
+	f.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "network that services get their addresses from, or two of different IP families separated by a comma")
 	f.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
 	c.addDNSFlags(f)
 	f.StringSliceVar(&c.EtcdServers, "etcd-servers", c.EtcdServers, "URLs of an external etcd (default: etcd inside this process)")
@@ -324,22 +324,13 @@ func (c *Config) validate() error {
 	if c.RuntimeEndpoint != "" && c.Runtime != "" {
 		bad("--runtime %s is for Wherry's own container runtime; leave it out with --container-runtime-endpoint", c.Runtime)
 	}
-	services := parseCIDR(c.ServiceCIDR, "service-cidr", bad)
-	for s := range strings.SplitSeq(c.PodCIDR, ",") {
-		pods := parseCIDR(s, "pod-cidr", bad)
-		if pods != nil && services != nil && (pods.Contains(services.IP) || services.Contains(pods.IP)) {
-			bad("--pod-cidr %s and --service-cidr %s overlap; choose networks that do not", s, c.ServiceCIDR)
-		}
-	}
-	if _, _, err := PodNetworks(c.PodCIDR); err != nil && len(errs) == 0 {
-		errs = append(errs, err)
-	}
+	services := c.validateNetworks(bad)
 	for _, dns := range c.ClusterDNS {
 		if net.ParseIP(dns) == nil {
 			bad("--cluster-dns %q is not an IP address", dns)
 		}
 	}
-	if services != nil {
+	if services {
 		c.validateDNS(bad)
 	}
 	if c.Proxy != OwnProxy && c.Proxy != NoProxy {
@@ -365,35 +356,70 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
+// validateNetworks checks the networks of pods and services. It reports whether those of services can be used.
+func (c *Config) validateNetworks(bad func(string, ...any)) (services bool) {
+	pods, _ := parseNetworks(c.PodCIDR, "pod-cidr", bad)
+	all, services := parseNetworks(c.ServiceCIDR, "service-cidr", bad)
+	for _, s := range all {
+		for _, p := range pods {
+			if p.Overlaps(s) {
+				bad("--pod-cidr %s and --service-cidr %s overlap; choose networks that do not", p, s)
+			}
+		}
+	}
+	if ip, err := netip.ParseAddr(c.NodeIP); err == nil && services && all[0].Addr().Is4() != ip.Unmap().Is4() {
+		bad("--service-cidr %s must begin with a network of the address family of --node-ip %s, because the service kubernetes leads there",
+			c.ServiceCIDR, c.NodeIP)
+	}
+	return services
+}
+
+// parseNetworks parses one network, or two of different families. ok is false if something is wrong.
+func parseNetworks(s, flag string, bad func(string, ...any)) (out []netip.Prefix, ok bool) {
+	ok = true
+	for part := range strings.SplitSeq(s, ",") {
+		n, err := netip.ParsePrefix(part)
+		if err != nil {
+			bad("--%s %q is not a network such as 10.244.0.0/24", flag, part)
+			ok = false
+			continue
+		}
+		if n.Addr().BitLen()-n.Bits() < 3 {
+			bad("--%s %s is too small: it must have at least 8 addresses", flag, part)
+		}
+		out = append(out, n.Masked())
+	}
+	if _, _, err := twoNetworks(s, flag); err != nil && ok {
+		bad("%w", err)
+		ok = false
+	}
+	return out, ok
+}
+
 // PodNetworks parses --pod-cidr: one network, or two of different IP families separated by a comma;
 // second is zero if there is only one.
-func PodNetworks(s string) (first, second netip.Prefix, err error) {
+func PodNetworks(s string) (first, second netip.Prefix, err error) { return twoNetworks(s, "pod-cidr") }
+
+// ServiceNetworks parses --service-cidr, as PodNetworks does --pod-cidr.
+func ServiceNetworks(s string) (first, second netip.Prefix, err error) {
+	return twoNetworks(s, "service-cidr")
+}
+
+func twoNetworks(s, flag string) (first, second netip.Prefix, err error) {
 	a, b, two := strings.Cut(s, ",")
 	if first, err = netip.ParsePrefix(a); err != nil {
-		return first, second, fmt.Errorf("--pod-cidr: %w", err)
+		return first, second, fmt.Errorf("--%s: %w", flag, err)
 	}
 	if !two {
 		return first, second, nil
 	}
 	if second, err = netip.ParsePrefix(b); err != nil {
-		return first, second, fmt.Errorf("--pod-cidr: %w", err)
+		return first, second, fmt.Errorf("--%s: %w", flag, err)
 	}
 	if first.Addr().Is4() == second.Addr().Is4() {
-		return first, second, fmt.Errorf("--pod-cidr %s: two networks must be one of IPv4 and one of IPv6", s)
+		return first, second, fmt.Errorf("--%s %s: two networks must be one of IPv4 and one of IPv6", flag, s)
 	}
 	return first, second, nil
-}
-
-func parseCIDR(s, flag string, bad func(string, ...any)) *net.IPNet {
-	_, n, err := net.ParseCIDR(s)
-	if err != nil {
-		bad("--%s %q is not a network such as 10.244.0.0/24", flag, s)
-		return nil
-	}
-	if ones, bits := n.Mask.Size(); bits-ones < 3 {
-		bad("--%s %s is too small: it must have at least 8 addresses", flag, s)
-	}
-	return n
 }
 
 // InstanceID returns a short ID that is always the same for a data dir, and is part of every name

@@ -53,13 +53,21 @@ func TestPrecedence(t *testing.T) {
 
 func TestWhatIsWrongIsNamed(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`--node-name "A_B"`:                       func(c *Config) { c.NodeName = "A_B" },
-		"--secure-port 0 must be":                 func(c *Config) { c.SecurePort = 0 },
-		"--secure-port and --kubelet-port":        func(c *Config) { c.KubeletPort = c.SecurePort },
-		"must be one of IPv4 and one of IPv6":     func(c *Config) { c.PodCIDR = "10.1.0.0/24,10.2.0.0/24" },
-		`--pod-cidr "x" is not a network`:         func(c *Config) { c.PodCIDR = "x" },
-		"--pod-cidr 10.0.0.0/30 is too small":     func(c *Config) { c.PodCIDR = "10.0.0.0/30" },
-		"--service-cidr 10.244.0.0/16 overlap":    func(c *Config) { c.ServiceCIDR = "10.244.0.0/16" },
+		`--node-name "A_B"`:                           func(c *Config) { c.NodeName = "A_B" },
+		"--secure-port 0 must be":                     func(c *Config) { c.SecurePort = 0 },
+		"--secure-port and --kubelet-port":            func(c *Config) { c.KubeletPort = c.SecurePort },
+		"must be one of IPv4 and one of IPv6":         func(c *Config) { c.PodCIDR = "10.1.0.0/24,10.2.0.0/24" },
+		`--pod-cidr "x" is not a network`:             func(c *Config) { c.PodCIDR = "x" },
+		"--pod-cidr 10.0.0.0/30 is too small":         func(c *Config) { c.PodCIDR = "10.0.0.0/30" },
+		"--service-cidr 10.244.0.0/16 overlap":        func(c *Config) { c.ServiceCIDR = "10.244.0.0/16" },
+		"--service-cidr 10.1.0.0/24,10.2.0.0/24: two": func(c *Config) { c.ServiceCIDR = "10.1.0.0/24,10.2.0.0/24" },
+		`--service-cidr "x" is not a network`:         func(c *Config) { c.ServiceCIDR = "10.1.0.0/24,x" },
+		"--pod-cidr fd00::/64 and --service-cidr fd00::/112 overlap": func(c *Config) {
+			c.PodCIDR, c.ServiceCIDR = "10.1.0.0/24,fd00::/64", "10.2.0.0/24,fd00::/112"
+		},
+		"must begin with a network of the address family of --node-ip 192.0.2.1": func(c *Config) {
+			c.NodeIP, c.ServiceCIDR = "192.0.2.1", "fd00::/112,10.2.0.0/24"
+		},
 		"--data-dir and --run-dir are both /same": func(c *Config) { c.DataDir, c.RunDir = "/same", "/same" },
 		"--image-pull-progress-timeout -1s":       func(c *Config) { c.ImagePullProgressTimeout.Duration = -time.Second },
 		`--proxy "x" must be nftables or none`:    func(c *Config) { c.Proxy = "x" },

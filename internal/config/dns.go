@@ -30,16 +30,16 @@ func (c *Config) DNSAddress() (ip netip.Addr, ok bool, err error) {
 	if c.DNS == DNSNone || len(c.ClusterDNS) > 0 {
 		return ip, false, nil
 	}
-	services, err := netip.ParsePrefix(c.ServiceCIDR)
+	services, _, err := ServiceNetworks(c.ServiceCIDR)
 	if err != nil {
-		return ip, false, fmt.Errorf("--service-cidr: %w", err)
+		return ip, false, err
 	}
 	ip = services.Masked().Addr()
 	for range dnsIndex {
 		ip = ip.Next()
 	}
 	if !services.Contains(ip) {
-		return ip, false, fmt.Errorf("--service-cidr %s is too small for the DNS service, which has its address number %d: choose a larger network, or --dns=none", c.ServiceCIDR, dnsIndex)
+		return ip, false, fmt.Errorf("--service-cidr %s is too small for the DNS service, which has its address number %d: choose a larger network, or --dns=none", services, dnsIndex)
 	}
 	return ip, true, nil
 }

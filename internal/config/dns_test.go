@@ -13,7 +13,8 @@ func TestDNSAddress(t *testing.T) {
 		err    string
 	}{
 		"by default":         {func(*Config) {}, "10.96.0.10", ""},
-		"another network":    {func(c *Config) { c.ServiceCIDR = "fd00:96::/112" }, "fd00:96::a", ""},
+		"another network":    {func(c *Config) { c.NodeIP, c.ServiceCIDR = "2001:db8::9", "fd00:96::/112" }, "fd00:96::a", ""},
+		"of two networks":    {func(c *Config) { c.ServiceCIDR = "10.96.0.0/16,fd00:96::/112" }, "10.96.0.10", ""},
 		"a small network":    {func(c *Config) { c.ServiceCIDR = "10.96.0.0/29" }, "", "--service-cidr 10.96.0.0/29 is too small"},
 		"small, without DNS": {func(c *Config) { c.ServiceCIDR, c.DNS = "10.96.0.0/29", DNSNone }, "", ""},
 		"somebody else's":    {func(c *Config) { c.ClusterDNS = []string{"192.0.2.1"} }, "", ""},

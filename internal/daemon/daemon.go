@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/klog/v2"
+	utilnet "k8s.io/utils/net"
 
 	"wherry.dev/internal/api/report"
 	"wherry.dev/internal/apiserver"
@@ -272,11 +273,10 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.Components = map[string]componentstatus.Check{"scheduler": componentstatus.Inside, "controller-manager": componentstatus.Inside}
 	c.ServingNames = []string{d.cfg.NodeName, "localhost", "127.0.0.1", d.cfg.NodeIP}
 	c.Paths = map[string]http.Handler{report.SchedulingPath: http.HandlerFunc(d.scheduling)}
-	_, cidr, err := net.ParseCIDR(d.cfg.ServiceCIDR)
-	if err != nil {
+	var err error
+	if c.ServiceCIDRs, err = utilnet.ParseCIDRs(strings.Split(d.cfg.ServiceCIDR, ",")); err != nil {
 		return err
 	}
-	c.ServiceCIDR = cidr
 	if err := c.Set(d.cfg.APIServerArgs, ownAPIFlags); err != nil {
 		return fmt.Errorf("--apiserver-arg: %w", err)
 	}

@@ -22,6 +22,7 @@ func Service(s *corev1.Service) field.ErrorList {
 func ServiceUpdate(s, old *corev1.Service) field.ErrorList {
 	p := &problems{}
 	p.clusterIPUpdate(s, old)
+	p.ipFamilyUpdate(s, old)
 	class, was := s.Spec.LoadBalancerClass, old.Spec.LoadBalancerClass
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer && old.Spec.Type == corev1.ServiceTypeLoadBalancer &&
 		(class == nil) != (was == nil) || (class != nil && was != nil && *class != *was) {
@@ -46,7 +47,7 @@ func (p *problems) service(s *corev1.Service) {
 		p.addAll(metavalidation.ValidateLabels(s.Spec.Selector, at.Child("selector")))
 	}
 	p.sessionAffinity(at, s)
-	p.clusterIPs(at, s)
+	p.addAll(ServiceAddresses(s))
 	for i, ip := range s.Spec.ExternalIPs {
 		p.ip(at.Child("externalIPs").Index(i), ip)
 		p.endpointIP(at.Child("externalIPs").Index(i), ip)
@@ -136,11 +137,36 @@ func (p *problems) sessionAffinity(at path, s *corev1.Service) {
 	}
 }
 
-func (p *problems) clusterIPs(at path, s *corev1.Service) {
+// ServiceAddresses checks the cluster IPs of a service, their families and the policy for them: what must be
+// right before addresses are allocated.
+func ServiceAddresses(s *corev1.Service) field.ErrorList {
+	p, at := &problems{}, field.NewPath("spec")
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		return
+		return nil
 	}
-	ips, at := s.Spec.ClusterIPs, at.Child("clusterIPs")
+	p.families(at, s)
+	p.clusterIPs(at.Child("clusterIPs"), s)
+	return p.list
+}
+
+func (p *problems) families(at path, s *corev1.Service) {
+	seen := map[corev1.IPFamily]bool{}
+	for i, f := range s.Spec.IPFamilies {
+		at := at.Child("ipFamilies").Index(i)
+		oneOf(p, at, f, corev1.IPv4Protocol, corev1.IPv6Protocol)
+		if seen[f] {
+			p.add(field.Duplicate(at, f))
+		}
+		seen[f] = true
+	}
+	if policy := s.Spec.IPFamilyPolicy; policy != nil {
+		oneOf(p, at.Child("ipFamilyPolicy"), *policy,
+			corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack, corev1.IPFamilyPolicySingleStack)
+	}
+}
+
+func (p *problems) clusterIPs(at path, s *corev1.Service) {
+	ips := s.Spec.ClusterIPs
 	switch {
 	case s.Spec.ClusterIP != "" && len(ips) == 0:
 		p.required(at, "")
@@ -149,38 +175,62 @@ func (p *problems) clusterIPs(at path, s *corev1.Service) {
 	case s.Spec.ClusterIP == "" && len(ips) > 0:
 		p.invalid(at, ips, "must be empty when `clusterIP` is not specified")
 	}
+	valid := true
 	for i, ip := range ips {
 		if i == 0 && ip == corev1.ClusterIPNone {
 			if len(ips) > 1 {
 				p.invalid(at, ips, "'None' must be the first and only value")
+				valid = false
 			}
 			continue
 		}
 		p.ip(at.Index(i), ip)
-		if i < len(s.Spec.IPFamilies) && utilnet.ParseIPSloppy(ip) != nil {
-			if six := utilnet.IsIPv6String(ip); six != (s.Spec.IPFamilies[i] == corev1.IPv6Protocol) {
-				p.invalid(at.Index(i), ip, "expected an %s value as indicated by `ipFamilies[%v]`", s.Spec.IPFamilies[i], i)
-			}
+		if parsed := utilnet.ParseIPSloppy(ip); parsed == nil {
+			valid = false
+		} else if i < len(s.Spec.IPFamilies) && utilnet.IsIPv6(parsed) != (s.Spec.IPFamilies[i] == corev1.IPv6Protocol) {
+			p.invalid(at.Index(i), ip, "expected an %s value as indicated by `ipFamilies[%v]`", s.Spec.IPFamilies[i], i)
 		}
 	}
 	if len(ips) > 2 {
 		p.invalid(at, ips, "may only hold up to 2 values")
 	}
+	if len(ips) == 2 && valid && utilnet.IsIPv6String(ips[0]) == utilnet.IsIPv6String(ips[1]) {
+		p.invalid(at, ips, "may specify no more than one IP for each IP family")
+	}
 }
 
+func hasAddresses(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
+
+// clusterIPUpdate checks that the addresses stay. A second one may be added, and be removed by the policy
+// SingleStack.
 func (p *problems) clusterIPUpdate(s, old *corev1.Service) {
-	if s.Spec.Type == corev1.ServiceTypeExternalName || old.Spec.Type == corev1.ServiceTypeExternalName || (headless(s) && headless(old)) {
+	if hasAddresses(s) && hasAddresses(old) && !(headless(s) && headless(old)) {
+		pinned(p, "clusterIPs", "clusterIP", s, s.Spec.ClusterIPs, old.Spec.ClusterIPs)
+	}
+}
+
+// ipFamilyUpdate checks that the families stay, except those of a headless service.
+func (p *problems) ipFamilyUpdate(s, old *corev1.Service) {
+	if hasAddresses(s) && hasAddresses(old) && !headless(s) && !headless(old) {
+		pinned(p, "ipFamilies", "ipFamily", s, s.Spec.IPFamilies, old.Spec.IPFamilies)
+	}
+}
+
+// pinned reports what an update changes in a list whose second element alone may come and go. one is the
+// word for an element.
+func pinned[T comparable](p *problems, name, one string, s *corev1.Service, is, was []T) {
+	at := field.NewPath("spec", name)
+	if len(was) > 0 && len(is) == 0 {
+		p.invalid(at.Index(0), is, "primary %s can not be unset", one)
 		return
 	}
-	at := field.NewPath("spec", "clusterIPs")
-	if len(old.Spec.ClusterIPs) > 0 && len(s.Spec.ClusterIPs) == 0 {
-		p.invalid(at.Index(0), s.Spec.ClusterIPs, "primary clusterIP can not be unset")
-		return
-	}
-	for i := range min(len(old.Spec.ClusterIPs), len(s.Spec.ClusterIPs)) {
-		if old.Spec.ClusterIPs[i] != s.Spec.ClusterIPs[i] {
-			p.invalid(at.Index(i), s.Spec.ClusterIPs, "may not change once set")
+	for i := range min(len(was), len(is)) {
+		if was[i] != is[i] {
+			p.invalid(at.Index(i), is, "may not change once set")
 		}
+	}
+	if policy := s.Spec.IPFamilyPolicy; len(was) == 2 && len(is) == 1 && (policy == nil || *policy != corev1.IPFamilyPolicySingleStack) {
+		p.invalid(field.NewPath("spec", "ipFamilyPolicy"), policy, "must be set to 'SingleStack' when releasing the secondary %s", one)
 	}
 }
 

@@ -180,8 +180,8 @@ func services(deps Deps) registry.Row[*corev1.Service] {
 		},
 		FieldLabels: []string{"spec.clusterIP", "spec.type"},
 		Customize:   func(main, _ *genericregistry.Store) { deps.Services.Customize(main) },
-		Endpoints: func(*registry.Endpoints[*corev1.Service]) map[string]rest.Storage {
-			return map[string]rest.Storage{"proxy": service.NewProxy(deps.Lookup, deps.Kubelets.Others())}
+		Endpoints: func(e *registry.Endpoints[*corev1.Service]) map[string]rest.Storage {
+			return map[string]rest.Storage{"": service.NewREST(e.Main, deps.Services), "proxy": service.NewProxy(deps.Lookup, deps.Kubelets.Others())}
 		},
 	}
 }

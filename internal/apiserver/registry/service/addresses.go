@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,14 +114,14 @@ func (a *Allocator) deleteAddress(ctx context.Context, obj *networkingv1.IPAddre
 	return err
 }
 
-// ip takes the wanted address, or any free one if that is "". The claim is empty if nothing must be
+// ip takes the wanted address of a configured family, or any free one if that is "". The claim is empty if nothing must be
 // released when the service is not created after all.
-func (a *Allocator) ip(ctx context.Context, ownedBy, wanted string, dry bool) (string, claim, error) {
+func (a *Allocator) ip(ctx context.Context, ownedBy string, family corev1.IPFamily, wanted string, dry bool) (string, claim, error) {
 	ip, err := wanted, error(nil)
 	if wanted != "" {
-		err = a.wantedAddress(ctx, wanted, ownerIn(ownedBy), dry)
+		err = a.wantedAddress(ctx, family, wanted, ownerIn(ownedBy), dry)
 	} else {
-		ip, err = a.anyAddress(ctx, ownerIn(ownedBy), dry)
+		ip, err = a.anyAddress(ctx, family, ownerIn(ownedBy), dry)
 	}
 	if errors.Is(err, errOwn) || err == nil && dry {
 		return ip, claim{}, nil
@@ -134,8 +135,8 @@ func (a *Allocator) ip(ctx context.Context, ownedBy, wanted string, dry bool) (s
 // errOwn says that the service has the address already.
 var errOwn = errors.New("the service has this address")
 
-func (a *Allocator) wantedAddress(ctx context.Context, wanted string, o owner, dry bool) error {
-	if err := a.checkWanted(ctx, wanted); err != nil {
+func (a *Allocator) wantedAddress(ctx context.Context, family corev1.IPFamily, wanted string, o owner, dry bool) error {
+	if err := a.checkWanted(ctx, family, wanted); err != nil {
 		return err
 	}
 	ip := utilnet.ParseIPSloppy(wanted).String()
@@ -152,8 +153,8 @@ func (a *Allocator) wantedAddress(ctx context.Context, wanted string, o owner, d
 
 // anyAddress takes a free address: a random one of the ranges' dynamic parts, and the first free one of
 // any range when those that were picked are taken.
-func (a *Allocator) anyAddress(ctx context.Context, o owner, dry bool) (string, error) {
-	found, err := a.ranges(ctx)
+func (a *Allocator) anyAddress(ctx context.Context, family corev1.IPFamily, o owner, dry bool) (string, error) {
+	found, err := a.ranges(ctx, family)
 	if err != nil {
 		return "", err
 	}
@@ -162,7 +163,7 @@ func (a *Allocator) anyAddress(ctx context.Context, o owner, dry bool) (string, 
 			return ip, err
 		}
 	}
-	if found, err = a.rangesNow(ctx); err != nil {
+	if found, err = a.rangesNow(ctx, family); err != nil {
 		return "", err
 	}
 	list, err := registry.ListLive[*networkingv1.IPAddressList](ctx, a.lookup, ipAddresses, metav1.NamespaceNone, everything)

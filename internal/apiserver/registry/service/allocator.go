@@ -42,20 +42,31 @@ type Allocator struct {
 	// ctx is for the hook after a deletion, which gets none: the claims must be released whatever
 	// happens to the request.
 	ctx        context.Context
-	configured addressRange
+	configured []addressRange // one of a family; the first is the default
 	ports      utilport.PortRange
 	claims     Claims
 	lookup     *registry.Lookup
 }
 
-// NewAllocator returns an allocator for the configured range of addresses and those of ServiceCIDRs, and
-// for a range of node ports. It uses only the values of ctx, and ignores its cancellation.
-func NewAllocator(ctx context.Context, cidr *net.IPNet, ports utilport.PortRange, claims Claims, lookup *registry.Lookup) *Allocator {
-	return &Allocator{ctx: context.WithoutCancel(ctx), configured: addressRange{cidr}, ports: ports, claims: claims, lookup: lookup}
+// NewAllocator returns an allocator for the configured ranges of addresses, one of a family, and those of
+// ServiceCIDRs, and for a range of node ports. Services get an address of the first range unless they ask for
+// another family. It uses only the values of ctx, and ignores its cancellation.
+func NewAllocator(ctx context.Context, cidrs []*net.IPNet, ports utilport.PortRange, claims Claims, lookup *registry.Lookup) *Allocator {
+	a := &Allocator{ctx: context.WithoutCancel(ctx), ports: ports, claims: claims, lookup: lookup}
+	for _, cidr := range cidrs {
+		a.configured = append(a.configured, addressRange{cidr})
+	}
+	return a
 }
 
-// Family returns the address family of services.
-func (a *Allocator) Family() corev1.IPFamily { return a.configured.Family() }
+// Families returns the address families of services, the default one first.
+func (a *Allocator) Families() []corev1.IPFamily {
+	out := make([]corev1.IPFamily, len(a.configured))
+	for i, r := range a.configured {
+		out[i] = r.Family()
+	}
+	return out
+}
 
 // claim is one key that was taken, to be released if the service is not created after all.
 type claim struct{ key, owner string }

@@ -3,7 +3,6 @@ package service
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -111,36 +110,41 @@ func usableRanges(all []networkingv1.ServiceCIDR, configured addressRange) []add
 	return out
 }
 
-// ranges returns the ranges that the watch cache knows.
-func (a *Allocator) ranges(ctx context.Context) ([]addressRange, error) {
+// of returns the configured range of a family that is one of Families.
+func (a *Allocator) of(family corev1.IPFamily) addressRange {
+	return a.configured[slices.Index(a.Families(), family)]
+}
+
+// ranges returns the ranges of a family that the watch cache knows.
+func (a *Allocator) ranges(ctx context.Context, family corev1.IPFamily) ([]addressRange, error) {
 	list, err := registry.List[*networkingv1.ServiceCIDRList](ctx, a.lookup, networkingv1.Resource("servicecidrs"), metav1.NamespaceNone, everything)
 	if err != nil {
 		return nil, err
 	}
-	return usableRanges(list.Items, a.configured), nil
+	return usableRanges(list.Items, a.of(family)), nil
 }
 
-// rangesNow returns the ranges that storage has: the watch cache may be behind.
-func (a *Allocator) rangesNow(ctx context.Context) ([]addressRange, error) {
+// rangesNow returns the ranges of a family that storage has: the watch cache may be behind.
+func (a *Allocator) rangesNow(ctx context.Context, family corev1.IPFamily) ([]addressRange, error) {
 	list, err := registry.ListLive[*networkingv1.ServiceCIDRList](ctx, a.lookup, networkingv1.Resource("servicecidrs"), metav1.NamespaceNone, everything)
 	if err != nil {
 		return nil, err
 	}
-	found := usableRanges(list.Items, a.configured)
+	found := usableRanges(list.Items, a.of(family))
 	if len(found) == 0 {
-		return nil, errors.New("no ServiceCIDR of this address family is ready; create one, or wait for one that you have created")
+		return nil, fmt.Errorf("no ServiceCIDR of family %s is ready; create one, or wait for one that you have created", family)
 	}
 	return found, nil
 }
 
 // checkWanted returns an error if no range has the address.
-func (a *Allocator) checkWanted(ctx context.Context, wanted string) error {
+func (a *Allocator) checkWanted(ctx context.Context, family corev1.IPFamily, wanted string) error {
 	ip := utilnet.ParseIPSloppy(wanted)
 	held := func(r addressRange) bool { return ip != nil && r.holds(ip) }
-	if found, err := a.ranges(ctx); err != nil || slices.ContainsFunc(found, held) {
+	if found, err := a.ranges(ctx, family); err != nil || slices.ContainsFunc(found, held) {
 		return err
 	}
-	found, err := a.rangesNow(ctx)
+	found, err := a.rangesNow(ctx, family)
 	if err != nil || slices.ContainsFunc(found, held) {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/util/dryrun"
 	"k8s.io/klog/v2"
 	utilnet "k8s.io/utils/net"
+	"k8s.io/utils/ptr"
 )
 
 // Customize makes a store of services allocate.
@@ -33,11 +34,16 @@ func ownerOf(s *corev1.Service) string {
 
 func (a *Allocator) beginCreate(ctx context.Context, obj runtime.Object, opts *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
 	s := obj.(*corev1.Service)
+	attemptsIn(ctx).next()
+	if s.Spec.ClusterIP != "" && len(s.Spec.ClusterIPs) == 0 {
+		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP} // from a client that knows only the older field
+	}
 	return a.allocate(ctx, s, nil, dryrun.IsDryRun(opts.DryRun))
 }
 
 func (a *Allocator) beginUpdate(ctx context.Context, obj, oldObj runtime.Object, opts *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
 	s, old := obj.(*corev1.Service), oldObj.(*corev1.Service)
+	attemptsIn(ctx).next()
 	s.UID, s.Namespace = old.UID, old.Namespace
 	Carry(s, old)
 	dry := dryrun.IsDryRun(opts.DryRun)
@@ -48,7 +54,7 @@ func (a *Allocator) beginUpdate(ctx context.Context, obj, oldObj runtime.Object,
 	return func(ctx context.Context, success bool) {
 		finish(ctx, success)
 		if success && !dry {
-			a.release(ctx, leftOver(s, old))
+			a.giveUp(ctx, leftOver(s, old))
 		}
 	}, nil
 }
@@ -70,6 +76,15 @@ func (a *Allocator) release(ctx context.Context, claims []claim) {
 			klog.FromContext(ctx).Error(err, "Cannot release an address or port of a service; repair does it later", "key", c.key)
 		}
 	}
+}
+
+// giveUp releases what the service has no more, when that is written.
+func (a *Allocator) giveUp(ctx context.Context, claims []claim) {
+	if t := attemptsIn(ctx); t != nil {
+		t.given = claims
+		return
+	}
+	a.release(ctx, claims)
 }
 
 func (a *Allocator) releaseOne(ctx context.Context, c claim) error {
@@ -124,22 +139,26 @@ func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bo
 	undo := func(ctx context.Context, success bool) {
 		if !success || dry {
 			a.release(ctx, taken)
+		} else if t := attemptsIn(ctx); t != nil {
+			t.taken = taken
 		}
 	}
-	steps := []func(context.Context, *corev1.Service, *[]claim) *field.Error{a.families}
-	if old == nil || !needsIP(old) || s.Spec.ClusterIP != old.Spec.ClusterIP {
-		steps = append(steps, func(ctx context.Context, s *corev1.Service, taken *[]claim) *field.Error {
-			return a.allocateIP(ctx, s, taken, dry)
-		})
+	steps := []func(context.Context, *corev1.Service, *[]claim) field.ErrorList{
+		func(_ context.Context, s *corev1.Service, _ *[]claim) field.ErrorList {
+			return setFamilies(s, old, a.Families())
+		},
+		func(ctx context.Context, s *corev1.Service, taken *[]claim) field.ErrorList {
+			return a.allocateIPs(ctx, s, old, taken, dry)
+		},
 	}
 	if old == nil || !sameNodePorts(s, old) {
 		steps = append(steps, a.allocatePorts)
 	}
 	for _, step := range steps {
-		if err := step(ctx, s, &taken); err != nil {
+		if errs := step(ctx, s, &taken); len(errs) > 0 {
 			undo(ctx, false)
 			gk := corev1.SchemeGroupVersion.WithKind("Service").GroupKind()
-			return nil, apierrors.NewInvalid(gk, s.Name, field.ErrorList{err})
+			return nil, apierrors.NewInvalid(gk, s.Name, errs)
 		}
 	}
 	return undo, nil
@@ -150,60 +169,45 @@ func sameNodePorts(s, old *corev1.Service) bool {
 		s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort && s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy
 }
 
-// families sets the address family, of which this cluster has only one.
-func (a *Allocator) families(_ context.Context, s *corev1.Service, _ *[]claim) *field.Error {
-	spec := field.NewPath("spec")
-	if !needsIP(s) {
-		s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil
-		return nil
-	}
-	for i, f := range s.Spec.IPFamilies {
-		if f != a.Family() {
-			return field.Invalid(spec.Child("ipFamilies").Index(i), f, "not configured on this cluster")
-		}
-	}
-	if p := s.Spec.IPFamilyPolicy; p != nil && *p == corev1.IPFamilyPolicyRequireDualStack {
-		return field.Invalid(spec.Child("ipFamilyPolicy"), *p, "this cluster is not configured for dual-stack services")
-	}
-	if s.Spec.IPFamilyPolicy == nil {
-		s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack)
-	}
-	if len(s.Spec.IPFamilies) == 0 {
-		s.Spec.IPFamilies = []corev1.IPFamily{a.Family()}
-	}
-	return nil
-}
-
-func (a *Allocator) allocateIP(ctx context.Context, s *corev1.Service, taken *[]claim, dry bool) *field.Error {
-	if !needsIP(s) {
-		return nil
-	}
-	path := field.NewPath("spec", "clusterIPs")
-	if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) > 0 {
-		s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
+// allocateIPs gives the service an address of each of its families. Those that it had stay: an update adds
+// one of the second family at most.
+func (a *Allocator) allocateIPs(ctx context.Context, s, old *corev1.Service, taken *[]claim, dry bool) field.ErrorList {
+	had := 0
+	if old != nil && needsIP(old) {
+		had = len(old.Spec.ClusterIPs)
 	}
 	switch {
-	case s.Spec.ClusterIP == corev1.ClusterIPNone:
+	case !needsIP(s) || had > 0 && headless(old):
+		return nil
+	case headless(s):
 		s.Spec.ClusterIPs = []string{corev1.ClusterIPNone}
 		return nil
-	case len(s.Spec.ClusterIPs) > 1 || (len(s.Spec.ClusterIPs) == 1 && s.Spec.ClusterIPs[0] != s.Spec.ClusterIP):
-		return nil // validation reports what is wrong
 	}
-	wanted := s.Spec.ClusterIP
-	ip, c, err := a.ip(ctx, ownerOf(s), wanted, dry)
-	if err != nil {
-		detail := fmt.Sprintf("failed to allocate IP: %v", err)
-		if wanted != "" {
-			detail = fmt.Sprintf("failed to allocate IP %v: %v", wanted, err)
+	ips := slices.Clone(s.Spec.ClusterIPs)
+	for i := had; i < len(s.Spec.IPFamilies); i++ {
+		if i == len(ips) {
+			ips = append(ips, "")
 		}
-		return field.Invalid(path, s.Spec.ClusterIPs, detail)
+		wanted := ips[i]
+		ip, c, err := a.ip(ctx, ownerOf(s), s.Spec.IPFamilies[i], wanted, dry)
+		if err != nil {
+			detail := fmt.Sprintf("failed to allocate IP: %v", err)
+			if wanted != "" {
+				detail = fmt.Sprintf("failed to allocate IP %v: %v", wanted, err)
+			}
+			return field.ErrorList{field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, detail)}
+		}
+		*taken = append(*taken, c)
+		ips[i] = ip
 	}
-	*taken = append(*taken, c)
-	s.Spec.ClusterIP, s.Spec.ClusterIPs = ip, []string{ip}
+	s.Spec.ClusterIPs = ips
+	if len(ips) > 0 {
+		s.Spec.ClusterIP = ips[0]
+	}
 	return nil
 }
 
-func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken *[]claim) *field.Error {
+func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken *[]claim) field.ErrorList {
 	owner := ownerOf(s)
 	if needsNodePort(s) {
 		// Ports of different protocols may have the same number.
@@ -211,7 +215,7 @@ func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken 
 			p := &s.Spec.Ports[i]
 			n, c, err := a.port(ctx, owner, p.NodePort)
 			if err != nil {
-				return field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error())
+				return field.ErrorList{field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error())}
 			}
 			*taken = append(*taken, c)
 			p.NodePort = n
@@ -221,7 +225,7 @@ func (a *Allocator) allocatePorts(ctx context.Context, s *corev1.Service, taken 
 	if local {
 		n, c, err := a.port(ctx, owner, s.Spec.HealthCheckNodePort)
 		if err != nil {
-			return field.Invalid(field.NewPath("spec", "healthCheckNodePort"), s.Spec.HealthCheckNodePort, err.Error())
+			return field.ErrorList{field.Invalid(field.NewPath("spec", "healthCheckNodePort"), s.Spec.HealthCheckNodePort, err.Error())}
 		}
 		*taken = append(*taken, c)
 		s.Spec.HealthCheckNodePort = n
@@ -246,14 +250,13 @@ func Carry(s, old *corev1.Service) {
 
 // carryIPs carries the addresses. A client may know only the older of the two fields.
 func carryIPs(spec, old *corev1.ServiceSpec) {
-	if spec.ClusterIP != old.ClusterIP && slices.Equal(spec.ClusterIPs, old.ClusterIPs) {
-		spec.ClusterIPs = nil
+	if spec.ClusterIP == "" {
+		spec.ClusterIP = old.ClusterIP
 	}
-	switch {
-	case len(spec.ClusterIPs) > 0:
-	case spec.ClusterIP == "" || spec.ClusterIP == old.ClusterIP:
-		spec.ClusterIP, spec.ClusterIPs = old.ClusterIP, slices.Clone(old.ClusterIPs)
-	default:
+	switch same := spec.ClusterIP == old.ClusterIP; {
+	case same && len(spec.ClusterIPs) == 0:
+		spec.ClusterIPs = slices.Clone(old.ClusterIPs)
+	case !same && (len(spec.ClusterIPs) == 0 || slices.Equal(spec.ClusterIPs, old.ClusterIPs)):
 		spec.ClusterIPs = []string{spec.ClusterIP}
 	}
 }
@@ -278,8 +281,8 @@ func carryPorts(s, old *corev1.Service) {
 
 // dropUnused removes values that the client did not touch and that make no sense for the new type.
 func dropUnused(s, old *corev1.Service) {
-	if needsIP(old) && !needsIP(s) && s.Spec.ClusterIP == old.Spec.ClusterIP {
-		s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
+	if needsIP(old) && !needsIP(s) {
+		dropAddresses(&s.Spec, &old.Spec)
 	}
 	if needsNodePort(old) && !needsNodePort(s) && slices.Equal(s.Spec.Ports, old.Spec.Ports) {
 		s.Spec.Ports = slices.Clone(s.Spec.Ports)
@@ -302,5 +305,18 @@ func dropUnused(s, old *corev1.Service) {
 	if old.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass = nil, nil
 		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	}
+}
+
+// dropAddresses removes what only services with addresses have.
+func dropAddresses(spec, old *corev1.ServiceSpec) {
+	if spec.ClusterIP == old.ClusterIP && (len(spec.ClusterIPs) == 0 || slices.Equal(spec.ClusterIPs, old.ClusterIPs)) {
+		spec.ClusterIP, spec.ClusterIPs = "", nil
+	}
+	if slices.Equal(spec.IPFamilies, old.IPFamilies) {
+		spec.IPFamilies = nil
+	}
+	if ptr.Equal(spec.IPFamilyPolicy, old.IPFamilyPolicy) {
+		spec.IPFamilyPolicy = nil
 	}
 }
