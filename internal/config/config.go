@@ -169,7 +169,7 @@ func (c *Config) absolute() error {
 // AddFlags binds every field to a flag; the values in c are the defaults that --help shows.
 func (c *Config) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the node (default: the host name)")
-	f.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of the node (default: the address on the default route)")
+	f.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of the node, or two of different IP families separated by a comma (default: the address on the default route)")
 	f.StringSliceVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels for the node, key=value")
 	f.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "address on which the API server and the kubelet listen")
 	f.IntVar(&c.SecurePort, "secure-port", c.SecurePort, "port of the API server")
@@ -307,8 +307,9 @@ func (c *Config) validate() error {
 	for _, msg := range validation.IsDNS1123Subdomain(c.NodeName) {
 		bad("--node-name %q: %s", c.NodeName, msg)
 	}
-	if net.ParseIP(c.NodeIP) == nil {
-		bad("--node-ip %q is not an IP address", c.NodeIP)
+	nodeIPs, err := parseNodeIPs(c.NodeIP)
+	if err != nil {
+		bad("%w", err)
 	}
 	if net.ParseIP(c.BindAddress) == nil {
 		bad("--bind-address %q is not an IP address", c.BindAddress)
@@ -324,7 +325,7 @@ func (c *Config) validate() error {
 	if c.RuntimeEndpoint != "" && c.Runtime != "" {
 		bad("--runtime %s is for Wherry's own container runtime; leave it out with --container-runtime-endpoint", c.Runtime)
 	}
-	services := c.validateNetworks(bad)
+	services := c.validateNetworks(nodeIPs, bad)
 	for _, dns := range c.ClusterDNS {
 		if net.ParseIP(dns) == nil {
 			bad("--cluster-dns %q is not an IP address", dns)
@@ -356,8 +357,32 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
+// NodeIPs returns the addresses of the node: one, or two of different families. The first is where its servers
+// are reached. The configuration must be complete.
+func (c *Config) NodeIPs() []netip.Addr {
+	ips, err := parseNodeIPs(c.NodeIP)
+	if err != nil {
+		panic(err) // impossible: Complete checks it
+	}
+	return ips
+}
+
+func parseNodeIPs(s string) (out []netip.Addr, err error) {
+	for part := range strings.SplitSeq(s, ",") {
+		ip, err := netip.ParseAddr(part)
+		if err != nil {
+			return nil, fmt.Errorf("--node-ip %q is not an IP address", part)
+		}
+		out = append(out, ip.Unmap())
+	}
+	if len(out) > 2 || len(out) == 2 && out[0].Is4() == out[1].Is4() {
+		return nil, fmt.Errorf("--node-ip %s must be one address, or two of different families", s)
+	}
+	return out, nil
+}
+
 // validateNetworks checks the networks of pods and services. It reports whether those of services can be used.
-func (c *Config) validateNetworks(bad func(string, ...any)) (services bool) {
+func (c *Config) validateNetworks(nodeIPs []netip.Addr, bad func(string, ...any)) (services bool) {
 	pods, _ := parseNetworks(c.PodCIDR, "pod-cidr", bad)
 	all, services := parseNetworks(c.ServiceCIDR, "service-cidr", bad)
 	for _, s := range all {
@@ -367,7 +392,7 @@ func (c *Config) validateNetworks(bad func(string, ...any)) (services bool) {
 			}
 		}
 	}
-	if ip, err := netip.ParseAddr(c.NodeIP); err == nil && services && all[0].Addr().Is4() != ip.Unmap().Is4() {
+	if services && len(nodeIPs) > 0 && all[0].Addr().Is4() != nodeIPs[0].Is4() {
 		bad("--service-cidr %s must begin with a network of the address family of --node-ip %s, because the service kubernetes leads there",
 			c.ServiceCIDR, c.NodeIP)
 	}

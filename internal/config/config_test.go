@@ -68,10 +68,12 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"must begin with a network of the address family of --node-ip 192.0.2.1": func(c *Config) {
 			c.NodeIP, c.ServiceCIDR = "192.0.2.1", "fd00::/112,10.2.0.0/24"
 		},
-		"--data-dir and --run-dir are both /same": func(c *Config) { c.DataDir, c.RunDir = "/same", "/same" },
-		"--image-pull-progress-timeout -1s":       func(c *Config) { c.ImagePullProgressTimeout.Duration = -time.Second },
-		`--proxy "x" must be nftables or none`:    func(c *Config) { c.Proxy = "x" },
-		"--max-pods -1":                           func(c *Config) { c.MaxPods = -1 },
+		`--node-ip "x" is not an IP address`:                           func(c *Config) { c.NodeIP = "192.0.2.1,x" },
+		"--node-ip 192.0.2.1,192.0.2.2 must be one address, or two of": func(c *Config) { c.NodeIP = "192.0.2.1,192.0.2.2" },
+		"--data-dir and --run-dir are both /same":                      func(c *Config) { c.DataDir, c.RunDir = "/same", "/same" },
+		"--image-pull-progress-timeout -1s":                            func(c *Config) { c.ImagePullProgressTimeout.Duration = -time.Second },
+		`--proxy "x" must be nftables or none`:                         func(c *Config) { c.Proxy = "x" },
+		"--max-pods -1":                                                func(c *Config) { c.MaxPods = -1 },
 	} {
 		c := Default()
 		change(&c)

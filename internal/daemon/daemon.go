@@ -263,7 +263,8 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c := apiserver.DefaultConfig()
 	c.DataDir, c.CertDir = d.cfg.DataDir, filepath.Join(d.cfg.DataDir, "pki")
 	c.BindAddress, c.SecurePort = net.ParseIP(d.cfg.BindAddress), d.cfg.SecurePort
-	c.AdvertiseAddress = net.ParseIP(d.cfg.NodeIP)
+	nodeIPs := d.cfg.NodeIPs()
+	c.AdvertiseAddress = nodeIPs[0].AsSlice()
 	c.ClusterDomain = d.cfg.ClusterDomain
 	c.EtcdServers = d.cfg.EtcdServers
 	c.EncryptionConfig, c.EncryptionReload = d.cfg.EncryptionConfig, d.cfg.EncryptionReload
@@ -271,7 +272,10 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	// Upstream's order starts with the name of the machine, which other machines may not be able to resolve.
 	c.KubeletAddressTypes = []string{"InternalIP", "InternalDNS", "Hostname", "ExternalIP", "ExternalDNS"}
 	c.Components = map[string]componentstatus.Check{"scheduler": componentstatus.Inside, "controller-manager": componentstatus.Inside}
-	c.ServingNames = []string{d.cfg.NodeName, "localhost", "127.0.0.1", d.cfg.NodeIP}
+	c.ServingNames = []string{d.cfg.NodeName, "localhost", "127.0.0.1"}
+	for _, ip := range nodeIPs {
+		c.ServingNames = append(c.ServingNames, ip.String())
+	}
 	c.Paths = map[string]http.Handler{report.SchedulingPath: http.HandlerFunc(d.scheduling)}
 	var err error
 	if c.ServiceCIDRs, err = utilnet.ParseCIDRs(strings.Split(d.cfg.ServiceCIDR, ",")); err != nil {

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -85,11 +84,11 @@ func (d *Daemon) dnsListener(vip netip.Addr) (netip.Addr, uint16, error) {
 			}
 		}
 	}
-	node, err := netip.ParseAddr(d.cfg.NodeIP)
-	if err != nil {
-		return node, 0, fmt.Errorf("--node-ip: %w", err)
+	ips := d.cfg.NodeIPs()
+	if same := slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Is4() == vip.Is4() }); same > 0 {
+		return ips[same], dnsPort, nil
 	}
-	return node, dnsPort, nil
+	return ips[0], dnsPort, nil
 }
 
 // dnsClients knows who may ask the DNS server: pods, wherever their network is, and the node.

@@ -83,8 +83,10 @@ func (d *Daemon) tellNewCA() error {
 func (d *Daemon) servingNames() (names []string, ips []net.IP) {
 	names = []string{d.cfg.NodeName, "localhost"}
 	ips = []net.IP{net.IPv4(127, 0, 0, 1).To4()}
-	if ip := net.ParseIP(d.cfg.NodeIP); ip != nil && !ip.IsLoopback() {
-		ips = append(ips, ip)
+	for _, ip := range d.cfg.NodeIPs() {
+		if !ip.IsLoopback() {
+			ips = append(ips, ip.AsSlice())
+		}
 	}
 	return names, ips
 }
