@@ -132,11 +132,11 @@ func register(t *testing.T, s *Server, gv metav1.GroupVersion, to *apiregistrati
 	}
 }
 
-// within tries until it succeeds, for ten seconds.
+// within tries until it succeeds, for a minute.
 func within(t *testing.T, try func(ctx context.Context) error) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		last = try(ctx)
 		return last == nil, nil
 	})

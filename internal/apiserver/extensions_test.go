@@ -71,7 +71,7 @@ func TestCustomResources(t *testing.T) {
 		"spec": map[string]any{"unknown": "pruned"},
 	}}
 	var created *unstructured.Unstructured
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		var err error
 		created, err = api.Create(ctx, obj, metav1.CreateOptions{})
 		if apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) {

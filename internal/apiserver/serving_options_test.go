@@ -113,9 +113,8 @@ func TestShutdownDelay(t *testing.T) {
 		}
 		return nil
 	})
-	stopped := make(chan struct{})
+	stopped, began := make(chan struct{}), time.Now()
 	go func() { defer close(stopped); stop() }()
-	began := time.Now()
 	eventually(t, func() error {
 		if res, body := ask(t, boss, "/readyz"); res.StatusCode == http.StatusOK || !strings.Contains(body, "shutdown") {
 			return errors.New("the server is still ready: " + body)

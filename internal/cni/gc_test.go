@@ -87,9 +87,6 @@ func TestGCRunsAtTheStartAndAfterRemovals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Network{cfg: Config{Plugins: PluginsConfig{CacheDir: t.TempDir()}, PluginsOnly: true}, wake: make(chan struct{}, 1),
 			abandoned: map[string]bool{}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
 		// Removing lost sandboxes without a record needs no plugin; that they are forgotten shows
 		// that GC ran.
 		lose := func() {
@@ -103,6 +100,9 @@ func TestGCRunsAtTheStartAndAfterRemovals(t *testing.T) {
 			return len(n.abandoned)
 		}
 		lose()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.Run(ctx) }()
 		synctest.Wait()
 		if left() != 0 {
 			t.Error("GC did not run at the start")

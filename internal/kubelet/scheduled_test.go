@@ -223,7 +223,7 @@ func TestAdmissionAtStartGoesByCreation(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			w.start()
-			first := w.free(500)
+			first := w.free(300) // of one CPU, too, more than half
 			w.stop()
 			now := time.Now()
 			for i := range 6 {

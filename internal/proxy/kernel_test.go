@@ -209,21 +209,29 @@ func (m *machine) listen(name string) {
 // they saw the client.
 func (m *machine) ask(from, to string) (server, client string) {
 	m.t.Helper()
+	return m.askFor(patience, from, to)
+}
+
+// silence is how long nobody must answer: what answers, does so in far less.
+const silence = 2 * time.Second
+
+func (m *machine) askFor(atMost time.Duration, from, to string) (server, client string) {
+	m.t.Helper()
 	var c net.Conn
 	err := netns.Do(func() (err error) {
-		c, err = (&net.Dialer{Timeout: 2 * time.Second}).DialContext(m.t.Context(), "tcp", to)
+		c, err = (&net.Dialer{Timeout: atMost}).DialContext(m.t.Context(), "tcp", to)
 		return err
 	}, m.spaces[from])
 	if err != nil {
 		return m.failure(err), ""
 	}
 	defer func() { _ = c.Close() }()
-	return m.exchange(c)
+	return m.exchange(c, atMost)
 }
 
-func (m *machine) exchange(c net.Conn) (server, client string) {
+func (m *machine) exchange(c net.Conn, atMost time.Duration) (server, client string) {
 	m.t.Helper()
-	m.check(c.SetDeadline(time.Now().Add(2 * time.Second)))
+	m.check(c.SetDeadline(time.Now().Add(atMost)))
 	if strings.HasPrefix(c.RemoteAddr().Network(), "udp") {
 		if _, err := io.WriteString(c, "?"); err != nil {
 			return m.failure(err), ""
@@ -256,7 +264,11 @@ func (m *machine) failure(err error) string {
 // want asks, and compares who answers.
 func (m *machine) want(from, to, server string) (client string) {
 	m.t.Helper()
-	got, client := m.ask(from, to)
+	atMost := patience
+	if server == "silence" {
+		atMost = silence
+	}
+	got, client := m.askFor(atMost, from, to)
 	if got != server {
 		m.t.Errorf("%s to %s: %s, want %s", from, to, got, server)
 	}
@@ -459,11 +471,11 @@ func TestUDPFlowsFollowTheirEndpoints(t *testing.T) {
 		return err
 	}, m.spaces["c"]))
 	defer func() { _ = c.Close() }()
-	if got, _ := m.exchange(c); got != "a" {
+	if got, _ := m.exchange(c, patience); got != "a" {
 		t.Fatalf("first %s", got)
 	}
 	m.serve(udp, of(ready("b"))...)
-	if got, _ := m.exchange(c); got != "b" {
+	if got, _ := m.exchange(c, patience); got != "b" {
 		t.Errorf("the flow goes to %s", got)
 	}
 	m.want("c", clusterIP+":80", "refused") // another protocol
@@ -514,7 +526,7 @@ func TestConnectionsSurviveARestart(t *testing.T) {
 	_, err = io.WriteString(c, "hello")
 	m.check(err)
 	buf := make([]byte, 5)
-	m.check(s.SetReadDeadline(time.Now().Add(10 * time.Second)))
+	m.check(s.SetReadDeadline(time.Now().Add(patience)))
 	if _, err := io.ReadFull(s, buf); err != nil || string(buf) != "hello" {
 		t.Errorf("%q, %v", buf, err)
 	}

@@ -142,13 +142,13 @@ func TestRun(t *testing.T) {
 			return err
 		}, m.spaces[from]))
 		defer func() { _ = flow[from].Close() }()
-		if got, _ := m.exchange(flow[from]); got != "a" {
+		if got, _ := m.exchange(flow[from], patience); got != "a" {
 			t.Errorf("%s first gets %s", from, got)
 		}
 	}
 	endpoints(ready("b"))
 	for from, c := range flow {
-		m.until(from+"'s flow goes to b", func() bool { got, _ := m.exchange(c); return got == "b" })
+		m.until(from+"'s flow goes to b", func() bool { got, _ := m.exchange(c, silence); return got == "b" })
 	}
 	remote := ready("b")
 	remote.NodeName = new("other")

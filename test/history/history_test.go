@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -364,42 +363,60 @@ func (w *watcher) watch(ctx context.Context, server int) {
 func (c *cluster) runFor(ctx context.Context, rec *recorder, id int) {
 	for n := id; ctx.Err() == nil; n++ {
 		me := fmt.Sprint("candidate-", id)
-		client := c.client(n % 2)
-		lock := &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: "leader"}, Client: client.CoordinationV1(),
+		lease := &office{rec: rec, Interface: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: "leader"}, Client: c.client(n % 2).CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
-		}
-		var from time.Duration
-		leads := false
-		term, resign := context.WithTimeout(ctx, time.Duration(3+id)*time.Second)
-		var told atomic.Int64 // when it was told to stop: what it releases after that is not its own any more
-		stop := context.AfterFunc(term, func() { told.Store(int64(rec.now())) })
+		}}
 		e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: lock, LeaseDuration: 3 * time.Second, RenewDeadline: 1500 * time.Millisecond, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: id == 0,
-			Callbacks: leaderelection.LeaderCallbacks{
-				OnStartedLeading: func(context.Context) {},
-				OnNewLeader: func(who string) {
-					if who == me && !leads {
-						from, leads = rec.now(), true
-					}
-				},
-				OnStoppedLeading: func() {},
-			},
+			Lock: lease, LeaseDuration: 3 * time.Second, RenewDeadline: 1500 * time.Millisecond, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: id == 0,
+			Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
 		})
 		if err != nil {
 			c.t.Error(err)
-		} else {
-			e.Run(term)
+			return
 		}
-		to := rec.now()
-		if !stop() {
-			to = min(to, time.Duration(told.Load()))
-		}
+		term, resign := context.WithTimeout(ctx, time.Duration(3+id)*time.Second)
+		e.Run(term)
 		resign()
-		if leads && to > from {
+		if from, to := lease.reign(); from > 0 {
 			rec.note(func(h *history) { h.reigns = append(h.reigns, reign{me, from, to}) })
 		}
 	}
+}
+
+// office is a lease as one elector uses it, and knows when its candidate led. The elector's callbacks do not: they
+// run beside it, and after it has let go of the lease.
+type office struct {
+	resourcelock.Interface
+	rec            *recorder
+	taken, letGoOf time.Duration // 0 is never
+}
+
+func (o *office) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return o.took(o.Interface.Create(ctx, r))
+}
+
+func (o *office) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if r.HolderIdentity == "" { // from here on it is somebody else's, whatever the answer
+		o.letGoOf = o.rec.now()
+		return o.Interface.Update(ctx, r)
+	}
+	return o.took(o.Interface.Update(ctx, r))
+}
+
+func (o *office) took(err error) error {
+	if err == nil && o.taken == 0 {
+		o.taken = o.rec.now()
+	}
+	return err
+}
+
+// reign is to be asked at once after the elector has ended.
+func (o *office) reign() (from, to time.Duration) {
+	if o.letGoOf > 0 {
+		return o.taken, o.letGoOf
+	}
+	return o.taken, o.rec.now()
 }
 
 var valueOf = regexp.MustCompile(`v-\d+-\d+-`)

@@ -271,10 +271,10 @@ func (b *Backend) open(
 	versioner := storage.APIObjectVersioner{}
 	// Errors name an object that cannot be decrypted or decoded; it can be deleted by
 	// DeleteOptions.ignoreStoreReadErrorWithClusterBreakingPotential (KEP-3926).
-	transformer := etcd3.WithCorruptObjErrorHandlingTransformer(b.encryption.transformer(cfg.GroupResource))
+	transformer := tellingTransformer{etcd3.WithCorruptObjErrorHandlingTransformer(b.encryption.transformer(cfg.GroupResource))}
 	decoder := etcd3.WithCorruptObjErrorHandlingDecoder(etcd3.NewDefaultDecoder(cfg.Codec, versioner))
-	store, err := etcd3.New(b.client, b.compactor, sharing(cfg.GroupResource, cfg.Codec), newFunc, newListFunc, cfg.Prefix, resourcePrefix,
-		cfg.GroupResource, transformer, cfg.LeaseManagerConfig, decoder, versioner)
+	store, err := etcd3.New(b.client, b.compactor, tellingCodec{sharing(cfg.GroupResource, cfg.Codec)}, newFunc, newListFunc,
+		cfg.Prefix, resourcePrefix, cfg.GroupResource, transformer, cfg.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		return nil, nil, err
 	}
