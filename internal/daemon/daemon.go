@@ -277,6 +277,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 		return err
 	}
 	c.ServiceCIDR = cidr
+	c.Required = required(d.cfg.Proxy)
 	if err := c.Set(d.cfg.APIServerArgs, ownAPIFlags); err != nil {
 		return fmt.Errorf("--apiserver-arg: %w", err)
 	}
