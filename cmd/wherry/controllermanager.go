@@ -141,8 +141,13 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	}
 	defer stopServing()
 	run := func(ctx context.Context) error {
+		served, err := manager.Served(ctx, cfg.Reader.Discovery())
+		if err != nil {
+			return nil //nolint:nilerr // told to stop before the API server answered
+		}
+		cfg.Serves = served
 		f := manager.NewInformers(cfg.Reader)
-		m, err := manager.New(cfg, f)
+		m, err := manager.New(ctx, cfg, f)
 		if err != nil {
 			return err
 		}

@@ -70,9 +70,18 @@ func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
 	known := func(ctx context.Context, client kubernetes.Interface) error {
 		return awaitPolicy(ctx, client, followers)
 	}
-	for _, step := range []func(context.Context, kubernetes.Interface) error{
-		s.ensureNamespaces, s.ensurePolicy, s.ensurePriorityClasses, s.ensureFlow, s.ensureTokenTracking, s.publishTrust, s.ensureServiceCIDR, s.repairClaims, s.ensureService, known,
-	} {
+	steps := []func(context.Context, kubernetes.Interface) error{s.ensureNamespaces}
+	if s.servesRBAC() {
+		steps = append(steps, s.ensurePolicy)
+	}
+	if s.serves(schedulingv1.SchemeGroupVersion, "priorityclasses") {
+		steps = append(steps, s.ensurePriorityClasses)
+	}
+	steps = append(steps, s.ensureFlow, s.ensureTokenTracking, s.publishTrust, s.ensureServiceCIDR, s.repairClaims, s.ensureService)
+	if s.servesRBAC() {
+		steps = append(steps, known)
+	}
+	for _, step := range steps {
 		if err := s.insist(ctx, func() error { return step(ctx, client) }); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // told to stop before it was done

@@ -86,6 +86,10 @@ type Config struct {
 
 	// ServiceAccountKeysURI is where the issuer's keys are published (default: here).
 	ServiceAccountKeysURI string
+	// APIs says which APIs are switched off; what they stored stays.
+	APIs options.APIEnablementOptions
+	// Required are the resources that somebody in this process needs, besides the server itself.
+	Required []Required
 	// FeatureGates are those of the API server's libraries, for all of the process.
 	FeatureGates map[string]bool
 	// Serving says how connections and requests are served.
@@ -160,6 +164,7 @@ func DefaultConfig() Config {
 			ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
 			AllowedNames:        []string{frontProxyUser},
 		},
+		APIs:                        *options.NewAPIEnablementOptions(),
 		Serving:                     ServingOptions{MinRequestTimeout: 1800},
 		NodePorts:                   service.DefaultNodePorts,
 		Stay:                        admission.TolerationSeconds{NotReady: 300, Unreachable: 300},
@@ -224,6 +229,7 @@ func (c *Config) Validate() []error {
 	errs = append(errs, c.Audit.Validate()...)
 	errs = append(errs, c.Serving.Validate()...)
 	errs = append(errs, c.refused()...)
+	errs = append(errs, c.missingAPIs()...)
 	bad(c.NodePorts.Base < 1 || c.NodePorts.Size < 1, "--service-node-port-range %s must have at least one port", c.NodePorts)
 	bad(c.Stay.NotReady < 0 || c.Stay.Unreachable < 0, "--default-not-ready-toleration-seconds and --default-unreachable-toleration-seconds must not be negative")
 	bad(c.DeleteCollectionWorkers < 1, "--delete-collection-workers must be greater than 0")

@@ -62,6 +62,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.PriorityAndFairness, "enable-priority-and-fairness", c.PriorityAndFairness, "Share the server among clients as FlowSchemas and PriorityLevelConfigurations say, instead of only bounding the number of requests.")
 	fs.IntVar(&c.MaxRequestsInFlight, "max-requests-inflight", c.MaxRequestsInFlight, "How many reading requests run at a time. With priority and fairness, this and --max-mutating-requests-inflight add up to one limit of all requests; without, 0 is no limit.")
 	fs.IntVar(&c.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", c.MaxMutatingRequestsInFlight, "How many writing requests run at a time; see --max-requests-inflight.")
+	c.APIs.AddFlags(fs)
 	fs.Var(cliflag.NewMapStringBool(&c.FeatureGates), "feature-gates", "Gates of features that are not final: Name=true|false, separated by commas.")
 	c.Audit.AddFlags(fs)
 	c.Serving.AddFlags(fs)
@@ -131,7 +132,6 @@ var refusedFlags = map[string]struct {
 	"egress-selector-config-file": {"connections would not go through the proxies that it names: that is not supported", isEmpty},
 	"etcd-prefix":                 {"the prefix is always /registry", func(v string) bool { return strings.Trim(v, "/") == "registry" }},
 	"storage-backend":             {"the backend is always etcd3", func(v string) bool { return v == "" || v == "etcd3" }},
-	"runtime-config":              {"no API can be switched off", func(v string) bool { return !strings.Contains(v, "=false") && !strings.Contains(v, "=0") }},
 }
 
 func isEmpty(value string) bool { return value == "" }

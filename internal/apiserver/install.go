@@ -132,6 +132,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	cfg.MaxRequestsInFlight = s.cfg.MaxRequestsInFlight
 	cfg.MaxMutatingRequestsInFlight = s.cfg.MaxMutatingRequestsInFlight
 	cfg.EnableProfiling = s.cfg.Profiling
+	cfg.MergedResourceConfig = s.apis
 	cfg.ShutdownWatchTerminationGracePeriod = shutdownTimeout
 	cfg.StorageObjectCountTracker = s.backend.Counts()
 	cfg.LoopbackClientConfig = s.clients.Own()

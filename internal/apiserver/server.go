@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -43,6 +44,7 @@ type Server struct {
 	lookup   *registry.Lookup
 	auth     *auth.Auth
 	backend  *storage.Backend
+	apis     *serverstorage.ResourceConfig // which APIs are served
 	kubelets *node.Connector
 	services *service.Allocator
 	scraper  *metrics.Scraper
@@ -90,6 +92,10 @@ func (s *Server) open(ctx context.Context) error {
 		klog.FromContext(ctx).Error(nil, lost)
 	}
 	var err error
+	if s.apis, err = s.cfg.apis(); err != nil {
+		return err
+	}
+	s.leaveOut(klog.FromContext(ctx))
 	if s.creds, err = loadCredentials(&s.cfg, time.Now()); err != nil {
 		return err
 	}
@@ -206,6 +212,7 @@ func (s *Server) openKinds(ctx context.Context) error {
 			Mapper:   s.mapper,
 			EventTTL: s.cfg.EventTTL,
 		},
+		Served:     s.apis,
 		Audiences:  s.cfg.APIAudiences,
 		Components: s.components(),
 		Metrics:    s.scraper,

@@ -134,8 +134,6 @@ func TestFlagsThatCannotBeGrantedAreRefused(t *testing.T) {
 		"--etcd-prefix=/registry":                                      "",
 		"--storage-backend=etcd2":                                      "the backend is always etcd3",
 		"--storage-backend=etcd3":                                      "",
-		"--runtime-config=apps/v1=false":                               "no API can be switched off",
-		"--runtime-config=api/all=true":                                "",
 		"--goaway-chance=0.5":                                          "--goaway-chance can not be less than 0 or greater than 0.02",
 		"--cors-allowed-origins=example":                               "--cors-allowed-origins has an invalid regular expression",
 		"--strict-transport-security-directives=forever":               "--strict-transport-security-directives invalid",

@@ -59,10 +59,11 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := manager.New(manager.Config{
+	m, err := manager.New(ctx, manager.Config{
 		Account: func(name string) (clientset.Interface, *rest.Config, error) {
 			return as(d.api, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
 		},
+		Serves: d.api.Serves,
 		Reader: reader, RootCA: ca, Signer: d.api.CA(), Tokens: d.api.TokenIssuer(), DNS: dns, NodePorts: d.ownPorts(),
 	}, f)
 	if err != nil {

@@ -281,6 +281,7 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	if c.ServiceCIDRs, err = utilnet.ParseCIDRs(strings.Split(d.cfg.ServiceCIDR, ",")); err != nil {
 		return err
 	}
+	c.Required = required(d.cfg.Proxy)
 	if err := c.Set(d.cfg.APIServerArgs, ownAPIFlags); err != nil {
 		return fmt.Errorf("--apiserver-arg: %w", err)
 	}

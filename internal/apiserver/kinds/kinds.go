@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
@@ -39,6 +42,9 @@ type Config struct {
 	Backend *storage.Backend
 	// Deps are what rows of the table need. Their Lookup is filled with the stores.
 	Deps resources.Deps
+	// Served says which resources are served. The others are stored all the same: the server itself reads
+	// them (authorization, admission), and whoever switches them on again finds them.
+	Served serverstorage.APIResourceConfigSource
 	// Audiences are those of tokens for this API.
 	Audiences []string
 	// Components are the health checks that componentstatuses shows.
@@ -150,6 +156,8 @@ func (k *Kinds) installGroups(server *genericapiserver.GenericAPIServer) error {
 		}
 		if groups[gv.Group] == nil {
 			info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, k.Scheme, parameters, k.Codecs)
+			// The library takes the first of them for the preferred one, even if it is switched off.
+			info.PrioritizedVersions = slices.DeleteFunc(info.PrioritizedVersions, func(v schema.GroupVersion) bool { return len(storages[v]) == 0 })
 			groups[gv.Group] = &info
 			if gv.Group != corev1.GroupName {
 				order = append(order, &info)
@@ -190,6 +198,12 @@ func (k *Kinds) endpoints() map[schema.GroupVersion]map[string]rest.Storage {
 	out[authorizationv1.SchemeGroupVersion] = review.Authorization(who.Authorizer, who.Rules)
 	if k.cfg.Metrics != nil {
 		out[metricsv1beta1.SchemeGroupVersion] = metrics.Endpoints(k.cfg.Deps.Lookup, k.cfg.Metrics)
+	}
+	for gv, resources := range out {
+		maps.DeleteFunc(resources, func(path string, _ rest.Storage) bool {
+			resource, _, _ := strings.Cut(path, "/") // subresources come and go with it
+			return !k.cfg.Served.ResourceEnabled(gv.WithResource(resource))
+		})
 	}
 	return out
 }

@@ -9,9 +9,11 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/controller"
 	"wherry.dev/internal/controller/certificates"
@@ -27,6 +29,10 @@ type Config struct {
 	Reader clientset.Interface
 	// Enabled reports whether the controller with the name is to run; nil runs all.
 	Enabled func(name string) bool
+
+	// Serves reports whether the API server has a resource; nil says that it has all. A controller whose
+	// resources are switched off does not run.
+	Serves func(schema.GroupVersionResource) bool
 
 	// RootCA is published in every namespace, in PEM; nil publishes none.
 	RootCA []byte
@@ -67,10 +73,14 @@ func NewInformers(client clientset.Interface) informers.SharedInformerFactory {
 }
 
 // New builds the controllers on the informers of f. The caller starts those afterwards.
-func New(cfg Config, f informers.SharedInformerFactory) (*Manager, error) {
+func New(ctx context.Context, cfg Config, f informers.SharedInformerFactory) (*Manager, error) {
 	m := &Manager{}
 	for _, r := range table {
 		if cfg.Enabled != nil && !cfg.Enabled(r.name) {
+			continue
+		}
+		if resource, lost := cfg.missing(r.name); lost {
+			klog.FromContext(ctx).Info("Controller does not run: the API server does not serve what it needs", "controller", r.name, "resource", resource.String())
 			continue
 		}
 		p := &parts{Config: cfg, client: cfg.Reader, informers: f}

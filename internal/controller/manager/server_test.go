@@ -55,7 +55,7 @@ func start(t *testing.T, change func(*apiserver.Server, *manager.Config), names 
 		change(s, &config)
 	}
 	f := manager.NewInformers(config.Reader)
-	m, err := manager.New(config, f)
+	m, err := manager.New(ctx, config, f)
 	if err != nil {
 		t.Fatal(err)
 	}

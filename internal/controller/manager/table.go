@@ -219,6 +219,9 @@ func buildGarbageCollector(p *parts) (controller.Controller, error) {
 	}
 	shared := map[schema.GroupVersionResource]cache.SharedIndexInformer{}
 	for _, resource := range readAnyway {
+		if !p.serves(resource) {
+			continue
+		}
 		generic, err := p.informers.ForResource(resource)
 		if err != nil {
 			return nil, err
