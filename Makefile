@@ -64,7 +64,7 @@ history: build ## two API servers on three members of etcd, killed KILLS (100) t
 	KILLS=$(or $(KILLS),100) $(GO) test ./test/history -run '^TestHistory$$' -count=1 -v -timeout 2h
 
 race: ## a million requests to the API server under the race detector: make race [REQUESTS=1000000]
-	REQUESTS=$(or $(REQUESTS),1000000) $(GO) test -race ./internal/apiserver -run '^TestNobodyChangesWhatIsShared$$' -count=1 -v -timeout 5h
+	CGO_ENABLED=1 REQUESTS=$(or $(REQUESTS),1000000) $(GO) test -race ./internal/apiserver -run '^TestNobodyChangesWhatIsShared$$' -count=1 -v -timeout 5h
 
 lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint
 	$< run ./...

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,15 +18,30 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
 // TestNobodyChangesWhatIsShared sends valid requests of all sorts to all kinds at once, REQUESTS of them. Objects
 // are decoded once and shared by the watch cache, the watches, admission and the answers, in the version in
 // which they are stored: the race detector would see anybody who writes into one (make race runs this with a
-// million). So would the comparison at the end: what the cache holds is what a new server reads from etcd.
+// million). So would the comparisons at the end: what the cache holds is what a new server reads from etcd, and
+// informers of this process have seen the same versions.
 func TestNobodyChangesWhatIsShared(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
 	requests := int64(3000)
 	if n, err := strconv.ParseInt(os.Getenv("REQUESTS"), 10, 64); err == nil {
 		requests = n
@@ -36,8 +52,10 @@ func TestNobodyChangesWhatIsShared(t *testing.T) {
 	f := newFuzzer(t, s, 1)
 	f.endpoints = slices.DeleteFunc(f.endpoints, func(e endpoint) bool {
 		return dangerous[e.main()] || !slices.Contains(e.verbs, "update") || !slices.Contains(e.verbs, "get") ||
-			e.resource != e.main() && !strings.HasSuffix(e.resource, "/status")
+			e.resource != e.main() && !strings.HasSuffix(e.resource, "/status") && !strings.HasSuffix(e.resource, "/scale")
 	})
+	applyPolicies(t, s)
+	inside := followAll(t, s, f.endpoints)
 	var left atomic.Int64
 	left.Store(requests)
 	began := time.Now()
@@ -67,6 +85,8 @@ func TestNobodyChangesWhatIsShared(t *testing.T) {
 		t.Errorf("nothing was done: %v", answers)
 	}
 	cached := f.stored(s)
+	inside.have(cached)
+	inside.stop()
 	stop()
 	s, stop = run(t, dir)
 	defer stop()
@@ -117,7 +137,33 @@ func (m *mixer) accept() string {
 	return pick(m.r, []string{
 		"application/json", "application/json", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "application/vnd.kubernetes.protobuf,application/json",
 		"application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json",
+		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json",
+		"application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json", "application/cbor,application/json",
 	})
+}
+
+// encoded returns an object in one of the encodings that clients send.
+func (m *mixer) encoded(obj map[string]any) (contentType string, body []byte) {
+	switch m.r.IntN(3) {
+	case 0:
+		whole := map[string]any{} // with integers, where encoding/json has floating-point numbers
+		if utiljson.Unmarshal(toJSON(obj), &whole) != nil {
+			break
+		}
+		if data, err := cbor.Marshal(whole); err == nil {
+			return "application/cbor", data
+		}
+	case 1: // not of users' kinds
+		gvk := schema.FromAPIVersionAndKind(fmt.Sprint(obj["apiVersion"]), fmt.Sprint(obj["kind"]))
+		typed, err := clientgoscheme.Scheme.New(gvk)
+		if err == nil && runtime.DefaultUnstructuredConverter.FromUnstructured(obj, typed) == nil {
+			var buf bytes.Buffer
+			if protobuf.NewSerializer(clientgoscheme.Scheme, clientgoscheme.Scheme).Encode(typed, &buf) == nil {
+				return "application/vnd.kubernetes.protobuf", buf.Bytes()
+			}
+		}
+	}
+	return "application/json", toJSON(obj)
 }
 
 func (m *mixer) step(ctx context.Context) {
@@ -127,15 +173,16 @@ func (m *mixer) step(ctx context.Context) {
 	name := "m-" + strconv.Itoa(m.r.IntN(8))
 	dry := pick(m.r, []string{"", "", "", "", "&dryRun=All"})
 	label := fmt.Sprintf(`{"metadata":{"labels":{"l%d":"%d"},"annotations":{"a":"%d"}}}`, m.r.IntN(3), m.r.IntN(100), m.r.IntN(100))
-	switch m.r.IntN(13) {
+	switch m.r.IntN(15) {
 	case 0, 1:
 		m.send(ctx, http.MethodGet, e.path(name), "", m.accept(), nil)
 	case 2, 3:
 		from := pick(m.r, []string{"?resourceVersion=0", "?resourceVersion=0&labelSelector=l1", "?limit=3", "?", "?labelSelector=l2%3D7"})
-		m.send(ctx, http.MethodGet, main.path("")+from, "", "application/json", nil)
+		m.send(ctx, http.MethodGet, main.path("")+from, "", m.accept(), nil)
 	case 4, 5:
 		if obj := m.fresh(e, name); obj != nil && slices.Contains(e.verbs, "create") {
-			m.send(ctx, http.MethodPost, main.path("")+"?"+dry, "application/json", m.accept(), toJSON(obj))
+			contentType, body := m.encoded(obj)
+			m.send(ctx, http.MethodPost, main.path("")+"?"+dry, contentType, m.accept(), body)
 		}
 	case 6, 7:
 		m.update(ctx, e, name, dry)
@@ -154,7 +201,14 @@ func (m *mixer) step(ctx context.Context) {
 		}
 	case 12: // for a second, beside the other clients' requests
 		if m.r.IntN(10) == 0 {
-			m.send(ctx, http.MethodGet, main.path("")+"?watch=1&timeoutSeconds=1&resourceVersion=0", "", m.accept(), nil)
+			from := pick(m.r, []string{"&resourceVersion=0", "&labelSelector=l1", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"})
+			m.send(ctx, http.MethodGet, main.path("")+"?watch=1&timeoutSeconds=1"+from, "", m.accept(), nil)
+		}
+	case 13: // users' kinds have none of these
+		m.send(ctx, http.MethodPatch, e.path(name)+"?"+dry, "application/strategic-merge-patch+json", m.accept(), []byte(label))
+	case 14:
+		if slices.Contains(main.verbs, "deletecollection") && m.r.IntN(20) == 0 {
+			m.send(ctx, http.MethodDelete, main.path("")+"?labelSelector=l2%3D7"+dry, "application/json", m.accept(), []byte(`{"gracePeriodSeconds":0}`))
 		}
 	}
 }
@@ -182,7 +236,8 @@ func (m *mixer) update(ctx context.Context, e endpoint, name, dry string) {
 		return
 	}
 	meta["annotations"] = map[string]any{"u": strconv.Itoa(m.r.IntN(1000))}
-	m.send(ctx, http.MethodPut, e.path(name)+"?"+dry, "application/json", m.accept(), toJSON(obj))
+	contentType, body := m.encoded(obj)
+	m.send(ctx, http.MethodPut, e.path(name)+"?"+dry, contentType, m.accept(), body)
 }
 
 // stored returns the objects that clients made, by path.
@@ -230,4 +285,103 @@ func (f *fuzzer) stored(s *Server) map[string]string {
 		}
 	}
 	return out
+}
+
+// applyPolicies has policies see, and change, every object: they get it in the version that they ask for, which
+// shares what it points to with the one that is stored.
+func applyPolicies(t *testing.T, s *Server) {
+	t.Helper()
+	api, ignore := admin(t, s).AdmissionregistrationV1(), admissionv1.Ignore
+	everything := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+			Rule:       admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
+		},
+	}}}
+	name := metav1.ObjectMeta{Name: "mixed"}
+	mutating := &admissionv1.MutatingAdmissionPolicy{ObjectMeta: name, Spec: admissionv1.MutatingAdmissionPolicySpec{
+		MatchConstraints: everything, FailurePolicy: &ignore, ReinvocationPolicy: admissionv1.IfNeededReinvocationPolicy,
+		Mutations: []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeJSONPatch, JSONPatch: &admissionv1.JSONPatch{
+			Expression: `has(object.metadata.annotations) ? [JSONPatch{op: "add", path: "/metadata/annotations/policy", value: "seen"}] : []`,
+		}}},
+	}}
+	validating := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: everything, FailurePolicy: &ignore,
+		Validations: []admissionv1.Validation{{Expression: "oldObject == null || oldObject.metadata.name == object.metadata.name"}},
+	}}
+	_, errs := api.MutatingAdmissionPolicies().Create(t.Context(), mutating, metav1.CreateOptions{})
+	_, err := api.MutatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: name, Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: name.Name},
+	}, metav1.CreateOptions{})
+	errs = errors.Join(errs, err)
+	_, err = api.ValidatingAdmissionPolicies().Create(t.Context(), validating, metav1.CreateOptions{})
+	errs = errors.Join(errs, err)
+	_, err = api.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+	}, metav1.CreateOptions{})
+	if errs = errors.Join(errs, err); errs != nil {
+		t.Fatal(errs)
+	}
+}
+
+// insiders are informers of this process, as the controllers and the scheduler have, of all kinds that have a type.
+type insiders struct {
+	t       *testing.T
+	factory informers.SharedInformerFactory
+	cancel  context.CancelFunc
+	by      map[string]cache.SharedIndexInformer // by the path of the list
+}
+
+func followAll(t *testing.T, s *Server, endpoints []endpoint) *insiders {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	i := &insiders{t, informers.NewSharedInformerFactory(admin(t, s), 0), cancel, map[string]cache.SharedIndexInformer{}}
+	for _, e := range endpoints {
+		if e.resource != e.main() {
+			continue
+		}
+		generic, err := i.factory.ForResource(e.gv.WithResource(e.resource))
+		if err == nil { // else it is of a user's kind
+			i.by[e.path("")] = generic.Informer()
+		}
+	}
+	i.factory.Start(ctx.Done())
+	i.factory.WaitForCacheSync(t.Context().Done())
+	if len(i.by) < 20 {
+		t.Errorf("only %d kinds are followed", len(i.by))
+	}
+	return i
+}
+
+// have waits until the informers have the objects, by path, in the same versions.
+func (i *insiders) have(stored map[string]string) {
+	i.t.Helper()
+	eventually(i.t, func() error {
+		for path, text := range stored {
+			var o struct {
+				Metadata struct{ Name, Namespace, ResourceVersion string }
+			}
+			if err := json.Unmarshal([]byte(text), &o); err != nil {
+				return err
+			}
+			informer := i.by[strings.TrimSuffix(path, "/"+o.Metadata.Name)]
+			if informer == nil {
+				continue
+			}
+			key := cache.NewObjectName(o.Metadata.Namespace, o.Metadata.Name).String()
+			got, ok, err := informer.GetStore().GetByKey(key)
+			if err != nil || !ok {
+				return fmt.Errorf("%s: no informer has it: %w", path, err)
+			}
+			if have, err := meta.Accessor(got); err != nil || have.GetResourceVersion() != o.Metadata.ResourceVersion {
+				return fmt.Errorf("%s: an informer has version %s of %s, %w", path, have.GetResourceVersion(), o.Metadata.ResourceVersion, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (i *insiders) stop() {
+	i.cancel()
+	i.factory.Shutdown()
 }

@@ -7,6 +7,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -30,6 +31,8 @@ func required(proxy string) []apiserver.Required {
 	}
 	add("the rights of this node's components", rbacv1.SchemeGroupVersion, "roles", "clusterroles", "rolebindings", "clusterrolebindings")
 	add("the kubelet", corev1.SchemeGroupVersion, "pods", "nodes", "services", "secrets", "configmaps", "serviceaccounts")
+	add("the events of the kubelet and the controllers", corev1.SchemeGroupVersion, "events")
+	add("the scheduler's events", eventsv1.SchemeGroupVersion, "events")
 	add("the kubelet", coordinationv1.SchemeGroupVersion, "leases")
 	add("the kubelet's own server", authenticationv1.SchemeGroupVersion, "tokenreviews")
 	add("the kubelet's own server", authorizationv1.SchemeGroupVersion, "subjectaccessreviews")
