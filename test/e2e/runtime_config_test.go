@@ -6,12 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"wherry.dev/test/images"
 )
 
 // TestANodeWithoutSomeAPIs: what is switched off is not there, and all else goes on: pods, deployments, the garbage
 // collector, the deletion of namespaces, names of services.
 func TestANodeWithoutSomeAPIs(t *testing.T) {
 	c := newCluster(t)
+	c.addImage("busybox.tar", images.SaveBusybox)
 	c.flags = append(c.flags, "--apiserver-arg=runtime-config=batch/v1=false,apps/v1/daemonsets=false,autoscaling/v2=false")
 	c.up()
 	for path, want := range map[string]int{
