@@ -143,7 +143,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	run := func(ctx context.Context) error {
 		served, err := manager.Served(ctx, cfg.Reader.Discovery())
 		if err != nil {
-			return nil //nolint:nilerr // told to stop before the API server answered
+			return nil // told to stop before the API server answered
 		}
 		cfg.Serves = served
 		f := manager.NewInformers(cfg.Reader)

@@ -51,7 +51,7 @@ func TestWhatIsReadMustNotBeSwitchedOff(t *testing.T) {
 			t.Errorf("read: %v", kinds)
 		}
 		for typ := range kinds {
-			obj, ok := reflect.New(typ.Elem()).Interface().(runtime.Object)
+			obj, ok := reflect.TypeAssert[runtime.Object](reflect.New(typ.Elem()))
 			if !ok {
 				t.Fatal(typ)
 			}

@@ -204,7 +204,7 @@ func hasAddresses(s *corev1.Service) bool { return s.Spec.Type != corev1.Service
 // clusterIPUpdate checks that the addresses stay. A second one may be added, and be removed by the policy
 // SingleStack.
 func (p *problems) clusterIPUpdate(s, old *corev1.Service) {
-	if hasAddresses(s) && hasAddresses(old) && !(headless(s) && headless(old)) {
+	if hasAddresses(s) && hasAddresses(old) && (!headless(s) || !headless(old)) {
 		pinned(p, "clusterIPs", "clusterIP", s, s.Spec.ClusterIPs, old.Spec.ClusterIPs)
 	}
 }
