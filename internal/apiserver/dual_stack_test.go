@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	utilnet "k8s.io/utils/net"
 )
 
@@ -33,22 +34,26 @@ func dual(policy corev1.IPFamilyPolicy, families ...corev1.IPFamily) *corev1.Ser
 	return s
 }
 
+// addressesOf returns the addresses, in order, of which there are objects for a service.
+func addressesOf(t *testing.T, c kubernetes.Interface, service string) (out []string) {
+	t.Helper()
+	list, err := c.NetworkingV1().IPAddresses().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list.Items {
+		if list.Items[i].Spec.ParentRef.Name == service {
+			out = append(out, list.Items[i].Name)
+		}
+	}
+	return out
+}
+
 func TestServicesOfTwoFamilies(t *testing.T) {
 	s := start(t, ranges(t, "10.7.0.0/24", "fd00:7::/112"))
 	ctx, c := t.Context(), admin(t, s)
-	api, addresses := c.CoreV1().Services("default"), c.NetworkingV1().IPAddresses()
-	held := func() (out []string) {
-		list, err := addresses.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range list.Items {
-			if list.Items[i].Spec.ParentRef.Name == "s" {
-				out = append(out, list.Items[i].Name)
-			}
-		}
-		return out
-	}
+	api := c.CoreV1().Services("default")
+	held := func() []string { return addressesOf(t, c, "s") }
 	check := func(what string, got *corev1.Service, err error, families ...corev1.IPFamily) {
 		t.Helper()
 		switch {
@@ -206,16 +211,7 @@ func TestUpdatesOfAServiceAtOnceKeepItsAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := c.NetworkingV1().IPAddresses().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var held []string
-	for i := range list.Items {
-		if list.Items[i].Spec.ParentRef.Name == "s" {
-			held = append(held, list.Items[i].Name)
-		}
-	}
+	held := addressesOf(t, c, "s")
 	slices.Sort(got.Spec.ClusterIPs)
 	if !slices.Equal(held, got.Spec.ClusterIPs) {
 		t.Errorf("objects of %v, want %v", held, got.Spec.ClusterIPs)

@@ -1,15 +1,10 @@
 package daemon
 
 import (
-	"context"
-	"reflect"
 	"slices"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"wherry.dev/internal/apiserver"
 	"wherry.dev/internal/config"
@@ -18,6 +13,7 @@ import (
 	"wherry.dev/internal/proxy"
 	"wherry.dev/internal/proxy/policy"
 	"wherry.dev/internal/scheduler"
+	"wherry.dev/test/informers"
 )
 
 // What the scheduler and the network read from informers is what must not be switched off.
@@ -42,24 +38,11 @@ func TestWhatIsReadMustNotBeSwitchedOff(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		f.Start(ctx.Done())
-		kinds := f.WaitForCacheSync(ctx.Done())
-		cancel()
-		f.Shutdown()
-		if len(kinds) < 10 {
-			t.Errorf("read: %v", kinds)
+		read := informers.Asked(t, f)
+		if len(read) < 10 {
+			t.Errorf("read: %v", read)
 		}
-		for typ := range kinds {
-			obj, ok := reflect.TypeAssert[runtime.Object](reflect.New(typ.Elem()))
-			if !ok {
-				t.Fatal(typ)
-			}
-			gvks, _, err := scheme.Scheme.ObjectKinds(obj)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resource, _ := meta.UnsafeGuessKindToResource(gvks[0])
+		for _, resource := range read {
 			if !slices.ContainsFunc(required(mode), func(r apiserver.Required) bool { return r.GroupVersionResource == resource }) {
 				t.Errorf("%v is read, and not required", resource)
 			}

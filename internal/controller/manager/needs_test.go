@@ -3,23 +3,20 @@ package manager
 import (
 	"context"
 	"errors"
-	"reflect"
 	"slices"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"wherry.dev/internal/controller/clusterdns"
 	"wherry.dev/internal/pki"
+	"wherry.dev/test/informers"
 )
 
 // all has a value for whatever a controller may want.
@@ -45,22 +42,7 @@ func asked(t *testing.T, name string) []schema.GroupVersionResource {
 	if _, err := New(t.Context(), all(client, name), f); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	f.Start(ctx.Done())
-	kinds := f.WaitForCacheSync(ctx.Done())
-	cancel()
-	f.Shutdown()
-	var out []schema.GroupVersionResource
-	for typ := range kinds {
-		obj := reflect.New(typ.Elem()).Interface().(runtime.Object)
-		gvks, _, err := scheme.Scheme.ObjectKinds(obj)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resource, _ := meta.UnsafeGuessKindToResource(gvks[0])
-		out = append(out, resource)
-	}
-	return out
+	return informers.Asked(t, f)
 }
 
 // A controller whose informers can never have seen everything would wait for ever: what it reads is among

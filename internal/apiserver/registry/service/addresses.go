@@ -48,7 +48,7 @@ func ipAddress(ip string, o owner) *networkingv1.IPAddress {
 	out := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{
 		Name: ip,
 		Labels: map[string]string{
-			networkingv1.LabelIPAddressFamily: "IPv" + string(utilnet.IPFamilyOfString(ip)),
+			networkingv1.LabelIPAddressFamily: string(familyOf(ip)),
 			networkingv1.LabelManagedBy:       managedBy,
 		},
 		Annotations: map[string]string{uidKey: o.uid},

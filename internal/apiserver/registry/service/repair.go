@@ -151,7 +151,7 @@ func (a *Allocator) repair(ctx context.Context, f fault, report Report) error {
 	if err != nil {
 		return err
 	}
-	family := "IPv" + string(utilnet.IPFamilyOfString(f.ip))
+	family := familyOf(f.ip)
 	switch {
 	case f.twice:
 		report(live, "ClusterIPAlreadyAllocated", fmt.Sprintf("Cluster IP [%s]:%s was assigned to multiple services; please recreate service", family, f.ip))
