@@ -24,7 +24,7 @@ LDFLAGS := -s -w -X wherry.dev/internal/version.Version=$(VERSION) \
   -X $(VERSION_PKG).gitVersion=$(KUBE)+wherry -X $(VERSION_PKG).gitMajor=1 -X $(VERSION_PKG).gitMinor=37 \
   -X $(VERSION_PKG).gitTreeState=clean -X $(VERSION_PKG).buildDate=1970-01-01T00:00:00Z
 
-.PHONY: help deps deps-test build images up down purge test attack kills history race lint bench bench-api bench-cri bench-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
+.PHONY: help deps deps-test deps-race build images up down purge test attack kills history race lint bench bench-api bench-cri bench-scheduler sim sim-scheduler conformance critest test-v2 fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
@@ -63,7 +63,10 @@ kills: deps build ## kill -9 at random moments, among pods and among workloads: 
 history: build ## two API servers on three members of etcd, killed KILLS (100) times, and a checker over what clients saw; a short form is part of make test
 	KILLS=$(or $(KILLS),100) $(GO) test ./test/history -run '^TestHistory$$' -count=1 -v -timeout 2h
 
-race: ## a million requests to the API server under the race detector: make race [REQUESTS=1000000]
+deps-race: ## install a C compiler from Debian, for the race detector
+	@packaging/deps.sh race
+
+race: deps-race ## a million requests to the API server under the race detector: make race [REQUESTS=1000000]
 	CGO_ENABLED=1 REQUESTS=$(or $(REQUESTS),1000000) $(GO) test -race ./internal/apiserver -run '^TestNobodyChangesWhatIsShared$$' -count=1 -v -timeout 5h
 
 lint: $(TOOLS)/golangci-lint-$(LINT) ## golangci-lint

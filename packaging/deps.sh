@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the programs that a node needs, where they are missing, from Debian's packages; with the
-# argument "test" also those that only tests use.
+# argument "test" also those that only tests use, and with "race" a C compiler, which the race detector needs.
 set -euo pipefail
 
 declare -A package=(
@@ -8,10 +8,13 @@ declare -A package=(
 )
 if [ "${1:-}" = test ]; then
   package[/usr/lib/cni/macvlan]=containernetworking-plugins
+elif [ "${1:-}" = race ]; then
+  package[gcc]="gcc libc6-dev"
 fi
 missing=()
 for program in "${!package[@]}"; do
-  command -v "$program" >/dev/null || missing+=("${package[$program]}")
+  # shellcheck disable=SC2206 # a program may need several packages
+  command -v "$program" >/dev/null || missing+=(${package[$program]})
 done
 if [ "${#missing[@]}" -eq 0 ]; then
   exit 0
