@@ -5,8 +5,8 @@
 // admission → validation → validating admission → etcd, as it does upstream. This package has the
 // configuration, and puts the chain of servers together: aggregation → kinds → extensions → not found
 // (docs/architecture.md). What they are made from lives in the folders below: registry (what each
-// resource is, one row of a table each), admission and hooks, auth, loopback, openapi, storage and
-// scheme.
+// resource is, one row of a table each), admission and hooks, auth, bootstrap, loopback, openapi, storage
+// and scheme.
 //
 // New opens the data and binds the port; Run serves until its context ends. The package knows
 // nothing of the other components. Those in the same process talk to it as ordinary, authorized

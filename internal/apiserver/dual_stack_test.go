@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	utilnet "k8s.io/utils/net"
+
+	"wherry.dev/internal/apiserver/bootstrap"
 )
 
 // ranges makes a change of the configuration: the ranges of services.
@@ -77,7 +79,7 @@ func TestServicesOfTwoFamilies(t *testing.T) {
 	}
 	const four, six = corev1.IPv4Protocol, corev1.IPv6Protocol
 
-	kubernetes, err := api.Get(ctx, serviceName, metav1.GetOptions{})
+	kubernetes, err := api.Get(ctx, bootstrap.ServiceName, metav1.GetOptions{})
 	if err != nil || fmt.Sprint(kubernetes.Spec.ClusterIPs, " ", *kubernetes.Spec.IPFamilyPolicy) != "[10.7.0.1] SingleStack" {
 		t.Errorf("%+v, %v", kubernetes.Spec, err)
 	}
@@ -169,7 +171,7 @@ func TestAClusterGetsASecondFamily(t *testing.T) {
 	within(t, func(ctx context.Context) error {
 		list, err := admin(t, s).NetworkingV1().IPAddresses().List(ctx, metav1.ListOptions{LabelSelector: "ipaddress.kubernetes.io/ip-family=IPv6"})
 		if err == nil && len(list.Items) > 0 {
-			err = apierrors.NewConflict(corev1.Resource("ipaddresses"), list.Items[0].Name, errTest)
+			err = fmt.Errorf("%s is still taken", list.Items[0].Name)
 		}
 		return err
 	})

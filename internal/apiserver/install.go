@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/healthz"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
@@ -61,7 +62,12 @@ func (s *Server) install() (*chain, error) {
 		return nil, err
 	}
 	shared := informers.NewSharedInformerFactory(client, 0)
-	s.flow = s.controlFlow(generic, shared, client)
+	if s.cfg.PriorityAndFairness {
+		generic.FlowControl = utilflowcontrol.New(shared, client.FlowcontrolV1(), s.cfg.MaxRequestsInFlight+s.cfg.MaxMutatingRequestsInFlight)
+	}
+	if s.objects, err = s.startingObjects(client, shared); err != nil {
+		return nil, err
+	}
 	c := &chain{generic: generic}
 	end := genericapiserver.NewEmptyDelegateWithCustomHandler(notfoundhandler.New(s.kinds.Codecs, genericfilters.NoMuxAndDiscoveryIncompleteKey))
 	c.extensions, err = extensions.New(extensions.Config{

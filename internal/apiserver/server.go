@@ -20,6 +20,7 @@ import (
 
 	"wherry.dev/internal/apiserver/auth"
 	"wherry.dev/internal/apiserver/auth/token"
+	"wherry.dev/internal/apiserver/bootstrap"
 	"wherry.dev/internal/apiserver/hooks"
 	"wherry.dev/internal/apiserver/kinds"
 	"wherry.dev/internal/apiserver/loopback"
@@ -54,7 +55,9 @@ type Server struct {
 	hooks    *hooks.Hooks
 	urls     *serviceurl.Resolver // where webhooks, and whatever else is called from here, are reached
 	chain    *chain
-	flow     *flowKeeper // nil without priority and fairness
+	objects  *bootstrap.Objects // what every cluster starts with
+
+	followers []follower // the indexes that authorization reads
 
 	ready chan struct{}
 	// prepared is closed when every path is installed.
@@ -109,6 +112,7 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.openKinds(ctx); err != nil {
 		return err
 	}
+	s.followers = s.newFollowers()
 	s.chain, err = s.install() //nolint:contextcheck // what it starts runs with the server, and ends with the context of its hooks
 	return err
 }
@@ -256,8 +260,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, s.close())
 	}
 	var background sync.WaitGroup
-	followers := s.followers()
-	for _, f := range followers {
+	for _, f := range s.followers {
 		background.Go(func() {
 			if err := f.run(inner); err != nil {
 				log.Error(err, "Failed to watch storage", "resource", f.name)
@@ -267,18 +270,7 @@ func (s *Server) Run(ctx context.Context) error {
 	background.Go(func() { s.auth.Run(inner) })
 	group.Go(func() error { return s.serve(gctx) })
 	group.Go(func() error { return s.hooks.Run(gctx, s.prepared) })
-	group.Go(func() error {
-		if err := s.bootstrap(gctx, followers); err != nil {
-			return err
-		}
-		return s.keepTrust(gctx)
-	})
-	group.Go(func() error { return s.repairServices(gctx) })
-	group.Go(func() error { return s.keepServiceCIDR(gctx) })
-	group.Go(func() error { return s.keepService(gctx) })
-	if s.flow != nil {
-		group.Go(func() error { return s.flow.run(gctx, s.ready) })
-	}
+	group.Go(func() error { return s.start(gctx) })
 	err := group.Wait()
 	stopInner()
 	background.Wait()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"wherry.dev/internal/apiserver/bootstrap"
+	"wherry.dev/internal/apiserver/registry/service"
 )
 
 // Two servers on one etcd, and many services at once, of each name on both: every service has an address
@@ -156,15 +158,15 @@ func TestDeletedAddressesAndTheDefaultRangeAreMadeAgain(t *testing.T) {
 		})
 	}
 	for range 2 {
-		old, err := cidrs.Get(ctx, defaultServiceCIDR, metav1.GetOptions{})
+		old, err := cidrs.Get(ctx, service.DefaultCIDR, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cidrs.Delete(ctx, defaultServiceCIDR, metav1.DeleteOptions{}); err != nil {
+		if err := cidrs.Delete(ctx, service.DefaultCIDR, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		within(t, func(ctx context.Context) error {
-			o, err := cidrs.Get(ctx, defaultServiceCIDR, metav1.GetOptions{})
+			o, err := cidrs.Get(ctx, service.DefaultCIDR, metav1.GetOptions{})
 			if err == nil && (o.UID == old.UID || !meta.IsStatusConditionTrue(o.Status.Conditions, networkingv1.ServiceCIDRConditionReady)) {
 				err = fmt.Errorf("%+v", o)
 			}
@@ -191,15 +193,15 @@ func TestDeletedAddressesAndTheDefaultRangeAreMadeAgain(t *testing.T) {
 func TestTheServiceKubernetesComesBack(t *testing.T) {
 	s := start(t)
 	services := admin(t, s).CoreV1().Services("default")
-	old, err := services.Get(t.Context(), serviceName, metav1.GetOptions{})
+	old, err := services.Get(t.Context(), bootstrap.ServiceName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := services.Delete(t.Context(), serviceName, metav1.DeleteOptions{}); err != nil {
+	if err := services.Delete(t.Context(), bootstrap.ServiceName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	within(t, func(ctx context.Context) error {
-		now, err := services.Get(ctx, serviceName, metav1.GetOptions{})
+		now, err := services.Get(ctx, bootstrap.ServiceName, metav1.GetOptions{})
 		if err == nil && (now.UID == old.UID || now.Spec.ClusterIP != old.Spec.ClusterIP) {
 			err = fmt.Errorf("%+v", now)
 		}
@@ -232,31 +234,15 @@ func holdFirstAddress(t *testing.T, s *Server, holder string) {
 func TestTheAddressOfAServiceThatWasNotMadeIsTakenOver(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := run(t, dir, elsewhere)
-	holdFirstAddress(t, s, serviceName)
+	holdFirstAddress(t, s, bootstrap.ServiceName)
 	stop()
 	s, stop = run(t, dir)
 	defer stop()
-	now, err := admin(t, s).CoreV1().Services("default").Get(t.Context(), serviceName, metav1.GetOptions{})
+	now, err := admin(t, s).CoreV1().Services("default").Get(t.Context(), bootstrap.ServiceName, metav1.GetOptions{})
 	if err != nil || now.Spec.ClusterIP != "10.96.0.1" {
 		t.Errorf("%+v, %v", now, err)
 	}
 }
-
-func TestWhoHoldsTheFirstAddressIsTold(t *testing.T) {
-	s, stop := run(t, t.TempDir(), elsewhere)
-	defer stop()
-	holdFirstAddress(t, s, "greedy")
-	client, err := s.ownClient()
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = s.addressTaken(t.Context(), client, "10.96.0.1", errTest)
-	if !errors.Is(err, errTest) || !strings.Contains(err.Error(), "services default/greedy") || passes(err) {
-		t.Error(err)
-	}
-}
-
-var errTest = apierrors.NewInvalid(networkingv1.SchemeGroupVersion.WithKind("IPAddress").GroupKind(), "x", nil)
 
 // Of two servers that were started at once, one ended: the address of the service kubernetes was taken. Of
 // servers that stopped at once, one left its address in the endpoints.
@@ -272,11 +258,11 @@ func TestServersStartAndStopAtOnce(t *testing.T) {
 	}
 	busy.Wait()
 	s := start(t, share)
-	slice, err := admin(t, s).DiscoveryV1().EndpointSlices("default").Get(t.Context(), serviceName, metav1.GetOptions{})
+	slice, err := admin(t, s).DiscoveryV1().EndpointSlices("default").Get(t.Context(), bootstrap.ServiceName, metav1.GetOptions{})
 	if err != nil || len(slice.Endpoints) != 1 {
 		t.Errorf("%+v, %v", slice, err)
 	}
-	endpoints, err := admin(t, s).CoreV1().Endpoints("default").Get(t.Context(), serviceName, metav1.GetOptions{})
+	endpoints, err := admin(t, s).CoreV1().Endpoints("default").Get(t.Context(), bootstrap.ServiceName, metav1.GetOptions{})
 	if err != nil || len(endpoints.Subsets) != 1 || len(endpoints.Subsets[0].Addresses) != 1 {
 		t.Errorf("%+v, %v", endpoints, err)
 	}

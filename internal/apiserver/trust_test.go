@@ -23,6 +23,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"wherry.dev/internal/apiserver/bootstrap"
 	"wherry.dev/internal/pki"
 )
 
@@ -126,11 +127,14 @@ func blocks(bundle string) (n int) {
 	}
 }
 
+// Keys of the config map.
+const clientCAKey, proxyCAKey = "client-ca-file", "requestheader-client-ca-file"
+
 func TestTrustIsPublishedAndKept(t *testing.T) {
 	dir := t.TempDir()
 	s := startIn(t, dir)
 	ctx, api := t.Context(), admin(t, s).CoreV1().ConfigMaps("kube-system")
-	have, err := api.Get(ctx, trustMap, metav1.GetOptions{})
+	have, err := api.Get(ctx, bootstrap.TrustMap, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,10 +150,10 @@ func TestTrustIsPublishedAndKept(t *testing.T) {
 		}
 	}
 	proxies, err := os.ReadFile(filepath.Join(dir, "pki", "front-proxy-ca.crt"))
-	if err != nil || have.Data[trustProxyCA] != string(proxies) || blocks(have.Data[trustClientCA]) != 1 || have.Data[trustClientCA] == have.Data[trustProxyCA] {
+	if err != nil || have.Data[proxyCAKey] != string(proxies) || blocks(have.Data[clientCAKey]) != 1 || have.Data[clientCAKey] == have.Data[proxyCAKey] {
 		t.Errorf("CAs: %v, %v", have.Data, err)
 	}
-	if err := api.Delete(ctx, trustMap, metav1.DeleteOptions{}); err != nil {
+	if err := api.Delete(ctx, bootstrap.TrustMap, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitTrust(t, api, func(m *corev1.ConfigMap) bool { return m.UID != have.UID })
@@ -163,16 +167,16 @@ func TestTrustIsPublishedAndKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	patch, err := json.Marshal(map[string]any{"data": map[string]string{
-		trustClientCA: string(theirs), trustProxyCA: "nonsense", "requestheader-allowed-names": `["aggregator"]`, "requestheader-group-headers": "{",
+		clientCAKey: string(theirs), proxyCAKey: "nonsense", "requestheader-allowed-names": `["aggregator"]`, "requestheader-group-headers": "{",
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.Patch(ctx, trustMap, "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+	if _, err := api.Patch(ctx, bootstrap.TrustMap, "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitTrust(t, api, func(m *corev1.ConfigMap) bool {
-		return strings.Contains(m.Data[trustClientCA], string(theirs)) && blocks(m.Data[trustClientCA]) == 2 && m.Data[trustProxyCA] == string(proxies) &&
+		return strings.Contains(m.Data[clientCAKey], string(theirs)) && blocks(m.Data[clientCAKey]) == 2 && m.Data[proxyCAKey] == string(proxies) &&
 			m.Data["requestheader-allowed-names"] == `["aggregator","front-proxy-client"]` && m.Data["requestheader-group-headers"] == `["X-Remote-Group"]`
 	})
 }
@@ -180,7 +184,7 @@ func TestTrustIsPublishedAndKept(t *testing.T) {
 // awaitTrust waits until the config map is as it should be.
 func awaitTrust(t *testing.T, api typedcorev1.ConfigMapInterface, ok func(*corev1.ConfigMap) bool) {
 	t.Helper()
-	w, err := api.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + trustMap})
+	w, err := api.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + bootstrap.TrustMap})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,30 +203,10 @@ func awaitTrust(t *testing.T, api typedcorev1.ConfigMapInterface, ok func(*corev
 	}
 }
 
-func TestTrustDropsExpiredCertificates(t *testing.T) {
-	issued := func(name string, now time.Time) []byte {
-		ca, err := pki.LoadOrCreateCA(t.TempDir(), "ca", name, now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := ca.Cert()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	now := time.Now()
-	old, valid, own := issued("old", now.AddDate(-20, 0, 0)), issued("valid", now), issued("own", now)
-	got, err := mergeCertificates([]byte(string(old)+string(valid)+string(own)), own, now)
-	if err != nil || string(got) != string(valid)+string(own) {
-		t.Errorf("%s, %v", got, err)
-	}
-}
-
 func TestSchedulerMayReadTrust(t *testing.T) {
 	s := start(t)
 	for user, allowed := range map[string]bool{"system:kube-scheduler": true, "system:kube-controller-manager": true, "system:anonymous": false, "system:node:n": false} {
-		_, err := clientFor(t, s.ClientConfig(user)).CoreV1().ConfigMaps("kube-system").Get(t.Context(), trustMap, metav1.GetOptions{})
+		_, err := clientFor(t, s.ClientConfig(user)).CoreV1().ConfigMaps("kube-system").Get(t.Context(), bootstrap.TrustMap, metav1.GetOptions{})
 		if allowed && err != nil || !allowed && !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", user, err)
 		}

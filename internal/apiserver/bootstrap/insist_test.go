@@ -1,4 +1,4 @@
-package apiserver
+package bootstrap
 
 import (
 	"context"
@@ -9,20 +9,18 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"wherry.dev/internal/apiserver/storage"
 )
 
 // A server that was started while a member of etcd went away ended at once.
 func TestBootstrapOutlastsWhatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Server{backend: &storage.Backend{}}
+		o := New(Config{})
 		calls := 0
 		passing := []error{
 			apierrors.NewInternalError(errors.New("rpc error: code = Unavailable")), apierrors.NewConflict(schema.GroupResource{}, "x", nil),
 			apierrors.NewAlreadyExists(schema.GroupResource{}, "x"), errors.New("connection refused"),
 		}
-		err := s.insist(t.Context(), func() error {
+		err := o.insist(t.Context(), func() error {
 			if calls++; calls <= len(passing) {
 				return passing[calls-1]
 			}
@@ -33,12 +31,12 @@ func TestBootstrapOutlastsWhatPasses(t *testing.T) {
 		}
 		calls = 0
 		refused := apierrors.NewForbidden(schema.GroupResource{}, "x", nil)
-		if err := s.insist(t.Context(), func() error { calls++; return refused }); !errors.Is(err, refused) || calls != 1 {
+		if err := o.insist(t.Context(), func() error { calls++; return refused }); !errors.Is(err, refused) || calls != 1 {
 			t.Errorf("refused: %d calls, %v", calls, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := s.insist(ctx, func() error { return passing[0] }); err == nil {
+		if err := o.insist(ctx, func() error { return passing[0] }); err == nil {
 			t.Error("told to stop, it says that it succeeded")
 		}
 	})

@@ -1,4 +1,4 @@
-package apiserver
+package bootstrap
 
 import (
 	"context"
@@ -12,14 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/retry"
 )
 
-// trustMap is the config map from which other servers of the cluster (the scheduler's metrics,
+// TrustMap is the config map from which other servers of the cluster (the scheduler's metrics,
 // metrics-server) learn whose certificates and which proxies' headers to trust.
-const trustMap = "extension-apiserver-authentication"
+const TrustMap = "extension-apiserver-authentication"
 
 // Keys of the config map. Those that begin with requestheader- and hold no certificate are lists in
 // JSON.
@@ -29,8 +28,8 @@ const (
 )
 
 // trustLists returns the lists of the config map as this server has them.
-func (s *Server) trustLists() map[string][]string {
-	r := s.creds.requestHeader
+func (o *Objects) trustLists() map[string][]string {
+	r := o.cfg.RequestHeader
 	lists := map[string][]string{
 		"requestheader-username-headers":     r.UsernameHeaders.Value(),
 		"requestheader-group-headers":        r.GroupHeaders.Value(),
@@ -45,11 +44,11 @@ func (s *Server) trustLists() map[string][]string {
 
 // trustData returns what the config map should hold: what other API servers of the cluster have
 // written, and what we trust, without expired certificates.
-func (s *Server) trustData(have map[string]string, now time.Time) (map[string]string, error) {
+func (o *Objects) trustData(have map[string]string, now time.Time) (map[string]string, error) {
 	data := map[string]string{}
 	own := map[string][]byte{
-		trustClientCA: s.creds.clientCA,
-		trustProxyCA:  s.creds.requestHeader.CAContentProvider.CurrentCABundleContent(),
+		trustClientCA: o.cfg.ClientCA,
+		trustProxyCA:  o.cfg.RequestHeader.CAContentProvider.CurrentCABundleContent(),
 	}
 	for key, bundle := range own {
 		merged, err := mergeCertificates([]byte(have[key]), bundle, now)
@@ -58,7 +57,7 @@ func (s *Server) trustData(have map[string]string, now time.Time) (map[string]st
 		}
 		data[key] = string(merged)
 	}
-	for key, values := range s.trustLists() {
+	for key, values := range o.trustLists() {
 		merged, err := mergeList(have[key], values)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
@@ -111,18 +110,18 @@ func mergeCertificates(have, own []byte, now time.Time) ([]byte, error) {
 }
 
 // publishTrust writes the config map if it does not hold what it should.
-func (s *Server) publishTrust(ctx context.Context, client kubernetes.Interface) error {
-	api := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+func (o *Objects) publishTrust(ctx context.Context) error {
+	api := o.cfg.Client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		have, err := api.Get(ctx, trustMap, metav1.GetOptions{})
+		have, err := api.Get(ctx, TrustMap, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
 		if missing {
-			have, err = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: trustMap, Namespace: metav1.NamespaceSystem}}, nil
+			have, err = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: TrustMap, Namespace: metav1.NamespaceSystem}}, nil
 		}
 		if err != nil {
 			return err
 		}
-		want, err := s.trustData(have.Data, time.Now())
+		want, err := o.trustData(have.Data, time.Now())
 		if err != nil || maps.Equal(have.Data, want) {
 			return err
 		}
@@ -134,22 +133,18 @@ func (s *Server) publishTrust(ctx context.Context, client kubernetes.Interface) 
 		if _, err = api.Create(ctx, have, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
 			// Another API server of the cluster has created it: retry with what that one has
 			// written.
-			return apierrors.NewConflict(corev1.Resource("configmaps"), trustMap, err)
+			return apierrors.NewConflict(corev1.Resource("configmaps"), TrustMap, err)
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("config map %s/%s: %w", metav1.NamespaceSystem, trustMap, err)
+		return fmt.Errorf("config map %s/%s: %w", metav1.NamespaceSystem, TrustMap, err)
 	}
 	return nil
 }
 
 // keepTrust writes the config map again whenever somebody changes or deletes it, until ctx ends.
-func (s *Server) keepTrust(ctx context.Context) error {
-	client, err := s.ownClient()
-	if err != nil {
-		return err
-	}
-	k := ownObject{resource: "configmaps", namespace: metav1.NamespaceSystem, name: trustMap, changes: true}
-	return keep[*corev1.ConfigMap](ctx, s, k, func(ctx context.Context) error { return s.publishTrust(ctx, client) })
+func (o *Objects) keepTrust(ctx context.Context) error {
+	k := ownObject{resource: "configmaps", namespace: metav1.NamespaceSystem, name: TrustMap, changes: true}
+	return keep[*corev1.ConfigMap](ctx, o.cfg.Store(k.group, k.resource), k, o.publishTrust)
 }

@@ -1,4 +1,4 @@
-package apiserver
+package bootstrap
 
 import (
 	"context"
@@ -25,7 +25,7 @@ type ownObject struct {
 
 // keep calls ensure when the watch of the object has begun, whenever the object goes or, if that matters,
 // changes, and again some time after a failure, until ctx ends.
-func keep[T registry.Object](ctx context.Context, s *Server, k ownObject, ensure func(context.Context) error) error {
+func keep[T registry.Object](ctx context.Context, store *registry.Store, k ownObject, ensure func(context.Context) error) error {
 	wake := make(chan struct{}, 1)
 	due := func() {
 		select {
@@ -41,7 +41,7 @@ func keep[T registry.Object](ctx context.Context, s *Server, k ownObject, ensure
 	done := make(chan error, 1)
 	go func() {
 		one := fields.OneTermEqualSelector(metav1.ObjectNameField, k.name)
-		done <- follower.Run(request.WithNamespace(ctx, k.namespace), s.store(k.group, k.resource), one)
+		done <- follower.Run(request.WithNamespace(ctx, k.namespace), store, one)
 	}()
 	synced := follower.Synced()
 	var again <-chan time.Time

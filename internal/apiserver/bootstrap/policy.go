@@ -1,4 +1,4 @@
-package apiserver
+package bootstrap
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 
@@ -18,8 +17,8 @@ import (
 // ensurePolicy creates the RBAC objects that are missing, and restores in existing ones what they
 // have lost: rules, subjects, the role of a binding. What somebody added stays. An object with the
 // annotation rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
-func (s *Server) ensurePolicy(ctx context.Context, client kubernetes.Interface) error {
-	api := client.RbacV1()
+func (o *Objects) ensurePolicy(ctx context.Context) error {
+	api := o.cfg.Client.RbacV1()
 	for _, o := range policy.ClusterRoles() {
 		c := &kept[*rbacv1.ClusterRole, reconciliation.RuleOwner]{ctx: ctx, client: api.ClusterRoles(), wrap: ownerOfClusterRole}
 		if err := ensureRole(ownerOfClusterRole(&o), c); err != nil {

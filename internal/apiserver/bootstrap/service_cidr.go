@@ -1,4 +1,4 @@
-package apiserver
+package bootstrap
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -20,21 +19,18 @@ import (
 	"wherry.dev/internal/apiserver/registry/service"
 )
 
-// defaultServiceCIDR is the object that shows the range that we were configured with.
-const defaultServiceCIDR = service.DefaultCIDR
-
 // ensureServiceCIDR publishes the ranges of services' addresses, and says that they are ready. A range of a
 // second family is added to the object. If it shows another range otherwise it is left as it is: only an
 // administrator knows which one is meant.
-func (s *Server) ensureServiceCIDR(ctx context.Context, client kubernetes.Interface) error {
-	api := client.NetworkingV1().ServiceCIDRs()
+func (o *Objects) ensureServiceCIDR(ctx context.Context) error {
+	api := o.cfg.Client.NetworkingV1().ServiceCIDRs()
 	var want []string
-	for _, n := range s.cfg.ServiceCIDRs {
+	for _, n := range o.cfg.ServiceCIDRs {
 		want = append(want, n.String())
 	}
-	c, err := api.Get(ctx, defaultServiceCIDR, metav1.GetOptions{})
+	c, err := api.Get(ctx, service.DefaultCIDR, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		c = &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: defaultServiceCIDR}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: want}}
+		c = &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: service.DefaultCIDR}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: want}}
 		if c, err = api.Create(ctx, c, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
 			return nil // another server was faster, and says that it is ready
 		}
@@ -44,7 +40,7 @@ func (s *Server) ensureServiceCIDR(ctx context.Context, client kubernetes.Interf
 		c, err = api.Update(ctx, c, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		return fmt.Errorf("service CIDR %s: %w", defaultServiceCIDR, err)
+		return fmt.Errorf("service CIDR %s: %w", service.DefaultCIDR, err)
 	}
 	if !slices.Equal(c.Spec.CIDRs, want) {
 		klog.FromContext(ctx).Info("The default ServiceCIDR does not match the configured ranges; services get addresses of both",
@@ -58,49 +54,25 @@ func (s *Server) ensureServiceCIDR(ctx context.Context, client kubernetes.Interf
 		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Message: "Kubernetes default Service CIDR is ready",
 	})
 	if _, err := api.UpdateStatus(ctx, c, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("status of service CIDR %s: %w", defaultServiceCIDR, err)
+		return fmt.Errorf("status of service CIDR %s: %w", service.DefaultCIDR, err)
 	}
 	return nil
 }
 
 // keepServiceCIDR makes the default ServiceCIDR again when it is gone, until ctx ends.
-func (s *Server) keepServiceCIDR(ctx context.Context) error {
-	if !s.awaitReady(ctx) {
-		return nil
-	}
-	client, err := s.ownClient()
-	if err != nil {
-		return err
-	}
-	k := ownObject{group: networkingv1.GroupName, resource: "servicecidrs", name: defaultServiceCIDR}
-	return keep[*networkingv1.ServiceCIDR](ctx, s, k, func(ctx context.Context) error { return s.ensureServiceCIDR(ctx, client) })
-}
-
-// awaitReady returns whether the server is ready; false if ctx ends before.
-func (s *Server) awaitReady(ctx context.Context) bool {
-	select {
-	case <-s.ready:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+func (o *Objects) keepServiceCIDR(ctx context.Context) error {
+	k := ownObject{group: networkingv1.GroupName, resource: "servicecidrs", name: service.DefaultCIDR}
+	return keep[*networkingv1.ServiceCIDR](ctx, o.cfg.Store(k.group, k.resource), k, o.ensureServiceCIDR)
 }
 
 // repairServices keeps the objects of services' addresses true while the server runs, and says in events
 // what was wrong.
-func (s *Server) repairServices(ctx context.Context) error {
-	if !s.awaitReady(ctx) {
-		return nil
-	}
-	client, err := s.ownClient()
-	if err != nil {
-		return err
-	}
+func (o *Objects) repairServices(ctx context.Context) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.cfg.Client.CoreV1().Events("")})
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "ipallocator-repair-controller"})
-	s.services.RunRepair(ctx, func(about runtime.Object, reason, message string) {
+	o.cfg.Services.RunRepair(ctx, func(about runtime.Object, reason, message string) {
 		recorder.Event(about, corev1.EventTypeWarning, reason, message)
 	})
 	return nil

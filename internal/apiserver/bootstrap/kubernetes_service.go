@@ -1,4 +1,4 @@
-package apiserver
+package bootstrap
 
 import (
 	"context"
@@ -15,16 +15,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/apiserver/registry"
 )
 
-// The service through which programs in pods find us.
+// ServiceName is the service in the namespace default through which programs in pods find us.
+const ServiceName = "kubernetes"
+
 const (
-	serviceName      = "kubernetes"
 	servicePort      = 443
 	servicePortName  = "https"
 	providerKey      = "provider"
@@ -35,12 +36,12 @@ const (
 )
 
 // repairClaims makes what is claimed for services match them, before anything is claimed anew.
-func (s *Server) repairClaims(ctx context.Context, _ kubernetes.Interface) error {
-	list, err := registry.List[*corev1.ServiceList](ctx, s.lookup, corev1.Resource("services"), "", everything)
+func (o *Objects) repairClaims(ctx context.Context) error {
+	list, err := registry.List[*corev1.ServiceList](ctx, o.cfg.Lookup, corev1.Resource("services"), "", storage.Everything)
 	if err != nil {
 		return err
 	}
-	if err := s.services.Repair(ctx, list.Items, logRepair(ctx)); err != nil {
+	if err := o.cfg.Services.Repair(ctx, list.Items, logRepair(ctx)); err != nil {
 		return fmt.Errorf("repair addresses of services: %w", err)
 	}
 	return nil
@@ -49,30 +50,27 @@ func (s *Server) repairClaims(ctx context.Context, _ kubernetes.Interface) error
 // ensureService keeps default/kubernetes at the first address of the range, leading to this
 // server's advertised address. With an external etcd, other servers' addresses stay in the
 // endpoints; a server removes its own when it stops.
-func (s *Server) ensureService(ctx context.Context, client kubernetes.Interface) error {
-	ip, err := firstServiceIP(s.cfg.ServiceCIDRs[0])
-	if err != nil {
-		return err
-	}
-	api := client.CoreV1().Services(metav1.NamespaceDefault)
-	svc, err := api.Get(ctx, serviceName, metav1.GetOptions{})
-	if err == nil && svc.Spec.ClusterIP != ip.String() {
+func (o *Objects) ensureService(ctx context.Context) error {
+	ip := o.cfg.ServiceIP.String()
+	api := o.cfg.Client.CoreV1().Services(metav1.NamespaceDefault)
+	svc, err := api.Get(ctx, ServiceName, metav1.GetOptions{})
+	if err == nil && svc.Spec.ClusterIP != ip {
 		// The range has changed, and a service's address cannot be changed in place.
-		if err := api.Delete(ctx, serviceName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("service %s: %w", serviceName, err)
+		if err := api.Delete(ctx, ServiceName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("service %s: %w", ServiceName, err)
 		}
-		err = apierrors.NewNotFound(corev1.Resource("services"), serviceName)
+		err = apierrors.NewNotFound(corev1.Resource("services"), ServiceName)
 	}
 	if apierrors.IsNotFound(err) {
-		_, err = api.Create(ctx, kubernetesService(ip.String()), metav1.CreateOptions{})
+		_, err = api.Create(ctx, kubernetesService(ip), metav1.CreateOptions{})
 	}
 	if apierrors.IsInvalid(err) {
-		err = s.addressTaken(ctx, client, ip.String(), err)
+		err = o.addressTaken(ctx, ip, err)
 	}
 	if err != nil {
-		return fmt.Errorf("service %s: %w", serviceName, err)
+		return fmt.Errorf("service %s: %w", ServiceName, err)
 	}
-	return s.publish(ctx, client, true)
+	return o.publish(ctx, true)
 }
 
 // claimPatience is how long another server may take from the claim of the address to the service.
@@ -81,8 +79,8 @@ const claimPatience = 10 * time.Second
 // addressTaken says why the address of default/kubernetes cannot be had. The error passes if its own service
 // has the address: another server is about to make it, or one was killed between the two writes, and then
 // the address is released here.
-func (s *Server) addressTaken(ctx context.Context, client kubernetes.Interface, ip string, refused error) error {
-	a, err := client.NetworkingV1().IPAddresses().Get(ctx, ip, metav1.GetOptions{})
+func (o *Objects) addressTaken(ctx context.Context, ip string, refused error) error {
+	a, err := o.cfg.Client.NetworkingV1().IPAddresses().Get(ctx, ip, metav1.GetOptions{})
 	if err != nil {
 		return errors.Join(refused, err)
 	}
@@ -90,12 +88,12 @@ func (s *Server) addressTaken(ctx context.Context, client kubernetes.Interface, 
 	switch {
 	case ref == nil:
 		return fmt.Errorf("%w; delete the IPAddress %s, which belongs to nothing", refused, ip)
-	case ref.Resource != "services" || ref.Namespace != metav1.NamespaceDefault || ref.Name != serviceName:
+	case ref.Resource != "services" || ref.Namespace != metav1.NamespaceDefault || ref.Name != ServiceName:
 		return fmt.Errorf("%w to %s %s/%s, which must be deleted", refused, ref.Resource, ref.Namespace, ref.Name)
-	case len(s.cfg.EtcdServers) == 0 || time.Since(a.CreationTimestamp.Time) > claimPatience:
+	case o.cfg.Alone || time.Since(a.CreationTimestamp.Time) > claimPatience:
 		// Our own requests come one after another, so it is nobody's.
 		unchanged := metav1.NewPreconditionDeleteOptions(string(a.UID))
-		if err := client.NetworkingV1().IPAddresses().Delete(ctx, ip, *unchanged); err != nil && !apierrors.IsNotFound(err) {
+		if err := o.cfg.Client.NetworkingV1().IPAddresses().Delete(ctx, ip, *unchanged); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
@@ -103,22 +101,15 @@ func (s *Server) addressTaken(ctx context.Context, client kubernetes.Interface, 
 }
 
 // keepService makes default/kubernetes again when it is gone, until ctx ends.
-func (s *Server) keepService(ctx context.Context) error {
-	if !s.awaitReady(ctx) {
-		return nil
-	}
-	client, err := s.ownClient()
-	if err != nil {
-		return err
-	}
-	k := ownObject{resource: "services", namespace: metav1.NamespaceDefault, name: serviceName}
-	return keep[*corev1.Service](ctx, s, k, func(ctx context.Context) error { return s.ensureService(ctx, client) })
+func (o *Objects) keepService(ctx context.Context) error {
+	k := ownObject{resource: "services", namespace: metav1.NamespaceDefault, name: ServiceName}
+	return keep[*corev1.Service](ctx, o.cfg.Store(k.group, k.resource), k, o.ensureService)
 }
 
 func kubernetesService(ip string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      serviceName,
+			Name:      ServiceName,
 			Namespace: metav1.NamespaceDefault,
 			Labels:    map[string]string{providerKey: kubernetesEntity, componentKey: apiserverEntity},
 		},
@@ -134,31 +125,14 @@ func kubernetesService(ip string) *corev1.Service {
 	}
 }
 
-// withdrawAtStop removes our address from the endpoints before the server stops, if other servers
-// go on. A single server leaves it there, because it will be back.
-func (s *Server) withdrawAtStop(ctx context.Context) error {
-	if len(s.cfg.EtcdServers) == 0 {
-		return nil
-	}
-	client, err := s.ownClient()
-	if err != nil {
-		return err
-	}
-	return s.chain.front.AddPreShutdownHook("withdraw-endpoints", func() error {
-		ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
-		defer cancel()
-		return s.publish(ctx, client, false)
-	})
-}
-
 // publish adds our address to the service's endpoints, or removes it. Other servers do the same at any time:
 // what is written follows from what was read, and a conflict is tried again.
-func (s *Server) publish(ctx context.Context, client kubernetes.Interface, present bool) error {
-	kinds := map[string]func(context.Context, kubernetes.Interface, bool) error{"endpoints": s.publishEndpoints, "endpointslice": s.publishSlice}
+func (o *Objects) publish(ctx context.Context, present bool) error {
+	kinds := map[string]func(context.Context, bool) error{"endpoints": o.publishEndpoints, "endpointslice": o.publishSlice}
 	for kind, write := range kinds {
 		another := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
-		if err := retry.OnError(publishBackoff, another, func() error { return write(ctx, client, present) }); err != nil {
-			return fmt.Errorf("%s %s: %w", kind, serviceName, err)
+		if err := retry.OnError(publishBackoff, another, func() error { return write(ctx, present) }); err != nil {
+			return fmt.Errorf("%s %s: %w", kind, ServiceName, err)
 		}
 	}
 	return nil
@@ -170,10 +144,10 @@ var publishBackoff = wait.Backoff{Duration: 5 * time.Millisecond, Factor: 2, Jit
 // addresses returns what is to be published, given the addresses that are. Those of other servers stay, if
 // there can be any: with an embedded etcd there are none, and what was published with another port was written
 // before the configuration changed.
-func (s *Server) addresses(published []string, ports []int32, present bool) []string {
-	own := s.cfg.AdvertiseAddress.String()
+func (o *Objects) addresses(published []string, ports []int32, present bool) []string {
+	own := o.cfg.Address.String()
 	var out []string
-	if len(s.cfg.EtcdServers) > 0 && !slices.ContainsFunc(ports, func(p int32) bool { return p != int32(s.cfg.SecurePort) }) {
+	if !o.cfg.Alone && !slices.ContainsFunc(ports, func(p int32) bool { return p != int32(o.cfg.Port) }) {
 		out = slices.DeleteFunc(slices.Clone(published), func(a string) bool { return a == own })
 	}
 	if present {
@@ -182,16 +156,16 @@ func (s *Server) addresses(published []string, ports []int32, present bool) []st
 	return out
 }
 
-func (s *Server) publishEndpoints(ctx context.Context, client kubernetes.Interface, present bool) error {
-	api := client.CoreV1().Endpoints(metav1.NamespaceDefault)
-	have, err := api.Get(ctx, serviceName, metav1.GetOptions{})
+func (o *Objects) publishEndpoints(ctx context.Context, present bool) error {
+	api := o.cfg.Client.CoreV1().Endpoints(metav1.NamespaceDefault)
+	have, err := api.Get(ctx, ServiceName, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	missing := err != nil
 	if missing {
 		have = &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
-			Name: serviceName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{skipMirrorKey: "true"},
+			Name: ServiceName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{skipMirrorKey: "true"},
 		}}
 	}
 	var published []string
@@ -205,8 +179,8 @@ func (s *Server) publishEndpoints(ctx context.Context, client kubernetes.Interfa
 		}
 	}
 	var subsets []corev1.EndpointSubset
-	if addresses := s.addresses(published, ports, present); len(addresses) > 0 {
-		port := corev1.EndpointPort{Name: servicePortName, Port: int32(s.cfg.SecurePort), Protocol: corev1.ProtocolTCP}
+	if addresses := o.addresses(published, ports, present); len(addresses) > 0 {
+		port := corev1.EndpointPort{Name: servicePortName, Port: int32(o.cfg.Port), Protocol: corev1.ProtocolTCP}
 		subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{port}}
 		for _, a := range slices.Sorted(slices.Values(addresses)) {
 			subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: a})
@@ -226,9 +200,9 @@ func (s *Server) publishEndpoints(ctx context.Context, client kubernetes.Interfa
 	return err
 }
 
-func (s *Server) publishSlice(ctx context.Context, client kubernetes.Interface, present bool) error {
-	api := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
-	have, err := api.Get(ctx, serviceName, metav1.GetOptions{})
+func (o *Objects) publishSlice(ctx context.Context, present bool) error {
+	api := o.cfg.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	have, err := api.Get(ctx, ServiceName, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -236,10 +210,10 @@ func (s *Server) publishSlice(ctx context.Context, client kubernetes.Interface, 
 	if missing {
 		have = &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: serviceName, Namespace: metav1.NamespaceDefault,
-				Labels: map[string]string{discoveryv1.LabelServiceName: serviceName},
+				Name: ServiceName, Namespace: metav1.NamespaceDefault,
+				Labels: map[string]string{discoveryv1.LabelServiceName: ServiceName},
 			},
-			AddressType: discoveryv1.AddressType(s.services.Families()[0]),
+			AddressType: discoveryv1.AddressType(o.cfg.Services.Families()[0]),
 		}
 	}
 	var published []string
@@ -251,12 +225,12 @@ func (s *Server) publishSlice(ctx context.Context, client kubernetes.Interface, 
 		numbers = append(numbers, ptr.Deref(p.Port, 0))
 	}
 	var endpoints []discoveryv1.Endpoint
-	for _, a := range slices.Sorted(slices.Values(s.addresses(published, numbers, present))) {
+	for _, a := range slices.Sorted(slices.Values(o.addresses(published, numbers, present))) {
 		endpoints = append(endpoints, discoveryv1.Endpoint{
 			Addresses: []string{a}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 		})
 	}
-	ports := []discoveryv1.EndpointPort{{Name: new(servicePortName), Port: new(int32(s.cfg.SecurePort)), Protocol: new(corev1.ProtocolTCP)}}
+	ports := []discoveryv1.EndpointPort{{Name: new(servicePortName), Port: new(int32(o.cfg.Port)), Protocol: new(corev1.ProtocolTCP)}}
 	switch {
 	case missing:
 		have.Endpoints, have.Ports = endpoints, ports

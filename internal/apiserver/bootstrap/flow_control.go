@@ -1,4 +1,4 @@
-package apiserver
+package bootstrap
 
 import (
 	"context"
@@ -13,8 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
-	genericapiserver "k8s.io/apiserver/pkg/server"
-	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -24,14 +22,16 @@ import (
 // flowManager is the field manager of the objects that every server starts with; upstream's name.
 const flowManager = "api-priority-and-fairness-config-producer-v1"
 
-// controlFlow makes the servers of the chain share their capacity by priority and fairness, and
-// returns what keeps its objects.
-func (s *Server) controlFlow(generic *genericapiserver.Config, shared informers.SharedInformerFactory, client kubernetes.Interface) *flowKeeper {
-	if !s.cfg.PriorityAndFairness {
-		return nil
-	}
-	generic.FlowControl = utilflowcontrol.New(shared, client.FlowcontrolV1(), s.cfg.MaxRequestsInFlight+s.cfg.MaxMutatingRequestsInFlight)
-	k := &flowKeeper{client: client, wake: make(chan struct{}, 1)}
+// Flow keeps the flow schemas and priority levels that every server starts with as they are.
+// Upstream looks once a minute; this looks when one of them has come, changed or gone.
+type Flow struct {
+	client kubernetes.Interface
+	wake   chan struct{}
+}
+
+// NewFlow returns what keeps the objects through client, and hears of them from informers that are started later.
+func NewFlow(client kubernetes.Interface, shared informers.SharedInformerFactory) *Flow {
+	k := &Flow{client: client, wake: make(chan struct{}, 1)}
 	changed := cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { k.changed() },
 		UpdateFunc: func(_, _ any) { k.changed() },
@@ -46,39 +46,24 @@ func (s *Server) controlFlow(generic *genericapiserver.Config, shared informers.
 	return k
 }
 
-// ensureFlow creates the objects of priority and fairness that are missing, and restores others.
-func (s *Server) ensureFlow(ctx context.Context, _ kubernetes.Interface) error {
-	if s.flow == nil {
-		return nil
-	}
-	_, err := s.flow.ensure(ctx)
-	return err
-}
-
-// flowKeeper keeps the flow schemas and priority levels that every server starts with as they are.
-// Upstream looks once a minute; this looks when one of them has come, changed or gone.
-type flowKeeper struct {
-	client kubernetes.Interface
-	wake   chan struct{}
-}
-
-func (k *flowKeeper) changed() {
+func (k *Flow) changed() {
 	select {
 	case k.wake <- struct{}{}:
 	default:
 	}
 }
 
-// run keeps the objects, once ready is closed, until ctx ends. Another server that wants something
+// make creates the objects that are missing, and restores others.
+func (k *Flow) make(ctx context.Context) error {
+	_, err := k.ensure(ctx)
+	return err
+}
+
+// keep keeps the objects until ctx ends. Another server that wants something
 // else, as one of another version does, is overruled no more often than upstream would.
-func (k *flowKeeper) run(ctx context.Context, ready <-chan struct{}) error {
+func (k *Flow) keep(ctx context.Context) error {
 	const burst = 10
 	limit := rate.NewLimiter(rate.Every(time.Minute), burst)
-	select {
-	case <-ready:
-	case <-ctx.Done():
-		return nil
-	}
 	for {
 		select {
 		case <-k.wake:
@@ -103,7 +88,7 @@ func (k *flowKeeper) run(ctx context.Context, ready <-chan struct{}) error {
 
 // ensure does what is needed, and returns whether that was anything. Priority levels come first,
 // because the schemas name them.
-func (k *flowKeeper) ensure(ctx context.Context) (repaired bool, err error) {
+func (k *Flow) ensure(ctx context.Context) (repaired bool, err error) {
 	api := k.client.FlowcontrolV1()
 	cached := metav1.ListOptions{ResourceVersion: "0"}
 	levels, err := api.PriorityLevelConfigurations().List(ctx, cached)

@@ -1,105 +1,128 @@
-package apiserver
+// Package bootstrap makes the objects that every cluster starts with: namespaces, the default roles, priority
+// classes, the service kubernetes, the range of services' addresses, whom servers of the cluster trust, and the
+// levels of priority and fairness. It keeps those that the cluster cannot do without while somebody deletes or
+// changes them. It writes through a client, like anybody else.
+package bootstrap
 
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/apiserver/registry"
+	"wherry.dev/internal/apiserver/registry/service"
 )
 
-// shutdownTimeout is how long open watches and streams have to end when the server stops.
-const shutdownTimeout = 2 * time.Second
+// Config is what the objects are made from.
+type Config struct {
+	// Client is the server's client of itself, which may do everything.
+	Client kubernetes.Interface
+	// Store returns the storage of a resource, in which objects are watched.
+	Store func(group, resource string) *registry.Store
+	// Lookup finds services.
+	Lookup *registry.Lookup
+	// Services gives services their addresses and node ports.
+	Services *service.Allocator
 
-// everything selects all objects of a list.
-var everything = storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}
+	// ServiceCIDRs are the networks of services' addresses, ServiceIP that of default/kubernetes.
+	ServiceCIDRs []*net.IPNet
+	ServiceIP    net.IP
+	// Address and Port are where this server is reached.
+	Address net.IP
+	Port    int
+	// Alone means that no other server can be using the same data.
+	Alone bool
 
-// follower is a running index over a store.
-type follower struct {
-	group, name string
-	run         func(ctx context.Context) error
-	synced      <-chan struct{}
-	reached     func(ctx context.Context, version uint64) error
+	// ClientCA, in PEM, and RequestHeader are what this server trusts.
+	ClientCA      []byte
+	RequestHeader *authenticatorfactory.RequestHeaderConfig
+
+	// Policy holds, for each resource of RBAC, what returns once authorization knows a version of it. Without
+	// entries, no roles and bindings are made.
+	Policy map[string]Reached
+	// PriorityClasses means that those of the system are made.
+	PriorityClasses bool
+	// Flow keeps the objects of priority and fairness; nil if there is none.
+	Flow *Flow
+
+	// GiveUp is closed when storage has failed for good; nil if it never does.
+	GiveUp <-chan struct{}
 }
 
-func follow[T registry.Object](s *Server, group, resource string, f *registry.Follower[T]) follower {
-	store := s.store(group, resource)
-	return follower{group, resource, func(ctx context.Context) error { return f.Run(ctx, store, fields.Everything()) }, f.Synced(), f.Reached}
-}
+// Reached returns once a version of a resource is known to whoever follows it, or with an error.
+type Reached func(ctx context.Context, version uint64) error
 
-// followers returns the indexes that authorization reads.
-func (s *Server) followers() []follower {
-	const group = rbacv1.GroupName
-	return []follower{
-		follow(s, "", "pods", registry.NewFollower(s.auth.NodePods.SetPod, s.auth.NodePods.DeletePod)),
-		follow(s, group, "roles", registry.NewFollower(s.auth.Roles.SetRole, s.auth.Roles.DeleteRole)),
-		follow(s, group, "clusterroles", registry.NewFollower(s.auth.Roles.SetClusterRole, s.auth.Roles.DeleteClusterRole)),
-		follow(s, group, "rolebindings", registry.NewFollower(s.auth.Roles.SetRoleBinding, s.auth.Roles.DeleteBinding)),
-		follow(s, group, "clusterrolebindings", registry.NewFollower(s.auth.Roles.SetClusterRoleBinding, s.auth.Roles.DeleteBinding)),
-	}
-}
+// Objects are what every cluster starts with. Create them with New.
+type Objects struct{ cfg Config }
 
-// bootstrap creates the objects that every cluster starts with, and then closes ready.
-func (s *Server) bootstrap(ctx context.Context, followers []follower) error {
-	for _, f := range followers {
-		select {
-		case <-f.synced:
-		case <-ctx.Done():
-			return nil
-		}
+// New returns the objects as cfg wants them. It writes nothing.
+func New(cfg Config) *Objects { return &Objects{cfg} }
+
+// Make creates the objects that are missing, and corrects others. It repeats what fails for a reason that
+// passes, and returns nil when ctx ends before it is done.
+func (o *Objects) Make(ctx context.Context) error {
+	steps := []func(context.Context) error{o.ensureNamespaces}
+	if len(o.cfg.Policy) > 0 {
+		steps = append(steps, o.ensurePolicy)
 	}
-	client, err := s.ownClient()
-	if err != nil {
-		return err
+	if o.cfg.PriorityClasses {
+		steps = append(steps, o.ensurePriorityClasses)
 	}
-	known := func(ctx context.Context, client kubernetes.Interface) error {
-		return awaitPolicy(ctx, client, followers)
+	if o.cfg.Flow != nil {
+		steps = append(steps, o.cfg.Flow.make)
 	}
-	steps := []func(context.Context, kubernetes.Interface) error{s.ensureNamespaces}
-	if s.servesRBAC() {
-		steps = append(steps, s.ensurePolicy)
-	}
-	if s.serves(schedulingv1.SchemeGroupVersion, "priorityclasses") {
-		steps = append(steps, s.ensurePriorityClasses)
-	}
-	steps = append(steps, s.ensureFlow, s.ensureTokenTracking, s.publishTrust, s.ensureServiceCIDR, s.repairClaims, s.ensureService)
-	if s.servesRBAC() {
-		steps = append(steps, known)
-	}
+	steps = append(steps, o.ensureTokenTracking, o.publishTrust, o.ensureServiceCIDR, o.repairClaims, o.ensureService, o.awaitPolicy)
 	for _, step := range steps {
-		if err := s.insist(ctx, func() error { return step(ctx, client) }); err != nil {
+		if err := o.insist(ctx, func() error { return step(ctx) }); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // told to stop before it was done
 			}
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	select {
-	case <-s.prepared: // every path is installed, including OpenAPI's
-		close(s.ready)
-	case <-ctx.Done():
-	}
 	return nil
+}
+
+// Keep writes again what somebody deletes or changes and the cluster cannot do without, until ctx ends. Make
+// comes first.
+func (o *Objects) Keep(ctx context.Context) error {
+	keepers := []func(context.Context) error{o.keepTrust, o.keepServiceCIDR, o.keepService, o.repairServices}
+	if o.cfg.Flow != nil {
+		keepers = append(keepers, o.cfg.Flow.keep)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, keep := range keepers {
+		g.Go(func() error { return keep(gctx) })
+	}
+	return g.Wait()
+}
+
+// Withdraw removes this server's address from the endpoints of default/kubernetes, if other servers go on. A
+// single server leaves it there, because it will be back.
+func (o *Objects) Withdraw(ctx context.Context) error {
+	if o.cfg.Alone {
+		return nil
+	}
+	return o.publish(ctx, false)
 }
 
 // insist repeats what fails for a reason that passes: a member of etcd went away, another server was faster, or
 // this one is busy. It gives up when etcd has failed for good.
-func (s *Server) insist(ctx context.Context, step func() error) error {
+func (o *Objects) insist(ctx context.Context, step func() error) error {
 	const least, most = 50 * time.Millisecond, 2 * time.Second
 	for wait := least; ; wait = min(2*wait, most) {
 		err := step()
@@ -109,7 +132,7 @@ func (s *Server) insist(ctx context.Context, step func() error) error {
 		klog.FromContext(ctx).Info("Cannot create what every cluster starts with, trying again", "err", err)
 		select {
 		case <-time.After(wait):
-		case <-s.backend.RestartDue():
+		case <-o.cfg.GiveUp:
 			return err
 		case <-ctx.Done():
 			return err
@@ -131,14 +154,11 @@ func passes(err error) bool {
 
 // awaitPolicy returns once authorization knows the present roles and bindings, so that a request
 // made as soon as the server is ready is not refused because of an object created a moment before.
-func awaitPolicy(ctx context.Context, client kubernetes.Interface, followers []follower) error {
-	for _, f := range followers {
-		if f.group != rbacv1.GroupName {
-			continue
-		}
-		list, err := client.RbacV1().RESTClient().Get().Resource(f.name).Do(ctx).Get()
+func (o *Objects) awaitPolicy(ctx context.Context) error {
+	for resource, reached := range o.cfg.Policy {
+		list, err := o.cfg.Client.RbacV1().RESTClient().Get().Resource(resource).Do(ctx).Get()
 		if err != nil {
-			return fmt.Errorf("list %s: %w", f.name, err)
+			return fmt.Errorf("list %s: %w", resource, err)
 		}
 		var newest uint64
 		err = meta.EachListItem(list, func(o runtime.Object) error {
@@ -153,16 +173,11 @@ func awaitPolicy(ctx context.Context, client kubernetes.Interface, followers []f
 		if err != nil {
 			return err
 		}
-		if err := f.reached(ctx, newest); err != nil {
-			return fmt.Errorf("follow %s: %w", f.name, err)
+		if err := reached(ctx, newest); err != nil {
+			return fmt.Errorf("follow %s: %w", resource, err)
 		}
 	}
 	return nil
-}
-
-// ownClient returns the server's client of itself, for the objects that it maintains.
-func (s *Server) ownClient() (kubernetes.Interface, error) {
-	return kubernetes.NewForConfig(s.clients.Own())
 }
 
 // systemNamespaces exist in every cluster; upstream's controllers create kube-node-lease and
@@ -171,15 +186,15 @@ var systemNamespaces = []string{
 	metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease,
 }
 
-func (s *Server) ensureNamespaces(ctx context.Context, client kubernetes.Interface) error {
+func (o *Objects) ensureNamespaces(ctx context.Context) error {
 	for _, name := range systemNamespaces {
-		if _, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"}); err == nil {
+		if _, err := o.cfg.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"}); err == nil {
 			continue
 		} else if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("namespace %s: %w", name, err)
 		}
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := o.cfg.Client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("namespace %s: %w", name, err)
 		}
 	}
@@ -187,7 +202,7 @@ func (s *Server) ensureNamespaces(ctx context.Context, client kubernetes.Interfa
 }
 
 // ensurePriorityClasses creates the priority classes of what a cluster cannot do without.
-func (s *Server) ensurePriorityClasses(ctx context.Context, client kubernetes.Interface) error {
+func (o *Objects) ensurePriorityClasses(ctx context.Context) error {
 	for _, c := range []*schedulingv1.PriorityClass{
 		{
 			ObjectMeta:  metav1.ObjectMeta{Name: pods.NodeCritical},
@@ -200,7 +215,7 @@ func (s *Server) ensurePriorityClasses(ctx context.Context, client kubernetes.In
 			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
 		},
 	} {
-		if err := ensure(ctx, c, client.SchedulingV1().PriorityClasses()); err != nil {
+		if err := ensure(ctx, c, o.cfg.Client.SchedulingV1().PriorityClasses()); err != nil {
 			return err
 		}
 	}
@@ -209,9 +224,9 @@ func (s *Server) ensurePriorityClasses(ctx context.Context, client kubernetes.In
 
 // ensureTokenTracking records the day since when the uses of tokens in secrets are known: one that has
 // no date of its last use has not been used since.
-func (s *Server) ensureTokenTracking(ctx context.Context, client kubernetes.Interface) error {
+func (o *Objects) ensureTokenTracking(ctx context.Context) error {
 	const name, since = "kube-apiserver-legacy-service-account-token-tracking", "since"
-	api := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	api := o.cfg.Client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
 	today := map[string]string{since: time.Now().UTC().Format(time.DateOnly)}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}, Data: today}
 	if err := ensure(ctx, cm, api); err != nil {
