@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"k8s.io/klog/v2"
 )
 
 // How much garbage the heap may hold, in percent of the live heap. A node's live heap is small and
@@ -51,6 +53,9 @@ func paceGC(ctx context.Context) {
 				busy = false
 				debug.SetGCPercent(gcPercentAtRest)
 				debug.FreeOSMemory()
+				if err := releaseProgram(); err != nil {
+					klog.FromContext(ctx).Error(err, "Cannot release the pages of the program")
+				}
 			}
 			if watching = busy; watching {
 				since = now
