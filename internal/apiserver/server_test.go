@@ -19,7 +19,7 @@ import (
 )
 
 // start runs a server on a free port and in a folder of its own until the test ends.
-func start(t *testing.T, change ...func(*Config)) *Server {
+func start(t testing.TB, change ...func(*Config)) *Server {
 	t.Helper()
 	s := startIn(t, t.TempDir(), change...)
 	makeAccount(t, s) // no controller here creates it
@@ -27,7 +27,7 @@ func start(t *testing.T, change ...func(*Config)) *Server {
 }
 
 // makeAccount makes the default account of the default namespace.
-func makeAccount(t *testing.T, s *Server) {
+func makeAccount(t testing.TB, s *Server) {
 	t.Helper()
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}
 	if _, err := admin(t, s).CoreV1().ServiceAccounts("default").Create(t.Context(), sa, metav1.CreateOptions{}); err != nil {
@@ -35,7 +35,7 @@ func makeAccount(t *testing.T, s *Server) {
 	}
 }
 
-func startIn(t *testing.T, dir string, change ...func(*Config)) *Server {
+func startIn(t testing.TB, dir string, change ...func(*Config)) *Server {
 	t.Helper()
 	s, stop := run(t, dir, change...)
 	t.Cleanup(stop)
@@ -43,7 +43,7 @@ func startIn(t *testing.T, dir string, change ...func(*Config)) *Server {
 }
 
 // run starts a server. stop stops it and waits.
-func run(t *testing.T, dir string, change ...func(*Config)) (s *Server, stop func()) {
+func run(t testing.TB, dir string, change ...func(*Config)) (s *Server, stop func()) {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.DataDir, cfg.SecurePort, cfg.BindAddress = dir, 0, net.IPv4(127, 0, 0, 1)
@@ -82,12 +82,12 @@ func run(t *testing.T, dir string, change ...func(*Config)) (s *Server, stop fun
 }
 
 // admin returns an in-process client with all rights.
-func admin(t *testing.T, s *Server) kubernetes.Interface {
+func admin(t testing.TB, s *Server) kubernetes.Interface {
 	t.Helper()
 	return clientFor(t, s.ClientConfig("admin", "system:masters"))
 }
 
-func clientFor(t *testing.T, cfg *rest.Config) kubernetes.Interface {
+func clientFor(t testing.TB, cfg *rest.Config) kubernetes.Interface {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
