@@ -34,7 +34,11 @@ func contents(t *testing.T, mapped []mapping) (out []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer memory.Close()
+	t.Cleanup(func() {
+		if err := memory.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, m := range mapped {
 		part := make([]byte, m.size)
 		if _, err := memory.ReadAt(part, int64(m.start)); err != nil {
