@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,7 @@ func run(t *testing.T, client *fake.Clientset) (stop func()) {
 		if c, ok := a.(ktesting.CreateAction).GetObject().(*resourcev1.ResourceClaim); ok && c.Name == "" {
 			n++
 			c.Name = fmt.Sprintf("%s%d", c.GenerateName, n)
+			c.ResourceVersion = strconv.Itoa(n + 1) // without versions nobody knows whether the informer is behind
 		}
 		return false, nil, nil
 	})
