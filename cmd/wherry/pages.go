@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -12,9 +10,8 @@ import (
 )
 
 // releaseProgram unmaps the pages of the program itself from this process: most of what a start or a burst runs
-// through is not used again for long, and mapped pages are the last that the kernel takes when memory is short.
-// They stay in the page cache as long as there is room, so whatever is used again is back after a fault of a
-// microsecond or two.
+// through is not used again for long. The pages stay in the page cache as long as there is room, from which a page
+// fault maps what is used again; when memory is short, the kernel can take them at once.
 func releaseProgram() error {
 	mapped, err := programMappings()
 	if err != nil {
@@ -44,8 +41,8 @@ func programMappings() ([]mapping, error) {
 	}
 	var out []mapping
 	var start, end uintptr // of the mapping that the lines are about; start is 0 if it is not of interest
-	for lines := bufio.NewScanner(bytes.NewReader(maps)); lines.Scan(); {
-		line := lines.Text()
+	for line := range strings.Lines(string(maps)) {
+		line = strings.TrimSuffix(line, "\n")
 		fields := strings.Fields(line)
 		switch {
 		case strings.HasPrefix(line, "Anonymous:"):

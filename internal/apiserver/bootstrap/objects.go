@@ -161,8 +161,8 @@ func (o *Objects) awaitPolicy(ctx context.Context) error {
 			return fmt.Errorf("list %s: %w", resource, err)
 		}
 		var newest uint64
-		err = meta.EachListItem(list, func(o runtime.Object) error {
-			obj, err := meta.Accessor(o)
+		err = meta.EachListItem(list, func(item runtime.Object) error {
+			obj, err := meta.Accessor(item)
 			if err != nil {
 				return err
 			}

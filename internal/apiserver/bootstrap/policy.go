@@ -19,27 +19,27 @@ import (
 // annotation rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
 func (o *Objects) ensurePolicy(ctx context.Context) error {
 	api := o.cfg.Client.RbacV1()
-	for _, o := range policy.ClusterRoles() {
+	for _, want := range policy.ClusterRoles() {
 		c := &kept[*rbacv1.ClusterRole, reconciliation.RuleOwner]{ctx: ctx, client: api.ClusterRoles(), wrap: ownerOfClusterRole}
-		if err := ensureRole(ownerOfClusterRole(&o), c); err != nil {
+		if err := ensureRole(ownerOfClusterRole(&want), c); err != nil {
 			return err
 		}
 	}
-	for _, o := range policy.ClusterRoleBindings() {
+	for _, want := range policy.ClusterRoleBindings() {
 		c := &kept[*rbacv1.ClusterRoleBinding, reconciliation.RoleBinding]{ctx: ctx, client: api.ClusterRoleBindings(), wrap: ofClusterRoleBinding}
-		if err := ensureBinding(ofClusterRoleBinding(&o), c); err != nil {
+		if err := ensureBinding(ofClusterRoleBinding(&want), c); err != nil {
 			return err
 		}
 	}
-	for _, o := range policy.Roles() {
-		c := &kept[*rbacv1.Role, reconciliation.RuleOwner]{ctx: ctx, client: api.Roles(o.Namespace), wrap: ownerOfRole}
-		if err := ensureRole(ownerOfRole(&o), c); err != nil {
+	for _, want := range policy.Roles() {
+		c := &kept[*rbacv1.Role, reconciliation.RuleOwner]{ctx: ctx, client: api.Roles(want.Namespace), wrap: ownerOfRole}
+		if err := ensureRole(ownerOfRole(&want), c); err != nil {
 			return err
 		}
 	}
-	for _, o := range policy.RoleBindings() {
-		c := &kept[*rbacv1.RoleBinding, reconciliation.RoleBinding]{ctx: ctx, client: api.RoleBindings(o.Namespace), wrap: ofRoleBinding}
-		if err := ensureBinding(ofRoleBinding(&o), c); err != nil {
+	for _, want := range policy.RoleBindings() {
+		c := &kept[*rbacv1.RoleBinding, reconciliation.RoleBinding]{ctx: ctx, client: api.RoleBindings(want.Namespace), wrap: ofRoleBinding}
+		if err := ensureBinding(ofRoleBinding(&want), c); err != nil {
 			return err
 		}
 	}
