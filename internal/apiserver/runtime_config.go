@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/resourceconfig"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
@@ -45,7 +47,8 @@ func requiredHere() []Required {
 	return out
 }
 
-// apis returns which APIs are served. All that there are, unless --runtime-config says otherwise.
+// apis returns which APIs are served. All that there are, unless --runtime-config says otherwise. It may switch off
+// whatever Kubernetes has, as flags made for kube-apiserver do, and switch on what is served here.
 func (c *Config) apis() (*serverstorage.ResourceConfig, error) {
 	known, have := runtime.NewScheme(), serverstorage.NewResourceConfig()
 	groups := append([]schema.GroupVersion{apiextensionsv1.SchemeGroupVersion, apiregistrationv1.SchemeGroupVersion}, scheme.Groups...)
@@ -57,6 +60,9 @@ func (c *Config) apis() (*serverstorage.ResourceConfig, error) {
 	}
 	// It is not one of Kubernetes' own, but stands in for another server: api/all and api/beta do not mean it.
 	have.EnableResources(metricsv1beta1.SchemeGroupVersion.WithResource("nodes"), metricsv1beta1.SchemeGroupVersion.WithResource("pods"))
+	for _, gv := range clientscheme.Scheme.PrioritizedVersionsAllGroups() {
+		metav1.AddToGroupVersion(known, gv)
+	}
 	for _, err := range c.APIs.Validate(known) {
 		return nil, fmt.Errorf("--runtime-config: %w", err)
 	}
@@ -64,7 +70,21 @@ func (c *Config) apis() (*serverstorage.ResourceConfig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--runtime-config: %w", err)
 	}
+	for gv, enabled := range have.GroupVersionConfigs {
+		if enabled && !slices.Contains(groups, gv) {
+			return nil, notServed(gv)
+		}
+	}
+	for r, enabled := range have.ResourceConfigs {
+		if enabled && !slices.Contains(groups, r.GroupVersion()) {
+			return nil, notServed(r.GroupVersion())
+		}
+	}
 	return have, nil
+}
+
+func notServed(gv schema.GroupVersion) error {
+	return fmt.Errorf("--runtime-config: this server does not have %s, and cannot switch it on; leave it out", gv)
 }
 
 // missingAPIs returns an error for each resource that is required and switched off, or the one error
