@@ -43,6 +43,7 @@ func required(proxy string) []apiserver.Required {
 	add("the scheduler", storagev1.SchemeGroupVersion, "csidrivers", "csinodes", "csistoragecapacities", "storageclasses", "volumeattachments")
 	add("the names and addresses of services", discoveryv1.SchemeGroupVersion, "endpointslices")
 	if proxy != config.NoProxy {
+		add("the service proxy", networkingv1.SchemeGroupVersion, "servicecidrs")
 		add("network policies", networkingv1.SchemeGroupVersion, "networkpolicies")
 	}
 	return out

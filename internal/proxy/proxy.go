@@ -27,6 +27,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -65,7 +66,7 @@ const (
 type Proxy struct {
 	cfg              Config
 	services, slices cache.Indexer
-	nodes            cache.Indexer
+	nodes, cidrs     cache.Indexer
 	synced           []cache.DoneChecker
 
 	wake  chan struct{} // capacity 1
@@ -73,7 +74,7 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	dirty   map[string]bool // keys of services
-	changed bool            // the node
+	changed bool            // the node, or the ranges
 	since   time.Time       // the oldest change that nobody has taken yet
 	writing time.Time       // the oldest change that is being written
 	updated time.Time       // when the kernel last had everything
@@ -90,11 +91,12 @@ type Proxy struct {
 func New(cfg Config, f informers.SharedInformerFactory) (*Proxy, error) {
 	registerMetrics()
 	services, own, nodes := f.Core().V1().Services().Informer(), f.Discovery().V1().EndpointSlices().Informer(), f.Core().V1().Nodes().Informer()
+	cidrs := f.Networking().V1().ServiceCIDRs().Informer()
 	if err := backing.IndexSlices(own); err != nil {
 		return nil, err
 	}
 	p := &Proxy{
-		cfg: cfg, services: services.GetIndexer(), slices: own.GetIndexer(), nodes: nodes.GetIndexer(),
+		cfg: cfg, services: services.GetIndexer(), slices: own.GetIndexer(), nodes: nodes.GetIndexer(), cidrs: cidrs.GetIndexer(),
 		wake: make(chan struct{}, 1), ready: make(chan struct{}), dirty: map[string]bool{}, changed: true,
 		state: newState(), udp: stale{},
 	}
@@ -103,14 +105,20 @@ func New(cfg Config, f informers.SharedInformerFactory) (*Proxy, error) {
 		informer cache.SharedIndexInformer
 		handle   func(any)
 	}{{services, p.serviceChanged}, {own, p.sliceChanged}, {nodes, p.nodeChanged}} {
-		if err := p.watch(w.informer, w.handle); err != nil {
+		synced, err := watch(w.informer, w.handle)
+		if err != nil {
 			return nil, err
 		}
+		p.synced = append(p.synced, synced)
+	}
+	// Nothing waits for the ranges: API servers before 1.33 do not have them.
+	if _, err := watch(cidrs, func(any) { p.mark("") }); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
 
-func (p *Proxy) watch(informer cache.SharedIndexInformer, handle func(any)) error {
+func watch(informer cache.SharedIndexInformer, handle func(any)) (cache.DoneChecker, error) {
 	reg, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    handle,
 		UpdateFunc: func(old, obj any) { handle(old); handle(obj) },
@@ -122,10 +130,9 @@ func (p *Proxy) watch(informer cache.SharedIndexInformer, handle func(any)) erro
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("service proxy: %w", err)
+		return nil, fmt.Errorf("service proxy: %w", err)
 	}
-	p.synced = append(p.synced, reg.HasSyncedChecker())
-	return nil
+	return reg.HasSyncedChecker(), nil
 }
 
 func (p *Proxy) serviceChanged(obj any) {
@@ -148,7 +155,7 @@ func (p *Proxy) nodeChanged(obj any) {
 	}
 }
 
-// mark notes that a service, or with "" the node, may have changed.
+// mark notes that a service, or with "" the node or the ranges of services, may have changed.
 func (p *Proxy) mark(key string) {
 	p.mu.Lock()
 	if p.since.IsZero() {
@@ -265,6 +272,9 @@ func (p *Proxy) sync(ctx context.Context, whole bool) (err error) {
 			keys = append(keys, p.services.ListKeys()...)
 			slices.Sort(keys)
 			keys = slices.Compact(keys)
+		}
+		if now := p.ranges(); !slices.Equal(now, p.kernel.layout.ranges) {
+			p.kernel.layout.ranges, whole = now, true
 		}
 	}
 	c, fresh, err := p.decide(ctx, keys)
@@ -419,6 +429,19 @@ func (p *Proxy) lookAtNode() (bool, error) {
 	changed := now.Zone != p.node.Zone || !slices.Equal(now.Addresses, p.node.Addresses) || p.node.Name == ""
 	p.node = now
 	return changed, nil
+}
+
+// ranges returns the networks that services get their addresses from, in order. Ranges of a server may overlap.
+func (p *Proxy) ranges() (out []netip.Prefix) {
+	for _, item := range p.cidrs.List() {
+		for _, s := range item.(*networkingv1.ServiceCIDR).Spec.CIDRs {
+			if n, err := netip.ParsePrefix(s); err == nil { // else validation has let something new through
+				out = append(out, n.Masked())
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
 }
 
 // serveHealth answers load balancers. One that cannot be answered holds up nothing else; upstream

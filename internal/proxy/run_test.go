@@ -18,6 +18,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -88,6 +89,61 @@ func (m *machine) get(url string) (code int, body string) {
 	text, err := io.ReadAll(resp.Body)
 	m.check(err)
 	return resp.StatusCode, strings.Join(strings.Fields(string(text)), "")
+}
+
+// What pods send to addresses of service ranges that no service has, does not leave the node. The ranges may
+// come and go, nest, and be unknown.
+func TestUnusedAddressesOfServicesLeadNowhere(t *testing.T) {
+	for name, change := range map[string]func(*layout){
+		"pods on a bridge":       func(*layout) {},
+		"pods by their networks": func(l *layout) { l.bridge, l.others = "", "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			change(&m.kernel.layout)
+			m.listen("a")
+			m.listen("neighbour") // the node's default route leads there
+			const unused, unused6, other = "10.96.0.99", "fd96::99", "10.97.0.99"
+			for _, ip := range []string{unused + "/32", unused6 + "/128", other + "/32"} {
+				m.in("neighbour", "ip", "address", "add", ip, "dev", "lo")
+			}
+			for _, p := range []string{"10.244.0.0/24", "fd10::/64"} {
+				m.in("neighbour", "ip", "route", "replace", p, "via", map[bool]string{true: hostIP, false: hostIP6}[strings.Contains(p, ".")])
+			}
+			svc := service()
+			s := slices4(ready("a"))[0]
+			s.ObjectMeta = metav1.ObjectMeta{Namespace: "a", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}
+			client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, svc, s)
+			m.run(client)
+			reaches := func(to string) func() bool {
+				return func() bool { got, _ := m.askFor(silence, "b", to); return got == "neighbour" }
+			}
+			stops := func(to string) func() bool {
+				return func() bool { got, _ := m.askFor(silence/4, "b", to); return got == "silence" }
+			}
+			if !reaches(unused+":8080")() || !reaches("["+unused6+"]:8080")() {
+				t.Fatal("without ranges, nothing is dropped")
+			}
+			ranges := client.NetworkingV1().ServiceCIDRs()
+			create := func(name string, cidrs ...string) {
+				c := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+				_, err := ranges.Create(t.Context(), c, metav1.CreateOptions{})
+				m.check(err)
+			}
+			create("kubernetes", "10.96.0.0/16", "fd96::/112")
+			create("nested", "10.96.0.0/24")
+			m.until("unused addresses of services lead nowhere", stops(unused+":8080"))
+			m.want("b", "["+unused6+"]:8080", "silence")
+			m.want("b", clusterIP+":80", "a")
+			m.want("b", clusterIP+":81", "refused")
+			m.want("host", unused+":8080", "neighbour") // not a pod: another instance's service may be there
+			m.want("b", other+":8080", "neighbour")
+			create("more", "10.97.0.0/16")
+			m.until("a new range counts", stops(other+":8080"))
+			m.check(ranges.Delete(t.Context(), "more", metav1.DeleteOptions{}))
+			m.until("a range that is gone does not count", reaches(other+":8080"))
+		})
+	}
 }
 
 // TestRun: a whole proxy, from what the API server says to what clients see.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -92,6 +93,7 @@ type layout struct {
 	// others is what names of other instances' bridges begin with: their pods are not ours.
 	others string
 	pods   []netip.Prefix // the networks of pods, as far as they are known
+	ranges []netip.Prefix // the networks that services get their addresses from
 	// outsiders says that connections to cluster IPs that are not from pods are masqueraded.
 	outsiders bool
 	all       bool // all connections to cluster IPs are
@@ -183,6 +185,37 @@ func (l layout) writeCheck(b *nft.Batch) {
 		rule("check-outside"+f.suffix, append(f.frontend(), nft.Dispatch("outside-check"+f.suffix, nft.R(0)))...)
 		// A port that no service has at a cluster IP.
 		rule("strays", nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(0)), nft.In("cluster-ips"+f.suffix, nft.R(0)), nft.Jump(rejectChain))
+	}
+	l.writeUnused(b)
+}
+
+// writeUnused drops what pods send to an address of a service range that no service has: it would leave for wherever
+// the node's default route leads. It is not refused, as upstream's proxy does not refuse it: the service may be
+// new, and its client tries again. Only pods are meant, because another instance's services may be in the same range.
+func (l layout) writeUnused(b *nft.Batch) {
+	var from [][]nft.Expression
+	if l.bridge != "" {
+		from = append(from, []nft.Expression{nft.Meta(unix.NFT_META_IIFNAME, nft.R(0)), nft.Equal(nft.R(0), linkName(l.bridge))})
+	}
+	for _, f := range families {
+		senders := from
+		for _, p := range l.pods {
+			if l.bridge == "" && suffix(p.Addr()) == f.suffix {
+				senders = append(senders, []nft.Expression{f.from(0), nft.And(nft.R(0), maskOf(p)), nft.Equal(nft.R(0), p.Masked().Addr().AsSlice())})
+			}
+		}
+		for _, r := range l.ranges {
+			if suffix(r.Addr()) != f.suffix {
+				continue
+			}
+			to := []nft.Expression{
+				nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(0)),
+				nft.And(nft.R(0), maskOf(r)), nft.Equal(nft.R(0), r.Addr().AsSlice()), nft.Drop(),
+			}
+			for _, s := range senders {
+				b.AddRule("strays", slices.Concat(f.is(), s, to)...)
+			}
+		}
 	}
 }
 
