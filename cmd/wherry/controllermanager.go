@@ -39,12 +39,13 @@ type controllerOptions struct {
 	burst                     int
 	lead                      componentconfig.LeaderElectionConfiguration
 	serving                   component.Serving
+	options                   manager.Options
 	ignored                   *pflag.FlagSet
 }
 
 func controllerManagerCommand() *cobra.Command {
 	o := controllerOptions{
-		serving: component.NewServing("kube-controller-manager", 10257), controllers: []string{"*"},
+		serving: component.NewServing("kube-controller-manager", 10257), controllers: []string{"*"}, options: manager.DefaultOptions(),
 		lead: componentconfig.LeaderElectionConfiguration{
 			LeaderElect:   true,
 			LeaseDuration: metav1.Duration{Duration: 15 * time.Second}, RenewDeadline: metav1.Duration{Duration: 10 * time.Second},
@@ -77,6 +78,7 @@ func (o *controllerOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.accountKey, "service-account-private-key-file", "", "key, RSA or ECDSA, that signs the tokens in secrets of type kubernetes.io/service-account-token")
 	f.Float32Var(&o.qps, "kube-api-qps", -1, "most requests per second that the controllers send; negative for no limit")
 	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the controllers send at once, with --kube-api-qps")
+	o.options.AddFlags(f)
 	leaderoptions.BindLeaderElectionFlags(&o.lead, f)
 	o.serving.AddFlags(f)
 	o.ignored = f
@@ -102,16 +104,14 @@ var ignoredControllerFlags = ignoredFlags{
 	"concurrent-ttl-after-finished-syncs": fixedWorkers, "concurrent-validating-admission-policy-status-syncs": fixedWorkers,
 	"mirroring-concurrent-service-endpoint-syncs": fixedWorkers,
 
-	"horizontal-pod-autoscaler-cpu-initialization-period": fixedTime, "horizontal-pod-autoscaler-downscale-stabilization": fixedTime,
-	"horizontal-pod-autoscaler-initial-readiness-delay": fixedTime, "horizontal-pod-autoscaler-sync-period": fixedTime,
-	"horizontal-pod-autoscaler-tolerance": "the tolerance is upstream's default", "legacy-service-account-token-clean-up-period": fixedTime,
-	"namespace-sync-period": fixedTime, "node-monitor-grace-period": fixedTime, "node-monitor-period": fixedTime,
-	"node-startup-grace-period": fixedTime, "resource-quota-sync-period": fixedTime, "endpoint-updates-batch-period": fixedTime,
+	"legacy-service-account-token-clean-up-period": fixedTime,
+	"namespace-sync-period":                        fixedTime, "node-monitor-period": fixedTime,
+	"resource-quota-sync-period": fixedTime, "endpoint-updates-batch-period": fixedTime,
 	"endpointslice-updates-batch-period": fixedTime, "mirroring-endpointslice-updates-batch-period": fixedTime, "min-resync-period": "nothing is resynchronised",
 	"node-eviction-rate": "the rate is upstream's default", "secondary-node-eviction-rate": "the rate is upstream's default",
 	"unhealthy-zone-threshold": "there are no zones", "large-cluster-size-threshold": "there are no zones",
-	"terminated-pod-gc-threshold": "the threshold is upstream's default", "max-endpoints-per-slice": "the number is upstream's default",
-	"mirroring-max-endpoints-per-subset": "the number is upstream's default", "cluster-signing-duration": fixedTime,
+	"max-endpoints-per-slice":            "the number is upstream's default",
+	"mirroring-max-endpoints-per-subset": "the number is upstream's default",
 
 	"cluster-signing-kube-apiserver-client-cert-file": "one authority signs for all", "cluster-signing-kube-apiserver-client-key-file": "one authority signs for all",
 	"cluster-signing-kubelet-client-cert-file": "one authority signs for all", "cluster-signing-kubelet-client-key-file": "one authority signs for all",
@@ -180,6 +180,10 @@ func (o *controllerOptions) restConfig() (*rest.Config, error) {
 
 // config returns what the controllers work with.
 func (o *controllerOptions) config(base *rest.Config) (cfg manager.Config, err error) {
+	if err := o.options.Validate(); err != nil {
+		return cfg, err
+	}
+	cfg.Options = &o.options
 	if cfg.Enabled, err = manager.Parse(o.controllers); err != nil {
 		return cfg, err
 	}

@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -83,31 +82,6 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.AdmissionConfigFile, "admission-control-config-file", c.AdmissionConfigFile,
 		"File with the configuration of admission plugins (AdmissionConfiguration of apiserver.config.k8s.io/v1).")
 	c.addIgnored(fs)
-}
-
-// Set sets flags on top of the configuration as it is. Each of args is NAME=VALUE, or NAME for a switch, with
-// or without dashes before it. Flags in taken belong to somebody else, for the reason that stands there.
-func (c *Config) Set(args []string, taken map[string]string) error {
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	c.AddFlags(fs)
-	var errs []error
-	for _, arg := range args {
-		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		f := fs.Lookup(name)
-		switch why, no := taken[name]; {
-		case no:
-			errs = append(errs, fmt.Errorf("%s cannot be set here: %s", name, why))
-		case f == nil:
-			errs = append(errs, fmt.Errorf("%q is not a flag of the API server; `wherry apiserver --help` lists them", name))
-		case !given && f.NoOptDefVal == "":
-			errs = append(errs, fmt.Errorf("%s needs a value: %s=VALUE", name, name))
-		case !given:
-			errs = append(errs, fs.Set(name, f.NoOptDefVal))
-		default:
-			errs = append(errs, fs.Set(name, value))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // ignoredFlags are upstream's flags that are accepted with a warning but have no effect here, each

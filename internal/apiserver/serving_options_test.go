@@ -164,23 +164,6 @@ func TestFlagsThatCannotBeGrantedAreRefused(t *testing.T) {
 	}
 }
 
-// A whole node passes flags on to its API server, but not those that it sets itself.
-func TestFlagsOfANode(t *testing.T) {
-	c := DefaultConfig()
-	err := c.Set([]string{"audit-log-path=/x", "--profiling=false", "enable-aggregator-routing", "tls-san=a", "tls-san=b"}, map[string]string{"secure-port": "why"})
-	if err != nil || c.Audit.LogOptions.Path != "/x" || c.Profiling || !c.AggregatorRouting || !slices.Equal(c.ServingNames, []string{"a", "b"}) {
-		t.Errorf("%v, %+v", err, c)
-	}
-	for arg, want := range map[string]string{
-		"secure-port=1": "secure-port cannot be set here: why", "nothing=1": `"nothing" is not a flag of the API server`,
-		"audit-log-path": "audit-log-path needs a value", "profiling=maybe": "profiling", "": `"" is not a flag`,
-	} {
-		if err := c.Set([]string{arg}, map[string]string{"secure-port": "why"}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", arg, err, want)
-		}
-	}
-}
-
 // Only suites with forward secrecy and authenticated encryption are spoken, unless flags say otherwise.
 func TestOldCiphersAreRefused(t *testing.T) {
 	const modern, cbc = tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA

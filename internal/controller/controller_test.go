@@ -141,6 +141,26 @@ func TestRootCAIsRestored(t *testing.T) {
 	})
 }
 
+func TestFinishedPodsAreKeptUpToTheThreshold(t *testing.T) {
+	for threshold, want := range map[int]int{-1: 4, 0: 4, 1: 1, 3: 3, 4: 4} {
+		synctest.Test(t, func(t *testing.T) {
+			var objects []runtime.Object
+			for i := range 4 {
+				objects = append(objects, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint(i)}, Status: v1.PodStatus{Phase: v1.PodSucceeded}})
+			}
+			client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+				return podgc.New(c, f, threshold)
+			}, objects...)
+			defer stop()
+			synctest.Wait()
+			list, err := client.CoreV1().Pods("a").List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(list.Items) != want {
+				t.Errorf("%d pods are left, %v, of threshold %d", len(list.Items), err, threshold)
+			}
+		})
+	}
+}
+
 func TestPodsOfAGoneNodeAreRemovedAfterTheQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := func(name, node string) *v1.Pod {
@@ -148,7 +168,7 @@ func TestPodsOfAGoneNodeAreRemovedAfterTheQuarantine(t *testing.T) {
 		}
 		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}}
 		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
-			return podgc.New(c, f)
+			return podgc.New(c, f, podgc.TerminatedThreshold)
 		}, pod("orphan", "gone"), pod("kept", "here"), pod("pending", ""), node)
 		defer stop()
 		names := func() (out []string) {
@@ -184,7 +204,7 @@ func TestConflictsOnDeletionsAreRetried(t *testing.T) {
 		node  string
 	}{
 		"pod garbage collector": {func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
-			return podgc.New(c, f)
+			return podgc.New(c, f, podgc.TerminatedThreshold)
 		}, "gone"},
 		"taint eviction": {func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
 			return tainteviction.New(c, f)
@@ -246,7 +266,7 @@ func TestSilentNodeIsTaintedUntilItSpeaksAgain(t *testing.T) {
 		}
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceNodeLease, Name: "n"}}
 		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
-			return nodelifecycle.New(c, f)
+			return nodelifecycle.New(c, f, nodelifecycle.Defaults)
 		}, node, lease)
 		defer stop()
 		want := func(status v1.ConditionStatus, keys ...string) {
@@ -292,7 +312,7 @@ func TestSilentNodeIsTaintedUntilItSpeaksAgain(t *testing.T) {
 func TestANodeThatNeverSpokeIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
-			return nodelifecycle.New(c, f)
+			return nodelifecycle.New(c, f, nodelifecycle.Defaults)
 		}, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
 		defer stop()
 		conditions := func() (out []string) {
@@ -334,8 +354,9 @@ func TestPodsOfALostNodeAreNotReady(t *testing.T) {
 			return p
 		}
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceNodeLease, Name: "alive"}}
+		const grace = 5 * time.Second // not the default
 		client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
-			return nodelifecycle.New(c, f)
+			return nodelifecycle.New(c, f, nodelifecycle.Options{GracePeriod: grace, StartupGrace: time.Hour})
 		}, node("lost"), node("alive"), lease, on("a", "lost", v1.ConditionTrue), on("b", "lost", v1.ConditionFalse), on("c", "alive", v1.ConditionTrue))
 		defer stop()
 		want := func(name string, status v1.ConditionStatus) {
@@ -354,7 +375,7 @@ func TestPodsOfALostNodeAreNotReady(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(nodelifecycle.GracePeriod - time.Second)
+		time.Sleep(grace - time.Second)
 		want("a", v1.ConditionTrue)
 		renew()
 		time.Sleep(2 * time.Second)

@@ -79,7 +79,7 @@ func TestMetricsOfNodesThatFallSilent(t *testing.T) {
 		}
 		client := fake.NewClientset(zoned("n0"), zoned("n1"))
 		f := informers.NewSharedInformerFactory(client, 0)
-		c, err := nodelifecycle.New(client, f)
+		c, err := nodelifecycle.New(client, f, nodelifecycle.Defaults)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestMetricsOfPodsThatAreRemoved(t *testing.T) {
 		})
 		got := counted(t, func() {
 			f := informers.NewSharedInformerFactory(client, 0)
-			removes, err1 := podgc.New(client, f)
+			removes, err1 := podgc.New(client, f, podgc.TerminatedThreshold)
 			evicts, err2 := tainteviction.New(client, f)
 			if err := errors.Join(err1, err2); err != nil {
 				t.Fatal(err)
@@ -215,6 +215,14 @@ func TestMetricsOfStatefulSets(t *testing.T) {
 	})
 }
 
+func newNodeLifecycle(c clientset.Interface, f informers.SharedInformerFactory) (*nodelifecycle.Controller, error) {
+	return nodelifecycle.New(c, f, nodelifecycle.Defaults)
+}
+
+func newPodGC(c clientset.Interface, f informers.SharedInformerFactory) (*podgc.Controller, error) {
+	return podgc.New(c, f, podgc.TerminatedThreshold)
+}
+
 // Dashboards know the queues by upstream's names.
 func TestQueuesHaveUpstreamsNames(t *testing.T) {
 	client := fake.NewClientset()
@@ -226,7 +234,7 @@ func TestQueuesHaveUpstreamsNames(t *testing.T) {
 	_, ttlErr := ttlafterfinished.New(client, f, noClock)
 	err = errors.Join(err, nsErr, ttlErr)
 	for _, build := range []func(clientset.Interface, informers.SharedInformerFactory) ([]controller.Controller, error){
-		one(clusterroleaggregation.New), one(nodelifecycle.New), one(podgc.New), one(protection.NewForClaims), one(protection.NewForVolumes),
+		one(clusterroleaggregation.New), one(newNodeLifecycle), one(newPodGC), one(protection.NewForClaims), one(protection.NewForVolumes),
 		one(replicaset.NewForReplicationControllers), one(tainteviction.New), one(newBudgets), one(newQuotas), one(newRootCA),
 	} {
 		_, built := build(client, f)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/informers"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -65,6 +67,7 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 		},
 		Serves: d.api.Serves,
 		Reader: reader, RootCA: ca, Signer: d.api.CA(), Tokens: d.api.TokenIssuer(), DNS: dns, NodePorts: d.ownPorts(),
+		Options: &d.controllers,
 	}, f)
 	if err != nil {
 		return err
@@ -87,6 +90,19 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 		return err
 	}
 	return d.await(ctx, "the network policies", policies.Ready())
+}
+
+// controllerOptions returns the settings of single controllers.
+func controllerOptions(args []string) (manager.Options, error) {
+	o := manager.DefaultOptions()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.AddFlags(fs)
+	var names []string
+	fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if err := setFlags(fs, "the controllers of a node, which are: "+strings.Join(names, ", "), args, nil); err != nil {
+		return o, err
+	}
+	return o, o.Validate()
 }
 
 func (d *Daemon) startScheduler(ctx context.Context, f informers.SharedInformerFactory) error {

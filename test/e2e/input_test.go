@@ -60,6 +60,7 @@ func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
 	c.failsWith("--apiserver-arg: secure-port cannot be set here: use --secure-port of the node", c.upCommand("--apiserver-arg=secure-port=1"))
 	c.failsWith("--runtime-config switches off /v1/pods, which is needed for the kubelet; add /v1=true", c.upCommand("--apiserver-arg=runtime-config=/v1/pods=false"))
 	c.failsWith("unknown api groups example.com/v1", c.upCommand("--apiserver-arg=runtime-config=example.com/v1=true"))
+	c.failsWith("--controller-manager-arg: --node-monitor-grace-period must be greater than 0, not 0s", c.upCommand("--controller-manager-arg=node-monitor-grace-period=0s"))
 	c.failsWith("--node-name \"A_B\"", c.upCommand("--node-name", "A_B"))
 	c.failsWith("port "+port+" is in use by another program; stop that one, or choose another --secure-port", c.upCommand("--secure-port", port))
 	c.failsWith("port "+port+" is in use by another program; stop that one, or choose another --kubelet-port", c.upCommand("--kubelet-port", port))

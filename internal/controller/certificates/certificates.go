@@ -39,13 +39,14 @@ type Controller struct {
 	client   clientset.Interface
 	requests listers.CertificateSigningRequestLister
 	ca       Authority
+	longest  time.Duration
 	loop     *controller.Loop
 }
 
-// New returns the controller.
-func New(client clientset.Interface, f informers.SharedInformerFactory, ca Authority) (*Controller, error) {
+// New returns the controller. A certificate is valid for the time given, unless a shorter one is requested.
+func New(client clientset.Interface, f informers.SharedInformerFactory, ca Authority, longest time.Duration) (*Controller, error) {
 	requests := f.Certificates().V1().CertificateSigningRequests()
-	c := &Controller{client: client, requests: requests.Lister(), ca: ca}
+	c := &Controller{client: client, requests: requests.Lister(), ca: ca, longest: longest}
 	c.loop = controller.NewLoop("certificate", c.reconcile)
 	return c, c.loop.Watch(requests.Informer(), func(_, obj any) {
 		if r, ok := obj.(*certificatesv1.CertificateSigningRequest); ok {

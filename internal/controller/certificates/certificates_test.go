@@ -44,7 +44,7 @@ func play(t *testing.T, may map[string]string, test func(t *testing.T, client *f
 			return true, r, nil
 		})
 		f := informers.NewSharedInformerFactory(client, 0)
-		c, err := New(client, f, ca)
+		c, err := New(client, f, ca, MostTime)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,6 +104,19 @@ func get(t *testing.T, c *fake.Clientset, name string) *certificatesv1.Certifica
 	return r
 }
 
+// Nobody gets a longer time than --cluster-signing-duration, and nobody one of seconds by his own wish.
+func TestLifetimes(t *testing.T) {
+	c := &Controller{longest: 6 * time.Hour}
+	for seconds, want := range map[int32]time.Duration{600: 10 * time.Minute, 1: leastTime, 3600: time.Hour, 1 << 30: 6 * time.Hour} {
+		if got := c.lifetime(&seconds); got != want {
+			t.Errorf("%d s: %s, want %s", seconds, got, want)
+		}
+	}
+	if got := c.lifetime(nil); got != 6*time.Hour {
+		t.Errorf("without a wish: %s", got)
+	}
+}
+
 func TestKubeletsClientCertificates(t *testing.T) {
 	const signer = certificatesv1.KubeAPIServerClientKubeletSignerName
 	may := map[string]string{"bootstrap": "nodeclient", "system:node:n1": "selfnodeclient"}
@@ -123,7 +136,7 @@ func TestKubeletsClientCertificates(t *testing.T) {
 			if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: time.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 				t.Error(err)
 			}
-			if cert.Subject.CommonName != "system:node:n1" || time.Until(cert.NotAfter) != mostTime.Truncate(time.Second) || r.Status.Conditions[0].Reason != "AutoApproved" {
+			if cert.Subject.CommonName != "system:node:n1" || time.Until(cert.NotAfter) != MostTime.Truncate(time.Second) || r.Status.Conditions[0].Reason != "AutoApproved" {
 				t.Errorf("%v until %v, %+v", cert.Subject, cert.NotAfter, r.Status.Conditions)
 			}
 		}

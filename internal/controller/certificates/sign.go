@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// mostTime is how long a certificate is valid unless a shorter time is requested.
-	mostTime  = 365 * 24 * time.Hour
+	// MostTime is upstream's default of --cluster-signing-duration.
+	MostTime  = 365 * 24 * time.Hour
 	leastTime = 10 * time.Minute
 	// backdate allows for a clock that is a little behind.
 	backdate = 5 * time.Minute
@@ -55,7 +55,7 @@ func (c *Controller) certificate(req *x509.CertificateRequest, r *certificatesv1
 		return nil, err
 	}
 	tmpl := &x509.Certificate{
-		SerialNumber: serial, Subject: req.Subject, NotBefore: now.Add(-backdate), NotAfter: now.Add(lifetime(r.Spec.ExpirationSeconds)),
+		SerialNumber: serial, Subject: req.Subject, NotBefore: now.Add(-backdate), NotAfter: now.Add(c.lifetime(r.Spec.ExpirationSeconds)),
 		DNSNames: req.DNSNames, IPAddresses: req.IPAddresses, EmailAddresses: req.EmailAddresses, URIs: req.URIs,
 		BasicConstraintsValid: true,
 	}
@@ -70,11 +70,11 @@ func (c *Controller) certificate(req *x509.CertificateRequest, r *certificatesv1
 }
 
 // lifetime returns the requested lifetime, within limits.
-func lifetime(seconds *int32) time.Duration {
+func (c *Controller) lifetime(seconds *int32) time.Duration {
 	if seconds == nil {
-		return mostTime
+		return c.longest
 	}
-	return min(max(time.Duration(*seconds)*time.Second, leastTime), mostTime)
+	return min(max(time.Duration(*seconds)*time.Second, leastTime), c.longest)
 }
 
 func parseRequest(data []byte) (*x509.CertificateRequest, error) {

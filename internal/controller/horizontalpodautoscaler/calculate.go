@@ -25,16 +25,17 @@ type tolerance struct{ up, down float64 }
 
 func (t tolerance) holds(ratio float64) bool { return 1-t.down <= ratio && ratio <= 1+t.up }
 
-// options are the settings of the controller, upstream's --horizontal-pod-autoscaler-….
-type options struct {
-	period         time.Duration // sync-period
-	window         time.Duration // downscale-stabilization
-	tolerance      float64
-	cpuInitial     time.Duration // cpu-initialization-period
-	readinessDelay time.Duration // initial-readiness-delay
+// Options are the settings of the controller, upstream's --horizontal-pod-autoscaler-….
+type Options struct {
+	Period         time.Duration // sync-period
+	Window         time.Duration // downscale-stabilization
+	Tolerance      float64
+	CPUInitial     time.Duration // cpu-initialization-period
+	ReadinessDelay time.Duration // initial-readiness-delay
 }
 
-var defaults = options{15 * time.Second, 5 * time.Minute, 0.1, 5 * time.Minute, 30 * time.Second}
+// Defaults are upstream's.
+var Defaults = Options{15 * time.Second, 5 * time.Minute, 0.1, 5 * time.Minute, 30 * time.Second}
 
 // grouped are the names of pods by what their metrics are worth.
 type grouped struct {
@@ -45,7 +46,7 @@ type grouped struct {
 
 // group sorts the pods. A starting pod uses more CPU than it will: what it used before it was ready
 // does not count.
-func group(o *options, list []*v1.Pod, samples map[string]sample, cpu bool, now time.Time) grouped {
+func group(o *Options, list []*v1.Pod, samples map[string]sample, cpu bool, now time.Time) grouped {
 	var g grouped
 	for _, p := range list {
 		s, measured := samples[p.Name]
@@ -66,17 +67,17 @@ func group(o *options, list []*v1.Pod, samples map[string]sample, cpu bool, now 
 }
 
 // settled tells whether a sample of CPU shows what the pod does at work.
-func settled(o *options, p *v1.Pod, s sample, now time.Time) bool {
+func settled(o *Options, p *v1.Pod, s sample, now time.Time) bool {
 	c := pods.FindCondition(&p.Status, v1.PodReady)
 	if c == nil || p.Status.StartTime == nil {
 		return false
 	}
 	start, changed := p.Status.StartTime.Time, c.LastTransitionTime.Time
-	if start.Add(o.cpuInitial).After(now) {
+	if start.Add(o.CPUInitial).After(now) {
 		return c.Status != v1.ConditionFalse && !s.at.Before(changed.Add(s.window))
 	}
 	// Later only a pod that has never been ready is left out.
-	return c.Status != v1.ConditionFalse || !start.Add(o.readinessDelay).After(changed)
+	return c.Status != v1.ConditionFalse || !start.Add(o.ReadinessDelay).After(changed)
 }
 
 var (
@@ -87,7 +88,7 @@ var (
 
 // perPod is a metric that each pod has.
 type perPod struct {
-	*options
+	*Options
 	pods      []*v1.Pod
 	samples   map[string]sample
 	cpu       bool
@@ -106,7 +107,7 @@ func (m *perPod) replicas(before func(samples map[string]sample)) (int32, error)
 	if len(m.pods) == 0 {
 		return 0, errNoPods
 	}
-	g, samples := group(m.options, m.pods, m.samples, m.cpu, m.now), maps.Clone(m.samples)
+	g, samples := group(m.Options, m.pods, m.samples, m.cpu, m.now), maps.Clone(m.samples)
 	for _, names := range [][]string{g.ignored, g.unready} {
 		for _, name := range names {
 			delete(samples, name)

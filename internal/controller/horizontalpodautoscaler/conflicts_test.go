@@ -91,7 +91,7 @@ func (w *target) begin(t *testing.T) (client *fake.Clientset, stop func()) {
 	scales := &scalefake.FakeScaleClient{}
 	scales.AddReactor("*", "deployments", w.scale)
 	f := informers.NewSharedInformerFactory(client, 0)
-	c, err := build(client, f, scales, fixedMapper{}, &gauge{samples: uses(90_000, 90_000)})
+	c, err := build(client, f, scales, fixedMapper{}, &gauge{samples: uses(90_000, 90_000)}, Defaults)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func (p *plan) warn(reason, message string) {
 
 // observed is an autoscaler at a moment.
 type observed struct {
-	*options
+	*Options
 	hpa     *autoscalingv2.HorizontalPodAutoscaler
 	scale   *autoscalingv1.Scale
 	pods    []*v1.Pod
@@ -50,7 +50,7 @@ func (o *observed) least() int32 {
 }
 
 func (o *observed) tolerance() tolerance {
-	t := tolerance{o.options.tolerance, o.options.tolerance}
+	t := tolerance{o.Options.Tolerance, o.Options.Tolerance}
 	b := o.hpa.Spec.Behavior
 	if b != nil && b.ScaleUp != nil && b.ScaleUp.Tolerance != nil {
 		t.up = b.ScaleUp.Tolerance.AsApproximateFloat64()
@@ -88,7 +88,7 @@ func start(o *observed) (p *plan, byMetrics bool) {
 	if len(p.history.recommended) == 0 {
 		p.history.recommended = []sized{{p.current, o.now}}
 	}
-	p.bounds = bounds{p.current, o.least(), o.hpa.Spec.MaxReplicas, o.hpa.Spec.Behavior, o.window, o.now}
+	p.bounds = bounds{p.current, o.least(), o.hpa.Spec.MaxReplicas, o.hpa.Spec.Behavior, o.Window, o.now}
 	p.set(o.now, autoscalingv2.AbleToScale, v1.ConditionTrue, told{"SucceededGetScale", "the HPA controller was able to get the target's current scale"})
 	switch {
 	case p.current == 0:

@@ -162,7 +162,7 @@ func TestPropose(t *testing.T) {
 		{name: "unknown", metric: autoscalingv2.MetricSpec{Type: "Luck"}, err: `unknown metric source type "Luck"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			o := &observed{options: &defaults, hpa: &autoscalingv2.HorizontalPodAutoscaler{}, pods: tc.pods, now: noon,
+			o := &observed{Options: &Defaults, hpa: &autoscalingv2.HorizontalPodAutoscaler{}, pods: tc.pods, now: noon,
 				scale: &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 4}, Status: autoscalingv1.ScaleStatus{Replicas: 4}}}
 			p := propose(o, &tc.metric, &tc.reading)
 			if tc.err != "" {
@@ -247,7 +247,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			hpa := &autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MinReplicas: new(int32(2)), MaxReplicas: 10}}
-			o := &observed{options: &defaults, hpa: hpa, now: noon, scale: &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: tc.current}}}
+			o := &observed{Options: &Defaults, hpa: hpa, now: noon, scale: &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: tc.current}}}
 			p, byMetrics := start(o)
 			if byMetrics != (tc.proposals != nil) {
 				t.Fatalf("by metrics: %v", byMetrics)
@@ -279,7 +279,7 @@ func TestPlan(t *testing.T) {
 func TestConditionsKeepTheirTime(t *testing.T) {
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 10}}
 	look := func(now time.Time) *plan {
-		o := &observed{options: &defaults, hpa: hpa, now: now, scale: &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 4}}}
+		o := &observed{Options: &Defaults, hpa: hpa, now: now, scale: &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 4}}}
 		p, _ := start(o)
 		p.byMetrics(o, []proposal{{replicas: 4, metric: "x"}})
 		return p

@@ -66,7 +66,7 @@ type Controller struct {
 	loop    *controller.Loop
 	events  record.EventRecorder
 	writes  *written.Log
-	options options
+	options Options
 
 	mu       sync.Mutex
 	memories map[string]*remembered
@@ -79,7 +79,7 @@ type remembered struct {
 }
 
 // New returns the controller, with the informers of f. It reads metrics and sizes as the user of cfg.
-func New(client clientset.Interface, cfg *rest.Config, f informers.SharedInformerFactory) (*Controller, error) {
+func New(client clientset.Interface, cfg *rest.Config, f informers.SharedInformerFactory, o Options) (*Controller, error) {
 	found := memory.NewMemCacheClient(client.Discovery())
 	m := restmapper.NewDeferredDiscoveryRESTMapper(found)
 	scales, err := scale.NewForConfig(cfg, m, dynamic.LegacyAPIPathResolverFunc, scale.NewDiscoveryScaleKindResolver(client.Discovery()))
@@ -90,14 +90,14 @@ func New(client clientset.Interface, cfg *rest.Config, f informers.SharedInforme
 	if err != nil {
 		return nil, err
 	}
-	return build(client, f, scales, m, metrics)
+	return build(client, f, scales, m, metrics, o)
 }
 
-func build(client clientset.Interface, f informers.SharedInformerFactory, scales scale.ScalesGetter, m mapper, s source) (*Controller, error) {
+func build(client clientset.Interface, f informers.SharedInformerFactory, scales scale.ScalesGetter, m mapper, s source, o Options) (*Controller, error) {
 	hpas, pods := f.Autoscaling().V2().HorizontalPodAutoscalers(), f.Core().V1().Pods()
 	c := &Controller{
 		client: client, hpas: hpas.Lister(), pods: pods.Lister(), scales: scales, mapper: m, source: s,
-		writes: written.New(hpas.Informer().GetIndexer()), options: defaults, memories: map[string]*remembered{},
+		writes: written.New(hpas.Informer().GetIndexer()), options: o, memories: map[string]*remembered{},
 	}
 	c.loop = controller.NewLoop("horizontalpodautoscaler", c.reconcile)
 	c.loop.WaitFor(c.writes)
@@ -174,7 +174,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) error {
 	if apierrors.IsConflict(err) {
 		return err
 	}
-	c.loop.AddAfter(key, c.options.period)
+	c.loop.AddAfter(key, c.options.Period)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (c *Controller) look(ctx context.Context, hpa *autoscalingv2.HorizontalPodA
 		p := unreachable(hpa, m.history, time.Now(), err)
 		return p, c.tell(ctx, hpa, p)
 	}
-	o := &observed{options: &c.options, hpa: hpa, scale: target, history: m.history, now: time.Now()}
+	o := &observed{Options: &c.options, hpa: hpa, scale: target, history: m.history, now: time.Now()}
 	p, byMetrics := start(o)
 	if byMetrics {
 		c.measure(ctx, o, p, m)

@@ -79,7 +79,7 @@ func (d draft) finish(kind autoscalingv2.MetricSourceType, reason, whose string)
 
 // perPod returns the metric of the pods that r read.
 func (o *observed) perPod(r *reading, cpu bool, target int64) *perPod {
-	m := &perPod{options: o.options, pods: o.pods, samples: r.samples, cpu: cpu, current: o.scale.Spec.Replicas, tolerance: o.tolerance(), now: o.now}
+	m := &perPod{Options: o.Options, pods: o.pods, samples: r.samples, cpu: cpu, current: o.scale.Spec.Replicas, tolerance: o.tolerance(), now: o.now}
 	m.ratio = func(s map[string]sample) (float64, error) { return float64(average(s)) / float64(target), nil }
 	m.full = func(string) int64 { return target }
 	return m

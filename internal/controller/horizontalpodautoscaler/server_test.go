@@ -107,14 +107,14 @@ func run(t *testing.T, s *apiserver.Server, from source, period time.Duration) c
 	}
 	const account = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 	f := informers.NewSharedInformerFactory(client("system:kube-controller-manager"), 0)
-	c, err := New(client(account), s.ClientConfig(account), f)
+	c, err := New(client(account), s.ClientConfig(account), f, Defaults)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if from != nil {
 		c.source = from
 	}
-	c.options.period, c.options.window = period, 0
+	c.options.Period, c.options.Window = period, 0
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	f.Start(ctx.Done())
 	ended := make(chan error, 1)

@@ -40,6 +40,8 @@ type Config struct {
 	Signer certificates.Authority
 	// Tokens signs the tokens in secrets; nil signs none.
 	Tokens serviceaccounttoken.Signer
+	// Options are settings of single controllers; nil means upstream's defaults.
+	Options *Options
 	// NodePorts are TCP ports that no load balancer gets; nil means those that nodes usually need.
 	NodePorts []uint16
 	// DNS is the cluster's DNS that is published; nil if there is none of ours.

@@ -103,7 +103,7 @@ var table = []row{
 	{"resourceclaim-controller", "resource-claim-controller", plain(resourceclaim.New)},
 
 	// Nodes
-	{"node-lifecycle-controller", "node-controller", plain(nodelifecycle.New)},
+	{"node-lifecycle-controller", "node-controller", buildNodeLifecycle},
 	{"taint-eviction-controller", "node-controller", plain(tainteviction.New)},
 
 	// Storage
@@ -112,7 +112,7 @@ var table = []row{
 	{"volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", plain(protection.NewForAttributesClasses)},
 
 	// What removes things
-	{"pod-garbage-collector-controller", "pod-garbage-collector", plain(podgc.New)},
+	{"pod-garbage-collector-controller", "pod-garbage-collector", buildPodGC},
 	{"ttl-after-finished-controller", "ttl-after-finished-controller", buildTTL},
 	{"legacy-serviceaccount-token-cleaner-controller", "legacy-service-account-token-cleaner", buildTokenCleaner},
 	{"namespace-controller", "namespace-controller", buildNamespace},
@@ -146,7 +146,7 @@ func buildSigner(p *parts) (controller.Controller, error) {
 	if p.Signer == nil {
 		return nil, nil
 	}
-	return certificates.New(p.client, p.informers, p.Signer)
+	return certificates.New(p.client, p.informers, p.Signer, p.options().SigningDuration)
 }
 
 func buildDNS(p *parts) (controller.Controller, error) {
@@ -173,7 +173,15 @@ func buildTTL(p *parts) (controller.Controller, error) {
 }
 
 func buildAutoscaler(p *parts) (controller.Controller, error) {
-	return horizontalpodautoscaler.New(p.client, p.rest, p.informers)
+	return horizontalpodautoscaler.New(p.client, p.rest, p.informers, p.options().Autoscaler)
+}
+
+func buildNodeLifecycle(p *parts) (controller.Controller, error) {
+	return nodelifecycle.New(p.client, p.informers, p.options().Nodes)
+}
+
+func buildPodGC(p *parts) (controller.Controller, error) {
+	return podgc.New(p.client, p.informers, p.options().TerminatedPods)
 }
 
 func buildDisruption(p *parts) (controller.Controller, error) {

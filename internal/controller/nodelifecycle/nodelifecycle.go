@@ -29,12 +29,17 @@ import (
 	"wherry.dev/internal/controller"
 )
 
-// GracePeriod is upstream's default of --node-monitor-grace-period.
+// Options say how long a node may be silent.
+type Options struct {
+	GracePeriod  time.Duration // --node-monitor-grace-period
+	StartupGrace time.Duration // until its kubelet first writes its status, --node-startup-grace-period
+}
+
+// GracePeriod is upstream's default.
 const GracePeriod = 50 * time.Second
 
-// startupGrace is how long a node may take until its kubelet first writes its status (upstream's default of
-// --node-startup-grace-period).
-const startupGrace = time.Minute
+// Defaults are upstream's.
+var Defaults = Options{GracePeriod, time.Minute}
 
 // Controller watches nodes.
 type Controller struct {
@@ -43,16 +48,16 @@ type Controller struct {
 	pods   corelisters.PodLister
 	loop   *controller.Loop
 	events record.EventRecorder
-	grace  time.Duration
+	grace  Options
 
 	mu   sync.Mutex
 	seen map[string]time.Time // node → time of the last sign of life
 }
 
 // New returns the controller, with the informers of f.
-func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
+func New(client clientset.Interface, f informers.SharedInformerFactory, o Options) (*Controller, error) {
 	nodes, pods := f.Core().V1().Nodes(), f.Core().V1().Pods()
-	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), grace: GracePeriod, seen: map[string]time.Time{}}
+	c := &Controller{client: client, nodes: nodes.Lister(), pods: pods.Lister(), grace: o, seen: map[string]time.Time{}}
 	lister := c.nodes
 	zones.nodes.Store(&lister)
 	c.loop = controller.NewLoop("node_lifecycle_controller", c.reconcile)
@@ -129,9 +134,9 @@ func (c *Controller) alive(node string) {
 func (c *Controller) patience(node *v1.Node) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	grace := c.grace
+	grace := c.grace.GracePeriod
 	if !told(node) {
-		grace = max(grace, startupGrace)
+		grace = max(grace, c.grace.StartupGrace)
 	}
 	since, ok := c.seen[node.Name]
 	if !ok {

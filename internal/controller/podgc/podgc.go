@@ -46,10 +46,10 @@ type Controller struct {
 	missing map[string]time.Time // node → since when it has been missing
 }
 
-// New returns the controller, with the informers of f.
-func New(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
+// New returns the controller, with the informers of f. Of finished pods it keeps that many; all if it is not positive.
+func New(client clientset.Interface, f informers.SharedInformerFactory, threshold int) (*Controller, error) {
 	all, nodes := f.Core().V1().Pods(), f.Core().V1().Nodes()
-	c := &Controller{client: client, pods: all.Lister(), nodes: nodes.Lister(), threshold: TerminatedThreshold, missing: map[string]time.Time{}}
+	c := &Controller{client: client, pods: all.Lister(), nodes: nodes.Lister(), threshold: threshold, missing: map[string]time.Time{}}
 	c.loop = controller.NewLoop("orphaned_pods_nodes", c.reconcile)
 	if err := c.loop.Watch(nodes.Informer(), func(old, obj any) {
 		if old == nil || obj == nil {
@@ -188,7 +188,7 @@ func (c *Controller) delete(ctx context.Context, p *v1.Pod, why string) error {
 
 // trim removes the oldest finished pods above the threshold.
 func (c *Controller) trim(ctx context.Context, done []*v1.Pod) error {
-	if len(done) <= c.threshold {
+	if c.threshold <= 0 || len(done) <= c.threshold {
 		return nil
 	}
 	slices.SortFunc(done, func(a, b *v1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
