@@ -25,6 +25,7 @@ type options struct {
 	programs    programs
 	focus, skip string
 	procs       int
+	hollowNodes int
 	logs        string
 	up          []string
 }
@@ -45,6 +46,7 @@ func main() {
 	flag.StringVar(&o.focus, "focus", `\[NodeConformance\]`, "specs to run, a regular expression")
 	flag.StringVar(&o.skip, "skip", `\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:`, "specs to leave out")
 	flag.IntVar(&o.procs, "procs", 6, "specs to run side by side")
+	flag.IntVar(&o.hollowNodes, "hollow-nodes", 0, "hollow nodes beside the real one, over three zones: for specs that look at where pods are put, not into them")
 	flag.StringVar(&o.logs, "logs", "out/conformance", "folder for the output of the tests and the node's log")
 	flag.Parse()
 	if flag.NArg() < 2 {
@@ -83,7 +85,11 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		return false, err
 	}
 	defer func() {
-		err = errors.Join(err, panics.None(n.log()+"*"), keep(n.log(), filepath.Join(o.logs, "wherry.log")), n.close(ctx))
+		err = errors.Join(err, panics.None(n.log()+"*"), keep(n.log(), filepath.Join(o.logs, "wherry.log")))
+		if n.fleet != nil {
+			err = errors.Join(err, panics.None(n.hollowLog()), keep(n.hollowLog(), filepath.Join(o.logs, "hollow.log")))
+		}
+		err = errors.Join(err, n.close(ctx))
 	}()
 	s := suite{options: o, kubeconfig: n.kubeconfig(), dir: n.dir}
 	names, err := s.list(ctx)
