@@ -1,6 +1,6 @@
 // Conformance runs upstream's e2e specs against a fresh node. The test program is upstream's own,
-// built elsewhere; its images are stand-ins from registries on loopback, except for agnhost,
-// sample-apiserver and etcd, whose programs are upstream's too.
+// built elsewhere; its images are stand-ins from registries on loopback, except for agnhost (with
+// CoreDNS in it), sample-apiserver and etcd, whose programs are upstream's too.
 //
 //	go run ./test/conformance [flags] bin/wherry /path/to/e2e.test [flags of wherry up]
 package main
@@ -38,8 +38,8 @@ func main() {
 		if p.specs == "" {
 			without = "specs that need it fail"
 		}
-		flag.Func(p.image, "upstream's "+p.image+" program; without it "+without, func(path string) error {
-			o.programs[p.image] = path
+		flag.Func(p.name, "upstream's "+p.name+" program; without it "+without, func(path string) error {
+			o.programs[p.name] = path
 			return nil
 		})
 	}
