@@ -143,6 +143,7 @@ func base() (images.Root, error) {
 	}
 	root["bin/sh"] = images.File{Link: "bash"}
 	root["bin/nc"] = images.File{Link: "nc.openbsd"}
+	root["var/tmp"] = images.File{Mode: fs.ModeDir | fs.ModeSticky | 0o777}
 	root["etc/nsswitch.conf"] = images.File{Data: []byte("hosts: files dns\n"), Mode: 0o644}
 	return root, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -102,5 +103,18 @@ func TestProgramsShareAnImage(t *testing.T) {
 	}
 	if root, err := has.layer("coredns"); root != nil || err != nil {
 		t.Errorf("%v, %v", err, root)
+	}
+}
+
+// A readiness probe of a spec about daemon sets writes there.
+func TestImagesHaveAFolderForTemporaryFiles(t *testing.T) {
+	root, err := base()
+	if err != nil {
+		t.Skip(err) // Debian's programs are not there
+	}
+	for _, dir := range []string{"tmp", "var/tmp"} {
+		if root[dir].Mode != fs.ModeDir|fs.ModeSticky|0o777 {
+			t.Errorf("%s: %v", dir, root[dir].Mode)
+		}
 	}
 }
