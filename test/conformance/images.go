@@ -39,32 +39,42 @@ func listImages(ctx context.Context, e2e string) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// upstream is an image whose program is upstream's own, static, at a path that the caller gives.
+// upstream is a program of upstream's own, static, that the caller has.
 type upstream struct {
+	name string
+	// image that has it, and its path there.
 	image, at string
 	// specs that need it, by a part of their names; "" if there are too many to name.
 	specs string
 }
 
 var upstreams = []upstream{
-	{"agnhost", "agnhost", ""},
-	{"sample-apiserver", "sample-apiserver", "Sample API Server"},
-	{"etcd", "usr/local/bin/etcd", "Sample API Server"},
+	{"agnhost", "agnhost", "agnhost", ""},
+	{"coredns", "agnhost", "coredns", "DNS should support configurable pod resolv.conf"},
+	{"sample-apiserver", "sample-apiserver", "sample-apiserver", "Sample API Server"},
+	{"etcd", "etcd", "usr/local/bin/etcd", "Sample API Server"},
 }
 
-// programs are the paths of upstream's programs, by image.
+// programs are the paths of upstream's programs, by name.
 type programs map[string]string
 
-// layer returns the image's program, nil if the caller has none.
+// layer returns the programs of the image, nil if the caller has none.
 func (p programs) layer(image string) (images.Root, error) {
+	var layer images.Root
 	for _, u := range upstreams {
-		if u.image != image || p[image] == "" {
+		if u.image != image || p[u.name] == "" {
 			continue
 		}
-		doc, err := os.ReadFile(p[image])
-		return images.Root{u.at: {Data: doc, Mode: 0o755}}, err
+		doc, err := os.ReadFile(p[u.name])
+		if err != nil {
+			return nil, err
+		}
+		if layer == nil {
+			layer = images.Root{}
+		}
+		layer[u.at] = images.File{Data: doc, Mode: 0o755}
 	}
-	return nil, nil
+	return layer, nil
 }
 
 // runnable splits off the specs that need a program that the caller does not have.
@@ -72,8 +82,8 @@ func (p programs) runnable(names []string) (can []string, skipped map[string]str
 	skipped = map[string]string{}
 	for _, name := range names {
 		for _, u := range upstreams {
-			if u.specs != "" && p[u.image] == "" && strings.Contains(name, u.specs) {
-				skipped[name] = "it needs -" + u.image + ", upstream's program"
+			if u.specs != "" && p[u.name] == "" && strings.Contains(name, u.specs) {
+				skipped[name] = "it needs -" + u.name + ", upstream's program"
 			}
 		}
 		if skipped[name] == "" {
@@ -133,6 +143,7 @@ func base() (images.Root, error) {
 	}
 	root["bin/sh"] = images.File{Link: "bash"}
 	root["bin/nc"] = images.File{Link: "nc.openbsd"}
+	root["var/tmp"] = images.File{Mode: fs.ModeDir | fs.ModeSticky | 0o777}
 	root["etc/nsswitch.conf"] = images.File{Data: []byte("hosts: files dns\n"), Mode: 0o644}
 	return root, nil
 }
@@ -173,8 +184,11 @@ func build(repo string, root images.Root, has programs) (v1.Image, error) {
 		cfg.Entrypoint, cfg.Cmd = []string{"/" + slices.Collect(maps.Keys(program))[0]}, nil
 		layers = append(layers, program)
 	case "agnhost":
+		if has["agnhost"] == "" {
+			return nil, nil
+		}
 		program, err := has.layer(repo)
-		if program == nil || err != nil {
+		if err != nil {
 			return nil, err
 		}
 		crt, key, err := localhost()

@@ -1,6 +1,6 @@
 // Conformance runs upstream's e2e specs against a fresh node. The test program is upstream's own,
-// built elsewhere; its images are stand-ins from registries on loopback, except for agnhost,
-// sample-apiserver and etcd, whose programs are upstream's too.
+// built elsewhere; its images are stand-ins from registries on loopback, except for agnhost (with
+// CoreDNS in it), sample-apiserver and etcd, whose programs are upstream's too.
 //
 //	go run ./test/conformance [flags] bin/wherry /path/to/e2e.test [flags of wherry up]
 package main
@@ -25,6 +25,7 @@ type options struct {
 	programs    programs
 	focus, skip string
 	procs       int
+	hollowNodes int
 	logs        string
 	up          []string
 }
@@ -37,14 +38,15 @@ func main() {
 		if p.specs == "" {
 			without = "specs that need it fail"
 		}
-		flag.Func(p.image, "upstream's "+p.image+" program; without it "+without, func(path string) error {
-			o.programs[p.image] = path
+		flag.Func(p.name, "upstream's "+p.name+" program; without it "+without, func(path string) error {
+			o.programs[p.name] = path
 			return nil
 		})
 	}
 	flag.StringVar(&o.focus, "focus", `\[NodeConformance\]`, "specs to run, a regular expression")
 	flag.StringVar(&o.skip, "skip", `\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]|\[Feature:`, "specs to leave out")
 	flag.IntVar(&o.procs, "procs", 6, "specs to run side by side")
+	flag.IntVar(&o.hollowNodes, "hollow-nodes", 0, "hollow nodes beside the real one, over three zones: for specs that look at where pods are put, not into them")
 	flag.StringVar(&o.logs, "logs", "out/conformance", "folder for the output of the tests and the node's log")
 	flag.Parse()
 	if flag.NArg() < 2 {
@@ -83,7 +85,11 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		return false, err
 	}
 	defer func() {
-		err = errors.Join(err, panics.None(n.log()+"*"), keep(n.log(), filepath.Join(o.logs, "wherry.log")), n.close(ctx))
+		err = errors.Join(err, panics.None(n.log()+"*"), keep(n.log(), filepath.Join(o.logs, "wherry.log")))
+		if n.fleet != nil {
+			err = errors.Join(err, panics.None(n.hollowLog()), keep(n.hollowLog(), filepath.Join(o.logs, "hollow.log")))
+		}
+		err = errors.Join(err, n.close(ctx))
 	}()
 	s := suite{options: o, kubeconfig: n.kubeconfig(), dir: n.dir}
 	names, err := s.list(ctx)

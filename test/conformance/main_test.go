@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -46,13 +47,13 @@ func TestAProcessThatDiesDoesNotTakeTheSummaryAlong(t *testing.T) {
 }
 
 func TestSpecsWithoutTheirProgramsAreSkipped(t *testing.T) {
-	names := []string{"Pods run", "Aggregator Should be able to support the 1.17 Sample API Server"}
+	names := []string{"Pods run", "Aggregator Should be able to support the 1.17 Sample API Server", "DNS should support configurable pod resolv.conf"}
 	for _, tc := range []struct {
 		has programs
 		can int
-	}{{programs{}, 1}, {programs{"etcd": "/e"}, 1}, {programs{"etcd": "/e", "sample-apiserver": "/s"}, 2}} {
+	}{{programs{}, 1}, {programs{"etcd": "/e"}, 1}, {programs{"etcd": "/e", "sample-apiserver": "/s"}, 2}, {programs{"coredns": "/c"}, 2}} {
 		can, skipped := tc.has.runnable(names)
-		if len(can) != tc.can || len(skipped) != 2-tc.can {
+		if len(can) != tc.can || len(skipped) != len(names)-tc.can {
 			t.Errorf("%v: %q, %q", tc.has, can, skipped)
 		}
 	}
@@ -84,5 +85,36 @@ func TestProgramsOfUpstreamMakeImages(t *testing.T) {
 	root, err := has.layer("etcd")
 	if err != nil || !slices.Equal(slices.Collect(maps.Keys(root)), []string{"usr/local/bin/etcd"}) {
 		t.Errorf("%v, %v", err, root)
+	}
+}
+
+// CoreDNS is a program in agnhost's image, and no image of its own.
+func TestProgramsShareAnImage(t *testing.T) {
+	has := programs{}
+	for _, name := range []string{"agnhost", "coredns"} {
+		has[name] = filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(has[name], []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := has.layer("agnhost")
+	if err != nil || string(root["agnhost"].Data) != "agnhost" || string(root["coredns"].Data) != "coredns" {
+		t.Errorf("%v, %v", err, root)
+	}
+	if root, err := has.layer("coredns"); root != nil || err != nil {
+		t.Errorf("%v, %v", err, root)
+	}
+}
+
+// A readiness probe of a spec about daemon sets writes there.
+func TestImagesHaveAFolderForTemporaryFiles(t *testing.T) {
+	root, err := base()
+	if err != nil {
+		t.Skip(err) // Debian's programs are not there
+	}
+	for _, dir := range []string{"tmp", "var/tmp"} {
+		if root[dir].Mode != fs.ModeDir|fs.ModeSticky|0o777 {
+			t.Errorf("%s: %v", dir, root[dir].Mode)
+		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"wherry.dev/internal/mount"
 	"wherry.dev/test/registries"
 )
@@ -18,9 +20,10 @@ type node struct {
 	wherry, dir string
 	registries  *registries.Registries
 	started     bool
+	fleet       *fleet // nil without hollow nodes
 }
 
-// up starts a node and returns when it is Ready.
+// up starts a node, and the hollow ones beside it, and returns when all are Ready.
 func up(ctx context.Context, o options, names []string) (n *node, err error) {
 	n = &node{wherry: o.wherry}
 	defer func() {
@@ -42,15 +45,28 @@ func up(ctx context.Context, o options, names []string) (n *node, err error) {
 		return n, err
 	}
 	n.started = true
-	return n, n.command(ctx, append([]string{"up", "--detach", "--node-name", "conformance"}, o.up...)...)
+	args := []string{"up", "--detach", "--node-name", "conformance"}
+	if o.hollowNodes > 0 {
+		args = append(args, "--node-labels", corev1.LabelTopologyZone+"="+realZone)
+	}
+	if err := n.command(ctx, append(args, o.up...)...); err != nil || o.hollowNodes == 0 {
+		return n, err
+	}
+	return n, n.withHollow(ctx, o.hollowNodes)
 }
 
 func (n *node) kubeconfig() string { return filepath.Join(n.dir, "d", "kubeconfig") }
 func (n *node) log() string        { return filepath.Join(n.dir, "d", "log", "wherry.log") }
+func (n *node) hollowLog() string  { return filepath.Join(n.dir, "hollow.log") }
+
+// environ is the environment of the node's programs.
+func (n *node) environ() []string {
+	return append(n.registries.Env(os.Environ()), "WHERRY_DATA_DIR="+filepath.Join(n.dir, "d"), "WHERRY_RUN_DIR="+filepath.Join(n.dir, "r"))
+}
 
 func (n *node) command(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, n.wherry, args...)
-	cmd.Env = append(n.registries.Env(os.Environ()), "WHERRY_DATA_DIR="+filepath.Join(n.dir, "d"), "WHERRY_RUN_DIR="+filepath.Join(n.dir, "r"))
+	cmd.Env = n.environ()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("wherry %s: %w: %s", args[0], err, strings.TrimSpace(string(out)))
 	}
@@ -63,6 +79,9 @@ func (n *node) close(ctx context.Context) error {
 		return nil // it stopped before anything was made
 	}
 	var errs []error
+	if n.fleet != nil {
+		errs = append(errs, n.fleet.close())
+	}
 	if n.started {
 		errs = append(errs, n.command(context.WithoutCancel(ctx), "down", "--purge"))
 	}
