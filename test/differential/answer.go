@@ -135,13 +135,24 @@ func differences(ours, theirs answer, except []string, tie func(ours, theirs ans
 	if a, b := ours.best(), theirs.best(); !slices.Equal(a, b) {
 		differ("best nodes", a, b)
 	}
-	if ours.Why != theirs.Why {
+	if !sameReason(ours.Why, theirs.Why) {
 		differ("why", strconv.Quote(ours.Why), strconv.Quote(theirs.Why))
 	}
 	if (ours.Nominated != theirs.Nominated || !slices.Equal(ours.Victims, theirs.Victims)) && !tie(ours, theirs) {
 		differ("preemption", fmt.Sprint(ours.Nominated, ours.Victims), fmt.Sprint(theirs.Nominated, theirs.Victims))
 	}
 	return out
+}
+
+// sameReason reports whether both say the same. If another plugin's PreFilter rejects the pod, the PostFilter of
+// upstream's DynamicResources fails for want of what its own would have noted, with these words, and preemption is not
+// tried. Ours says in such a case that preemption is not helpful.
+func sameReason(ours, theirs string) bool {
+	if cut, failed := strings.CutSuffix(theirs, ". not found"); failed {
+		ours, _, _ = strings.Cut(ours, ". preemption: ")
+		theirs = cut
+	}
+	return ours == theirs
 }
 
 func union(a, b map[string]int64) map[string]int64 {

@@ -37,6 +37,7 @@ func (d dice) cluster() []object {
 			out = append(out, budget(ns, app, int32(d.IntN(3))))
 		}
 	}
+	out = append(out, d.storage(n)...)
 	for i := range d.IntN(4 * n) {
 		out = append(out, d.running(fmt.Sprint("running-", i), fmt.Sprint("n-", d.IntN(n)), i))
 	}

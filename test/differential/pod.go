@@ -50,6 +50,9 @@ func (d dice) pod(name string) *v1.Pod {
 	if d.chance(3) {
 		d.spread(p)
 	}
+	if d.chance(5) {
+		d.volumes(p)
+	}
 	if d.chance(12) {
 		p.Spec.PreemptionPolicy = new(v1.PreemptNever)
 	}
@@ -64,9 +67,8 @@ func (d dice) running(name, node string, i int) *v1.Pod {
 	if d.chance(25) {
 		p.Status.Phase = one(d, v1.PodSucceeded, v1.PodFailed)
 	}
-	// Of several containers, or with init containers, 1.37's library computes other sums than 1.36's.
-	if d.chance(8) && len(p.Spec.Containers) == 1 && len(p.Spec.InitContainers) == 0 {
-		d.resized(p)
+	if d.chance(4) {
+		d.resize(p)
 	}
 	if d.chance(20) {
 		p.Finalizers = []string{finalizer} // it will be terminating
@@ -81,7 +83,7 @@ func (d dice) containers(p *v1.Pod) {
 	for i := range 1 + d.IntN(2) {
 		c := v1.Container{Name: fmt.Sprint("c-", i), Image: d.word("registry.example/small:1 registry.example/web:1 registry.example/data:2 huge")}
 		c.Resources.Requests = d.requests()
-		if d.chance(8) {
+		if i == 0 && d.chance(6) {
 			c.Ports = append(c.Ports, v1.ContainerPort{
 				ContainerPort: 80, HostPort: int32(8080 + d.IntN(2)), HostIP: one(d, "", "", "127.0.0.1", "10.0.0.1"),
 				Protocol: one(d, v1.ProtocolTCP, v1.ProtocolTCP, v1.ProtocolUDP),
@@ -123,11 +125,20 @@ func (d dice) requests() v1.ResourceList {
 	return out
 }
 
-// resized has the kubelet say that a container has other resources than its specification asks for.
-func (d dice) resized(p *v1.Pod) {
-	list := d.requests()
+// resize has the kubelet say that a container has other resources than its specification asks for. Only of pods with one
+// container, and of CPU and memory: of others 1.37's library computes other sums than 1.36's.
+func (d dice) resize(p *v1.Pod) {
+	asks := p.Spec.Containers[0].Resources.Requests
+	if len(p.Spec.Containers) > 1 || len(p.Spec.InitContainers) > 0 || asks.Cpu().IsZero() || asks.Memory().IsZero() {
+		return
+	}
+	has := func() v1.ResourceList {
+		return v1.ResourceList{
+			v1.ResourceCPU: resource.MustParse(d.word("100m 700m 2")), v1.ResourceMemory: resource.MustParse(d.word("128Mi 700Mi")),
+		}
+	}
 	p.Status.ContainerStatuses = []v1.ContainerStatus{{
-		Name: "c-0", AllocatedResources: list, Resources: &v1.ResourceRequirements{Requests: d.requests()},
+		Name: "c-0", AllocatedResources: has(), Resources: &v1.ResourceRequirements{Requests: has()},
 	}}
 	if d.chance(3) {
 		p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{
@@ -142,6 +153,8 @@ func (d dice) tolerations() []v1.Toleration {
 		t := v1.Toleration{Key: key, Operator: v1.TolerationOpExists, Effect: one(d, "", d.effect())}
 		if d.chance(2) {
 			t.Operator, t.Value = v1.TolerationOpEqual, d.word(taintValues)
+		} else if d.chance(3) {
+			t.Operator, t.Value = one(d, v1.TolerationOpGt, v1.TolerationOpLt), d.between(0, 9, "")
 		}
 		out = append(out, t)
 	}

@@ -28,6 +28,13 @@ var kinds = map[string]schema.GroupVersionResource{
 	"Pod":                 {Version: "v1", Resource: "pods"},
 	"Service":             {Version: "v1", Resource: "services"},
 	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+
+	"PersistentVolume":      {Version: "v1", Resource: "persistentvolumes"},
+	"PersistentVolumeClaim": {Version: "v1", Resource: "persistentvolumeclaims"},
+	"StorageClass":          {Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"},
+	"CSINode":               {Group: "storage.k8s.io", Version: "v1", Resource: "csinodes"},
+	"CSIDriver":             {Group: "storage.k8s.io", Version: "v1", Resource: "csidrivers"},
+	"CSIStorageCapacity":    {Group: "storage.k8s.io", Version: "v1", Resource: "csistoragecapacities"},
 }
 
 // now is how everything is deleted.
