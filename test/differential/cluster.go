@@ -38,8 +38,15 @@ func (d dice) cluster() []object {
 		}
 	}
 	out = append(out, d.storage(n)...)
+	taken := map[string]bool{} // the claims that one pod only may use, by namespace
 	for i := range d.IntN(4 * n) {
-		out = append(out, d.running(fmt.Sprint("running-", i), fmt.Sprint("n-", d.IntN(n)), i))
+		p := d.running(fmt.Sprint("running-", i), fmt.Sprint("n-", d.IntN(n)), i)
+		p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v v1.Volume) bool {
+			again := v.Name == "solo" && taken[p.Namespace]
+			taken[p.Namespace] = taken[p.Namespace] || v.Name == "solo"
+			return again
+		})
+		out = append(out, p)
 	}
 	return out
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,21 +11,27 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/component-helpers/scheduling/corev1"
 	"sigs.k8s.io/yaml"
 )
 
 // What a watch has told by now. A scheduler that is later than that is asked again.
 const (
-	settled = 100 * time.Millisecond
+	settled = 50 * time.Millisecond
 	surely  = time.Second
 )
 
 // cluster plays a cluster, from nothing to nothing. It returns a report if the schedulers differ.
 func (m *match) cluster(ctx context.Context, seed uint64) (report string, err error) {
 	defer func() { err = errors.Join(err, m.world.wipe(context.WithoutCancel(ctx))) }()
-	objects := roll(seed, 0).cluster()
+	d := roll(seed, 0)
+	for _, ns := range strings.Fields(namespaces) {
+		if err := m.world.label(ctx, "Namespace", "", ns, map[string]string{labelTeam: d.word(teams)}); err != nil {
+			return "", err
+		}
+	}
+	objects := d.cluster()
 	known := map[string]*v1.Pod{}
 	for _, o := range objects {
 		if err := m.world.create(ctx, o); err != nil {
@@ -147,22 +152,62 @@ func (m *match) goOn(ctx context.Context, d dice, pod *v1.Pod, o outcome, known 
 			}
 		}
 	}
-	if d.chance(6) && len(known) > 0 {
-		if err := m.end(ctx, one(d, slices.Sorted(maps.Keys(known))...), known); err != nil {
+	changes := d.IntN(3)
+	for range changes {
+		if err := m.change(ctx, d, known); err != nil {
 			return err
 		}
 	}
-	if !d.chance(5) {
+	if changes == 0 {
 		return nil
 	}
+	return pause(ctx, settled)
+}
+
+// change changes something in the cluster.
+func (m *match) change(ctx context.Context, d dice, known map[string]*v1.Pod) error {
+	w := m.world
 	nodes, err := w.all(ctx, "Node")
 	if err != nil {
 		return err
 	}
-	if err := w.change(ctx, nodes[d.IntN(len(nodes))].GetName(), d.otherwise); err != nil {
-		return err
+	if len(nodes) == 0 {
+		return w.create(ctx, d.node(0))
 	}
-	return pause(ctx, settled)
+	node := nodes[d.IntN(len(nodes))]
+	var pod string
+	if len(known) > 0 {
+		pod = one(d, slices.Sorted(maps.Keys(known))...)
+	}
+	switch d.IntN(8) {
+	case 0, 1:
+		if pod != "" {
+			return m.end(ctx, pod, known)
+		}
+	case 2, 3:
+		if pod != "" {
+			namespace, name, _ := strings.Cut(pod, "/")
+			return w.label(ctx, "Pod", namespace, name, map[string]string{labelApp: d.word(apps), labelTier: d.word(tiers)})
+		}
+	case 4:
+		return w.label(ctx, "Namespace", "", d.word(namespaces), map[string]string{labelTeam: d.word(teams)})
+	case 5:
+		return m.comeOrGo(ctx, d, node)
+	default:
+		return w.change(ctx, node.GetName(), d.otherwise)
+	}
+	return nil
+}
+
+// comeOrGo removes a node, without its pods, or adds one. Never one with images: both schedulers count an image's nodes
+// anew only for nodes that have changed themselves, and not all of what changes a node is the same for both.
+func (m *match) comeOrGo(ctx context.Context, d dice, node unstructured.Unstructured) error {
+	if images, _, _ := unstructured.NestedSlice(node.Object, "status", "images"); len(images) == 0 && d.chance(2) {
+		return m.world.client.Resource(kinds["Node"]).Delete(ctx, node.GetName(), now)
+	}
+	n := d.node(1000 + d.IntN(1<<20))
+	n.Status.Images = nil
+	return m.world.create(ctx, n)
 }
 
 func (m *match) end(ctx context.Context, pod string, known map[string]*v1.Pod) error {
@@ -183,7 +228,7 @@ func (d dice) otherwise(n *v1.Node) {
 	case 3:
 		n.Status.Allocatable = d.room()
 	}
-	// Images stay: upstream counts an image's nodes anew only for the nodes that have changed themselves.
+	// Images stay, see comeOrGo.
 }
 
 // equallyGood reports whether two preemptions are: on different nodes, and by all rules that upstream documents for
@@ -192,7 +237,7 @@ func equallyGood(a, b answer, known map[string]*v1.Pod) bool {
 	if a.Nominated == b.Nominated || a.Nominated == "" || b.Nominated == "" {
 		return false
 	}
-	return cmp.Compare(costOf(a, known), costOf(b, known)) == 0
+	return costOf(a, known) == costOf(b, known)
 }
 
 // costOf returns the highest priority of the victims, their number and the sum of priorities, and the earliest start
@@ -224,7 +269,7 @@ func startOf(p *v1.Pod) time.Time {
 
 // report says all about a difference.
 func (m *match) report(ctx context.Context, seed uint64, pod *v1.Pod, ours, theirs answer, all []string) (string, error) {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	content, err := asContent(pod)
 	if err != nil {
 		return "", err
 	}

@@ -12,6 +12,8 @@ import (
 
 const (
 	namespaces = "ns-0 ns-1 ns-2"
+	labelTeam  = "team" // of namespaces
+	teams      = "red blue"
 	labelApp   = "app"
 	apps       = "web db job"
 	labelTier  = "tier"
@@ -251,7 +253,7 @@ func (d dice) podTerm() v1.PodAffinityTerm {
 	case 0:
 		t.Namespaces = []string{d.word(namespaces), d.word(namespaces)}
 	case 1:
-		t.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": d.word("red blue")}}
+		t.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{labelTeam: d.word(teams)}}
 	case 2:
 		t.NamespaceSelector = &metav1.LabelSelector{} // all
 	}

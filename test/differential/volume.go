@@ -16,8 +16,15 @@ const (
 	// long ago.
 	classLocal, classThere, classAtOnce = "local", "there", "at-once"
 	driver                              = "disks.example.com"
-	claims                              = "claim-0 claim-1 claim-2 claim-3 claim-4 claim-5"
+	claims                              = "claim-0 claim-1 claim-2 claim-3 claim-4 solo"
 )
+
+// claimOf returns the name of a namespace's claim. It says the namespace, because upstream takes a victim of another
+// namespace, with a claim of the same name, for one that frees a ReadWriteOncePod claim.
+func claimOf(ns, claim string) string { return ns + "-" + claim }
+
+// solo returns the claim of a namespace that one pod only may use.
+func solo(ns string) string { return claimOf(ns, "solo") }
 
 // storage returns what a cluster has of volumes, with claims in all namespaces.
 func (d dice) storage(nodes int) []object {
@@ -56,7 +63,7 @@ func (d dice) storage(nodes int) []object {
 	for _, ns := range strings.Fields(namespaces) {
 		for _, name := range strings.Fields(claims) {
 			if !d.chance(10) {
-				out = append(out, d.claim(ns, name, nodes)...)
+				out = append(out, d.claim(ns, claimOf(ns, name), nodes)...)
 			}
 		}
 	}
@@ -81,14 +88,17 @@ func (d dice) claim(ns, name string, nodes int) []object {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns},
 		Spec: v1.PersistentVolumeClaimSpec{
 			StorageClassName: new(one(d, classLocal, classThere, classThere, classAtOnce)),
-			AccessModes:      []v1.PersistentVolumeAccessMode{one(d, v1.ReadWriteOnce, v1.ReadWriteOnce, v1.ReadWriteOncePod)},
+			AccessModes:      []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
 			Resources:        v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(d.word("1Gi 5Gi 10Gi"))}},
 		},
+	}
+	if name == solo(ns) {
+		c.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
 	}
 	if d.chance(2) {
 		return []object{c}
 	}
-	v := d.volume(ns+"-"+name, *c.Spec.StorageClassName, nodes)
+	v := d.volume(name, *c.Spec.StorageClassName, nodes)
 	v.Spec.AccessModes = c.Spec.AccessModes
 	v.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: ns, Name: name}
 	v.Status.Phase = v1.VolumeBound
@@ -130,7 +140,7 @@ func (d dice) volume(name, class string, nodes int) *v1.PersistentVolume {
 func (d dice) volumes(p *v1.Pod) {
 	for _, claim := range some(d, 4, strings.Fields(claims)...) {
 		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: claim, VolumeSource: v1.VolumeSource{
-			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claimOf(p.Namespace, claim)},
 		}})
 	}
 	if d.chance(10) {

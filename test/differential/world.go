@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,8 +23,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kinds are those of which a cluster consists, with their resources.
+// kinds are those of which a cluster consists, with their resources. Namespaces stay.
 var kinds = map[string]schema.GroupVersionResource{
+	"Namespace":           {Version: "v1", Resource: "namespaces"},
 	"Node":                {Version: "v1", Resource: "nodes"},
 	"Pod":                 {Version: "v1", Resource: "pods"},
 	"Service":             {Version: "v1", Resource: "services"},
@@ -51,13 +53,8 @@ func newWorld(ctx context.Context, cfg *rest.Config) (*world, error) {
 		return nil, err
 	}
 	w := &world{client}
-	for i, name := range strings.Fields(namespaces) {
-		labels := map[string]any{"team": []string{"red", "blue"}[i%2]}
-		ns := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name, "labels": labels},
-		}}
-		_, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(ctx, ns, metav1.CreateOptions{})
-		if err != nil {
+	for _, name := range strings.Fields(namespaces) {
+		if err := w.create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 			return nil, err
 		}
 	}
@@ -74,7 +71,7 @@ func (w *world) create(ctx context.Context, o object) error {
 	if err != nil {
 		return err
 	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	content, err := asContent(o)
 	if err != nil {
 		return err
 	}
@@ -136,17 +133,28 @@ func (w *world) change(ctx context.Context, name string, f func(*v1.Node)) error
 		return err
 	}
 	f(&n)
-	if u.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(&n); err != nil {
+	if u.Object, err = asContent(&n); err != nil {
 		return err
 	}
 	u.SetGroupVersionKind(v1.SchemeGroupVersion.WithKind("Node"))
 	if u, err = api.Update(ctx, u, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	if u.Object["status"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&n.Status); err != nil {
+	if u.Object["status"], err = asContent(&n.Status); err != nil {
 		return err
 	}
 	_, err = api.UpdateStatus(ctx, u, metav1.UpdateOptions{})
+	return err
+}
+
+// label gives an object other labels.
+func (w *world) label(ctx context.Context, kind, namespace, name string, labels map[string]string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	if err != nil {
+		return err
+	}
+	api := w.client.Resource(kinds[kind]).Namespace(namespace)
+	_, err = api.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -157,7 +165,7 @@ func (w *world) all(ctx context.Context, kind string) ([]unstructured.Unstructur
 		return nil, err
 	}
 	return slices.DeleteFunc(list.Items, func(u unstructured.Unstructured) bool {
-		return u.GetNamespace() == metav1.NamespaceDefault
+		return u.GetNamespace() == metav1.NamespaceDefault || kind == "Namespace" && !slices.Contains(strings.Fields(namespaces), u.GetName())
 	}), nil
 }
 
@@ -165,6 +173,9 @@ func (w *world) all(ctx context.Context, kind string) ([]unstructured.Unstructur
 func (w *world) wipe(ctx context.Context) error {
 	var errs []error
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		if kind == "Namespace" {
+			continue
+		}
 		objects, err := w.all(ctx, kind)
 		errs = append(errs, err)
 		for _, o := range objects {
@@ -198,6 +209,11 @@ func (w *world) dump(ctx context.Context) (string, error) {
 		}
 	}
 	return strings.Join(docs, "---\n"), nil
+}
+
+// asContent returns an object as what its JSON has.
+func asContent(o any) (map[string]any, error) {
+	return runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 }
 
 // asYAML returns an object as YAML, without what says nothing.
