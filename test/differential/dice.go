@@ -7,10 +7,32 @@ import (
 )
 
 // dice draws at random; the same seed and step give the same draws.
-type dice struct{ *rand.Rand }
+type dice struct {
+	*rand.Rand
+	focus string // what this seed's cluster has more of, so that rare things come together
+}
+
+// focuses take turns from seed to seed.
+var focuses = []string{"", focusSpread, focusAffinity, focusPreemption, focusVolumes}
+
+const (
+	focusSpread, focusAffinity, focusPreemption, focusVolumes = "spread", "affinity", "preemption", "volumes"
+)
 
 func roll(seed, step uint64) dice {
-	return dice{rand.New(rand.NewPCG(seed, step))} //nolint:gosec // it is to be repeated, not to be secret
+	d := rand.New(rand.NewPCG(seed, step)) //nolint:gosec // it is to be repeated, not to be secret
+	return dice{d, focuses[seed%uint64(len(focuses))]}
+}
+
+// often is true once in n times; three times out of four in a cluster with this focus, and rarely in one with another.
+func (d dice) often(n int, what string) bool {
+	switch d.focus {
+	case "":
+		return d.chance(n)
+	case what:
+		return !d.chance(4)
+	}
+	return d.chance(4 * n)
 }
 
 // chance is true once in n times.

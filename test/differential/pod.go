@@ -24,7 +24,7 @@ const (
 // born is about when pods have started.
 var born = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 
-// pod returns a random pod that has no node.
+// pod returns a random pod that has no node. One that comes gets its name later.
 func (d dice) pod(name string) *v1.Pod {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -32,7 +32,7 @@ func (d dice) pod(name string) *v1.Pod {
 			Labels: map[string]string{labelApp: d.word(apps), labelTier: d.word(tiers), labelHash: d.word("1 2")},
 		},
 		Spec: v1.PodSpec{
-			Priority:                      one(d, nil, new(int32(0)), new(int32(10)), new(int32(100)), new(int32(-5))),
+			Priority:                      d.priority(name),
 			TerminationGracePeriodSeconds: new(int64(0)),
 		},
 	}
@@ -40,25 +40,36 @@ func (d dice) pod(name string) *v1.Pod {
 	if d.chance(3) {
 		p.Spec.Tolerations = d.tolerations()
 	}
-	if d.chance(6) {
+	if d.often(6, "") {
 		p.Spec.NodeSelector = map[string]string{labelDisk: d.word(disks)}
 	}
-	if d.chance(4) {
+	if d.often(4, "") {
 		d.nodeAffinity(p)
 	}
-	if d.chance(3) {
+	if d.often(3, focusAffinity) {
 		d.podAffinity(p)
 	}
-	if d.chance(3) {
+	if d.often(3, focusSpread) {
 		d.spread(p)
 	}
-	if d.chance(5) {
+	if d.often(5, focusVolumes) {
 		d.volumes(p)
 	}
 	if d.chance(12) {
 		p.Spec.PreemptionPolicy = new(v1.PreemptNever)
 	}
 	return p
+}
+
+// priority returns a pod's. Where preemption matters, most of those that come are more important than what is there.
+func (d dice) priority(name string) *int32 {
+	if d.focus == focusPreemption && !d.chance(4) {
+		if name == "" {
+			return new(int32(100))
+		}
+		return new(one(d, int32(-5), 0, 0, 10))
+	}
+	return one(d, nil, new(int32(0)), new(int32(10)), new(int32(100)), new(int32(-5)))
 }
 
 // running returns a random pod on a node, without asking whether it may be there.
@@ -85,6 +96,9 @@ func (d dice) containers(p *v1.Pod) {
 	for i := range 1 + d.IntN(2) {
 		c := v1.Container{Name: fmt.Sprint("c-", i), Image: d.word("registry.example/small:1 registry.example/web:1 registry.example/data:2 huge")}
 		c.Resources.Requests = d.requests()
+		if d.focus == focusPreemption && p.Name == "" {
+			c.Resources.Requests[v1.ResourceCPU] = resource.MustParse(d.word("1 1500m 2"))
+		}
 		if i == 0 && d.chance(6) {
 			c.Ports = append(c.Ports, v1.ContainerPort{
 				ContainerPort: 80, HostPort: int32(8080 + d.IntN(2)), HostIP: one(d, "", "", "127.0.0.1", "10.0.0.1"),
@@ -270,8 +284,8 @@ func (d dice) spread(p *v1.Pod) {
 		s := v1.TopologySpreadConstraint{
 			MaxSkew: int32(1 + d.IntN(3)), TopologyKey: key, WhenUnsatisfiable: one(d, v1.DoNotSchedule, v1.ScheduleAnyway), LabelSelector: d.selector(),
 		}
-		if s.WhenUnsatisfiable == v1.DoNotSchedule && d.chance(3) {
-			s.MinDomains = new(int32(1 + d.IntN(4)))
+		if s.WhenUnsatisfiable == v1.DoNotSchedule && d.chance(2) {
+			s.MinDomains = new(int32(2 + d.IntN(4)))
 		}
 		s.NodeAffinityPolicy = one(d, nil, new(v1.NodeInclusionPolicyHonor), new(v1.NodeInclusionPolicyIgnore))
 		s.NodeTaintsPolicy = one(d, nil, new(v1.NodeInclusionPolicyHonor), new(v1.NodeInclusionPolicyIgnore))
