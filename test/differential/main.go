@@ -113,14 +113,18 @@ type match struct {
 
 // play plays all clusters. It returns an error if there was a difference in one of them.
 func (m *match) play(ctx context.Context) error {
-	start, different := time.Now(), 0
+	start, played, different := time.Now(), 0, 0
+	defer func() {
+		fmt.Printf("%d clusters, %d with differences; %d pods asked about, %d placed, %d preempting; %s; %d times a watch was late\n",
+			played, different, m.asked, m.placed, m.preempting, time.Since(start).Round(time.Second), m.stale)
+	}()
 	for i := range m.clusters {
 		seed := m.seed + uint64(i) //nolint:gosec // i is not negative
 		report, err := m.cluster(ctx, seed)
 		if err != nil {
 			return fmt.Errorf("seed %d: %w", seed, err)
 		}
-		if report == "" {
+		if played++; report == "" {
 			continue
 		}
 		fmt.Println(report)
@@ -128,8 +132,6 @@ func (m *match) play(ctx context.Context) error {
 			break
 		}
 	}
-	fmt.Printf("%d pods asked about (%d placed, %d preempting), %d clusters with differences, %s; %d times a watch was late\n",
-		m.asked, m.placed, m.preempting, different, time.Since(start).Round(time.Second), m.stale)
 	if different > 0 {
 		return errors.New("the schedulers differ")
 	}

@@ -24,7 +24,11 @@ const (
 
 // cluster plays a cluster, from nothing to nothing. It returns a report if the schedulers differ.
 func (m *match) cluster(ctx context.Context, seed uint64) (report string, err error) {
-	defer func() { err = errors.Join(err, m.world.wipe(context.WithoutCancel(ctx))) }()
+	defer func() {
+		if ctx.Err() == nil { // else all of it goes
+			err = errors.Join(err, m.world.wipe(ctx))
+		}
+	}()
 	d := roll(seed, 0)
 	for _, ns := range strings.Fields(namespaces) {
 		if err := m.world.label(ctx, "Namespace", "", ns, map[string]string{labelTeam: d.word(teams)}); err != nil {
