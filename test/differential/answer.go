@@ -1,9 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,7 +31,7 @@ var (
 	pair   = regexp.MustCompile(`(\w+)=(?:"([^"]*)"|(\S+))`)
 )
 
-// scoresOf returns the scores that a log has for a pod, namespace/name, by node. Both schedulers log in the same words:
+// scoresOf returns the scores that a log has for a pod, namespace/name, by node. Both log in the same words:
 //
 //	I1124 20:59:01.000000 7 schedule_one.go:940] "Plugin scored node for pod" pod="ns/p" plugin="X" node="n" score=7
 //	I1124 20:59:01.000001 7 schedule_one.go:997] "Calculated node's final score for pod" pod="ns/p" node="n" score=9
@@ -100,8 +100,11 @@ func (a answer) best() []string {
 	if a.Scores == nil {
 		return a.feasible()
 	}
-	top := slices.MaxFunc(slices.Collect(maps.Values(a.Scores)), func(x, y score) int { return cmp.Compare(x.Total, y.Total) })
-	return slices.DeleteFunc(a.feasible(), func(n string) bool { return a.Scores[n].Total != top.Total })
+	top := int64(math.MinInt64)
+	for _, s := range a.Scores {
+		top = max(top, s.Total)
+	}
+	return slices.DeleteFunc(a.feasible(), func(n string) bool { return a.Scores[n].Total != top })
 }
 
 // differences returns in what two answers differ. except are plugins whose scores may differ. tie says whether two

@@ -10,19 +10,19 @@ import (
 )
 
 // Two lines of each scheduler's log, and what is not to be taken for one.
-const log = `I1125 00:30:01.101 11 schedule_one.go:123] "Attempting to schedule pod" pod="ns-0/p"
-I1125 00:30:01.102 11 resource_allocation.go:161] "Listed internal info" pod="ns-0/p" node="n-0" resourceScore=44
-I1125 00:30:01.103 11 schedule_one.go:941] "Plugin scored node for pod" pod="ns-0/p" pod="ns-0/p" plugin="TaintToleration" node="n-0" score=300
-I1125 00:30:01.104 11 schedule_one.go:998] "Calculated node's final score for pod" pod="ns-0/p" pod="ns-0/p" node="n-0" score=344
-I1125 00:30:01.105 22 schedule_one.go:377] "Plugin scored node for pod" pod="ns-0/p" plugin="InterPodAffinity" node="n-1" score=-7
-I1125 00:30:01.106 22 schedule_one.go:379] "Calculated node's final score for pod" pod="ns-0/p" node="n-1" score=-7
-I1125 00:30:01.107 22 schedule_one.go:379] "Calculated node's final score for pod" pod="ns-0/p-again" node="n-2" score=9
+const log = `I1125 11 schedule_one.go:123] "Attempting to schedule pod" pod="ns-0/p"
+I1125 11 resource_allocation.go:161] "Listed internal info" pod="ns-0/p" node="n-0" resourceScore=44
+I1125 11 schedule_one.go:941] "Plugin scored node for pod" pod="ns-0/p" pod="ns-0/p" plugin="Xy" node="n-0" score=300
+I1125 11 schedule_one.go:998] "Calculated node's final score for pod" pod="ns-0/p" pod="ns-0/p" node="n-0" score=344
+I1125 22 schedule_one.go:377] "Plugin scored node for pod" pod="ns-0/p" plugin="Xy" node="n-1" score=-7
+I1125 22 schedule_one.go:379] "Calculated node's final score for pod" pod="ns-0/p" node="n-1" score=-7
+I1125 22 schedule_one.go:379] "Calculated node's final score for pod" pod="ns-0/p-again" node="n-2" score=9
 `
 
 func TestScoresOf(t *testing.T) {
 	got := scoresOf(log, "ns-0/p")
-	if len(got) != 2 || got["n-0"].Total != 344 || got["n-0"].Plugins["TaintToleration"] != 300 ||
-		got["n-1"].Total != -7 || got["n-1"].Plugins["InterPodAffinity"] != -7 {
+	if len(got) != 2 || got["n-0"].Total != 344 || got["n-0"].Plugins["Xy"] != 300 ||
+		got["n-1"].Total != -7 || got["n-1"].Plugins["Xy"] != -7 {
 		t.Errorf("the log has the scores %v", got)
 	}
 	if got := scoresOf(log, "ns-1/p"); got != nil {
@@ -37,6 +37,10 @@ func scores(node string, of ...int64) answer {
 		a.Scores[string(rune('a'+i))] = score{Total: s, Plugins: map[string]int64{"X": s}}
 	}
 	return a
+}
+
+func preempting(node string, victims ...string) answer {
+	return answer{Nominated: node, Victims: victims}
 }
 
 func TestDifferences(t *testing.T) {
@@ -54,23 +58,23 @@ func TestDifferences(t *testing.T) {
 		{name: "another score", ours: scores("a", 3, 2), theirs: scores("a", 3, 1), want: "score of X for b"},
 		{name: "a score that may differ", ours: scores("a", 3, 2), theirs: scores("b", 3, 4), except: []string{"X"}},
 		{name: "not the best", ours: scores("b", 3, 2), theirs: scores("a", 3, 2), want: "b is chosen"},
-		{name: "only one has a node", ours: scores("a", 3, 2), theirs: answer{Why: "Unschedulable: 0/2"}, want: "feasible nodes"},
-		{name: "another reason", ours: answer{Why: "1 Insufficient cpu"}, theirs: answer{Why: "1 Too many pods"}, want: "why"},
+		{name: "only one has a node", ours: scores("a", 3, 2), theirs: answer{Why: "0/2"}, want: "feasible nodes"},
+		{name: "another reason", ours: answer{Why: "1 no cpu"}, theirs: answer{Why: "1 Too many pods"}, want: "why"},
 		{
 			name: "upstream's DynamicResources failed",
 			ours: answer{Why: "0/1: no claim. preemption: 1 not helpful."}, theirs: answer{Why: "0/1: no claim. not found"},
 		},
 		{
 			name: "other victims", want: "preemption",
-			ours: answer{Nominated: "a", Victims: []string{"ns/low-0"}}, theirs: answer{Nominated: "a", Victims: []string{"ns/low-1"}},
+			ours: preempting("a", "ns/low-0"), theirs: preempting("a", "ns/low-1"),
 		},
 		{
 			name: "victims of a node that is as good",
-			ours: answer{Nominated: "a", Victims: []string{"ns/low-0"}}, theirs: answer{Nominated: "b", Victims: []string{"ns/low-1"}},
+			ours: preempting("a", "ns/low-0"), theirs: preempting("b", "ns/low-1"),
 		},
 		{
 			name: "victims of a node that is not as good", want: "preemption",
-			ours: answer{Nominated: "a", Victims: []string{"ns/low-0"}}, theirs: answer{Nominated: "b", Victims: []string{"ns/high"}},
+			ours: preempting("a", "ns/low-0"), theirs: preempting("b", "ns/high"),
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -86,7 +90,9 @@ func TestDifferences(t *testing.T) {
 func victims() map[string]*v1.Pod {
 	out := map[string]*v1.Pod{}
 	for name, priority := range map[string]int32{"ns/low-0": 0, "ns/low-1": 0, "ns/high": 5} {
-		out[name] = &v1.Pod{Spec: v1.PodSpec{Priority: &priority}, Status: v1.PodStatus{StartTime: new(metav1.NewTime(born))}}
+		p := &v1.Pod{Spec: v1.PodSpec{Priority: &priority}}
+		p.Status.StartTime = new(metav1.NewTime(born))
+		out[name] = p
 	}
 	return out
 }

@@ -29,7 +29,7 @@ func (d dice) cluster() []object {
 	for i := range n {
 		out = append(out, d.node(i))
 	}
-	for _, ns := range strings.Fields(namespaces) {
+	for ns := range strings.FieldsSeq(namespaces) {
 		for _, app := range some(d, 3, strings.Fields(apps)...) {
 			out = append(out, service(ns, app))
 		}
@@ -55,7 +55,9 @@ func (d dice) cluster() []object {
 func service(ns, app string) *v1.Service {
 	return &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: app},
-		Spec:       v1.ServiceSpec{Selector: map[string]string{labelApp: app}, Ports: []v1.ServicePort{{Port: 80}}, ClusterIP: v1.ClusterIPNone},
+		Spec: v1.ServiceSpec{
+			Selector: map[string]string{labelApp: app}, Ports: []v1.ServicePort{{Port: 80}}, ClusterIP: v1.ClusterIPNone,
+		},
 	}
 }
 
@@ -63,7 +65,8 @@ func budget(ns, app string, allowed int32) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: app},
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{labelApp: app}},
+			MinAvailable: new(intstr.FromInt32(1)),
+			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{labelApp: app}},
 		},
 		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
 	}

@@ -55,7 +55,5 @@ func one[T any](d dice, values ...T) T { return values[d.IntN(len(values))] }
 // word returns one of the words of a text.
 func (d dice) word(text string) string { return one(d, strings.Fields(text)...) }
 
-// between returns a number in [least, most], as text.
-func (d dice) between(least, most int, unit string) string {
-	return strconv.Itoa(least+d.IntN(most-least+1)) + unit
-}
+// upTo returns a number in [0, most], as text.
+func (d dice) upTo(most int) string { return strconv.Itoa(d.IntN(most + 1)) }

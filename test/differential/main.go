@@ -115,7 +115,7 @@ type match struct {
 func (m *match) play(ctx context.Context) error {
 	start, played, different := time.Now(), 0, 0
 	defer func() {
-		fmt.Printf("%d clusters, %d with differences; %d pods asked about, %d placed, %d preempting; %s; %d times a watch was late\n",
+		fmt.Printf("%d clusters, %d with differences; %d pods asked about, %d placed, %d preempting; %s; %d late watches\n",
 			played, different, m.asked, m.placed, m.preempting, time.Since(start).Round(time.Second), m.stale)
 	}()
 	for i := range m.clusters {

@@ -55,7 +55,7 @@ func (d dice) room() v1.ResourceList {
 		v1.ResourceEphemeralStorage: resource.MustParse(d.word("5Gi 50Gi")),
 	}
 	if d.chance(3) {
-		out[resourceGPU] = resource.MustParse(d.between(0, 4, ""))
+		out[resourceGPU] = resource.MustParse(d.upTo(4))
 	}
 	if d.chance(3) {
 		out[v1.ResourceHugePagesPrefix+"2Mi"] = resource.MustParse("64Mi")
@@ -85,7 +85,7 @@ func (d dice) label(n *v1.Node) {
 
 func (d dice) taints() []v1.Taint {
 	var out []v1.Taint
-	for _, key := range strings.Fields(taintKeys) {
+	for key := range strings.FieldsSeq(taintKeys) {
 		if d.chance(9) {
 			out = append(out, v1.Taint{Key: key, Value: d.word(taintValues), Effect: d.effect()})
 		}
@@ -97,5 +97,6 @@ func (d dice) taints() []v1.Taint {
 }
 
 func (d dice) effect() v1.TaintEffect {
-	return one(d, v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute)
+	return one(d, v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectPreferNoSchedule,
+		v1.TaintEffectNoExecute)
 }

@@ -30,7 +30,7 @@ func (m *match) cluster(ctx context.Context, seed uint64) (report string, err er
 		}
 	}()
 	d := roll(seed, 0)
-	for _, ns := range strings.Fields(namespaces) {
+	for ns := range strings.FieldsSeq(namespaces) {
 		if err := m.world.label(ctx, "Namespace", "", ns, map[string]string{labelTeam: d.word(teams)}); err != nil {
 			return "", err
 		}
@@ -76,7 +76,8 @@ type outcome struct {
 }
 
 // both asks both schedulers about a pod, and again if they differ: one of them may have been late.
-func (m *match) both(ctx context.Context, seed uint64, pod *v1.Pod, known map[string]*v1.Pod) (report string, _ outcome, err error) {
+func (m *match) both(ctx context.Context, seed uint64, pod *v1.Pod,
+	known map[string]*v1.Pod) (report string, _ outcome, err error) {
 	m.asked++
 	compare := func(ours, theirs answer) []string {
 		return differences(ours, theirs, exceptions(pod), func(a, b answer) bool { return equallyGood(a, b, known) })
@@ -203,8 +204,8 @@ func (m *match) change(ctx context.Context, d dice, known map[string]*v1.Pod) er
 	return nil
 }
 
-// comeOrGo removes a node, without its pods, or adds one. Never one with images: both schedulers count an image's nodes
-// anew only for nodes that have changed themselves, and not all of what changes a node is the same for both.
+// comeOrGo removes a node, without its pods, or adds one. Never one with images: both schedulers count an image's
+// nodes anew only for nodes that have changed themselves, and not all of what changes a node is the same for both.
 func (m *match) comeOrGo(ctx context.Context, d dice, node unstructured.Unstructured) error {
 	if images, _, _ := unstructured.NestedSlice(node.Object, "status", "images"); len(images) == 0 && d.chance(2) {
 		return m.world.client.Resource(kinds["Node"]).Delete(ctx, node.GetName(), now)
@@ -261,7 +262,8 @@ func costOf(a answer, known map[string]*v1.Pod) string {
 		most, sum = max(most, corev1.PodPriority(p)), sum+int64(corev1.PodPriority(p))
 	}
 	pods = slices.DeleteFunc(pods, func(p *v1.Pod) bool { return corev1.PodPriority(p) != most })
-	return fmt.Sprint(most, len(a.Victims), sum, " ", startOf(slices.MinFunc(pods, func(a, b *v1.Pod) int { return startOf(a).Compare(startOf(b)) })))
+	first := slices.MinFunc(pods, func(a, b *v1.Pod) int { return startOf(a).Compare(startOf(b)) })
+	return fmt.Sprint(most, len(a.Victims), sum, " ", startOf(first))
 }
 
 func startOf(p *v1.Pod) time.Time {
@@ -272,7 +274,8 @@ func startOf(p *v1.Pod) time.Time {
 }
 
 // report says all about a difference.
-func (m *match) report(ctx context.Context, seed uint64, pod *v1.Pod, ours, theirs answer, all []string) (string, error) {
+func (m *match) report(ctx context.Context, seed uint64, pod *v1.Pod, ours, theirs answer,
+	all []string) (string, error) {
 	content, err := asContent(pod)
 	if err != nil {
 		return "", err

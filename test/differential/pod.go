@@ -19,6 +19,7 @@ const (
 	labelTier  = "tier"
 	tiers      = "front back"
 	labelHash  = "hash" // of what a Deployment's revision is
+	podImages  = "registry.example/small:1 registry.example/web:1 registry.example/data:2 huge"
 )
 
 // born is about when pods have started.
@@ -76,7 +77,8 @@ func (d dice) priority(name string) *int32 {
 func (d dice) running(name, node string, i int) *v1.Pod {
 	p := d.pod(name)
 	p.Spec.NodeName = node
-	p.Status = v1.PodStatus{Phase: v1.PodRunning, StartTime: new(metav1.NewTime(born.Add(time.Duration(i) * time.Minute)))}
+	started := metav1.NewTime(born.Add(time.Duration(i) * time.Minute))
+	p.Status = v1.PodStatus{Phase: v1.PodRunning, StartTime: &started}
 	if d.chance(25) {
 		p.Status.Phase = one(d, v1.PodSucceeded, v1.PodFailed)
 	}
@@ -94,7 +96,7 @@ const finalizer = "differential.wherry.dev/stays"
 
 func (d dice) containers(p *v1.Pod) {
 	for i := range 1 + d.IntN(2) {
-		c := v1.Container{Name: fmt.Sprint("c-", i), Image: d.word("registry.example/small:1 registry.example/web:1 registry.example/data:2 huge")}
+		c := v1.Container{Name: fmt.Sprint("c-", i), Image: d.word(podImages)}
 		c.Resources.Requests = d.requests()
 		if d.focus == focusPreemption && p.Name == "" {
 			c.Resources.Requests[v1.ResourceCPU] = resource.MustParse(d.word("1 1500m 2"))
@@ -117,7 +119,7 @@ func (d dice) containers(p *v1.Pod) {
 	}
 	switch d.IntN(20) {
 	case 0:
-		p.Spec.Overhead = v1.ResourceList{v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("30Mi")}
+		p.Spec.Overhead = cpuAndMemory("50m", "30Mi")
 	case 1: // more than all containers together
 		p.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("5")}}
 	case 2:
@@ -125,6 +127,10 @@ func (d dice) containers(p *v1.Pod) {
 	}
 	// Never overhead and resources of the whole pod: then upstream takes the overhead for a request of memory, and does
 	// not add what its own comment says it adds for containers without one.
+}
+
+func cpuAndMemory(cpu, memory string) v1.ResourceList {
+	return v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
 }
 
 func (d dice) requests() v1.ResourceList {
@@ -141,17 +147,15 @@ func (d dice) requests() v1.ResourceList {
 	return out
 }
 
-// resize has the kubelet say that a container has other resources than its specification asks for. Only of pods with one
-// container, and of CPU and memory: of others 1.37's library computes other sums than 1.36's.
+// resize has the kubelet say that a container has other resources than its specification asks for. Only of pods with
+// one container, and of CPU and memory: of others 1.37's library computes other sums than 1.36's.
 func (d dice) resize(p *v1.Pod) {
 	asks := p.Spec.Containers[0].Resources.Requests
 	if len(p.Spec.Containers) > 1 || len(p.Spec.InitContainers) > 0 || asks.Cpu().IsZero() || asks.Memory().IsZero() {
 		return
 	}
 	has := func() v1.ResourceList {
-		return v1.ResourceList{
-			v1.ResourceCPU: resource.MustParse(d.word("100m 700m 2")), v1.ResourceMemory: resource.MustParse(d.word("128Mi 700Mi")),
-		}
+		return cpuAndMemory(d.word("100m 700m 2"), d.word("128Mi 700Mi"))
 	}
 	p.Status.ContainerStatuses = []v1.ContainerStatus{{
 		Name: "c-0", AllocatedResources: has(), Resources: &v1.ResourceRequirements{Requests: has()},
@@ -170,7 +174,7 @@ func (d dice) tolerations() []v1.Toleration {
 		if d.chance(2) {
 			t.Operator, t.Value = v1.TolerationOpEqual, d.word(taintValues)
 		} else if d.chance(3) {
-			t.Operator, t.Value = one(d, v1.TolerationOpGt, v1.TolerationOpLt), d.between(0, 9, "")
+			t.Operator, t.Value = one(d, v1.TolerationOpGt, v1.TolerationOpLt), d.upTo(9)
 		}
 		out = append(out, t)
 	}
@@ -183,7 +187,8 @@ func (d dice) tolerations() []v1.Toleration {
 func (d dice) nodeAffinity(p *v1.Pod) {
 	a := &v1.NodeAffinity{}
 	if d.chance(2) {
-		a.RequiredDuringSchedulingIgnoredDuringExecution = &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{d.nodeTerm(), d.nodeTerm()}[:1+d.IntN(2)]}
+		terms := []v1.NodeSelectorTerm{d.nodeTerm(), d.nodeTerm()}[:1+d.IntN(2)]
+		a.RequiredDuringSchedulingIgnoredDuringExecution = &v1.NodeSelector{NodeSelectorTerms: terms}
 	}
 	for range d.IntN(3) {
 		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
@@ -195,20 +200,23 @@ func (d dice) nodeAffinity(p *v1.Pod) {
 func (d dice) nodeTerm() v1.NodeSelectorTerm {
 	if d.chance(10) {
 		return v1.NodeSelectorTerm{MatchFields: []v1.NodeSelectorRequirement{{
-			Key: "metadata.name", Operator: one(d, v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn), Values: []string{d.between(0, 8, "")},
+			Key: metav1.ObjectNameField, Operator: one(d, v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn),
+			Values: []string{"n-" + d.upTo(8)},
 		}}}
 	}
 	var t v1.NodeSelectorTerm
 	for range 1 + d.IntN(2) {
-		r := v1.NodeSelectorRequirement{Key: d.word(strings.Join([]string{v1.LabelTopologyZone, labelRack, labelDisk}, " "))}
+		r := v1.NodeSelectorRequirement{Key: one(d, v1.LabelTopologyZone, labelRack, labelDisk)}
 		values := map[string]string{v1.LabelTopologyZone: zones, labelRack: racks, labelDisk: disks}[r.Key]
-		r.Operator = one(d, v1.NodeSelectorOpIn, v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn, v1.NodeSelectorOpExists, v1.NodeSelectorOpDoesNotExist)
+		r.Operator = one(d, v1.NodeSelectorOpIn, v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn, v1.NodeSelectorOpExists,
+			v1.NodeSelectorOpDoesNotExist)
 		if r.Operator == v1.NodeSelectorOpIn || r.Operator == v1.NodeSelectorOpNotIn {
 			r.Values = []string{d.word(values), d.word(values)}
 		}
 		if d.chance(4) {
 			r = v1.NodeSelectorRequirement{
-				Key: labelGeneration, Operator: one(d, v1.NodeSelectorOpGt, v1.NodeSelectorOpLt), Values: []string{d.between(0, 9, "")},
+				Key: labelGeneration, Operator: one(d, v1.NodeSelectorOpGt, v1.NodeSelectorOpLt),
+				Values: []string{d.upTo(9)},
 			}
 		}
 		t.MatchExpressions = append(t.MatchExpressions, r)
@@ -235,7 +243,8 @@ func (d dice) selector() *metav1.LabelSelector {
 	}
 	if d.chance(3) {
 		s.MatchExpressions = []metav1.LabelSelectorRequirement{{
-			Key: labelTier, Operator: one(d, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), Values: []string{d.word(tiers)},
+			Key: labelTier, Operator: one(d, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn),
+			Values: []string{d.word(tiers)},
 		}}
 	}
 	return s
@@ -245,19 +254,22 @@ func (d dice) podAffinity(p *v1.Pod) {
 	var a v1.PodAffinity
 	var anti v1.PodAntiAffinity
 	if d.chance(3) {
-		a.RequiredDuringSchedulingIgnoredDuringExecution = append(a.RequiredDuringSchedulingIgnoredDuringExecution, d.podTerm())
+		a.RequiredDuringSchedulingIgnoredDuringExecution = []v1.PodAffinityTerm{d.podTerm()}
 	}
 	if d.chance(3) {
-		anti.RequiredDuringSchedulingIgnoredDuringExecution = append(anti.RequiredDuringSchedulingIgnoredDuringExecution, d.podTerm())
+		anti.RequiredDuringSchedulingIgnoredDuringExecution = []v1.PodAffinityTerm{d.podTerm()}
 	}
+	var near, far []v1.WeightedPodAffinityTerm
 	for range d.IntN(3) {
 		t := v1.WeightedPodAffinityTerm{Weight: int32(1 + d.IntN(100)), PodAffinityTerm: d.podTerm()}
 		if d.chance(2) {
-			a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution, t)
+			near = append(near, t)
 		} else {
-			anti.PreferredDuringSchedulingIgnoredDuringExecution = append(anti.PreferredDuringSchedulingIgnoredDuringExecution, t)
+			far = append(far, t)
 		}
 	}
+	a.PreferredDuringSchedulingIgnoredDuringExecution = near
+	anti.PreferredDuringSchedulingIgnoredDuringExecution = far
 	affinityOf(p).PodAffinity, affinityOf(p).PodAntiAffinity = &a, &anti
 }
 
@@ -282,7 +294,8 @@ func (d dice) podTerm() v1.PodAffinityTerm {
 func (d dice) spread(p *v1.Pod) {
 	for _, key := range some(d, 2, v1.LabelHostname, v1.LabelTopologyZone, labelRack) {
 		s := v1.TopologySpreadConstraint{
-			MaxSkew: int32(1 + d.IntN(3)), TopologyKey: key, WhenUnsatisfiable: one(d, v1.DoNotSchedule, v1.ScheduleAnyway), LabelSelector: d.selector(),
+			MaxSkew: int32(1 + d.IntN(3)), TopologyKey: key, LabelSelector: d.selector(),
+			WhenUnsatisfiable: one(d, v1.DoNotSchedule, v1.ScheduleAnyway),
 		}
 		if s.WhenUnsatisfiable == v1.DoNotSchedule && d.chance(2) {
 			s.MinDomains = new(int32(2 + d.IntN(4)))

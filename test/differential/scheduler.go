@@ -34,7 +34,8 @@ type scheduler struct {
 }
 
 // startScheduler starts a program that takes kube-scheduler's flags.
-func startScheduler(ctx context.Context, dir string, cfg *rest.Config, name, binary string, args ...string) (_ *scheduler, err error) {
+func startScheduler(ctx context.Context, dir string, cfg *rest.Config, name, binary string,
+	args ...string) (_ *scheduler, err error) {
 	dir = filepath.Join(dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -72,8 +73,9 @@ profiles: [{schedulerName: default-scheduler, plugins: {preBind: {disabled: [{na
 	if err != nil {
 		return nil, err
 	}
-	s.process, err = servers.Command(ctx, dir, binary, append(slices.Clone(args), "--config", config, "--secure-port", port,
-		"--bind-address", "127.0.0.1", "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig,
+	s.process, err = servers.Command(ctx, dir, binary, append(slices.Clone(args), "--config", config,
+		"--secure-port", port, "--bind-address", "127.0.0.1", "--authentication-kubeconfig", kubeconfig,
+		"--authorization-kubeconfig", kubeconfig,
 		"--vmodule", "schedule_one=10")...)
 	if err != nil {
 		return nil, err

@@ -66,13 +66,14 @@ func newTap(ctx context.Context, cfg *rest.Config) (*tap, error) {
 		url: "http://" + l.Addr().String(), client: &http.Client{Transport: transport}, target: target,
 		done: make(chan struct{}), changed: make(chan struct{}),
 	}
-	t.server = &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	either := func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			through.ServeHTTP(w, r)
 		} else {
 			t.write(w, r)
 		}
-	})}
+	}
+	t.server = &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(either)}
 	go func() {
 		defer close(t.done)
 		_ = t.server.Serve(l) // until it is closed

@@ -60,8 +60,8 @@ func (d dice) storage(nodes int) []object {
 		v.Status.Phase = v1.VolumeAvailable
 		out = append(out, v)
 	}
-	for _, ns := range strings.Fields(namespaces) {
-		for _, name := range strings.Fields(claims) {
+	for ns := range strings.FieldsSeq(namespaces) {
+		for name := range strings.FieldsSeq(claims) {
 			if !d.chance(10) {
 				out = append(out, d.claim(ns, claimOf(ns, name), nodes)...)
 			}
@@ -71,13 +71,21 @@ func (d dice) storage(nodes int) []object {
 }
 
 func class(name, provisioner string, mode storagev1.VolumeBindingMode) *storagev1.StorageClass {
-	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, VolumeBindingMode: &mode}
+	return &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, VolumeBindingMode: &mode,
+	}
+}
+
+func size(s string) v1.VolumeResourceRequirements {
+	return v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(s)}}
 }
 
 func (d dice) csiNode(name string) *storagev1.CSINode {
 	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if !d.chance(4) {
-		n.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driver, NodeID: name, Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(1 + d.IntN(3)))}}}
+		n.Spec.Drivers = []storagev1.CSINodeDriver{{
+			Name: driver, NodeID: name, Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(1 + d.IntN(3)))},
+		}}
 	}
 	return n
 }
@@ -89,7 +97,7 @@ func (d dice) claim(ns, name string, nodes int) []object {
 		Spec: v1.PersistentVolumeClaimSpec{
 			StorageClassName: new(one(d, classLocal, classThere, classThere, classAtOnce)),
 			AccessModes:      []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-			Resources:        v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(d.word("1Gi 5Gi 10Gi"))}},
+			Resources:        size(d.word("1Gi 5Gi 10Gi")),
 		},
 	}
 	if name == solo(ns) {
@@ -117,8 +125,10 @@ func (d dice) volume(name, class string, nodes int) *v1.PersistentVolume {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PersistentVolumeSpec{
 			StorageClassName: class, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-			Capacity:               v1.ResourceList{v1.ResourceStorage: resource.MustParse(d.word("1Gi 5Gi 8Gi 20Gi"))},
-			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: name}},
+			Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse(d.word("1Gi 5Gi 8Gi 20Gi"))},
+			PersistentVolumeSource: v1.PersistentVolumeSource{
+				CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: name},
+			},
 		},
 	}
 	key, values := v1.LabelHostname, []string{fmt.Sprint("n-", d.IntN(nodes)), fmt.Sprint("n-", d.IntN(nodes))}
@@ -153,10 +163,11 @@ func (d dice) volumes(p *v1.Pod) {
 	}
 	if d.chance(15) { // of which nobody makes the claim
 		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "own", VolumeSource: v1.VolumeSource{
-			Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{Spec: v1.PersistentVolumeClaimSpec{
-				AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-				Resources:   v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}},
-			}}},
+			Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{
+				Spec: v1.PersistentVolumeClaimSpec{
+					AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, Resources: size("1Gi"),
+				},
+			}},
 		}})
 	}
 }
@@ -168,7 +179,11 @@ func (d dice) disk() v1.VolumeSource {
 	case 0:
 		return v1.VolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk", ReadOnly: readOnly}}
 	case 1:
-		return v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "10.0.0.1", IQN: "iqn.2026-11.example:disk", ReadOnly: readOnly}}
+		return v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{
+			TargetPortal: "10.0.0.1", IQN: "iqn.2026-11.example:disk", ReadOnly: readOnly,
+		}}
 	}
-	return v1.VolumeSource{RBD: &v1.RBDVolumeSource{CephMonitors: []string{"10.0.0.1", "10.0.0.2"}, RBDPool: "rbd", RBDImage: "disk", ReadOnly: readOnly}}
+	return v1.VolumeSource{RBD: &v1.RBDVolumeSource{
+		CephMonitors: []string{"10.0.0.1", "10.0.0.2"}, RBDPool: "rbd", RBDImage: "disk", ReadOnly: readOnly,
+	}}
 }

@@ -53,7 +53,7 @@ func newWorld(ctx context.Context, cfg *rest.Config) (*world, error) {
 		return nil, err
 	}
 	w := &world{client}
-	for _, name := range strings.Fields(namespaces) {
+	for name := range strings.FieldsSeq(namespaces) {
 		if err := w.create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 			return nil, err
 		}
@@ -108,7 +108,8 @@ func (w *world) bind(ctx context.Context, p *v1.Pod, node string) error {
 		return err
 	}
 	patch := fmt.Sprintf(`{"status":{"phase":"Running","startTime":%q}}`, p.Status.StartTime.UTC().Format(time.RFC3339))
-	_, err := w.pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	api := w.pods(p.Namespace)
+	_, err := api.Patch(ctx, p.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	return err
 }
 
@@ -165,7 +166,8 @@ func (w *world) all(ctx context.Context, kind string) ([]unstructured.Unstructur
 		return nil, err
 	}
 	return slices.DeleteFunc(list.Items, func(u unstructured.Unstructured) bool {
-		return u.GetNamespace() == metav1.NamespaceDefault || kind == "Namespace" && !slices.Contains(strings.Fields(namespaces), u.GetName())
+		return u.GetNamespace() == metav1.NamespaceDefault ||
+			kind == "Namespace" && !slices.Contains(strings.Fields(namespaces), u.GetName())
 	}), nil
 }
 
@@ -181,7 +183,8 @@ func (w *world) wipe(ctx context.Context) error {
 		for _, o := range objects {
 			api := w.client.Resource(kinds[kind]).Namespace(o.GetNamespace())
 			if len(o.GetFinalizers()) > 0 {
-				_, err := api.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				patch := []byte(`{"metadata":{"finalizers":null}}`)
+				_, err := api.Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 				errs = append(errs, err)
 			}
 			if err := api.Delete(ctx, o.GetName(), now); !apierrors.IsNotFound(err) {
