@@ -15,6 +15,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -102,7 +103,17 @@ one of them leads (--leader-elect). Health, metrics and profiles are served over
 	f.IntVar(&o.burst, "kube-api-burst", 100, "most requests that the scheduler sends at once, with --kube-api-qps")
 	leaderoptions.BindLeaderElectionFlags(&cfg.LeaderElection, f)
 	o.serving.AddFlags(f)
+	addLogFlags(f)
 	return cmd
+}
+
+// addLogFlags adds those of klog's flags that say how much is logged.
+func addLogFlags(f *pflag.FlagSet) {
+	var all flag.FlagSet
+	klog.InitFlags(&all)
+	for _, name := range []string{"v", "vmodule"} {
+		f.AddGoFlag(all.Lookup(name))
+	}
 }
 
 // load reads the configuration file; flags that were given take precedence.

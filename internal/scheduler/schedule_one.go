@@ -343,6 +343,9 @@ func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.N
 		return "", st.AsError()
 	}
 	s.prioritize(ctx, a, feasible, scores)
+	if log := klog.FromContext(ctx).V(10); log.Enabled() {
+		logScores(log, a, feasible, scores)
+	}
 	top, equal := scores[0], 0
 	for _, score := range scores {
 		switch {
@@ -365,6 +368,16 @@ func (s *Scheduler) selectNode(ctx context.Context, a *attempt, feasible []fwk.N
 		turn--
 	}
 	return "", errors.New("no node has the highest score")
+}
+
+// logScores logs of what every node's score is made up, in upstream's words.
+func logScores(log klog.Logger, a *attempt, nodes []fwk.NodeInfo, totals []int64) {
+	for i, n := range nodes {
+		for _, s := range a.profile.LastScores(a.state, i, nil) {
+			log.Info("Plugin scored node for pod", "plugin", s.Plugin, "node", n.Node().Name, "score", s.Score)
+		}
+		log.Info("Calculated node's final score for pod", "node", n.Node().Name, "score", totals[i])
+	}
 }
 
 // prioritize adds the extenders' scores, which go up to ten. Those of an extender that fails do not count.

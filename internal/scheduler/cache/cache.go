@@ -54,12 +54,11 @@ func (c *Cache) SetNode(node *v1.Node) {
 	n := c.nodeLocked(node.Name)
 	c.dropImagesLocked(n)
 	n.SetNode(node)
-	for name, image := range n.GetImageStates() {
+	for name := range n.GetImageStates() {
 		if c.images[name] == nil {
 			c.images[name] = sets.New[string]()
 		}
 		c.images[name].Insert(node.Name)
-		image.NumNodes = c.images[name].Len()
 	}
 }
 
@@ -181,6 +180,7 @@ func (c *Cache) Update(s *Snapshot) {
 	defer c.mu.Unlock()
 	for name := range c.dirty {
 		if n, ok := c.nodes[name]; ok && n.Node() != nil {
+			n.CountImages(func(image string) int { return c.images[image].Len() })
 			s.set(name, n.Clone())
 		} else {
 			s.remove(name)

@@ -147,6 +147,21 @@ func (n *NodeInfo) SetNode(node *v1.Node) {
 	n.generation = generation.Add(1)
 }
 
+// CountImages brings up to date how many nodes have each of the node's images. What clones have stays as it is.
+func (n *NodeInfo) CountImages(nodes func(image string) int) {
+	for name, image := range n.images {
+		if image.NumNodes == nodes(name) {
+			continue
+		}
+		counted := make(map[string]*fwk.ImageStateSummary, len(n.images))
+		for name, image := range n.images {
+			counted[name] = &fwk.ImageStateSummary{Size: image.Size, NumNodes: nodes(name)}
+		}
+		n.images = counted
+		return
+	}
+}
+
 // RemoveNode forgets the API object. The pods stay until they are removed themselves.
 func (n *NodeInfo) RemoveNode() {
 	n.node = nil

@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	v1helper "k8s.io/component-helpers/resource"
 	fwk "k8s.io/kube-scheduler/framework"
 )
@@ -116,6 +117,12 @@ func podResource(pod *v1.Pod) fwk.PodResource {
 	opts.NonMissingContainerRequests = v1.ResourceList{
 		v1.ResourceCPU:    *newMilli(defaultMilliCPURequest),
 		v1.ResourceMemory: *newBytes(defaultMemoryRequest),
+	}
+	if v1helper.IsPodLevelRequestsSet(pod) { // KEP-2837: then only for what neither the pod nor a container requests
+		maps.DeleteFunc(opts.NonMissingContainerRequests, func(name v1.ResourceName, _ resource.Quantity) bool {
+			_, requested := reqs[name]
+			return requested
+		})
 	}
 	nonZero := v1helper.PodRequests(pod, opts)
 	return fwk.PodResource{

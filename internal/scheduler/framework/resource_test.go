@@ -47,3 +47,38 @@ func TestPlainPodsCountAsAllOthers(t *testing.T) {
 		t.Errorf("only %d pods took the quick way", plain)
 	}
 }
+
+// TestResourcesOfThePodAreNotAddedUpWithDefaults: where a pod requests memory as a whole, or any of its containers does,
+// nothing is assumed for its other containers.
+func TestResourcesOfThePodAreNotAddedUpWithDefaults(t *testing.T) {
+	list := func(cpu, memory string) v1.ResourceList {
+		out := v1.ResourceList{}
+		for name, q := range map[v1.ResourceName]string{v1.ResourceCPU: cpu, v1.ResourceMemory: memory} {
+			if q != "" {
+				out[name] = resource.MustParse(q)
+			}
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		name        string
+		pod         v1.ResourceList
+		containers  []v1.ResourceList
+		cpu, memory int64
+	}{
+		{"none requests memory", list("2", ""), []v1.ResourceList{list("1", ""), {}}, 2000, 2 * defaultMemoryRequest},
+		{"one container does", list("2", ""), []v1.ResourceList{list("", "1Mi"), {}}, 2000, 1 << 20},
+		{"without resources of the pod", nil, []v1.ResourceList{list("", "1Mi"), {}}, 2 * defaultMilliCPURequest, 1<<20 + defaultMemoryRequest},
+	} {
+		pod := &v1.Pod{}
+		if tt.pod != nil {
+			pod.Spec.Resources = &v1.ResourceRequirements{Requests: tt.pod}
+		}
+		for _, c := range tt.containers {
+			pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Resources: v1.ResourceRequirements{Requests: c}})
+		}
+		if got := podResource(pod); got.Non0CPU != tt.cpu || got.Non0Mem != tt.memory {
+			t.Errorf("%s: counts for %d mCPU and %d bytes, want %d and %d", tt.name, got.Non0CPU, got.Non0Mem, tt.cpu, tt.memory)
+		}
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,14 +41,15 @@ type Process struct{ *exec.Cmd }
 
 const token = "t0ken"
 
-// Wherry starts our API server.
-func Wherry(binary string) Start {
+// Wherry starts our API server, with more flags if there are any.
+func Wherry(binary string, flags ...string) Start {
 	return func(ctx context.Context, dir string) (*Server, error) {
 		port, err := FreePort()
 		if err != nil {
 			return nil, err
 		}
-		api, err := Command(ctx, dir, binary, append([]string{"apiserver", "--data-dir", filepath.Join(dir, "data")}, common(dir, port)...)...)
+		args := slices.Concat([]string{"apiserver", "--data-dir", filepath.Join(dir, "data")}, common(dir, port), flags)
+		api, err := Command(ctx, dir, binary, args...)
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"wherry.dev/test/bench/servers"
+)
+
+const (
+	// patience is how long a scheduler may take for a pod. Longer than that is no answer.
+	patience = 10 * time.Second
+	// quiet is how long no victim comes when there is none left.
+	quiet = 60 * time.Millisecond
+)
+
+// scheduler is one of the two.
+type scheduler struct {
+	name    string
+	process servers.Process
+	tap     *tap
+	log     *os.File // what it logs, read up to the last pod
+}
+
+// startScheduler starts a program that takes kube-scheduler's flags.
+func startScheduler(ctx context.Context, dir string, cfg *rest.Config, name, binary string,
+	args ...string) (_ *scheduler, err error) {
+	dir = filepath.Join(dir, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	s := &scheduler{name: name}
+	if s.tap, err = newTap(ctx, cfg); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.tap.stop())
+		}
+	}()
+	kubeconfig, config := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "scheduler.yaml")
+	err = clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:  map[string]*clientcmdapi.Cluster{"c": {Server: s.tap.url}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {}},
+		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
+	}, kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	// All nodes are looked at. PreBind would write to claims and wait for what nobody does here.
+	doc := fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection: {leaderElect: false}
+clientConnection: {kubeconfig: %s, qps: 100000, burst: 100000}
+percentageOfNodesToScore: 100
+profiles: [{schedulerName: default-scheduler, plugins: {preBind: {disabled: [{name: "*"}]}}}]
+`, kubeconfig)
+	if err = os.WriteFile(config, []byte(doc), 0o600); err != nil {
+		return nil, err
+	}
+	port, err := servers.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	s.process, err = servers.Command(ctx, dir, binary, append(slices.Clone(args), "--config", config,
+		"--secure-port", port, "--bind-address", "127.0.0.1", "--authentication-kubeconfig", kubeconfig,
+		"--authorization-kubeconfig", kubeconfig,
+		"--vmodule", "schedule_one=10")...)
+	if err != nil {
+		return nil, err
+	}
+	if s.log, err = os.Open(filepath.Join(dir, filepath.Base(binary)+".log")); err != nil {
+		return nil, errors.Join(err, s.process.End())
+	}
+	return s, nil
+}
+
+func (s *scheduler) stop() error { return errors.Join(s.process.End(), s.tap.stop(), s.log.Close()) }
+
+// expect is called before the pod is created.
+func (s *scheduler) expect(pod *v1.Pod) error {
+	s.tap.expect(pod.Namespace + "/" + pod.Name)
+	_, err := s.log.Seek(0, io.SeekEnd)
+	return err
+}
+
+// answer waits until the scheduler is done with the pod.
+func (s *scheduler) answer(ctx context.Context, pod *v1.Pod) (answer, error) {
+	late := time.After(patience)
+	for {
+		w, more := s.tap.so()
+		var pause <-chan time.Time
+		if w.condition != nil {
+			if w.node != "" || w.nominated == "" {
+				return s.understand(pod, w)
+			}
+			enough := quiet
+			if len(w.victims) == 0 { // it may be that all of them are going already
+				enough *= 5
+			}
+			left := enough - time.Since(w.last)
+			if left <= 0 {
+				return s.understand(pod, w)
+			}
+			pause = time.After(left)
+		}
+		select {
+		case <-more:
+		case <-pause:
+		case <-late:
+			return s.understand(pod, w)
+		case <-ctx.Done():
+			return answer{}, context.Cause(ctx)
+		}
+	}
+}
+
+// understand makes an answer of what the scheduler has written, and logged before that.
+func (s *scheduler) understand(pod *v1.Pod, w writes) (answer, error) {
+	log, err := io.ReadAll(s.log)
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{Node: w.node}
+	switch {
+	case w.condition == nil && w.node == "":
+		a.Why = "no answer"
+	case w.node == "":
+		a.Why, a.Nominated, a.Victims = w.condition.Reason+": "+sensible(w.condition.Message), w.nominated, w.victims
+		slices.Sort(a.Victims)
+	default:
+		a.Scores = scoresOf(string(log), pod.Namespace+"/"+pod.Name)
+	}
+	return a, nil
+}
