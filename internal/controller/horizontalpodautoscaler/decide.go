@@ -50,7 +50,7 @@ func (o *observed) least() int32 {
 }
 
 func (o *observed) tolerance() tolerance {
-	t := tolerance{o.Options.Tolerance, o.Options.Tolerance}
+	t := tolerance{o.Tolerance, o.Tolerance}
 	b := o.hpa.Spec.Behavior
 	if b != nil && b.ScaleUp != nil && b.ScaleUp.Tolerance != nil {
 		t.up = b.ScaleUp.Tolerance.AsApproximateFloat64()
