@@ -257,6 +257,34 @@ func TestConflictsOnDeletionsAreRetried(t *testing.T) {
 	}
 }
 
+// One grace period is for nodes that have reported, another for those that never have: it may be longer or shorter.
+func TestNodesThatNeverReportedHaveATimeOfTheirOwn(t *testing.T) {
+	for _, startup := range []time.Duration{5 * time.Second, 5 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			client, stop := run(t, func(c *fake.Clientset, f informers.SharedInformerFactory) (controller.Controller, error) {
+				return nodelifecycle.New(c, f, nodelifecycle.Options{GracePeriod: time.Minute, StartupGrace: startup})
+			}, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+			defer stop()
+			conditions := func() int {
+				synctest.Wait()
+				n, err := client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(n.Status.Conditions)
+			}
+			time.Sleep(startup - time.Second)
+			if n := conditions(); n != 0 {
+				t.Errorf("startup grace %s: %d conditions too early", startup, n)
+			}
+			time.Sleep(2 * time.Second)
+			if n := conditions(); n != 4 {
+				t.Errorf("startup grace %s: %d conditions, want those of a node that never reported", startup, n)
+			}
+		})
+	}
+}
+
 func TestSilentNodeIsTaintedUntilItSpeaksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &v1.Node{

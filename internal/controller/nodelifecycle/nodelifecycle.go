@@ -136,7 +136,7 @@ func (c *Controller) patience(node *v1.Node) time.Duration {
 	defer c.mu.Unlock()
 	grace := c.grace.GracePeriod
 	if !told(node) {
-		grace = max(grace, c.grace.StartupGrace)
+		grace = c.grace.StartupGrace
 	}
 	since, ok := c.seen[node.Name]
 	if !ok {
