@@ -87,6 +87,11 @@ func (f family) from(r int) nft.Expression {
 	return nft.Payload(nft.Network, f.source, f.address.Length, nft.R(r))
 }
 
+// within goes on if an address that load brings to register 0 is in the network.
+func within(load nft.Expression, p netip.Prefix) []nft.Expression {
+	return []nft.Expression{load, nft.And(nft.R(0), maskOf(p)), nft.Equal(nft.R(0), p.Masked().Addr().AsSlice())}
+}
+
 // layout says what differs between instances.
 type layout struct {
 	bridge string // this instance's; "" if there is none
@@ -193,30 +198,31 @@ func (l layout) writeCheck(b *nft.Batch) {
 // the node's default route leads. It is not refused, as upstream's proxy does not refuse it: the service may be
 // new, and its client tries again. Only pods are meant, because another instance's services may be in the same range.
 func (l layout) writeUnused(b *nft.Batch) {
-	var from [][]nft.Expression
-	if l.bridge != "" {
-		from = append(from, []nft.Expression{nft.Meta(unix.NFT_META_IIFNAME, nft.R(0)), nft.Equal(nft.R(0), linkName(l.bridge))})
-	}
 	for _, f := range families {
-		senders := from
-		for _, p := range l.pods {
-			if l.bridge == "" && suffix(p.Addr()) == f.suffix {
-				senders = append(senders, []nft.Expression{f.from(0), nft.And(nft.R(0), maskOf(p)), nft.Equal(nft.R(0), p.Masked().Addr().AsSlice())})
-			}
-		}
 		for _, r := range l.ranges {
 			if suffix(r.Addr()) != f.suffix {
 				continue
 			}
-			to := []nft.Expression{
-				nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(0)),
-				nft.And(nft.R(0), maskOf(r)), nft.Equal(nft.R(0), r.Addr().AsSlice()), nft.Drop(),
-			}
-			for _, s := range senders {
-				b.AddRule("strays", slices.Concat(f.is(), s, to)...)
+			to := within(nft.Payload(nft.Network, f.destination, f.address.Length, nft.R(0)), r)
+			for _, from := range l.podsAsSources(f) {
+				b.AddRule("strays", slices.Concat(f.is(), from, to, []nft.Expression{nft.Drop()})...)
 			}
 		}
 	}
+}
+
+// podsAsSources returns what goes on for packets of this node's pods, each of a part of them: those from the bridge,
+// or else from the networks of pods.
+func (l layout) podsAsSources(f family) (out [][]nft.Expression) {
+	if l.bridge != "" {
+		return [][]nft.Expression{{nft.Meta(unix.NFT_META_IIFNAME, nft.R(0)), nft.Equal(nft.R(0), linkName(l.bridge))}}
+	}
+	for _, p := range l.pods {
+		if suffix(p.Addr()) == f.suffix {
+			out = append(out, within(f.from(0), p))
+		}
+	}
+	return out
 }
 
 // writeInsiders leaves a chain that is for connections from elsewhere, unless they are.
@@ -232,7 +238,7 @@ func (l layout) writeInsiders(b *nft.Batch, f family, chain string) {
 func (l layout) writePods(b *nft.Batch, f family, chain string) {
 	for _, p := range l.pods {
 		if suffix(p.Addr()) == f.suffix {
-			b.AddRule(chain, append(f.is(), f.from(0), nft.And(nft.R(0), maskOf(p)), nft.Equal(nft.R(0), p.Masked().Addr().AsSlice()), nft.Leave())...)
+			b.AddRule(chain, slices.Concat(f.is(), within(f.from(0), p), []nft.Expression{nft.Leave()})...)
 		}
 	}
 }
