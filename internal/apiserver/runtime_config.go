@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/server/resourceconfig"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
@@ -70,21 +72,22 @@ func (c *Config) apis() (*serverstorage.ResourceConfig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--runtime-config: %w", err)
 	}
-	for gv, enabled := range have.GroupVersionConfigs {
+	missing := sets.New[string]()
+	want := func(gv schema.GroupVersion, enabled bool) {
 		if enabled && !slices.Contains(groups, gv) {
-			return nil, notServed(gv)
+			missing.Insert(gv.String())
 		}
+	}
+	for gv, enabled := range have.GroupVersionConfigs {
+		want(gv, enabled)
 	}
 	for r, enabled := range have.ResourceConfigs {
-		if enabled && !slices.Contains(groups, r.GroupVersion()) {
-			return nil, notServed(r.GroupVersion())
-		}
+		want(r.GroupVersion(), enabled)
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("--runtime-config: this server does not have %s, and cannot switch it on; leave it out", strings.Join(sets.List(missing), ", "))
 	}
 	return have, nil
-}
-
-func notServed(gv schema.GroupVersion) error {
-	return fmt.Errorf("--runtime-config: this server does not have %s, and cannot switch it on; leave it out", gv)
 }
 
 // missingAPIs returns an error for each resource that is required and switched off, or the one error

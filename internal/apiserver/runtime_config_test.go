@@ -48,6 +48,7 @@ func TestRuntimeConfig(t *testing.T) {
 		"batch/v1beta1=true":                    "this server does not have batch/v1beta1, and cannot switch it on; leave it out",
 		"batch/v1beta1":                         "this server does not have batch/v1beta1",
 		"batch/v1beta1/cronjobs=true":           "this server does not have batch/v1beta1",
+		"batch/v1beta1=true,apps/v1beta2=true":  "this server does not have apps/v1beta2, batch/v1beta1, and",
 		"example.com/v1=true,example.org/v1=1":  "unknown api groups example.com/v1,example.org/v1",
 		"apps/v1/Deployments=false":             `invalid key apps/v1/Deployments: group/version/resource and resource is always lowercase plural, not "Deployments"`,
 		"apps/v1/deployments/scale=false":       "runtime-config invalid key apps/v1/deployments/scale",

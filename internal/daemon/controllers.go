@@ -61,13 +61,17 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	options, err := controllerOptions(d.cfg.ControllerArgs)
+	if err != nil {
+		return err
+	}
 	m, err := manager.New(ctx, manager.Config{
 		Account: func(name string) (clientset.Interface, *rest.Config, error) {
 			return as(d.api, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
 		},
 		Serves: d.api.Serves,
 		Reader: reader, RootCA: ca, Signer: d.api.CA(), Tokens: d.api.TokenIssuer(), DNS: dns, NodePorts: d.ownPorts(),
-		Options: &d.controllers,
+		Options: &options,
 	}, f)
 	if err != nil {
 		return err
@@ -92,17 +96,21 @@ func (d *Daemon) startControllers(ctx context.Context) error {
 	return d.await(ctx, "the network policies", policies.Ready())
 }
 
-// controllerOptions returns the settings of single controllers.
+// controllerOptions returns the settings of single controllers, of --controller-manager-arg.
 func controllerOptions(args []string) (manager.Options, error) {
 	o := manager.DefaultOptions()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.AddFlags(fs)
 	var names []string
 	fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if err := setFlags(fs, "the controllers of a node, which are: "+strings.Join(names, ", "), args, nil); err != nil {
-		return o, err
+	err := setFlags(fs, "the controllers of a node, which are: "+strings.Join(names, ", "), args, nil)
+	if err == nil {
+		err = o.Validate()
 	}
-	return o, o.Validate()
+	if err != nil {
+		return o, fmt.Errorf("--controller-manager-arg: %w", err)
+	}
+	return o, nil
 }
 
 func (d *Daemon) startScheduler(ctx context.Context, f informers.SharedInformerFactory) error {

@@ -26,7 +26,6 @@ import (
 	"wherry.dev/internal/apiserver/storage"
 	"wherry.dev/internal/component"
 	"wherry.dev/internal/config"
-	"wherry.dev/internal/controller/manager"
 	"wherry.dev/internal/disk"
 	"wherry.dev/internal/image"
 	"wherry.dev/internal/kubelet"
@@ -51,8 +50,6 @@ type Daemon struct {
 	fresh  bool // nothing of the instance ran when this start began
 	images *image.Store
 	api    *apiserver.Server
-	// controllers are the settings of single controllers.
-	controllers manager.Options
 	// serving is api, once it is ready: for the control socket, which is served while api is being made.
 	serving atomic.Pointer[apiserver.Server]
 
@@ -288,12 +285,8 @@ func (d *Daemon) startAPI(ctx, startCtx context.Context) error {
 	c.Required = required(d.cfg.Proxy)
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	c.AddFlags(flags)
-	const list = "the API server; `wherry apiserver --help` lists them"
-	if err := setFlags(flags, list, d.cfg.APIServerArgs, ownAPIFlags); err != nil {
+	if err := setFlags(flags, "the API server; `wherry apiserver --help` lists them", d.cfg.APIServerArgs, ownAPIFlags); err != nil {
 		return fmt.Errorf("--apiserver-arg: %w", err)
-	}
-	if d.controllers, err = controllerOptions(d.cfg.ControllerArgs); err != nil {
-		return fmt.Errorf("--controller-manager-arg: %w", err)
 	}
 	if lost := c.LostData(); lost != "" {
 		d.progress("WARNING: " + lost)

@@ -28,6 +28,9 @@ func preflight(ctx context.Context, cfg *config.Config) error {
 	if pid, err := RunningPID(cfg.DataDir); err == nil {
 		return fmt.Errorf("wherry is already running with --data-dir %s (pid %d); stop it with `wherry down --data-dir %s`, or use another data dir", cfg.DataDir, pid, cfg.DataDir)
 	}
+	if _, err := controllerOptions(cfg.ControllerArgs); err != nil {
+		return err
+	}
 	if cfg.RuntimeEndpoint == "" {
 		cc, err := criConfig(cfg)
 		if err != nil {

@@ -13,6 +13,9 @@ import (
 	"wherry.dev/internal/controller/podgc"
 )
 
+// autoscaler is what the names of the autoscalers' flags begin with.
+const autoscaler = "horizontal-pod-autoscaler-"
+
 // Options are settings of single controllers.
 type Options struct {
 	Autoscaler      horizontalpodautoscaler.Options
@@ -35,7 +38,6 @@ func (c *Config) options() Options {
 
 // AddFlags adds kube-controller-manager's flags for them.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
-	const autoscaler = "horizontal-pod-autoscaler-"
 	hpa := &o.Autoscaler
 	f.DurationVar(&hpa.Period, autoscaler+"sync-period", hpa.Period, "how often autoscalers look at their metrics")
 	f.DurationVar(&hpa.Window, autoscaler+"downscale-stabilization", hpa.Window, "how long an autoscaler looks back, and does not go below any size that it recommended")
@@ -61,7 +63,6 @@ func (o *Options) Validate() error {
 			errs = append(errs, fmt.Errorf("--%s must not be negative: %s", flag, d))
 		}
 	}
-	const autoscaler = "horizontal-pod-autoscaler-"
 	positive(autoscaler+"sync-period", o.Autoscaler.Period)
 	notNegative(autoscaler+"downscale-stabilization", o.Autoscaler.Window)
 	notNegative(autoscaler+"cpu-initialization-period", o.Autoscaler.CPUInitial)
