@@ -37,6 +37,7 @@ import (
 	"wherry.dev/internal/controller/loadbalancer"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
+	"wherry.dev/internal/controller/persistentvolume"
 	"wherry.dev/internal/controller/podgc"
 	"wherry.dev/internal/controller/protection"
 	"wherry.dev/internal/controller/replicaset"
@@ -107,6 +108,7 @@ var table = []row{
 	{"taint-eviction-controller", "node-controller", plain(tainteviction.New)},
 
 	// Storage
+	{"persistentvolume-binder-controller", "persistent-volume-binder", plain(persistentvolume.New)},
 	{"persistentvolumeclaim-protection-controller", "pvc-protection-controller", plain(protection.NewForClaims)},
 	{"persistentvolume-protection-controller", "pv-protection-controller", plain(protection.NewForVolumes)},
 	{"volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", plain(protection.NewForAttributesClasses)},
