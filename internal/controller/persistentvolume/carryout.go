@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/component-helpers/storage/volume"
 	"k8s.io/klog/v2"
+
+	"wherry.dev/internal/controller"
 )
 
 // carryOutClaim writes what a plan for a claim says, the volume before the claim, and what it is before what state it
@@ -18,10 +20,13 @@ func (c *Controller) carryOutClaim(ctx context.Context, claim *v1.PersistentVolu
 	key, write, pv := keyOf(claim), p.write, p.volume
 	if pv != nil {
 		var err error
-		if pv, err = c.bindVolume(ctx, claim, pv); err != nil {
-			if !apierrors.IsConflict(err) { // in a conflict, the informer is about to have another version
-				c.promises.release(claim.UID)
-			}
+		switch pv, err = c.bindVolume(ctx, claim, pv); {
+		case apierrors.IsNotFound(err): // the claim is to have another one as soon as the informer knows
+			return fmt.Errorf("%w: %w", controller.ErrBehind, err)
+		case apierrors.IsConflict(err): // the informer is about to have another version, which ends the promise
+			return err
+		case err != nil:
+			c.promises.release(claim.UID)
 			return err
 		}
 		write = boundTo(claim, write, pv)

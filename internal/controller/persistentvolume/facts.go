@@ -2,6 +2,7 @@ package persistentvolume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -36,7 +37,10 @@ func (c *Controller) syncClaim(ctx context.Context, key string) error {
 	if err != nil {
 		return fmt.Errorf("find a volume for claim %s: %w", key, err)
 	}
-	return unlessGone(c.carryOutClaim(ctx, claim, plan))
+	if err := c.carryOutClaim(ctx, claim, plan); errors.Is(err, controller.ErrBehind) || !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil // the claim is gone
 }
 
 // planClaim returns a plan in which nobody else of this process is about to have the volume.
@@ -152,7 +156,10 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 		f.sure = true
 		p = decideVolume(f)
 	}
-	return unlessGone(c.carryOutVolume(ctx, f, p))
+	if err := c.carryOutVolume(ctx, f, p); !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil // the volume is gone
 }
 
 // volumeFacts collects what decides about a volume, from the informers.
@@ -182,12 +189,4 @@ func found[T any](obj *T, err error) (*T, error) {
 		return nil, err
 	}
 	return obj, nil
-}
-
-// unlessGone takes no offence at objects that are gone: events tell of that.
-func unlessGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

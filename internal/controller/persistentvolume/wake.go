@@ -11,16 +11,18 @@ import (
 
 // claimChanged wakes a claim, and when it is gone, those that want its volume.
 func (c *Controller) claimChanged(old, obj any) {
-	if claim, ok := obj.(*v1.PersistentVolumeClaim); ok {
-		c.claims.Add(keyOf(claim))
+	was, _ := old.(*v1.PersistentVolumeClaim)
+	is, _ := obj.(*v1.PersistentVolumeClaim)
+	if is != nil {
+		c.claims.Add(keyOf(is))
+	}
+	if was == nil || is != nil && is.UID == was.UID { // there may be another one of that name already
 		return
 	}
-	if was, ok := old.(*v1.PersistentVolumeClaim); ok {
-		c.said.forget(was)
-		c.promises.release(was.UID)
-		if was.Spec.VolumeName != "" {
-			c.wakeClaims(ofVolume(was.Spec.VolumeName), nil)
-		}
+	c.said.forget(was)
+	c.promises.release(was.UID)
+	if was.Spec.VolumeName != "" {
+		c.wakeClaims(ofVolume(was.Spec.VolumeName), nil)
 	}
 }
 
@@ -37,9 +39,11 @@ func (c *Controller) volumeChanged(old, obj any) {
 			c.claims.Add(refKey(pv.Spec.ClaimRef))
 		}
 	}
+	if was != nil && (is == nil || is.UID != was.UID) {
+		c.said.forget(was)
+	}
 	if is == nil {
 		c.promises.saw(was.Name, "")
-		c.said.forget(was)
 		return
 	}
 	c.promises.saw(is.Name, is.ResourceVersion)
