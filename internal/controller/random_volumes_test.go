@@ -411,7 +411,7 @@ func (s *storage) rests() {
 		}
 	}
 	for name, pv := range volumes {
-		s.inPhase(name, pv, claims, byUID)
+		s.inPhase(name, pv, byUID)
 	}
 }
 
@@ -449,7 +449,7 @@ func (s *storage) pends(key string, c *v1.PersistentVolumeClaim, volumes map[str
 }
 
 // inPhase checks the phase of a volume.
-func (s *storage) inPhase(name string, pv *v1.PersistentVolume, claims, byUID map[string]*v1.PersistentVolumeClaim) {
+func (s *storage) inPhase(name string, pv *v1.PersistentVolume, byUID map[string]*v1.PersistentVolumeClaim) {
 	ref, phase := pv.Spec.ClaimRef, pv.Status.Phase
 	switch {
 	case ref == nil || ref.UID == "":

@@ -31,10 +31,6 @@ func ofNamedClass(name string) func(*v1.PersistentVolumeClaim) {
 	return func(c *v1.PersistentVolumeClaim) { c.Spec.StorageClassName = &name }
 }
 
-func naming(pv string) func(*v1.PersistentVolumeClaim) {
-	return func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeName = pv }
-}
-
 // has is for a claim that is bound to the volume.
 func has(pv string) func(*v1.PersistentVolumeClaim) {
 	return func(c *v1.PersistentVolumeClaim) {
@@ -48,6 +44,8 @@ func modes(m ...v1.PersistentVolumeAccessMode) func(*v1.PersistentVolumeClaim) {
 	return func(c *v1.PersistentVolumeClaim) { c.Spec.AccessModes = m }
 }
 
+// naming is for a claim that wants the volume v.
+func naming(c *v1.PersistentVolumeClaim)       { c.Spec.VolumeName = "v" }
 func withoutClass(c *v1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }
 func claimEnds(c *v1.PersistentVolumeClaim)    { c.DeletionTimestamp = new(metav1.Now()) }
 func claimIsLost(c *v1.PersistentVolumeClaim)  { c.Status.Phase = v1.ClaimLost }

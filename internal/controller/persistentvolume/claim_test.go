@@ -96,19 +96,19 @@ func TestWhatAClaimGets(t *testing.T) {
 		"the scheduler found a volume": {claimFacts{claim: newClaim("c", ofNamedClass("late")), class: late, free: volumes{newVolume("v", inClass("late"), isOf("c"))}}, "gets v; Bound"},
 		"the scheduler found a node": {claimFacts{claim: newClaim("c", ofNamedClass("late"), noted(volume.AnnSelectedNode, "n")), class: late},
 			"Pending; storage-provisioner=" + driver + asked},
-		"the volume that it names":          {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v")}, "gets v; Bound"},
-		"it names one that is not there":    {claimFacts{claim: newClaim("c", naming("v"))}, "Pending"},
-		"it names another's":                {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v", isOf("d"))}, `Pending; Warning FailedBinding volume "v" already bound to a different claim.`},
-		"it names one of its predecessor's": {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v", keptFor("c", "old"))}, `Pending; Warning FailedBinding volume "v" already bound to a different claim.`},
-		"it names one that was taken away from another": {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v"), holder: newClaim("d", has("v"))},
+		"the volume that it names":          {claimFacts{claim: newClaim("c", naming), named: newVolume("v")}, "gets v; Bound"},
+		"it names one that is not there":    {claimFacts{claim: newClaim("c", naming)}, "Pending"},
+		"it names another's":                {claimFacts{claim: newClaim("c", naming), named: newVolume("v", isOf("d"))}, `Pending; Warning FailedBinding volume "v" already bound to a different claim.`},
+		"it names one of its predecessor's": {claimFacts{claim: newClaim("c", naming), named: newVolume("v", keptFor("c", "old"))}, `Pending; Warning FailedBinding volume "v" already bound to a different claim.`},
+		"it names one that was taken away from another": {claimFacts{claim: newClaim("c", naming), named: newVolume("v"), holder: newClaim("d", has("v"))},
 			`Pending; Warning FailedBinding volume "v" already bound to a different claim.`},
-		"it names one that is kept for it": {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v", of("0.5"), keptFor("c", ""))}, "gets v; Bound"},
-		"it names one too small":           {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v", of("0.5"))}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": requested PV is too small`},
-		"it names one of another class":    {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v", inClass("x"))}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": storageClassName does not match`},
-		"it names one of other attributes": {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v", inAttributes)}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": volumeAttributesClassName does not match`},
-		"it names one of another mode":     {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v", block)}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": incompatible volumeMode`},
-		"it names one of other access":     {claimFacts{claim: newClaim("c", naming("v"), modes(rwx)), named: newVolume("v")}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": incompatible accessMode`},
-		"it names one that is being deleted": {claimFacts{claim: newClaim("c", naming("v")), named: newVolume("v", volumeEnds)},
+		"it names one that is kept for it": {claimFacts{claim: newClaim("c", naming), named: newVolume("v", of("0.5"), keptFor("c", ""))}, "gets v; Bound"},
+		"it names one too small":           {claimFacts{claim: newClaim("c", naming), named: newVolume("v", of("0.5"))}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": requested PV is too small`},
+		"it names one of another class":    {claimFacts{claim: newClaim("c", naming), named: newVolume("v", inClass("x"))}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": storageClassName does not match`},
+		"it names one of other attributes": {claimFacts{claim: newClaim("c", naming), named: newVolume("v", inAttributes)}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": volumeAttributesClassName does not match`},
+		"it names one of another mode":     {claimFacts{claim: newClaim("c", naming), named: newVolume("v", block)}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": incompatible volumeMode`},
+		"it names one of other access":     {claimFacts{claim: newClaim("c", naming, modes(rwx)), named: newVolume("v")}, `Pending; Warning VolumeMismatch Cannot bind to requested volume "v": incompatible accessMode`},
+		"it names one that is being deleted": {claimFacts{claim: newClaim("c", naming), named: newVolume("v", volumeEnds)},
 			`Pending; Warning VolumeMismatch Cannot bind to requested volume "v": the volume is marked for deletion "v"`},
 
 		"bound":                          {claimFacts{claim: newClaim("c", has("v")), named: newVolume("v", isOf("c"))}, "gets v; Bound"},
@@ -224,7 +224,7 @@ func TestHowAClaimIsBound(t *testing.T) {
 	if found.Spec.VolumeName != "v" || found.Annotations[volume.AnnBindCompleted] != "yes" || found.Annotations[volume.AnnBoundByController] != "yes" {
 		t.Errorf("found by the controller: %+v", found)
 	}
-	named := boundTo(newClaim("c", naming("v")), nil, pv)
+	named := boundTo(newClaim("c", naming), nil, pv)
 	if _, by := named.Annotations[volume.AnnBoundByController]; by || named.Annotations[volume.AnnBindCompleted] != "yes" {
 		t.Errorf("named by the user: %+v", named)
 	}

@@ -47,10 +47,9 @@ func inPhase(claim *v1.PersistentVolumeClaim, phase v1.PersistentVolumeClaimPhas
 	s := &out.Status
 	was := s.Phase
 	s.Phase = phase
-	switch {
-	case pv == nil:
+	if pv == nil {
 		s.AccessModes, s.Capacity, s.CurrentVolumeAttributesClassName = nil, nil, nil
-	default:
+	} else {
 		s.AccessModes = slices.Clone(pv.Spec.AccessModes)
 		if was != phase {
 			s.Capacity = capacity(s.Capacity, pv)

@@ -223,7 +223,7 @@ func TestAClaimThatIsRefusedDoesNotKeepOthersWaiting(t *testing.T) {
 func TestAVolumeIsNotFreeWhileItsClaimIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil, newClaim("c"), newVolume("v"))
-		w.add(newClaim("d", naming("v")))
+		w.add(newClaim("d", naming))
 		w.add(newClaim("e"))
 		w.settle()
 		pv := w.volume("v")
@@ -262,7 +262,7 @@ func TestAVolumeIsNotFreeWhileItsClaimIsThere(t *testing.T) {
 func TestAVolumeForAClaimOfAnotherNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		elsewhere := func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef.Namespace = "other" }
-		w := start(t, nil, newClaim("c"), newClaim("d", naming("v")), newVolume("v", keptFor("c", ""), elsewhere), newVolume("w", keptFor("c", "c"), elsewhere))
+		w := start(t, nil, newClaim("c"), newClaim("d", naming), newVolume("v", keptFor("c", ""), elsewhere), newVolume("w", keptFor("c", "c"), elsewhere))
 		if pv := w.volume("v"); pv.Spec.ClaimRef.UID != "" || pv.Status.Phase != v1.VolumeAvailable {
 			t.Errorf("kept for a name: %+v", pv)
 		}
