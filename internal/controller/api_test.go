@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -139,6 +140,7 @@ func (a *hostileAPI) list(resource string) runtime.Object {
 		"deployments": &appsv1.DeploymentList{}, "replicasets": &appsv1.ReplicaSetList{},
 		"statefulsets": &appsv1.StatefulSetList{}, "daemonsets": &appsv1.DaemonSetList{}, "controllerrevisions": &appsv1.ControllerRevisionList{},
 		"jobs": &batchv1.JobList{}, "cronjobs": &batchv1.CronJobList{},
+		"persistentvolumes": &v1.PersistentVolumeList{}, "storageclasses": &storagev1.StorageClassList{},
 	}[resource]
 	var items []runtime.Object
 	for _, key := range slices.Sorted(maps.Keys(a.objects[resource])) {
@@ -286,6 +288,10 @@ func withStatus(was, obj object) object {
 		o.Status = obj.(*batchv1.CronJob).Status
 	case *v1.Pod:
 		o.Status = obj.(*v1.Pod).Status
+	case *v1.PersistentVolume:
+		o.Status = obj.(*v1.PersistentVolume).Status
+	case *v1.PersistentVolumeClaim:
+		o.Status = obj.(*v1.PersistentVolumeClaim).Status
 	}
 	return out
 }

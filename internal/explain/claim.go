@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 
 	"wherry.dev/internal/api/pods"
 	"wherry.dev/internal/api/report"
@@ -63,7 +64,7 @@ func Claim(f ClaimFacts) Explanation {
 	case v1.ClaimBound:
 		e.bound()
 	case v1.ClaimLost:
-		e.wait(report.Wait{Step: "volume " + c.Spec.VolumeName, Said: "the volume that it was bound to does not exist any more", Next: "nothing: make a new claim"})
+		e.lost()
 	default:
 		e.out.State = string(v1.ClaimPending)
 		e.pending()
@@ -101,6 +102,21 @@ func (e *binding) bound() {
 	}
 }
 
+// lost explains a claim that was bound once.
+func (e *binding) lost() {
+	w := report.Wait{Step: "volume " + e.Claim.Spec.VolumeName, Said: "the volume that it was bound to does not exist any more", Next: "a volume of that name comes back, or somebody makes a new claim"}
+	v := e.volume(e.Claim.Spec.VolumeName)
+	switch {
+	case e.Claim.Spec.VolumeName == "":
+		w.Step, w.Said = "its volume", "it was bound, and does not say any more to which volume"
+		w.Next = "nothing: make a new claim"
+	case v != nil && taken(v, e.Claim):
+		w.Said = fmt.Sprintf("the volume that it was bound to belongs to claim %s/%s", v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
+		w.Next = "nothing: make a new claim"
+	}
+	e.wait(w)
+}
+
 // pending explains a claim without a volume.
 func (e *binding) pending() {
 	c := e.Claim
@@ -112,11 +128,12 @@ func (e *binding) pending() {
 	class := e.class(name)
 	switch {
 	case !given && !e.ClassesUnread:
-		e.noClass("it names no storage class, and no class is the default (" + defaultClass + ")")
+		e.noClass("it names no storage class, and no class is the default ("+defaultClass+")",
+			"a class becomes the default, which the claim then gets, or a volume without a class is made that fits")
 	case given && name == "":
-		e.noClass("its storage class is \"\": it takes only volumes without a class, which somebody makes by hand")
+		e.noClass("its storage class is \"\": it takes only volumes without a class, which somebody makes by hand", "a volume without a class is made that fits; "+fixedClass)
 	case class == nil && !e.ClassesUnread:
-		e.noClass(fmt.Sprintf("storage class %q does not exist", name))
+		e.noClass(fmt.Sprintf("storage class %q does not exist", name), "the class exists, or a volume of it is made that fits; "+fixedClass)
 	case class != nil && e.late(class):
 	case class != nil && class.Provisioner == noProvisioner:
 		e.noVolume("class " + name + " makes no volumes (" + noProvisioner + ")")
@@ -154,23 +171,34 @@ func (e *binding) class(name string) *storagev1.StorageClass {
 func (e *binding) named() {
 	name := e.Claim.Spec.VolumeName
 	w := report.Wait{Step: "volume " + name, Since: e.out.Since, Said: "it is not bound to the claim yet", Next: "the volume controller binds them"}
-	i := slices.IndexFunc(e.Volumes, func(v *v1.PersistentVolume) bool { return v.Name == name })
+	v := e.volume(name)
 	switch {
-	case i < 0 && !e.VolumesUnread:
+	case v == nil && !e.VolumesUnread:
 		w.Said, w.Next = "it does not exist", "somebody creates it"
-	case i >= 0 && taken(e.Volumes[i], e.Claim):
-		ref := e.Volumes[i].Spec.ClaimRef
-		w.Said, w.Next = fmt.Sprintf("it belongs to claim %s/%s", ref.Namespace, ref.Name), "that claim is gone and the volume is released"
+	case v != nil && taken(v, e.Claim):
+		ref := v.Spec.ClaimRef
+		w.Said = fmt.Sprintf("it belongs to claim %s/%s", ref.Namespace, ref.Name)
+		w.Next = "that claim is gone, and somebody removes it from the volume (spec.claimRef)"
+	case v != nil && v.Spec.ClaimRef == nil && e.differs(v) != "":
+		w.Said, w.Next = "it does not fit: it "+e.differs(v), "somebody makes the claim anew, for a volume that fits"
 	}
 	e.wait(w)
 }
 
+// volume returns the volume of a name, or nil.
+func (e *binding) volume(name string) *v1.PersistentVolume {
+	if i := slices.IndexFunc(e.Volumes, func(v *v1.PersistentVolume) bool { return v.Name == name }); i >= 0 {
+		return e.Volumes[i]
+	}
+	return nil
+}
+
+// fixedClass is what to do about a claim whose class is not the right one.
+const fixedClass = "the class of a claim cannot be changed: make the claim anew for another one"
+
 // noClass waits for a class, or a volume that fits.
-func (e *binding) noClass(why string) {
-	e.wait(report.Wait{
-		Step: "a storage class", Since: e.out.Since, Said: why + "; " + e.fitting(),
-		Next: "the class exists, or a volume that fits is made; the class of a claim cannot be changed: make the claim anew for another one",
-	})
+func (e *binding) noClass(why, next string) {
+	e.wait(report.Wait{Step: "a storage class", Since: e.out.Since, Said: why + "; " + e.fitting(), Next: next})
 }
 
 func (e *binding) noVolume(why string) {
@@ -190,8 +218,17 @@ func (e *binding) late(class *storagev1.StorageClass) bool {
 			Next: "a pod that uses the claim is created",
 		})
 		return true
-	case len(unscheduled) > 0 && e.Claim.Annotations["volume.kubernetes.io/selected-node"] == "":
+	case e.Claim.Annotations["volume.kubernetes.io/selected-node"] != "":
+		return false
+	case len(unscheduled) > 0:
 		e.held(unscheduled, ", its first consumer, which has no node yet")
+		return true
+	case !slices.ContainsFunc(e.Volumes, func(v *v1.PersistentVolume) bool { return v.Spec.ClaimRef != nil && !taken(v, e.Claim) }):
+		e.wait(report.Wait{
+			Step: "its first consumer", Since: e.out.Since,
+			Said: "class " + class.Name + " binds only when the scheduler looks for the node of a pod that uses the claim (WaitForFirstConsumer), and those that use it have theirs already: " + names(e.users),
+			Next: "the scheduler finds a node for another pod that uses it: one that names its node itself does not count",
+		})
 		return true
 	}
 	return false
@@ -245,12 +282,28 @@ func (e *binding) fitting() string {
 // misfit says why a volume is not one for the claim; "" if it is.
 func (e *binding) misfit(v *v1.PersistentVolume) string {
 	c := e.Claim
-	name, _ := e.className()
-	want, have := c.Spec.Resources.Requests[v1.ResourceStorage], v.Spec.Capacity[v1.ResourceStorage]
 	selector, err := metav1.LabelSelectorAsSelector(c.Spec.Selector)
+	why := e.differs(v)
 	switch {
 	case taken(v, c):
 		return fmt.Sprintf("belongs to claim %s/%s", v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
+	case v.Status.Phase == v1.VolumeFailed:
+		return "has failed (" + v.Status.Message + ")"
+	case why != "":
+		return why
+	case c.Spec.Selector != nil && (err != nil || !selector.Matches(labels.Set(v.Labels))):
+		return "lacks labels of the selector"
+	}
+	return ""
+}
+
+// differs says what a volume has that the claim does not want, its labels aside; "" if there is nothing.
+func (e *binding) differs(v *v1.PersistentVolume) string {
+	c := e.Claim
+	name, _ := e.className()
+	want, have := c.Spec.Resources.Requests[v1.ResourceStorage], v.Spec.Capacity[v1.ResourceStorage]
+	attributes := ptr.Deref(v.Spec.VolumeAttributesClassName, "")
+	switch {
 	case v.DeletionTimestamp != nil:
 		return "is being deleted"
 	case v.Spec.StorageClassName != name:
@@ -261,8 +314,8 @@ func (e *binding) misfit(v *v1.PersistentVolume) string {
 		return "lacks an access mode"
 	case mode(v.Spec.VolumeMode) != mode(c.Spec.VolumeMode):
 		return "has volume mode " + string(mode(v.Spec.VolumeMode))
-	case c.Spec.Selector != nil && (err != nil || !selector.Matches(labels.Set(v.Labels))):
-		return "lacks labels of the selector"
+	case attributes != ptr.Deref(c.Spec.VolumeAttributesClassName, ""):
+		return fmt.Sprintf("has volume attributes class %q", attributes)
 	}
 	return ""
 }

@@ -47,6 +47,8 @@ var needs = map[string][]schema.GroupVersionResource{
 	"resourceclaim-controller":                       join(core("pods"), of("resource.k8s.io/v1", "resourceclaims", "resourceclaimtemplates")),
 	"node-lifecycle-controller":                      join(core("pods", "nodes"), of("coordination.k8s.io/v1", "leases")),
 	"taint-eviction-controller":                      core("pods", "nodes"),
+	"ephemeral-volume-controller":                    core("pods", "persistentvolumeclaims"),
+	"persistentvolume-binder-controller":             join(core("persistentvolumes", "persistentvolumeclaims", "pods"), of("storage.k8s.io/v1", "storageclasses")),
 	"persistentvolumeclaim-protection-controller":    core("pods", "persistentvolumeclaims"),
 	"persistentvolume-protection-controller":         core("persistentvolumes"),
 	"volumeattributesclass-protection-controller":    join(core("persistentvolumes", "persistentvolumeclaims"), of("storage.k8s.io/v1", "volumeattributesclasses")),

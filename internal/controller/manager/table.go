@@ -30,6 +30,7 @@ import (
 	"wherry.dev/internal/controller/endpoints"
 	"wherry.dev/internal/controller/endpointslice"
 	"wherry.dev/internal/controller/endpointslicemirroring"
+	"wherry.dev/internal/controller/ephemeralvolume"
 	"wherry.dev/internal/controller/garbagecollector"
 	"wherry.dev/internal/controller/horizontalpodautoscaler"
 	"wherry.dev/internal/controller/job"
@@ -37,6 +38,7 @@ import (
 	"wherry.dev/internal/controller/loadbalancer"
 	"wherry.dev/internal/controller/namespace"
 	"wherry.dev/internal/controller/nodelifecycle"
+	"wherry.dev/internal/controller/persistentvolume"
 	"wherry.dev/internal/controller/podgc"
 	"wherry.dev/internal/controller/protection"
 	"wherry.dev/internal/controller/replicaset"
@@ -107,6 +109,8 @@ var table = []row{
 	{"taint-eviction-controller", "node-controller", plain(tainteviction.New)},
 
 	// Storage
+	{"ephemeral-volume-controller", "ephemeral-volume-controller", plain(ephemeralvolume.New)},
+	{"persistentvolume-binder-controller", "persistent-volume-binder", plain(persistentvolume.New)},
 	{"persistentvolumeclaim-protection-controller", "pvc-protection-controller", plain(protection.NewForClaims)},
 	{"persistentvolume-protection-controller", "pv-protection-controller", plain(protection.NewForVolumes)},
 	{"volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", plain(protection.NewForAttributesClasses)},

@@ -3,6 +3,7 @@ package protection
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,11 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/storage/ephemeral"
 
-	"wherry.dev/internal/api/pods"
+	"wherry.dev/internal/controller/claimusers"
 )
-
-// byClaim is the name of an index of pods.
-const byClaim = "claim"
 
 type claims struct {
 	client clientset.Interface
@@ -27,14 +25,7 @@ type claims struct {
 // NewForClaims returns the controller of persistent volume claims, with the informers of f.
 func NewForClaims(client clientset.Interface, f informers.SharedInformerFactory) (*Controller, error) {
 	all, users := f.Core().V1().PersistentVolumeClaims(), f.Core().V1().Pods().Informer()
-	err := users.AddIndexers(cache.Indexers{byClaim: func(item any) ([]string, error) {
-		p, ok := item.(*v1.Pod)
-		if !ok {
-			return nil, fmt.Errorf("unexpected %T", item)
-		}
-		return claimsOf(p), nil
-	}})
-	if err != nil {
+	if err := claimusers.AddIndex(users); err != nil {
 		return nil, err
 	}
 	c := newController("pvcprotection", &claims{client, all.Lister(), users.GetIndexer()})
@@ -57,20 +48,9 @@ func (c *Controller) podChanged(old, obj any) {
 }
 
 func (c *Controller) wakeClaims(p *v1.Pod) {
-	for _, key := range claimsOf(p) {
+	for _, key := range claimusers.ClaimsOf(p) {
 		c.loop.Add(key)
 	}
-}
-
-// claimsOf returns the keys of the claims that a pod names, or that are made for it.
-func claimsOf(p *v1.Pod) []string {
-	var keys []string
-	pods.References(p, func(kind pods.Reference, name string) {
-		if kind == pods.ReferenceClaim && name != "" {
-			keys = append(keys, p.Namespace+"/"+name)
-		}
-	})
-	return keys
 }
 
 func (*claims) finalizer() string { return "kubernetes.io/pvc-protection" }
@@ -94,14 +74,12 @@ func (g *claims) used(ctx context.Context, obj metav1.Object) (bool, error) {
 	if !ok {
 		return false, fmt.Errorf("unexpected %T", obj)
 	}
-	known, err := g.pods.ByIndex(byClaim, claim.Namespace+"/"+claim.Name)
+	known, err := claimusers.Of(g.pods, claim.Namespace+"/"+claim.Name)
 	if err != nil {
 		return false, err
 	}
-	for _, item := range known {
-		if p, ok := item.(*v1.Pod); ok && uses(p, claim) {
-			return true, nil
-		}
+	if slices.ContainsFunc(known, func(p *v1.Pod) bool { return uses(p, claim) }) {
+		return true, nil
 	}
 	list, err := g.client.CoreV1().Pods(claim.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -233,7 +234,7 @@ func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
 		CheckName:  apivalidation.NameIsDNSSubdomain,
 		Strategy: registry.Strategy[*corev1.PersistentVolume]{
 			Create: func(_ context.Context, v *corev1.PersistentVolume) {
-				v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
+				v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: new(metav1.Now())}
 			},
 			Update:         func(_ context.Context, v, old *corev1.PersistentVolume) { v.Status = old.Status },
 			Validate:       onCreate(validation.PersistentVolume),
@@ -241,11 +242,25 @@ func persistentVolumes() registry.Row[*corev1.PersistentVolume] {
 			Reset:          []string{"status"},
 		},
 		Status: &registry.Strategy[*corev1.PersistentVolume]{
-			Update: func(_ context.Context, v, old *corev1.PersistentVolume) { v.Spec = old.Spec },
-			Reset:  []string{"spec"},
+			Update: func(_ context.Context, v, old *corev1.PersistentVolume) {
+				v.Spec = old.Spec
+				noteTransition(&v.Status, &old.Status)
+			},
+			Reset: []string{"spec"},
 		},
 		Fields:      func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} },
 		FieldLabels: []string{"name"},
+	}
+}
+
+// noteTransition writes when a volume got its phase, unless whoever writes the phase says it.
+func noteTransition(now, was *corev1.PersistentVolumeStatus) {
+	said := now.LastPhaseTransitionTime
+	switch {
+	case now.Phase == was.Phase && said == nil:
+		now.LastPhaseTransitionTime = was.LastPhaseTransitionTime
+	case now.Phase != was.Phase && (said == nil || said.Equal(was.LastPhaseTransitionTime)):
+		now.LastPhaseTransitionTime = new(metav1.Now())
 	}
 }
 
