@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -113,6 +114,23 @@ func TestReportSaysWhyNoNodeFitsAndWhatWouldHelp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReportOnAPodThatFitsNow and waits for the end of its back-off.
+func TestReportOnAPodThatFitsNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t, node("a", "500m"))
+		defer c.stop()
+		c.create(pod("p", "1"))
+		if _, err := c.client.CoreV1().Nodes().Create(t.Context(), node("b", "1"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		r := c.reported("p")
+		if r.Queue.Place != "backoff" || len(r.Nodes) != 2 || r.Nodes[0].Plugin != "" || len(r.Nodes[0].Reasons) != 0 || r.Nodes[0].Names[0] != "b" {
+			t.Errorf("%+v, nodes %+v", r.Queue, r.Nodes)
+		}
+	})
 }
 
 // TestReportSaysHowANodeWasChosen and forgets it in the end.
